@@ -1,0 +1,145 @@
+"""Strict configuration, without torch: inheritance, overrides, and one report with every error at once.
+
+A config is YAML; `defaults: other.yaml` inherits (a name is looked up beside the file). Overrides are NeMo-RL's
+`a.b=c`. A schema is a pydantic model that forbids unknown keys.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ValidationError
+
+Schema = TypeVar("Schema", bound=BaseModel)
+
+
+class Problem(NamedTuple):
+    """One error: the key's path (`policy.optimizer.lr`, empty for the whole file) and what to change."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class ConfigError(ValueError):
+    """All problems of a configuration at once."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The plain config of a YAML file: parents first, then the file, then overrides `a.b=c`; interpolations resolved.
+
+    Raises ConfigError for a missing or broken file, a cycle of `defaults`, or a malformed override.
+    """
+    merged = _with_parents(path.resolve(), ())
+    bad = [
+        Problem("", f"override {o!r}: write it as key.path=value")
+        for o in overrides
+        if "=" not in o
+    ]
+    if bad:
+        raise ConfigError(bad)
+    try:
+        merged.merge_with_dotlist([o.removeprefix("+").removeprefix("+") for o in overrides])
+        plain = OmegaConf.to_container(merged, resolve=True)
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
+        raise ConfigError([Problem("", str(error).splitlines()[0])]) from None
+    assert isinstance(plain, dict)
+    return {str(k): v for k, v in plain.items()}
+
+
+def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
+    if path in children:
+        raise ConfigError([Problem("defaults", f"{path.name} inherits from itself")])
+    own = _read(path)
+    parent = own.pop("defaults", None)
+    if parent is None:
+        return own
+    merged = OmegaConf.merge(
+        _with_parents((path.parent / str(parent)).resolve(), (*children, path)), own
+    )
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _read(path: Path) -> DictConfig:
+    try:
+        config = OmegaConf.load(path)
+    except FileNotFoundError:
+        raise ConfigError([Problem("", f"no config file {path}{_near_file(path)}")]) from None
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, IsADirectoryError) as error:
+        raise ConfigError(
+            [Problem("", f"{path} is not valid YAML: {' '.join(str(error).split())}")]
+        ) from None
+    if not isinstance(config, DictConfig):
+        raise ConfigError([Problem("", f"{path} must hold key: value pairs")])
+    return config
+
+
+def _near_file(path: Path) -> str:
+    return did_you_mean(path.name, sorted(p.name for p in path.parent.glob("*.yaml")))
+
+
+def did_you_mean(name: str, valid: Sequence[str]) -> str:
+    """' (did you mean x?)', or the valid names where none is near and they are few, or ''."""
+    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
+    if near:
+        return f" (did you mean {near[0]}?)"
+    return f" (valid: {', '.join(valid)})" if 0 < len(valid) <= 14 else ""
+
+
+def problems_of(error: ValidationError, schema: type[BaseModel], root: str = "") -> list[Problem]:
+    """pydantic's errors as problems, unknown keys with the nearest valid name."""
+    return [_problem(dict(e), schema, root) for e in error.errors()]
+
+
+def _problem(error: dict[str, Any], schema: type[BaseModel], root: str) -> Problem:
+    loc = [str(part) for part in error["loc"]]
+    path = ".".join([root, *loc] if root else loc)
+    if error["type"] == "extra_forbidden":
+        valid = _fields(schema, loc[:-1])
+        return Problem(path, f"unknown key{did_you_mean(loc[-1], valid)}")
+    if error["type"] == "value_error":
+        return Problem(path, str(error["ctx"]["error"]))
+    if error["type"] == "missing":
+        return Problem(path, "missing: set it")
+    message = error["msg"][0].lower() + error["msg"][1:]
+    return Problem(path, f"{message}, got {error['input']!r}")
+
+
+def _fields(schema: type[BaseModel], loc: Sequence[str]) -> list[str]:
+    for name in loc:
+        field = schema.model_fields.get(name)
+        models = list(_models(field.annotation)) if field else []
+        if not models:
+            return []
+        schema = models[0]
+    return sorted(schema.model_fields)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if get_origin(annotation) in (Union, UnionType):
+        return [m for a in get_args(annotation) for m in _models(a)]
+    return (
+        [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+    )
+
+
+def validate(schema: type[Schema], data: dict[str, Any], root: str = "") -> Schema:
+    """data as a `schema`. Raises ConfigError with every problem, paths below `root`."""
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(problems_of(error, schema, root)) from None

@@ -1,0 +1,19 @@
+"""The shared mathematics, in pure torch.
+
+A submodule is loaded on first use: a method file reads `core.groups.advantages(...)` inside its functions, so that the
+methods and their parameters (and with them every error in a config) are known before torch is imported.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nemo_algos.core import dual, groups, metrics, power_mean, surrogate, tokens
+
+    __all__ = ["dual", "groups", "metrics", "power_mean", "surrogate", "tokens"]
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return importlib.import_module(f"{__name__}.{name}")

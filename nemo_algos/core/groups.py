@@ -1,0 +1,71 @@
+"""Statistics of groups, two-pass and vectorised (no Python loop over groups), in float64. Shapes: [B], [G]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+EPS = 1e-6  # added to every standard deviation
+AdvantageStd = Literal["sample", "population", "none"]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """index [B]: each sequence's group, 0..G-1; count [G]: sequences per group."""
+
+    index: Tensor
+    count: Tensor
+
+    @staticmethod
+    def of(labels: Tensor) -> Groups:
+        """Groups of equal labels [B] (integers, any values, any order)."""
+        _, index, count = labels.unique(return_inverse=True, return_counts=True)
+        return Groups(index, count)
+
+    @cached_property
+    def _zeros(self) -> Tensor:
+        return torch.zeros(len(self.count), dtype=torch.float64, device=self.index.device)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """[B] -> [G]"""
+        return self._zeros.index_add(0, self.index, values.double())
+
+    def mean(self, values: Tensor) -> Tensor:
+        """[B] -> [G]"""
+        return self.sum(values) / self.count
+
+    def max(self, values: Tensor) -> Tensor:
+        """[B] -> [G]"""
+        return self._zeros.scatter_reduce(0, self.index, values, "amax", include_self=False)
+
+    def std(self, values: Tensor, dof: int = 0) -> Tensor:
+        """[B] -> [G], dividing by n - dof (a group of one has 0)."""
+        centred = values - self.mean(values)[self.index]
+        return (self.sum(centred.square()) / (self.count - dof).clamp(min=1)).sqrt()
+
+    def tolerance(self, rewards: Tensor) -> Tensor:
+        """[B] -> [G]: rewards of a group closer than this are equal."""
+        return EPS * self.max(rewards.abs()).clamp(min=1.0)
+
+    def flat(self, rewards: Tensor) -> Tensor:
+        """[B] -> bool [G]: groups without a signal: one sequence, or all rewards equal."""
+        spread = self.max(rewards) + self.max(-rewards)
+        return (self.count == 1) | (spread <= self.tolerance(rewards))
+
+
+def advantages(rewards: Tensor, groups: Groups, std: AdvantageStd = "sample") -> Tensor:
+    """Group advantage A_i = (R_i - mean) / (std + 1e-6), [B] -> [B] float64.
+
+    std: sample (n - 1), population (n) or none (no division). Exactly 0 in flat groups and at the group's mean.
+    """
+    centred = rewards - groups.mean(rewards)[groups.index]
+    zero = groups.flat(rewards)[groups.index]
+    zero |= centred.abs() <= groups.tolerance(rewards)[groups.index]
+    if std != "none":
+        scale = groups.std(rewards, dof=1 if std == "sample" else 0) + EPS
+        centred = centred / scale[groups.index]
+    return centred.where(~zero, 0.0)

@@ -1,0 +1,117 @@
+"""Metrics as sums and counts, so that they are right under micro-batching and data parallelism.
+
+Every worker call returns a `Stats`; add them up over micro-batches and ranks and call `summary` once. Quantiles come
+from a fixed histogram of counts, uniform in log r' (log-spaced in r').
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BINS = 8000  # over +-20: a bin is 0.5 % of the ratio
+REACH = 20.0
+
+
+@dataclass
+class Stats:
+    """sums: name -> float64 scalar; histogram [BINS] of log r' over tokens; largest log r' seen."""
+
+    sums: dict[str, Tensor]
+    histogram: Tensor
+    max_log_ratio: Tensor
+
+    def __add__(self, other: Stats) -> Stats:
+        sums = {k: v + other.sums[k] for k, v in self.sums.items()}
+        top = torch.maximum(self.max_log_ratio, other.max_log_ratio)
+        return Stats(sums, self.histogram + other.histogram, top)
+
+    def summary(self) -> dict[str, float]:
+        """The metrics, in nats and shares; a share of nothing is left out."""
+        s = {k: float(v) for k, v in self.sums.items()}
+        out = {k: s[k] for k in ("loss", "kl_loss", "nonfinite_tokens") if k in s}
+        for name, (total, count) in MEANS.items():
+            if total in s and s[count] > 0:
+                out[name] = s[total] / s[count]
+        if s["tokens"] > 0:
+            out["ratio/p99"] = self._quantile(0.99)
+            out["ratio/max"] = float(self.max_log_ratio.exp())
+        return out
+
+    def _quantile(self, q: float) -> float:
+        """The upper edge of the bin that holds the quantile."""
+        rank = self.histogram.cumsum(0)
+        index = int(torch.searchsorted(rank, q * float(rank[-1])))
+        return float(torch.tensor(-REACH + 2 * REACH * (index + 1) / BINS).exp())
+
+
+MEANS = {
+    "clip/fraction": ("clipped", "tokens"),
+    "clip/positive_above": ("positive_above", "positive"),
+    "clip/positive_below": ("positive_below", "positive"),
+    "clip/negative_above": ("negative_above", "negative"),
+    "clip/negative_below": ("negative_below", "negative"),
+    "ratio/mean": ("ratio", "tokens"),
+    "ratio/clamped_tokens": ("clamped_tokens", "tokens"),
+    "ratio/clamped_sequences": ("clamped_sequences", "sequences"),
+    "kl/old": ("kl_old", "tokens"),
+    "kl/old_sequence": ("kl_old_sequence", "sequences"),
+    "kl/ref": ("kl_ref", "tokens"),
+    "entropy/exact": ("entropy", "tokens"),
+    "entropy/approximate": ("approximate_entropy", "tokens"),
+}
+
+
+@torch.no_grad()
+def ratio_stats(
+    log_ratio: Tensor, shaped: Tensor, mask: Tensor, sequence_limit: float, limit: float
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """Sums about the ratio. log_ratio: token l [B,S], clamped; shaped: log r' [B,S] or [B,1]."""
+    tokens = shaped.expand_as(mask)[mask]
+    ratio = log_ratio.exp()
+    row_sum = log_ratio.sum(1)
+    in_sequence = row_sum.clamp(-sequence_limit, sequence_limit)
+    at_limit = log_ratio.abs() >= limit
+    lengths = mask.sum(1)
+    sums = {
+        "tokens": lengths.sum(),
+        "sequences": (lengths > 0).sum(),
+        "ratio": tokens.exp().sum(),
+        "clamped_tokens": (at_limit & mask).sum(),
+        "clamped_sequences": ((row_sum.abs() >= limit) | at_limit.any(1)).sum(),
+        # E_old[r - 1 - log r] = KL(old || new) per token; E_old[s log s - s + 1] = KL(new || old) per sequence
+        "kl_old": ((ratio - 1 - log_ratio) * mask).sum(),
+        "kl_old_sequence": (in_sequence.exp() * in_sequence - torch.expm1(in_sequence)).sum(),
+    }
+    histogram = torch.histc(tokens.float(), BINS, -REACH, REACH).double()
+    top = tokens.max() if len(tokens) else tokens.new_tensor(-REACH)
+    return sums, histogram, top
+
+
+@torch.no_grad()
+def clip_sums(
+    log_ratio: Tensor, advantages: Tensor, low: Tensor | float, high: Tensor | float, mask: Tensor
+) -> dict[str, Tensor]:
+    """Tokens outside the bounds by the advantage's sign and by side; `clipped`: those whose gradient is cut."""
+    shape = mask.shape
+    above, below = (
+        (log_ratio > _log1p(high)).expand(shape),
+        (log_ratio < _log1p(-low)).expand(shape),
+    )
+    positive = (advantages > 0).expand(shape) & mask
+    negative = (advantages < 0).expand(shape) & mask
+    sums = {
+        "positive": positive.sum(),
+        "negative": negative.sum(),
+        "positive_above": (positive & above).sum(),
+        "positive_below": (positive & below).sum(),
+        "negative_above": (negative & above).sum(),
+        "negative_below": (negative & below).sum(),
+    }
+    return {**sums, "clipped": sums["positive_above"] + sums["negative_below"]}
+
+
+def _log1p(bound: Tensor | float) -> Tensor:
+    return torch.log1p(torch.as_tensor(bound, dtype=torch.float64).clamp(min=-1))

@@ -1,0 +1,22 @@
+"""The power mean of a row, stable for every exponent from 0 (the geometric mean) upwards."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def log_power_mean(log_values: Tensor, mask: Tensor, exponent: Tensor) -> Tensor:
+    """log M_p(u) = log(mean_t u_t^p) / p over the masked positions of each row.
+
+    log_values [B,S] (log u, 0 off the mask), mask [B,S], exponent [B,1] >= 0 -> [B,1]; 0 for an empty row.
+    Centred at c = mean log u: c + log1p(mean expm1(p (log u - c))) / p. By Jensen the mean under log1p is never
+    negative, so nothing cancels and p -> 0 runs into the geometric mean exp(c).
+    """
+    count = mask.sum(1, keepdim=True).clamp(min=1)
+    centre = log_values.sum(1, keepdim=True) / count
+    growth = (
+        torch.expm1((log_values - centre).mul_(exponent)).mul_(mask).sum(1, keepdim=True) / count
+    )
+    tiny = exponent < torch.finfo(log_values.dtype).tiny
+    return centre + (growth.log1p() / exponent.where(~tiny, 1.0)).where(~tiny, 0.0)

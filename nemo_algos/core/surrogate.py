@@ -1,0 +1,139 @@
+"""The one clipped surrogate that every method feeds, the KL penalty, off-policy weights, and one reduction.
+
+Shapes: [B,S] per token, [B,1] where a value is the same at each token of a sequence; both broadcast. Everything is
+float32 (float64 when the log-probs are), whatever the model's dtype.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Mean = Literal["sequence", "token"]
+KLType = Literal["k1", "k2", "k3"]
+Correction = Literal["tis", "icepop", "seq-mask-tis"]
+MAX_KL_INPUT = 20.0
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a mean divides by: response-bearing sequences and response tokens of the WHOLE optimizer batch."""
+
+    sequences: float
+    tokens: float
+
+    @staticmethod
+    def of(mask: Tensor) -> Counts:
+        """Counts of a mask [B,S]; add those of all micro-batches and data-parallel ranks."""
+        lengths = mask.sum(1)
+        return Counts(float((lengths > 0).sum()), float(lengths.sum()))
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.sequences + other.sequences, self.tokens + other.tokens)
+
+
+def working_dtype(tensor: Tensor) -> torch.dtype:
+    """float64 stays; anything else is computed in float32."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def difference(a: Tensor, b: Tensor, mask: Tensor, limit: float) -> Tensor:
+    """a - b on the mask, 0 elsewhere, clamped to +-limit; the gradient is zero outside (not at) the limit."""
+    dtype = working_dtype(a)
+    return torch.where(mask, a.to(dtype) - b.to(dtype), 0.0).clamp(-limit, limit)
+
+
+def sequence_sum(values: Tensor, limit: float) -> Tensor:
+    """[B,S] -> [B,1] sum over a row that is 0 off the mask, clamped again."""
+    return values.sum(1, keepdim=True).clamp(-limit, limit)
+
+
+def sequence_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """[B,S] -> [B,1] mean over the masked positions of a row that is 0 off the mask (0 for an empty row)."""
+    return values.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def one_sided_clip(
+    log_ratio: Tensor,
+    advantages: Tensor,
+    low: Tensor | float,
+    high: Tensor | float,
+    dual_clip: float | None = None,
+) -> Tensor:
+    """log u with u = min(r, 1+high) for A > 0 and max(r, 1-low) (at most dual_clip) for A <= 0.
+
+    u A = min(r A, clip(r, 1-low, 1+high) A); at a bound the gradient passes.
+    """
+    if _unbounded(low) and _unbounded(high) and dual_clip is None:
+        return log_ratio
+    gains = advantages > 0
+    floor = (1 - low + torch.zeros_like(advantages)).clamp(min=0).masked_fill(gains, 0.0)
+    ceiling = (1 + high + torch.zeros_like(advantages)).masked_fill(~gains, dual_clip or torch.inf)
+    return log_ratio.clamp(floor.log(), ceiling.log())
+
+
+def clipped_surrogate(
+    log_ratio: Tensor,
+    advantages: Tensor,
+    low: Tensor | float = torch.inf,
+    high: Tensor | float = torch.inf,
+    dual_clip: float | None = None,
+) -> Tensor:
+    """min(r A, clip(r, 1-low, 1+high) A) with r = exp(log_ratio), [B,S] or [B,1].
+
+    dual_clip c > 1 (arXiv 1912.09729): for A < 0 the ratio is also cut at c.
+    """
+    return one_sided_clip(log_ratio, advantages, low, high, dual_clip).exp() * advantages
+
+
+def _unbounded(bound: Tensor | float) -> bool:
+    return isinstance(bound, float) and bound == torch.inf
+
+
+def kl_terms(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, kind: KLType = "k3") -> Tensor:
+    """[B,S] estimator of KL(pi_theta || pi_ref), d = clamp(ref - lp, +-20): k1 = -d, k2 = d^2 / 2, k3 = e^d - d - 1."""
+    d = difference(ref_logprobs, logprobs, mask, MAX_KL_INPUT)
+    if kind == "k1":
+        return -d
+    return 0.5 * d.square() if kind == "k2" else torch.expm1(d) - d
+
+
+@torch.no_grad()
+def off_policy_weights(
+    old_logprobs: Tensor,
+    gen_logprobs: Tensor,
+    mask: Tensor,
+    per_sequence: bool,
+    kind: Correction | None,
+    low: float | None,
+    high: float | None,
+) -> Tensor:
+    """w = exp(old - gen), per token [B,S] or the sequence's product [B,1]; for the sampler/trainer mismatch.
+
+    tis: clamp w to [low or 0, high]; icepop: w = 0 outside [low, high]; seq-mask-tis: sequences with exp(mean log w)
+    outside [low, high] get 0; None: w itself.
+    """
+    log_w = difference(old_logprobs, gen_logprobs, mask, MAX_KL_INPUT)
+    weights = (sequence_sum(log_w, MAX_KL_INPUT) if per_sequence else log_w).exp()
+    if kind is None:
+        return weights
+    low, high = low or 0.0, torch.inf if high is None else high
+    if kind == "tis":
+        return weights.clamp(low, high)
+    judged = weights if kind == "icepop" else sequence_mean(log_w, mask).exp()
+    return weights.where((judged >= low) & (judged <= high), 0.0)
+
+
+def reduce(terms: Tensor, mask: Tensor, mean: Mean, counts: Counts) -> Tensor:
+    """The mean of terms ([B,S], or [B,1] = the same at each token) over the whole optimizer batch, scalar.
+
+    sequence: sum_i (1/|o_i|) sum_t x_it / sequences; token: sum x / tokens. Additive over micro-batches.
+    """
+    lengths = mask.sum(1)
+    rows = (terms * mask).sum(1) if terms.shape == mask.shape else terms[:, 0] * lengths
+    if mean == "token":
+        return rows.sum() / max(counts.tokens, 1.0)
+    return (rows / lengths.clamp(min=1)).sum() / max(counts.sequences, 1.0)

@@ -1,0 +1,16 @@
+"""The methods by name. Loads no torch. Third parties are named as `package.module:NAME` (docs/add_a_method.md)."""
+
+from nemo_algos.methods.apmpo import APMPO
+from nemo_algos.methods.cispo import CISPO
+from nemo_algos.methods.erpo import ERPO
+from nemo_algos.methods.etr import ETR
+from nemo_algos.methods.gmpo import GMPO
+from nemo_algos.methods.gpg import GPG
+from nemo_algos.methods.grpo import GRPO
+from nemo_algos.methods.gspo import GSPO
+from nemo_algos.methods.method import Method
+from nemo_algos.methods.quatro import QUATRO
+
+METHODS: dict[str, Method] = {
+    m.name: m for m in (ETR, QUATRO, ERPO, APMPO, GRPO, GSPO, GMPO, GPG, CISPO)
+}

@@ -1,0 +1,102 @@
+"""APMPO: an adaptive power mean over the tokens of a response (PMPO), and clip bounds fed back from the rewards (FAC).
+
+    p       = exp(-gamma mu_R)                                                                  (eq. 7)
+    FSS     = mu_R / (sigma_R + 1e-6)
+    eps_ada = clip_min + (clip_max - clip_min) tanh(FSS)                                        (eq. 6)
+    J_i     = sgn(A_i) [ mean_t |min(r_it A_i, clip(r_it, 1-clip_low, 1+eps_ada) A_i)|^p ]^(1/p)   (eq. 9)
+
+As a surrogate: with u_t the clipped ratio and w_t = sg[(M_p(u) / u_t)^(1-p)], mean_t w_t U_t = J_i, value and gradient.
+Clipped tokens count in the mean and pass no gradient. Algorithm 1's line 18 drops the tanh of eq. 6; we keep eq. 6.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from nemo_algos import core
+from nemo_algos.methods.method import Method, Params, Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nemo_algos.methods.algorithm import Columns
+    from nemo_algos.rollouts import Rollouts
+
+
+class APMPOParams(Params):
+    """gamma = 0 leaves only FAC ("+FAC" of table 6), clip_max = clip_min only PMPO."""
+
+    advantage_std: Literal["sample", "population", "none"] = "population"
+    gamma: float = Field(default=0.8, ge=0)
+    clip_min: float = Field(default=0.2, ge=0)
+    clip_max: float = Field(default=0.4, ge=0)
+    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    statistics: Literal["batch", "group"] = "batch"
+    exponent: Literal["exponential", "linear"] = "exponential"
+    stability: Literal["fss", "mean", "inverse_std"] = "fss"
+    symmetric: bool = False
+
+    @model_validator(mode="after")
+    def _in_range(self) -> APMPOParams:
+        if self.exponent == "linear" and self.gamma >= 1:
+            raise ValueError(
+                f"gamma={self.gamma} makes the linear exponent 1 - gamma mu_R reach 0: set gamma below 1"
+            )
+        if self.clip_max < self.clip_min:
+            raise ValueError(
+                f"clip_max={self.clip_max} is below clip_min={self.clip_min}: swap or raise it"
+            )
+        if self.symmetric and self.clip_max >= 1:
+            raise ValueError(f"symmetric bounds need clip_max below 1, got {self.clip_max}")
+        return self
+
+
+def _reward_moments(rollouts: Rollouts, params: APMPOParams) -> tuple[Tensor, Tensor]:
+    """mu_R and sigma_R (population), [B]: of the whole batch (the paper's text) or of the group (its Algorithm 1)."""
+    rewards, groups = rollouts.rewards, rollouts.groups
+    if params.statistics == "group":
+        return groups.mean(rewards)[groups.index], groups.std(rewards)[groups.index]
+    return rewards.mean().expand_as(rewards), rewards.std(correction=0).expand_as(rewards)
+
+
+def bounds(rollouts: Rollouts, params: APMPOParams) -> Part:
+    """[1 - clip_low, 1 + eps_ada] (symmetric: 1 -+ eps_ada), [B]."""
+    mu, sigma = _reward_moments(rollouts, params)
+    fss = mu / (sigma + core.groups.EPS)
+    stability = {"fss": fss, "mean": mu, "inverse_std": 1 / (sigma + core.groups.EPS)}[
+        params.stability
+    ]
+    high = params.clip_min + (params.clip_max - params.clip_min) * stability.tanh()
+    low = high if params.symmetric else params.clip_low
+    metrics = {"apmpo/eps_ada": float(high.mean()), "apmpo/fss": float(fss.mean())}
+    return Part((low, high), {"clip_high": high}, metrics)
+
+
+def constants(rollouts: Rollouts, params: APMPOParams) -> Part:
+    """The exponent p, [B]: near 1 (arithmetic mean) while rewards are rare, smaller as they grow."""
+    mu, _ = _reward_moments(rollouts, params)
+    exponent = (
+        (-params.gamma * mu).exp() if params.exponent == "exponential" else 1 - params.gamma * mu
+    )
+    return Part(None, {"exponent": exponent}, {"apmpo/exponent": float(exponent.mean())})
+
+
+def reweight(log_ratio: Tensor, columns: Columns, params: APMPOParams) -> Tensor:
+    """A'_it = A_i w_it with w_t = (M_p(u) / u_t)^(1-p), in log space, [B,S]."""
+    log_u = core.surrogate.one_sided_clip(log_ratio, columns.advantages, columns.low, columns.high)
+    p = columns.signals["exponent"]
+    log_mean = core.power_mean.log_power_mean(log_u, columns.mask, p)
+    return (log_mean - log_u).mul_(1 - p).exp_().mul_(columns.advantages)
+
+
+APMPO = Method(
+    name="apmpo",
+    paper="APMPO, eq. 4-10",
+    params=APMPOParams,
+    bounds=bounds,
+    constants=constants,
+    reweight=reweight,
+    needs=frozenset({"unit_rewards"}),
+)

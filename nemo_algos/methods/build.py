@@ -1,0 +1,117 @@
+"""From a config's `method:` block to an algorithm. Loads no torch.
+
+method: {name: etr, micro: 0.05}                        one method
+method: {advantages: erpo, bounds: etr}                 a combination; the rest is that of `advantages`' method
+method: {name: gspo, bounds: {name: etr, macro: 0.2}}   a part with parameters of its own
+method: {name: my_package.my_module:MINE}               a third party's
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from nemo_algos.config import ConfigError, Problem, did_you_mean, validate
+from nemo_algos.methods import METHODS
+from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.methods.method import Method, Params, keep_advantages, no_bounds
+
+PARTS = ("advantages", "bounds")
+
+
+def build(method: dict[str, Any] | str) -> Algorithm:
+    """The algorithm of a `method:` block (or of a method's name with its defaults).
+
+    Raises ConfigError with every problem: unknown names and keys, values out of range, parts that do not fit.
+    """
+    block: dict[str, Any] = {"name": method} if isinstance(method, str) else dict(method)
+    parts = {k: _part(block.pop(k)) for k in PARTS if block.get(k) is not None}
+    block.setdefault("name", parts["advantages"]["name"] if "advantages" in parts else None)
+    problems: list[Problem] = []
+    base = _resolve(block, "method", problems)
+    resolved = {k: _resolve(p, f"method.{k}", problems) for k, p in parts.items()}
+    if problems:
+        raise ConfigError(problems)
+    assert base is not None
+    advantages, bounds = (resolved.get(part) or base for part in PARTS)
+    algorithm = Algorithm(*base, *advantages, *bounds)
+    problems = [Problem("method", reason) for reason in _misfits(algorithm)]
+    if problems:
+        raise ConfigError(problems)
+    return algorithm
+
+
+def _part(value: Any) -> dict[str, Any]:
+    return {"name": value} if isinstance(value, str) else dict(value)
+
+
+def _resolve(
+    block: dict[str, Any], path: str, problems: list[Problem]
+) -> tuple[Method, Params] | None:
+    try:
+        method = find(block.get("name"), path)
+        params = validate(method.params, {k: v for k, v in block.items() if k != "name"}, path)
+    except ConfigError as error:
+        problems.extend(error.problems)
+        return None
+    return method, params
+
+
+def find(name: Any, path: str = "method") -> Method:
+    """The method of a name, or of `package.module:NAME`. Raises ConfigError that says what is wrong."""
+    if isinstance(name, str) and ":" in name:
+        return _third_party(name, path)
+    if name not in METHODS:
+        hint = did_you_mean(str(name), list(METHODS))
+        what = "missing: name a method" if name is None else f"unknown method {name!r}"
+        raise ConfigError([Problem(f"{path}.name", f"{what}{hint}")])
+    return METHODS[name]
+
+
+def _third_party(name: str, path: str) -> Method:
+    module, _, attribute = name.partition(":")
+    try:
+        method = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError([Problem(f"{path}.name", f"cannot import {name!r}: {error}")]) from None
+    if not isinstance(method, Method):
+        raise ConfigError(
+            [Problem(f"{path}.name", f"{name!r} is a {type(method).__name__}, not a Method")]
+        )
+    if method.name in METHODS:
+        raise ConfigError(
+            [
+                Problem(
+                    f"{path}.name", f"{name!r} calls itself {method.name}, which exists: rename it"
+                )
+            ]
+        )
+    return method
+
+
+def _misfits(a: Algorithm) -> list[str]:
+    """Why the parts have no meaning together."""
+    base, reasons = a.base, []
+    per_sequence = base.ratio == "sequence" or base.constants.__name__ != "no_constants"
+    if a.advantages.token_advantages and per_sequence:
+        what = "power mean" if base.ratio == "token" else "sequence ratio"
+        reasons.append(
+            f"{base.name}'s {what} needs one advantage per sequence, but {a.advantages.name} gives one per token: "
+            "use its advantages with a token ratio (grpo, etr's bounds, cispo)"
+        )
+    if a.bounds is not base and base.clips is None:
+        reasons.append(
+            f"{base.name} has no ratio to clip, so bounds of {a.bounds.name} would do nothing: drop bounds"
+        )
+    if a.bounds is not base and a.bounds.bounds is no_bounds:
+        reasons.append(f"{a.bounds.name} has no bounds of its own to give: drop bounds")
+    if a.params.dual_clip is not None and not dual_clip_has_meaning(a):
+        reasons.append(
+            f"dual_clip has no meaning for {base.name}: it cuts the plain clipped ratio of grpo, etr, erpo and gspo"
+        )
+    return reasons
+
+
+def dual_clip_has_meaning(a: Algorithm) -> bool:
+    """Only a ratio that the surrogate itself clips, with advantages of a fixed sign."""
+    return a.base.clips == "ratio" and a.base.reweight is keep_advantages and a.base.form == "ratio"

@@ -1,0 +1,22 @@
+"""GPG: the plain policy gradient, J = token mean of A_i log pi, with A_i = R_i - mean(R) by default."""
+
+from typing import Literal
+
+from nemo_algos.methods.method import Method, Params, no_bounds
+
+
+class GPGParams(Params):
+    """advantage_std: none is GPG's own."""
+
+    advantage_std: Literal["sample", "population", "none"] = "none"
+
+
+GPG = Method(
+    name="gpg",
+    paper="GPG, arXiv 2504.02546",
+    params=GPGParams,
+    bounds=no_bounds,
+    form="logprob",
+    clips=None,
+    mean="token",
+)

@@ -1,0 +1,17 @@
+"""GRPO: J = mean min(r_it A_i, clip(r_it, 1 - clip_low, 1 + clip_high) A_i), A_i the group advantage.
+
+clip_high = 0.28 is Clip-High (sequence mean) and, with aggregation: token, DAPO's loss.
+"""
+
+from typing import Literal
+
+from nemo_algos.methods.method import ClipParams, Method
+
+
+class GRPOParams(ClipParams):
+    """aggregation: sequence (GRPO's paper) | token (DAPO)."""
+
+    aggregation: Literal["sequence", "token"] = "sequence"
+
+
+GRPO = Method(name="grpo", paper="GRPO, arXiv 2402.03300", params=GRPOParams)

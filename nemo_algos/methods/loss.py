@@ -1,0 +1,198 @@
+"""The loss of a micro-batch: surrogate, off-policy weights, KL penalty, and the statistics of what happened.
+
+loss = -J + kl_coef KL        J = mean( w_t  min(r' A', clip(r') A') )   or   mean( w_t A' log pi )
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from nemo_algos import core
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nemo_algos.core.metrics import Stats
+    from nemo_algos.core.surrogate import Counts
+    from nemo_algos.methods.algorithm import Algorithm, Shaped, Signals
+    from nemo_algos.rollouts import Rollouts
+
+DERIVED = {
+    "ratio_clip_min": "the method's bounds: set method.clip_low",
+    "ratio_clip_max": "the method's bounds: set method.clip_high",
+    "ratio_clip_c": "the method's: set method.dual_clip",
+    "token_level_loss": "the method's mean: set method.aggregation",
+    "sequence_level_importance_ratios": "the method's ratio: choose gspo, or quatro's method.ratio",
+    "kl_coef": "named as in NeMo-RL: set loss_fn.reference_policy_kl_penalty",
+}
+
+
+class LossConfig(BaseModel):
+    """The `loss_fn:` section, NeMo-RL's names; what belongs to the method is refused with the name to use."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reference_policy_kl_penalty: float = Field(default=0.0, ge=0)
+    reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
+    use_importance_sampling_correction: bool = False
+    truncated_importance_sampling_type: Literal["tis", "icepop", "seq-mask-tis"] | None = None
+    truncated_importance_sampling_ratio: float | None = Field(default=None, gt=0)
+    truncated_importance_sampling_ratio_min: float | None = Field(default=None, ge=0)
+    on_nonfinite: Literal["error", "report"] = "error"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_derived(cls, data: dict[str, object]) -> dict[str, object]:
+        written = [f"{k} is {DERIVED[k]}" for k in DERIVED if k in data]
+        if written:
+            raise ValueError("; ".join(written))
+        return data
+
+    @model_validator(mode="after")
+    def _correction_is_whole(self) -> LossConfig:
+        kind, low = (
+            self.truncated_importance_sampling_type,
+            self.truncated_importance_sampling_ratio_min,
+        )
+        high = self.truncated_importance_sampling_ratio
+        if kind and not self.use_importance_sampling_correction:
+            raise ValueError(f"{kind} needs use_importance_sampling_correction: true")
+        if (kind is None) != (high is None):
+            raise ValueError(
+                "set truncated_importance_sampling_type and truncated_importance_sampling_ratio together"
+            )
+        if kind in ("icepop", "seq-mask-tis") and low is None:
+            raise ValueError(f"{kind} needs truncated_importance_sampling_ratio_min")
+        if low is not None and (high is None or low > high):
+            raise ValueError(
+                "truncated_importance_sampling_ratio_min must be at most truncated_importance_sampling_ratio"
+            )
+        return self
+
+
+class Loss(NamedTuple):
+    """value: scalar to differentiate, this micro-batch's share of the batch's loss; stats: additive statistics."""
+
+    value: Tensor
+    stats: Stats
+
+
+def policy_loss(
+    algorithm: Algorithm,
+    logprobs: Tensor,
+    rollouts: Rollouts,
+    signals: Signals,
+    counts: Counts,
+    config: LossConfig = LossConfig(),
+    entropy: Tensor | None = None,
+) -> Loss:
+    """The loss of these sequences, with its statistics.
+
+    logprobs [B,S]: log pi_theta, nats, with gradient; rollouts, signals: of the same rows; counts: of the whole optimizer
+    batch; entropy [B,S]: exact entropy of pi_theta for the metrics, where it is known.
+    Raises ValueError for missing reference or sampler log-probs, FloatingPointError for non-finite log-probs on
+    response tokens (`on_nonfinite: report` drops and counts them).
+    """
+    _check_inputs(rollouts, config)
+    limit = algorithm.params.max_log_ratio
+    mask = _finite(logprobs, rollouts, config)
+    log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
+    shaped = algorithm.shape(log_ratio, mask, signals)
+    terms = _terms(algorithm, shaped, logprobs, mask)
+    if config.use_importance_sampling_correction:
+        terms = terms * _correction(algorithm, rollouts, mask, config)
+    loss = -core.surrogate.reduce(terms, rollouts.mask, algorithm.mean, counts)
+    kl = None
+    if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is not None:
+        kl = core.surrogate.kl_terms(
+            logprobs, rollouts.ref_logprobs, mask, config.reference_policy_kl_type
+        )
+        penalty = core.surrogate.reduce(kl, rollouts.mask, algorithm.mean, counts)
+        loss = loss + config.reference_policy_kl_penalty * penalty
+    stats = _stats(
+        algorithm, shaped, logprobs, log_ratio.detach(), rollouts, signals, mask, entropy
+    )
+    stats.sums["loss"] = loss.detach().double()
+    return Loss(loss, stats)
+
+
+def _terms(algorithm: Algorithm, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
+    """The surrogate, per token [B,S] or per sequence [B,1]."""
+    if algorithm.base.form == "logprob":
+        dtype = core.surrogate.working_dtype(logprobs)
+        return logprobs.to(dtype).where(mask, 0.0) * shaped.advantages
+    return core.surrogate.clipped_surrogate(
+        shaped.log_ratio, shaped.advantages, shaped.low, shaped.high, algorithm.params.dual_clip
+    )
+
+
+def _correction(
+    algorithm: Algorithm, rollouts: Rollouts, mask: Tensor, config: LossConfig
+) -> Tensor:
+    assert rollouts.gen_logprobs is not None
+    return core.surrogate.off_policy_weights(
+        rollouts.old_logprobs,
+        rollouts.gen_logprobs,
+        mask,
+        algorithm.base.ratio == "sequence",
+        config.truncated_importance_sampling_type,
+        config.truncated_importance_sampling_ratio_min,
+        config.truncated_importance_sampling_ratio,
+    )
+
+
+def _check_inputs(rollouts: Rollouts, config: LossConfig) -> None:
+    if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is None:
+        raise ValueError("reference_policy_kl_penalty > 0 needs ref_logprobs [B, S]")
+    if config.use_importance_sampling_correction and rollouts.gen_logprobs is None:
+        raise ValueError(
+            "use_importance_sampling_correction needs gen_logprobs [B, S], the sampler's log-probs"
+        )
+
+
+def _finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
+    """The mask without response tokens whose log-probs are NaN or infinite."""
+    total = logprobs.detach() + rollouts.old_logprobs
+    for extra in (rollouts.ref_logprobs, rollouts.gen_logprobs):
+        total = total if extra is None else total + extra
+    bad = rollouts.mask & ~total.isfinite()
+    if config.on_nonfinite == "error" and bad.any():
+        row, position = bad.nonzero()[0].tolist()
+        raise FloatingPointError(
+            f"{int(bad.sum())} response tokens have non-finite log-probs (first: sequence {row}, position {position}): "
+            "lower the learning rate, or set loss_fn.on_nonfinite: report to drop and count them"
+        )
+    return rollouts.mask & ~bad
+
+
+def _stats(
+    algorithm: Algorithm,
+    shaped: Shaped,
+    logprobs: Tensor,
+    log_ratio: Tensor,
+    rollouts: Rollouts,
+    signals: Signals,
+    mask: Tensor,
+    entropy: Tensor | None,
+) -> Stats:
+    limit = algorithm.params.max_log_ratio
+    sums, histogram, top = core.metrics.ratio_stats(
+        log_ratio, shaped.log_ratio.detach(), mask, limit, limit
+    )
+    columns = signals.columns(mask, log_ratio.dtype)
+    advantages = shaped.advantages if algorithm.base.clips == "ratio" else columns.advantages
+    sums |= core.metrics.clip_sums(
+        shaped.clip_log_ratio.detach(), advantages, columns.low, columns.high, mask
+    )
+    current = logprobs.detach().to(log_ratio.dtype).where(mask, 0.0)
+    sums["approximate_entropy"] = -(log_ratio.exp() * current).sum()
+    sums["nonfinite_tokens"] = (rollouts.mask & ~mask).sum()
+    if rollouts.ref_logprobs is not None:
+        sums["kl_ref"] = core.surrogate.kl_terms(
+            logprobs.detach(), rollouts.ref_logprobs, mask
+        ).sum()
+    if entropy is not None:
+        sums["entropy"] = entropy.detach().where(mask, 0.0).sum()
+    return core.metrics.Stats({k: v.double() for k, v in sums.items()}, histogram, top)

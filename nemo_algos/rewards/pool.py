@@ -1,0 +1,173 @@
+"""A pool of killable processes around a verifier: no response can hang or crash the trainer."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import LifoQueue
+from typing import Literal, Self
+
+Status = Literal["ok", "timeout", "error", "too_long", "memory"]
+
+START_SECONDS = 120.0  # imports from a cold network disk are slow; the deadline is per item
+ORPHAN_SECONDS = 1.0  # past the deadline, a worker ends itself: its pool is gone or starved
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome for one response: `reward` is the verifier's where `status` is "ok", else 0.0.
+
+    `detail` says what an "error" was (the exception, or how the process ended) and takes no part in
+    comparisons.
+    """
+
+    reward: float
+    status: Status
+    detail: str = field(default="", compare=False)
+
+
+class VerifierPool:
+    """Scores responses with a verifier in `workers` separate processes, started when first needed.
+
+    It guards against responses that exhaust a verifier; it is no sandbox for code in a response.
+
+    Args:
+        verify: the verifier as "module:function", importable as it would be in this process.
+        workers: how many processes run at a time.
+        deadline: seconds an item may take; past it, its worker's process group is killed.
+        memory_mb: address space of a worker in MiB (all that it maps, so more than it touches).
+        max_chars: a response longer than this is "too_long" and never sent.
+    """
+
+    def __init__(
+        self,
+        verify: str,
+        workers: int = 1,
+        deadline: float = 6.0,
+        memory_mb: int = 2048,
+        max_chars: int = 20_000,
+    ):
+        self.workers = workers
+        self.deadline = deadline
+        self.max_chars = max_chars
+        self.counts: Counter[Status] = Counter()  # of every verdict since construction
+        self._command = [verify, str(memory_mb), str(deadline + ORPHAN_SECONDS)]
+        # Last in, first out: a small batch reuses the warm workers and starts no others.
+        self._idle: LifoQueue[_Process | None] = LifoQueue()
+        self._vacate()
+
+    def score(self, responses: list[str], answers: list[str]) -> list[Verdict]:
+        """One verdict per response, in order; blocks until all are there.
+
+        Raises:
+            ValueError: the lists differ in length, or the verifier could not be loaded.
+        """
+        if len(responses) != len(answers):
+            raise ValueError(
+                f"{len(responses)} responses but {len(answers)} answers: pass one answer for each."
+            )
+        with ThreadPoolExecutor(self.workers) as threads:
+            verdicts = list(threads.map(self._judge, responses, answers))
+        self.counts.update(verdict.status for verdict in verdicts)
+        return verdicts
+
+    def close(self) -> None:
+        """Kill the workers and all they started; a later `score` starts new ones."""
+        for _ in range(self.workers):
+            process = self._idle.get()
+            if process is not None:
+                process.kill()
+        self._vacate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _vacate(self) -> None:
+        for _ in range(self.workers):
+            self._idle.put(None)
+
+    def _judge(self, response: str, answer: str) -> Verdict:
+        if len(response) > self.max_chars:
+            return Verdict(0.0, "too_long")
+        process = self._idle.get()
+        try:
+            process = process or _Process(self._command)
+            return process.judge(response, answer, self.deadline)
+        finally:
+            self._idle.put(process if process is not None and process.alive else None)
+
+
+class _Process:
+    """One running worker."""
+
+    def __init__(self, arguments: list[str]):
+        # A fresh interpreter, because a fork of a process with torch's threads can deadlock. It
+        # gets this import path; -P keeps the working directory from shadowing the stdlib.
+        self._popen = subprocess.Popen(
+            [sys.executable, "-P", "-m", "nemo_algos.rewards.worker", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,
+        )
+        assert self._popen.stdin and self._popen.stdout
+        self._requests, self._replies = self._popen.stdin, self._popen.stdout
+        line = self._read(START_SECONDS)
+        if line != b'""\n':
+            self.kill()
+            reason = json.loads(line) if line else f"no answer from its process, {self._ending()}"
+            raise ValueError(f"{arguments[0]!r} did not load as module:function: {reason}")
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take another item."""
+        return self._popen.returncode is None
+
+    def judge(self, response: str, answer: str, deadline: float) -> Verdict:
+        """The verdict on one item within `deadline` seconds; kills a worker that cannot go on."""
+        line = b""
+        with suppress(BrokenPipeError):
+            self._requests.write(json.dumps([response, answer]).encode() + b"\n")
+            self._requests.flush()
+            line = self._read(deadline)
+        if line:
+            verdict = Verdict(*json.loads(line))
+            # What filled the memory may still be held, and would fail the next items.
+            if verdict.status == "memory":
+                self.kill()
+            return verdict
+        self.kill()
+        if line is None or self._popen.returncode == -signal.SIGALRM:
+            return Verdict(0.0, "timeout")
+        return Verdict(0.0, "error", self._ending())
+
+    def kill(self) -> None:
+        """End its whole process group and reap it."""
+        # The group before the wait: once reaped, its number may belong to another process.
+        with suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a dead leader
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        with suppress(BrokenPipeError):
+            self._requests.close()
+        self._replies.close()
+        self._popen.wait()
+
+    def _read(self, seconds: float) -> bytes | None:
+        # Empty when the process has ended, None when time ran out. Not select(): it fails on
+        # descriptors above 1023.
+        poller = select.poll()
+        poller.register(self._replies, select.POLLIN)
+        if not poller.poll(seconds * 1000):
+            return None
+        return os.read(self._replies.fileno(), 65536)
+
+    def _ending(self) -> str:
+        return f"exit code {self._popen.returncode} (negative: the signal that ended it)"

@@ -1,0 +1,86 @@
+"""The child half of `VerifierPool`, run as a module: `worker module:function memory_mb seconds`.
+
+One JSON line `[response, answer]` in on stdin, one JSON line `[reward, status, detail]` out on
+stdout, until stdin ends. The first line out is a JSON string: empty when the verifier is loaded,
+else why it could not be.
+"""
+
+import json
+import math
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import BinaryIO
+
+# Prepared beforehand, because an exhausted process may have no memory left to build it.
+OUT_OF_MEMORY = b'[0.0, "memory", ""]\n'
+DETAIL_CHARS = 300
+
+
+def main() -> None:
+    """Serve requests until stdin ends; the arguments are those of the module's command line."""
+    name, memory_mb, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    requests, replies = _claim_pipes()
+    try:
+        verify = _load(name)
+    except Exception as error:
+        os.write(replies, _line(_describe(error)))
+        return
+    _limit(memory_mb)
+    os.write(replies, _line(""))
+    for request in requests:
+        # Where the pool has died, the kernel ends the item in its stead, whatever code runs.
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        reply = _judge(verify, *json.loads(request))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.write(replies, reply)
+
+
+def _claim_pipes() -> tuple[BinaryIO, int]:
+    # What a verifier prints, or reads from stdin, must not reach the protocol.
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    return requests, replies
+
+
+def _load(name: str) -> Callable[[str, str], float]:
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)
+
+
+def _limit(memory_mb: int) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # macOS refuses every such limit with EINVAL.
+    if sys.platform != "darwin":
+        resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
+
+
+def _judge(verify: Callable[[str, str], float], response: str, answer: str) -> bytes:
+    try:
+        reward = float(verify(response, answer))
+        if not math.isfinite(reward):
+            raise ValueError(f"the verifier returned {reward}")
+        return _line([reward, "ok", ""])
+    except MemoryError:
+        return OUT_OF_MEMORY
+    except BaseException as error:
+        return _line([0.0, "error", _describe(error)])
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:DETAIL_CHARS]
+
+
+def _line(value: object) -> bytes:
+    # Below PIPE_BUF (4096 bytes) thanks to DETAIL_CHARS, so the pool never sees half a line.
+    return json.dumps(value).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    main()

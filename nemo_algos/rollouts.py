@@ -1,0 +1,77 @@
+"""What flows in: one rollout batch. B sequences, S positions, G groups (a group = the sequences of one prompt)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from nemo_algos.core.groups import Groups
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """One rollout batch; all log-probs in nats, at the token they belong to, at the sampling temperature.
+
+    group          [B]    integer labels, any order and any values; equal label = same prompt
+    rewards        [B]    one finite number per sequence (kept in float64)
+    mask           [B,S]  bool, True on response tokens; holes and empty rows are allowed
+    old_logprobs   [B,S]  log pi_old, the policy that sampled, as the trainer computes it
+    ref_logprobs   [B,S]  log pi_ref, where a method or the KL penalty needs it
+    entropy        [B,S]  full-vocabulary Shannon entropy of pi_old, nats, where a method needs it
+    gen_logprobs   [B,S]  the sampler's own log-probs, where off-policy correction needs them
+
+    Raises ValueError when shapes or dtypes disagree or a reward is not finite.
+    """
+
+    group: Tensor
+    rewards: Tensor
+    mask: Tensor
+    old_logprobs: Tensor
+    ref_logprobs: Tensor | None = None
+    entropy: Tensor | None = None
+    gen_logprobs: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rewards", self.rewards.double())
+        if self.mask.dim() != 2 or self.mask.dtype != torch.bool:
+            raise ValueError(
+                f"mask must be a bool tensor [B, S], got {self.mask.dtype} {list(self.mask.shape)}"
+            )
+        for field in fields(self):
+            self._check_shape(field.name)
+        bad = (~self.rewards.isfinite()).nonzero().flatten().tolist()
+        if bad:
+            raise ValueError(
+                f"rewards must be finite, but sequence {bad[0]} has {self.rewards[bad[0]]} "
+                f"({len(bad)} such): make the reward function return a number"
+            )
+
+    def _check_shape(self, name: str) -> None:
+        value = getattr(self, name)
+        want = self.mask.shape[:1] if name in ("group", "rewards") else self.mask.shape
+        if value is not None and value.shape != want:
+            raise ValueError(
+                f"{name} has shape {list(value.shape)}, but the mask {list(self.mask.shape)} "
+                f"asks for {list(want)}"
+            )
+
+    def __len__(self) -> int:
+        return self.mask.shape[0]
+
+    def __getitem__(self, rows: Tensor | slice) -> Rollouts:
+        """The sub-batch of these rows (indices [N], a bool mask [B], or a slice)."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{k: v[rows] for k, v in values.items() if v is not None})
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The sequences of each prompt."""
+        return Groups.of(self.group)
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """[B] response tokens per sequence, |o_i|."""
+        return self.mask.sum(1)

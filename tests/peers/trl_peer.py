@@ -1,0 +1,210 @@
+"""TRL's own loss (TRL 1.16.0, `GRPOTrainer._compute_loss`) in our terms.
+
+`BareTrainer` is a GRPOTrainer without model, data or accelerator: it has the attributes that
+`_compute_loss` reads, from a real `GRPOConfig`, and its log-prob function returns the tensor given.
+What a comparison has to set, because TRL differs:
+
+- Off the mask: values must be finite (TRL multiplies by the mask).
+- Empty rows: `grpo` and `gspo` average over all B rows, so TRL's value times B / (rows that are not
+  empty) is ours. `dapo`, `bnpo` and `cispo` are token means. An all-empty batch is 0, as ours.
+- dapo / cispo divide by `num_items_in_batch`, the tokens of the whole generation batch over the
+  processes; here that is this batch's mask, one process, one step: the token mean. bnpo is the
+  micro-batch's own token mean: the same here.
+- Log-ratio: no clamp anywhere, neither for exp(l) nor in k3. Compare with |l|, |ref - lp| <= 20.
+- KL: `use_bias_correction_kl` (default True since 1.x) multiplies k3 by the ratio; off here. k3 is
+  averaged like the policy term: sequence for grpo and gspo, token for dapo, bnpo and cispo.
+- cispo: `epsilon_high` is the ratio's upper bound itself (recommended 5.0) and there is no lower
+  bound: here `clip_high` gives epsilon_high = 1 + clip_high; ours needs clip_low = 1 (or inf).
+- gspo: `importance_sampling_level="sequence"` with loss_type grpo (with dapo, bnpo or cispo TRL
+  warns: it is then weighted by length). Its ratio is exp(mean l), differentiated as it stands.
+- `delta` (None by default) bounds the ratio above for A < 0, as verl's dual clip c does.
+- No GMPO and no GPG. Defaults: loss_type dapo, epsilon 0.2 / 0.2, beta 0.
+- Advantages are made inside `_generate_and_score_completions`, which needs a model, so they are
+  inputs here. TRL's: (R - mean) / (sample std + 1e-4), equal group sizes only, flat groups not
+  special.
+"""
+
+# pyright: reportMissingImports=false
+
+import tempfile
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+LossType = Literal["grpo", "dapo", "bnpo", "cispo"]
+Level = Literal["token", "sequence"]
+
+
+def _one_process() -> SimpleNamespace:
+    """The accelerator of a single process, as far as the loss and its metrics use it."""
+    return SimpleNamespace(
+        num_processes=1,
+        gather=lambda tensor: tensor,
+        reduce=lambda tensor, reduction: tensor,
+    )
+
+
+class BareTrainer(GRPOTrainer):
+    """A GRPOTrainer that can only compute its loss, from log-probs that are given."""
+
+    def __init__(self, config: GRPOConfig, logprobs: Tensor) -> None:
+        self.args = config
+        self.logprobs = logprobs
+        self.model = SimpleNamespace(training=True)
+        self.accelerator = _one_process()
+        self._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
+        self.current_gradient_accumulation_steps = 1
+        self.aux_loss_enabled = False
+        self._entropy_bonus_enabled = False
+        self.use_vllm = False
+        self.epsilon_low = config.epsilon
+        self.epsilon_high = config.epsilon if config.epsilon_high is None else config.epsilon_high
+        self.beta = config.beta
+        self.loss_type = config.loss_type
+        self.importance_sampling_level = config.importance_sampling_level
+        self.off_policy_mask_threshold = config.off_policy_mask_threshold
+        self.top_entropy_quantile = config.top_entropy_quantile
+
+    def _get_per_token_logps_and_entropies(
+        self, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor, None]:
+        """(log-probs, entropies, aux loss); the entropies are only a metric here."""
+        return self.logprobs, torch.zeros_like(self.logprobs), None
+
+
+def _config(**settings: Any) -> GRPOConfig:
+    return GRPOConfig(
+        output_dir=tempfile.gettempdir(),  # named, never written to
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        use_bias_correction_kl=False,
+        **settings,
+    )
+
+
+def _batch(
+    old_logprobs: Tensor, advantages: Tensor, mask: Tensor, ref_logprobs: Tensor | None
+) -> dict[str, Tensor]:
+    ones = torch.ones(mask.shape[0], 1, dtype=torch.long)
+    batch = {
+        "prompt_ids": ones,
+        "prompt_mask": ones,
+        "completion_ids": torch.zeros(mask.shape, dtype=torch.long),
+        "completion_mask": mask.long(),  # with its holes: TRL's completion_mask * tool_mask
+        "advantages": advantages,
+        "old_per_token_logps": old_logprobs,
+        "num_items_in_batch": mask.sum(),
+    }
+    return batch if ref_logprobs is None else batch | {"ref_per_token_logps": ref_logprobs}
+
+
+def loss(
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    loss_type: LossType,
+    epsilon: float = 0.2,
+    epsilon_high: float = 0.2,
+    level: Level = "token",
+    beta: float = 0.0,
+    ref_logprobs: Tensor | None = None,
+    delta: float | None = None,
+) -> Tensor:
+    """`GRPOTrainer._compute_loss` in TRL's own terms; `beta` > 0 needs `ref_logprobs`."""
+    config = _config(
+        loss_type=loss_type,
+        epsilon=epsilon,
+        epsilon_high=epsilon_high,
+        importance_sampling_level=level,
+        beta=beta,
+        delta=delta,
+    )
+    trainer = BareTrainer(config, logprobs)
+    return trainer._compute_loss(
+        trainer.model, _batch(old_logprobs, advantages, mask, ref_logprobs)
+    )
+
+
+def grpo(
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    loss_type: Literal["grpo", "dapo", "bnpo"] = "grpo",
+    beta: float = 0.0,
+    ref_logprobs: Tensor | None = None,
+    delta: float | None = None,
+) -> Tensor:
+    """Our grpo: "grpo" is its sequence mean, "dapo" and "bnpo" its token mean."""
+    return loss(
+        old_logprobs,
+        logprobs,
+        advantages,
+        mask,
+        loss_type=loss_type,
+        epsilon=clip_low,
+        epsilon_high=clip_high,
+        beta=beta,
+        ref_logprobs=ref_logprobs,
+        delta=delta,
+    )
+
+
+def gspo(
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    beta: float = 0.0,
+    ref_logprobs: Tensor | None = None,
+) -> Tensor:
+    """Our gspo; advantages must be [B], as the ratio is one a sequence."""
+    return loss(
+        old_logprobs,
+        logprobs,
+        advantages,
+        mask,
+        loss_type="grpo",
+        level="sequence",
+        epsilon=clip_low,
+        epsilon_high=clip_high,
+        beta=beta,
+        ref_logprobs=ref_logprobs,
+    )
+
+
+def cispo(
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_high: float = 0.2,
+    beta: float = 0.0,
+    ref_logprobs: Tensor | None = None,
+) -> Tensor:
+    """Our cispo with no lower bound (clip_low 1 or inf)."""
+    return loss(
+        old_logprobs,
+        logprobs,
+        advantages,
+        mask,
+        loss_type="cispo",
+        epsilon_high=1.0 + clip_high,
+        beta=beta,
+        ref_logprobs=ref_logprobs,
+    )

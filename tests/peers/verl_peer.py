@@ -1,0 +1,188 @@
+"""verl's own losses and advantages (verl 0.9.1, `verl.trainer.ppo.core_algos`) in our terms.
+
+Every function calls verl's registered function with a real `ActorConfig`; nothing is computed
+here. What a comparison has to set, because verl differs:
+
+- Off the mask: values must be finite (verl multiplies by the mask in places).
+- Empty rows: `gmpo` averages over all B rows, so verl's value times B / (rows that are not empty)
+  is ours. The other sequence means drop empty rows, as ours do. An all-empty batch is 0 / 0 = NaN
+  in every one of them but `gmpo`.
+- Log-ratio clamp: ppo and cispo clamp l to +-20, as ours; gspo clamps only log s, at +10; gmpo and
+  gpg clamp nothing. Compare gspo and gmpo with |l| <= 20 and mean l <= 10.
+- Defaults: verl aggregates by token (gspo's function too, when the actor's config decides; gmpo
+  ignores the mode) and has the dual clip c = 3. Here the mode is a parameter, the dual clip is off.
+- Advantages: sample std + 1e-6, as ours, but A = R in a group of one, and a flat group is only as
+  flat as its mean is exact (ours is exactly 0).
+- `advantages_gpg` multiplies R - mean by `gpg_alpha` = B / (rewards that are not 0), whatever alpha
+  it is given, in float32; divide by it (agreement is then 1e-7, not 1e-15).
+- `gmpo` (and the sequence mean) divide by |o| + 1e-8: agreement is 1e-8 at best.
+- k3 KL: d is clamped to +-20, as ours, and then the value to +-10 (ours is not): keep d below 2.5.
+"""
+
+# pyright: reportMissingImports=false
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from verl.trainer.ppo import core_algos
+from verl.workers.config import ActorConfig
+
+Aggregation = Literal["token", "sequence"]
+_MODES = {"token": "token-mean", "sequence": "seq-mean-token-mean"}
+_NO_DUAL_CLIP = 1e30  # above exp(20), the largest ratio; inf would make A = 0 a NaN
+
+
+def _loss(
+    name: str,
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    aggregation: Aggregation = "token",
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    dual_clip: float | None = None,
+) -> Tensor:
+    config = ActorConfig(
+        strategy="fsdp",
+        rollout_n=1,
+        use_dynamic_bsz=True,
+        clip_ratio=clip_low,
+        clip_ratio_low=clip_low,
+        clip_ratio_high=clip_high,
+        clip_ratio_c=_NO_DUAL_CLIP if dual_clip is None else dual_clip,
+    )
+    per_token = advantages[:, None] if advantages.dim() == 1 else advantages
+    loss, _ = core_algos.get_policy_loss_fn(name)(
+        old_log_prob=old_logprobs,
+        log_prob=logprobs,
+        advantages=per_token.expand_as(logprobs),
+        response_mask=mask.bool(),  # as verl's ppo_loss passes it
+        loss_agg_mode=_MODES[aggregation],
+        config=config,
+    )
+    return loss
+
+
+def ppo(
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    aggregation: Aggregation = "token",
+    dual_clip: float | None = None,
+) -> Tensor:
+    """verl's "vanilla" loss: our grpo. `dual_clip` (c > 1) bounds the loss at c |A| for A < 0."""
+    args = (old_logprobs, logprobs, advantages, mask)
+    return _loss("vanilla", *args, aggregation, clip_low, clip_high, dual_clip)
+
+
+def gspo(
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    aggregation: Aggregation = "sequence",
+) -> Tensor:
+    """verl's "gspo": the sequence's ratio at each token, straight-through (same gradient)."""
+    args = (old_logprobs, logprobs, advantages, mask)
+    return _loss("gspo", *args, aggregation, clip_low, clip_high)
+
+
+def gmpo(
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    log_clip_low: float = 0.4,
+    log_clip_high: float = 0.4,
+) -> Tensor:
+    """verl's "geo_mean": clips l itself, to [-clip_ratio_low, clip_ratio_high], one side by sign.
+
+    verl's config default is 0.2 / 0.2, ours 0.4 / 0.4; it reads them as bounds of the *log*-ratio.
+    The mean is over all B rows, empty ones included.
+    """
+    args = (old_logprobs, logprobs, advantages, mask)
+    return _loss("geo_mean", *args, clip_low=log_clip_low, clip_high=log_clip_high)
+
+
+def gpg(
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    aggregation: Aggregation = "token",
+) -> Tensor:
+    """verl's "gpg": -A log pi; `old_logprobs` is ignored."""
+    return _loss("gpg", old_logprobs, logprobs, advantages, mask, aggregation)
+
+
+def cispo(
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    aggregation: Aggregation = "token",
+) -> Tensor:
+    """verl's "cispo": the detached ratio, clipped to [1 - clip_low, 1 + clip_high], as ours."""
+    args = (old_logprobs, logprobs, advantages, mask)
+    return _loss("cispo", *args, aggregation, clip_low, clip_high)
+
+
+def k3_kl(
+    logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, *, aggregation: Aggregation = "token"
+) -> Tensor:
+    """The KL term that verl's `ppo_loss` adds, times kl_loss_coef ("low_var_kl", its default)."""
+    kl = core_algos.kl_penalty(logprobs, ref_logprobs, "low_var_kl")
+    return core_algos.agg_loss(kl, mask.bool(), _MODES[aggregation])
+
+
+def _token_level(rewards: Tensor, mask: Tensor) -> Tensor:
+    """Outcome rewards as verl wants them; it sums every position, on the mask or off it."""
+    scores = torch.zeros(mask.shape, dtype=rewards.dtype)
+    scores[:, -1] = rewards
+    return scores
+
+
+def advantages_grpo(
+    rewards: Tensor,
+    mask: Tensor,
+    group: Sequence[int],
+    *,
+    epsilon: float = 1e-6,
+    normalise: bool = True,
+) -> Tensor:
+    """`compute_grpo_outcome_advantage`, [B, S], 0 off the mask; `normalise=False`: R - mean."""
+    advantages, _ = core_algos.compute_grpo_outcome_advantage(
+        _token_level(rewards, mask), mask.bool(), np.asarray(group), epsilon, normalise
+    )
+    return advantages
+
+
+def advantages_gpg(
+    rewards: Tensor, mask: Tensor, group: Sequence[int], *, f_norm: float = 1.0
+) -> Tensor:
+    """`compute_gpg_outcome_advantage`, [B, S]: `gpg_alpha(rewards)` (R - mean) / f_norm."""
+    advantages, _ = core_algos.compute_gpg_outcome_advantage(
+        _token_level(rewards, mask), mask.bool(), np.asarray(group), f_norm=f_norm
+    )
+    return advantages
+
+
+def gpg_alpha(rewards: Tensor) -> float:
+    """The factor that verl's gpg advantage has over ours (1 when no reward is 0)."""
+    return rewards.numel() / max(int(torch.count_nonzero(rewards)), 1)
