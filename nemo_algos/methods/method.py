@@ -34,7 +34,7 @@ class Params(BaseModel):
 class ClipParams(Params):
     """Constant bounds: the ratio is clipped to [1 - clip_low, 1 + clip_high]."""
 
-    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    clip_low: float = Field(default=0.2, ge=0, le=1)
     clip_high: float = Field(default=0.2, ge=0)
 
 

@@ -1,0 +1,138 @@
+"""Countdown with worked steps: reach a target from a few small numbers, showing each step.
+
+    prompt    6 10 1 > 17 :
+    response  1 + 10 = 11 , 11 + 6 = 17 <eos>
+
+Every number is used once; operators + - *, intermediates 0..99, target 1..99. One token per number and symbol.
+Problems are split by a hash of (sorted numbers, target): a tenth is held out of warm start and training.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+OPERATORS = "+-*"
+SYMBOLS = ["+", "-", "*", "=", ",", ">", ":", "<eos>", "<pad>", "<bos>"]
+VOCABULARY = [str(n) for n in range(100)] + SYMBOLS
+TOKEN = {text: i for i, text in enumerate(VOCABULARY)}
+EOS, PAD = TOKEN["<eos>"], TOKEN["<pad>"]
+TOKENS_PER_STEP = 6  # a op b = c, and a comma or <eos>
+
+Step = tuple[int, str, int, int]  # a, operator, b, result
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Numbers in the order shown, and the target."""
+
+    numbers: tuple[int, ...]
+    target: int
+
+    @property
+    def prompt(self) -> list[int]:
+        """Token ids."""
+        return [*self.numbers, TOKEN[">"], self.target, TOKEN[":"]]
+
+    @property
+    def held_out(self) -> bool:
+        """Belongs to the test split, whatever the order of its numbers."""
+        key = f"{sorted(self.numbers)} {self.target}"
+        return zlib.crc32(key.encode()) % 10 == 0
+
+
+def apply(a: int, operator: str, b: int) -> int:
+    """a operator b."""
+    return {"+": a + b, "-": a - b, "*": a * b}[operator]
+
+
+def random_solution(rng: random.Random, count: int) -> tuple[Problem, list[Step]]:
+    """A solvable problem with `count` numbers in 1..10, and one worked solution."""
+    while True:
+        numbers = [rng.randint(1, 10) for _ in range(count)]
+        steps = _random_steps(rng, list(numbers))
+        if steps and 1 <= steps[-1][3] <= 99:
+            return Problem(tuple(numbers), steps[-1][3]), steps
+
+
+def _random_steps(rng: random.Random, pool: list[int]) -> list[Step]:
+    steps: list[Step] = []
+    while len(pool) > 1:
+        a = pool.pop(rng.randrange(len(pool)))
+        b = pool.pop(rng.randrange(len(pool)))
+        operator = rng.choice(OPERATORS)
+        result = apply(a, operator, b)
+        if not 0 <= result <= 99:
+            return []
+        steps.append((a, operator, b, result))
+        pool.append(result)
+    return steps
+
+
+def sample(rng: random.Random, count: int, held_out: bool = False) -> tuple[Problem, list[Step]]:
+    """As random_solution, from the training or the held-out split."""
+    while True:
+        problem, steps = random_solution(rng, count)
+        if problem.held_out == held_out:
+            return problem, steps
+
+
+def held_out_problems(number: int, count: int, seed: int = 0) -> list[Problem]:
+    """`number` distinct test problems, always the same ones."""
+    rng, problems = random.Random(seed), dict[str, Problem]()
+    while len(problems) < number:
+        problem, _ = sample(rng, count, held_out=True)
+        problems.setdefault(f"{sorted(problem.numbers)} {problem.target}", problem)
+    return list(problems.values())
+
+
+def encode(steps: Sequence[Step]) -> list[int]:
+    """The response of a solution, token ids with <eos>."""
+    tokens: list[int] = []
+    for a, operator, b, result in steps:
+        tokens += [a, TOKEN[operator], b, TOKEN["="], result, TOKEN[","]]
+    return [*tokens[:-1], EOS]
+
+
+def decode(tokens: Sequence[int]) -> str:
+    """Token ids as text."""
+    return " ".join(VOCABULARY[t] for t in tokens)
+
+
+def solution(problem: Problem, tokens: Sequence[int]) -> tuple[Step, ...] | None:
+    """The sorted steps of a right response (they identify the solution), or None: replays every step."""
+    steps = _parse(tokens)
+    if steps is None or len(steps) != len(problem.numbers) - 1:
+        return None
+    pool = list(problem.numbers)
+    for a, operator, b, result in steps:
+        for used in (a, b):
+            if used not in pool:
+                return None
+            pool.remove(used)
+        if apply(a, operator, b) != result:
+            return None
+        pool.append(result)
+    return tuple(sorted(steps)) if pool == [problem.target] else None
+
+
+def _parse(tokens: Sequence[int]) -> list[Step] | None:
+    """Steps of a response that ends in <eos>; None where it is malformed."""
+    if len(tokens) % TOKENS_PER_STEP or not tokens or tokens[-1] != EOS:
+        return None
+    steps: list[Step] = []
+    for i in range(0, len(tokens), TOKENS_PER_STEP):
+        a, operator, b, equals, result, end = tokens[i : i + TOKENS_PER_STEP]
+        last = i + TOKENS_PER_STEP == len(tokens)
+        symbols = VOCABULARY[operator] in OPERATORS and equals == TOKEN["="]
+        if not symbols or max(a, b, result) > 99 or end != (EOS if last else TOKEN[","]):
+            return None
+        steps.append((a, VOCABULARY[operator], b, result))
+    return steps
+
+
+def random_problems(rng: random.Random, number: int, count: int) -> list[Problem]:
+    """`number` fresh training problems."""
+    return [sample(rng, count)[0] for _ in range(number)]

@@ -1,0 +1,194 @@
+"""A tiny Llama (RMSNorm, RoPE, SwiGLU, tied embeddings) that prefills each prompt once for its whole group.
+
+Shapes: P prompts of L tokens, B responses of S tokens, D width, H heads, E = D / H, V tokens.
+Left out on purpose: padding of prompts (a task's prompts have one length), grouped-query attention, dropout, biases.
+`hf_state` names the weights as transformers' LlamaForCausalLM does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class TinyConfig:
+    """Sizes; the default is the countdown model of 113,856 parameters."""
+
+    vocab: int = 110
+    width: int = 64
+    layers: int = 2
+    heads: int = 4
+    hidden: int = 192
+    rope_theta: float = 10_000.0
+
+
+class KV:
+    """Keys and values of one layer, [B,H,T,E], filled up to `length`."""
+
+    def __init__(self, keys: Tensor, values: Tensor, room: int) -> None:
+        b, h, self.length, e = keys.shape
+        self.keys = keys.new_empty(b, h, self.length + room, e)
+        self.values = torch.empty_like(self.keys)
+        self.keys[:, :, : self.length], self.values[:, :, : self.length] = keys, values
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """One more position; returns all so far."""
+        t = self.length
+        self.keys[:, :, t : t + 1], self.values[:, :, t : t + 1] = keys, values
+        self.length = t + 1
+        return self.keys[:, :, : t + 1], self.values[:, :, : t + 1]
+
+
+class Layer(nn.Module):
+    """Attention and SwiGLU, pre-norm."""
+
+    def __init__(self, c: TinyConfig) -> None:
+        super().__init__()
+        self.heads = c.heads
+        self.attention_norm = nn.RMSNorm(c.width, eps=1e-6)
+        self.qkv = nn.Linear(c.width, 3 * c.width, bias=False)
+        self.out = nn.Linear(c.width, c.width, bias=False)
+        self.mlp_norm = nn.RMSNorm(c.width, eps=1e-6)
+        self.gate_up = nn.Linear(c.width, 2 * c.hidden, bias=False)
+        self.down = nn.Linear(c.hidden, c.width, bias=False)
+
+    def project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B,T,D] -> rotated queries and keys, values, each [B,H,T,E]."""
+        b, t, d = x.shape
+        qkv = self.qkv(self.attention_norm(x)).view(b, t, 3 * self.heads, d // self.heads)
+        q_and_k, v = qkv.split([2 * self.heads, self.heads], dim=2)
+        q, k = rotate(q_and_k, rotation).transpose(1, 2).chunk(2, dim=1)
+        return q, k, v.transpose(1, 2)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Residual of the attention, then the MLP."""
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary position embedding on [B,T,H,E]; rotation = cos, sin [T,1,E]."""
+    cos, sin = rotation
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+
+
+class Tiny(nn.Module):
+    """The model. `logits_of` trains, `prefill` and `step` decode."""
+
+    def __init__(self, config: TinyConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab, config.width)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def _rotation(self, start: int, length: int) -> tuple[Tensor, Tensor]:
+        e = self.config.width // self.config.heads
+        device = self.embed.weight.device
+        inverse = self.config.rope_theta ** -(torch.arange(0, e, 2, device=device) / e)
+        angles = torch.arange(start, start + length, device=device)[:, None] * inverse
+        angles = torch.cat((angles, angles), dim=-1)[:, None]
+        return angles.cos(), angles.sin()
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Hidden states -> logits, tied to the embedding."""
+        return F.linear(self.norm(x), self.embed.weight)
+
+    def prompt(self, prompts: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """prompts [P,L] -> last hidden state [P,D], keys and values of each layer [P,H,L,E]."""
+        x, rotation, cache = self.embed(prompts), self._rotation(0, prompts.shape[1]), []
+        for layer in self._layers():
+            q, k, v = layer.project(x, rotation)
+            cache.append((k, v))
+            x = layer.finish(x, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        return x[:, -1], cache
+
+    def response_logits(self, prompts: Tensor, of: Tensor, responses: Tensor) -> Tensor:
+        """Logits [B,S,V] for the tokens of responses [B,S] to prompts[of], of [B]; each prompt is computed once."""
+        first, cache = self.prompt(prompts)
+        s, length = responses.shape[1] - 1, prompts.shape[1]
+        x, rotation = self.embed(responses[:, :-1]), self._rotation(length, s)
+        ones = torch.ones(s, length + s, dtype=torch.bool, device=x.device)
+        visible = ones.tril(length)
+        for layer, (prompt_k, prompt_v) in zip(self._layers(), cache, strict=True):
+            q, k, v = layer.project(x, rotation)
+            k, v = torch.cat((prompt_k[of], k), 2), torch.cat((prompt_v[of], v), 2)
+            x = layer.finish(x, F.scaled_dot_product_attention(q, k, v, attn_mask=visible))
+        return self.logits(torch.cat((first[of][:, None], x), dim=1))
+
+    def prefill(self, prompts: Tensor, group_size: int, room: int) -> tuple[Tensor, list[KV]]:
+        """Logits [B,V] of the first response token, and caches with `room` more positions; B = P * group_size."""
+        first, cache = self.prompt(prompts)
+        caches = [KV(*(x.repeat_interleave(group_size, 0) for x in kv), room) for kv in cache]
+        return self.logits(first).repeat_interleave(group_size, 0), caches
+
+    def step(self, tokens: Tensor, caches: list[KV]) -> Tensor:
+        """tokens [B] -> logits [B,V] of the next."""
+        x, rotation = self.embed(tokens)[:, None], self._rotation(caches[0].length, 1)
+        for layer, cache in zip(self._layers(), caches, strict=True):
+            q, k, v = layer.project(x, rotation)
+            keys, values = cache.append(k, v)
+            x = layer.finish(x, attend_one(q, keys, values))
+        return self.logits(x[:, 0])
+
+    def _layers(self) -> list[Layer]:
+        return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+
+def attend_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of one query [B,H,1,E] over keys and values [B,H,T,E]."""
+    weights = (q @ k.transpose(2, 3)).mul_(q.shape[-1] ** -0.5).softmax(-1)
+    return weights @ v
+
+
+def hf_state(model: Tiny) -> dict[str, Tensor]:
+    """The weights under transformers' names for LlamaForCausalLM (tied embeddings)."""
+    state = {"model.embed_tokens.weight": model.embed.weight, "model.norm.weight": model.norm.weight}
+    for i, layer in enumerate(model._layers()):
+        q, k, v = layer.qkv.weight.chunk(3)
+        gate, up = layer.gate_up.weight.chunk(2)
+        names = {
+            "self_attn.q_proj": q,
+            "self_attn.k_proj": k,
+            "self_attn.v_proj": v,
+            "self_attn.o_proj": layer.out.weight,
+            "mlp.gate_proj": gate,
+            "mlp.up_proj": up,
+            "mlp.down_proj": layer.down.weight,
+            "input_layernorm": layer.attention_norm.weight,
+            "post_attention_layernorm": layer.mlp_norm.weight,
+        }
+        state |= {f"model.layers.{i}.{name}.weight": weight for name, weight in names.items()}
+    return {name: weight.detach().clone().contiguous() for name, weight in state.items()}
+
+
+def hf_config(config: TinyConfig, eos: int, pad: int) -> dict[str, object]:
+    """config.json for transformers."""
+    sizes = asdict(config)
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": sizes["vocab"],
+        "hidden_size": sizes["width"],
+        "num_hidden_layers": sizes["layers"],
+        "num_attention_heads": sizes["heads"],
+        "num_key_value_heads": sizes["heads"],
+        "intermediate_size": sizes["hidden"],
+        "rope_theta": sizes["rope_theta"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": sizes["rope_theta"]},
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": eos,
+        "pad_token_id": pad,
+    }

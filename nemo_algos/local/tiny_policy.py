@@ -1,0 +1,133 @@
+"""The countdown model as a policy: sampling with a key-value cache, log-probs with shared prompts, warm start."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nemo_algos.local import countdown, tiny
+from nemo_algos.local.experience import Experience
+
+WARM_STEPS, WARM_BATCH, WARM_LR = 700, 64, 4e-3
+
+
+class TinyPolicy:
+    """A `Tiny` model that samples at `temperature`."""
+
+    def __init__(self, model: tiny.Tiny, max_new_tokens: int, temperature: float = 1.0) -> None:
+        self.model, self.max_new_tokens, self.temperature = model, max_new_tokens, temperature
+
+    @torch.no_grad()
+    def generate(self, prompts: list[list[int]], group_size: int) -> Experience:
+        """See Policy."""
+        device = self.model.embed.weight.device
+        ids = torch.tensor(prompts, device=device)
+        logits, caches = self.model.prefill(ids, group_size, self.max_new_tokens)
+        alive = torch.ones(len(logits), dtype=torch.bool, device=device)
+        columns: list[tuple[Tensor, ...]] = []
+        while True:
+            token, logprob, entropy = sample(logits / self.temperature)
+            columns.append((token.where(alive, countdown.PAD), alive, logprob, entropy))
+            alive = alive & (token != countdown.EOS)
+            if len(columns) == self.max_new_tokens or not alive.any():
+                break
+            logits = self.model.step(columns[-1][0], caches)
+        tokens, mask, logprobs, entropy = (torch.stack(c, 1) for c in zip(*columns, strict=True))
+        of = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
+        zero = torch.zeros((), device=device)
+        logprobs, entropy = logprobs.where(mask, zero), entropy.where(mask, zero)
+        return Experience(ids, torch.ones_like(ids).bool(), of, tokens, mask, logprobs, entropy)
+
+    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
+        """See Policy."""
+        used, of = experience.of[rows].unique(return_inverse=True)
+        tokens = experience.tokens[rows]
+        logits = self.model.response_logits(experience.prompts[used], of, tokens)
+        return token_logprobs(logits / self.temperature, tokens)
+
+    def save(self, folder: str) -> None:
+        """See Policy."""
+        from safetensors.torch import save_file
+
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        save_file(
+            tiny.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"}
+        )
+        config = tiny.hf_config(self.model.config, countdown.EOS, countdown.PAD)
+        (path / "config.json").write_text(json.dumps(config, indent=2))
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
+    """log softmax at the tokens: logits [B,S,V], tokens [B,S] -> [B,S]."""
+    return -F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(tokens)
+
+
+def sample(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One token per row of logits [B,V] by the inverse distribution function; its log-prob; the row's entropy, nats."""
+    logp = logits.log_softmax(-1)
+    p = logp.exp()
+    cdf = p.cumsum(-1)
+    # 1 - rand lies in (0, 1]: a token of probability 0 is never drawn
+    u = (1 - torch.rand(len(p), 1, device=p.device)) * cdf[:, -1:]
+    token = (cdf < u).sum(-1).clamp(max=p.shape[-1] - 1)
+    return token, logp.gather(-1, token[:, None])[:, 0], -(p * logp).sum(-1)
+
+
+def warm_started(numbers: int, seed: int, progress: Callable[[float], None]) -> tiny.Tiny:
+    """A model taught by fixed steps on fresh worked solutions; cached by a hash of all that made it.
+
+    progress(share) is called as it goes.
+    """
+    model_config = tiny.TinyConfig()
+    recipe = [inspect.getsource(countdown), inspect.getsource(tiny), inspect.getsource(_teach)]
+    recipe += [str(x) for x in (numbers, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)]
+    name = hashlib.sha256("\n".join(recipe).encode()).hexdigest()[:16]
+    path = cache_dir() / f"countdown-{numbers}-{name}.pt"
+    model = tiny.Tiny(model_config)
+    if path.exists():
+        model.load_state_dict(torch.load(path, weights_only=True))
+        return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = tiny.Tiny(model_config)
+        _teach(model, numbers, random.Random(seed), progress)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.tmp")
+    torch.save(model.state_dict(), partial)
+    partial.replace(path)
+    return model
+
+
+def cache_dir() -> Path:
+    """$NEMO_ALGOS_CACHE, else nemo_algos under the user's cache directory."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("NEMO_ALGOS_CACHE") or Path(base) / "nemo_algos")
+
+
+def _teach(
+    model: tiny.Tiny, numbers: int, rng: random.Random, progress: Callable[[float], None]
+) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), WARM_LR, betas=(0.9, 0.98), weight_decay=0.01)
+    of = torch.arange(WARM_BATCH)
+    for step in range(WARM_STEPS):
+        batch = [countdown.sample(rng, numbers) for _ in range(WARM_BATCH)]
+        prompts = torch.tensor([problem.prompt for problem, _ in batch])
+        tokens = torch.tensor([countdown.encode(steps) for _, steps in batch])
+        loss = -token_logprobs(model.response_logits(prompts, of, tokens), tokens).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        decay = min(1.0, (WARM_STEPS - step) / (0.7 * WARM_STEPS))  # constant 30 %, then to 0
+        optimizer.param_groups[0]["lr"] = WARM_LR * min(1.0, (step + 1) / 50) * decay
+        optimizer.step()
+        progress((step + 1) / WARM_STEPS)
