@@ -7,6 +7,7 @@ from a fixed histogram of counts, uniform in log r' (log-spaced in r').
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +20,18 @@ REACH = 20.0
 class Stats:
     """sums: name -> float64 scalar; histogram [BINS] of log r' over tokens; largest log r' seen."""
 
-    sums: dict[str, Tensor]
+    sums: dict[str, Any]
     histogram: Tensor
     max_log_ratio: Tensor
 
+    @staticmethod
+    def empty() -> Stats:
+        """Of nothing; the neutral element of the sum."""
+        return Stats({}, torch.zeros(BINS, dtype=torch.float64), torch.tensor(-REACH))
+
     def __add__(self, other: Stats) -> Stats:
-        sums = {k: v + other.sums[k] for k, v in self.sums.items()}
+        names = self.sums | other.sums
+        sums = {k: self.sums.get(k, 0.0) + other.sums.get(k, 0.0) for k in names}
         top = torch.maximum(self.max_log_ratio, other.max_log_ratio)
         return Stats(sums, self.histogram + other.histogram, top)
 
@@ -35,7 +42,7 @@ class Stats:
         for name, (total, count) in MEANS.items():
             if total in s and s[count] > 0:
                 out[name] = s[total] / s[count]
-        if s["tokens"] > 0:
+        if s.get("tokens", 0) > 0:
             out["ratio/p99"] = self._quantile(0.99)
             out["ratio/max"] = float(self.max_log_ratio.exp())
         return out

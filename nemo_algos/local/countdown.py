@@ -102,7 +102,10 @@ def decode(tokens: Sequence[int]) -> str:
 
 
 def solution(problem: Problem, tokens: Sequence[int]) -> tuple[Step, ...] | None:
-    """The sorted steps of a right response (they identify the solution), or None: replays every step."""
+    """The sorted steps of a right response (they identify the solution; 1 + 2 is 2 + 1), or None.
+
+    Replays every step.
+    """
     steps = _parse(tokens)
     if steps is None or len(steps) != len(problem.numbers) - 1:
         return None
@@ -115,7 +118,11 @@ def solution(problem: Problem, tokens: Sequence[int]) -> tuple[Step, ...] | None
         if apply(a, operator, b) != result:
             return None
         pool.append(result)
-    return tuple(sorted(steps)) if pool == [problem.target] else None
+    return _identity(steps) if pool == [problem.target] else None
+
+
+def _identity(steps: Sequence[Step]) -> tuple[Step, ...]:
+    return tuple(sorted((min(s[0], s[2]), s[1], max(s[0], s[2]), s[3]) for s in steps))
 
 
 def _parse(tokens: Sequence[int]) -> list[Step] | None:

@@ -152,7 +152,10 @@ def attend_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def hf_state(model: Tiny) -> dict[str, Tensor]:
     """The weights under transformers' names for LlamaForCausalLM (tied embeddings)."""
-    state = {"model.embed_tokens.weight": model.embed.weight, "model.norm.weight": model.norm.weight}
+    state = {
+        "model.embed_tokens.weight": model.embed.weight,
+        "model.norm.weight": model.norm.weight,
+    }
     for i, layer in enumerate(model._layers()):
         q, k, v = layer.qkv.weight.chunk(3)
         gate, up = layer.gate_up.weight.chunk(2)

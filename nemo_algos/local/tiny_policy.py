@@ -60,16 +60,16 @@ class TinyPolicy:
 
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        save_file(
-            tiny.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"}
-        )
+        save_file(tiny.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"})
         config = tiny.hf_config(self.model.config, countdown.EOS, countdown.PAD)
         (path / "config.json").write_text(json.dumps(config, indent=2))
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
     """log softmax at the tokens: logits [B,S,V], tokens [B,S] -> [B,S]."""
-    return -F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(tokens)
+    return -F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(
+        tokens
+    )
 
 
 def sample(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,46 @@
+"""Held-out evaluation: unbiased pass@k and the number of distinct right solutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nemo_algos.local.experience import Policy
+from nemo_algos.local.tasks import Task
+
+KS = (1, 4, 16, 64)
+CHUNK = 32  # prompts generated at a time
+
+
+def pass_at_k(correct: Tensor, n: int, k: int) -> Tensor:
+    """1 - C(n-c, k) / C(n, k) for c = correct [P] of n samples, as a product: no large binomials."""
+    j = torch.arange(k, dtype=torch.float64)
+    failing = (n - correct.double()[:, None] - j).clamp(min=0) / (n - j)
+    return 1 - failing.prod(1)
+
+
+def evaluate(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> dict[str, float]:
+    """pass@k for k in 1, 4, 16, 64 (up to `samples`) and distinct right solutions per prompt.
+
+    Uses a random state of its own, so that training is the same with and without evaluation.
+    """
+    problems = task.held_out(prompts)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        found = [
+            s
+            for i in range(0, len(problems), CHUNK)
+            for s in _solutions(policy, task, problems[i : i + CHUNK], samples)
+        ]
+    per_problem = [found[i : i + samples] for i in range(0, len(found), samples)]
+    correct = torch.tensor([sum(s is not None for s in group) for group in per_problem])
+    distinct = [len({s for s in group if s is not None}) for group in per_problem]
+    out = {f"pass@{k}": float(pass_at_k(correct, samples, k).mean()) for k in KS if k <= samples}
+    return {**out, "distinct": sum(distinct) / len(distinct)}
+
+
+def _solutions(policy: Policy, task: Task, problems: list[Any], samples: int) -> list[Any]:
+    experience = policy.generate([task.prompt(p) for p in problems], samples)
+    return task.solutions(problems, experience)

@@ -1,0 +1,125 @@
+"""A run's records: metrics.jsonl, TensorBoard, a live table, the curves as PNG."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+SHOWN = {
+    "reward": "reward/mean",
+    "entropy": "entropy/exact",
+    "clipped": "clip/fraction",
+    "ratio p99": "ratio/p99",
+    "length": "length/mean",
+    "tokens/s": "tokens_per_second",
+}
+ROWS = 12
+
+
+class Log:
+    """Use as a context manager; `write` once per step."""
+
+    def __init__(self, folder: Path, console: Console, tensorboard: bool, steps: int) -> None:
+        self.path, self.steps, self.console = folder / "metrics.jsonl", steps, console
+        self.recent: list[dict[str, Any]] = []
+        self.live = Live(console=console, refresh_per_second=4, transient=True)
+        self.writer = None
+        if tensorboard:
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            self.writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def __enter__(self) -> Log:
+        self.live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.live.stop()
+        if self.writer:
+            self.writer.close()
+
+    def rewind(self, step: int) -> None:
+        """Drop the lines of steps that a resumed run will do again."""
+        if self.path.exists():
+            rows = [r for r in map(json.loads, self._whole_lines()) if r["step"] <= step]
+            self.path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+
+    def _whole_lines(self) -> list[str]:
+        """A kill may cut the last line."""
+        text = self.path.read_text()
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """One step."""
+        row = {"step": step, **metrics}
+        with open(self.path, "a") as file:
+            file.write(json.dumps(row) + "\n")
+        if self.writer:
+            for name, value in metrics.items():
+                self.writer.add_scalar(name, value, step)
+        self.recent = [*self.recent, row][-ROWS:]
+        if self.console.is_terminal:
+            self.live.update(self._table())
+        elif step % 10 == 0 or step == self.steps:
+            shown = (f"{k} {row[v]:.4g}" for k, v in SHOWN.items() if v in row)
+            self.console.print(f"step {step}/{self.steps}  " + "  ".join(shown))
+
+    def _table(self) -> Table:
+        table = Table("step", *SHOWN, title=f"step {self.recent[-1]['step']} of {self.steps}")
+        for row in self.recent:
+            cells = (f"{row[name]:.4g}" if name in row else "-" for name in SHOWN.values())
+            table.add_row(str(row["step"]), *cells)
+        return table
+
+
+def read(folder: Path) -> list[dict[str, float]]:
+    """The steps of a run."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+CURVES = {
+    "reward": ("reward/mean",),
+    "entropy (nats)": ("entropy/exact",),
+    "clip fraction": ("clip/fraction", "clip/positive_above", "clip/negative_below"),
+    "ratio": ("ratio/mean", "ratio/p99", "ratio/max"),
+    "KL to the sampling policy (nats)": ("kl/old",),
+    "gradient norm": ("grad_norm",),
+}
+
+
+def plot(folder: Path, title: str) -> Path:
+    """curves.png: six panels over steps."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    rows = read(folder)
+    figure, axes = plt.subplots(2, 3, figsize=(12, 6.5), constrained_layout=True)
+    for axis, (name, keys) in zip(axes.flat, CURVES.items(), strict=True):
+        for key in keys:
+            points = [(r["step"], r[key]) for r in rows if key in r]
+            if points:
+                axis.plot(*zip(*points, strict=True), label=key, linewidth=1.3)
+        axis.set_title(name, fontsize=10)
+        axis.grid(alpha=0.3)
+        if len(keys) > 1:
+            axis.legend(fontsize=7)
+    for axis in axes[1]:
+        axis.set_xlabel("step")
+    figure.suptitle(title)
+    path = folder / "curves.png"
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path

@@ -1,0 +1,106 @@
+"""The embedded engine's config: NeMo-RL's sections and key names wherever both have the thing. Loads no torch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from nemo_algos.methods.loss import LossConfig
+
+
+class Section(BaseModel):
+    """Strict: an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class GRPOSection(Section):
+    """Rollout batches. num_update_epochs (ours): passes over each batch; updates = epochs * batch / global batch."""
+
+    num_prompts_per_step: int = Field(gt=0)
+    num_generations_per_prompt: int = Field(gt=0)
+    max_num_steps: int = Field(gt=0)
+    num_update_epochs: int = Field(default=1, gt=0)
+    seed: int = Field(default=42, ge=0)
+    val_samples_per_prompt: int = Field(default=64, ge=0)
+    max_val_samples: int = Field(default=128, gt=0)
+
+
+class Component(Section):
+    """A torch class by its full name, and its arguments."""
+
+    name: str
+    kwargs: dict[str, Any] = {}
+
+
+class Milestones(Section):
+    """Steps at which the next scheduler of the list takes over."""
+
+    milestones: list[int]
+
+
+class GenerationSection(Section):
+    """Sampling."""
+
+    max_new_tokens: int = Field(gt=0)
+    temperature: float = Field(default=1.0, gt=0)
+
+
+class PolicySection(Section):
+    """The model and its optimizer. device, threads are ours."""
+
+    model_name: str
+    train_global_batch_size: int = Field(gt=0)
+    train_micro_batch_size: int = Field(gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    optimizer: Component
+    scheduler: list[Component | Milestones] = []
+    generation: GenerationSection
+    device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
+    threads: int = Field(default=1, gt=0)
+
+
+class DataSection(Section):
+    """task: countdown (numbers: how many)."""
+
+    task: Literal["countdown"] = "countdown"
+    numbers: int = Field(default=3, ge=2, le=6)
+
+
+class LoggerSection(Section):
+    """Where a run's folder `exp_NNN` is made."""
+
+    log_dir: str
+    tensorboard_enabled: bool = True
+
+
+class CheckpointSection(Section):
+    """Atomic checkpoints in the run's folder, every save_period steps; the last keep_last are kept."""
+
+    enabled: bool = True
+    save_period: int = Field(default=20, gt=0)
+    keep_last: int = Field(default=2, gt=0)
+
+
+class LocalConfig(Section):
+    """The whole file. `method` is checked by nemo_algos.methods.build."""
+
+    engine: Literal["local"] = "local"
+    method: dict[str, Any]
+    grpo: GRPOSection
+    policy: PolicySection
+    loss_fn: LossConfig = LossConfig()
+    data: DataSection = DataSection()
+    logger: LoggerSection
+    checkpointing: CheckpointSection = CheckpointSection()
+
+    @model_validator(mode="after")
+    def _batches_divide(self) -> LocalConfig:
+        batch = self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
+        if batch % self.policy.train_global_batch_size:
+            raise ValueError(
+                f"policy.train_global_batch_size={self.policy.train_global_batch_size} must divide the rollout batch "
+                f"of num_prompts_per_step * num_generations_per_prompt = {batch}"
+            )
+        return self

@@ -1,0 +1,206 @@
+"""The training loop: generate, score, driver statistics once, several clipped updates. Every step is in `step`."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler, SequentialLR
+
+from nemo_algos.core.metrics import Stats
+from nemo_algos.core.surrogate import Counts
+from nemo_algos.local.experience import Experience, Policy
+from nemo_algos.local.schema import LocalConfig, Milestones
+from nemo_algos.local.tasks import Task
+from nemo_algos.methods.algorithm import Algorithm, Signals
+from nemo_algos.methods.loss import policy_loss
+from nemo_algos.rollouts import Rollouts
+
+
+class Trainer:
+    """One run's state: policy, optimizer, scheduler, random states, step."""
+
+    def __init__(
+        self,
+        config: LocalConfig,
+        algorithm: Algorithm,
+        policy: Policy,
+        task: Task,
+        reference: Policy | None,
+    ) -> None:
+        self.config, self.algorithm, self.policy, self.task = config, algorithm, policy, task
+        self.reference = reference
+        spec = config.policy.optimizer
+        self.optimizer = _named(spec.name)(policy.model.parameters(), **spec.kwargs)
+        self.scheduler = _scheduler(config, self.optimizer)
+        self.rng = random.Random(config.grpo.seed)
+        self.step_number = 0
+
+    def step(self) -> dict[str, float]:
+        """One rollout batch and its updates; returns the step's metrics."""
+        start = time.perf_counter()
+        experience, rollouts = self.collect()
+        generated = time.perf_counter()
+        signals = self.algorithm.signals(rollouts)
+        stats, grad_norm = self.update(experience, rollouts, signals)
+        self.scheduler.step()
+        self.step_number += 1
+        seconds = time.perf_counter() - start
+        tokens = int(rollouts.lengths.sum())
+        return {
+            **rollout_metrics(rollouts, signals),
+            **stats.summary(),
+            **signals.metrics,
+            "grad_norm": grad_norm,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "time/seconds": seconds,
+            "time/generate": generated - start,
+            "tokens_per_second": tokens / seconds,
+        }
+
+    def collect(self) -> tuple[Experience, Rollouts]:
+        """A rollout batch with rewards, and reference log-probs where they are needed."""
+        grpo = self.config.grpo
+        problems = self.task.problems(self.rng, grpo.num_prompts_per_step)
+        prompts = [self.task.prompt(p) for p in problems]
+        experience = self.policy.generate(prompts, grpo.num_generations_per_prompt)
+        rewards = self.task.rewards(problems, experience)
+        rollouts = Rollouts(
+            group=experience.of,
+            rewards=rewards.to(experience.tokens.device),
+            mask=experience.mask,
+            old_logprobs=experience.logprobs,
+            ref_logprobs=self._reference_logprobs(experience),
+            entropy=experience.entropy,
+        )
+        return experience, rollouts
+
+    def _reference_logprobs(self, experience: Experience) -> Tensor | None:
+        if self.reference is None:
+            return None
+        rows = torch.arange(len(experience.of), device=experience.of.device)
+        with torch.no_grad():
+            parts = [
+                self.reference.logprobs(experience, r)
+                for r in rows.split(self.config.policy.train_micro_batch_size)
+            ]
+        return torch.cat(parts).where(experience.mask, 0.0)
+
+    def update(
+        self, experience: Experience, rollouts: Rollouts, signals: Signals
+    ) -> tuple[Stats, float]:
+        """All optimizer steps on this batch; statistics added up, and the last gradient norm.
+
+        Sequences that the method declares inert are skipped; they still count in every mean.
+        """
+        every = torch.arange(len(rollouts), device=rollouts.mask.device)
+        live = ~self._inert(signals)
+        total, norm = Stats.empty(), 0.0
+        for _ in range(self.config.grpo.num_update_epochs):
+            for rows in every.split(self.config.policy.train_global_batch_size):
+                counts, rows = Counts.of(rollouts.mask[rows]), rows[live[rows]]
+                if len(rows):
+                    total += self._accumulate(rows, experience, rollouts, signals, counts)
+                    norm = self._optimizer_step()
+        return total, norm
+
+    def _inert(self, signals: Signals) -> Tensor:
+        inert = self.algorithm.inert_rows(signals)
+        return inert & (self.config.loss_fn.reference_policy_kl_penalty == 0)
+
+    def _accumulate(
+        self,
+        rows: Tensor,
+        experience: Experience,
+        rollouts: Rollouts,
+        signals: Signals,
+        counts: Counts,
+    ) -> Stats:
+        """Gradients of these rows [N], micro-batch by micro-batch."""
+        total = Stats.empty()
+        for micro in rows.split(self.config.policy.train_micro_batch_size):
+            logprobs = self.policy.logprobs(experience, micro)
+            loss = policy_loss(
+                self.algorithm,
+                logprobs,
+                rollouts[micro],
+                signals[micro],
+                counts,
+                self.config.loss_fn,
+            )
+            loss.value.backward()
+            total += loss.stats
+        return total
+
+    def _optimizer_step(self) -> float:
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.policy.model.parameters(),
+            self.config.policy.max_grad_norm,
+            error_if_nonfinite=True,
+        )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(norm)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on."""
+        return {
+            "step": self.step_number,
+            "model": self.policy.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "rng": self.rng.getstate(),
+            "torch_rng": torch.get_rng_state(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Continue from a state."""
+        self.step_number = state["step"]
+        self.policy.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.rng.setstate(state["rng"])
+        torch.set_rng_state(state["torch_rng"])
+
+
+def rollout_metrics(rollouts: Rollouts, signals: Signals) -> dict[str, float]:
+    """What the rollout batch looks like before any update; entropy in nats, lengths in tokens."""
+    groups, rewards = rollouts.groups, rollouts.rewards
+    lengths = rollouts.lengths.double()
+    advantages = signals.columns(rollouts.mask, torch.float64).advantages
+    spread = advantages.expand_as(rollouts.mask)[rollouts.mask]
+    out = {
+        "reward/mean": float(rewards.mean()),
+        "reward/positive_share": float((rewards > 0).double().mean()),
+        "groups/flat_share": float(groups.flat(rewards).double().mean()),
+        "length/mean": float(lengths.mean()),
+        "length/max": float(lengths.max()),
+        "length/empty_share": float((lengths == 0).double().mean()),
+        "advantage/mean": float(spread.mean()),
+        "advantage/std": float(spread.std(correction=0)),
+        "advantage/max": float(spread.abs().max()),
+    }
+    if rollouts.entropy is not None:
+        out["entropy/exact"] = float(rollouts.entropy[rollouts.mask].mean())
+    return out
+
+
+def _named(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _scheduler(config: LocalConfig, optimizer: torch.optim.Optimizer) -> LRScheduler:
+    """NeMo-RL's list: schedulers by name, then the milestones at which the next takes over; one step per batch."""
+    entries = config.policy.scheduler
+    milestones = [m for e in entries if isinstance(e, Milestones) for m in e.milestones]
+    schedulers = [
+        _named(e.name)(optimizer, **e.kwargs) for e in entries if not isinstance(e, Milestones)
+    ]
+    if not schedulers:
+        return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    return SequentialLR(optimizer, schedulers, milestones)
