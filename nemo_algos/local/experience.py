@@ -34,7 +34,10 @@ class Experience:
 class Policy(Protocol):
     """A causal LM that samples and can be trained."""
 
-    model: nn.Module
+    @property
+    def model(self) -> nn.Module:
+        """What the optimizer trains."""
+        ...
 
     def generate(self, prompts: list[list[int]], group_size: int) -> Experience:
         """`group_size` responses to each prompt, sampled at the policy's temperature."""

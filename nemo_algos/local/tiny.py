@@ -128,7 +128,10 @@ class Tiny(nn.Module):
     def prefill(self, prompts: Tensor, group_size: int, room: int) -> tuple[Tensor, list[KV]]:
         """Logits [B,V] of the first response token, and caches with `room` more positions; B = P * group_size."""
         first, cache = self.prompt(prompts)
-        caches = [KV(*(x.repeat_interleave(group_size, 0) for x in kv), room) for kv in cache]
+        caches = [
+            KV(k.repeat_interleave(group_size, 0), v.repeat_interleave(group_size, 0), room)
+            for k, v in cache
+        ]
         return self.logits(first).repeat_interleave(group_size, 0), caches
 
     def step(self, tokens: Tensor, caches: list[KV]) -> Tensor:
