@@ -7,3 +7,7 @@ check:  ## lint, format, types
 
 test:
 	uv run pytest
+
+test-peers:  ## against verl's and TRL's own losses, in an environment that has them
+	uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
+		--with-editable . pytest -q -o addopts="" tests/peers

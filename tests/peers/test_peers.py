@@ -4,8 +4,9 @@ Both sides get the same float64 batch and the same advantages; verl's advantages
 `make test-peers` runs this in an environment that has both peers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,10 +22,12 @@ from nemo_algos.rollouts import Rollouts
 
 SEEDS = range(5)
 KL = 0.1
-GROUP_SIZES = (4, 7, 5, 8, 6)
+DUAL_CLIP = 1.5  # the ratio of every batch goes beyond it
+GROUP_SIZES = (4, 7, 16, 8, 13)
 POSITIONS = 11
-BOTH_SIDES = ("positive_above", "negative_below")  # where the plain surrogate cuts the gradient
-EVERY_SIDE = (*BOTH_SIDES, "positive_below", "negative_above")  # CISPO bounds the weight for any A
+CUT = ("positive_above", "negative_below")  # where the surrogate cuts the gradient
+ABOVE = ("positive_above", "negative_above")
+ANY_SIDE = (*CUT, "positive_below", "negative_above")  # CISPO bounds its weight for any A
 exactly = partial(torch.testing.assert_close, rtol=0, atol=1e-8)
 
 
@@ -94,10 +97,10 @@ class Case(NamedTuple):
 
     method: dict[str, Any]
     peer: Callable[..., Tensor]
-    bites: tuple[str, ...] = BOTH_SIDES
+    bites: tuple[str, ...] = CUT
 
 
-def grpo(low: float, high: float, aggregation: str, dual_clip: float | None = None) -> dict:
+def grpo(low: float, high: float, aggregation: str, dual_clip: float | None) -> dict:
     bounds = {"clip_low": low, "clip_high": high, "dual_clip": dual_clip}
     return {"name": "grpo", "aggregation": aggregation, **bounds}
 
@@ -106,45 +109,41 @@ def clip(low: float, high: float) -> dict[str, float]:
     return {"clip_low": low, "clip_high": high}
 
 
-CASES: dict[str, Case] = {
-    "gpg/verl": Case({"name": "gpg"}, verl(verl_peer.gpg, "token"), ()),
-    "cispo/verl": Case({"name": "cispo"}, verl(verl_peer.cispo, "token"), EVERY_SIDE),
-    "cispo-.1-.3/verl": Case(
-        {"name": "cispo", **clip(0.1, 0.3)},
-        verl(verl_peer.cispo, "token", **clip(0.1, 0.3)),
-        EVERY_SIDE,
-    ),
-    "cispo-upper-only/trl": Case(
-        {"name": "cispo", **clip(1.0, 0.3)},
-        trl(trl_peer.cispo, "token", clip_high=0.3),
-        ("positive_above", "negative_above"),
-    ),
-    "gmpo/verl": Case({"name": "gmpo"}, verl(verl_peer.gmpo, "sequence")),
-    "gmpo-.3-.5/verl": Case(
-        {"name": "gmpo", "log_clip_low": 0.3, "log_clip_high": 0.5},
-        verl(verl_peer.gmpo, "sequence", log_clip_low=0.3, log_clip_high=0.5),
-    ),
-    "erpo/verl": Case({"name": "erpo"}, verl(verl_peer.ppo, "token", aggregation="token")),
-}
-for low, high in ((0.2, 0.2), (0.1, 0.3), (3e-4, 4e-4)):
-    for name, peer in (("verl", verl(verl_peer.gspo, "sequence", **clip(low, high))),) + (
-        ("trl", trl(trl_peer.gspo, "sequence", **clip(low, high))),
-    ):
-        CASES[f"gspo-{low}-{high}/{name}"] = Case({"name": "gspo", **clip(low, high)}, peer)
-# .2/.2 GRPO, .2/.28 Clip-High (sequence) and DAPO (token)
-for low, high in ((0.2, 0.2), (0.2, 0.28)):
-    for mean in ("sequence", "token"):
-        for dual in (None, 1.5):
-            name = f"grpo-{low}-{high}-{mean}" + ("-dual" if dual else "")
-            method = grpo(low, high, mean, dual)
-            bounds = clip(low, high)
-            CASES[f"{name}/verl"] = Case(
-                method, verl(verl_peer.ppo, mean, aggregation=mean, dual_clip=dual, **bounds)
-            )
-            for kind in ("grpo",) if mean == "sequence" else ("dapo", "bnpo"):
-                CASES[f"{name}/trl-{kind}"] = Case(
-                    method, trl(trl_peer.grpo, mean, loss_type=kind, delta=dual, **bounds)
-                )
+def cases() -> Iterator[tuple[str, Case]]:
+    yield "gpg/verl", Case({"name": "gpg"}, verl(verl_peer.gpg, "token"), ())
+    yield "erpo/verl", Case({"name": "erpo"}, verl(verl_peer.ppo, "token", aggregation="token"))
+    for low, high in ((0.2, 0.2), (0.1, 0.3)):
+        peer = verl(verl_peer.cispo, "token", **clip(low, high))
+        yield f"cispo-{low}-{high}/verl", Case({"name": "cispo", **clip(low, high)}, peer, ANY_SIDE)
+        peer = trl(trl_peer.cispo, "token", clip_high=high)
+        unbounded_below = {"name": "cispo", **clip(1.0, high)}
+        yield f"cispo-1-{high}/trl", Case(unbounded_below, peer, ABOVE)
+    for low, high in ((0.4, 0.4), (0.3, 0.5)):
+        bounds = {"log_clip_low": low, "log_clip_high": high}
+        peer = verl(verl_peer.gmpo, "sequence", **bounds)
+        yield f"gmpo-{low}-{high}/verl", Case({"name": "gmpo", **bounds}, peer)
+    for low, high in ((0.2, 0.2), (0.1, 0.3), (3e-4, 4e-4)):
+        method = {"name": "gspo", **clip(low, high)}
+        for name, module, wrap in (("verl", verl_peer, verl), ("trl", trl_peer, trl)):
+            peer = wrap(module.gspo, "sequence", **clip(low, high))
+            yield f"gspo-{low}-{high}/{name}", Case(method, peer)
+    yield from grpo_cases()
+
+
+def grpo_cases() -> Iterator[tuple[str, Case]]:
+    """GRPO .2/.2, Clip-High .2/.28 (sequence), DAPO .2/.28 (token), each with a dual clip too."""
+    kinds = {"sequence": ("grpo",), "token": ("dapo", "bnpo")}  # TRL's loss types
+    for (low, high), mean, dual in product(((0.2, 0.2), (0.2, 0.28)), kinds, (None, DUAL_CLIP)):
+        method, bounds = grpo(low, high, mean, dual), clip(low, high)
+        name = f"grpo-{low}-{high}-{mean}" + ("-dual" if dual else "")
+        peer = verl(verl_peer.ppo, mean, aggregation=mean, dual_clip=dual, **bounds)
+        yield f"{name}/verl", Case(method, peer)
+        for kind in kinds[mean]:
+            peer = trl(trl_peer.grpo, mean, loss_type=kind, delta=dual, **bounds)
+            yield f"{name}/trl-{kind}", Case(method, peer)
+
+
+CASES = dict(cases())
 
 
 class Result(NamedTuple):
@@ -195,7 +194,7 @@ def test_loss_and_gradient(case: Case, seed: int, kl_coef: float) -> None:
 def test_dual_clip_bites(mean: str, seed: int) -> None:
     """The dual-clip cases above differ from those without it."""
     (with_dual, _), (without, _) = (
-        ours(grpo(0.2, 0.2, mean, dual), batch(seed), 0.0) for dual in (1.5, None)
+        ours(grpo(0.2, 0.2, mean, dual), batch(seed), 0.0) for dual in (DUAL_CLIP, None)
     )
     assert without.loss - with_dual.loss > 1e-4
     assert ((with_dual.grad == 0) & (without.grad != 0)).any()
@@ -206,7 +205,7 @@ def test_dual_clip_bites(mean: str, seed: int) -> None:
 def test_k3_is_in_the_loss(mean: str, seed: int) -> None:
     """Our KL term alone, as the difference that kl_coef makes, is verl's."""
     data = batch(seed)
-    method = grpo(0.2, 0.2, mean)
+    method = grpo(0.2, 0.2, mean, None)
     (with_kl, _), (without, _) = (ours(method, data, coef) for coef in (1.0, 0.0))
     want = differentiate(
         lambda x: verl_peer.k3_kl(
