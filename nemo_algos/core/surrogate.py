@@ -40,15 +40,20 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
+def clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
+    """x cut to [low, high]; the gradient passes at a bound (torch's own clamp differs there between its versions)."""
+    return x.where((x >= low) & (x <= high), x.detach().clamp(low, high))  # pyright: ignore
+
+
 def difference(a: Tensor, b: Tensor, mask: Tensor, limit: float) -> Tensor:
     """a - b on the mask, 0 elsewhere, clamped to +-limit; the gradient is zero outside (not at) the limit."""
     dtype = working_dtype(a)
-    return torch.where(mask, a.to(dtype) - b.to(dtype), 0.0).clamp(-limit, limit)
+    return clamp(torch.where(mask, a.to(dtype) - b.to(dtype), 0.0), -limit, limit)
 
 
 def sequence_sum(values: Tensor, limit: float) -> Tensor:
     """[B,S] -> [B,1] sum over a row that is 0 off the mask, clamped again."""
-    return values.sum(1, keepdim=True).clamp(-limit, limit)
+    return clamp(values.sum(1, keepdim=True), -limit, limit)
 
 
 def sequence_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -72,7 +77,7 @@ def one_sided_clip(
     gains = advantages > 0
     floor = (1 - low + torch.zeros_like(advantages)).clamp(min=0).masked_fill(gains, 0.0)
     ceiling = (1 + high + torch.zeros_like(advantages)).masked_fill(~gains, dual_clip or torch.inf)
-    return log_ratio.clamp(floor.log(), ceiling.log())
+    return clamp(log_ratio, floor.log(), ceiling.log())
 
 
 def clipped_surrogate(

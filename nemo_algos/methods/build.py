@@ -14,7 +14,7 @@ from typing import Any
 from nemo_algos.config import ConfigError, Problem, did_you_mean, validate
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.method import Method, Params, keep_advantages, no_bounds
+from nemo_algos.methods.method import Method, Params, keep_advantages, no_bounds, no_constants
 
 PARTS = ("advantages", "bounds")
 
@@ -24,9 +24,11 @@ def build(method: dict[str, Any] | str) -> Algorithm:
 
     Raises ConfigError with every problem: unknown names and keys, values out of range, parts that do not fit.
     """
-    block: dict[str, Any] = {"name": method} if isinstance(method, str) else dict(method)
-    parts = {k: _part(block.pop(k)) for k in PARTS if block.get(k) is not None}
-    block.setdefault("name", parts["advantages"]["name"] if "advantages" in parts else None)
+    block = _part(method, "method")
+    written = {k: block.pop(k, None) for k in PARTS}
+    parts = {k: _part(v, f"method.{k}") for k, v in written.items() if v is not None}
+    if "name" not in block and "advantages" in parts:  # one method gives the base and the advantages
+        block = parts.pop("advantages") | block
     problems: list[Problem] = []
     base = _resolve(block, "method", problems)
     resolved = {k: _resolve(p, f"method.{k}", problems) for k, p in parts.items()}
@@ -41,8 +43,12 @@ def build(method: dict[str, Any] | str) -> Algorithm:
     return algorithm
 
 
-def _part(value: Any) -> dict[str, Any]:
-    return {"name": value} if isinstance(value, str) else dict(value)
+def _part(value: Any, path: str) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"name": value}
+    if not isinstance(value, dict):
+        raise ConfigError([Problem(path, f"must be a name or a block with a name, got {value!r}")])
+    return dict(value)
 
 
 def _resolve(
@@ -61,7 +67,7 @@ def find(name: Any, path: str = "method") -> Method:
     """The method of a name, or of `package.module:NAME`. Raises ConfigError that says what is wrong."""
     if isinstance(name, str) and ":" in name:
         return _third_party(name, path)
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         hint = did_you_mean(str(name), list(METHODS))
         what = "missing: name a method" if name is None else f"unknown method {name!r}"
         raise ConfigError([Problem(f"{path}.name", f"{what}{hint}")])
@@ -72,8 +78,8 @@ def _third_party(name: str, path: str) -> Method:
     module, _, attribute = name.partition(":")
     try:
         method = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError([Problem(f"{path}.name", f"cannot import {name!r}: {error}")]) from None
+    except Exception as error:  # whatever the module's own code raises
+        raise ConfigError([Problem(f"{path}.name", f"cannot import {name!r}: {error}")]) from error
     if not isinstance(method, Method):
         raise ConfigError(
             [Problem(f"{path}.name", f"{name!r} is a {type(method).__name__}, not a Method")]
@@ -92,7 +98,7 @@ def _third_party(name: str, path: str) -> Method:
 def _misfits(a: Algorithm) -> list[str]:
     """Why the parts have no meaning together."""
     base, reasons = a.base, []
-    per_sequence = base.ratio == "sequence" or base.constants.__name__ != "no_constants"
+    per_sequence = base.ratio == "sequence" or base.constants is not no_constants
     if a.advantages.token_advantages and per_sequence:
         what = "power mean" if base.ratio == "token" else "sequence ratio"
         reasons.append(

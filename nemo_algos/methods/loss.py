@@ -104,17 +104,18 @@ def policy_loss(
     if config.use_importance_sampling_correction:
         terms = terms * _correction(algorithm, rollouts, mask, config)
     loss = -core.surrogate.reduce(terms, rollouts.mask, algorithm.mean, counts)
-    kl = None
+    parts = {}
     if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is not None:
         kl = core.surrogate.kl_terms(
             logprobs, rollouts.ref_logprobs, mask, config.reference_policy_kl_type
         )
         penalty = core.surrogate.reduce(kl, rollouts.mask, algorithm.mean, counts)
-        loss = loss + config.reference_policy_kl_penalty * penalty
+        parts["kl_loss"] = config.reference_policy_kl_penalty * penalty
+        loss = loss + parts["kl_loss"]
     stats = _stats(
         algorithm, shaped, logprobs, log_ratio.detach(), rollouts, signals, mask, entropy
     )
-    stats.sums["loss"] = loss.detach().double()
+    stats.sums |= {k: v.detach().double() for k, v in {**parts, "loss": loss}.items()}
     return Loss(loss, stats)
 
 
