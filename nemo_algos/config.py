@@ -1,7 +1,7 @@
 """Strict configuration, without torch: inheritance, overrides, and one report with every error at once.
 
-A config is YAML; `defaults: other.yaml` inherits (a name is looked up beside the file). Overrides are NeMo-RL's
-`a.b=c`. A schema is a pydantic model that forbids unknown keys.
+A config is YAML; `defaults: other.yaml`, or a list, inherits (names are looked up beside the file).
+Overrides are NeMo-RL's `a.b=c`. A schema is a pydantic model that forbids unknown keys.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
@@ -43,33 +43,45 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
     Raises ConfigError for a missing or broken file, a cycle of `defaults`, or a malformed override.
     """
-    merged = _with_parents(path.resolve(), ())
-    bad = [
-        Problem("", f"override {o!r}: write it as key.path=value")
-        for o in overrides
-        if "=" not in o
-    ]
-    if bad:
-        raise ConfigError(bad)
+    return override(_with_parents(path.resolve(), ()), overrides)
+
+
+def override(merged: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
+    """The plain config with the overrides `a.b=c`, all interpolations resolved. Raises ConfigError."""
+    problems = [p for o in overrides if (p := _override(merged, o))]
+    if problems:
+        raise ConfigError(problems)
     try:
-        merged.merge_with_dotlist([o.removeprefix("+").removeprefix("+") for o in overrides])
         plain = OmegaConf.to_container(merged, resolve=True)
-    except (OmegaConfBaseException, yaml.YAMLError) as error:
-        raise ConfigError([Problem("", str(error).splitlines()[0])]) from None
+    except OmegaConfBaseException as error:
+        raise ConfigError([Problem(error.full_key or "", str(error).splitlines()[0])]) from None
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
+
+
+def _override(config: DictConfig, written: str) -> Problem | None:
+    """Merge one `key.path=value` into the config; what is wrong with it, or None."""
+    key, equals, _ = written.partition("=")
+    if not equals or not all(key.split(".")):
+        return Problem("", f"override {written!r}: write it as key.path=value")
+    try:
+        config.merge_with_dotlist([written.removeprefix("+").removeprefix("+")])
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
+        return Problem("", f"override {written!r}: {' '.join(str(error).split())}")
+    return None
 
 
 def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
     if path in children:
         raise ConfigError([Problem("defaults", f"{path.name} inherits from itself")])
     own = _read(path)
-    parent = own.pop("defaults", None)
-    if parent is None:
-        return own
-    merged = OmegaConf.merge(
-        _with_parents((path.parent / str(parent)).resolve(), (*children, path)), own
-    )
+    names = own.pop("defaults", None)
+    parents = [
+        _with_parents((path.parent / str(name)).resolve(), (*children, path))
+        for name in (names if isinstance(names, ListConfig) else [names])
+        if name is not None
+    ]
+    merged = OmegaConf.merge(*parents, own)
     assert isinstance(merged, DictConfig)
     return merged
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from nemo_algos import config
@@ -78,4 +79,9 @@ def _plain(
     if manifest is None or not manifest.exists():
         hint = f"{resume} holds no run" if resume else "name a config"
         raise ConfigError([Problem("", f"{hint}: pass --config, e.g. --config etr.yaml")])
-    return json.loads(manifest.read_text())["config"]
+    try:
+        written = OmegaConf.create(json.loads(manifest.read_text())["config"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"{manifest} is not a run's manifest ({type(error).__name__}: {error})"
+        raise ConfigError([Problem("", f"{what}: resume another folder")]) from None
+    return config.override(written, overrides)

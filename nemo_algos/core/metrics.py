@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nemo_algos.core.surrogate import log1p, token_counts
+
 BINS = 8000  # over +-20: a bin is 0.5 % of the ratio
 REACH = 20.0
 
@@ -73,28 +75,34 @@ MEANS = {
 
 @torch.no_grad()
 def ratio_stats(
-    log_ratio: Tensor, shaped: Tensor, mask: Tensor, sequence_limit: float, limit: float
-) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Sums about the ratio. log_ratio: token l [B,S], clamped; shaped: log r' [B,S] or [B,1]."""
-    tokens = shaped.expand_as(mask)[mask]
+    log_ratio: Tensor, shaped: Tensor, logprobs: Tensor, mask: Tensor, limit: float
+) -> Stats:
+    """Of the ratio. log_ratio: token l [B,S], clamped, 0 off the mask; shaped: log r' [B,S] or [B,1]; logprobs [B,S]."""
+    tokens = shaped.where(mask, -torch.inf)
     ratio = log_ratio.exp()
     row_sum = log_ratio.sum(1)
-    in_sequence = row_sum.clamp(-sequence_limit, sequence_limit)
-    at_limit = log_ratio.abs() >= limit
-    lengths = mask.sum(1)
+    in_sequence = row_sum.clamp(-limit, limit)
+    clamped = token_counts(log_ratio.abs() >= limit)
+    lengths = token_counts(mask)
     sums = {
         "tokens": lengths.sum(),
         "sequences": (lengths > 0).sum(),
         "ratio": tokens.exp().sum(),
-        "clamped_tokens": (at_limit & mask).sum(),
-        "clamped_sequences": ((row_sum.abs() >= limit) | at_limit.any(1)).sum(),
+        "clamped_tokens": clamped.sum(),
+        "clamped_sequences": ((row_sum.abs() >= limit) | (clamped > 0)).sum(),
         # E_old[r - 1 - log r] = KL(old || new) per token; E_old[s log s - s + 1] = KL(new || old) per sequence
-        "kl_old": ((ratio - 1 - log_ratio) * mask).sum(),
+        "kl_old": (ratio - 1 - log_ratio).sum(),
         "kl_old_sequence": (in_sequence.exp() * in_sequence - torch.expm1(in_sequence)).sum(),
+        "approximate_entropy": -(ratio * logprobs.to(ratio.dtype).where(mask, 0.0)).sum(),
     }
-    histogram = torch.histc(tokens.float(), BINS, -REACH, REACH).double()
-    top = tokens.max() if len(tokens) else tokens.new_tensor(-REACH)
-    return sums, histogram, top
+    top = tokens.max().clamp(min=-REACH) if len(mask) else tokens.new_tensor(-REACH)
+    return Stats(sums, _histogram(tokens), top)
+
+
+def _histogram(log_values: Tensor) -> Tensor:
+    """[BINS] float64 counts; -inf (off the mask) falls into a bin of its own, the first, and is dropped."""
+    bins = ((log_values + REACH) * (BINS / (2 * REACH)) + 1).clamp(0, BINS).int()
+    return torch.bincount(bins.flatten(), minlength=BINS + 1)[1:].double()
 
 
 @torch.no_grad()
@@ -102,23 +110,11 @@ def clip_sums(
     log_ratio: Tensor, advantages: Tensor, low: Tensor | float, high: Tensor | float, mask: Tensor
 ) -> dict[str, Tensor]:
     """Tokens outside the bounds by the advantage's sign and by side; `clipped`: those whose gradient is cut."""
-    shape = mask.shape
-    above, below = (
-        (log_ratio > _log1p(high)).expand(shape),
-        (log_ratio < _log1p(-low)).expand(shape),
-    )
-    positive = (advantages > 0).expand(shape) & mask
-    negative = (advantages < 0).expand(shape) & mask
-    sums = {
-        "positive": positive.sum(),
-        "negative": negative.sum(),
-        "positive_above": (positive & above).sum(),
-        "positive_below": (positive & below).sum(),
-        "negative_above": (negative & above).sum(),
-        "negative_below": (negative & below).sum(),
-    }
+    dtype = log_ratio.dtype
+    sides = {"above": log_ratio > log1p(high, dtype), "below": log_ratio < log1p(-low, dtype)}
+    sums = {}
+    for sign, rows in {"positive": advantages > 0, "negative": advantages < 0}.items():
+        tokens = rows & mask
+        sums[sign] = token_counts(tokens).sum()
+        sums |= {f"{sign}_{k}": token_counts(tokens & side).sum() for k, side in sides.items()}
     return {**sums, "clipped": sums["positive_above"] + sums["negative_below"]}
-
-
-def _log1p(bound: Tensor | float) -> Tensor:
-    return torch.log1p(torch.as_tensor(bound, dtype=torch.float64).clamp(min=-1))

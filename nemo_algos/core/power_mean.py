@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nemo_algos.core.surrogate import expm1, on_mask, token_counts
+
 
 def log_power_mean(log_values: Tensor, mask: Tensor, exponent: Tensor) -> Tensor:
     """log M_p(u) = log(mean_t u_t^p) / p over the masked positions of each row.
@@ -13,10 +15,9 @@ def log_power_mean(log_values: Tensor, mask: Tensor, exponent: Tensor) -> Tensor
     Centred at c = mean log u: c + log1p(mean expm1(p (log u - c))) / p. By Jensen the mean under log1p is never
     negative, so nothing cancels and p -> 0 runs into the geometric mean exp(c).
     """
-    count = mask.sum(1, keepdim=True).clamp(min=1)
+    count = token_counts(mask).clamp(min=1)[:, None]
     centre = log_values.sum(1, keepdim=True) / count
-    growth = (
-        torch.expm1((log_values - centre).mul_(exponent)).mul_(mask).sum(1, keepdim=True) / count
-    )
+    growth = expm1((log_values - centre).mul_(exponent))
+    growth = on_mask(growth, mask).sum(1, keepdim=True) / count
     tiny = exponent < torch.finfo(log_values.dtype).tiny
     return centre + (growth.log1p() / exponent.where(~tiny, 1.0)).where(~tiny, 0.0)

@@ -24,23 +24,20 @@ def pass_at_k(correct: Tensor, n: int, k: int) -> Tensor:
 def evaluate(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> dict[str, float]:
     """pass@k for k in 1, 4, 16, 64 (up to `samples`) and distinct right solutions per prompt.
 
-    Uses a random state of its own, so that training is the same with and without evaluation.
+    Draws from a generator of its own, so that training is the same with and without evaluation.
+    Empty where the task holds out nothing.
     """
     problems = task.held_out(prompts)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        found = [
-            s
-            for i in range(0, len(problems), CHUNK)
-            for s in _solutions(policy, task, problems[i : i + CHUNK], samples)
-        ]
+    if not problems or not samples:
+        return {}
+    generator = torch.Generator(next(policy.model.parameters()).device).manual_seed(seed)
+    found: list[Any] = []
+    for i in range(0, len(problems), CHUNK):
+        chunk = problems[i : i + CHUNK]
+        experience = policy.generate([task.prompt(p) for p in chunk], samples, generator)
+        found += task.solutions(chunk, experience)
     per_problem = [found[i : i + samples] for i in range(0, len(found), samples)]
     correct = torch.tensor([sum(s is not None for s in group) for group in per_problem])
     distinct = [len({s for s in group if s is not None}) for group in per_problem]
     out = {f"pass@{k}": float(pass_at_k(correct, samples, k).mean()) for k in KS if k <= samples}
     return {**out, "distinct": sum(distinct) / len(distinct)}
-
-
-def _solutions(policy: Policy, task: Task, problems: list[Any], samples: int) -> list[Any]:
-    experience = policy.generate([task.prompt(p) for p in problems], samples)
-    return task.solutions(problems, experience)

@@ -1,20 +1,24 @@
-"""What a policy generates and is trained on. P prompts of L tokens, B = P * G responses of at most S tokens."""
+"""What a policy generates and is trained on. P prompts of L tokens, B responses of at most S tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
+
+from nemo_algos.local.schema import PolicySection
 
 
 @dataclass(frozen=True)
 class Experience:
     """Responses to prompts.
 
-    prompts [P,L] ids, left-padded where lengths differ (prompt_mask [P,L]); of [B]: each response's prompt;
-    tokens [B,S] ids; mask [B,S] bool, the response with its end token; logprobs, entropy [B,S]: of the sampling
-    policy at the sampling temperature, nats, 0 off the mask.
+    prompts [P,L] ids, left-padded where lengths differ (prompt_mask [P,L]); of [B]: each response's
+    prompt; tokens [B,S] ids; mask [B,S] bool, the response with its end token; logprobs, entropy
+    [B,S]: of the sampling policy at the sampling temperature as the training forward computes them,
+    nats, 0 off the mask; gen_logprobs [B,S]: as the sampler computed them.
     """
 
     prompts: Tensor
@@ -24,6 +28,7 @@ class Experience:
     mask: Tensor
     logprobs: Tensor
     entropy: Tensor
+    gen_logprobs: Tensor
 
     def responses(self) -> list[list[int]]:
         """Token ids of each response, without padding."""
@@ -39,7 +44,9 @@ class Policy(Protocol):
         """What the optimizer trains."""
         ...
 
-    def generate(self, prompts: list[list[int]], group_size: int) -> Experience:
+    def generate(
+        self, prompts: list[list[int]], group_size: int, generator: torch.Generator
+    ) -> Experience:
         """`group_size` responses to each prompt, sampled at the policy's temperature."""
         ...
 
@@ -50,3 +57,19 @@ class Policy(Protocol):
     def save(self, folder: str) -> None:
         """The model in Hugging Face's format."""
         ...
+
+
+def micro_batches(experience: Experience, rows: Tensor, policy: PolicySection) -> list[Tensor]:
+    """rows [N] in micro-batches: of train_micro_batch_size sequences, or (dynamic_batching) with at
+    most train_mb_tokens tokens after padding, sequences of like length together.
+    """
+    if not policy.dynamic_batching.enabled:
+        return list(rows.split(policy.train_micro_batch_size))
+    lengths = experience.mask.sum(1) + experience.prompt_mask.sum(1)[experience.of]
+    order = rows[lengths[rows].argsort(stable=True)]
+    batches, start = [], 0
+    for end, longest in enumerate(lengths[order].tolist()):
+        if end > start and (end + 1 - start) * longest > policy.dynamic_batching.train_mb_tokens:
+            batches.append(order[start:end])
+            start = end
+    return [*batches, order[start:]]

@@ -73,7 +73,7 @@ class Log:
             self.live.update(self._table())
         elif step % 10 == 0 or step == self.steps:
             shown = (f"{k} {row[v]:.4g}" for k, v in SHOWN.items() if v in row)
-            self.console.print(f"step {step}/{self.steps}  " + "  ".join(shown))
+            self.console.print(f"step {step}/{self.steps}  " + "  ".join(shown), soft_wrap=True)
 
     def _table(self) -> Table:
         table = Table("step", *SHOWN, title=f"step {self.recent[-1]['step']} of {self.steps}")
@@ -114,7 +114,7 @@ def plot(folder: Path, title: str) -> Path:
                 axis.plot(*zip(*points, strict=True), label=key, linewidth=1.3)
         axis.set_title(name, fontsize=10)
         axis.grid(alpha=0.3)
-        if len(keys) > 1:
+        if len(axis.lines) > 1:
             axis.legend(fontsize=7)
     for axis in axes[1]:
         axis.set_xlabel("step")

@@ -3,61 +3,42 @@
 from __future__ import annotations
 
 import json
-import platform
 import signal
 import statistics
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-from nemo_algos.local import checkpoint
+from nemo_algos.local import checkpoint, manifest
+from nemo_algos.local.build import build_trainer
 from nemo_algos.local.evaluation import evaluate
 from nemo_algos.local.logs import Log, plot, read
 from nemo_algos.local.schema import LocalConfig
-from nemo_algos.local.tasks import Countdown
-from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.algorithm import Algorithm
 
 EVALUATION_SEED = 1234
-LIBRARIES = ("torch", "transformers", "numpy", "nemo-algos")
+
+
+class Stopped(Exception):
+    """A signal ended the run where it can be resumed."""
 
 
 class Stop:
-    """Set by SIGTERM or SIGINT: finish the step, save, leave."""
+    """SIGTERM and SIGINT: while `stepping`, the step is finished and saved first; else at once."""
 
-    requested = False
+    requested = stepping = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-
-
-def run(config: LocalConfig, algorithm: Algorithm, folder: Path, console: Console) -> None:
-    """Train in `folder`, continuing what is there; write checkpoints, logs, summary.json and curves.png."""
-    torch.set_num_threads(config.policy.threads)
-    write_manifest(folder, config)
-    with stopping() as stop:
-        trainer = build_trainer(config, algorithm, console)
-        before = resume_or_start(trainer, config, folder, console)
-        start, first = time.perf_counter(), trainer.step_number
-        train(trainer, config, folder, console, stop, before)
-        if trainer.step_number < config.grpo.max_num_steps:
-            console.print(
-                f"stopped at step {trainer.step_number}, saved; to go on:\n  {resume_command(folder)}"
-            )
-            return
-    seconds = time.perf_counter() - start
-    finish(trainer, config, folder, console, before, seconds, trainer.step_number - first)
+        if not self.stepping:
+            raise Stopped
 
 
 @contextmanager
@@ -72,156 +53,107 @@ def stopping() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -> Trainer:
-    """The policy after its warm start, and a frozen copy of it where a reference is needed."""
-    torch.manual_seed(config.grpo.seed)
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("warm start (once, then cached)", total=1.0)
-        model = warm_started(
-            config.data.numbers, 0, lambda share: progress.update(bar, completed=share)
-        )
-        needs_reference = (
-            "ref_logprobs" in algorithm.needs or config.loss_fn.reference_policy_kl_penalty > 0
-        )
-        reference = (
-            warm_started(config.data.numbers, 0, lambda share: None) if needs_reference else None
-        )
-    sampling = config.policy.generation
-    policy = TinyPolicy(model, sampling.max_new_tokens, sampling.temperature)
-    frozen = reference and TinyPolicy(reference, sampling.max_new_tokens, sampling.temperature)
-    return Trainer(config, algorithm, policy, Countdown(config.data.numbers), frozen)
+def run(config: LocalConfig, algorithm: Algorithm, folder: Path, console: Console) -> None:
+    """Train in `folder`, continuing what is there; write checkpoints, logs, summary.json, curves.png.
 
-
-def resume_or_start(
-    trainer: Trainer, config: LocalConfig, folder: Path, console: Console
-) -> dict[str, float]:
-    """Load the newest checkpoint, or evaluate before the first step; returns the evaluation before training."""
-    path = checkpoint.latest(folder / "checkpoints")
-    if path:
-        state = checkpoint.load(path)
-        trainer.load(state)
-        console.print(f"resumed at step {trainer.step_number} from {path}")
-        return state["before"]
-    before = evaluation(trainer, config)
-    torch.manual_seed(config.grpo.seed)
-    return before
-
-
-def evaluation(trainer: Trainer, config: LocalConfig) -> dict[str, float]:
-    """Held-out pass@k and distinct solutions of the current policy."""
-    if config.grpo.val_samples_per_prompt == 0:
-        return {}
-    return evaluate(
-        trainer.policy,
-        trainer.task,
-        config.grpo.max_val_samples,
-        config.grpo.val_samples_per_prompt,
-        EVALUATION_SEED,
-    )
-
-
-def train(
-    trainer: Trainer,
-    config: LocalConfig,
-    folder: Path,
-    console: Console,
-    stop: Stop,
-    before: dict[str, float],
-) -> None:
-    """Steps until the end or a stop, saving as configured and at the end."""
-    with Log(folder, console, config.logger.tensorboard_enabled, config.grpo.max_num_steps) as log:
-        log.rewind(trainer.step_number)
-        while trainer.step_number < config.grpo.max_num_steps and not stop.requested:
-            metrics = trainer.step()
-            log.write(trainer.step_number, metrics)
-            at_end = trainer.step_number == config.grpo.max_num_steps
-            due = trainer.step_number % config.checkpointing.save_period == 0
-            if config.checkpointing.enabled and (due or at_end or stop.requested):
-                state = {**trainer.state(), "before": before}
-                checkpoint.save(folder / "checkpoints", state, config.checkpointing.keep_last)
-
-
-def finish(
-    trainer: Trainer,
-    config: LocalConfig,
-    folder: Path,
-    console: Console,
-    before: dict[str, float],
-    seconds: float,
-    steps: int,
-) -> None:
-    """Evaluate, save the model and the curves, write summary.json and say where things are."""
-    after = evaluation(trainer, config)
-    trainer.policy.save(str(folder / "model"))
-    name = trainer.algorithm.name
-    curves = plot(folder, f"{name}, seed {config.grpo.seed}")
-    tokens = [r["tokens_per_second"] for r in read(folder)[-steps:]] if steps else [0.0]
-    summary = {
-        "method": name,
-        "steps": trainer.step_number,
-        "before": before,
-        "after": after,
-        "seconds": seconds,
-        "tokens_per_second": statistics.median(tokens),
-    }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2))
-    table = Table("held out", *before, title=f"{name}: {steps} steps in {seconds:.1f} s")
-    for label, values in (("before", before), ("after", after)):
-        table.add_row(label, *(f"{v:.3f}" for v in values.values()))
-    console.print(table)
-    console.print(
-        f"run folder   {folder}\n"
-        f"curves       {curves}\n"
-        f"model        {folder / 'model'}  (Hugging Face format)\n"
-        f"TensorBoard  uvx tensorboard --logdir {folder}",
-        soft_wrap=True,
-        highlight=False,
-    )
-
-
-def write_manifest(folder: Path, config: LocalConfig) -> None:
-    """manifest.json: config, versions, git state. Raises ValueError where the folder holds a run of another config."""
-    path, plain = folder / "manifest.json", config.model_dump(mode="json")
-    if path.exists():
-        different = _difference(json.loads(path.read_text())["config"], plain)
-        if different:
-            raise ValueError(
-                f"{folder} holds a run of another config; resume with its own, or use another folder:\n  "
-                + "\n  ".join(different)
+    Raises ValueError where the folder holds a run of another config.
+    """
+    torch.set_num_threads(config.policy.threads)
+    manifest.write(folder, config)
+    with stopping() as stop:
+        try:
+            trainer = build_trainer(config, algorithm, console)
+            with closing(trainer.task):
+                Run(trainer, folder, console, stop).go()
+        except Stopped:
+            console.print(
+                f"stopped; to go on:\n  uv run examples/run_grpo_math.py --resume {folder}",
+                soft_wrap=True,
             )
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    manifest = {
-        "config": plain,
-        "seed": config.grpo.seed,
-        "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
-        "git": _git_state(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
-    partial = path.with_suffix(".tmp")
-    partial.write_text(json.dumps(manifest, indent=2))
-    partial.replace(path)
 
 
-def _difference(old: Any, new: Any, path: str = "") -> list[str]:
-    """`key: old -> new` for every leaf that differs."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = list(dict.fromkeys([*old, *new]))
-        return [
-            d for k in keys for d in _difference(old.get(k), new.get(k), f"{path}.{k}".strip("."))
-        ]
-    return [] if old == new else [f"{path}: {old} -> {new}"]
+class Run:
+    """A trainer in its folder: evaluate, train, evaluate, report."""
 
+    def __init__(self, trainer: Trainer, folder: Path, console: Console, stop: Stop) -> None:
+        self.trainer, self.folder, self.console, self.stop = trainer, folder, console, stop
+        self.config = trainer.config
+        self.before: dict[str, float] = {}
+        self.seconds = 0.0  # of training, over all resumes
 
-def _git_state() -> str:
-    """Commit and whether the tree is dirty; empty outside a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except FileNotFoundError:
-        return ""
+    def go(self) -> None:
+        """From the newest checkpoint, else from the start, to the end. Raises Stopped."""
+        path = checkpoint.latest(self.folder / "checkpoints")
+        if path:
+            self._resume(path)
+        else:
+            self.before = self._evaluation()
+        self._train()
+        self._finish()
 
+    def _resume(self, path: Path) -> None:
+        state = checkpoint.load(path)
+        self.trainer.load(state)
+        self.before, self.seconds = state["before"], state["seconds"]
+        self.console.print(
+            f"resumed at step {self.trainer.step_number} from {path}", soft_wrap=True
+        )
 
-def resume_command(folder: Path) -> str:
-    """What to type to go on."""
-    return f"uv run examples/run_grpo_math.py --resume {folder}"
+    def _evaluation(self) -> dict[str, float]:
+        grpo, t = self.config.grpo, self.trainer
+        samples = grpo.val_samples_per_prompt
+        return evaluate(t.policy, t.task, grpo.max_val_samples, samples, EVALUATION_SEED)
+
+    def _train(self) -> None:
+        trainer, last = self.trainer, self.config.grpo.max_num_steps
+        with Log(self.folder, self.console, self.config.logger.tensorboard_enabled, last) as log:
+            log.rewind(trainer.step_number)
+            self.stop.stepping = True
+            while trainer.step_number < last and not self.stop.requested:
+                start = time.perf_counter()
+                log.write(trainer.step_number + 1, trainer.step())
+                self.seconds += time.perf_counter() - start
+                self._save_if_due()
+            self.stop.stepping = False
+        if trainer.step_number < last:
+            raise Stopped
+
+    def _save_if_due(self) -> None:
+        number, settings = self.trainer.step_number, self.config.checkpointing
+        at_end = number == self.config.grpo.max_num_steps or self.stop.requested
+        if settings.enabled and (at_end or number % settings.save_period == 0):
+            state = {**self.trainer.state(), "before": self.before, "seconds": self.seconds}
+            checkpoint.save(self.folder / "checkpoints", state, settings.keep_last)
+
+    def _finish(self) -> None:
+        """Save the model and the curves, evaluate, write summary.json and say where things are."""
+        after = self._evaluation()
+        self.trainer.policy.save(str(self.folder / "model"))
+        name = self.trainer.algorithm.name
+        curves = plot(self.folder, f"{name}, seed {self.config.grpo.seed}")
+        rows = read(self.folder)
+        summary = {
+            "method": name,
+            "steps": self.trainer.step_number,
+            "before": self.before,
+            "after": after,
+            "seconds": self.seconds,
+            "tokens_per_second": statistics.median(r["tokens_per_second"] for r in rows),
+        }
+        (self.folder / "summary.json").write_text(json.dumps(summary, indent=2))
+        title = f"{name}: {len(rows)} steps in {self.seconds:.1f} s"
+        self._say(title, {"before": self.before, "after": after}, curves)
+
+    def _say(self, title: str, evaluations: dict[str, dict[str, float]], curves: Path) -> None:
+        table = Table("held out", *evaluations["after"], title=title)
+        for label, values in evaluations.items():
+            table.add_row(label, *(f"{v:.3f}" for v in values.values()))
+        self.console.print(table if evaluations["after"] else title)
+        self.console.print(
+            f"run folder   {self.folder}\n"
+            f"curves       {curves}\n"
+            f"model        {self.folder / 'model'}  (Hugging Face format)\n"
+            f"TensorBoard  uvx tensorboard --logdir {self.folder}",
+            soft_wrap=True,
+            highlight=False,
+        )

@@ -47,12 +47,41 @@ class GenerationSection(Section):
     temperature: float = Field(default=1.0, gt=0)
 
 
+class TokenizerSection(Section):
+    """Where it is not the model's own: name; Jinja chat template; pad token."""
+
+    name: str | None = None
+    chat_template: str | None = None
+    pad_token: str | None = None
+
+
+class DynamicBatching(Section):
+    """Micro-batches of at most train_mb_tokens tokens (prompt, response and padding)."""
+
+    enabled: bool = False
+    train_mb_tokens: int = Field(default=4096, gt=0)
+
+
+class DTensorSection(Section):
+    """activation_checkpointing: recompute activations in the backward pass."""
+
+    activation_checkpointing: bool = False
+
+
 class PolicySection(Section):
-    """The model and its optimizer. device, threads are ours."""
+    """The model and its optimizer. device, threads are ours.
+
+    model_name: countdown-tiny, or a causal LM of transformers: hub name, directory, .gguf file.
+    """
 
     model_name: str
+    tokenizer: TokenizerSection = TokenizerSection()
+    precision: Literal["float32", "bfloat16"] = "float32"
     train_global_batch_size: int = Field(gt=0)
     train_micro_batch_size: int = Field(gt=0)
+    generation_batch_size: int = Field(default=64, gt=0)
+    dynamic_batching: DynamicBatching = DynamicBatching()
+    dtensor_cfg: DTensorSection = DTensorSection()
     max_grad_norm: float = Field(default=1.0, gt=0)
     optimizer: Component
     scheduler: list[Component | Milestones] = []
@@ -61,11 +90,41 @@ class PolicySection(Section):
     threads: int = Field(default=1, gt=0)
 
 
-class DataSection(Section):
-    """task: countdown (numbers: how many)."""
+class Split(Section):
+    """A JSONL file; the keys of the problem's text and of its gold answer."""
 
-    task: Literal["countdown"] = "countdown"
+    data_path: str
+    input_key: str = "problem"
+    output_key: str = "answer"
+
+
+class DataSection(Section):
+    """countdown (numbers: how many), or math: problems from JSONL, in the chat template.
+
+    prompt: the user's message, {problem} replaced; answer_prefix: how the model's answer begins,
+    likewise. verifier: `package.module:function` of
+    (response, answer) -> reward, run in verifier_workers killable processes.
+    """
+
+    task: Literal["countdown", "math"] = "countdown"
     numbers: int = Field(default=3, ge=2, le=6)
+    train: Split | None = None
+    validation: Split | None = None
+    prompt: str = "{problem}\n\nReason step by step, and put your final answer within \\boxed{}."
+    answer_prefix: str = ""
+    max_input_seq_length: int | None = Field(default=None, gt=0)
+    verifier: str = "nemo_algos.rewards.math:verify_math"
+    verifier_workers: int = Field(default=1, gt=0)
+
+    @model_validator(mode="after")
+    def _task_has_its_data(self) -> DataSection:
+        if self.task == "math" and self.train is None:
+            raise ValueError("task math needs data.train.data_path, a JSONL file")
+        if self.task == "countdown" and (self.train or self.validation):
+            raise ValueError("task countdown makes its own problems: set data.task: math for files")
+        if "{problem}" not in self.prompt:
+            raise ValueError("prompt must contain {problem}")
+        return self
 
 
 class LoggerSection(Section):
@@ -94,6 +153,15 @@ class LocalConfig(Section):
     data: DataSection = DataSection()
     logger: LoggerSection
     checkpointing: CheckpointSection = CheckpointSection()
+
+    @model_validator(mode="after")
+    def _model_fits_task(self) -> LocalConfig:
+        if (self.policy.model_name == "countdown-tiny") != (self.data.task == "countdown"):
+            raise ValueError(
+                f"policy.model_name={self.policy.model_name} cannot do data.task={self.data.task}: "
+                "countdown-tiny does countdown, a transformers model does math"
+            )
+        return self
 
     @model_validator(mode="after")
     def _batches_divide(self) -> LocalConfig:

@@ -13,10 +13,15 @@ from nemo_algos.local.experience import Experience
 
 
 class Task(Protocol):
-    """Problems, their prompts as token ids, and rewards of responses."""
+    """Problems, their prompts as token ids, and rewards of responses.
 
-    def problems(self, rng: random.Random, number: int) -> list[Any]:
-        """`number` training problems."""
+    unverified: responses of the last batch that the verifier could not judge (timeout, error, length).
+    """
+
+    unverified: int
+
+    def problems(self, step: int, number: int) -> list[Any]:
+        """The `number` training problems of a step (from 0): the same ones whenever it is asked."""
         ...
 
     def held_out(self, number: int) -> list[Any]:
@@ -35,16 +40,23 @@ class Task(Protocol):
         """[B]: what identifies a right response's solution, None for a wrong response."""
         ...
 
+    def close(self) -> None:
+        """Release processes."""
+        ...
+
 
 class Countdown:
     """Countdown with `numbers` numbers: reward 1 for a right worked solution, else 0."""
 
-    def __init__(self, numbers: int) -> None:
-        self.numbers = numbers
+    unverified = 0
 
-    def problems(self, rng: random.Random, number: int) -> list[countdown.Problem]:
+    def __init__(self, numbers: int, seed: int) -> None:
+        self.numbers, self.seed = numbers, seed
+
+    def problems(self, step: int, number: int) -> list[countdown.Problem]:
         """See Task."""
-        return countdown.random_problems(rng, number, self.numbers)
+        rng = random.Random(f"{self.seed} {step}")
+        return [countdown.sample(rng, self.numbers)[0] for _ in range(number)]
 
     def held_out(self, number: int) -> list[countdown.Problem]:
         """See Task."""
@@ -63,3 +75,6 @@ class Countdown:
         """See Task."""
         right = [s is not None for s in self.solutions(problems, experience)]
         return torch.tensor(right, dtype=torch.float64)
+
+    def close(self) -> None:
+        """See Task."""

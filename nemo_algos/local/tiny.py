@@ -89,7 +89,7 @@ class Tiny(nn.Module):
         self.norm = nn.RMSNorm(config.width, eps=1e-6)
         for parameter in self.parameters():
             if parameter.dim() == 2:
-                nn.init.normal_(parameter, std=0.02)
+                nn.init.normal_(parameter, std=0.05)
 
     def _rotation(self, start: int, length: int) -> tuple[Tensor, Tensor]:
         e = self.config.width // self.config.heads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import random
 import time
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, SequentialLR
 
 from nemo_algos.core.metrics import Stats
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.local.experience import Experience, Policy
+from nemo_algos.local.experience import Experience, Policy, micro_batches
 from nemo_algos.local.schema import LocalConfig, Milestones
 from nemo_algos.local.tasks import Task
 from nemo_algos.methods.algorithm import Algorithm, Signals
@@ -37,7 +36,8 @@ class Trainer:
         spec = config.policy.optimizer
         self.optimizer = _named(spec.name)(policy.model.parameters(), **spec.kwargs)
         self.scheduler = _scheduler(config, self.optimizer)
-        self.rng = random.Random(config.grpo.seed)
+        self.generator = torch.Generator(next(policy.model.parameters()).device)
+        self.generator.manual_seed(config.grpo.seed)
         self.step_number = 0
 
     def step(self) -> dict[str, float]:
@@ -55,6 +55,7 @@ class Trainer:
             **rollout_metrics(rollouts, signals),
             **stats.summary(),
             **signals.metrics,
+            "reward/unverified": self.task.unverified,
             "grad_norm": grad_norm,
             "lr": self.optimizer.param_groups[0]["lr"],
             "time/seconds": seconds,
@@ -64,31 +65,30 @@ class Trainer:
 
     def collect(self) -> tuple[Experience, Rollouts]:
         """A rollout batch with rewards, and reference log-probs where they are needed."""
-        grpo = self.config.grpo
-        problems = self.task.problems(self.rng, grpo.num_prompts_per_step)
+        grpo, correct = self.config.grpo, self.config.loss_fn.use_importance_sampling_correction
+        problems = self.task.problems(self.step_number, grpo.num_prompts_per_step)
         prompts = [self.task.prompt(p) for p in problems]
-        experience = self.policy.generate(prompts, grpo.num_generations_per_prompt)
-        rewards = self.task.rewards(problems, experience)
+        experience = self.policy.generate(prompts, grpo.num_generations_per_prompt, self.generator)
         rollouts = Rollouts(
             group=experience.of,
-            rewards=rewards.to(experience.tokens.device),
+            rewards=self.task.rewards(problems, experience).to(experience.of.device),
             mask=experience.mask,
             old_logprobs=experience.logprobs,
             ref_logprobs=self._reference_logprobs(experience),
             entropy=experience.entropy,
+            gen_logprobs=experience.gen_logprobs if correct else None,
         )
         return experience, rollouts
 
+    @torch.no_grad()
     def _reference_logprobs(self, experience: Experience) -> Tensor | None:
         if self.reference is None:
             return None
-        rows = torch.arange(len(experience.of), device=experience.of.device)
-        with torch.no_grad():
-            parts = [
-                self.reference.logprobs(experience, r)
-                for r in rows.split(self.config.policy.train_micro_batch_size)
-            ]
-        return torch.cat(parts).where(experience.mask, 0.0)
+        out = torch.zeros_like(experience.logprobs)
+        every = torch.arange(len(experience.of), device=experience.of.device)
+        for rows in micro_batches(experience, every, self.config.policy):
+            out[rows] = self.reference.logprobs(experience, rows)
+        return out.where(experience.mask, 0.0)
 
     def update(
         self, experience: Experience, rollouts: Rollouts, signals: Signals
@@ -122,7 +122,7 @@ class Trainer:
     ) -> Stats:
         """Gradients of these rows [N], micro-batch by micro-batch."""
         total = Stats.empty()
-        for micro in rows.split(self.config.policy.train_micro_batch_size):
+        for micro in micro_batches(experience, rows, self.config.policy):
             logprobs = self.policy.logprobs(experience, micro)
             loss = policy_loss(
                 self.algorithm,
@@ -153,8 +153,7 @@ class Trainer:
             "model": self.policy.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
-            "rng": self.rng.getstate(),
-            "torch_rng": torch.get_rng_state(),
+            "generator": self.generator.get_state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -163,8 +162,7 @@ class Trainer:
         self.policy.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
-        self.rng.setstate(state["rng"])
-        torch.set_rng_state(state["torch_rng"])
+        self.generator.set_state(state["generator"])
 
 
 def rollout_metrics(rollouts: Rollouts, signals: Signals) -> dict[str, float]:

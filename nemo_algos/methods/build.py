@@ -14,7 +14,15 @@ from typing import Any
 from nemo_algos.config import ConfigError, Problem, did_you_mean, validate
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.method import Method, Params, keep_advantages, no_bounds, no_constants
+from nemo_algos.methods.method import (
+    ClipParams,
+    Method,
+    Params,
+    clip_bounds,
+    keep_advantages,
+    no_bounds,
+    no_constants,
+)
 
 PARTS = ("advantages", "bounds")
 
@@ -27,7 +35,8 @@ def build(method: dict[str, Any] | str) -> Algorithm:
     block = _part(method, "method")
     written = {k: block.pop(k, None) for k in PARTS}
     parts = {k: _part(v, f"method.{k}") for k, v in written.items() if v is not None}
-    if "name" not in block and "advantages" in parts:  # one method gives the base and the advantages
+    # without a name, one method gives the base and the advantages
+    if "name" not in block and "advantages" in parts:
         block = parts.pop("advantages") | block
     problems: list[Problem] = []
     base = _resolve(block, "method", problems)
@@ -78,21 +87,26 @@ def _third_party(name: str, path: str) -> Method:
     module, _, attribute = name.partition(":")
     try:
         method = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever the module's own code raises
-        raise ConfigError([Problem(f"{path}.name", f"cannot import {name!r}: {error}")]) from error
-    if not isinstance(method, Method):
-        raise ConfigError(
-            [Problem(f"{path}.name", f"{name!r} is a {type(method).__name__}, not a Method")]
-        )
-    if method.name in METHODS:
-        raise ConfigError(
-            [
-                Problem(
-                    f"{path}.name", f"{name!r} calls itself {method.name}, which exists: rename it"
-                )
-            ]
-        )
+    except (Exception, SystemExit) as error:  # whatever the module's own code raises
+        what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        raise ConfigError([Problem(f"{path}.name", f"cannot import {name!r}: {what}")]) from error
+    fault = _fault(method)
+    if fault:
+        raise ConfigError([Problem(f"{path}.name", f"{name!r} {fault}")])
     return method
+
+
+def _fault(method: Any) -> str | None:
+    """What is wrong with a third party's record."""
+    if not isinstance(method, Method):
+        return f"is a {type(method).__name__}, not a Method"
+    if method.name in METHODS:
+        return f"calls itself {method.name}, which exists: rename it"
+    if not (isinstance(method.params, type) and issubclass(method.params, Params)):
+        return "has params that are not a subclass of Params: derive them from it"
+    if method.bounds is clip_bounds and not issubclass(method.params, ClipParams):
+        return "has no clip_low and clip_high: derive its params from ClipParams, or give it bounds"
+    return None
 
 
 def _misfits(a: Algorithm) -> list[str]:

@@ -5,6 +5,7 @@ loss = -J + kl_coef KL        J = mean( w_t  min(r' A', clip(r') A') )   or   me
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -115,8 +116,9 @@ def policy_loss(
     stats = _stats(
         algorithm, shaped, logprobs, log_ratio.detach(), rollouts, signals, mask, entropy
     )
-    stats.sums |= {k: v.detach().double() for k, v in {**parts, "loss": loss}.items()}
-    return Loss(loss, stats)
+    sums = stats.sums | parts | {"loss": loss}
+    sums = {k: v.detach().double() for k, v in sums.items()}
+    return Loss(loss, replace(stats, sums=sums))
 
 
 def _terms(algorithm: Algorithm, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -158,7 +160,10 @@ def _finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
     total = logprobs.detach() + rollouts.old_logprobs
     for extra in (rollouts.ref_logprobs, rollouts.gen_logprobs):
         total = total if extra is None else total + extra
-    bad = rollouts.mask & ~total.isfinite()
+    total = total.where(rollouts.mask, 0.0)
+    if total.sum().isfinite():  # one pass, and nearly always the answer
+        return rollouts.mask
+    bad = ~total.isfinite()
     if config.on_nonfinite == "error" and bad.any():
         row, position = bad.nonzero()[0].tolist()
         raise FloatingPointError(
@@ -178,22 +183,22 @@ def _stats(
     mask: Tensor,
     entropy: Tensor | None,
 ) -> Stats:
-    limit = algorithm.params.max_log_ratio
-    sums, histogram, top = core.metrics.ratio_stats(
-        log_ratio, shaped.log_ratio.detach(), mask, limit, limit
+    stats = core.metrics.ratio_stats(
+        log_ratio,
+        shaped.log_ratio.detach(),
+        logprobs.detach(),
+        mask,
+        algorithm.params.max_log_ratio,
     )
     columns = signals.columns(mask, log_ratio.dtype)
     advantages = shaped.advantages if algorithm.base.clips == "ratio" else columns.advantages
-    sums |= core.metrics.clip_sums(
+    stats.sums |= core.metrics.clip_sums(
         shaped.clip_log_ratio.detach(), advantages, columns.low, columns.high, mask
     )
-    current = logprobs.detach().to(log_ratio.dtype).where(mask, 0.0)
-    sums["approximate_entropy"] = -(log_ratio.exp() * current).sum()
-    sums["nonfinite_tokens"] = (rollouts.mask & ~mask).sum()
+    stats.sums["nonfinite_tokens"] = rollouts.mask.sum() - stats.sums["tokens"]
     if rollouts.ref_logprobs is not None:
-        sums["kl_ref"] = core.surrogate.kl_terms(
-            logprobs.detach(), rollouts.ref_logprobs, mask
-        ).sum()
+        kl = core.surrogate.kl_terms(logprobs.detach(), rollouts.ref_logprobs, mask)
+        stats.sums["kl_ref"] = kl.sum()
     if entropy is not None:
-        sums["entropy"] = entropy.detach().where(mask, 0.0).sum()
-    return core.metrics.Stats({k: v.double() for k, v in sums.items()}, histogram, top)
+        stats.sums["entropy"] = entropy.detach().where(mask, 0.0).sum()
+    return stats

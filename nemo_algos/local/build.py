@@ -1,0 +1,64 @@
+"""From a config to a trainer: the policy, its task, and a reference where one is needed."""
+
+from __future__ import annotations
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from nemo_algos.local.experience import Policy
+from nemo_algos.local.hf import HFPolicy
+from nemo_algos.local.math_problems import MathProblems
+from nemo_algos.local.schema import LocalConfig
+from nemo_algos.local.tasks import Countdown, Task
+from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
+from nemo_algos.local.trainer import Trainer
+from nemo_algos.methods.algorithm import Algorithm
+
+
+def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -> Trainer:
+    """Ready for its first step. The countdown model is taught on first use."""
+    device = _device(config.policy.device)
+    policy: Policy
+    task: Task
+    if config.data.task == "countdown":
+        policy = _tiny(config, device, console)
+        task = Countdown(config.data.numbers, config.grpo.seed)
+    else:
+        policy = HFPolicy(config.policy, device)
+        task = MathProblems(config.data, policy.tokenizer, config.grpo.seed)
+        if task.dropped:
+            console.print(f"{task.dropped} problems dropped: empty answer, or prompt too long")
+    kl = config.loss_fn.reference_policy_kl_penalty
+    reference = None
+    if kl > 0 or "ref_logprobs" in algorithm.needs:
+        reference = _frozen(config, device, console)
+    return Trainer(config, algorithm, policy, task, reference)
+
+
+def _frozen(config: LocalConfig, device: torch.device, console: Console) -> Policy:
+    """The policy as it is before the first step, also when a run is resumed."""
+    tiny = config.data.task == "countdown"
+    reference = _tiny(config, device, console) if tiny else HFPolicy(config.policy, device)
+    reference.model.requires_grad_(False)
+    return reference
+
+
+def _tiny(config: LocalConfig, device: torch.device, console: Console) -> TinyPolicy:
+    sampling = config.policy.generation
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("warm start (once, then cached)", total=1.0)
+        model = warm_started(
+            config.data.numbers, 0, lambda share: progress.update(bar, completed=share)
+        )
+    return TinyPolicy(model.to(device), sampling.max_new_tokens, sampling.temperature)
+
+
+def _device(name: str) -> torch.device:
+    """Raises ValueError where this machine has no such device."""
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next((d for d, there in found.items() if there), "cpu")
+    if not found.get(name, True):
+        raise ValueError(f"policy.device: {name} is not available here; use cpu or auto")
+    return torch.device(name)

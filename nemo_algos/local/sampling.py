@@ -1,0 +1,55 @@
+"""Sampling token by token, with log-probs and entropies. B sequences, V tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Sampled(NamedTuple):
+    """tokens [B,S] (pad after the end); mask [B,S] up to and with the end token; nats, 0 off the mask."""
+
+    tokens: Tensor
+    mask: Tensor
+    logprobs: Tensor
+    entropy: Tensor
+
+
+def decode(
+    logits: Tensor,
+    next_logits: Callable[[Tensor], Tensor],
+    ends: Tensor,
+    pad: int,
+    max_new_tokens: int,
+    temperature: float,
+    generator: torch.Generator,
+) -> Sampled:
+    """From the first token's logits [B,V] until every sequence has drawn one of `ends` [E].
+
+    next_logits(tokens [B]) -> [B,V] appends one token to every sequence.
+    """
+    alive = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+    columns: list[tuple[Tensor, ...]] = []
+    while True:
+        token, logprob, entropy = sample(logits / temperature, generator)
+        columns.append((token.where(alive, pad), alive, logprob, entropy))
+        alive = alive & ~torch.isin(token, ends)
+        if len(columns) == max_new_tokens or not alive.any():
+            break
+        logits = next_logits(columns[-1][0])
+    tokens, mask, logprobs, entropy = (torch.stack(c, 1) for c in zip(*columns, strict=True))
+    return Sampled(tokens, mask, logprobs.where(mask, 0.0), entropy.where(mask, 0.0))
+
+
+def sample(logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """One token per row of logits [B,V], by the inverse distribution function; its log-prob; the row's entropy, nats."""
+    logp = logits.float().log_softmax(-1)
+    p = logp.exp()
+    cdf = p.cumsum(-1)
+    # 1 - rand lies in (0, 1]: a token of probability 0 is never drawn
+    draws = 1 - torch.rand(len(p), 1, device=p.device, generator=generator)
+    token = (cdf < draws * cdf[:, -1:]).sum(-1).clamp(max=p.shape[-1] - 1)
+    return token, logp.gather(-1, token[:, None])[:, 0], -(p * logp).sum(-1)

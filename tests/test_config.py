@@ -1,0 +1,274 @@
+"""Configs: inheritance, overrides, and one report with every error before torch is imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nemo_algos import config
+from nemo_algos.config import ConfigError
+from nemo_algos.launch import check_local, launch
+from nemo_algos.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = ROOT / "examples" / "configs"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """grandparent.yaml <- parent.yaml <- child.yaml"""
+    write(tmp_path, "grandparent", "x: 1\ny: {p: 1, q: [1, 2]}\nz: a ${y.p}\n")
+    write(tmp_path, "parent", "defaults: grandparent.yaml\ny: {p: 5}\n")
+    write(tmp_path, "child", "defaults: parent.yaml\ny: {q: [9]}\n")
+    return tmp_path
+
+
+def write(folder, name, text):
+    path = folder / f"{name}.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def problems(function, *args):
+    with pytest.raises(ConfigError) as error:
+        function(*args)
+    assert not any("\n" in str(p) for p in error.value.problems)
+    return [str(p) for p in error.value.problems]
+
+
+def check(*overrides, name="etr.yaml"):
+    return check_local(config.load(SHIPPED / name, overrides))
+
+
+# ---- files
+
+
+def test_a_file_overrides_what_it_inherits(folder):
+    want = {"x": 1, "y": {"p": 5, "q": [9]}, "z": "a 5"}
+    assert config.load(folder / "child.yaml") == want
+
+
+def test_names_are_looked_up_beside_the_file_and_later_ones_win(folder):
+    (folder / "deep").mkdir()
+    write(folder / "deep", "own", "x: 7\nw: 2\n")
+    path = write(folder / "deep", "both", "defaults: [../parent.yaml, own.yaml]\nw: 3\n")
+    assert config.load(path) == {"x": 7, "y": {"p": 5, "q": [1, 2]}, "z": "a 5", "w": 3}
+
+
+def test_one_parent_twice_is_no_cycle(folder):
+    path = write(folder, "twice", "defaults: [grandparent.yaml, parent.yaml]\n")
+    assert config.load(path)["y"]["p"] == 5
+
+
+@pytest.mark.parametrize("name", ["one", "two", "self"])
+def test_a_cycle_is_refused(folder, name):
+    for own, parent in (("one", "two"), ("two", "one"), ("self", "self")):
+        write(folder, own, f"defaults: {parent}.yaml\n")
+    assert problems(config.load, folder / f"{name}.yaml") == [
+        f"defaults: {name}.yaml inherits from itself"
+    ]
+
+
+def test_a_missing_file_names_the_near_one(folder):
+    missing, orphan = folder / "chid.yaml", write(folder, "orphan", "defaults: parnt.yaml\n")
+    assert problems(config.load, missing) == [
+        f"no config file {missing} (did you mean child.yaml?)"
+    ]
+    (problem,) = problems(config.load, orphan)
+    assert problem == f"no config file {folder / 'parnt.yaml'} (did you mean parent.yaml?)"
+    (problem,) = problems(config.load, folder / "nowhere" / "child.yaml")
+    assert problem.endswith("child.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1,\nb: 2", "is not valid YAML: while parsing a flow sequence"),
+        ("a: 1\n\tb: 2", "found a tab character"),
+        ("a: 1\na: 2", "found duplicate key a"),
+        ("a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+        (b"\xff\xfe\x00a", "is not valid YAML: 'utf-8' codec"),
+        ("- 1", "must hold key: value pairs"),
+    ],
+)
+def test_a_file_that_is_not_a_config(folder, text, message):
+    path = write(folder, "bad", text)
+    (problem,) = problems(config.load, path)
+    assert problem.startswith(str(path)) and message in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: {b: '${nope}'}", "a.b: Interpolation key 'nope' not found"),
+        ("a: ${b}\nb: ${a}", "a: Recursive interpolation detected"),
+    ],
+)
+def test_an_interpolation_that_leads_nowhere_names_its_key(folder, text, message):
+    assert problems(config.load, write(folder, "bad", text)) == [message]
+
+
+# ---- overrides
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("x=2", "x", 2),
+        ("y.p=1e-3", "y", {"p": 1e-3, "q": [1, 2]}),
+        ("y.q.0=5", "y", {"p": 5, "q": [5, 2]}),
+        ("y={p: 2}", "y", {"p": 2, "q": [1, 2]}),
+        ("+new.key=true", "new", {"key": True}),
+        ("++x=a=b", "x", "a=b"),
+        ("x=", "x", None),
+        ("y.p=3", "z", "a 3"),
+        ("x=mine.py:NAME", "x", "mine.py:NAME"),
+    ],
+)
+def test_overrides(folder, override, key, value):
+    assert config.load(folder / "parent.yaml", [override])[key] == value
+
+
+def test_every_malformed_override_is_named(folder):
+    bad = ["x", "=1", "y..p=1", "y.p=[1", "y.q.7=1"]
+    got = problems(config.load, folder / "parent.yaml", ["x=1", *bad])
+    assert [p.split(": ")[0] for p in got] == [f"override {o!r}" for o in bad]
+    assert all(p.endswith("write it as key.path=value") for p in got[:3])
+
+
+# ---- the schema
+
+
+def test_all_errors_at_once_with_path_and_nearest_name():
+    got = problems(
+        check,
+        "grpo.sed=3",
+        "grpo.num_prompts_per_step=many",
+        "policy.optimizer.nam=x",
+        "policy.generation.temperature=0",
+        "loss_fn.ratio_clip_min=0.2",
+        "data.numbers=9",
+        "engin=local",
+        "method.mirco=1",
+        "checkpointing.save_period=0.5",
+    )
+    assert sorted(got) == [
+        "checkpointing.save_period: input should be a valid integer, got a number with a "
+        "fractional part, got 0.5",
+        "data.numbers: input should be less than or equal to 6, got 9",
+        "engin: unknown key (did you mean engine?)",
+        "grpo.num_prompts_per_step: input should be a valid integer, unable to parse string as an "
+        "integer, got 'many'",
+        "grpo.sed: unknown key (did you mean seed?)",
+        "loss_fn: ratio_clip_min is the method's bounds: set method.clip_low",
+        "method.mirco: unknown key (did you mean micro?)",
+        "policy.generation.temperature: input should be greater than 0, got 0",
+        "policy.optimizer.nam: unknown key (did you mean name?)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("grpo=3", "grpo: input should be a valid dictionary or instance of GRPOSection, got 3"),
+        ("policy.scheduler=x", "policy.scheduler: input should be a valid list, got 'x'"),
+        ("policy.max_grad_norm=.inf", "policy.max_grad_norm: input should be a finite number, got"),
+        ("policy.device=tpu", "policy.device: input should be 'cpu', 'cuda', 'mps' or 'auto', got"),
+        ("policy.train_global_batch_size=100", "policy.train_global_batch_size=100 must divide"),
+        ("foo=1", "foo: unknown key (valid: checkpointing, data, engine, grpo, logger, loss_fn,"),
+    ],
+)
+def test_one_error(override, message):
+    (problem,) = problems(check, override)
+    assert problem.startswith(message)
+
+
+def test_what_is_missing():
+    want = ["grpo", "logger", "method", "policy"]
+    assert sorted(problems(check_local, {})) == [f"{k}: missing: set it" for k in want]
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda p: p.name)
+def test_shipped_configs_parse_and_build(path):
+    inherited = path.name == "local.yaml"  # names no method
+    overrides = ["method.name=grpo"] if inherited else []
+    checked, algorithm = check(*overrides, name=path.name)
+    if path.stem in METHODS:
+        assert algorithm.name == path.stem
+    batch = checked.grpo.num_prompts_per_step * checked.grpo.num_generations_per_prompt
+    updates = checked.grpo.num_update_epochs * batch / checked.policy.train_global_batch_size
+    assert updates > 1  # so that clipping bites
+
+
+def test_shipped_configs_differ_in_their_method_only():
+    dapo, clip_high = check(name="dapo.yaml")[1], check(name="clip_high.yaml")[1]
+    assert (dapo.mean, clip_high.mean) == ("token", "sequence")
+    assert dapo.params.model_dump()["clip_high"] == clip_high.params.model_dump()["clip_high"]
+    assert check(name="etr.yaml")[0].policy == check(name="dapo.yaml")[0].policy
+
+
+# ---- launch
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "lines"),
+    [
+        (
+            "etr.yaml",
+            ["method.mirco=1", "grpo.sed=[red]"],
+            [
+                "2 problem(s) in the config",
+                "  grpo.sed: unknown key (did you mean seed?)",
+                "  method.mirco: unknown key (did you mean micro?)",
+            ],
+        ),
+        (
+            "ert.yaml",
+            [],
+            [
+                "1 problem(s) in the config",
+                f"  no config file {SHIPPED / 'ert.yaml'} (did you mean etr.yaml?)",
+            ],
+        ),
+        (
+            None,
+            [],
+            [
+                "1 problem(s) in the config",
+                "  name a config: pass --config, e.g. --config etr.yaml",
+            ],
+        ),
+    ],
+)
+def test_launch_reports_every_problem_and_returns_2(name, overrides, lines, capsys):
+    assert launch(name, overrides, None, SHIPPED) == 2
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}"])
+def test_launch_cannot_resume_what_is_no_run(text, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    assert launch(None, [], tmp_path, SHIPPED) == 2
+    first, problem = capsys.readouterr().out.splitlines()
+    assert first == "1 problem(s) in the config" and str(tmp_path) in problem
+
+
+def test_launch_does_not_drop_overrides_when_it_resumes(tmp_path, capsys):
+    (tmp_path / "manifest.json").write_text('{"config": {"method": {"name": "etr"}}}')
+    assert launch(None, ["method.mirco=1"], tmp_path, SHIPPED) == 2
+    assert "method.mirco: unknown key (did you mean micro?)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("override", ["method.mirco=1", "method.name=ert", "grpo.seed=x", "seed"])
+def test_a_wrong_config_is_reported_before_torch_is_imported(override):
+    code = (
+        "import sys; sys.argv[0] = ''\n"
+        "from pathlib import Path; from nemo_algos.launch import launch\n"
+        f"status = launch('etr.yaml', [{override!r}], None, Path({str(SHIPPED)!r}))\n"
+        "sys.exit(99 if 'torch' in sys.modules or 'transformers' in sys.modules else status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("1 problem(s) in the config\n")

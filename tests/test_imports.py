@@ -1,0 +1,113 @@
+"""What may import what: the direction of imports, and that a config is checked without torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "nemo_algos"
+FILES = sorted(PACKAGE.rglob("*.py"))
+HEAVY = ("torch", "transformers", "ray", "nemo_rl", "megatron", "matplotlib", "sympy")
+# what a part of the package may import of ours; for parts not listed: FORBIDDEN
+ALLOWED = {
+    "rollouts": {"core"},
+    "core": {"core", "rollouts"},
+    "config": set(),
+    "rewards": {"rewards"},
+    "methods": {"methods", "core", "rollouts", "config"},
+    "verify": {"methods", "core", "rollouts"},
+}
+FORBIDDEN = {
+    "local": {"nemo", "evals", "cli", "launch"},
+    "nemo": {"local", "evals", "cli", "launch"},
+    "launch": {"evals", "cli"},
+    "evals": {"nemo", "cli", "launch"},
+}
+
+
+def imports(source, module):
+    """Every module named in an import, wherever it stands; `from a import b` as a.b."""
+    package, found = module.split(".")[:-1], set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *(node.module or "").split(".")]).strip(".")
+            found |= {f"{base}.{alias.name}" for alias in node.names}
+    return found
+
+
+def parts(found):
+    """The parts of our package among these modules: nemo_algos.core.dual is of core."""
+    return {name.split(".")[1] for name in found if name.startswith("nemo_algos.")}
+
+
+def part_and_imports(path):
+    relative = path.relative_to(PACKAGE.parent).with_suffix("")
+    return relative.parts[1], imports(path.read_text(), ".".join(relative.parts))
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import nemo_algos.core.dual", {"core"}),
+        ("from nemo_algos import core, config", {"core", "config"}),
+        ("from nemo_algos.methods.build import build", {"methods"}),
+        ("def f():\n    from nemo_algos.local import run", {"local"}),
+        ("if TYPE_CHECKING:\n    from nemo_algos.rollouts import Rollouts", {"rollouts"}),
+        ("from . import groups", {"core"}),
+        ("from ..local.run import run", {"local"}),
+        ("from .. import local", {"local"}),
+        ("import torch, nemo_algos_other.core", set()),
+    ],
+)
+def test_every_form_of_import_is_seen(source, found):
+    assert parts(imports(source, "nemo_algos.core.dual")) == found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_direction_of_imports(path):
+    part, found = part_and_imports(path)
+    used = parts(found)
+    assert used <= ALLOWED.get(part, used), f"{part} may not import {used - ALLOWED[part]}"
+    assert not used & FORBIDDEN.get(part, set())
+    assert part == "cli" or "evals" not in used - {part}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_only_nemo_imports_nemo_rl_and_ray(path):
+    part, found = part_and_imports(path)
+    foreign = {name.split(".")[0] for name in found} & {"nemo_rl", "ray", "megatron"}
+    assert part == "nemo" or not foreign
+
+
+def test_the_parts_are_there():
+    """So that a renamed folder does not pass unseen."""
+    assert {*ALLOWED, "local", "launch"} <= {part_and_imports(path)[0] for path in FILES}
+    assert len(FILES) > 30
+
+
+def loaded(code):
+    """Which of the heavy modules are loaded after the code, in a fresh interpreter."""
+    code = f"{code}\nimport sys; print(*(m for m in {HEAVY} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("code", "want"),
+    [
+        (
+            "import nemo_algos.config, nemo_algos.methods, nemo_algos.methods.build\n"
+            "import nemo_algos.launch, nemo_algos.cli, nemo_algos.rewards\n"
+            "from nemo_algos.methods.build import build; build({'name': 'erpo', 'bounds': 'etr'})",
+            [],
+        ),
+        ("import nemo_algos.rollouts, nemo_algos.verify", ["torch"]),
+    ],
+)
+def test_what_is_loaded(code, want):
+    assert loaded(code) == want
