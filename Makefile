@@ -1,4 +1,4 @@
-.PHONY: check test test-peers
+.PHONY: check test test-peers test-nemo
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -11,3 +11,6 @@ test:
 test-peers:  ## against verl's and TRL's own losses, in an environment that has them
 	uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
 		--with-editable . pytest -q -o addopts="" tests/peers
+
+test-nemo:  ## NeMo-RL's own code on CPU, v0.7.0 and main; skipped where no checkout of it is
+	@tests/nemo/run.sh

@@ -15,11 +15,14 @@ Times = dict[str, list[float]]
 
 
 def keep_pages() -> None:
-    """Has glibc keep what was freed. Else page faults, at random, cost more than the arithmetic on either side."""
+    """Has glibc keep what was freed, as it does by itself in a process that has freed blocks of nearly 32 MiB before.
+
+    Else page faults, at random, cost more than the arithmetic.
+    """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-        libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, at its largest: 32 MiB
+        libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, at its largest
 
 
 def interleaved(functions: dict[str, Callable[[], object]], rounds: int) -> Times:
@@ -33,6 +36,11 @@ def interleaved(functions: dict[str, Callable[[], object]], rounds: int) -> Time
     return {name: seconds[1:] for name, seconds in times.items()}
 
 
+def milliseconds(times: Times, name: str) -> float:
+    """Median."""
+    return 1e3 * statistics.median(times[name])
+
+
 def ratio(times: Times, name: str, to: str) -> tuple[float, float, float]:
     """Median, lower and upper quartile of name's time over to's, round by round."""
     ratios = [a / b for a, b in zip(times[name], times[to], strict=True)]
@@ -40,9 +48,25 @@ def ratio(times: Times, name: str, to: str) -> tuple[float, float, float]:
     return middle, low, high
 
 
+def peak_memory(function: Callable[[], object]) -> int:
+    """Bytes by which the process outgrows its present size while the function runs (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    before = _status("VmRSS")
+    result = function()
+    del result
+    return _status("VmHWM") - before
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(x for x in lines if x.startswith(field)).split()[1])
+
+
 def machine() -> str:
     """What the figures were taken on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    cpu = models[0] if models else platform.processor()
+    info = Path("/proc/cpuinfo")
+    models = (
+        [x for x in info.read_text().splitlines() if "model name" in x] if info.exists() else []
+    )
+    cpu = models[0].split(":")[1].strip() if models else platform.processor()
     return f"{time.strftime('%Y-%m-%d')}, {cpu}, 1 thread, torch {torch.__version__}"

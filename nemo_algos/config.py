@@ -43,14 +43,24 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
     Raises ConfigError for a missing or broken file, a cycle of `defaults`, or a malformed override.
     """
-    return override(_with_parents(path.resolve(), ()), overrides)
+    return resolved(overridden(read(path), overrides))
 
 
-def override(merged: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
-    """The plain config with the overrides `a.b=c`, all interpolations resolved. Raises ConfigError."""
+def read(path: Path) -> DictConfig:
+    """A YAML file over its parents, interpolations as written. Raises ConfigError."""
+    return _with_parents(path.resolve(), ())
+
+
+def overridden(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """The config, changed in place by the overrides `a.b=c`. Raises ConfigError with every wrong one."""
     problems = [p for o in overrides if (p := _override(merged, o))]
     if problems:
         raise ConfigError(problems)
+    return merged
+
+
+def resolved(merged: DictConfig) -> dict[str, Any]:
+    """Plain dictionaries, interpolations resolved. Raises ConfigError."""
     try:
         plain = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from nemo_algos import config
@@ -14,6 +16,11 @@ from nemo_algos.config import ConfigError, Problem
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
+
+NO_NEMO_RL = (
+    "nemo_rl is not installed here: run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, or from a "
+    "checkout of github.com/NVIDIA-NeMo/RL with `uv run` (docs/nemo_rl.md)"
+)
 
 
 def find(name: str, shipped: Path) -> Path:
@@ -49,39 +56,57 @@ def next_folder(log_dir: Path) -> Path:
 
 
 def launch(name: str | None, overrides: list[str], resume: Path | None, shipped: Path) -> int:
-    """Run what the config says; the exit status (2: the config is wrong)."""
+    """Run what the config says; the exit status: 2 where the config or its data is wrong, 1 where the run failed."""
     console = Console(highlight=False)
     try:
-        plain = _plain(name, overrides, resume, shipped)
-        checked, algorithm = check_local(plain)
+        merged = config.overridden(_written(name, resume, shipped), overrides)
+        start = _nemo_rl(merged) if merged.get("engine") == "nemo_rl" else _local(merged, resume)
+        start(console)
     except ConfigError as error:
         console.print(f"[red]{len(error.problems)} problem(s) in the config[/red]")
         for problem in error.problems:
             console.print(f"  {problem}", markup=False, soft_wrap=True)
         return 2
-    from nemo_algos.local.run import run
-
-    try:
-        run(checked, algorithm, resume or next_folder(Path(checked.logger.log_dir)), console)
     except (ValueError, OSError, FloatingPointError) as error:
         console.print(f"error: {error}", markup=False, style="red", soft_wrap=True)
-        return 2
+        return 2 if isinstance(error, ValueError) else 1
     return 0
 
 
-def _plain(
-    name: str | None, overrides: list[str], resume: Path | None, shipped: Path
-) -> dict[str, Any]:
-    """The config file with overrides, or the config of the run to resume."""
+def _written(name: str | None, resume: Path | None, shipped: Path) -> DictConfig:
+    """The config file, or the config of the run to resume."""
     if name is not None:
-        return config.load(find(name, shipped), overrides)
+        return config.read(find(name, shipped))
     manifest = resume / "manifest.json" if resume else None
     if manifest is None or not manifest.exists():
         hint = f"{resume} holds no run" if resume else "name a config"
         raise ConfigError([Problem("", f"{hint}: pass --config, e.g. --config etr.yaml")])
     try:
-        written = OmegaConf.create(json.loads(manifest.read_text())["config"])
+        return OmegaConf.create(json.loads(manifest.read_text())["config"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{manifest} is not a run's manifest ({type(error).__name__}: {error})"
         raise ConfigError([Problem("", f"{what}: resume another folder")]) from None
-    return config.override(written, overrides)
+
+
+def _local(merged: DictConfig, resume: Path | None) -> Callable[[Console], None]:
+    checked, algorithm = check_local(config.resolved(merged))
+    folder = resume or next_folder(Path(checked.logger.log_dir))
+
+    def start(console: Console) -> None:
+        from nemo_algos.local.run import run
+
+        run(checked, algorithm, folder, console)
+
+    return start
+
+
+def _nemo_rl(merged: DictConfig) -> Callable[[Console], None]:
+    if find_spec("nemo_rl") is None:
+        raise ConfigError([Problem("engine", NO_NEMO_RL)])
+
+    def start(console: Console) -> None:
+        from nemo_algos.nemo.launch import run
+
+        run(merged, console)
+
+    return start

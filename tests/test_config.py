@@ -216,10 +216,10 @@ def test_shipped_configs_differ_in_their_method_only():
     [
         (
             "etr.yaml",
-            ["method.mirco=1", "grpo.sed=[red]"],
+            ["method.mirco=1", "data.task='[red]x'"],
             [
                 "2 problem(s) in the config",
-                "  grpo.sed: unknown key (did you mean seed?)",
+                "  data.task: input should be 'countdown' or 'math', got '[red]x'",
                 "  method.mirco: unknown key (did you mean micro?)",
             ],
         ),
@@ -246,13 +246,22 @@ def test_launch_reports_every_problem_and_returns_2(name, overrides, lines, caps
     assert capsys.readouterr().out.splitlines() == lines
 
 
-@pytest.mark.parametrize("text", [None, "{", "[]", "{}"])
-def test_launch_cannot_resume_what_is_no_run(text, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "{} holds no run: pass --config, e.g. --config etr.yaml"),
+        ("{", "{}/manifest.json is not a run's manifest (JSONDecodeError: "),
+        ("[]", "{}/manifest.json is not a run's manifest (TypeError: "),
+        ("{}", "{}/manifest.json is not a run's manifest (KeyError: 'config'): resume another"),
+    ],
+)
+def test_launch_cannot_resume_what_is_no_run(text, message, tmp_path, capsys):
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
     assert launch(None, [], tmp_path, SHIPPED) == 2
     first, problem = capsys.readouterr().out.splitlines()
-    assert first == "1 problem(s) in the config" and str(tmp_path) in problem
+    assert first == "1 problem(s) in the config"
+    assert problem.startswith("  " + message.replace("{}", str(tmp_path), 1))
 
 
 def test_launch_does_not_drop_overrides_when_it_resumes(tmp_path, capsys):

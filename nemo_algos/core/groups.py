@@ -26,6 +26,13 @@ class Groups:
         _, index, count = labels.unique(return_inverse=True, return_counts=True)
         return Groups(index, count)
 
+    def blocks(self, rows: int) -> list[Tensor]:
+        """Whole groups, about `rows` sequences (or one larger group) at a time: the indices [N] of each block."""
+        first = self.count.cumsum(0) - self.count
+        block = (first // max(1, rows)).repeat_interleave(self.count)
+        sizes = block.unique_consecutive(return_counts=True)[1]
+        return list(self.index.argsort(stable=True).split(sizes.tolist()))
+
     @cached_property
     def _zeros(self) -> Tensor:
         return torch.zeros(len(self.count), dtype=torch.float64, device=self.index.device)

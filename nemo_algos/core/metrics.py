@@ -79,24 +79,29 @@ def ratio_stats(
 ) -> Stats:
     """Of the ratio. log_ratio: token l [B,S], clamped, 0 off the mask; shaped: log r' [B,S] or [B,1]; logprobs [B,S]."""
     tokens = shaped.where(mask, -torch.inf)
-    ratio = log_ratio.exp()
+    logprobs = logprobs.to(log_ratio.dtype).where(mask, 0.0)
+    sums = ratio_sums(log_ratio, tokens, mask, limit)
+    sums["approximate_entropy"] = -(log_ratio.exp() * logprobs).sum()
+    top = tokens.max().clamp(min=-REACH) if mask.numel() else tokens.new_tensor(-REACH)
+    return Stats(sums, _histogram(tokens), top)
+
+
+def ratio_sums(log_ratio: Tensor, tokens: Tensor, mask: Tensor, limit: float) -> dict[str, Tensor]:
+    """tokens [B,S]: log r', -inf off the mask."""
     row_sum = log_ratio.sum(1)
     in_sequence = row_sum.clamp(-limit, limit)
     clamped = token_counts(log_ratio.abs() >= limit)
     lengths = token_counts(mask)
-    sums = {
+    return {
         "tokens": lengths.sum(),
         "sequences": (lengths > 0).sum(),
         "ratio": tokens.exp().sum(),
         "clamped_tokens": clamped.sum(),
         "clamped_sequences": ((row_sum.abs() >= limit) | (clamped > 0)).sum(),
         # E_old[r - 1 - log r] = KL(old || new) per token; E_old[s log s - s + 1] = KL(new || old) per sequence
-        "kl_old": (ratio - 1 - log_ratio).sum(),
+        "kl_old": (log_ratio.exp() - 1 - log_ratio).sum(),
         "kl_old_sequence": (in_sequence.exp() * in_sequence - torch.expm1(in_sequence)).sum(),
-        "approximate_entropy": -(ratio * logprobs.to(ratio.dtype).where(mask, 0.0)).sum(),
     }
-    top = tokens.max().clamp(min=-REACH) if len(mask) else tokens.new_tensor(-REACH)
-    return Stats(sums, _histogram(tokens), top)
 
 
 def _histogram(log_values: Tensor) -> Tensor:
@@ -110,11 +115,11 @@ def clip_sums(
     log_ratio: Tensor, advantages: Tensor, low: Tensor | float, high: Tensor | float, mask: Tensor
 ) -> dict[str, Tensor]:
     """Tokens outside the bounds by the advantage's sign and by side; `clipped`: those whose gradient is cut."""
-    dtype = log_ratio.dtype
-    sides = {"above": log_ratio > log1p(high, dtype), "below": log_ratio < log1p(-low, dtype)}
-    sums = {}
-    for sign, rows in {"positive": advantages > 0, "negative": advantages < 0}.items():
-        tokens = rows & mask
-        sums[sign] = token_counts(tokens).sum()
-        sums |= {f"{sign}_{k}": token_counts(tokens & side).sum() for k, side in sides.items()}
+    above = log_ratio > log1p(high, log_ratio.dtype)
+    below = log_ratio < log1p(-low, log_ratio.dtype)
+    sides = {"": mask, "_above": mask & above, "_below": mask & below}
+    if advantages.shape[1] == 1:
+        sides = {k: token_counts(tokens)[:, None] for k, tokens in sides.items()}
+    signs = {"positive": advantages > 0, "negative": advantages < 0}
+    sums = {s + k: (x * rows).sum() for s, rows in signs.items() for k, x in sides.items()}
     return {**sums, "clipped": sums["positive_above"] + sums["negative_below"]}

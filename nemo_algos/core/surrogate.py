@@ -57,7 +57,7 @@ def clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
 
 
 def expm1(x: Tensor) -> Tensor:
-    """e^x - 1. On the CPU by way of float64, whose kernel is six times as fast as that of float32."""
+    """e^x - 1. On the CPU by way of float64, whose kernel is six times as fast as float32's."""
     return torch.expm1(x.double() if x.is_cpu else x).to(x.dtype)
 
 

@@ -13,7 +13,7 @@ from nemo_algos.local.schema import PolicySection
 
 @dataclass(frozen=True)
 class Experience:
-    """Responses to prompts.
+    """Responses to prompts. On the CPU, whatever the policy's device: the statistics need float64.
 
     prompts [P,L] ids, left-padded where lengths differ (prompt_mask [P,L]); of [B]: each response's
     prompt; tokens [B,S] ids; mask [B,S] bool, the response with its end token; logprobs, entropy
@@ -63,13 +63,19 @@ def micro_batches(experience: Experience, rows: Tensor, policy: PolicySection) -
     """rows [N] in micro-batches: of train_micro_batch_size sequences, or (dynamic_batching) with at
     most train_mb_tokens tokens after padding, sequences of like length together.
     """
+    if not len(rows):
+        return []
     if not policy.dynamic_batching.enabled:
         return list(rows.split(policy.train_micro_batch_size))
-    lengths = experience.mask.sum(1) + experience.prompt_mask.sum(1)[experience.of]
-    order = rows[lengths[rows].argsort(stable=True)]
-    batches, start = [], 0
-    for end, longest in enumerate(lengths[order].tolist()):
-        if end > start and (end + 1 - start) * longest > policy.dynamic_batching.train_mb_tokens:
+    prompts, responses = experience.prompt_mask.sum(1)[experience.of], experience.mask.sum(1)
+    order = rows[(prompts + responses)[rows].argsort(stable=True)]
+    batches, start, longest = [], 0, [0, 0]
+    for end, lengths in enumerate(torch.stack((prompts, responses), 1)[order].tolist()):
+        longest = [max(pair) for pair in zip(longest, lengths, strict=True)]
+        if (
+            end > start
+            and (end + 1 - start) * sum(longest) > policy.dynamic_batching.train_mb_tokens
+        ):
             batches.append(order[start:end])
-            start = end
+            start, longest = end, lengths
     return [*batches, order[start:]]

@@ -37,7 +37,7 @@ class HFPolicy:
     ) -> Experience:
         """See Policy."""
         ids, prompt_mask = self._left_padded(prompts)
-        of = torch.arange(len(prompts), device=self.device).repeat_interleave(group_size)
+        of = torch.arange(len(prompts)).repeat_interleave(group_size)
         chunks = of.split(self.config.generation_batch_size)
         sampled = self._joined([self._sample(ids, prompt_mask, c, generator) for c in chunks])
         tokens, mask, logprobs, entropy = sampled
@@ -49,7 +49,7 @@ class HFPolicy:
         pad = self.tokenizer.pad_token_id
         ids = [[pad] * (longest - len(p)) + p for p in prompts]
         mask = [[False] * (longest - len(p)) + [True] * len(p) for p in prompts]
-        return torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device)
+        return torch.tensor(ids), torch.tensor(mask)
 
     @torch.no_grad()
     def _sample(
@@ -57,9 +57,10 @@ class HFPolicy:
     ) -> Sampled:
         """Responses to prompts[of]; each prompt is prefilled once."""
         used, index = of.unique(return_inverse=True)
+        index = index.to(self.device)
         self.model.eval()
-        visible = prompt_mask[used]
-        first = self._forward(ids[used], visible, _positions(visible), 1, use_cache=True)
+        ids, visible = ids[used].to(self.device), prompt_mask[used].to(self.device)
+        first = self._forward(ids, visible, _positions(visible), 1, use_cache=True)
         cache = first.past_key_values
         cache.batch_select_indices(index)
         visible = visible[index]
@@ -74,7 +75,7 @@ class HFPolicy:
             return out.logits[:, -1]
 
         sampling = self.config.generation
-        return decode(
+        sampled = decode(
             first.logits[:, -1][index],
             next_logits,
             self.ends,
@@ -83,6 +84,7 @@ class HFPolicy:
             sampling.temperature,
             generator,
         )
+        return Sampled(*(x.cpu() for x in sampled))
 
     def _forward(
         self, ids: Tensor, visible: Tensor, positions: Tensor, keep: int | Tensor, **kwargs: Any
@@ -136,13 +138,14 @@ class HFPolicy:
         of, mask = experience.of[rows], experience.mask[rows]
         response = int(mask.sum(1).max())
         prompt = int(experience.prompt_mask[of].sum(1).max())
-        tokens = experience.tokens[rows, :response]
-        ids = torch.cat((experience.prompts[of, -prompt:], tokens), 1)
+        tokens = experience.tokens[rows, :response].to(self.device)
+        ids = torch.cat((experience.prompts[of, -prompt:].to(self.device), tokens), 1)
         visible = torch.cat((experience.prompt_mask[of, -prompt:], mask[:, :response]), 1)
+        visible = visible.to(self.device)
         before = torch.arange(prompt - 1, prompt - 1 + response, device=self.device)
         logits = self._forward(ids, visible, _positions(visible), before, use_cache=False).logits
         scored = token_logprobs_and_entropy(logits, tokens, self.config.generation.temperature)
-        logprobs, entropy = (_right_padded(x, mask.shape[1], 0.0) for x in scored)
+        logprobs, entropy = (_right_padded(x.cpu(), mask.shape[1], 0.0) for x in scored)
         return logprobs.where(mask, 0.0), entropy.where(mask, 0.0)
 
     def save(self, folder: str) -> None:
@@ -164,7 +167,8 @@ def load_tokenizer(config: PolicySection) -> Any:
     from transformers import AutoTokenizer
 
     wanted = config.tokenizer
-    tokenizer = _load(AutoTokenizer, wanted.name or config.model_name)
+    key = "policy.tokenizer.name" if wanted.name else "policy.model_name"
+    tokenizer = _load(AutoTokenizer, key, wanted.name or config.model_name)
     if wanted.chat_template:
         tokenizer.chat_template = wanted.chat_template
     if wanted.pad_token:
@@ -185,7 +189,7 @@ def load_model(config: PolicySection) -> nn.Module:
     """The model in float32 without dropout; activations are recomputed where configured."""
     from transformers import AutoModelForCausalLM
 
-    model = _load(AutoModelForCausalLM, config.model_name, dtype=torch.float32)
+    model = _load(AutoModelForCausalLM, "policy.model_name", config.model_name, dtype=torch.float32)
     for module in model.modules():  # dropout would make the ratio differ from 1 before any update
         for name in ("p", "attention_dropout"):
             if isinstance(getattr(module, name, None), float):
@@ -195,7 +199,7 @@ def load_model(config: PolicySection) -> nn.Module:
     return model
 
 
-def _load(factory: Any, name: str, **kwargs: Any) -> Any:
+def _load(factory: Any, key: str, name: str, **kwargs: Any) -> Any:
     try:
         if not name.endswith(".gguf"):
             return factory.from_pretrained(name, **kwargs)
@@ -203,7 +207,7 @@ def _load(factory: Any, name: str, **kwargs: Any) -> Any:
         loaded = factory.from_pretrained(str(path.parent), gguf_file=path.name, **kwargs)
     except (OSError, ImportError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
-        raise ValueError(f"cannot load policy.model_name {name}: {first}") from error
+        raise ValueError(f"cannot load {key} {name}: {first}") from error
     if hasattr(loaded, "hf_quantizer"):  # the weights are float32 now, and are saved so
         loaded.hf_quantizer = None
         del loaded.config.quantization_config

@@ -25,15 +25,19 @@ ROWS = 12
 class Log:
     """Use as a context manager; `write` once per step."""
 
-    def __init__(self, folder: Path, console: Console, tensorboard: bool, steps: int) -> None:
+    def __init__(
+        self, folder: Path, console: Console, tensorboard: bool, done: int, steps: int
+    ) -> None:
+        """done: steps behind a resumed run; later lines, of steps that it will do again, are dropped."""
         self.path, self.steps, self.console = folder / "metrics.jsonl", steps, console
         self.recent: list[dict[str, Any]] = []
         self.live = Live(console=console, refresh_per_second=4, transient=True)
         self.writer = None
+        self._rewind(done)
         if tensorboard:
             from torch.utils.tensorboard.writer import SummaryWriter
 
-            self.writer = SummaryWriter(str(folder / "tensorboard"))
+            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
 
     def __enter__(self) -> Log:
         self.live.start()
@@ -49,16 +53,15 @@ class Log:
         if self.writer:
             self.writer.close()
 
-    def rewind(self, step: int) -> None:
-        """Drop the lines of steps that a resumed run will do again."""
-        if self.path.exists():
-            rows = [r for r in map(json.loads, self._whole_lines()) if r["step"] <= step]
-            self.path.write_text("".join(json.dumps(r) + "\n" for r in rows))
-
-    def _whole_lines(self) -> list[str]:
-        """A kill may cut the last line."""
+    def _rewind(self, done: int) -> None:
+        if not self.path.exists():
+            return
         text = self.path.read_text()
-        return text[: text.rfind("\n") + 1].splitlines()
+        whole = text[: text.rfind("\n") + 1].splitlines()  # a kill may cut the last line
+        kept = [line + "\n" for line in whole if json.loads(line)["step"] <= done]
+        partial = self.path.with_suffix(".tmp")
+        partial.write_text("".join(kept))
+        partial.replace(self.path)
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """One step."""

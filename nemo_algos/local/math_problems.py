@@ -34,7 +34,7 @@ def read_jsonl(split: Split) -> list[tuple[str, str]]:
     """
     path = Path(split.data_path)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read data_path {path}: {error}") from None
     rows = [

@@ -106,8 +106,8 @@ class Run:
 
     def _train(self) -> None:
         trainer, last = self.trainer, self.config.grpo.max_num_steps
-        with Log(self.folder, self.console, self.config.logger.tensorboard_enabled, last) as log:
-            log.rewind(trainer.step_number)
+        tensorboard = self.config.logger.tensorboard_enabled
+        with Log(self.folder, self.console, tensorboard, trainer.step_number, last) as log:
             self.stop.stepping = True
             while trainer.step_number < last and not self.stop.requested:
                 start = time.perf_counter()

@@ -52,4 +52,5 @@ def sample(logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, 
     # 1 - rand lies in (0, 1]: a token of probability 0 is never drawn
     draws = 1 - torch.rand(len(p), 1, device=p.device, generator=generator)
     token = (cdf < draws * cdf[:, -1:]).sum(-1).clamp(max=p.shape[-1] - 1)
-    return token, logp.gather(-1, token[:, None])[:, 0], -(p * logp).sum(-1)
+    entropy = -(p * logp.clamp(min=torch.finfo(p.dtype).min)).sum(-1)  # 0 log 0 = 0
+    return token, logp.gather(-1, token[:, None])[:, 0], entropy

@@ -1,6 +1,7 @@
-"""A tiny Llama (RMSNorm, RoPE, SwiGLU, tied embeddings) that prefills each prompt once for its whole group.
+"""A tiny Llama (RMSNorm, RoPE, SwiGLU, tied embeddings) that computes a prompt once for its whole group.
 
-Shapes: P prompts of L tokens, B responses of S tokens, D width, H heads, E = D / H, V tokens.
+Shapes: P prompts of L tokens, B responses of S tokens, N prefixes (a prompt and the start of a response) of T tokens,
+D width, H heads, E = D / H, V tokens.
 Left out on purpose: padding of prompts (a task's prompts have one length), grouped-query attention, dropout, biases.
 `hf_state` names the weights as transformers' LlamaForCausalLM does.
 """
@@ -26,21 +27,7 @@ class TinyConfig:
     rope_theta: float = 10_000.0
 
 
-class KV:
-    """Keys and values of one layer, [B,H,T,E], filled up to `length`."""
-
-    def __init__(self, keys: Tensor, values: Tensor, room: int) -> None:
-        b, h, self.length, e = keys.shape
-        self.keys = keys.new_empty(b, h, self.length + room, e)
-        self.values = torch.empty_like(self.keys)
-        self.keys[:, :, : self.length], self.values[:, :, : self.length] = keys, values
-
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """One more position; returns all so far."""
-        t = self.length
-        self.keys[:, :, t : t + 1], self.values[:, :, t : t + 1] = keys, values
-        self.length = t + 1
-        return self.keys[:, :, : t + 1], self.values[:, :, : t + 1]
+Cache = list[tuple[Tensor, Tensor]]  # keys and values of each layer, [N,H,T,E]
 
 
 class Layer(nn.Module):
@@ -79,7 +66,7 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class Tiny(nn.Module):
-    """The model. `logits_of` trains, `prefill` and `step` decode."""
+    """The model. `response_logits` trains, `prompt` and `step` decode."""
 
     def __init__(self, config: TinyConfig) -> None:
         super().__init__()
@@ -103,8 +90,8 @@ class Tiny(nn.Module):
         """Hidden states -> logits, tied to the embedding."""
         return F.linear(self.norm(x), self.embed.weight)
 
-    def prompt(self, prompts: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """prompts [P,L] -> last hidden state [P,D], keys and values of each layer [P,H,L,E]."""
+    def prompt(self, prompts: Tensor) -> tuple[Tensor, Cache]:
+        """prompts [P,L] -> last hidden state [P,D], and the cache."""
         x, rotation, cache = self.embed(prompts), self._rotation(0, prompts.shape[1]), []
         for layer in self._layers():
             q, k, v = layer.project(x, rotation)
@@ -125,32 +112,24 @@ class Tiny(nn.Module):
             x = layer.finish(x, F.scaled_dot_product_attention(q, k, v, attn_mask=visible))
         return self.logits(torch.cat((first[of][:, None], x), dim=1))
 
-    def prefill(self, prompts: Tensor, group_size: int, room: int) -> tuple[Tensor, list[KV]]:
-        """Logits [B,V] of the first response token, and caches with `room` more positions; B = P * group_size."""
-        first, cache = self.prompt(prompts)
-        caches = [
-            KV(k.repeat_interleave(group_size, 0), v.repeat_interleave(group_size, 0), room)
-            for k, v in cache
-        ]
-        return self.logits(first).repeat_interleave(group_size, 0), caches
+    def step(self, tokens: Tensor, parents: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        """Prefixes parents [N] of the cache, each with one more of tokens [N] -> last hidden state [N,D], their cache.
 
-    def step(self, tokens: Tensor, caches: list[KV]) -> Tensor:
-        """tokens [B] -> logits [B,V] of the next."""
-        x, rotation = self.embed(tokens)[:, None], self._rotation(caches[0].length, 1)
-        for layer, cache in zip(self._layers(), caches, strict=True):
+        parents ascend and leave none out.
+        """
+        x, rotation = self.embed(tokens)[:, None], self._rotation(cache[0][0].shape[2], 1)
+        grown: Cache = []
+        for layer, (keys, values) in zip(self._layers(), cache, strict=True):
             q, k, v = layer.project(x, rotation)
-            keys, values = cache.append(k, v)
-            x = layer.finish(x, attend_one(q, keys, values))
-        return self.logits(x[:, 0])
+            if len(parents) > len(keys):  # else each prefix goes on once
+                keys, values = keys[parents], values[parents]
+            k, v = torch.cat((keys, k), 2), torch.cat((values, v), 2)
+            grown.append((k, v))
+            x = layer.finish(x, F.scaled_dot_product_attention(q, k, v))
+        return x[:, 0], grown
 
     def _layers(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]
-
-
-def attend_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of one query [B,H,1,E] over keys and values [B,H,T,E]."""
-    weights = (q @ k.transpose(2, 3)).mul_(q.shape[-1] ** -0.5).softmax(-1)
-    return weights @ v
 
 
 def hf_state(model: Tiny) -> dict[str, Tensor]:

@@ -31,29 +31,44 @@ class TinyPolicy:
     def generate(
         self, prompts: list[list[int]], group_size: int, generator: torch.Generator
     ) -> Experience:
-        """See Policy. The cached decode equals the training forward to 1e-6: no second forward."""
-        device = self.model.embed.weight.device
-        ids = torch.tensor(prompts, device=device)
-        of = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
-        logits, caches = self.model.prefill(ids, group_size, self.max_new_tokens)
-        tokens, mask, logprobs, entropy = decode(
-            logits,
-            lambda drawn: self.model.step(drawn, caches),
+        """See Policy. The cached decode equals the training forward to 1e-5: no second forward.
+
+        Responses to a prompt that have begun alike are one row of the model until they part.
+        """
+        device, vocab = self.model.embed.weight.device, self.model.config.vocab
+        ids = torch.tensor(prompts)
+        of = torch.arange(len(prompts)).repeat_interleave(group_size)
+        hidden, cache = self.model.prompt(ids.to(device))
+        row = of.to(device)
+
+        def next_logits(drawn: Tensor) -> Tensor:
+            nonlocal row, cache
+            distinct, row = (row * vocab + drawn).unique(return_inverse=True)
+            hidden, cache = self.model.step(distinct % vocab, distinct // vocab, cache)
+            return self.model.logits(hidden)[row]
+
+        sampled = decode(
+            self.model.logits(hidden)[row],
+            next_logits,
             torch.tensor([countdown.EOS], device=device),
             countdown.PAD,
             self.max_new_tokens,
             self.temperature,
             generator,
         )
+        tokens, mask, logprobs, entropy = (x.cpu() for x in sampled)
         all_shown = torch.ones_like(ids).bool()
         return Experience(ids, all_shown, of, tokens, mask, logprobs, entropy, logprobs)
 
     def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
-        """See Policy."""
-        used, of = experience.of[rows].unique(return_inverse=True)
-        tokens = experience.tokens[rows]
-        logits = self.model.response_logits(experience.prompts[used], of, tokens)
-        return token_logprobs(logits / self.temperature, tokens)
+        """See Policy. Equal responses to a prompt are computed once."""
+        device = self.model.embed.weight.device
+        responses = torch.cat((experience.of[rows, None], experience.tokens[rows]), 1)
+        distinct, row = responses.unique(dim=0, return_inverse=True)
+        used, of = distinct[:, 0].unique(return_inverse=True)
+        prompts, tokens = experience.prompts[used].to(device), distinct[:, 1:].to(device)
+        logits = self.model.response_logits(prompts, of.to(device), tokens)
+        return token_logprobs(logits / self.temperature, tokens).cpu()[row]
 
     def save(self, folder: str) -> None:
         """See Policy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, SequentialLR
 from nemo_algos.core.metrics import Stats
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.local.experience import Experience, Policy, micro_batches
-from nemo_algos.local.schema import LocalConfig, Milestones
+from nemo_algos.local.schema import Component, LocalConfig, Milestones
 from nemo_algos.local.tasks import Task
 from nemo_algos.methods.algorithm import Algorithm, Signals
 from nemo_algos.methods.loss import policy_loss
@@ -33,8 +34,8 @@ class Trainer:
     ) -> None:
         self.config, self.algorithm, self.policy, self.task = config, algorithm, policy, task
         self.reference = reference
-        spec = config.policy.optimizer
-        self.optimizer = _named(spec.name)(policy.model.parameters(), **spec.kwargs)
+        parameters = list(policy.model.parameters())
+        self.optimizer = _made(config.policy.optimizer, "policy.optimizer", parameters)
         self.scheduler = _scheduler(config, self.optimizer)
         self.generator = torch.Generator(next(policy.model.parameters()).device)
         self.generator.manual_seed(config.grpo.seed)
@@ -47,6 +48,7 @@ class Trainer:
         generated = time.perf_counter()
         signals = self.algorithm.signals(rollouts)
         stats, grad_norm = self.update(experience, rollouts, signals)
+        rate = self.optimizer.param_groups[0]["lr"]
         self.scheduler.step()
         self.step_number += 1
         seconds = time.perf_counter() - start
@@ -57,7 +59,7 @@ class Trainer:
             **signals.metrics,
             "reward/unverified": self.task.unverified,
             "grad_norm": grad_norm,
-            "lr": self.optimizer.param_groups[0]["lr"],
+            "lr": rate,
             "time/seconds": seconds,
             "time/generate": generated - start,
             "tokens_per_second": tokens / seconds,
@@ -69,25 +71,32 @@ class Trainer:
         problems = self.task.problems(self.step_number, grpo.num_prompts_per_step)
         prompts = [self.task.prompt(p) for p in problems]
         experience = self.policy.generate(prompts, grpo.num_generations_per_prompt, self.generator)
+        rewards = self.task.rewards(problems, experience)
+        experience, ref_logprobs = self._with_reference(experience)
         rollouts = Rollouts(
             group=experience.of,
-            rewards=self.task.rewards(problems, experience).to(experience.of.device),
+            rewards=rewards,
             mask=experience.mask,
             old_logprobs=experience.logprobs,
-            ref_logprobs=self._reference_logprobs(experience),
+            ref_logprobs=ref_logprobs,
             entropy=experience.entropy,
             gen_logprobs=experience.gen_logprobs if correct else None,
         )
         return experience, rollouts
 
-    @torch.no_grad()
-    def _reference_logprobs(self, experience: Experience) -> Tensor | None:
+    def _with_reference(self, experience: Experience) -> tuple[Experience, Tensor | None]:
+        """Both log-probs by the same forward: ERPO's z-scores of their gap would amplify rounding."""
         if self.reference is None:
-            return None
+            return experience, None
+        old = self._logprobs(self.policy, experience)
+        return replace(experience, logprobs=old), self._logprobs(self.reference, experience)
+
+    @torch.no_grad()
+    def _logprobs(self, policy: Policy, experience: Experience) -> Tensor:
         out = torch.zeros_like(experience.logprobs)
-        every = torch.arange(len(experience.of), device=experience.of.device)
+        every = torch.arange(len(experience.of))
         for rows in micro_batches(experience, every, self.config.policy):
-            out[rows] = self.reference.logprobs(experience, rows)
+            out[rows] = policy.logprobs(experience, rows)
         return out.where(experience.mask, 0.0)
 
     def update(
@@ -95,17 +104,17 @@ class Trainer:
     ) -> tuple[Stats, float]:
         """All optimizer steps on this batch; statistics added up, and the last gradient norm.
 
-        Sequences that the method declares inert are skipped; they still count in every mean.
+        Sequences that the method declares inert are skipped; they still count in every mean, and a
+        minibatch of nothing else is an optimizer step with gradient zero.
         """
-        every = torch.arange(len(rollouts), device=rollouts.mask.device)
+        every = torch.arange(len(rollouts))
         live = ~self._inert(signals)
         total, norm = Stats.empty(), 0.0
         for _ in range(self.config.grpo.num_update_epochs):
             for rows in every.split(self.config.policy.train_global_batch_size):
                 counts, rows = Counts.of(rollouts.mask[rows]), rows[live[rows]]
-                if len(rows):
-                    total += self._accumulate(rows, experience, rollouts, signals, counts)
-                    norm = self._optimizer_step()
+                total += self._accumulate(rows, experience, rollouts, signals, counts)
+                norm = self._optimizer_step()
         return total, norm
 
     def _inert(self, signals: Signals) -> Tensor:
@@ -120,8 +129,10 @@ class Trainer:
         signals: Signals,
         counts: Counts,
     ) -> Stats:
-        """Gradients of these rows [N], micro-batch by micro-batch."""
+        """Gradients of these rows [N], micro-batch by micro-batch; zero where there are none."""
         total = Stats.empty()
+        for parameter in self.policy.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         for micro in micro_batches(experience, rows, self.config.policy):
             logprobs = self.policy.logprobs(experience, micro)
             loss = policy_loss(
@@ -137,13 +148,14 @@ class Trainer:
         return total
 
     def _optimizer_step(self) -> float:
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.policy.model.parameters(),
-            self.config.policy.max_grad_norm,
-            error_if_nonfinite=True,
-        )
+        limit = self.config.policy.max_grad_norm
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), limit)
+        if not norm.isfinite():
+            raise FloatingPointError(
+                f"the gradient's norm is {float(norm)} at step {self.step_number + 1}, nothing was updated: "
+                "lower the learning rate"
+            )
         self.optimizer.step()
-        self.optimizer.zero_grad()
         return float(norm)
 
     def state(self) -> dict[str, Any]:
@@ -187,18 +199,25 @@ def rollout_metrics(rollouts: Rollouts, signals: Signals) -> dict[str, float]:
     return out
 
 
-def _named(name: str) -> Any:
-    module, _, attribute = name.rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
+def _made(spec: Component, key: str, *args: Any) -> Any:
+    """The object of a class's full name. Raises ValueError that names the key."""
+    module, _, attribute = spec.name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)(*args, **spec.kwargs)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{key}: cannot make {spec.name} with {spec.kwargs}: {error}") from None
 
 
 def _scheduler(config: LocalConfig, optimizer: torch.optim.Optimizer) -> LRScheduler:
     """NeMo-RL's list: schedulers by name, then the milestones at which the next takes over; one step per batch."""
     entries = config.policy.scheduler
     milestones = [m for e in entries if isinstance(e, Milestones) for m in e.milestones]
-    schedulers = [
-        _named(e.name)(optimizer, **e.kwargs) for e in entries if not isinstance(e, Milestones)
-    ]
-    if not schedulers:
+    key = "policy.scheduler"
+    made = [_made(e, key, optimizer) for e in entries if not isinstance(e, Milestones)]
+    if not made:
         return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
-    return SequentialLR(optimizer, schedulers, milestones)
+    if len(milestones) != len(made) - 1:
+        raise ValueError(
+            f"{key}: {len(made)} schedulers need {len(made) - 1} milestones, got {milestones}"
+        )
+    return SequentialLR(optimizer, made, milestones)

@@ -111,10 +111,16 @@ class Algorithm:
         return Signals(advantages.value, *_both(*bounds.value), extras, metrics)
 
     def _check(self, rollouts: Rollouts) -> None:
-        for need in ("ref_logprobs", "entropy"):
-            if need in self.needs and getattr(rollouts, need) is None:
+        for need in {"ref_logprobs", "entropy"} & self.needs:
+            value = getattr(rollouts, need)
+            if value is None:
                 raise ValueError(
                     f"{self.name} needs {need} [B, S]: compute them for the rollout batch"
+                )
+            if not (value + rollouts.old_logprobs)[rollouts.mask].isfinite().all():
+                raise ValueError(
+                    f"{self.name} spreads every token's {need} over its group, and one on a response "
+                    "token is not finite: look for the NaN in the model's forward pass"
                 )
         outside = (rollouts.rewards < 0) | (rollouts.rewards > 1)
         if "unit_rewards" in self.needs and outside.any():

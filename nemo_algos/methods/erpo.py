@@ -13,6 +13,7 @@ come from the same engine and precision.
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from nemo_algos.rollouts import Rollouts
 
+BLOCK = 2**19  # positions worked on at a time: the temporaries are small and stay in the cache
 NOISE = 1e-3  # nats: below this spread of old - ref the z-scores amplify rounding
 
 
@@ -41,26 +43,51 @@ class ERPOParams(ClipParams):
 
 def advantages(rollouts: Rollouts, params: ERPOParams) -> Part:
     """A_it [B,S], 0 off the mask; each group with a signal sums to 0 with variance 1 over its tokens (eq. 16)."""
-    groups, mask, lengths = rollouts.groups, rollouts.mask, rollouts.lengths
+    groups, shape = rollouts.groups, rollouts.mask.shape
+    outcome = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)
+    outcome = outcome[:, None].to(core.surrogate.working_dtype(rollouts.old_logprobs))
+    values, sums = outcome.new_zeros(shape), rollouts.rewards.new_zeros(6)
+    for rows in groups.blocks(BLOCK // shape[1]) if shape.numel() else ():
+        values[rows], of_block = _of_groups(rollouts[rows], outcome[rows], params)
+        sums += of_block
+    return Part(values, {}, _metrics(*sums.tolist()))
+
+
+def _of_groups(rollouts: Rollouts, outcome: Tensor, params: ERPOParams) -> tuple[Tensor, Tensor]:
+    """A_it [B,S] of some whole groups, and the sums [6] for the metrics. outcome: A_i [B,1], whose dtype all have."""
+    mask, dtype = rollouts.mask, outcome.dtype
     assert rollouts.entropy is not None and rollouts.ref_logprobs is not None
-    in_group = core.tokens.Pools.of_groups(lengths, groups)
-    in_bucket = core.tokens.Pools.of_buckets(lengths, groups, params.buckets)
+    in_group = core.tokens.Pools.of_groups(mask, rollouts.groups)
+    in_bucket = core.tokens.Pools.of_buckets(mask, rollouts.groups, params.buckets)
 
-    outcome = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)  # [B]
-    gate = in_group.zscore(rollouts.entropy[mask]).mul_(params.gate_sharpness).sigmoid_()  # [N]
-    gap = rollouts.old_logprobs[mask] - rollouts.ref_logprobs[mask]  # nats
-    psi = in_bucket.zscore(gap * params.progress_scale).mul_(gate)
-    psi.mul_(outcome.sign().to(psi).repeat_interleave(lengths))
+    gate = in_group.zscore(rollouts.entropy.to(dtype).where(mask, 0.0))
+    gate = gate.mul_(params.gate_sharpness).sigmoid_()
+    gap = rollouts.old_logprobs.to(dtype) - rollouts.ref_logprobs.to(dtype)
+    gap = gap.where(mask, 0.0)  # nats
+    psi = in_bucket.zscore(gap * params.progress_scale).mul_(gate).mul_(outcome.sign())
     scale = params.process_weight * params.target_std / (in_group.std(psi) + core.groups.EPS)
-    psi.mul_(in_group.spread(scale.to(psi)))  # eta psi
-    values = in_group.zscore(psi + outcome.to(psi).repeat_interleave(lengths))
-    return Part(core.tokens.unpack(values, mask), {}, _metrics(gate, psi, gap))
+    psi.mul_(in_group.spread(scale.to(dtype)))  # eta psi
+    values = in_group.zscore(core.surrogate.on_mask(psi + outcome, mask))
+    return values, _sums(mask, gate, psi, gap)
 
 
-def _metrics(gate: Tensor, psi: Tensor, gap: Tensor) -> dict[str, float]:
-    if len(gate) == 0:
+def _sums(mask: Tensor, gate: Tensor, psi: Tensor, gap: Tensor) -> Tensor:
+    """[6] float64: tokens, and sums over them of the gate, open gates, |psi|, gap and gap^2."""
+    import torch
+
+    tokens, is_open = (core.surrogate.token_counts(x).sum() for x in (mask, gate > 0.5))
+    gates = core.surrogate.on_mask(gate, mask).sum()  # 0.5 off the mask
+    gap = gap.double()
+    terms = (tokens, gates, is_open, psi.abs().sum(), gap.sum(), gap.square().sum())
+    return torch.stack([x.double() for x in terms])
+
+
+def _metrics(
+    tokens: float, gates: float, is_open: float, psi: float, gap: float, gap_squared: float
+) -> dict[str, float]:
+    if tokens == 0:
         return {}
-    spread = float(gap.std(correction=0))
+    spread = math.sqrt(max(0.0, gap_squared / tokens - (gap / tokens) ** 2))
     if 0 < spread < NOISE:
         warnings.warn(
             f"ERPO: log pi_old - log pi_ref spreads over only {spread:.1e} nats; its z-scores may amplify rounding. "
@@ -69,9 +96,9 @@ def _metrics(gate: Tensor, psi: Tensor, gap: Tensor) -> dict[str, float]:
             stacklevel=2,
         )
     return {
-        "erpo/gate": float(gate.mean()),
-        "erpo/gate_open_share": float((gate > 0.5).float().mean()),
-        "erpo/process_signal": float(psi.abs().mean()),
+        "erpo/gate": gates / tokens,
+        "erpo/gate_open_share": is_open / tokens,
+        "erpo/process_signal": psi / tokens,
         "erpo/progress_std": spread,
     }
 

@@ -33,7 +33,7 @@ DERIVED = {
 class LossConfig(BaseModel):
     """The `loss_fn:` section, NeMo-RL's names; what belongs to the method is refused with the name to use."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     reference_policy_kl_penalty: float = Field(default=0.0, ge=0)
     reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
@@ -45,7 +45,9 @@ class LossConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_derived(cls, data: dict[str, object]) -> dict[str, object]:
+    def _refuse_derived(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
         written = [f"{k} is {DERIVED[k]}" for k in DERIVED if k in data]
         if written:
             raise ValueError("; ".join(written))
@@ -96,14 +98,16 @@ def policy_loss(
     Raises ValueError for missing reference or sampler log-probs, FloatingPointError for non-finite log-probs on
     response tokens (`on_nonfinite: report` drops and counts them).
     """
-    _check_inputs(rollouts, config)
+    _check_inputs(logprobs, rollouts, config)
     limit = algorithm.params.max_log_ratio
     mask = _finite(logprobs, rollouts, config)
     log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
     shaped = algorithm.shape(log_ratio, mask, signals)
-    terms = _terms(algorithm, shaped, logprobs, mask)
+    terms = surrogate(algorithm, shaped, logprobs, mask)
     if config.use_importance_sampling_correction:
         terms = terms * _correction(algorithm, rollouts, mask, config)
+    if terms.shape == mask.shape:
+        terms = terms.where(mask, 0.0)  # a dropped token adds nothing, and counts in the mean
     loss = -core.surrogate.reduce(terms, rollouts.mask, algorithm.mean, counts)
     parts = {}
     if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is not None:
@@ -121,8 +125,8 @@ def policy_loss(
     return Loss(loss, replace(stats, sums=sums))
 
 
-def _terms(algorithm: Algorithm, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
-    """The surrogate, per token [B,S] or per sequence [B,1]."""
+def surrogate(algorithm: Algorithm, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
+    """What J is the mean of, per token [B,S] or per sequence [B,1]."""
     if algorithm.base.form == "logprob":
         dtype = core.surrogate.working_dtype(logprobs)
         return logprobs.to(dtype).where(mask, 0.0) * shaped.advantages
@@ -146,7 +150,12 @@ def _correction(
     )
 
 
-def _check_inputs(rollouts: Rollouts, config: LossConfig) -> None:
+def _check_inputs(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> None:
+    if logprobs.shape != rollouts.mask.shape:
+        raise ValueError(
+            f"logprobs have shape {list(logprobs.shape)}, the rollouts' mask {list(rollouts.mask.shape)}: "
+            "pass one log-prob per position"
+        )
     if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is None:
         raise ValueError("reference_policy_kl_penalty > 0 needs ref_logprobs [B, S]")
     if config.use_importance_sampling_correction and rollouts.gen_logprobs is None:
@@ -195,7 +204,9 @@ def _stats(
     stats.sums |= core.metrics.clip_sums(
         shaped.clip_log_ratio.detach(), advantages, columns.low, columns.high, mask
     )
-    stats.sums["nonfinite_tokens"] = rollouts.mask.sum() - stats.sums["tokens"]
+    stats.sums["nonfinite_tokens"] = (
+        core.surrogate.token_counts(rollouts.mask).sum() - stats.sums["tokens"]
+    )
     if rollouts.ref_logprobs is not None:
         kl = core.surrogate.kl_terms(logprobs.detach(), rollouts.ref_logprobs, mask)
         stats.sums["kl_ref"] = kl.sum()

@@ -1,0 +1,162 @@
+"""A config with `engine: nemo_rl` to a run of NeMo-RL's own trainer, with the method plugged in.
+
+The steps are those of NeMo-RL's examples/run_grpo.py. Raises ConfigError with all problems before Ray starts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import nemo_rl
+from nemo_rl.algorithms import grpo
+from nemo_rl.algorithms.utils import get_tokenizer
+from nemo_rl.data.utils import setup_response_data
+from nemo_rl.distributed.virtual_cluster import init_ray
+from nemo_rl.models.generation import configure_generation_config
+from nemo_rl.utils.config import load_config, merge_with_override, register_omegaconf_resolvers
+from nemo_rl.utils.logger import get_next_experiment_dir
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from nemo_algos.config import ConfigError, resolved
+from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.methods.build import build
+from nemo_algos.nemo import config, transport, versions
+from nemo_algos.nemo.estimator import Estimator, in_place
+from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
+
+EXAMPLES = Path(nemo_rl.__path__[0]).parent / "examples" / "configs"
+WORKERS = {"megatron_cfg": "megatron_worker", "dtensor_cfg": "dtensor_worker"}
+
+
+def run(written: DictConfig, console: Console) -> None:
+    """Check, start Ray, load, train."""
+    versions.check()
+    master_config, algorithm = compose(written)
+    for remark in config.remarks(master_config.model_dump(), algorithm):
+        console.print(f"note: {remark}", markup=False, soft_wrap=True)
+    loss = AlgorithmLoss(master_config.loss_fn, algorithm)
+    transport.export()
+    log_dir = get_next_experiment_dir(master_config.logger["log_dir"])
+    master_config.logger["log_dir"] = log_dir
+    init_ray()
+    transport.check()
+    train(master_config, algorithm, loss)
+
+
+def compose(written: DictConfig) -> tuple[Any, Algorithm]:
+    """NeMo-RL's MasterConfig: its own example config, ours over it, and what the method decides.
+
+    written: the file's keys: `engine`, `method`, `nemo_rl.config` (a file below NeMo-RL's examples/configs), and NeMo-RL's.
+    """
+    register_omegaconf_resolvers()
+    written = written.copy()
+    written.pop("engine", None)
+    method = OmegaConf.to_container(written.pop("method"), resolve=True)
+    name = (written.pop("nemo_rl", None) or {}).get("config", "grpo_math_1B.yaml")
+    base = load_config(EXAMPLES / name)
+    problems = config.unknown_keys(written, base, grpo.MasterConfig)
+    try:
+        algorithm = build(method)  # pyright: ignore[reportArgumentType]
+    except ConfigError as error:
+        raise ConfigError([*problems, *error.problems]) from None
+    plain = resolved(merge_with_override(base, written))
+    problems += config.conflicts(plain, OmegaConf.to_container(written), algorithm)
+    if problems:
+        raise ConfigError(problems)
+    config.derive(plain, algorithm)
+    return grpo.MasterConfig(**plain), algorithm
+
+
+def train(master_config: Any, algorithm: Algorithm, loss: AlgorithmLoss) -> None:
+    """From Ray to the end of training; the stock setup, trainers and shutdown."""
+    tokenizer = get_tokenizer(master_config.policy["tokenizer"])
+    megatron = master_config.policy.get("megatron_cfg") or {}
+    master_config.policy["generation"] = configure_generation_config(
+        master_config.policy["generation"],
+        tokenizer,
+        has_refit_draft_weights=bool(master_config.policy["draft"]["enabled"]),
+        trains_mtp=bool(megatron.get("mtp_num_layers")),
+    )
+    dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
+        tokenizer, master_config.data, master_config.env
+    )
+    made = grpo.setup(
+        master_config,
+        tokenizer,
+        dataset,
+        val_dataset,
+        policy_factory=policy_factory(master_config, algorithm),
+    )
+    policy, generation, _, _, loader, val_loader, _, logger, checkpointer, state, cfg = made[:11]
+    estimator = Estimator(algorithm)
+    with ExitStack() as stack:
+        stack.callback(_shutdown, generation, task_to_env, val_task_to_env)
+        stack.enter_context(in_place(estimator))
+        proxy = DataPlaneProxy if data_plane(cfg) else PolicyProxy
+        if data_plane(cfg):
+            stack.enter_context(columns_registered(estimator))
+        trainer(cfg)(
+            policy=proxy(policy, estimator),
+            policy_generation=generation,
+            dataloader=loader,
+            val_dataloader=val_loader,
+            tokenizer=tokenizer,
+            loss_fn=loss,
+            task_to_env=task_to_env,
+            val_task_to_env=val_task_to_env,
+            logger=logger,
+            checkpointer=checkpointer,
+            grpo_save_state=state,
+            master_config=cfg,
+        )
+        checkpointer.shutdown()  # asynchronous saves end before the workers do
+
+
+def data_plane(master_config: Any) -> bool:
+    """Whether tensors travel through TransferQueue."""
+    return bool(versions.get(master_config.data_plane or {}, "enabled", False))
+
+
+def trainer(master_config: Any) -> Callable[..., None]:
+    """NeMo-RL's trainer for this config."""
+    asynchronous = versions.get(master_config.grpo, "async_grpo", {})
+    if versions.get(asynchronous, "enabled", False):
+        age = versions.get(asynchronous, "max_trajectory_age_steps", 1)
+        return functools.partial(grpo.async_grpo_train, max_trajectory_age_steps=age)
+    if data_plane(master_config):
+        from nemo_rl.algorithms.grpo_sync import grpo_train_sync
+
+        return grpo_train_sync
+    return grpo.grpo_train
+
+
+def policy_factory(master_config: Any, algorithm: Algorithm) -> Callable[..., Any] | None:
+    """NeMo-RL's policy; with workers that return entropies where the method needs them."""
+    extension: dict[str, Any] = {}
+    if "entropy" in algorithm.needs:
+        backend = next(
+            b for b in WORKERS if (master_config.policy.get(b) or {}).get("enabled", False)
+        )
+        extension = {"worker_extension_cls_fqn": transport.register_worker(WORKERS[backend])}
+    if data_plane(master_config):
+        from nemo_rl.models.policy.tq_policy import TQPolicy
+
+        return functools.partial(TQPolicy, dp_cfg=master_config.data_plane, **extension)
+    if not extension:
+        return None
+    from nemo_rl.models.policy.lm_policy import Policy
+
+    return functools.partial(Policy, **extension)
+
+
+def _shutdown(generation: Any, *environments: dict[str, Any]) -> None:
+    stop = getattr(grpo, "shutdown_environments", None)  # not in v0.7.0, where Ray's end ends them
+    if stop:
+        stop(*environments)
+    generation.shutdown()

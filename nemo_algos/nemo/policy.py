@@ -1,0 +1,99 @@
+"""NeMo-RL's policy with two additions: entropies are kept for the estimator, signals go into the training batch.
+
+`PolicyProxy` for grpo_train and async_grpo_train, `DataPlaneProxy` for grpo_train_sync, where tensors travel through
+TransferQueue by name and the driver sees only what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from nemo_algos.nemo.estimator import Estimator
+
+ENTROPY = "nemo_algos_entropy"  # the column of the data plane
+
+
+class PolicyProxy:
+    """Everything but what is defined here is the policy's own."""
+
+    def __init__(self, policy: Any, estimator: Estimator) -> None:
+        object.__setattr__(self, "_policy", policy)
+        object.__setattr__(self, "_estimator", estimator)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._policy, name, value)
+
+    def get_logprobs(self, *args: Any, **kwargs: Any) -> Any:
+        """As the policy's; `entropies` [B,S] of the worker extension go to the estimator."""
+        out = self._policy.get_logprobs(*args, **kwargs)
+        self._estimator.entropy = out.get("entropies")
+        return out
+
+    def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As the policy's, on the batch with the method's signals; logs the method's metrics with the loss's."""
+        batch = type(data)({**data, **self._estimator.signals_for(data["advantages"])})
+        return self._logged(self._policy.train(batch, loss_fn, *args, **kwargs))
+
+    def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
+        for name, value in self._estimator.last_metrics.items():
+            results["all_mb_metrics"][name] = [value]
+        return results
+
+
+class DataPlaneProxy(PolicyProxy):
+    """A TQPolicy likewise: signals are columns [B,S], the one shape that every backend of the queue carries."""
+
+    def read_from_dataplane(self, meta: Any, *, select_fields: list[str], **kwargs: Any) -> Any:
+        """As the policy's; with the previous log-probs come the entropies that the worker extension wrote."""
+        wanted = "entropy" in self._estimator.algorithm.needs and "prev_logprobs" in select_fields
+        fields = [*select_fields, ENTROPY] if wanted else select_fields
+        data = self._policy.read_from_dataplane(meta, select_fields=fields, **kwargs)
+        if wanted:
+            self._estimator.entropy = data.pop(ENTROPY)
+        return data
+
+    def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:
+        """As the policy's; with the advantages go the method's signals."""
+        if "advantages" in fields:
+            fields = fields | self._columns(fields["advantages"])
+        self._policy.write_to_dataplane(meta, fields)
+
+    def _columns(self, advantages: Tensor) -> dict[str, Tensor]:
+        signals = self._estimator.signals_for(advantages)
+        return {
+            k: v if v.dim() == 2 else v[:, None].expand(advantages.shape).contiguous()
+            for k, v in signals.items()
+        }
+
+    def train_from_meta(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As the policy's; logs the method's metrics with the loss's."""
+        return self._logged(self._policy.train_from_meta(*args, **kwargs))
+
+
+@contextmanager
+def columns_registered(estimator: Estimator) -> Iterator[None]:
+    """Within, the method's columns are fields of the data plane's training partition, [B,S] each."""
+    from nemo_rl.algorithms import grpo_sync
+    from nemo_rl.data_plane import column_io
+    from nemo_rl.models.policy import tq_policy
+
+    entropy = (ENTROPY,) if "entropy" in estimator.algorithm.needs else ()
+    names = (*estimator.field_names(), *entropy)
+    fields, aligned = tq_policy.DP_TRAIN_FIELDS, column_io.TOKEN_ALIGNED_FIELDS
+    holders = [m for m in (tq_policy, grpo_sync) if hasattr(m, "DP_TRAIN_FIELDS")]
+    for module in holders:
+        module.DP_TRAIN_FIELDS = (*fields, *names)
+    column_io.TOKEN_ALIGNED_FIELDS = aligned | set(names)
+    try:
+        yield
+    finally:
+        for module in holders:
+            module.DP_TRAIN_FIELDS = fields
+        column_io.TOKEN_ALIGNED_FIELDS = aligned

@@ -1,0 +1,65 @@
+"""Our package in every worker: the driver's PYTHONPATH, which Ray's runtime environment carries, checked at the start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nemo_algos
+
+ROOT = Path(nemo_algos.__file__).parents[1]
+STOCK = {
+    "megatron_worker": "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker",
+    "dtensor_worker": "nemo_rl.models.policy.workers.dtensor_policy_worker_v2.DTensorPolicyWorkerV2",
+}
+
+
+def export() -> None:
+    """Put this package on PYTHONPATH, before Ray starts. Raises ValueError where that would carry other packages too."""
+    if ROOT.name in ("site-packages", "dist-packages"):
+        raise ValueError(
+            f"nemo_algos is installed in {ROOT}, and workers have environments of their own: run from a checkout "
+            "on a filesystem that every node mounts"
+        )
+    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+
+
+def check() -> None:
+    """Import this package on every node of the running cluster. Raises ValueError that names the nodes where it fails."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def attempt() -> str:  # a local function: pickled by value, so that it can say what fails
+        try:
+            import nemo_algos.methods.build  # noqa: F401
+        except ImportError as error:
+            return str(error)
+        return ""
+
+    nodes = [n for n in ray.nodes() if n["Alive"]]
+    strategies = [NodeAffinitySchedulingStrategy(n["NodeID"], soft=False) for n in nodes]
+    remote = ray.remote(num_cpus=0)(attempt)
+    answers = ray.get([remote.options(scheduling_strategy=s).remote() for s in strategies])
+    failed = [f"{n['NodeManagerAddress']}: {a}" for n, a in zip(nodes, answers, strict=True) if a]
+    if failed:
+        raise ValueError(
+            f"workers cannot import nemo_algos from {ROOT}: mount it at the same path on every node, and start Ray "
+            f"with it on PYTHONPATH ({'; '.join(failed)})"
+        )
+
+
+def register_worker(module: str) -> str:
+    """Tell NeMo-RL which environment our worker runs in; returns the worker's full name.
+
+    The image's prebuilt environment of the stock worker where there is one, else the recipe that builds it.
+    """
+    from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+
+    name, stock = f"nemo_algos.nemo.{module}.EntropyWorker", STOCK[module]
+    folder = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"))
+    prebuilt = folder / stock / "bin" / "python"
+    ACTOR_ENVIRONMENT_REGISTRY[name] = (
+        str(prebuilt) if prebuilt.exists() else ACTOR_ENVIRONMENT_REGISTRY[stock]
+    )
+    return name

@@ -1,0 +1,99 @@
+"""evaluation: pass@k by hand, and an evaluation that leaves training as it was."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from nemo_algos.local import evaluation
+from nemo_algos.local.evaluation import evaluate, pass_at_k
+from nemo_algos.local.tasks import Countdown
+from nemo_algos.local.tiny import Tiny, TinyConfig
+from nemo_algos.local.tiny_policy import TinyPolicy
+
+
+@pytest.mark.parametrize(
+    ("n", "correct", "k", "want"),
+    [
+        (4, 1, 1, 0.25),
+        (4, 1, 2, 0.5),
+        (4, 1, 4, 1.0),
+        (4, 2, 2, 5 / 6),  # 1 - 1/6: one pair of six has no right one
+        (4, 0, 4, 0.0),
+        (4, 4, 1, 1.0),
+    ],
+)
+def test_pass_at_k_by_hand(n, correct, k, want):
+    assert pass_at_k(torch.tensor([correct]), n, k).tolist() == pytest.approx([want], abs=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 4, 16, 64])
+def test_pass_at_k_against_the_binomials(k):
+    got = pass_at_k(torch.arange(65), 64, k).tolist()
+    want = [1 - math.comb(64 - c, k) / math.comb(64, k) for c in range(65)]
+    assert got == pytest.approx(want, abs=1e-12)
+
+
+class Scripted:
+    """A task and a policy of 40 problems whose responses are found or not by plan"""
+
+    def __init__(self, plan):
+        self.plan, self.asked = plan, []
+        self.model = torch.nn.Linear(1, 1)
+
+    def held_out(self, number):
+        return list(range(len(self.plan)))[:number]
+
+    def prompt(self, problem):
+        return [problem]
+
+    def generate(self, prompts, group_size, generator):
+        self.asked.append((len(prompts), group_size, generator.initial_seed()))
+        return SimpleNamespace(prompts=prompts)
+
+    def solutions(self, problems, experience):
+        assert [[p] for p in problems] == experience.prompts
+        return [s for p in problems for s in self.plan[p]]
+
+
+def test_the_mean_over_problems_and_chunks():
+    plan = [["a", "a", "b", None]] * 30 + [[None] * 4] * 10
+    scripted = Scripted(plan)
+    out = evaluate(scripted, scripted, 128, 4, seed=5)
+    assert out == pytest.approx({"pass@1": 0.75 * 0.75, "pass@4": 0.75, "distinct": 2 * 0.75})
+    assert scripted.asked == [(evaluation.CHUNK, 4, 5), (8, 4, 5)]
+
+
+def test_k_up_to_the_samples_and_as_many_problems_as_asked_for():
+    scripted = Scripted([[*"abcde", *[None] * 11]] * 40)
+    assert list(evaluate(scripted, scripted, 3, 16, 0)) == [
+        "pass@1",
+        "pass@4",
+        "pass@16",
+        "distinct",
+    ]
+    assert scripted.asked == [(3, 16, 0)]
+
+
+@pytest.mark.parametrize(("problems", "samples"), [([], 4), ([[None]], 0)])
+def test_nothing_held_out_gives_nothing(problems, samples):
+    scripted = Scripted(problems)
+    assert evaluate(scripted, scripted, 8, samples, 0) == {} and scripted.asked == []
+
+
+def test_an_evaluation_is_repeatable_and_moves_no_random_state_and_no_weights():
+    torch.manual_seed(0)
+    policy, task = TinyPolicy(Tiny(TinyConfig()), 12), Countdown(3, seed=0)
+    generator = torch.Generator().manual_seed(1)
+    weights = {k: v.clone() for k, v in policy.model.state_dict().items()}
+    states = torch.get_rng_state(), generator.get_state()
+    before = task.problems(3, 5)
+    one = evaluate(policy, task, 4, 4, seed=7)
+    assert one == evaluate(policy, task, 4, 4, seed=7)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert torch.equal(generator.get_state(), states[1])
+    assert task.problems(3, 5) == before
+    for name, value in policy.model.state_dict().items():
+        assert torch.equal(value, weights[name])
+    assert all(p.grad is None for p in policy.model.parameters())

@@ -1,0 +1,70 @@
+"""HFPolicy on disk: what it saves, and the errors of models and tokenizers that it cannot use."""
+
+import pytest
+import small_llama
+import torch
+from small_llama import WORDS
+
+from nemo_algos.local.hf import HFPolicy, load_model, load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return small_llama.save(tmp_path_factory.mktemp("llama"))
+
+
+def policy_of(folder):
+    return HFPolicy(small_llama.section(folder), torch.device("cpu"))
+
+
+def test_a_saved_model_has_the_same_logits_and_tokenizer(folder, tmp_path):
+    policy = policy_of(folder)
+    with torch.no_grad():
+        for parameter in policy.model.parameters():
+            parameter.add_(0.01)
+    policy.save(str(tmp_path / "out"))
+    again, ids = policy_of(tmp_path / "out"), torch.tensor([[5, 6, 30, 31, 14, 8]])
+    logits, want, before = (p.model.eval()(ids).logits for p in (again, policy, policy_of(folder)))
+    assert torch.equal(logits, want) and not torch.allclose(logits, before, atol=1e-2)
+    chat = [{"role": "user", "content": "what is 3 + 4 ?"}]
+    texts = [p.tokenizer.apply_chat_template(chat, tokenize=False) for p in (policy, again)]
+    assert texts == ["user what is 3 + 4 ? "] * 2
+
+
+@pytest.mark.parametrize(
+    ("lacks", "message"),
+    [
+        ("template", "no chat template: set policy.tokenizer.chat_template"),
+        ("pad", "no pad token: set policy.tokenizer.pad_token, e.g. to its end token '<eos>'"),
+    ],
+)
+def test_a_tokenizer_without_template_or_pad_token(folder, tmp_path, lacks, message):
+    lacking = small_llama.tokenizer(pad_token=None if lacks == "pad" else "<pad>")
+    if lacks == "template":
+        lacking.chat_template = None
+    lacking.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"policy\.tokenizer") as error:
+        load_tokenizer(small_llama.section(tmp_path))
+    assert message in str(error.value) and "\n" not in str(error.value)
+    given = {"chat_template": "{{ messages }}", "pad_token": "<unk>"}
+    made = load_tokenizer(small_llama.section(tmp_path, tokenizer=given))
+    assert made.chat_template == "{{ messages }}" and made.pad_token_id == WORDS.index("<unk>")
+    named = load_tokenizer(small_llama.section(tmp_path, tokenizer={"name": str(folder)}))
+    assert named.chat_template == small_llama.TEMPLATE and named.pad_token_id == WORDS.index(
+        "<pad>"
+    )
+
+
+@pytest.mark.parametrize("name", ["nothing/here", "nothing/here.gguf", "empty"])
+@pytest.mark.parametrize("load", [load_model, load_tokenizer])
+def test_a_model_that_is_not_there(tmp_path, load, name):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"^cannot load policy\.model_name ") as error:
+        load(small_llama.section(tmp_path / name))
+    assert str(tmp_path / name) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_tokenizer_of_its_own_that_is_not_there(folder, tmp_path):
+    wanted = {"name": str(tmp_path / "nothing")}
+    with pytest.raises(ValueError, match=r"^cannot load policy\.tokenizer\.name .*/nothing: "):
+        load_tokenizer(small_llama.section(folder, tokenizer=wanted))

@@ -1,0 +1,155 @@
+"""Runs that end too early: killed, asked to stop, out of disk; and what a resumed run has to equal."""
+
+import io
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from nemo_algos import config
+from nemo_algos.launch import check_local, launch
+from nemo_algos.local import checkpoint, tiny_policy
+from nemo_algos.local.run import run
+
+CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
+SMALL = [
+    "grpo.num_prompts_per_step=4",
+    "grpo.num_generations_per_prompt=4",
+    "grpo.max_num_steps=12",
+    "grpo.max_val_samples=2",
+    "grpo.val_samples_per_prompt=4",
+    "policy.train_global_batch_size=8",
+    "checkpointing.save_period=2",
+    "logger.tensorboard_enabled=false",
+]
+
+
+@pytest.fixture(autouse=True)
+def short_warm_start(monkeypatch, tmp_path_factory):
+    monkeypatch.setattr(tiny_policy, "WARM_STEPS", 2)
+    monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def train(folder, *overrides, name="etr.yaml"):
+    plain = config.load(CONFIGS / name, [*SMALL, f"logger.log_dir={folder.parent}", *overrides])
+    out = io.StringIO()
+    run(*check_local(plain), folder, Console(file=out, width=200))
+    return out.getvalue()
+
+
+def metrics(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in r.items() if "time" not in k and "second" not in k} for r in rows]
+
+
+def weights(folder):
+    path = checkpoint.latest(folder / "checkpoints")
+    assert path is not None
+    return checkpoint.load(path)["model"]
+
+
+def assert_same_run(folder, other):
+    assert metrics(folder) == metrics(other)
+    for name, value in weights(folder).items():
+        assert torch.equal(value, weights(other)[name]), name
+
+
+class StopAt:
+    """A forked run that ends by a signal after some seconds."""
+
+    def __init__(self, folder):
+        self.process = multiprocessing.get_context("fork").Process(target=train, args=(folder,))
+        self.process.start()
+
+    def signal(self, number, seconds):
+        self.process.join(seconds)
+        if self.process.is_alive():
+            assert self.process.pid is not None
+            os.kill(self.process.pid, number)
+        self.process.join()
+        return self.process.exitcode
+
+
+def test_ten_kills_at_random_moments_equal_the_uninterrupted_run(tmp_path):
+    train(tmp_path / "whole")
+    rng, kills = random.Random(0), 0
+    folder = tmp_path / "killed"
+    start = time.perf_counter()
+    train(tmp_path / "again")
+    length = time.perf_counter() - start
+    while kills < 10:
+        code = StopAt(folder).signal(signal.SIGKILL, rng.uniform(0.0, 0.6 * length))
+        assert code in (0, -signal.SIGKILL)
+        kills += 1
+    train(folder)
+    assert_same_run(folder, tmp_path / "whole")
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 12
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_the_step_and_names_the_resume_command(tmp_path, monkeypatch, number):
+    from nemo_algos.local.trainer import Trainer
+
+    step = Trainer.step
+
+    def signalled(self):
+        if self.step_number == 4:
+            os.kill(os.getpid(), number)
+        return step(self)
+
+    monkeypatch.setattr(Trainer, "step", signalled)
+    said = train(tmp_path / "stopped")
+    assert f"--resume {tmp_path / 'stopped'}" in said
+    latest = checkpoint.latest(tmp_path / "stopped" / "checkpoints")
+    assert latest is not None and latest.name == "step_000005.pt"
+    monkeypatch.undo()
+    monkeypatch.setattr(tiny_policy, "WARM_STEPS", 2)
+    monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path / "cache"))
+    train(tmp_path / "stopped")
+    train(tmp_path / "whole")
+    assert_same_run(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_a_signal_before_the_first_step_leaves_at_once(tmp_path, monkeypatch):
+    from nemo_algos.local import run as module
+
+    monkeypatch.setattr(module, "build_trainer", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert "to go on" in train(tmp_path / "early")
+    assert not (tmp_path / "early" / "metrics.jsonl").exists()
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
+    folder = tmp_path / "checkpoints"
+    state = {"step": 1, "model": torch.arange(100_000)}
+    good = checkpoint.save(folder, state, keep_last=2)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"cannot save .*last good checkpoint is .*step_000001"):
+            checkpoint.save(folder, {**state, "step": 2}, keep_last=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert checkpoint.latest(folder) == good and list(folder.iterdir()) == [good]
+    assert torch.equal(checkpoint.load(good)["model"], state["model"])
+
+
+def test_resuming_with_another_config_is_refused_with_the_difference(tmp_path, capsys):
+    train(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"grpo\.seed: 42 -> 7"):
+        train(tmp_path / "run", "grpo.seed=7")
+    assert launch(None, ["grpo.seed=7"], tmp_path / "run", CONFIGS) == 2
+    assert "grpo.seed: 42 -> 7" in capsys.readouterr().out
+
+
+def test_old_checkpoints_go(tmp_path):
+    train(tmp_path / "run", "checkpointing.keep_last=3")
+    names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["step_000008.pt", "step_000010.pt", "step_000012.pt"]

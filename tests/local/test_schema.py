@@ -1,0 +1,183 @@
+"""The embedded engine's config: each rule of local/schema.py, with the path and the message of its error."""
+
+from pathlib import Path
+
+import pytest
+
+from nemo_algos import config
+from nemo_algos.config import ConfigError
+from nemo_algos.launch import check_local
+from nemo_algos.local.schema import Component, Milestones
+
+CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
+MATH = {
+    "data": {"task": "math", "train": {"data_path": "train.jsonl"}},
+    "policy": {"model_name": "some/model"},
+}
+
+
+def merged(into, changes):
+    for key, value in changes.items():
+        nested = isinstance(value, dict) and isinstance(into.get(key), dict)
+        into[key] = merged(into[key], value) if nested else value
+    return into
+
+
+def check(*changes):
+    """grpo.yaml with changes, each a nested dictionary or (path, value)"""
+    plain = config.load(CONFIGS / "grpo.yaml")
+    for change in changes:
+        if isinstance(change, tuple):
+            path, value = change
+            for key in reversed(path.split(".")):
+                value = {key: value}
+            change = value
+        merged(plain, change)
+    return check_local(plain)[0]
+
+
+def problems(*changes):
+    with pytest.raises(ConfigError) as error:
+        check(*changes)
+    return [(p.path, p.message) for p in error.value.problems]
+
+
+def test_what_the_shipped_config_says():
+    checked = check()
+    batch = checked.grpo.num_prompts_per_step * checked.grpo.num_generations_per_prompt
+    assert batch * checked.grpo.num_update_epochs / checked.policy.train_global_batch_size == 4
+    assert checked.policy.threads == 1 and checked.policy.device == "cpu"
+    assert isinstance(checked.policy.scheduler[0], Component)
+    assert check(MATH).data.train.input_key == "problem"
+
+
+def test_a_scheduler_is_a_component_or_milestones():
+    step = {"name": "torch.optim.lr_scheduler.StepLR", "kwargs": {"step_size": 3}}
+    scheduler = check(("policy.scheduler", [step, step, {"milestones": [7]}])).policy.scheduler
+    assert [type(s) for s in scheduler] == [Component, Component, Milestones]
+    assert scheduler[2].milestones == [7] and scheduler[1].kwargs == {"step_size": 3}
+    found = problems(("policy.scheduler", [{"milestone": [7]}]))
+    assert any(p.startswith("policy.scheduler.0") for p, _ in found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "message"),
+    [
+        (
+            [("data.task", "math")],
+            "data",
+            "task math needs data.train.data_path, a JSONL file",
+        ),
+        (
+            [("data.train", {"data_path": "x.jsonl"})],
+            "data",
+            "task countdown makes its own problems: set data.task: math for files",
+        ),
+        (
+            [("data.validation", {"data_path": "x.jsonl"})],
+            "data",
+            "task countdown makes its own problems: set data.task: math for files",
+        ),
+        ([MATH, ("data.prompt", "Solve: {question}")], "data", "prompt must contain {problem}"),
+        (
+            [("policy.model_name", "some/model")],
+            "",
+            "policy.model_name=some/model cannot do data.task=countdown: "
+            "countdown-tiny does countdown, a transformers model does math",
+        ),
+        (
+            [MATH, ("policy.model_name", "countdown-tiny")],
+            "",
+            "policy.model_name=countdown-tiny cannot do data.task=math: "
+            "countdown-tiny does countdown, a transformers model does math",
+        ),
+        (
+            [("policy.train_global_batch_size", 100)],
+            "",
+            "policy.train_global_batch_size=100 must divide the rollout batch of "
+            "num_prompts_per_step * num_generations_per_prompt = 512",
+        ),
+        (
+            [("policy.train_global_batch_size", 1024)],
+            "",
+            "policy.train_global_batch_size=1024 must divide the rollout batch of "
+            "num_prompts_per_step * num_generations_per_prompt = 512",
+        ),
+    ],
+)
+def test_contradictions(changes, path, message):
+    assert problems(*changes) == [(path, message)]
+
+
+POSITIVE = [
+    *(f"grpo.{k}" for k in ("num_prompts_per_step", "num_generations_per_prompt")),
+    *(f"grpo.{k}" for k in ("max_num_steps", "num_update_epochs", "max_val_samples")),
+    *(f"policy.train_{k}_batch_size" for k in ("global", "micro")),
+    *(f"policy.{k}" for k in ("generation_batch_size", "max_grad_norm", "threads")),
+    *(f"policy.generation.{k}" for k in ("max_new_tokens", "temperature")),
+    "policy.dynamic_batching.train_mb_tokens",
+    *(f"data.{k}" for k in ("max_input_seq_length", "verifier_workers")),
+    *(f"checkpointing.{k}" for k in ("save_period", "keep_last")),
+]
+
+
+@pytest.mark.parametrize("path", POSITIVE)
+def test_what_must_be_positive(path):
+    for value in (0, -1):
+        found = problems((path, value))
+        assert found == [(path, f"input should be greater than 0, got {value}")]
+
+
+@pytest.mark.parametrize("path", ["grpo.seed", "grpo.val_samples_per_prompt"])
+def test_what_must_not_be_negative(path):
+    assert check((path, 0))
+    (found,) = problems((path, -1))
+    assert found == (path, "input should be greater than or equal to 0, got -1")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("engine", "vllm", "input should be 'local', got 'vllm'"),
+        ("policy.precision", "float16", "input should be 'float32' or 'bfloat16', got 'float16'"),
+        ("policy.device", "tpu", "input should be 'cpu', 'cuda', 'mps' or 'auto', got 'tpu'"),
+        ("data.task", "chess", "input should be 'countdown' or 'math', got 'chess'"),
+        ("data.numbers", 1, "input should be greater than or equal to 2, got 1"),
+        ("data.numbers", 7, "input should be less than or equal to 6, got 7"),
+        ("grpo.max_num_steps", 1.5, "got 1.5"),
+        ("policy.max_grad_norm", float("nan"), "got nan"),
+        ("policy.generation.temperature", float("inf"), "got inf"),
+        ("policy.generation", None, "got None"),
+        ("policy.generaton", {}, "unknown key (did you mean generation?)"),
+        ("policy.generation.top_p", 1.0, "unknown key (valid: max_new_tokens, temperature)"),
+        ("policy.optimizer.lr", 1.0, "unknown key (valid: kwargs, name)"),
+        ("data.train.path", "x", "unknown key"),
+        ("grpo.num_prompt_per_step", 8, "unknown key (did you mean num_prompts_per_step?)"),
+        ("checkpointing.save_perod", 8, "unknown key (did you mean save_period?)"),
+        ("logger.wandb_enabled", True, "unknown key"),
+        ("grop", {}, "unknown key (did you mean grpo?)"),
+    ],
+)
+def test_wrong_values_and_unknown_keys(path, value, message):
+    found = dict(problems((path, value)))
+    assert found[path].endswith(message) or message in found[path], found
+
+
+@pytest.mark.parametrize(
+    "path", ["method", "grpo", "policy", "logger", "policy.model_name", "grpo.max_num_steps"]
+)
+def test_what_cannot_be_left_out(path):
+    plain = config.load(CONFIGS / "grpo.yaml")
+    *above, last = path.split(".")
+    section = plain
+    for key in above:
+        section = section[key]
+    del section[last]
+    with pytest.raises(ConfigError) as error:
+        check_local(plain)
+    assert (path, "missing: set it") in [tuple(p) for p in error.value.problems]
+
+
+def test_every_problem_at_once():
+    found = problems(("grpo.seed", -1), ("policy.device", "tpu"), ("data.numbers", 9))
+    assert sorted(p for p, _ in found) == ["data.numbers", "grpo.seed", "policy.device"]

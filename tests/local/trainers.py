@@ -1,0 +1,95 @@
+"""A trainer of an untaught countdown model on made-up rewards: some groups flat, the others mixed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from nemo_algos import config
+from nemo_algos.launch import check_local
+from nemo_algos.local.tasks import Countdown
+from nemo_algos.local.tiny import Tiny, TinyConfig
+from nemo_algos.local.tiny_policy import TinyPolicy
+from nemo_algos.local.trainer import Trainer
+
+CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
+PROMPTS, GROUP = 8, 4
+ROWS = PROMPTS * GROUP
+SGD = {"name": "torch.optim.SGD", "kwargs": {"lr": 0.1, "momentum": 0.5}}
+SMALL = [
+    f"grpo.num_prompts_per_step={PROMPTS}",
+    f"grpo.num_generations_per_prompt={GROUP}",
+    "policy.train_global_batch_size=16",
+    "policy.train_micro_batch_size=16",
+    "policy.max_grad_norm=1000",
+]
+
+
+class MadeUp(Countdown):
+    """Groups before `mixed` are flat, at 1 and 0 in turn; of the rest the reward is the first token's parity."""
+
+    mixed = 4
+
+    def rewards(self, problems, experience):
+        rewards = (experience.tokens[:, 0] % 2).double()
+        return rewards.where(experience.of >= self.mixed, (experience.of + 1.0) % 2)
+
+
+def checked(*overrides, method="grpo", optimizer=SGD, scheduler=()):
+    plain = config.load(CONFIGS / f"{method}.yaml", [*SMALL, *overrides])
+    plain["policy"] |= {"optimizer": optimizer, "scheduler": list(scheduler)}
+    return check_local(plain)
+
+
+def policy(seed=0):
+    torch.manual_seed(seed)
+    model = Tiny(TinyConfig())
+    model.embed.weight.data *= 3  # probabilities far from equal
+    return TinyPolicy(model, 12)
+
+
+def trainer(*overrides, trained=None, reference=None, task=None, **settings):
+    """trained, reference: policies; untaught ones of two seeds unless given."""
+    cfg, algorithm = checked(*overrides, **settings)
+    needed = cfg.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs
+    reference = (reference or policy(seed=1)) if needed else None
+    task = task or MadeUp(3, cfg.grpo.seed)
+    return Trainer(cfg, algorithm, trained or policy(), task, reference)
+
+
+def weights(trainer):
+    """All parameters, [N]."""
+    return torch.cat([p.detach().flatten() for p in trainer.policy.model.parameters()])
+
+
+def update(*overrides, steps=1, **settings):
+    """What `steps` steps add to the parameters, [N], and the metrics of the last."""
+    made = trainer(*overrides, **settings)
+    before = weights(made)
+    metrics = [made.step() for _ in range(steps)][-1]
+    return weights(made) - before, metrics
+
+
+def counted(trainer):
+    """The rows of every training forward, and the lr of every optimizer step, as they come."""
+    rows, rates, logprobs = [], [], trainer.policy.logprobs
+
+    def spy(experience, micro):
+        if torch.is_grad_enabled():
+            rows.extend(micro.tolist())
+        return logprobs(experience, micro)
+
+    trainer.policy.logprobs = spy
+    trainer.optimizer.register_step_post_hook(
+        lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"])
+    )
+    return rows, rates
+
+
+class Mismatched(TinyPolicy):
+    """Its sampler says half the probability that it trains on."""
+
+    def generate(self, prompts, group_size, generator):
+        drawn = super().generate(prompts, group_size, generator)
+        half = (drawn.logprobs - torch.tensor(2.0).log()).where(drawn.mask, 0.0)
+        return replace(drawn, gen_logprobs=half)
