@@ -50,6 +50,13 @@ def on_mask(values: Tensor, mask: Tensor) -> Tensor:
     return values * mask.view(torch.uint8)
 
 
+def all_finite(values: Tensor, mask: Tensor) -> bool:
+    """Whether no value on the mask is NaN or infinite. One sum tells, unless finite values overflow it."""
+    if values.where(mask, 0.0).sum().isfinite():
+        return True
+    return bool((values.isfinite() | ~mask).all())
+
+
 def clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     """x cut to [low, high]; the gradient passes at a bound (torch's own clamp differs there between its versions)."""
     cut = x.detach().clamp(min=low).clamp(max=high)  # pyright: ignore

@@ -200,6 +200,8 @@ def load_model(config: PolicySection) -> nn.Module:
 
 
 def _load(factory: Any, key: str, name: str, **kwargs: Any) -> Any:
+    if name.startswith(("/", ".", "~")) and not Path(name).exists():
+        raise ValueError(f"cannot load {key} {name}: no such file or directory")
     try:
         if not name.endswith(".gguf"):
             return factory.from_pretrained(name, **kwargs)

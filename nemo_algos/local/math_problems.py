@@ -56,13 +56,16 @@ def _row(line: str, split: Split, where: str) -> tuple[str, str]:
         if key not in row:
             hint = did_you_mean(key, list(row))
             raise ValueError(f"{where} has no key {key!r}{hint}: set {name}")
-    return str(row[split.input_key]), str(row[split.output_key]).rpartition("####")[2].strip()
+    problem, answer = (
+        "" if row[key] is None else str(row[key]) for key in (split.input_key, split.output_key)
+    )
+    return problem, answer.rpartition("####")[2].strip()
 
 
 class MathProblems:
     """A Task over JSONL files. Training goes through the file in a new order every epoch.
 
-    `dropped` counts problems without a gold answer and prompts longer than max_input_seq_length.
+    `dropped` counts rows without a problem or a gold answer and prompts longer than max_input_seq_length.
     Raises ValueError where a file is broken or nothing is left.
     """
 
@@ -79,7 +82,7 @@ class MathProblems:
         rows = read_jsonl(split)
         every = [Problem(q, a, self._chat(q)) for q, a in rows]
         longest = self.data.max_input_seq_length or max(len(p.prompt) for p in every)
-        kept = [p for p in every if p.answer and len(p.prompt) <= longest]
+        kept = [p for p in every if p.question and p.answer and len(p.prompt) <= longest]
         self.dropped += len(every) - len(kept)
         if not kept:
             raise ValueError(

@@ -12,7 +12,7 @@ from nemo_algos.methods.loss import LossConfig
 class Section(BaseModel):
     """Strict: an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
 class GRPOSection(Section):
@@ -160,6 +160,12 @@ class LocalConfig(Section):
             raise ValueError(
                 f"policy.model_name={self.policy.model_name} cannot do data.task={self.data.task}: "
                 "countdown-tiny does countdown, a transformers model does math"
+            )
+        needed = 6 * (self.data.numbers - 1)  # tokens of a worked solution
+        if self.data.task == "countdown" and self.policy.generation.max_new_tokens < needed:
+            raise ValueError(
+                f"data.numbers={self.data.numbers} needs policy.generation.max_new_tokens={needed}, "
+                "or every response is cut"
             )
         return self
 

@@ -55,6 +55,7 @@ class Trainer:
         tokens = int(rollouts.lengths.sum())
         return {
             **rollout_metrics(rollouts, signals),
+            "loss": 0.0,  # where every group is flat and nothing was trained
             **stats.summary(),
             **signals.metrics,
             "reward/unverified": self.task.unverified,
@@ -152,7 +153,7 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), limit)
         if not norm.isfinite():
             raise FloatingPointError(
-                f"the gradient's norm is {float(norm)} at step {self.step_number + 1}, nothing was updated: "
+                f"the gradient's norm is {float(norm)} at step {self.step_number + 1}, this minibatch was not applied: "
                 "lower the learning rate"
             )
         self.optimizer.step()

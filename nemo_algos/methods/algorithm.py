@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nemo_algos import core
 from nemo_algos.methods.method import Method, Need, Params
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Algorithm:
                 raise ValueError(
                     f"{self.name} needs {need} [B, S]: compute them for the rollout batch"
                 )
-            if not (value + rollouts.old_logprobs)[rollouts.mask].isfinite().all():
+            if not core.surrogate.all_finite(value + rollouts.old_logprobs, rollouts.mask):
                 raise ValueError(
                     f"{self.name} spreads every token's {need} over its group, and one on a response "
                     "token is not finite: look for the NaN in the model's forward pass"

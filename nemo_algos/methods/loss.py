@@ -106,7 +106,7 @@ def policy_loss(
     terms = surrogate(algorithm, shaped, logprobs, mask)
     if config.use_importance_sampling_correction:
         terms = terms * _correction(algorithm, rollouts, mask, config)
-    if terms.shape == mask.shape:
+    if mask is not rollouts.mask and terms.shape == mask.shape:
         terms = terms.where(mask, 0.0)  # a dropped token adds nothing, and counts in the mean
     loss = -core.surrogate.reduce(terms, rollouts.mask, algorithm.mean, counts)
     parts = {}
@@ -169,11 +169,10 @@ def _finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
     total = logprobs.detach() + rollouts.old_logprobs
     for extra in (rollouts.ref_logprobs, rollouts.gen_logprobs):
         total = total if extra is None else total + extra
-    total = total.where(rollouts.mask, 0.0)
-    if total.sum().isfinite():  # one pass, and nearly always the answer
+    if core.surrogate.all_finite(total, rollouts.mask):
         return rollouts.mask
-    bad = ~total.isfinite()
-    if config.on_nonfinite == "error" and bad.any():
+    bad = rollouts.mask & ~total.isfinite()
+    if config.on_nonfinite == "error":
         row, position = bad.nonzero()[0].tolist()
         raise FloatingPointError(
             f"{int(bad.sum())} response tokens have non-finite log-probs (first: sequence {row}, position {position}): "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from omegaconf import DictConfig
 from pydantic import BaseModel
 
 from nemo_algos.config import Problem, did_you_mean
@@ -29,6 +28,7 @@ FIXED: tuple[tuple[str, Any, str], ...] = (
     ("grpo.invalid_tool_call_advantage", None, "the advantages are the method's"),
     ("grpo.malformed_thinking_advantage", None, "the advantages are the method's"),
 )
+FREE = ("env", "data")  # custom environments and datasets have keys of their own
 UNSHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
 
 
@@ -149,7 +149,9 @@ def remarks(plain: dict[str, Any], algorithm: Algorithm) -> list[str]:
     return []
 
 
-def unknown_keys(written: DictConfig, base: DictConfig, master: type[BaseModel]) -> list[Problem]:
+def unknown_keys(
+    written: Mapping[Any, Any], base: Mapping[Any, Any], master: type[BaseModel]
+) -> list[Problem]:
     """Keys that neither NeMo-RL's example config nor its typed config has; `+key` is not needed."""
     known = _known(base, master)
     return [
@@ -161,6 +163,8 @@ def unknown_keys(written: DictConfig, base: DictConfig, master: type[BaseModel])
 
 def _open(path: str, known: set[str]) -> bool:
     """Below an empty or free-form section anything may stand, such as an optimizer's kwargs."""
+    if path.partition(".")[0] in FREE and "." in path:
+        return True
     parent = path.rpartition(".")[0]
     siblings = any(k.startswith(parent + ".") for k in known)
     return (
@@ -178,7 +182,7 @@ def _paths(section: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
             yield from _paths(value, f"{path}.")
 
 
-def _known(base: DictConfig, master: type[BaseModel]) -> set[str]:
+def _known(base: Mapping[Any, Any], master: type[BaseModel]) -> set[str]:
     return set(_paths(base)) | set(_fields(master))
 
 

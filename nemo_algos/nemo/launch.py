@@ -31,6 +31,7 @@ from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
 
 EXAMPLES = Path(nemo_rl.__path__[0]).parent / "examples" / "configs"
+OURS = ("engine", "method", "nemo_rl")
 WORKERS = {"megatron_cfg": "megatron_worker", "dtensor_cfg": "dtensor_worker"}
 
 
@@ -55,18 +56,19 @@ def compose(written: DictConfig) -> tuple[Any, Algorithm]:
     written: the file's keys: `engine`, `method`, `nemo_rl.config` (a file below NeMo-RL's examples/configs), and NeMo-RL's.
     """
     register_omegaconf_resolvers()
-    written = written.copy()
-    written.pop("engine", None)
-    method = OmegaConf.to_container(written.pop("method"), resolve=True)
-    name = (written.pop("nemo_rl", None) or {}).get("config", "grpo_math_1B.yaml")
+    own = OmegaConf.to_container(written)
+    assert isinstance(own, dict)
+    name = (own.get("nemo_rl") or {}).get("config", "grpo_math_1B.yaml")
     base = load_config(EXAMPLES / name)
-    problems = config.unknown_keys(written, base, grpo.MasterConfig)
+    nemo_keys = {k: v for k, v in own.items() if k not in OURS}
+    problems = config.unknown_keys(nemo_keys, OmegaConf.to_container(base), grpo.MasterConfig)  # pyright: ignore
+    plain = resolved(merge_with_override(base, written.copy()))
+    method = {k: plain.pop(k, None) for k in OURS}["method"]
     try:
-        algorithm = build(method)  # pyright: ignore[reportArgumentType]
+        algorithm = build(method)
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from None
-    plain = resolved(merge_with_override(base, written))
-    problems += config.conflicts(plain, OmegaConf.to_container(written), algorithm)
+    problems += config.conflicts(plain, own, algorithm)
     if problems:
         raise ConfigError(problems)
     config.derive(plain, algorithm)

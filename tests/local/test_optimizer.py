@@ -37,7 +37,7 @@ def test_schedulers_take_over_at_their_milestones_and_step_once_a_batch(schedule
     made = trainers.trainer(scheduler=scheduler)
     _, rates = trainers.counted(made)
     logged = [made.step()["lr"] for _ in factors]
-    want = [0.1 * f for f in factors]
+    want = [0.02 * f for f in factors]
     assert rates == pytest.approx([rate for rate in want for _ in range(2)])
     assert logged == pytest.approx(want)  # the rate of that step, not of the next
 

@@ -61,6 +61,15 @@ def test_without_a_reference_there_is_no_kl_to_it():
     assert set(EVERY_STEP) <= set(plain) and not {"kl/ref", "kl_loss"} & set(plain)
 
 
+def test_a_step_of_flat_groups_alone_is_no_update_and_has_its_metrics():
+    task = trainers.MadeUp(3, 0)
+    task.mixed = 99
+    got, metrics = update(task=task)
+    assert not got.any() and not [k for k, v in metrics.items() if not math.isfinite(v)]
+    assert [metrics[k] for k in ("groups/flat_share", "loss", "grad_norm")] == [1, 0, 0]
+    assert metrics["reward/mean"] == 0.5 and metrics["advantage/max"] == 0
+
+
 def test_metrics_of_the_batch_by_hand():
     made = trainers.trainer()
     experience, rollouts = made.collect()

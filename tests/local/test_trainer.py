@@ -27,7 +27,7 @@ def dynamic(tokens):
 
 
 @pytest.mark.parametrize("method", ["grpo", "dapo", "quatro"])
-@pytest.mark.parametrize("split", [micro(5), micro(1000), dynamic(60)], ids=lambda s: s[-1][-4:])
+@pytest.mark.parametrize("split", [micro(5), micro(1000), dynamic(100)], ids=lambda s: s[-1][-4:])
 def test_micro_batches_change_neither_the_update_nor_the_metrics(method, split):
     more = [KL] if method == "dapo" else []
     want, whole = update(*more, method=method)
@@ -88,15 +88,15 @@ def test_optimizer_steps_are_epochs_times_batch_over_global_batch(epochs, global
 def test_the_first_minibatch_of_a_step_is_on_policy_and_later_ones_are_not():
     one, many = (update(f"policy.train_global_batch_size={b}", method="quatro")[1] for b in (32, 8))
     assert one["ratio/mean"] == pytest.approx(1, abs=1e-5) and one["kl/old"] < 1e-7
-    assert many["kl/old"] > 1e-6 and many["ratio/max"] > 1.01
+    assert many["kl/old"] > 1e-5 and abs(many["ratio/mean"] - 1) > 1e-5
 
 
 def test_the_gradient_is_clipped_at_max_grad_norm():
     plain, metrics = update("policy.train_global_batch_size=32")
     clipped, same = update("policy.train_global_batch_size=32", "policy.max_grad_norm=0.01")
     assert metrics["grad_norm"] == pytest.approx(same["grad_norm"]) and metrics["grad_norm"] > 0.02
-    assert plain.norm().item() == pytest.approx(0.1 * metrics["grad_norm"], rel=1e-3)
-    assert clipped.norm().item() == pytest.approx(0.1 * 0.01, rel=1e-3)
+    assert plain.norm().item() == pytest.approx(0.02 * metrics["grad_norm"], rel=1e-3)
+    assert clipped.norm().item() == pytest.approx(0.02 * 0.01, rel=1e-3)
 
 
 def test_a_state_continues_bit_for_bit():

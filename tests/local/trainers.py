@@ -7,6 +7,7 @@ import torch
 
 from nemo_algos import config
 from nemo_algos.launch import check_local
+from nemo_algos.local import countdown
 from nemo_algos.local.tasks import Countdown
 from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy
@@ -15,7 +16,7 @@ from nemo_algos.local.trainer import Trainer
 CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
 PROMPTS, GROUP = 8, 4
 ROWS = PROMPTS * GROUP
-SGD = {"name": "torch.optim.SGD", "kwargs": {"lr": 0.1, "momentum": 0.5}}
+SGD = {"name": "torch.optim.SGD", "kwargs": {"lr": 0.02, "momentum": 0.5}}
 SMALL = [
     f"grpo.num_prompts_per_step={PROMPTS}",
     f"grpo.num_generations_per_prompt={GROUP}",
@@ -26,12 +27,12 @@ SMALL = [
 
 
 class MadeUp(Countdown):
-    """Groups before `mixed` are flat, at 1 and 0 in turn; of the rest the reward is the first token's parity."""
+    """Groups before `mixed` are flat, at 1 and 0 in turn; of the rest a response's tokens even or odd in sum."""
 
     mixed = 4
 
     def rewards(self, problems, experience):
-        rewards = (experience.tokens[:, 0] % 2).double()
+        rewards = (experience.tokens * experience.mask).sum(1).double() % 2
         return rewards.where(experience.of >= self.mixed, (experience.of + 1.0) % 2)
 
 
@@ -42,9 +43,11 @@ def checked(*overrides, method="grpo", optimizer=SGD, scheduler=()):
 
 
 def policy(seed=0):
+    """Its probabilities are far from equal, and its responses of all lengths."""
     torch.manual_seed(seed)
     model = Tiny(TinyConfig())
-    model.embed.weight.data *= 3  # probabilities far from equal
+    model.embed.weight.data *= 2
+    model.embed.weight.data[countdown.EOS] *= 8
     return TinyPolicy(model, 12)
 
 

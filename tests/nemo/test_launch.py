@@ -1,0 +1,168 @@
+"""From our YAML to NeMo-RL's MasterConfig on its real example configs: what is set, what is refused, which trainer."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+
+from nemo_algos import config as strict
+from nemo_algos.config import ConfigError
+from nemo_algos.methods import METHODS
+from nemo_algos.nemo import config, launch, transport, versions
+
+SHIPPED = Path(__file__).parents[2] / "examples" / "configs" / "nemo_rl.yaml"
+
+
+def compose(*overrides):
+    return launch.compose(strict.overridden(strict.read(SHIPPED), overrides))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_composes_with_what_it_decides(name):
+    master, algorithm = compose(f"method.name={name}")
+    loss = master.loss_fn
+    assert algorithm.name == name
+    assert loss.token_level_loss == (name in ("erpo", "gpg", "cispo"))
+    assert loss.sequence_level_importance_ratios == (name in ("gspo", "gmpo", "quatro"))
+    assert loss.disable_ppo_ratio == (name in ("gpg", "cispo"))
+    assert loss.reference_policy_kl_penalty == 0.001
+    section = versions.get(master.grpo, "adv_estimator")
+    assert versions.get(section, "name") == "nemo_algos"
+    assert master.policy["train_global_batch_size"] == 128
+    assert master.policy["model_name"] == "Qwen/Qwen2.5-1.5B"  # NeMo-RL's own
+
+
+def test_interpolations_reach_into_nemo_rls_own_config():
+    master, _ = compose("logger.log_dir=logs/${policy.model_name}")
+    assert master.logger["log_dir"] == "logs/Qwen/Qwen2.5-1.5B"
+
+
+def test_bounds_of_the_method_are_nemo_rls():
+    loss = compose("method.name=grpo", "method.clip_high=0.28", "method.dual_clip=3")[0].loss_fn
+    assert (loss.ratio_clip_min, loss.ratio_clip_max, loss.ratio_clip_c) == (0.2, 0.28, 3)
+
+
+def test_erpo_gets_a_reference_without_a_penalty():
+    master, _ = compose("method.name=erpo", "loss_fn.reference_policy_kl_penalty=0")
+    loss = master.loss_fn
+    assert 0 < loss.reference_policy_kl_penalty < 1e-6 and loss.use_kl_in_reward
+    assert versions.get(master.grpo, "skip_reference_policy_logprobs_calculation") is False
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "message"),
+    [
+        (["loss_fn.ratio_clip_min=0.1"], "loss_fn.ratio_clip_min", "method.clip_low"),
+        (["loss_fn.token_level_loss=true"], "loss_fn.token_level_loss", "method.aggregation"),
+        (["loss_fn.use_cispo=true"], "loss_fn.use_cispo", "method.name: cispo"),
+        (["loss_fn.force_on_policy_ratio=true"], "loss_fn.force_on_policy_ratio", "ratio 1"),
+        (["grpo.advantage_clip_low=-1"], "grpo.advantage_clip_low", "the method's"),
+        (["grpo.reward_scaling.enabled=true"], "grpo.reward_scaling.enabled", "pass rates"),
+        (
+            ["method.name=apmpo", "grpo.use_dynamic_sampling=true"],
+            "grpo.use_dynamic_sampling",
+            "method.statistics: group",
+        ),
+        (
+            ["method.name=gspo", "loss_fn.truncated_importance_sampling_type=seq-mask-tis"],
+            "loss_fn.truncated_importance_sampling_type",
+            "tis or icepop",
+        ),
+        (
+            ["method.name=erpo", "policy.megatron_cfg.use_linear_ce_fusion_loss=true"],
+            "policy.megatron_cfg.use_linear_ce_fusion_loss",
+            "exact entropies",
+        ),
+        (["grpo.num_prompts_per_stepp=3"], "grpo.num_prompts_per_stepp", "num_prompts_per_step"),
+        (["polic.model_name=x"], "polic", "policy"),
+        (["method.mikro=1"], "method.mikro", "micro"),
+        (["method.name=etrr"], "method.name", "etr"),
+        (["single_controller.enabled=true"], "single_controller", "not supported"),
+    ],
+)
+def test_contradictions_are_refused_by_key(overrides, path, message):
+    with pytest.raises(ConfigError) as error:
+        compose(*overrides)
+    found = {p.path: p.message for p in error.value.problems}
+    assert message in found[path], found
+
+
+def test_all_problems_come_at_once():
+    with pytest.raises(ConfigError) as error:
+        compose("grpo.wrong=1", "loss_fn.use_cispo=true", "loss_fn.ratio_clip_c=2")
+    assert {p.path for p in error.value.problems} == {
+        "grpo.wrong",
+        "loss_fn.use_cispo",
+        "loss_fn.ratio_clip_c",
+    }
+
+
+@pytest.mark.parametrize("own", ["policy.optimizer.kwargs.fused=true", "env.mine.reward=1"])
+def test_free_sections_stay_free(own):
+    compose(own)
+
+
+def test_one_update_per_batch_is_remarked():
+    master, algorithm = compose("policy.train_global_batch_size=512")
+    (remark,) = config.remarks({"grpo": dict(master.grpo), "policy": master.policy}, algorithm)
+    assert "clipping is inert" in remark
+
+
+def test_the_trainer_is_the_configs():
+    from nemo_rl.algorithms import grpo
+    from nemo_rl.algorithms.grpo_sync import grpo_train_sync
+
+    def trainer(*overrides):
+        return launch.trainer(compose(*overrides)[0])
+
+    assert trainer() is grpo.grpo_train
+    assert trainer("data_plane.enabled=true") is grpo_train_sync
+    asynchronous = trainer("grpo.async_grpo.enabled=true")
+    assert getattr(asynchronous, "func", None) is grpo.async_grpo_train
+
+
+def test_only_erpo_needs_our_workers(monkeypatch, tmp_path):
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
+    assert launch.policy_factory(*compose()) is None
+    factory = launch.policy_factory(*compose("method.name=erpo"))
+    assert factory is not None
+    name = factory.keywords["worker_extension_cls_fqn"]
+    assert name == "nemo_algos.nemo.dtensor_worker.EntropyWorker"
+
+
+def test_images_prebuilt_environment_is_used_where_it_exists(monkeypatch, tmp_path):
+    from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+
+    stock = transport.STOCK["megatron_worker"]
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
+    name = transport.register_worker("megatron_worker")
+    assert ACTOR_ENVIRONMENT_REGISTRY[name] == ACTOR_ENVIRONMENT_REGISTRY[stock]
+    python = tmp_path / stock / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    transport.register_worker("megatron_worker")
+    assert ACTOR_ENVIRONMENT_REGISTRY[name] == str(python)
+
+
+def test_the_package_goes_on_pythonpath_once(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/other")
+    transport.export()
+    transport.export()
+    import os
+
+    assert os.environ["PYTHONPATH"] == f"{transport.ROOT}:/other"
+
+
+def test_an_installed_package_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(transport, "ROOT", tmp_path / "site-packages")
+    with pytest.raises(ValueError, match="run from a checkout"):
+        transport.export()
+
+
+def test_written_is_not_changed():
+    written = strict.read(SHIPPED)
+    before = OmegaConf.to_yaml(written)
+    launch.compose(written)
+    assert OmegaConf.to_yaml(written) == before
+    assert SimpleNamespace(**OmegaConf.to_container(written)).engine == "nemo_rl"  # pyright: ignore

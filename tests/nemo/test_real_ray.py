@@ -1,0 +1,95 @@
+"""A real local Ray: loss and signals cross into worker processes that have our package from PYTHONPATH alone.
+
+Workers run Python without its `site` module, so that no installed nemo_algos (an editable one, say) is found; Ray also
+gives them the driver's working directory, which is therefore another one.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import batches
+import nemo_batch
+import pytest
+import ray
+import torch
+from ray._private import ray_constants
+
+from nemo_algos.methods.build import build
+from nemo_algos.nemo import transport
+from nemo_algos.nemo.loss import AlgorithmLoss
+
+Start = Callable[[], None]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
+    """Starts Ray with workers whose path is $PYTHONPATH: at first NeMo-RL and the installed packages."""
+    installed = [p for p in sys.path if Path(p).name == "site-packages"]
+    nemo_rl = os.environ["PYTHONPATH"].split(os.pathsep)[0]  # conftest.py
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([nemo_rl, *installed]))
+    monkeypatch.chdir(tmp_path)
+    # under `uv run` Ray would otherwise start the workers by `uv run` too
+    monkeypatch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False, raising=False)
+
+    def init() -> None:
+        environment = {
+            "py_executable": f"{sys.executable} -S",
+            "env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"], "HF_HUB_OFFLINE": "1"},
+        }
+        memory = {"object_store_memory": 100 << 20, "include_dashboard": False}
+        ray.init(address="local", num_cpus=2, runtime_env=environment, log_to_driver=False, **memory)
+
+    yield init
+    ray.shutdown()
+
+
+def test_loss_and_signals_reach_workers_that_have_only_pythonpath(start: Start) -> None:
+    transport.export()
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(transport.ROOT)
+    start()
+    transport.check()
+
+    def work(loss: Any, logprobs: Any, data: Any) -> dict[str, Any]:  # local: pickled by value
+        import os
+        import sys
+
+        import nemo_algos
+        import torch
+
+        leaf = logprobs.requires_grad_()
+        tokens = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
+        value, metrics = loss(leaf, data, data["sample_mask"].sum(), tokens.sum())
+        (gradient,) = torch.autograd.grad(value, leaf)
+        where = {"pid": os.getpid(), "site": not sys.flags.no_site, "file": nemo_algos.__file__}
+        kinds = {"data": type(data).__name__, "loss": type(loss).__name__}
+        return {"value": value.detach(), "gradient": gradient, "metrics": metrics, **where, **kinds}
+
+    remote = ray.remote(num_cpus=1)(work)
+    for method in ("etr", "quatro", "erpo", "apmpo", {"advantages": "erpo", "bounds": "etr"}):
+        algorithm = build(method)
+        rollouts, logprobs = batches.make(seed=11, large=False, dtype=torch.float32)
+        data = nemo_batch.batch(algorithm, rollouts)
+        assert any(key.startswith("nemo_algos_") for key in data) or method == "erpo"
+        loss = AlgorithmLoss(nemo_batch.config(), algorithm)
+        leaf = logprobs.where(rollouts.mask, 0.0)
+        theirs = ray.get(remote.remote(loss, leaf, data), timeout=120)
+        value, gradient, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
+        assert torch.equal(theirs["value"], value) and torch.equal(theirs["gradient"], gradient)
+        assert theirs["metrics"] == metrics
+        assert theirs["pid"] != os.getpid() and not theirs["site"]
+        assert Path(theirs["file"]).parents[1] == transport.ROOT
+        assert (theirs["data"], theirs["loss"]) == ("BatchedDataDict", "AlgorithmLoss")
+
+
+def test_check_names_the_node_where_the_package_is_missing(start: Start) -> None:
+    """Without export(): the error that replaces an unpickling trace after the models are loaded."""
+    start()
+    with pytest.raises(ValueError, match="workers cannot import nemo_algos") as error:
+        transport.check()
+    (node,) = ray.nodes()
+    assert node["NodeManagerAddress"] in str(error.value)
+    assert "No module named 'nemo_algos'" in str(error.value)
+    assert str(transport.ROOT) in str(error.value)
