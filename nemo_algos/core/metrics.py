@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nemo_algos.core.surrogate import log1p, token_counts
+from nemo_algos.core.surrogate import as_number, log1p, token_counts
 
 BINS = 8000  # over +-20: a bin is 0.5 % of the ratio
 REACH = 20.0
@@ -80,26 +80,35 @@ def ratio_stats(
     """Of the ratio. log_ratio: token l [B,S], clamped, 0 off the mask; shaped: log r' [B,S] or [B,1]; logprobs [B,S]."""
     tokens = shaped.where(mask, -torch.inf)
     logprobs = logprobs.to(log_ratio.dtype).where(mask, 0.0)
-    sums = ratio_sums(log_ratio, tokens, mask, limit)
-    sums["approximate_entropy"] = -(log_ratio.exp() * logprobs).sum()
+    ratio = log_ratio.exp()
+    sums = ratio_sums(log_ratio, ratio, shaped, mask, limit)
+    sums["approximate_entropy"] = -(ratio * logprobs).sum()
     top = tokens.max().clamp(min=-REACH) if mask.numel() else tokens.new_tensor(-REACH)
     return Stats(sums, _histogram(tokens), top)
 
 
-def ratio_sums(log_ratio: Tensor, tokens: Tensor, mask: Tensor, limit: float) -> dict[str, Tensor]:
-    """tokens [B,S]: log r', -inf off the mask."""
+@torch.no_grad()
+def ratio_sums(
+    log_ratio: Tensor, ratio: Tensor, shaped: Tensor, mask: Tensor, limit: float
+) -> dict[str, Tensor]:
+    """Of l [B,S], 0 off the mask, e^l, and log r' [B,S] or [B,1]."""
+    lengths, dtype = token_counts(mask), log_ratio.dtype
     row_sum = log_ratio.sum(1)
     in_sequence = row_sum.clamp(-limit, limit)
     clamped = token_counts(log_ratio.abs() >= limit)
-    lengths = token_counts(mask)
+    shaped_ratio = ratio if shaped is log_ratio else shaped.exp()
+    if shaped.shape[1] == 1:
+        shaped_sum = (shaped_ratio[:, 0] * lengths).sum()
+    else:
+        shaped_sum = (shaped_ratio * as_number(mask)).sum()
     return {
-        "tokens": lengths.sum(),
-        "sequences": (lengths > 0).sum(),
-        "ratio": tokens.exp().sum(),
-        "clamped_tokens": clamped.sum(),
-        "clamped_sequences": ((row_sum.abs() >= limit) | (clamped > 0)).sum(),
+        "tokens": lengths.sum(dtype=dtype),
+        "sequences": (lengths > 0).sum(dtype=dtype),
+        "ratio": shaped_sum,
+        "clamped_tokens": clamped.sum(dtype=dtype),
+        "clamped_sequences": ((row_sum.abs() >= limit) | (clamped > 0)).sum(dtype=dtype),
         # E_old[r - 1 - log r] = KL(old || new) per token; E_old[s log s - s + 1] = KL(new || old) per sequence
-        "kl_old": (log_ratio.exp() - 1 - log_ratio).sum(),
+        "kl_old": (ratio - 1).sub_(log_ratio).sum(),
         "kl_old_sequence": (in_sequence.exp() * in_sequence - torch.expm1(in_sequence)).sum(),
     }
 
@@ -121,5 +130,8 @@ def clip_sums(
     if advantages.shape[1] == 1:
         sides = {k: token_counts(tokens)[:, None] for k, tokens in sides.items()}
     signs = {"positive": advantages > 0, "negative": advantages < 0}
-    sums = {s + k: (x * rows).sum() for s, rows in signs.items() for k, x in sides.items()}
+    dtype = log_ratio.dtype
+    sums = {
+        s + k: (x * rows).sum(dtype=dtype) for s, rows in signs.items() for k, x in sides.items()
+    }
     return {**sums, "clipped": sums["positive_above"] + sums["negative_below"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nemo_algos.core.surrogate import expm1, on_mask, token_counts
+from nemo_algos.core.surrogate import as_number, expm1, token_counts
 
 
 def log_power_mean(log_values: Tensor, mask: Tensor, exponent: Tensor) -> Tensor:
@@ -17,8 +17,8 @@ def log_power_mean(log_values: Tensor, mask: Tensor, exponent: Tensor) -> Tensor
     """
     count = token_counts(mask).clamp(min=1)[:, None]
     centre = log_values.sum(1, keepdim=True) / count
-    growth = _expm1((log_values - centre).mul_(exponent), exponent)
-    growth = on_mask(growth, mask).sum(1, keepdim=True) / count
+    growth = _expm1((log_values - centre).mul_(exponent), exponent).mul_(as_number(mask))
+    growth = growth.sum(1, keepdim=True) / count
     tiny = exponent < torch.finfo(log_values.dtype).tiny
     return centre + (growth.log1p() / exponent.where(~tiny, 1.0)).where(~tiny, 0.0)
 

@@ -45,9 +45,9 @@ def token_counts(mask: Tensor) -> Tensor:
     return mask.sum(1, dtype=torch.int32)
 
 
-def on_mask(values: Tensor, mask: Tensor) -> Tensor:
-    """values times the mask, for finite values. (Torch's CPU multiplies by uint8 three times as fast as by bool.)"""
-    return values * mask.view(torch.uint8)
+def as_number(mask: Tensor) -> Tensor:
+    """0 and 1 for products with finite values: by uint8 torch's CPU multiplies three times as fast as by bool."""
+    return mask.view(torch.uint8)
 
 
 def all_finite(values: Tensor, mask: Tensor) -> bool:
@@ -170,7 +170,7 @@ def reduce(terms: Tensor, mask: Tensor, mean: Mean, counts: Counts) -> Tensor:
     sequence: sum_i (1/|o_i|) sum_t x_it / sequences; token: sum x / tokens. Additive over micro-batches.
     """
     lengths = token_counts(mask)
-    rows = on_mask(terms, mask).sum(1) if terms.shape == mask.shape else terms[:, 0] * lengths
+    rows = (terms * as_number(mask)).sum(1) if terms.shape == mask.shape else terms[:, 0] * lengths
     if mean == "token":
         return rows.sum() / max(counts.tokens, 1.0)
     return (rows / lengths.clamp(min=1)).sum() / max(counts.sequences, 1.0)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nemo_algos.core.groups import EPS, Groups
-from nemo_algos.core.surrogate import token_counts
+from nemo_algos.core.surrogate import as_number, token_counts
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Pools:
 
     def _centred(self, values: Tensor) -> Tensor:
         centred = values - self.spread(self.mean(values).to(values.dtype))
-        return centred.mul_(self.mask.view(torch.uint8))  # as on_mask, in place
+        return centred.mul_(as_number(self.mask))
 
     @cached_property
     def _segment(self) -> Tensor:

