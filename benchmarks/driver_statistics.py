@@ -1,14 +1,16 @@
-"""The driver half of every method against NeMo-RL's and verl's group statistics, on the same rewards; 1 thread, CPU.
+"""The driver half of every method against NeMo-RL's and verl's group statistics, on the same
+rewards; 1 thread, CPU.
 
     uv run benchmarks/driver_statistics.py
     uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
         --with-editable . benchmarks/driver_statistics.py       # with verl too
 
-Per sequence, goal: 1/50 of NeMo-RL's `calculate_baseline_and_std_per_prompt` (256-token prompts) and 1/20 of verl's
-`compute_grpo_outcome_advantage` (here on [B,1] rewards: its loop alone). Ours is everything from labels and rewards
-to `Signals`: Rollouts with its checks, the groups, advantages, bounds, constants, metrics. Response lengths are no part:
-no per-sequence statistic reads them. `known` is the same on Rollouts that know their groups already.
-ERPO's token statistics, goal: 30 torch.sigmoid over the same [B,S]; all positions are response tokens (the dearest case).
+Per sequence, goal: 1/50 of NeMo-RL's `calculate_baseline_and_std_per_prompt` (256-token prompts)
+and 1/20 of verl's `compute_grpo_outcome_advantage` (here on [B,1] rewards: its loop alone). Ours is
+everything from labels and rewards to `Signals`: Rollouts with its checks, the groups, advantages,
+bounds, constants, metrics. Response lengths are no part: no per-sequence statistic reads them.
+`known` is the same on Rollouts that know their groups already. ERPO's token statistics, goal: 30
+torch.sigmoid over the same [B,S]; all positions are response tokens (the dearest case).
 """
 
 from __future__ import annotations

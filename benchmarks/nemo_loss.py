@@ -1,8 +1,11 @@
-"""Our loss call against NeMo-RL's stock one, and our estimator against the stock GRPO estimator, on a CPU.
+"""Our loss call against NeMo-RL's stock one, and our estimator against the stock GRPO estimator, on
+a CPU.
 
-    NEMO_RL=PATH PYTHONPATH=$NEMO_RL:. python benchmarks/nemo_loss.py      (in the environment of make test-nemo)
+    NEMO_RL=PATH PYTHONPATH=$NEMO_RL:. python benchmarks/nemo_loss.py      (in the environment of
+    make test-nemo)
 
-Both sides in turn, in one process, 1 thread; ratio = median of ours / theirs over repetitions, with quartiles.
+Both sides in turn, in one process, 1 thread; ratio = median of ours / theirs over repetitions, with
+quartiles.
 """
 
 from __future__ import annotations
@@ -77,7 +80,9 @@ def losses() -> None:
             lambda: stock(logprobs, data, *counts)[0].backward(),  # noqa: B023
             60,
         )
-        print(f"loss       {name:7} {ms:6.2f} ms   x{middle:.2f} of stock ({low:.2f} to {high:.2f})")
+        print(
+            f"loss       {name:7} {ms:6.2f} ms   x{middle:.2f} of stock ({low:.2f} to {high:.2f})"
+        )
 
 
 def estimators() -> None:
@@ -95,7 +100,8 @@ def estimators() -> None:
             5,
         )
         print(
-            f"estimator  {name:7} {ms:6.1f} ms   1/{1 / middle:.0f} of stock ({1 / high:.0f} to {1 / low:.0f})"
+            f"estimator  {name:7} {ms:6.1f} ms   1/{1 / middle:.0f} of stock ({1 / high:.0f} to "
+            f"{1 / low:.0f})"
         )
 
 

@@ -1,10 +1,12 @@
-"""shape + surrogate of every method against the plain GRPO surrogate, on the same [B,S] float32 log-probs.
+"""shape + surrogate of every method against the plain GRPO surrogate, on the same [B,S] float32
+log-probs.
 
     uv run benchmarks/surrogate.py
 
 plain      log-ratio, clipped surrogate with bounds 0.2 and token ratios, sequence mean
-bare       the same with the method: log-ratio, `shape`, its surrogate and mean; goal at most 1.5 x plain
-with stats `policy_loss` as the engines call it: bare, the check for non-finite log-probs and all metrics
+bare  the same with the method: log-ratio, `shape`, its surrogate and mean; goal at most 1.5 x plain
+with stats `policy_loss` as the engines call it: bare, the check for non-finite log-probs and all
+metrics
 """
 
 from __future__ import annotations

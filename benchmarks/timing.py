@@ -1,4 +1,5 @@
-"""Times functions side by side: one thread, every round runs each of them once, so that load on the machine cancels."""
+"""Times functions side by side: one thread, every round runs each of them once, so that load on the
+machine cancels."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ Times = dict[str, list[float]]
 
 
 def keep_pages() -> None:
-    """Has glibc keep what was freed, as it does by itself in a process that has freed blocks of nearly 32 MiB before.
+    """Has glibc keep what was freed, as it does by itself in a process that has freed blocks of
+    nearly 32 MiB before.
 
     Else page faults, at random, cost more than the arithmetic.
     """

@@ -1,4 +1,5 @@
-"""Train with a method: `uv run examples/run_grpo_math.py --config etr.yaml [key.path=value ...]`."""
+"""Train with a method: `uv run examples/run_grpo_math.py --config etr.yaml [key.path=value
+...]`."""
 
 import sys
 from pathlib import Path

@@ -49,7 +49,8 @@ def verify(
     file: Annotated[Path, typer.Argument(help="golden file, .json or .json.gz")],
     tolerance: Annotated[float | None, typer.Option(help="default: the file's own")] = None,
 ) -> None:
-    """Compare this code with a golden file of float64 numbers; exit 1 where an error exceeds the tolerance."""
+    """Compare this code with a golden file of float64 numbers; exit 1 where an error exceeds the
+    tolerance."""
     from nemo_algos.verify import errors_of, read
 
     try:

@@ -1,4 +1,5 @@
-"""Strict configuration, without torch: inheritance, overrides, and one report with every error at once.
+"""Strict configuration, without torch: inheritance, overrides, and one report with every error at
+once.
 
 A config is YAML; `defaults: other.yaml`, or a list, inherits (names are looked up beside the file).
 Overrides are NeMo-RL's `a.b=c`. A schema is a pydantic model that forbids unknown keys.
@@ -21,7 +22,8 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 
 class Problem(NamedTuple):
-    """One error: the key's path (`policy.optimizer.lr`, empty for the whole file) and what to change."""
+    """One error: the key's path (`policy.optimizer.lr`, empty for the whole file) and what to
+    change."""
 
     path: str
     message: str
@@ -39,7 +41,8 @@ class ConfigError(ValueError):
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The plain config of a YAML file: parents first, then the file, then overrides `a.b=c`; interpolations resolved.
+    """The plain config of a YAML file: parents first, then the file, then overrides `a.b=c`;
+    interpolations resolved.
 
     Raises ConfigError for a missing or broken file, a cycle of `defaults`, or a malformed override.
     """
@@ -52,7 +55,8 @@ def read(path: Path) -> DictConfig:
 
 
 def overridden(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """The config, changed in place by the overrides `a.b=c`. Raises ConfigError with every wrong one."""
+    """The config, changed in place by the overrides `a.b=c`. Raises ConfigError with every wrong
+    one."""
     problems = [p for o in overrides if (p := _override(merged, o))]
     if problems:
         raise ConfigError(problems)

@@ -1,4 +1,5 @@
-"""From the command line to an engine: config, overrides, run folder, and every error in one report. Loads no torch."""
+"""From the command line to an engine: config, overrides, run folder, and every error in one report.
+Loads no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 
 NO_NEMO_RL = (
-    "nemo_rl is not installed here: run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, or from a "
+    "nemo_rl is not installed here: run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, or "
+    "from a "
     "checkout of github.com/NVIDIA-NeMo/RL with `uv run` (docs/nemo_rl.md)"
 )
 
@@ -56,7 +58,8 @@ def next_folder(log_dir: Path) -> Path:
 
 
 def launch(name: str | None, overrides: list[str], resume: Path | None, shipped: Path) -> int:
-    """Run what the config says; the exit status: 2 where the config or its data is wrong, 1 where the run failed."""
+    """Run what the config says; the exit status: 2 where the config or its data is wrong, 1 where
+    the run failed."""
     console = Console(highlight=False)
     try:
         merged = config.overridden(_written(name, resume, shipped), overrides)

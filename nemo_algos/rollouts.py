@@ -1,4 +1,5 @@
-"""What flows in: one rollout batch. B sequences, S positions, G groups (a group = the sequences of one prompt)."""
+"""What flows in: one rollout batch. B sequences, S positions, G groups (a group = the sequences of
+one prompt)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from nemo_algos.core.groups import Groups
 
 @dataclass(frozen=True)
 class Rollouts:
-    """One rollout batch; all log-probs in nats, at the token they belong to, at the sampling temperature.
+    """One rollout batch; all log-probs in nats, at the token they belong to, at the sampling
+    temperature.
 
     group          [B]    integer labels, any order and any values; equal label = same prompt
     rewards        [B]    one finite number per sequence (kept in float64)

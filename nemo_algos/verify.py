@@ -1,4 +1,5 @@
-"""`nemo-algos verify FILE`: this code against a golden file of float64 numbers (format: docs/verify.md)."""
+"""`nemo-algos verify FILE`: this code against a golden file of float64 numbers (format:
+docs/verify.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random rollout batches with everything awkward in them, and the loss of one. B sequences, S positions."""
+"""Random rollout batches with everything awkward in them, and the loss of one. B sequences, S
+positions."""
 
 from dataclasses import replace
 from itertools import cycle, islice
@@ -18,7 +19,8 @@ from nemo_algos.rollouts import Rollouts
 KL = LossConfig(reference_policy_kl_penalty=0.01)
 GARBAGE = (float("nan"), float("inf"), float("-inf"), 1e30, -1e30)
 TOKEN_FIELDS = ("old_logprobs", "ref_logprobs", "entropy", "gen_logprobs")
-# group sizes and rewards in [0, 1]: a mixed group, a flat one, one of a single sequence, one with a reward at its mean
+# group sizes and rewards in [0, 1]: a mixed group, a flat one, one of a single sequence, one with a
+# reward at its mean
 REWARDS = ((0.0, 1.0, 0.3, 0.0, 1.0, 0.7), (1.0,) * 4, (0.6,), (0.0, 0.5, 1.0), (0.0, 1.0))
 
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -46,7 +48,8 @@ def make(
     large: bool = True,
     dtype: torch.dtype = torch.float64,
 ) -> Batch:
-    """Shuffled order, holes, garbage off the mask; with REWARDS an empty row and (large) huge log-ratios too."""
+    """Shuffled order, holes, garbage off the mask; with REWARDS an empty row and (large) huge
+    log-ratios too."""
     rng = torch.Generator().manual_seed(seed)
     flat = [(7 * g - 3, r) for g, group in enumerate(rewards) for r in group]
     order = torch.randperm(len(flat), generator=rng).tolist()
@@ -114,7 +117,8 @@ def run(
 
 
 def close(got: Tensor, want: Tensor | float, tolerance: float = 1e-12) -> None:
-    """|got - want| <= tolerance * max(1, |want|) everywhere (a number: each equals it), NaN nowhere."""
+    """|got - want| <= tolerance * max(1, |want|) everywhere (a number: each equals it), NaN
+    nowhere."""
     want = want.to(got) if isinstance(want, Tensor) else torch.full_like(got, want)
     assert got.shape == want.shape, (got.shape, want.shape)
     error = (got - want).abs() / want.abs().clamp(min=1)

@@ -1,7 +1,8 @@
 """The shared mathematics, in pure torch.
 
-A submodule is loaded on first use: a method file reads `core.groups.advantages(...)` inside its functions, so that the
-methods and their parameters (and with them every error in a config) are known before torch is imported.
+A submodule is loaded on first use: a method file reads `core.groups.advantages(...)` inside its
+functions, so that the methods and their parameters (and with them every error in a config) are
+known before torch is imported.
 """
 
 import importlib

@@ -1,4 +1,5 @@
-"""QUATRO's dual: for every prompt the lambda that puts the re-weighted group on its KL radius, all prompts at once."""
+"""QUATRO's dual: for every prompt the lambda that puts the re-weighted group on its KL radius, all
+prompts at once."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ REACH = 60.0  # the bracket of log(beta) on each side of the small-radius soluti
 def kl_radius(rewards: Tensor, groups: Groups, delta: float, max_kl_fraction: float) -> Tensor:
     """[G] radius = min(delta, max_kl_fraction * -log(share of sequences with the best reward)).
 
-    Re-weighting a group cannot reach a larger KL than -log share: there the dual has no interior minimum.
+    Re-weighting a group cannot reach a larger KL than -log share: there the dual has no interior
+    minimum.
     """
     best = rewards >= (groups.max(rewards) - groups.tolerance(rewards))[groups.index]
     return (-max_kl_fraction * groups.mean(best).log()).clamp(max=delta)
@@ -23,11 +25,12 @@ def kl_radius(rewards: Tensor, groups: Groups, delta: float, max_kl_fraction: fl
 def solve(rewards: Tensor, groups: Groups, radius: Tensor) -> tuple[Tensor, Tensor]:
     """The minimiser of f(lambda) = lambda (radius + log mean exp(R / lambda)) and its advantages.
 
-    rewards [B] float64, radius [G]. Returns A [B] = R / lambda - log mean exp(R / lambda) and lambda [G]; both 0 in
-    flat groups. At the optimum mean(e^A A) = radius and mean(e^A) = 1.
+    rewards [B] float64, radius [G]. Returns A [B] = R / lambda - log mean exp(R / lambda) and
+    lambda [G]; both 0 in flat groups. At the optimum mean(e^A A) = radius and mean(e^A) = 1.
 
-    With beta = 1 / lambda the condition is KL(beta) = radius, increasing in beta. log KL is nearly linear in
-    log beta (slope 2 for small beta), so Newton in these coordinates converges in a few steps; a bracket guards it.
+    With beta = 1 / lambda the condition is KL(beta) = radius, increasing in beta. log KL is nearly
+    linear in log beta (slope 2 for small beta), so Newton in these coordinates converges in a few
+    steps; a bracket guards it.
     """
     flat = groups.flat(rewards)
     top = groups.max(rewards)
@@ -53,14 +56,16 @@ def solve(rewards: Tensor, groups: Groups, radius: Tensor) -> tuple[Tensor, Tens
 
 
 def _tilt(x: Tensor, groups: Groups, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """A [B] = beta x - log mean exp(beta x), with e^A: the weights q_i / p_i of the tilted group."""
+    """A [B] = beta x - log mean exp(beta x), with e^A: the weights q_i / p_i of the tilted
+    group."""
     scaled = beta[groups.index] * x
     tilt = scaled - groups.mean(scaled.exp()).log()[groups.index]
     return tilt, tilt.exp()
 
 
 def _log_kl(x: Tensor, groups: Groups, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """log KL(beta) [G] and its slope in log beta (input log_beta), with KL = mean(e^A A), dKL/dbeta = beta Var_q x."""
+    """log KL(beta) [G] and its slope in log beta (input log_beta), with KL = mean(e^A A), dKL/dbeta
+    = beta Var_q x."""
     beta = beta.exp()
     tilt, weight = _tilt(x, groups, beta)
     # e^A A - (e^A - 1) has the same mean and no negative term: no cancellation between the members

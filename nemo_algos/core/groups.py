@@ -1,4 +1,5 @@
-"""Statistics of groups, two-pass and vectorised (no Python loop over groups), in float64. Shapes: [B], [G]."""
+"""Statistics of groups, two-pass and vectorised (no Python loop over groups), in float64. Shapes:
+[B], [G]."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Groups:
         return Groups(index, count)
 
     def blocks(self, rows: int) -> list[Tensor]:
-        """Whole groups, about `rows` sequences (or one larger group) at a time: the indices [N] of each block."""
+        """Whole groups, about `rows` sequences (or one larger group) at a time: the indices [N] of
+        each block."""
         first = self.count.cumsum(0) - self.count
         block = (first // max(1, rows)).repeat_interleave(self.count)
         sizes = block.unique_consecutive(return_counts=True)[1]
@@ -67,7 +69,8 @@ class Groups:
 def advantages(rewards: Tensor, groups: Groups, std: AdvantageStd = "sample") -> Tensor:
     """Group advantage A_i = (R_i - mean) / (std + 1e-6), [B] -> [B] float64.
 
-    std: sample (n - 1), population (n) or none (no division). Exactly 0 in flat groups and at the group's mean.
+    std: sample (n - 1), population (n) or none (no division). Exactly 0 in flat groups and at the
+    group's mean.
     """
     centred = rewards - groups.mean(rewards)[groups.index]
     zero = groups.flat(rewards)[groups.index]

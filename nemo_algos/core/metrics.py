@@ -1,7 +1,7 @@
 """Metrics as sums and counts, so that they are right under micro-batching and data parallelism.
 
-Every worker call returns a `Stats`; add them up over micro-batches and ranks and call `summary` once. Quantiles come
-from a fixed histogram of counts, uniform in log r' (log-spaced in r').
+Every worker call returns a `Stats`; add them up over micro-batches and ranks and call `summary`
+once. Quantiles come from a fixed histogram of counts, uniform in log r' (log-spaced in r').
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ MEANS = {
 def ratio_stats(
     log_ratio: Tensor, shaped: Tensor, logprobs: Tensor, mask: Tensor, limit: float
 ) -> Stats:
-    """Of the ratio. log_ratio: token l [B,S], clamped, 0 off the mask; shaped: log r' [B,S] or [B,1]; logprobs [B,S]."""
+    """Of the ratio. log_ratio: token l [B,S], clamped, 0 off the mask; shaped: log r' [B,S] or
+    [B,1]; logprobs [B,S]."""
     tokens = shaped.where(mask, -torch.inf)
     logprobs = logprobs.to(log_ratio.dtype).where(mask, 0.0)
     ratio = log_ratio.exp()
@@ -107,14 +108,16 @@ def ratio_sums(
         "ratio": shaped_sum,
         "clamped_tokens": clamped.sum(dtype=dtype),
         "clamped_sequences": ((row_sum.abs() >= limit) | (clamped > 0)).sum(dtype=dtype),
-        # E_old[r - 1 - log r] = KL(old || new) per token; E_old[s log s - s + 1] = KL(new || old) per sequence
+        # E_old[r - 1 - log r] = KL(old || new) per token; E_old[s log s - s + 1] = KL(new || old)
+        # per sequence
         "kl_old": (ratio - 1).sub_(log_ratio).sum(),
         "kl_old_sequence": (in_sequence.exp() * in_sequence - torch.expm1(in_sequence)).sum(),
     }
 
 
 def _histogram(log_values: Tensor) -> Tensor:
-    """[BINS] float64 counts; -inf (off the mask) falls into a bin of its own, the first, and is dropped."""
+    """[BINS] float64 counts; -inf (off the mask) falls into a bin of its own, the first, and is
+    dropped."""
     bins = ((log_values + REACH) * (BINS / (2 * REACH)) + 1).clamp(0, BINS).int()
     return torch.bincount(bins.flatten(), minlength=BINS + 1)[1:].double()
 
@@ -123,7 +126,8 @@ def _histogram(log_values: Tensor) -> Tensor:
 def clip_sums(
     log_ratio: Tensor, advantages: Tensor, low: Tensor | float, high: Tensor | float, mask: Tensor
 ) -> dict[str, Tensor]:
-    """Tokens outside the bounds by the advantage's sign and by side; `clipped`: those whose gradient is cut."""
+    """Tokens outside the bounds by the advantage's sign and by side; `clipped`: those whose
+    gradient is cut."""
     above = log_ratio > log1p(high, log_ratio.dtype)
     below = log_ratio < log1p(-low, log_ratio.dtype)
     sides = {"": mask, "_above": mask & above, "_below": mask & below}

@@ -1,7 +1,9 @@
-"""Statistics over response tokens: moments and z-scores within pools (a group, or a bucket of a group).
+"""Statistics over response tokens: moments and z-scores within pools (a group, or a bucket of a
+group).
 
-A pool is made of segments: runs of columns of a row, together the whole row. What stands off the mask is 0 and counts
-in no pool. No Python loop over rows, no packing; sums are taken per segment and then in float64. Shapes: [B,S], [P].
+A pool is made of segments: runs of columns of a row, together the whole row. What stands off the
+mask is 0 and counts in no pool. No Python loop over rows, no packing; sums are taken per segment
+and then in float64. Shapes: [B,S], [P].
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from nemo_algos.core.surrogate import as_number, token_counts
 
 @dataclass(frozen=True)
 class Pools:
-    """mask [B,S]; columns, tokens, pool [B,M]: width of each segment, its tokens, its pool; number of pools P."""
+    """mask [B,S]; columns, tokens, pool [B,M]: width of each segment, its tokens, its pool; number
+    of pools P."""
 
     mask: Tensor
     columns: Tensor
@@ -35,7 +38,8 @@ class Pools:
 
     @staticmethod
     def of_buckets(mask: Tensor, groups: Groups, buckets: int) -> Pools:
-        """K segments per response: its j-th token (from 0) is in bucket j*K // |o_i|; one pool per (group, bucket)."""
+        """K segments per response: its j-th token (from 0) is in bucket j*K // |o_i|; one pool per
+        (group, bucket)."""
         seen = mask.cumsum(1, dtype=torch.int32)  # tokens up to and with this column
         bucket = torch.arange(buckets + 1, device=mask.device)
         first = (seen[:, -1:] * bucket + buckets - 1) // buckets  # [B,K+1] j, of 0..|o_i|

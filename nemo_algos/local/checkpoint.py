@@ -10,7 +10,8 @@ import torch
 
 
 def save(folder: Path, state: dict[str, Any], keep_last: int) -> Path:
-    """Write step_N.pt: to a temporary file, flushed to disk, then renamed. Raises OSError where the disk is full."""
+    """Write step_N.pt: to a temporary file, flushed to disk, then renamed. Raises OSError where the
+    disk is full."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step_{state['step']:06d}.pt"
     partial = path.with_suffix(".tmp")
@@ -22,7 +23,8 @@ def save(folder: Path, state: dict[str, Any], keep_last: int) -> Path:
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
         partial.unlink(missing_ok=True)
         raise OSError(
-            f"cannot save {path}: {error}; the last good checkpoint is {latest(folder)}: free disk space and resume"
+            f"cannot save {path}: {error}; the last good checkpoint is {latest(folder)}: free "
+            f"disk space and resume"
         ) from None
     partial.replace(path)
     for old in sorted(folder.glob("step_*.pt"))[:-keep_last]:

@@ -3,8 +3,9 @@
     prompt    6 10 1 > 17 :
     response  1 + 10 = 11 , 11 + 6 = 17 <eos>
 
-Every number is used once; operators + - *, intermediates 0..99, target 1..99. One token per number and symbol.
-Problems are split by a hash of (sorted numbers, target): a tenth is held out of warm start and training.
+Every number is used once; operators + - *, intermediates 0..99, target 1..99. One token per number
+and symbol. Problems are split by a hash of (sorted numbers, target): a tenth is held out of warm
+start and training.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def sample(rng: random.Random, count: int, held_out: bool = False) -> tuple[Prob
 
 
 def held_out_problems(number: int, count: int, seed: int = 0) -> list[Problem]:
-    """Up to `number` distinct test problems, always the same ones (of 3 numbers there are about 260)."""
+    """Up to `number` distinct test problems, always the same ones (of 3 numbers there are about
+    260)."""
     rng, problems = random.Random(seed), dict[str, Problem]()
     for _ in range(100 * number):
         problem, _ = sample(rng, count, held_out=True)

@@ -15,7 +15,8 @@ CHUNK = 32  # prompts generated at a time
 
 
 def pass_at_k(correct: Tensor, n: int, k: int) -> Tensor:
-    """1 - C(n-c, k) / C(n, k) for c = correct [P] of n samples, as a product: no large binomials."""
+    """1 - C(n-c, k) / C(n, k) for c = correct [P] of n samples, as a product: no large
+    binomials."""
     j = torch.arange(k, dtype=torch.float64)
     failing = (n - correct.double()[:, None] - j).clamp(min=0) / (n - j)
     return 1 - failing.prod(1)

@@ -1,4 +1,5 @@
-"""What a policy generates and is trained on. P prompts of L tokens, B responses of at most S tokens."""
+"""What a policy generates and is trained on. P prompts of L tokens, B responses of at most S
+tokens."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ from nemo_algos.local.schema import PolicySection
 
 
 class HFPolicy:
-    """A transformers model and its tokenizer. Raises ValueError where one of them cannot be used."""
+    """A transformers model and its tokenizer. Raises ValueError where one of them cannot be
+    used."""
 
     def __init__(self, config: PolicySection, device: torch.device) -> None:
         self.config, self.device = config, device
@@ -111,7 +112,8 @@ class HFPolicy:
 
     @torch.no_grad()
     def _rescored(self, drawn: Experience) -> Experience:
-        """Log-probs and entropy by the training forward: under bfloat16 the cached decode differs from it."""
+        """Log-probs and entropy by the training forward: under bfloat16 the cached decode differs
+        from it."""
         logprobs, entropy = torch.zeros_like(drawn.logprobs), torch.zeros_like(drawn.entropy)
         for rows in micro_batches(drawn, torch.arange(len(drawn.of)), self.config):
             logprobs[rows], entropy[rows] = self._score(drawn, rows)
@@ -131,7 +133,8 @@ class HFPolicy:
         return self._score(experience, rows)[0]
 
     def _score(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropy [N,S], 0 off the mask; cut to the longest prompt and response of the rows."""
+        """Log-probs and entropy [N,S], 0 off the mask; cut to the longest prompt and response of
+        the rows."""
         self.model.train(
             self.config.dtensor_cfg.activation_checkpointing and torch.is_grad_enabled()
         )
@@ -163,7 +166,8 @@ def _right_padded(x: Tensor, width: int, value: float) -> Tensor:
 
 
 def load_tokenizer(config: PolicySection) -> Any:
-    """The tokenizer, with a chat template and a pad token, from the model's source or the config."""
+    """The tokenizer, with a chat template and a pad token, from the model's source or the
+    config."""
     from transformers import AutoTokenizer
 
     wanted = config.tokenizer

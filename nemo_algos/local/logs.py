@@ -28,7 +28,8 @@ class Log:
     def __init__(
         self, folder: Path, console: Console, tensorboard: bool, done: int, steps: int
     ) -> None:
-        """done: steps behind a resumed run; later lines, of steps that it will do again, are dropped."""
+        """done: steps behind a resumed run; later lines, of steps that it will do again, are
+        dropped."""
         self.path, self.steps, self.console = folder / "metrics.jsonl", steps, console
         self.recent: list[dict[str, Any]] = []
         self.live = Live(console=console, refresh_per_second=4, transient=True)

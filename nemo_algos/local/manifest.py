@@ -16,14 +16,15 @@ LIBRARIES = ("torch", "transformers", "numpy", "nemo-algos")
 
 
 def write(folder: Path, config: LocalConfig) -> None:
-    """manifest.json: config, versions, git state. Raises ValueError where the folder holds a run of another config."""
+    """manifest.json: config, versions, git state. Raises ValueError where the folder holds a run of
+    another config."""
     path, plain = folder / "manifest.json", config.model_dump(mode="json")
     if path.exists():
         different = _difference(json.loads(path.read_text())["config"], plain)
         if different:
             raise ValueError(
-                f"{folder} holds a run of another config; resume with its own, or use another folder:\n  "
-                + "\n  ".join(different)
+                f"{folder} holds a run of another config; resume with its own, or use another "
+                f"folder:\n  " + "\n  ".join(different)
             )
         return
     folder.mkdir(parents=True, exist_ok=True)

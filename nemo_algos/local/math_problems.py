@@ -1,4 +1,5 @@
-"""Problems with answers from JSONL files, in a model's chat template, scored by a verifier in killable processes."""
+"""Problems with answers from JSONL files, in a model's chat template, scored by a verifier in
+killable processes."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def _row(line: str, split: Split, where: str) -> tuple[str, str]:
 class MathProblems:
     """A Task over JSONL files. Training goes through the file in a new order every epoch.
 
-    `dropped` counts rows without a problem or a gold answer and prompts longer than max_input_seq_length.
+    `dropped` counts rows without a problem or a gold answer and prompts longer than
+    max_input_seq_length.
     Raises ValueError where a file is broken or nothing is left.
     """
 
@@ -86,7 +88,8 @@ class MathProblems:
         self.dropped += len(every) - len(kept)
         if not kept:
             raise ValueError(
-                f"{split.data_path}: every prompt is longer than data.max_input_seq_length={longest} tokens "
+                f"{split.data_path}: every prompt is longer than "
+                f"data.max_input_seq_length={longest} tokens "
                 "or has an empty answer"
             )
         return kept
@@ -120,7 +123,8 @@ class MathProblems:
         return problem.prompt
 
     def rewards(self, problems: list[Problem], experience: Experience) -> Tensor:
-        """See Task. One that the verifier could not judge has reward 0 and counts in `unverified`."""
+        """See Task. One that the verifier could not judge has reward 0 and counts in
+        `unverified`."""
         verdicts = self._verdicts(problems, self._texts(experience), experience)
         return torch.tensor([v.reward for v in verdicts], dtype=torch.float64)
 

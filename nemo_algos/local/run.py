@@ -54,7 +54,8 @@ def stopping() -> Iterator[Stop]:
 
 
 def run(config: LocalConfig, algorithm: Algorithm, folder: Path, console: Console) -> None:
-    """Train in `folder`, continuing what is there; write checkpoints, logs, summary.json, curves.png.
+    """Train in `folder`, continuing what is there; write checkpoints, logs, summary.json,
+    curves.png.
 
     Raises ValueError where the folder holds a run of another config.
     """

@@ -10,7 +10,8 @@ from torch import Tensor
 
 
 class Sampled(NamedTuple):
-    """tokens [B,S] (pad after the end); mask [B,S] up to and with the end token; nats, 0 off the mask."""
+    """tokens [B,S] (pad after the end); mask [B,S] up to and with the end token; nats, 0 off the
+    mask."""
 
     tokens: Tensor
     mask: Tensor
@@ -45,7 +46,8 @@ def decode(
 
 
 def sample(logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """One token per row of logits [B,V], by the inverse distribution function; its log-prob; the row's entropy, nats."""
+    """One token per row of logits [B,V], by the inverse distribution function; its log-prob; the
+    row's entropy, nats."""
     logp = logits.float().log_softmax(-1)
     p = logp.exp()
     cdf = p.cumsum(-1)

@@ -1,4 +1,5 @@
-"""The embedded engine's config: NeMo-RL's sections and key names wherever both have the thing. Loads no torch."""
+"""The embedded engine's config: NeMo-RL's sections and key names wherever both have the thing.
+Loads no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ class Section(BaseModel):
 
 
 class GRPOSection(Section):
-    """Rollout batches. num_update_epochs (ours): passes over each batch; updates = epochs * batch / global batch."""
+    """Rollout batches. num_update_epochs (ours): passes over each batch; updates = epochs * batch /
+    global batch."""
 
     num_prompts_per_step: int = Field(gt=0)
     num_generations_per_prompt: int = Field(gt=0)
@@ -135,7 +137,8 @@ class LoggerSection(Section):
 
 
 class CheckpointSection(Section):
-    """Atomic checkpoints in the run's folder, every save_period steps; the last keep_last are kept."""
+    """Atomic checkpoints in the run's folder, every save_period steps; the last keep_last are
+    kept."""
 
     enabled: bool = True
     save_period: int = Field(default=20, gt=0)
@@ -164,7 +167,8 @@ class LocalConfig(Section):
         needed = 6 * (self.data.numbers - 1)  # tokens of a worked solution
         if self.data.task == "countdown" and self.policy.generation.max_new_tokens < needed:
             raise ValueError(
-                f"data.numbers={self.data.numbers} needs policy.generation.max_new_tokens={needed}, "
+                f"data.numbers={self.data.numbers} needs "
+                f"policy.generation.max_new_tokens={needed}, "
                 "or every response is cut"
             )
         return self
@@ -174,7 +178,8 @@ class LocalConfig(Section):
         batch = self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
         if batch % self.policy.train_global_batch_size:
             raise ValueError(
-                f"policy.train_global_batch_size={self.policy.train_global_batch_size} must divide the rollout batch "
+                f"policy.train_global_batch_size={self.policy.train_global_batch_size} must "
+                f"divide the rollout batch "
                 f"of num_prompts_per_step * num_generations_per_prompt = {batch}"
             )
         return self

@@ -15,7 +15,8 @@ from nemo_algos.local.experience import Experience
 class Task(Protocol):
     """Problems, their prompts as token ids, and rewards of responses.
 
-    unverified: responses of the last batch that the verifier could not judge (timeout, error, length).
+    unverified: responses of the last batch that the verifier could not judge (timeout, error,
+    length).
     """
 
     unverified: int

@@ -1,9 +1,10 @@
-"""A tiny Llama (RMSNorm, RoPE, SwiGLU, tied embeddings) that computes a prompt once for its whole group.
+"""A tiny Llama (RMSNorm, RoPE, SwiGLU, tied embeddings) that computes a prompt once for its whole
+group.
 
-Shapes: P prompts of L tokens, B responses of S tokens, N prefixes (a prompt and the start of a response) of T tokens,
-D width, H heads, E = D / H, V tokens.
-Left out on purpose: padding of prompts (a task's prompts have one length), grouped-query attention, dropout, biases.
-`hf_state` names the weights as transformers' LlamaForCausalLM does.
+Shapes: P prompts of L tokens, B responses of S tokens, N prefixes (a prompt and the start of a
+response) of T tokens, D width, H heads, E = D / H, V tokens.
+Left out on purpose: padding of prompts (a task's prompts have one length), grouped-query attention,
+dropout, biases. `hf_state` names the weights as transformers' LlamaForCausalLM does.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class Tiny(nn.Module):
         return x[:, -1], cache
 
     def response_logits(self, prompts: Tensor, of: Tensor, responses: Tensor) -> Tensor:
-        """Logits [B,S,V] for the tokens of responses [B,S] to prompts[of], of [B]; each prompt is computed once."""
+        """Logits [B,S,V] for the tokens of responses [B,S] to prompts[of], of [B]; each prompt is
+        computed once."""
         first, cache = self.prompt(prompts)
         s, length = responses.shape[1] - 1, prompts.shape[1]
         x, rotation = self.embed(responses[:, :-1]), self._rotation(length, s)
@@ -113,7 +115,8 @@ class Tiny(nn.Module):
         return self.logits(torch.cat((first[of][:, None], x), dim=1))
 
     def step(self, tokens: Tensor, parents: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Prefixes parents [N] of the cache, each with one more of tokens [N] -> last hidden state [N,D], their cache.
+        """Prefixes parents [N] of the cache, each with one more of tokens [N] -> last hidden state
+        [N,D], their cache.
 
         parents ascend and leave none out.
         """

@@ -1,4 +1,5 @@
-"""The countdown model as a policy: sampling with a key-value cache, log-probs with shared prompts, warm start."""
+"""The countdown model as a policy: sampling with a key-value cache, log-probs with shared prompts,
+warm start."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def warm_started(numbers: int, seed: int, progress: Callable[[float], None]) -> tiny.Tiny:
-    """A model taught by fixed steps on fresh worked solutions; cached by a hash of all that made it.
+    """A model taught by fixed steps on fresh worked solutions; cached by a hash of all that made
+    it.
 
     progress(share) is called as it goes.
     """

@@ -1,4 +1,5 @@
-"""The training loop: generate, score, driver statistics once, several clipped updates. Every step is in `step`."""
+"""The training loop: generate, score, driver statistics once, several clipped updates. Every step
+is in `step`."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ class Trainer:
         return experience, rollouts
 
     def _with_reference(self, experience: Experience) -> tuple[Experience, Tensor | None]:
-        """Both log-probs by the same forward: ERPO's z-scores of their gap would amplify rounding."""
+        """Both log-probs by the same forward: ERPO's z-scores of their gap would amplify
+        rounding."""
         if self.reference is None:
             return experience, None
         old = self._logprobs(self.policy, experience)
@@ -153,7 +155,8 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), limit)
         if not norm.isfinite():
             raise FloatingPointError(
-                f"the gradient's norm is {float(norm)} at step {self.step_number + 1}, this minibatch was not applied: "
+                f"the gradient's norm is {float(norm)} at step {self.step_number + 1}, this "
+                f"minibatch was not applied: "
                 "lower the learning rate"
             )
         self.optimizer.step()
@@ -210,7 +213,8 @@ def _made(spec: Component, key: str, *args: Any) -> Any:
 
 
 def _scheduler(config: LocalConfig, optimizer: torch.optim.Optimizer) -> LRScheduler:
-    """NeMo-RL's list: schedulers by name, then the milestones at which the next takes over; one step per batch."""
+    """NeMo-RL's list: schedulers by name, then the milestones at which the next takes over; one
+    step per batch."""
     entries = config.policy.scheduler
     milestones = [m for e in entries if isinstance(e, Milestones) for m in e.milestones]
     key = "policy.scheduler"

@@ -1,4 +1,5 @@
-"""A method, or a combination of parts, ready to use. Both engines call `signals` (driver) and `shape` (worker)."""
+"""A method, or a combination of parts, ready to use. Both engines call `signals` (driver) and
+`shape` (worker)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Columns(NamedTuple):
-    """What the worker functions see: [B,1] or [B,S] tensors that broadcast (bounds: or numbers); mask [B,S] bool."""
+    """What the worker functions see: [B,1] or [B,S] tensors that broadcast (bounds: or numbers);
+    mask [B,S] bool."""
 
     advantages: Tensor
     low: Tensor | float
@@ -28,7 +30,8 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class Signals:
-    """The driver half's result for a rollout batch: constants of the loss, [B] or [B,S]; metrics are plain numbers."""
+    """The driver half's result for a rollout batch: constants of the loss, [B] or [B,S]; metrics
+    are plain numbers."""
 
     advantages: Tensor
     low: Tensor | float
@@ -61,7 +64,8 @@ class Signals:
 
 
 class Shaped(NamedTuple):
-    """The surrogate's inputs: log_ratio' and A' ([B,S] or [B,1]), bounds; clip_log_ratio is what the bounds judge."""
+    """The surrogate's inputs: log_ratio' and A' ([B,S] or [B,1]), bounds; clip_log_ratio is what
+    the bounds judge."""
 
     log_ratio: Tensor
     advantages: Tensor
@@ -72,7 +76,8 @@ class Shaped(NamedTuple):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A base method, and the methods that give the advantages and the bounds (usually itself), each with parameters."""
+    """A base method, and the methods that give the advantages and the bounds (usually itself), each
+    with parameters."""
 
     base: Method
     params: Params
@@ -93,7 +98,8 @@ class Algorithm:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """ref_logprobs and entropy are inputs of advantages; unit_rewards of bounds and constants."""
+        """ref_logprobs and entropy are inputs of advantages; unit_rewards of bounds and
+        constants."""
         token_inputs = self.advantages.needs & {"ref_logprobs", "entropy"}
         return token_inputs | ((self.base.needs | self.bounds.needs) & {"unit_rewards"})
 
@@ -120,21 +126,25 @@ class Algorithm:
                 )
             if not core.surrogate.all_finite(value + rollouts.old_logprobs, rollouts.mask):
                 raise ValueError(
-                    f"{self.name} spreads every token's {need} over its group, and one on a response "
+                    f"{self.name} spreads every token's {need} over its group, and one on a "
+                    f"response "
                     "token is not finite: look for the NaN in the model's forward pass"
                 )
         outside = (rollouts.rewards < 0) | (rollouts.rewards > 1)
         if "unit_rewards" in self.needs and outside.any():
             row = int(outside.nonzero()[0])
             raise ValueError(
-                f"{self.name} needs rewards in [0, 1], but sequence {row} has {float(rollouts.rewards[row]):g}: "
+                f"{self.name} needs rewards in [0, 1], but sequence {row} has "
+                f"{float(rollouts.rewards[row]):g}: "
                 "map them, e.g. (R + 1) / 2 for rewards of +-1"
             )
 
     def shape(self, log_ratio: Tensor, mask: Tensor, signals: Signals) -> Shaped:
-        """The worker half: the surrogate's inputs from the token log-ratio l [B,S] (clamped, 0 off the mask).
+        """The worker half: the surrogate's inputs from the token log-ratio l [B,S] (clamped, 0 off
+        the mask).
 
-        Uses nothing but l and the signals of these rows, so micro-batches and ranks may cut between sequences.
+        Uses nothing but l and the signals of these rows, so micro-batches and ranks may cut between
+        sequences.
         """
         columns = signals.columns(mask, log_ratio.dtype)
         shaped = self.base.log_ratio(log_ratio, columns, self.params)
@@ -145,7 +155,8 @@ class Algorithm:
         return Shaped(shaped, advantages, float("inf"), float("inf"), clipped)
 
     def inert_rows(self, signals: Signals) -> Tensor:
-        """bool [B]: sequences that add nothing to the gradient of J (KL apart), because their advantage is 0."""
+        """bool [B]: sequences that add nothing to the gradient of J (KL apart), because their
+        advantage is 0."""
         zero = signals.advantages == 0
         zero = zero.all(1) if zero.dim() == 2 else zero
         return zero if self.base.flat_group_is_inert else zero.new_zeros(zero.shape)

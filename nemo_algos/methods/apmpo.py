@@ -1,12 +1,15 @@
-"""APMPO: an adaptive power mean over the tokens of a response (PMPO), and clip bounds fed back from the rewards (FAC).
+"""APMPO: an adaptive power mean over the tokens of a response (PMPO), and clip bounds fed back from
+the rewards (FAC).
 
-    p       = exp(-gamma mu_R)                                                                  (eq. 7)
+    p       = exp(-gamma mu_R)                                                               (eq. 7)
     FSS     = mu_R / (sigma_R + 1e-6)
-    eps_ada = clip_min + (clip_max - clip_min) tanh(FSS)                                        (eq. 6)
-    J_i     = sgn(A_i) [ mean_t |min(r_it A_i, clip(r_it, 1-clip_low, 1+eps_ada) A_i)|^p ]^(1/p)   (eq. 9)
+    eps_ada = clip_min + (clip_max - clip_min) tanh(FSS)                                     (eq. 6)
+    J_i     = sgn(A_i) [ mean_t |min(r_it A_i, clip(r_it, 1-clip_low, 1+eps_ada) A_i)|^p ]^(1/p)
+            (eq. 9)
 
-As a surrogate: with u_t the clipped ratio and w_t = sg[(M_p(u) / u_t)^(1-p)], mean_t w_t U_t = J_i, value and gradient.
-Clipped tokens count in the mean and pass no gradient. Algorithm 1's line 18 drops the tanh of eq. 6; we keep eq. 6.
+As a surrogate: with u_t the clipped ratio and w_t = sg[(M_p(u) / u_t)^(1-p)], mean_t w_t U_t = J_i,
+value and gradient. Clipped tokens count in the mean and pass no gradient. Algorithm 1's line 18
+drops the tanh of eq. 6; we keep eq. 6.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ class APMPOParams(Params):
     def _in_range(self) -> APMPOParams:
         if self.exponent == "linear" and self.gamma >= 1:
             raise ValueError(
-                f"gamma={self.gamma} makes the linear exponent 1 - gamma mu_R reach 0: set gamma below 1"
+                f"gamma={self.gamma} makes the linear exponent 1 - gamma mu_R reach 0: set gamma "
+                f"below 1"
             )
         if self.clip_max < self.clip_min:
             raise ValueError(
@@ -54,7 +58,8 @@ class APMPOParams(Params):
 
 
 def _reward_moments(rollouts: Rollouts, params: APMPOParams) -> tuple[Tensor, Tensor]:
-    """mu_R and sigma_R (population), [B]: of the whole batch (the paper's text) or of the group (its Algorithm 1)."""
+    """mu_R and sigma_R (population), [B]: of the whole batch (the paper's text) or of the group
+    (its Algorithm 1)."""
     rewards, groups = rollouts.rewards, rollouts.groups
     if params.statistics == "group":
         return groups.mean(rewards)[groups.index], groups.std(rewards)[groups.index]
@@ -75,7 +80,8 @@ def bounds(rollouts: Rollouts, params: APMPOParams) -> Part:
 
 
 def constants(rollouts: Rollouts, params: APMPOParams) -> Part:
-    """The exponent p, [B]: near 1 (arithmetic mean) while rewards are rare, smaller as they grow."""
+    """The exponent p, [B]: near 1 (arithmetic mean) while rewards are rare, smaller as they
+    grow."""
     mu, _ = _reward_moments(rollouts, params)
     exponent = (
         (-params.gamma * mu).exp() if params.exponent == "exponential" else 1 - params.gamma * mu

@@ -1,7 +1,7 @@
 """From a config's `method:` block to an algorithm. Loads no torch.
 
 method: {name: etr, micro: 0.05}                        one method
-method: {advantages: erpo, bounds: etr}                 a combination; the rest is that of `advantages`' method
+method: {advantages: erpo, bounds: etr}      a combination; the rest is that of `advantages`' method
 method: {name: gspo, bounds: {name: etr, macro: 0.2}}   a part with parameters of its own
 method: {name: my_package.my_module:MINE}               a third party's
 """
@@ -30,7 +30,8 @@ PARTS = ("advantages", "bounds")
 def build(method: dict[str, Any] | str) -> Algorithm:
     """The algorithm of a `method:` block (or of a method's name with its defaults).
 
-    Raises ConfigError with every problem: unknown names and keys, values out of range, parts that do not fit.
+    Raises ConfigError with every problem: unknown names and keys, values out of range, parts that
+    do not fit.
     """
     block = _part(method, "method")
     written = {k: block.pop(k, None) for k in PARTS}
@@ -73,7 +74,8 @@ def _resolve(
 
 
 def find(name: Any, path: str = "method") -> Method:
-    """The method of a name, or of `package.module:NAME`. Raises ConfigError that says what is wrong."""
+    """The method of a name, or of `package.module:NAME`. Raises ConfigError that says what is
+    wrong."""
     if isinstance(name, str) and ":" in name:
         return _third_party(name, path)
     if not isinstance(name, str) or name not in METHODS:
@@ -116,18 +118,21 @@ def _misfits(a: Algorithm) -> list[str]:
     if a.advantages.token_advantages and per_sequence:
         what = "power mean" if base.ratio == "token" else "sequence ratio"
         reasons.append(
-            f"{base.name}'s {what} needs one advantage per sequence, but {a.advantages.name} gives one per token: "
+            f"{base.name}'s {what} needs one advantage per sequence, but {a.advantages.name} "
+            f"gives one per token: "
             "use its advantages with a token ratio (grpo, etr's bounds, cispo)"
         )
     if a.bounds is not base and base.clips is None:
         reasons.append(
-            f"{base.name} has no ratio to clip, so bounds of {a.bounds.name} would do nothing: drop bounds"
+            f"{base.name} has no ratio to clip, so bounds of {a.bounds.name} would do nothing: "
+            f"drop bounds"
         )
     if a.bounds is not base and a.bounds.bounds is no_bounds:
         reasons.append(f"{a.bounds.name} has no bounds of its own to give: drop bounds")
     if a.params.dual_clip is not None and not dual_clip_has_meaning(a):
         reasons.append(
-            f"dual_clip has no meaning for {base.name}: it cuts the plain clipped ratio of grpo, etr, erpo and gspo"
+            f"dual_clip has no meaning for {base.name}: it cuts the plain clipped ratio of grpo, "
+            f"etr, erpo and gspo"
         )
     return reasons
 

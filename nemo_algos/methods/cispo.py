@@ -1,4 +1,5 @@
-"""CISPO: every token keeps its gradient, weighted by the clipped ratio: J = token mean of sg[clip(r_it)] A_i log pi.
+"""CISPO: every token keeps its gradient, weighted by the clipped ratio: J = token mean of
+sg[clip(r_it)] A_i log pi.
 
 clip 0.2/0.2 is verl's default.
 """

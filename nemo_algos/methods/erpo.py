@@ -1,14 +1,14 @@
 """ERPO: token advantages from an entropy gate and a process signal, normalised within each group.
 
-    W_t    = sigmoid(gamma z(H_t))                            gate, z over the group's tokens            (eq. 6)
-    s_t    = beta (log pi_old - log pi_ref)                   progress                                   (eq. 7)
-    s~_t   = z(s_t) within (group, bucket)                    bucket of the j-th token: j K // |o_i|     (eq. 8-9)
+    W_t    = sigmoid(gamma z(H_t))                gate, z over the group's tokens            (eq. 6)
+    s_t    = beta (log pi_old - log pi_ref)                   progress                       (eq. 7)
+    s~_t   = z(s_t) within (group, bucket)      bucket of the j-th token: j K // |o_i|     (eq. 8-9)
     psi_t  = W_t sgn(A_i) s~_t, then sigma_target psi / (std(psi) + 1e-6) over the group
-    A_it   = z(A_i + eta psi_t) over the group's tokens                                                  (eq. 10)
+    A_it   = z(A_i + eta psi_t) over the group's tokens                                     (eq. 10)
 
-Then GRPO's clipped surrogate with the token mean. beta cancels in the z-score and only eta sigma_target matters.
-eta = 0 is not GRPO: the tokens are normalised again. The z-scores inflate noise, so old and reference log-probs must
-come from the same engine and precision.
+Then GRPO's clipped surrogate with the token mean. beta cancels in the z-score and only eta
+sigma_target matters. eta = 0 is not GRPO: the tokens are normalised again. The z-scores inflate
+noise, so old and reference log-probs must come from the same engine and precision.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ NOISE = 1e-3  # nats: below this spread of old - ref the z-scores amplify roundi
 
 
 class ERPOParams(ClipParams):
-    """beta_progress, gamma, eta, K, sigma_target of the paper; K, sigma_target and the clip are not stated there."""
+    """beta_progress, gamma, eta, K, sigma_target of the paper; K, sigma_target and the clip are not
+    stated there."""
 
     progress_scale: float = Field(default=0.1, gt=0)
     gate_sharpness: float = Field(default=5.0, ge=0)
@@ -42,7 +43,8 @@ class ERPOParams(ClipParams):
 
 
 def advantages(rollouts: Rollouts, params: ERPOParams) -> Part:
-    """A_it [B,S], 0 off the mask; each group with a signal sums to 0 with variance 1 over its tokens (eq. 16)."""
+    """A_it [B,S], 0 off the mask; each group with a signal sums to 0 with variance 1 over its
+    tokens (eq. 16)."""
     groups, shape = rollouts.groups, rollouts.mask.shape
     outcome = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)
     outcome = outcome[:, None].to(core.surrogate.working_dtype(rollouts.old_logprobs))
@@ -54,7 +56,8 @@ def advantages(rollouts: Rollouts, params: ERPOParams) -> Part:
 
 
 def _of_groups(rollouts: Rollouts, outcome: Tensor, params: ERPOParams) -> tuple[Tensor, Tensor]:
-    """A_it [B,S] of some whole groups, and the sums [6] for the metrics. outcome: A_i [B,1], whose dtype all have."""
+    """A_it [B,S] of some whole groups, and the sums [6] for the metrics. outcome: A_i [B,1], whose
+    dtype all have."""
     mask, dtype = rollouts.mask, outcome.dtype
     assert rollouts.entropy is not None and rollouts.ref_logprobs is not None
     in_group = core.tokens.Pools.of_groups(mask, rollouts.groups)
@@ -90,7 +93,8 @@ def _metrics(
     spread = math.sqrt(max(0.0, gap_squared / tokens - (gap / tokens) ** 2))
     if 0 < spread < NOISE:
         warnings.warn(
-            f"ERPO: log pi_old - log pi_ref spreads over only {spread:.1e} nats; its z-scores may amplify rounding. "
+            f"ERPO: log pi_old - log pi_ref spreads over only {spread:.1e} nats; its z-scores may "
+            f"amplify rounding. "
             "Compute both with the same engine and precision.",
             RuntimeWarning,
             stacklevel=2,

@@ -1,10 +1,11 @@
-"""ETR, elastic trust regions: GRPO whose clip radius grows with the advantage and with the group's uncertainty.
+"""ETR, elastic trust regions: GRPO whose clip radius grows with the advantage and with the group's
+uncertainty.
 
-    radius_i = clip_base + micro tanh(A_i) + macro 4 p_g (1 - p_g)                              (eq. 7-9, Alg. 1)
-    J        = mean_i mean_t min(r_it A_i, clip(r_it, 1 - radius_i, 1 + radius_i) A_i)          (eq. 6)
+    radius_i = clip_base + micro tanh(A_i) + macro 4 p_g (1 - p_g)                 (eq. 7-9, Alg. 1)
+    J        = mean_i mean_t min(r_it A_i, clip(r_it, 1 - radius_i, 1 + radius_i) A_i)       (eq. 6)
 
-p_g is the share of the group's rewards above 0. `direction: inverse` is the paper's ablation (fig. 6): -micro.
-The theorem's eps * sqrt(rho) form is not what Algorithm 1 runs; we run Algorithm 1.
+p_g is the share of the group's rewards above 0. `direction: inverse` is the paper's ablation (fig.
+6): -micro. The theorem's eps * sqrt(rho) form is not what Algorithm 1 runs; we run Algorithm 1.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class ETRParams(Params):
-    """micro is the paper's lambda_1, macro its lambda_2. The bounds stay inside (0, 2): see `_radius_in_range`."""
+    """micro is the paper's lambda_1, macro its lambda_2. The bounds stay inside (0, 2): see
+    `_radius_in_range`."""
 
     clip_base: float = 0.2
     micro: float = Field(default=0.1, ge=0)
@@ -34,18 +36,21 @@ class ETRParams(Params):
     def _radius_in_range(self) -> ETRParams:
         if self.micro >= self.clip_base:
             raise ValueError(
-                f"micro={self.micro} must be below clip_base={self.clip_base}, or the radius can reach 0: lower micro"
+                f"micro={self.micro} must be below clip_base={self.clip_base}, or the radius can "
+                f"reach 0: lower micro"
             )
         if self.clip_base + self.micro + self.macro >= 1:
             raise ValueError(
-                f"clip_base + micro + macro = {self.clip_base + self.micro + self.macro:g} must be below 1, "
+                f"clip_base + micro + macro = {self.clip_base + self.micro + self.macro:g} must "
+                f"be below 1, "
                 "or the lower bound can reach 0: lower one of them"
             )
         return self
 
 
 def bounds(rollouts: Rollouts, params: ETRParams) -> Part:
-    """[1 - radius_i, 1 + radius_i], always from the group advantage, whatever advantages it is combined with."""
+    """[1 - radius_i, 1 + radius_i], always from the group advantage, whatever advantages it is
+    combined with."""
     groups = rollouts.groups
     advantages = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)  # [B]
     sign = 1 if params.direction == "asymmetric" else -1

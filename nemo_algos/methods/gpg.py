@@ -1,4 +1,5 @@
-"""GPG: the plain policy gradient, J = token mean of A_i log pi, with A_i = R_i - mean(R) by default."""
+"""GPG: the plain policy gradient, J = token mean of A_i log pi, with A_i = R_i - mean(R) by
+default."""
 
 from typing import Literal
 

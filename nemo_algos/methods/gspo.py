@@ -1,6 +1,7 @@
 """GSPO: one ratio per sequence, s_i = exp(mean_t l_it); J = mean_i min(s_i A_i, clip(s_i) A_i).
 
-clip 0.2/0.2 as in the comparisons of QUATRO (table I); GSPO's own paper uses 3e-4/4e-4 (gspo_paper.yaml).
+clip 0.2/0.2 as in the comparisons of QUATRO (table I); GSPO's own paper uses 3e-4/4e-4
+(gspo_paper.yaml).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The loss of a micro-batch: surrogate, off-policy weights, KL penalty, and the statistics of what happened.
+"""The loss of a micro-batch: surrogate, off-policy weights, KL penalty, and the statistics of what
+happened.
 
 loss = -J + kl_coef KL        J = mean( w_t  min(r' A', clip(r') A') )   or   mean( w_t A' log pi )
 """
@@ -31,7 +32,8 @@ DERIVED = {
 
 
 class LossConfig(BaseModel):
-    """The `loss_fn:` section, NeMo-RL's names; what belongs to the method is refused with the name to use."""
+    """The `loss_fn:` section, NeMo-RL's names; what belongs to the method is refused with the name
+    to use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -64,19 +66,22 @@ class LossConfig(BaseModel):
             raise ValueError(f"{kind} needs use_importance_sampling_correction: true")
         if (kind is None) != (high is None):
             raise ValueError(
-                "set truncated_importance_sampling_type and truncated_importance_sampling_ratio together"
+                "set truncated_importance_sampling_type and truncated_importance_sampling_ratio "
+                "together"
             )
         if kind in ("icepop", "seq-mask-tis") and low is None:
             raise ValueError(f"{kind} needs truncated_importance_sampling_ratio_min")
         if low is not None and (high is None or low > high):
             raise ValueError(
-                "truncated_importance_sampling_ratio_min must be at most truncated_importance_sampling_ratio"
+                "truncated_importance_sampling_ratio_min must be at most "
+                "truncated_importance_sampling_ratio"
             )
         return self
 
 
 class Loss(NamedTuple):
-    """value: scalar to differentiate, this micro-batch's share of the batch's loss; stats: additive statistics."""
+    """value: scalar to differentiate, this micro-batch's share of the batch's loss; stats: additive
+    statistics."""
 
     value: Tensor
     stats: Stats
@@ -93,10 +98,11 @@ def policy_loss(
 ) -> Loss:
     """The loss of these sequences, with its statistics.
 
-    logprobs [B,S]: log pi_theta, nats, with gradient; rollouts, signals: of the same rows; counts: of the whole optimizer
-    batch; entropy [B,S]: exact entropy of pi_theta for the metrics, where it is known.
-    Raises ValueError for missing reference or sampler log-probs, FloatingPointError for non-finite log-probs on
-    response tokens (`on_nonfinite: report` drops and counts them).
+    logprobs [B,S]: log pi_theta, nats, with gradient; rollouts, signals: of the same rows; counts:
+    of the whole optimizer batch; entropy [B,S]: exact entropy of pi_theta for the metrics, where it
+    is known.
+    Raises ValueError for missing reference or sampler log-probs, FloatingPointError for non-finite
+    log-probs on response tokens (`on_nonfinite: report` drops and counts them).
     """
     _check_inputs(logprobs, rollouts, config)
     limit = algorithm.params.max_log_ratio
@@ -153,7 +159,8 @@ def _correction(
 def _check_inputs(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> None:
     if logprobs.shape != rollouts.mask.shape:
         raise ValueError(
-            f"logprobs have shape {list(logprobs.shape)}, the rollouts' mask {list(rollouts.mask.shape)}: "
+            f"logprobs have shape {list(logprobs.shape)}, the rollouts' mask "
+            f"{list(rollouts.mask.shape)}: "
             "pass one log-prob per position"
         )
     if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is None:
@@ -175,7 +182,8 @@ def _finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
     if config.on_nonfinite == "error":
         row, position = bad.nonzero()[0].tolist()
         raise FloatingPointError(
-            f"{int(bad.sum())} response tokens have non-finite log-probs (first: sequence {row}, position {position}): "
+            f"{int(bad.sum())} response tokens have non-finite log-probs (first: sequence {row}, "
+            f"position {position}): "
             "lower the learning rate, or set loss_fn.on_nonfinite: report to drop and count them"
         )
     return rollouts.mask & ~bad

@@ -1,4 +1,5 @@
-"""What a method is: its parameters, two functions of the driver half, two of the worker half. Loads no torch.
+"""What a method is: its parameters, two functions of the driver half, two of the worker half. Loads
+no torch.
 
 driver half   once per rollout batch, sees whole groups:     advantages, bounds, constants
 worker half   once per micro-batch, sees only its sequences: log_ratio, reweight
@@ -22,7 +23,8 @@ Need = Literal["ref_logprobs", "entropy", "unit_rewards"]
 
 
 class Params(BaseModel):
-    """Parameters that every method has. A method's own class adds its paper's, with the paper's defaults."""
+    """Parameters that every method has. A method's own class adds its paper's, with the paper's
+    defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -39,7 +41,8 @@ class ClipParams(Params):
 
 
 class Part(NamedTuple):
-    """What a driver function returns: its value, [B] or [B,S] tensors for the worker half and reports, metrics."""
+    """What a driver function returns: its value, [B] or [B,S] tensors for the worker half and
+    reports, metrics."""
 
     value: Any
     signals: Mapping[str, Tensor] = {}
@@ -82,13 +85,16 @@ def keep_advantages(log_ratio: Tensor, columns: Columns, params: Params) -> Tens
 class Method:
     """One method: the surrogate's inputs as functions, and what the engines must know about it.
 
-    advantages(rollouts, params) -> Part of [B] or [B,S]        bounds(rollouts, params) -> Part of (low, high)
-    constants(rollouts, params)  -> Part whose signals reweight needs
-    log_ratio(l, columns, params) -> [B,S] or [B,1]             reweight(log_ratio', columns, params) -> A'
+    advantages(rollouts, params)    -> Part of [B] or [B,S]
+    bounds(rollouts, params)        -> Part of (low, high)
+    constants(rollouts, params)     -> Part whose signals reweight needs
+    log_ratio(l, columns, params)   -> [B,S] or [B,1]
+    reweight(log_ratio', columns, params) -> A'
 
     form    ratio: min(r' A', clip(r') A');  logprob: A' log pi (score function)
     mean    of J and KL, where the parameters have no `aggregation` to choose it
-    clips   where the bounds act: ratio (the surrogate's), token (inside log_ratio), weight (inside reweight), or None
+    clips   where the bounds act: ratio (the surrogate's), token (inside log_ratio), weight (inside
+            reweight), or None
     """
 
     name: str

@@ -1,12 +1,13 @@
 """QUATRO, query-adaptive trust region: an exact KL trust region per prompt instead of clipping.
 
-    lambda_q = argmin_lambda  lambda (delta + log mean_i exp(R_i / lambda))                     (eq. 11-13)
-    A_i      = R_i / lambda_q - log mean_j exp(R_j / lambda_q)                                  (eq. 15)
-    J        = mean_i s_i (A_i - sg[log s_i])                                                   (eq. 14, 35)
+    lambda_q = argmin_lambda  lambda (delta + log mean_i exp(R_i / lambda))              (eq. 11-13)
+    A_i      = R_i / lambda_q - log mean_j exp(R_j / lambda_q)                              (eq. 15)
+    J        = mean_i s_i (A_i - sg[log s_i])                                           (eq. 14, 35)
 
-with s_i = exp(sum_t l_it) (`sequence`: delta bounds the KL of whole responses, eq. 7) or exp(mean_t l_it)
-(`geometric_mean`, remark 3.4: GSPO's ratio). Two methods: with `sequence` the gradient is |o_i| times larger.
-A flat group has A = 0 and lambda = 0, and is not inert: -s log s still pulls back to pi_old.
+with s_i = exp(sum_t l_it) (`sequence`: delta bounds the KL of whole responses, eq. 7) or exp(mean_t
+l_it) (`geometric_mean`, remark 3.4: GSPO's ratio). Two methods: with `sequence` the gradient is
+|o_i| times larger. A flat group has A = 0 and lambda = 0, and is not inert: -s log s still pulls
+back to pi_old.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class QUATROParams(Params):
-    """delta: the KL radius, nats. max_kl_fraction: of the KL that a group can reach at all (METHODS: Cap)."""
+    """delta: the KL radius, nats. max_kl_fraction: of the KL that a group can reach at all
+    (METHODS: Cap)."""
 
     delta: float = Field(default=0.01, ge=1e-6)
     ratio: Literal["sequence", "geometric_mean"] = "sequence"
@@ -35,7 +37,8 @@ class QUATROParams(Params):
 
 
 def advantages(rollouts: Rollouts, params: QUATROParams) -> Part:
-    """A [B] and lambda [B] from the dual of each prompt, solved in float64 for all prompts at once."""
+    """A [B] and lambda [B] from the dual of each prompt, solved in float64 for all prompts at
+    once."""
     groups, rewards = rollouts.groups, rollouts.rewards
     radius = core.dual.kl_radius(rewards, groups, params.delta, params.max_kl_fraction)
     values, lam = core.dual.solve(rewards, groups, radius)

@@ -1,1 +1,2 @@
-"""The methods inside NVIDIA NeMo-RL. The only importer of nemo_rl and ray; targets v0.7.0 and main (2026-08)."""
+"""The methods inside NVIDIA NeMo-RL. The only importer of nemo_rl and ray; targets v0.7.0 and main
+(2026-08)."""

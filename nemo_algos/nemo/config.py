@@ -1,4 +1,5 @@
-"""What a method decides of NeMo-RL's config, and what it refuses. Sections are dictionaries here."""
+"""What a method decides of NeMo-RL's config, and what it refuses. Sections are dictionaries
+here."""
 
 from __future__ import annotations
 
@@ -60,12 +61,14 @@ def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
     if "ref_logprobs" in algorithm.needs:
         grpo["skip_reference_policy_logprobs_calculation"] = False
         if not loss["reference_policy_kl_penalty"]:
-            # NeMo-RL loads a reference only for a penalty; as a penalty of the reward it is not in the loss
+            # NeMo-RL loads a reference only for a penalty; as a penalty of the reward it is not in
+            # the loss
             loss |= {"reference_policy_kl_penalty": TINY_KL, "use_kl_in_reward": True}
 
 
 def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list[Problem]:
-    """Every key that contradicts the method. written: what the user's own file says, without NeMo-RL's defaults."""
+    """Every key that contradicts the method. written: what the user's own file says, without
+    NeMo-RL's defaults."""
     problems = [
         Problem(path, f"must stay {value}: {why}")
         for path, value, why in FIXED
@@ -81,7 +84,8 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
             Problem(
                 "single_controller",
                 "NeMo-RL's single controller is not supported: it computes advantages per "
-                "streaming chunk and fetches a fixed list of columns; use grpo_train, async or data_plane",
+                "streaming chunk and fetches a fixed list of columns; use grpo_train, async or "
+                "data_plane",
             )
         )
     kind = at(plain, "loss_fn.truncated_importance_sampling_type")
@@ -144,7 +148,8 @@ def remarks(plain: dict[str, Any], algorithm: Algorithm) -> list[str]:
     rollouts = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"]
     if rollouts <= plain["policy"]["train_global_batch_size"] and algorithm.base.form == "ratio":
         return [
-            f"clipping is inert here: one update per batch (policy.train_global_batch_size covers all {rollouts} rollouts)"
+            f"clipping is inert here: one update per batch (policy.train_global_batch_size covers "
+            f"all {rollouts} rollouts)"
         ]
     return []
 

@@ -1,4 +1,5 @@
-"""NeMo-RL's DTensor (v2) policy worker that also returns exact token entropies; see megatron_worker.
+"""NeMo-RL's DTensor (v2) policy worker that also returns exact token entropies; see
+megatron_worker.
 
 Not run here (needs GPUs): docs/status.md.
 """

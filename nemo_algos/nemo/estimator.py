@@ -1,4 +1,5 @@
-"""A method's driver half behind NeMo-RL's `compute_advantage`, and the hand-over of its signals to the loss."""
+"""A method's driver half behind NeMo-RL's `compute_advantage`, and the hand-over of its signals to
+the loss."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from nemo_algos.nemo import versions
 from nemo_algos.nemo.loss import PER_POSITION, PER_ROW
 from nemo_algos.rollouts import Rollouts
 
-NAME = "nemo_algos"  # grpo.adv_estimator.name: NeMo-RL's own factory refuses it, so an unpatched path cannot run GRPO
+# grpo.adv_estimator.name: NeMo-RL's own factory refuses it, so an unpatched path cannot run GRPO
+NAME = "nemo_algos"
 FACTORY = "_create_advantage_estimator"
 CREATORS = (
     "nemo_rl.algorithms.grpo",
@@ -46,7 +48,8 @@ class Estimator:
         logprobs_reference: Tensor | None = None,
         **unused: Any,
     ) -> Tensor:
-        """prompt_ids [B,P], equal rows = one group; rewards [B]; mask, log-probs [B,S] -> advantages [B,S] float32."""
+        """prompt_ids [B,P], equal rows = one group; rewards [B]; mask, log-probs [B,S] ->
+        advantages [B,S] float32."""
         if logprobs_policy is None:
             raise ValueError("prev_logprobs were skipped: set loss_fn.force_on_policy_ratio: false")
         entropy, self.entropy = self.entropy, None
@@ -66,19 +69,23 @@ class Estimator:
         return advantages
 
     def signals_for(self, advantages: Tensor) -> dict[str, Tensor]:
-        """The signals of a training batch by key, float32 [B] or [B,S]; once for each compute_advantage.
+        """The signals of a training batch by key, float32 [B] or [B,S]; once for each
+        compute_advantage.
 
-        advantages [B,S]: the training batch's. Raises ValueError where they are not the ones that were computed.
+        advantages [B,S]: the training batch's. Raises ValueError where they are not the ones that
+        were computed.
         """
         if self._kept is None:
             raise ValueError(
-                "training was asked for twice on one set of advantages, or before compute_advantage: "
+                "training was asked for twice on one set of advantages, or before "
+                "compute_advantage: "
                 "the method's signals belong to one rollout batch"
             )
         (computed, signals), self._kept = self._kept, None
         if not torch.equal(advantages, computed):
             raise ValueError(
-                "the advantages were reordered or changed between compute_advantage and train: switch off "
+                "the advantages were reordered or changed between compute_advantage and train: "
+                "switch off "
                 "grpo.advantage_clip_low/high and the message-level advantage penalties"
             )
         return _batch_fields(signals, len(computed))
@@ -102,7 +109,8 @@ def _batch_fields(signals: Signals, rows: int) -> dict[str, Tensor]:
 
 
 def row_hash(rows: Tensor) -> Tensor:
-    """[B,P] int -> [B] int64, equal for equal rows; different ones collide with probability 2^-64."""
+    """[B,P] int -> [B] int64, equal for equal rows; different ones collide with probability
+    2^-64."""
     if rows.dim() == 1:
         return rows
     generator = torch.Generator().manual_seed(0)
@@ -113,7 +121,8 @@ def row_hash(rows: Tensor) -> Tensor:
 
 @contextmanager
 def in_place(estimator: Estimator) -> Iterator[None]:
-    """Within, NeMo-RL's trainers create this estimator for `adv_estimator.name: nemo_algos`; stock names are theirs."""
+    """Within, NeMo-RL's trainers create this estimator for `adv_estimator.name: nemo_algos`; stock
+    names are theirs."""
     modules = [import_module(name) for name in CREATORS if versions.present(name)]
     stock = [getattr(module, FACTORY) for module in modules]
     for module, factory in zip(modules, stock, strict=True):

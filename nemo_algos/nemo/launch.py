@@ -1,6 +1,7 @@
 """A config with `engine: nemo_rl` to a run of NeMo-RL's own trainer, with the method plugged in.
 
-The steps are those of NeMo-RL's examples/run_grpo.py. Raises ConfigError with all problems before Ray starts.
+The steps are those of NeMo-RL's examples/run_grpo.py. Raises ConfigError with all problems before
+Ray starts.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def run(written: DictConfig, console: Console) -> None:
 def compose(written: DictConfig) -> tuple[Any, Algorithm]:
     """NeMo-RL's MasterConfig: its own example config, ours over it, and what the method decides.
 
-    written: the file's keys: `engine`, `method`, `nemo_rl.config` (a file below NeMo-RL's examples/configs), and NeMo-RL's.
+    written: the file's keys: `engine`, `method`, `nemo_rl.config` (a file below NeMo-RL's
+    examples/configs), and NeMo-RL's.
     """
     register_omegaconf_resolvers()
     own = OmegaConf.to_container(written)
@@ -61,7 +63,9 @@ def compose(written: DictConfig) -> tuple[Any, Algorithm]:
     name = (own.get("nemo_rl") or {}).get("config", "grpo_math_1B.yaml")
     base = load_config(EXAMPLES / name)
     nemo_keys = {k: v for k, v in own.items() if k not in OURS}
-    problems = config.unknown_keys(nemo_keys, OmegaConf.to_container(base), grpo.MasterConfig)  # pyright: ignore
+    known = OmegaConf.to_container(base)
+    assert isinstance(known, dict)
+    problems = config.unknown_keys(nemo_keys, known, grpo.MasterConfig)
     plain = resolved(merge_with_override(base, written.copy()))
     method = {k: plain.pop(k, None) for k in OURS}["method"]
     try:

@@ -1,9 +1,11 @@
 """NeMo-RL's own loss, fed with a method's log_ratio', A' and bounds.
 
-    ClippedPGLossFn( prev + log_ratio',  advantages = A',  ratio_clip = bounds,  curr_logprobs_unfiltered = log pi )
+    ClippedPGLossFn( prev + log_ratio',  advantages = A',  ratio_clip = bounds,
+    curr_logprobs_unfiltered = log pi )
 
-KL, importance-sampling correction, dual clip and the base metrics stay NeMo-RL's. B sequences of S tokens; data is
-[B,S], aligned with the tokens, and NeMo-RL's losses use [:, 1:] of it. GRPO and GSPO pass through untouched.
+KL, importance-sampling correction, dual clip and the base metrics stay NeMo-RL's. B sequences of S
+tokens; data is [B,S], aligned with the tokens, and NeMo-RL's losses use [:, 1:] of it. GRPO and
+GSPO pass through untouched.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ PER_SEQUENCE = {
 
 
 class AlgorithmLoss(ClippedPGLossFn):
-    """A method as NeMo-RL's loss function. cfg: NeMo-RL's `loss_fn` section; what the method decides is set here."""
+    """A method as NeMo-RL's loss function. cfg: NeMo-RL's `loss_fn` section; what the method
+    decides is set here."""
 
     def __init__(self, cfg: Any, algorithm: Algorithm, **kwargs: Any) -> None:
         super().__init__(cfg.model_copy(update=decided(algorithm)), **kwargs)
@@ -58,7 +61,8 @@ class AlgorithmLoss(ClippedPGLossFn):
         global_valid_seqs: Tensor,
         global_valid_toks: Tensor,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The loss of a micro-batch (a sum over the global batch's counts) and its metrics; see NeMo-RL."""
+        """The loss of a micro-batch (a sum over the global batch's counts) and its metrics; see
+        NeMo-RL."""
         mask = (data["token_mask"][:, 1:] * data["sample_mask"][:, None]).bool()
         prev = data["prev_logprobs"][:, 1:]
         stock, limit = is_stock(self.algorithm), self.algorithm.params.max_log_ratio
@@ -80,7 +84,8 @@ class AlgorithmLoss(ClippedPGLossFn):
     def _fed(
         self, logprobs: Tensor, prev: Tensor, mask: Tensor, shaped: Shaped, data: Any
     ) -> tuple[Tensor, dict[str, Any]]:
-        """NeMo-RL's inputs: its ratio becomes exp(log_ratio'), its advantages A', its bounds ours."""
+        """NeMo-RL's inputs: its ratio becomes exp(log_ratio'), its advantages A', its bounds
+        ours."""
         self.ratio_clip_min, self.ratio_clip_max = shaped.low, shaped.high
         advantages = F.pad(shaped.advantages.expand(mask.shape), (1, 0))
         data = {"curr_logprobs_unfiltered": logprobs, **data, "advantages": advantages}
@@ -148,7 +153,8 @@ def _approx_entropy(logprobs: Tensor, data: Any, mask: Tensor, global_valid_toks
 
 
 def _probs_ratio(log_ratio: Tensor, mask: Tensor, mean: float) -> dict[str, float]:
-    """NeMo-RL's metrics of the ratio; it leaves infinities out where a micro-batch has no tokens."""
+    """NeMo-RL's metrics of the ratio; it leaves infinities out where a micro-batch has no
+    tokens."""
     ratio = log_ratio.exp()
     low = float(ratio.where(mask, torch.inf).min())
     high = float(ratio.where(mask, -torch.inf).max())

@@ -1,7 +1,9 @@
-"""NeMo-RL's Megatron policy worker that also returns exact token entropies, from the forward of the previous log-probs.
+"""NeMo-RL's Megatron policy worker that also returns exact token entropies, from the forward of the
+previous log-probs.
 
-Imported in the worker's environment only. Entropy is of the temperature-scaled, unfiltered distribution, nats, at the
-token that it predicts ([B,S], index 0 is 0), as the log-probs are. C ranks of context parallelism hold S / C each.
+Imported in the worker's environment only. Entropy is of the temperature-scaled, unfiltered
+distribution, nats, at the token that it predicts ([B,S], index 0 is 0), as the log-probs are. C
+ranks of context parallelism hold S / C each.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
 
 
 def unpacked(packed: Tensor, starts: list[int], rows: int, width: int) -> Tensor:
-    """packed [T/C] at predicting positions, sequence i in starts[i]..starts[i+1] -> [rows,width] at predicted tokens."""
+    """packed [T/C] at predicting positions, sequence i in starts[i]..starts[i+1] -> [rows,width] at
+    predicted tokens."""
     group = train.get_context_parallel_group()
     ranks = dist.get_world_size(group)
     out = packed.new_zeros(rows, width)

@@ -1,7 +1,8 @@
-"""NeMo-RL's policy with two additions: entropies are kept for the estimator, signals go into the training batch.
+"""NeMo-RL's policy with two additions: entropies are kept for the estimator, signals go into the
+training batch.
 
-`PolicyProxy` for grpo_train and async_grpo_train, `DataPlaneProxy` for grpo_train_sync, where tensors travel through
-TransferQueue by name and the driver sees only what it reads.
+`PolicyProxy` for grpo_train and async_grpo_train, `DataPlaneProxy` for grpo_train_sync, where
+tensors travel through TransferQueue by name and the driver sees only what it reads.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class PolicyProxy:
         return out
 
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As the policy's, on the batch with the method's signals; logs the method's metrics with the loss's."""
+        """As the policy's, on the batch with the method's signals; logs the method's metrics with
+        the loss's."""
         batch = type(data)({**data, **self._estimator.signals_for(data["advantages"])})
         return self._logged(self._policy.train(batch, loss_fn, *args, **kwargs))
 
@@ -48,10 +50,12 @@ class PolicyProxy:
 
 
 class DataPlaneProxy(PolicyProxy):
-    """A TQPolicy likewise: signals are columns [B,S], the one shape that every backend of the queue carries."""
+    """A TQPolicy likewise: signals are columns [B,S], the one shape that every backend of the queue
+    carries."""
 
     def read_from_dataplane(self, meta: Any, *, select_fields: list[str], **kwargs: Any) -> Any:
-        """As the policy's; with the previous log-probs come the entropies that the worker extension wrote."""
+        """As the policy's; with the previous log-probs come the entropies that the worker extension
+        wrote."""
         wanted = "entropy" in self._estimator.algorithm.needs and "prev_logprobs" in select_fields
         fields = [*select_fields, ENTROPY] if wanted else select_fields
         data = self._policy.read_from_dataplane(meta, select_fields=fields, **kwargs)
@@ -79,7 +83,8 @@ class DataPlaneProxy(PolicyProxy):
 
 @contextmanager
 def columns_registered(estimator: Estimator) -> Iterator[None]:
-    """Within, the method's columns are fields of the data plane's training partition, [B,S] each."""
+    """Within, the method's columns are fields of the data plane's training partition, [B,S]
+    each."""
     from nemo_rl.algorithms import grpo_sync
     from nemo_rl.data_plane import column_io
     from nemo_rl.models.policy import tq_policy

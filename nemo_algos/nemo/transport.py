@@ -1,4 +1,5 @@
-"""Our package in every worker: the driver's PYTHONPATH, which Ray's runtime environment carries, checked at the start."""
+"""Our package in every worker: the driver's PYTHONPATH, which Ray's runtime environment carries,
+checked at the start."""
 
 from __future__ import annotations
 
@@ -8,17 +9,20 @@ from pathlib import Path
 import nemo_algos
 
 ROOT = Path(nemo_algos.__file__).parents[1]
+WORKERS = "nemo_rl.models.policy.workers."
 STOCK = {
-    "megatron_worker": "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker",
-    "dtensor_worker": "nemo_rl.models.policy.workers.dtensor_policy_worker_v2.DTensorPolicyWorkerV2",
+    "megatron_worker": WORKERS + "megatron_policy_worker.MegatronPolicyWorker",
+    "dtensor_worker": WORKERS + "dtensor_policy_worker_v2.DTensorPolicyWorkerV2",
 }
 
 
 def export() -> None:
-    """Put this package on PYTHONPATH, before Ray starts. Raises ValueError where that would carry other packages too."""
+    """Put this package on PYTHONPATH, before Ray starts. Raises ValueError where that would carry
+    other packages too."""
     if ROOT.name in ("site-packages", "dist-packages"):
         raise ValueError(
-            f"nemo_algos is installed in {ROOT}, and workers have environments of their own: run from a checkout "
+            f"nemo_algos is installed in {ROOT}, and workers have environments of their own: run "
+            f"from a checkout "
             "on a filesystem that every node mounts"
         )
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -26,7 +30,8 @@ def export() -> None:
 
 
 def check() -> None:
-    """Import this package on every node of the running cluster. Raises ValueError that names the nodes where it fails."""
+    """Import this package on every node of the running cluster. Raises ValueError that names the
+    nodes where it fails."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -44,7 +49,8 @@ def check() -> None:
     failed = [f"{n['NodeManagerAddress']}: {a}" for n, a in zip(nodes, answers, strict=True) if a]
     if failed:
         raise ValueError(
-            f"workers cannot import nemo_algos from {ROOT}: mount it at the same path on every node, and start Ray "
+            f"workers cannot import nemo_algos from {ROOT}: mount it at the same path on every "
+            f"node, and start Ray "
             f"with it on PYTHONPATH ({'; '.join(failed)})"
         )
 
@@ -52,7 +58,8 @@ def check() -> None:
 def register_worker(module: str) -> str:
     """Tell NeMo-RL which environment our worker runs in; returns the worker's full name.
 
-    The image's prebuilt environment of the stock worker where there is one, else the recipe that builds it.
+    The image's prebuilt environment of the stock worker where there is one, else the recipe that
+    builds it.
     """
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 

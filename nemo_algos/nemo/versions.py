@@ -1,4 +1,5 @@
-"""What we bind of NeMo-RL, checked when this package is imported: one error that names what changed."""
+"""What we bind of NeMo-RL, checked when this package is imported: one error that names what
+changed."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def verify_math(response: str, answer: str) -> float:
         ValueError: `answer` holds nothing that can be compared.
     """
     gold = _parse_gold(answer)
-    given = parse(response, BOXED_FIRST, parsing_timeout=None)  # pyright: ignore[reportArgumentType]
+    given = parse(response, BOXED_FIRST, parsing_timeout=None)  # pyright: ignore
     if not _has_percent(gold):
         given = _percent_as_value(given)
     return float(verify(gold, given, timeout_seconds=None))
@@ -53,4 +53,4 @@ def _percent_as_value(parsed: Parsed) -> Parsed:
     # The text of the match goes too: math-verify keeps "42" of "42%", and would compare it as text.
     if not _has_percent(parsed):
         return parsed
-    return [parsed[0].xreplace({ONE_PERCENT: Rational(1, 100)})]  # pyright: ignore[reportAttributeAccessIssue]
+    return [parsed[0].xreplace({ONE_PERCENT: Rational(1, 100)})]  # pyright: ignore

@@ -1,4 +1,5 @@
-"""The surrogate: where the gradient is zero and where it passes, KL estimators, off-policy weights, reductions."""
+"""The surrogate: where the gradient is zero and where it passes, KL estimators, off-policy weights,
+reductions."""
 
 import math
 

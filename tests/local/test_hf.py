@@ -1,4 +1,5 @@
-"""HFPolicy: log-probs and gradients are the model's, whatever the padding, batching and precision."""
+"""HFPolicy: log-probs and gradients are the model's, whatever the padding, batching and
+precision."""
 
 import pytest
 import small_llama

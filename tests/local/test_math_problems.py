@@ -1,4 +1,5 @@
-"""math_problems: JSONL files and their errors, what is dropped, the order of epochs, rewards by the real pool."""
+"""math_problems: JSONL files and their errors, what is dropped, the order of epochs, rewards by the
+real pool."""
 
 import json
 from collections import Counter

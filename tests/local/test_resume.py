@@ -1,4 +1,5 @@
-"""Runs that end too early: killed, asked to stop, out of disk; and what a resumed run has to equal."""
+"""Runs that end too early: killed, asked to stop, out of disk; and what a resumed run has to
+equal."""
 
 import io
 import json

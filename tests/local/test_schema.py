@@ -1,4 +1,5 @@
-"""The embedded engine's config: each rule of local/schema.py, with the path and the message of its error."""
+"""The embedded engine's config: each rule of local/schema.py, with the path and the message of its
+error."""
 
 from pathlib import Path
 

@@ -12,7 +12,8 @@ P, L, G, S, V = 3, 6, 4, 12, 110
 
 @pytest.fixture(scope="module")
 def model():
-    """In float64; larger weights than at the start of training, so that attention attends and norms scale."""
+    """In float64; larger weights than at the start of training, so that attention attends and norms
+    scale."""
     torch.manual_seed(0)
     model = Tiny(TinyConfig()).double()
     for parameter in model.parameters():

@@ -1,4 +1,5 @@
-"""One step of the trainer: the same update however it is cut up, skipped rows, and how many updates."""
+"""One step of the trainer: the same update however it is cut up, skipped rows, and how many
+updates."""
 
 import io
 

@@ -1,4 +1,5 @@
-"""A trainer of an untaught countdown model on made-up rewards: some groups flat, the others mixed."""
+"""A trainer of an untaught countdown model on made-up rewards: some groups flat, the others
+mixed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,8 @@ SMALL = [
 
 
 class MadeUp(Countdown):
-    """Groups before `mixed` are flat, at 1 and 0 in turn; of the rest a response's tokens even or odd in sum."""
+    """Groups before `mixed` are flat, at 1 and 0 in turn; of the rest a response's tokens even or
+    odd in sum."""
 
     mixed = 4
 

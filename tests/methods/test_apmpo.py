@@ -1,4 +1,5 @@
-"""APMPO against its equation 9 differentiated by autograd, its limits, its exponent and its bounds."""
+"""APMPO against its equation 9 differentiated by autograd, its limits, its exponent and its
+bounds."""
 
 import math
 
@@ -14,7 +15,8 @@ NO_KL = LossConfig()
 
 
 def direct(batch, p, low, high):
-    """loss and gradient of J_i = sgn(A_i) [ mean_t |min(r A, clip(r) A)|^p ]^(1/p), as it stands in the paper."""
+    """loss and gradient of J_i = sgn(A_i) [ mean_t |min(r A, clip(r) A)|^p ]^(1/p), as it stands in
+    the paper."""
     rollouts, mask = batch.rollouts, batch.rollouts.mask
     A = advantages(rollouts.rewards, rollouts.groups, "population")
     logprobs = batch.logprobs.clone().requires_grad_()

@@ -1,4 +1,5 @@
-"""The loss, its gradient and its metrics do not depend on how a batch is ordered, labelled, padded or cut."""
+"""The loss, its gradient and its metrics do not depend on how a batch is ordered, labelled, padded
+or cut."""
 
 import pytest
 import torch
@@ -74,7 +75,8 @@ def test_padding_columns(name, places):
 
 
 def in_pieces(name, batch, pieces, config, counts):
-    """Sum of losses, gradient and sum of statistics over row sets, with the whole batch's signals and counts."""
+    """Sum of losses, gradient and sum of statistics over row sets, with the whole batch's signals
+    and counts."""
     signals, grad = build(name).signals(batch.rollouts), torch.zeros_like(batch.logprobs)
     value, stats = 0.0, None
     for rows in pieces:

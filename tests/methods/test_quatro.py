@@ -1,4 +1,5 @@
-"""QUATRO's loss: s (A - sg log s), the pull-back of flat groups, and the radius of capped prompts."""
+"""QUATRO's loss: s (A - sg log s), the pull-back of flat groups, and the radius of capped
+prompts."""
 
 import pytest
 import torch

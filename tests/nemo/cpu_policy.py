@@ -1,11 +1,12 @@
 """NeMo-RL's policy in this process, on CPU, over a tiny causal LM.
 
-`CpuPolicy` is NeMo-RL's `Policy`: constructor, sharding over data-parallel ranks, packing, gathering
-and checkpoint calls are its own. Only its worker group is replaced, by `InProcessWorkers`: the loop
-of MegatronPolicyWorker.train with NeMo-RL's own micro-batch iterator, packing, LossPostProcessor
-(which picks unpacked, SequencePackingLossWrapper or the fused wrapper from policy.sequence_packing)
-and LogprobsPostProcessor; Megatron itself is stubs.py. The ranks share one model and run in turn:
-gradients add up, as under Megatron. The loss is pickled for every rank and call, as Ray does.
+`CpuPolicy` is NeMo-RL's `Policy`: constructor, sharding over data-parallel ranks, packing,
+gathering and checkpoint calls are its own. Only its worker group is replaced, by
+`InProcessWorkers`: the loop of MegatronPolicyWorker.train with NeMo-RL's own micro-batch iterator,
+packing, LossPostProcessor (which picks unpacked, SequencePackingLossWrapper or the fused wrapper
+from policy.sequence_packing) and LogprobsPostProcessor; Megatron itself is stubs.py. The ranks
+share one model and run in turn: gradients add up, as under Megatron. The loss is pickled for every
+rank and call, as Ray does.
 """
 
 import copy

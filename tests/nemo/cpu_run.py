@@ -5,9 +5,9 @@
     run.train(loss_fn=mine, policy=Proxy(run.policy), trainer=...)
     run.logger.series("train", "loss")
 
-The config is NeMo-RL's examples/configs/grpo_math_1B.yaml with the overrides below and the caller's.
-A second Run over the same tmp_path goes on from the last checkpoint, as NeMo-RL's setup() does.
-Tests need the fixture `in_process` (Ray's calls answered here, CUDA's names meaning the CPU).
+The config is NeMo-RL's examples/configs/grpo_math_1B.yaml with the overrides below and the
+caller's. A second Run over the same tmp_path goes on from the last checkpoint, as NeMo-RL's setup()
+does. Tests need the fixture `in_process` (Ray's calls answered here, CUDA's names meaning the CPU).
 """
 
 from collections import defaultdict

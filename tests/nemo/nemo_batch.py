@@ -1,4 +1,5 @@
-"""Rollouts as NeMo-RL's batches: one more position in front (its losses use [:, 1:]), and the loss of one."""
+"""Rollouts as NeMo-RL's batches: one more position in front (its losses use [:, 1:]), and the loss
+of one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def shifted(x: Tensor) -> Tensor:
 
 
 def batch(algorithm: Algorithm, rollouts: Rollouts) -> BatchedDataDict[Any]:
-    """What NeMo-RL's trainer would hand to `policy.train`, signals included. Off the mask there are zeros."""
+    """What NeMo-RL's trainer would hand to `policy.train`, signals included. Off the mask there are
+    zeros."""
 
     def clean(x: Tensor | None) -> Tensor:
         return shifted(

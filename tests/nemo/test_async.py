@@ -1,8 +1,9 @@
 """NeMo-RL's own async_grpo_train: a replay buffer and a collector that generates one step ahead.
 
-Both are NeMo-RL's own classes in this process instead of Ray actors (the collector in its own threads); generation
-is cpu_generation's asynchronous interface, workers are cpu_policy's. Importance-sampling correction is on, as the
-trainer demands: responses are of the weights before the last update.
+Both are NeMo-RL's own classes in this process instead of Ray actors (the collector in its own
+threads); generation is cpu_generation's asynchronous interface, workers are cpu_policy's.
+Importance-sampling correction is on, as the trainer demands: responses are of the weights before
+the last update.
 """
 
 from pathlib import Path
@@ -25,6 +26,9 @@ OVERRIDES = [
     "grpo.async_grpo.enabled=true",
     "grpo.async_grpo.max_trajectory_age_steps=1",
     "policy.generation.colocated.enabled=false",
+    "policy.generation.colocated.resources.num_nodes=1",
+    "policy.generation.colocated.resources.gpus_per_node=1",
+    "cluster.gpus_per_node=2",
     "policy.generation.vllm_cfg.async_engine=true",
 ]
 ONE_UPDATE = ["policy.train_global_batch_size=16"]
@@ -47,6 +51,20 @@ def awaited(done: Done) -> Any:
     return done.value
 
 
+def stop(actor: Actor) -> None:
+    """For ray.kill: the collector's threads end before Ray's stand-ins do."""
+    target = actor._target
+    if not hasattr(target, "collection_thread"):
+        return
+    target.running = False
+    for event in ("_manual_pause_cleared", "_refit_pause_cleared", "_generation_limit_cleared"):
+        if hasattr(target, event):
+            getattr(target, event).set()
+    for thread in (target.collection_thread, *target._inflight_threads):
+        thread.join(30)
+        assert not thread.is_alive()
+
+
 def trained(
     path: Path, name: str, mode: str, patch: pytest.MonkeyPatch, overrides: list[str]
 ) -> Plugged:
@@ -54,7 +72,7 @@ def trained(
     for actor in ("ReplayBuffer", "AsyncTrajectoryCollector"):
         patch.setattr(async_utils, actor, in_this_process(getattr(async_utils, actor)))
     patch.setattr(grpo, "get_actor_python_env", lambda _: "/usr/bin/python3")
-    patch.setattr(grpo.ray, "kill", lambda _: None)
+    patch.setattr(grpo.ray, "kill", stop)
     plugged = Plugged(path, METHODS[name], [*OVERRIDES, *overrides], mode=mode)
     return plugged.train(trainer=grpo.async_grpo_train)
 

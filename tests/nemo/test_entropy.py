@@ -1,7 +1,8 @@
 """Exact token entropies out of NeMo-RL's own Megatron post-processor, over gloo ranks.
 
-Four processes: 2 ranks of tensor parallelism x 2 of context parallelism, packed; 2 of tensor parallelism, unpacked.
-Oracle: a dense log-softmax of the whole logits. Then the worker extension itself, over cpu_policy's forward.
+Four processes: 2 ranks of tensor parallelism x 2 of context parallelism, packed; 2 of tensor
+parallelism, unpacked. Oracle: a dense log-softmax of the whole logits. Then the worker extension
+itself, over NeMo-RL's own get_logprobs and cpu_policy's model.
 """
 
 import multiprocessing
@@ -147,14 +148,14 @@ def test_entropies_are_exact_on_every_rank(layout: str, chunk: int | None, found
 
 @pytest.mark.parametrize("broken", ["no gather", "own vocabulary"])
 def test_the_oracle_sees_a_missing_collective(broken: str, found: Any) -> None:
-    """Entropies of a rank's own shard are far off, and its log-probs stay right: they are NeMo-RL's."""
+    """Entropies of a rank's own shard are far off; the log-probs stay right: they are NeMo-RL's."""
     for rank in found:
         entropy, logprobs = rank[broken]
         assert entropy > 0.1 and logprobs < NEAR
 
 
 class OneModel:
-    """For a worker of NeMo-RL's: cpu_policy's model, in place of the constructor that loads one on a GPU."""
+    """For a worker of NeMo-RL's: cpu_policy's model, not one that a GPU loads."""
 
     def __init__(self, workers: Any) -> None:
         self.model, self.reference = workers.model, workers.reference

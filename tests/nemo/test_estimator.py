@@ -1,4 +1,5 @@
-"""The driver half behind NeMo-RL's protocol, the patch of its factories, and the hand-over to the loss."""
+"""The driver half behind NeMo-RL's protocol, the patch of its factories, and the hand-over to the
+loss."""
 
 from types import SimpleNamespace
 

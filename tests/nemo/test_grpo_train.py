@@ -1,7 +1,8 @@
-"""NeMo-RL's own grpo_train with our loss, estimator and policy proxy: 3 steps on CPU for each method.
+"""NeMo-RL's own grpo_train with our loss, estimator and policy proxy: 3 steps of each method.
 
-16 responses a step, 2 data-parallel ranks, 4 optimizer steps a step, bounds that really clip. The workers are
-cpu_policy's; everything else is NeMo-RL's. `embedded` trains the same batches with our own engine's loss.
+16 responses a step, 2 data-parallel ranks, 4 optimizer steps a step, bounds that really clip. The
+workers are cpu_policy's; everything else is NeMo-RL's. `embedded` trains the same batch with our
+own engine's loss.
 """
 
 import copy
@@ -43,7 +44,7 @@ COMMON = ["loss_fn.reference_policy_kl_penalty=0", "policy.train_global_batch_si
 
 
 class ReturnedEntropy(EntropyPostProcessor):
-    """Our post-processor; what the worker extension gathers from its sink goes with the log-probs here."""
+    """Ours; what the worker extension gathers from its sink goes with the log-probs here."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, sink=[], **kwargs)
@@ -140,9 +141,9 @@ def token_logprobs(model: Any, ids: Tensor) -> Tensor:
 
 
 def embedded(plugged: Plugged, step: int) -> tuple[list[dict[str, float]], list[float], Tensor]:
-    """The step again with our own engine's loss: summary and gradient norm of each update, the weights after it.
+    """The step again with our own engine's loss: each update's summary and gradient norm, weights.
 
-    Nothing of NeMo-RL's batch but tokens, masks, log-probs and rewards is used; signals are computed anew.
+    Of NeMo-RL's batch it takes tokens, masks, log-probs and rewards; signals are computed anew.
     """
     batch, call = plugged.proxy.batches[step], plugged.estimator.calls[step]
     model = copy.deepcopy(plugged.proxy.models[step])
@@ -205,9 +206,7 @@ def test_packing_changes_nothing(name: str, mode: str, trained: Callable[..., Pl
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_first_step_is_the_embedded_engines(
-    name: str, trained: Callable[..., Plugged]
-) -> None:
+def test_the_first_step_is_the_embedded_engines(name: str, trained: Callable[..., Plugged]) -> None:
     """Loss, gradient norm, weights and metrics of four updates, three of them off-policy."""
     plugged = trained(name)
     summaries, norms, weights = embedded(plugged, 0)
@@ -264,9 +263,7 @@ def test_entropies_are_those_of_the_models_logits(
             torch.testing.assert_close(call[key][valid], wanted[valid], rtol=0, atol=2e-5)
 
 
-def test_signals_travel_with_their_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signals_travel_with_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packing reorders rows across ranks: every sequence still has its own clip radius."""
     plugged = Plugged(tmp_path, METHODS["etr"], ["grpo.max_num_steps=1"], mode="fused")
     seen: list[BatchedDataDict[Any]] = []

@@ -1,4 +1,5 @@
-"""From our YAML to NeMo-RL's MasterConfig on its real example configs: what is set, what is refused, which trainer."""
+"""From our YAML to NeMo-RL's MasterConfig on its real example configs: what is set, what is
+refused, which trainer."""
 
 from pathlib import Path
 from types import SimpleNamespace

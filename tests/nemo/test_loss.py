@@ -1,4 +1,5 @@
-"""Our methods as NeMo-RL's loss: the golden numbers, the embedded surrogate, and NeMo-RL's own loss untouched."""
+"""Our methods as NeMo-RL's loss: the golden numbers, the embedded surrogate, and NeMo-RL's own loss
+untouched."""
 
 from pathlib import Path
 from typing import Any

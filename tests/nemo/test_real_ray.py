@@ -1,7 +1,7 @@
-"""A real local Ray: loss and signals cross into worker processes that have our package from PYTHONPATH alone.
+"""A real local Ray: loss and signals cross into workers that have only PYTHONPATH for our package.
 
-Workers run Python without its `site` module, so that no installed nemo_algos (an editable one, say) is found; Ray also
-gives them the driver's working directory, which is therefore another one.
+Workers run Python without its `site` module, so that no installed nemo_algos (an editable one, say)
+is found; Ray also gives them the driver's working directory, which is therefore another one.
 """
 
 import os
@@ -26,7 +26,7 @@ Start = Callable[[], None]
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
-    """Starts Ray with workers whose path is $PYTHONPATH: at first NeMo-RL and the installed packages."""
+    """Starts Ray with workers whose path is $PYTHONPATH: at first NeMo-RL and what is installed."""
     installed = [p for p in sys.path if Path(p).name == "site-packages"]
     nemo_rl = os.environ["PYTHONPATH"].split(os.pathsep)[0]  # conftest.py
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([nemo_rl, *installed]))
@@ -40,7 +40,9 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
             "env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"], "HF_HUB_OFFLINE": "1"},
         }
         memory = {"object_store_memory": 100 << 20, "include_dashboard": False}
-        ray.init(address="local", num_cpus=2, runtime_env=environment, log_to_driver=False, **memory)
+        ray.init(
+            address="local", num_cpus=2, runtime_env=environment, log_to_driver=False, **memory
+        )
 
     yield init
     ray.shutdown()
@@ -56,8 +58,9 @@ def test_loss_and_signals_reach_workers_that_have_only_pythonpath(start: Start) 
         import os
         import sys
 
-        import nemo_algos
         import torch
+
+        import nemo_algos
 
         leaf = logprobs.requires_grad_()
         tokens = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
