@@ -1,15 +1,18 @@
-"""TRL's GRPOTrainer against the embedded engine: same model, prompts and batch shape, in turns of one run.
+"""TRL's GRPOTrainer against the embedded engine: same model, prompts and batch shape, in turns of
+one run.
 
     uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
         --with-editable . python benchmarks/engine_vs_trl.py --threads 1 --threads 2
 
-The model is the countdown model after 60 GRPO steps of the engine, which TRL loads in Hugging Face's format. Then both
-train it, 10 steps of one, 10 of the other, so that whatever else the machine does hits both. TRL runs as fast as it can
-without vLLM (static cache, eager attention, torch.compile and continuous batching were no faster): float32 and sdpa on
-CPU, fused AdamW, no gradient checkpointing, logging, evaluation or saving, the engine's own verifier as reward.
+The model is the countdown model after 60 GRPO steps of the engine, which TRL loads in Hugging
+Face's format. Then both train it, 10 steps of one, 10 of the other, so that whatever else the
+machine does hits both. TRL runs as fast as it can without vLLM (static cache, eager attention,
+torch.compile and continuous batching were no faster): float32 and sdpa on CPU, fused AdamW, no
+gradient checkpointing, logging, evaluation or saving, the engine's own verifier as reward.
 
-Tokens are those of all responses, <eos> included; seconds are all of a step's. The engine computes responses of a group
-that begin alike once and skips groups of zero advantage, with the same numbers as result: part of what is measured.
+Tokens are those of all responses, <eos> included; seconds are all of a step's. The engine computes
+responses of a group that begin alike once and skips groups of zero advantage, with the same numbers
+as result: part of what is measured.
 """
 
 # pyright: reportMissingImports=false
@@ -67,7 +70,8 @@ console = Console(highlight=False)
 
 @dataclass
 class Run:
-    """One trainer's blocks: seconds, CPU seconds and response tokens of each; mean reward of every rollout batch."""
+    """One trainer's blocks: seconds, CPU seconds and response tokens of each; mean reward of every
+    rollout batch."""
 
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -197,7 +201,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def compare(model: Trainer, steps: int, block: int, seed: int) -> tuple[Run, Run]:
-    """`steps` rollout batches of each from `model`'s weights, `block` at a time: the engine's run and TRL's."""
+    """`steps` rollout batches of each from `model`'s weights, `block` at a time: the engine's run
+    and TRL's."""
     ours, trl, trainer = Run(), Run(), engine(seed)
     trainer.policy.model.load_state_dict(model.policy.model.state_dict())
     problems = [p for step in range(steps) for p in trainer.task.problems(step, PROMPTS)]

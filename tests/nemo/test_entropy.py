@@ -192,7 +192,8 @@ def test_the_worker_returns_entropies_with_the_policys_logprobs_only(
             parameter.mul_(1.1)
     for name in ("get_logprobs", "get_reference_policy_logprobs"):
         method = getattr(worker, name)
-        every_shard = lambda shards, f=method, **_: [f(data=shard) for shard in shards]  # noqa: E731
+        # noqa: E731
+        every_shard = lambda shards, f=method, **_: [f(data=shard) for shard in shards]
         monkeypatch.setattr(run.policy.workers, name, every_shard)
     generator = torch.Generator().manual_seed(1)
     lengths = torch.tensor([7, 20, 4, 12, 17, 9, 30, 11])
