@@ -5,6 +5,7 @@ parallelism, unpacked. Oracle: a dense log-softmax of the whole logits. Then the
 itself, over NeMo-RL's own get_logprobs and cpu_policy's model.
 """
 
+import functools
 import multiprocessing
 import os
 import queue
@@ -178,6 +179,10 @@ class OneWorker(OneModel, megatron_worker.EntropyWorkerImpl):
     """The extension over NeMo-RL's own get_logprobs."""
 
 
+def _every_shard(method, shards, **_):
+    return [method(data=shard) for shard in shards]
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.usefixtures("in_process")
 def test_the_worker_returns_entropies_with_the_policys_logprobs_only(
@@ -192,8 +197,7 @@ def test_the_worker_returns_entropies_with_the_policys_logprobs_only(
             parameter.mul_(1.1)
     for name in ("get_logprobs", "get_reference_policy_logprobs"):
         method = getattr(worker, name)
-        # noqa: E731
-        every_shard = lambda shards, f=method, **_: [f(data=shard) for shard in shards]
+        every_shard = functools.partial(_every_shard, method)
         monkeypatch.setattr(run.policy.workers, name, every_shard)
     generator = torch.Generator().manual_seed(1)
     lengths = torch.tensor([7, 20, 4, 12, 17, 9, 30, 11])
