@@ -67,8 +67,9 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path, console: Consol
             with closing(trainer.task):
                 Run(trainer, folder, console, stop).go()
         except Stopped:
+            again = "" if config.checkpointing.enabled else " from the start (checkpointing is off)"
             console.print(
-                f"stopped; to go on:\n  uv run examples/run_grpo_math.py --resume {folder}",
+                f"stopped; to go on{again}:\n  uv run examples/run_grpo_math.py --resume {folder}",
                 soft_wrap=True,
             )
 

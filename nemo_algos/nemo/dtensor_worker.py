@@ -6,9 +6,6 @@ Not run here (needs GPUs): docs/status.md.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import nemo_rl.models.policy.workers.dtensor_policy_worker_v2 as stock
@@ -22,7 +19,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from nemo_algos.core.entropy import token_logprobs_and_entropy
-from nemo_algos.nemo.policy import ENTROPY
+from nemo_algos.nemo.entropy_worker import EntropyMixin, recording
 
 CHUNK = 256
 
@@ -79,50 +76,19 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
         return whole[:, order.squeeze(0).argsort()]
 
 
-@contextmanager
-def recording() -> Iterator[list[Tensor]]:
-    """Within, the worker's log-prob forward appends entropies to the list."""
-    sink: list[Tensor] = []
-    original = stock.LogprobsPostProcessor
-    stock.LogprobsPostProcessor = functools.partial(EntropyPostProcessor, sink=sink)
-    try:
-        yield sink
-    finally:
-        stock.LogprobsPostProcessor = original
-
-
-class EntropyWorkerImpl(stock.DTensorPolicyWorkerV2Impl):
+class EntropyWorkerImpl(EntropyMixin, stock.DTensorPolicyWorkerV2Impl):
     """get_logprobs also returns `entropies` [B,S]; the reference model's forward does not."""
-
-    _reference_pass = False
 
     def get_logprobs(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         """See NeMo-RL."""
-        if self._reference_pass:
+        if self.reference_pass:
             return super().get_logprobs(data, *args, **kwargs)
-        with recording() as sink:
+        with recording(stock, EntropyPostProcessor) as sink:
             out = super().get_logprobs(data, *args, **kwargs)
         rows, width = data["input_ids"].shape
         whole = torch.cat([F.pad(e, (0, width - e.shape[1])) for e in sink])
         out["entropies"] = whole[:rows].cpu()  # FSDP pads the last micro-batches with dummies
         return out
-
-    def get_reference_policy_logprobs(self, *args: Any, **kwargs: Any) -> Any:
-        """See NeMo-RL."""
-        self._reference_pass = True
-        try:
-            return super().get_reference_policy_logprobs(*args, **kwargs)
-        finally:
-            self._reference_pass = False
-
-    def _write_back_result_field(self, meta: Any, result: Any, **kwargs: Any) -> None:
-        """With the previous log-probs go the entropies (grpo_train_sync)."""
-        super()._write_back_result_field(meta, result, **kwargs)
-        if "entropies" in result:
-            from nemo_rl.data_plane import column_io
-
-            column_io.TOKEN_ALIGNED_FIELDS |= {ENTROPY}
-            self._write_back(meta, {ENTROPY: result["entropies"]})
 
 
 @ray.remote(runtime_env=get_runtime_env_for_policy_worker("dtensor_policy_worker_v2"))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nemo_algos.core import metrics, surrogate
 from nemo_algos.methods.algorithm import Algorithm, Shaped, Signals
-from nemo_algos.methods.method import clip_bounds, keep_advantages, token_log_ratio
+from nemo_algos.methods.method import clip_bounds, token_log_ratio
 from nemo_algos.nemo.config import decided
 
 # Signals in a batch: per sequence ([B], or [B,S] with equal columns), and per token ([B,S]).
@@ -96,10 +96,7 @@ class AlgorithmLoss(ClippedPGLossFn):
 
 def is_stock(algorithm: Algorithm) -> bool:
     """Whether NeMo-RL's loss is this one as it stands: GRPO's or GSPO's with constant bounds."""
-    base = algorithm.base
-    plain = base.reweight is keep_advantages and algorithm.bounds.bounds is clip_bounds
-    ratio = base.ratio == "sequence" or base.log_ratio is token_log_ratio
-    return plain and base.clips == "ratio" and base.name in ("grpo", "gspo") and ratio
+    return algorithm.base.name in ("grpo", "gspo") and algorithm.bounds.bounds is clip_bounds
 
 
 def signals_of(data: Any, algorithm: Algorithm) -> Signals:
@@ -149,7 +146,7 @@ def _metrics(
 def _approx_entropy(logprobs: Tensor, data: Any, mask: Tensor, global_valid_toks: Tensor) -> float:
     """NeMo-RL's metric, of the true log-probs: -mean (pi / pi_gen) log pi."""
     terms = (logprobs - data["generation_logprobs"][:, 1:]).exp_().mul_(logprobs)
-    return float(-(terms * surrogate.as_number(mask)).sum() / global_valid_toks)
+    return float(-terms.where(mask, 0.0).sum() / global_valid_toks)
 
 
 def _probs_ratio(log_ratio: Tensor, mask: Tensor, mean: float) -> dict[str, float]:

@@ -8,9 +8,7 @@ ranks of context parallelism hold S / C each.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import nemo_rl.models.policy.workers.megatron_policy_worker as stock
@@ -26,7 +24,7 @@ from nemo_rl.models.megatron import train
 from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
 from torch import Tensor
 
-from nemo_algos.nemo.policy import ENTROPY
+from nemo_algos.nemo.entropy_worker import EntropyMixin, recording
 
 CHUNK = 256  # positions at a time where policy.logprob_chunk_size is not set
 
@@ -71,28 +69,14 @@ def unpacked(packed: Tensor, starts: list[int], rows: int, width: int) -> Tensor
     return out
 
 
-@contextmanager
-def recording() -> Iterator[list[Tensor]]:
-    """Within, the worker's log-prob forward appends entropies to the list."""
-    sink: list[Tensor] = []
-    original = stock.LogprobsPostProcessor
-    stock.LogprobsPostProcessor = functools.partial(EntropyPostProcessor, sink=sink)
-    try:
-        yield sink
-    finally:
-        stock.LogprobsPostProcessor = original
-
-
-class EntropyWorkerImpl(stock.MegatronPolicyWorkerImpl):
+class EntropyWorkerImpl(EntropyMixin, stock.MegatronPolicyWorkerImpl):
     """get_logprobs also returns `entropies` [B,S]; the reference model's forward does not."""
-
-    _reference_pass = False
 
     def get_logprobs(self, *, data: Any, **kwargs: Any) -> Any:
         """See NeMo-RL."""
-        if self._reference_pass:
+        if self.reference_pass:
             return super().get_logprobs(data=data, **kwargs)
-        with recording() as sink:
+        with recording(stock, EntropyPostProcessor) as sink:
             out = super().get_logprobs(data=data, **kwargs)
         width = data["input_ids"].shape[1]
         last = stock.parallel_state.is_pipeline_last_stage(ignore_virtual=True)
@@ -101,28 +85,6 @@ class EntropyWorkerImpl(stock.MegatronPolicyWorkerImpl):
         tensors = stock.broadcast_tensors_from_last_stage({"entropies": whole})
         out["entropies"] = tensors["entropies"].cpu()
         return out
-
-    def get_reference_policy_logprobs(self, **kwargs: Any) -> Any:
-        """See NeMo-RL."""
-        self._reference_pass = True
-        try:
-            return super().get_reference_policy_logprobs(**kwargs)
-        finally:
-            self._reference_pass = False
-
-    def _write_back_result_field(self, meta: Any, result: Any, **kwargs: Any) -> None:
-        """With the previous log-probs go the entropies (grpo_train_sync)."""
-        super()._write_back_result_field(meta, result, **kwargs)
-        if "entropies" in result:
-            register_column()
-            self._write_back(meta, {ENTROPY: result["entropies"]})
-
-
-def register_column() -> None:
-    """In this process: the entropy is a column [B,S] of the data plane."""
-    from nemo_rl.data_plane import column_io
-
-    column_io.TOKEN_ALIGNED_FIELDS |= {ENTROPY}
 
 
 @ray.remote(runtime_env=get_runtime_env_for_policy_worker("megatron_policy_worker"))

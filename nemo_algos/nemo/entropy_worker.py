@@ -1,0 +1,50 @@
+"""What the workers of both backends add to NeMo-RL's: entropies of the previous log-probs' forward.
+
+Imported in the worker's environment only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from nemo_algos.nemo.policy import ENTROPY
+
+
+@contextmanager
+def recording(module: Any, processor: type) -> Iterator[list[Tensor]]:
+    """Within, the log-prob forward of the worker's module appends entropies to the list."""
+    sink: list[Tensor] = []
+    original = module.LogprobsPostProcessor
+    module.LogprobsPostProcessor = functools.partial(processor, sink=sink)
+    try:
+        yield sink
+    finally:
+        module.LogprobsPostProcessor = original
+
+
+class EntropyMixin:
+    """Before a worker class: no entropies of the reference, and a column of the data plane."""
+
+    reference_pass = False
+
+    def get_reference_policy_logprobs(self, *args: Any, **kwargs: Any) -> Any:
+        """See NeMo-RL."""
+        self.reference_pass = True
+        try:
+            return super().get_reference_policy_logprobs(*args, **kwargs)  # pyright: ignore
+        finally:
+            self.reference_pass = False
+
+    def _write_back_result_field(self, meta: Any, result: Any, **kwargs: Any) -> None:
+        """With the previous log-probs go the entropies (grpo_train_sync)."""
+        super()._write_back_result_field(meta, result, **kwargs)  # pyright: ignore
+        if "entropies" in result:
+            from nemo_rl.data_plane import column_io
+
+            column_io.TOKEN_ALIGNED_FIELDS |= {ENTROPY}  # in this process
+            self._write_back(meta, {ENTROPY: result["entropies"]})  # pyright: ignore
