@@ -19,7 +19,7 @@ from nemo_algos.local import countdown, tiny
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.sampling import decode
 
-WARM_STEPS, WARM_BATCH, WARM_LR = 600, 64, 4e-3
+WARM_STEPS, WARM_BATCH, WARM_LR = 700, 64, 4e-3
 
 
 class TinyPolicy:
