@@ -209,7 +209,11 @@ def _stats(
     columns = signals.columns(mask, log_ratio.dtype)
     advantages = shaped.advantages if algorithm.base.clips == "ratio" else columns.advantages
     stats.sums |= core.metrics.clip_sums(
-        shaped.clip_log_ratio.detach(), advantages, columns.low, columns.high, mask
+        shaped.clip_log_ratio.detach(),
+        advantages,
+        columns.low,
+        columns.high,
+        mask.to(log_ratio.dtype),
     )
     stats.sums["nonfinite_tokens"] = (
         core.surrogate.token_counts(rollouts.mask).sum() - stats.sums["tokens"]

@@ -63,35 +63,41 @@ class AlgorithmLoss(ClippedPGLossFn):
     ) -> tuple[Tensor, dict[str, Any]]:
         """The loss of a micro-batch (a sum over the global batch's counts) and its metrics; see
         NeMo-RL."""
-        mask = (data["token_mask"][:, 1:] * data["sample_mask"][:, None]).bool()
-        prev = data["prev_logprobs"][:, 1:]
-        stock, limit = is_stock(self.algorithm), self.algorithm.params.max_log_ratio
+        weight = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
+        mask = weight.bool()
+        prev, limit = data["prev_logprobs"][:, 1:], self.algorithm.params.max_log_ratio
         fed = next_token_logprobs
-        log_ratio = surrogate.difference(fed.detach() if stock else fed, prev, mask, limit)
+        straight = is_stock(self.algorithm) or self._straight(fed, prev)
+        log_ratio = surrogate.difference(fed.detach() if straight else fed, prev, mask, limit)
         signals = signals_of(data, self.algorithm)
         shaped = self.algorithm.shape(log_ratio, mask, signals)
-        if not stock:
-            fed, data = self._fed(fed, prev, mask, shaped, data)
+        if not is_stock(self.algorithm):
+            data = self._fed(fed, mask, shaped, data)
+        if not straight:
+            fed = prev + shaped.log_ratio.expand(mask.shape)
         loss, values = super().__call__(fed, data, global_valid_seqs, global_valid_toks)
         counts = (global_valid_seqs, global_valid_toks)
-        values |= _metrics(self.algorithm, log_ratio.detach(), shaped, signals, mask, *counts)
+        values |= _metrics(self.algorithm, log_ratio.detach(), shaped, signals, weight, *counts)
         if fed is not next_token_logprobs:
             values["approx_entropy"] = _approx_entropy(next_token_logprobs, data, mask, counts[1])
         if self.disable_ppo_ratio:  # what NeMo-RL reports as the ratio is then the log-prob
             values |= _probs_ratio(log_ratio.detach(), mask, values["ratio/mean"])
         return loss, values
 
-    def _fed(
-        self, logprobs: Tensor, prev: Tensor, mask: Tensor, shaped: Shaped, data: Any
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """NeMo-RL's inputs: its ratio becomes exp(log_ratio'), its advantages A', its bounds
-        ours."""
+    def _straight(self, logprobs: Tensor, prev: Tensor) -> bool:
+        """Whether NeMo-RL's own ratio is the method's: one per token, none beyond the clamp (or
+        NaN)."""
+        if self.algorithm.base.form == "logprob":
+            return True
+        if self.algorithm.base.log_ratio is not token_log_ratio:
+            return False
+        return bool((logprobs.detach() - prev).abs().max() < self.algorithm.params.max_log_ratio)
+
+    def _fed(self, logprobs: Tensor, mask: Tensor, shaped: Shaped, data: Any) -> dict[str, Any]:
+        """NeMo-RL's batch with the method's A' and bounds, and the true log-probs for its KL."""
         self.ratio_clip_min, self.ratio_clip_max = shaped.low, shaped.high
         advantages = F.pad(shaped.advantages.expand(mask.shape), (1, 0))
-        data = {"curr_logprobs_unfiltered": logprobs, **data, "advantages": advantages}
-        if self.algorithm.base.form == "logprob":
-            return logprobs, data
-        return prev + shaped.log_ratio.expand(mask.shape), data
+        return {"curr_logprobs_unfiltered": logprobs, **data, "advantages": advantages}
 
 
 def is_stock(algorithm: Algorithm) -> bool:
@@ -124,18 +130,18 @@ def _metrics(
     log_ratio: Tensor,
     shaped: Shaped,
     signals: Signals,
-    mask: Tensor,
+    weight: Tensor,
     global_valid_seqs: Tensor,
     global_valid_toks: Tensor,
 ) -> dict[str, float]:
-    columns = signals.columns(mask, log_ratio.dtype)
+    columns, weight = signals.columns(weight, log_ratio.dtype), weight.to(log_ratio.dtype)
     advantages = shaped.advantages if algorithm.base.clips == "ratio" else columns.advantages
     judged, limit = shaped.clip_log_ratio.detach(), algorithm.params.max_log_ratio
     shaped_log_ratio = (
         log_ratio if algorithm.base.log_ratio is token_log_ratio else shaped.log_ratio.detach()
     )
-    sums = metrics.ratio_sums(log_ratio, log_ratio.exp(), shaped_log_ratio, mask, limit)
-    sums |= metrics.clip_sums(judged, advantages, columns.low, columns.high, mask)
+    sums = metrics.ratio_sums(log_ratio, log_ratio.exp(), shaped_log_ratio, weight, limit)
+    sums |= metrics.clip_sums(judged, advantages, columns.low, columns.high, weight)
     per_token = torch.stack([sums[k] for k in PER_TOKEN.values()]) / global_valid_toks
     per_sequence = torch.stack([sums[k] for k in PER_SEQUENCE.values()]) / global_valid_seqs
     values = torch.cat((per_token, per_sequence)).tolist()  # one transfer
