@@ -1,79 +1,203 @@
 """Log-probs of given tokens and the exact entropy of their distributions, from logits.
 
-Chunked over positions: whatever the dtype of the logits, arithmetic is float32, and no float32
-copy of [N,V] exists at any time. N positions, V vocabulary.
+    log p(a) = x_a - log Z        H = log Z - sum_v p_v x_v        p = softmax(x), x = logits / T
+
+One pass over the vocabulary, in float32 whatever the dtype of the logits, and no float32 copy of
+them at any time. N positions, V vocabulary, of which a tensor-parallel rank holds a shard. Each
+rank reduces its shard to four numbers a position, and the ranks exchange those: one collective.
+On CUDA the passes are the Triton kernels of core/entropy_triton.py; here is their oracle.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-CHUNK = 1 << 22  # float32 numbers of a chunk of logits: 16 MiB
+from nemo_algos.core.surrogate import working_dtype
+
+CACHED = 1 << 17  # float32 numbers of a chunk that a CPU core keeps in its cache
+CHUNK = 1 << 24  # elsewhere: 64 MiB
+LOWEST = -1e30  # stands for -inf, so that 0 * log 0 is 0
+LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class Shard:
+    """This rank's part of the vocabulary: `real` rows from `start` on; rows after them are
+    padding."""
+
+    group: Any
+    start: int
+    real: int
+
+    @staticmethod
+    def of(width: int, group: Any, vocabulary: int | None) -> Shard:
+        """Of `width` rows on each rank of the group (None: one rank holds all)."""
+        rank, size = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
+        vocabulary = width * size if vocabulary is None else vocabulary
+        if not 0 < vocabulary <= width * size:
+            raise ValueError(
+                f"vocabulary={vocabulary} must lie in 1..{width * size}, the rows of the logits "
+                "on all ranks"
+            )
+        return Shard(group, rank * width, min(max(vocabulary - rank * width, 0), width))
+
+    def local(self, tokens: Tensor) -> Tensor:
+        """[N] row numbers on this rank; -1 for tokens of other ranks."""
+        rows = tokens - self.start
+        return rows.where((rows >= 0) & (rows < self.real), -1)
+
+
+class Moments(NamedTuple):
+    """Of a row x: max, sum e^(x - max), sum (x - max) e^(x - max), and the token's x (-inf: not
+    here); [N] each."""
+
+    max: Tensor
+    total: Tensor
+    weighted: Tensor
+    chosen: Tensor
+
+
+class Result(NamedTuple):
+    """log p(token), H and log Z, nats, [N] each."""
+
+    logprobs: Tensor
+    entropy: Tensor
+    log_z: Tensor
 
 
 def token_logprobs_and_entropy(
-    logits: Tensor, tokens: Tensor, temperature: float = 1.0
+    logits: Tensor,
+    tokens: Tensor,
+    temperature: float = 1.0,
+    group: Any = None,
+    vocabulary: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """log p(token) and H(p) = -sum_v p_v log p_v with p = softmax(logits / temperature), in nats.
+    """log p(token) and H(p), nats, of p = softmax(logits / temperature) over the whole vocabulary.
 
-    logits [..., V], any float dtype; tokens [...] -> two float32 [...], differentiable (float64
-    where the logits are). Extra memory: one chunk in the forward, and in the backward one chunk
-    and the gradient of the logits in their own dtype.
+    logits [..., V/TP], any float dtype: this rank's shard; tokens [...]: numbers in the whole
+    vocabulary; group: the tensor-parallel process group (None: not sharded); vocabulary: its real
+    size (rows beyond it are padding and take no part) -> two float32 [...], the same on every
+    rank, differentiable (float64 where the logits are).
+    Extra memory: O(N) and one chunk; in the backward also the gradient, in the logits' own dtype.
+    Raises ValueError for a vocabulary larger than the logits.
     """
+    shard = Shard.of(logits.shape[-1], group, vocabulary)
     flat = logits.reshape(-1, logits.shape[-1])
-    logprobs, entropy = _FromLogits.apply(flat, tokens.reshape(-1), temperature)
+    logprobs, entropy = _FromLogits.apply(flat, tokens.reshape(-1), temperature, shard)
     return logprobs.view(tokens.shape), entropy.view(tokens.shape)
 
 
-def _chunks(logits: Tensor) -> list[slice]:
-    rows = max(1, CHUNK // logits.shape[1])
-    return [slice(i, i + rows) for i in range(0, len(logits), rows)]
+def moments(logits: Tensor, tokens: Tensor, temperature: float, shard: Shard) -> Moments:
+    """Of this rank's logits [N,V/TP]; tokens [N]: the whole vocabulary's numbers."""
+    if _fused(logits):
+        from nemo_algos.core import entropy_triton
+
+        return entropy_triton.moments(logits, shard.local(tokens), temperature, shard.real)
+    local, nothing = shard.local(tokens), (LOWEST, 0.0, 0.0, -torch.inf)
+    out = torch.tensor(nothing, dtype=working_dtype(logits), device=logits.device)[:, None]
+    out = out.repeat(1, len(logits))
+    for c in _chunks(logits) if shard.real else ():
+        x = _scaled(logits[c, : shard.real], temperature)
+        chosen = x.gather(-1, local[c, None].clamp(min=0))[:, 0].where(local[c] >= 0, -torch.inf)
+        top = x.amax(-1).clamp(min=LOWEST)
+        x.sub_(top[:, None]).clamp_(min=LOWEST)
+        p = _exp(x)
+        out[:, c] = torch.stack((top, p.sum(-1), p.mul_(x).sum(-1), chosen))
+    return Moments(*out)
 
 
-def _scaled(logits: Tensor, temperature: float) -> Tensor:
-    wide = logits.double() if logits.dtype == torch.float64 else logits.float()
-    return wide / temperature
+def over_vocabulary(own: Moments, shard: Shard) -> Result:
+    """The shards' moments put together; the one collective: an all-gather of [4,N]."""
+    parts = torch.stack(own)[None]
+    if shard.group is not None:
+        own_part, size = parts, dist.get_world_size(shard.group)
+        parts = own_part.new_empty(size, *own_part.shape[1:])
+        dist.all_gather(list(parts), own_part[0], group=shard.group)
+    tops, totals, weighted, chosen = parts.unbind(1)
+    top = tops.amax(0)
+    lower = tops - top
+    scale = lower.exp()
+    total = (totals * scale).sum(0)
+    mean = ((weighted + lower * totals) * scale).sum(0) / total  # of x - top
+    log_z = top + total.log()
+    return Result(chosen.amax(0) - log_z, total.log() - mean, log_z)
+
+
+def logits_gradient(
+    logits: Tensor,
+    tokens: Tensor,
+    temperature: float,
+    shard: Shard,
+    result: Result,
+    grad_logprobs: Tensor | None,
+    grad_entropy: Tensor | None,
+) -> Tensor:
+    """Of this rank's logits, in their dtype, without a collective.
+
+    d log p(a) / dx_v = 1[v = a] - p_v;  dH / dx_v = -p_v (log p_v + H).
+    """
+    zeros = torch.zeros_like(result.log_z)
+    grads = [zeros if g is None else g for g in (grad_logprobs, grad_entropy)]
+    local = shard.local(tokens)
+    if _fused(logits):
+        from nemo_algos.core import entropy_triton
+
+        return entropy_triton.gradient(logits, local, temperature, shard.real, result, *grads)
+    grad = torch.zeros_like(logits)
+    for c in _chunks(logits) if shard.real else ():
+        log_p = _scaled(logits[c, : shard.real], temperature).sub_(result.log_z[c, None])
+        p = _exp(log_p.clamp_(min=LOWEST))
+        of_logprobs, of_entropy = (g[c, None] for g in grads)
+        if grad_entropy is None:
+            total = p.mul_(-of_logprobs)
+        else:
+            slope = log_p.add_(result.entropy[c, None]).mul_(of_entropy).add_(of_logprobs)
+            total = slope.mul_(p).neg_()
+        here = local[c, None] >= 0
+        total.scatter_add_(-1, local[c, None].clamp(min=0), of_logprobs.where(here, 0.0))
+        grad[c, : shard.real] = total.div_(temperature)
+    return grad
 
 
 class _FromLogits(torch.autograd.Function):
-    """d log p(a) / dx_v = 1[v = a] - p_v;  dH / dx_v = -p_v (log p_v + H)."""
-
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, tokens: Tensor, temperature: float
+        ctx: Any, logits: Tensor, tokens: Tensor, temperature: float, shard: Shard
     ) -> tuple[Tensor, Tensor]:
-        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        logprobs = torch.empty(len(logits), dtype=dtype, device=logits.device)
-        entropy, log_z = torch.empty_like(logprobs), torch.empty_like(logprobs)
-        for c in _chunks(logits):
-            x = _scaled(logits[c], temperature)
-            log_z[c] = x.logsumexp(-1)
-            logprobs[c] = x.gather(-1, tokens[c, None])[:, 0] - log_z[c]
-            x -= log_z[c, None]
-            # 0 log 0 = 0 where a logit is -inf
-            entropy[c] = -(x.exp() * x.clamp(min=torch.finfo(dtype).min)).sum(-1)
-        ctx.save_for_backward(logits, tokens, log_z, entropy)
-        ctx.temperature = temperature
+        result = over_vocabulary(moments(logits, tokens, temperature, shard), shard)
+        ctx.save_for_backward(logits, tokens, *result)
+        ctx.rest = (temperature, shard)
         ctx.set_materialize_grads(False)
-        return logprobs, entropy
+        return result.logprobs, result.entropy
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor, None, None]:
-        grad_logprobs, grad_entropy = grad_outputs
-        logits, tokens, log_z, entropy = ctx.saved_tensors
-        grad = torch.empty_like(logits)
-        for c in _chunks(logits):
-            x = _scaled(logits[c], ctx.temperature) - log_z[c, None]
-            p = x.exp()
-            total = torch.zeros_like(p)
-            if grad_logprobs is not None:
-                total = p * -grad_logprobs[c, None]
-                total.scatter_add_(-1, tokens[c, None], grad_logprobs[c, None])
-            if grad_entropy is not None:
-                x = x.clamp(min=torch.finfo(p.dtype).min)
-                total -= grad_entropy[c, None] * p * (x + entropy[c, None])
-            grad[c] = total / ctx.temperature
-        return grad, None, None
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, None, None, None]:
+        logits, tokens, *result = ctx.saved_tensors
+        temperature, shard = ctx.rest
+        grad = logits_gradient(logits, tokens, temperature, shard, Result(*result), *grads)
+        return grad, None, None, None
+
+
+def _fused(logits: Tensor) -> bool:
+    return logits.is_cuda and logits.dtype != torch.float64
+
+
+def _chunks(logits: Tensor) -> Iterator[slice]:
+    rows = max(1, (CACHED if logits.is_cpu else CHUNK) // logits.shape[1])
+    return (slice(i, i + rows) for i in range(0, len(logits), rows))
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    """A copy, in the dtype of the arithmetic."""
+    return logits.to(working_dtype(logits), copy=True).div_(temperature)
+
+
+def _exp(x: Tensor) -> Tensor:
+    """e^x; torch's CPU computes 2^x four times as fast as e^x."""
+    return (x * LOG2_E).exp2_() if x.is_cpu else x.exp()

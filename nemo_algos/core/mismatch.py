@@ -1,0 +1,66 @@
+"""How far the sampler is from the trainer: measured each step, with a limit that ends the run.
+
+d = log pi_trainer - log pi_sampler of a sampled token, nats. Loads no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MismatchConfig(BaseModel):
+    """The `mismatch:` section, nats. threshold: |d| beyond which a token is counted (0.5 is a ratio
+    of 1.65, twice as far from 1 as a clip at 1.28 in the log); stop_above: limit of a step's mean
+    |d|, none by default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+    threshold: float = Field(default=0.5, gt=0)
+    stop_above: float | None = Field(default=None, gt=0)
+
+
+def measure(
+    old_logprobs: Tensor, gen_logprobs: Tensor, mask: Tensor, threshold: float
+) -> dict[str, float]:
+    """Mean, 99th percentile (nearest rank) and max of the finite |d|; the share beyond the
+    threshold, with what is not finite; and how many are not finite.
+
+    old_logprobs, gen_logprobs [B,S]: the trainer's and the sampler's, nats; mask [B,S] bool.
+    A statistic of nothing is left out.
+    """
+    gap = (old_logprobs[mask].double() - gen_logprobs[mask].double()).abs()
+    finite = gap[gap.isfinite()]
+    out = {"mismatch/nonfinite": float(len(gap) - len(finite))}
+    if len(gap):
+        out["mismatch/share_above"] = float((~(gap <= threshold)).double().mean())
+    if len(finite):
+        rank = -(-99 * len(finite) // 100)
+        out["mismatch/mean"] = float(finite.mean())
+        out["mismatch/p99"] = float(finite.kthvalue(rank).values)
+        out["mismatch/max"] = float(finite.max())
+    return out
+
+
+def monitor(
+    old_logprobs: Tensor, gen_logprobs: Tensor, mask: Tensor, config: MismatchConfig
+) -> dict[str, float]:
+    """As `measure`. Raises FloatingPointError where there is a limit and the mean is above it, or a
+    log-prob is not finite."""
+    found = measure(old_logprobs, gen_logprobs, mask, config.threshold)
+    limit = config.stop_above
+    if limit is None:
+        return found
+    if found["mismatch/nonfinite"] or found.get("mismatch/mean", 0.0) > limit:
+        values = ", ".join(f"{k.removeprefix('mismatch/')} {v:.3g}" for k, v in found.items())
+        raise FloatingPointError(
+            f"the sampler and the trainer disagree by more than mismatch.stop_above={limit:g} "
+            f"(mean |log-ratio| in nats): {values}; this batch was not trained on. Check that new "
+            "weights reach the sampler and that both use one temperature, then lower the sampler's "
+            "quantization; or raise mismatch.stop_above"
+        )
+    return found
