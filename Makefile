@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-nemo
+.PHONY: check test test-peers test-nemo test-megatron
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -14,3 +14,6 @@ test-peers:  ## against verl's and TRL's own losses, in an environment that has 
 
 test-nemo:  ## NeMo-RL's own code on CPU, v0.7.0 and main; skipped where no checkout of it is
 	@tests/nemo/run.sh
+
+test-megatron:  ## megatron-core's parallel layouts on CPU, in an environment that has it
+	@tests/megatron/run.sh

@@ -8,7 +8,7 @@ Overrides are NeMo-RL's `a.b=c`. A schema is a pydantic model that forbids unkno
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -71,6 +71,14 @@ def resolved(merged: DictConfig) -> dict[str, Any]:
         raise ConfigError([Problem(error.full_key or "", str(error).splitlines()[0])]) from None
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
+
+
+def at(plain: Mapping[str, Any], path: str) -> Any:
+    """The value of a key's path, None where it is not there."""
+    value: Any = plain
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def _override(config: DictConfig, written: str) -> Problem | None:

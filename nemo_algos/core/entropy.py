@@ -38,7 +38,7 @@ class Shard:
     @staticmethod
     def of(width: int, group: Any, vocabulary: int | None) -> Shard:
         """Of `width` rows on each rank of the group (None: one rank holds all)."""
-        rank, size = (dist.get_rank(group), dist.get_world_size(group)) if group else (0, 1)
+        rank, size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
         vocabulary = width * size if vocabulary is None else vocabulary
         if not 0 < vocabulary <= width * size:
             raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.methods.loss import LossConfig
 
 
@@ -153,6 +154,7 @@ class LocalConfig(Section):
     grpo: GRPOSection
     policy: PolicySection
     loss_fn: LossConfig = LossConfig()
+    mismatch: MismatchConfig = MismatchConfig()
     data: DataSection = DataSection()
     logger: LoggerSection
     checkpointing: CheckpointSection = CheckpointSection()

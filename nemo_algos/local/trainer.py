@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, SequentialLR
 
 from nemo_algos.core.metrics import Stats
+from nemo_algos.core.mismatch import monitor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.local.experience import Experience, Policy, micro_batches
 from nemo_algos.local.schema import Component, LocalConfig, Milestones
@@ -43,10 +44,14 @@ class Trainer:
         self.step_number = 0
 
     def step(self) -> dict[str, float]:
-        """One rollout batch and its updates; returns the step's metrics."""
+        """One rollout batch and its updates; returns the step's metrics. Raises
+        FloatingPointError for a sampler too far from the trainer, or a gradient that is not
+        finite."""
         start = time.perf_counter()
         experience, rollouts = self.collect()
         generated = time.perf_counter()
+        sampled = experience.gen_logprobs
+        mismatch = monitor(experience.logprobs, sampled, experience.mask, self.config.mismatch)
         signals = self.algorithm.signals(rollouts)
         stats, grad_norm = self.update(experience, rollouts, signals)
         rate = self.optimizer.param_groups[0]["lr"]
@@ -59,6 +64,7 @@ class Trainer:
             "loss": 0.0,  # where every group is flat and nothing was trained
             **stats.summary(),
             **signals.metrics,
+            **mismatch,
             "reward/unverified": self.task.unverified,
             "grad_norm": grad_norm,
             "lr": rate,

@@ -3,15 +3,17 @@ here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Set
+from itertools import chain
+from types import UnionType
+from typing import Any, NotRequired, Union, get_args, get_origin
 
-from pydantic import BaseModel
-
-from nemo_algos.config import Problem, did_you_mean
+from nemo_algos.config import Problem, at, did_you_mean
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import DERIVED
+from nemo_algos.nemo import precision
 
+OURS = ("engine", "method", "mismatch", "nemo_rl")
 TINY_KL = 1e-8  # of a penalty that only makes NeMo-RL load the reference
 
 # what would change the meaning of a method: key, the only value, why
@@ -30,15 +32,11 @@ FIXED: tuple[tuple[str, Any, str], ...] = (
     ("grpo.malformed_thinking_advantage", None, "the advantages are the method's"),
 )
 FREE = ("env", "data")  # custom environments and datasets have keys of their own
+# read by NeMo-RL's vLLM workers, and in neither its example config nor its types
+UNDECLARED = {
+    f"{precision.VLLM}.{key}" for key in (*precision.POW2, "quantization_ignored_layer_kws")
+}
 UNSHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
-
-
-def at(plain: Mapping[str, Any], path: str) -> Any:
-    """The value of a key's path, None where it is not there."""
-    value: Any = plain
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def decided(algorithm: Algorithm) -> dict[str, Any]:
@@ -76,7 +74,9 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
     ]
     loss = (written or {}).get("loss_fn") or {}
     problems += [Problem(f"loss_fn.{k}", f"is {why}") for k, why in DERIVED.items() if k in loss]
+    problems += precision.conflicts(plain)
     problems += _of_rewards(plain, algorithm)
+    problems += _of_fused_logprobs(plain)
     if "entropy" in algorithm.needs:
         problems += _of_entropy(plain, algorithm)
     if (written or {}).get("single_controller") or at(plain, "grpo.single_controller.enabled"):
@@ -121,22 +121,34 @@ def _of_rewards(plain: dict[str, Any], algorithm: Algorithm) -> list[Problem]:
 
 
 def _of_entropy(plain: dict[str, Any], algorithm: Algorithm) -> list[Problem]:
-    fused = ("use_fused_linear_logprobs", "use_linear_ce_fusion_loss")
-    problems = [
-        Problem(
-            f"policy.megatron_cfg.{key}",
-            f"{algorithm.name} needs logits for exact entropies: switch it off",
-        )
-        for key in fused
-        if at(plain, f"policy.megatron_cfg.{key}")
-    ]
     version = at(plain, "policy.dtensor_cfg._v2")
     if at(plain, "policy.dtensor_cfg.enabled") and version is False:
-        problems.append(
+        return [
             Problem(
                 "policy.dtensor_cfg._v2",
                 f"{algorithm.name} needs exact entropies, which our extension gives "
                 "for DTensor v2 and Megatron: set it to true",
+            )
+        ]
+    return []
+
+
+def _of_fused_logprobs(plain: dict[str, Any]) -> list[Problem]:
+    megatron, problems = "policy.megatron_cfg", []
+    if at(plain, f"{megatron}.use_linear_ce_fusion_loss"):
+        problems.append(
+            Problem(
+                f"{megatron}.use_linear_ce_fusion_loss",
+                "NeMo-RL v0.7.0 has it for SFT and DPO only: switch it off",
+            )
+        )
+    temperature = at(plain, "policy.generation.temperature")
+    if at(plain, f"{megatron}.use_fused_linear_logprobs") and temperature != 1:
+        problems.append(
+            Problem(
+                "policy.generation.temperature",
+                "NeMo-RL divides fused log-probs, not logits, by the temperature: set it to 1, or "
+                f"{megatron}.use_fused_linear_logprobs to false",
             )
         )
     return problems
@@ -155,15 +167,21 @@ def remarks(plain: dict[str, Any], algorithm: Algorithm) -> list[str]:
 
 
 def unknown_keys(
-    written: Mapping[Any, Any], base: Mapping[Any, Any], master: type[BaseModel]
+    written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str]
 ) -> list[Problem]:
-    """Keys that neither NeMo-RL's example config nor its typed config has; `+key` is not needed."""
-    known = _known(base, master)
+    """Keys that neither NeMo-RL's example config nor its types have; `+key` is not needed."""
+    known = {*_paths(base), *UNDECLARED, *declared}
     return [
         Problem(path, f"unknown key of NeMo-RL{did_you_mean(path, sorted(known))}")
         for path in _paths(written)
         if path not in known and not _open(path, known)
     ]
+
+
+def declared(types: Mapping[str, type]) -> set[str]:
+    """Paths of typed keys; types: by the path of what they are the type of, "" for the whole
+    config."""
+    return set(chain.from_iterable(_fields(of, path) for path, of in types.items()))
 
 
 def _open(path: str, known: set[str]) -> bool:
@@ -187,14 +205,13 @@ def _paths(section: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
             yield from _paths(value, f"{path}.")
 
 
-def _known(base: Mapping[Any, Any], master: type[BaseModel]) -> set[str]:
-    return set(_paths(base)) | set(_fields(master))
-
-
-def _fields(model: Any, prefix: str = "") -> Iterator[str]:
-    """Paths of a pydantic model's or TypedDict's fields."""
+def _fields(model: Any, path: str = "") -> Iterator[str]:
+    """Paths of the fields of a pydantic model, a TypedDict, or a union of them."""
+    if get_origin(model) in (Union, UnionType, NotRequired):
+        yield from chain.from_iterable(_fields(part, path) for part in get_args(model))
     annotations = getattr(model, "__annotations__", {})
     fields = {k: v.annotation for k, v in getattr(model, "model_fields", {}).items()} or annotations
     for name, annotation in fields.items():
-        yield f"{prefix}{name}"
-        yield from _fields(annotation, f"{prefix}{name}.")
+        inner = f"{path}.{name}".removeprefix(".")
+        yield inner
+        yield from _fields(annotation, inner)

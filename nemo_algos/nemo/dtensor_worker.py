@@ -12,16 +12,12 @@ import nemo_rl.models.policy.workers.dtensor_policy_worker_v2 as stock
 import ray
 import torch
 import torch.nn.functional as F
-from nemo_rl.distributed.model_utils import ChunkedDistributedEntropy
 from nemo_rl.models.automodel import train
 from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from nemo_algos.core.entropy import token_logprobs_and_entropy
-from nemo_algos.nemo.entropy_worker import EntropyMixin, recording
-
-CHUNK = 256
+from nemo_algos.nemo.entropy_worker import EntropyMixin, entropies, recording
 
 
 class EntropyPostProcessor(train.LogprobsPostProcessor):
@@ -65,10 +61,8 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
                 logits, self.device_mesh, self.cp_mesh, sequence_dim
             )
         if not isinstance(logits, DTensor):
-            return token_logprobs_and_entropy(logits, logits.new_zeros(logits.shape[:-1]).long())[1]
-        chunk = int(self.logprob_chunk_size or CHUNK)
-        group = self.device_mesh.get_group("tp")
-        entropy = -ChunkedDistributedEntropy.apply(logits.to_local(), chunk, group, True)
+            return entropies(logits, None)
+        entropy = entropies(logits.to_local(), self.device_mesh.get_group("tp"))
         if self.cp_size == 1:
             return entropy
         whole = DTensor.from_local(entropy, self.cp_mesh, [Shard(1)]).full_tensor()

@@ -10,17 +10,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.nemo.policy import ENTROPY
 
 
+def entropies(logits: Tensor, group: Any, vocabulary: int | None = None) -> Tensor:
+    """[...,V/TP] -> exact entropies [...], nats, over the real rows of the vocabulary."""
+    no_tokens = torch.zeros(logits.shape[:-1], dtype=torch.long, device=logits.device)
+    return token_logprobs_and_entropy(logits, no_tokens, group=group, vocabulary=vocabulary)[1]
+
+
 @contextmanager
-def recording(module: Any, processor: type) -> Iterator[list[Tensor]]:
-    """Within, the log-prob forward of the worker's module appends entropies to the list."""
+def recording(module: Any, processor: type, **kwargs: Any) -> Iterator[list[Tensor]]:
+    """Within, the log-prob forward of the worker's module appends entropies to the list. kwargs:
+    the processor's."""
     sink: list[Tensor] = []
     original = module.LogprobsPostProcessor
-    module.LogprobsPostProcessor = functools.partial(processor, sink=sink)
+    module.LogprobsPostProcessor = functools.partial(processor, sink=sink, **kwargs)
     try:
         yield sink
     finally:

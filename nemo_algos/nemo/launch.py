@@ -18,12 +18,14 @@ from nemo_rl.algorithms.utils import get_tokenizer
 from nemo_rl.data.utils import setup_response_data
 from nemo_rl.distributed.virtual_cluster import init_ray
 from nemo_rl.models.generation import configure_generation_config
+from nemo_rl.models.generation.vllm.config import VllmConfig
 from nemo_rl.utils.config import load_config, merge_with_override, register_omegaconf_resolvers
 from nemo_rl.utils.logger import get_next_experiment_dir
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from nemo_algos.config import ConfigError, resolved
+from nemo_algos.config import ConfigError, Problem, resolved, validate
+from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.nemo import config, transport, versions
@@ -32,54 +34,65 @@ from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
 
 EXAMPLES = Path(nemo_rl.__path__[0]).parent / "examples" / "configs"
-OURS = ("engine", "method", "nemo_rl")
+TYPES = {"": grpo.MasterConfig, "policy.generation": VllmConfig}
 WORKERS = {"megatron_cfg": "megatron_worker", "dtensor_cfg": "dtensor_worker"}
 
 
 def run(written: DictConfig, console: Console) -> None:
     """Check, start Ray, load, train."""
     versions.check()
-    master_config, algorithm = compose(written)
+    master_config, algorithm, mismatch = compose(written)
     for remark in config.remarks(master_config.model_dump(), algorithm):
         console.print(f"note: {remark}", markup=False, soft_wrap=True)
-    loss = AlgorithmLoss(master_config.loss_fn, algorithm)
+    loss = AlgorithmLoss(master_config.loss_fn, algorithm, **fused_logprobs(master_config))
     transport.export()
     log_dir = get_next_experiment_dir(master_config.logger["log_dir"])
     master_config.logger["log_dir"] = log_dir
     init_ray()
     transport.check()
-    train(master_config, algorithm, loss)
+    train(master_config, algorithm, loss, mismatch)
 
 
-def compose(written: DictConfig) -> tuple[Any, Algorithm]:
+def compose(written: DictConfig) -> tuple[Any, Algorithm, MismatchConfig]:
     """NeMo-RL's MasterConfig: its own example config, ours over it, and what the method decides.
 
-    written: the file's keys: `engine`, `method`, `nemo_rl.config` (a file below NeMo-RL's
-    examples/configs), and NeMo-RL's.
+    written: the file's keys: `engine`, `method`, `mismatch`, `nemo_rl.config` (a file below
+    NeMo-RL's examples/configs), and NeMo-RL's.
     """
     register_omegaconf_resolvers()
     own = OmegaConf.to_container(written)
     assert isinstance(own, dict)
     name = (own.get("nemo_rl") or {}).get("config", "grpo_math_1B.yaml")
     base = load_config(EXAMPLES / name)
-    nemo_keys = {k: v for k, v in own.items() if k not in OURS}
+    nemo_keys = {k: v for k, v in own.items() if k not in config.OURS}
     known = OmegaConf.to_container(base)
     assert isinstance(known, dict)
-    problems = config.unknown_keys(nemo_keys, known, grpo.MasterConfig)
+    problems = config.unknown_keys(nemo_keys, known, config.declared(TYPES))
     plain = resolved(merge_with_override(base, written.copy()))
-    method = {k: plain.pop(k, None) for k in OURS}["method"]
+    ours = {k: plain.pop(k, None) for k in config.OURS}
+    mismatch, wrong = _mismatch(ours["mismatch"])
+    problems += wrong
     try:
-        algorithm = build(method)
+        algorithm = build(ours["method"])
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from None
     problems += config.conflicts(plain, own, algorithm)
     if problems:
         raise ConfigError(problems)
     config.derive(plain, algorithm)
-    return grpo.MasterConfig(**plain), algorithm
+    return grpo.MasterConfig(**plain), algorithm, mismatch
 
 
-def train(master_config: Any, algorithm: Algorithm, loss: AlgorithmLoss) -> None:
+def _mismatch(section: Any) -> tuple[MismatchConfig, list[Problem]]:
+    try:
+        return validate(MismatchConfig, section or {}, "mismatch"), []
+    except ConfigError as error:
+        return MismatchConfig(), error.problems
+
+
+def train(
+    master_config: Any, algorithm: Algorithm, loss: AlgorithmLoss, mismatch: MismatchConfig
+) -> None:
     """From Ray to the end of training; the stock setup, trainers and shutdown."""
     tokenizer = get_tokenizer(master_config.policy["tokenizer"])
     megatron = master_config.policy.get("megatron_cfg") or {}
@@ -103,12 +116,14 @@ def train(master_config: Any, algorithm: Algorithm, loss: AlgorithmLoss) -> None
     estimator = Estimator(algorithm)
     with ExitStack() as stack:
         stack.callback(_shutdown, generation, task_to_env, val_task_to_env)
+        # also after an error, asynchronous saves end before the workers do; v0.7.0 has none
+        stack.callback(getattr(checkpointer, "shutdown", lambda: None))
         stack.enter_context(in_place(estimator))
         proxy = DataPlaneProxy if data_plane(cfg) else PolicyProxy
         if data_plane(cfg):
             stack.enter_context(columns_registered(estimator))
         trainer(cfg)(
-            policy=proxy(policy, estimator),
+            policy=proxy(policy, estimator, mismatch),
             policy_generation=generation,
             dataloader=loader,
             val_dataloader=val_loader,
@@ -121,7 +136,13 @@ def train(master_config: Any, algorithm: Algorithm, loss: AlgorithmLoss) -> None
             grpo_save_state=state,
             master_config=cfg,
         )
-        checkpointer.shutdown()  # asynchronous saves end before the workers do
+
+
+def fused_logprobs(master_config: Any) -> dict[str, bool]:
+    """The argument of NeMo-RL's loss for models that return log-probs; unknown to v0.7.0."""
+    megatron = master_config.policy.get("megatron_cfg") or {}
+    fused = megatron.get("enabled") and megatron.get("use_fused_linear_logprobs")
+    return {"use_fused_linear_logprobs": True} if fused else {}
 
 
 def data_plane(master_config: Any) -> bool:

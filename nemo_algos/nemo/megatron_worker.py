@@ -1,14 +1,17 @@
 """NeMo-RL's Megatron policy worker that also returns exact token entropies, from the forward of the
-previous log-probs.
+previous log-probs: from its logits, or from the hidden states where NeMo-RL's forward makes no
+logits (`use_fused_linear_logprobs`).
 
 Imported in the worker's environment only. Entropy is of the temperature-scaled, unfiltered
-distribution, nats, at the token that it predicts ([B,S], index 0 is 0), as the log-probs are. C
-ranks of context parallelism hold S / C each.
+distribution, nats, at the token that it predicts ([B,S], index 0 is 0), as the log-probs are, and
+over the model's real vocabulary: NeMo-RL's log-probs also count the rows that pad it to a multiple
+of the tensor-parallel size. C ranks of context parallelism hold S / C each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import nemo_rl.models.policy.workers.megatron_policy_worker as stock
@@ -16,43 +19,71 @@ import ray
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from nemo_rl.distributed.model_utils import (
-    ChunkedDistributedEntropy,
-    allgather_cp_sharded_tensor,
-)
+from nemo_rl.distributed import model_utils
+from nemo_rl.distributed.model_utils import allgather_cp_sharded_tensor
 from nemo_rl.models.megatron import train
 from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
 from torch import Tensor
 
-from nemo_algos.nemo.entropy_worker import EntropyMixin, recording
-
-CHUNK = 256  # positions at a time where policy.logprob_chunk_size is not set
+from nemo_algos.core.linear_entropy import token_logprobs_and_entropy_from_hidden
+from nemo_algos.nemo.entropy_worker import EntropyMixin, entropies, recording
 
 
 class EntropyPostProcessor(train.LogprobsPostProcessor):
     """As NeMo-RL's; each micro-batch's entropies [b,S] are appended to `sink`."""
 
-    def __init__(self, *args: Any, sink: list[Tensor], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, sink: list[Tensor], vocabulary: int, fused: list[Tensor], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.sink = sink
+        self.sink, self.vocabulary, self.fused = sink, vocabulary, fused
 
     def __call__(self, data_dict: Any, input_ids: Tensor, cu_seqlens_padded: Tensor) -> Callable:
-        """See NeMo-RL: a function of the logits."""
+        """See NeMo-RL: a function of the logits, or of fused log-probs."""
         inner = super().__call__(data_dict, input_ids, cu_seqlens_padded)
         rows, width = data_dict["input_ids"].shape
 
-        def process(logits: Tensor) -> Any:
-            group = train.get_tensor_model_parallel_group()
-            chunk = int(self.cfg.get("logprob_chunk_size") or CHUNK)
-            entropy = -ChunkedDistributedEntropy.apply(logits, chunk, group, True)
+        def process(output: Tensor) -> Any:
+            if self.fused:
+                entropy = self.fused.pop()
+            else:
+                group = train.get_tensor_model_parallel_group()
+                entropy = entropies(output, group, self.vocabulary)
             if self.cfg["sequence_packing"]["enabled"]:
                 entropy = unpacked(entropy[0], cu_seqlens_padded.tolist(), rows, width)
             else:
                 entropy = F.pad(entropy[:, : width - 1], (1, 0))
             self.sink.append(entropy)
-            return inner(logits)
+            return inner(output)
 
         return process
+
+
+@contextmanager
+def of_hidden_states(vocabulary: int) -> Iterator[list[Tensor]]:
+    """Within, NeMo-RL's fused log-probs leave the entropies [b,S] of the same hidden states in the
+    list."""
+    fused: list[Tensor] = []
+    name = "from_parallel_hidden_states_to_logprobs"
+    original = getattr(model_utils, name)
+
+    def with_entropies(hidden: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        group = kwargs["tp_group"]
+        parts = [torch.empty_like(hidden) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, hidden.contiguous(), group=group)  # sequence-parallel [S/TP,b,H]
+        whole = torch.cat(parts).transpose(0, 1)
+        tokens = torch.zeros(whole.shape[:2], dtype=torch.long, device=whole.device)
+        outputs = token_logprobs_and_entropy_from_hidden(
+            whole, weight, tokens, group=group, vocabulary=vocabulary
+        )
+        fused.append(outputs[1])
+        return original(hidden, weight, *args, **kwargs)
+
+    setattr(model_utils, name, with_entropies)
+    try:
+        yield fused
+    finally:
+        setattr(model_utils, name, original)
 
 
 def unpacked(packed: Tensor, starts: list[int], rows: int, width: int) -> Tensor:
@@ -76,7 +107,11 @@ class EntropyWorkerImpl(EntropyMixin, stock.MegatronPolicyWorkerImpl):
         """See NeMo-RL."""
         if self.reference_pass:
             return super().get_logprobs(data=data, **kwargs)
-        with recording(stock, EntropyPostProcessor) as sink:
+        vocabulary = self.megatron_cfg.model.vocab_size
+        with (
+            of_hidden_states(vocabulary) as fused,
+            recording(stock, EntropyPostProcessor, vocabulary=vocabulary, fused=fused) as sink,
+        ):
             out = super().get_logprobs(data=data, **kwargs)
         width = data["input_ids"].shape[1]
         last = stock.parallel_state.is_pipeline_last_stage(ignore_virtual=True)

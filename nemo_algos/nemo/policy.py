@@ -1,5 +1,5 @@
-"""NeMo-RL's policy with two additions: entropies are kept for the estimator, signals go into the
-training batch.
+"""NeMo-RL's policy with three additions: entropies are kept for the estimator, signals go into the
+training batch, and the sampler is compared with the trainer before it.
 
 `PolicyProxy` for grpo_train and async_grpo_train, `DataPlaneProxy` for grpo_train_sync, where
 tensors travel through TransferQueue by name and the driver sees only what it reads.
@@ -7,12 +7,13 @@ tensors travel through TransferQueue by name and the driver sees only what it re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
+from nemo_algos.core.mismatch import MismatchConfig, monitor
 from nemo_algos.nemo.estimator import Estimator
 
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
@@ -21,9 +22,12 @@ ENTROPY = "nemo_algos_entropy"  # the column of the data plane
 class PolicyProxy:
     """Everything but what is defined here is the policy's own."""
 
-    def __init__(self, policy: Any, estimator: Estimator) -> None:
+    def __init__(
+        self, policy: Any, estimator: Estimator, mismatch: MismatchConfig = MismatchConfig()
+    ) -> None:
         object.__setattr__(self, "_policy", policy)
         object.__setattr__(self, "_estimator", estimator)
+        object.__setattr__(self, "_mismatch", mismatch)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
@@ -39,9 +43,18 @@ class PolicyProxy:
 
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As the policy's, on the batch with the method's signals; logs the method's metrics with
-        the loss's."""
+        the loss's. Raises FloatingPointError as `monitor`."""
+        self._compare(data)
         batch = type(data)({**data, **self._estimator.signals_for(data["advantages"])})
         return self._logged(self._policy.train(batch, loss_fn, *args, **kwargs))
+
+    def _compare(self, data: Mapping[str, Tensor]) -> None:
+        """Add the mismatch of NeMo-RL's batch, [B,S] each and sample_mask [B], to the step's
+        metrics."""
+        mask = (data["token_mask"] * data["sample_mask"][:, None])[:, 1:].bool()
+        old, sampled = data["prev_logprobs"][:, 1:], data["generation_logprobs"][:, 1:]
+        found = monitor(old, sampled, mask, self._mismatch)
+        self._estimator.last_metrics = {**self._estimator.last_metrics, **found}
 
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
         for name, value in self._estimator.last_metrics.items():
@@ -61,11 +74,15 @@ class DataPlaneProxy(PolicyProxy):
         data = self._policy.read_from_dataplane(meta, select_fields=fields, **kwargs)
         if wanted:
             self._estimator.entropy = data.pop(ENTROPY)
+        if "prev_logprobs" in select_fields:
+            object.__setattr__(self, "_read", data)
         return data
 
     def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:
-        """As the policy's; with the advantages go the method's signals."""
+        """As the policy's; with the advantages go the method's signals. Raises FloatingPointError
+        as `monitor`."""
         if "advantages" in fields:
+            self._compare({**self._read, **fields})
             fields = fields | self._columns(fields["advantages"])
         self._policy.write_to_dataplane(meta, fields)
 

@@ -161,6 +161,7 @@ def test_the_queue_trains_what_grpo_train_does(
             ours["advantages"][:, :width], theirs["advantages"][:, :width], rtol=1e-4, atol=1e-4
         )
     metrics = ("loss", "clip/fraction", "ratio/mean", *other.estimator.calls[0]["metrics"])
+    metrics += ("mismatch/mean", "mismatch/p99", "mismatch/share_above")
     for metric in metrics:
         got, want = plugged.series("train", metric), other.series("train", metric)
         assert got == pytest.approx(want, rel=2e-6, abs=2e-6), metric

@@ -6,6 +6,7 @@ itself, over NeMo-RL's own get_logprobs and cpu_policy's model.
 """
 
 import functools
+import inspect
 import multiprocessing
 import os
 import queue
@@ -25,21 +26,26 @@ from torch import Tensor
 stubs.install()  # again: the ranks import this file without conftest.py
 
 from cpu_run import MODES, Run  # noqa: E402
+from nemo_rl.distributed import model_utils  # noqa: E402
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # noqa: E402
 from nemo_rl.models.megatron import common, train  # noqa: E402
 from nemo_rl.models.policy.workers import megatron_policy_worker as stock  # noqa: E402
 
 from nemo_algos.nemo import megatron_worker  # noqa: E402
 
-LENGTHS, WIDTH, VOCABULARY, MULTIPLE = (5, 9, 16, 3, 12), 18, 38, 4
+LENGTHS, WIDTH, MULTIPLE = (5, 9, 16, 3, 12), 18, 4
+REAL, VOCABULARY = (
+    35,
+    38,
+)  # padded by Megatron to a multiple of the ranks; NeMo-RL counts those rows
 NEAR = 2e-5
 
 
-def dense(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+def dense(logits: Tensor, ids: Tensor, vocabulary: int = REAL) -> tuple[Tensor, Tensor]:
     """[B,S,V] -> entropies and log-probs [B,S] at the tokens that they are of."""
-    scores = logits.log_softmax(-1)
-    entropy = -(scores.exp() * scores).sum(-1)
-    chosen = scores[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+    real = logits[..., :vocabulary].log_softmax(-1)
+    entropy = -(real.exp() * real).sum(-1)
+    chosen = logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
     return tuple(torch.nn.functional.pad(x, (1, 0)) for x in (entropy[:, :-1], chosen))
 
 
@@ -58,7 +64,7 @@ def of_rank(
     """What the post-processor makes of this rank's shard of the logits [B,S,V]."""
     cfg = {"sequence_packing": {"enabled": packing}, "logprob_chunk_size": chunk}
     sink: list[Tensor] = []
-    processor = megatron_worker.EntropyPostProcessor(cfg, sink=sink)
+    processor = megatron_worker.EntropyPostProcessor(cfg, sink=sink, vocabulary=REAL, fused=[])
     half = VOCABULARY // 2
     shard = logits[..., tensor_rank * half : (tensor_rank + 1) * half]
     starts, packed = torch.zeros(1), torch.zeros(1, 0)
@@ -78,6 +84,38 @@ def of_rank(
     _, out = processor({"input_ids": ids}, packed, starts)(shard.contiguous())
     (entropy,) = sink
     return errors(entropy, out["logprobs"], logits, ids)
+
+
+def of_hidden_states(ids: Tensor, tensor: Any) -> tuple[float, float]:
+    """The same where NeMo-RL's forward returns log-probs: hidden states sharded over the sequence,
+    [S/TP,B,H], the output layer over the vocabulary."""
+    rank, half = dist.get_rank(tensor), VOCABULARY // 2
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(len(LENGTHS), WIDTH, 6, generator=generator)
+    weight = torch.randn(VOCABULARY, 6, generator=generator)
+    name = next(
+        k for k in inspect.signature(train.LogprobsPostProcessor).parameters if "linear" in k
+    )
+    sink: list[Tensor] = []
+    cfg = {"sequence_packing": {"enabled": False}}
+    with megatron_worker.of_hidden_states(REAL) as fused:
+        processor = megatron_worker.EntropyPostProcessor(
+            cfg, sink=sink, vocabulary=REAL, fused=fused, **{name: True}
+        )
+        output = model_utils.from_parallel_hidden_states_to_logprobs(
+            hidden.transpose(0, 1).chunk(2)[rank].contiguous(),
+            weight[rank * half : (rank + 1) * half],
+            None,
+            ids,
+            vocab_start_index=rank * half,
+            vocab_end_index=(rank + 1) * half,
+            tp_group=tensor,
+            inference_only=True,
+            chunk_size=5,
+        )
+        _, out = processor({"input_ids": ids}, torch.zeros(1, 0), torch.zeros(1))(output)
+    assert not fused
+    return errors(sink[0], out["logprobs"], hidden @ weight.T, ids)
 
 
 def run_rank(rank: int, store: str, results: Any) -> None:
@@ -108,10 +146,13 @@ def run_rank(rank: int, store: str, results: Any) -> None:
     stubs.set_groups(context=alone)
     for chunk in (None, 3):
         found[f"unpacked {chunk}"] = of_rank(logits, ids, False, chunk, rank % 2, alone)
-    entropy = megatron_worker.ChunkedDistributedEntropy.apply
-    own_shard = {"apply": lambda x, n, _group, inference: entropy(x, n, alone, inference)}
-    megatron_worker.ChunkedDistributedEntropy = type("Local", (), own_shard)
+    entropies = megatron_worker.entropies
+    megatron_worker.entropies = lambda x, _, vocabulary: entropies(x, alone)
     found["own vocabulary"] = of_rank(logits, ids, False, None, rank % 2, alone)
+    megatron_worker.entropies = lambda x, group, _: entropies(x, group)
+    found["padded vocabulary"] = of_rank(logits, ids, False, None, rank % 2, alone)
+    megatron_worker.entropies = entropies
+    found["fused"] = of_hidden_states(ids, tensor)
     results.put((rank, found))
     dist.barrier()
 
@@ -146,12 +187,19 @@ def test_entropies_are_exact_on_every_rank(layout: str, chunk: int | None, found
         assert entropy < NEAR and logprobs < NEAR
 
 
-@pytest.mark.parametrize("broken", ["no gather", "own vocabulary"])
-def test_the_oracle_sees_a_missing_collective(broken: str, found: Any) -> None:
-    """Entropies of a rank's own shard are far off; the log-probs stay right: they are NeMo-RL's."""
+def test_entropies_of_hidden_states_are_exact_on_every_rank(found: Any) -> None:
+    for rank in found:
+        entropy, logprobs = rank["fused"]
+        assert entropy < NEAR and logprobs < NEAR
+
+
+@pytest.mark.parametrize("broken", ["no gather", "own vocabulary", "padded vocabulary"])
+def test_the_oracle_sees_what_is_missing(broken: str, found: Any) -> None:
+    """Entropies of a rank's own shard, or with the padding, are off; the log-probs stay right: they
+    are NeMo-RL's."""
     for rank in found:
         entropy, logprobs = rank[broken]
-        assert entropy > 0.1 and logprobs < NEAR
+        assert entropy > 0.05 and logprobs < NEAR
 
 
 class OneModel:
@@ -160,6 +208,7 @@ class OneModel:
     def __init__(self, workers: Any) -> None:
         self.model, self.reference = workers.model, workers.reference
         self.cfg, self.sampling_params = workers.cfg, workers.sampling
+        self.megatron_cfg = SimpleNamespace(model=SimpleNamespace(vocab_size=64))
         self.mcore_state = SimpleNamespace(straggler_timer=None)
         self.timer = SimpleNamespace(start=lambda _: None, stop=lambda _: None)
         self.media_placeholder_token_id = None
@@ -210,8 +259,8 @@ def test_the_worker_returns_entropies_with_the_policys_logprobs_only(
     assert stock.LogprobsPostProcessor is train.LogprobsPostProcessor
     columns = torch.arange(32)
     valid = (columns < lengths[:, None]) & (columns > 0)
-    entropy, logprobs = dense(worker.model.model(ids).logits.detach(), ids)
-    _, of_reference = dense(worker.reference.model(ids).logits.detach(), ids)
+    entropy, logprobs = dense(worker.model.model(ids).logits.detach(), ids, 64)
+    _, of_reference = dense(worker.reference.model(ids).logits.detach(), ids, 64)
     for got, want in (
         (out["entropies"], entropy),
         (out["logprobs"], logprobs),

@@ -127,7 +127,10 @@ def test_the_proxy_adds_signals_logs_metrics_and_forwards_the_rest():
 
     policy = Policy()
     proxy = PolicyProxy(policy, estimator)
-    data = BatchedDataDict({"advantages": advantages})
+    zeros, rows = torch.zeros_like(advantages), torch.ones(len(advantages))
+    logprobs = {"prev_logprobs": zeros, "generation_logprobs": zeros - 0.25}
+    masks = {"token_mask": zeros + 1, "sample_mask": rows}
+    data = BatchedDataDict({"advantages": advantages, **logprobs, **masks})
     results = proxy.train(data, None, timer=None)
     proxy.flag = 2
     assert policy.flag == proxy.flag == 2
@@ -136,6 +139,7 @@ def test_the_proxy_adds_signals_logs_metrics_and_forwards_the_rest():
     assert results["all_mb_metrics"]["etr/radius_positive"] == [
         estimator.last_metrics["etr/radius_positive"]
     ]
+    assert results["all_mb_metrics"]["mismatch/mean"] == [0.25]
 
 
 def test_the_version_guard_names_what_changed(monkeypatch):

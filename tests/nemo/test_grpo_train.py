@@ -47,7 +47,7 @@ class ReturnedEntropy(EntropyPostProcessor):
     """Ours; what the worker extension gathers from its sink goes with the log-probs here."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, sink=[], **kwargs)
+        super().__init__(*args, sink=[], vocabulary=64, fused=[], **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Callable[[Tensor], Any]:
         process = super().__call__(*args, **kwargs)

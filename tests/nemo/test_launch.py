@@ -3,20 +3,23 @@ refused, which trainer."""
 
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
 from nemo_algos.config import ConfigError
+from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.methods import METHODS
 from nemo_algos.nemo import config, launch, transport, versions
+from nemo_algos.nemo.loss import AlgorithmLoss
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "configs" / "nemo_rl.yaml"
 
 
 def compose(*overrides):
-    return launch.compose(strict.overridden(strict.read(SHIPPED), overrides))
+    return launch.compose(strict.overridden(strict.read(SHIPPED), overrides))[:2]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -71,9 +74,17 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "tis or icepop",
         ),
         (
-            ["method.name=erpo", "policy.megatron_cfg.use_linear_ce_fusion_loss=true"],
+            ["policy.megatron_cfg.use_linear_ce_fusion_loss=true"],
             "policy.megatron_cfg.use_linear_ce_fusion_loss",
-            "exact entropies",
+            "SFT and DPO only",
+        ),
+        (
+            [
+                "policy.megatron_cfg.use_fused_linear_logprobs=true",
+                "policy.generation.temperature=.9",
+            ],
+            "policy.generation.temperature",
+            "not logits",
         ),
         (["grpo.num_prompts_per_stepp=3"], "grpo.num_prompts_per_stepp", "num_prompts_per_step"),
         (["polic.model_name=x"], "polic", "policy"),
@@ -167,3 +178,29 @@ def test_written_is_not_changed():
     launch.compose(written)
     assert OmegaConf.to_yaml(written) == before
     assert SimpleNamespace(**OmegaConf.to_container(written)).engine == "nemo_rl"  # pyright: ignore
+
+
+class Part:
+    """A worker, environment or checkpointer that notes its end."""
+
+    def __init__(self, name, ended):
+        self.name, self.ended = name, ended
+
+    def shutdown(self, *_):
+        self.ended.append(self.name)
+
+
+@pytest.mark.parametrize("asynchronous_saves", [True, False])
+def test_after_an_error_saves_end_before_the_workers(monkeypatch, asynchronous_saves):
+    master, algorithm = compose()
+    ended, error = [], FloatingPointError("the sampler and the trainer disagree")
+    saves = Part("saves", ended) if asynchronous_saves else object()  # v0.7.0's has no shutdown
+    made = (None, Part("generation", ended), *[None] * 6, saves, None, master)
+    monkeypatch.setattr(launch, "get_tokenizer", lambda _: None)
+    monkeypatch.setattr(launch, "configure_generation_config", lambda config, *_, **__: config)
+    monkeypatch.setattr(launch, "setup_response_data", lambda *_: (None, None, {}, {}))
+    monkeypatch.setattr(launch.grpo, "setup", lambda *_, **__: made)
+    monkeypatch.setattr(launch, "trainer", lambda _: mock.Mock(side_effect=error))
+    with pytest.raises(FloatingPointError):
+        launch.train(master, algorithm, AlgorithmLoss(master.loss_fn, algorithm), MismatchConfig())
+    assert ended == ["saves", "generation"][not asynchronous_saves :]
