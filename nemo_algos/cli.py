@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from nemo_algos.scale.plan_cli import plan
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -16,6 +18,7 @@ app = typer.Typer(
     help="The policy-gradient methods after GRPO, for NVIDIA NeMo-RL and for a laptop.",
 )
 console = Console()
+app.command()(plan)
 
 
 @app.callback()

@@ -1,0 +1,141 @@
+"""Facts of a model that decide where it fits: from its config.json, or the shipped table
+(models.yaml)."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from nemo_algos.config import did_you_mean
+
+
+class Model(BaseModel):
+    """A decoder-only transformer, with config.json's names; `experts` 0: dense. Counts are of
+    parameters."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int = 0
+    head_dim: int | None = None
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    experts: int = Field(
+        default=0,
+        validation_alias=AliasChoices("num_experts", "n_routed_experts", "num_local_experts"),
+    )
+    shared_experts: int = Field(default=0, validation_alias="n_shared_experts")
+    experts_per_token: int = Field(default=0, validation_alias="num_experts_per_tok")
+    moe_intermediate_size: int = 0
+    dense_layers: int = Field(default=0, validation_alias="first_k_dense_replace")
+    q_lora_rank: int | None = None  # of multi-head latent attention, as the four below
+    kv_lora_rank: int | None = None
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+
+    @property
+    def kv_heads(self) -> int:
+        """Query groups of the attention."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def head_size(self) -> int:
+        """Numbers of a query's head."""
+        if self.kv_lora_rank:
+            return self.qk_nope_head_dim + self.qk_rope_head_dim
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def kv_numbers(self) -> int:
+        """Numbers that the KV cache keeps per token and layer."""
+        if self.kv_lora_rank:
+            return self.kv_lora_rank + self.qk_rope_head_dim
+        return 2 * self.kv_heads * self.head_size
+
+    @property
+    def attention(self) -> int:
+        """Of a layer."""
+        h, heads, size = self.hidden_size, self.num_attention_heads, self.head_size
+        if self.kv_lora_rank:
+            query = self.q_lora_rank or 0
+            q = h * query + query * heads * size if query else h * heads * size
+            down = h * (self.kv_lora_rank + self.qk_rope_head_dim)
+            up = self.kv_lora_rank * heads * (self.qk_nope_head_dim + self.v_head_dim)
+            return q + down + up + heads * self.v_head_dim * h
+        q_and_kv = (heads + 2 * self.kv_heads) * size
+        return h * (q_and_kv + heads * size) + (q_and_kv if self.attention_bias else 0)
+
+    @property
+    def dense_mlp(self) -> int:
+        """Of a dense layer: gate, up, down."""
+        return 3 * self.hidden_size * self.intermediate_size
+
+    @property
+    def expert(self) -> int:
+        """Of one expert."""
+        return 3 * self.hidden_size * self.moe_intermediate_size
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers with experts."""
+        return self.num_hidden_layers - self.dense_layers if self.experts else 0
+
+    @property
+    def router(self) -> int:
+        """Of a layer with experts."""
+        return self.hidden_size * self.experts
+
+    @property
+    def embeddings(self) -> int:
+        """Input and output, once where they are tied."""
+        return (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
+
+    @property
+    def parameters(self) -> int:
+        """All of them, norms apart."""
+        return self._with(self.experts)
+
+    @property
+    def active_parameters(self) -> int:
+        """Those that a token meets."""
+        return self._with(self.experts_per_token)
+
+    def _with(self, experts: int) -> int:
+        layers, moe = self.num_hidden_layers, self.moe_layers
+        of_moe = moe * ((experts + self.shared_experts) * self.expert + self.router)
+        return self.embeddings + layers * self.attention + (layers - moe) * self.dense_mlp + of_moe
+
+
+@functools.cache
+def table() -> dict[str, dict[str, Any]]:
+    """The shipped facts by model name."""
+    return yaml.safe_load((Path(__file__).parent / "models.yaml").read_text())
+
+
+def model(name: str) -> Model:
+    """By name in the table, or a folder with (or the path of) a config.json.
+
+    Raises ValueError for another model, with what to do.
+    """
+    path = Path(name)
+    path = path / "config.json" if path.is_dir() else path
+    if path.is_file():
+        facts = json.loads(path.read_text())
+        return Model.model_validate(facts.get("text_config", facts))
+    if name not in table():
+        raise ValueError(
+            f"the facts of {name} are not known here{did_you_mean(name, sorted(table()))}: name a "
+            "folder with its config.json"
+        )
+    return Model.model_validate(table()[name])

@@ -1,0 +1,62 @@
+"""The command `nemo-algos plan`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from nemo_algos import config as configs
+from nemo_algos.config import ConfigError, at
+
+
+def plan(
+    config: Annotated[Path, typer.Argument(help="a YAML file with `engine: nemo_rl`")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value")] = None,
+    gpu: Annotated[str, typer.Option(help="default: H100; GB200 with 4 GPUs a node")] = "",
+    model: Annotated[str, typer.Option(help="folder with config.json, for other models")] = "",
+    mean_tokens: Annotated[
+        float | None, typer.Option(help="of a sequence; default: 0.7 of the longest")
+    ] = None,
+    nodes: Annotated[str, typer.Option(help="e.g. 4,8: rank Megatron layouts on them")] = "",
+    top: Annotated[int, typer.Option(help="layouts to show")] = 10,
+    version: Annotated[str, typer.Option(help="of NeMo-RL")] = "main",
+    as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
+) -> None:
+    """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
+    from nemo_algos.scale import plan_report, snapshot
+    from nemo_algos.scale.hardware import GPUS
+    from nemo_algos.scale.models import model as facts
+    from nemo_algos.scale.plan import gpu_of, layouts, remedy
+    from nemo_algos.scale.plan import plan as planned
+
+    try:
+        written = configs.overridden(configs.read(config), overrides or [])
+        if written.get("engine") != "nemo_rl":
+            raise ValueError("engine: a plan is of a NeMo-RL run; set engine: nemo_rl")
+        composed = snapshot.compose(written, snapshot.load(version))
+        if composed.problems:
+            raise ConfigError(composed.problems)
+        plain = composed.plain
+        card = gpu or gpu_of(plain)
+        if card not in GPUS:
+            raise ValueError(f"--gpu {card}: choose {', '.join(GPUS)}")
+        p = planned(plain, facts(model or at(plain, "policy.model_name")), GPUS[card], mean_tokens)
+    except ValueError as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(2) from None
+    counts = [int(n) for n in nodes.split(",") if n]
+    found = [layout for n in counts for layout in layouts(p, n)]
+    found.sort(key=lambda x: x.gpu_hours if len(counts) > 1 else x.step_seconds)
+    if as_json:
+        layouts_of = [x.numbers() for x in found[:top]]
+        out = p.numbers() | {"change": remedy(p)} | ({"layouts": layouts_of} if counts else {})
+        typer.echo(json.dumps(out, indent=2))
+        return
+    console = Console(highlight=False)
+    plan_report.show(p, remedy(p), console)
+    if counts:
+        console.print(plan_report.ranked(found, top) if found else "no layout fits those nodes")
