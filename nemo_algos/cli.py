@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from nemo_algos.scale.plan_cli import plan
+from nemo_algos.scale.slurm_cli import slurm
+
+if TYPE_CHECKING:
+    from nemo_algos.scale.rules import Finding
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,6 +26,7 @@ app = typer.Typer(
 )
 console = Console()
 app.command()(plan)
+app.command()(slurm)
 
 
 @app.callback()
@@ -77,6 +85,49 @@ def verify(
         console.print(f"[red]{e.case}[/red] {e.quantity}: error {e.error:.3e} > {limit:g}")
     console.print(f"{len(golden['cases'])} cases, {len(failed)} quantities above {limit:g}")
     raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def check(
+    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value")] = None,
+    nemo_rl: Annotated[
+        str, typer.Option(help="v0.7.0 | main; default: the file's header line, or both")
+    ] = "",
+    time: Annotated[str, typer.Option(help="limit of the job, as sbatch reads it")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="findings for scripts")] = False,
+) -> None:
+    """Find what is wrong with a run before it starts, without a GPU; exit 1 where it would fail."""
+    from nemo_algos.scale.check import check as checked
+    from nemo_algos.scale.check import versions
+    from nemo_algos.scale.slurm_job import seconds
+
+    try:
+        limit = seconds(time) if time else None
+        named = (nemo_rl,) if nemo_rl else versions(config)
+        per_version = {v: checked(config, overrides or [], v, limit) for v in named}
+    except ValueError as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(2) from None
+    findings = {f: [v for v in named if f in per_version[v]] for v in named for f in per_version[v]}
+    if as_json:
+        typer.echo(json.dumps([{**f._asdict(), "nemo_rl": v} for f, v in findings.items()]))
+    else:
+        _show(findings, len(named))
+    raise typer.Exit(1 if any(f.severity == "error" for f in findings) else 0)
+
+
+def _show(findings: dict[Finding, list[str]], versions: int) -> None:
+    """A line each, with the versions where they are not all, and a count."""
+    colors = {"error": "red", "warning": "yellow", "note": "dim"}
+    for f, of in sorted(findings.items(), key=lambda item: list(colors).index(item[0].severity)):
+        line = Text(f"{f.severity:8}", style=colors[f.severity])
+        line.append(f"{f.path}: " if f.path else "", style="bold")
+        line.append(f.message, style="default")
+        line.append("" if len(of) == versions else f" (NeMo-RL {', '.join(of)})", style="dim")
+        console.print(line, soft_wrap=True)
+    counts = Counter(f.severity for f in findings)
+    console.print(", ".join(f"{severity}s: {counts[severity]}" for severity in colors))
 
 
 def main() -> None:

@@ -220,5 +220,5 @@ def layouts(p: Plan, nodes: int) -> list[Plan]:
 
 
 def gpu_of(plain: Mapping[str, Any]) -> str:
-    """NeMo-RL's own layouts: four GPUs a node are GB200, eight H100."""
-    return "GB200" if at(plain, "cluster.gpus_per_node") == 4 else "H100"
+    """H100; GB200 where NeMo-RL's own config is for nodes of four GPUs."""
+    return "GB200" if "n4g" in str(at(plain, "nemo_rl.config")) else "H100"

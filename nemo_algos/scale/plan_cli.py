@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,9 +13,11 @@ from nemo_algos.config import ConfigError, at
 
 
 def plan(
-    config: Annotated[Path, typer.Argument(help="a YAML file with `engine: nemo_rl`")],
+    config: Annotated[
+        str, typer.Argument(help="a YAML file with `engine: nemo_rl`, or a shipped one")
+    ],
     overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value")] = None,
-    gpu: Annotated[str, typer.Option(help="default: H100; GB200 with 4 GPUs a node")] = "",
+    gpu: Annotated[str, typer.Option(help="default: H100, GB200 over a NeMo-RL *n4g* config")] = "",
     model: Annotated[str, typer.Option(help="folder with config.json, for other models")] = "",
     mean_tokens: Annotated[
         float | None, typer.Option(help="of a sequence; default: 0.7 of the longest")
@@ -27,14 +28,16 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
+    from nemo_algos.launch import find
     from nemo_algos.scale import plan_report, snapshot
+    from nemo_algos.scale.check import SHIPPED
     from nemo_algos.scale.hardware import GPUS
     from nemo_algos.scale.models import model as facts
     from nemo_algos.scale.plan import gpu_of, layouts, remedy
     from nemo_algos.scale.plan import plan as planned
 
     try:
-        written = configs.overridden(configs.read(config), overrides or [])
+        written = configs.overridden(configs.read(find(config, SHIPPED)), overrides or [])
         if written.get("engine") != "nemo_rl":
             raise ValueError("engine: a plan is of a NeMo-RL run; set engine: nemo_rl")
         composed = snapshot.compose(written, snapshot.load(version))
@@ -44,11 +47,13 @@ def plan(
         card = gpu or gpu_of(plain)
         if card not in GPUS:
             raise ValueError(f"--gpu {card}: choose {', '.join(GPUS)}")
+        if not all(n.isdigit() for n in nodes.split(",") if n):
+            raise ValueError(f"--nodes {nodes}: write numbers, such as 4,8")
+        counts = [int(n) for n in nodes.split(",") if n]
         p = planned(plain, facts(model or at(plain, "policy.model_name")), GPUS[card], mean_tokens)
     except ValueError as error:
         typer.echo(error, err=True)
         raise typer.Exit(2) from None
-    counts = [int(n) for n in nodes.split(",") if n]
     found = [layout for n in counts for layout in layouts(p, n)]
     found.sort(key=lambda x: x.gpu_hours if len(counts) > 1 else x.step_seconds)
     if as_json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import lzma
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,10 +65,7 @@ def compose(written: DictConfig, snapshot: Snapshot) -> Composed:
     Raises ConfigError where this version has no such config, or an interpolation cannot be
     resolved.
     """
-    register = getattr(OmegaConf, "register_resolver", OmegaConf.register_new_resolver)  # the older
-    for name in RESOLVERS:
-        if not OmegaConf.has_resolver(name):
-            register(name, RESOLVERS[name])
+    _register_resolvers()
     own = OmegaConf.to_container(written)
     assert isinstance(own, dict)
     name = (own.get("nemo_rl") or {}).get("config", DEFAULT)
@@ -81,6 +79,16 @@ def compose(written: DictConfig, snapshot: Snapshot) -> Composed:
     )
     plain = resolved(_merged(OmegaConf.create(base), written.copy()))
     return Composed(plain, {str(k): v for k, v in own.items()}, problems)
+
+
+def _register_resolvers() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # omegaconf 2.4 renames it, to a name with another meaning in 2.3
+        for name in RESOLVERS:
+            if not OmegaConf.has_resolver(name):
+                OmegaConf.register_new_resolver(name, RESOLVERS[name])
 
 
 def _merged(base: DictConfig, over: DictConfig) -> DictConfig:

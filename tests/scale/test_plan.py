@@ -174,6 +174,7 @@ def test_the_command(tmp_path):
     assert "30.5B parameters" in text and "fits" in text
     for arguments, message in (
         (["--gpu", "H900"], "choose A100"),
+        (["--nodes", "four"], "such as 4,8"),
         (["policy.modell=3"], "did you mean policy.model_name"),
         (["policy.model_name=nobody/knows"], "config.json"),
         (["nemo_rl.config=grpo_math_1C.yaml"], "did you mean grpo_math_1B.yaml"),

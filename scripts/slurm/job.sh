@@ -1,0 +1,40 @@
+# The batch script of a run, below the lines that `nemo-algos slurm` writes over it.
+#
+# NeMo-RL's ray.sub is a child of this shell: `--signal=B:` reaches this shell alone, and ray.sub,
+# which has no handler, would die of it. train.py looks for the file `stop` after each step, saves,
+# and exits with 75; what is to be continued is requeued, and NeMo-RL resumes from its last step.
+set -uo pipefail
+: "${RUN:?}" "${RAY_SUB:?}"
+
+if [[ -e $RUN/finished ]]; then
+	echo "finished before: remove $RUN/finished to train on"
+	exit 0
+fi
+rm -f "$RUN/stop"
+trap 'interrupted=1; touch "$RUN/stop"; echo "asked to stop, after this step: $(date)"' USR1 TERM
+
+export SLURM_SUBMIT_DIR=$RUN # ray.sub's working directory in the container, wherever sbatch was
+export BASE_LOG_DIR=$RUN/logs
+bash "$RAY_SUB" &
+ray=$!
+interrupted=1
+status=129
+while ((interrupted && status > 128)); do # a signal ends `wait`, not ray.sub
+	interrupted=0
+	wait "$ray"
+	status=$?
+done
+
+case $status in
+0) touch "$RUN/finished" ;;
+75)
+	if squeue --noheader --me --states=PENDING --name="$SLURM_JOB_NAME" | grep -q .; then
+		echo "to be continued by the next job of the chain"
+		exit 0
+	fi
+	echo "to be continued: requeued"
+	scontrol requeue "$SLURM_JOB_ID" && sleep 600 # until Slurm ends this attempt
+	echo "requeue is not allowed here: submit again, or use --chain: sbatch $RUN/job.sh" >&2
+	;;
+esac
+exit "$status"

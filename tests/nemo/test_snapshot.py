@@ -1,0 +1,70 @@
+"""What `nemo-algos check` knows of NeMo-RL without it is what the checkout under test says."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from nemo_rl.utils.config import (
+    load_config,
+    merge_with_override,
+    register_omegaconf_resolvers,
+)
+from omegaconf import OmegaConf
+
+from nemo_algos import config as strict
+from nemo_algos.config import ConfigError, resolved
+from nemo_algos.nemo import launch
+from nemo_algos.scale import snapshot
+from nemo_algos.scale.check import SHIPPED
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "snapshot_nemo_rl.py"
+RECIPES = "recipes/llm/performance"
+
+
+def script():
+    spec = importlib.util.spec_from_file_location(SCRIPT.stem, SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_shipped_snapshot_is_the_checkout(ref):
+    shipped, taken = snapshot.load(ref), script().taken()
+    refresh = f"NeMo-RL {ref} has changed: PYTHONPATH=CHECKOUT:. python {SCRIPT} {ref}"
+    assert shipped.declared == set(taken["declared"]), refresh
+    assert sorted(shipped.configs) == sorted(taken["configs"]), refresh
+    for name, config in taken["configs"].items():
+        assert shipped.configs[name] == config, f"{name}: {refresh}"
+
+
+def written(*overrides):
+    return strict.overridden(strict.read(SHIPPED / "nemo_rl.yaml"), overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["nemo_rl.config=grpo_math_70B_megatron.yaml", "policy.train_micro_batch_size=2"],
+        [
+            f"nemo_rl.config={RECIPES}/grpo-qwen3-30ba3b-4n8g.yaml",
+            "logger.log_dir=${policy.model_name}",
+        ],
+        ["env._override_=true", "env.math.num_workers=3"],
+    ],
+    ids=["default", "megatron", "recipe", "override"],
+)
+def test_it_composes_as_nemo_rl_merges(ref, overrides):
+    register_omegaconf_resolvers()
+    config = written(*overrides)
+    name = OmegaConf.select(config, "nemo_rl.config")
+    merged = merge_with_override(load_config(launch.EXAMPLES / name), config.copy())
+    assert snapshot.compose(config, snapshot.load(ref)).plain == resolved(merged)
+
+
+def test_unknown_keys_are_those_of_the_launcher(ref):
+    config = written("grpo.num_prompts_per_stepp=3", "policy.generation.vllm_cfg.is_mx=true")
+    composed = snapshot.compose(config, snapshot.load(ref))
+    with pytest.raises(ConfigError) as error:
+        launch.compose(config)
+    assert composed.problems == [p for p in error.value.problems if "unknown key" in p.message]
