@@ -36,6 +36,13 @@ FREE = ("env", "data")  # custom environments and datasets have keys of their ow
 UNDECLARED = {
     f"{precision.VLLM}.{key}" for key in (*precision.POW2, "quantization_ignored_layer_kws")
 }
+# refused by NeMo-RL's examples/run_grpo.py, whose part nemo.launch takes
+NOT_ASYNC = (
+    "grpo.use_dynamic_sampling",
+    "grpo.reward_scaling.enabled",
+    "grpo.reward_shaping.enabled",
+    "data.use_multiple_dataloader",
+)
 UNSHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
 
 
@@ -75,6 +82,9 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
     loss = (written or {}).get("loss_fn") or {}
     problems += [Problem(f"loss_fn.{k}", f"is {why}") for k, why in DERIVED.items() if k in loss]
     problems += precision.conflicts(plain)
+    if at(plain, "grpo.async_grpo.enabled"):
+        why = "asynchronous GRPO does not do it: set it to false"
+        problems += [Problem(path, why) for path in NOT_ASYNC if at(plain, path)]
     problems += _of_rewards(plain, algorithm)
     problems += _of_fused_logprobs(plain)
     if "entropy" in algorithm.needs:

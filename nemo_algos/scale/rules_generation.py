@@ -9,13 +9,6 @@ from nemo_algos.scale.rules import Finding, Rule, Run, error, note, warning
 GENERATION = "policy.generation"
 VLLM = f"{GENERATION}.vllm_cfg"
 CORRECTION = "loss_fn.use_importance_sampling_correction"
-# refused by NeMo-RL's own launcher with asynchronous GRPO, and not implemented there
-NOT_ASYNC = (
-    "grpo.use_dynamic_sampling",
-    "grpo.reward_scaling.enabled",
-    "grpo.reward_shaping.enabled",
-    "data.use_multiple_dataloader",
-)
 
 
 def engines(run: Run) -> Iterator[Finding]:
@@ -102,13 +95,6 @@ def asynchronous(run: Run) -> Iterator[Finding]:
         yield error(f"{GENERATION}.colocated.enabled", f"{why}: set it to false, with resources")
 
 
-def not_asynchronous(run: Run) -> Iterator[Finding]:
-    """What asynchronous GRPO leaves out."""
-    for path in NOT_ASYNC if run["grpo.async_grpo.enabled"] else ():
-        if run[path]:
-            yield error(path, "asynchronous GRPO does not do it: set it to false")
-
-
 def truncation(run: Run) -> Iterator[Finding]:
     """Truncated importance sampling has a correction to truncate, and bounds."""
     path = "loss_fn.truncated_importance_sampling_type"
@@ -147,7 +133,6 @@ GENERATE: tuple[Rule, ...] = (
     sampling,
     validation_sampling,
     asynchronous,
-    not_asynchronous,
     truncation,
     precision,
     tempered,

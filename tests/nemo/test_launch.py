@@ -64,6 +64,11 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (["grpo.advantage_clip_low=-1"], "grpo.advantage_clip_low", "the method's"),
         (["grpo.reward_scaling.enabled=true"], "grpo.reward_scaling.enabled", "pass rates"),
         (
+            ["grpo.async_grpo.enabled=true", "grpo.use_dynamic_sampling=true"],
+            "grpo.use_dynamic_sampling",
+            "asynchronous",
+        ),
+        (
             ["method.name=apmpo", "grpo.use_dynamic_sampling=true"],
             "grpo.use_dynamic_sampling",
             "method.statistics: group",

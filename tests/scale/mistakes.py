@@ -202,14 +202,6 @@ GENERATION = [
         f"{GEN}.colocated.enabled",
         "GPUs of its own",
     ),
-    (
-        "not_asynchronous",
-        DENSE,
-        [*ASYNC, "grpo.use_dynamic_sampling=true"],
-        E,
-        "grpo.use_dynamic_sampling",
-        "asynchronous",
-    ),
     ("truncation", ONE, [f"{TIS}_type=tis", f"{TIS}_ratio=2"], E, IS, "truncates"),
     ("truncation", ONE, [f"{IS}=true", f"{TIS}_type=tis"], E, f"{TIS}_ratio", "above 0"),
     (
