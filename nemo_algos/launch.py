@@ -26,9 +26,10 @@ NO_NEMO_RL = (
 
 
 def find(name: str, shipped: Path) -> Path:
-    """A config by path, else by name among the shipped ones."""
-    path = Path(name)
-    return path if path.exists() or path.parent != Path() else shipped / name
+    """A config by path, else by name (`etr.yaml`, `recipes/x.yaml`) among the shipped ones."""
+    path, own = Path(name), shipped / name
+    elsewhere = path.parent != Path() and not own.exists()
+    return path if path.exists() or elsewhere else own
 
 
 def check_local(plain: dict[str, Any]) -> tuple[LocalConfig, Algorithm]:
