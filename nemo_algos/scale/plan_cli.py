@@ -24,26 +24,31 @@ def plan(
     ] = None,
     nodes: Annotated[str, typer.Option(help="e.g. 4,8: rank Megatron layouts on them")] = "",
     top: Annotated[int, typer.Option(help="layouts to show")] = 10,
-    version: Annotated[str, typer.Option(help="of NeMo-RL")] = "main",
+    version: Annotated[str, typer.Option(help="of NeMo-RL; default: the file's first")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
     from nemo_algos.launch import find
+    from nemo_algos.methods.build import build
+    from nemo_algos.nemo.config import derive
     from nemo_algos.scale import plan_report, snapshot
-    from nemo_algos.scale.check import SHIPPED
+    from nemo_algos.scale.check import SHIPPED, versions
     from nemo_algos.scale.hardware import GPUS
     from nemo_algos.scale.models import model as facts
     from nemo_algos.scale.plan import gpu_of, layouts, remedy
     from nemo_algos.scale.plan import plan as planned
+    from nemo_algos.scale.rules_values import repaired
 
     try:
         written = configs.overridden(configs.read(find(config, SHIPPED)), overrides or [])
         if written.get("engine") != "nemo_rl":
             raise ValueError("engine: a plan is of a NeMo-RL run; set engine: nemo_rl")
-        composed = snapshot.compose(written, snapshot.load(version))
-        if composed.problems:
-            raise ConfigError(composed.problems)
-        plain = composed.plain
+        shipped = snapshot.load(version or versions(config)[0])
+        plain, own, problems = snapshot.compose(written, shipped)
+        problems += repaired(plain, shipped.configs[at(own, "nemo_rl.config") or snapshot.DEFAULT])
+        if problems:
+            raise ConfigError(problems)
+        derive(plain, build(plain.get("method") or {}))
         card = gpu or gpu_of(plain)
         if card not in GPUS:
             raise ValueError(f"--gpu {card}: choose {', '.join(GPUS)}")

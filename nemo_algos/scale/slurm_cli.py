@@ -30,16 +30,16 @@ def slurm(
     name: Annotated[str, typer.Option(help="of the folder and the job")] = "",
     sweep: Annotated[list[str] | None, typer.Option(help="key=a,b: a run of each")] = None,
     chain: Annotated[int, typer.Option(min=1, help="jobs, one after another")] = 1,
-    version: Annotated[str, typer.Option(help="of NeMo-RL, to check against")] = "v0.7.0",
+    version: Annotated[str, typer.Option(help="of NeMo-RL; default: the file's first")] = "",
     submit: Annotated[bool, typer.Option("--submit", help="else only write the scripts")] = False,
 ) -> None:
     """Check a config and write it as a Slurm job that saves, requeues and resumes by itself."""
     from nemo_algos.launch import find
     from nemo_algos.scale import slurm as jobs
-    from nemo_algos.scale.check import SHIPPED
+    from nemo_algos.scale.check import SHIPPED, versions
     from nemo_algos.scale.slurm_job import PROGRAM, Job
 
-    file = find(config, SHIPPED)
+    file, version = find(config, SHIPPED), version or versions(config)[0]
     job = Job(
         account=account,
         image=str(Path(image).resolve()) if Path(image).is_file() else image,

@@ -59,9 +59,10 @@ def mounts(job: Job, folder: Path) -> str:
 
 def problems(job: Job, folder: Path) -> Iterator[Problem]:
     """What would let the job fail, as far as it is to be seen from here."""
-    for option, value in (("--account", job.account), ("--image", job.image)):
-        if not value:
-            yield Problem(option, "missing")
+    if not job.account:
+        yield Problem("--account", "missing: name the Slurm account that pays")
+    if not job.image:
+        yield Problem("--image", "missing: name NeMo-RL's container image, or a .sqsh file of it")
     if job.image.endswith(".sqsh") and not Path(job.image).is_file():
         yield Problem("--image", f"no file {job.image}")
     if not (job.nemo_rl / "ray.sub").is_file():

@@ -164,17 +164,20 @@ def test_layouts_fit_and_come_the_fastest_first():
 
 def test_the_command(tmp_path):
     file = tmp_path / "run.yaml"
-    file.write_text(f"engine: nemo_rl\nnemo_rl: {{config: {EXAMPLE}}}\n")
+    file.write_text(f"engine: nemo_rl\nnemo_rl: {{config: {EXAMPLE}}}\nmethod: {{name: erpo}}\n")
     run = CliRunner().invoke
     numbers = json.loads(run(app, ["plan", str(file), "--json", "--nodes", "4"]).stdout)
     parts = numbers["training_bytes"]
     assert sum(parts.values()) < 80e9 and numbers["fits"] == {"training": True, "generation": True}
     assert numbers["layouts"][0]["step_seconds"] <= numbers["step_seconds"]
+    assert numbers["host_bytes"]["reference weights"] > 0  # ERPO's, also without a penalty
     text = run(app, ["plan", str(file)]).stdout
     assert "30.5B parameters" in text and "fits" in text
     for arguments, message in (
         (["--gpu", "H900"], "choose A100"),
         (["--nodes", "four"], "such as 4,8"),
+        (["policy.train_global_batch_size=abc", "cluster.num_nodes=null"], "cluster.num_nodes"),
+        (["method.mikro=1"], "method"),
         (["policy.modell=3"], "did you mean policy.model_name"),
         (["policy.model_name=nobody/knows"], "config.json"),
         (["nemo_rl.config=grpo_math_1C.yaml"], "did you mean grpo_math_1B.yaml"),
