@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from nemo_rl.algorithms import async_utils, grpo
 from no_ray import Actor, Done
-from test_grpo_train import METHODS, Plugged, token_logprobs
+from test_grpo_train import METHODS, Plugged, rollouts_of, token_logprobs
 
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods.loss import LossConfig, policy_loss
-from nemo_algos.rollouts import Rollouts
 
 pytestmark = pytest.mark.usefixtures("in_process")
 STEPS = 3
@@ -85,18 +83,8 @@ def test_trains_off_policy_with_our_signals(
     assert len(plugged.series("train", "loss")) == STEPS == len(plugged.estimator.calls)
     for step, call in enumerate(plugged.estimator.calls):
         batch = plugged.proxy.batches[step]
-        mask = (batch["token_mask"] * batch["sample_mask"][:, None]).bool()
-        mask[:, 0] = False
-        prompts = [tuple(row) for row in call["prompt_ids"].tolist()]
-        rollouts = Rollouts(
-            group=torch.tensor([prompts.index(p) for p in prompts]),
-            rewards=call["rewards"],
-            mask=mask,
-            old_logprobs=batch["prev_logprobs"],
-            ref_logprobs=batch.get("reference_policy_logprobs"),
-            entropy=call["entropy"],
-            gen_logprobs=batch["generation_logprobs"],
-        )
+        rollouts = rollouts_of(batch, call, gen_logprobs=batch["generation_logprobs"])
+        mask = rollouts.mask
         gap = (batch["prev_logprobs"] - batch["generation_logprobs"])[mask].abs().max()
         assert gap < 1e-4 if step == 0 else gap > 0.01  # the first batch alone is on policy
         algorithm = plugged.algorithm

@@ -140,6 +140,22 @@ def token_logprobs(model: Any, ids: Tensor) -> Tensor:
     return torch.nn.functional.pad(chosen, (1, 0))
 
 
+def rollouts_of(batch: Any, call: dict[str, Any], **extra: Tensor) -> Rollouts:
+    """Of NeMo-RL's training batch, and of the rewards and prompts that the estimator was given."""
+    mask = (batch["token_mask"] * batch["sample_mask"][:, None]).bool()
+    mask[:, 0] = False
+    prompts = [tuple(row) for row in call["prompt_ids"].tolist()]
+    return Rollouts(
+        group=torch.tensor([prompts.index(p) for p in prompts]),
+        rewards=call["rewards"],
+        mask=mask,
+        old_logprobs=batch["prev_logprobs"],
+        ref_logprobs=batch.get("reference_policy_logprobs"),
+        entropy=call["entropy"],
+        **extra,
+    )
+
+
 def embedded(plugged: Plugged, step: int) -> tuple[list[dict[str, float]], list[float], Tensor]:
     """The step again with our own engine's loss: each update's summary and gradient norm, weights.
 
@@ -147,17 +163,7 @@ def embedded(plugged: Plugged, step: int) -> tuple[list[dict[str, float]], list[
     """
     batch, call = plugged.proxy.batches[step], plugged.estimator.calls[step]
     model = copy.deepcopy(plugged.proxy.models[step])
-    mask = (batch["token_mask"] * batch["sample_mask"][:, None]).bool()
-    mask[:, 0] = False
-    prompts = [tuple(row) for row in call["prompt_ids"].tolist()]
-    rollouts = Rollouts(
-        group=torch.tensor([prompts.index(p) for p in prompts]),
-        rewards=call["rewards"],
-        mask=mask,
-        old_logprobs=batch["prev_logprobs"],
-        ref_logprobs=batch.get("reference_policy_logprobs"),
-        entropy=call["entropy"],
-    )
+    rollouts = rollouts_of(batch, call)
     signals = plugged.algorithm.signals(rollouts)
     optimizer = torch.optim.SGD(model.parameters(), lr=plugged.lr, momentum=0.9)
     summaries, norms = [], []
