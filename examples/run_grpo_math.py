@@ -9,8 +9,6 @@ import typer
 
 from nemo_algos.launch import launch
 
-CONFIGS = Path(__file__).parent / "configs"
-
 
 def main(
     overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value")] = None,
@@ -20,7 +18,7 @@ def main(
     ] = None,
 ) -> None:
     """Train a policy with one of the methods."""
-    sys.exit(launch(config, overrides or [], resume, CONFIGS))
+    sys.exit(launch(config, overrides or [], resume))
 
 
 if __name__ == "__main__":

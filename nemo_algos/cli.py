@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nemo_algos.evals.eval_cli import evaluate
+from nemo_algos.evals.report_cli import report
 from nemo_algos.scale.plan_cli import plan
 from nemo_algos.scale.slurm_cli import slurm
 
@@ -25,7 +27,9 @@ app = typer.Typer(
     help="The policy-gradient methods after GRPO, for NVIDIA NeMo-RL and for a laptop.",
 )
 console = Console()
+app.command("eval")(evaluate)
 app.command()(plan)
+app.command()(report)
 app.command()(slurm)
 
 

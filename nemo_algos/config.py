@@ -20,6 +20,8 @@ from pydantic import BaseModel, ValidationError
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
+SHIPPED = Path(__file__).parents[1] / "examples" / "configs"
+
 
 class Problem(NamedTuple):
     """One error: the key's path (`policy.optimizer.lr`, empty for the whole file) and what to
@@ -47,6 +49,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Raises ConfigError for a missing or broken file, a cycle of `defaults`, or a malformed override.
     """
     return resolved(overridden(read(path), overrides))
+
+
+def find(name: str) -> Path:
+    """A config by path, else by name (`etr.yaml`, `recipes/x.yaml`) among the shipped ones."""
+    path, own = Path(name), SHIPPED / name
+    elsewhere = path.parent != Path() and not own.exists()
+    return path if path.exists() or elsewhere else own
 
 
 def read(path: Path) -> DictConfig:
@@ -154,13 +163,20 @@ def _problem(error: dict[str, Any], schema: type[BaseModel], root: str) -> Probl
 
 
 def _fields(schema: type[BaseModel], loc: Sequence[str]) -> list[str]:
+    annotation: Any = schema
     for name in loc:
-        field = schema.model_fields.get(name)
-        models = list(_models(field.annotation)) if field else []
-        if not models:
-            return []
-        schema = models[0]
-    return sorted(schema.model_fields)
+        annotation = _below(annotation, name)
+    models = list(_models(annotation))
+    return sorted(models[0].model_fields) if models else []
+
+
+def _below(annotation: Any, name: str) -> Any:
+    """The type of a key's value."""
+    if get_origin(annotation) is dict:
+        return get_args(annotation)[1]
+    models = list(_models(annotation))
+    field = models[0].model_fields.get(name) if models else None
+    return field.annotation if field else None
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -25,13 +25,6 @@ NO_NEMO_RL = (
 )
 
 
-def find(name: str, shipped: Path) -> Path:
-    """A config by path, else by name (`etr.yaml`, `recipes/x.yaml`) among the shipped ones."""
-    path, own = Path(name), shipped / name
-    elsewhere = path.parent != Path() and not own.exists()
-    return path if path.exists() or elsewhere else own
-
-
 def check_local(plain: dict[str, Any]) -> tuple[LocalConfig, Algorithm]:
     """The typed config and its algorithm. Raises ConfigError with the problems of both."""
     problems: list[Problem] = []
@@ -58,12 +51,12 @@ def next_folder(log_dir: Path) -> Path:
     return log_dir / f"exp_{max(taken, default=0) + 1:03d}"
 
 
-def launch(name: str | None, overrides: list[str], resume: Path | None, shipped: Path) -> int:
+def launch(name: str | None, overrides: list[str], resume: Path | None) -> int:
     """Run what the config says; the exit status: 2 where the config or its data is wrong, 1 where
     the run failed."""
     console = Console(highlight=False)
     try:
-        merged = config.overridden(_written(name, resume, shipped), overrides)
+        merged = config.overridden(_written(name, resume), overrides)
         start = _nemo_rl(merged) if merged.get("engine") == "nemo_rl" else _local(merged, resume)
         start(console)
     except ConfigError as error:
@@ -77,10 +70,10 @@ def launch(name: str | None, overrides: list[str], resume: Path | None, shipped:
     return 0
 
 
-def _written(name: str | None, resume: Path | None, shipped: Path) -> DictConfig:
+def _written(name: str | None, resume: Path | None) -> DictConfig:
     """The config file, or the config of the run to resume."""
     if name is not None:
-        return config.read(find(name, shipped))
+        return config.read(config.find(name))
     manifest = resume / "manifest.json" if resume else None
     if manifest is None or not manifest.exists():
         hint = f"{resume} holds no run" if resume else "name a config"

@@ -244,7 +244,7 @@ def test_shipped_configs_differ_in_their_method_only():
     ],
 )
 def test_launch_reports_every_problem_and_returns_2(name, overrides, lines, capsys):
-    assert launch(name, overrides, None, SHIPPED) == 2
+    assert launch(name, overrides, None) == 2
     assert capsys.readouterr().out.splitlines() == lines
 
 
@@ -260,7 +260,7 @@ def test_launch_reports_every_problem_and_returns_2(name, overrides, lines, caps
 def test_launch_cannot_resume_what_is_no_run(text, message, tmp_path, capsys):
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
-    assert launch(None, [], tmp_path, SHIPPED) == 2
+    assert launch(None, [], tmp_path) == 2
     first, problem = capsys.readouterr().out.splitlines()
     assert first == "1 problem(s) in the config"
     assert problem.startswith("  " + message.replace("{}", str(tmp_path), 1))
@@ -268,7 +268,7 @@ def test_launch_cannot_resume_what_is_no_run(text, message, tmp_path, capsys):
 
 def test_launch_does_not_drop_overrides_when_it_resumes(tmp_path, capsys):
     (tmp_path / "manifest.json").write_text('{"config": {"method": {"name": "etr"}}}')
-    assert launch(None, ["method.mirco=1"], tmp_path, SHIPPED) == 2
+    assert launch(None, ["method.mirco=1"], tmp_path) == 2
     assert "method.mirco: unknown key (did you mean micro?)" in capsys.readouterr().out
 
 
@@ -276,8 +276,8 @@ def test_launch_does_not_drop_overrides_when_it_resumes(tmp_path, capsys):
 def test_a_wrong_config_is_reported_before_torch_is_imported(override):
     code = (
         "import sys; sys.argv[0] = ''\n"
-        "from pathlib import Path; from nemo_algos.launch import launch\n"
-        f"status = launch('etr.yaml', [{override!r}], None, Path({str(SHIPPED)!r}))\n"
+        "from nemo_algos.launch import launch\n"
+        f"status = launch('etr.yaml', [{override!r}], None)\n"
         "sys.exit(99 if 'torch' in sys.modules or 'transformers' in sys.modules else status)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -286,6 +286,6 @@ def test_a_wrong_config_is_reported_before_torch_is_imported(override):
 
 
 def test_nemo_rl_that_is_not_there_is_one_message(capsys):
-    assert launch("nemo_rl.yaml", [], None, SHIPPED) == 2
+    assert launch("nemo_rl.yaml", [], None) == 2
     said = capsys.readouterr().out
     assert "nemo_rl is not installed" in said and "nvcr.io/nvidia/nemo-rl" in said

@@ -9,8 +9,9 @@ from rich.progress import Progress
 from nemo_algos.local.experience import Policy
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.math_problems import MathProblems
-from nemo_algos.local.schema import LocalConfig
+from nemo_algos.local.schema import GenerationSection, LocalConfig, PolicySection
 from nemo_algos.local.tasks import Countdown, Task
+from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.algorithm import Algorithm
@@ -18,11 +19,11 @@ from nemo_algos.methods.algorithm import Algorithm
 
 def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -> Trainer:
     """Ready for its first step. The countdown model is taught on first use."""
-    device = _device(config.policy.device)
+    device = device_named(config.policy.device)
     policy: Policy
     task: Task
     if config.data.task == "countdown":
-        policy = _tiny(config, device, console)
+        policy = warm_policy(config.policy, config.data.numbers, device, console)
         task = Countdown(config.data.numbers, config.grpo.seed)
     else:
         policy = HFPolicy(config.policy, device)
@@ -39,23 +40,34 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
 def _frozen(config: LocalConfig, device: torch.device, console: Console) -> Policy:
     """The policy as it is before the first step, also when a run is resumed."""
     tiny = config.data.task == "countdown"
-    reference = _tiny(config, device, console) if tiny else HFPolicy(config.policy, device)
+    reference = (
+        warm_policy(config.policy, config.data.numbers, device, console)
+        if tiny
+        else HFPolicy(config.policy, device)
+    )
     reference.model.requires_grad_(False)
     return reference
 
 
-def _tiny(config: LocalConfig, device: torch.device, console: Console) -> TinyPolicy:
-    sampling = config.policy.generation
+def warm_policy(
+    policy: PolicySection, numbers: int, device: torch.device, console: Console
+) -> TinyPolicy:
+    """The countdown model, taught on first use."""
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("warm start (once, then cached)", total=1.0)
-        model = warm_started(
-            config.data.numbers, 0, lambda share: progress.update(bar, completed=share)
-        )
-    return TinyPolicy(model.to(device), sampling.max_new_tokens, sampling.temperature)
+        model = warm_started(numbers, 0, lambda share: progress.update(bar, completed=share))
+    return tiny_policy(model, policy.generation, device)
 
 
-def _device(name: str) -> torch.device:
-    """Raises ValueError where this machine has no such device."""
+def tiny_policy(model: Tiny, sampling: GenerationSection, device: torch.device) -> TinyPolicy:
+    """A countdown model that samples so."""
+    return TinyPolicy(
+        model.to(device), sampling.max_new_tokens, sampling.temperature, sampling.top_p
+    )
+
+
+def device_named(name: str) -> torch.device:
+    """cpu, cuda, mps or auto. Raises ValueError where this machine has no such device."""
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         name = next((d for d, there in found.items() if there), "cpu")

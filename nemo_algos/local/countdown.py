@@ -142,3 +142,12 @@ def _parse(tokens: Sequence[int]) -> list[Step] | None:
             return None
         steps.append((a, VOCABULARY[operator], b, result))
     return steps
+
+
+def verify(response: str, answer: str) -> float:
+    """A verifier: 1.0 where the response's text is a right worked solution of `answer`, the numbers
+    and the target as `6 10 1 > 17`, else 0.0."""
+    numbers, _, target = answer.partition(" > ")
+    tokens = [TOKEN.get(word, PAD) for word in response.split()]
+    problem = Problem(tuple(map(int, numbers.split())), int(target))
+    return float(solution(problem, [*tokens, EOS]) is not None)

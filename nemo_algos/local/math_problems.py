@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nemo_algos.config import did_you_mean
 from nemo_algos.local.experience import Experience
+from nemo_algos.local.hf import chat
 from nemo_algos.local.schema import DataSection, Split
 from nemo_algos.rewards import Verdict, VerifierPool
 
@@ -99,10 +100,7 @@ class MathProblems:
             text.replace("{problem}", question)
             for text in (self.data.prompt, self.data.answer_prefix)
         )
-        chat = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": said}], add_generation_prompt=True, tokenize=False
-        )
-        return self.tokenizer(chat + prefix, add_special_tokens=False)["input_ids"]
+        return chat(self.tokenizer, said, prefix)
 
     def _order(self, epoch: int) -> list[int]:
         order = list(range(len(self.train)))

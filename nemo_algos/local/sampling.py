@@ -27,15 +27,18 @@ def decode(
     max_new_tokens: int,
     temperature: float,
     generator: torch.Generator,
+    top_p: float = 1.0,
 ) -> Sampled:
     """From the first token's logits [B,V] until every sequence has drawn one of `ends` [E].
 
     next_logits(tokens [B]) -> [B,V] appends one token to every sequence.
+    top_p: draw from the fewest tokens that have this probability together; log-probs and entropies
+    stay those of the whole distribution.
     """
     alive = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
     columns: list[tuple[Tensor, ...]] = []
     while True:
-        token, logprob, entropy = sample(logits / temperature, generator)
+        token, logprob, entropy = sample(logits / temperature, generator, top_p)
         columns.append((token.where(alive, pad), alive, logprob, entropy))
         alive = alive & ~torch.isin(token, ends)
         if len(columns) == max_new_tokens or not alive.any():
@@ -45,14 +48,24 @@ def decode(
     return Sampled(tokens, mask, logprobs.where(mask, 0.0), entropy.where(mask, 0.0))
 
 
-def sample(logits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+def sample(
+    logits: Tensor, generator: torch.Generator, top_p: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
     """One token per row of logits [B,V], by the inverse distribution function; its log-prob; the
     row's entropy, nats."""
     logp = logits.float().log_softmax(-1)
     p = logp.exp()
-    cdf = p.cumsum(-1)
+    cdf = (_nucleus(p, top_p) if top_p < 1 else p).cumsum(-1)
     # 1 - rand lies in (0, 1]: a token of probability 0 is never drawn
     draws = 1 - torch.rand(len(p), 1, device=p.device, generator=generator)
     token = (cdf < draws * cdf[:, -1:]).sum(-1).clamp(max=p.shape[-1] - 1)
     entropy = -(p * logp.clamp(min=torch.finfo(p.dtype).min)).sum(-1)  # 0 log 0 = 0
     return token, logp.gather(-1, token[:, None])[:, 0], entropy
+
+
+def _nucleus(p: Tensor, top_p: float) -> Tensor:
+    """p [B,V], 0 where likelier tokens reach top_p without it."""
+    sorted_p, order = p.sort(-1, descending=True)
+    before = sorted_p.cumsum(-1) - sorted_p
+    kept = torch.zeros_like(p, dtype=torch.bool).scatter(-1, order, before < top_p)
+    return p.where(kept, 0.0)

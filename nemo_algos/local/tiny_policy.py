@@ -23,10 +23,17 @@ WARM_STEPS, WARM_BATCH, WARM_LR = 700, 64, 4e-3
 
 
 class TinyPolicy:
-    """A `Tiny` model that samples at `temperature`."""
+    """A `Tiny` model that samples at `temperature` (from `top_p` of its distribution)."""
 
-    def __init__(self, model: tiny.Tiny, max_new_tokens: int, temperature: float = 1.0) -> None:
-        self.model, self.max_new_tokens, self.temperature = model, max_new_tokens, temperature
+    def __init__(
+        self,
+        model: tiny.Tiny,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+    ) -> None:
+        self.model, self.max_new_tokens = model, max_new_tokens
+        self.temperature, self.top_p = temperature, top_p
 
     @torch.no_grad()
     def generate(
@@ -56,6 +63,7 @@ class TinyPolicy:
             self.max_new_tokens,
             self.temperature,
             generator,
+            self.top_p,
         )
         tokens, mask, logprobs, entropy = (x.cpu() for x in sampled)
         all_shown = torch.ones_like(ids).bool()
@@ -70,6 +78,10 @@ class TinyPolicy:
         prompts, tokens = experience.prompts[used].to(device), distinct[:, 1:].to(device)
         logits = self.model.response_logits(prompts, of.to(device), tokens)
         return token_logprobs(logits / self.temperature, tokens).cpu()[row]
+
+    def text(self, tokens: list[int]) -> str:
+        """See Policy."""
+        return countdown.decode(tokens)
 
     def save(self, folder: str) -> None:
         """See Policy."""

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import ConfigError, Problem, at, overridden, read, resolved, validate
+from nemo_algos.config import (
+    ConfigError,
+    Problem,
+    at,
+    find,
+    overridden,
+    read,
+    resolved,
+    validate,
+)
 from nemo_algos.core.mismatch import MismatchConfig
-from nemo_algos.launch import check_local, find
+from nemo_algos.launch import check_local
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.nemo.config import conflicts, derive
@@ -28,7 +36,6 @@ from nemo_algos.scale.rules_training import TRAINING
 from nemo_algos.scale.rules_values import repaired
 from nemo_algos.scale.snapshot import DEFAULT, VERSIONS, Snapshot, compose, load
 
-SHIPPED = Path(__file__).parents[2] / "examples" / "configs"
 RULES: tuple[Rule, ...] = (*LAYOUT, *BATCH, *GENERATE, *TRAINING, *METHOD, *DATA, *RUN)
 SEVERITIES = ("error", "warning", "note")
 HEADER = re.compile(r"^# NeMo-RL ((?:v[\d.]+\d|main)(?:, (?:v[\d.]+\d|main))*)", re.MULTILINE)
@@ -36,7 +43,7 @@ HEADER = re.compile(r"^# NeMo-RL ((?:v[\d.]+\d|main)(?:, (?:v[\d.]+\d|main))*)",
 
 def versions(name: str) -> tuple[str, ...]:
     """Those in the file's line `# NeMo-RL v0.7.0, main`, else all."""
-    path = find(name, SHIPPED)
+    path = find(name)
     header = HEADER.search(path.read_text(errors="replace")) if path.is_file() else None
     named = header[1].split(", ") if header else []
     return tuple(v for v in named if v in VERSIONS) or VERSIONS
@@ -47,7 +54,7 @@ def check(
 ) -> list[Finding]:
     """Findings of a config by path or shipped name, errors first. seconds: the job's time limit."""
     try:
-        written = overridden(read(find(name, SHIPPED)), overrides)
+        written = overridden(read(find(name)), overrides)
         if OmegaConf.select(written, "engine") == "nemo_rl":
             findings = _nemo_rl(written, load(version), seconds)
         else:

@@ -28,11 +28,10 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
-    from nemo_algos.launch import find
     from nemo_algos.methods.build import build
     from nemo_algos.nemo.config import derive
     from nemo_algos.scale import plan_report, snapshot
-    from nemo_algos.scale.check import SHIPPED, versions
+    from nemo_algos.scale.check import versions
     from nemo_algos.scale.hardware import GPUS
     from nemo_algos.scale.models import model as facts
     from nemo_algos.scale.plan import gpu_of, layouts, remedy
@@ -40,7 +39,7 @@ def plan(
     from nemo_algos.scale.rules_values import repaired
 
     try:
-        written = configs.overridden(configs.read(find(config, SHIPPED)), overrides or [])
+        written = configs.overridden(configs.read(configs.find(config)), overrides or [])
         if written.get("engine") != "nemo_rl":
             raise ValueError("engine: a plan is of a NeMo-RL run; set engine: nemo_rl")
         shipped = snapshot.load(version or versions(config)[0])

@@ -34,12 +34,12 @@ def slurm(
     submit: Annotated[bool, typer.Option("--submit", help="else only write the scripts")] = False,
 ) -> None:
     """Check a config and write it as a Slurm job that saves, requeues and resumes by itself."""
-    from nemo_algos.launch import find
+    from nemo_algos.config import find
     from nemo_algos.scale import slurm as jobs
-    from nemo_algos.scale.check import SHIPPED, versions
+    from nemo_algos.scale.check import versions
     from nemo_algos.scale.slurm_job import PROGRAM, Job
 
-    file, version = find(config, SHIPPED), version or versions(config)[0]
+    file, version = find(config), version or versions(config)[0]
     job = Job(
         account=account,
         image=str(Path(image).resolve()) if Path(image).is_file() else image,

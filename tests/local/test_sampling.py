@@ -125,3 +125,19 @@ def test_one_seed_one_draw():
     logits = LOGITS.expand(50, V)
     one, same, other = (draw(logits, 6, seed).tokens for seed in (1, 1, 2))
     assert torch.equal(one, same) and not torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(0.3, [0]), (0.5, [0, 4]), (0.62, [0, 4]), (0.99, [0, 1, 2, 3, 4])]
+)
+def test_top_p_keeps_the_fewest_likeliest_tokens(top_p, kept):
+    # softmax(LOGITS) = .456 .168 .062 .102 .277 -> sorted .456, .733, .900, .938 + ... by hand
+    n = 50_000
+    out = decode(LOGITS.expand(n, V), lambda t: t, torch.tensor([END]), PAD, 1, 1.0, rng(), top_p)
+    p = LOGITS.double().softmax(0)
+    seen = out.tokens[:, 0].bincount(minlength=V).double() / n
+    assert seen.nonzero().flatten().tolist() == kept
+    want = torch.zeros(V, dtype=torch.float64)
+    want[kept] = p[kept] / p[kept].sum()
+    torch.testing.assert_close(seen, want, rtol=0, atol=0.01)
+    torch.testing.assert_close(out.logprobs[:, 0].double(), p[out.tokens[:, 0]].log())

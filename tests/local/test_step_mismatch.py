@@ -72,7 +72,7 @@ def test_a_stop_ends_the_run_with_status_1_and_its_checkpoint(tmp_path, monkeypa
     folder = tmp_path / "run"
     settings = [*SMALL, "mismatch.stop_above=0.05", "checkpointing.save_period=2"]
     settings += ["logger.tensorboard_enabled=false", f"logger.log_dir={folder}"]
-    assert launch("grpo.yaml", settings, None, trainers.CONFIGS) == 1
+    assert launch("grpo.yaml", settings, None) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "error: the sampler and the trainer disagree" in said and "stop_above=0.05" in said
     lines = (folder / "exp_001" / "metrics.jsonl").read_text().splitlines()

@@ -12,10 +12,9 @@ from nemo_rl.utils.config import (
 from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
-from nemo_algos.config import ConfigError, resolved
+from nemo_algos.config import SHIPPED, ConfigError, resolved
 from nemo_algos.nemo import launch
 from nemo_algos.scale import snapshot
-from nemo_algos.scale.check import SHIPPED
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "snapshot_nemo_rl.py"
 RECIPES = "recipes/llm/performance"

@@ -16,9 +16,9 @@ from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
-from nemo_algos.config import at, overridden, read
+from nemo_algos.config import SHIPPED, at, overridden, read
 from nemo_algos.scale import check as module
-from nemo_algos.scale.check import RULES, SHIPPED, check, judged, versions
+from nemo_algos.scale.check import RULES, check, judged, versions
 from nemo_algos.scale.snapshot import VERSIONS, compose, load
 
 HERE = Path(__file__).parent

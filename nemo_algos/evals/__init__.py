@@ -1,0 +1,1 @@
+"""Evaluation: benchmarks, stored generations, metrics over them, and the report."""

@@ -1,0 +1,92 @@
+"""Two models on the same problems: what changed, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+
+from nemo_algos.core.draws import pass_at_k
+from nemo_algos.evals.metrics.bootstrap import Bootstrap
+
+BUCKETS = (0, 8, 32, 128, 256)  # QUATRO's, right responses of 256
+Ints = NDArray[np.int64]
+
+
+def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
+    """tuned against base, both from `measure`, over the problems that both have.
+
+    Intervals are of the difference problem by problem, with base's resamples and seed. JSON-able;
+    the keys are in docs/metrics.md.
+
+    Raises:
+        ValueError: another benchmark, another number of samples, or no problem in common.
+    """
+    for key, what in {"benchmark": "benchmark", "samples": "number of samples"}.items():
+        if base[key] != tuned[key]:
+            raise ValueError(
+                f"{key}={base[key]} against {tuned[key]}: evaluate both with one {what}"
+            )
+    n, ks = base["samples"], base["curves"]["pass@k"]["k"]
+    ids = [i for i in base["ids"] if i in set(tuned["ids"])]
+    if not ids:
+        raise ValueError("no problem in common: evaluate both on one benchmark")
+    before, after = (_of(run["correct"], run, ids) for run in (base, tuned))
+    means = [_of(run["per_problem"]["mean"], run, ids) for run in (base, tuned)]
+    bootstrap = Bootstrap(ids, base["settings"]["resamples"], base["settings"]["seed"])
+    gain = pass_at_k(after, n, ks) - pass_at_k(before, n, ks)
+    return {
+        "benchmark": base["benchmark"],
+        "problems": len(ids),
+        "samples": n,
+        "unpaired": {"base": len(base["ids"]) - len(ids), "tuned": len(tuned["ids"]) - len(ids)},
+        "mean": bootstrap.interval(means[1] - means[0]),
+        "pass@k": bootstrap.curve(gain, ks),
+        "solved": _solved(before > 0, after > 0),
+        "buckets": [_bucket(before, after, *limits) for limits in _limits(n)],
+    }
+
+
+def _of(values: Iterable[float], run: dict[str, Any], ids: list[str]) -> NDArray[Any]:
+    """A run's values [P], in the order of `ids`."""
+    by_id = dict(zip(run["ids"], values, strict=True))
+    return np.array([by_id[i] for i in ids])
+
+
+def _solved(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[str, float]:
+    """Problems with at least one right response; p_value of McNemar's exact test on those that
+    changed."""
+    gained, lost = int((~before & after).sum()), int((before & ~after).sum())
+    p_value = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+    return {
+        "both": int((before & after).sum()),
+        "only_base": lost,
+        "only_tuned": gained,
+        "neither": int((~before & ~after).sum()),
+        "p_value": float(p_value),
+    }
+
+
+def _limits(n: int) -> list[tuple[float, float]]:
+    """(above, up to) of each bucket. The first has 0 in it, the edges are scaled from 256 to n."""
+    edges = [edge * n / BUCKETS[-1] for edge in BUCKETS]
+    return list(zip([-1.0, *edges[1:-1]], edges[1:], strict=True))
+
+
+def _bucket(before: Ints, after: Ints, above: float, up_to: float) -> dict[str, float | None]:
+    """The problems which base answers right in this many of its n responses."""
+    inside = (before > above) & (before <= up_to)
+    problems = int(inside.sum())
+    flipped = int(((before == 0) & (after > 0))[inside].sum())
+    return {
+        "above": max(above, 0.0),
+        "up_to": up_to,
+        "problems": problems,
+        "unsolved_by_base": int((before[inside] == 0).sum()),
+        "solved_by_tuned": int((after[inside] > 0).sum()),
+        "flipped": flipped,
+        "flip_rate": flipped / problems if problems else None,
+    }

@@ -1,0 +1,127 @@
+"""Responses of the embedded engine's models."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from json import JSONDecodeError
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from nemo_algos.config import validate
+from nemo_algos.evals.problem import Problem
+from nemo_algos.evals.samplers import Add, Wanted, seed_of
+from nemo_algos.evals.schema import LocalModel, SamplingSection
+from nemo_algos.evals.store import Generation
+from nemo_algos.local import checkpoint, countdown
+from nemo_algos.local.build import device_named, tiny_policy, warm_policy
+from nemo_algos.local.experience import Policy
+from nemo_algos.local.hf import HFPolicy, chat
+from nemo_algos.local.schema import GenerationSection, LocalConfig, PolicySection
+from nemo_algos.local.tiny import Tiny, TinyConfig
+
+
+class LocalSampler:
+    """A policy that speaks text: countdown's tokens, or a chat template's.
+
+    Raises ValueError where there is no such run, checkpoint, model or device.
+    """
+
+    def __init__(self, model: LocalModel, sampling: SamplingSection) -> None:
+        torch.set_num_threads(model.threads)
+        self.seed = sampling.seed
+        section, numbers = _trained(model)
+        generation = GenerationSection(
+            max_new_tokens=sampling.max_tokens or section.generation.max_new_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+        )
+        section = section.model_copy(update={"generation": generation})
+        self.policy = _policy(section, numbers, _checkpoint(model))
+        self.identity = {
+            "engine": "local",
+            "model": section.model_name,
+            "run": model.run,
+            "step": model.step,
+            "weights": _weights_hash(self.policy.model),
+        }
+
+    def sample(self, wanted: Wanted, add: Add) -> None:
+        """See Sampler. Each problem has a random generator of its own, seeded by its id."""
+        for problem, samples in wanted:
+            generator = torch.Generator(next(self.policy.model.parameters()).device)
+            generator.manual_seed(seed_of(self.seed, problem.id, samples[0]))
+            experience = self.policy.generate([self._encode(problem)], len(samples), generator)
+            drawn = zip(samples, experience.responses(), strict=True)
+            add([self._generation(problem, i, tokens) for i, tokens in drawn])
+
+    def _generation(self, problem: Problem, sample: int, tokens: list[int]) -> Generation:
+        finish = "stop" if tokens[-1] in self._ends() else "length"
+        return Generation(problem.id, sample, self._decode(tokens), len(tokens), finish)
+
+    def _ends(self) -> list[int]:
+        return self.policy.ends.tolist() if isinstance(self.policy, HFPolicy) else [countdown.EOS]
+
+    def _encode(self, problem: Problem) -> list[int]:
+        if isinstance(self.policy, HFPolicy):
+            return chat(self.policy.tokenizer, problem.prompt)
+        try:
+            return [countdown.TOKEN[word] for word in problem.prompt.split()]
+        except KeyError as error:
+            raise ValueError(
+                f"the countdown model does not know {error}: it can answer the benchmark countdown"
+            ) from None
+
+    def _decode(self, tokens: list[int]) -> str:
+        if isinstance(self.policy, HFPolicy):
+            return self.policy.tokenizer.decode(tokens, skip_special_tokens=True)
+        return countdown.decode([t for t in tokens if t != countdown.EOS])
+
+
+def _trained(model: LocalModel) -> tuple[PolicySection, int]:
+    """The policy's config, and how many numbers countdown has."""
+    if model.policy:
+        return model.policy, 3
+    path = Path(model.run or "") / "manifest.json"
+    try:
+        config = validate(LocalConfig, json.loads(path.read_text())["config"])
+    except (OSError, KeyError, TypeError, JSONDecodeError) as error:
+        raise ValueError(f"model.run: {model.run} is not a training run ({error!r})") from None
+    return config.policy, config.data.numbers
+
+
+def _policy(section: PolicySection, numbers: int, weights: Path | None) -> Policy:
+    """As before training, or with the weights of a checkpoint."""
+    device = device_named(section.device)
+    if section.model_name != "countdown-tiny":
+        policy: Policy = HFPolicy(section, device)
+    elif weights is None:
+        policy = warm_policy(section, numbers, device, Console(stderr=True))
+    else:
+        policy = tiny_policy(Tiny(TinyConfig()), section.generation, device)
+    if weights is not None:
+        policy.model.load_state_dict(checkpoint.load(weights)["model"])
+    return policy
+
+
+def _checkpoint(model: LocalModel) -> Path | None:
+    """Of the step, or the newest; None for the policy before training."""
+    if model.run is None or model.step == 0:
+        return None
+    folder = Path(model.run) / "checkpoints"
+    path = folder / f"step_{model.step:06d}.pt" if model.step else checkpoint.latest(folder)
+    if path is None or not path.exists():
+        steps = [0, *sorted(int(p.stem[5:]) for p in folder.glob("step_*.pt"))]
+        there = ", ".join(map(str, steps))
+        raise ValueError(f"model.step: {folder} has no such checkpoint; there are: {there}")
+    return path
+
+
+def _weights_hash(model: torch.nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,127 @@
+"""An evaluation from its config to metrics.json: load, sample what is missing, verify, measure."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress
+
+from nemo_algos.evals.benchmarks import Loaded, load
+from nemo_algos.evals.metrics.result import measure
+from nemo_algos.evals.samplers import Sampler, sampler
+from nemo_algos.evals.schema import BenchmarkSection, EvalConfig
+from nemo_algos.evals.store import Generation, Store
+from nemo_algos.evals.summary import table
+from nemo_algos.rewards import VerifierPool
+
+VERIFIED_AT_ONCE = 256
+LIBRARIES = ("nemo-algos", "math-verify", "scikit-learn", "torch", "transformers")
+
+Advance = Callable[[int], None]  # so many more are done
+
+
+def evaluate(config: EvalConfig, console: Console) -> list[Path]:
+    """Evaluate on every benchmark of the config; the folders.
+
+    What is stored already is not sampled, nor verified, again. Raises ValueError, before anything
+    is sampled, where a benchmark or the model cannot be loaded.
+    """
+    loaded = [_loaded(name, section) for name, section in config.chosen.items()]
+    model = sampler(config.model, config.sampling)
+    stores = [_store(of, model, config) for of in loaded]
+    for of, store in zip(loaded, stores, strict=True):
+        _say_counts(of, console)
+        _sample(model, store, console)
+        _verify(store, config.workers, of.benchmark.deadline, console)
+        _measure(store, config, console)
+    results = [json.loads((s.folder / "metrics.json").read_text()) for s in stores]
+    console.print(table(results))
+    return [s.folder for s in stores]
+
+
+def _loaded(name: str, section: BenchmarkSection) -> Loaded:
+    return load(
+        name,
+        section.data,
+        seed=section.seed,
+        databases=section.databases,
+        limit=section.problems,
+    )
+
+
+def _store(of: Loaded, model: Sampler, config: EvalConfig) -> Store:
+    benchmark, name = of.benchmark, of.benchmark.name
+    answers = benchmark.answer_of
+    manifest = {
+        "model": model.identity,
+        "benchmark": name,
+        "sampling": config.sampling.model_dump(),
+        "verifier": config.chosen[name].verifier or benchmark.verifier,
+        "answers": f"{answers.__module__}:{answers.__qualname__}" if answers else "",
+        "data": of.source,
+        "counts": dict(of.counts),
+        "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
+    }
+    return Store.opened(config.folder / name, manifest, of.problems)
+
+
+def _say_counts(of: Loaded, console: Console) -> None:
+    counted = ", ".join(f"{name} {number}" for name, number in of.counts.items() if number)
+    line = f"{of.benchmark.name}: {len(of.problems)} problems" + (
+        f" ({counted})" if counted else ""
+    )
+    console.print(line, markup=False, soft_wrap=True)
+
+
+def _sample(model: Sampler, store: Store, console: Console) -> None:
+    wanted = store.missing()
+    with _progress("sampled", sum(len(samples) for _, samples in wanted), console) as advance:
+
+        def add(generations: list[Generation]) -> None:
+            store.add(generations)
+            advance(len(generations))
+
+        model.sample(wanted, add)
+
+
+def _verify(store: Store, workers: int, deadline: float, console: Console) -> None:
+    unverified = store.unverified()
+    verifier = store.manifest["verifier"]
+    with (
+        _progress("verified", len(unverified), console) as advance,
+        VerifierPool(verifier, workers=workers, deadline=deadline) as pool,
+    ):
+        for i in range(0, len(unverified), VERIFIED_AT_ONCE):
+            chunk = unverified[i : i + VERIFIED_AT_ONCE]
+            verdicts = pool.score([g.response for _, g in chunk], [p.answer for p, _ in chunk])
+            store.judge((p, g, v) for (p, g), v in zip(chunk, verdicts, strict=True))
+            advance(len(chunk))
+
+
+def _measure(store: Store, config: EvalConfig, console: Console) -> None:
+    evaluation = store.evaluation()
+    with _progress("measured", len(evaluation.problems), console) as advance:
+        metrics = measure(
+            evaluation, config.metrics, workers=config.workers, progress=lambda *_: advance(1)
+        )
+    (store.folder / "metrics.json").write_text(json.dumps(metrics))
+
+
+@contextmanager
+def _progress(what: str, total: int, console: Console) -> Iterator[Advance]:
+    """A bar for as long as it lasts, where there is anything to do."""
+    with Progress(
+        *Progress.get_default_columns(),
+        MofNCompleteColumn(),
+        console=console,
+        transient=True,
+        disable=not total,
+    ) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda number: progress.advance(task, number)

@@ -1,0 +1,156 @@
+"""The config of an evaluation. Loads no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import Field, field_validator, model_validator
+
+from nemo_algos.config import ConfigError, Problem, at, did_you_mean, validate
+from nemo_algos.evals.benchmarks.registry import BENCHMARKS
+from nemo_algos.evals.metrics.settings import Measure
+from nemo_algos.local.schema import PolicySection, Section
+
+
+class LocalModel(Section):
+    """The embedded engine: the policy of a training run, or any causal LM of transformers.
+
+    run: folder of a training run; step: of one of its checkpoints, 0 for the policy before
+    training, none for the newest. policy: a model without a run.
+    """
+
+    engine: Literal["local"] = "local"
+    run: str | None = None
+    step: int | None = Field(default=None, ge=0)
+    policy: PolicySection | None = None
+    threads: int = Field(default=1, gt=0)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> LocalModel:
+        if (self.run is None) == (self.policy is None):
+            raise ValueError("set model.run (a run's folder) or model.policy (a model), not both")
+        if self.step is not None and self.run is None:
+            raise ValueError("model.step is of a run: set model.run")
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """Where its evaluations are kept."""
+        if self.policy:
+            return Path("runs/eval") / _as_name(self.policy.model_name)
+        return Path(self.run or "") / ("eval" if self.step is None else f"eval-step-{self.step}")
+
+
+class EndpointModel(Section):
+    """An OpenAI-compatible server, such as vLLM's. url ends in /v1; the key is read from the
+    environment variable api_key_env, if set. images are sent as they are, or as data URLs."""
+
+    engine: Literal["endpoint"]
+    url: str
+    name: str
+    api_key_env: str = "OPENAI_API_KEY"
+    concurrency: int = Field(default=32, gt=0)
+    timeout: float = Field(default=600.0, gt=0)
+    retries: int = Field(default=5, ge=0)
+
+    @property
+    def folder(self) -> Path:
+        """Where its evaluations are kept."""
+        return Path("runs/eval") / _as_name(self.name)
+
+
+class NemoRLFile(Section):
+    """What NeMo-RL's examples/run_eval.py saved (eval.save_path): responses and its rewards."""
+
+    engine: Literal["nemo_rl"]
+    file: str
+
+    @property
+    def folder(self) -> Path:
+        """Where its evaluations are kept."""
+        return Path("runs/eval") / _as_name(str(Path(self.file).with_suffix("")))
+
+
+class BenchmarkSection(Section):
+    """data: hub, or a file. problems: only the first ones. seed: of the options' order (GPQA).
+    databases: the folder of SQLite files (Spider, BIRD). verifier: another than its own."""
+
+    data: str = "hub"
+    problems: int | None = Field(default=None, gt=0)
+    seed: int = 0
+    databases: str = ""
+    verifier: str | None = None
+
+
+class SamplingSection(Section):
+    """samples: per problem. max_tokens: none for the run's own, or the server's."""
+
+    samples: int = Field(default=16, gt=0)
+    temperature: float = Field(default=1.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, gt=0)
+    seed: int = Field(default=0, ge=0)
+
+
+AnyModel = LocalModel | EndpointModel | NemoRLFile
+ENGINES: dict[str, type[AnyModel]] = {
+    "local": LocalModel,
+    "endpoint": EndpointModel,
+    "nemo_rl": NemoRLFile,
+}
+Model = TypeVar("Model", bound=AnyModel)
+
+
+class EvalConfig(Section, Generic[Model]):
+    """The whole file. benchmarks: by name, null to leave out an inherited one; out: the folder that
+    gets one folder per benchmark; workers: processes that verify and measure."""
+
+    model: Model
+    benchmarks: dict[str, BenchmarkSection | None]
+    sampling: SamplingSection = SamplingSection()
+    metrics: Measure = Measure()
+    workers: int = Field(default=1, gt=0)
+    out: str | None = None
+
+    @field_validator("benchmarks")
+    @classmethod
+    def _known(
+        cls, benchmarks: dict[str, BenchmarkSection | None]
+    ) -> dict[str, BenchmarkSection | None]:
+        if not any(benchmarks.values()):
+            raise ValueError("name at least one")
+        unknown = [name for name in benchmarks if name not in BENCHMARKS]
+        hints = [f"no {name}{did_you_mean(name, sorted(BENCHMARKS))}" for name in unknown]
+        if hints:
+            raise ValueError(", ".join(hints))
+        return benchmarks
+
+    @model_validator(mode="after")
+    def _engine_can_sample(self) -> EvalConfig[Model]:
+        if isinstance(self.model, LocalModel) and not self.sampling.temperature:
+            raise ValueError("sampling.temperature: the embedded engine samples: set it above 0")
+        return self
+
+    @property
+    def chosen(self) -> dict[str, BenchmarkSection]:
+        """The benchmarks that are not null."""
+        return {name: section for name, section in self.benchmarks.items() if section}
+
+    @property
+    def folder(self) -> Path:
+        """`out`, or the model's own."""
+        return Path(self.out) if self.out else self.model.folder
+
+
+def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
+    """The typed config. Raises ConfigError with all problems."""
+    engine = at(plain, "model.engine") or "local"
+    if engine not in ENGINES:
+        hint = did_you_mean(str(engine), list(ENGINES))
+        raise ConfigError([Problem("model.engine", f"no engine {engine!r}{hint}")])
+    return validate(EvalConfig[ENGINES[engine]], plain)
+
+
+def _as_name(path: str) -> str:
+    return path.strip("./").replace("/", "--")

@@ -1,0 +1,45 @@
+"""An OpenAI-compatible server of our own, on this machine."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+def completion(text, finish="stop", tokens=3):
+    choice = {"message": {"content": text}, "finish_reason": finish}
+    return {"choices": [choice], "usage": {"completion_tokens": tokens}}
+
+
+def echo(body):
+    return 200, completion(body["messages"][0]["content"] + f" {body['seed']}")
+
+
+@contextmanager
+def server(answer=echo):
+    """A server that answers each request's body with answer(body) -> status, object."""
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            seen.append((self.path, self.headers.get("Authorization"), body))
+            status, reply = answer(body)
+            content = json.dumps(reply).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{http.server_port}/v1", seen
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()

@@ -1,0 +1,97 @@
+"""Endpoint, against a server of our own that speaks the same protocol."""
+
+import base64
+
+import pytest
+from completions import completion, server
+
+from nemo_algos.evals.endpoint import Endpoint
+from nemo_algos.evals.problem import Problem
+from nemo_algos.evals.schema import EndpointModel, SamplingSection
+
+PROBLEMS = [Problem("a", "1 + 1?", "2"), Problem("b", "1 + 2?", "3")]
+
+
+def sampled(url, problems=PROBLEMS, samples=(0, 1), sampling=None, **settings):
+    model = EndpointModel(engine="endpoint", url=url, name="m", **settings)
+    endpoint = Endpoint(model, sampling or SamplingSection())
+    found = []
+    endpoint.sample([(p, list(samples)) for p in problems], found.extend)
+    return {(g.problem, g.sample): g for g in found}
+
+
+def test_one_request_per_response_each_with_its_seed(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "secret")
+    sampling = SamplingSection(temperature=0.6, top_p=0.95, max_tokens=100)
+    with server() as (url, seen):
+        first = sampled(url, sampling=sampling, api_key_env="MY_KEY", concurrency=2)
+        again = sampled(url, sampling=sampling, concurrency=1)
+    assert set(first) == {("a", 0), ("a", 1), ("b", 0), ("b", 1)}
+    assert first == again
+    assert len({g.response for g in first.values()}) == 4
+    path, key, body = seen[0]
+    assert (path, key) == ("/v1/chat/completions", "Bearer secret")
+    sent = {k: body[k] for k in ("model", "temperature", "top_p", "max_tokens")}
+    assert sent == {"model": "m", "temperature": 0.6, "top_p": 0.95, "max_tokens": 100}
+
+
+def test_the_length_is_the_servers_where_none_is_set():
+    with server() as (url, seen):
+        sampled(url)
+    assert "max_tokens" not in seen[0][2]
+
+
+def test_finish_and_tokens():
+    with server(lambda body: (200, completion("x", "length", 9))) as (url, _):
+        found = sampled(url, samples=[0])
+    assert {(g.finish, g.tokens) for g in found.values()} == {("length", 9)}
+
+
+def test_images_go_along(tmp_path):
+    picture = tmp_path / "p.jpg"
+    picture.write_bytes(b"jpeg")
+    problem = Problem("a", "What is it?", "", (str(picture), "https://x.org/y.png"))
+    with server(lambda body: (200, completion("a cat"))) as (url, seen):
+        sampled(url, [problem], [0])
+    urls = [part["image_url"]["url"] for part in seen[0][2]["messages"][0]["content"][:-1]]
+    encoded = base64.b64encode(b"jpeg").decode()
+    assert urls == [f"data:image/jpeg;base64,{encoded}", "https://x.org/y.png"]
+    assert seen[0][2]["messages"][0]["content"][-1] == {"type": "text", "text": "What is it?"}
+
+
+def test_missing_image_is_said(tmp_path):
+    with server() as (url, _), pytest.raises(ValueError, match="cannot read the image"):
+        sampled(url, [Problem("a", "?", "", (str(tmp_path / "none.png"),))])
+
+
+def test_busy_server_is_asked_again(monkeypatch):
+    monkeypatch.setattr("nemo_algos.evals.endpoint.FIRST_WAIT", 0.01)
+    replies = iter([(503, {}), (429, {}), (200, completion("x"))])
+    with server(lambda body: next(replies)) as (url, seen):
+        found = sampled(url, PROBLEMS[:1], [0])
+    assert (len(seen), found["a", 0].response) == (3, "x")
+
+
+def test_refusal_is_said_and_what_came_before_is_kept():
+    replies = iter([(200, completion("x")), (404, {"error": "no model m"})])
+    with server(lambda body: next(replies)) as (url, _):
+        model = EndpointModel(engine="endpoint", url=url, name="m", concurrency=1)
+        found = []
+        with pytest.raises(ValueError, match=r"status 404.*no model m"):
+            Endpoint(model, SamplingSection()).sample([(PROBLEMS[0], [0, 1])], found.extend)
+    assert [g.response for g in found] == ["x"]
+
+
+def test_unreachable_server_is_said(monkeypatch):
+    monkeypatch.setattr("nemo_algos.evals.endpoint.FIRST_WAIT", 0.01)
+    with server() as (url, _):
+        pass
+    with pytest.raises(ValueError, match="ConnectError"):
+        sampled(url, retries=1)
+
+
+@pytest.mark.parametrize("reply", [{}, {"choices": []}, {"choices": [{"text": "x"}]}, []])
+def test_another_protocol_is_said(reply):
+    said = pytest.raises(ValueError, match="something else than a chat completion")
+    with server(lambda body: (200, reply)) as (url, _), said:
+        sampled(url)

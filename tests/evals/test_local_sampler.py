@@ -1,0 +1,121 @@
+"""LocalSampler: the policy of a training run, before, during and after it; or any model."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from nemo_algos.evals.local_sampler import LocalSampler
+from nemo_algos.evals.problem import Problem
+from nemo_algos.evals.schema import LocalModel, SamplingSection
+from nemo_algos.local import build, checkpoint, countdown
+
+sys.path.append(str(Path(__file__).parents[1] / "local"))
+import small_llama
+import trainers
+
+PROBLEMS = [Problem("6 10 1 > 17", "6 10 1 > 17 :", "6 10 1 > 17"), Problem("b", "1 2 3 > 6 :", "")]
+
+
+def weights(seed):
+    model = trainers.policy(seed).model
+    model.embed.weight.data[countdown.EOS] /= 6  # it would end everything at once
+    return model
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run whose weights at steps 0, 1, 2 are those of seeds 0, 1, 2."""
+    config, _ = trainers.checked()
+    (tmp_path / "manifest.json").write_text(json.dumps({"config": config.model_dump(mode="json")}))
+    for step in (1, 2):
+        state = {"step": step, "model": weights(step).state_dict()}
+        checkpoint.save(tmp_path / "checkpoints", state, keep_last=2)
+    monkeypatch.setattr(build, "warm_started", lambda *_: weights(0))
+    return str(tmp_path)
+
+
+def sampler(model, **sampling):
+    return LocalSampler(model, SamplingSection(**sampling))
+
+
+def asked(of, wanted):
+    found = []
+    of.sample(wanted, found.extend)
+    return found
+
+
+def sampled(of, samples=(0, 1, 2, 3)):
+    return {(g.problem, g.sample): g for g in asked(of, [(p, list(samples)) for p in PROBLEMS])}
+
+
+@pytest.mark.parametrize(("step", "seed"), [(0, 0), (1, 1), (2, 2), (None, 2)])
+def test_the_weights_are_those_of_the_step(run, step, seed):
+    of = sampler(LocalModel(run=run, step=step))
+    for got, want in zip(of.policy.model.parameters(), weights(seed).parameters(), strict=True):
+        assert torch.equal(got, want)
+    assert of.identity["step"] == step
+
+
+def test_identity_tells_weights_apart(run):
+    hashes = {s: sampler(LocalModel(run=run, step=s)).identity["weights"] for s in (0, 1, 2, None)}
+    assert len({hashes[0], hashes[1], hashes[2]}) == 3
+    assert hashes[2] == hashes[None]
+
+
+def test_samples_do_not_depend_on_what_else_is_asked(run):
+    of = sampler(LocalModel(run=run))
+    everything = sampled(of)
+    alone = asked(of, [(PROBLEMS[1], [0, 1, 2, 3])])
+    assert alone == [everything["b", i] for i in range(4)]
+    assert len({g.response for g in everything.values()}) > 2
+    assert sampled(sampler(LocalModel(run=run), seed=1)) != everything
+
+
+def test_responses_are_text_and_know_how_they_ended(run):
+    found = sampled(sampler(LocalModel(run=run), max_tokens=3), range(64)).values()
+    assert {g.finish for g in found} == {"stop", "length"}
+    for g in found:
+        words = g.response.split()
+        assert all(word in countdown.VOCABULARY for word in words)
+        assert g.tokens == len(words) + (g.finish == "stop") <= 3
+
+
+def test_temperature_and_top_p_reach_the_policy(run):
+    cold = sampled(sampler(LocalModel(run=run), temperature=1e-4), range(8))
+    narrow = sampled(sampler(LocalModel(run=run), top_p=1e-6), range(8))
+    assert cold == narrow
+    assert len({g.response for g in cold.values() if g.problem == "b"}) == 1
+
+
+def test_a_model_of_transformers_answers_in_its_chat_template(tmp_path):
+    section = small_llama.section(small_llama.save(tmp_path))
+    of = sampler(LocalModel(policy=section), max_tokens=6)
+    prompts, generate = [], of.policy.generate
+    of.policy.generate = lambda ids, *rest: prompts.extend(ids) or generate(ids, *rest)
+    (generation,) = asked(of, [(Problem("a", "what is 1 + 1", "2"), [5])])
+    assert of.policy.tokenizer.decode(prompts[0]) == "user what is 1 + 1 assistant"
+    assert (generation.problem, generation.sample) == ("a", 5)
+    assert generation.tokens <= 6
+
+
+def test_what_is_not_there_is_said(run, tmp_path):
+    with pytest.raises(ValueError, match="is not a training run"):
+        sampler(LocalModel(run=str(tmp_path / "none")))
+    with pytest.raises(ValueError, match="no such checkpoint; there are: 0, 1, 2"):
+        sampler(LocalModel(run=run, step=3))
+    with pytest.raises(ValueError, match=r"does not know 'What'"):
+        asked(sampler(LocalModel(run=run)), [(Problem("a", "What is it?", ""), [0])])
+
+
+def test_countdown_verifier():
+    verify = countdown.verify
+    assert verify("1 + 10 = 11 , 11 + 6 = 17", "6 10 1 > 17") == 1.0
+    assert verify("6 + 10 = 16 , 16 + 1 = 17", "6 10 1 > 17") == 1.0
+    assert verify("6 + 10 = 16 , 16 + 1 = 17 ,", "6 10 1 > 17") == 0.0
+    assert verify("6 + 10 = 17 , 17 * 1 = 17", "6 10 1 > 17") == 0.0
+    assert verify("6 + 11 = 17", "6 10 1 > 17") == 0.0
+    assert verify("what is this", "6 10 1 > 17") == 0.0
+    assert verify("", "6 10 1 > 17") == 0.0

@@ -1,0 +1,102 @@
+"""The whole path: sample, verify, measure, stored, resumed."""
+
+import json
+from collections import Counter
+
+import pytest
+from completions import completion, server
+from rich.console import Console
+
+from nemo_algos.evals.run import evaluate
+from nemo_algos.evals.schema import checked
+from nemo_algos.evals.store import read
+
+ROWS = [{"problem": f"{a} + {b}?", "answer": str(a + b)} for a, b in ((1, 1), (2, 3), (4, 5))]
+
+
+def answer(body):
+    """Right for two seeds of three, the first problem always."""
+    question = body["messages"][0]["content"].split("?")[0]
+    a, b = map(int, question.split(" + "))
+    wrong = body["seed"] % 3 == 0 and a > 1
+    return 200, completion(rf"It is \boxed{{{a + b + wrong}}}", tokens=5)
+
+
+@pytest.fixture
+def written(tmp_path):
+    data = tmp_path / "sums.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return {
+        "model": {"engine": "endpoint", "name": "m"},
+        "benchmarks": {"math": {"data": str(data)}},
+        "sampling": {"samples": 8},
+        "metrics": {"similarities": ["tfidf"], "resamples": 50},
+        "out": str(tmp_path / "out"),
+    }
+
+
+def run(written, url, **changed):
+    plain = {**written, **changed, "model": {**written["model"], "url": url}}
+    console = Console(quiet=True)
+    (folder,) = evaluate(checked(plain), console)
+    return folder, json.loads((folder / "metrics.json").read_text())
+
+
+def test_from_question_to_metrics(written):
+    with server(answer) as (url, seen):
+        folder, metrics = run(written, url)
+    right = Counter(
+        b["messages"][0]["content"].split("?")[0] for _, _, b in seen if b["seed"] % 3
+    )
+    want = [8, right["2 + 3"], right["4 + 5"]]
+    assert metrics["correct"] == want
+    assert 0 < want[1] < 8
+    assert metrics["scalars"]["mean"]["value"] == pytest.approx(sum(want) / 24)
+    assert metrics["scalars"]["length/tokens"]["value"] == 5
+    assert metrics["curves"]["pass@k"]["value"][-1] == 1
+    assert metrics["statuses"] == {"ok": 24}
+    manifest, evaluation = read(folder)
+    assert manifest["model"] == {"engine": "endpoint", "model": "m"}
+    assert evaluation.answers[0] == ["2"] * 8
+    assert evaluation.correct.sum(1).tolist() == want
+
+
+def test_what_is_stored_is_not_asked_again(written):
+    with server(answer) as (url, seen):
+        folder, first = run(written, url)
+        assert len(seen) == 24
+        _, again = run(written, url)
+        assert (len(seen), again) == (24, first)
+        _, more = run(written, url, sampling={"samples": 10})
+        assert (len(seen), more["samples"]) == (30, 10)
+        _, other = run(written, url, sampling={"samples": 10}, metrics={"self_bleu": False})
+        assert len(seen) == 30
+    assert "self_bleu" not in other["scalars"]
+    assert len((folder / "generations.jsonl").read_text().splitlines()) == 30
+
+
+def test_a_stopped_evaluation_goes_on(written):
+    def stops(body):
+        return answer(body) if len(seen) <= 10 else (400, "enough")
+
+    with server(stops) as (url, seen), pytest.raises(ValueError, match="run again to go on"):
+        run({**written, "model": {**written["model"], "concurrency": 1}}, url)
+    assert len(seen) == 11
+    with server(answer) as (url, seen):
+        _, metrics = run(written, url)
+    assert (len(seen), metrics["problems"]) == (14, 3)
+
+
+def test_another_verifier(written):
+    written["benchmarks"]["math"]["verifier"] = "nemo_algos.rewards.choice:verify_choice"
+    with server(answer) as (url, _):
+        _, metrics = run(written, url)
+    assert sum(metrics["statuses"].values()) == 24
+    assert metrics["statuses"].get("ok", 0) < 24  # "2" is no letter: said, not scored 0 silently
+
+
+def test_nothing_is_sampled_where_a_file_is_missing(written):
+    written["benchmarks"]["math500"] = {"data": "none.jsonl"}
+    with server(answer) as (url, seen), pytest.raises(ValueError, match=r"cannot read none.jsonl"):
+        run(written, url)
+    assert not seen

@@ -1,0 +1,144 @@
+"""Store: what is there is not done again, and never mixed with what belongs to something else."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nemo_algos.evals.problem import Problem
+from nemo_algos.evals.store import Generation, Store, read
+from nemo_algos.rewards import Verdict
+
+PROBLEMS = [Problem("a", "1 + 1?", "2"), Problem("b", "1 + 2?", "3", ("x.png",), {"level": "1"})]
+MANIFEST = {
+    "model": {"engine": "endpoint", "model": "m"},
+    "benchmark": "sums",
+    "sampling": {"samples": 2, "temperature": 1.0},
+    "verifier": "v:v",
+    "answers": "nemo_algos.rewards.answers:boxed",
+}
+
+
+def opened(folder, problems=PROBLEMS, **changed):
+    return Store.opened(folder, {**MANIFEST, **changed}, problems)
+
+
+def answer(problem, sample, text=r"\boxed{2}", finish="stop"):
+    return Generation(problem, sample, text, 7, finish)
+
+
+def places(missing):
+    return [(problem.id, samples) for problem, samples in missing]
+
+
+def judge_all(store, reward=1.0, status="ok"):
+    store.judge([(p, g, Verdict(reward, status)) for p, g in store.unverified()])
+
+
+def test_asks_for_what_is_missing(tmp_path):
+    store = opened(tmp_path)
+    assert places(store.missing()) == [("a", [0, 1]), ("b", [0, 1])]
+    store.add([answer("a", 1), answer("b", 0), answer("b", 1)])
+    assert places(store.missing()) == [("a", [0])]
+    again = opened(tmp_path)
+    assert places(again.missing()) == [("a", [0])]
+    more = opened(tmp_path, sampling={"samples": 3, "temperature": 1.0})
+    assert places(more.missing()) == [("a", [0, 2]), ("b", [2])]
+
+
+def test_evaluation_holds_complete_problems_in_order(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("b", 1, "none", "length"), answer("b", 0), answer("a", 0)])
+    pairs = {g.sample: (p, g) for p, g in store.unverified() if p.id == "b"}
+    store.judge([(*pairs[0], Verdict(1.0, "ok")), (*pairs[1], Verdict(0.0, "timeout"))])
+    manifest, evaluation = read(tmp_path)
+    assert manifest == MANIFEST
+    assert evaluation.problems == [PROBLEMS[1]]
+    assert evaluation.responses == [[r"\boxed{2}", "none"]]
+    assert evaluation.answers == [["2", None]]
+    np.testing.assert_array_equal(evaluation.rewards, [[1.0, 0.0]])
+    np.testing.assert_array_equal(evaluation.tokens, [[7, 7]])
+    np.testing.assert_array_equal(evaluation.finished, [[True, False]])
+    assert evaluation.statuses == {"ok": 1, "timeout": 1}
+
+
+def test_no_extractor_no_answers(tmp_path):
+    store = opened(tmp_path, answers="")
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store)
+    assert store.evaluation().answers == []
+
+
+def test_a_changed_gold_or_verifier_is_judged_anew_but_not_sampled(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer(p, i) for p in "ab" for i in range(2)])
+    judge_all(store)
+    assert not opened(tmp_path).unverified()
+    corrected = [Problem("a", "1 + 1?", "two"), PROBLEMS[1]]
+    store = opened(tmp_path, corrected)
+    assert not store.missing()
+    assert [p.id for p, _ in store.unverified()] == ["a", "a"]
+    judge_all(store, reward=0.0)
+    np.testing.assert_array_equal(store.evaluation().rewards, [[0, 0], [1, 1]])
+    assert len(opened(tmp_path, verifier="other:v").unverified()) == 4
+
+
+@pytest.mark.parametrize(
+    "changed", [Problem("a", "1 + 1 = ?", "2"), Problem("a", "1 + 1?", "2", ("y.png",))]
+)
+def test_a_changed_prompt_is_sampled_anew(tmp_path, changed):
+    opened(tmp_path).add([answer(p, i) for p in "ab" for i in range(2)])
+    store = opened(tmp_path, [changed, PROBLEMS[1]])
+    assert places(store.missing()) == [("a", [0, 1])]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model": {"engine": "endpoint", "model": "n"}}, "model.model: m -> n"),
+        ({"sampling": {"samples": 2, "temperature": 0.6}}, "sampling.temperature: 1.0 -> 0.6"),
+        ({"benchmark": "products"}, "benchmark.benchmark: sums -> products"),
+    ],
+)
+def test_refuses_the_folder_of_another(tmp_path, changed, said):
+    opened(tmp_path)
+    with pytest.raises(ValueError, match="set out to another folder") as error:
+        opened(tmp_path, **changed)
+    assert said in str(error.value)
+    assert json.loads((tmp_path / "manifest.json").read_text()) == MANIFEST
+
+
+def test_a_kill_in_the_middle_of_a_line_costs_that_line(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1), answer("b", 0)])
+    path = tmp_path / "generations.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    store = opened(tmp_path)
+    assert places(store.missing()) == [("b", [0, 1])]
+    store.add([answer("b", 0), answer("b", 1)])
+    assert not opened(tmp_path).missing()
+
+
+def test_text_survives_as_it_is(tmp_path):
+    hostile = "\0 \ud800 \u2028 </script> \r\n" + "x" * 10_000
+    store = opened(tmp_path)
+    store.add([answer("a", i, hostile) for i in range(2)])
+    judge_all(store)
+    assert read(tmp_path)[1].responses == [[hostile, hostile]]
+
+
+def test_broken_line_is_named(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0)])
+    path = tmp_path / "generations.jsonl"
+    path.write_text("{not json\n" + path.read_text())
+    with pytest.raises(ValueError, match=r"generations.jsonl line 1 is not JSON"):
+        read(tmp_path)
+
+
+def test_what_cannot_be_read_is_said(tmp_path):
+    with pytest.raises(ValueError, match="is not a stored evaluation"):
+        read(tmp_path)
+    opened(tmp_path)
+    with pytest.raises(ValueError, match="has no problem with all its 2 responses"):
+        read(tmp_path)
