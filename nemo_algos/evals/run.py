@@ -121,7 +121,7 @@ def _progress(what: str, total: int, console: Console) -> Iterator[Advance]:
         MofNCompleteColumn(),
         console=console,
         transient=True,
-        disable=not total,
+        disable=not (total and console.is_terminal),
     ) as progress:
         task = progress.add_task(what, total=total)
         yield lambda number: progress.advance(task, number)

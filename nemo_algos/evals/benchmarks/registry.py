@@ -1,0 +1,103 @@
+"""The table of benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nemo_algos.evals.benchmarks import choice, code, math, puzzles, sql, vision
+from nemo_algos.evals.benchmarks.options import Options
+from nemo_algos.evals.benchmarks.puzzles import Puzzles
+from nemo_algos.evals.benchmarks.rows import Hub, Row
+from nemo_algos.evals.problem import Problem
+from nemo_algos.rewards import answers
+
+Problems = Callable[[list[Row], Options], list[Problem]]
+AnswerOf = Callable[[str], str | None]
+
+MATH = "nemo_algos.rewards.math:verify_math"
+CHOICE = "nemo_algos.rewards.choice:verify_choice"
+COUNTDOWN = "nemo_algos.local.countdown:verify"
+CODE = "nemo_algos.rewards.code:verify_code"
+SQL = "nemo_algos.rewards.sql:verify_sql"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark.
+
+    problems: rows -> problems; raises ValueError where a row lacks a field, and counts in
+    `options.counts` what it changed or left out. verifier: "module:function". answer_of: the final
+    answer as written, for majority votes; None where there is none (code, SQL). deadline: seconds
+    per verdict. hub: where its rows are, None where only files are read. files: pattern of its
+    files in a folder.
+    """
+
+    name: str
+    problems: Problems
+    verifier: str
+    answer_of: AnswerOf | None
+    deadline: float
+    hub: Hub | Puzzles | None
+    files: str | None = None
+
+
+def _countdown(name: str, numbers: int) -> Benchmark:
+    return Benchmark(name, puzzles.problems, COUNTDOWN, None, 6.0, Puzzles(numbers))
+
+
+def _math(name: str, hub: Hub | None, problems: Problems = math.problems) -> Benchmark:
+    return Benchmark(name, problems, MATH, answers.boxed, 6.0, hub)
+
+
+def _gpqa(name: str) -> Benchmark:
+    hub = Hub("Idavidrein/gpqa", "train", (name,))
+    return Benchmark(name, choice.gpqa, CHOICE, answers.letter, 6.0, hub)
+
+
+def _acpbench(kind: str, problems: Problems, answer_of: AnswerOf) -> Benchmark:
+    tasks = ("app", "areach", "just", "land", "prog", "reach", "val")
+    hub = Hub("ibm-research/acp_bench", "test", tuple(f"acp_{task}_{kind}" for task in tasks))
+    files = f"*test.{kind}.json*"
+    return Benchmark(f"acpbench_{kind}", problems, CHOICE, answer_of, 6.0, hub, files)
+
+
+def _code(name: str, problems: Problems, seconds: float, hub: Hub) -> Benchmark:
+    # besides the program's seconds: the tests' own, and the start of a program
+    return Benchmark(name, problems, CODE, None, seconds + 5, hub)
+
+
+def _sql(name: str, problems: Problems, seconds: float, hub: Hub) -> Benchmark:
+    # the gold's query runs too, once per process
+    return Benchmark(name, problems, SQL, None, 2 * seconds + 5, hub)
+
+
+_ALL = (
+    _countdown("countdown", 3),
+    _countdown("countdown_4", 4),
+    _math("math", None),  # any file of one's own
+    _math("math500", Hub("HuggingFaceH4/MATH-500", "test")),
+    _math("amc23", Hub("math-ai/amc23", "test")),
+    _math("aime24", Hub("HuggingFaceH4/aime_2024", "train")),
+    _math("aime25", Hub("math-ai/aime25", "test")),
+    _math("minerva_math", Hub("math-ai/minervamath", "test")),
+    _math("olympiadbench", Hub("Hothan/OlympiadBench", "train", ("OE_TO_maths_en_COMP",))),
+    _math("gsm8k", Hub("openai/gsm8k", "test", ("main",))),
+    _gpqa("gpqa_main"),
+    _gpqa("gpqa_diamond"),
+    _acpbench("bool", choice.acpbench_bool, answers.yes_no),
+    _acpbench("mcq", choice.acpbench_mcq, answers.letter),
+    _code("humaneval", code.humaneval, code.SECONDS, Hub("openai/openai_humaneval", "test")),
+    _code(
+        "humaneval_plus",
+        code.humaneval_plus,
+        code.PLUS_SECONDS,
+        Hub("evalplus/humanevalplus", "test"),
+    ),
+    _code("mbpp", code.mbpp, code.SECONDS, Hub("google-research-datasets/mbpp", "test", ("full",))),
+    _code("mbpp_plus", code.mbpp_plus, code.PLUS_SECONDS, Hub("evalplus/mbppplus", "test")),
+    _sql("spider", sql.spider, sql.SPIDER_SECONDS, Hub("xlangai/spider", "validation")),
+    _sql("bird", sql.bird, sql.BIRD_SECONDS, Hub("birdsql/bird_sql_dev_20251106", "dev_20251106")),
+    _math("geometry3k", Hub("hiyouga/geometry3k", "test"), vision.geometry3k),
+)
+BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}

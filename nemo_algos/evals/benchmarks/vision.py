@@ -1,0 +1,62 @@
+"""Problems with pictures: Geometry3K."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+from nemo_algos.evals.benchmarks.math import ANSWER, IDS, PROMPT, QUESTION, gold_of
+from nemo_algos.evals.benchmarks.options import Options
+from nemo_algos.evals.benchmarks.rows import Row
+from nemo_algos.evals.problem import Problem
+
+MARK = "<image>"
+
+
+def geometry3k(rows: list[Row], options: Options) -> list[Problem]:
+    """`images` as they are given: paths (relative to the file), URLs, or pictures of the hub, which
+    become data URLs. The marks `<image>` leave the prompt."""
+    return [_problem(row, i, options) for i, row in enumerate(rows)]
+
+
+def _problem(row: Row, place: int, options: Options) -> Problem:
+    question = row.text(*QUESTION)
+    images = tuple(_image(image, row, options.folder) for image in row.list("images"))
+    options.counts["other number of <image> marks than images"] += question.count(MARK) != len(
+        images
+    )
+    prompt = PROMPT.format(problem=question.replace(MARK, "").strip())
+    row.need(*ANSWER)
+    answer = gold_of(row, options.counts)
+    return Problem(options.id_of(row, place, *IDS), prompt, answer, images)
+
+
+def _image(image: Any, row: Row, folder: Path) -> str:
+    """A path or a URL of a row's image: text, the hub's {"bytes", "path"}, or a PIL picture."""
+    if isinstance(image, dict):
+        image = image.get("bytes") or image.get("path")
+    if isinstance(image, bytes):
+        return _data_url(image)
+    if isinstance(image, str):
+        return (
+            image
+            if image.startswith(("http://", "https://", "data:"))
+            else _path(folder / image, row)
+        )
+    if hasattr(image, "save"):
+        image.save(png := io.BytesIO(), "PNG")
+        return _data_url(png.getvalue())
+    raise ValueError(f"{row.where}: an image is a path, a URL or a picture, not {image!r}")
+
+
+def _path(path: Path, row: Row) -> str:
+    if not path.is_file():
+        raise ValueError(f"{row.where}: no image {path}")
+    return str(path.resolve())
+
+
+def _data_url(image: bytes) -> str:
+    kind = "jpeg" if image.startswith(b"\xff\xd8") else "png"
+    return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
