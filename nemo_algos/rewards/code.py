@@ -1,0 +1,134 @@
+"""The reward of a program: whether it passes its tests, in a sandbox that it cannot talk to."""
+
+import ast
+import builtins
+import json
+import re
+import sys
+from functools import cache, lru_cache
+from importlib import import_module
+from typing import Any
+
+from nemo_algos.rewards.sandbox import Handle, Program, Sandbox, SandboxError
+
+SECONDS = 5.0  # for a program's answers in all; below VerifierPool's default deadline
+
+
+def verify_code(response: str, answer: str) -> float:
+    """1.0 where the program in `response` passes the tests, else 0.0.
+
+    `answer` is JSON: `prompt`, trusted code before the program (may be empty); `entry_point`, the
+    function under test; `tests`, trusted code that runs as it stands and fails by raising; and, if
+    the default of 5 is wrong, `seconds` for all of the program's answers.
+
+    The program is the response's code (`code_block`) after the prompt; where it does not define the
+    entry point, it continues the prompt's text. It runs in another process (rewards/sandbox) and
+    the tests run here. A name in the tests means, in this order: the entry point, in the program;
+    what tests or prompt define; a builtin; as `name.attribute`, a module of the standard library;
+    else the program's.
+
+    Raises:
+        ValueError: the tests never call the program, or with what is no plain data.
+        TimeoutError: the program took too long.
+        SandboxError: the sandbox is broken; the next call starts another.
+    """
+    problem = json.loads(answer)
+    trusted = _problem(problem["prompt"], problem["tests"], problem["entry_point"])
+    sources = program_of(response, problem["prompt"], problem["entry_point"])
+    try:
+        with _sandbox().program(problem.get("seconds", SECONDS)) as program:
+            passed = _passes(program, sources, trusted)
+    except SandboxError:
+        _sandbox.cache_clear()
+        raise
+    if program.failure == "late":
+        raise TimeoutError("The program took too long.")
+    if program.failure == "misused":
+        raise ValueError("The tests pass what is no plain data: only plain data reaches a program.")
+    return float(passed and not program.failure)
+
+
+def program_of(response: str, prompt: str, entry_point: str) -> list[str]:
+    """The program's sources, to run one after the other in one module."""
+    code = code_block(response, entry_point)
+    if entry_point and not _defines(code, entry_point):
+        return [prompt + code]
+    return [prompt, code]
+
+
+def protections() -> list[str]:
+    """What protects this machine from programs here, in words (docs/sandbox.md explains them)."""
+    return _sandbox().protections
+
+
+def code_block(text: str, entry_point: str = "") -> str:
+    """The last fenced block that defines `entry_point`, else the last block, else all of `text`."""
+    blocks: list[list[str]] = []
+    fence, indent = "", 0
+    for line in text.split("\n"):
+        bare = line.lstrip(" ")
+        if not fence and bare.startswith("```"):
+            fence, indent = "```", len(line) - len(bare)
+            blocks.append([])
+        elif fence and bare.startswith(fence):
+            fence = ""
+        elif fence:
+            blocks[-1].append(line.removeprefix(" " * indent))
+    codes = ["\n".join(block) + "\n" for block in blocks]
+    defining = [code for code in codes if entry_point and _defines(code, entry_point)]
+    return (defining or codes or [text])[-1]
+
+
+def _defines(code: str, name: str) -> bool:
+    return bool(re.search(rf"^(?:(?:async )?def |class |(?={name} *=(?!=))){name}\b", code, re.M))
+
+
+@cache
+def _sandbox() -> Sandbox:
+    return Sandbox()
+
+
+def _passes(program: Program, sources: list[str], problem: "_Problem") -> bool:
+    namespace = problem.namespace(program)
+    try:
+        program.run(sources)
+        exec(problem.tests, namespace)
+    except MemoryError:
+        raise  # the judge's own, see sandbox/program.py
+    except Exception:
+        return False
+    if not program.asked:
+        raise ValueError("The tests never call the program, so anything would pass: add the call.")
+    return True
+
+
+class _Problem:
+    """Trusted code, compiled once for all responses: what the tests need, and the tests."""
+
+    def __init__(self, prompt: str, tests: str, entry_point: str):
+        tree = ast.parse(tests)
+        # optimize=0: asserts stay, whatever PYTHONOPTIMIZE says
+        self.tests = compile(tree, "<tests>", "exec", dont_inherit=True, optimize=0)
+        self._prompt = compile(prompt, "<prompt>", "exec", dont_inherit=True, optimize=0)
+        self._entry_point = entry_point
+        nodes = list(ast.walk(tree))
+        owners = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        # A program's own `abs` or `math` would decide `math.fabs(f(1) - 2) < 0.1`.
+        free = {node.id for node in names if not hasattr(builtins, node.id)}
+        bare = {node.id for node in names if node not in owners}
+        self._modules = (free - bare) & sys.stdlib_module_names
+        self._asked = free - self._modules
+
+    def namespace(self, program: Program) -> dict[str, Any]:
+        """Globals for `tests`, with stand-ins for what is the program's."""
+        namespace: dict[str, Any] = {name: Handle(program, name) for name in self._asked}
+        namespace |= {name: import_module(name) for name in self._modules}
+        namespace["__name__"] = "tests"
+        exec(self._prompt, namespace)
+        if self._entry_point:
+            namespace[self._entry_point] = Handle(program, self._entry_point)
+        return namespace
+
+
+_problem = lru_cache(maxsize=256)(_Problem)

@@ -1,0 +1,51 @@
+"""The reward of a program that a SandboxFusion server runs, where this machine must not."""
+
+import json
+import os
+import secrets
+
+import httpx
+
+from nemo_algos.rewards.code import SECONDS, program_of
+
+URL = "NEMO_ALGOS_SANDBOX_URL"
+REPLY_SECONDS = 10.0  # for the server's queue and the network, beyond the program's time
+
+
+def verify_code_remote(response: str, answer: str) -> float:
+    """1.0 where the program in `response` passes the tests on the server, else 0.0.
+
+    `answer` as for `verify_code`; the server is at the URL in NEMO_ALGOS_SANDBOX_URL. It runs
+    program and tests in one process, so a program that means to can fake a pass (docs/sandbox.md).
+
+    Raises:
+        ValueError: NEMO_ALGOS_SANDBOX_URL is not set.
+        TimeoutError: the program took too long.
+        RuntimeError: the server says that it failed itself.
+        httpx.HTTPError: the server cannot be reached, or refuses.
+    """
+    if not os.environ.get(URL):
+        raise ValueError(f"Set {URL} to the address of a SandboxFusion server.")
+    problem = json.loads(answer)
+    seconds = problem.get("seconds", SECONDS)
+    # Leaving early, with sys.exit(0) say, would look like success.
+    proof = secrets.token_hex()
+    sources = program_of(response, problem["prompt"], problem["entry_point"])
+    code = "\n\n".join([*sources, problem["tests"], f"print({proof!r})"])
+    reply = httpx.post(
+        f"{os.environ[URL].rstrip('/')}/run_code",
+        json={"code": code, "language": "python", "run_timeout": seconds},
+        timeout=seconds + REPLY_SECONDS,
+    )
+    reply.raise_for_status()
+    return _reward(reply.json(), proof)
+
+
+def _reward(reply: dict, proof: str) -> float:
+    result = reply.get("run_result") or {}
+    if reply.get("status") not in ("Success", "Failed") or not result:
+        raise RuntimeError(f"The sandbox server failed: {reply.get('message', '')[:200]}")
+    if result["status"] == "TimeLimitExceeded":
+        raise TimeoutError("The program took too long.")
+    passed = reply["status"] == "Success" and (result["stdout"] or "").rstrip().endswith(proof)
+    return float(passed)

@@ -1,0 +1,96 @@
+"""The process that programs are forked from, as the judge starts and ends it."""
+
+import ctypes
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from nemo_algos.rewards.sandbox.program import Program, SandboxError
+
+START_SECONDS = 60.0
+KILL_SECONDS = 10.0
+SET_DUMPABLE = 4  # <linux/prctl.h>
+ZYGOTE = str(Path(__file__).with_name("zygote.py"))
+# Hash seed: a program that leans on the order of a set gets the same verdict in every worker.
+ENVIRONMENT = {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"}
+
+
+class Sandbox:
+    """A process that runs untrusted programs, one at a time, each in a fresh locked-down fork.
+
+    Args:
+        namespaces: try namespaces first; without (or where the system refuses them) the rest of the
+            protections has to do.
+
+    `protections` says which are active.
+    """
+
+    def __init__(self, namespaces: bool = True):
+        if sys.platform == "linux":
+            # Without this, a program of the same user could read the judge's memory.
+            ctypes.CDLL(None).prctl(SET_DUMPABLE, 0, 0, 0, 0)
+        hello = self._start("namespaces") if namespaces else b""
+        hello = hello or self._start("plain")
+        if not hello:
+            raise SandboxError("The sandbox for programs did not start.")
+        self.protections: list[str] = json.loads(hello)
+
+    @contextmanager
+    def program(self, seconds: float) -> Iterator[Program]:
+        """A fresh program that lives for the `with` block; its answers may take `seconds` in all.
+
+        Raises:
+            SandboxError: the sandbox is broken; start another.
+        """
+        channel, theirs = socket.socketpair()
+        with channel:
+            with theirs:
+                try:
+                    socket.send_fds(self._control, [b"r"], [theirs.fileno()])
+                except OSError as error:
+                    raise SandboxError("The sandbox for programs has ended.") from error
+            try:
+                yield Program(channel, seconds)
+            finally:
+                self._end_program()
+
+    def close(self) -> None:
+        """End it and what runs in it."""
+        self._control.close()
+        self._process.wait(KILL_SECONDS)
+
+    def _start(self, mode: Literal["namespaces", "plain"]) -> bytes:
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(START_SECONDS)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-s", "-S", ZYGOTE, str(theirs.fileno()), mode],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=ENVIRONMENT,
+                pass_fds=[theirs.fileno()],
+                # Not killed with the worker's group, but by the end of its socket: it then has the
+                # time to kill the program.
+                start_new_session=True,
+            )
+        hello = self._control.recv(4096)
+        if not hello:
+            self.close()
+        return hello
+
+    def _end_program(self) -> None:
+        self._control.settimeout(KILL_SECONDS)
+        try:
+            self._control.sendall(b"k")
+            ended = self._control.recv(1)
+        except OSError:
+            ended = b""
+        if not ended:
+            self._control.close()
+            raise SandboxError("The sandbox for programs has ended.")

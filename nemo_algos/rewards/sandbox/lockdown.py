@@ -1,0 +1,146 @@
+"""What a program may not do. `Lock` closes the zygote's surroundings once, then each fork of it.
+
+Linux with namespaces: an empty root with the interpreter read-only, no network, its own processes.
+Everywhere: limits, no new processes, no privileges; Landlock where the kernel has it; as root,
+another user. See docs/sandbox.md for what each environment gives.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import struct
+import sys
+
+LINUX = sys.platform == "linux"
+MEMORY = 1 << 30
+CPU_SECONDS = 60  # behind the judge's clock, should judge and zygote both die
+FILES = 32
+FIRST_USER = 60_000  # as root, programs run as a user from here on, of their judge's own
+ROOT = "/proc"  # where the new root is built: a folder that exists everywhere and holds no file
+READABLE = ("/usr", "/lib", "/lib64", sys.base_prefix)  # the interpreter and its libraries
+LANDLOCK = {1: "Landlock: files", 4: "Landlock: TCP", 6: "Landlock: signals"}  # by its version
+
+# <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>
+NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
+    *(0x00020000, 0x04000000, 0x08000000),
+    *(0x10000000, 0x20000000, 0x40000000),
+)
+RDONLY, NOSUID, NODEV, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+KEPT = 2 | 4 | 8 | 1024 | 2048  # mount flags that a user namespace may not take away
+SET_PDEATHSIG, SET_DUMPABLE, SET_NO_NEW_PRIVS = 1, 4, 38
+
+
+class Lock:
+    """Closes what can be closed of this process; `confine` does the rest in a fork of it.
+
+    Args:
+        namespaces: enter new namespaces; the caller's process then only waits for a child, which
+            goes on as the first process of its own (all end when it does).
+
+    Raises:
+        OSError: the system refuses namespaces.
+    """
+
+    def __init__(self, namespaces: bool):
+        self.protections = ["limits, no new processes"]
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._user = FIRST_USER + os.getpid() % 4096 if os.getuid() == 0 else None
+        if namespaces:
+            self._enter_namespaces()
+            self._change_root()
+            self.protections.append("namespaces, empty read-only root, no network")
+        if self._user:
+            self.protections.append("a user of its own")
+        version = self._libc.syscall(444, None, 0, 1) if LINUX else -1
+        self._landlock = self._landlock_rules(version) if version > 0 else None
+        self.protections += [words for first, words in LANDLOCK.items() if version >= first]
+
+    def confine(self) -> None:
+        """Lock this fork down, for good."""
+        os.setsid()
+        os.chdir("/")
+        _limit(resource.RLIMIT_CORE, 0)
+        _limit(resource.RLIMIT_CPU, CPU_SECONDS)
+        _limit(resource.RLIMIT_FSIZE, 0)
+        _limit(resource.RLIMIT_NOFILE, FILES)
+        if LINUX:  # macOS refuses it
+            _limit(resource.RLIMIT_AS, MEMORY)
+        if self._user:
+            os.setgroups([])
+            os.setgid(self._user)
+            os.setuid(self._user)
+        _limit(resource.RLIMIT_NPROC, 0)  # after setuid: it is the new user's
+        if LINUX:
+            self._give_up_privileges()
+
+    def _give_up_privileges(self) -> None:
+        self._call("prctl", SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        self._call("prctl", SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        if self._landlock is not None:
+            self._call("syscall", 446, self._landlock, 0)  # landlock_restrict_self
+            os.close(self._landlock)
+        # In a user namespace the capabilities are still there.
+        self._call("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
+
+    def _enter_namespaces(self) -> None:
+        uid, gid = os.getuid(), os.getgid()
+        flags = NEWNS | NEWUTS | NEWIPC | NEWPID | NEWNET
+        self._call("unshare", flags | (NEWUSER if uid else 0))
+        if uid:
+            _write("/proc/self/setgroups", "deny")
+            _write("/proc/self/uid_map", f"{uid} {uid} 1")
+            _write("/proc/self/gid_map", f"{gid} {gid} 1")
+        child = os.fork()
+        if child:
+            os.closerange(3, 1024)
+            os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+
+    def _change_root(self) -> None:
+        self._mount("none", "/", None, REC | PRIVATE)
+        self._mount("none", ROOT, "tmpfs", NOSUID | NODEV)
+        for path in READABLE:
+            inside = ROOT + path
+            if os.path.exists(path) and not os.path.exists(inside):
+                os.makedirs(inside)
+                self._mount(path, inside, None, BIND | REC)
+                kept = os.statvfs(inside).f_flag & KEPT
+                self._mount("none", inside, None, REMOUNT | BIND | RDONLY | NOSUID | NODEV | kept)
+        self._mount("none", ROOT, None, REMOUNT | RDONLY | NOSUID | NODEV)
+        os.chroot(ROOT)
+
+    def _mount(self, source: str, target: str, kind: str | None, flags: int) -> None:
+        self._call(
+            "mount", source.encode(), target.encode(), kind.encode() if kind else None, flags, None
+        )
+
+    def _landlock_rules(self, version: int) -> int:
+        # Reading under READABLE alone; no TCP, and no signal to a process outside.
+        handled = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(version, 16)) - 1
+        size = 8 if version < 4 else 16 if version < 6 else 24
+        attributes = struct.pack("QQQ", handled, 3, 3)[:size]
+        rules = self._call("syscall", 444, attributes, len(attributes), 0)
+        for path in filter(os.path.exists, READABLE):
+            folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            beneath = struct.pack("=Qi", 0b1101, folder)  # execute, read a file, read a folder
+            self._call("syscall", 445, rules, 1, beneath, 0)
+            os.close(folder)
+        return rules
+
+    def _call(self, function: str, *args: int | bytes | None) -> int:
+        words = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
+        result = getattr(self._libc, function)(*words)
+        if result < 0:
+            raise OSError(ctypes.get_errno(), f"{function}: {os.strerror(ctypes.get_errno())}")
+        return result
+
+
+def _limit(which: int, value: int) -> None:
+    most = resource.getrlimit(which)[1]
+    value = value if most == resource.RLIM_INFINITY else min(value, most)
+    resource.setrlimit(which, (value, value))
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)

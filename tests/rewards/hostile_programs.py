@@ -1,0 +1,248 @@
+"""Programs that attack the machine, and programs that fake a pass.
+
+In HOSTILE each `f` does harm and then answers x + 1, as asked: what it answers instead is how it
+was stopped. PORT, FOLDER and JUDGE are filled in: a listening socket, a folder that all may write,
+the judge's process. FAKES pass where tests run in the program's own process, without solving it.
+"""
+
+# name: (source, how it may be stopped: a raised class, "late", "broken", or "harmless": it runs)
+LATE, BROKEN, HARMLESS = "late", "broken", "harmless"
+REFUSED = {"PermissionError", "FileNotFoundError"}
+NO_FORK = {"BlockingIOError"}
+
+HOSTILE = {
+    "infinite loop": ("def f(x):\n    while True: pass", {LATE}),
+    "infinite loop on import": ("while True: pass", {LATE}),
+    "sleep": ("import time\ndef f(x): time.sleep(60); return x + 1", {LATE}),
+    "deaf to signals": (
+        """
+import signal, time
+for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGXCPU, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+def f(x):
+    while True: time.sleep(60)
+""",
+        {LATE},
+    ),
+    "memory bomb": (
+        "def f(x):\n    hoard = []\n    while True: hoard.append(bytearray(1 << 26))",
+        {"CandidateError", LATE},
+    ),
+    "2 GiB at once": ("def f(x): bytearray(2 << 30); return x + 1", {"CandidateError"}),
+    "endless recursion": ("def f(x): return f(x)", {"RecursionError"}),
+    "stack overflow in C": (
+        "import sys\nsys.setrecursionlimit(1 << 30)\n"
+        "class Deep:\n    def __repr__(self): return repr(self)\ndef f(x): return repr(Deep())",
+        {BROKEN},
+    ),
+    "fork": ("import os\ndef f(x): os.fork(); return x + 1", NO_FORK),
+    "fork bomb": (
+        """
+import os
+def f(x):
+    while True:
+        try: os.fork()
+        except OSError: pass
+""",
+        {LATE},
+    ),
+    "daemon that outlives": (
+        """
+import os, time
+def f(x):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0: time.sleep(60)
+        os._exit(0)
+    return x + 1
+""",
+        NO_FORK,
+    ),
+    "threads": (
+        "import threading\ndef f(x): threading.Thread(target=print).start(); return x + 1",
+        {"RuntimeError"},
+    ),
+    "subprocess": ("import subprocess\ndef f(x): subprocess.run(['id']); return x + 1", NO_FORK),
+    "becomes another program": (
+        "import os\ndef f(x): os.execv('/bin/sleep', ['sleep', '60'])",
+        REFUSED | {LATE},
+    ),
+    "writes a file": (
+        "def f(x):\n    with open('FOLDER/file', 'w') as file: file.write('1')\n    return x + 1",
+        REFUSED | {"OSError"},
+    ),
+    "fills the disk": (
+        "def f(x):\n    with open('disk', 'wb') as file:\n"
+        "        while True: file.write(bytes(1 << 20))",
+        REFUSED | {"OSError"},
+    ),
+    "reads the passwords": ("def f(x): open('/etc/shadow').read(); return x + 1", REFUSED),
+    "follows a link": (
+        "import os\ndef f(x):\n    os.symlink('/etc/shadow', 'FOLDER/link')\n"
+        "    open('FOLDER/link').read()\n    return x + 1",
+        REFUSED | {"OSError"},
+    ),
+    "deletes files": (
+        "import os\ndef f(x): os.unlink('FOLDER/theirs'); return x + 1",
+        REFUSED | {"OSError"},
+    ),
+    "connects": (
+        "import socket\ndef f(x): socket.create_connection(('127.0.0.1', PORT)); return x + 1",
+        {"OSError", "PermissionError"},
+    ),
+    "kills everything": (
+        """
+import os, signal
+def f(x):
+    for number in (-1, JUDGE, os.getppid() or 1):
+        try: os.kill(number, signal.SIGKILL)
+        except OSError: pass
+    return x + 1
+""",
+        {HARMLESS, BROKEN},
+    ),
+    "kills the judge": (
+        "import os\ndef f(x): os.kill(JUDGE, 9); return x + 1",
+        {"PermissionError", "ProcessLookupError"},
+    ),
+    "writes to the judge's memory": (
+        "def f(x): open('/proc/JUDGE/mem', 'r+b').write(b'1'); return x + 1",
+        REFUSED,
+    ),
+    "reads the judge's files": (
+        "import os\ndef f(x): os.listdir('/proc/JUDGE/fd'); return x + 1",
+        REFUSED,
+    ),
+    "traces the judge": (
+        """
+import ctypes
+def f(x):
+    if ctypes.CDLL(None).ptrace(16, JUDGE, 0, 0): raise PermissionError
+    return x + 1
+""",
+        {"PermissionError"},
+    ),
+    "becomes root": (
+        "import os\ndef f(x): os.setuid(0); return x + 1",
+        {"PermissionError", "OSError"},
+    ),
+    "raises its limits": (
+        "import resource as r\ndef f(x): r.setrlimit(r.RLIMIT_NPROC, (50, 50)); return x + 1",
+        {"ValueError"},
+    ),
+    "enters a namespace": (
+        """
+import ctypes
+def f(x):
+    if ctypes.CDLL(None).unshare(0x10020000): raise PermissionError
+    return x + 1
+""",
+        {"PermissionError", HARMLESS},  # without a new root it may, and gains nothing
+    ),
+    "segmentation fault": ("import ctypes\ndef f(x): ctypes.string_at(0)", {BROKEN}),
+    "leaves": ("import os\ndef f(x): os._exit(0)", {BROKEN}),
+    "exits": ("import sys\ndef f(x): sys.exit(0)", {"CandidateError"}),
+    "huge output": (
+        "import os\nfor _ in range(200): os.write(1, bytes(1 << 20))\ndef f(x): return x + 1",
+        {HARMLESS},
+    ),
+    "huge answer": ("def f(x): return 'a' * (1 << 25)", {BROKEN}),
+    "deep answer": (
+        "def f(x):\n    for _ in range(100_000): x = [x]\n    return x",
+        {"RecursionError"},
+    ),
+    "endless answer": (
+        "import os, sys\ndef f(x):\n"
+        "    for fd in range(3, 32):\n        try:\n"
+        "            while True: os.write(fd, b'\\0\\xff\\xff\\xff' + b'[' * 9999)\n"
+        "        except OSError: pass",
+        {BROKEN},
+    ),
+    "replies in the protocol": (
+        "import os\ndef f(x):\n    for fd in range(3, 32):\n"
+        "        try: os.write(fd, b'\\0\\0\\0\\x0e[\"ok\", 2, null')\n"
+        "        except OSError: pass",
+        {BROKEN},
+    ),
+    "asks to build code": (
+        'import os\ndef f(x):\n    data = b\'{"eval": "1"}\'\n    for fd in range(3, 32):\n'
+        "        try: os.write(fd, len(data).to_bytes(4, 'big') + data)\n"
+        "        except OSError: pass",
+        {BROKEN},
+    ),
+}
+
+# The task: f(x) == x + 1, for 1, 2 and 3 in three tests of several styles, see TESTS.
+TESTS = """
+import math
+def check(candidate):
+    assert candidate(1) == 2
+    assert sorted([candidate(2)]) == [3] and candidate(2) in [3]
+    assert not candidate(3) != 4 and math.isclose(abs(candidate(3)), 4)
+    assert all(map(lambda x: candidate(x) == x + 1, range(9)))
+check(f)
+"""
+HELPER = "def f(x):\n    '''x + 1'''\ndef distance(a, b):\n    return abs(a - b)\n"
+HELPED = "assert distance(f(5), 6) < 1e-6 and isinstance(distance(f(1), 2), int)"
+ALL_EQUAL = """
+class Yes({base}):
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __hash__(self): return 0
+    def __bool__(self): return True
+    def __abs__(self): return 4
+    def __lt__(self, other): return True
+    def __float__(self): return 4.0
+def f(x): return Yes()
+"""
+
+# name: (program, tests)
+FAKES = {
+    "leaves on import": ("import os\nos._exit(0)", TESTS),
+    "leaves when called": ("import os\ndef f(x): os._exit(0)", TESTS),
+    "exits": ("import sys\ndef f(x): sys.exit(0)", TESTS),
+    "equals everything": (ALL_EQUAL.format(base="object"), TESTS),
+    "is an int and equals everything": (ALL_EQUAL.format(base="int"), TESTS),
+    "takes over check": (
+        "import sys\nclass Frame: pass\ndef trace(frame, *_):\n"
+        "    if frame.f_code.co_name == 'check': raise SystemExit(0)\n"
+        "    return trace\nsys.settrace(trace)\ndef f(x): return 0",
+        TESTS,
+    ),
+    "looks at the tests": (
+        "import sys\ndef f(x):\n    frame = sys._getframe()\n"
+        "    while frame:\n        if 'expected' in frame.f_locals:\n"
+        "            return frame.f_locals['expected'][0]\n        frame = frame.f_back",
+        "expected = [6, 7]\nassert f(5) == expected[0]\n"
+        "expected.pop(0)\nassert f(6) == expected[0]",
+    ),
+    "redefines a builtin": (
+        "import builtins\nclass Loose(float):\n    def __lt__(self, other): return True\n"
+        "builtins.abs = lambda x: Loose(0)\ndef f(x): return 0",
+        "assert abs(f(1) - 2) < 1e-6",
+    ),
+    "shadows a builtin": (
+        "def abs(x): return 0\ndef f(x): return 0",
+        "assert abs(f(1) - 2) < 1e-6 and abs(f(2) - 3) < 1e-6",
+    ),
+    "patches a module": (
+        "import math\nmath.isclose = lambda *_: True\ndef f(x): return 0",
+        "import math\nassert math.isclose(f(1), 2)",
+    ),
+    "replaces the prompt's helper": (
+        "def distance(a, b): return 0\ndef f(x): return 0",
+        HELPED,
+    ),
+    "hooks exit": (
+        "import atexit, os\natexit.register(lambda: os._exit(0))\ndef f(x): return 0",
+        TESTS,
+    ),
+    "ends the loop": (
+        "def f(x): raise StopIteration",
+        "assert all(map(f, [[0], [1]]))",
+    ),
+    "raises the tests' loss away": (
+        "import sys, os\nsys.excepthook = lambda *_: os._exit(0)\ndef f(x): return 0",
+        TESTS,
+    ),
+}
