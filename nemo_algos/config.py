@@ -54,8 +54,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 def find(name: str) -> Path:
     """A config by path, else by name (`etr.yaml`, `recipes/x.yaml`) among the shipped ones."""
     path, own = Path(name), SHIPPED / name
-    elsewhere = path.parent != Path() and not own.exists()
-    return path if path.exists() or elsewhere else own
+    return path if path.exists() or not own.parent.is_dir() else own
 
 
 def read(path: Path) -> DictConfig:

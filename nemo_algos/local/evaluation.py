@@ -5,21 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from nemo_algos.core.draws import pass_at_k
 from nemo_algos.local.experience import Policy
 from nemo_algos.local.tasks import Task
 
 KS = (1, 4, 16, 64)
 CHUNK = 32  # prompts generated at a time
-
-
-def pass_at_k(correct: Tensor, n: int, k: int) -> Tensor:
-    """1 - C(n-c, k) / C(n, k) for c = correct [P] of n samples, as a product: no large
-    binomials."""
-    j = torch.arange(k, dtype=torch.float64)
-    failing = (n - correct.double()[:, None] - j).clamp(min=0) / (n - j)
-    return 1 - failing.prod(1)
 
 
 def evaluate(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> dict[str, float]:
@@ -38,7 +30,9 @@ def evaluate(policy: Policy, task: Task, prompts: int, samples: int, seed: int) 
         experience = policy.generate([task.prompt(p) for p in chunk], samples, generator)
         found += task.solutions(chunk, experience)
     per_problem = [found[i : i + samples] for i in range(0, len(found), samples)]
-    correct = torch.tensor([sum(s is not None for s in group) for group in per_problem])
+    correct = [sum(s is not None for s in group) for group in per_problem]
     distinct = [len({s for s in group if s is not None}) for group in per_problem]
-    out = {f"pass@{k}": float(pass_at_k(correct, samples, k).mean()) for k in KS if k <= samples}
+    ks = [k for k in KS if k <= samples]
+    means = pass_at_k(correct, samples, ks).mean(0).tolist()
+    out = {f"pass@{k}": mean for k, mean in zip(ks, means, strict=True)}
     return {**out, "distinct": sum(distinct) / len(distinct)}

@@ -1,5 +1,7 @@
 """The config of an evaluation: every shipped one is valid, every mistake is said with its key."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,14 @@ def test_an_inherited_benchmark_can_be_left_out():
 def test_where_it_is_kept(model, folder):
     assert str(checked(plain(model)).folder) == folder
     assert str(checked(plain(model, out="here")).folder) == "here"
+
+
+def test_a_wrong_config_is_reported_before_torch_or_scikit_learn_are_imported():
+    code = (
+        "import sys; from nemo_algos.evals.eval_cli import evaluate\n"
+        "try: evaluate('eval/quatro.yaml', ['model.nam=x'])\n"
+        "finally: print({'torch', 'sklearn', 'httpx'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "set()\n")
+    assert "model.nam: unknown key (did you mean name?)" in done.stderr

@@ -1,38 +1,15 @@
-"""evaluation: pass@k by hand, and an evaluation that leaves training as it was."""
+"""evaluation: means over problems and chunks, and training left as it was."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from nemo_algos.local import evaluation
-from nemo_algos.local.evaluation import evaluate, pass_at_k
+from nemo_algos.local.evaluation import evaluate
 from nemo_algos.local.tasks import Countdown
 from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy
-
-
-@pytest.mark.parametrize(
-    ("n", "correct", "k", "want"),
-    [
-        (4, 1, 1, 0.25),
-        (4, 1, 2, 0.5),
-        (4, 1, 4, 1.0),
-        (4, 2, 2, 5 / 6),  # 1 - 1/6: one pair of six has no right one
-        (4, 0, 4, 0.0),
-        (4, 4, 1, 1.0),
-    ],
-)
-def test_pass_at_k_by_hand(n, correct, k, want):
-    assert pass_at_k(torch.tensor([correct]), n, k).tolist() == pytest.approx([want], abs=1e-12)
-
-
-@pytest.mark.parametrize("k", [1, 4, 16, 64])
-def test_pass_at_k_against_the_binomials(k):
-    got = pass_at_k(torch.arange(65), 64, k).tolist()
-    want = [1 - math.comb(64 - c, k) / math.comb(64, k) for c in range(65)]
-    assert got == pytest.approx(want, abs=1e-12)
 
 
 class Scripted:

@@ -1,0 +1,1 @@
+"""The numbers of an evaluation: `result.measure`, and what can be chosen: `settings.Measure`."""

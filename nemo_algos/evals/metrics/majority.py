@@ -1,0 +1,86 @@
+"""maj@k, exactly: the chance that the most frequent answer among k of the n responses is right."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+LARGEST = 1000  # C(1029, 514) is the last that fits a float64
+SPELLING = re.compile(r"\s|\$|\\left(?![a-z])|\\right(?![a-z])|\.+\s*$")
+
+
+def normalise(answer: str | None) -> str | None:
+    """The vote: white space, `$`, `\\left`, `\\right` and final dots do not count, `\\dfrac` and
+    `\\tfrac` are `\\frac`. None where nothing is left."""
+    if answer is None:
+        return None
+    return re.sub(r"\\[dt]frac", r"\\frac", SPELLING.sub("", answer)) or None
+
+
+def maj_at_k(answers: Sequence[str | None], rewards: Floats, ks: Sequence[int]) -> Floats:
+    """The mean over all subsets of k of n responses, ties broken uniformly at random. [K]
+
+    A vote is a response's normalised answer; those without one do not vote, and a subset without
+    votes is wrong. The winner's value is the mean reward of all responses with that answer.
+
+    Raises:
+        ValueError: n > 1000, or a k is not in 1..n.
+    """
+    groups: dict[str, list[float]] = defaultdict(list)
+    for answer, reward in zip(answers, rewards, strict=True):
+        if (vote := normalise(answer)) is not None:
+            groups[vote].append(float(reward))
+    classes = [(len(group), sum(group) / len(group)) for group in groups.values()]
+    return plurality(classes, len(answers), ks)
+
+
+def plurality(classes: Sequence[tuple[int, float]], n: int, ks: Sequence[int]) -> Floats:
+    """The winner's expected value, for classes of (votes, value) among n responses. [K]
+
+    Class i wins with t votes if each other class j has fewer, or has t and loses the tie. Give each
+    class a uniform random rank; if i's is y, the subsets are counted by the coefficients of
+    C(m_i, t) x^t prod_j (sum_{l<t} C(m_j, l) x^l + y C(m_j, t) x^t), a polynomial in y that
+    Gauss-Legendre integrates over 0..1 exactly. All terms are positive: no cancellation.
+    """
+    if n > LARGEST:
+        raise ValueError(f"maj@k of {n} responses: it is exact up to {LARGEST}, take fewer")
+    if not all(1 <= k <= n for k in ks):
+        raise ValueError(f"k={list(ks)} of n={n} responses: every k must be from 1 to n")
+    most = max((votes for votes, value in classes if value), default=0)
+    won = sum((_won(sorted(classes), n, t) for t in range(1, most + 1)), np.zeros(n + 1))
+    return np.array([won[k] / comb(n, k) for k in ks])
+
+
+def _won(classes: Sequence[tuple[int, float]], n: int, t: int) -> Floats:
+    """Over the subsets of each size in which the winner has t votes: the sum of its value. [n+1]"""
+    able = [(votes, value) for votes, value in classes if votes >= t]
+    others = _binomials(n - sum(votes for votes, _ in able), n)  # free: none of them reaches t
+    nodes, weights = np.polynomial.legendre.leggauss((len(able) + 1) // 2)
+    y = (nodes[:, None] + 1) / 2
+    none_yet = np.tile(others, (len(y), 1))  # [Y, n+1]: subsets with at most t of each class so far
+    winner = np.zeros_like(none_yet)  # [Y, n+1]: the same, one of the classes the winner
+    for votes, value in able:
+        ways = _binomials(votes, t)
+        reaching = ways[t] * _shift(none_yet, t)
+        winner = _times(winner, ways[:t]) + y * ways[t] * _shift(winner, t) + value * reaching
+        none_yet = _times(none_yet, ways[:t]) + y * reaching
+    return weights / 2 @ winner
+
+
+def _binomials(m: int, degree: int) -> Floats:
+    return np.array([comb(m, i) for i in range(degree + 1)], dtype=np.float64)
+
+
+def _shift(rows: Floats, t: int) -> Floats:
+    return np.pad(rows, ((0, 0), (t, 0)))[:, : rows.shape[1]]
+
+
+def _times(rows: Floats, polynomial: Floats) -> Floats:
+    return np.array([np.convolve(row, polynomial)[: len(row)] for row in rows])

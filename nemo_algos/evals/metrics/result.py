@@ -1,0 +1,111 @@
+"""Every number of an evaluation, from its stored responses and verdicts: docs/metrics.md defines
+them. P problems, n responses to each, K values of k."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from nemo_algos.core.draws import ucc_at_k
+from nemo_algos.evals.metrics import verdicts
+from nemo_algos.evals.metrics.bootstrap import Bootstrap, or_none
+from nemo_algos.evals.metrics.diversity import Diversity, diversity, edges
+from nemo_algos.evals.metrics.embedding import Encoder, embed, load
+from nemo_algos.evals.metrics.settings import Measure
+from nemo_algos.evals.problem import Evaluation
+
+Progress = Callable[[int, int], None]
+
+
+def measure(
+    evaluation: Evaluation,
+    settings: Measure | None = None,
+    *,
+    workers: int = 1,
+    progress: Progress | None = None,
+    encoder: Encoder | None = None,
+) -> dict[str, Any]:
+    """JSON-able; the keys are in docs/metrics.md.
+
+    Args:
+        workers: processes that share the problems' texts (started by spawn: in a script, call it
+            under `if __name__ == "__main__"`).
+        progress: called with (problems done, problems) after each.
+        encoder: instead of loading settings.embedding_model.
+
+    Raises:
+        ValueError: no problem, no response, or the embedding model cannot be loaded.
+    """
+    settings = settings or Measure()
+    problems, n = evaluation.rewards.shape
+    if not problems or not n:
+        raise ValueError(f"{problems} problems with {n} responses: sample at least one of each")
+    ks, ids = verdicts.powers_of_two(n), [problem.id for problem in evaluation.problems]
+    bootstrap = Bootstrap(ids, settings.resamples, settings.seed)
+    found = _diversities(evaluation, settings, workers, progress or (lambda *_: None), encoder)
+    ucc = np.array([[ucc_at_k(sizes, n, ks) for sizes in each.sizes] for each in found])  # [P,T,K]
+    clusters = np.array([[len(sizes) for sizes in each.sizes] for each in found])  # [P,T]
+    scalars = verdicts.scalars(evaluation) | {"ucr": clusters[:, 0] / n}
+    scalars |= {name: np.array([each.scalars[name] for each in found]) for name in found[0].scalars}
+    curves = verdicts.curves(evaluation, ks) | {"ucc@k": ucc[:, 0]}
+    unknown = {name: int(np.isnan(values).sum()) for name, values in scalars.items()}
+    levels = {str(t): column for column, t in enumerate(settings.thresholds, start=1)}
+    return {
+        "benchmark": evaluation.benchmark,
+        "problems": problems,
+        "samples": n,
+        "ids": ids,
+        "correct": evaluation.correct.sum(1).tolist(),
+        "statuses": dict(evaluation.statuses),
+        "scalars": {k: bootstrap.interval(v) for k, v in scalars.items() if unknown[k] < problems},
+        "curves": {name: bootstrap.curve(values, ks) for name, values in curves.items()},
+        "ucc_by_threshold": {t: bootstrap.curve(ucc[:, i], ks) for t, i in levels.items()},
+        "clusters_by_threshold": {t: bootstrap.interval(clusters[:, i]) for t, i in levels.items()},
+        "histograms": _histograms(found),
+        "per_problem": {
+            "mean": scalars["mean"].tolist(),
+            "clusters": clusters[:, 0].tolist(),
+            "length/tokens": or_none(scalars["length/tokens"]),
+        },
+        "excluded": {name: count for name, count in unknown.items() if count},
+        "settings": settings.model_dump(),
+    }
+
+
+def _diversities(
+    evaluation: Evaluation,
+    settings: Measure,
+    workers: int,
+    progress: Progress,
+    encoder: Encoder | None,
+) -> list[Diversity]:
+    """[P]"""
+    vectors: Iterator[Any] = repeat(None)
+    if settings.embedding_model:
+        vectors = embed(encoder or load(settings.embedding_model), evaluation.responses)
+    work = (evaluation.responses, evaluation.correct, repeat(settings), vectors)
+    if workers == 1:
+        return _counted(map(diversity, *work), len(evaluation.problems), progress)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+        return _counted(processes.map(diversity, *work), len(evaluation.problems), progress)
+
+
+def _counted(found: Iterator[Diversity], problems: int, progress: Progress) -> list[Diversity]:
+    out = []
+    for each in found:
+        out.append(each)
+        progress(len(out), problems)
+    return out
+
+
+def _histograms(found: list[Diversity]) -> dict[str, dict[str, list[float]]]:
+    out = {}
+    for name in found[0].histograms:
+        every, correct = np.sum([each.histograms[name] for each in found], axis=0)
+        out[name] = {"edges": edges(name), "all": every, "correct": correct}
+    return {name: {k: v.tolist() for k, v in sides.items()} for name, sides in out.items()}

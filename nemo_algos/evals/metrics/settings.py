@@ -1,0 +1,48 @@
+"""What can be chosen about the metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from nemo_algos.local.schema import Section
+
+Similarity = Literal["tfidf", "rouge_l", "jaccard", "edit", "embedding"]
+Threshold = Annotated[float, Field(gt=0, le=1)]
+
+
+class Measure(Section):
+    """ucc_threshold: two right responses are one solution from this similarity on. QUATRO does not
+    give its own: compare UCC only at equal settings, and look at the curve over `thresholds`.
+
+    ucc_similarity: what decides it. linkage: see `cluster_sizes`. similarities: those measured.
+    edit_unit: char is slow, and measured on edit_pairs pairs per problem. resamples, seed: of the
+    intervals. embedding_model: sentence-transformers name or path.
+    """
+
+    ucc_similarity: Similarity = "tfidf"
+    ucc_threshold: Threshold = 0.8
+    thresholds: list[Threshold] = Field(default=[0.5, 0.6, 0.7, 0.8, 0.9])
+    linkage: Literal["single", "complete"] = "single"
+    similarities: list[Similarity] = Field(default=["tfidf", "rouge_l", "jaccard", "edit"])
+    edit_unit: Literal["word", "char"] = "word"
+    edit_pairs: int = Field(default=500, gt=0)
+    self_bleu: bool = True
+    embedding_model: str = ""
+    resamples: int = Field(default=2000, gt=0)
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _ucc_has_its_similarity(self) -> Measure:
+        if self.ucc_similarity not in self.similarities:
+            raise ValueError(f"ucc_similarity={self.ucc_similarity} must be one of similarities")
+        if (self.ucc_similarity, self.edit_unit) == ("edit", "char"):
+            raise ValueError("ucc_similarity=edit needs all pairs: set edit_unit to word")
+        return self
+
+    @model_validator(mode="after")
+    def _embedding_has_its_model(self) -> Measure:
+        if ("embedding" in self.similarities) != bool(self.embedding_model):
+            raise ValueError("similarities has embedding if and only if embedding_model is set")
+        return self
