@@ -14,13 +14,20 @@ from rich.progress import MofNCompleteColumn, Progress
 
 from nemo_algos.evals.benchmarks import Loaded, load
 from nemo_algos.evals.metrics.result import measure
+from nemo_algos.evals.nemo_results import THEIRS, NemoRLResults
 from nemo_algos.evals.samplers import Sampler, sampler
-from nemo_algos.evals.schema import BenchmarkSection, EvalConfig
+from nemo_algos.evals.schema import (
+    BenchmarkSection,
+    EndpointModel,
+    EvalConfig,
+    LocalModel,
+    NemoRLFile,
+)
 from nemo_algos.evals.store import Generation, Store
 from nemo_algos.evals.summary import table
 from nemo_algos.rewards import VerifierPool
 
-VERIFIED_AT_ONCE = 256
+STORED_AT_ONCE = 64
 LIBRARIES = ("nemo-algos", "math-verify", "scikit-learn", "torch", "transformers")
 
 Advance = Callable[[int], None]  # so many more are done
@@ -32,17 +39,47 @@ def evaluate(config: EvalConfig, console: Console) -> list[Path]:
     What is stored already is not sampled, nor verified, again. Raises ValueError, before anything
     is sampled, where a benchmark or the model cannot be loaded.
     """
+    if isinstance(config.model, NemoRLFile):
+        stores = [_from_nemo_rl(config, config.model, console)]
+    else:
+        stores = _sampled(config, config.model, console)
+    for store in stores:
+        _measure(store, config, console)
+    console.print(table([json.loads((s.folder / "metrics.json").read_text()) for s in stores]))
+    return [s.folder for s in stores]
+
+
+def _sampled(
+    config: EvalConfig, model: LocalModel | EndpointModel, console: Console
+) -> list[Store]:
     loaded = [_loaded(name, section) for name, section in config.chosen.items()]
-    model = sampler(config.model, config.sampling)
-    stores = [_store(of, model, config) for of in loaded]
+    asked = sampler(model, config.sampling)
+    stores = [_store(of, asked, config) for of in loaded]
     for of, store in zip(loaded, stores, strict=True):
         _say_counts(of, console)
-        _sample(model, store, console)
+        _sample(asked, store, console)
         _verify(store, config.workers, of.benchmark.deadline, console)
-        _measure(store, config, console)
-    results = [json.loads((s.folder / "metrics.json").read_text()) for s in stores]
-    console.print(table(results))
-    return [s.folder for s in stores]
+    return stores
+
+
+def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> Store:
+    results = NemoRLResults(model)
+    ((name, section),) = config.chosen.items()
+    of = results.loaded(name)
+    sampling = config.sampling.model_copy(update={"samples": results.samples})
+    section = section.model_copy(update={"verifier": section.verifier or results.verifier})
+    changed = {"sampling": sampling, "benchmarks": {name: section}}
+    store = _store(of, results, config.model_copy(update=changed))
+    _say_counts(of, console)
+    _sample(results, store, console)
+    if section.verifier == THEIRS:
+        store.judge(results.judged(store.unverified()))
+        console.print("no gold answers in the file: these are NeMo-RL's rewards")
+    else:
+        _verify(store, config.workers, of.benchmark.deadline, console)
+        differ = results.disagreements(store.verdicts)
+        console.print(f"{differ} of {len(store.verdicts)} verdicts differ from NeMo-RL's rewards")
+    return store
 
 
 def _loaded(name: str, section: BenchmarkSection) -> Loaded:
@@ -97,10 +134,12 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
         _progress("verified", len(unverified), console) as advance,
         VerifierPool(verifier, workers=workers, deadline=deadline) as pool,
     ):
-        for i in range(0, len(unverified), VERIFIED_AT_ONCE):
-            chunk = unverified[i : i + VERIFIED_AT_ONCE]
-            verdicts = pool.score([g.response for _, g in chunk], [p.answer for p, _ in chunk])
-            store.judge((p, g, v) for (p, g), v in zip(chunk, verdicts, strict=True))
+        verdicts = pool.scores(
+            [g.response for _, g in unverified], [p.answer for p, _ in unverified]
+        )
+        for i in range(0, len(unverified), STORED_AT_ONCE):
+            chunk = unverified[i : i + STORED_AT_ONCE]
+            store.judge((p, g, next(verdicts)) for p, g in chunk)
             advance(len(chunk))
 
 

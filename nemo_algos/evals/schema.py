@@ -61,7 +61,8 @@ class EndpointModel(Section):
 
 
 class NemoRLFile(Section):
-    """What NeMo-RL's examples/run_eval.py saved (eval.save_path): responses and its rewards."""
+    """What NeMo-RL's examples/run_eval.py saved: its eval.save_path, or the file in it. The golds
+    are the file's too; of the benchmark only the verifier counts."""
 
     engine: Literal["nemo_rl"]
     file: str
@@ -125,6 +126,12 @@ class EvalConfig(Section, Generic[Model]):
         if hints:
             raise ValueError(", ".join(hints))
         return benchmarks
+
+    @model_validator(mode="after")
+    def _a_file_is_of_one_benchmark(self) -> EvalConfig[Model]:
+        if isinstance(self.model, NemoRLFile) and len(self.chosen) > 1:
+            raise ValueError("benchmarks: NeMo-RL's file is of one benchmark, name that one")
+        return self
 
     @model_validator(mode="after")
     def _engine_can_sample(self) -> EvalConfig[Model]:

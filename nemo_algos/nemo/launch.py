@@ -28,7 +28,7 @@ from nemo_algos.config import ConfigError, Problem, resolved, validate
 from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
-from nemo_algos.nemo import config, transport, versions
+from nemo_algos.nemo import config, environment, transport, versions
 from nemo_algos.nemo.estimator import Estimator, in_place
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
@@ -76,7 +76,7 @@ def compose(written: DictConfig) -> tuple[Any, Algorithm, MismatchConfig]:
         algorithm = build(ours["method"])
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from None
-    problems += config.conflicts(plain, own, algorithm)
+    problems += config.conflicts(plain, own, algorithm) + environment.problems(plain["env"])
     if problems:
         raise ConfigError(problems)
     config.derive(plain, algorithm)
@@ -102,6 +102,7 @@ def train(
         has_refit_draft_weights=bool(master_config.policy["draft"]["enabled"]),
         trains_mtp=bool(megatron.get("mtp_num_layers")),
     )
+    environment.register(master_config.env)
     dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
         tokenizer, master_config.data, master_config.env
     )
@@ -113,6 +114,7 @@ def train(
         policy_factory=policy_factory(master_config, algorithm),
     )
     policy, generation, _, _, loader, val_loader, _, logger, checkpointer, state, cfg = made[:11]
+    environment.log_statuses(logger, task_to_env, val_task_to_env)
     estimator = Estimator(algorithm)
     with ExitStack() as stack:
         stack.callback(_shutdown, generation, task_to_env, val_task_to_env)

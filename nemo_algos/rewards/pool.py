@@ -6,16 +6,19 @@ import select
 import signal
 import subprocess
 import sys
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import LifoQueue
+from threading import Lock
 from typing import Literal, Self
 
 Status = Literal["ok", "timeout", "error", "too_long", "memory"]
 
 START_SECONDS = 120.0  # imports from a cold network disk are slow; the deadline is per item
+AHEAD = 1024  # items judged ahead of the one that `scores` waits for, so that one may be slow
 ORPHAN_SECONDS = 1.0  # past the deadline, a worker ends itself: its pool is gone or starved
 
 
@@ -35,12 +38,14 @@ class Verdict:
 class VerifierPool:
     """Scores responses with a verifier in `workers` separate processes, started when first needed.
 
-    It guards against responses that exhaust a verifier; it is no sandbox for code in a response.
+    It guards against responses that exhaust a verifier; code in a response is locked down by
+    `rewards.code`, not here.
 
     Args:
         verify: the verifier as "module:function", importable as it would be in this process.
         workers: how many processes run at a time.
-        deadline: seconds an item may take; past it, its worker's process group is killed.
+        deadline: seconds an item may take; past it, its worker's process group is killed. The start
+            of a worker, 1 to 2 s for verify_math, is not counted.
         memory_mb: address space of a worker in MiB (all that it maps, so more than it touches).
         max_chars: a response longer than this is "too_long" and never sent.
     """
@@ -49,14 +54,15 @@ class VerifierPool:
         self,
         verify: str,
         workers: int = 1,
-        deadline: float = 6.0,
+        deadline: float = 5.0,
         memory_mb: int = 2048,
-        max_chars: int = 20_000,
+        max_chars: int = 1_000_000,
     ):
         self.workers = workers
         self.deadline = deadline
         self.max_chars = max_chars
         self.counts: Counter[Status] = Counter()  # of every verdict since construction
+        self._counting = Lock()
         self._command = [verify, str(memory_mb), str(deadline + ORPHAN_SECONDS)]
         # Last in, first out: a small batch reuses the warm workers and starts no others.
         self._idle: LifoQueue[_Process | None] = LifoQueue()
@@ -72,10 +78,25 @@ class VerifierPool:
             raise ValueError(
                 f"{len(responses)} responses but {len(answers)} answers: pass one answer for each."
             )
-        with ThreadPoolExecutor(self.workers) as threads:
-            verdicts = list(threads.map(self._judge, responses, answers))
-        self.counts.update(verdict.status for verdict in verdicts)
-        return verdicts
+        return list(self.scores(responses, answers))
+
+    def scores(self, responses: Iterable[str], answers: Iterable[str]) -> Iterator[Verdict]:
+        """One verdict per response, in order, each as soon as it and those before it are there.
+
+        Raises:
+            ValueError: the verifier could not be loaded, or one of the two ended before the other.
+        """
+        threads = ThreadPoolExecutor(self.workers)
+        try:
+            pending: deque[Future[Verdict]] = deque()
+            for response, answer in zip(responses, answers, strict=True):
+                pending.append(threads.submit(self._judge, response, answer))
+                if len(pending) == AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            threads.shutdown(cancel_futures=True)
 
     def close(self) -> None:
         """Kill the workers and all they started; a later `score` starts new ones."""
@@ -96,6 +117,12 @@ class VerifierPool:
             self._idle.put(None)
 
     def _judge(self, response: str, answer: str) -> Verdict:
+        verdict = self._verdict(response, answer)
+        with self._counting:
+            self.counts[verdict.status] += 1
+        return verdict
+
+    def _verdict(self, response: str, answer: str) -> Verdict:
         if len(response) > self.max_chars:
             return Verdict(0.0, "too_long")
         process = self._idle.get()

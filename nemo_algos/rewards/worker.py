@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 # Prepared beforehand, because an exhausted process may have no memory left to build it.
 OUT_OF_MEMORY = b'[0.0, "memory", ""]\n'
+LATE = b'[0.0, "timeout", ""]\n'
 DETAIL_CHARS = 300
 
 
@@ -69,6 +70,8 @@ def _judge(verify: Callable[[str, str], float], response: str, answer: str) -> b
         return _line([reward, "ok", ""])
     except MemoryError:
         return OUT_OF_MEMORY
+    except TimeoutError:  # of a verifier that has a clock of its own
+        return LATE
     except BaseException as error:
         return _line([0.0, "error", _describe(error)])
 

@@ -1,5 +1,6 @@
 """The whole path: sample, verify, measure, stored, resumed."""
 
+import io
 import json
 from collections import Counter
 
@@ -45,9 +46,7 @@ def run(written, url, **changed):
 def test_from_question_to_metrics(written):
     with server(answer) as (url, seen):
         folder, metrics = run(written, url)
-    right = Counter(
-        b["messages"][0]["content"].split("?")[0] for _, _, b in seen if b["seed"] % 3
-    )
+    right = Counter(b["messages"][0]["content"].split("?")[0] for _, _, b in seen if b["seed"] % 3)
     want = [8, right["2 + 3"], right["4 + 5"]]
     assert metrics["correct"] == want
     assert 0 < want[1] < 8
@@ -100,3 +99,48 @@ def test_nothing_is_sampled_where_a_file_is_missing(written):
     with server(answer) as (url, seen), pytest.raises(ValueError, match=r"cannot read none.jsonl"):
         run(written, url)
     assert not seen
+
+
+def saved(folder, golds=True):
+    """NeMo-RL's file: two prompts of three and two responses, one of them judged wrongly."""
+    info = str({"ground_truth": "2"}) if golds else "None"
+    found = [("a", "2", 1.0), ("a", "3", 0.0), ("a", "1", 0.0), ("b", "2", 1.0), ("b", "2.0", 0.0)]
+    rows = [
+        {"prompt": p, "response": rf"\boxed{{{r}}}", "reward": reward, "extra_env_info": info}
+        for p, r, reward in found
+    ]
+    (folder / "evaluation_data.json").write_text(json.dumps({"evaluation_data": rows}))
+    return {
+        "model": {"engine": "nemo_rl", "file": str(folder)},
+        "benchmarks": {"math500": {}},
+        "metrics": {"similarities": ["tfidf"], "resamples": 50},
+        "out": str(folder / "out"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("golds", "said"),
+    [
+        (True, "1 of 4 verdicts differ from NeMo-RL's rewards"),
+        (False, "these are NeMo-RL's rewards"),
+    ],
+)
+def test_what_nemo_rl_saved(tmp_path, golds, said):
+    console = Console(record=True, quiet=False, file=io.StringIO(), width=200)
+    (folder,) = evaluate(checked(saved(tmp_path, golds)), console)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert (metrics["samples"], metrics["correct"]) == (2, [1, 1 + golds])
+    assert said in console.export_text()
+    (tmp_path / "out" / "math500" / "metrics.json").unlink()
+    evaluate(checked(saved(tmp_path, golds)), Console(quiet=True))
+    again = json.loads((folder / "metrics.json").read_text())
+    assert again == metrics
+
+
+def test_another_file_in_the_same_folder_is_refused(tmp_path):
+    written = saved(tmp_path)
+    evaluate(checked(written), Console(quiet=True))
+    path = tmp_path / "evaluation_data.json"
+    path.write_text(path.read_text().replace("3}", "4}"))
+    with pytest.raises(ValueError, match=r"model.responses: \w+ -> \w+"):
+        evaluate(checked(written), Console(quiet=True))

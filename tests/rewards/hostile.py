@@ -63,6 +63,10 @@ def fail(argument):
     raise RuntimeError(argument)
 
 
+def own_clock(argument):
+    raise TimeoutError(argument)
+
+
 def quit_python(_):
     sys.exit(0)
 

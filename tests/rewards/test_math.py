@@ -58,12 +58,23 @@ def test_wrong_answers(response, answer):
     assert verify_math(response, answer) == 0.0
 
 
-PERCENTS = [r"\boxed{42\%}", r"$\boxed{42\%}$", "$42$%", "42%", "42 percent", r"\boxed{x = 42\%}"]
+PERCENTS = [
+    r"\boxed{42}\%",
+    r"$\boxed{42}$ percent",
+    r"\boxed{42\%}",
+    r"$\boxed{42\%}$",
+    "$42$%",
+    "42%",
+    "42 percent",
+    r"\boxed{x = 42\%}",
+]
 
 
 @pytest.mark.parametrize("response", [*PERCENTS, r"\boxed{\{42\%\}}"])
 def test_percentage_is_its_value(response):
     assert verify_math(response, "42") == 0.0
+    assert verify_math(response.replace("42", "4200"), "42") == 0.0
+    assert verify_math(response.replace("42", "0"), "0") == 1.0
     assert verify_math(response, "0.42") == 1.0
     assert verify_math(response, r"\frac{21}{50}") == 1.0
 
@@ -72,6 +83,107 @@ def test_percentage_is_its_value(response):
 def test_percentage_gold_takes_all_its_forms(response):
     assert verify_math(response, r"42\%") == 1.0
     assert verify_math(response, r"43\%") == 0.0
+
+
+AREA = r"15\mbox{ cm}^2"
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "reward"),
+    [
+        (r"\boxed{15}", AREA, 1),
+        (r"\boxed{15\text{ cm}^2}", AREA, 1),
+        (r"\boxed{15\,\mathrm{cm}^{2}}", AREA, 1),
+        (r"\boxed{15 \text{ square centimeters}}", AREA, 1),
+        (r"\boxed{15 \text{ sq. cm}}", AREA, 1),
+        (r"$\boxed{15}$ cm$^2$", AREA, 1),
+        (r"The area is $15\text{ cm}^2$.", AREA, 1),
+        (r"\boxed{15\text{ cm}^3}", AREA, 0),
+        (r"\boxed{15\text{ cm}}", AREA, 0),
+        (r"\boxed{15\text{ cubic cm}}", AREA, 0),
+        (r"\boxed{15 \text{ in}^2}", AREA, 0),
+        (r"\boxed{15} cm^3.", AREA, 0),
+        (r"The area is $15\text{ cm}^3$.", AREA, 0),
+        ("15 cm³", AREA, 0),
+        (r"\boxed{14\text{ cm}^2}", AREA, 0),
+        (r"\boxed{15} in total", r"15\text{ feet}", 1),
+        (r"\boxed{15\text{ feet tall}}", r"15\text{ feet}", 1),  # no unit that sympy knows
+        (r"\boxed{\frac{270}{7}}", r"\frac{270}7\text{ degrees}", 1),
+        (r"\boxed{\frac{270}{7}^\circ}", r"\frac{270}7\text{ degrees}", 1),
+        (r"\boxed{\frac{270}{7}\text{ radians}}", r"\frac{270}7\text{ degrees}", 0),
+        (r"\boxed{90\text{ degrees}}", r"90^\circ", 1),
+        (r"\boxed{5.4\text{ dollars}}", r"5.4\text{ cents}", 0),
+        (r"\boxed{5.4\text{ cent}}", r"5.4\text{ cents}", 1),
+        (r"\boxed{18\text{ dollars}}", "18", 1),
+        (r"\boxed{52_8}", "52_8", 1),
+        (r"\boxed{52_{8}}", "52_8", 1),
+        (r"\boxed{52}", "52_8", 1),
+        (r"\boxed{52_9}", "52_8", 0),
+        (r"\boxed{6m}", "6m", 1),
+        (r"\boxed{2m^2 + 3s^2}", "3s^2 + 2m^2", 1),  # letters, not metres and seconds
+        (r"\boxed{3s}", "3m", 0),
+    ],
+)
+def test_units_and_bases(response, answer, reward):
+    assert verify_math(response, answer) == reward
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "reward"),
+    [
+        (".0000672", ".0000672", 1),
+        (".0000673", ".0000672", 0),
+        (r"6.72 \times 10^{-5}", ".0000672", 1),
+        ("6.72e-5", ".0000672", 1),
+        (r"6.6 \times 10^{-34}", "6.6e-34", 1),
+        (r"5 \times 10^{-34}", r"6.6 \times 10^{-34}", 0),
+        ("10^{-99}", r"6.6 \times 10^{-34}", 0),
+        (r"4 \times 10^{33}", "4e33", 1),
+        ("0.333333", r"\frac{1}{3}", 1),
+        ("0.0333333", r"\frac{1}{30}", 1),
+        ("0.0333", r"\frac{1}{30}", 0),
+        (r"\frac{1}{20}", "0.05", 1),
+        ("x = 0.05", "0.05", 1),
+        (r"5\%", "0.05", 1),
+    ],
+)
+def test_small_numbers(response, answer, reward):
+    assert verify_math(rf"\boxed{{{response}}}", answer) == reward
+
+
+WORDS = "and so on, for every even number. " * 200  # 6.8 kB
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "reward"),
+    [
+        (WORDS + r"\boxed{\frac{1}{2}}", "0.5", 1),
+        (r"\boxed{\frac{1}{2}} " + WORDS, "0.5", 1),
+        (r"\boxed{3} " + WORDS + r"\boxed{4}", "3", 0),
+        (WORDS + "the answer is 12.", "12", 1),
+        ("The answer is 12. " + WORDS, "12", 0),  # unboxed: not in the last 4096 characters
+        (r"\boxed{12} " + WORDS + r"\boxed{13", "12", 1),  # cut by the length limit
+        (r"\boxed{" + WORDS + "12}", "12", 0),  # more than 512 characters are no answer
+        (r"\boxed{" + "0" * 499 + "12}", "12", 1),
+        (r"\boxed{12" + " " * 900_000 + "}", "12", 0),
+    ],
+)
+def test_long_responses_are_judged_by_their_last_answer(response, answer, reward):
+    assert verify_math(response, answer) == reward
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "reward"),
+    [
+        (r"not $\boxed{17}$ but $\boxed{18}$", "18", 1),
+        (r"not $\boxed{17}$ but $\boxed{18}$", "17, 18", 0),
+        (r"$\boxed{17}$ and $\boxed{18}$", "17, 18", 1),
+        (r"$\boxed{17}$, $\boxed{18}$", "17, 18", 1),
+        (r"\boxed{17} or \boxed{18}", "18", 0),
+    ],
+)
+def test_joined_boxes_are_one_answer(response, answer, reward):
+    assert verify_math(response, answer) == reward
 
 
 @pytest.mark.parametrize("answer", ["", "}"])

@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from nemo_algos.rewards import Verdict, VerifierPool
+from nemo_algos.rewards.pool import AHEAD
 
 HERE = str(Path(__file__).parent)
 
@@ -54,6 +56,45 @@ def test_verdicts_in_the_order_of_the_responses():
         verdicts = act(pool, *[("echo", str(i / 7)) for i in range(50)])
     assert verdicts == [Verdict(i / 7, "ok") for i in range(50)]
     assert pool.counts == Counter(ok=50)
+
+
+def test_scores_come_in_order_while_the_items_are_still_being_made():
+    made = []
+
+    def items():
+        for i in range(3000):
+            made.append(i)
+            yield "echo"
+
+    with VerifierPool("hostile:act", workers=2) as pool:
+        verdicts = pool.scores(items(), (str(i / 8) for i in range(3000)))
+        first = [next(verdicts) for _ in range(10)]
+        assert first == [Verdict(i / 8, "ok") for i in range(10)]
+        assert len(made) == AHEAD + 9
+        assert [verdict.reward for verdict in verdicts] == [i / 8 for i in range(10, 3000)]
+    assert pool.counts == Counter(ok=3000)
+
+
+def test_scores_left_early_judge_no_more():
+    with VerifierPool("hostile:act") as pool:
+        verdicts = pool.scores(["echo"] + ["nap"] * 500, ["1"] + ["0.1"] * 500)
+        assert next(verdicts) == Verdict(1.0, "ok")
+        verdicts.close()
+        assert sum(pool.counts.values()) < 5
+        assert act(pool, ("echo", "0.5")) == [Verdict(0.5, "ok")]
+
+
+def test_scores_refuses_columns_of_different_lengths(pool):
+    with pytest.raises(ValueError, match="shorter"):
+        list(pool.scores(["echo", "echo"], ["1"]))
+
+
+def test_counts_of_concurrent_calls(pool):
+    before = pool.counts["ok"]
+    with ThreadPoolExecutor(8) as threads:
+        calls = [threads.submit(act, pool, ("echo", str(i)), ("echo", "0")) for i in range(50)]
+        assert [call.result()[0].reward for call in calls] == list(range(50))
+    assert pool.counts["ok"] == before + 100
 
 
 def test_one_worker_stays_warm_between_calls(pool):
@@ -224,3 +265,12 @@ def test_hostile_mathematics():
         )
     assert verdicts == [Verdict(1.0, "ok"), Verdict(0.0, "timeout"), Verdict(0.0, "ok")]
     assert pool.counts == Counter(ok=2, timeout=1)
+
+
+def test_a_verifiers_own_timeout_is_a_timeout(pool):
+    before = pid(pool)
+    assert act(pool, ("own_clock", "late"), ("echo", "1")) == [
+        Verdict(0.0, "timeout"),
+        Verdict(1.0, "ok"),
+    ]
+    assert pid(pool) == before

@@ -43,23 +43,23 @@ class Benchmark:
 
 
 def _countdown(name: str, numbers: int) -> Benchmark:
-    return Benchmark(name, puzzles.problems, COUNTDOWN, None, 6.0, Puzzles(numbers))
+    return Benchmark(name, puzzles.problems, COUNTDOWN, None, 5.0, Puzzles(numbers))
 
 
 def _math(name: str, hub: Hub | None, problems: Problems = math.problems) -> Benchmark:
-    return Benchmark(name, problems, MATH, answers.boxed, 6.0, hub)
+    return Benchmark(name, problems, MATH, answers.boxed, 5.0, hub)
 
 
 def _gpqa(name: str) -> Benchmark:
     hub = Hub("Idavidrein/gpqa", "train", (name,))
-    return Benchmark(name, choice.gpqa, CHOICE, answers.letter, 6.0, hub)
+    return Benchmark(name, choice.gpqa, CHOICE, answers.letter, 5.0, hub)
 
 
 def _acpbench(kind: str, problems: Problems, answer_of: AnswerOf) -> Benchmark:
     tasks = ("app", "areach", "just", "land", "prog", "reach", "val")
     hub = Hub("ibm-research/acp_bench", "test", tuple(f"acp_{task}_{kind}" for task in tasks))
     files = f"*test.{kind}.json*"
-    return Benchmark(f"acpbench_{kind}", problems, CHOICE, answer_of, 6.0, hub, files)
+    return Benchmark(f"acpbench_{kind}", problems, CHOICE, answer_of, 5.0, hub, files)
 
 
 def _code(name: str, problems: Problems, seconds: float, hub: Hub) -> Benchmark:

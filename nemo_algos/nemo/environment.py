@@ -1,0 +1,152 @@
+"""A NeMo-RL environment whose reward is a verifier of ours, in killable processes.
+
+Every section of `env` with the key `verifier` is one, named by its section:
+
+    data: {default: {env_name: math_verify, processor: math_hf_data_processor}}
+    env: {math_verify: {verifier: "nemo_algos.rewards.math:verify_math", workers: 8}}
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pkgutil import resolve_name
+from typing import Any
+
+import ray
+import torch
+from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
+from nemo_rl.environments.interfaces import EnvironmentReturn
+from nemo_rl.environments.math_environment import BaseMathEnvironment
+from nemo_rl.environments.utils import ENV_REGISTRY
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+
+from nemo_algos.config import ConfigError, Problem, validate
+from nemo_algos.rewards import VerifierPool
+
+ACTOR = f"{__name__}.VerifierActor"
+
+
+class VerifierConfig(BaseModel):
+    """A section of `env`. `verifier` and `extractor` are "module:function"; the extractor gives the
+    answers of NeMo-RL's cons@k. The rest: VerifierPool."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    verifier: str
+    extractor: str = "nemo_algos.rewards.answers:boxed"
+    workers: PositiveInt = 8
+    deadline: PositiveFloat = 5.0
+    memory_mb: PositiveInt = 2048
+    max_chars: PositiveInt = 1_000_000
+
+
+def problems(env: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with the sections that name a verifier; loads the functions they name."""
+    return list(chain.from_iterable(_problems(n, s) for n, s in _sections(env)))
+
+
+def register(env: Mapping[str, Any]) -> None:
+    """Make the sections that name a verifier known to NeMo-RL's `create_env`."""
+    for name, _ in _sections(env):
+        ENV_REGISTRY[name] = {"actor_class_fqn": ACTOR}
+        ACTOR_ENVIRONMENT_REGISTRY[ACTOR] = PY_EXECUTABLES.SYSTEM
+
+
+def _sections(env: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(n, s) for n, s in env.items() if isinstance(s, Mapping) and "verifier" in s]
+
+
+def _problems(name: str, section: Mapping[str, Any]) -> Iterator[Problem]:
+    if ENV_REGISTRY.get(name, {}).get("actor_class_fqn", ACTOR) != ACTOR:
+        yield Problem(f"env.{name}", "is NeMo-RL's own environment: give yours another name")
+    try:
+        settings = validate(VerifierConfig, dict(section), f"env.{name}")
+    except ConfigError as error:
+        yield from error.problems
+        return
+    for key in ("verifier", "extractor"):
+        try:
+            resolve_name(getattr(settings, key))
+        except Exception as error:
+            yield Problem(f"env.{name}.{key}", f"did not load as module:function: {error}")
+
+
+class VerifierEnvironment(BaseMathEnvironment):
+    """Single-turn: the reward of a conversation is its verdict, against `ground_truth` in the
+    metadata (which NeMo-RL's data processors put there). What could not be judged has reward 0, and
+    is counted."""
+
+    def __init__(self, section: Mapping[str, Any]):
+        settings = VerifierConfig(**section).model_dump()
+        self._extract = resolve_name(settings.pop("extractor"))
+        self._pool = VerifierPool(settings.pop("verifier"), **settings)
+        self._reported: Counter[str] = Counter()
+
+    def step(
+        self,
+        message_log_batch: list[Any],
+        metadata: list[Any],
+        return_extracted_answer: bool = False,
+    ) -> EnvironmentReturn[Any]:
+        """B conversations to rewards [B] float32; every episode ends. Raises ValueError where the
+        verifier does not load."""
+        responses = [_response(conversation) for conversation in message_log_batch]
+        verdicts = self._pool.score(responses, [str(m["ground_truth"]) for m in metadata])
+        rewards = torch.tensor([v.reward for v in verdicts], dtype=torch.float32)
+        answers = [self._extract(r) for r in responses] if return_extracted_answer else None
+        said = ["correct" if v.reward > 0 else "incorrect" for v in verdicts]
+        return EnvironmentReturn(
+            observations=[{"role": "environment", "content": f"Environment: {s}"} for s in said],
+            metadata=metadata,
+            next_stop_strings=[None] * len(verdicts),
+            rewards=rewards,
+            terminateds=torch.ones_like(rewards),
+            answers=answers,
+        )
+
+    def statuses(self) -> dict[str, int]:
+        """Verdicts by status ("verifier/ok", "verifier/timeout", ...) since the last call."""
+        seen = Counter[str](self._pool.counts)
+        new, self._reported = seen - self._reported, seen
+        names = ("ok", "timeout", "error", "too_long", "memory")
+        return {f"verifier/{name}": new[name] for name in names}
+
+    def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
+        """NeMo-RL's MathEnvironment's (accuracy, pass@samples_per_prompt, ...) and `statuses`."""
+        batch, metrics = super().global_post_process_and_metrics(batch)
+        return batch, {**metrics, **self.statuses()}
+
+    def shutdown(self) -> None:
+        """Kill the pool's processes."""
+        self._pool.close()
+
+
+# async rollouts score sample by sample: each call waits in a thread of its own
+VerifierActor = ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=1000)(
+    VerifierEnvironment
+)
+
+
+def log_statuses(logger: Any, *environments: Mapping[str, Any]) -> None:
+    """Have the logger add our environments' `statuses` to the training metrics of every step:
+    NeMo-RL asks environments for none."""
+    ours = [e for of in environments for e in of.values() if hasattr(e, "statuses")]
+    if not ours:
+        return
+    log = logger.log_metrics
+
+    def log_metrics(metrics: Any, step: int, prefix: str = "", **kwargs: Any) -> None:
+        if prefix == "train":
+            totals: Counter[str] = Counter()
+            for counts in ray.get([actor.statuses.remote() for actor in ours]):
+                totals.update(counts)
+            metrics = {**metrics, **totals}
+        log(metrics, step, prefix=prefix, **kwargs)
+
+    logger.log_metrics = log_metrics
+
+
+def _response(conversation: list[Any]) -> str:
+    return "".join(str(m["content"]) for m in conversation if m["role"] == "assistant")

@@ -1,0 +1,61 @@
+"""The unit or number base at the end of an answer, both of which math-verify ignores."""
+
+import re
+
+import sympy.physics.units
+from sympy import Expr, Symbol
+from sympy.physics.units import Quantity
+
+TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox|rm)\s*\{([^{}]*)\}")
+DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°")
+NOISE = re.compile(r"\\[,;!()\[\] ]|[$~*]")
+BASE = re.compile(r"\d_\s*\{?\s*(\d+)\s*\}?[\s.]*$")
+UNIT = re.compile(
+    r"(?P<number>.*[\d)}])\s*(?:(?P<area>sq(?:uare|\.)?|cu(?:bic|\.)?)\s+)?(?P<word>[A-Za-z]+)"
+    r"\s*(?:\^\s*\{?\s*(?P<power>\d)\s*\}?|(?P<raised>squared|cubed))?[\s.]*$",
+    re.DOTALL,
+)
+COMMAND = re.compile(r"\\[A-Za-z]+")
+POWERS = {"sq": 2, "cu": 3, "²": 2, "³": 3}
+# what sympy has under another name or not at all
+NAMES = {"in": "inch", "sec": "second", "min": "minute", "hr": "hour", "lb": "pound"}
+MONEY = {name: Symbol(name) for name in ("cent", "dollar", "euro")}
+
+
+def unit(answer: str) -> Expr | None:
+    """The unit that ends the answer (`15\\text{ cm}^2` is cm**2, `90^\\circ` degree), or its base
+    (`52_8`, as a symbol); None where there is none, or none that sympy.physics.units knows.
+
+    A single letter is a unit only in an answer without other letters: `3 m`, but not `2s + 3m`.
+    """
+    if match := BASE.search(answer):
+        return Symbol(f"base {int(match[1])}")
+    match = UNIT.fullmatch(_plain(answer))
+    if match is None or (len(match["word"]) == 1 and _letters(match["number"])):
+        return None
+    named = _named(match["word"])
+    raised = match["area"] or match["raised"]
+    power = POWERS["cu" if raised.startswith("cu") else "sq"] if raised else match["power"]
+    return named and named ** int(power or 1)
+
+
+def _plain(answer: str) -> str:
+    for raised in "²³":
+        answer = answer.replace(raised, f"^{POWERS[raised]}")
+    return NOISE.sub(" ", TEXT.sub(r" \1 ", DEGREES.sub(" degree ", answer)))
+
+
+def _letters(number: str) -> bool:
+    return any(c.isalpha() for c in COMMAND.sub("", number))
+
+
+def _named(word: str) -> Expr | None:
+    word = word if len(word) == 1 else word.lower()
+    singular = word.removesuffix("s") or word
+    if singular in MONEY:
+        return MONEY[singular]
+    for name in (word, singular, NAMES.get(singular, "")):
+        found = getattr(sympy.physics.units, name, None) if name else None
+        if isinstance(found, Quantity):
+            return found
+    return None

@@ -1,0 +1,120 @@
+"""boxed, letter, yes_no: what is a final answer and what is running text."""
+
+import pytest
+
+from nemo_algos.rewards.answers import boxed, letter, yes_no
+
+MEGABYTE = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"so \boxed{5}.", "5"),
+        (r"\boxed{1} and \boxed{ \frac{1}{2} }", r"\frac{1}{2}"),
+        (r"\boxed {5}", "5"),
+        (r"\boxed{5} and \boxed{6", "5"),  # cut by the length limit
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        (r"} \boxed{2}}", "2"),
+        (r"\boxed{1 + \boxed{2}}", "2"),
+        (r"\boxed{}", ""),
+        (r"{5}", None),
+        ("", None),
+    ],
+)
+def test_last_balanced_box(text, content):
+    assert boxed(text) == content
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{B}",
+        r"$\boxed{\text{B}}$",
+        r"\boxed{(B)}",
+        r"\boxed{\textbf{(B)}\ 12}",
+        r"\boxed{b. 42 m}",
+        "Answer: B",
+        "Answer: (B)",
+        "Answer: $B$",
+        "**Answer:** B",
+        "**Answer**: **B**",
+        "Answer:\n\nB) 42",
+        "ANSWER: B",
+        "The answer is (B).",
+        "The answer is: B",
+        r"The answer is $\text{B}$",
+        "The correct answer is option B, since 6 is even.",
+        "The answer is B because 6 is even.",
+        "**Final Answer**: The final answer is B.",
+        "Both are even.\nB",
+        "(B).",
+    ],
+)
+def test_letter_in_every_form(text):
+    assert letter(text) == "B"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "B is even, and A is odd.",
+        "I would choose B.",
+        "The answer is A good idea.",
+        "The answer is B-flat.",
+        "The answer is Bob.",
+        "Answer: 42",
+        "Answer: b",
+        "answers: B and C were given",
+        r"\boxed{Bob}",
+        "A) 1\nB) 2",
+        "",
+    ],
+)
+def test_letter_in_running_text_is_no_answer(text):
+    assert letter(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("Answer: A\nNo, wait.\nAnswer: C", "C"),
+        (r"\boxed{A}, but in truth the answer is (C).", "C"),
+        (r"The answer is A. In truth $\boxed{C}$", "C"),
+        ("Answer: A\nC", "C"),
+        (r"Answer: C. It is \boxed{42}.", "C"),
+    ],
+)
+def test_last_one_counts(text, last):
+    assert letter(text) == last
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{Yes}", "yes"),
+        (r"\boxed{\text{no}}", "no"),
+        ("**Final Answer**: Yes.", "yes"),
+        ("Yes, it can be. So the answer is no.", "no"),
+        ("The answer is yes, since 6 is even", "yes"),
+        ("it is even\nNo.", "no"),
+        ("The answer is no more than 5.", None),
+        ("Yes, it can be.", None),
+        ("Answer: yesterday", None),
+        ("there is no answer: it depends", None),
+    ],
+)
+def test_yes_no(text, answer):
+    assert yes_no(text) == answer
+
+
+PIECES = r"\boxed{,{,},\boxed ,\boxed{},\,answer is ,answer: (,Answer: B ,B,answer: option , "
+
+
+@pytest.mark.parametrize("piece", [*PIECES.split(","), "\n"])
+def test_a_megabyte_of_anything(piece):  # quadratic time would take hours
+    text = piece * (MEGABYTE // len(piece))
+    assert boxed(text) == ("" if piece == r"\boxed{}" else None)
+    assert letter(text) == ("B" if piece == "Answer: B " else None)
+    assert yes_no(text + "\nyes") == "yes"
