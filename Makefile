@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-nemo test-megatron
+.PHONY: check test test-peers test-nemo test-megatron test-report
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -17,3 +17,6 @@ test-nemo:  ## NeMo-RL's own code on CPU, v0.7.0 and main; skipped where no chec
 
 test-megatron:  ## megatron-core's parallel layouts on CPU, in an environment that has it
 	@tests/megatron/run.sh
+
+test-report:  ## the report in headless Chromium
+	@tests/browser/run.sh

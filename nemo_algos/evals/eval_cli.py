@@ -42,5 +42,7 @@ def run(config: str, overrides: list[str], console: Console) -> None:
     from nemo_algos.evals.run import evaluate as evaluated
 
     folders = evaluated(ready, console)
-    console.print("\n".join(str(f) for f in folders), soft_wrap=True)
-    console.print(f"report: nemo-algos report {' '.join(map(str, folders))}", soft_wrap=True)
+    # a run's own folder has its training too
+    shown = ready.folder.parent if ready.folder.name == "eval" else ready.folder
+    console.print("\n".join(f"stored in {f}" for f in folders), soft_wrap=True)
+    console.print(f"report     uv run nemo-algos report {shown}", soft_wrap=True)

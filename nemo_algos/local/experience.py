@@ -55,6 +55,10 @@ class Policy(Protocol):
         """[N,S] log-probs of the responses `rows` [N], with gradient; defined on the mask."""
         ...
 
+    def text(self, tokens: list[int]) -> str:
+        """Of token ids, special ones included."""
+        ...
+
     def save(self, folder: str) -> None:
         """The model in Hugging Face's format."""
         ...

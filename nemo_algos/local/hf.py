@@ -84,6 +84,7 @@ class HFPolicy:
             sampling.max_new_tokens,
             sampling.temperature,
             generator,
+            sampling.top_p,
         )
         return Sampled(*(x.cpu() for x in sampled))
 
@@ -151,6 +152,10 @@ class HFPolicy:
         logprobs, entropy = (_right_padded(x.cpu(), mask.shape[1], 0.0) for x in scored)
         return logprobs.where(mask, 0.0), entropy.where(mask, 0.0)
 
+    def text(self, tokens: list[int]) -> str:
+        """See Policy."""
+        return self.tokenizer.decode(tokens)
+
     def save(self, folder: str) -> None:
         """See Policy."""
         self.model.save_pretrained(folder)
@@ -163,6 +168,14 @@ def _positions(visible: Tensor) -> Tensor:
 
 def _right_padded(x: Tensor, width: int, value: float) -> Tensor:
     return nn.functional.pad(x, (0, width - x.shape[1]), value=value)
+
+
+def chat(tokenizer: Any, said: str, answer_prefix: str = "") -> list[int]:
+    """Token ids of a user's message in the chat template, and of how the answer begins."""
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": said}], add_generation_prompt=True, tokenize=False
+    )
+    return tokenizer(text + answer_prefix, add_special_tokens=False)["input_ids"]
 
 
 def load_tokenizer(config: PolicySection) -> Any:

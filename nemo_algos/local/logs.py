@@ -1,8 +1,9 @@
-"""A run's records: metrics.jsonl, TensorBoard, a live table, the curves as PNG."""
+"""A run's records: metrics.jsonl, trace.jsonl, TensorBoard, a live table, the curves as PNG."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,11 +31,13 @@ class Log:
     ) -> None:
         """done: steps behind a resumed run; later lines, of steps that it will do again, are
         dropped."""
-        self.path, self.steps, self.console = folder / "metrics.jsonl", steps, console
+        self.path, self.traces = folder / "metrics.jsonl", folder / "trace.jsonl"
+        self.steps, self.console = steps, console
         self.recent: list[dict[str, Any]] = []
         self.live = Live(console=console, refresh_per_second=4, transient=True)
         self.writer = None
-        self._rewind(done)
+        for path in (self.path, self.traces):
+            _rewind(path, done)
         if tensorboard:
             from torch.utils.tensorboard.writer import SummaryWriter
 
@@ -54,21 +57,14 @@ class Log:
         if self.writer:
             self.writer.close()
 
-    def _rewind(self, done: int) -> None:
-        if not self.path.exists():
-            return
-        text = self.path.read_text()
-        whole = text[: text.rfind("\n") + 1].splitlines()  # a kill may cut the last line
-        kept = [line + "\n" for line in whole if json.loads(line)["step"] <= done]
-        partial = self.path.with_suffix(".tmp")
-        partial.write_text("".join(kept))
-        partial.replace(self.path)
-
-    def write(self, step: int, metrics: dict[str, float]) -> None:
-        """One step."""
+    def write(
+        self, step: int, metrics: dict[str, float], traces: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """One step; traces: lines of trace.jsonl."""
         row = {"step": step, **metrics}
-        with open(self.path, "a") as file:
-            file.write(json.dumps(row) + "\n")
+        _append(self.path, [row])
+        if traces:
+            _append(self.traces, traces)
         if self.writer:
             for name, value in metrics.items():
                 self.writer.add_scalar(name, value, step)
@@ -85,6 +81,23 @@ class Log:
             cells = (f"{row[name]:.4g}" if name in row else "-" for name in SHOWN.values())
             table.add_row(str(row["step"]), *cells)
         return table
+
+
+def _append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    with open(path, "a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _rewind(path: Path, done: int) -> None:
+    """Keep the whole lines of steps up to `done`."""
+    if not path.exists():
+        return
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1].splitlines()  # a kill may cut the last line
+    kept = [line + "\n" for line in whole if json.loads(line)["step"] <= done]
+    partial = path.with_suffix(".tmp")
+    partial.write_text("".join(kept))
+    partial.replace(path)
 
 
 def read(folder: Path) -> list[dict[str, float]]:

@@ -113,7 +113,7 @@ class Run:
             self.stop.stepping = True
             while trainer.step_number < last and not self.stop.requested:
                 start = time.perf_counter()
-                log.write(trainer.step_number + 1, trainer.step())
+                log.write(trainer.step_number + 1, trainer.step(), trainer.traces)
                 self.seconds += time.perf_counter() - start
                 self._save_if_due()
             self.stop.stepping = False

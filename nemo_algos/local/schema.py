@@ -44,10 +44,11 @@ class Milestones(Section):
 
 
 class GenerationSection(Section):
-    """Sampling."""
+    """Sampling. top_p: in evaluation only."""
 
     max_new_tokens: int = Field(gt=0)
     temperature: float = Field(default=1.0, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
 
 
 class TokenizerSection(Section):
@@ -131,10 +132,16 @@ class DataSection(Section):
 
 
 class LoggerSection(Section):
-    """Where a run's folder `exp_NNN` is made."""
+    """Where a run's folder `exp_NNN` is made.
+
+    trace_period (ours): tokens of the first traced_prompts prompts go to trace.jsonl at the first,
+    the last and every trace_period-th step; 0: never.
+    """
 
     log_dir: str
     tensorboard_enabled: bool = True
+    trace_period: int = Field(default=20, ge=0)
+    traced_prompts: int = Field(default=2, gt=0)
 
 
 class CheckpointSection(Section):
@@ -172,6 +179,15 @@ class LocalConfig(Section):
                 f"data.numbers={self.data.numbers} needs "
                 f"policy.generation.max_new_tokens={needed}, "
                 "or every response is cut"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _samples_from_the_policy_itself(self) -> LocalConfig:
+        if self.policy.generation.top_p < 1:
+            raise ValueError(
+                "policy.generation.top_p must be 1 in training: the log-probs are of the whole "
+                "distribution"
             )
         return self
 

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, SequentialLR
 from nemo_algos.core.metrics import Stats
 from nemo_algos.core.mismatch import monitor
 from nemo_algos.core.surrogate import Counts
+from nemo_algos.local import trace
 from nemo_algos.local.experience import Experience, Policy, micro_batches
 from nemo_algos.local.schema import Component, LocalConfig, Milestones
 from nemo_algos.local.tasks import Task
@@ -42,6 +43,7 @@ class Trainer:
         self.generator = torch.Generator(next(policy.model.parameters()).device)
         self.generator.manual_seed(config.grpo.seed)
         self.step_number = 0
+        self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
 
     def step(self) -> dict[str, float]:
         """One rollout batch and its updates; returns the step's metrics. Raises
@@ -57,6 +59,7 @@ class Trainer:
         rate = self.optimizer.param_groups[0]["lr"]
         self.scheduler.step()
         self.step_number += 1
+        self.traces = self._traces(experience, rollouts, signals) if self._traced() else []
         seconds = time.perf_counter() - start
         tokens = int(rollouts.lengths.sum())
         return {
@@ -97,16 +100,30 @@ class Trainer:
         rounding."""
         if self.reference is None:
             return experience, None
-        old = self._logprobs(self.policy, experience)
-        return replace(experience, logprobs=old), self._logprobs(self.reference, experience)
+        every = torch.arange(len(experience.of))
+        old = self._logprobs(self.policy, experience, every)
+        return replace(experience, logprobs=old), self._logprobs(self.reference, experience, every)
 
     @torch.no_grad()
-    def _logprobs(self, policy: Policy, experience: Experience) -> Tensor:
+    def _logprobs(self, policy: Policy, experience: Experience, rows: Tensor) -> Tensor:
+        """Of the responses `rows`; [B,S], 0 elsewhere."""
         out = torch.zeros_like(experience.logprobs)
-        every = torch.arange(len(experience.of))
-        for rows in micro_batches(experience, every, self.config.policy):
-            out[rows] = policy.logprobs(experience, rows)
+        for micro in micro_batches(experience, rows, self.config.policy):
+            out[micro] = policy.logprobs(experience, micro)
         return out.where(experience.mask, 0.0)
+
+    def _traced(self) -> bool:
+        period, number = self.config.logger.trace_period, self.step_number
+        ends = (1, self.config.grpo.max_num_steps)
+        return period > 0 and (number in ends or number % period == 0)
+
+    def _traces(
+        self, experience: Experience, rollouts: Rollouts, signals: Signals
+    ) -> list[dict[str, Any]]:
+        rows = trace.traced_rows(experience.of, self.config.logger.traced_prompts)
+        after = self._logprobs(self.policy, experience, rows)[rows]
+        tokens = trace.tokens_of(self.algorithm, rollouts[rows], signals[rows], after)
+        return trace.lines(self.step_number, rows, experience, rollouts, tokens, self.policy.text)
 
     def update(
         self, experience: Experience, rollouts: Rollouts, signals: Signals

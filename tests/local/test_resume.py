@@ -146,7 +146,7 @@ def test_resuming_with_another_config_is_refused_with_the_difference(tmp_path, c
     train(tmp_path / "run")
     with pytest.raises(ValueError, match=r"grpo\.seed: 42 -> 7"):
         train(tmp_path / "run", "grpo.seed=7")
-    assert launch(None, ["grpo.seed=7"], tmp_path / "run", CONFIGS) == 2
+    assert launch(None, ["grpo.seed=7"], tmp_path / "run") == 2
     assert "grpo.seed: 42 -> 7" in capsys.readouterr().out
 
 

@@ -150,7 +150,7 @@ def test_what_must_not_be_negative(path):
         ("policy.generation.temperature", float("inf"), "got inf"),
         ("policy.generation", None, "got None"),
         ("policy.generaton", {}, "unknown key (did you mean generation?)"),
-        ("policy.generation.top_p", 1.0, "unknown key (valid: max_new_tokens, temperature)"),
+        ("policy.generation.top_k", 1, "unknown key (did you mean top_p?)"),
         ("policy.optimizer.lr", 1.0, "unknown key (valid: kwargs, name)"),
         ("data.train.path", "x", "unknown key"),
         ("grpo.num_prompt_per_step", 8, "unknown key (did you mean num_prompts_per_step?)"),
@@ -182,3 +182,11 @@ def test_what_cannot_be_left_out(path):
 def test_every_problem_at_once():
     found = problems(("grpo.seed", -1), ("policy.device", "tpu"), ("data.numbers", 9))
     assert sorted(p for p, _ in found) == ["data.numbers", "grpo.seed", "policy.device"]
+
+
+def test_training_samples_from_the_whole_distribution():
+    ((path, message),) = problems(("policy.generation.top_p", 0.9))
+    assert (path, message) == (
+        "",
+        "policy.generation.top_p must be 1 in training: the log-probs are of the whole distribution",
+    )

@@ -1,0 +1,181 @@
+"""A figure: lines with bands, drawn by matplotlib as SVG for the page and as PNG, with its numbers
+as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+SIZE = (3.9, 2.75)  # inches at 100 pixels: three in a row of a laptop's page
+MARGINS = {"left": 0.13, "right": 0.985, "bottom": 0.17, "top": 0.9}  # axes line up in a row
+STYLE: Any = {
+    "text.parse_math": False,
+    "font.size": 8.5,
+    "font.family": "DejaVu Sans",  # comes with matplotlib; the page names substitutes
+    "svg.fonttype": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": "#333333",
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#333333",
+    "ytick.color": "#333333",
+    "lines.linewidth": 1.7,
+    "lines.solid_capstyle": "round",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """y over x, with a band low..high where there is one.
+
+    kind: line; points (with error bars); steps (x holds one more edge than y). smooth: draw the
+    mean over that many neighbours, and the values themselves faintly.
+    """
+
+    label: str
+    color: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    kind: Literal["line", "points", "steps"] = "line"
+    dashed: bool = False
+    smooth: int = 1
+
+
+@dataclass(frozen=True)
+class Figure:
+    """scale: of x (log2), or of y (log). ticks: names of x = 0, 1, ... caption: what it says."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    caption: str = ""
+    scale: Literal["linear", "log2", "log"] = "linear"
+    ticks: Sequence[str] = ()
+
+    def save(self, folder: Path) -> str:
+        """NAME.png with a legend and NAME.csv in the folder; returns the SVG, without one."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot as plt
+
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.name}.csv").write_text(self.csv(), encoding="utf-8", errors="replace")
+        with plt.rc_context({**STYLE, "svg.hashsalt": self.name}):
+            drawn, axes = plt.subplots(figsize=SIZE, gridspec_kw=MARGINS)
+            self._draw(axes)
+            svg = io.StringIO()
+            drawn.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+            named = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+            if named:
+                lines, names = named.values(), named.keys()
+                drawn.legend(
+                    lines, names, loc="upper left", bbox_to_anchor=(0.02, 0), frameon=False
+                )
+            drawn.savefig(folder / f"{self.name}.png", dpi=200, bbox_inches="tight")
+            plt.close(drawn)
+        text = svg.getvalue()
+        return text[text.index("<svg") :]
+
+    def _draw(self, axes: Any) -> None:
+        from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+        if self.scale == "log2":
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda k, _: f"{k:g}")
+        if self.scale == "log":
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(5))
+        for line in self.lines:
+            _DRAW[line.kind](axes, line)
+            _mark_nonfinite(axes, line)
+        if self.ticks:
+            axes.set_xticks(range(len(self.ticks)), self.ticks)
+            axes.set_xlim(-0.5, len(self.ticks) - 0.5)
+        axes.set(title=self.title, xlabel=self.x_label)
+        at_top = {"ha": "right", "color": "#555555", "transform": axes.transAxes}
+        axes.text(1, 1.035, self.y_label, **at_top)
+
+    def csv(self) -> str:
+        """A row per point: series, x, value, low, high; as drawn before smoothing."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("series", self.x_label or "x", "value", "low", "high"))
+        for line in self.lines:
+            blank = [""] * len(line.y)
+            named = self.ticks or line.x
+            xs = [self.ticks[round(x)] for x in line.x] if self.ticks else named[: len(line.y)]
+            rows = zip(xs, line.y, line.low or blank, line.high or blank, strict=True)
+            writer.writerows((line.label, *row) for row in rows)
+        return out.getvalue()
+
+    @property
+    def nonfinite(self) -> int:
+        """Values that are no numbers; they are marked at the top edge."""
+        return sum(not isfinite(y) for line in self.lines for y in line.y)
+
+
+def _line(axes: Any, line: Line) -> None:
+    y, style = np.asarray(line.y, dtype=float), "--" if line.dashed else "-"
+    if line.smooth > 1:
+        axes.plot(line.x, y, color=line.color, alpha=0.25, linewidth=0.8)
+        y = running_mean(y, line.smooth)
+    axes.plot(line.x, y, style, color=line.color, label=line.label)
+    if len(y) == 1:
+        axes.plot(line.x, y, "o", color=line.color, markersize=4)
+    if line.low is not None and line.high is not None:
+        low, high = (running_mean(np.asarray(b, float), line.smooth) for b in (line.low, line.high))
+        axes.fill_between(line.x, low, high, color=line.color, alpha=0.14, linewidth=0)
+
+
+def _points(axes: Any, line: Line) -> None:
+    y, bars = np.asarray(line.y, dtype=float), None
+    if line.low is not None and line.high is not None:
+        bars = np.clip([y - np.asarray(line.low), np.asarray(line.high) - y], 0, None)
+    axes.errorbar(line.x, y, bars, fmt="o", color=line.color, label=line.label, markersize=4.5)
+
+
+def _steps(axes: Any, line: Line) -> None:
+    style = "--" if line.dashed else "-"
+    axes.stairs(line.y, line.x, color=line.color, label=line.label, linewidth=1.7, linestyle=style)
+
+
+_DRAW = {"line": _line, "points": _points, "steps": _steps}
+
+
+def _mark_nonfinite(axes: Any, line: Line) -> None:
+    bad = [x for x, y in zip(line.x, line.y, strict=False) if not isfinite(y)]
+    across = axes.get_xaxis_transform()  # x in data, y in shares of the height
+    axes.plot(bad, [0.97] * len(bad), "x", color=line.color, transform=across, markersize=5)
+
+
+def running_mean(y: np.ndarray, width: int) -> np.ndarray:
+    """Mean over the finite of the `width` values around each; NaN where there is none."""
+    if width <= 1:
+        return y
+    finite, window = np.isfinite(y), np.ones(width)
+    total = np.convolve(np.where(finite, y, 0.0), window, "same")
+    count = np.convolve(finite.astype(float), window, "same")
+    return np.divide(total, count, out=np.full(len(y), np.nan), where=count > 0.5)

@@ -1,0 +1,35 @@
+"""How a number is written in the report: one function for tables, captions and the page's data."""
+
+from __future__ import annotations
+
+import json
+from math import isfinite, isnan
+from typing import Any
+
+MISSING = "–"  # noqa: RUF001
+
+
+def shown(x: float | None, digits: int = 3) -> str:
+    """Three decimals, of small and large numbers three significant digits; NaN, ∞ and -∞ by name; –
+    for what is not there."""
+    if x is None:
+        return MISSING
+    if not isfinite(x):
+        return "NaN" if isnan(x) else ("∞" if x > 0 else "-∞")
+    if x == int(x) and abs(x) < 1e6:
+        return str(int(x))
+    return f"{x:.{digits}f}" if 0.01 <= abs(x) < 10 else f"{x:.{digits}g}"
+
+
+def signed(x: float) -> str:
+    """With its sign, for differences."""
+    return shown(x) if not x > 0 else f"+{shown(x)}"
+
+
+def script_json(value: Any) -> str:
+    """JSON that may stand in a <script> element, whatever the strings hold. ASCII; a number that is
+    not finite is a bug of ours (it has to be written by `shown`)."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text

@@ -1,0 +1,159 @@
+"""What is compared: training runs, evaluations and NeMo-RL logs, read from their folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from nemo_algos.evals.report.events import read_events
+from nemo_algos.evals.store import read_lines
+
+Series = tuple[list[float], list[float]]  # steps, values
+
+
+@dataclass(frozen=True)
+class Run:
+    """label: its name in every figure. metrics: by name, over steps. evals: measure()'s result by
+    benchmark, in folders of the same key."""
+
+    label: str
+    folder: Path
+    manifest: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Series] = field(default_factory=dict)
+    traces: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    evals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    eval_folders: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Empty where it is not recorded."""
+        return self.manifest.get("config", {})
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs with labels that differ. Raises ValueError that says what is wrong with a folder."""
+    distinct = list(dict.fromkeys(folder.resolve() for folder in folders))
+    runs = [read_run(folder) for folder in distinct]
+    return [replace(r, label=label) for r, label in zip(runs, labels(distinct), strict=True)]
+
+
+def read_run(folder: Path) -> Run:
+    """A training run's folder, an evaluation's, or a NeMo-RL log folder."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder: name the folder of a run")
+    if (folder / "metrics.jsonl").exists():
+        return _training(folder)
+    evals = evaluations(folder)
+    if evals:
+        return _evaluated(
+            Run("", folder, _json(next(iter(evals.values())) / "manifest.json")), evals
+        )
+    within = sorted({p.parent for p in folder.glob("*/metrics.jsonl")})
+    within += sorted({p.parents[1] for p in folder.glob("*/tensorboard/events.out.tfevents*")})
+    if within:
+        names = ", ".join(p.name for p in dict.fromkeys(within))
+        raise ValueError(f"{folder} holds runs ({names}): name one, such as {within[0]}")
+    metrics = read_events(folder)
+    if metrics:
+        return Run("", folder, metrics=metrics)
+    if (folder / "generations.jsonl").exists():
+        raise ValueError(f"{folder} has no metrics.json yet: run `nemo-algos eval` to its end")
+    raise ValueError(
+        f"{folder} is no run: it has neither metrics.jsonl (training), metrics.json (evaluation) "
+        "nor TensorBoard events (NeMo-RL)"
+    )
+
+
+def _training(folder: Path) -> Run:
+    rows = _objects(folder / "metrics.jsonl")
+    if not rows:
+        raise ValueError(f"{folder}/metrics.jsonl holds no step yet: train first")
+    metrics: dict[str, Series] = {}
+    for row in rows:
+        if "step" not in row:
+            raise ValueError(f"{folder}/metrics.jsonl has a line without `step`: remove it")
+        for name, value in row.items():
+            steps, values = metrics.setdefault(name, ([], []))
+            steps.append(row["step"])
+            values.append(_number(value, name, folder))
+    del metrics["step"]
+    run = Run(
+        "",
+        folder,
+        _json(folder / "manifest.json"),
+        metrics,
+        _objects(folder / "trace.jsonl"),
+        _json(folder / "summary.json"),
+    )
+    return _evaluated(run, evaluations(folder / "eval"))
+
+
+def _number(value: Any, name: str, folder: Path) -> float:
+    if value is None:
+        return float("nan")
+    if not isinstance(value, (int, float)):
+        raise ValueError(f"{folder}/metrics.jsonl: {name} is {value!r}, not a number")
+    return float(value)
+
+
+def _evaluated(run: Run, folders: dict[str, Path]) -> Run:
+    evals = {name: _json(folder / "metrics.json") for name, folder in folders.items()}
+    return replace(run, evals=evals, eval_folders=folders)
+
+
+def evaluations(folder: Path) -> dict[str, Path]:
+    """Folders of finished evaluations by benchmark: this one, or those in it."""
+    found = [folder] if (folder / "metrics.json").exists() else []
+    found += sorted(path.parent for path in folder.glob("*/metrics.json"))
+    named = [(_json(path / "metrics.json").get("benchmark"), path) for path in found]
+    return {str(name): path for name, path in named if name}
+
+
+def _objects(path: Path) -> list[dict[str, Any]]:
+    rows = read_lines(path)
+    for i, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"{path} line {i} is not a JSON object: remove the line")
+    return rows
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is not a JSON object")
+    return value
+
+
+def labels(folders: Sequence[Path]) -> list[str]:
+    """What differs between the paths: grpo, etr of runs/grpo/exp_001, runs/etr/exp_001."""
+    if len(folders) == 1:
+        return [_short(folders[0].parts[-2:])]
+    parts = [folder.parts for folder in folders]
+    ahead = _common(parts)
+    behind = _common([p[ahead:][::-1] for p in parts])
+    while ahead > 1 and any((*p, "exp_")[ahead].startswith("exp_") for p in parts):
+        ahead -= 1  # exp_001 alone says little, and nothing less: begin one folder above
+    named = [p[ahead : len(p) - behind] for p in parts]
+    unnumbered = [tuple(x for x in n if not x.startswith("exp_")) for n in named]
+    distinct = all(unnumbered) and len(set(unnumbered)) == len(folders)
+    return [_short(n) for n in (unnumbered if distinct else named)]
+
+
+def _common(parts: Sequence[Sequence[str]]) -> int:
+    """How many first elements all have."""
+    return len(list(takewhile(lambda same: len(set(same)) == 1, zip(*parts, strict=False))))
+
+
+def _short(parts: Sequence[str]) -> str:
+    return "/".join(parts).encode("utf-8", "replace").decode()

@@ -1,0 +1,208 @@
+"""The report in headless Chromium: `make test-report`. From a file, without a network, at a
+laptop's size."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "evals"))
+import folders
+
+from nemo_algos.evals.report.page import write
+
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+LAPTOP = {"width": 1366, "height": 768}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    root = tmp_path_factory.mktemp("report")
+    runs = []
+    for name, method, seed in (("a", "grpo", 1), ("b", "grpo", 2), ("c", "etr", 1)):
+        run = folders.training(root / name, method=method, seed=seed)
+        folders.evaluation(run / "eval" / "math500", skill=0.4 + 0.1 * len(runs), seed=seed)
+        runs.append(run)
+    only_training = folders.training(root / "d", method="quatro", seed=1)
+    return write([*runs, only_training], root / "out")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    path = shutil.which("chromium")
+    assert path, "chromium is not installed: `make test-report` says how"
+    folder = tmp_path_factory.mktemp("profile")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium
+        context = chromium.launch_persistent_context(
+            str(folder), executable_path=path, args=FLAGS, viewport=LAPTOP
+        )
+        yield context
+        context.close()
+
+
+@pytest.fixture
+def page(browser, report):
+    """A fresh page; afterwards nothing may have gone wrong in it."""
+    page, problems, requests = browser.new_page(), [], []
+    page.on("console", lambda message: problems.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("dialog", lambda dialog: problems.append(f"dialog {dialog.message}"))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(f"file://{report}")
+    yield page
+    assert problems == []
+    assert requests == [f"file://{report}"]
+    assert page.evaluate("window.stolen") is None
+    page.close()
+
+
+def place(page):
+    return page.text_content("#case-place")
+
+
+def wide(page):
+    return page.evaluate("document.documentElement.scrollWidth - innerWidth")
+
+
+@pytest.mark.parametrize("width", [1366, 800])
+def test_nothing_is_wider_than_the_page(page, width):
+    page.set_viewport_size({"width": width, "height": 768})
+    assert wide(page) == 0
+    for _ in range(6):  # through the hostile responses
+        page.keyboard.press("ArrowRight")
+        assert wide(page) == 0
+        texts = page.locator("#case .text").all()
+        assert all(text.evaluate("e => e.scrollWidth <= e.clientWidth") for text in texts)
+
+
+def test_figures_have_lines_of_the_runs_colours(page):
+    figures = page.locator("figure svg")
+    assert figures.count() >= 15
+    assert all(box["height"] > 150 for f in figures.all() if (box := f.bounding_box()))
+    drawn = page.inner_html("#training_reward")
+    assert all(c.lower() in drawn for c in ("#0072B2", "#D55E00", "#009E73"))
+    assert page.locator(".legend li").all_text_contents() == ["a (2 seeds)", "c", "d"]
+    assert "3 values that are not finite" in page.inner_text("#training_grad_norm")
+
+
+def test_arrows_go_through_the_cases(page):
+    assert place(page) == "1 of 24" and page.is_disabled("#case-previous")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert place(page) == "3 of 24" and page.inner_text("#case h3") == "p/2"
+    page.keyboard.press("ArrowLeft")
+    assert place(page) == "2 of 24"
+    page.click("#case-next")
+    assert place(page) == "3 of 24"
+    page.focus("#case-search")
+    page.keyboard.press("ArrowRight")  # moves the cursor in the field
+    assert place(page) == "3 of 24"
+
+
+def test_hostile_responses_are_text(page):
+    page.fill("#case-search", "window.stolen = 1")
+    assert place(page) == "1 of 1"
+    said = page.locator("#case .response .text").first.text_content()
+    assert said == folders.HOSTILE[0]
+    page.fill("#case-search", "onerror")
+    assert page.locator("#case img").count() == 0
+    assert page.locator("#case .response .text").first.text_content() == folders.HOSTILE[1]
+    page.fill("#case-search", "characters left out")
+    assert "94000 characters left out" in page.text_content("#case .response .text")
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"), [("right", "✓ right"), ("wrong", "✗ wrong"), ("unjudged", "? timeout")]
+)
+def test_filters_show_one_kind(page, kind, verdict):
+    page.select_option("#case-filter", kind)
+    seen = set()
+    for _ in range(int(place(page).split()[-1])):
+        seen |= set(page.locator("#case .verdict").all_text_contents())
+        page.keyboard.press("ArrowRight")
+    assert seen == {verdict}
+    if kind == "unjudged":
+        assert place(page) == "1 of 1" and page.inner_text("#case h3") == "p/3"
+
+
+def test_cut_responses_and_problems_that_differ(page):
+    page.select_option("#case-filter", "cut")
+    assert place(page) == "1 of 1" and "cut" in page.inner_text("#case .response p >> nth=0")
+    page.select_option("#case-filter", "differ")
+    titles = page.locator("#case h4").all_text_contents()
+    assert len({title.split(": ")[1] for title in titles}) > 1
+    page.fill("#case-search", "nowhere to be found")
+    assert place(page) == "none" and page.inner_text("#case") == ""
+
+
+def test_the_search_is_marked(page):
+    page.fill("#case-search", "DOUBLING")
+    marks = page.locator("#case mark").all_text_contents()
+    assert marks and set(marks) == {"Doubling"}
+
+
+def background(page, i=0):
+    return page.locator("#heat .token").nth(i).evaluate("e => getComputedStyle(e).background")
+
+
+def test_the_heat_map_changes_colours(page):
+    seen = [background(page)]
+    for by in ("ratio", "advantage"):
+        page.click(f"#heat-color [data-by={by}]")
+        seen.append(background(page))
+        assert page.get_attribute(f"[data-by={by}]", "aria-checked") == "true"
+    assert len(set(seen)) == 3
+    nan = page.locator("#heat .token.nan")
+    page.click("[data-by=entropy]")
+    assert nan.count() == 2  # the last token of each response
+
+
+def test_the_heat_map_switches_run_step_prompt_and_response(page):
+    options = "#heat-{} option"
+    assert page.locator(options.format("run")).all_text_contents() == ["a", "b", "c", "d"]
+    page.select_option("#heat-run", label="c")
+    page.select_option("#heat-step", index=0)
+    page.select_option("#heat-prompt", index=1)
+    assert page.inner_text("#heat .prompt") == "<b>prompt 1</b> of step 1"
+    assert page.locator("#heat .traced").count() == 2
+    page.select_option("#heat-response", label="2 (reward 0)")
+    assert page.locator("#heat .traced").count() == 1
+    assert page.locator("#heat .token").count() == 5
+    page.select_option("#heat-run", label="d")  # the step stays
+    assert page.inner_text("#heat .prompt") == "<b>prompt 1</b> of step 1"
+
+
+def test_cut_tokens_are_marked_and_hover_shows_numbers(page):
+    page.select_option("#heat-run", label="a")
+    page.select_option("#heat-step", index=0)
+    page.select_option("#heat-prompt", index=0)
+    first = page.locator("#heat .token").first
+    assert first.text_content() == "</script>▲" and "cut" in first.get_attribute("class")
+    assert first.evaluate("e => getComputedStyle(e).borderTopWidth") == "2px"
+    first.hover()
+    tip = page.locator("#tip tr").all_text_contents()
+    assert tip[:2] == ['token"</script>"', "position1 of 7"]
+    assert tip[3:] == ["ratio1.500", "bounds0.800 to 1.200", "advantage1", "gradient cutyes, above"]
+    page.mouse.move(5, 400)
+    assert page.is_hidden("#tip")
+
+
+def test_the_tip_stays_in_the_window(page):
+    last = page.locator("#heat .token").last
+    last.scroll_into_view_if_needed()
+    page.wait_for_timeout(200)  # scrolling hides the tip
+    last.hover()
+    box = page.locator("#tip").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= LAPTOP["width"]
+    assert box["y"] >= 0 and box["y"] + box["height"] <= LAPTOP["height"]
+
+
+def test_it_prints(page, tmp_path):
+    page.pdf(path=str(tmp_path / "report.pdf"))
+    assert (tmp_path / "report.pdf").stat().st_size > 10_000
