@@ -23,7 +23,8 @@ FORBIDDEN = {
     "local": {"nemo", "evals", "cli", "launch"},
     "nemo": {"local", "evals", "cli", "launch"},
     "launch": {"evals", "cli"},
-    "evals": {"nemo", "cli", "launch"},
+    "evals": {"nemo", "cli", "launch", "study"},
+    "study": {"nemo", "evals", "cli"},
 }
 
 

@@ -1,0 +1,102 @@
+"""The runs of a study; a row of results.csv for each that has finished."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, as_completed
+from pathlib import Path
+
+from nemo_algos.study.design import Run
+
+LATE = 10  # steps at the end that the late means are of
+EVALUATION_SEED = 1234
+Row = dict[str, float | str]
+
+
+def results(path: Path) -> dict[str, Row]:
+    """The finished runs, by id."""
+    if not path.exists():
+        return {}
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {row["id"]: {k: _value(v) for k, v in row.items() if v != ""} for row in rows}
+
+
+def _value(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def go(runs: Sequence[Run], folder: Path, processes: Executor) -> Iterator[Row]:
+    """Run what results.csv lacks; each row when its run has finished and the file has it."""
+    (folder / "raw").mkdir(parents=True, exist_ok=True)
+    path = folder / "results.csv"
+    done = results(path)
+    waiting = [processes.submit(train, run, folder) for run in runs if run.id not in done]
+    for future in as_completed(waiting):
+        row = future.result()
+        done[str(row["id"])] = row
+        _write(path, list(done.values()))
+        yield row
+
+
+def _write(path: Path, rows: list[Row]) -> None:
+    """All rows anew, so that a column that a later run brings is there for all."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    partial = path.with_suffix(".tmp")
+    with open(partial, "w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    partial.replace(path)
+
+
+def train(run: Run, folder: Path) -> Row:
+    """Train and evaluate; the steps go to raw/ID.jsonl. `failed` says why a run ended early."""
+    import torch
+    from rich.console import Console
+
+    from nemo_algos.local.build import build_trainer
+    from nemo_algos.local.evaluation import evaluate
+    from nemo_algos.methods.build import build
+
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    algorithm = build(run.config.method)
+    trainer = build_trainer(run.config, algorithm, Console(quiet=True))
+    grpo, steps, failed = run.config.grpo, [], ""
+    try:
+        steps.extend(trainer.step() for _ in range(grpo.max_num_steps))
+    except FloatingPointError as error:
+        failed = str(error)
+    (folder / "raw" / f"{run.id}.jsonl").write_text("".join(json.dumps(s) + "\n" for s in steps))
+    found = evaluate(
+        trainer.policy,
+        trainer.task,
+        grpo.max_val_samples,
+        grpo.val_samples_per_prompt,
+        EVALUATION_SEED,
+    )
+    return {
+        "id": run.id,
+        "method": algorithm.name,
+        "seed": grpo.seed,
+        "steps": len(steps),
+        "failed": failed,
+        "seconds": time.perf_counter() - start,
+        **found,
+        **_late(steps),
+    }
+
+
+def _late(steps: list[dict[str, float]]) -> Row:
+    """The mean over the last steps of every metric of a step."""
+    last = steps[-LATE:]
+    names = dict.fromkeys(name for step in last for name in step)
+    return {n: statistics.fmean(s[n] for s in last if n in s) for n in names}

@@ -1,0 +1,124 @@
+"""What a study found: every arm's mean, and its difference to the baseline seed by seed."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import t
+
+from nemo_algos.study.design import Cell, Study
+from nemo_algos.study.runner import Row
+
+METRICS = {
+    "pass@1": "pass@1",
+    "pass@16": "pass@16",
+    "pass@64": "pass@64",
+    "solutions": "distinct",
+    "reward": "reward/mean",
+    "entropy": "entropy/exact",
+    "length": "length/mean",
+    "clipped": "clip/fraction",
+    "cut, A > 0": "clip/positive_above",
+    "cut, A < 0": "clip/negative_below",
+    "ratio p99": "ratio/p99",
+    "KL": "kl/old",
+}
+
+
+DIFFERENCE = ("difference", "difference low", "difference high")
+
+
+class Estimate(NamedTuple):
+    """A mean over n seeds and its 95 % interval (Student's t); nan where there is none."""
+
+    n: int
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def resolved(self) -> bool:
+        """The interval leaves 0 out."""
+        return self.low > 0 or self.high < 0
+
+
+class Result(NamedTuple):
+    """One metric of one arm; difference: to the regime's baseline, over the seeds of both."""
+
+    regime: str
+    arm: str
+    metric: str
+    value: Estimate
+    difference: Estimate
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """mean +- t(.975, n-1) * sd / sqrt(n)."""
+    n, mean = len(values), float(np.mean(values)) if values else float("nan")
+    if n < 2:
+        return Estimate(n, mean, float("nan"), float("nan"))
+    half = float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / n**0.5)
+    return Estimate(n, mean, mean - half, mean + half)
+
+
+def summarise(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> list[Result]:
+    """Of the runs that have finished; an arm without any is left out."""
+    found: dict[tuple[str, str], dict[int, Row]] = defaultdict(dict)
+    for cell in cells:
+        if cell.run in rows:
+            found[cell.regime, cell.arm][cell.seed] = rows[cell.run]
+    return [
+        result
+        for (regime, arm), by_seed in found.items()
+        for metric, column in METRICS.items()
+        if (
+            result := _result(
+                regime,
+                arm,
+                metric,
+                column,
+                by_seed,
+                found.get((regime, study.regimes[regime].baseline), {}),
+            )
+        )
+    ]
+
+
+def _result(
+    regime: str,
+    arm: str,
+    metric: str,
+    column: str,
+    by_seed: dict[int, Row],
+    baseline: dict[int, Row],
+) -> Result | None:
+    values = _values(by_seed, column)
+    if not values:
+        return None
+    base = _values(baseline, column)
+    both = [s for s in values if s in base]
+    pairs = [values[s] - base[s] for s in both]
+    return Result(regime, arm, metric, estimate(list(values.values())), estimate(pairs))
+
+
+def _values(by_seed: dict[int, Row], column: str) -> dict[int, float]:
+    return {s: float(row[column]) for s, row in by_seed.items() if column in row}
+
+
+def write(results: Sequence[Result], path: Path) -> None:
+    """summary.csv."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            (*["regime", "arm", "metric", "n", "mean", "low", "high", "pairs"], *DIFFERENCE)
+        )
+        for r in results:
+            numbers = [f"{x:.6g}" for x in (*r.value[1:], *r.difference[1:])]
+            writer.writerow(
+                [r.regime, r.arm, r.metric, r.value.n, *numbers[:3], r.difference.n, *numbers[3:]]
+            )

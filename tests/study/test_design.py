@@ -1,0 +1,107 @@
+"""A study's design: which runs it needs, and what is said of a wrong one."""
+
+import pytest
+import yaml
+
+from nemo_algos.config import ConfigError
+from nemo_algos.study import design
+
+WRITTEN = {
+    "settings": {"grpo.max_num_steps": 3},
+    "regimes": {
+        "eight": {
+            "claim": "ETR, figure 7",
+            "baseline": "grpo",
+            "seeds": 3,
+            "settings": {"grpo.num_update_epochs": 2},
+            "arms": {"grpo": {}, "etr": {}},
+        },
+        "parts": {
+            "claim": "ETR, figure 6",
+            "baseline": "whole",
+            "seeds": 2,
+            "settings": {"grpo.num_update_epochs": 2, "grpo.max_num_steps": 3},
+            "arms": {
+                "whole": {"config": "etr.yaml"},
+                "no_micro": {"config": "etr.yaml", "method.micro": 0.0},
+            },
+        },
+    },
+}
+
+
+def study(tmp_path, *overrides, **regimes):
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump({**WRITTEN, "regimes": {**WRITTEN["regimes"], **regimes}}))
+    return design.load(str(path), list(overrides))
+
+
+def test_equal_configs_are_one_run(tmp_path):
+    runs, cells = design.runs(study(tmp_path))
+    # eight: 2 arms x 3 seeds; parts: 2 x 2, of which `whole` is eight's etr
+    assert (len(cells), len(runs)) == (10, 8)
+    of = {(c.regime, c.arm, c.seed): c.run for c in cells}
+    assert of["parts", "whole", 1] == of["eight", "etr", 1] != of["eight", "etr", 0]
+    assert of["parts", "no_micro", 0] != of["parts", "whole", 0]
+
+
+def test_settings_reach_the_runs_the_arms_own_last(tmp_path):
+    own = {"grpo": {"grpo.max_num_steps": 7}, "etr": {}}
+    eight = {**WRITTEN["regimes"]["eight"], "arms": own}
+    runs, cells = design.runs(study(tmp_path, eight=eight))
+    config = {run.id: run.config for run in runs}
+    of = {(c.regime, c.arm, c.seed): config[c.run] for c in cells}
+    assert of["eight", "grpo", 2].grpo.max_num_steps == 7
+    assert of["eight", "etr", 2].grpo.max_num_steps == 3
+    assert of["eight", "grpo", 2].grpo.num_update_epochs == 2
+    assert [of["eight", "etr", s].grpo.seed for s in range(3)] == [0, 1, 2]
+    assert of["parts", "no_micro", 0].method == {"name": "etr", "micro": 0.0}
+
+
+def test_seed_by_seed_so_that_a_stopped_study_compares(tmp_path):
+    runs, _ = design.runs(study(tmp_path))
+    assert [run.config.grpo.seed for run in runs] == sorted(run.config.grpo.seed for run in runs)
+
+
+def test_where_results_go_does_not_make_another_run(tmp_path):
+    ids = [r.id for r in design.runs(study(tmp_path))[0]]
+    elsewhere = study(tmp_path, "settings.logger\\.log_dir=x", "out=y")
+    assert [r.id for r in design.runs(elsewhere)[0]] == ids
+
+
+@pytest.mark.parametrize(
+    ("regimes", "said"),
+    [
+        (
+            {"eight": {**WRITTEN["regimes"]["eight"], "baseline": "gspo"}},
+            "regimes.eight: baseline=gspo is not one of the arms",
+        ),
+        (
+            {"eight": {**WRITTEN["regimes"]["eight"], "seed": 3}},
+            "regimes.eight.seed: unknown key (did you mean seeds?)",
+        ),
+        (
+            {
+                "eight": {
+                    **WRITTEN["regimes"]["eight"],
+                    "arms": {"grpo": {}, "etr": {"method.mirco": 0.0}},
+                }
+            },
+            "regimes.eight.arms.etr: method.mirco: unknown key (did you mean micro?)",
+        ),
+        (
+            {"eight": {**WRITTEN["regimes"]["eight"], "arms": {"grpo": {}, "ert": {}}}},
+            "did you mean etr.yaml?",
+        ),
+    ],
+)
+def test_mistakes_are_said_before_anything_runs(tmp_path, regimes, said):
+    with pytest.raises(ConfigError) as error:
+        design.runs(study(tmp_path, **regimes))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["study/quick.yaml"])
+def test_shipped_studies_are_valid(name):
+    runs, cells = design.runs(design.load(name, []))
+    assert len(cells) >= len(runs) > 10

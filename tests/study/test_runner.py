@@ -1,0 +1,103 @@
+"""The runs of a study: each once, equal to a run by hand, whatever happened in between."""
+
+import csv
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from nemo_algos.local import build
+from nemo_algos.local.evaluation import evaluate
+from nemo_algos.local.trainer import Trainer
+from nemo_algos.methods.build import build as method
+from nemo_algos.study import design, runner
+
+sys.path.append(str(Path(__file__).parents[1] / "local"))
+import trainers
+
+STUDY = design.Study.model_validate(
+    {
+        "settings": {
+            "grpo.max_num_steps": 12,
+            "grpo.num_prompts_per_step": 4,
+            "grpo.num_generations_per_prompt": 4,
+            "policy.train_global_batch_size": 8,
+            "grpo.max_val_samples": 5,
+            "grpo.val_samples_per_prompt": 4,
+        },
+        "regimes": {
+            "r": {"claim": "-", "baseline": "grpo", "arms": {"grpo": {}, "gpg": {}}, "seeds": 2}
+        },
+    }
+)
+
+
+class Mixed(trainers.MadeUp):
+    """Rewards that an untaught policy can earn."""
+
+    mixed = 0
+
+
+@pytest.fixture(autouse=True)
+def untaught(monkeypatch):
+    monkeypatch.setattr(build, "warm_started", lambda *_: trainers.policy().model)
+    monkeypatch.setattr(build, "Countdown", Mixed)
+
+
+def go(folder, runs):
+    with ThreadPoolExecutor(1) as threads:
+        return list(runner.go(runs, folder, threads))
+
+
+def test_a_row_is_what_a_run_by_hand_gives(tmp_path):
+    run = design.runs(STUDY)[0][0]
+    row = runner.train(run, _with_raw(tmp_path))
+    trainer = build.build_trainer(run.config, method(run.config.method), Console(quiet=True))
+    steps = [trainer.step() for _ in range(12)]
+    found = evaluate(trainer.policy, trainer.task, 5, 4, runner.EVALUATION_SEED)
+    assert (row["id"], row["method"], row["seed"], row["steps"]) == (run.id, "grpo", 0, 12)
+    assert {name: row[name] for name in found} == found
+    for name in ("reward/mean", "entropy/exact", "clip/fraction"):
+        assert row[name] == pytest.approx(sum(s[name] for s in steps[-10:]) / 10)
+    raw = (tmp_path / "raw" / f"{run.id}.jsonl").read_text().splitlines()
+    assert [json.loads(line)["grad_norm"] for line in raw] == [s["grad_norm"] for s in steps]
+
+
+def _with_raw(folder):
+    (folder / "raw").mkdir()
+    return folder
+
+
+def test_a_stopped_study_goes_on(tmp_path):
+    runs, _ = design.runs(STUDY)
+    first = go(tmp_path, runs[:1])
+    rest = go(tmp_path, runs)
+    assert [row["id"] for row in first + rest] == [run.id for run in runs]
+    assert go(tmp_path, runs) == []
+    kept = runner.results(tmp_path / "results.csv")
+    assert list(kept) == [run.id for run in runs]
+    assert kept[runs[0].id]["pass@1"] == first[0]["pass@1"]
+
+
+def test_a_run_that_diverges_is_a_result(tmp_path, monkeypatch):
+    step = Trainer.step
+
+    def diverges(trainer):
+        if trainer.step_number == 2:
+            raise FloatingPointError("the gradient's norm is nan")
+        return step(trainer)
+
+    runs, _ = design.runs(STUDY)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", diverges)
+        (row,) = go(tmp_path, runs[:1])
+    assert (row["steps"], row["failed"]) == (2, "the gradient's norm is nan")
+    assert 0 <= row["pass@1"] <= 1
+    go(tmp_path, runs[:2])
+    with open(tmp_path / "results.csv", newline="") as file:
+        diverged, whole = csv.DictReader(file)
+    assert (diverged["failed"], whole["failed"]) == ("the gradient's norm is nan", "")
+    assert "failed" not in runner.results(tmp_path / "results.csv")[runs[1].id]
