@@ -61,14 +61,14 @@ class Endpoint:
         try:
             choice = answer["choices"][0]
             text = choice["message"]["content"] or ""
-            tokens = (answer.get("usage") or {}).get("completion_tokens", -1)
+            tokens = (answer.get("usage") or {}).get("completion_tokens")
             finish = "stop" if choice["finish_reason"] == "stop" else "length"
         except (LookupError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{self.model.url} answered something else than a chat completion ({error!r}): "
                 f"{str(answer)[:200]}"
             ) from None
-        return Generation(problem.id, sample, text, tokens, finish)
+        return Generation(problem.id, sample, text, -1 if tokens is None else tokens, finish)
 
     def _body(self, problem: Problem, sample: int) -> dict[str, Any]:
         s = self.sampling
@@ -95,7 +95,7 @@ class Endpoint:
                 continue
             why = f"status {response.status_code}: {response.text[:300]}"
             if response.status_code not in RETRIED:
-                break
+                raise ValueError(f"{url} refuses the request: {why}")
         raise ValueError(f"{url}: {why}; what came back is stored, run again to go on")
 
 

@@ -43,6 +43,7 @@ def run(config: str, overrides: list[str], console: Console) -> None:
 
     folders = evaluated(ready, console)
     # a run's own folder has its training too
-    shown = ready.folder.parent if ready.folder.name == "eval" else ready.folder
+    own = ready.out is None and ready.folder.name == "eval"
+    shown = ready.folder.parent if own else ready.folder
     console.print("\n".join(f"stored in {f}" for f in folders), soft_wrap=True)
     console.print(f"report     uv run nemo-algos report {shown}", soft_wrap=True)

@@ -43,8 +43,6 @@ class LocalSampler:
         self.identity = {
             "engine": "local",
             "model": section.model_name,
-            "run": model.run,
-            "step": model.step,
             "weights": _weights_hash(self.policy.model),
         }
 
@@ -65,6 +63,8 @@ class LocalSampler:
         return self.policy.ends.tolist() if isinstance(self.policy, HFPolicy) else [countdown.EOS]
 
     def _encode(self, problem: Problem) -> list[int]:
+        if problem.images:
+            raise ValueError("the embedded engine sees no images: ask a server (model.engine)")
         if isinstance(self.policy, HFPolicy):
             return chat(self.policy.tokenizer, problem.prompt)
         try:
@@ -123,5 +123,5 @@ def _weights_hash(model: torch.nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]

@@ -44,7 +44,7 @@ class NemoRLResults:
     def sample(self, wanted: Wanted, add: Add) -> None:
         """See Sampler."""
         places = ((p.id, i) for p, samples in wanted for i in samples)
-        add([Generation(*place, self.rows[place].response, -1, "stop") for place in places])
+        add([Generation(*place, self.rows[place].response, -1, "") for place in places])
 
     def judged(
         self, unverified: Iterable[tuple[Problem, Generation]]

@@ -31,8 +31,8 @@ class Evaluation:
 
     responses [P][n]; rewards [P,n] float64, 1 = right (0 where the verifier could not judge);
     answers [P][n]: the final answer as written, None where there is none, empty where the benchmark
-    has no such thing (code); tokens [P,n]: response lengths, -1 where unknown; finished [P,n]:
-    ended by itself, not cut; statuses: of all verdicts.
+    has no such thing (code); tokens [P,n]: response lengths, -1 where unknown; finished [P,n]: 1
+    ended by itself, 0 was cut, nan unknown; statuses: of all verdicts.
     """
 
     benchmark: str
@@ -41,7 +41,7 @@ class Evaluation:
     rewards: NDArray[np.float64]
     answers: list[list[str | None]]
     tokens: NDArray[np.int64]
-    finished: NDArray[np.bool_]
+    finished: NDArray[np.float64]
     statuses: Counter[str]
 
     @property

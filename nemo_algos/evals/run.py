@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
 from nemo_algos.evals.benchmarks import Loaded, load
+from nemo_algos.evals.lines import replace
 from nemo_algos.evals.metrics.result import measure
 from nemo_algos.evals.nemo_results import THEIRS, NemoRLResults
 from nemo_algos.evals.samplers import Sampler, sampler
@@ -24,7 +26,7 @@ from nemo_algos.evals.schema import (
     NemoRLFile,
 )
 from nemo_algos.evals.store import Generation, Store
-from nemo_algos.evals.summary import table
+from nemo_algos.evals.table import table
 from nemo_algos.rewards import VerifierPool
 
 STORED_AT_ONCE = 64
@@ -40,29 +42,30 @@ def evaluate(config: EvalConfig, console: Console) -> list[Path]:
     is sampled, where a benchmark or the model cannot be loaded.
     """
     if isinstance(config.model, NemoRLFile):
-        stores = [_from_nemo_rl(config, config.model, console)]
+        verified = iter([_from_nemo_rl(config, config.model, console)])
     else:
-        stores = _sampled(config, config.model, console)
-    for store in stores:
-        _measure(store, config, console)
-    console.print(table([json.loads((s.folder / "metrics.json").read_text()) for s in stores]))
-    return [s.folder for s in stores]
+        verified = _sampled(config, config.model, console)
+    found = {store.folder: _measured(of, store, config, console) for of, store in verified}
+    console.print(table(list(found.values())))
+    return list(found)
 
 
 def _sampled(
     config: EvalConfig, model: LocalModel | EndpointModel, console: Console
-) -> list[Store]:
+) -> Iterator[tuple[Loaded, Store]]:
+    """Each benchmark with its verified responses, as soon as it has them."""
     loaded = [_loaded(name, section) for name, section in config.chosen.items()]
     asked = sampler(model, config.sampling)
     stores = [_store(of, asked, config) for of in loaded]
-    for of, store in zip(loaded, stores, strict=True):
+    while stores:  # one in memory at a time
+        of, store = loaded.pop(0), stores.pop(0)
         _say_counts(of, console)
         _sample(asked, store, console)
         _verify(store, config.workers, of.benchmark.deadline, console)
-    return stores
+        yield of, store
 
 
-def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> Store:
+def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tuple[Loaded, Store]:
     results = NemoRLResults(model)
     ((name, section),) = config.chosen.items()
     of = results.loaded(name)
@@ -79,7 +82,7 @@ def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> St
         _verify(store, config.workers, of.benchmark.deadline, console)
         differ = results.disagreements(store.verdicts)
         console.print(f"{differ} of {len(store.verdicts)} verdicts differ from NeMo-RL's rewards")
-    return store
+    return of, store
 
 
 def _loaded(name: str, section: BenchmarkSection) -> Loaded:
@@ -97,6 +100,7 @@ def _store(of: Loaded, model: Sampler, config: EvalConfig) -> Store:
     answers = benchmark.answer_of
     manifest = {
         "model": model.identity,
+        "asked": config.model.model_dump(mode="json", exclude_none=True),
         "benchmark": name,
         "sampling": config.sampling.model_dump(),
         "verifier": config.chosen[name].verifier or benchmark.verifier,
@@ -143,13 +147,15 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
             advance(len(chunk))
 
 
-def _measure(store: Store, config: EvalConfig, console: Console) -> None:
-    evaluation = store.evaluation()
+def _measured(of: Loaded, store: Store, config: EvalConfig, console: Console) -> dict[str, Any]:
+    """The benchmark's metrics, which metrics.json now holds."""
+    evaluation = store.evaluation(of.benchmark.answer_of)
     with _progress("measured", len(evaluation.problems), console) as advance:
         metrics = measure(
             evaluation, config.metrics, workers=config.workers, progress=lambda *_: advance(1)
         )
-    (store.folder / "metrics.json").write_text(json.dumps(metrics))
+    replace(store.folder / "metrics.json", json.dumps(metrics))
+    return metrics
 
 
 @contextmanager

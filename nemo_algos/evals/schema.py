@@ -70,7 +70,7 @@ class NemoRLFile(Section):
     @property
     def folder(self) -> Path:
         """Where its evaluations are kept."""
-        return Path("runs/eval") / _as_name(str(Path(self.file).with_suffix("")))
+        return Path("runs/eval") / _as_name(self.file.removesuffix(".json"))
 
 
 class BenchmarkSection(Section):

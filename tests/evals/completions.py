@@ -15,6 +15,11 @@ def echo(body):
     return 200, completion(body["messages"][0]["content"] + f" {body['seed']}")
 
 
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        """A client that has gone away is nothing to print of."""
+
+
 @contextmanager
 def server(answer=echo):
     """A server that answers each request's body with answer(body) -> status, object."""
@@ -34,7 +39,7 @@ def server(answer=echo):
         def log_message(self, *_):
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=http.serve_forever)
     thread.start()
     try:

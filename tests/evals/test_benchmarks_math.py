@@ -83,7 +83,7 @@ def test_minerva_has_the_gold_in_the_last_box_of_its_solution_or_as_answer(read)
 
 def test_olympiadbench_lists_units_several_answers_and_a_tolerance(read):
     def row(number, final, **more):
-        plain = {"is_multiple_answer": False, "unit": None, "error": None, "context": None}
+        plain = {"is_multiple_answer": "False", "unit": None, "error": None, "context": None}
         return {"id": number, "question": f"q{number}", "final_answer": final} | plain | more
 
     loaded = read(

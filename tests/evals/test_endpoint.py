@@ -47,6 +47,14 @@ def test_finish_and_tokens():
     assert {(g.finish, g.tokens) for g in found.values()} == {("length", 9)}
 
 
+def test_unknown_length():
+    def reply(body):
+        return 200, {**completion("x"), "usage": {"completion_tokens": None}}
+
+    with server(reply) as (url, _):
+        assert {g.tokens for g in sampled(url).values()} == {-1}
+
+
 def test_images_go_along(tmp_path):
     picture = tmp_path / "p.jpg"
     picture.write_bytes(b"jpeg")

@@ -39,7 +39,7 @@ def evaluation(responses, rewards, answers=None, tokens=None, finished=None):
         rewards,
         [[str(r) for r in row] for row in rewards] if answers is None else answers,
         np.full(rewards.shape, -1) if tokens is None else np.array(tokens),
-        np.ones(rewards.shape, bool) if finished is None else np.array(finished),
+        np.ones(rewards.shape) if finished is None else np.array(finished, float),
         Counter(ok=rewards.size),
     )
 

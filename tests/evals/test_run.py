@@ -10,7 +10,6 @@ from rich.console import Console
 
 from nemo_algos.evals.run import evaluate
 from nemo_algos.evals.schema import checked
-from nemo_algos.evals.store import read
 
 ROWS = [{"problem": f"{a} + {b}?", "answer": str(a + b)} for a, b in ((1, 1), (2, 3), (4, 5))]
 
@@ -54,10 +53,9 @@ def test_from_question_to_metrics(written):
     assert metrics["scalars"]["length/tokens"]["value"] == 5
     assert metrics["curves"]["pass@k"]["value"][-1] == 1
     assert metrics["statuses"] == {"ok": 24}
-    manifest, evaluation = read(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["model"] == {"engine": "endpoint", "model": "m"}
-    assert evaluation.answers[0] == ["2"] * 8
-    assert evaluation.correct.sum(1).tolist() == want
+    assert metrics["curves"]["maj@k"]["value"][0] == pytest.approx(sum(want) / 24)
 
 
 def test_what_is_stored_is_not_asked_again(written):
@@ -78,7 +76,7 @@ def test_a_stopped_evaluation_goes_on(written):
     def stops(body):
         return answer(body) if len(seen) <= 10 else (400, "enough")
 
-    with server(stops) as (url, seen), pytest.raises(ValueError, match="run again to go on"):
+    with server(stops) as (url, seen), pytest.raises(ValueError, match="refuses the request"):
         run({**written, "model": {**written["model"], "concurrency": 1}}, url)
     assert len(seen) == 11
     with server(answer) as (url, seen):
@@ -90,8 +88,7 @@ def test_another_verifier(written):
     written["benchmarks"]["math"]["verifier"] = "nemo_algos.rewards.choice:verify_choice"
     with server(answer) as (url, _):
         _, metrics = run(written, url)
-    assert sum(metrics["statuses"].values()) == 24
-    assert metrics["statuses"].get("ok", 0) < 24  # "2" is no letter: said, not scored 0 silently
+    assert metrics["statuses"] == {"error": 24}  # "2" is no letter: said, not scored 0 silently
 
 
 def test_nothing_is_sampled_where_a_file_is_missing(written):
@@ -99,6 +96,18 @@ def test_nothing_is_sampled_where_a_file_is_missing(written):
     with server(answer) as (url, seen), pytest.raises(ValueError, match=r"cannot read none.jsonl"):
         run(written, url)
     assert not seen
+
+
+def test_a_benchmark_has_its_metrics_before_the_next_one_is_sampled(written, tmp_path):
+    (tmp_path / "long.jsonl").write_text(json.dumps({"problem": "9 + 9?", "answer": "18"}) + "\n")
+    written["benchmarks"]["math500"] = {"data": str(tmp_path / "long.jsonl")}
+
+    def refuses(body):
+        return (400, "too long") if "9 + 9" in body["messages"][0]["content"] else answer(body)
+
+    with server(refuses) as (url, _), pytest.raises(ValueError, match=r"refuses.*too long"):
+        run(written, url)
+    assert (tmp_path / "out" / "math" / "metrics.json").exists()
 
 
 def saved(folder, golds=True):
@@ -130,6 +139,7 @@ def test_what_nemo_rl_saved(tmp_path, golds, said):
     (folder,) = evaluate(checked(saved(tmp_path, golds)), console)
     metrics = json.loads((folder / "metrics.json").read_text())
     assert (metrics["samples"], metrics["correct"]) == (2, [1, 1 + golds])
+    assert "finished" not in metrics["scalars"]  # the file does not say
     assert said in console.export_text()
     (tmp_path / "out" / "math500" / "metrics.json").unlink()
     evaluate(checked(saved(tmp_path, golds)), Console(quiet=True))

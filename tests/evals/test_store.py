@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 
 from nemo_algos.evals.problem import Problem
-from nemo_algos.evals.store import Generation, Store, read
+from nemo_algos.evals.store import Generation, Store
 from nemo_algos.rewards import Verdict
+from nemo_algos.rewards.answers import boxed
 
-PROBLEMS = [Problem("a", "1 + 1?", "2"), Problem("b", "1 + 2?", "3", ("x.png",), {"level": "1"})]
+PROBLEMS = [
+    Problem("a", "1 + 1?", "2"),
+    Problem("b", "1 + 2?", "3", ("https://x.org/x.png",), {"level": "1"}),
+]
 MANIFEST = {
     "model": {"engine": "endpoint", "model": "m"},
     "benchmark": "sums",
     "sampling": {"samples": 2, "temperature": 1.0},
     "verifier": "v:v",
-    "answers": "nemo_algos.rewards.answers:boxed",
 }
 
 
@@ -51,8 +54,7 @@ def test_evaluation_holds_complete_problems_in_order(tmp_path):
     store.add([answer("b", 1, "none", "length"), answer("b", 0), answer("a", 0)])
     pairs = {g.sample: (p, g) for p, g in store.unverified() if p.id == "b"}
     store.judge([(*pairs[0], Verdict(1.0, "ok")), (*pairs[1], Verdict(0.0, "timeout"))])
-    manifest, evaluation = read(tmp_path)
-    assert manifest == MANIFEST
+    evaluation = opened(tmp_path).evaluation(boxed)
     assert evaluation.problems == [PROBLEMS[1]]
     assert evaluation.responses == [[r"\boxed{2}", "none"]]
     assert evaluation.answers == [["2", None]]
@@ -63,10 +65,10 @@ def test_evaluation_holds_complete_problems_in_order(tmp_path):
 
 
 def test_no_extractor_no_answers(tmp_path):
-    store = opened(tmp_path, answers="")
+    store = opened(tmp_path)
     store.add([answer("a", 0), answer("a", 1)])
     judge_all(store)
-    assert store.evaluation().answers == []
+    assert store.evaluation(None).answers == []
 
 
 def test_a_changed_gold_or_verifier_is_judged_anew_but_not_sampled(tmp_path):
@@ -79,7 +81,7 @@ def test_a_changed_gold_or_verifier_is_judged_anew_but_not_sampled(tmp_path):
     assert not store.missing()
     assert [p.id for p, _ in store.unverified()] == ["a", "a"]
     judge_all(store, reward=0.0)
-    np.testing.assert_array_equal(store.evaluation().rewards, [[0, 0], [1, 1]])
+    np.testing.assert_array_equal(store.evaluation(None).rewards, [[0, 0], [1, 1]])
     assert len(opened(tmp_path, verifier="other:v").unverified()) == 4
 
 
@@ -124,7 +126,7 @@ def test_text_survives_as_it_is(tmp_path):
     store = opened(tmp_path)
     store.add([answer("a", i, hostile) for i in range(2)])
     judge_all(store)
-    assert read(tmp_path)[1].responses == [[hostile, hostile]]
+    assert opened(tmp_path).evaluation(None).responses == [[hostile, hostile]]
 
 
 def test_broken_line_is_named(tmp_path):
@@ -133,12 +135,54 @@ def test_broken_line_is_named(tmp_path):
     path = tmp_path / "generations.jsonl"
     path.write_text("{not json\n" + path.read_text())
     with pytest.raises(ValueError, match=r"generations.jsonl line 1 is not JSON"):
-        read(tmp_path)
+        opened(tmp_path).missing()
 
 
-def test_what_cannot_be_read_is_said(tmp_path):
-    with pytest.raises(ValueError, match="is not a stored evaluation"):
-        read(tmp_path)
-    opened(tmp_path)
+def test_nothing_complete_is_said(tmp_path):
     with pytest.raises(ValueError, match="has no problem with all its 2 responses"):
-        read(tmp_path)
+        opened(tmp_path).evaluation(None)
+
+
+def test_an_error_is_judged_again(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store, reward=0.0, status="error")
+    assert len(opened(tmp_path).unverified()) == 2
+    assert store.evaluation(None).statuses == {"error": 2}
+    judge_all(store, reward=0.0, status="timeout")
+    assert not opened(tmp_path).unverified()
+
+
+def test_another_version_of_a_verifier_judges_anew(tmp_path, monkeypatch):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store)
+    monkeypatch.setattr("nemo_algos.evals.store.version", lambda name: "99")
+    assert len(opened(tmp_path).unverified()) == 2
+
+
+def test_fewer_samples_than_are_stored(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1)])
+    fewer = opened(tmp_path, sampling={"samples": 1, "temperature": 1.0})
+    assert len(fewer.unverified()) == 1
+    judge_all(fewer)
+    assert fewer.evaluation(None).rewards.shape == (1, 1)
+
+
+def test_a_picture_is_known_by_what_it_shows(tmp_path):
+    def shown(name, content):
+        path = tmp_path / name
+        path.write_bytes(content)
+        return [Problem("a", "?", "", (str(path),))]
+
+    opened(tmp_path / "e", shown("x.png", b"cat")).add([answer("a", 0), answer("a", 1)])
+    assert not opened(tmp_path / "e", shown("moved.png", b"cat")).missing()
+    assert opened(tmp_path / "e", shown("x.png", b"dog")).missing()
+
+
+def test_what_is_not_known_of_a_response(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0, finish="length"), answer("a", 1, finish="")])
+    judge_all(store)
+    np.testing.assert_array_equal(store.evaluation(None).finished, [[0, np.nan]])

@@ -38,7 +38,7 @@ def _problem(row: Row, place: int, options: Options) -> Problem:
     if row.get("context"):  # OlympiadBench
         question = f"{row.text('context')}\n{question}"
     prompt = PROMPT.format(problem=question)
-    if row.get("is_multiple_answer"):
+    if str(row.get("is_multiple_answer")).lower() == "true":
         counts["several answers"] += 1
         prompt += SEVERAL
     if unit:

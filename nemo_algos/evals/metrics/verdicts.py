@@ -22,7 +22,8 @@ def scalars(evaluation: Evaluation) -> dict[str, Floats]:
     correct = evaluation.correct
     tokens = np.where(evaluation.tokens < 0, np.nan, evaluation.tokens)
     chars = np.array([[len(text) for text in row] for row in evaluation.responses], dtype=float)
-    out = {"mean": evaluation.rewards.mean(1), "finished": evaluation.finished.mean(1)}
+    finished = evaluation.finished
+    out = {"mean": evaluation.rewards.mean(1), "finished": _mean(finished, ~np.isnan(finished))}
     if evaluation.answers:
         boxed = [[answer is not None for answer in row] for row in evaluation.answers]
         out["boxed"] = np.mean(boxed, axis=1)

@@ -1,4 +1,4 @@
-"""What an evaluation prints."""
+"""The table that an evaluation prints."""
 
 from __future__ import annotations
 
