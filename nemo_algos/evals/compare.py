@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
+from math import floor
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from scipy.stats import binomtest
 from nemo_algos.core.draws import pass_at_k
 from nemo_algos.evals.metrics.bootstrap import Bootstrap
 
+SOLUTION = ("ucc_similarity", "ucc_threshold", "linkage", "embedding_model")  # what UCC hangs on
 BUCKETS = (0, 8, 32, 128, 256)  # QUATRO's, right responses of 256
 Ints = NDArray[np.int64]
 
@@ -38,6 +41,8 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     means = [_of(run["per_problem"]["mean"], run, ids) for run in (base, tuned)]
     bootstrap = Bootstrap(ids, base["settings"]["resamples"], base["settings"]["seed"])
     gain = pass_at_k(after, n, ks) - pass_at_k(before, n, ks)
+    clusters = [_of(run["per_problem"]["clusters"], run, ids) for run in (base, tuned)]
+    alike = all(base["settings"][name] == tuned["settings"][name] for name in SOLUTION)
     return {
         "benchmark": base["benchmark"],
         "problems": len(ids),
@@ -45,6 +50,7 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
         "unpaired": {"base": len(base["ids"]) - len(ids), "tuned": len(tuned["ids"]) - len(ids)},
         "mean": bootstrap.interval(means[1] - means[0]),
         "pass@k": bootstrap.curve(gain, ks),
+        "ucc@n": bootstrap.interval(clusters[1] - clusters[0]) if alike else None,
         "solved": _solved(before > 0, after > 0),
         "buckets": [_bucket(before, after, *limits) for limits in _limits(n)],
     }
@@ -71,9 +77,10 @@ def _solved(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[str, fl
 
 
 def _limits(n: int) -> list[tuple[float, float]]:
-    """(above, up to) of each bucket. The first has 0 in it, the edges are scaled from 256 to n."""
-    edges = [edge * n / BUCKETS[-1] for edge in BUCKETS]
-    return list(zip([-1.0, *edges[1:-1]], edges[1:], strict=True))
+    """(above, up to) of each bucket that a count can be in. The first has 0 in it, the edges are
+    scaled from 256 to n."""
+    edges = [-1.0, *(edge * n / BUCKETS[-1] for edge in BUCKETS[1:])]
+    return [(above, up_to) for above, up_to in pairwise(edges) if floor(above) < floor(up_to)]
 
 
 def _bucket(before: Ints, after: Ints, above: float, up_to: float) -> dict[str, float | None]:

@@ -7,6 +7,7 @@ import base64
 import mimetypes
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ import httpx
 from nemo_algos.evals.problem import Problem
 from nemo_algos.evals.samplers import Add, Wanted, seed_of
 from nemo_algos.evals.schema import EndpointModel, SamplingSection
-from nemo_algos.evals.store import Generation
+from nemo_algos.evals.store import REFUSED, Generation
 
-RETRIED = {408, 409, 425, 429, 500, 502, 503, 504}
+PASSING = {408, 409, 425, 429, 500, 502, 503, 504}
+PARTICULAR = {400, 413, 422}  # of this request: too long, an image that cannot be read
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds before another attempt, doubled each time
+
+
+class Refused(Exception):
+    """The server will not answer this request, such as one that is too long for its context."""
 
 
 class Endpoint:
@@ -26,7 +32,9 @@ class Endpoint:
 
     def __init__(self, model: EndpointModel, sampling: SamplingSection) -> None:
         self.model, self.sampling = model, sampling
-        self.identity = {"engine": "endpoint", "model": model.name}
+        asked = {"system": model.system, "completions": model.completions, "extra": model.extra}
+        given = {name: value for name, value in asked.items() if value}
+        self.identity = {"engine": "endpoint", "model": model.name, **given}
 
     def sample(self, wanted: Wanted, add: Add) -> None:
         """See Sampler. At most `concurrency` requests are under way.
@@ -56,47 +64,67 @@ class Endpoint:
             add([await self._one(client, problem, sample)])
 
     async def _one(self, client: httpx.AsyncClient, problem: Problem, sample: int) -> Generation:
-        body = self._body(problem, sample)
-        answer = await self._post(client, body)
+        try:
+            answer = await self._post(client, self._body(problem, sample))
+        except Refused as refused:
+            return Generation(problem.id, sample, "", -1, f"{REFUSED}: {refused}")
         try:
             choice = answer["choices"][0]
-            text = choice["message"]["content"] or ""
+            text = choice["text"] if self.model.completions else _said(choice["message"])
             tokens = (answer.get("usage") or {}).get("completion_tokens")
             finish = "stop" if choice["finish_reason"] == "stop" else "length"
         except (LookupError, TypeError, AttributeError) as error:
             raise ValueError(
-                f"{self.model.url} answered something else than a chat completion ({error!r}): "
+                f"{self.model.url} answered something else than a completion ({error!r}): "
                 f"{str(answer)[:200]}"
             ) from None
         return Generation(problem.id, sample, text, -1 if tokens is None else tokens, finish)
 
     def _body(self, problem: Problem, sample: int) -> dict[str, Any]:
-        s = self.sampling
+        s, m = self.sampling, self.model
         body = {
-            "model": self.model.name,
-            "messages": [{"role": "user", "content": _content(problem)}],
+            "model": m.name,
             "temperature": s.temperature,
             "top_p": s.top_p,
             "seed": seed_of(s.seed, problem.id, sample),
+            **m.extra,
         }
-        return body if s.max_tokens is None else {**body, "max_tokens": s.max_tokens}
+        if s.max_tokens is not None:
+            body["max_tokens"] = s.max_tokens
+        if m.completions:
+            return {**body, "prompt": m.completions.replace("{prompt}", problem.prompt)}
+        system = [{"role": "system", "content": m.system}] if m.system else []
+        return {**body, "messages": [*system, {"role": "user", "content": _content(problem)}]}
 
     async def _post(self, client: httpx.AsyncClient, body: dict[str, Any]) -> dict[str, Any]:
-        url, why = f"{self.model.url.rstrip('/')}/chat/completions", ""
+        """Raises Refused for a request that the server will never answer, ValueError where none
+        would be answered, or a passing failure does not pass."""
+        path = "completions" if self.model.completions else "chat/completions"
+        url, why = f"{self.model.url.rstrip('/')}/{path}", ""
         for attempt in range(self.model.retries + 1):
             if attempt:
                 await asyncio.sleep(min(FIRST_WAIT * 2 ** (attempt - 1), LONGEST_WAIT))
             try:
                 response = await client.post(url, json=body)
-                if response.status_code == 200:
-                    return response.json()
-            except (httpx.TransportError, ValueError) as error:  # ValueError: not JSON
+            except httpx.TransportError as error:
                 why = f"{type(error).__name__}: {error}"
                 continue
             why = f"status {response.status_code}: {response.text[:300]}"
-            if response.status_code not in RETRIED:
-                raise ValueError(f"{url} refuses the request: {why}")
-        raise ValueError(f"{url}: {why}; what came back is stored, run again to go on")
+            if response.status_code == 200:
+                with suppress(ValueError):  # no JSON: a proxy's page
+                    return response.json()
+            elif response.status_code in PARTICULAR:
+                raise Refused(why)
+            elif response.status_code not in PASSING:
+                raise ValueError(f"{url}: {why} (is model.url right, with its /v1?)")
+        raise ValueError(f"{url}: {why}; run again to go on from what is stored")
+
+
+def _said(message: dict[str, Any]) -> str:
+    """What the model wrote, its reasoning too where the server has cut it off the answer."""
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    thought = f"<think>\n{reasoning}\n</think>\n" if reasoning else ""
+    return thought + (message["content"] or "")
 
 
 def _content(problem: Problem) -> str | list[dict[str, Any]]:

@@ -16,12 +16,18 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         return
     with open(path) as file:
         for i, line in enumerate(file, 1):
-            try:
-                row = json.loads(line) if line.endswith("\n") else None
-            except ValueError as error:
-                raise ValueError(f"{path} line {i} is not JSON ({error}): remove it") from None
-            if row is not None:
-                yield row
+            if line.endswith("\n"):
+                yield _object(line, f"{path} line {i}")
+
+
+def _object(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON ({error}): remove the line") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"{where} is not a JSON object: remove the line")
+    return row
 
 
 def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from json import JSONDecodeError
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from rich.console import Console
@@ -87,8 +88,10 @@ def _trained(model: LocalModel) -> tuple[PolicySection, int]:
     path = Path(model.run or "") / "manifest.json"
     try:
         config = validate(LocalConfig, json.loads(path.read_text())["config"])
-    except (OSError, KeyError, TypeError, JSONDecodeError) as error:
-        raise ValueError(f"model.run: {model.run} is not a training run ({error!r})") from None
+    except OSError:
+        raise ValueError(f"model.run: {model.run} is no training run: no manifest.json") from None
+    except (KeyError, TypeError, JSONDecodeError) as error:
+        raise ValueError(f"model.run: {path} is no run's manifest ({error!r})") from None
     return config.policy, config.data.numbers
 
 
@@ -102,7 +105,10 @@ def _policy(section: PolicySection, numbers: int, weights: Path | None) -> Polic
     else:
         policy = tiny_policy(Tiny(TinyConfig()), section.generation, device)
     if weights is not None:
-        policy.model.load_state_dict(checkpoint.load(weights)["model"])
+        try:
+            policy.model.load_state_dict(checkpoint.load(weights)["model"])
+        except (RuntimeError, EOFError, UnpicklingError) as error:
+            raise ValueError(f"{weights} cannot be loaded: {str(error).splitlines()[0]}") from None
     return policy
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from rich.console import Console
@@ -27,9 +30,10 @@ from nemo_algos.evals.schema import (
 )
 from nemo_algos.evals.store import Generation, Store
 from nemo_algos.evals.table import table
-from nemo_algos.rewards import VerifierPool
+from nemo_algos.rewards import Verdict, VerifierPool
 
 STORED_AT_ONCE = 64
+LOG_SECONDS = 60.0
 LIBRARIES = ("nemo-algos", "math-verify", "scikit-learn", "torch", "transformers")
 
 Advance = Callable[[int], None]  # so many more are done
@@ -57,12 +61,15 @@ def _sampled(
     loaded = [_loaded(name, section) for name, section in config.chosen.items()]
     asked = sampler(model, config.sampling)
     stores = [_store(of, asked, config) for of in loaded]
-    while stores:  # one in memory at a time
-        of, store = loaded.pop(0), stores.pop(0)
-        _say_counts(of, console)
-        _sample(asked, store, console)
-        _verify(store, config.workers, of.benchmark.deadline, console)
-        yield of, store
+    with ExitStack() as held:
+        for store in stores:
+            held.enter_context(store.lock)
+        while stores:  # one in memory at a time
+            of, store = loaded.pop(0), stores.pop(0)
+            _say_counts(of, console)
+            _sample(asked, store, console)
+            _verify(store, config.workers, of.benchmark.deadline, console)
+            yield of, store
 
 
 def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tuple[Loaded, Store]:
@@ -97,19 +104,29 @@ def _loaded(name: str, section: BenchmarkSection) -> Loaded:
 
 def _store(of: Loaded, model: Sampler, config: EvalConfig) -> Store:
     benchmark, name = of.benchmark, of.benchmark.name
-    answers = benchmark.answer_of
+    answers, verifier = benchmark.answer_of, config.chosen[name].verifier or benchmark.verifier
+    if verifier != THEIRS:
+        _refuse_what_does_not_load(name, verifier)
     manifest = {
         "model": model.identity,
         "asked": config.model.model_dump(mode="json", exclude_none=True),
         "benchmark": name,
         "sampling": config.sampling.model_dump(),
-        "verifier": config.chosen[name].verifier or benchmark.verifier,
+        "verifier": verifier,
         "answers": f"{answers.__module__}:{answers.__qualname__}" if answers else "",
         "data": of.source,
         "counts": dict(of.counts),
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
     }
     return Store.opened(config.folder / name, manifest, of.problems)
+
+
+def _refuse_what_does_not_load(name: str, verifier: str) -> None:
+    try:
+        resolve_name(verifier)
+    except (ImportError, AttributeError, ValueError) as error:
+        key = f"benchmarks.{name}.verifier"
+        raise ValueError(f"{key}: {verifier} is no module:function ({error})") from None
 
 
 def _say_counts(of: Loaded, console: Console) -> None:
@@ -129,22 +146,47 @@ def _sample(model: Sampler, store: Store, console: Console) -> None:
             advance(len(generations))
 
         model.sample(wanted, add)
+    for what, number in _remarkable(store.generations.values()).items():
+        console.print(f"warning: {number} responses are {what}", markup=False, soft_wrap=True)
+
+
+def _remarkable(generations: Iterable[Generation]) -> Counter[str]:
+    """What is no response, counted."""
+    counts: Counter[str] = Counter()
+    for g in generations:
+        if g.refused:
+            counts[g.finish] += 1
+        elif not g.response:
+            counts["empty"] += 1
+    return counts
 
 
 def _verify(store: Store, workers: int, deadline: float, console: Console) -> None:
     unverified = store.unverified()
-    verifier = store.manifest["verifier"]
+    refused = [(p, g) for p, g in unverified if g.refused]
+    store.judge((p, g, Verdict(0.0, "error", g.finish)) for p, g in refused)
+    given = [(p, g) for p, g in unverified if not g.refused]
     with (
-        _progress("verified", len(unverified), console) as advance,
-        VerifierPool(verifier, workers=workers, deadline=deadline) as pool,
+        _progress("verified", len(given), console) as advance,
+        VerifierPool(store.manifest["verifier"], workers=workers, deadline=deadline) as pool,
     ):
-        verdicts = pool.scores(
-            [g.response for _, g in unverified], [p.answer for p, _ in unverified]
-        )
-        for i in range(0, len(unverified), STORED_AT_ONCE):
-            chunk = unverified[i : i + STORED_AT_ONCE]
+        verdicts = pool.scores([g.response for _, g in given], [p.answer for p, _ in given])
+        for i in range(0, len(given), STORED_AT_ONCE):
+            chunk = given[i : i + STORED_AT_ONCE]
             store.judge((p, g, next(verdicts)) for p, g in chunk)
             advance(len(chunk))
+    for status, details in _unjudged(store).items():
+        line = f"warning: {len(details)} verdicts are {status}; the first: {details[0] or '-'}"
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _unjudged(store: Store) -> dict[str, list[str]]:
+    """Status -> details of the verdicts that are not ok."""
+    found: dict[str, list[str]] = {}
+    for _, verdict in store.verdicts.values():
+        if verdict.status != "ok":
+            found.setdefault(verdict.status, []).append(verdict.detail)
+    return found
 
 
 def _measured(of: Loaded, store: Store, config: EvalConfig, console: Console) -> dict[str, Any]:
@@ -160,7 +202,7 @@ def _measured(of: Loaded, store: Store, config: EvalConfig, console: Console) ->
 
 @contextmanager
 def _progress(what: str, total: int, console: Console) -> Iterator[Advance]:
-    """A bar for as long as it lasts, where there is anything to do."""
+    """A bar while it lasts, where there is anything to do; in a log a line now and then."""
     with Progress(
         *Progress.get_default_columns(),
         MofNCompleteColumn(),
@@ -168,5 +210,13 @@ def _progress(what: str, total: int, console: Console) -> Iterator[Advance]:
         transient=True,
         disable=not (total and console.is_terminal),
     ) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda number: progress.advance(task, number)
+        task, said = progress.add_task(what, total=total), time.monotonic()
+
+        def advance(number: int) -> None:
+            nonlocal said
+            progress.advance(task, number)
+            if not console.is_terminal and time.monotonic() - said > LOG_SECONDS:
+                said = time.monotonic()
+                console.print(f"{what} {progress.tasks[task].completed:.0f} of {total}")
+
+        yield advance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -29,7 +30,7 @@ class LocalModel(Section):
     @model_validator(mode="after")
     def _one_of_both(self) -> LocalModel:
         if (self.run is None) == (self.policy is None):
-            raise ValueError("set model.run (a run's folder) or model.policy (a model), not both")
+            raise ValueError("set either model.run (a run's folder) or model.policy (a model)")
         if self.step is not None and self.run is None:
             raise ValueError("model.step is of a run: set model.run")
         return self
@@ -44,15 +45,37 @@ class LocalModel(Section):
 
 class EndpointModel(Section):
     """An OpenAI-compatible server, such as vLLM's. url ends in /v1; the key is read from the
-    environment variable api_key_env, if set. images are sent as they are, or as data URLs."""
+    environment variable api_key_env, if set.
+
+    system: a message before the problem. completions: for base models, a template with {prompt}
+    that goes to /completions instead of a chat. extra: further keys of every request, such as
+    top_k, stop or chat_template_kwargs.
+    """
 
     engine: Literal["endpoint"]
     url: str
     name: str
+    system: str = ""
+    completions: str = ""
+    extra: dict[str, Any] = Field(default={})
     api_key_env: str = "OPENAI_API_KEY"
     concurrency: int = Field(default=32, gt=0)
     timeout: float = Field(default=600.0, gt=0)
     retries: int = Field(default=5, ge=0)
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_url(cls, url: str) -> str:
+        if not re.fullmatch(r"https?://[^/:\s]+(:\d+)?(/\S*)?", url):
+            raise ValueError(f"{url} is no URL: write it as http://localhost:8000/v1")
+        return url
+
+    @field_validator("completions")
+    @classmethod
+    def _has_a_place_for_the_prompt(cls, template: str) -> str:
+        if template and "{prompt}" not in template:
+            raise ValueError("the template must contain {prompt}")
+        return template
 
     @property
     def folder(self) -> Path:

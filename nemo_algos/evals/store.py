@@ -13,6 +13,7 @@ sampling.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 from collections import Counter
@@ -20,8 +21,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -31,8 +33,13 @@ from nemo_algos.rewards import Verdict
 
 
 class Generation(NamedTuple):
-    """One response. tokens: its length, -1 unknown; finish: stop, length where it was cut, or empty
-    where that is unknown."""
+    """One response. tokens: its length, -1 unknown; finish: stop, length where it was cut, empty
+    where that is unknown, or "refused: " and the server's reason."""
+
+    @property
+    def refused(self) -> bool:
+        """The server gave no response."""
+        return self.finish.startswith(REFUSED)
 
     problem: str
     sample: int
@@ -43,14 +50,23 @@ class Generation(NamedTuple):
 
 Place = tuple[str, int]  # problem id, sample
 JUDGES = ("nemo-algos", "math-verify")  # another version of theirs may judge otherwise
-FINISHED = {"stop": 1.0, "length": 0.0, "": float("nan")}
+REFUSED = "refused"
+FINISHED = {"stop": 1.0, "": float("nan")}  # all else: 0
 
 
 class Store:
-    """The folder of one model on one benchmark."""
+    """The folder of one model on one benchmark. lock: held until it is closed."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem]) -> None:
+    def __init__(
+        self, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem], lock: IO[str]
+    ) -> None:
         self.folder, self.manifest, self.problems = folder, manifest, list(problems)
+        self.lock = lock
+        self.judge_key = [
+            manifest["verifier"],
+            _source(manifest["verifier"]),
+            *map(version, JUDGES),
+        ]
         self.keys = {p.id: self._key(p) for p in self.problems}
 
     @classmethod
@@ -60,13 +76,14 @@ class Store:
         Raises ValueError where it holds another model's, benchmark's or sampling's responses; more
         `samples`, another verifier, other problems are welcome.
         """
-        _refuse_another(folder, manifest)
         folder.mkdir(parents=True, exist_ok=True)
+        lock = _locked(folder)
+        _refuse_another(folder, manifest)
         replace(folder / "manifest.json", json.dumps(manifest, indent=2))
         replace(folder / "problems.jsonl", "".join(json.dumps(asdict(p)) + "\n" for p in problems))
         for name in ("generations.jsonl", "verdicts.jsonl"):
             cut_broken_end(folder / name)
-        return cls(folder, manifest, problems)
+        return cls(folder, manifest, problems, lock)
 
     def _key(self, problem: Problem) -> str:
         sampling = {k: v for k, v in self.manifest["sampling"].items() if k != "samples"}
@@ -77,11 +94,14 @@ class Store:
     def generations(self) -> dict[Place, Generation]:
         """Those stored that are asked for."""
         samples, fields = self.manifest["sampling"]["samples"], Generation._fields
-        return {
-            (row["problem"], row["sample"]): Generation(*(row[f] for f in fields))
+        rows = (
+            row
             for row in read_lines(self.folder / "generations.jsonl")
             if row["sample"] < samples and self.keys.get(row["problem"]) == row["key"]
-        }
+        )
+        stored = (Generation(*(row[f] for f in fields)) for row in rows)
+        # what was refused is asked again: the server may be another one now
+        return {(g.problem, g.sample): g for g in stored if not g.refused}
 
     @cached_property
     def verdicts(self) -> dict[Place, tuple[str, Verdict]]:
@@ -114,8 +134,7 @@ class Store:
         return verdict if of == self._of(problem, generation) else None
 
     def _of(self, problem: Problem, generation: Generation) -> str:
-        judge = [self.manifest["verifier"], *map(version, JUDGES)]
-        return _hash([generation.response, problem.answer, judge])
+        return _hash([generation.response, problem.answer, self.judge_key])
 
     def add(self, generations: Sequence[Generation]) -> None:
         """Append responses."""
@@ -154,13 +173,30 @@ class Store:
             if answer_of
             else [],
             tokens=np.array([[g.tokens for g, _ in row] for _, row in whole], dtype=np.int64),
-            finished=np.array([[FINISHED[g.finish] for g, _ in row] for _, row in whole]),
+            finished=np.array([[FINISHED.get(g.finish, 0.0) for g, _ in row] for _, row in whole]),
             statuses=Counter(v.status for _, row in whole for _, v in row),
         )
 
 
 def _hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def _locked(folder: Path) -> IO[str]:
+    """Released by the kernel when this process ends. Raises ValueError where another has it."""
+    lock = open(folder / "lock", "w")  # noqa: SIM115 - for as long as the store lives
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(f"another process is evaluating into {folder}: wait, or set out") from None
+    return lock
+
+
+def _source(verifier: str) -> str:
+    """The hash of the file that a "module:function" is in; empty for what is none."""
+    spec = find_spec(verifier.partition(":")[0]) if ":" in verifier else None
+    origin = spec.origin if spec else None
+    return _hash(Path(origin).read_bytes().hex()) if origin else ""
 
 
 def _content(image: str) -> str:
@@ -173,7 +209,10 @@ def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
     path = folder / "manifest.json"
     if not path.exists():
         return
-    old, different = json.loads(path.read_text()), []
+    try:
+        old, different = json.loads(path.read_text()), []
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}): remove the folder, or set out") from None
     for part in ("model", "benchmark", "sampling"):
         pair = [
             {**m[part]} if isinstance(m[part], dict) else {part: m[part]} for m in (old, manifest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 Metrics = dict[str, Any]
 
@@ -26,7 +26,12 @@ def table(results: list[Metrics]) -> Table:
     }
     cells = {name: [cell(m) for m in results] for name, cell in columns.items()}
     cells = {name: column for name, column in cells.items() if any(column)}
-    shown = Table(*cells, title=f"{n} samples per problem; mean with its 95 % interval")
+    first, *rest = cells
+    shown = Table(
+        Column(first, no_wrap=True),
+        *rest,
+        title=f"{n} samples per problem; mean with its 95 % interval",
+    )
     for row in zip(*cells.values(), strict=True):
         shown.add_row(*row)
     return shown

@@ -32,7 +32,9 @@ def write_json(path, value):
     return path
 
 
-def evaluation(folder, skill=0.5, problems=24, samples=8, seed=0, benchmark="math500", model="m"):
+def evaluation(
+    folder, skill=0.5, problems=24, samples=8, seed=0, benchmark="math500", model="m", **settings
+):
     """The folder of one benchmark: problem p is solved with a chance that falls with p."""
     rng = random.Random(f"{seed} {skill}")
     asked = [
@@ -72,9 +74,8 @@ def evaluation(folder, skill=0.5, problems=24, samples=8, seed=0, benchmark="mat
         np.array([[len(t) <= 1000 for t in row] for row in responses]),
         Counter(v["status"] for v in verdicts),
     )
-    metrics = measure(
-        stored, Measure(resamples=200, similarities=["tfidf", "rouge_l"], self_bleu=False)
-    )
+    small = {"resamples": 200, "similarities": ["tfidf", "rouge_l"], "self_bleu": False}
+    metrics = measure(stored, Measure.model_validate(small | settings))
     write_json(folder / "metrics.json", metrics)
     manifest = {
         "model": model,
@@ -86,6 +87,18 @@ def evaluation(folder, skill=0.5, problems=24, samples=8, seed=0, benchmark="mat
     }
     write_json(folder / "manifest.json", manifest)
     return folder
+
+
+def change_json(path, **changes):
+    """{"a__b": 1} sets a.b."""
+    value = json.loads(path.read_text())
+    for place, new in changes.items():
+        *above, last = place.split("__")
+        inner = value
+        for key in above:
+            inner = inner[key]
+        inner[last] = new
+    write_json(path, value)
 
 
 def _row(problem):

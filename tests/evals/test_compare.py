@@ -8,6 +8,7 @@ import pytest
 
 from nemo_algos.core.draws import pass_at_k
 from nemo_algos.evals.compare import compare
+from nemo_algos.evals.metrics.settings import Measure
 from nemo_algos.evals.metrics.verdicts import powers_of_two
 
 
@@ -19,8 +20,8 @@ def result(correct, n=4, ids=None, **changes):
         "ids": [f"p{i}" for i in range(len(correct))] if ids is None else ids,
         "correct": correct,
         "curves": {"pass@k": {"k": powers_of_two(n)}},
-        "per_problem": {"mean": [c / n for c in correct]},
-        "settings": {"resamples": 2000, "seed": 0},
+        "per_problem": {"mean": [c / n for c in correct], "clusters": [min(c, 2) for c in correct]},
+        "settings": Measure().model_dump(),
     } | changes
 
 
@@ -63,6 +64,23 @@ def test_problems_are_paired_by_id():
     assert compare(tuned, base)["unpaired"] == {"base": 1, "tuned": 0}
 
 
+def test_clusters_are_compared_at_equal_settings():
+    """2, 0, 1 clusters against 2, 2, 1, paired by id; the thresholds of the other curve may
+    differ."""
+    base = result([2, 0, 1], ids=["a", "b", "c"])
+    tuned = result([1, 2, 2], ids=["c", "b", "a"])
+    out = compare(base, tuned)["ucc@n"]
+    assert out["value"] == exactly(2 / 3) and (out["low"], out["high"]) == (0, 2)
+    for changed, alike in (
+        ({"thresholds": [0.7]}, True),
+        ({"ucc_threshold": 0.7}, False),
+        ({"ucc_similarity": "jaccard"}, False),
+        ({"linkage": "complete"}, False),
+    ):
+        other = tuned | {"settings": Measure.model_validate(changed).model_dump()}
+        assert (compare(base, other)["ucc@n"] is not None) == alike
+
+
 def test_the_interval_is_of_the_difference():
     """A gain of 1/4 on every problem is certain, however unlike the problems are."""
     base = np.random.default_rng(0).integers(0, 4, 50)
@@ -102,9 +120,11 @@ def test_buckets_of_256():
 
 def test_buckets_are_scaled_to_n():
     buckets = compare(result([0, 1, 2, 3, 4], 4), result([0] * 5, 4))["buckets"]
-    assert [b["up_to"] for b in buckets] == [0.125, 0.5, 2, 4]
-    assert [b["problems"] for b in buckets] == [1, 0, 2, 2]
-    assert buckets[1]["flip_rate"] is None
+    assert [(b["above"], b["up_to"]) for b in buckets] == [(0, 0.125), (0.5, 2), (2, 4)]
+    assert [b["problems"] for b in buckets] == [1, 2, 2]
+    one = compare(result([1, 1], 1), result([0, 1], 1))["buckets"]
+    assert [(b["above"], b["up_to"]) for b in one] == [(0, 1 / 32), (0.5, 1)]
+    assert [b["problems"] for b in one] == [0, 2] and one[0]["flip_rate"] is None
     assert (
         sum(b["problems"] for b in compare(result([64, 16], 64), result([0, 0], 64))["buckets"])
         == 2

@@ -80,14 +80,61 @@ def test_busy_server_is_asked_again(monkeypatch):
     assert (len(seen), found["a", 0].response) == (3, "x")
 
 
-def test_refusal_is_said_and_what_came_before_is_kept():
+def test_a_wrong_address_ends_it_and_what_came_before_is_kept():
     replies = iter([(200, completion("x")), (404, {"error": "no model m"})])
     with server(lambda body: next(replies)) as (url, _):
         model = EndpointModel(engine="endpoint", url=url, name="m", concurrency=1)
         found = []
-        with pytest.raises(ValueError, match=r"status 404.*no model m"):
+        with pytest.raises(ValueError, match=r"status 404.*no model m.*is model.url right"):
             Endpoint(model, SamplingSection()).sample([(PROBLEMS[0], [0, 1])], found.extend)
     assert [g.response for g in found] == ["x"]
+
+
+def test_a_refused_request_is_counted_and_the_others_go_on():
+    def refuses(body):
+        wrong = body["messages"][0]["content"] == "1 + 2?"
+        return (400, {"error": "too long"}) if wrong else (200, completion("x"))
+
+    with server(refuses) as (url, seen):
+        found = sampled(url)
+    assert len(seen) == 4
+    assert [found[p, 0].refused for p in "ab"] == [False, True]
+    assert found["b", 1].response == ""
+    assert (
+        found["b", 1].finish.startswith("refused: status 400")
+        and "too long" in found["b", 1].finish
+    )
+
+
+def test_system_and_further_keys():
+    with server(lambda body: (200, completion("x"))) as (url, seen):
+        sampled(url, PROBLEMS[:1], [0], system="Be brief.", extra={"top_k": 20})
+        plain, changed = (
+            Endpoint(EndpointModel(engine="endpoint", url=url, name="m", **s), SamplingSection())
+            for s in ({}, {"system": "Be brief."})
+        )
+    body = seen[0][2]
+    assert body["top_k"] == 20
+    assert [m["role"] for m in body["messages"]] == ["system", "user"]
+    assert plain.identity != changed.identity
+
+
+def test_base_models_complete_a_template():
+    reply = {"choices": [{"text": " 2", "finish_reason": "stop"}]}
+    with server(lambda body: (200, reply)) as (url, seen):
+        found = sampled(url, PROBLEMS[:1], [0], completions="Q: {prompt}\nA:")
+    path, _, body = seen[0]
+    assert (path, body["prompt"]) == ("/v1/completions", "Q: 1 + 1?\nA:")
+    assert found["a", 0].response == " 2" and found["a", 0].tokens == -1
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
+def test_reasoning_that_the_server_cuts_off_is_kept(key):
+    message = {"content": "2", key: "one and one"}
+    reply = {"choices": [{"message": message, "finish_reason": "stop"}]}
+    with server(lambda body: (200, reply)) as (url, _):
+        found = sampled(url, PROBLEMS[:1], [0])
+    assert found["a", 0].response == "<think>\none and one\n</think>\n2"
 
 
 def test_unreachable_server_is_said(monkeypatch):
@@ -100,6 +147,6 @@ def test_unreachable_server_is_said(monkeypatch):
 
 @pytest.mark.parametrize("reply", [{}, {"choices": []}, {"choices": [{"text": "x"}]}, []])
 def test_another_protocol_is_said(reply):
-    said = pytest.raises(ValueError, match="something else than a chat completion")
+    said = pytest.raises(ValueError, match="something else than a completion")
     with server(lambda body: (200, reply)) as (url, _), said:
         sampled(url)

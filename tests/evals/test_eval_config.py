@@ -60,7 +60,18 @@ def test_papers_settings():
         (plain({**ENDPOINT, "nam": "x"}), ["model.nam: unknown key (did you mean name?)"]),
         (plain({"engine": "endpoint", "url": "u"}), ["model.name: missing: set it"]),
         (plain({"engine": "nemo_rl"}), ["model.file: missing: set it"]),
-        (plain({}), ["model: set model.run (a run's folder) or model.policy (a model), not both"]),
+        (
+            plain({**ENDPOINT, "url": "http://127.0.0.1:port/v1", "completions": "Q: {problem}"}),
+            [
+                "model.url: http://127.0.0.1:port/v1 is no URL: write it as http://localhost:8000/v1",
+                "model.completions: the template must contain {prompt}",
+            ],
+        ),
+        (
+            plain({**ENDPOINT, "url": "localhost:8000/v1"}),
+            ["model.url: localhost:8000/v1 is no URL: write it as http://localhost:8000/v1"],
+        ),
+        (plain({}), ["model: set either model.run (a run's folder) or model.policy (a model)"]),
         (plain({"step": 3, "policy": {}}), ["model.policy.model_name: missing: set it"]),
         (
             plain(sampling={"sample": 4, "top_p": 1.5}),

@@ -102,14 +102,18 @@ def test_a_model_of_transformers_answers_in_its_chat_template(tmp_path):
 
 
 def test_what_is_not_there_is_said(run, tmp_path):
-    with pytest.raises(ValueError, match="is not a training run"):
+    with pytest.raises(ValueError, match=r"is no training run: no manifest\.json"):
         sampler(LocalModel(run=str(tmp_path / "none")))
     with pytest.raises(ValueError, match="no such checkpoint; there are: 0, 1, 2"):
         sampler(LocalModel(run=run, step=3))
+    (Path(run) / "checkpoints" / "step_000002.pt").write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"step_000002.pt cannot be loaded"):
+        sampler(LocalModel(run=run))
+    run = LocalModel(run=run, step=1)
     with pytest.raises(ValueError, match="sees no images"):
-        asked(sampler(LocalModel(run=run)), [(Problem("a", "1 2 3 > 6 :", "", ("x",)), [0])])
+        asked(sampler(run), [(Problem("a", "1 2 3 > 6 :", "", ("x",)), [0])])
     with pytest.raises(ValueError, match=r"does not know 'What'"):
-        asked(sampler(LocalModel(run=run)), [(Problem("a", "What is it?", ""), [0])])
+        asked(sampler(run), [(Problem("a", "What is it?", ""), [0])])
 
 
 def test_countdown_verifier():

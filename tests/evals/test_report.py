@@ -162,6 +162,71 @@ def test_missing_parts_say_how_to_get_them(tmp_path):
     assert "No training run here" in html and "math500: mean" in html
 
 
+def test_a_report_without_figures_leaves_none_of_an_earlier_one(tmp_path):
+    out = tmp_path / "out"
+    folders.write_lines(tmp_path / "a" / "metrics.jsonl", [{"step": 1, "of our own": 2.0}])
+    assert write([tmp_path / "a"], tmp_path / "new" / "out").exists()
+    folders.write_json(out / "figures" / "of_something_else.csv", 1)
+    write([tmp_path / "a"], out)
+    assert (out / "index.html").exists() and (out / "figures" / "of_something_else.csv").exists()
+    write([folders.training(tmp_path / "b", steps=2)], out)
+    assert (out / "figures" / "training_reward.csv").exists()
+    write([tmp_path / "a"], out)
+    assert list((out / "figures").iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """The same benchmark, sampled and measured in different ways, on problems of its own."""
+    root = tmp_path_factory.mktemp("unlike")
+    folders.evaluation(root / "a" / "math500", problems=10, seed=1)
+    folders.evaluation(root / "b" / "math500", problems=12, seed=2, ucc_threshold=0.5)
+    folders.evaluation(root / "c" / "math500", problems=10, seed=3)
+    folders.change_json(root / "b/math500/manifest.json", sampling__temperature=0.6)
+    folders.change_json(root / "b/math500/manifest.json", versions={"python": "3.12", "torch": "2"})
+    return write([root / name for name in "abc"], root / "out").read_text()
+
+
+def test_evaluations_that_are_not_alike_are_said(unlike):
+    cautions = re.findall(r'<p class="note caution">(.*?)</p>', unlike)
+    assert cautions == [
+        "Not evaluated alike, so more than the model differs: metrics.ucc_threshold is 0.8 (a, c), "
+        "0.5 (b); sampling.temperature is 1.0 (a, c), 0.6 (b).",
+        "b: the difference is over 10 problems; 0 that only the first run has and 2 that only this "
+        "one has are not in it.",
+    ]
+    assert unlike.index("caution") < unlike.index('<figure id="math500')
+    table = unlike[unlike.index('<table class="diff">') :]
+    found = re.findall(r"<tr><th>eval.math500.(.*?)</th>(.*?)</tr>", table)
+    assert {key: re.findall("<td>(.*?)</td>", values) for key, values in found} == {
+        "metrics.ucc_threshold": ["0.8", "0.5", "0.8"],
+        "sampling.seed": ["1", "2", "3"],
+        "sampling.temperature": ["1.0", "0.6", "1.0"],
+        "versions.python": ["3.11", "3.12", "3.11"],
+    }
+
+
+def test_the_rule_of_ucc_is_beside_it(unlike, html):
+    def caption(page, name):
+        figure = page[page.index(f'<figure id="{name}">') :]
+        return figure[figure.index("<figcaption>") : figure.index("</figcaption>")]
+
+    one = "One solution: TF-IDF cosine ≥ 0.8, single linkage."
+    assert one in caption(html, "math500_ucc_at_k")
+    two = "TF-IDF cosine ≥ 0.8, single linkage (a, c); TF-IDF cosine ≥ 0.5, single linkage (b)."
+    assert f"One solution: {two}" in caption(unlike, "math500_ucc_at_k")
+    by_threshold = "One solution: TF-IDF cosine ≥ threshold, single linkage."
+    assert by_threshold in caption(unlike, "math500_ucc_by_threshold")
+    assert "linkage" not in caption(html, "math500_pass_at_k")
+
+
+def test_ucc_has_a_difference_only_at_equal_settings(unlike):
+    row = unlike[unlike.index("<tr><th>ucc@8</th>") :]
+    cells = row[: row.index("</tr>")].split("<td>")[1:]
+    paired = [len(re.findall(r"<small[^>]*>[+-]?[\d.]+ \[", cell)) for cell in cells]
+    assert paired == [0, 0, 1]
+
+
 def test_an_evaluation_by_its_folder_or_the_one_above(tmp_path):
     folders.evaluation(tmp_path / "model" / "math500")
     (inside,) = read_runs([tmp_path / "model" / "math500"])
@@ -226,10 +291,19 @@ def test_other_wrong_arguments(tmp_path):
     folders.training(tmp_path / "grpo" / "exp_001")
     code, output = report(tmp_path / "grpo", "--out", tmp_path / "out")
     assert code == 2 and "holds runs (exp_001)" in output
+    folders.nemo_rl(tmp_path / "nemo" / "math" / "exp_001", {"train/reward": {1: 0.5}})
+    folders.nemo_rl(tmp_path / "nemo" / "exp_002", {"train/reward": {1: 0.25}})
+    for above, names in (
+        ("nemo", "exp_002, math/exp_001"),
+        (".", "grpo/exp_001, nemo/exp_002, nemo/math/exp_001"),
+    ):
+        code, output = report(tmp_path / above, "--out", tmp_path / "out")
+        assert code == 2 and f"holds runs ({names}): name them" in output
     run = folders.training(tmp_path / "bad")
     (run / "trace.jsonl").write_text('{"step": 1}\n')
     code, output = report(run, "--out", tmp_path / "out")
     assert code == 2 and "trace.jsonl line 1 lacks group" in output
+    assert not (tmp_path / "out").exists()
     run = folders.evaluation(tmp_path / "e" / "math500")
     (run / "verdicts.jsonl").unlink()
     code, output = report(run, "--out", tmp_path / "out")

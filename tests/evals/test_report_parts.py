@@ -59,6 +59,8 @@ def test_seeds_share_a_group_other_runs_do_not():
     made = groups([run("a"), run("b", method="etr"), run("c", seed=2), plain])
     assert [g.label for g in made] == ["a (2 seeds)", "b", "nemo"]
     assert [g.color for g in made] == list(COLORS[:3])
+    again = groups([run("a"), run("b"), run("c", seed=2)])  # grpo's seed 1 twice
+    assert [g.label for g in again] == ["a (2 seeds)", "b"]
     many = groups([run(str(i), method=str(i)) for i in range(9)])
     assert many[7].color == COLORS[0] and many[7].dashed and not many[6].dashed
 
@@ -95,6 +97,33 @@ def test_means_by_difficulty_by_hand():
     means = evaluation._bucket_means(base, tuned, buckets)
     assert means[:2] == [0.1875, 0.5] and np.isnan(means[2]) and means[3] == 1
     assert [evaluation.bucket_name(*b) for b in buckets] == ["0–2", "3–4", "5–6", "7–8"]  # noqa: RUF001
+    few = [(0.0, 0.125), (0.5, 2.0), (2.0, 4.0)]  # compare's of 4 responses
+    assert [evaluation.bucket_name(*b) for b in few] == ["0", "1–2", "3–4"]  # noqa: RUF001
+
+
+@pytest.mark.parametrize("number", [1, 9, 10, 30])
+def test_points_of_many_runs_keep_to_their_bucket(number):
+    metrics = {"ids": ["a", "b"], "correct": [0, 8], "per_problem": {"mean": [0.25, 0.75]}}
+    runs = [run(str(i), method=str(i), evals={"made up": metrics}) for i in range(number)]
+    buckets = [(0.0, 2.0), (2.0, 4.0), (4.0, 8.0)]
+    figure = evaluation.by_difficulty("made up", groups(runs), buckets)
+    assert figure.csv().splitlines()[1:] == [
+        row
+        for i in range(number)
+        for row in (f"{i},0–2,0.25,,", f"{i},5–8,0.75,,")  # noqa: RUF001
+    ]
+    reach = [x - round(x) for line in figure.lines for x in line.x]
+    assert max(np.abs(reach)) <= 0.4 and len(set(np.round(reach, 6))) == number
+
+
+def test_a_histogram_of_any_number_of_bins():
+    histogram = {"edges": [0.0, 0.3, 0.6, 1.0], "all": [1, 2, 1], "correct": [0, 0, 0]}
+    one = run("a", evals={"made up": {"histograms": {"tfidf": histogram}}})
+    other = run("b", method="etr", evals={"made up": {}})
+    figure = evaluation._histogram("made up", groups([one, other]), "tfidf", "all")
+    (line,) = figure.lines
+    assert (line.x, line.y) == ([0.0, 0.3, 0.6, 1.0], [0.25, 0.5, 0.25])
+    assert evaluation._histogram("made up", groups([one]), "tfidf", "correct").lines == []
 
 
 def test_a_figures_csv_has_its_numbers(tmp_path):
@@ -112,7 +141,7 @@ def test_a_figures_csv_has_its_numbers(tmp_path):
 
 def test_only_keys_that_differ():
     runs = [run("a"), run("b", seed=2, method="etr")]
-    runs[0].manifest["versions"] = {"torch": "2.6", "python": "3.11"}
+    runs[0].manifest["versions"] = {"torch": "2.6", "python": "3.11", "numpy": "2"}
     runs[1].manifest["versions"] = {"torch": "2.7", "python": "3.11"}
     for one in runs:
         one.config["engine"] = "local"  # the same in both that have a config
@@ -126,12 +155,38 @@ def test_only_keys_that_differ():
     assert differences.differing(runs)[0] == ("grpo.max_num_steps", ["5", "–"])  # noqa: RUF001
 
 
+def test_evaluations_differ_between_those_that_have_them():
+    def one(label, **settings):
+        sampling = {"temperature": 1.0, "seed": 0} | settings
+        manifest = {"model": label, "sampling": sampling, "verifier": "math"}
+        evals = {"math500": {}}
+        return Run(label, Path(label), {"eval": {"math500": manifest}}, evals=evals)
+
+    runs = [one("a"), one("b", seed=1), run("c")]
+    assert differences.differing(runs) == [
+        ("eval.math500.model", ["a", "b", ""]),
+        ("eval.math500.sampling.seed", ["0", "1", ""]),
+    ]
+    assert differences.unlike(runs, "math500") == []
+    assert differences.unlike([*runs, one("d", top_p=0.9)], "math500") == [
+        "Not evaluated alike, so more than the model differs: sampling.top_p is – (a, b), 0.9 (d)."  # noqa: RUF001
+    ]
+
+
 def test_problems_are_spread_over_the_list():
     ids = [str(i) for i in range(1000)]
     chosen = cases.spread(ids, 200)
     assert len(chosen) == 200 and set(chosen) == set(ids[::5])
     assert sorted(map(int, chosen[:25])) == list(range(0, 1000, 40))
     assert sorted(cases.spread(ids[:3], 200)) == ["0", "1", "2"]
+    assert cases.spread([], 200) == []
+
+
+@pytest.mark.parametrize(("problems", "gaps", "last"), [(272, {1, 2}, 270), (500, {2, 3}, 497)])
+def test_problems_are_spread_over_a_list_that_200_does_not_divide(problems, gaps, last):
+    chosen = sorted(map(int, cases.spread([str(i) for i in range(problems)], 200)))
+    assert len(chosen) == 200 and chosen[0] == 0 and chosen[-1] == last
+    assert set(np.diff(chosen)) == gaps
 
 
 def test_the_embedded_cases_keep_to_their_budget(tmp_path, monkeypatch):
@@ -145,6 +200,10 @@ def test_the_embedded_cases_keep_to_their_budget(tmp_path, monkeypatch):
     number = len(less["problems"])
     assert 5 < number < 35 and less["note"].startswith(f"{number} of 40 problems")
     assert len(json.dumps(less["problems"])) <= 30_000
+    monkeypatch.setattr(cases, "BUDGET", 100)
+    (least,) = cases.cases(groups([evaluated(folder)]))["benchmarks"]
+    assert [p["id"] for p in least["problems"]] == ["p/0"]
+    assert least["note"] == "1 of 40 problems, up to 8 of 12 responses of each run"
     mixed = {
         r["verdict"] for p in whole["benchmarks"][0]["problems"] for r in p["runs"][0]["responses"]
     }
@@ -154,6 +213,36 @@ def test_the_embedded_cases_keep_to_their_budget(tmp_path, monkeypatch):
 def evaluated(folder):
     metrics = json.loads((folder / "metrics.json").read_text())
     return Run("a", folder, evals={"math500": metrics}, eval_folders={"math500": folder})
+
+
+def test_no_more_responses_are_kept_than_are_shown(tmp_path):
+    folder = folders.evaluation(tmp_path / "math500", problems=12, samples=12)
+    stored = cases.Stored.read(folder, ["p/1", "p/3"])
+    assert {p: len(of) for p, of in stored.verdicts.items()} == {"p/1": 12, "p/3": 12}
+    assert {p: len(of) for p, of in stored.responses.items()} == {"p/1": 8, "p/3": 8}
+    assert len(stored.responses["p/3"][11]["text"]) < 6100  # of 100,000 characters
+
+
+def test_samples_are_chosen_right_and_wrong_in_turn():
+    kinds = ["timeout", *(["wrong"] * 6), *(["right"] * 2), *(["wrong"] * 6)]
+    verdicts = {
+        i: {"status": kind if kind == "timeout" else "ok", "reward": float(kind == "right")}
+        for i, kind in enumerate(kinds)
+    }
+    assert cases.mixed(verdicts) == {0, 7, 8, 1, 2, 3, 4, 5}
+
+
+def test_samples_beyond_the_manifests_number_are_not_counted(tmp_path):
+    """Evaluated once with 8 samples, then with 3."""
+    folder = folders.evaluation(tmp_path / "math500", problems=4, samples=8)
+    folders.change_json(folder / "manifest.json", sampling__samples=3)
+    (benchmark,) = cases.cases(groups([evaluated(folder)]))["benchmarks"]
+    runs = [problem["runs"][0] for problem in benchmark["problems"]]
+    assert [run["of"] for run in runs] == [3] * 4
+    assert [[r["sample"] for r in run["responses"]] for run in runs] == [[0, 1, 2]] * 4
+    assert [run["right"] for run in runs] == [
+        sum(r["verdict"] == "right" for r in run["responses"]) for run in runs
+    ]
 
 
 def test_of_a_verdict_written_twice_the_last_counts(tmp_path):

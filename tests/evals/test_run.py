@@ -74,9 +74,9 @@ def test_what_is_stored_is_not_asked_again(written):
 
 def test_a_stopped_evaluation_goes_on(written):
     def stops(body):
-        return answer(body) if len(seen) <= 10 else (400, "enough")
+        return answer(body) if len(seen) <= 10 else (401, "enough")
 
-    with server(stops) as (url, seen), pytest.raises(ValueError, match="refuses the request"):
+    with server(stops) as (url, seen), pytest.raises(ValueError, match="status 401"):
         run({**written, "model": {**written["model"], "concurrency": 1}}, url)
     assert len(seen) == 11
     with server(answer) as (url, seen):
@@ -91,6 +91,33 @@ def test_another_verifier(written):
     assert metrics["statuses"] == {"error": 24}  # "2" is no letter: said, not scored 0 silently
 
 
+def test_what_is_no_response_or_no_verdict_is_said(written):
+    def reply(body):
+        question = body["messages"][0]["content"]
+        if question.startswith("1"):
+            return 400, "too long"
+        return 200, completion("" if question.startswith("2") else r"\boxed{9}")
+
+    console = Console(file=io.StringIO(), record=True, width=200)
+    with server(reply) as (url, _):
+        plain = {**written, "model": {**written["model"], "url": url}}
+        (folder,) = evaluate(checked(plain), console)
+    said = console.export_text()
+    assert "warning: 8 responses are refused: status 400" in said
+    assert "warning: 8 responses are empty" in said
+    assert "warning: 8 verdicts are error; the first: refused: status 400" in said
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert (metrics["correct"], metrics["statuses"]) == ([0, 0, 8], {"ok": 16, "error": 8})
+
+
+def test_a_verifier_that_does_not_load_is_said_before_anything_is_sampled(written):
+    written["benchmarks"]["math"]["verifier"] = "nemo_algos.rewards.maths:verify_math"
+    said = pytest.raises(ValueError, match=r"benchmarks.math.verifier: .* is no module:function")
+    with server(answer) as (url, seen), said:
+        run(written, url)
+    assert not seen
+
+
 def test_nothing_is_sampled_where_a_file_is_missing(written):
     written["benchmarks"]["math500"] = {"data": "none.jsonl"}
     with server(answer) as (url, seen), pytest.raises(ValueError, match=r"cannot read none.jsonl"):
@@ -103,9 +130,9 @@ def test_a_benchmark_has_its_metrics_before_the_next_one_is_sampled(written, tmp
     written["benchmarks"]["math500"] = {"data": str(tmp_path / "long.jsonl")}
 
     def refuses(body):
-        return (400, "too long") if "9 + 9" in body["messages"][0]["content"] else answer(body)
+        return (404, "no such model") if "9 + 9" in body["messages"][0]["content"] else answer(body)
 
-    with server(refuses) as (url, _), pytest.raises(ValueError, match=r"refuses.*too long"):
+    with server(refuses) as (url, _), pytest.raises(ValueError, match="no such model"):
         run(written, url)
     assert (tmp_path / "out" / "math" / "metrics.json").exists()
 

@@ -18,12 +18,15 @@ MANIFEST = {
     "model": {"engine": "endpoint", "model": "m"},
     "benchmark": "sums",
     "sampling": {"samples": 2, "temperature": 1.0},
-    "verifier": "v:v",
+    "verifier": "no module",
 }
 
 
 def opened(folder, problems=PROBLEMS, **changed):
-    return Store.opened(folder, {**MANIFEST, **changed}, problems)
+    """A store that leaves the folder to the next one."""
+    store = Store.opened(folder, {**MANIFEST, **changed}, problems)
+    store.lock.close()
+    return store
 
 
 def answer(problem, sample, text=r"\boxed{2}", finish="stop"):
@@ -82,7 +85,7 @@ def test_a_changed_gold_or_verifier_is_judged_anew_but_not_sampled(tmp_path):
     assert [p.id for p, _ in store.unverified()] == ["a", "a"]
     judge_all(store, reward=0.0)
     np.testing.assert_array_equal(store.evaluation(None).rewards, [[0, 0], [1, 1]])
-    assert len(opened(tmp_path, verifier="other:v").unverified()) == 4
+    assert len(opened(tmp_path, verifier="another").unverified()) == 4
 
 
 @pytest.mark.parametrize(
@@ -186,3 +189,43 @@ def test_what_is_not_known_of_a_response(tmp_path):
     store.add([answer("a", 0, finish="length"), answer("a", 1, finish="")])
     judge_all(store)
     np.testing.assert_array_equal(store.evaluation(None).finished, [[0, np.nan]])
+
+
+def test_one_process_at_a_time(tmp_path):
+    first = Store.opened(tmp_path, MANIFEST, PROBLEMS)
+    with pytest.raises(ValueError, match="another process is evaluating into"):
+        opened(tmp_path)
+    first.lock.close()
+    opened(tmp_path)
+
+
+def test_an_edited_verifier_judges_anew(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("def v(response, answer): return 0.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    store = opened(tmp_path / "e", verifier="mine:v")
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store, reward=0.0)
+    assert not opened(tmp_path / "e", verifier="mine:v").unverified()
+    (tmp_path / "mine.py").write_text("def v(response, answer): return 1.0")
+    assert len(opened(tmp_path / "e", verifier="mine:v").unverified()) == 2
+
+
+def test_what_was_refused_is_asked_again(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1, "", "refused: too long")])
+    judge_all(store, reward=0.0, status="error")
+    np.testing.assert_array_equal(store.evaluation(None).finished, [[1, 0]])
+    assert places(opened(tmp_path).missing())[0] == ("a", [1])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2"])
+def test_a_broken_manifest_is_named(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=r"manifest.json is not JSON"):
+        opened(tmp_path)
+
+
+def test_a_line_that_is_no_object_is_named(tmp_path):
+    (tmp_path / "generations.jsonl").write_text("[1, 2]\n")
+    with pytest.raises(ValueError, match=r"line 1 is not a JSON object: remove the line"):
+        opened(tmp_path).missing()

@@ -20,6 +20,7 @@ from nemo_algos.evals.metrics.settings import Measure
 from nemo_algos.evals.problem import Evaluation
 
 Progress = Callable[[int, int], None]
+WORTH_PROCESSES = 100_000  # pairs of responses: below, starting processes takes longer
 
 
 def measure(
@@ -89,7 +90,8 @@ def _diversities(
     if settings.embedding_model:
         vectors = embed(encoder or load(settings.embedding_model), evaluation.responses)
     work = (evaluation.responses, evaluation.correct, repeat(settings), vectors)
-    if workers == 1:
+    problems, n = evaluation.rewards.shape
+    if workers == 1 or problems * n**2 < WORTH_PROCESSES:
         return _counted(map(diversity, *work), len(evaluation.problems), progress)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
         return _counted(processes.map(diversity, *work), len(evaluation.problems), progress)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import zip_longest
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from nemo_algos.evals.report.groups import Group
 from nemo_algos.evals.report.numbers import shown
 from nemo_algos.evals.report.runs import Run
+from nemo_algos.evals.store import read_lines
 
 BUDGET = 4_000_000  # bytes of JSON, of all benchmarks
 PROBLEMS, RESPONSES, LONGEST = 200, 8, 6000  # of a benchmark, of a problem and run, characters
 Places = dict[str, dict[int, dict[str, Any]]]  # by problem id and sample
+AnswerOf = Callable[[str], str | None]
 
 
 def cases(groups: Sequence[Group]) -> dict[str, Any]:
@@ -31,12 +35,12 @@ def cases(groups: Sequence[Group]) -> dict[str, Any]:
 def _benchmark(name: str, runs: Sequence[Run], budget: int) -> dict[str, Any]:
     ids = list(dict.fromkeys(i for run in runs for i in run.evals.get(name, {}).get("ids", [])))
     chosen = spread(ids, PROBLEMS)
-    stored = [Stored.read(run.eval_folders.get(name), set(chosen)) for run in runs]
+    stored = [Stored.read(run.eval_folders.get(name), chosen) for run in runs]
     problems, size = {}, 0
     for problem in chosen:
         case = _case(problem, stored)
         size += len(json.dumps(case))
-        if size > budget:
+        if problems and size > budget:
             break
         problems[problem] = case
     samples = max(run.evals[name]["samples"] for run in runs if name in run.evals)
@@ -48,61 +52,80 @@ def _benchmark(name: str, runs: Sequence[Run], budget: int) -> dict[str, Any]:
 
 def spread(ids: Sequence[str], number: int) -> list[str]:
     """Up to `number` ids evenly over the list, so that any first part of them is spread too."""
-    step = max(len(ids) // number, 1)
-    even = list(ids[::step])[:number]
+    number = min(number, len(ids))
+    even = [ids[i * len(ids) // number] for i in range(number)]
     return [even[i] for offset in range(8) for i in range(offset, len(even), 8)]
 
 
+@dataclass
 class Stored:
-    """What a run's folder holds of the chosen problems."""
+    """What a run's folder holds of the chosen problems: their rows by id, every verdict, and the
+    responses that are shown, as they are shown."""
 
-    def __init__(self, problems: dict[str, Any], generations: Places, verdicts: Places) -> None:
-        self.problems, self.generations, self.verdicts = problems, generations, verdicts
-        self.answer_of: Callable[[str], str | None] | None = None
+    problems: dict[str, dict[str, Any]] = field(default_factory=dict)
+    verdicts: Places = field(default_factory=dict)
+    responses: Places = field(default_factory=dict)
 
     @staticmethod
-    def read(folder: Path | None, chosen: set[str]) -> Stored:
-        """Nothing where there is no folder. Of what was stored twice the last counts."""
+    def read(folder: Path | None, chosen: Sequence[str]) -> Stored:
+        """Nothing where there is no folder. Of what was stored twice the last counts; samples
+        beyond the manifest's number are of an earlier evaluation with more."""
         if folder is None:
-            return Stored({}, {}, {})
-        problems = {r["id"]: r for r in stream(folder / "problems.jsonl") if r["id"] in chosen}
-        files = (folder / f"{name}.jsonl" for name in ("generations", "verdicts"))
-        stored = Stored(problems, *(_by_place(file, chosen) for file in files))
+            return Stored()
         manifest = json.loads((folder / "manifest.json").read_text())
-        stored.answer_of = _ours(manifest.get("answers") or "")
+        every = dict.fromkeys(chosen, range(manifest["sampling"]["samples"]))
+        problems = {
+            row["id"]: row for row in _rows(folder / "problems.jsonl") if row["id"] in every
+        }
+        stored = Stored(problems)
+        for row in _at(every, folder / "verdicts.jsonl"):
+            stored.verdicts.setdefault(row["problem"], {})[row["sample"]] = row
+        wanted = {problem: mixed(of) for problem, of in stored.verdicts.items()}
+        answer_of = _ours(manifest.get("answers") or "")
+        for row in _at(wanted, folder / "generations.jsonl"):
+            problem, sample = row["problem"], row["sample"]
+            shown_as = _response(row, stored.verdicts[problem][sample], answer_of)
+            stored.responses.setdefault(problem, {})[sample] = shown_as
         return stored
 
-    def responses(self, problem: str) -> list[dict[str, Any]]:
-        """A problem's, right and wrong ones and those without a verdict in turn."""
-        judged, given = self.verdicts.get(problem, {}), self.generations.get(problem, {})
-        every = [_response(given[i], judged[i]) for i in sorted(given) if i in judged]
-        kinds = {kind: [r for r in every if r["verdict"] == kind] for kind in ("right", "wrong")}
-        kinds["other"] = [r for r in every if r["verdict"] not in kinds]
-        mixed = [r for turn in zip_longest(*kinds.values()) for r in turn if r]
-        shown_ones = sorted(mixed[:RESPONSES], key=lambda r: r["sample"])
-        return [self._shown(r) for r in shown_ones]
 
-    def _shown(self, response: dict[str, Any]) -> dict[str, Any]:
-        answer = self.answer_of(response["text"]) if self.answer_of else None
-        clipped = {k: shortened(response[k]) for k in ("text", "detail")}
-        return {**response, **clipped, "answer": shortened(answer or "", 200)}
+def _at(places: Mapping[str, Container[int]], file: Path) -> Iterator[dict[str, Any]]:
+    """The file's rows of these problems and samples."""
+    return (row for row in _rows(file) if row["sample"] in places.get(row["problem"], ()))
 
 
-def _by_place(file: Path, chosen: set[str]) -> Places:
-    out: Places = {}
-    for row in stream(file):
-        if row["problem"] in chosen:
-            out.setdefault(row["problem"], {})[row["sample"]] = row
-    return out
+def _rows(file: Path) -> Iterable[dict[str, Any]]:
+    if not file.exists():
+        raise ValueError(f"{file} is missing: run `nemo-algos eval` again")
+    return read_lines(file)
 
 
-def _response(generation: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
-    judged = "right" if verdict["reward"] >= 1 else "wrong"
+def mixed(verdicts: dict[int, dict[str, Any]]) -> set[int]:
+    """Samples of a problem to show: right and wrong ones and those without a verdict in turn."""
+    kinds: dict[str, list[int]] = {"right": [], "wrong": [], "other": []}
+    for sample in sorted(verdicts):
+        kinds.get(judged(verdicts[sample]), kinds["other"]).append(sample)
+    turns = [sample for turn in zip_longest(*kinds.values()) for sample in turn]
+    return set([sample for sample in turns if sample is not None][:RESPONSES])
+
+
+def judged(verdict: dict[str, Any]) -> str:
+    """right, wrong, or why there is no verdict."""
+    if verdict["status"] != "ok":
+        return verdict["status"]
+    return "right" if verdict["reward"] >= 1 else "wrong"
+
+
+def _response(
+    generation: dict[str, Any], verdict: dict[str, Any], answer_of: AnswerOf | None
+) -> dict[str, Any]:
+    text = generation["response"]
     return {
         "sample": generation["sample"],
-        "text": generation["response"],
-        "verdict": judged if verdict["status"] == "ok" else verdict["status"],
-        "detail": verdict["detail"],
+        "text": shortened(text),
+        "answer": shortened((answer_of(text) if answer_of else None) or "", 200),
+        "verdict": judged(verdict),
+        "detail": shortened(verdict["detail"]),
         "reward": shown(verdict["reward"]),
         "tokens": shown(generation["tokens"]) if generation["tokens"] >= 0 else "",
         "cut": generation["finish"] == "length",
@@ -114,8 +137,8 @@ def _case(problem: str, stored: Sequence[Stored]) -> dict[str, Any]:
     runs = []
     for of_run in stored:
         verdicts = of_run.verdicts.get(problem, {}).values()
-        right = sum(v["reward"] >= 1 for v in verdicts)
-        responses = of_run.responses(problem)
+        right = sum(judged(verdict) == "right" for verdict in verdicts)
+        responses = sorted(of_run.responses.get(problem, {}).values(), key=itemgetter("sample"))
         runs.append({"right": right, "of": len(verdicts), "responses": responses})
     texts = {k: shortened(str(row.get(k, ""))) for k in ("prompt", "answer")}
     info = {str(k): shortened(str(v), 200) for k, v in (row.get("info") or {}).items()}
@@ -131,26 +154,7 @@ def shortened(text: str, longest: int = LONGEST) -> str:
     return f"\n[... {left_out} characters left out ...]\n".join(ends)
 
 
-def stream(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSONL file that may be large; a last line cut by a kill is dropped. Raises
-    ValueError for another broken line, or where there is no file."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            for i, line in enumerate(file, 1):
-                if line.endswith("\n"):
-                    yield _object(line, f"{path} line {i}")
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing: run `nemo-algos eval` again") from None
-
-
-def _object(line: str, where: str) -> dict[str, Any]:
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"{where} is not JSON ({error}): remove the line") from None
-
-
-def _ours(name: str) -> Callable[[str], str | None] | None:
+def _ours(name: str) -> AnswerOf | None:
     """The extractor of "module:function"; only ours, as a folder may come from anyone."""
     module, _, function = name.partition(":")
     if not module.startswith("nemo_algos."):

@@ -35,12 +35,13 @@ def figures(
     """Those that at least one run has; buckets: (above, up to) right responses of the first run."""
     having = [g._replace(runs=runs) for g in groups if (runs := _with(g, benchmark))]
     made = [_over_k(name, benchmark, having) for name in CURVES]
+    by_threshold = _solution(benchmark, having, at="threshold")
     made += [
         _over_thresholds(
             f"{benchmark}_ucc_by_threshold",
             "UCC@n by threshold",
             "different right solutions",
-            "At the largest k; a lower threshold makes fewer responses count as different.",
+            f"At the largest k; a lower threshold makes fewer responses different. {by_threshold}",
             _lines(benchmark, having, _ucc_by_threshold),
         ),
         by_difficulty(benchmark, having, buckets),
@@ -83,9 +84,23 @@ def _over_k(curve: str, benchmark: str, groups: Sequence[Group]) -> Figure:
     title, caption = CURVES[curve]
     name = curve.replace("@", "_at_").replace("^", "_hat_").replace(" ", "_").strip("()")
     lines = _lines(benchmark, groups, lambda m: _unless_pass(curve, m["curves"]))
-    label = "solutions" if curve == "ucc@k" else "mean over problems"
+    label = "mean over problems"
+    if curve == "ucc@k":
+        label, caption = "solutions", f"{caption} {_solution(benchmark, groups)}"
     safe = f"{benchmark}_{name}".replace("(", "").replace(")", "")
     return Figure(safe, title, "k", label, lines, caption, "log2")
+
+
+def _solution(benchmark: str, groups: Sequence[Group], at: str = "") -> str:
+    """From which similarity (or `at`) on two right responses are one solution; where the runs were
+    measured by several rules, of which runs each is."""
+    by_rule: dict[str, list[str]] = {}
+    for run in (run for group in groups for run in group.runs):
+        settings = run.evals[benchmark]["settings"]
+        similar = f"{SIMILARITIES[settings['ucc_similarity']]} ≥ {at or settings['ucc_threshold']}"
+        by_rule.setdefault(f"{similar}, {settings['linkage']} linkage", []).append(run.label)
+    named = [f"{rule} ({', '.join(labels)})" for rule, labels in by_rule.items()]
+    return f"One solution: {'; '.join(named if len(named) > 1 else by_rule)}."
 
 
 def _unless_pass(curve: str, curves: Metrics) -> Metrics | None:
@@ -126,7 +141,8 @@ def by_difficulty(
     base = groups[0].runs[0].evals[benchmark] if groups else {}
     for i, group in enumerate(groups if buckets else ()):
         rows = np.array([_bucket_means(base, r.evals[benchmark], buckets) for r in group.runs])
-        places = [b + 0.14 * (i - (len(groups) - 1) / 2) for b in range(len(buckets))]
+        apart = min(0.14, 0.8 / len(groups))  # all of a bucket's points stay nearest to its tick
+        places = [b + apart * (i - (len(groups) - 1) / 2) for b in range(len(buckets))]
         known = [not np.isnan(column).any() for column in rows.T]
         x = [p for p, there in zip(places, known, strict=True) if there]
         means, low, high = (f(rows[:, known], axis=0).tolist() for f in (np.mean, np.min, np.max))
@@ -159,9 +175,9 @@ def _bucket_means(
 
 
 def bucket_name(above: float, up_to: float) -> str:
-    """0-2, then the counts above 2: 3-8."""
-    low = 0 if above == 0 else int(above) + 1
-    return f"{low}–{int(up_to)}"  # noqa: RUF001
+    """0-2, then the counts above 2: 3-8; a single count by itself."""
+    low, high = 0 if above == 0 else int(above) + 1, int(up_to)
+    return str(low) if low == high else f"{low}–{high}"  # noqa: RUF001
 
 
 def _histogram(benchmark: str, groups: Sequence[Group], similarity: str, side: str) -> Figure:
@@ -169,12 +185,11 @@ def _histogram(benchmark: str, groups: Sequence[Group], similarity: str, side: s
     for group in groups:
         found = [run.evals[benchmark].get("histograms", {}) for run in group.runs]
         found = [h[similarity] for h in found if similarity in h]
-        counts = np.sum([h[side] for h in found], axis=0) if found else np.zeros(2)
+        counts = np.sum([h[side] for h in found], axis=0)
         if counts.sum() > 0:
-            shares = (counts.reshape(-1, 2).sum(1) / counts.sum()).tolist()
-            edges = found[0]["edges"][::2]
+            shares = (counts / counts.sum()).tolist()
             style = {"kind": "steps", "dashed": group.dashed}
-            lines.append(Line(group.label, group.color, edges, shares, **style))
+            lines.append(Line(group.label, group.color, found[0]["edges"], shares, **style))
     return Figure(
         f"{benchmark}_{similarity}_{side}",
         f"{SIMILARITIES[similarity]}, {SIDES[side]}",

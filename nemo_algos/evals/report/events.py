@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+EVENTS = "events.out.tfevents*"  # files of one writer
 NAMES = {
     "train/reward": "reward/mean",
     "train/approx_entropy": "entropy/approximate",
@@ -25,7 +26,7 @@ def read_events(folder: Path) -> dict[str, tuple[list[float], list[float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     values: dict[str, dict[int, tuple[float, float]]] = {}
-    for place in sorted({p.parent for p in folder.rglob("events.out.tfevents*")}):
+    for place in sorted({p.parent for p in folder.rglob(EVENTS)}):
         events = EventAccumulator(str(place), size_guidance={"scalars": 0}).Reload()
         tags: list[str] = events.Tags()["scalars"]  # pyright: ignore
         for tag in tags:

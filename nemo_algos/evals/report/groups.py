@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nemo_algos.evals.report.runs import Run
 
@@ -24,9 +25,12 @@ class Group(NamedTuple):
 
 def groups(runs: Sequence[Run]) -> list[Group]:
     """In the order of the runs; a run without a recorded config is its own group."""
-    found: dict[str, list[Run]] = {}
+    found: dict[tuple[str, int], list[Run]] = {}
+    seen: Counter[tuple[str, Any]] = Counter()
     for run in runs:
-        found.setdefault(_key(run), []).append(run)
+        config, seed = _config(run), run.config.get("grpo", {}).get("seed")
+        found.setdefault((config, seen[config, seed]), []).append(run)
+        seen[config, seed] += 1  # the same seed again is no other seed
     return [
         Group(_label(same), COLORS[i % len(COLORS)], i >= len(COLORS), tuple(same))
         for i, same in enumerate(found.values())
@@ -37,8 +41,8 @@ def _label(same: Sequence[Run]) -> str:
     return same[0].label + (f" ({len(same)} seeds)" if len(same) > 1 else "")
 
 
-def _key(run: Run) -> str:
-    """The config without seed and folder."""
+def _config(run: Run) -> str:
+    """Without seed and folder."""
     if "grpo" not in run.config:
         return run.label
     plain = copy.deepcopy(run.config)

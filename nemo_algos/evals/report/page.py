@@ -26,6 +26,8 @@ def write(folders: Sequence[Path], out: Path) -> Path:
     runs = read_runs(folders)
     grouped = groups(runs)
     against = {name: summary.differences(runs, name) for name in _benchmarks(runs)}
+    embedded = {"cases": cases(grouped), "heat": heat(grouped)}
+    _emptied(out)
     page = {
         "runs": runs,
         "groups": grouped,
@@ -38,14 +40,22 @@ def write(folders: Sequence[Path], out: Path) -> Path:
         "colors": {run.label: group.color for group in grouped for run in group.runs},
         "differing": differences.differing(runs),
         "manifests": [(run.label, json.dumps(run.manifest, indent=2)) for run in runs],
-        "cases": cases(grouped),
-        "heat": heat(grouped),
+        **embedded,
         "written": time.strftime("%Y-%m-%d %H:%M"),
     }
     html = _environment().get_template("report.html").render(page)
     path = out / "index.html"
     path.write_text(html, encoding="utf-8", errors="replace")
     return path
+
+
+def _emptied(out: Path) -> None:
+    """The folder, without the figures of an earlier report."""
+    out.mkdir(parents=True, exist_ok=True)
+    if (out / "index.html").exists():
+        for kind in ("png", "csv"):
+            for figure in (out / "figures").glob(f"*.{kind}"):
+                figure.unlink()
 
 
 def _environment() -> Environment:
@@ -75,6 +85,7 @@ def _benchmark(
     buckets = [(b["above"], b["up_to"]) for b in paired[0]["buckets"]] if paired else []
     return {
         "name": name,
+        "cautions": [*differences.unlike(runs, name), *summary.unpaired(against)],
         "table": summary.of_benchmark(runs, name, against),
         "flips": summary.flips(against),
         "figures": _drawn(evaluation.figures(name, grouped, buckets), out),

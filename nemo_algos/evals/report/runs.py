@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.evals.report.events import read_events
+from nemo_algos.evals.report.events import EVENTS, read_events
 from nemo_algos.evals.store import read_lines
 
 Series = tuple[list[float], list[float]]  # steps, values
@@ -17,8 +17,9 @@ Series = tuple[list[float], list[float]]  # steps, values
 
 @dataclass(frozen=True)
 class Run:
-    """label: its name in every figure. metrics: by name, over steps. evals: measure()'s result by
-    benchmark, in folders of the same key."""
+    """label: its name in every figure. manifest: with the evaluations' own and their metrics'
+    settings under `eval`. metrics: by name, over steps. evals: measure()'s result by benchmark, in
+    folders of the same key."""
 
     label: str
     folder: Path
@@ -50,14 +51,11 @@ def read_run(folder: Path) -> Run:
         return _training(folder)
     evals = evaluations(folder)
     if evals:
-        return _evaluated(
-            Run("", folder, _json(next(iter(evals.values())) / "manifest.json")), evals
-        )
-    within = sorted({p.parent for p in folder.glob("*/metrics.jsonl")})
-    within += sorted({p.parents[1] for p in folder.glob("*/tensorboard/events.out.tfevents*")})
+        return _evaluated(Run("", folder), evals)
+    within = _within(folder)
     if within:
-        names = ", ".join(p.name for p in dict.fromkeys(within))
-        raise ValueError(f"{folder} holds runs ({names}): name one, such as {within[0]}")
+        names = ", ".join(str(p.relative_to(folder)) for p in within)
+        raise ValueError(f"{folder} holds runs ({names}): name them, such as {within[0]}")
     metrics = read_events(folder)
     if metrics:
         return Run("", folder, metrics=metrics)
@@ -67,6 +65,12 @@ def read_run(folder: Path) -> Run:
         f"{folder} is no run: it has neither metrics.jsonl (training), metrics.json (evaluation) "
         "nor TensorBoard events (NeMo-RL)"
     )
+
+
+def _within(folder: Path) -> list[Path]:
+    """Runs below the folder, at any depth."""
+    found = {p.parent for p in folder.glob("*/**/metrics.jsonl")}
+    return sorted(found | {p.parents[1] for p in folder.glob(f"*/**/tensorboard/{EVENTS}")})
 
 
 def _training(folder: Path) -> Run:
@@ -103,7 +107,12 @@ def _number(value: Any, name: str, folder: Path) -> float:
 
 def _evaluated(run: Run, folders: dict[str, Path]) -> Run:
     evals = {name: _json(folder / "metrics.json") for name, folder in folders.items()}
-    return replace(run, evals=evals, eval_folders=folders)
+    recorded = {
+        name: {**_json(folder / "manifest.json"), "metrics": evals[name].get("settings", {})}
+        for name, folder in folders.items()
+    }
+    manifest = {**run.manifest, "eval": recorded} if recorded else run.manifest
+    return replace(run, manifest=manifest, evals=evals, eval_folders=folders)
 
 
 def evaluations(folder: Path) -> dict[str, Path]:
@@ -115,7 +124,7 @@ def evaluations(folder: Path) -> dict[str, Path]:
 
 
 def _objects(path: Path) -> list[dict[str, Any]]:
-    rows = read_lines(path)
+    rows = list(read_lines(path))
     for i, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise ValueError(f"{path} line {i} is not a JSON object: remove the line")

@@ -138,8 +138,10 @@ def _cell(run: Run, benchmark: str, name: str, against: Differences) -> Cell:
     if name in metrics["scalars"]:
         return _interval(metrics["scalars"][name], paired.get(name))
     curve, _, k = name.rpartition("@")
-    at = [_at(of.get(f"{curve}@k"), int(k)) for of in (metrics["curves"], paired)]
-    return _interval(*at)
+    now, change = (_at(of.get(f"{curve}@k"), int(k)) for of in (metrics["curves"], paired))
+    if name == f"ucc@{metrics['samples']}":
+        change = paired.get("ucc@n")
+    return _interval(now, change)
 
 
 def _unjudged(statuses: dict[str, int]) -> Cell:
@@ -173,6 +175,17 @@ def _excluded(run: Run, benchmark: str) -> str:
     counts = run.evals[benchmark].get("excluded", {})
     listed = ", ".join(f"{name} {count}" for name, count in counts.items())
     return f"{run.label}: problems left out of a mean: {listed}." if listed else ""
+
+
+def unpaired(against: Differences) -> list[str]:
+    """A sentence for each run that has other problems than the first."""
+    paired = {label: c for label, c in against.items() if isinstance(c, dict)}
+    return [
+        f"{label}: the difference is over {found['problems']} problems; {only['base']} that only "
+        f"the first run has and {only['tuned']} that only this one has are not in it."
+        for label, found in paired.items()
+        if any((only := found["unpaired"]).values())
+    ]
 
 
 def flips(against: Differences) -> Table | None:
