@@ -4,20 +4,56 @@ Time is linear in the length of the response, whatever it holds.
 """
 
 import re
+from typing import NamedTuple
 
 GROUP = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # "\{" is no brace of LaTeX's
-STYLE = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf)\b|\\[ ,;]|[{}$*\s]")
+STYLE = re.compile(r"\\(?:text|math)[a-z]*|\\[ ,;()\[\]]|[{}$*_`\"'\u2018\u2019\u201c\u201d]")
 
-# "Answer: ", "**Answer**: (", "the answer is option ", "Final answer: $\text{" and the like
+# "Answer: ", "**Answer**: (", "the correct option is ", "Final answer: $\text{", "<answer>" ...
 CUE = (
-    r"(?i:\banswer)[*_]{0,2}(?:[ \t]{0,4}[:\uff1a]|[ \t]{1,4}is\b:?)[\s*_$(\[\"']{0,12}"
-    r"(?:(?i:option|choice)[ \t]{1,4}\(?)?(?:\\(?:text|textbf|mathrm|mathbf)\{\(?)?"
+    r"(?i:(?<!/)\banswer|\b(?:correct|right|best)[ \t]{1,4}(?:option|choice))[*_]{0,2}"
+    r"(?:[ \t]{0,4}[:\uff1a]|[ \t]{1,4}is\b:?|>)[\s*_$(\[\"'`\u201c\u2018<\\]{0,12}"
+    r"(?:(?i:option|choice)[ \t]{1,4}\(?)?(?:\\?(?:text|math)[a-z]{0,4}\{\(?)?"
 )
 # "the answer is A good idea" and "the answer is no more than 5" are running text
-END = r"(?![\w'\u2019-])(?![ \t]+(?!(?:because|since|as|and|is)\b)[a-z])"
-LETTER, WORD = re.compile(f"{CUE}([A-Z]){END}"), re.compile(f"{CUE}((?i:yes|no)){END}")
-LETTER_LINE, WORD_LINE = re.compile(r"\(?([A-Z])\)?\.?"), re.compile(r"((?i:yes|no))\.?")
-LETTER_BOX = re.compile(r"\(?([A-Za-z])(?:[.:)].*)?")  # "B", "(B)", "b. 42"
+END = r"(?![\w-]|['\u2019]\w)(?![ \t]{1,4}(?!(?:because|since|as|and|or|is|it|they|there)\b)[a-z])"
+
+
+def _undecided(other: str) -> str:
+    """What takes a choice back: " or", " and B", ", B", "/B", ".B", " is wrong"."""
+    joined = r"[^\w,;/&+|]{0,8}(?:[,;/&+|]|\.(?=\w)|\band\b)[\W_]{0,8}(?:(?:and|also)\b[\W_]{0,8})?"
+    taken_back = r"\W{1,8}(?:or|is[ ](?:wrong|incorrect|false|not))\b"
+    return rf"(?P<undecided>{joined}{other}|{taken_back})"
+
+
+# "B) A cell" and "B, I think" are decided
+MORE_LETTERS = _undecided(r"(?![AI][ ](?!and|or)[a-z])[A-Z](?![\w'\u2019-])")
+ONE = r"(?!.*\s\(?[A-Z]\))"  # not a list: "A) 4, B) 5"
+MORE_WORDS = _undecided(r"(?i:yes|no)(?!\w)")
+
+
+class Places(NamedTuple):
+    """How a choice is written behind a cue, in a box and as the last line."""
+
+    cue: re.Pattern[str]
+    box: re.Pattern[str]
+    line: re.Pattern[str]
+
+
+LETTERS = Places(
+    re.compile(rf"{CUE}(?P<choice>[A-Z]){END}{MORE_LETTERS}?"),
+    re.compile(  # "B", "(B)", "b. 42", "Option B"
+        rf"(?:(?i:option|choice)\s*)?\(?(?P<choice>[A-Za-z])(?:{MORE_LETTERS}.*|[.:)]{ONE}.*)?",
+        re.DOTALL,
+    ),
+    re.compile(r"\(?(?P<choice>[A-Z])\)?\.?"),
+)
+WORDS = Places(
+    re.compile(rf"{CUE}(?P<choice>(?i:yes|no)){END}{MORE_WORDS}?"),
+    re.compile(rf"(?P<choice>(?i:yes|no))(?:{MORE_WORDS}.*)?[.!]?", re.DOTALL),
+    re.compile(r"(?P<choice>(?i:yes|no))[.!]?"),
+)
+OPTION = re.compile(rf"\(?(?P<choice>[A-Z])(?:{MORE_LETTERS}|[.)]\s{ONE}).*")  # "B) 42"
 
 
 def boxed(text: str) -> str | None:
@@ -46,28 +82,41 @@ def last_box(text: str) -> tuple[int, int] | None:
 def letter(text: str) -> str | None:
     """The option chosen, "A" to "Z".
 
-    It stands in the last box (`\\boxed{B}`, `\\boxed{\\text{(b) 42}}`), after "answer:" or "answer
-    is" (`**Answer:** B`, `The answer is option (B).`), or alone on the last line; the last of these
-    counts. Outside a box it is a capital. Other letters in the text are no answer.
+    It stands in the last box (`\\boxed{B}`, `\\boxed{\\text{(b) 42}}`), in `<answer>B</answer>`,
+    after "answer:", "answer is" or "correct option is" (`**Answer:** B`, `The answer is (B).`), or
+    alone on the last line. The last of these counts; where it leaves the choice open ("A or B",
+    "A, B", "B is wrong"), there is none. Where there is none of these, it is the option that starts
+    the last line ("B) 42"), unless the line before starts with one too. Outside a box it is a
+    capital. Other letters in the text are no answer.
     """
-    found = _last(text, LETTER, LETTER_LINE, LETTER_BOX)
-    return found and found.upper()
+    match = _last(text, LETTERS) or _option(text)
+    return _choice(match).upper() or None
 
 
 def yes_no(text: str) -> str | None:
     """ "yes" or "no", from the same places as `letter`, in any case."""
-    found = _last(text, WORD, WORD_LINE, WORD_LINE)
-    return found and found.lower()
+    return _choice(_last(text, WORDS)).lower() or None
 
 
-def _last(
-    text: str, after_cue: re.Pattern[str], line: re.Pattern[str], box: re.Pattern[str]
-) -> str | None:
-    last_line = text.rstrip().rpartition("\n")[2]
-    if match := line.fullmatch(STYLE.sub("", last_line)):
-        return match[1]
-    found = [(match.start(), match[1]) for match in after_cue.finditer(text)][-1:]
+def _choice(match: re.Match[str] | None) -> str:
+    return match["choice"] if match and not match.groupdict().get("undecided") else ""
+
+
+def _last(text: str, places: Places) -> re.Match[str] | None:
+    if match := places.line.fullmatch(_bare(text.rstrip().rpartition("\n")[2])):
+        return match
+    found = [(match.start(), match) for match in places.cue.finditer(text)][-1:]
     place = last_box(text)
-    if place and (match := box.fullmatch(STYLE.sub("", boxed(text) or ""))):
-        found.append((place[0], match[1]))
-    return max(found)[1] if found else None
+    if place and (match := places.box.fullmatch(_bare(boxed(text) or ""))):
+        found.append((place[0], match))
+    return max(found, key=lambda at: at[0])[1] if found else None
+
+
+def _option(text: str) -> re.Match[str] | None:
+    lines = [line for line in text.split("\n") if line.strip()][-2:]
+    found = [OPTION.fullmatch(_bare(line)) for line in lines]
+    return found[-1] if found and not any(found[:-1]) else None
+
+
+def _bare(text: str) -> str:
+    return STYLE.sub("", text).strip()

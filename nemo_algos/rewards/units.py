@@ -1,4 +1,4 @@
-"""The unit or number base at the end of an answer, both of which math-verify ignores."""
+"""The unit or number base of an answer, both of which math-verify ignores."""
 
 import re
 
@@ -8,6 +8,7 @@ from sympy.physics.units import Quantity
 
 TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox|rm)\s*\{([^{}]*)\}")
 DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°")
+SIGN = re.compile(r"(\\\$|€|£)\s*([\d.,{}]*\d)")
 NOISE = re.compile(r"\\[,;!()\[\] ]|[$~*]")
 BASE = re.compile(r"\d_\s*\{?\s*(\d+)\s*\}?[\s.]*$")
 UNIT = re.compile(
@@ -17,6 +18,7 @@ UNIT = re.compile(
 )
 COMMAND = re.compile(r"\\[A-Za-z]+")
 POWERS = {"sq": 2, "cu": 3, "²": 2, "³": 3}
+SIGNS = {r"\$": "dollar", "€": "euro", "£": "pound"}
 # what sympy has under another name or not at all
 NAMES = {"in": "inch", "sec": "second", "min": "minute", "hr": "hour", "lb": "pound"}
 MONEY = {name: Symbol(name) for name in ("cent", "dollar", "euro")}
@@ -26,6 +28,7 @@ def unit(answer: str) -> Expr | None:
     """The unit that ends the answer (`15\\text{ cm}^2` is cm**2, `90^\\circ` degree), or its base
     (`52_8`, as a symbol); None where there is none, or none that sympy.physics.units knows.
 
+    Money may stand in front: `\\$5` is in dollars.
     A single letter is a unit only in an answer without other letters: `3 m`, but not `2s + 3m`.
     """
     if match := BASE.search(answer):
@@ -39,7 +42,14 @@ def unit(answer: str) -> Expr | None:
     return named and named ** int(power or 1)
 
 
+def compound(answer: str) -> bool:
+    """Whether a unit is followed by a number, as in `5\\text{ ft }6\\text{ in}`."""
+    plain = _plain(answer)
+    return any(unit(plain[: match.end()]) for match in re.finditer(r"[a-z]\b(?=\s+\d)", plain))
+
+
 def _plain(answer: str) -> str:
+    answer = SIGN.sub(lambda match: f"{match[2]} {SIGNS[match[1]]}", answer)
     for raised in "²³":
         answer = answer.replace(raised, f"^{POWERS[raised]}")
     return NOISE.sub(" ", TEXT.sub(r" \1 ", DEGREES.sub(" degree ", answer)))

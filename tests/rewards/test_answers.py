@@ -50,6 +50,23 @@ def test_last_balanced_box(text, content):
         "**Final Answer**: The final answer is B.",
         "Both are even.\nB",
         "(B).",
+        r"Answer: \(B\)",
+        "Answer: `B`",
+        "Answer: \u201cB\u201d",
+        "Answer: \u2018B\u2019",
+        "<answer>B</answer>",
+        "<answer>(B) Paris</answer>",
+        "Answer: B) E. coli",
+        "Answer: B. A is too small.",
+        "Answer: B, I think.",
+        "The answer is **B**, not A.",
+        "The correct option is B",
+        "The correct choice is (B).",
+        r"\boxed{\text{Option B}}",
+        r"\boxed{\textit{B}}",
+        r"\boxed{\text{(B) A cell}}",
+        "Both are even.\nB) 42",
+        "Both are even.\n**B. Paris**",
     ],
 )
 def test_letter_in_every_form(text):
@@ -77,12 +94,40 @@ def test_letter_in_running_text_is_no_answer(text):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "Answer: A, B, C, D",
+        "Answer: A/B/C/D",
+        "Answer: A and B",
+        "Answer: A (or B)",
+        "Answer: (A) or (B)",
+        "Answer: $A$ or $B$",
+        "Answer: A\nor B",
+        "The answer is A or B",
+        "Answer: B is wrong",
+        "<answer>A or B</answer>",
+        r"\boxed{A or B}",
+        r"\boxed{A) or B)}",
+        r"\boxed{A.B.C.D}",
+        r"\boxed{A, B}",
+        "A or B",
+        "B) or C)",
+        "A) 4, B) 5",
+    ],
+)
+def test_undecided_is_no_answer(text):
+    assert letter(text) is None
+    assert letter(f"Answer: C\nIn truth: {text}" if "nswer" in text else text) is None
+
+
+@pytest.mark.parametrize(
     ("text", "last"),
     [
         ("Answer: A\nNo, wait.\nAnswer: C", "C"),
         (r"\boxed{A}, but in truth the answer is (C).", "C"),
         (r"The answer is A. In truth $\boxed{C}$", "C"),
         ("Answer: A\nC", "C"),
+        ("<answer>C</answer> B is even", "C"),
         (r"Answer: C. It is \boxed{42}.", "C"),
     ],
 )
@@ -99,6 +144,15 @@ def test_last_one_counts(text, last):
         ("Yes, it can be. So the answer is no.", "no"),
         ("The answer is yes, since 6 is even", "yes"),
         ("it is even\nNo.", "no"),
+        ("Answer: Yes it is", "yes"),
+        ("It is even.\nYes!", "yes"),
+        ("<answer>No</answer>", "no"),
+        ("Answer: Yes and no", None),
+        ("Answer: yes/no", None),
+        ("Answer: yes (or no)", None),
+        (r"\boxed{\text{Yes and no}}", None),
+        ("Yes and no", None),
+        ("yes/no", None),
         ("The answer is no more than 5.", None),
         ("Yes, it can be.", None),
         ("Answer: yesterday", None),
@@ -110,6 +164,7 @@ def test_yes_no(text, answer):
 
 
 PIECES = r"\boxed{,{,},\boxed ,\boxed{},\,answer is ,answer: (,Answer: B ,B,answer: option , "
+PIECES += ",<answer>,correct option ,A) ,A or "
 
 
 @pytest.mark.parametrize("piece", [*PIECES.split(","), "\n"])

@@ -32,10 +32,34 @@ from nemo_algos.rewards.math import verify_math
         (r"\boxed{x=5}", "5"),
         (r"\boxed{(1,2)}", "1<x<2"),
         (r"\boxed{0.56 = 56\%}", r"0.56 = 56\%"),
+        # other spellings
+        (r"\boxed{90°}", r"90^\circ"),
+        (r"\boxed{5~\text{cm}}", r"5\text{ cm}"),
+        (r"\boxed{1\,234}", "1234"),
+        (r"\boxed{\frac\pi2}", r"\frac{\pi}{2}"),
+        (r"\boxed{\varnothing}", r"\emptyset"),
+        (r"\boxed{5.}", "5"),
+        (r"\boxed{\color{red}{5}}", "5"),
+        (r"\boxed{\textcolor{red}{5}}", "5"),
+        (r"\boxed{\textbf{5}}", "5"),
+        (r"\boxed{5 \text{ million}}", "5000000"),
+        (r"It is $\boxed{5}$ million.", "5000000"),
+        (r"\boxed{5}" + "\n\nHundreds more fail.", "5"),
+        (r"\boxed{5}", r"5\text{ ft }6\text{ in}"),  # math-verify reads such a gold as 5
+        (r"\boxed{5 \text{ or } 6}", "5, 6"),
+        (r"\boxed{x \leq 5}", r"x \leq 5"),
+        (r"\boxed{> 5}", "> 5"),
+        ("<answer>5</answer> in 3 steps", "5"),
+        (r"<answer> \boxed{5} </answer> in 3 steps", "5"),
+        ("The answer is 5. Wait, I made a mistake. It is 6.", "6"),
     ],
 )
 def test_right_answers(response, answer):
     assert verify_math(response, answer) == 1.0
+
+
+RELATIONS = [r"\neq", r"\ne", r"\not", r"\not=", r"\leq", r"\geq", r"\le", "<", ">", "!=", "≤"]
+SCALES = ["dozen", "hundred", "thousand", "million", "billion"]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +72,17 @@ def test_right_answers(response, answer):
         (r"\boxed{(2,1)}", "(1,2)"),
         (r"\boxed{18, 19}", "18"),
         (r"\boxed{}", "18"),
+        *((rf"\boxed{{{relation} 18}}", "18") for relation in RELATIONS),
+        *((rf"\boxed{{18\text{{ {scale}}}}}", "18") for scale in SCALES),
+        *((rf"$\boxed{{18}}$ {scale}", "18") for scale in SCALES),
+        ("$18$ million", "18"),
+        (r"\boxed{18\text{ Millions}}", "18"),
+        (r"\boxed{18k}", "18"),
+        (r"\boxed{18 hours 30 minutes}", "18"),
+        (r"\boxed{18\text{ hours }30\text{ minutes}}", "18"),
+        (r"\boxed{18\text{ ft }6\text{ in}}", "18"),
+        ("The answer is 18. Wait, I made a mistake. It is 6.", "18"),
+        ("<answer>18</answer> <answer>19</answer>", "18"),
         ("", "18"),
         ("I do not know.", "18"),
         (r"\boxed{" * 30, "18"),
@@ -115,6 +150,16 @@ AREA = r"15\mbox{ cm}^2"
         (r"\boxed{5.4\text{ dollars}}", r"5.4\text{ cents}", 0),
         (r"\boxed{5.4\text{ cent}}", r"5.4\text{ cents}", 1),
         (r"\boxed{18\text{ dollars}}", "18", 1),
+        (r"\boxed{\$5}", r"\$5", 1),
+        (r"\boxed{5}", r"\$5", 1),
+        (r"\boxed{5 dollars}", r"\$5", 1),
+        (r"The cost is \$5.", r"\$5", 1),
+        (r"\boxed{5 cents}", r"\$5", 0),
+        ("The cost is 5 cents.", r"\$5", 0),
+        (r"\boxed{\$5}", r"5\text{ cents}", 0),
+        (r"\boxed{€5}", r"\$5", 0),
+        (r"\boxed{£5}", "€5", 0),
+        (r"\boxed{\$1,234}", r"1234\text{ cents}", 0),
         (r"\boxed{52_8}", "52_8", 1),
         (r"\boxed{52_{8}}", "52_8", 1),
         (r"\boxed{52}", "52_8", 1),
