@@ -11,7 +11,11 @@ from typing import Any
 
 from nemo_algos.rewards.sandbox import Handle, Program, Sandbox, SandboxError
 
-SECONDS = 5.0  # for a program's answers in all; below VerifierPool's default deadline
+SECONDS = 4.0  # for a program's answers in all; below VerifierPool's default deadline
+
+FENCE = re.compile(r"([ \t>]*+)(`{3,}+|~{3,}+)([^`]*+)")
+SINGLE = re.compile(r"(?<!`)`{3}(python3?|py|sql|sqlite)[ \t]+([^`]+(?:`{1,2}[^`]+)*)```", re.I)
+ITEM = re.compile(r"\s*+(?:[-*+]|\d{1,9}[.)])\s++")  # of a list
 
 
 def verify_code(response: str, answer: str) -> float:
@@ -19,7 +23,7 @@ def verify_code(response: str, answer: str) -> float:
 
     `answer` is JSON: `prompt`, trusted code before the program (may be empty); `entry_point`, the
     function under test; `tests`, trusted code that runs as it stands and fails by raising; and, if
-    the default of 5 is wrong, `seconds` for all of the program's answers.
+    the default of 4 is wrong, `seconds` for all of the program's answers.
 
     The program is the response's code (`code_block`) after the prompt; where it does not define the
     entry point, it continues the prompt's text. It runs in another process (rewards/sandbox) and
@@ -28,7 +32,7 @@ def verify_code(response: str, answer: str) -> float:
     else the program's.
 
     Raises:
-        ValueError: the tests never call the program, or with what is no plain data.
+        ValueError: the tests never call the program, or with what is no plain data or above 16 MiB.
         TimeoutError: the program took too long.
         SandboxError: the sandbox is broken; the next call starts another.
     """
@@ -44,7 +48,7 @@ def verify_code(response: str, answer: str) -> float:
     if program.failure == "late":
         raise TimeoutError("The program took too long.")
     if program.failure == "misused":
-        raise ValueError("The tests pass what is no plain data: only plain data reaches a program.")
+        raise ValueError("The tests pass what is no plain data, or more than 16 MiB of it.")
     return float(passed and not program.failure)
 
 
@@ -63,20 +67,54 @@ def protections() -> list[str]:
 
 def code_block(text: str, entry_point: str = "") -> str:
     """The last fenced block that defines `entry_point`, else the last block, else all of `text`."""
-    blocks: list[list[str]] = []
-    fence, indent = "", 0
-    for line in text.split("\n"):
-        bare = line.lstrip(" ")
-        if not fence and bare.startswith("```"):
-            fence, indent = "```", len(line) - len(bare)
-            blocks.append([])
-        elif fence and bare.startswith(fence):
-            fence = ""
-        elif fence:
-            blocks[-1].append(line.removeprefix(" " * indent))
-    codes = ["\n".join(block) + "\n" for block in blocks]
+    codes = [code for _, code in blocks(text)]
     defining = [code for code in codes if entry_point and _defines(code, entry_point)]
     return (defining or codes or [text])[-1]
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """The first word behind the fence, in lower case, and the content of each fenced block.
+
+    As in CommonMark, and as models write: a fence may stand behind text, or close at the end of the
+    last line; one that names a language closes an open block; ```` ```sql SELECT 1``` ```` is one.
+    """
+    found: list[tuple[str, list[str]]] = []
+    fence, margin = "", ""
+    for line in text.split("\n"):
+        inside = bool(fence)
+        line = line.removeprefix(margin if line.startswith(margin) else margin.rstrip(" \t"))
+        alone = FENCE.fullmatch(line)
+        # Deeper ones are of a docstring.
+        if inside and not (alone and alone[2].startswith(fence) and _depth(alone[1]) < 4):
+            if not alone and _closes(line, fence):
+                line, fence, margin = line.rstrip().rstrip("`"), "", ""
+            found[-1][1].append(line)
+            continue
+        start, fence, info = alone.groups() if alone else _behind_text(line)
+        if inside and not re.fullmatch(r"\w+", info.strip()):
+            fence, margin = "", ""
+        elif fence:
+            margin = margin if inside else start
+            found.append((info.strip().partition(" ")[0].lower(), []))
+        elif single := SINGLE.search(line):
+            found.append((single[1].lower(), [single[2]]))
+    return [(mark, "\n".join(lines) + "\n") for mark, lines in found]
+
+
+def _behind_text(line: str) -> tuple[str, str, str]:
+    """Margin, fence and info of a block that opens at the end of `line`, else empty."""
+    before, fence, info = line.partition("```")
+    if not re.fullmatch(r"`*+\w*+\s*+", info):
+        return "", "", ""
+    return " " * len(before) if ITEM.fullmatch(before) else "", fence, info.lstrip("`")
+
+
+def _closes(line: str, fence: str) -> bool:
+    return "`" in fence and line.count(fence) == 1 and line.rstrip().endswith(fence)
+
+
+def _depth(margin: str) -> int:
+    return len(margin.expandtabs(4))
 
 
 def _defines(code: str, name: str) -> bool:

@@ -1,7 +1,6 @@
 """The reward of a SQL query: whether its result on a SQLite database is the gold query's."""
 
 import json
-import re
 import sqlite3
 import time
 from collections import Counter
@@ -11,7 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-SECONDS = 5.0  # for one query; below VerifierPool's default deadline
+from nemo_algos.rewards.code import blocks
+
+SECONDS = 4.0  # for one query; below VerifierPool's default deadline
 MAX_ROWS = 100_000
 MAX_BYTES = 10_000_000  # of one value
 STEPS = 1000  # of SQLite's machine, between two looks at the clock
@@ -27,7 +28,7 @@ def verify_sql(response: str, answer: str) -> float:
     """1.0 where the query in `response` gives the gold's result, else 0.0.
 
     `answer` is JSON: `database`, the path of a SQLite file; `query`, the gold; `rule`, "set" (the
-    default), "bag" or "ordered", see `same`; and, if the default of 5 is wrong, `seconds` for a
+    default), "bag" or "ordered", see `same`; and, if the default of 4 is wrong, `seconds` for a
     query. The query is the response's last block marked sql, else its last block, else all of it.
 
     A query may read, within limits of time, rows and bytes; whatever else it tries makes it wrong.
@@ -52,9 +53,9 @@ def verify_sql(response: str, answer: str) -> float:
 
 def sql_block(text: str) -> str:
     """The last fenced block marked sql, else the last block, else all of `text`."""
-    blocks = re.findall(r"^ *```(\w*)[^\n]*\n(.*?)(?:^ *```|\Z)", text, re.M | re.S)
-    marked = [query for mark, query in blocks if mark.lower() in ("sql", "sqlite")]
-    return (marked or [query for _, query in blocks] or [text])[-1].strip()
+    found = blocks(text)
+    marked = [query for mark, query in found if mark in ("sql", "sqlite")]
+    return (marked or [query for _, query in found] or [text])[-1].strip()
 
 
 def same(given: Sequence[Row], gold: Sequence[Row], rule: str) -> bool:

@@ -123,6 +123,17 @@ def test_humaneval_tests_are_called(read, name, seconds):
         exec(answer["tests"], wrong)
 
 
+def test_humaneval_plus_leaves_out_the_task_whose_test_is_broken(read):
+    swapped = "def check(candidate):\n    for inp in [[[1, 2]]]:\n"
+    swapped += "        assert _poly(*candidate(*inp), inp) <= 0.0001\n"
+    mended = swapped.replace("*candidate(*inp), inp", "*inp, candidate(*inp)")
+    rows = [HUMANEVAL | {"test": test, "task_id": test[-20:]} for test in (swapped, mended)]
+    loaded = read("humaneval_plus", rows)
+    assert [mended in problem.answer.replace("\\n", "\n") for problem in loaded.problems] == [True]
+    assert loaded.counts["tasks with a broken test left out"] == 1
+    assert len(read("humaneval", rows).problems) == 2
+
+
 def mbpp(number, **more):
     row = {"task_id": number, "text": "Add 1.", "code": "def inc(x):\r\n  return x + 1"}
     tests = {"test_list": ["assert inc(1) == 2", "assert inc(2) == 3"], "test_setup_code": ""}

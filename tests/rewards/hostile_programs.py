@@ -10,6 +10,8 @@ LATE, BROKEN, HARMLESS = "late", "broken", "harmless"
 REFUSED = {"PermissionError", "FileNotFoundError"}
 NO_FORK = {"BlockingIOError"}
 
+LIBC = "import ctypes, errno, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+
 HOSTILE = {
     "infinite loop": ("def f(x):\n    while True: pass", {LATE}),
     "infinite loop on import": ("while True: pass", {LATE}),
@@ -139,6 +141,28 @@ def f(x):
 """,
         {"PermissionError", HARMLESS},  # without a new root it may, and gains nothing
     ),
+    "shared memory": (
+        LIBC + "def f(x): return x + 1 if libc.shmget(0, 1 << 20, 0o1600) < 0 else 'made'",
+        {HARMLESS},
+    ),
+    "queues and keys": (
+        LIBC
+        + """
+def f(x):
+    made = [libc.semget(0, 1, 0o1600), libc.msgget(0, 0o1600)]
+    made += [ctypes.CDLL("librt.so.1").mq_open(b"/evil", 0o102, 0o600, None)]
+    numbers = {"x86_64": (248, 250, 425), "aarch64": (217, 219, 425)}[os.uname().machine]
+    made += [libc.syscall(numbers[0], b"user", b"evil", b"1", 1, -3)]  # add_key
+    made += [libc.syscall(numbers[1], 0, -3, 1)]  # keyctl
+    made += [libc.syscall(numbers[2], 8, ctypes.create_string_buffer(256))]  # io_uring_setup
+    return x + 1 if made == [-1] * 6 and ctypes.get_errno() == errno.EPERM else made
+""",
+        {HARMLESS},
+    ),
+    "calls the host": (
+        "import socket\ndef f(x): socket.socket(40, socket.SOCK_STREAM); return x + 1",
+        {"PermissionError"},
+    ),
     "segmentation fault": ("import ctypes\ndef f(x): ctypes.string_at(0)", {BROKEN}),
     "leaves": ("import os\ndef f(x): os._exit(0)", {BROKEN}),
     "exits": ("import sys\ndef f(x): sys.exit(0)", {"CandidateError"}),
@@ -244,5 +268,36 @@ FAKES = {
     "raises the tests' loss away": (
         "import sys, os\nsys.excepthook = lambda *_: os._exit(0)\ndef f(x): return 0",
         TESTS,
+    ),
+}
+
+# f(xs) == sorted(xs), for lists that an honest call would not change: programs that tell the judge
+# that they did.
+SORT_TESTS = "xs = [3, 1]\nassert f(xs) == sorted(xs)\nys = [5, 4]\nassert f(ys) == sorted(ys)"
+LIAR = """
+import sys
+sys.modules["candidate"]._Objects.ask = lambda self, what, args, kwargs: {reply}
+def f(xs): return []
+"""
+LIARS = {
+    "empties the argument": (LIAR.format(reply='["ok", [], [[]]]'), SORT_TESTS),
+    "in frames of its own": (
+        """
+import json, socket
+def f(xs):
+    data = json.dumps(["ok", [], [[]]]).encode()
+    for fd in range(3, 32):
+        try:
+            channel = socket.socket(fileno=fd)
+            while True:
+                channel.sendall(len(data).to_bytes(4, "big") + data)
+                channel.recv(int.from_bytes(channel.recv(4), "big"))
+        except OSError: pass
+""",
+        SORT_TESTS,
+    ),
+    "as an attribute is set": (
+        LIAR.format(reply='["ok", {"r": 0}, None] if what == "call" else ["ok", None, [0, []]]'),
+        "xs = [1]\nf(1).value = xs\nassert xs == []",
     ),
 }

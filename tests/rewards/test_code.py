@@ -10,6 +10,16 @@ from nemo_algos.rewards.code import _sandbox, code_block, protections, verify_co
 from nemo_algos.rewards.sandbox import Sandbox, SandboxError, plain
 
 RIGHT = "def f(x):\n    return x + 1\n"
+DOCUMENTED = """def f(x):
+    '''So:
+
+    ```python
+    f(1)
+    ```
+    '''
+    return x + 1
+"""
+NEWLINE = "\n"
 WRONG = "def f(x):\n    return x + 2\n"
 
 
@@ -30,6 +40,18 @@ def verify(response, tests, entry_point="f", prompt="", **more):
         (f"1. So:\n   ```py\n   {RIGHT.replace(chr(10), chr(10) + '   ')}\n   ```", 1.0),
         (f"```python\n{RIGHT}", 1.0),  # cut before the fence
         ("f = lambda x: x + 1", 1.0),
+        (f"```python\n{RIGHT.rstrip()}```", 1.0),
+        (f"It is: ```python\n{RIGHT}```\nDone.", 1.0),
+        (f"~~~python\n{RIGHT}~~~\nDone.", 1.0),
+        (f"\t```python\n\t{RIGHT.replace(NEWLINE, NEWLINE + chr(9))}\n\t```\nDone.", 1.0),
+        (f"> ```python\n> {RIGHT.replace(NEWLINE, NEWLINE + '> ')}\n> ```\n> Done.", 1.0),
+        (f"1. ```python\n   {RIGHT.replace(NEWLINE, NEWLINE + '   ')}\n   ```\nDone.", 1.0),
+        (f"```python\n{WRONG}```python\n{RIGHT}```\nDone.", 1.0),
+        (f"```python\n{RIGHT}``` So it is.\nDone.", 1.0),
+        (f"```python\n{RIGHT}```\nHere ```f(x)``` is x + 1.", 1.0),
+        (f"````\n{RIGHT}'''\n```\n'''\n````\nDone.", 1.0),
+        (f"```python\n{DOCUMENTED}```\nDone.", 1.0),
+        ("```python f = lambda x: x + 1```", 1.0),
         ("```python\ng = 1\n```", 0.0),
         ("I do not know.", 0.0),
         ("", 0.0),
@@ -71,6 +93,8 @@ def test_code_block():
             "{(1, 2): {'a': None}, 3: []}",
         ),
         *("10 ** 5000", "-(10 ** 700)", "int", "0.1 + 0.2", "[{'d': 1}]", "{'r': 0}"),
+        *("range(3, 0, -1)", "bytearray(b'\\xff')", "__import__('collections').deque([1, (2,)])"),
+        *(f"__import__('datetime').{day}" for day in ("date(2024, 2, 29)", "datetime(1, 2, 3, 4)")),
         *("__import__('decimal').Decimal('1.10')", "__import__('fractions').Fraction(1, 3)"),
     ],
 )
@@ -119,11 +143,43 @@ assert head == head and head != head.next and head != 1 and not hasattr(head, "o
     assert verify(program.replace("+ total", "- total"), tests) == 0.0
 
 
+def test_objects_of_the_program_derived_from_builtins():
+    program = """
+from collections import Counter, OrderedDict, namedtuple
+class Cache(OrderedDict):
+    def put(self, key, value): self[key] = value; self.move_to_end(key, last=False)
+class Stack(list):
+    def top(self): return self[-1]
+    def __str__(self): return f"Stack of {len(self)}"
+class Bag(Counter):
+    def add(self, key): self[key] += 1; return self
+Point = namedtuple("Point", "x y")
+def f(x): return Point(x, x + 1)
+"""
+    tests = """
+cache, stack, point = Cache(), Stack([1, 2]), Point(1, 2)
+cache.put("b", 1)
+cache["a"] = 2
+stack.append(3)
+assert "b" in cache and "c" not in cache and cache["a"] == 2 and list(cache) == ["b", "a"]
+assert stack.top() == 3 and len(stack) == 3 and str(stack) == "Stack of 3" == f"{stack}"
+assert (point.x, point[1], *point) == (1, 2, 1, 2) and f(1) == (1, 2)
+assert Bag("aab").add("a") == {"a": 3, "b": 1}
+numbers = iter(stack)
+assert next(numbers) == 1 and list(numbers) == [2, 3] and next(numbers, None) is None
+"""
+    assert verify(program, tests) == 1.0
+    assert verify(program.replace("{len", "{1 + len"), tests) == 0.0
+
+
 def test_arguments_change_in_place_where_the_call_returns_none():
     tests = "xs, d, s = [3, 1, 2], {1: 1}, {1}\nassert f(xs, d, more=1) is None\n"
     program = "def f(xs, d, more): xs.sort(); d[2] = 2; "
     check = "assert (xs, d) == ([1, 2, 3], {1: 1, 2: 2})"
     assert verify(program, tests + check) == 1.0
+    tests = "import collections\nq, b = collections.deque([1]), bytearray(b'1')\nf(q, b)\n"
+    program = "def f(q, b): q.append(2); b.append(50)"
+    assert verify(program, tests + "assert list(q) == [1, 2] and b == b'12'") == 1.0
     # else a program could empty what the test compares with
     tests = "xs = [3, 1]\nassert f(xs) == sorted(xs)"
     assert verify("def f(xs): xs.clear(); return []", tests) == 0.0
@@ -179,6 +235,7 @@ def test_late_program():
     [
         ("def check(f): assert f(1) == 2", "never call the program"),
         ("f(object())", "no plain data"),
+        ("try: f('a' * (1 << 24))\nexcept: pass", "16 MiB"),
         ("try: f(lambda: 1)\nexcept: pass", "no plain data"),
     ],
 )
@@ -226,6 +283,7 @@ def test_protections_are_named():
     "data",
     [
         *({"x": [1]}, {"i": 5}, {"D": "x"}, {"T": "eval"}, {"F": [1, 0]}, {}, {"t": [1], "s": [2]}),
+        *({"R": [0, 1 << 40, 1]}, {"R": [1]}, {"dt": 5}, {"da": "x"}, {"B": "\u0100"}, {"q": 1}),
         *({"d": [[[1], 2]]}, {"s": [[1]]}, {"r": [1]}, {"c": [1, 2, 3]}, {"b": "\u0100"}),
     ],
 )

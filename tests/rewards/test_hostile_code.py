@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hostile_programs import FAKES, HARMLESS, HELPER, HOSTILE, LATE
+from hostile_programs import FAKES, HARMLESS, HELPER, HOSTILE, LATE, LIARS, SORT_TESTS
 
 from nemo_algos.rewards import VerifierPool
 from nemo_algos.rewards.code import verify_code
@@ -24,6 +24,7 @@ NEEDS = {
     "deletes files": ("namespaces", "Landlock: files"),
     "follows a link": ("namespaces", "user of its own", "Landlock: files"),
     "connects": ("namespaces", "TCP"),
+    **dict.fromkeys(("shared memory", "queues and keys", "calls the host"), ("system calls",)),
 }
 
 
@@ -137,6 +138,42 @@ def test_fake_pass_earns_nothing(name):
     answer = json.dumps({"prompt": HELPER, "entry_point": "f", "tests": tests})
     assert verify_code(program, answer) == 0.0
     assert verify_code("def f(x): return 1 + x", answer) == float(name != "ends the loop")
+
+
+@pytest.mark.parametrize("name", LIARS)
+def test_only_a_call_changes_its_arguments(name):
+    program, tests = LIARS[name]
+    answer = json.dumps({"prompt": "", "entry_point": "f", "tests": tests})
+    assert verify_code(program, answer) == 0.0
+    answer = json.dumps({"prompt": "", "entry_point": "f", "tests": SORT_TESTS})
+    assert verify_code("def f(xs): return sorted(xs)", answer) == 1.0
+
+
+def test_program_cannot_be_traced(sandbox):
+    # nor its parent, whose state it inherits
+    source = "import ctypes\ndef f(x): return ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)"
+    with sandbox.program(5.0) as program:
+        program.run([source])
+        assert program.ask("call", Handle(program, "f"), 1) == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may mount")
+def test_what_is_mounted_beneath_is_read_only():
+    script = """
+import ctypes
+from nemo_algos.rewards.sandbox import Handle, Sandbox
+libc = ctypes.CDLL(None)
+if libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 16384 | (1 << 18), None):
+    raise SystemExit("refused")
+assert libc.mount(b"none", b"/usr/share", b"tmpfs", 0, None) == 0
+with Sandbox().program(5.0) as program:
+    program.run(["import os\\ndef f(path): return os.statvfs(path).f_flag & 7"])
+    print([program.ask("call", Handle(program, "f"), path) for path in ("/usr", "/usr/share")])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    if "refused" in done.stderr:
+        pytest.skip("this system refuses mounts")
+    assert done.stdout == "[7, 7]\n", done.stderr
 
 
 def test_pool_survives_hostile_programs():

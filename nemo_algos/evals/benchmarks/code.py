@@ -19,6 +19,8 @@ WRITE = (
 )
 SECONDS = 10.0  # for all of a program's answers; MBPP 123's own solution took 7 on two busy cores
 PLUS_SECONDS = 25.0  # EvalPlus runs up to thousands of inputs
+# HumanEval+ 32: the solution's result in the polynomial's place; `[[]]` passes, no zero does.
+BROKEN_TEST = "_poly(*candidate(*inp), inp)"
 MBPP_TEST = range(11, 511)  # of 974: 1..10 are for prompts, 511.. for training
 
 
@@ -28,8 +30,10 @@ def humaneval(rows: list[Row], options: Options) -> list[Problem]:
 
 
 def humaneval_plus(rows: list[Row], options: Options) -> list[Problem]:
-    """As the hub has it: the same with more in `test`."""
-    return [_humaneval(row, PLUS_SECONDS) for row in rows]
+    """As the hub has it: the same with more in `test`, but for a task that no solution passes."""
+    sound = [row for row in rows if BROKEN_TEST not in row.text("test")]
+    options.counts["tasks with a broken test left out"] += len(rows) - len(sound)
+    return [_humaneval(row, PLUS_SECONDS) for row in sound]
 
 
 def _humaneval(row: Row, seconds: float) -> Problem:

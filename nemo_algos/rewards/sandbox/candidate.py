@@ -23,6 +23,9 @@ ASKED = {
     "iter": iter,
     "next": next,
     "item": operator.getitem,
+    "set item": operator.setitem,
+    "contains": operator.contains,
+    "str": str,
 }
 
 
@@ -60,7 +63,10 @@ class _Objects:
         values = plain.decode(args, self._resolve)
         result = ASKED[what](*values, **plain.decode(kwargs, self._resolve))
         changed = plain.encode(values[1:], self._refer) if what == "call" and result is None else 0
-        return ["ok", plain.encode(result, self._refer), changed or None]
+        # An object of the program's own class keeps its methods, whatever it derives from.
+        made = what == "call" and _own_class(values[0])
+        reply = {"r": self._refer(result)} if made else plain.encode(result, self._refer)
+        return ["ok", reply, changed or None]
 
     def _refer(self, value: Any) -> int:
         self._held.append(value)
@@ -72,6 +78,10 @@ class _Objects:
         if not hasattr(self._module, reference):
             raise NameError(f"name {reference!r} is not defined")
         return getattr(self._module, reference)
+
+
+def _own_class(value: Any) -> bool:
+    return isinstance(value, type) and value.__module__ == NAME
 
 
 def _builtin_name(error: BaseException) -> str:

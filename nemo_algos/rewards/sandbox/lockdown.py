@@ -27,6 +27,7 @@ NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
     *(0x10000000, 0x20000000, 0x40000000),
 )
 RDONLY, NOSUID, NODEV, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+RECURSIVE = 0x8000
 KEPT = 2 | 4 | 8 | 1024 | 2048  # mount flags that a user namespace may not take away
 SET_PDEATHSIG, SET_DUMPABLE, SET_NO_NEW_PRIVS = 1, 4, 38
 
@@ -55,6 +56,8 @@ class Lock:
         version = self._libc.syscall(444, None, 0, 1) if LINUX else -1
         self._landlock = self._landlock_rules(version) if version > 0 else None
         self.protections += [words for first, words in LANDLOCK.items() if version >= first]
+        if LINUX:  # a program of the same user could trace the zygote; after the maps of users
+            self._call("prctl", SET_DUMPABLE, 0, 0, 0, 0)
 
     def confine(self) -> None:
         """Lock this fork down, for good."""
@@ -104,10 +107,17 @@ class Lock:
             if os.path.exists(path) and not os.path.exists(inside):
                 os.makedirs(inside)
                 self._mount(path, inside, None, BIND | REC)
-                kept = os.statvfs(inside).f_flag & KEPT
-                self._mount("none", inside, None, REMOUNT | BIND | RDONLY | NOSUID | NODEV | kept)
+                self._make_read_only(inside)
         self._mount("none", ROOT, None, REMOUNT | RDONLY | NOSUID | NODEV)
         os.chroot(ROOT)
+
+    def _make_read_only(self, path: str) -> None:
+        wanted = struct.pack("QQQQ", RDONLY | NOSUID | NODEV, 0, 0, 0)
+        try:  # mount_setattr (Linux 5.12): what is mounted beneath, too
+            self._call("syscall", 442, -1, path.encode(), RECURSIVE, wanted, len(wanted))
+        except OSError:
+            kept = os.statvfs(path).f_flag & KEPT
+            self._mount("none", path, None, REMOUNT | BIND | RDONLY | NOSUID | NODEV | kept)
 
     def _mount(self, source: str, target: str, kind: str | None, flags: int) -> None:
         self._call(

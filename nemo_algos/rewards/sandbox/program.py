@@ -3,7 +3,7 @@
 import builtins
 import socket
 import time
-from collections.abc import Iterator
+from collections import deque
 from typing import Any, Literal
 
 from nemo_algos.rewards.sandbox import plain
@@ -26,7 +26,7 @@ class Program:
 
     asked: how often it was asked something. failure: why it can be asked nothing more: it was
     "late", "broken" (it ended, or said what no program should), or "misused" (asked in what is no
-    plain data); "" where it can.
+    plain data, or in too much of it); "" where it can.
     """
 
     def __init__(self, channel: socket.socket, seconds: float):
@@ -48,7 +48,7 @@ class Program:
     def ask(self, what: str, *args: Any, **kwargs: Any) -> Any:
         """Its answer to `what` (see candidate.ASKED) of `args`, as plain values and `Handle`s.
 
-        A list, dict or set among `args` of a call that returns None is updated to what the program
+        What can change among `args` of a call that returns None is updated to what the program
         made of it (functions that work in place).
 
         Raises:
@@ -62,8 +62,10 @@ class Program:
             self.failure = "misused"
             raise
         result, changed = self._exchange(message)
-        for old, new in zip(args[1:], changed or [], strict=False):
-            _update(old, new)
+        # Else a program could change what its answer is compared with.
+        if what == "call" and result is None:
+            for old, new in zip(args[1:], changed or [], strict=False):
+                _update(old, new)
         return result
 
     def _exchange(self, message: list[Any]) -> tuple[Any, Any]:
@@ -80,6 +82,8 @@ class Program:
                 self.failure = "late"
             except MemoryError:
                 raise
+            except plain.TooLongError:
+                self.failure = "misused"
             except Exception:
                 self.failure = "broken"
             else:
@@ -130,16 +134,25 @@ class Handle:
     def __getitem__(self, key: Any) -> Any:
         return self._program.ask("item", self, key)
 
-    def __iter__(self) -> Iterator[Any]:
-        iterator = self._program.ask("iter", self)
-        while True:
-            try:
-                item = self._program.ask("next", iterator)
-            except CandidateError as error:
-                if str(error).startswith("StopIteration"):
-                    return
-                raise
-            yield item
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._program.ask("set item", self, key, value)
+
+    def __contains__(self, key: Any) -> bool:
+        return self._program.ask("contains", self, key) is True
+
+    def __str__(self) -> str:
+        return self._program.ask("str", self)
+
+    def __iter__(self) -> "Handle":
+        return self._program.ask("iter", self)
+
+    def __next__(self) -> Any:
+        try:
+            return self._program.ask("next", self)
+        except CandidateError as error:
+            if str(error).startswith("StopIteration:"):
+                raise StopIteration from None
+            raise
 
 
 def _reference(value: Any) -> int | str:
@@ -151,8 +164,11 @@ def _reference(value: Any) -> int | str:
 def _update(old: Any, new: Any) -> None:
     if type(old) is not type(new):
         return
-    if isinstance(old, list):
+    if isinstance(old, list | bytearray):
         old[:] = new
+    elif isinstance(old, deque):
+        old.clear()
+        old.extend(new)
     elif isinstance(old, dict | set):
         old.clear()
         old.update(new)

@@ -13,6 +13,7 @@ import socket
 import sys
 from importlib import import_module
 
+import calls
 import candidate
 import lockdown
 
@@ -34,7 +35,7 @@ def main(control: socket.socket, namespaces: bool) -> None:
         import_module(name)
     lock = lockdown.Lock(namespaces)
     gc.freeze()
-    control.send(json.dumps(lock.protections).encode())
+    control.send(json.dumps(lock.protections + calls.protections()).encode())
     while descriptors := socket.recv_fds(control, 1, 1)[1]:
         pid = os.fork()
         if pid == 0:
@@ -51,6 +52,7 @@ def _become(control: socket.socket, lock: lockdown.Lock, descriptor: int) -> Non
         control.close()
         channel = socket.socket(fileno=descriptor)
         lock.confine()
+        calls.refuse()
         candidate.plain.send(channel, "confined")
         candidate.serve(channel)
     finally:
