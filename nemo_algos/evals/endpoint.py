@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from nemo_algos.evals.problem import Problem
+from nemo_algos.evals.problem import URLS, Problem
 from nemo_algos.evals.samplers import Add, Wanted, seed_of
 from nemo_algos.evals.schema import EndpointModel, SamplingSection
 from nemo_algos.evals.store import REFUSED, Generation
@@ -136,7 +136,7 @@ def _content(problem: Problem) -> str | list[dict[str, Any]]:
 
 def _url(image: str) -> str:
     """A URL as it is, a file as a data URL. Raises ValueError where there is no such file."""
-    if image.startswith(("http://", "https://", "data:")):
+    if image.startswith(URLS):
         return image
     try:
         content = base64.b64encode(Path(image).read_bytes()).decode()

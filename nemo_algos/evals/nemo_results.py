@@ -53,6 +53,7 @@ class NemoRLResults:
         for p, g in unverified:
             yield p, g, Verdict(self.rows[p.id, g.sample].reward, "ok")
 
-    def disagreements(self, verdicts: dict[tuple[str, int], tuple[str, Verdict]]) -> int:
-        """Responses whose verdict here is not NeMo-RL's reward."""
-        return sum(v.reward != self.rows[at].reward for at, (_, v) in verdicts.items())
+    def differs(self, generation: Generation, verdict: Verdict | None) -> bool:
+        """Whether a verdict is not NeMo-RL's reward."""
+        row = self.rows[generation.problem, generation.sample]
+        return verdict is not None and verdict.reward != row.reward

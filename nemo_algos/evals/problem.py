@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+URLS = ("http://", "https://", "data:")  # an image that begins so is no file
+
 
 @dataclass(frozen=True)
 class Problem:

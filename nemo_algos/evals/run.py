@@ -87,8 +87,8 @@ def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tu
         console.print("no gold answers in the file: these are NeMo-RL's rewards")
     else:
         _verify(store, config.workers, of.benchmark.deadline, console)
-        differ = results.disagreements(store.verdicts)
-        console.print(f"{differ} of {len(store.verdicts)} verdicts differ from NeMo-RL's rewards")
+        differ = [results.differs(g, v) for _, g, v in store.judged()]
+        console.print(f"{sum(differ)} of {len(differ)} verdicts differ from NeMo-RL's rewards")
     return of, store
 
 
@@ -183,8 +183,8 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
 def _unjudged(store: Store) -> dict[str, list[str]]:
     """Status -> details of the verdicts that are not ok."""
     found: dict[str, list[str]] = {}
-    for _, verdict in store.verdicts.values():
-        if verdict.status != "ok":
+    for _, _, verdict in store.judged():
+        if verdict and verdict.status != "ok":
             found.setdefault(verdict.status, []).append(verdict.detail)
     return found
 

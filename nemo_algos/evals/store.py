@@ -17,7 +17,7 @@ import fcntl
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from importlib.metadata import version
@@ -28,7 +28,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from nemo_algos.evals.lines import append_lines, cut_broken_end, read_lines, replace
-from nemo_algos.evals.problem import Evaluation, Problem
+from nemo_algos.evals.problem import URLS, Evaluation, Problem
+from nemo_algos.local.manifest import differences
 from nemo_algos.rewards import Verdict
 
 
@@ -86,9 +87,8 @@ class Store:
         return cls(folder, manifest, problems, lock)
 
     def _key(self, problem: Problem) -> str:
-        sampling = {k: v for k, v in self.manifest["sampling"].items() if k != "samples"}
         images = [_content(image) for image in problem.images]
-        return _hash([self.manifest["model"], sampling, problem.prompt, images])
+        return _hash([_belonging(self.manifest), problem.prompt, images])
 
     @cached_property
     def generations(self) -> dict[Place, Generation]:
@@ -122,12 +122,15 @@ class Store:
         )
         return [(p, samples) for p, samples in lacking if samples]
 
-    def unverified(self) -> list[tuple[Problem, Generation]]:
-        """Responses without a verdict on this answer by this verifier, or with an error."""
+    def judged(self) -> Iterator[tuple[Problem, Generation, Verdict | None]]:
+        """Every response with its verdict on this answer by this verifier, if it has one."""
         by_id = {p.id: p for p in self.problems}
-        pairs = [(by_id[g.problem], g) for g in self.generations.values()]
-        judged = ((p, g, self._verdict(p, g)) for p, g in pairs)
-        return [(p, g) for p, g, v in judged if v is None or v.status == "error"]
+        for g in self.generations.values():
+            yield by_id[g.problem], g, self._verdict(by_id[g.problem], g)
+
+    def unverified(self) -> list[tuple[Problem, Generation]]:
+        """Responses without a verdict, or with an error."""
+        return [(p, g) for p, g, v in self.judged() if v is None or v.status == "error"]
 
     def _verdict(self, problem: Problem, generation: Generation) -> Verdict | None:
         of, verdict = self.verdicts.get((problem.id, generation.sample), ("", None))
@@ -200,9 +203,10 @@ def _source(verifier: str) -> str:
 
 
 def _content(image: str) -> str:
-    """What a picture's file holds; a URL is itself."""
-    path = Path(image[:4096])
-    return _hash(path.read_bytes().hex()) if path.is_file() else image
+    """What a picture's file holds; a URL, or a file that is not there, is itself."""
+    if image.startswith(URLS) or not Path(image).is_file():
+        return image
+    return _hash(Path(image).read_bytes().hex())
 
 
 def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
@@ -210,18 +214,18 @@ def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        old, different = json.loads(path.read_text()), []
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}): remove the folder, or set out") from None
-    for part in ("model", "benchmark", "sampling"):
-        pair = [
-            {**m[part]} if isinstance(m[part], dict) else {part: m[part]} for m in (old, manifest)
-        ]
-        for key in dict.fromkeys([*pair[0], *pair[1]]):
-            if key != "samples" and pair[0].get(key) != pair[1].get(key):
-                different.append(f"{part}.{key}: {pair[0].get(key)} -> {pair[1].get(key)}")
+        different = differences(_belonging(json.loads(path.read_text())), _belonging(manifest))
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        why = f"{path} is no evaluation's manifest ({error!r})"
+        raise ValueError(f"{why}: remove the folder, or set out") from None
     if different:
         listed = "\n  ".join(different)
         raise ValueError(
             f"{folder} holds another evaluation; set out to another folder:\n  {listed}"
         )
+
+
+def _belonging(manifest: dict[str, Any]) -> dict[str, Any]:
+    """What the responses depend on."""
+    sampling = {k: v for k, v in manifest["sampling"].items() if k != "samples"}
+    return {"model": manifest["model"], "benchmark": manifest["benchmark"], "sampling": sampling}

@@ -20,7 +20,7 @@ def write(folder: Path, config: LocalConfig) -> None:
     another config."""
     path, plain = folder / "manifest.json", config.model_dump(mode="json")
     if path.exists():
-        different = _difference(json.loads(path.read_text())["config"], plain)
+        different = differences(json.loads(path.read_text())["config"], plain)
         if different:
             raise ValueError(
                 f"{folder} holds a run of another config; resume with its own, or use another "
@@ -40,12 +40,12 @@ def write(folder: Path, config: LocalConfig) -> None:
     partial.replace(path)
 
 
-def _difference(old: Any, new: Any, path: str = "") -> list[str]:
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """`key: old -> new` for every leaf that differs."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = list(dict.fromkeys([*old, *new]))
         return [
-            d for k in keys for d in _difference(old.get(k), new.get(k), f"{path}.{k}".strip("."))
+            d for k in keys for d in differences(old.get(k), new.get(k), f"{path}.{k}".strip("."))
         ]
     return [] if old == new else [f"{path}: {old} -> {new}"]
 

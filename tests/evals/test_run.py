@@ -110,6 +110,16 @@ def test_what_is_no_response_or_no_verdict_is_said(written):
     assert (metrics["correct"], metrics["statuses"]) == ([0, 0, 8], {"ok": 16, "error": 8})
 
 
+def test_a_warning_counts_what_is_judged_now(written):
+    written["benchmarks"]["math"]["verifier"] = "nemo_algos.rewards.choice:verify_choice"
+    with server(answer) as (url, _):
+        run(written, url)
+        console = Console(file=io.StringIO(), record=True, width=200)
+        plain = {**written, "model": {**written["model"], "url": url}, "sampling": {"samples": 2}}
+        evaluate(checked(plain), console)
+    assert "warning: 6 verdicts are error" in console.export_text()
+
+
 def test_a_verifier_that_does_not_load_is_said_before_anything_is_sampled(written):
     written["benchmarks"]["math"]["verifier"] = "nemo_algos.rewards.maths:verify_math"
     said = pytest.raises(ValueError, match=r"benchmarks.math.verifier: .* is no module:function")

@@ -102,7 +102,7 @@ def test_a_changed_prompt_is_sampled_anew(tmp_path, changed):
     [
         ({"model": {"engine": "endpoint", "model": "n"}}, "model.model: m -> n"),
         ({"sampling": {"samples": 2, "temperature": 0.6}}, "sampling.temperature: 1.0 -> 0.6"),
-        ({"benchmark": "products"}, "benchmark.benchmark: sums -> products"),
+        ({"benchmark": "products"}, "benchmark: sums -> products"),
     ],
 )
 def test_refuses_the_folder_of_another(tmp_path, changed, said):
@@ -184,6 +184,14 @@ def test_a_picture_is_known_by_what_it_shows(tmp_path):
     assert opened(tmp_path / "e", shown("x.png", b"dog")).missing()
 
 
+@pytest.mark.parametrize("url", ["data:image/png;base64," + "A/" * 9_000 + "A" * 999, "https://x"])
+def test_a_url_is_no_file(tmp_path, url):
+    problems = [Problem("a", "?", "", (url,))]
+    opened(tmp_path, problems).add([answer("a", 0), answer("a", 1)])
+    assert not opened(tmp_path, problems).missing()
+    assert opened(tmp_path, [Problem("a", "?", "", (url + "B",))]).missing()
+
+
 def test_what_is_not_known_of_a_response(tmp_path):
     store = opened(tmp_path)
     store.add([answer("a", 0, finish="length"), answer("a", 1, finish="")])
@@ -218,10 +226,10 @@ def test_what_was_refused_is_asked_again(tmp_path):
     assert places(opened(tmp_path).missing())[0] == ("a", [1])
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1, 2"])
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "{}", '{"config": {}}'])
 def test_a_broken_manifest_is_named(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(ValueError, match=r"manifest.json is not JSON"):
+    with pytest.raises(ValueError, match=r"manifest.json is no evaluation's manifest"):
         opened(tmp_path)
 
 
