@@ -18,6 +18,7 @@ from nemo_algos.evals.schema import LocalModel, SamplingSection
 from nemo_algos.evals.store import Generation
 from nemo_algos.local import checkpoint, countdown
 from nemo_algos.local.build import device_named, tiny_policy, warm_policy
+from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
 from nemo_algos.local.hf import HFPolicy, chat
 from nemo_algos.local.schema import GenerationSection, LocalConfig, PolicySection
@@ -33,14 +34,14 @@ class LocalSampler:
     def __init__(self, model: LocalModel, sampling: SamplingSection) -> None:
         torch.set_num_threads(model.threads)
         self.seed = sampling.seed
-        section, numbers = _trained(model)
+        section, rules = _trained(model)
         generation = GenerationSection(
             max_new_tokens=sampling.max_tokens or section.generation.max_new_tokens,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
         )
         section = section.model_copy(update={"generation": generation})
-        self.policy = _policy(section, numbers, _checkpoint(model))
+        self.policy = _policy(section, rules, _checkpoint(model))
         self.identity = {
             "engine": "local",
             "model": section.model_name,
@@ -81,10 +82,10 @@ class LocalSampler:
         return countdown.decode([t for t in tokens if t != countdown.EOS])
 
 
-def _trained(model: LocalModel) -> tuple[PolicySection, int]:
-    """The policy's config, and how many numbers countdown has."""
+def _trained(model: LocalModel) -> tuple[PolicySection, Rules]:
+    """The policy's config, and the rules of its countdown."""
     if model.policy:
-        return model.policy, 3
+        return model.policy, Rules()
     path = Path(model.run or "") / "manifest.json"
     try:
         config = validate(LocalConfig, json.loads(path.read_text())["config"])
@@ -92,16 +93,16 @@ def _trained(model: LocalModel) -> tuple[PolicySection, int]:
         raise ValueError(f"model.run: {model.run} is no training run: no manifest.json") from None
     except (KeyError, TypeError, JSONDecodeError) as error:
         raise ValueError(f"model.run: {path} is no run's manifest ({error!r})") from None
-    return config.policy, config.data.numbers
+    return config.policy, config.data.rules
 
 
-def _policy(section: PolicySection, numbers: int, weights: Path | None) -> Policy:
+def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Policy:
     """As before training, or with the weights of a checkpoint."""
     device = device_named(section.device)
     if section.model_name != "countdown-tiny":
         policy: Policy = HFPolicy(section, device)
     elif weights is None:
-        policy = warm_policy(section, numbers, device, Console(stderr=True))
+        policy = warm_policy(section, rules, device, Console(stderr=True))
     else:
         policy = tiny_policy(Tiny(TinyConfig()), section.generation, device)
     if weights is not None:

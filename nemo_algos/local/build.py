@@ -6,6 +6,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.math_problems import MathProblems
@@ -23,8 +24,8 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
     policy: Policy
     task: Task
     if config.data.task == "countdown":
-        policy = warm_policy(config.policy, config.data.numbers, device, console)
-        task = Countdown(config.data.numbers, config.grpo.seed)
+        policy = warm_policy(config.policy, config.data.rules, device, console)
+        task = Countdown(config.data.rules, config.grpo.seed)
     else:
         policy = HFPolicy(config.policy, device)
         task = MathProblems(config.data, policy.tokenizer, config.grpo.seed)
@@ -41,7 +42,7 @@ def _frozen(config: LocalConfig, device: torch.device, console: Console) -> Poli
     """The policy as it is before the first step, also when a run is resumed."""
     tiny = config.data.task == "countdown"
     reference = (
-        warm_policy(config.policy, config.data.numbers, device, console)
+        warm_policy(config.policy, config.data.rules, device, console)
         if tiny
         else HFPolicy(config.policy, device)
     )
@@ -50,12 +51,12 @@ def _frozen(config: LocalConfig, device: torch.device, console: Console) -> Poli
 
 
 def warm_policy(
-    policy: PolicySection, numbers: int, device: torch.device, console: Console
+    policy: PolicySection, rules: Rules, device: torch.device, console: Console
 ) -> TinyPolicy:
     """The countdown model, taught on first use."""
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("warm start (once, then cached)", total=1.0)
-        model = warm_started(numbers, 0, lambda share: progress.update(bar, completed=share))
+        model = warm_started(rules, 0, lambda share: progress.update(bar, completed=share))
     return tiny_policy(model, policy.generation, device)
 
 

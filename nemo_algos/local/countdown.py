@@ -3,17 +3,19 @@
     prompt    6 10 1 > 17 :
     response  1 + 10 = 11 , 11 + 6 = 17 <eos>
 
-Every number is used once; operators + - *, intermediates 0..99, target 1..99. One token per number
-and symbol. Problems are split by a hash of (sorted numbers, target): a tenth is held out of warm
-start and training.
+Every number is used once (or some are left over, see Rules); operators + - *, intermediates 0..99,
+target 1..99. One token per number and symbol. Problems are split by a hash of (sorted numbers,
+target): a tenth is held out of warm start and training.
 """
 
 from __future__ import annotations
 
 import random
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 OPERATORS = "+-*"
 SYMBOLS = ["+", "-", "*", "=", ",", ">", ":", "<eos>", "<pad>", "<bos>"]
@@ -25,12 +27,21 @@ TOKENS_PER_STEP = 6  # a op b = c, and a comma or <eos>
 Step = tuple[int, str, int, int]  # a, operator, b, result
 
 
+class Rules(NamedTuple):
+    """numbers: how many are shown. use_all: or any two or more of them, so that right answers to
+    one problem may differ in length."""
+
+    numbers: int = 3
+    use_all: bool = True
+
+
 @dataclass(frozen=True)
 class Problem:
-    """Numbers in the order shown, and the target."""
+    """Numbers in the order shown, and the target; use_all as in Rules."""
 
     numbers: tuple[int, ...]
     target: int
+    use_all: bool = True
 
     @property
     def prompt(self) -> list[int]:
@@ -49,13 +60,15 @@ def apply(a: int, operator: str, b: int) -> int:
     return {"+": a + b, "-": a - b, "*": a * b}[operator]
 
 
-def random_solution(rng: random.Random, count: int) -> tuple[Problem, list[Step]]:
-    """A solvable problem with `count` numbers in 1..10, and one worked solution."""
+def random_solution(rng: random.Random, rules: Rules) -> tuple[Problem, list[Step]]:
+    """A solvable problem with numbers in 1..10, and one worked solution; without use_all, of 2 to
+    all of the numbers, each as likely."""
     while True:
-        numbers = [rng.randint(1, 10) for _ in range(count)]
-        steps = _random_steps(rng, list(numbers))
+        numbers = [rng.randint(1, 10) for _ in range(rules.numbers)]
+        used = numbers if rules.use_all else rng.sample(numbers, rng.randint(2, len(numbers)))
+        steps = _random_steps(rng, list(used))
         if steps and 1 <= steps[-1][3] <= 99:
-            return Problem(tuple(numbers), steps[-1][3]), steps
+            return Problem(tuple(numbers), steps[-1][3], rules.use_all), steps
 
 
 def _random_steps(rng: random.Random, pool: list[int]) -> list[Step]:
@@ -72,20 +85,20 @@ def _random_steps(rng: random.Random, pool: list[int]) -> list[Step]:
     return steps
 
 
-def sample(rng: random.Random, count: int, held_out: bool = False) -> tuple[Problem, list[Step]]:
+def sample(rng: random.Random, rules: Rules, held_out: bool = False) -> tuple[Problem, list[Step]]:
     """As random_solution, from the training or the held-out split."""
     while True:
-        problem, steps = random_solution(rng, count)
+        problem, steps = random_solution(rng, rules)
         if problem.held_out == held_out:
             return problem, steps
 
 
-def held_out_problems(number: int, count: int, seed: int = 0) -> list[Problem]:
+def held_out_problems(number: int, rules: Rules, seed: int = 0) -> list[Problem]:
     """Up to `number` distinct test problems, always the same ones (of 3 numbers there are about
     260)."""
     rng, problems = random.Random(seed), dict[str, Problem]()
     for _ in range(100 * number):
-        problem, _ = sample(rng, count, held_out=True)
+        problem, _ = sample(rng, rules, held_out=True)
         problems.setdefault(f"{sorted(problem.numbers)} {problem.target}", problem)
         if len(problems) == number:
             break
@@ -108,10 +121,10 @@ def decode(tokens: Sequence[int]) -> str:
 def solution(problem: Problem, tokens: Sequence[int]) -> tuple[Step, ...] | None:
     """The sorted steps of a right response (they identify the solution; 1 + 2 is 2 + 1), or None.
 
-    Replays every step.
+    Replays every step. The last one must reach the target, and no result may be left over.
     """
     steps = _parse(tokens)
-    if steps is None or len(steps) != len(problem.numbers) - 1:
+    if steps is None or steps[-1][3] != problem.target:
         return None
     pool = list(problem.numbers)
     for a, operator, b, result in steps:
@@ -122,7 +135,9 @@ def solution(problem: Problem, tokens: Sequence[int]) -> tuple[Step, ...] | None
         if apply(a, operator, b) != result:
             return None
         pool.append(result)
-    return _identity(steps) if pool == [problem.target] else None
+    left = Counter(pool[:-1])
+    right = left <= Counter(problem.numbers) and not (problem.use_all and left)
+    return _identity(steps) if right else None
 
 
 def _identity(steps: Sequence[Step]) -> tuple[Step, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,24 +14,42 @@ KS = (1, 4, 16, 64)
 CHUNK = 32  # prompts generated at a time
 
 
-def evaluate(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> dict[str, float]:
-    """pass@k for k in 1, 4, 16, 64 (up to `samples`) and distinct right solutions per prompt.
+class Sampled(NamedTuple):
+    """`samples` responses to each held-out problem: what identifies its solution, None where it is
+    wrong; and its tokens."""
+
+    solutions: list[list[Any]]
+    lengths: list[list[int]]
+
+
+def sample(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> Sampled:
+    """Responses to up to `prompts` held-out problems.
 
     Draws from a generator of its own, so that training is the same with and without evaluation.
-    Empty where the task holds out nothing.
     """
-    problems = task.held_out(prompts)
-    if not problems or not samples:
-        return {}
+    problems = task.held_out(prompts) if samples else []
     generator = torch.Generator(next(policy.model.parameters()).device).manual_seed(seed)
-    found: list[Any] = []
+    solutions, lengths = list[Any](), list[int]()
     for i in range(0, len(problems), CHUNK):
         chunk = problems[i : i + CHUNK]
         experience = policy.generate([task.prompt(p) for p in chunk], samples, generator)
-        found += task.solutions(chunk, experience)
-    per_problem = [found[i : i + samples] for i in range(0, len(found), samples)]
-    correct = [sum(s is not None for s in group) for group in per_problem]
-    distinct = [len({s for s in group if s is not None}) for group in per_problem]
+        solutions += task.solutions(chunk, experience)
+        lengths += experience.mask.sum(1).tolist()
+    starts = range(0, len(solutions), samples or 1)
+    groups = ([x[i : i + samples] for i in starts] for x in (solutions, lengths))
+    return Sampled(*groups)
+
+
+def evaluate(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> dict[str, float]:
+    """pass@k for k in 1, 4, 16, 64 (up to `samples`) and distinct right solutions per problem.
+
+    Empty where the task holds out nothing.
+    """
+    found = sample(policy, task, prompts, samples, seed).solutions
+    if not found:
+        return {}
+    correct = [sum(s is not None for s in group) for group in found]
+    distinct = [len({s for s in group if s is not None}) for group in found]
     ks = [k for k in KS if k <= samples]
     means = pass_at_k(correct, samples, ks).mean(0).tolist()
     out = {f"pass@{k}": mean for k, mean in zip(ks, means, strict=True)}

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nemo_algos.core.mismatch import MismatchConfig
+from nemo_algos.local.countdown import Rules
 from nemo_algos.methods.loss import LossConfig
 
 
@@ -103,7 +104,8 @@ class Split(Section):
 
 
 class DataSection(Section):
-    """countdown (numbers: how many), or math: problems from JSONL, in the chat template.
+    """countdown (numbers, use_all: see countdown.Rules), or math: problems from JSONL, in the chat
+    template.
 
     prompt: the user's message, {problem} replaced; answer_prefix: how the model's answer begins,
     likewise. verifier: `package.module:function` of
@@ -112,6 +114,7 @@ class DataSection(Section):
 
     task: Literal["countdown", "math"] = "countdown"
     numbers: int = Field(default=3, ge=2, le=6)
+    use_all: bool = True
     train: Split | None = None
     validation: Split | None = None
     prompt: str = "{problem}\n\nReason step by step, and put your final answer within \\boxed{}."
@@ -119,6 +122,11 @@ class DataSection(Section):
     max_input_seq_length: int | None = Field(default=None, gt=0)
     verifier: str = "nemo_algos.rewards.math:verify_math"
     verifier_workers: int = Field(default=1, gt=0)
+
+    @property
+    def rules(self) -> Rules:
+        """Of countdown."""
+        return Rules(self.numbers, self.use_all)
 
     @model_validator(mode="after")
     def _task_has_its_data(self) -> DataSection:

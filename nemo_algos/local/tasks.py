@@ -47,21 +47,21 @@ class Task(Protocol):
 
 
 class Countdown:
-    """Countdown with `numbers` numbers: reward 1 for a right worked solution, else 0."""
+    """Countdown: reward 1 for a right worked solution, else 0."""
 
     unverified = 0
 
-    def __init__(self, numbers: int, seed: int) -> None:
-        self.numbers, self.seed = numbers, seed
+    def __init__(self, rules: countdown.Rules, seed: int) -> None:
+        self.rules, self.seed = rules, seed
 
     def problems(self, step: int, number: int) -> list[countdown.Problem]:
         """See Task."""
         rng = random.Random(f"{self.seed} {step}")
-        return [countdown.sample(rng, self.numbers)[0] for _ in range(number)]
+        return [countdown.sample(rng, self.rules)[0] for _ in range(number)]
 
     def held_out(self, number: int) -> list[countdown.Problem]:
         """See Task."""
-        return countdown.held_out_problems(number, self.numbers)
+        return countdown.held_out_problems(number, self.rules)
 
     def prompt(self, problem: countdown.Problem) -> list[int]:
         """See Task."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.local import countdown, tiny
 from nemo_algos.local.experience import Experience
@@ -101,7 +102,7 @@ def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
     )
 
 
-def warm_started(numbers: int, seed: int, progress: Callable[[float], None]) -> tiny.Tiny:
+def warm_started(rules: countdown.Rules, seed: int, progress: Callable[[float], None]) -> tiny.Tiny:
     """A model taught by fixed steps on fresh worked solutions; cached by a hash of all that made
     it.
 
@@ -109,9 +110,9 @@ def warm_started(numbers: int, seed: int, progress: Callable[[float], None]) -> 
     """
     model_config = tiny.TinyConfig()
     recipe = [inspect.getsource(countdown), inspect.getsource(tiny), inspect.getsource(_teach)]
-    recipe += [str(x) for x in (numbers, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)]
+    recipe += [str(x) for x in (rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)]
     name = hashlib.sha256("\n".join(recipe).encode()).hexdigest()[:16]
-    path = cache_dir() / f"countdown-{numbers}-{name}.pt"
+    path = cache_dir() / f"countdown-{rules.numbers}-{name}.pt"
     model = tiny.Tiny(model_config)
     if path.exists():
         model.load_state_dict(torch.load(path, weights_only=True))
@@ -119,7 +120,7 @@ def warm_started(numbers: int, seed: int, progress: Callable[[float], None]) -> 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = tiny.Tiny(model_config)
-        _teach(model, numbers, random.Random(seed), progress)
+        _teach(model, rules, random.Random(seed), progress)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.tmp")
     torch.save(model.state_dict(), partial)
@@ -134,15 +135,17 @@ def cache_dir() -> Path:
 
 
 def _teach(
-    model: tiny.Tiny, numbers: int, rng: random.Random, progress: Callable[[float], None]
+    model: tiny.Tiny, rules: countdown.Rules, rng: random.Random, progress: Callable[[float], None]
 ) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), WARM_LR, betas=(0.9, 0.98), weight_decay=0.01)
     of = torch.arange(WARM_BATCH)
     for step in range(WARM_STEPS):
-        batch = [countdown.sample(rng, numbers) for _ in range(WARM_BATCH)]
+        batch = [countdown.sample(rng, rules) for _ in range(WARM_BATCH)]
         prompts = torch.tensor([problem.prompt for problem, _ in batch])
-        tokens = torch.tensor([countdown.encode(steps) for _, steps in batch])
-        loss = -token_logprobs(model.response_logits(prompts, of, tokens), tokens).mean()
+        responses = [torch.tensor(countdown.encode(steps)) for _, steps in batch]
+        tokens = pad_sequence(responses, batch_first=True, padding_value=countdown.PAD)
+        logprobs = token_logprobs(model.response_logits(prompts, of, tokens), tokens)
+        loss = -logprobs[tokens != countdown.PAD].mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

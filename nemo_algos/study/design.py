@@ -31,16 +31,27 @@ from nemo_algos.local.schema import LocalConfig, Section
 Settings = dict[str, Any]  # key.path: value
 
 
+class Tuning(Section):
+    """Every arm is first run with each of the values of a key, seeds 0 to seeds - 1; the value with
+    the highest training reward at the end is the arm's."""
+
+    key: str
+    values: list[Any] = Field(min_length=2)
+    seeds: int = Field(default=3, gt=1)
+
+
 class Regime(Section):
-    """claim: of a paper, and where; baseline: an arm; exploratory: looked at without a hypothesis
-    fixed beforehand."""
+    """claim: of a paper, and where; baseline: an arm; seeds: how many, from first_seed on;
+    exploratory: looked at without a hypothesis fixed beforehand."""
 
     claim: str
     baseline: str
     arms: dict[str, Settings] = Field(min_length=2)
     settings: Settings = Field(default={})
     seeds: int = Field(default=5, gt=1)
+    first_seed: int = Field(default=0, ge=0)
     exploratory: bool = False
+    tune: Tuning | None = None
 
     @model_validator(mode="after")
     def _baseline_is_an_arm(self) -> Regime:
@@ -83,14 +94,15 @@ def runs(study: Study) -> tuple[list[Run], list[Cell]]:
     every: dict[str, Run] = {}
     cells: list[Cell] = []
     problems: list[Problem] = []
-    for seed in range(max(r.seeds for r in study.regimes.values())):
+    for i in range(max((r.seeds for r in study.regimes.values()), default=0)):
         for name, regime in study.regimes.items():
-            for arm, own in regime.arms.items() if seed < regime.seeds else ():
+            seed = regime.first_seed + i
+            for arm, own in regime.arms.items() if i < regime.seeds else ():
                 try:
                     run = _run(study.settings | regime.settings, arm, own, seed)
                 except ConfigError as error:
                     where = f"regimes.{name}.arms.{arm}"
-                    problems += [Problem(where, str(p)) for p in error.problems if seed == 0]
+                    problems += [Problem(where, str(p)) for p in error.problems if i == 0]
                     continue
                 every.setdefault(run.id, run)
                 cells.append(Cell(name, arm, seed, run.id))
@@ -100,8 +112,8 @@ def runs(study: Study) -> tuple[list[Run], list[Cell]]:
 
 
 def _run(common: Settings, arm: str, own: Settings, seed: int) -> Run:
-    settings = {**common, **own, "grpo.seed": seed}
-    path = config.find(settings.pop("config", f"{arm}.yaml"))
+    settings = {"config": f"{arm}.yaml", **common, **own, "grpo.seed": seed}
+    path = config.find(settings.pop("config"))
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     checked, _ = check_local(config.load(path, overrides))
     decides = checked.model_dump(mode="json", exclude={"logger", "checkpointing"})

@@ -9,7 +9,7 @@ from typing import Any
 from nemo_algos.study.design import Study
 from nemo_algos.study.summary import Result
 
-SHOWN = ("pass@1", "pass@16", "solutions", "entropy")
+SHOWN = ("pass@1", "pass@16", "UCC@64", "entropy")
 COLOR, BASELINE = "#0072B2", "#888888"
 
 

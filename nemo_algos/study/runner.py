@@ -23,12 +23,13 @@ def results(path: Path) -> dict[str, Row]:
         return {}
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    return {row["id"]: {k: _value(v) for k, v in row.items() if v != ""} for row in rows}
+    return {row["id"]: {k: _value(k, v) for k, v in row.items() if v != ""} for row in rows}
 
 
-def _value(text: str) -> float | str:
+def _value(name: str, text: str) -> float | str:
+    """An id may look like a number."""
     try:
-        return float(text)
+        return text if name == "id" else float(text)
     except ValueError:
         return text
 
@@ -63,11 +64,12 @@ def train(run: Run, folder: Path) -> Row:
     from rich.console import Console
 
     from nemo_algos.local.build import build_trainer
-    from nemo_algos.local.evaluation import evaluate
+    from nemo_algos.local.evaluation import sample
     from nemo_algos.methods.build import build
+    from nemo_algos.study.measures import measures
 
     torch.set_num_threads(1)
-    start = time.perf_counter()
+    start = time.process_time()
     algorithm = build(run.config.method)
     trainer = build_trainer(run.config, algorithm, Console(quiet=True))
     grpo, steps, failed = run.config.grpo, [], ""
@@ -76,20 +78,15 @@ def train(run: Run, folder: Path) -> Row:
     except FloatingPointError as error:
         failed = str(error)
     (folder / "raw" / f"{run.id}.jsonl").write_text("".join(json.dumps(s) + "\n" for s in steps))
-    found = evaluate(
-        trainer.policy,
-        trainer.task,
-        grpo.max_val_samples,
-        grpo.val_samples_per_prompt,
-        EVALUATION_SEED,
-    )
+    asked = grpo.max_val_samples, grpo.val_samples_per_prompt, EVALUATION_SEED
+    found = measures(sample(trainer.policy, trainer.task, *asked))
     return {
         "id": run.id,
         "method": algorithm.name,
         "seed": grpo.seed,
         "steps": len(steps),
         "failed": failed,
-        "seconds": time.perf_counter() - start,
+        "CPU seconds": time.process_time() - start,
         **found,
         **_late(steps),
     }

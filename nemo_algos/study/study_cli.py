@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nemo_algos.study.design import Cell, Run, Study
     from nemo_algos.study.summary import Result
 
-SHOWN = ("pass@1", "pass@16", "solutions", "entropy")
+SHOWN = ("pass@1", "pass@16", "UCC@64", "entropy")
 
 
 def study(
@@ -25,16 +25,22 @@ def study(
     overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value")] = None,
 ) -> None:
     """Run methods x seeds x regimes on the embedded engine, and say what they show."""
-    from nemo_algos.study import design
+    from nemo_algos.study import design, tuning
+    from nemo_algos.study.runner import results
 
     console = Console(highlight=False)
     try:
         plan = design.load(config, overrides or [])
-        runs, cells = design.runs(plan)
+        design.runs(plan)
+        runs, cells = design.runs(tuning.sweeps(plan))
     except ValueError as error:
         typer.echo(error, err=True)
         raise typer.Exit(2) from None
     folder = design.folder(plan, config)
+    if runs:
+        _go(runs, folder, plan.workers, console)
+        plan = tuning.chosen(plan, cells, results(folder / "results.csv"))
+    runs, cells = design.runs(plan)
     _go(runs, folder, plan.workers, console)
     _show(plan, cells, folder, console)
 
@@ -60,6 +66,8 @@ def _go(runs: Sequence[Run], folder: Path, workers: int, console: Console) -> No
 
 
 def _show(plan: Study, cells: Sequence[Cell], folder: Path, console: Console) -> None:
+    from nemo_algos.study import report, trust_region
+    from nemo_algos.study.curves import draw_draws, draw_steps
     from nemo_algos.study.figures import draw
     from nemo_algos.study.runner import results
     from nemo_algos.study.summary import summarise, write
@@ -67,6 +75,10 @@ def _show(plan: Study, cells: Sequence[Cell], folder: Path, console: Console) ->
     found = summarise(plan, cells, results(folder / "results.csv"))
     write(found, folder / "summary.csv")
     draw(plan, found, folder)
+    draw_draws(plan, found, folder)
+    draw_steps(plan, cells, folder)
+    trust_region.draw(folder / "figures" / "quatro_advantages.png")
+    report.write(plan, found, f"The study {folder.name}", folder / "report.md")
     for name, regime in plan.regimes.items():
         table = Table("arm", "n", *SHOWN, title=f"{name} (difference to {regime.baseline})")
         for arm in regime.arms:

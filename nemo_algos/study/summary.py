@@ -14,14 +14,14 @@ from scipy.stats import t
 from nemo_algos.study.design import Cell, Study
 from nemo_algos.study.runner import Row
 
+KS = (1, 2, 4, 8, 16, 32, 64)
 METRICS = {
-    "pass@1": "pass@1",
-    "pass@16": "pass@16",
-    "pass@64": "pass@64",
-    "solutions": "distinct",
+    **{f"pass@{k}": f"pass@{k}" for k in KS},
+    **{f"UCC@{k}": f"UCC@{k}" for k in KS},
+    "length": "length",
+    "length of right": "length of right",
     "reward": "reward/mean",
     "entropy": "entropy/exact",
-    "length": "length/mean",
     "clipped": "clip/fraction",
     "cut, A > 0": "clip/positive_above",
     "cut, A < 0": "clip/negative_below",
@@ -30,16 +30,18 @@ METRICS = {
 }
 
 
-DIFFERENCE = ("difference", "difference low", "difference high")
+DIFFERENCE = ("difference", "difference low", "difference high", "p")
 
 
 class Estimate(NamedTuple):
-    """A mean over n seeds and its 95 % interval (Student's t); nan where there is none."""
+    """A mean over n seeds, its 95 % interval (Student's t), and p of a mean of 0 (two-sided); nan
+    where there is none."""
 
     n: int
     mean: float
     low: float
     high: float
+    p: float
 
     @property
     def resolved(self) -> bool:
@@ -61,9 +63,11 @@ def estimate(values: Sequence[float]) -> Estimate:
     """mean +- t(.975, n-1) * sd / sqrt(n)."""
     n, mean = len(values), float(np.mean(values)) if values else float("nan")
     if n < 2:
-        return Estimate(n, mean, float("nan"), float("nan"))
-    half = float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / n**0.5)
-    return Estimate(n, mean, mean - half, mean + half)
+        return Estimate(n, mean, *[float("nan")] * 3)
+    error = float(np.std(values, ddof=1)) / n**0.5
+    half = float(t.ppf(0.975, n - 1)) * error
+    p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error else float("nan")
+    return Estimate(n, mean, mean - half, mean + half, p)
 
 
 def summarise(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> list[Result]:
@@ -118,7 +122,7 @@ def write(results: Sequence[Result], path: Path) -> None:
             (*["regime", "arm", "metric", "n", "mean", "low", "high", "pairs"], *DIFFERENCE)
         )
         for r in results:
-            numbers = [f"{x:.6g}" for x in (*r.value[1:], *r.difference[1:])]
+            numbers = [f"{x:.6g}" for x in (*r.value[1:4], *r.difference[1:])]
             writer.writerow(
                 [r.regime, r.arm, r.metric, r.value.n, *numbers[:3], r.difference.n, *numbers[3:]]
             )

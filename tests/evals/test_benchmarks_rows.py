@@ -151,7 +151,7 @@ def test_the_table():
 @pytest.mark.parametrize(("name", "numbers"), [("countdown", 3), ("countdown_4", 4)])
 def test_puzzles_are_those_held_out_of_training(name, numbers):
     problems = load(name, limit=50).problems
-    held_out = countdown.held_out_problems(50, numbers)
+    held_out = countdown.held_out_problems(50, countdown.Rules(numbers))
     assert [p.id for p in problems] == [p.answer for p in problems]
     for problem, puzzle in zip(problems, held_out, strict=True):
         tokens = [countdown.TOKEN[word] for word in problem.prompt.split()]

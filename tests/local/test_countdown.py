@@ -5,7 +5,7 @@ import random
 import pytest
 
 from nemo_algos.local import countdown
-from nemo_algos.local.countdown import TOKEN, Problem, solution
+from nemo_algos.local.countdown import TOKEN, Problem, Rules, solution
 
 PROBLEM = Problem((6, 10, 1), 17)
 
@@ -89,13 +89,48 @@ def test_the_order_of_independent_steps_does_not_matter_and_their_operators_do()
 def test_sampled_solutions_are_right_and_encode_as_they_decode(count):
     rng = random.Random(count)
     for _ in range(2000):
-        problem, steps = countdown.random_solution(rng, count)
+        problem, steps = countdown.random_solution(rng, Rules(count))
         ids = countdown.encode(steps)
         assert solution(problem, ids) is not None
         assert len(ids) == countdown.TOKENS_PER_STEP * (count - 1)
         assert tokens(countdown.decode(ids)) == ids
         assert 1 <= problem.target <= 99 and all(1 <= n <= 10 for n in problem.numbers)
         assert all(0 <= result <= 99 for *_, result in steps)
+
+
+SOME = Problem((6, 10, 1, 2), 16, use_all=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "6 + 10 = 16 <eos>",
+        "6 * 1 = 6 , 6 + 10 = 16 <eos>",
+        "10 - 2 = 8 , 8 * 2 = 16 <eos>",
+        "2 - 1 = 1 , 6 * 1 = 6 , 6 + 10 = 16 <eos>",
+    ],
+)
+def test_some_of_the_numbers(text):
+    right = text.startswith(("6", "2"))  # the third one uses 2 twice
+    assert (solve(SOME, text) is not None) == right
+    assert solve(Problem(SOME.numbers, 16), text) is None or text.count(",") == 2
+
+
+def test_a_result_may_not_be_left_over():
+    assert solve(SOME, "2 * 1 = 2 , 6 + 10 = 16 <eos>") is not None  # a 2 was there to be left
+    assert solve(Problem((6, 10, 1, 3), 16, False), "3 - 1 = 2 , 6 + 10 = 16 <eos>") is None
+    assert solve(SOME, "6 + 10 = 16 , 2 - 1 = 1 <eos>") is None  # ends elsewhere
+
+
+def test_solutions_of_some_of_the_numbers_have_every_length():
+    rng, lengths = random.Random(0), []
+    for _ in range(3000):
+        problem, steps = countdown.random_solution(rng, Rules(4, use_all=False))
+        assert len(problem.numbers) == 4 and not problem.use_all
+        assert solution(problem, countdown.encode(steps)) is not None
+        lengths.append(len(steps))
+    shares = [lengths.count(n) / 3000 for n in (1, 2, 3)]
+    assert sum(shares) == 1 and min(shares) > 0.2  # 1/3 each before unusable ones are dropped
 
 
 def test_prompt_and_response_as_text():
@@ -106,7 +141,7 @@ def test_prompt_and_response_as_text():
 
 def test_the_split_does_not_see_the_order_of_the_numbers():
     rng = random.Random(0)
-    problems = [countdown.random_solution(rng, 3)[0] for _ in range(2000)]
+    problems = [countdown.random_solution(rng, Rules())[0] for _ in range(2000)]
     for problem in problems:
         turned = [
             Problem(problem.numbers[i:] + problem.numbers[:i], problem.target) for i in (1, 2)
@@ -117,17 +152,17 @@ def test_the_split_does_not_see_the_order_of_the_numbers():
 
 def test_training_and_test_problems_are_apart():
     rng = random.Random(1)
-    assert not any(countdown.sample(rng, 3)[0].held_out for _ in range(500))
-    test = countdown.held_out_problems(128, 3)
+    assert not any(countdown.sample(rng, Rules())[0].held_out for _ in range(500))
+    test = countdown.held_out_problems(128, Rules())
     assert all(p.held_out for p in test)
     assert len({(tuple(sorted(p.numbers)), p.target) for p in test}) == len(test) == 128
-    assert countdown.held_out_problems(128, 3) == test
-    assert countdown.held_out_problems(10, 3) == test[:10]
+    assert countdown.held_out_problems(128, Rules()) == test
+    assert countdown.held_out_problems(10, Rules()) == test[:10]
 
 
 def test_more_test_problems_than_there_are_ends_with_all_of_them():
     every = [(a, b, c) for a in range(1, 11) for b in range(1, a + 1) for c in range(1, 100)]
     solvable = [Problem((a, b), c) for a, b, c in every if c in (a + b, a - b, a * b)]
     want = {(b, a, p.target) for p in solvable if p.held_out for a, b in [p.numbers]}
-    got = countdown.held_out_problems(len(want) + 1, 2)
+    got = countdown.held_out_problems(len(want) + 1, Rules(2))
     assert {(*sorted(p.numbers), p.target) for p in got} == want and len(got) == len(want)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from nemo_algos.local import evaluation
-from nemo_algos.local.evaluation import evaluate
+from nemo_algos.local.countdown import Rules
+from nemo_algos.local.evaluation import evaluate, sample
 from nemo_algos.local.tasks import Countdown
 from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy
@@ -27,7 +28,8 @@ class Scripted:
 
     def generate(self, prompts, group_size, generator):
         self.asked.append((len(prompts), group_size, generator.initial_seed()))
-        return SimpleNamespace(prompts=prompts)
+        mask = torch.ones(len(prompts) * group_size, 2)
+        return SimpleNamespace(prompts=prompts, mask=mask)
 
     def solutions(self, problems, experience):
         assert [[p] for p in problems] == experience.prompts
@@ -53,6 +55,13 @@ def test_k_up_to_the_samples_and_as_many_problems_as_asked_for():
     assert scripted.asked == [(3, 16, 0)]
 
 
+def test_samples_by_problem():
+    scripted = Scripted([["a", None], ["b", "c"]] * 20)
+    found = sample(scripted, scripted, 35, 2, 0)
+    assert found.solutions == [["a", None], ["b", "c"]] * 17 + [["a", None]]
+    assert found.lengths == [[2.0, 2.0]] * 35
+
+
 @pytest.mark.parametrize(("problems", "samples"), [([], 4), ([[None]], 0)])
 def test_nothing_held_out_gives_nothing(problems, samples):
     scripted = Scripted(problems)
@@ -61,7 +70,7 @@ def test_nothing_held_out_gives_nothing(problems, samples):
 
 def test_an_evaluation_is_repeatable_and_moves_no_random_state_and_no_weights():
     torch.manual_seed(0)
-    policy, task = TinyPolicy(Tiny(TinyConfig()), 12), Countdown(3, seed=0)
+    policy, task = TinyPolicy(Tiny(TinyConfig()), 12), Countdown(Rules(), seed=0)
     generator = torch.Generator().manual_seed(1)
     weights = {k: v.clone() for k, v in policy.model.state_dict().items()}
     states = torch.get_rng_state(), generator.get_state()

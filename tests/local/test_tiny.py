@@ -126,7 +126,7 @@ def test_generated_logprobs_are_those_of_any_rows(temperature):
     model = Tiny(TinyConfig())
     model.embed.weight.data *= 4  # probabilities far from equal
     policy = TinyPolicy(model, S, temperature)
-    problems = countdown.held_out_problems(5, 3)
+    problems = countdown.held_out_problems(5, countdown.Rules())
     generator = torch.Generator().manual_seed(3)
     drawn = policy.generate([p.prompt for p in problems], G, generator)
     assert drawn.of.tolist() == [i for i in range(5) for _ in range(G)]
@@ -149,13 +149,13 @@ def test_the_warm_start_lowers_the_loss_and_is_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tiny_policy, "WARM_STEPS", 2)
     shares = []
-    taught = warm_started(3, 0, shares.append)
+    taught = warm_started(countdown.Rules(), 0, shares.append)
     assert shares == [0.5, 1.0]
-    again = warm_started(3, 0, shares.append)
+    again = warm_started(countdown.Rules(), 0, shares.append)
     assert len(shares) == 2  # from the cache
-    other = warm_started(3, 1, shares.append)
+    other = warm_started(countdown.Rules(), 1, shares.append)
     monkeypatch.setattr(tiny_policy, "WARM_STEPS", 20)
-    longer = warm_started(3, 0, lambda share: None)
+    longer = warm_started(countdown.Rules(), 0, lambda share: None)
     assert len(shares) == 4 and len(list((tmp_path / "cache").iterdir())) == 3
 
     def same(model):
@@ -166,12 +166,32 @@ def test_the_warm_start_lowers_the_loss_and_is_cached(monkeypatch, tmp_path):
     assert nll(longer) < nll(taught) - 0.5
 
 
+def test_answers_of_several_lengths_teach_no_padding(monkeypatch, tmp_path):
+    monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path))
+    monkeypatch.setattr(tiny_policy, "WARM_STEPS", 20)
+    seen = []
+    original = tiny_policy.token_logprobs
+
+    def watched(logits, tokens):
+        logprobs = original(logits, tokens)
+        logprobs.register_hook(lambda grad: seen.append((tokens, grad)))
+        return logprobs
+
+    monkeypatch.setattr(tiny_policy, "token_logprobs", watched)
+    warm_started(countdown.Rules(3, use_all=False), 0, lambda share: None)
+    padded = torch.stack([tokens == countdown.PAD for tokens, _ in seen])
+    grads = torch.stack([grad for _, grad in seen])
+    assert len(seen) == 20 and padded.any() and (grads[padded] == 0).all()
+    taught = -1 / (~padded).sum((1, 2))
+    assert all((g[~p] == t).all() for g, p, t in zip(grads, padded, taught, strict=True))
+
+
 @torch.no_grad()
 def nll(model):
     """of worked solutions, nats per token"""
     import random
 
-    pairs = [countdown.sample(random.Random(i), 3) for i in range(50)]
+    pairs = [countdown.sample(random.Random(i), countdown.Rules()) for i in range(50)]
     prompts, tokens = (
         torch.tensor(x)
         for x in ([p.prompt for p, _ in pairs], [countdown.encode(s) for _, s in pairs])

@@ -101,7 +101,14 @@ def test_mistakes_are_said_before_anything_runs(tmp_path, regimes, said):
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["study/quick.yaml"])
+def test_seeds_from_the_first_one_on(tmp_path):
+    later = {**WRITTEN["regimes"]["eight"], "first_seed": 7}
+    _, cells = design.runs(study(tmp_path, eight=later))
+    assert sorted({c.seed for c in cells if c.regime == "eight"}) == [7, 8, 9]
+    assert sorted({c.seed for c in cells if c.regime == "parts"}) == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["study/quick.yaml", "study/full.yaml"])
 def test_shipped_studies_are_valid(name):
     runs, cells = design.runs(design.load(name, []))
     assert len(cells) >= len(runs) > 10

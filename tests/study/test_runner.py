@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from nemo_algos.local import build
-from nemo_algos.local.evaluation import evaluate
+from nemo_algos.local.evaluation import sample
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.build import build as method
 from nemo_algos.study import design, runner
+from nemo_algos.study.measures import measures
 
 sys.path.append(str(Path(__file__).parents[1] / "local"))
 import trainers
@@ -57,7 +58,7 @@ def test_a_row_is_what_a_run_by_hand_gives(tmp_path):
     row = runner.train(run, _with_raw(tmp_path))
     trainer = build.build_trainer(run.config, method(run.config.method), Console(quiet=True))
     steps = [trainer.step() for _ in range(12)]
-    found = evaluate(trainer.policy, trainer.task, 5, 4, runner.EVALUATION_SEED)
+    found = measures(sample(trainer.policy, trainer.task, 5, 4, runner.EVALUATION_SEED))
     assert (row["id"], row["method"], row["seed"], row["steps"]) == (run.id, "grpo", 0, 12)
     assert {name: row[name] for name in found} == found
     for name in ("reward/mean", "entropy/exact", "clip/fraction"):
@@ -80,6 +81,14 @@ def test_a_stopped_study_goes_on(tmp_path):
     kept = runner.results(tmp_path / "results.csv")
     assert list(kept) == [run.id for run in runs]
     assert kept[runs[0].id]["pass@1"] == first[0]["pass@1"]
+
+
+@pytest.mark.parametrize("id", ["849088121361", "12345e678901"])
+def test_an_id_that_looks_like_a_number(tmp_path, id):
+    runs = [design.Run(id, design.runs(STUDY)[0][0].config)]
+    go(tmp_path, runs)
+    go(tmp_path, [*runs, design.runs(STUDY)[0][1]])
+    assert go(tmp_path, runs) == [] and id in runner.results(tmp_path / "results.csv")
 
 
 def test_a_run_that_diverges_is_a_result(tmp_path, monkeypatch):

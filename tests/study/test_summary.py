@@ -27,14 +27,14 @@ def test_interval_by_hand():
     # mean 3, sd sqrt(2.5), t(.975, 4) = 2.7764451
     e = estimate([1, 2, 3, 4, 5])
     half = 2.7764451 * math.sqrt(2.5) / math.sqrt(5)
-    assert tuple(e) == pytest.approx((5, 3, 3 - half, 3 + half))
+    assert tuple(e[:4]) == pytest.approx((5, 3, 3 - half, 3 + half))
     assert e.resolved and not estimate([-1, 1, 2]).resolved
 
 
 def test_one_seed_has_no_interval():
     e = estimate([0.5])
     assert (e.n, e.mean) == (1, 0.5)
-    assert math.isnan(e.low) and math.isnan(e.high) and not e.resolved
+    assert all(map(math.isnan, e[2:])) and not e.resolved
 
 
 def test_differences_are_by_seed():
@@ -42,8 +42,12 @@ def test_differences_are_by_seed():
     assert by_arm["etr"].value.mean == pytest.approx(0.5)
     # .1, .2, .3: mean .2, sd .1, t(.975, 2) = 4.3026527
     half = 4.3026527 * 0.1 / math.sqrt(3)
-    assert tuple(by_arm["etr"].difference) == pytest.approx((3, 0.2, 0.2 - half, 0.2 + half))
-    assert tuple(by_arm["grpo"].difference) == pytest.approx((3, 0, 0, 0))
+    *interval, p = by_arm["etr"].difference
+    assert interval == pytest.approx([3, 0.2, 0.2 - half, 0.2 + half])
+    # Student's t with 2 degrees of freedom has a closed form: t = 2 sqrt(3), p = 1 - t/sqrt(t^2+2)
+    assert p == pytest.approx(1 - 2 * math.sqrt(3 / 14))
+    *interval, p = by_arm["grpo"].difference
+    assert interval == [3, 0, 0, 0] and math.isnan(p)
 
 
 def test_a_stopped_study_compares_the_seeds_of_both():
@@ -70,4 +74,4 @@ def test_the_file(tmp_path):
         "3",
         "3",
     )
-    assert (etr["mean"], etr["difference"]) == ("0.5", "0.2")
+    assert (etr["mean"], etr["difference"], etr["p"]) == ("0.5", "0.2", "0.0741799")

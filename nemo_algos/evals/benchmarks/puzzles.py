@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nemo_algos.evals.benchmarks.options import Options
 from nemo_algos.evals.benchmarks.rows import Row
 from nemo_algos.evals.problem import Problem
-from nemo_algos.local.countdown import held_out_problems
+from nemo_algos.local.countdown import Rules, held_out_problems
 
 AT_MOST = 256
 
@@ -20,7 +20,7 @@ class Puzzles:
 
     def rows(self) -> tuple[list[Row], str]:
         """Their texts, and what they are."""
-        found = held_out_problems(AT_MOST, self.numbers)
+        found = held_out_problems(AT_MOST, Rules(self.numbers))
         texts = [f"{' '.join(map(str, p.numbers))} > {p.target}" for p in found]
         rows = [Row({"puzzle": text}, f"puzzle {i}") for i, text in enumerate(texts, 1)]
         return rows, f"held-out countdown puzzles of {self.numbers} numbers"

@@ -1,0 +1,90 @@
+"""Figures over training steps (each arm beside its regime's baseline) and over k draws."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_algos.study.design import Cell, Study
+from nemo_algos.study.figures import BASELINE, COLOR
+from nemo_algos.study.summary import KS, Result, estimate
+
+SHOWN = ("reward/mean", "entropy/exact", "clip/fraction", "ratio/p99")
+SMOOTH = 5  # steps that a point is the mean of
+
+
+def draw_steps(study: Study, cells: Sequence[Cell], folder: Path) -> None:
+    """figures/REGIME/ARM.png: metrics of each step, mean and 95 % interval over the seeds."""
+    for name, regime in study.regimes.items():
+        arms = {arm: _series(cells, name, arm, folder) for arm in regime.arms}
+        base = arms.pop(regime.baseline)
+        for arm, series in arms.items():
+            if series and base:
+                path = folder / "figures" / name / f"{arm}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _steps({regime.baseline: base, arm: series}, name, path)
+
+
+def _series(cells: Sequence[Cell], regime: str, arm: str, folder: Path) -> list[list[Any]]:
+    """The steps of every seed whose run has left them."""
+    of = [folder / "raw" / f"{c.run}.jsonl" for c in cells if (c.regime, c.arm) == (regime, arm)]
+    return [[json.loads(line) for line in p.read_text().splitlines()] for p in of if p.exists()]
+
+
+def _steps(arms: dict[str, list[list[Any]]], regime: str, path: Path) -> None:
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, len(SHOWN), figsize=(13, 2.9), constrained_layout=True)
+    for axis, metric in zip(axes, SHOWN, strict=True):
+        for (arm, runs), color in zip(arms.items(), (BASELINE, COLOR), strict=True):
+            _band(axis, [[step.get(metric, np.nan) for step in run] for run in runs], color, arm)
+        axis.set_title(metric, fontsize=10)
+        axis.set_xlabel("step", fontsize=9)
+        axis.grid(alpha=0.3)
+    axes[0].legend(fontsize=9)
+    seeds = min(map(len, arms.values()))
+    figure.suptitle(f"{regime}: mean and 95 % interval over {seeds} seeds", fontsize=10)
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
+
+
+def _band(axis: Any, runs: list[list[float]], color: str, label: str) -> None:
+    """Where every seed has the step: a run that broke off ends the line."""
+    length = min(map(len, runs)) // SMOOTH * SMOOTH
+    values = np.array([run[:length] for run in runs]).reshape(len(runs), -1, SMOOTH).mean(-1)
+    points = [estimate(column) for column in values.T.tolist()]
+    x = (np.arange(len(points)) + 0.5) * SMOOTH
+    axis.plot(x, [p.mean for p in points], color=color, label=label)
+    axis.fill_between(
+        x, [p.low for p in points], [p.high for p in points], color=color, alpha=0.2, linewidth=0
+    )
+
+
+def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
+    """figures/REGIME_draws.png: pass@k and UCC@k over k, every arm a line."""
+    from matplotlib import pyplot as plt
+
+    for name in study.regimes:
+        figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), constrained_layout=True)
+        for axis, metric in zip(axes, ("pass", "UCC"), strict=True):
+            _over_k(axis, [r for r in results if r.regime == name], metric)
+        axes[0].legend(fontsize=8)
+        figure.suptitle(f"{name}: held-out puzzles, mean over the seeds", fontsize=10)
+        figure.savefig(folder / "figures" / f"{name}_draws.png", dpi=100)
+        plt.close(figure)
+
+
+def _over_k(axis: Any, results: Sequence[Result], metric: str) -> None:
+    of = {(r.arm, r.metric): r.value.mean for r in results}
+    for arm in dict.fromkeys(r.arm for r in results):
+        ks = [k for k in KS if (arm, f"{metric}@{k}") in of]
+        axis.plot(ks, [of[arm, f"{metric}@{k}"] for k in ks], "o-", markersize=3, label=arm)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(KS, [str(k) for k in KS])
+    axis.set_xlabel("k", fontsize=9)
+    axis.set_title(f"{metric}@k", fontsize=10)
+    axis.grid(alpha=0.3)

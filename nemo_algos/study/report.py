@@ -1,0 +1,57 @@
+"""A study's report.md: a table and a figure per regime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nemo_algos.study.design import Regime, Study
+from nemo_algos.study.summary import Estimate, Result
+
+SHOWN = ("pass@1", "pass@16", "pass@64", "UCC@64", "reward", "entropy", "length of right")
+HEAD = """# {title}
+
+Mean ± half of the 95 % interval (Student's t over the seeds) on the held-out puzzles; below it the
+difference to the baseline, paired by seed, **bold** where its interval leaves 0 out. Of 20 such
+intervals one does by chance. reward and entropy (nats per token) are of the last 10 training steps;
+length of right answers in tokens.
+"""
+
+
+def write(study: Study, results: Sequence[Result], title: str, path: Path) -> None:
+    """report.md; figures/REGIME.png lie beside it."""
+    parts = [HEAD.format(title=title)]
+    for name, regime in study.regimes.items():
+        of = [r for r in results if r.regime == name]
+        parts += _section(name, regime, of) if of else []
+    path.write_text("\n".join(parts))
+
+
+def _section(name: str, regime: Regime, results: Sequence[Result]) -> Iterator[str]:
+    kind = "exploratory" if regime.exploratory else "fixed beforehand"
+    seeds = f"{regime.first_seed} to {regime.first_seed + regime.seeds - 1}"
+    yield f"## {name}\n\nClaim: {regime.claim}.\n"
+    yield f"Baseline {regime.baseline}, seeds {seeds}, {kind}.{_settings(regime)}\n"
+    yield f"| arm | n | {' | '.join(SHOWN)} |\n|---|---|{'---|' * len(SHOWN)}"
+    for arm in dict.fromkeys(r.arm for r in results):
+        of = {r.metric: r for r in results if r.arm == arm}
+        n = max(r.value.n for r in of.values())
+        yield f"| {arm} | {n} | {' | '.join(_cell(of.get(m)) for m in SHOWN)} |"
+    yield f"\n![{name}](figures/{name}.png)\n"
+
+
+def _settings(regime: Regime) -> str:
+    written = ", ".join(f"`{key}={value}`" for key, value in regime.settings.items())
+    return f" Settings: {written}." if written else ""
+
+
+def _cell(result: Result | None) -> str:
+    if result is None:
+        return "-"
+    difference = f"{result.difference.mean:+.3f}{_half(result.difference)}"
+    mark = "**" if result.difference.resolved else ""
+    return f"{result.value.mean:.3f}{_half(result.value)}<br>{mark}{difference}{mark}"
+
+
+def _half(estimate: Estimate) -> str:
+    return f" ± {(estimate.high - estimate.low) / 2:.3f}" if estimate.n > 1 else ""

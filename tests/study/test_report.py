@@ -1,0 +1,74 @@
+"""A study's report, figures of steps and draws, and QUATRO's figure 2."""
+
+import json
+import math
+
+import pytest
+
+from nemo_algos.study import curves, figures, report, trust_region
+from nemo_algos.study.design import Cell, Study
+from nemo_algos.study.summary import Estimate, Result
+
+STUDY = Study.model_validate(
+    {
+        "regimes": {
+            "r": {
+                "claim": "etr is better",
+                "baseline": "grpo",
+                "arms": {"grpo": {}, "etr": {}},
+                "seeds": 3,
+                "first_seed": 7,
+                "settings": {"grpo.num_update_epochs": 2},
+            }
+        }
+    }
+)
+SAME = Estimate(3, 0.0, 0.0, 0.0, math.nan)
+RESULTS = [
+    Result("r", "grpo", "pass@1", Estimate(3, 0.5, 0.4, 0.6, 0.01), SAME),
+    Result("r", "etr", "pass@1", Estimate(3, 0.7, 0.65, 0.75, 0.01), Estimate(3, 0.2, 0.1, 0.3, 0)),
+    Result("r", "etr", "entropy", Estimate(1, 0.3, *[math.nan] * 3), Estimate(0, *[math.nan] * 4)),
+]
+
+
+def test_the_tables(tmp_path):
+    report.write(STUDY, RESULTS, "T", tmp_path / "report.md")
+    lines = (tmp_path / "report.md").read_text().splitlines()
+    assert lines[0] == "# T"
+    assert (
+        "Baseline grpo, seeds 7 to 9, fixed beforehand. Settings: `grpo.num_update_epochs=2`."
+        in lines
+    )
+    grpo, etr = (line for line in lines if line.startswith(("| grpo", "| etr")))
+    assert grpo.startswith("| grpo | 3 | 0.500 ± 0.100<br>+0.000 ± 0.000 | - |")
+    assert etr.startswith("| etr | 3 | 0.700 ± 0.050<br>**+0.200 ± 0.100** | - |")
+    assert "| 0.300<br>+nan |" in etr
+
+
+def test_figures_are_drawn_of_what_there_is(tmp_path):
+    (tmp_path / "raw").mkdir()
+    steps = [{"reward/mean": 0.5, "clip/fraction": 0.0}] * 12
+    for name in ("g7", "g8", "e7"):
+        raw = "".join(json.dumps(s) + "\n" for s in steps)
+        (tmp_path / "raw" / f"{name}.jsonl").write_text(raw)
+    cells = [Cell("r", "grpo", 7, "g7"), Cell("r", "grpo", 8, "g8"), Cell("r", "etr", 7, "e7")]
+    figures.draw(STUDY, RESULTS, tmp_path)
+    curves.draw_draws(STUDY, RESULTS, tmp_path)
+    curves.draw_steps(STUDY, [*cells, Cell("r", "etr", 8, "missing")], tmp_path)
+    drawn = {str(p.relative_to(tmp_path / "figures")) for p in tmp_path.rglob("*.png")}
+    assert drawn == {"r.png", "r_draws.png", "r/etr.png"}
+
+
+@pytest.mark.parametrize("delta", [1e-4, 0.01])
+def test_the_advantage_of_a_right_response(delta):
+    """e^A is the weight that the tilt gives: its mean is 1, and mean(e^A A) = delta."""
+    for right, a in enumerate(trust_region.right_advantages(8, delta), 1):
+        p = right / 8
+        wrong = (1 - p * math.exp(a)) / (1 - p)  # e^A of a wrong one
+        assert p * a * math.exp(a) + (1 - p) * wrong * math.log(wrong) == pytest.approx(delta)
+
+
+def test_it_falls_as_more_are_right_and_with_delta():
+    small, large = (trust_region.right_advantages(8, delta) for delta in (0.01, 0.1))
+    assert small == sorted(small, reverse=True) and len(small) == 7
+    assert all(a < b for a, b in zip(small, large, strict=True))
