@@ -12,9 +12,11 @@ import numpy as np
 from nemo_algos.study.design import Cell, Study
 from nemo_algos.study.figures import BASELINE, COLOR
 from nemo_algos.study.summary import KS, Result, estimate
+from nemo_algos.study.tuning import SUFFIX
 
 SHOWN = ("reward/mean", "entropy/exact", "clip/fraction", "ratio/p99")
 SMOOTH = 5  # steps that a point is the mean of
+COLORS = [f"C{i}" for i in range(10)] + ["black", "gold", "navy", "hotpink"]
 
 
 def draw_steps(study: Study, cells: Sequence[Cell], folder: Path) -> None:
@@ -65,14 +67,18 @@ def _band(axis: Any, runs: list[list[float]], color: str, label: str) -> None:
 
 
 def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
-    """figures/REGIME_draws.png: pass@k and UCC@k over k, every arm a line."""
+    """figures/REGIME_draws.png: pass@k and UCC@k over k, every arm a line; of regimes with few
+    enough arms."""
     from matplotlib import pyplot as plt
 
     for name in study.regimes:
-        figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), constrained_layout=True)
+        of = [r for r in results if r.regime == name]
+        if not 0 < len({r.arm for r in of}) <= len(COLORS):
+            continue
+        figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), constrained_layout=True)
         for axis, metric in zip(axes, ("pass", "UCC"), strict=True):
-            _over_k(axis, [r for r in results if r.regime == name], metric)
-        axes[0].legend(fontsize=8)
+            _over_k(axis, of, metric)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right", fontsize=8)
         figure.suptitle(f"{name}: held-out puzzles, mean over the seeds", fontsize=10)
         figure.savefig(folder / "figures" / f"{name}_draws.png", dpi=100)
         plt.close(figure)
@@ -80,11 +86,38 @@ def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
 
 def _over_k(axis: Any, results: Sequence[Result], metric: str) -> None:
     of = {(r.arm, r.metric): r.value.mean for r in results}
-    for arm in dict.fromkeys(r.arm for r in results):
+    for color, arm in zip(COLORS, dict.fromkeys(r.arm for r in results), strict=False):
         ks = [k for k in KS if (arm, f"{metric}@{k}") in of]
-        axis.plot(ks, [of[arm, f"{metric}@{k}"] for k in ks], "o-", markersize=3, label=arm)
+        axis.plot(
+            ks, [of[arm, f"{metric}@{k}"] for k in ks], "o-", color=color, markersize=3, label=arm
+        )
     axis.set_xscale("log", base=2)
     axis.set_xticks(KS, [str(k) for k in KS])
     axis.set_xlabel("k", fontsize=9)
     axis.set_title(f"{metric}@k", fontsize=10)
     axis.grid(alpha=0.3)
+
+
+def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> None:
+    """figures/REGIME_tradeoff.png of every tuning: pass@1 against UCC@64, a line of values per arm.
+    Slower training keeps more solutions: who is off the line that the others' values draw?"""
+    from matplotlib import pyplot as plt
+
+    for name in [n for n in study.regimes if n.endswith(SUFFIX)]:
+        of = {(r.arm, r.metric): r.value.mean for r in results if r.regime == name}
+        figure, axis = plt.subplots(figsize=(7.5, 4.4), constrained_layout=True)
+        lines: dict[str, list[str]] = {}
+        for label in study.regimes[name].arms:
+            if (label, "pass@1") in of:
+                lines.setdefault(label.rsplit(" ", 1)[0], []).append(label)
+        for color, (arm, labels) in zip(COLORS, lines.items(), strict=False):
+            x, y = ([of[label, metric] for label in labels] for metric in ("pass@1", "UCC@64"))
+            axis.plot(x, y, "o-", color=color, markersize=4, label=arm)
+            axis.annotate(labels[0].rsplit(" ", 1)[1], (x[0], y[0]), fontsize=7, color=color)
+        axis.set_xlabel("pass@1")
+        axis.set_ylabel("UCC@64")
+        axis.grid(alpha=0.3)
+        figure.legend(loc="outside right", fontsize=8)
+        figure.suptitle(f"{name}: a point per value, the first one labelled", fontsize=10)
+        figure.savefig(folder / "figures" / f"{name}_tradeoff.png", dpi=100)
+        plt.close(figure)

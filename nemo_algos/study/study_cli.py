@@ -67,7 +67,7 @@ def _go(runs: Sequence[Run], folder: Path, workers: int, console: Console) -> No
 
 def _show(plan: Study, cells: Sequence[Cell], folder: Path, console: Console) -> None:
     from nemo_algos.study import report, trust_region
-    from nemo_algos.study.curves import draw_draws, draw_steps
+    from nemo_algos.study.curves import draw_draws, draw_steps, draw_tradeoffs
     from nemo_algos.study.figures import draw
     from nemo_algos.study.runner import results
     from nemo_algos.study.summary import summarise, write
@@ -76,6 +76,7 @@ def _show(plan: Study, cells: Sequence[Cell], folder: Path, console: Console) ->
     write(found, folder / "summary.csv")
     draw(plan, found, folder)
     draw_draws(plan, found, folder)
+    draw_tradeoffs(plan, found, folder)
     draw_steps(plan, cells, folder)
     trust_region.draw(folder / "figures" / "quatro_advantages.png")
     report.write(plan, found, f"The study {folder.name}", folder / "report.md")

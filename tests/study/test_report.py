@@ -59,6 +59,29 @@ def test_figures_are_drawn_of_what_there_is(tmp_path):
     assert drawn == {"r.png", "r_draws.png", "r/etr.png"}
 
 
+def test_a_line_of_values_per_arm(tmp_path, monkeypatch):
+    (tmp_path / "figures").mkdir()
+    drawn = []
+    from matplotlib.axes import Axes
+
+    plot = Axes.plot
+    monkeypatch.setattr(
+        Axes, "plot", lambda *a, **k: drawn.append((*a[1:3], k["label"])) or plot(*a, **k)
+    )
+    arms = {f"{arm} {v}": {"config": f"{arm}.yaml"} for arm in ("grpo", "etr") for v in (1, 2)}
+    regime = {"claim": "-", "baseline": "grpo 1", "arms": arms}
+    study = Study.model_validate({"regimes": {"r_tuning": regime}})
+    numbers = enumerate(["grpo 1", "grpo 2", "etr 1"])  # etr 2 is not there yet
+    results = [
+        Result("r_tuning", arm, metric, Estimate(3, i + shift, 0, 0, 0), SAME)
+        for i, arm in numbers
+        for metric, shift in (("pass@1", 0.0), ("UCC@64", 0.5))
+    ]
+    curves.draw_tradeoffs(study, results, tmp_path)
+    assert drawn == [([0, 1], [0.5, 1.5], "grpo"), ([2], [2.5], "etr")]
+    assert (tmp_path / "figures" / "r_tuning_tradeoff.png").exists()
+
+
 @pytest.mark.parametrize("delta", [1e-4, 0.01])
 def test_the_advantage_of_a_right_response(delta):
     """e^A is the weight that the tilt gives: its mean is 1, and mean(e^A A) = delta."""

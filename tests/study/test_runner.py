@@ -60,6 +60,7 @@ def test_a_row_is_what_a_run_by_hand_gives(tmp_path):
     steps = [trainer.step() for _ in range(12)]
     found = measures(sample(trainer.policy, trainer.task, 5, 4, runner.EVALUATION_SEED))
     assert (row["id"], row["method"], row["seed"], row["steps"]) == (run.id, "grpo", 0, 12)
+    assert 0 < row["CPU seconds"] < 60
     assert {name: row[name] for name in found} == found
     for name in ("reward/mean", "entropy/exact", "clip/fraction"):
         assert row[name] == pytest.approx(sum(s[name] for s in steps[-10:]) / 10)
