@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-nemo test-megatron test-report
+.PHONY: check test test-peers test-nemo test-megatron test-report test-docs docs
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -20,3 +20,11 @@ test-megatron:  ## megatron-core's parallel layouts on CPU, in an environment th
 
 test-report:  ## the report in headless Chromium
 	@tests/browser/run.sh
+
+test-docs:  ## the shell commands of README.md and docs/, page by page
+	uv sync --inexact --quiet
+	python3 tests/docs/doc_commands.py
+
+docs:  ## the site into site/, pages and links checked; site/index.html opens without a server
+	NO_MKDOCS_2_WARNING=1 uv run --no-project --isolated --python 3.11 \
+		--with-requirements docs/requirements.txt mkdocs build --strict --quiet

@@ -78,7 +78,7 @@ def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
         figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), constrained_layout=True)
         for axis, metric in zip(axes, ("pass", "UCC"), strict=True):
             _over_k(axis, of, metric)
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right", fontsize=8)
+        axes[1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8)
         figure.suptitle(f"{name}: held-out puzzles, mean over the seeds", fontsize=10)
         figure.savefig(folder / "figures" / f"{name}_draws.png", dpi=100)
         plt.close(figure)
@@ -117,7 +117,7 @@ def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> Non
         axis.set_xlabel("pass@1")
         axis.set_ylabel("UCC@64")
         axis.grid(alpha=0.3)
-        figure.legend(loc="outside right", fontsize=8)
+        axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8)
         figure.suptitle(f"{name}: a point per value, the first one labelled", fontsize=10)
         figure.savefig(folder / "figures" / f"{name}_tradeoff.png", dpi=100)
         plt.close(figure)
