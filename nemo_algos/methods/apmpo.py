@@ -1,8 +1,8 @@
 """APMPO: an adaptive power mean over the tokens of a response (PMPO), and clip bounds fed back from
 the rewards (FAC).
 
-    p       = exp(-gamma mu_R)                                                               (eq. 7)
-    FSS     = mu_R / (sigma_R + 1e-6)
+    p       = exp(-gamma mu_R)                                                               (eq. 4)
+    FSS     = mu_R / (sigma_R + 1e-6)                                                        (eq. 5)
     eps_ada = clip_min + (clip_max - clip_min) tanh(FSS)                                     (eq. 6)
     J_i     = sgn(A_i) [ mean_t |min(r_it A_i, clip(r_it, 1-clip_low, 1+eps_ada) A_i)|^p ]^(1/p)
             (eq. 9)

@@ -1,8 +1,8 @@
 """ERPO: token advantages from an entropy gate and a process signal, normalised within each group.
 
-    W_t    = sigmoid(gamma z(H_t))                gate, z over the group's tokens            (eq. 6)
+    W_t    = sigmoid(gamma z(H_t))                gate, z over the group's tokens            (eq. 8)
     s_t    = beta (log pi_old - log pi_ref)                   progress                       (eq. 7)
-    s~_t   = z(s_t) within (group, bucket)      bucket of the j-th token: j K // |o_i|     (eq. 8-9)
+    s~_t   = z(s_t) within (group, bucket)      bucket of the j-th token: j K // |o_i|       (eq. 9)
     psi_t  = W_t sgn(A_i) s~_t, then sigma_target psi / (std(psi) + 1e-6) over the group
     A_it   = z(A_i + eta psi_t) over the group's tokens                                     (eq. 10)
 

@@ -127,6 +127,9 @@ def _of_rewards(plain: dict[str, Any], algorithm: Algorithm) -> list[Problem]:
                 "method.statistics: group, or switch it off",
             )
         )
+    if not algorithm.base.flat_group_is_inert and at(plain, "grpo.use_dynamic_sampling"):
+        why = f"drops groups of equal rewards, which hold {algorithm.name} near the sampling policy"
+        problems.append(Problem("grpo.use_dynamic_sampling", f"{why}: switch it off"))
     return problems
 
 

@@ -58,7 +58,7 @@ def trainer(*overrides, trained=None, reference=None, task=None, **settings):
     cfg, algorithm = checked(*overrides, **settings)
     needed = cfg.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs
     reference = (reference or policy(seed=1)) if needed else None
-    task = task or MadeUp(3, cfg.grpo.seed)
+    task = task or MadeUp(cfg.data.rules, cfg.grpo.seed)
     return Trainer(cfg, algorithm, trained or policy(), task, reference)
 
 

@@ -69,6 +69,11 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "asynchronous",
         ),
         (
+            ["method.name=quatro", "grpo.use_dynamic_sampling=true"],
+            "grpo.use_dynamic_sampling",
+            "near the sampling policy",
+        ),
+        (
             ["method.name=apmpo", "grpo.use_dynamic_sampling=true"],
             "grpo.use_dynamic_sampling",
             "method.statistics: group",

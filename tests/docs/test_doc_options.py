@@ -1,0 +1,137 @@
+"""What the docs' commands name exists: programs, options, configs and their keys; also of commands
+that `make test-docs` cannot run, and of those within a sentence or a table."""
+
+import re
+import runpy
+import shlex
+from functools import cache
+from string import Template
+
+import pytest
+import typer
+from doc_commands import FENCE, ROOT, blocks, pages, runs
+
+from nemo_algos.cli import app
+from nemo_algos.config import find, load
+from nemo_algos.evals.schema import checked
+from nemo_algos.scale.check import check, versions
+
+END = {";", "&&", "||", "|", "&", ">", ">>", "<", "do", "done"}
+INLINE = re.compile(r"`((?:[A-Z_]+=\S+ )*(?:uv run|nemo-algos|python) [^`\n]+)`")
+
+
+def commands(body):
+    """The words of each command of a shell text; a variable is what its text sets it to."""
+    known = {}
+    for line in body.replace("\\\n", " ").splitlines():
+        words = shlex.shlex(line, posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        command = []
+        for word in [*words, ";"]:
+            if word not in END:
+                command.append(Template(word).safe_substitute(known))
+                continue
+            if len(command) == 1 and "=" in command[0]:
+                known.update([command[0].split("=", 1)])
+            yield command
+            command = []
+
+
+def ours(command):
+    """(script, arguments) of a command that runs one of our programs with options, else None."""
+    for i, word in enumerate(command):
+        if word == "nemo-algos" and (i == 0 or "uv" in command[:i]):
+            return word, command[i + 1 :]
+        if re.search(r"(^|/)(examples|benchmarks)/\w+\.py$", word):
+            script = "/".join(word.split("/")[-2:])
+            text = (ROOT / script).read_text()
+            elsewhere = re.search(r"^from (trl|nemo_rl)\b", text, re.MULTILINE)
+            return None if elsewhere or "typer.run" not in text else (script, command[i + 1 :])
+    return None
+
+
+@cache
+def program(script):
+    """Its commands by name; of a script the one that it hands to typer.run."""
+    if script == "nemo-algos":
+        return typer.main.get_command(app).commands
+    handed = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer, "run", handed.append)
+        patch.syspath_prepend(ROOT / script.split("/")[0])
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    alone = typer.Typer()
+    alone.command()(handed[0])
+    return {script: typer.main.get_command(alone)}
+
+
+def split(script, words):
+    """The command's name, the command, its arguments."""
+    name, *rest = words if script == "nemo-algos" else [script, *words]
+    return name, program(script)[name], rest
+
+
+def wrong(name, config, overrides):
+    """What is wrong with the config that a command names, and with its keys."""
+    config = config.split("examples/configs/")[-1]
+    if not find(config).is_file():
+        return [f"no config {config}"]
+    if name in ("eval", "examples/run_eval.py"):
+        checked(load(find(config), overrides))
+    if name in ("eval", "examples/run_eval.py", "examples/run_study.py"):
+        return []
+    found = [f for v in versions(config) for f in check(config, overrides, v)]
+    return [f"{f.path}: {f.message}" for f in found if f.severity == "error"]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda p: p.name)
+def test_options_and_configs_exist(page):
+    """The keys only of what does not run; a loop's variable is not followed."""
+    for block in (b for b in blocks(page.read_text()) if b.language == "bash"):
+        for found in filter(None, map(ours, commands(block.body))):
+            name, command, words = split(*found)
+            params = command.make_context(name, words).params
+            config, overrides = params.get("config"), params.get("overrides") or []
+            if config and not runs(block) and "$" not in "".join([config, *overrides]):
+                assert not wrong(name, config, overrides), found
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda p: p.name)
+def test_options_within_a_sentence_exist(page):
+    for text in INLINE.findall(FENCE.sub("", page.read_text())):
+        for found in filter(None, map(ours, commands(text))):
+            _, command, words = split(*found)
+            known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
+            used = {word.split("=")[0] for word in words if word.startswith("--")}
+            assert used <= known, (text, used - known)
+
+
+SHELL = """\
+R=recipes/x.yaml
+X=1 uv run nemo-algos plan $R a=b \\
+  --gpu H200 > out   # a remark
+for m in a; do /code/examples/run_study.py $m.yaml; done
+docker build -t nemo-algos .
+"""
+
+
+def test_commands_of_a_text():
+    found = [ours(c) for c in commands(SHELL)]
+    assert [f for f in found if f] == [
+        ("nemo-algos", ["plan", "recipes/x.yaml", "a=b", "--gpu", "H200"]),
+        ("examples/run_study.py", ["$m.yaml"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "said"),
+    [
+        ("etr.yaml", ["method.micro=0.1"], ""),
+        ("/code/examples/configs/etr.yaml", ["method.mikro=0.1"], "method.mikro"),
+        ("nemo_rl.yaml", ["polcy.x=1"], "polcy"),
+        ("nowhere.yaml", [], "no config nowhere.yaml"),
+    ],
+)
+def test_a_wrong_config_or_key_is_seen(config, overrides, said):
+    found = wrong("examples/run_grpo_math.py", config, overrides)
+    assert any(said in text for text in found) if said else not found
