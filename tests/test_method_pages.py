@@ -70,8 +70,8 @@ def test_pages_have_one_structure(name):
     assert "$$" in section(text, "Objective")
     assert "assert " in section(text, "A number by hand")
     study = section(text, "On the study's task")
-    assert f"<!-- study: {name} -->" in study and "See [the study](../study.md)." in study
-    assert (f"](../images/study/{name}_curves.png)" in study) == (name != "grpo")
+    assert "See [the study](../study.md)." in study and "5 seeds" in study
+    assert (f"](../study/figures/updates_8/{name}.png)" in study) == (name != "grpo")
 
 
 @every_page
