@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -126,17 +125,17 @@ def solution(problem: Problem, tokens: Sequence[int]) -> tuple[Step, ...] | None
     steps = _parse(tokens)
     if steps is None or steps[-1][3] != problem.target:
         return None
-    pool = list(problem.numbers)
+    shown, made = list(problem.numbers), list[int]()
     for a, operator, b, result in steps:
         for used in (a, b):
-            if used not in pool:
+            source = made if used in made else shown
+            if used not in source:
                 return None
-            pool.remove(used)
+            source.remove(used)
         if apply(a, operator, b) != result:
             return None
-        pool.append(result)
-    left = Counter(pool[:-1])
-    right = left <= Counter(problem.numbers) and not (problem.use_all and left)
+        made.append(result)
+    right = made == [problem.target] and not (problem.use_all and shown)
     return _identity(steps) if right else None
 
 

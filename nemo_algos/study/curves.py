@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from nemo_algos.study.design import Cell, Study
+from nemo_algos.study.design import Cell, Regime, Study, tuning_of
 from nemo_algos.study.figures import BASELINE, COLOR
 from nemo_algos.study.summary import KS, Result, estimate
-from nemo_algos.study.tuning import SUFFIX
+from nemo_algos.study.tuning import label
 
-SHOWN = ("reward/mean", "entropy/exact", "clip/fraction", "ratio/p99")
+STEP_METRICS = ("reward/mean", "entropy/exact", "clip/fraction", "kl/old")
+TRADE = ("pass@1", "UCC@64")
 SMOOTH = 5  # steps that a point is the mean of
 COLORS = [f"C{i}" for i in range(10)] + ["black", "gold", "navy", "hotpink"]
 
@@ -40,8 +41,8 @@ def _series(cells: Sequence[Cell], regime: str, arm: str, folder: Path) -> list[
 def _steps(arms: dict[str, list[list[Any]]], regime: str, path: Path) -> None:
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, len(SHOWN), figsize=(13, 2.9), constrained_layout=True)
-    for axis, metric in zip(axes, SHOWN, strict=True):
+    figure, axes = plt.subplots(1, len(STEP_METRICS), figsize=(13, 2.9), constrained_layout=True)
+    for axis, metric in zip(axes, STEP_METRICS, strict=True):
         for (arm, runs), color in zip(arms.items(), (BASELINE, COLOR), strict=True):
             _band(axis, [[step.get(metric, np.nan) for step in run] for run in runs], color, arm)
         axis.set_title(metric, fontsize=10)
@@ -103,21 +104,24 @@ def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> Non
     Slower training keeps more solutions: who is off the line that the others' values draw?"""
     from matplotlib import pyplot as plt
 
-    for name in [n for n in study.regimes if n.endswith(SUFFIX)]:
-        of = {(r.arm, r.metric): r.value.mean for r in results if r.regime == name}
+    for name in [n for n, r in study.regimes.items() if r.tune]:
         figure, axis = plt.subplots(figsize=(7.5, 4.4), constrained_layout=True)
-        lines: dict[str, list[str]] = {}
-        for label in study.regimes[name].arms:
-            if (label, "pass@1") in of:
-                lines.setdefault(label.rsplit(" ", 1)[0], []).append(label)
-        for color, (arm, labels) in zip(COLORS, lines.items(), strict=False):
-            x, y = ([of[label, metric] for label in labels] for metric in ("pass@1", "UCC@64"))
-            axis.plot(x, y, "o-", color=color, markersize=4, label=arm)
-            axis.annotate(labels[0].rsplit(" ", 1)[1], (x[0], y[0]), fontsize=7, color=color)
-        axis.set_xlabel("pass@1")
-        axis.set_ylabel("UCC@64")
+        of = {(r.arm, r.metric): r.value.mean for r in results if r.regime == tuning_of(name)}
+        _lines(axis, study.regimes[name], of)
+        axis.set_xlabel(TRADE[0])
+        axis.set_ylabel(TRADE[1])
         axis.grid(alpha=0.3)
         axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8)
-        figure.suptitle(f"{name}: a point per value, the first one labelled", fontsize=10)
-        figure.savefig(folder / "figures" / f"{name}_tradeoff.png", dpi=100)
+        figure.suptitle(f"{tuning_of(name)}: a point per value, the first one hollow", fontsize=10)
+        figure.savefig(folder / "figures" / f"{tuning_of(name)}_tradeoff.png", dpi=100)
         plt.close(figure)
+
+
+def _lines(axis: Any, regime: Regime, of: dict[tuple[str, str], float]) -> None:
+    assert regime.tune
+    for color, arm in zip(COLORS, regime.arms, strict=False):
+        labels = [label(arm, value) for value in regime.tune.values]
+        there = [x for x in labels if all((x, metric) in of for metric in TRADE)]
+        x, y = ([of[point, metric] for point in there] for metric in TRADE)
+        axis.plot(x, y, "o-", color=color, markersize=4, label=arm)
+        axis.plot(x[:1], y[:1], "o", color=color, markersize=7, markerfacecolor="white")

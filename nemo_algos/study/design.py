@@ -11,7 +11,7 @@
           grpo: {}                             # the shipped grpo.yaml
           no_macro: {config: etr.yaml, method.macro: 0.0}
 
-Two arms of one config are one run, whatever their regimes and names.
+Two arms of one config, written alike, are one run, whatever their regimes and names.
 """
 
 from __future__ import annotations
@@ -59,6 +59,15 @@ class Regime(Section):
             raise ValueError(f"baseline={self.baseline} is not one of the arms")
         return self
 
+    @model_validator(mode="after")
+    def _tunes_on_other_seeds(self) -> Regime:
+        if self.tune and self.first_seed < self.tune.seeds:
+            raise ValueError(
+                f"first_seed={self.first_seed} is among the {self.tune.seeds} seeds that tune: "
+                f"set first_seed: {self.tune.seeds} or above"
+            )
+        return self
+
 
 class Study(Section):
     """The whole file."""
@@ -68,9 +77,21 @@ class Study(Section):
     workers: int = Field(default=2, gt=0)
     out: str = "runs/study"
 
+    @model_validator(mode="after")
+    def _no_regime_is_anothers_tuning(self) -> Study:
+        taken = {tuning_of(name) for name, r in self.regimes.items() if r.tune} & {*self.regimes}
+        if taken:
+            raise ValueError(f"{', '.join(sorted(taken))} is a tuning's name: rename the regime")
+        return self
+
+
+def tuning_of(regime: str) -> str:
+    """The name of the regime that its `tune` makes."""
+    return f"{regime}_tuning"
+
 
 class Run(NamedTuple):
-    """One training run. id: a hash of all that its result depends on."""
+    """One training run. id: a hash of its config as it is written (not of this code's version)."""
 
     id: str
     config: LocalConfig
@@ -91,34 +112,51 @@ def runs(study: Study) -> tuple[list[Run], list[Cell]]:
 
     Raises ConfigError with the problems of all arms.
     """
+    configs = _configs(study)
     every: dict[str, Run] = {}
     cells: list[Cell] = []
-    problems: list[Problem] = []
     for i in range(max((r.seeds for r in study.regimes.values()), default=0)):
         for name, regime in study.regimes.items():
-            seed = regime.first_seed + i
-            for arm, own in regime.arms.items() if i < regime.seeds else ():
-                try:
-                    run = _run(study.settings | regime.settings, arm, own, seed)
-                except ConfigError as error:
-                    where = f"regimes.{name}.arms.{arm}"
-                    problems += [Problem(where, str(p)) for p in error.problems if i == 0]
-                    continue
+            for arm in regime.arms if i < regime.seeds else ():
+                run = _run(configs[name, arm], regime.first_seed + i)
                 every.setdefault(run.id, run)
-                cells.append(Cell(name, arm, seed, run.id))
-    if problems:
-        raise ConfigError(problems)
+                cells.append(Cell(name, arm, regime.first_seed + i, run.id))
     return list(every.values()), cells
 
 
-def _run(common: Settings, arm: str, own: Settings, seed: int) -> Run:
-    settings = {"config": f"{arm}.yaml", **common, **own, "grpo.seed": seed}
-    path = config.find(settings.pop("config"))
+def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
+    configs: dict[tuple[str, str], LocalConfig] = {}
+    problems: list[Problem] = []
+    for name, regime in study.regimes.items():
+        for arm, own in regime.arms.items():
+            try:
+                configs[name, arm] = _config(study.settings | regime.settings, arm, own)
+            except ConfigError as error:
+                where = f"regimes.{name}.arms.{arm}"
+                problems += [Problem(where, str(p)) for p in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return configs
+
+
+def _config(common: Settings, arm: str, own: Settings) -> LocalConfig:
+    settings = {"config": f"{arm}.yaml", **common, **own}
+    if "grpo.seed" in settings:
+        raise ConfigError([Problem("grpo.seed", "is the study's: set seeds and first_seed")])
+    path = config.find(str(settings.pop("config")))
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     checked, _ = check_local(config.load(path, overrides))
-    decides = checked.model_dump(mode="json", exclude={"logger", "checkpointing"})
+    if not checked.grpo.val_samples_per_prompt:
+        why = "is 0, and a study needs samples to compare"
+        raise ConfigError([Problem("grpo.val_samples_per_prompt", why)])
+    return checked
+
+
+def _run(arm: LocalConfig, seed: int) -> Run:
+    of_seed = arm.model_copy(update={"grpo": arm.grpo.model_copy(update={"seed": seed})})
+    decides = of_seed.model_dump(mode="json", exclude={"logger", "checkpointing"})
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-    return Run(digest[:12], checked)
+    return Run(digest[:12], of_seed)
 
 
 def load(name: str, overrides: list[str]) -> Study:

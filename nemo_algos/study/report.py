@@ -48,9 +48,12 @@ def _settings(regime: Regime) -> str:
 def _cell(result: Result | None) -> str:
     if result is None:
         return "-"
+    value = f"{result.value.mean:.3f}{_half(result.value)}"
+    if not result.difference.n:
+        return value
     difference = f"{result.difference.mean:+.3f}{_half(result.difference)}"
     mark = "**" if result.difference.resolved else ""
-    return f"{result.value.mean:.3f}{_half(result.value)}<br>{mark}{difference}{mark}"
+    return f"{value}<br>{mark}{difference}{mark}"
 
 
 def _half(estimate: Estimate) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +15,11 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
+from nemo_algos.study.figures import SHOWN
+
 if TYPE_CHECKING:
     from nemo_algos.study.design import Cell, Run, Study
     from nemo_algos.study.summary import Result
-
-SHOWN = ("pass@1", "pass@16", "UCC@64", "entropy")
 
 
 def study(
@@ -25,17 +27,20 @@ def study(
     overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value")] = None,
 ) -> None:
     """Run methods x seeds x regimes on the embedded engine, and say what they show."""
+    try:
+        _study(config, overrides or [], Console(highlight=False))
+    except (ValueError, OSError, BrokenProcessPool) as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(2) from None
+
+
+def _study(config: str, overrides: list[str], console: Console) -> None:
     from nemo_algos.study import design, tuning
     from nemo_algos.study.runner import results
 
-    console = Console(highlight=False)
-    try:
-        plan = design.load(config, overrides or [])
-        design.runs(plan)
-        runs, cells = design.runs(tuning.sweeps(plan))
-    except ValueError as error:
-        typer.echo(error, err=True)
-        raise typer.Exit(2) from None
+    plan = design.load(config, overrides)
+    design.runs(plan)
+    runs, cells = design.runs(tuning.sweeps(plan))
     folder = design.folder(plan, config)
     if runs:
         _go(runs, folder, plan.workers, console)
@@ -48,16 +53,17 @@ def study(
 def _go(runs: Sequence[Run], folder: Path, workers: int, console: Console) -> None:
     from nemo_algos.study.runner import go, results
 
-    done = len([r for r in runs if r.id in results(folder / "results.csv")])
+    there = results(folder / "results.csv")
+    done = sum(r.id in there for r in runs)
     console.print(f"{len(runs)} runs, {done} of them done; results in {folder}", soft_wrap=True)
-    with Progress(
-        *Progress.get_default_columns(),
-        MofNCompleteColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    ) as progress:
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("runs", total=len(runs), completed=done)
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+        # a worker ends at Ctrl-C: what it runs is lost, and what waits is not begun
+        at_interrupt = (signal.SIGINT, signal.SIG_DFL)
+        with ProcessPoolExecutor(
+            workers, get_context("spawn"), signal.signal, at_interrupt
+        ) as processes:
             try:
                 for _ in go(runs, folder, processes):
                     progress.advance(task)

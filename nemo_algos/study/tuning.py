@@ -6,22 +6,20 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from nemo_algos.study.design import Cell, Regime, Settings, Study
+from nemo_algos.study.design import Cell, Regime, Settings, Study, tuning_of
 from nemo_algos.study.runner import Row
-
-SUFFIX = "_tuning"
 
 
 def sweeps(study: Study) -> Study:
     """What comes first: a regime NAME_tuning for each that has `tune`, an arm for each value."""
     tuned = {name: r for name, r in study.regimes.items() if r.tune}
-    return study.model_copy(update={"regimes": {n + SUFFIX: _sweep(r) for n, r in tuned.items()}})
+    return study.model_copy(update={"regimes": {tuning_of(n): _sweep(r) for n, r in tuned.items()}})
 
 
 def _sweep(regime: Regime) -> Regime:
     assert regime.tune
     key, values = regime.tune.key, regime.tune.values
-    arms = {_label(arm, v): _with(regime, arm, v) for arm in regime.arms for v in values}
+    arms = {label(arm, v): _with(regime, arm, v) for arm in regime.arms for v in values}
     return Regime(
         claim=f"none: chooses {key} for each arm",
         baseline=next(iter(arms)),
@@ -32,7 +30,8 @@ def _sweep(regime: Regime) -> Regime:
     )
 
 
-def _label(arm: str, value: Any) -> str:
+def label(arm: str, value: Any) -> str:
+    """The sweep's arm of an arm with a value."""
     return f"{arm} {value}"
 
 
@@ -46,9 +45,9 @@ def chosen(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Study:
     regimes = dict(study.regimes)
     for name, regime in study.regimes.items():
         if regime.tune:
-            of = [c for c in cells if c.regime == name + SUFFIX]
+            of = [c for c in cells if c.regime == tuning_of(name)]
             arms = {arm: _with(regime, arm, _best(regime, arm, of, rows)) for arm in regime.arms}
-            regimes[name] = regime.model_copy(update={"arms": arms, "tune": None})
+            regimes[name] = regime.model_copy(update={"arms": arms})
     return study.model_copy(update={"regimes": sweeps(study).regimes | regimes})
 
 
@@ -57,7 +56,7 @@ def _best(regime: Regime, arm: str, cells: Sequence[Cell], rows: dict[str, Row])
     assert regime.tune
 
     def late_reward(value: Any) -> float:
-        of = [rows[c.run] for c in cells if c.arm == _label(arm, value)]
+        of = [rows[c.run] for c in cells if c.arm == label(arm, value)]
         return fmean(0.0 if row.get("failed") else float(row["reward/mean"]) for row in of)
 
     return max(regime.tune.values, key=late_reward)

@@ -117,7 +117,10 @@ def test_some_of_the_numbers(text):
 
 
 def test_a_result_may_not_be_left_over():
-    assert solve(SOME, "2 * 1 = 2 , 6 + 10 = 16 <eos>") is not None  # a 2 was there to be left
+    assert solve(SOME, "2 * 1 = 2 , 6 + 10 = 16 <eos>") is None  # though a 2 is shown
+    assert solve(SOME, "2 * 1 = 2 , 2 * 2 = 4 , 6 + 10 = 16 <eos>") is None
+    assert solve(SOME, "2 * 1 = 2 , 6 + 10 = 16 , 16 * 1 = 16 <eos>") is None
+    assert solve(Problem((2, 1, 2, 8), 16, False), "2 * 1 = 2 , 2 * 8 = 16 <eos>") is not None
     assert solve(Problem((6, 10, 1, 3), 16, False), "3 - 1 = 2 , 6 + 10 = 16 <eos>") is None
     assert solve(SOME, "6 + 10 = 16 , 2 - 1 = 1 <eos>") is None  # ends elsewhere
 

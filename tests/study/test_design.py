@@ -5,6 +5,7 @@ import yaml
 
 from nemo_algos.config import ConfigError
 from nemo_algos.study import design
+from nemo_algos.study.tuning import sweeps
 
 WRITTEN = {
     "settings": {"grpo.max_num_steps": 3},
@@ -77,6 +78,34 @@ def test_where_results_go_does_not_make_another_run(tmp_path):
             "regimes.eight: baseline=gspo is not one of the arms",
         ),
         (
+            {"eight": {**WRITTEN["regimes"]["eight"], "tune": {"key": "k", "values": [1, 2]}}},
+            "regimes.eight: first_seed=0 is among the 3 seeds that tune: set first_seed: 3",
+        ),
+        (
+            {
+                "eight_tuning": WRITTEN["regimes"]["eight"],
+                "eight": {
+                    **WRITTEN["regimes"]["eight"],
+                    "first_seed": 3,
+                    "tune": {"key": "k", "values": [1, 2]},
+                },
+            },
+            "eight_tuning is a tuning's name",
+        ),
+        (
+            {"eight": {**WRITTEN["regimes"]["eight"], "settings": {"grpo.seed": 3}}},
+            "regimes.eight.arms.etr: grpo.seed: is the study's",
+        ),
+        (
+            {
+                "eight": {
+                    **WRITTEN["regimes"]["eight"],
+                    "settings": {"grpo.val_samples_per_prompt": 0},
+                }
+            },
+            "grpo.val_samples_per_prompt: is 0",
+        ),
+        (
             {"eight": {**WRITTEN["regimes"]["eight"], "seed": 3}},
             "regimes.eight.seed: unknown key (did you mean seeds?)",
         ),
@@ -108,7 +137,8 @@ def test_seeds_from_the_first_one_on(tmp_path):
     assert sorted({c.seed for c in cells if c.regime == "parts"}) == [0, 1]
 
 
-@pytest.mark.parametrize("name", ["study/quick.yaml", "study/full.yaml"])
-def test_shipped_studies_are_valid(name):
-    runs, cells = design.runs(design.load(name, []))
-    assert len(cells) >= len(runs) > 10
+@pytest.mark.parametrize(("name", "every", "tuning"), [("quick", 24, 8), ("full", 640, 96)])
+def test_shipped_studies_are_valid(name, every, tuning):
+    plan = design.load(f"study/{name}.yaml", [])
+    assert len(design.runs(plan)[0]) == every
+    assert len(design.runs(sweeps(plan))[0]) == tuning
