@@ -86,7 +86,14 @@ def test_one_sentence_for_a_mistake(run, override, said):
 def test_an_interrupt_ends_it_and_nothing_more_is_run(file, tmp_path):
     long = [sys.executable, str(PROGRAM), file, f"out={tmp_path}/out"]
     long += ["settings={grpo.max_num_steps: 100000}"]
-    process = subprocess.Popen(long, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        long,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # what runs in the background inherits that SIGINT is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     folder = tmp_path / "out" / "mine" / "raw"
     deadline = time.monotonic() + 60
     while not folder.exists() and time.monotonic() < deadline:
