@@ -28,7 +28,8 @@ from nemo_algos.config import ConfigError, Problem, resolved, validate
 from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
-from nemo_algos.nemo import config, environment, transport, versions
+from nemo_algos.nemo import config, environment, known_answers, transport, versions
+from nemo_algos.nemo.conflicts import conflicts
 from nemo_algos.nemo.estimator import Estimator, in_place
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
@@ -42,6 +43,8 @@ def run(written: DictConfig, console: Console) -> None:
     """Check, start Ray, load, train."""
     versions.check()
     master_config, algorithm, mismatch = compose(written)
+    versions.check_trainer(trainer(master_config))
+    known_answers.check()
     for remark in config.remarks(master_config.model_dump(), algorithm):
         console.print(f"note: {remark}", markup=False, soft_wrap=True)
     loss = AlgorithmLoss(master_config.loss_fn, algorithm, **fused_logprobs(master_config))
@@ -76,7 +79,7 @@ def compose(written: DictConfig) -> tuple[Any, Algorithm, MismatchConfig]:
         algorithm = build(ours["method"])
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from None
-    problems += config.conflicts(plain, own, algorithm) + environment.problems(plain["env"])
+    problems += conflicts(plain, own, algorithm) + environment.problems(plain["env"])
     if problems:
         raise ConfigError(problems)
     config.derive(plain, algorithm)
@@ -106,38 +109,29 @@ def train(
     dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
         tokenizer, master_config.data, master_config.env
     )
-    made = grpo.setup(
+    made = versions.made(
+        grpo.setup,
         master_config,
         tokenizer,
         dataset,
         val_dataset,
         policy_factory=policy_factory(master_config, algorithm),
     )
-    policy, generation, _, _, loader, val_loader, _, logger, checkpointer, state, cfg = made[:11]
-    environment.log_statuses(logger, task_to_env, val_task_to_env)
+    cfg, policy = made["master_config"], made["policy"]
+    environment.log_statuses(made["logger"], task_to_env, val_task_to_env)
     estimator = Estimator(algorithm)
     with ExitStack() as stack:
-        stack.callback(_shutdown, generation, task_to_env, val_task_to_env)
+        stack.callback(_shutdown, made["policy_generation"], task_to_env, val_task_to_env)
         # also after an error, asynchronous saves end before the workers do; v0.7.0 has none
-        stack.callback(getattr(checkpointer, "shutdown", lambda: None))
+        stack.callback(getattr(made["checkpointer"], "shutdown", lambda: None))
         stack.enter_context(in_place(estimator))
         proxy = DataPlaneProxy if data_plane(cfg) else PolicyProxy
         if data_plane(cfg):
             stack.enter_context(columns_registered(estimator))
-        trainer(cfg)(
-            policy=proxy(policy, estimator, mismatch),
-            policy_generation=generation,
-            dataloader=loader,
-            val_dataloader=val_loader,
-            tokenizer=tokenizer,
-            loss_fn=loss,
-            task_to_env=task_to_env,
-            val_task_to_env=val_task_to_env,
-            logger=logger,
-            checkpointer=checkpointer,
-            grpo_save_state=state,
-            master_config=cfg,
-        )
+        train = trainer(cfg)
+        own = {"policy": proxy(policy, estimator, mismatch), "tokenizer": tokenizer}
+        own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}
+        train(**versions.arguments(train, made | own))
 
 
 def fused_logprobs(master_config: Any) -> dict[str, bool]:

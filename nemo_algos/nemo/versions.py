@@ -1,41 +1,81 @@
-"""What we bind of NeMo-RL, checked when this package is imported: one error that names what
-changed."""
+"""What we bind of NeMo-RL, checked before Ray starts: one error that names what changed."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 TESTED = "v0.7.0 and main of 2026-08-22 (7ea279abf)"
+GRPO, LOSS = "nemo_rl.algorithms.grpo", "nemo_rl.algorithms.loss"
 
 # module, attribute, parameters that we pass by name (or override)
 BOUND: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("nemo_rl.algorithms.loss", "ClippedPGLossFn", ("cfg",)),
+    (LOSS, "ClippedPGLossFn", ("cfg",)),
     (
-        "nemo_rl.algorithms.loss",
+        LOSS,
         "ClippedPGLossFn.__call__",
         ("next_token_logprobs", "data", "global_valid_seqs", "global_valid_toks"),
     ),
-    ("nemo_rl.algorithms.grpo", "_create_advantage_estimator", ("master_config",)),
-    ("nemo_rl.algorithms.grpo", "MasterConfig", ()),
-    (
-        "nemo_rl.algorithms.grpo",
-        "setup",
-        ("master_config", "tokenizer", "dataset", "val_dataset", "policy_factory"),
-    ),
-    ("nemo_rl.algorithms.grpo", "grpo_train", ("policy", "loss_fn", "master_config")),
-    ("nemo_rl.algorithms.grpo", "async_grpo_train", ("policy", "loss_fn", "master_config")),
+    (GRPO, "_create_advantage_estimator", ("master_config",)),
+    (GRPO, "MasterConfig", ()),
+    (GRPO, "setup", ("master_config", "tokenizer", "dataset", "val_dataset", "policy_factory")),
     ("nemo_rl.models.policy.lm_policy", "Policy", ("worker_extension_cls_fqn",)),
     ("nemo_rl.utils.config", "load_config", ()),
 )
+# names that only the source of NeMo-RL's loss has: batch keys, some read with a default, and
+# attributes that we set
+OF_THE_LOSS = (
+    '"curr_logprobs_unfiltered"',
+    '"advantages"',
+    '"prev_logprobs"',
+    "self.ratio_clip_min",
+    "self.ratio_clip_max",
+    "self.disable_ppo_ratio",
+)
+# and of its trainers: the arguments of compute_advantage
+OF_A_TRAINER = (
+    "prompt_ids=",
+    "rewards=",
+    "mask=",
+    "repeated_batch=",
+    "logprobs_policy=",
+    "logprobs_reference=",
+)
+# what we take of the tuple that `setup` returns, by the types of its annotation
+SETUP: dict[str, set[str]] = {
+    "policy": {"ColocatablePolicyInterface"},
+    "policy_generation": {"GenerationInterface", "NoneType"},
+    "dataloader": {"StatefulDataLoader", "MultipleDataloaderWrapper"},
+    "val_dataloader": {"StatefulDataLoader", "NoneType"},
+    "logger": {"Logger"},
+    "checkpointer": {"CheckpointManager"},
+    "grpo_save_state": {"GRPOSaveState"},
+    "master_config": {"MasterConfig"},
+}
+# every trainer's other arguments
+GIVEN = (*SETUP, "tokenizer", "loss_fn", "task_to_env", "val_task_to_env")
+ALIAS = {"wrapped_dataloader": "dataloader"}  # of the trainers that take several
 
 
 def check() -> None:
     """Raises ImportError with everything that is missing or has other parameters."""
-    problems = [p for module, name, wanted in BOUND for p in _problems(module, name, wanted)]
+    problems = [p for module, name, wanted in BOUND for p in _parameters(module, name, wanted)]
+    refuse(problems)
+    refuse([*_names(_found(LOSS, "ClippedPGLossFn.__call__"), OF_THE_LOSS), *_parts()])
+
+
+def check_trainer(trainer: Callable[..., None]) -> None:
+    """Raises ImportError where it takes other arguments than we have, or gives our estimator
+    others."""
+    function = getattr(trainer, "func", trainer)
+    refuse([*_arguments(function), *_names(function, OF_A_TRAINER)])
+
+
+def refuse(problems: list[str]) -> None:
+    """Raises ImportError where there are any."""
     if problems:
         raise ImportError(
             f"this NeMo-RL is not one that nemo_algos knows (tested: {TESTED}):\n  "
@@ -43,18 +83,65 @@ def check() -> None:
         )
 
 
-def _problems(module: str, name: str, wanted: tuple[str, ...]) -> list[str]:
+def made(setup: Callable[..., tuple[Any, ...]], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """What setup returns, by the names of SETUP."""
+    kinds = _kinds(setup)
+    values = setup(*args, **kwargs)
+    return {name: values[kinds.index(kind)] for name, kind in SETUP.items()}
+
+
+def arguments(trainer: Callable[..., None], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` under the trainer's own names."""
+    parameters = inspect.signature(trainer).parameters
+    renamed = {ALIAS[p]: p for p in parameters if p in ALIAS}
+    return {renamed.get(name, name): value for name, value in given.items()}
+
+
+def _found(module: str, name: str) -> Any:
+    found: Any = import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _parameters(module: str, name: str, wanted: tuple[str, ...]) -> Iterator[str]:
     try:
-        bound: Any = import_module(module)
-        for part in name.split("."):
-            bound = getattr(bound, part)
+        bound = _found(module, name)
     except (ImportError, AttributeError) as error:
-        return [f"{module}.{name}: {error}"]
-    if not wanted:
-        return []
-    parameters = inspect.signature(bound).parameters
-    missing = [p for p in wanted if p not in parameters]
-    return [f"{module}.{name} has no parameter {', '.join(missing)}"] if missing else []
+        yield f"{module}.{name}: {error}"
+        return
+    missing = [p for p in wanted if p not in inspect.signature(bound).parameters] if wanted else []
+    if missing:
+        yield f"{module}.{name} has no parameter {', '.join(missing)}"
+
+
+def _names(function: Callable[..., Any], names: tuple[str, ...]) -> Iterator[str]:
+    source = inspect.getsource(function)
+    gone = [name.strip('"=').removeprefix("self.") for name in names if name not in source]
+    if gone:
+        yield f"{function.__module__}.{function.__qualname__} does not know {', '.join(gone)}"
+
+
+def _arguments(trainer: Callable[..., None]) -> Iterator[str]:
+    """A trainer takes all that we have, and asks for no more."""
+    parameters = inspect.signature(trainer).parameters.values()
+    known = {ALIAS.get(p.name, p.name): p.default for p in parameters}
+    missing = [name for name in GIVEN if name not in known]
+    unknown = [k for k, v in known.items() if k not in GIVEN and v is inspect.Parameter.empty]
+    for names, fault in ((missing, "has no parameter"), (unknown, "asks for")):
+        if names:
+            yield f"{trainer.__module__}.{trainer.__qualname__} {fault} {', '.join(names)}"
+
+
+def _parts() -> list[str]:
+    kinds = _kinds(_found(GRPO, "setup"))
+    return [f"{GRPO}.setup returns no {n}" for n, kind in SETUP.items() if kinds.count(kind) != 1]
+
+
+def _kinds(setup: Callable[..., Any]) -> list[set[str]]:
+    """The names of the types of each value that setup returns; {} where it does not say."""
+    parts = get_args(get_type_hints(setup).get("return"))
+    return [{getattr(t, "__name__", str(t)) for t in get_args(part) or (part,)} for part in parts]
 
 
 def get(section: Any, key: str, default: Any = None) -> Any:

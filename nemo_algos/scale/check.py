@@ -22,7 +22,8 @@ from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.launch import check_local
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
-from nemo_algos.nemo.config import conflicts, derive
+from nemo_algos.nemo.config import derive
+from nemo_algos.nemo.conflicts import conflicts
 from nemo_algos.scale.layout import layout
 from nemo_algos.scale.models import Model, model
 from nemo_algos.scale.rules import Finding, Rule, Run

@@ -22,6 +22,7 @@ from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import policy_loss
 from nemo_algos.nemo import config, versions
+from nemo_algos.nemo.conflicts import conflicts
 from nemo_algos.nemo.estimator import FACTORY, Estimator, in_place
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.megatron_worker import EntropyPostProcessor
@@ -113,7 +114,7 @@ class Plugged:
 def derived(run: Run, algorithm: Any) -> None:
     """The run's config with what the method decides."""
     plain = run.config.model_dump()
-    assert config.conflicts(plain, {}, algorithm) == []
+    assert conflicts(plain, {}, algorithm) == []
     config.derive(plain, algorithm)
     made = grpo.MasterConfig(**plain)
     run.config.loss_fn, run.config.grpo = made.loss_fn, made.grpo
@@ -365,3 +366,19 @@ def test_nemo_rl_without_the_patch_refuses_the_estimators_name(tmp_path: Path) -
     plugged = Plugged(tmp_path, METHODS["etr"], [])
     with pytest.raises(ValueError, match="nemo_algos"):
         plugged.run.train(loss_fn=plugged.loss, policy=plugged.proxy)
+
+
+@pytest.mark.parametrize("name", ["grpo", "etr"])
+def test_dynamic_sampling_trains_whole_groups(name: str, tmp_path: Path) -> None:
+    """Also those with one right response, or one wrong one."""
+    overrides = ["grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=20"]
+    plugged = Plugged(tmp_path, METHODS[name], overrides).train()
+    rare = 0
+    for call in plugged.estimator.calls:
+        groups: dict[tuple[int, ...], list[float]] = {}
+        for prompt, reward in zip(call["prompt_ids"].tolist(), call["rewards"], strict=True):
+            groups.setdefault(tuple(prompt), []).append(float(reward))
+        assert {len(rewards) % 4 for rewards in groups.values()} == {0}
+        assert all(len(set(rewards)) > 1 for rewards in groups.values())
+        rare += sum(sum(rewards) in (1, 3) for rewards in groups.values() if len(rewards) == 4)
+    assert rare > 0

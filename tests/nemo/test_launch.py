@@ -1,6 +1,8 @@
 """From our YAML to NeMo-RL's MasterConfig on its real example configs: what is set, what is
 refused, which trainer."""
 
+import functools
+import inspect
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -15,6 +17,7 @@ from nemo_algos.methods import METHODS
 from nemo_algos.nemo import config, launch, transport, versions
 from nemo_algos.nemo.loss import AlgorithmLoss
 
+DYNAMIC = "grpo.use_dynamic_sampling=true"
 SHIPPED = Path(__file__).parents[2] / "examples" / "configs" / "nemo_rl.yaml"
 
 
@@ -96,6 +99,53 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "policy.generation.temperature",
             "not logits",
         ),
+        (
+            ["method={name: erpo, bounds: apmpo}", "grpo.use_dynamic_sampling=true"],
+            "grpo.use_dynamic_sampling",
+            "method.bounds.statistics: group",
+        ),
+        (
+            ["method={name: apmpo, bounds: etr}", "grpo.use_dynamic_sampling=true"],
+            "grpo.use_dynamic_sampling",
+            "method.statistics: group",
+        ),
+        (
+            ["method={name: grpo, bounds: apmpo}", "grpo.reward_shaping.enabled=true"],
+            "grpo.reward_shaping.enabled",
+            "apmpo reads pass rates",
+        ),
+        (
+            ["grpo.async_grpo.enabled=true"],
+            "loss_fn.use_importance_sampling_correction",
+            "needs it",
+        ),
+        (
+            ["loss_fn.truncated_importance_sampling_ratio=2"],
+            "loss_fn",
+            "truncated_importance_sampling_type and",
+        ),
+        (
+            ["loss_fn.truncated_importance_sampling_ratio_min=0.5"],
+            "loss_fn",
+            "truncated_importance_sampling_ratio_min must be at most",
+        ),
+        (
+            ["loss_fn.reference_policy_kl_penalty=-0.1"],
+            "loss_fn.reference_policy_kl_penalty",
+            "greater than or equal to 0",
+        ),
+        (["loss_fn.reference_policy_kl_type=k4"], "loss_fn.reference_policy_kl_type", "'k1', 'k2'"),
+        (
+            ["method.name=erpo", "grpo.skip_reference_policy_logprobs_calculation=true"],
+            "grpo.skip_reference_policy_logprobs_calculation",
+            "needs the reference's",
+        ),
+        (
+            ["method.name=erpo", "policy.dtensor_cfg._v2=null"],
+            "policy.dtensor_cfg._v2",
+            "exact entropies",
+        ),
+        (["on_policy_distillation.enabled=true"], "on_policy_distillation.enabled", "for nothing"),
         (["grpo.num_prompts_per_stepp=3"], "grpo.num_prompts_per_stepp", "num_prompts_per_step"),
         (["polic.model_name=x"], "polic", "policy"),
         (["method.mikro=1"], "method.mikro", "micro"),
@@ -120,6 +170,25 @@ def test_all_problems_come_at_once():
     }
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["method={name: etr, bounds: grpo}", "grpo.reward_shaping.enabled=true"],
+        ["method={name: grpo, bounds: {name: apmpo, statistics: group}}", DYNAMIC],
+        ["policy.sequence_packing.fuse_loss=true"],
+        ["policy.generation.vllm_cfg.enable_prefix_caching=false"],
+        ["grpo.normalize_rewards=true"],
+        ["method.name=quatro", "policy.generation.top_p=0.9"],
+    ],
+)
+def test_what_only_looks_like_a_contradiction_is_not_refused(overrides):
+    compose(*overrides)
+
+
+def test_dynamic_sampling_filters_whole_groups():
+    assert versions.get(compose(DYNAMIC)[0].grpo, "use_leave_one_out_baseline") is False
+
+
 @pytest.mark.parametrize("own", ["policy.optimizer.kwargs.fused=true", "env.mine.reward=1"])
 def test_free_sections_stay_free(own):
     compose(own)
@@ -140,7 +209,8 @@ def test_the_trainer_is_the_configs():
 
     assert trainer() is grpo.grpo_train
     assert trainer("data_plane.enabled=true") is grpo_train_sync
-    asynchronous = trainer("grpo.async_grpo.enabled=true")
+    correction = "loss_fn.use_importance_sampling_correction=true"
+    asynchronous = trainer("grpo.async_grpo.enabled=true", correction)
     assert getattr(asynchronous, "func", None) is grpo.async_grpo_train
 
 
@@ -200,17 +270,30 @@ class Part:
         self.ended.append(self.name)
 
 
+@pytest.mark.parametrize("mode", ["grpo", "async_grpo", "data_plane"])
+def test_every_trainer_takes_what_the_launcher_gives(mode):
+    extra = ["loss_fn.use_importance_sampling_correction=true"]
+    switch = {"grpo": [], "async_grpo": ["grpo.async_grpo.enabled=true"]}
+    trainer = launch.trainer(compose(*switch.get(mode, ["data_plane.enabled=true"]), *extra)[0])
+    versions.check_trainer(trainer)
+    given = versions.arguments(trainer, dict.fromkeys(versions.GIVEN))
+    assert len(given) == 12
+    inspect.signature(trainer).bind(**given)
+
+
 @pytest.mark.parametrize("asynchronous_saves", [True, False])
 def test_after_an_error_saves_end_before_the_workers(monkeypatch, asynchronous_saves):
     master, algorithm = compose()
     ended, error = [], FloatingPointError("the sampler and the trainer disagree")
     saves = Part("saves", ended) if asynchronous_saves else object()  # v0.7.0's has no shutdown
     made = (None, Part("generation", ended), *[None] * 6, saves, None, master)
+    setup = functools.wraps(launch.grpo.setup)(lambda *_, **__: made)
     monkeypatch.setattr(launch, "get_tokenizer", lambda _: None)
     monkeypatch.setattr(launch, "configure_generation_config", lambda config, *_, **__: config)
     monkeypatch.setattr(launch, "setup_response_data", lambda *_: (None, None, {}, {}))
-    monkeypatch.setattr(launch.grpo, "setup", lambda *_, **__: made)
-    monkeypatch.setattr(launch, "trainer", lambda _: mock.Mock(side_effect=error))
+    monkeypatch.setattr(launch.grpo, "setup", setup)
+    trained = mock.create_autospec(launch.grpo.grpo_train, side_effect=error)
+    monkeypatch.setattr(launch.grpo, "grpo_train", trained)
     with pytest.raises(FloatingPointError):
         launch.train(master, algorithm, AlgorithmLoss(master.loss_fn, algorithm), MismatchConfig())
     assert ended == ["saves", "generation"][not asynchronous_saves :]

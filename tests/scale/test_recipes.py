@@ -12,7 +12,7 @@ from nemo_algos import config
 from nemo_algos.config import ConfigError, at
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
-from nemo_algos.nemo.config import conflicts
+from nemo_algos.nemo.conflicts import conflicts
 from nemo_algos.scale import models, snapshot
 from nemo_algos.scale.layout import layout
 
