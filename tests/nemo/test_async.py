@@ -109,11 +109,3 @@ def test_bounds_clip_within_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert plugged.series("train", "apmpo/eps_ada") == [
         call["metrics"]["apmpo/eps_ada"] for call in plugged.estimator.calls
     ]
-
-
-def test_without_importance_sampling_nemo_rl_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plugged = Plugged(tmp_path, METHODS["etr"], OVERRIDES[1:])
-    with pytest.raises(AssertionError, match="Importance sampling correction"):
-        plugged.train(trainer=grpo.async_grpo_train)

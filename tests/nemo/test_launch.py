@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from cpu_run import Run
 from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
 from nemo_algos.config import ConfigError
 from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.methods import METHODS
+from nemo_algos.methods.build import build
 from nemo_algos.nemo import config, launch, transport, versions
 from nemo_algos.nemo.loss import AlgorithmLoss
 
@@ -297,3 +299,25 @@ def test_after_an_error_saves_end_before_the_workers(monkeypatch, asynchronous_s
     with pytest.raises(FloatingPointError):
         launch.train(master, algorithm, AlgorithmLoss(master.loss_fn, algorithm), MismatchConfig())
     assert ended == ["saves", "generation"][not asynchronous_saves :]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_launcher_trains_with_nemo_rls_own_trainer(monkeypatch, tmp_path):
+    """From what `setup` returns: workers and generation are cpu_run's, the rest is NeMo-RL's."""
+    run = Run(tmp_path, ["loss_fn.reference_policy_kl_penalty=0", "grpo.max_num_steps=2"])
+    algorithm = build("etr")
+    plain = run.config.model_dump()
+    config.derive(plain, algorithm)
+    master = launch.grpo.MasterConfig(**plain)
+    made = (run.policy, run.generation, None, (None, None), run.dataloader, None, run.loss_fn)
+    made += (run.logger, run.checkpointer, run.state, master, {}, {})
+    setup = functools.wraps(launch.grpo.setup)(lambda *_, **__: made)
+    monkeypatch.setattr(launch, "get_tokenizer", lambda _: run.tokenizer)
+    monkeypatch.setattr(launch, "configure_generation_config", lambda config, *_, **__: config)
+    monkeypatch.setattr(launch, "setup_response_data", lambda *_: (0, 0, run.environments, {}))
+    monkeypatch.setattr(launch.grpo, "setup", setup)
+    monkeypatch.setattr(run.generation, "shutdown", lambda: None, raising=False)
+    loss = AlgorithmLoss(master.loss_fn, algorithm)
+    launch.train(master, algorithm, loss, MismatchConfig())
+    assert len(run.logger.series("train", "loss")) == 2
+    assert min(run.logger.series("train", "etr/radius_positive")) > 0.2
