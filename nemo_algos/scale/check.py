@@ -32,12 +32,13 @@ from nemo_algos.scale.rules_data import DATA
 from nemo_algos.scale.rules_generation import GENERATE
 from nemo_algos.scale.rules_layout import LAYOUT
 from nemo_algos.scale.rules_method import METHOD
+from nemo_algos.scale.rules_objective import OBJECTIVE
 from nemo_algos.scale.rules_run import RUN
 from nemo_algos.scale.rules_training import TRAINING
 from nemo_algos.scale.rules_values import repaired
 from nemo_algos.scale.snapshot import DEFAULT, VERSIONS, Snapshot, compose, load
 
-RULES: tuple[Rule, ...] = (*LAYOUT, *BATCH, *GENERATE, *TRAINING, *METHOD, *DATA, *RUN)
+RULES: tuple[Rule, ...] = (*LAYOUT, *BATCH, *GENERATE, *TRAINING, *METHOD, *OBJECTIVE, *DATA, *RUN)
 SEVERITIES = ("error", "warning", "note")
 HEADER = re.compile(r"^# NeMo-RL ((?:v[\d.]+\d|main)(?:, (?:v[\d.]+\d|main))*)", re.MULTILINE)
 

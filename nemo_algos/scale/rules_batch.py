@@ -77,6 +77,10 @@ def engine_length(run: Run) -> Iterator[Finding]:
     )
     if run.vllm and (run[path] or longest) > longest:
         yield error(path, f"exceeds policy.max_total_sequence_length: set it to {longest}")
+    prompts = run["data.max_input_seq_length"] or 0
+    if run.vllm and (run[path] or longest) < min(longest, prompts):
+        why = f"prompts of up to {prompts} tokens are allowed, and the engine answers none as long"
+        yield warning(path, f"{why}: raise it, or lower data.max_input_seq_length")
     new = "policy.generation.max_new_tokens"
     if (run[new] or 0) > longest:
         yield warning(new, f"exceeds policy.max_total_sequence_length, {longest}: lower it")
@@ -93,8 +97,10 @@ def positions(run: Run) -> Iterator[Finding]:
 
 
 def prompt_length(run: Run) -> Iterator[Finding]:
-    """Prompts leave room for a response."""
+    """Prompts leave room for a response, and their length is compared with a number."""
     path, longest = "data.max_input_seq_length", run["policy.max_total_sequence_length"]
+    if run[path] is None and not run["env.should_use_nemo_gym"]:
+        yield warning(path, f"NeMo-RL's processors of prompts stop at null: set it to {longest}")
     if (run[path] or 0) > longest:
         yield warning(path, f"prompts up to it leave no room in {longest} tokens: lower it")
 

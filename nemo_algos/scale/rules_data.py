@@ -26,7 +26,7 @@ PROMPTS = {
 DATASETS = {"DAPOMath17K": "Answer:", "DAPOMathAIME2024": "Answer:"}
 
 
-def _datasets(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
+def datasets(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each dataset's path and keys, the defaults filled in."""
     default = run["data.default"] or {}
     for name in ("train", "validation"):
@@ -39,7 +39,7 @@ def _datasets(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
 def environments(run: Run) -> Iterator[Finding]:
     """A dataset's environment is configured."""
     known = sorted(run["env"] or {})
-    for path, data in _datasets(run):
+    for path, data in datasets(run):
         name = data.get("env_name")
         if name is not None and name not in known:
             what = f"env has no section {name}{did_you_mean(str(name), known)}"
@@ -60,7 +60,7 @@ def verifiers(run: Run) -> Iterator[Finding]:
 
 def prompt_and_verifier(run: Run) -> Iterator[Finding]:
     """The prompt asks for the format that the verifier reads."""
-    for path, data in _datasets(run):
+    for path, data in datasets(run):
         env, asked = f"env.{data.get('env_name')}", _asked(data)
         if data.get("env_name") not in MATH or asked is None:
             continue
@@ -87,7 +87,7 @@ def _asked(data: Mapping[str, Any]) -> list[str] | None:
 
 def files(run: Run) -> Iterator[Finding]:
     """Files are there; relative ones may lie in the run's folder, NeMo-RL's prompts in its own."""
-    for path, data in _datasets(run):
+    for path, data in datasets(run):
         for key in ("data_path", "prompt_file", "system_prompt_file"):
             name = Path(str(data.get(key) or "."))
             own = name.parent.as_posix() == "examples/prompts" and name.name in PROMPTS
@@ -102,7 +102,7 @@ def validation_data(run: Run) -> Iterator[Finding]:
     validates = (
         (run["grpo.val_period"] or 0) > 0 or run["grpo.val_at_start"] or run["grpo.val_at_end"]
     )
-    shares = [data.get("split_validation_size") for _, data in _datasets(run)]
+    shares = [data.get("split_validation_size") for _, data in datasets(run)]
     if validates and not run["data.validation"] and not any(shares):
         why = "grpo validates, and there is nothing to validate on"
         yield error("data.validation", f"{why}: set it, or grpo.val_period: 0")

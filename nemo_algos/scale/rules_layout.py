@@ -69,6 +69,15 @@ def kv_heads(run: Run) -> Iterator[Finding]:
         yield error(run.size_key("tensor"), f"{what}: choose a divisor{also}")
 
 
+def vocabulary(run: Run) -> Iterator[Finding]:
+    """NeMo-RL takes DTensor's shards of the vocabulary for equal ones."""
+    m, tensor = run.model, run.layout.tensor
+    if m and not run.megatron and m.vocab_size % tensor:
+        what = f"the model's vocabulary of {m.vocab_size} does not split over {tensor}"
+        why = "all log-probs would be wrong, without an error"
+        yield error(run.size_key("tensor"), f"{what}, and {why}: choose a divisor")
+
+
 def layers(run: Run) -> Iterator[Finding]:
     """Pipeline stages have equal numbers of layers, the first and the last where they say so."""
     stages = run.layout.pipeline
@@ -163,6 +172,7 @@ LAYOUT: tuple[Rule, ...] = (
     expert_ranks,
     heads,
     kv_heads,
+    vocabulary,
     layers,
     experts,
     sequence_parallel,

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nemo_algos.config import at
 from nemo_algos.scale.rules import Finding, Rule, Run, error, warning
 
 MEGATRON = "policy.megatron_cfg"
 OPTIMIZER = f"{MEGATRON}.optimizer"
 SCHEDULER = f"{MEGATRON}.scheduler"
-LORA = "policy.dtensor_cfg.lora_cfg"
+DTENSOR = "policy.dtensor_cfg"
+LORA = f"{DTENSOR}.lora_cfg"
+SECOND_VERSION = (
+    "automodel_kwargs",
+    "defer_fsdp_grad_sync",
+    "expert_parallel_size",
+    "moe_parallelizer",
+)
 FUSED = f"{MEGATRON}.use_fused_linear_logprobs"
 
 
@@ -22,9 +30,14 @@ def fused_logprobs(run: Run) -> Iterator[Finding]:
         "policy.sequence_packing.enabled": run["policy.sequence_packing.enabled"],
         overlap: run[overlap],
         f"{MEGATRON}.context_parallel_size": run.layout.context > 1,
+        "policy.generation.top_k": run["policy.generation.top_k"] not in (None, -1),
+        "policy.generation.top_p": run["policy.generation.top_p"] not in (None, 1),
     }
     for path in [path for path, found in wrong.items() if found]:
         yield error(path, "use_fused_linear_logprobs excludes it: switch one of them off")
+    if run.layout.tensor > 1 and not run.layout.sequence_parallel:
+        why = "use_fused_linear_logprobs gathers sequences as if it were on, and no update works"
+        yield error(f"{MEGATRON}.sequence_parallel", f"{why}: set it to true")
 
 
 def logprob_chunks(run: Run) -> Iterator[Finding]:
@@ -85,13 +98,29 @@ def learning_rate(run: Run) -> Iterator[Finding]:
         yield warning(path, f"is outside 1e-8 to {high:g}; the papers use 1e-6 to 1e-5: check it")
 
 
-def lora(run: Run) -> Iterator[Finding]:
-    """DTensor's LoRA needs its second version, and no Triton with tensor parallelism."""
-    if run.megatron or not run[f"{LORA}.enabled"]:
+def first_version(run: Run) -> Iterator[Finding]:
+    """A missing `_v2` is false; it decides the format of checkpoints under Megatron too."""
+    path, saved = f"{DTENSOR}._v2", "checkpointing.model_save_format"
+    if run[path]:
         return
-    if run["policy.dtensor_cfg._v2"] is not True:
-        yield error("policy.dtensor_cfg._v2", "LoRA needs it: set it to true")
-    if run.layout.tensor > 1 and run[f"{LORA}.use_triton"]:
+    if run["checkpointing.enabled"] and run[saved]:
+        why = f"without {path}: true the first save would fail"
+        yield error(saved, f"{why}: set it to null, or {path}: true")
+    if run.megatron:
+        return
+    if run[f"{LORA}.enabled"]:
+        yield error(path, "LoRA needs it: set it to true")
+    if (run[f"{DTENSOR}.dp_replicate_size"] or 1) > 1:
+        yield error(path, "dp_replicate_size needs it: set it to true")
+    for key in [f"{DTENSOR}.{name}" for name in SECOND_VERSION]:
+        if at(run.written, key):
+            yield warning(key, f"is read with {path}: true only: set that, or remove it")
+
+
+def lora(run: Run) -> Iterator[Finding]:
+    """DTensor's LoRA has no Triton kernels for tensor parallelism."""
+    split = not run.megatron and run.layout.tensor > 1
+    if split and run[f"{LORA}.enabled"] and run[f"{LORA}.use_triton"]:
         yield error(f"{LORA}.use_triton", "excludes tensor parallelism: set it to false")
 
 
@@ -104,5 +133,6 @@ TRAINING: tuple[Rule, ...] = (
     learning_rates,
     warmup,
     learning_rate,
+    first_version,
     lora,
 )

@@ -11,6 +11,8 @@ APART = [f"{GEN}.colocated.enabled=false", f"{GEN}.colocated.resources.num_nodes
 ASYNC = ["grpo.async_grpo.enabled=true", f"{VLLM}.async_engine=true", f"{IS}=true"]
 ASYNC += [*APART, f"{GEN}.colocated.resources.gpus_per_node=8"]
 EIGHT = ["cluster.gpus_per_node=8"]
+TWO = ["cluster.gpus_per_node=2", f"{DT}.tensor_parallel_size=2"]
+ODD = "policy.hf_config_overrides={vocab_size: 151935}"
 LORA = [f"{DT}.lora_cfg.enabled=true"]
 
 LAYOUT = [
@@ -37,6 +39,7 @@ LAYOUT = [
     ("expert_ranks", MOE, [f"{MCORE}.expert_model_parallel_size=128"], E, f"{MCORE}.ex", "64 GPUs"),
     ("heads", ONE, [*EIGHT, f"{DT}.tensor_parallel_size=8"], E, f"{DT}.tensor", "12 attention"),
     ("kv_heads", ONE, [*EIGHT, f"{DT}.tensor_parallel_size=4"], E, f"{DT}.tensor", "2 key-value"),
+    ("vocabulary", ONE, [*TWO, ODD], E, f"{DT}.tensor", "151935"),
     ("layers", DENSE, [f"{MCORE}.pipeline_model_parallel_size=32"], E, f"{MCORE}.pip", "80 layers"),
     (
         "layers",
@@ -148,6 +151,7 @@ BATCH = [
     ),
     ("engine_length", ONE, [f"{VLLM}.max_model_len=1024"], E, f"{VLLM}.max_model_len", "to 512"),
     ("engine_length", ONE, [f"{GEN}.max_new_tokens=1024"], W, f"{GEN}.max_new_tokens", "512"),
+    ("engine_length", ONE, [f"{VLLM}.max_model_len=256"], W, f"{VLLM}.max_model_len", "up to 512"),
     (
         "positions",
         ONE,
@@ -157,6 +161,7 @@ BATCH = [
         "131072 positions",
     ),
     ("prompt_length", ONE, ["data.max_input_seq_length=4096"], W, "data.max_input", "no room"),
+    ("prompt_length", ONE, ["data.max_input_seq_length=null"], W, "data.max_input", "null"),
     ("batch_multiplier", ONE, ["grpo.batch_multiplier=2"], E, "grpo.batch_mul", "dynamic"),
     (
         "dataloaders",
@@ -216,6 +221,7 @@ GENERATION = [
     ("tempered", ONE, [f"{GEN}.temperature=.8"], N, f"{GEN}.temperature", "1.0"),
 ]
 FUSED = f"{MCORE}.use_fused_linear_logprobs=true"
+V1, FORMAT = f"{DT}._v2=false", "checkpointing.model_save_format"
 TRAINING = [
     (
         "fused_logprobs",
@@ -233,6 +239,9 @@ TRAINING = [
         "policy.sequence_packing.enabled",
         "excludes",
     ),
+    ("fused_logprobs", DENSE, [FUSED, f"{GEN}.top_p=.9"], E, f"{GEN}.top_p", "excludes"),
+    ("fused_logprobs", DENSE, [FUSED, f"{GEN}.top_k=9"], E, f"{GEN}.top_k", "excludes"),
+    ("fused_logprobs", DENSE, [FUSED], E, f"{MCORE}.sequence_parallel", "no update works"),
     (
         "logprob_chunks",
         DENSE,
@@ -257,15 +266,13 @@ TRAINING = [
     ("warmup", DENSE, [f"{SCHED}.lr_warmup_iters=1000"], E, f"{SCHED}.lr_warmup_iters", "below"),
     ("warmup", DENSE, ["grpo.max_num_steps=10"], W, f"{SCHED}.lr_warmup_iters", "warm-up"),
     ("learning_rate", ONE, ["policy.optimizer.kwargs.lr=1e-2"], W, "policy.optimizer", "0.0001"),
-    ("lora", ONE, [*LORA, f"{DT}._v2=false"], E, f"{DT}._v2", "LoRA"),
-    (
-        "lora",
-        ONE,
-        [*LORA, "cluster.gpus_per_node=2", f"{DT}.tensor_parallel_size=2"],
-        E,
-        f"{DT}.lora_cfg.use_triton",
-        "tensor parallelism",
-    ),
+    ("first_version", ONE, [V1], E, FORMAT, "first save"),
+    ("first_version", DENSE, [V1, "checkpointing.enabled=true"], E, FORMAT, "first save"),
+    ("first_version", ONE, [f"{DT}._v2=null"], E, FORMAT, "first save"),
+    ("first_version", ONE, [*LORA, V1], E, f"{DT}._v2", "LoRA"),
+    ("first_version", ONE, [*EIGHT, V1, f"+{DT}.dp_replicate_size=2"], E, f"{DT}._v2", "replicate"),
+    ("first_version", ONE, [V1, f"+{DT}.expert_parallel_size=2"], W, f"{DT}.expert", "true only"),
+    ("lora", ONE, [*LORA, *TWO], E, f"{DT}.lora_cfg.use_triton", "tensor parallelism"),
 ]
 KL = "loss_fn.reference_policy_kl_penalty"
 METHOD = [
@@ -307,6 +314,50 @@ METHOD = [
         "grpo.num_generations_per_prompt",
         "set 8",
     ),
+]
+BALANCE, BIASES = f"{MCORE}.moe_router_load_balancing_type", f"{MCORE}.moe_router_bias_update_rate"
+MTP, MTP_LOSS = f"{MCORE}.mtp_num_layers", f"{MCORE}.mtp_loss_scaling_factor"
+REPLAY = "policy.router_replay.enabled"
+DYNAMIC, PLANE = "grpo.use_dynamic_sampling", "data_plane.enabled=true"
+SHAPED = "grpo.reward_shaping.enabled=true"
+GRPO = "method.name=grpo"
+GRADED = ["data.default.env_name=math_multi_reward", "env.math_multi_reward.num_workers=8"]
+JACCARD = ["data.default.env_name=code_jaccard", "env.code_jaccard.num_workers=8"]
+DROPOUT = f"{DT}.lora_cfg.dropout"
+OBJECTIVE = [
+    ("auxiliary_losses", MOE, [f"{BALANCE}=seq_aux_loss"], W, BALANCE, "adds a loss"),
+    ("auxiliary_losses", MOE, [f"{BIASES}=.001"], W, BIASES, "biases"),
+    ("auxiliary_losses", DENSE, [f"{MTP}=1", f"{MTP_LOSS}=.3"], W, MTP_LOSS, "right or wrong"),
+    ("dropout", ONE, [*LORA, f"{DROPOUT}=.1"], W, DROPOUT, "no ratio starts at 1"),
+    (
+        "dropout",
+        DENSE,
+        [f"{MCORE}.peft.enabled=true", f"{MCORE}.peft.dropout=.1"],
+        W,
+        f"{MCORE}.peft.dropout",
+        "no ratio",
+    ),
+    ("gradient_clip", ONE, ["policy.max_grad_norm=0"], E, "policy.max_grad_norm", "gradient 0"),
+    ("gradient_clip", ONE, ["policy.max_grad_norm=-1"], E, "policy.max_grad_norm", "turns"),
+    ("router_replay", ONE, [f"{REPLAY}=true"], E, REPLAY, "needs Megatron"),
+    ("router_replay", MOE, [f"{REPLAY}=true", f"{GEN}.backend=sglang"], E, REPLAY, "vLLM"),
+    ("router_replay", MOE, [f"{REPLAY}=true", *ASYNC, PLANE], E, REPLAY, "data plane"),
+    ("router_replay", MOE, [f"{REPLAY}=true", f"{MTP}=1"], E, MTP, "same numbers"),
+    ("router_replay", MOE, [f"{REPLAY}=true", "method.name=erpo"], W, REPLAY, "erpo compares"),
+    ("router_replay", MOE, [f"{REPLAY}=true"], N, REPLAY, "starts above 0"),
+    ("shaped_filter", ONE, [GRPO, f"{DYNAMIC}=true", SHAPED, PLANE], E, DYNAMIC, "equal outcomes"),
+    ("graded_rewards", ONE, GRADED, W, "data.train.env_name", "which etr reads"),
+    ("graded_rewards", ONE, JACCARD, W, "data.train.env_name", "which etr reads"),
+    (
+        "graded_rewards",
+        ONE,
+        [GRPO, f"{DYNAMIC}=true", *GRADED],
+        W,
+        "data.train.env_name",
+        "which dynamic sampling reads",
+    ),
+    ("failed_generations", ONE, [f"{VLLM}.async_engine=true"], N, f"{VLLM}.async", "reward 0"),
+    ("failed_generations", DENSE, [f"{GEN}.backend=megatron"], N, f"{GEN}.backend", "reward 0"),
 ]
 IMPL = "env.math.math_verify_impl"
 DATA = [
@@ -373,7 +424,7 @@ RUN = [
         "2 or more",
     ),
 ]
-MISTAKES = [*LAYOUT, *BATCH, *GENERATION, *TRAINING, *METHOD, *DATA, *RUN]
+MISTAKES = [*LAYOUT, *BATCH, *GENERATION, *TRAINING, *METHOD, *OBJECTIVE, *DATA, *RUN]
 
 # found by what `check` shares with the launchers
 SHARED = [
@@ -400,6 +451,8 @@ SHARED = [
 
 # right, though close to a mistake: no error and no warning
 PLAIN = "policy.sequence_packing.enabled=false"
+FUSES = [FUSED, PLAIN, f"{MCORE}.distributed_data_parallel_config.overlap_param_gather=false"]
+FUSES += [f"{GEN}.top_k=-1", f"{GEN}.top_p=1.0", "policy.make_sequence_length_divisible_by=8"]
 MEGATRON_ASYNC = [f"{GEN}.backend=megatron", "grpo.async_grpo.enabled=true", f"{IS}=true"]
 RIGHT = [
     (DENSE, [*APART, f"{GEN}.colocated.resources.gpus_per_node=8"]),
@@ -481,7 +534,8 @@ RIGHT = [
     (ONE, [f"{IS}=true", f"{TIS}_type=tis", f"{TIS}_ratio=2"]),
     (ONE, [f"{IS}=true", f"{TIS}_type=icepop", f"{TIS}_ratio=2", f"{TIS}_ratio_min=2"]),
     (ONE, [f"{VLLM}.precision=float16", f"{IS}=true"]),
-    (DENSE, [FUSED, PLAIN, f"{MCORE}.distributed_data_parallel_config.overlap_param_gather=false"]),
+    (DENSE, [*FUSES, f"{MCORE}.sequence_parallel=true"]),
+    (DENSE, [*FUSES, f"{MCORE}.tensor_model_parallel_size=1"]),
     (DENSE, ["policy.logprob_chunk_size=1024", f"{MCORE}.defer_fp32_logits=true"]),
     (DENSE, [f"{OPT}.bf16=false", f"{OPT}.use_precision_aware_optimizer=false"]),
     (DENSE, ["policy.precision=float32", f"{OPT}.bf16=false", f"{VLLM}.precision=float32"]),
@@ -489,16 +543,27 @@ RIGHT = [
     (DENSE, [f"{OPT}.min_lr=${{policy.megatron_cfg.optimizer.lr}}"]),
     (DENSE, [f"{SCHED}.lr_decay_iters=null"]),
     (ONE, [*LORA, "policy.optimizer.kwargs.lr=5e-4"]),
-    (ONE, [f"{DT}._v2=false"]),
-    (
-        ONE,
-        [
-            *LORA,
-            "cluster.gpus_per_node=2",
-            f"{DT}.tensor_parallel_size=2",
-            f"{DT}.lora_cfg.use_triton=false",
-        ],
-    ),
+    (ONE, [V1, f"{FORMAT}=null"]),
+    (ONE, [V1, "checkpointing.enabled=false"]),
+    (ONE, [f"+{DT}.expert_parallel_size=1"]),
+    (ONE, [*LORA, *TWO, f"{DT}.lora_cfg.use_triton=false"]),
+    (ONE, [ODD]),
+    (DENSE, [f"{BALANCE}=seq_aux_loss", f"{BIASES}=.001"]),
+    (DENSE, [f"{MTP}=1"]),
+    (DENSE, [f"{MTP}=1", f"{MTP_LOSS}=.3", f"{MCORE}.mtp_detach_heads=true"]),
+    (DENSE, [f"{MTP_LOSS}=.3"]),
+    (ONE, [f"{DROPOUT}=.1"]),
+    (DENSE, ["policy.max_grad_norm=0"]),
+    (MOE, [f"{REPLAY}=true"]),
+    (MOE, [f"{REPLAY}=true", PLANE]),
+    (MOE, [f"{REPLAY}=true", *ASYNC]),
+    (ONE, [GRPO, f"{DYNAMIC}=true", SHAPED]),
+    (ONE, [GRPO, f"{DYNAMIC}=true", PLANE]),
+    (ONE, [GRPO, SHAPED, PLANE]),
+    (ONE, [GRPO, *GRADED]),
+    (ONE, ["data.validation.env_name=code_jaccard", "env.code_jaccard.num_workers=8"]),
+    (ONE, [f"{VLLM}.max_model_len=256", "data.max_input_seq_length=256"]),
+    (ONE, ["data.max_input_seq_length=null", "env.should_use_nemo_gym=true"]),
     (ONE, [f"{KL}=0.1"]),
     (ONE, [f"{KL}=0"]),
     (ONE, ["policy.max_grad_norm=null"]),

@@ -170,6 +170,16 @@ def test_a_folder_s_own_facts_are_read(tmp_path):
     assert not found(ONE, [*overrides, wider], "policy.max_total_sequence_length", "")
 
 
+def test_a_missing_v2_is_false():
+    """As NeMo-RL reads it; its own configs have the key, or inherit it."""
+    plain, own, _ = compose(overridden(read(Path(path_of(ONE))), []), load("main"))
+    path = "checkpointing.model_save_format"
+    assert not [f for f in judged(copy.deepcopy(plain), own, load("main")) if f.path == path]
+    del plain["policy"]["dtensor_cfg"]["_v2"]
+    (finding,) = [f for f in judged(plain, own, load("main")) if f.path == path]
+    assert finding.severity == "error" and "first save would fail" in finding.message
+
+
 def test_a_prompt_file_is_read(tmp_path):
     prompt = tmp_path / "p.txt"
     prompt.write_text("End with Answer: x. {}")
