@@ -1,7 +1,7 @@
 """NeMo-RL's DTensor (v2) policy worker that also returns exact token entropies; see
 megatron_worker.
 
-Not run here (needs GPUs): docs/status.md.
+Its workers run on CPU processes too, but for context parallelism, which needs GPUs.
 """
 
 from __future__ import annotations

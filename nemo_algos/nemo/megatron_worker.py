@@ -3,9 +3,9 @@ previous log-probs: from its logits, or from the hidden states where NeMo-RL's f
 logits (`use_fused_linear_logprobs`).
 
 Imported in the worker's environment only. Entropy is of the temperature-scaled, unfiltered
-distribution, nats, at the token that it predicts ([B,S], index 0 is 0), as the log-probs are, and
-over the model's real vocabulary: NeMo-RL's log-probs also count the rows that pad it to a multiple
-of the tensor-parallel size. C ranks of context parallelism hold S / C each.
+distribution, nats, at the token that it predicts ([B,S], 0 at index 0 and beyond a sequence's end),
+and over the model's real vocabulary: where a checkpoint pads it, NeMo-RL's log-probs count those
+rows too. C ranks of context parallelism hold S / C each.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
                 entropy = unpacked(entropy[0], cu_seqlens_padded.tolist(), rows, width)
             else:
                 entropy = F.pad(entropy[:, : width - 1], (1, 0))
-            self.sink.append(entropy)
+            lengths = data_dict["input_lengths"].to(entropy.device)
+            within = torch.arange(width, device=entropy.device) < lengths[:, None]
+            self.sink.append(entropy.where(within, 0.0))
             return inner(output)
 
         return process

@@ -1,7 +1,7 @@
 """What NeMo-RL imports and a CPU has not: stand-ins for `megatron` and `nemo_automodel`.
 
-Both are in NeMo-RL's submodules and need a GPU. Any module of theirs imports, and any name in it is
-an empty class; `FUNCTIONAL` holds the few names that NeMo-RL's code runs here:
+Both are in NeMo-RL's submodules, and their packages want CUDA's. Any module of theirs imports, and
+any name in it is an empty class; `FUNCTIONAL` holds the few names that NeMo-RL's code runs here:
 
 - megatron.core.parallel_state: the groups and ranks of one process (`set_groups` for others),
 - megatron.core.packed_seq_params.PackedSeqParams: its fields,

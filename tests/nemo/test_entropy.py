@@ -22,6 +22,8 @@ import stubs
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 stubs.install()  # again: the ranks import this file without conftest.py
 
@@ -50,8 +52,9 @@ def dense(logits: Tensor, ids: Tensor, vocabulary: int = REAL) -> tuple[Tensor, 
 
 
 def errors(entropy: Tensor, logprobs: Tensor, logits: Tensor, ids: Tensor) -> tuple[float, float]:
-    """Of entropies and log-probs, the largest within the sequences."""
+    """Of entropies and log-probs, the largest within the sequences; entropies end with them."""
     valid = torch.arange(WIDTH) < torch.tensor(LENGTHS)[:, None]
+    assert not entropy[~valid].any()
     wanted = dense(logits, ids)
     got = (entropy, logprobs)
     assert entropy.shape == ids.shape
@@ -81,7 +84,8 @@ def of_rank(
             chunks = row[:n].chunk(2 * size)
             parts += [chunks[rank], chunks[2 * size - 1 - rank]]
         shard = torch.cat(parts)[None]
-    _, out = processor({"input_ids": ids}, packed, starts)(shard.contiguous())
+    data = {"input_ids": ids, "input_lengths": torch.tensor(LENGTHS)}
+    _, out = processor(data, packed, starts)(shard.contiguous())
     (entropy,) = sink
     return errors(entropy, out["logprobs"], logits, ids)
 
@@ -113,9 +117,19 @@ def of_hidden_states(ids: Tensor, tensor: Any) -> tuple[float, float]:
             inference_only=True,
             chunk_size=5,
         )
-        _, out = processor({"input_ids": ids}, torch.zeros(1, 0), torch.zeros(1))(output)
+        data = {"input_ids": ids, "input_lengths": torch.tensor(LENGTHS)}
+        _, out = processor(data, torch.zeros(1, 0), torch.zeros(1))(output)
     assert not fused
     return errors(sink[0], out["logprobs"], hidden @ weight.T, ids)
+
+
+def of_dtensor(vocabulary: int, ids: Tensor, mesh: DeviceMesh) -> float:
+    """The error of NeMo-RL's log-probs of logits that DTensor shards over the vocabulary."""
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(*ids.shape, vocabulary, generator=generator)
+    sharded = distribute_tensor(logits, mesh, [Shard(-1)])
+    got = model_utils.get_logprobs_from_vocab_parallel_logits(sharded, ids % vocabulary)
+    return float((got - dense(logits, ids % vocabulary)[1][:, 1:]).abs().max())
 
 
 def run_rank(rank: int, store: str, results: Any) -> None:
@@ -153,6 +167,8 @@ def run_rank(rank: int, store: str, results: Any) -> None:
     found["padded vocabulary"] = of_rank(logits, ids, False, None, rank % 2, alone)
     megatron_worker.entropies = entropies
     found["fused"] = of_hidden_states(ids, tensor)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["tp"]
+    found["dtensor"] = tuple(of_dtensor(vocabulary, ids, mesh) for vocabulary in (12, 11))
     results.put((rank, found))
     dist.barrier()
 
@@ -191,6 +207,13 @@ def test_entropies_of_hidden_states_are_exact_on_every_rank(found: Any) -> None:
     for rank in found:
         entropy, logprobs = rank["fused"]
         assert entropy < NEAR and logprobs < NEAR
+
+
+def test_log_probs_of_a_vocabulary_that_does_not_split_are_wrong(found: Any) -> None:
+    """DTensor's, in silence: `nemo-algos check` refuses it."""
+    for rank in found:
+        even, uneven = rank["dtensor"]
+        assert even < NEAR and uneven > 0.5
 
 
 @pytest.mark.parametrize("broken", ["no gather", "own vocabulary", "padded vocabulary"])
@@ -267,5 +290,6 @@ def test_the_worker_returns_entropies_with_the_policys_logprobs_only(
         (reference["reference_logprobs"], of_reference),
     ):
         assert got.shape == ids.shape and (got[:, 0] == 0).all()
+        assert got is not out["entropies"] or not got[columns >= lengths[:, None]].any()
         torch.testing.assert_close(got[valid], want[valid], rtol=0, atol=NEAR)
     assert entropy[valid].std() > 0.05 and (logprobs - of_reference)[valid].abs().max() > 0.05
