@@ -119,12 +119,16 @@ def _of_estimator(plain: dict[str, Any], written: Any) -> Iterator[Problem]:
         yield Problem(path, f"{OURS_ALONE}, and {reason}: remove it")
 
 
+def pass_rate_readers(algorithm: Algorithm) -> list[str]:
+    """The parts of a method that take rewards for right and wrong."""
+    return sorted({algorithm.bounds.name} & {"etr", "apmpo"} | {algorithm.base.name} & {"apmpo"})
+
+
 def _of_rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Problem]:
     """Pass rates and means of rewards need the verifier's own."""
-    readers = {algorithm.bounds.name} & {"etr", "apmpo"} | {algorithm.base.name} & {"apmpo"}
+    names = "+".join(pass_rate_readers(algorithm))
     for path in RESHAPED:
-        if readers and at(plain, path):
-            names = "+".join(sorted(readers))
+        if names and at(plain, path):
             yield Problem(path, f"{names} reads pass rates off the rewards: switch it off")
 
 

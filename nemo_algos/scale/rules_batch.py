@@ -46,8 +46,8 @@ def inert_clipping(run: Run) -> Iterator[Finding]:
 def group_of_one(run: Run) -> Iterator[Finding]:
     """Advantages compare the responses of a prompt."""
     if run["grpo.num_generations_per_prompt"] == 1:
-        why = "a group of one has no advantage, so nothing is learned"
-        yield error("grpo.num_generations_per_prompt", f"{why}: set 8 or more")
+        reason = "a group of one has no advantage, so nothing is learned"
+        yield error("grpo.num_generations_per_prompt", f"{reason}: set 8 or more")
 
 
 def exclusive_packing(run: Run) -> Iterator[Finding]:
@@ -65,8 +65,8 @@ def packed_length(run: Run) -> Iterator[Finding]:
     for key in ("train_mb_tokens", "logprob_mb_tokens") if run.packing else ():
         path = f"policy.{run.packing}.{key}"
         if (run[path] or longest) < longest:
-            why = f"a sequence of {longest} tokens would not fit and stop the run"
-            yield warning(path, f"{why}: set at least policy.max_total_sequence_length")
+            reason = f"a sequence of {longest} tokens would not fit and stop the run"
+            yield warning(path, f"{reason}: set at least policy.max_total_sequence_length")
 
 
 def engine_length(run: Run) -> Iterator[Finding]:
@@ -79,8 +79,10 @@ def engine_length(run: Run) -> Iterator[Finding]:
         yield error(path, f"exceeds policy.max_total_sequence_length: set it to {longest}")
     prompts = run["data.max_input_seq_length"] or 0
     if run.vllm and (run[path] or longest) < min(longest, prompts):
-        why = f"prompts of up to {prompts} tokens are allowed, and the engine answers none as long"
-        yield warning(path, f"{why}: raise it, or lower data.max_input_seq_length")
+        reason = (
+            f"prompts of up to {prompts} tokens are allowed, and the engine answers none as long"
+        )
+        yield warning(path, f"{reason}: raise it, or lower data.max_input_seq_length")
     new = "policy.generation.max_new_tokens"
     if (run[new] or 0) > longest:
         yield warning(new, f"exceeds policy.max_total_sequence_length, {longest}: lower it")
@@ -108,8 +110,8 @@ def prompt_length(run: Run) -> Iterator[Finding]:
 def batch_multiplier(run: Run) -> Iterator[Finding]:
     """More prompts are drawn for dynamic sampling only."""
     if not run["grpo.use_dynamic_sampling"] and (run["grpo.batch_multiplier"] or 1) != 1:
-        why = "is for dynamic sampling"
-        yield error("grpo.batch_multiplier", f"{why}: set 1, or grpo.use_dynamic_sampling: true")
+        reason = "is for dynamic sampling"
+        yield error("grpo.batch_multiplier", f"{reason}: set 1, or grpo.use_dynamic_sampling: true")
 
 
 def dataloaders(run: Run) -> Iterator[Finding]:

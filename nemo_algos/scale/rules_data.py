@@ -104,16 +104,16 @@ def validation_data(run: Run) -> Iterator[Finding]:
     )
     shares = [data.get("split_validation_size") for _, data in datasets(run)]
     if validates and not run["data.validation"] and not any(shares):
-        why = "grpo validates, and there is nothing to validate on"
-        yield error("data.validation", f"{why}: set it, or grpo.val_period: 0")
+        reason = "grpo validates, and there is nothing to validate on"
+        yield error("data.validation", f"{reason}: set it, or grpo.val_period: 0")
 
 
 def validation_batches(run: Run) -> Iterator[Finding]:
     """Validation takes whole batches of at most max_val_samples."""
     samples, batch = run["grpo.max_val_samples"], run["grpo.val_batch_size"]
     if samples is not None and 0 < samples < batch:
-        why = f"above max_val_samples, {samples}, no batch is validated and the score is 0"
-        yield error("grpo.val_batch_size", f"{why}: lower it")
+        reason = f"above max_val_samples, {samples}, no batch is validated and the score is 0"
+        yield error("grpo.val_batch_size", f"{reason}: lower it")
 
 
 DATA: tuple[Rule, ...] = (

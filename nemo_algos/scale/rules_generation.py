@@ -63,8 +63,8 @@ def sampling(run: Run) -> Iterator[Finding]:
     if top_p is not None and not 0 < top_p <= 1:
         yield error(f"{GENERATION}.top_p", "must be above 0 and at most 1: change it")
     if run[f"{GENERATION}.temperature"] == 0:
-        why = "greedy responses to a prompt are all the same, so nothing is learned"
-        yield error(f"{GENERATION}.temperature", f"{why}: set 1.0")
+        reason = "greedy responses to a prompt are all the same, so nothing is learned"
+        yield error(f"{GENERATION}.temperature", f"{reason}: set 1.0")
 
 
 def validation_sampling(run: Run) -> Iterator[Finding]:
@@ -84,29 +84,13 @@ def asynchronous(run: Run) -> Iterator[Finding]:
     """What asynchronous GRPO asserts."""
     if not run["grpo.async_grpo.enabled"]:
         return
-    if not run[CORRECTION]:
-        yield error(CORRECTION, "asynchronous GRPO needs it, for its rollouts are old: set true")
     if run.vllm and not run[f"{VLLM}.async_engine"]:
         yield error(f"{VLLM}.async_engine", "asynchronous GRPO needs it: set it to true")
     if run.layout.colocated and (
         run.version == "v0.7.0" or run[f"{GENERATION}.backend"] != "megatron"
     ):
-        why = "asynchronous GRPO generates on GPUs of its own"
-        yield error(f"{GENERATION}.colocated.enabled", f"{why}: set it to false, with resources")
-
-
-def truncation(run: Run) -> Iterator[Finding]:
-    """Truncated importance sampling has a correction to truncate, and bounds."""
-    path = "loss_fn.truncated_importance_sampling_type"
-    ratio, low = (run[path.replace("type", name)] for name in ("ratio", "ratio_min"))
-    if not run[path]:
-        return
-    if not run[CORRECTION]:
-        yield error(CORRECTION, f"{run[path]} truncates the correction: set it to true")
-    if not ratio or ratio <= 0 or (low or 0) > ratio:
-        yield error(path.replace("type", "ratio"), "must be above 0 and ratio_min: set e.g. 2")
-    if low is None and run[path] in ("icepop", "seq-mask-tis"):
-        yield error(path.replace("type", "ratio_min"), f"{run[path]} needs it: set e.g. 0.5")
+        reason = "asynchronous GRPO generates on GPUs of its own"
+        yield error(f"{GENERATION}.colocated.enabled", f"{reason}: set it to false, with resources")
 
 
 def precision(run: Run) -> Iterator[Finding]:
@@ -133,7 +117,6 @@ GENERATE: tuple[Rule, ...] = (
     sampling,
     validation_sampling,
     asynchronous,
-    truncation,
     precision,
     tempered,
 )

@@ -29,8 +29,8 @@ def generation_share(run: Run) -> Iterator[Finding]:
         what = f"leaves {a.train_gpus} GPUs to train and {a.generation_gpus} to generate"
         yield error(f"{RESOURCES}.{unit}", f"{what} of {a.gpus}: give each at least one")
     if a.nodes > 1 and run[f"{RESOURCES}.gpus_per_node"] != a.gpus_per_node:
-        why = "generation apart takes whole nodes"
-        yield error(f"{RESOURCES}.gpus_per_node", f"{why}: set it to {a.gpus_per_node}")
+        reason = "generation apart takes whole nodes"
+        yield error(f"{RESOURCES}.gpus_per_node", f"{reason}: set it to {a.gpus_per_node}")
 
 
 def train_ranks(run: Run) -> Iterator[Finding]:
@@ -70,12 +70,13 @@ def kv_heads(run: Run) -> Iterator[Finding]:
 
 
 def vocabulary(run: Run) -> Iterator[Finding]:
-    """NeMo-RL takes DTensor's shards of the vocabulary for equal ones."""
+    """NeMo-RL takes DTensor's shards of the vocabulary for equal ones; Megatron's must be."""
     m, tensor = run.model, run.layout.tensor
-    if m and not run.megatron and m.vocab_size % tensor:
+    if m and m.vocab_size % tensor:
         what = f"the model's vocabulary of {m.vocab_size} does not split over {tensor}"
-        why = "all log-probs would be wrong, without an error"
-        yield error(run.size_key("tensor"), f"{what}, and {why}: choose a divisor")
+        wrong = error(run.size_key("tensor"), f"{what}, so all log-probs are wrong: set a divisor")
+        stops = warning(wrong.path, f"{what}, and Megatron stops if none pads it: set a divisor")
+        yield stops if run.megatron else wrong
 
 
 def layers(run: Run) -> Iterator[Finding]:
@@ -118,8 +119,8 @@ def context_parallel(run: Run) -> Iterator[Finding]:
     if a.context > 1 and not run.megatron and run[packed]:
         yield error(packed, "DTensor's context parallelism refuses packing: set it to false")
     if a.context > 1 and not run.megatron and a.sequence_parallel and a.tensor > 1:
-        why = "DTensor has it or context parallelism, not both"
-        yield error("policy.dtensor_cfg.sequence_parallel", f"{why}: set it to false")
+        reason = "DTensor has it or context parallelism, not both"
+        yield error("policy.dtensor_cfg.sequence_parallel", f"{reason}: set it to false")
 
 
 def divisor(run: Run) -> Iterator[Finding]:
@@ -136,8 +137,10 @@ def tensor_accuracy(run: Run) -> Iterator[Finding]:
     sizes = run["policy.train_micro_batch_size"], run["policy.logprob_batch_size"]
     waived = os.environ.get("NRL_IGNORE_TP_ACCURACY_CHECK")
     if run.layout.tensor >= 4 and sizes[0] != sizes[1] and not waived:
-        why = f"with TP >= 4 NeMo-RL refuses {sizes[1]}, another size than train_micro_batch_size"
-        yield error("policy.logprob_batch_size", f"{why}: set it to {sizes[0]}")
+        reason = (
+            f"with TP >= 4 NeMo-RL refuses {sizes[1]}, another size than train_micro_batch_size"
+        )
+        yield error("policy.logprob_batch_size", f"{reason}: set it to {sizes[0]}")
 
 
 def replicas(run: Run) -> Iterator[Finding]:

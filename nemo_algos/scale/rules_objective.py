@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nemo_algos.nemo.conflicts import pass_rate_readers
 from nemo_algos.scale.rules import Finding, Rule, Run, error, note, warning
 from nemo_algos.scale.rules_data import datasets
 from nemo_algos.scale.rules_generation import GENERATION, VLLM
@@ -29,16 +30,16 @@ def auxiliary_losses(run: Run) -> Iterator[Finding]:
     if routed and run[BIASES]:
         yield warning(BIASES, "moves the experts' biases beside the gradient: set it to 0.0")
     if run[MTP] and run[MTP_LOSS] and not run[f"{MEGATRON}.mtp_detach_heads"]:
-        why = "trains the model to predict its own rollouts, right or wrong"
-        yield warning(MTP_LOSS, f"{why}: set it to 0.0, or mtp_detach_heads: true")
+        reason = "trains the model to predict its own rollouts, right or wrong"
+        yield warning(MTP_LOSS, f"{reason}: set it to 0.0, or mtp_detach_heads: true")
 
 
 def dropout(run: Run) -> Iterator[Finding]:
     """The old log-probs are computed without it."""
     adapters = f"{MEGATRON}.peft" if run.megatron else LORA
     if run[f"{adapters}.enabled"] and run[f"{adapters}.dropout"]:
-        why = "training drops weights and the old log-probs do not, so no ratio starts at 1"
-        yield warning(f"{adapters}.dropout", f"{why}: set it to 0.0")
+        reason = "training drops weights and the old log-probs do not, so no ratio starts at 1"
+        yield warning(f"{adapters}.dropout", f"{reason}: set it to 0.0")
 
 
 def gradient_clip(run: Run) -> Iterator[Finding]:
@@ -59,11 +60,11 @@ def router_replay(run: Run) -> Iterator[Finding]:
     if run["grpo.async_grpo.enabled"] and run["data_plane.enabled"]:
         yield error(REPLAY, "excludes asynchronous GRPO over the data plane: switch one off")
     if run[MTP]:
-        why = "MTP's routers would replay routes of the decoder's layers with the same numbers"
-        yield error(MTP, f"{why}: set it to 0")
+        reason = "MTP's routers would replay routes of the decoder's layers with the same numbers"
+        yield error(MTP, f"{reason}: set it to 0")
     if a and "ref_logprobs" in a.needs:
-        why = f"{a.name} compares the policy, replayed, with the reference, which is not"
-        yield warning(REPLAY, f"{why}, so they differ before the first update: set it to false")
+        reason = f"{a.name} compares the policy, replayed, with the reference, which is not"
+        yield warning(REPLAY, f"{reason}, so they differ before the first update: set it to false")
     elif run[KL]:
         yield note(REPLAY, "the reference is not replayed: the KL penalty starts above 0")
 
@@ -71,14 +72,13 @@ def router_replay(run: Run) -> Iterator[Finding]:
 def shaped_filter(run: Run) -> Iterator[Finding]:
     """Dynamic sampling looks at the reward before its shaping, but not over the data plane."""
     if run[DYNAMIC] and run["data_plane.enabled"] and run["grpo.reward_shaping.enabled"]:
-        why = "the data plane keeps groups of equal outcomes whose shaped rewards differ"
-        yield error(DYNAMIC, f"{why}: set data_plane.enabled: false, or shape no rewards")
+        reason = "the data plane keeps groups of equal outcomes whose shaped rewards differ"
+        yield error(DYNAMIC, f"{reason}: set data_plane.enabled: false, or shape no rewards")
 
 
 def graded_rewards(run: Run) -> Iterator[Finding]:
     """Pass rates, and groups of equal outcomes, need rewards of right and wrong."""
-    a = run.algorithm
-    readers = sorted({a.base.name, a.bounds.name} & {"etr", "apmpo"}) if a else []
+    readers = pass_rate_readers(run.algorithm) if run.algorithm else []
     readers += ["dynamic sampling"] if run[DYNAMIC] else []
     for path, data in datasets(run):
         name = data.get("env_name")

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 
 from nemo_algos.config import at
@@ -35,16 +36,34 @@ def _offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "TRUE", "YES")
 
 
+def _home() -> Path:
+    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+
+
 def _hub() -> Path:
-    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
-    return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
+    return Path(os.environ.get("HF_HUB_CACHE") or _home() / "hub")
+
+
+def converted_model(run: Run) -> Iterator[Finding]:
+    """Megatron starts from NeMo-RL's conversion of a folder where there is one, however old."""
+    name, again = str(run[NAME]), "policy.megatron_cfg.force_reconvert_from_hf"
+    taken = run["policy.pretrained_checkpoint"] or run[again]
+    if not run.megatron or taken or not Path(name).is_dir():
+        return
+    copies = Path(os.environ.get("NRL_MEGATRON_CHECKPOINT_DIR") or _home() / "nemo_rl")
+    changed = "__hfovr_*" if run["policy.hf_config_overrides"] else ""
+    newest = max((p.stat().st_mtime for p in Path(name).iterdir()), default=0.0)
+    for copy in copies.glob(f"model_{escape(name.replace('/', '_'))}{changed}/iter_0000000"):
+        if copy.stat().st_mtime < newest:
+            what = f"the run would start from {copy.parent}, which is older"
+            yield warning(NAME, f"{what}: remove that, or set {again}: true")
 
 
 def model_known(run: Run) -> Iterator[Finding]:
     """Heads, layers and experts are checked of known models only."""
     if run.model is None:
-        why = "its heads, layers and experts are not known here and not checked"
-        yield note(NAME, f"{why}: name a folder with its config.json to check them")
+        reason = "its heads, layers and experts are not known here and not checked"
+        yield note(NAME, f"{reason}: name a folder with its config.json to check them")
 
 
 def save_time(run: Run) -> Iterator[Finding]:
@@ -53,8 +72,10 @@ def save_time(run: Run) -> Iterator[Finding]:
     parts = str(found).split(":")
     if found is None:
         if limit is not None:
-            why = "the job ends before the run saves what it has done since its last checkpoint"
-            yield warning(MUST_SAVE, f"{why}: set it to less than the job's time, as DD:HH:MM:SS")
+            reason = "the job ends before the run saves what it has done since its last checkpoint"
+            yield warning(
+                MUST_SAVE, f"{reason}: set it to less than the job's time, as DD:HH:MM:SS"
+            )
     elif len(parts) != 4 or not all(p.isdecimal() for p in parts):
         yield error(MUST_SAVE, f"{found!r} is not DD:HH:MM:SS: write e.g. 00:03:45:00")
     elif limit is not None and seconds_of(parts) >= limit:
@@ -75,8 +96,8 @@ def best_metric(run: Run) -> Iterator[Finding]:
     if not name.startswith(("train:", "val:")):
         yield error(METRIC, f"must begin with train: or val:, such as val:accuracy, got {name}")
     if name.startswith("val:") and (not every or period % every):
-        why = f"steps that save (every {period}) do not all validate (every {every})"
-        yield warning(METRIC, f"{why}, and such checkpoints rank last: align the two periods")
+        reason = f"steps that save (every {period}) do not all validate (every {every})"
+        yield warning(METRIC, f"{reason}, and such checkpoints rank last: align the two periods")
 
 
 def save_period(run: Run) -> Iterator[Finding]:
@@ -108,8 +129,8 @@ def resumes(run: Run) -> Iterator[Finding]:
     if run["checkpointing.enabled"] and steps:
         yield note(FOLDER, f"the run will continue from its last of {len(steps)} checkpoints there")
     elif run["checkpointing.enabled"] and at(run.written, FOLDER) is None:
-        why = "is NeMo-RL's default, and a run of another method there would be continued"
-        yield note(FOLDER, f"{why}: set one per run")
+        reason = "is NeMo-RL's default, and a run of another method there would be continued"
+        yield note(FOLDER, f"{reason}: set one per run")
 
 
 def wandb(run: Run) -> Iterator[Finding]:
@@ -117,8 +138,8 @@ def wandb(run: Run) -> Iterator[Finding]:
     mode, netrc = os.environ.get("WANDB_MODE"), Path.home() / ".netrc"
     known = os.environ.get("WANDB_API_KEY") or (netrc.exists() and "wandb" in netrc.read_text())
     if run["logger.wandb_enabled"] and mode not in ("offline", "disabled") and not known:
-        why = "no WANDB_API_KEY"
-        yield warning("logger.wandb_enabled", f"{why}: set it, or WANDB_MODE=offline")
+        reason = "no WANDB_API_KEY"
+        yield warning("logger.wandb_enabled", f"{reason}: set it, or WANDB_MODE=offline")
 
 
 def validation_goal(run: Run) -> Iterator[Finding]:
@@ -134,6 +155,7 @@ def validation_goal(run: Run) -> Iterator[Finding]:
 RUN: tuple[Rule, ...] = (
     model_there,
     model_known,
+    converted_model,
     save_time,
     best_metric,
     save_period,

@@ -36,8 +36,8 @@ def fused_logprobs(run: Run) -> Iterator[Finding]:
     for path in [path for path, found in wrong.items() if found]:
         yield error(path, "use_fused_linear_logprobs excludes it: switch one of them off")
     if run.layout.tensor > 1 and not run.layout.sequence_parallel:
-        why = "use_fused_linear_logprobs gathers sequences as if it were on, and no update works"
-        yield error(f"{MEGATRON}.sequence_parallel", f"{why}: set it to true")
+        reason = "use_fused_linear_logprobs gathers sequences as if it were on, and no update works"
+        yield error(f"{MEGATRON}.sequence_parallel", f"{reason}: set it to true")
 
 
 def logprob_chunks(run: Run) -> Iterator[Finding]:
@@ -104,8 +104,8 @@ def first_version(run: Run) -> Iterator[Finding]:
     if run[path]:
         return
     if run["checkpointing.enabled"] and run[saved]:
-        why = f"without {path}: true the first save would fail"
-        yield error(saved, f"{why}: set it to null, or {path}: true")
+        reason = f"without {path}: true the first save would fail"
+        yield error(saved, f"{reason}: set it to null, or {path}: true")
     if run.megatron:
         return
     if run[f"{LORA}.enabled"]:

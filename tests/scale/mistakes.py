@@ -39,7 +39,8 @@ LAYOUT = [
     ("expert_ranks", MOE, [f"{MCORE}.expert_model_parallel_size=128"], E, f"{MCORE}.ex", "64 GPUs"),
     ("heads", ONE, [*EIGHT, f"{DT}.tensor_parallel_size=8"], E, f"{DT}.tensor", "12 attention"),
     ("kv_heads", ONE, [*EIGHT, f"{DT}.tensor_parallel_size=4"], E, f"{DT}.tensor", "2 key-value"),
-    ("vocabulary", ONE, [*TWO, ODD], E, f"{DT}.tensor", "151935"),
+    ("vocabulary", ONE, [*TWO, ODD], E, f"{DT}.tensor", "all log-probs are wrong"),
+    ("vocabulary", DENSE, [ODD], W, f"{MCORE}.tensor_model_parallel_size", "Megatron stops"),
     ("layers", DENSE, [f"{MCORE}.pipeline_model_parallel_size=32"], E, f"{MCORE}.pip", "80 layers"),
     (
         "layers",
@@ -197,7 +198,6 @@ GENERATION = [
     ("sampling", ONE, [f"{GEN}.top_k=0"], E, f"{GEN}.top_k", "at least 1"),
     ("sampling", ONE, [f"{GEN}.temperature=0"], E, f"{GEN}.temperature", "all the same"),
     ("validation_sampling", ONE, [f"{GEN}.val_temperature=.6"], E, f"{GEN}.val_temp", "NeMo-Gym"),
-    ("asynchronous", DENSE, [*ASYNC, f"{IS}=false"], E, IS, "rollouts are old"),
     ("asynchronous", DENSE, [*ASYNC, f"{VLLM}.async_engine=false"], E, f"{VLLM}.async", "needs it"),
     (
         "asynchronous",
@@ -206,16 +206,6 @@ GENERATION = [
         E,
         f"{GEN}.colocated.enabled",
         "GPUs of its own",
-    ),
-    ("truncation", ONE, [f"{TIS}_type=tis", f"{TIS}_ratio=2"], E, IS, "truncates"),
-    ("truncation", ONE, [f"{IS}=true", f"{TIS}_type=tis"], E, f"{TIS}_ratio", "above 0"),
-    (
-        "truncation",
-        ONE,
-        [f"{IS}=true", f"{TIS}_type=icepop", f"{TIS}_ratio=2"],
-        E,
-        f"{TIS}_ratio_min",
-        "icepop needs it",
     ),
     ("precision", ONE, [f"{VLLM}.precision=float16"], W, f"{VLLM}.precision", "bfloat16"),
     ("tempered", ONE, [f"{GEN}.temperature=.8"], N, f"{GEN}.temperature", "1.0"),
@@ -287,17 +277,8 @@ METHOD = [
         "digits",
     ),
     ("token_sized_clip", ONE, ["method.name=gspo"], N, "method.clip_high", "3e-4"),
-    (
-        "replaced_estimator",
-        ONE,
-        ["grpo.normalize_rewards=false"],
-        W,
-        "grpo.normalize_rewards",
-        "method.advantage_std",
-    ),
     ("penalty", BARE, [], N, KL, "0.001"),
     ("penalty", ONE, [f"{KL}=1"], W, KL, "holds"),
-    ("penalty", ONE, [f"{KL}=-0.001"], W, KL, "away"),
     (
         "steep_gradient",
         ONE,
@@ -393,6 +374,15 @@ RUN = [
     ("model_there", ONE, ["policy.model_name=/no/such/model"], W, "policy.model_name", "no folder"),
     ("model_there", ONE, ["policy.model_name='a b'"], E, "policy.model_name", "neither"),
     ("model_known", ONE, ["policy.model_name=a/b"], N, "policy.model_name", "not known"),
+    ("converted_model", DENSE, ["policy.model_name=stale"], W, "policy.model_name", "is older"),
+    (
+        "converted_model",
+        DENSE,
+        ["policy.model_name=changed", ODD],
+        W,
+        "policy.model_name",
+        "is older",
+    ),
     ("save_time", ONE, [f"{SAVE}='3:45:00'"], E, SAVE, "DD:HH:MM:SS"),
     ("best_metric", ONE, [f"{METRIC}=val_reward"], E, METRIC, "val:accuracy"),
     ("best_metric", ONE, ["checkpointing.save_period=15"], W, METRIC, "align"),
@@ -425,6 +415,7 @@ RUN = [
     ),
 ]
 MISTAKES = [*LAYOUT, *BATCH, *GENERATION, *TRAINING, *METHOD, *OBJECTIVE, *DATA, *RUN]
+SKIP = "grpo.skip_reference_policy_logprobs_calculation"
 
 # found by what `check` shares with the launchers
 SHARED = [
@@ -438,6 +429,14 @@ SHARED = [
     ("schema", ONE, ["mismatch.treshold=1"], E, "mismatch.treshold", "threshold"),
     ("schema", ONE, ["nemo_rl.config=grpo_math_2B.yaml"], E, "nemo_rl.config", "mean"),
     ("method", ONE, ["loss_fn.ratio_clip_min=.1"], E, "loss_fn.ratio_clip_min", "clip_low"),
+    ("method", ONE, [f"{KL}=-0.001"], E, KL, "greater than or equal to 0"),
+    ("method", ONE, [f"{TIS}_type=tis", f"{TIS}_ratio=2"], E, "loss_fn", "tis needs use_imp"),
+    ("method", ONE, [f"{IS}=true", f"{TIS}_type=tis"], E, "loss_fn", "together"),
+    ("method", ONE, [f"{IS}=true", f"{TIS}_ratio=2"], E, "loss_fn", "together"),
+    ("method", DENSE, [*ASYNC, f"{IS}=false"], E, IS, "rollouts are old"),
+    ("method", ONE, [f"{SKIP}=true"], E, SKIP, "the KL penalty needs"),
+    ("method", ONE, ["method.name=erpo", V1], E, f"{DT}._v2", "exact entropies"),
+    ("method", ONE, ["grpo.normalize_rewards=false"], E, "grpo.normalize_rew", "advantage_std"),
     ("fp8", ONE, [f"{VLLM}.precision=fp8"], E, IS, "FP8 rollouts"),
     (
         "fp8",
@@ -474,6 +473,11 @@ RIGHT = [
     ),
     (ONE, ["policy.model_name=a/b", *EIGHT]),
     (DENSE, ["policy.model_name=a/b"]),
+    (DENSE, ["policy.model_name=fresh"]),
+    (DENSE, ["policy.model_name=changed"]),
+    (DENSE, ["policy.model_name=stale", f"{MCORE}.force_reconvert_from_hf=true"]),
+    (DENSE, ["policy.model_name=stale", "policy.pretrained_checkpoint.path=/a"]),
+    (ONE, ["policy.model_name=stale"]),
     (
         DENSE,
         [
@@ -561,6 +565,7 @@ RIGHT = [
     (ONE, [GRPO, f"{DYNAMIC}=true", PLANE]),
     (ONE, [GRPO, SHAPED, PLANE]),
     (ONE, [GRPO, *GRADED]),
+    (ONE, ["method={name: etr, bounds: grpo}", *GRADED]),
     (ONE, ["data.validation.env_name=code_jaccard", "env.code_jaccard.num_workers=8"]),
     (ONE, [f"{VLLM}.max_model_len=256", "data.max_input_seq_length=256"]),
     (ONE, ["data.max_input_seq_length=null", "env.should_use_nemo_gym=true"]),
