@@ -52,13 +52,12 @@ def dense(logits: Tensor, ids: Tensor, vocabulary: int = REAL) -> tuple[Tensor, 
 
 
 def errors(entropy: Tensor, logprobs: Tensor, logits: Tensor, ids: Tensor) -> tuple[float, float]:
-    """Of entropies and log-probs, the largest within the sequences; entropies end with them."""
+    """The largest of entropies, which are 0 beyond the sequences, and of log-probs within them."""
     valid = torch.arange(WIDTH) < torch.tensor(LENGTHS)[:, None]
-    assert not entropy[~valid].any()
-    wanted = dense(logits, ids)
-    got = (entropy, logprobs)
+    of_entropy, of_logprobs = dense(logits, ids)
     assert entropy.shape == ids.shape
-    return tuple(float((g - w)[valid].abs().max()) for g, w in zip(got, wanted, strict=True))
+    beyond_too = (entropy - of_entropy.where(valid, 0.0)).abs().max()
+    return float(beyond_too), float((logprobs - of_logprobs)[valid].abs().max())
 
 
 def of_rank(
