@@ -115,7 +115,7 @@ def train(
     )
     policy, generation, _, _, loader, val_loader, _, logger, checkpointer, state, cfg = made[:11]
     environment.log_statuses(logger, task_to_env, val_task_to_env)
-    estimator = Estimator(algorithm)
+    estimator = Estimator(algorithm, versions.get(cfg.grpo, "num_generations_per_prompt"))
     with ExitStack() as stack:
         stack.callback(_shutdown, generation, task_to_env, val_task_to_env)
         # also after an error, asynchronous saves end before the workers do; v0.7.0 has none
