@@ -106,10 +106,10 @@ def _fed(algorithm: Algorithm, batch: MicroBatch, data: Any) -> tuple[Tensor, di
     """The log-probs for NeMo-RL's ratio, and its batch with the method's A' and the true log-probs
     for its KL. Response tokens whose log-probs are not finite make loss and gradient NaN: the clamp
     would hide an infinite one."""
-    fed = _of_ratio(algorithm, batch).where(batch.finite, batch.logprobs + torch.nan)
+    fed = _of_ratio(algorithm, batch).where(batch.finite, batch.logprobs)
     zero, silent = _zero(algorithm, batch), _silent(algorithm, batch)
     prev = batch.prev.where(batch.prev.isfinite() | ~silent, 0.0)
-    advantages = batch.shaped.advantages.where(~zero, 0.0).expand(batch.mask.shape)
+    advantages = batch.shaped.advantages.where(batch.finite, torch.nan).where(~zero, 0.0)
     own = {"advantages": _aligned(advantages), "prev_logprobs": _aligned(prev)}
     return torch.where(silent, prev, fed), {
         "curr_logprobs_unfiltered": batch.logprobs,
