@@ -14,9 +14,9 @@ def log_power_mean(
     """log M_p(u) = log(mean_t u_t^p) / p over the masked positions of each row.
 
     log_values [B,S] (log u, 0 off the mask), mask [B,S], exponent [B,1] >= least >= 0 -> [B,1]; 0
-    for an empty row. Centred at c = mean log u: c + log1p(mean expm1(p (log u - c))) / p. By Jensen the
-    mean under log1p is never negative, so nothing cancels and p -> 0 runs into the geometric mean
-    exp(c).
+    for an empty row. Centred at c = mean log u: c + log1p(mean expm1(p (log u - c))) / p. By Jensen
+    the mean under log1p is never negative, so nothing cancels and p -> 0 runs into the geometric
+    mean exp(c).
     """
     count = token_counts(mask).clamp(min=1)[:, None]
     centre = log_values.sum(1, keepdim=True) / count

@@ -20,8 +20,8 @@ from nemo_algos.core.surrogate import as_number, token_counts
 
 @dataclass(frozen=True)
 class Pools:
-    """mask [B,S]; columns, first, tokens, pool [B,M]: width of each segment, the column of its first
-    token (any, where it has none), its tokens, its pool; number of pools P."""
+    """mask [B,S]; columns, first, tokens, pool [B,M]: width of each segment, the column of its
+    first token (any, where it has none), its tokens, its pool; number of pools P."""
 
     mask: Tensor
     columns: Tensor

@@ -124,9 +124,7 @@ class Algorithm:
         if rollouts.sample_mask is not None:
             metrics["rollouts/masked_share"] = float((~rollouts.kept).double().mean())
         low, high = bounds.value
-        return Signals(
-            advantages.value, low, high, extras | reports, metrics, frozenset(reports)
-        )
+        return Signals(advantages.value, low, high, extras | reports, metrics, frozenset(reports))
 
     def _check(self, rollouts: Rollouts) -> None:
         for need in {"ref_logprobs", "entropy"} & self.needs:

@@ -53,7 +53,9 @@ def of(signals: Signals, algorithm: Algorithm) -> dict[str, Tensor]:
     }
 
 
-def signals_of(data: Mapping[str, Any], algorithm: Algorithm, constant: dict[str, float]) -> Signals:
+def signals_of(
+    data: Mapping[str, Any], algorithm: Algorithm, constant: dict[str, float]
+) -> Signals:
     """The signals of a micro-batch, [B] or [B,S-1] (NeMo-RL's losses use [:, 1:]), of its columns
     and of the bounds that are numbers. Raises KeyError where a column is missing."""
     rows = {k.removeprefix(PER_ROW): first(v) for k, v in data.items() if k.startswith(PER_ROW)}

@@ -106,8 +106,8 @@ class Estimator:
         return tuple(columns.of(columns.example(self.algorithm), self.algorithm))
 
     def _unmasked(self, mask: Tensor, sample_mask: Tensor | None) -> Tensor | None:
-        """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said. Its
-        synchronous trainers say it by `mask` [B,S] alone, where an empty response looks the same."""
+        """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said. Synchronous
+        trainers say it by `mask` [B,S] alone, where an empty response looks the same."""
         masks, self.masks = self.masks, None
         if sample_mask is not None:
             return sample_mask.bool()

@@ -301,7 +301,7 @@ def test_a_flat_group_is_0_at_any_log_ratio(name, far, kl):
 def test_elsewhere_what_is_not_finite_shows(name, rows, far):
     """The clamp would make 20 of an infinite log-ratio. GRPO and GSPO are NeMo-RL's own."""
     batch = two_groups(FAR[far], rows, torch.float32)
-    value, gradient, metrics = through_nemo(name, batch)
+    value, gradient, _ = through_nemo(name, batch)
     if name not in STOCK:
         assert value.isnan() and gradient[rows].isnan().any()
         return
@@ -321,7 +321,8 @@ def test_without_positions_the_loss_is_0(name):
     data = nemo_batch.batch(algorithm, rollouts)
     one = BatchedDataDict({k: v[:, :1] if v.dim() == 2 else v for k, v in data.items()})
     leaf = torch.zeros(len(rollouts), 0, dtype=torch.float64, requires_grad=True)
-    value, metrics = AlgorithmLoss(nemo_batch.config(), algorithm)(leaf, one, *nemo_batch.counts(data))
+    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
+    value, metrics = loss(leaf, one, *nemo_batch.counts(data))
     value.backward()
     assert value == 0 and leaf.grad is not None
     assert metrics["ratio/mean"] == 0 and not any(v != v for v in metrics.values())
@@ -360,7 +361,7 @@ COLUMNS = {
     '{"name": "apmpo", "symmetric": true}': {"row_bounds", "row_exponent"},
     '{"name": "grpo", "bounds": "apmpo"}': {"row_high"},
     '{"advantages": "erpo", "bounds": "etr"}': {"row_bounds"},
-    **dict.fromkeys(("grpo", "gspo", "quatro", "erpo", "gmpo", "gpg", "cispo"), set()),
+    **{name: set() for name in ("grpo", "gspo", "quatro", "erpo", "gmpo", "gpg", "cispo")},
 }
 
 
