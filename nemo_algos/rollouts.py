@@ -24,6 +24,8 @@ class Rollouts:
     ref_logprobs   [B,S]  log pi_ref, where a method or the KL penalty needs it
     entropy        [B,S]  full-vocabulary Shannon entropy of pi_old, nats, where a method needs it
     gen_logprobs   [B,S]  the sampler's own log-probs, where off-policy correction needs them
+    sample_mask    [B]    bool, False where the trainer masks the sequence out whole (that is no
+                          empty response: batch statistics leave it out); none: all take part
 
     Raises ValueError when shapes or dtypes disagree or a reward is not finite.
     """
@@ -35,6 +37,7 @@ class Rollouts:
     ref_logprobs: Tensor | None = None
     entropy: Tensor | None = None
     gen_logprobs: Tensor | None = None
+    sample_mask: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rewards", self.rewards.double())
@@ -53,7 +56,8 @@ class Rollouts:
 
     def _check_shape(self, name: str) -> None:
         value = getattr(self, name)
-        want = self.mask.shape[:1] if name in ("group", "rewards") else self.mask.shape
+        per_row = name in ("group", "rewards", "sample_mask")
+        want = self.mask.shape[:1] if per_row else self.mask.shape
         if value is not None and value.shape != want:
             raise ValueError(
                 f"{name} has shape {list(value.shape)}, but the mask {list(self.mask.shape)} "
@@ -72,6 +76,12 @@ class Rollouts:
     def groups(self) -> Groups:
         """The sequences of each prompt."""
         return Groups.of(self.group)
+
+    @cached_property
+    def kept(self) -> Tensor:
+        """[B] bool: what `sample_mask` keeps."""
+        everything = self.mask.new_ones(len(self))
+        return everything if self.sample_mask is None else self.sample_mask.bool()
 
     @cached_property
     def lengths(self) -> Tensor:

@@ -94,9 +94,10 @@ def ratio_sums(
     log_ratio: Tensor, ratio: Tensor, shaped: Tensor, weight: Tensor, limit: float
 ) -> dict[str, Tensor]:
     """Of l [B,S], 0 off the mask, e^l, and log r' [B,S] or [B,1]; weight: the mask as 0 and 1 in
-    their dtype."""
+    their dtype; limit: where l was clamped, inf if nowhere."""
     lengths, row_sum = weight.sum(1), log_ratio.sum(1)
-    in_sequence = row_sum.clamp(-limit, limit)
+    reach = min(limit, REACH)
+    in_sequence = row_sum.clamp(-reach, reach)
     clamped = _compare(torch.ge, log_ratio.abs(), limit).sum(1)
     cut = _compare(torch.ge, row_sum.abs(), limit)
     shaped_ratio = ratio if shaped is log_ratio else shaped.exp()

@@ -20,11 +20,12 @@ from nemo_algos.core.surrogate import as_number, token_counts
 
 @dataclass(frozen=True)
 class Pools:
-    """mask [B,S]; columns, tokens, pool [B,M]: width of each segment, its tokens, its pool; number
-    of pools P."""
+    """mask [B,S]; columns, first, tokens, pool [B,M]: width of each segment, the column of its
+    first token (any, where it has none), its tokens, its pool; number of pools P."""
 
     mask: Tensor
     columns: Tensor
+    first: Tensor
     tokens: Tensor
     pool: Tensor
     number: int
@@ -34,7 +35,8 @@ class Pools:
         """One segment per response, one pool per group."""
         pool = groups.index[:, None]
         columns = torch.full_like(pool, mask.shape[1])
-        return Pools(mask, columns, token_counts(mask)[:, None], pool, len(groups.count))
+        first = as_number(mask).argmax(1, keepdim=True)
+        return Pools(mask, columns, first, token_counts(mask)[:, None], pool, len(groups.count))
 
     @staticmethod
     def of_buckets(mask: Tensor, groups: Groups, buckets: int) -> Pools:
@@ -42,11 +44,12 @@ class Pools:
         (group, bucket)."""
         seen = mask.cumsum(1, dtype=torch.int32)  # tokens up to and with this column
         bucket = torch.arange(buckets + 1, device=mask.device)
-        first = (seen[:, -1:] * bucket + buckets - 1) // buckets  # [B,K+1] j, of 0..|o_i|
-        column = torch.searchsorted(seen, (first + 1).int())
-        column[:, 0] = 0
+        token = (seen[:, -1:] * bucket + buckets - 1) // buckets  # [B,K+1] j, of 0..|o_i|
+        column = torch.searchsorted(seen, (token + 1).int())
+        first = column[:, :-1].clamp(max=mask.shape[1] - 1)
+        width = column.index_fill(1, bucket[:1], 0).diff(dim=1)
         pool = groups.index[:, None] * buckets + bucket[:-1]
-        return Pools(mask, column.diff(dim=1), first.diff(dim=1), pool, len(groups.count) * buckets)
+        return Pools(mask, width, first, token.diff(dim=1), pool, len(groups.count) * buckets)
 
     @cached_property
     def count(self) -> Tensor:
@@ -78,8 +81,19 @@ class Pools:
         return centred.mul_(self.spread(scale.to(values.dtype)))
 
     def _centred(self, values: Tensor) -> Tensor:
-        centred = values - self.spread(self.mean(values).to(values.dtype))
-        return centred.mul_(as_number(self.mask))
+        """x - mean, exactly 0 where a pool's values are equal: a rounded mean of theirs need not be
+        their value, so one of them is subtracted first."""
+        shifted = values - self.spread(self._one_of(values))
+        shifted.mul_(as_number(self.mask))
+        shifted.sub_(self.spread(self.mean(shifted).to(values.dtype)))
+        return shifted.mul_(as_number(self.mask))
+
+    def _one_of(self, values: Tensor) -> Tensor:
+        """[B,S] -> [P] the largest of the segments' first values, 0 for an empty pool."""
+        first = values.gather(1, self.first).where(self.tokens > 0, -torch.inf)
+        none = first.new_full((self.number,), -torch.inf)
+        top = none.scatter_reduce(0, self.pool.flatten(), first.flatten(), "amax")
+        return top.where(self.count > 0, 0.0)
 
     @cached_property
     def _segment(self) -> Tensor:

@@ -31,13 +31,14 @@ class Columns(NamedTuple):
 @dataclass(frozen=True)
 class Signals:
     """The driver half's result for a rollout batch: constants of the loss, [B] or [B,S]; metrics
-    are plain numbers."""
+    are plain numbers. reports: the names of those extras that the worker half does not read."""
 
     advantages: Tensor
     low: Tensor | float
     high: Tensor | float
     extras: Mapping[str, Tensor]
     metrics: Mapping[str, float]
+    reports: frozenset[str] = frozenset()
 
     def __getitem__(self, rows: Tensor | slice) -> Signals:
         """The signals of these rows."""
@@ -47,20 +48,24 @@ class Signals:
         """As Tensor.to, for every tensor."""
         return self._map(lambda x: x.to(*args))
 
+    def read(self) -> dict[str, Tensor]:
+        """The extras that the worker half reads."""
+        return {k: v for k, v in self.extras.items() if k not in self.reports}
+
     def _map(self, f: Callable[[Tensor], Tensor]) -> Signals:
         low, high = (b if isinstance(b, (int, float)) else f(b) for b in (self.low, self.high))
         extras = {k: f(v) for k, v in self.extras.items()}
         return replace(self, advantages=f(self.advantages), low=low, high=high, extras=extras)
 
     def columns(self, mask: Tensor, dtype: torch.dtype) -> Columns:
-        """[B] as [B,1], in the loss's dtype and on its device."""
+        """What the worker half reads: [B] as [B,1], in the loss's dtype and on its device."""
 
         def column(x: Tensor) -> Tensor:
             return (x[:, None] if x.dim() == 1 else x).to(mask.device, dtype)
 
         low, high = (b if isinstance(b, (int, float)) else column(b) for b in (self.low, self.high))
-        extras = {k: column(v) for k, v in self.extras.items()}
-        return Columns(column(self.advantages), low, high, mask, extras)
+        extras = {k: column(v) for k, v in self.read().items()}
+        return Columns(column(self.advantages), *_both(low, high), mask, extras)
 
 
 class Shaped(NamedTuple):
@@ -114,8 +119,12 @@ class Algorithm:
         constants = self.base.constants(rollouts, self.params)
         parts = (advantages, bounds, constants)
         extras = {k: v for part in parts for k, v in part.signals.items()}
+        reports = {k: v for part in parts for k, v in part.reports.items() if k not in extras}
         metrics = {k: v for part in parts for k, v in part.metrics.items()}
-        return Signals(advantages.value, *_both(*bounds.value), extras, metrics)
+        if rollouts.sample_mask is not None:
+            metrics["rollouts/masked_share"] = float((~rollouts.kept).double().mean())
+        low, high = bounds.value
+        return Signals(advantages.value, low, high, extras | reports, metrics, frozenset(reports))
 
     def _check(self, rollouts: Rollouts) -> None:
         for need in {"ref_logprobs", "entropy"} & self.needs:
@@ -163,7 +172,7 @@ class Algorithm:
 
 
 def _both(low: Tensor | float, high: Tensor | float) -> tuple[Tensor | float, Tensor | float]:
-    """Both numbers, or both tensors."""
+    """Both numbers, or both tensors: torch's clamp takes no mixture."""
     if isinstance(high, (int, float)) and not isinstance(low, (int, float)):
         return low, low.new_full(low.shape, high)
     if isinstance(low, (int, float)) and not isinstance(high, (int, float)):

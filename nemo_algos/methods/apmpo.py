@@ -14,6 +14,7 @@ drops the tanh of eq. 6; we keep eq. 6.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
@@ -58,12 +59,13 @@ class APMPOParams(Params):
 
 
 def _reward_moments(rollouts: Rollouts, params: APMPOParams) -> tuple[Tensor, Tensor]:
-    """mu_R and sigma_R (population), [B]: of the whole batch (the paper's text) or of the group
-    (its Algorithm 1)."""
+    """mu_R and sigma_R (population), [B]: of the whole batch but what the trainer masks out (the
+    paper's text), or of the group (its Algorithm 1)."""
     rewards, groups = rollouts.rewards, rollouts.groups
     if params.statistics == "group":
         return groups.mean(rewards)[groups.index], groups.std(rewards)[groups.index]
-    return rewards.mean().expand_as(rewards), rewards.std(correction=0).expand_as(rewards)
+    kept = rewards[rollouts.kept] if rollouts.kept.any() else rewards
+    return kept.mean().expand_as(rewards), kept.std(correction=0).expand_as(rewards)
 
 
 def bounds(rollouts: Rollouts, params: APMPOParams) -> Part:
@@ -76,7 +78,7 @@ def bounds(rollouts: Rollouts, params: APMPOParams) -> Part:
     high = params.clip_min + (params.clip_max - params.clip_min) * stability.tanh()
     low = high if params.symmetric else params.clip_low
     metrics = {"apmpo/eps_ada": float(high.mean()), "apmpo/fss": float(fss.mean())}
-    return Part((low, high), {"clip_high": high}, metrics)
+    return Part((low, high), metrics=metrics, reports={"clip_high": high})
 
 
 def constants(rollouts: Rollouts, params: APMPOParams) -> Part:
@@ -93,7 +95,9 @@ def reweight(log_ratio: Tensor, columns: Columns, params: APMPOParams) -> Tensor
     """A'_it = A_i w_it with w_t = (M_p(u) / u_t)^(1-p), in log space, [B,S]."""
     log_u = core.surrogate.one_sided_clip(log_ratio, columns.advantages, columns.low, columns.high)
     p = columns.signals["exponent"]
-    log_mean = core.power_mean.log_power_mean(log_u, columns.mask, p)
+    exponential = params.exponent == "exponential"
+    least = math.exp(-params.gamma) if exponential else 1 - params.gamma  # a mean reward of 1
+    log_mean = core.power_mean.log_power_mean(log_u, columns.mask, p, least)
     return (log_mean - log_u).mul_(1 - p).exp_().mul_(columns.advantages)
 
 

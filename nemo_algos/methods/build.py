@@ -25,6 +25,7 @@ from nemo_algos.methods.method import (
 )
 
 PARTS = ("advantages", "bounds")
+OF_BASE = ("max_log_ratio", "dual_clip")  # read of the base's parameters alone
 
 
 def build(method: dict[str, Any] | str) -> Algorithm:
@@ -39,7 +40,12 @@ def build(method: dict[str, Any] | str) -> Algorithm:
     # without a name, one method gives the base and the advantages
     if "name" not in block and "advantages" in parts:
         block = parts.pop("advantages") | block
-    problems: list[Problem] = []
+    problems = [
+        Problem(f"method.{part}.{key}", f"is of the ratio, not of {part}: write it under method")
+        for part, values in parts.items()
+        for key in OF_BASE
+        if key in values
+    ]
     base = _resolve(block, "method", problems)
     resolved = {k: _resolve(p, f"method.{k}", problems) for k, p in parts.items()}
     if problems:

@@ -48,16 +48,15 @@ def advantages(rollouts: Rollouts, params: ERPOParams) -> Part:
     groups, shape = rollouts.groups, rollouts.mask.shape
     outcome = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)
     outcome = outcome[:, None].to(core.surrogate.working_dtype(rollouts.old_logprobs))
-    values, sums = outcome.new_zeros(shape), rollouts.rewards.new_zeros(6)
+    values, sums = outcome.new_zeros(shape), rollouts.rewards.new_zeros(shape[0], 6)
     for rows in groups.blocks(BLOCK // shape[1]) if shape.numel() else ():
-        values[rows], of_block = _of_groups(rollouts[rows], outcome[rows], params)
-        sums += of_block
-    return Part(values, {}, _metrics(*sums.tolist()))
+        values[rows], sums[rows] = _of_groups(rollouts[rows], outcome[rows], params)
+    return Part(values, {}, _metrics(*sums.sum(0).tolist()))
 
 
 def _of_groups(rollouts: Rollouts, outcome: Tensor, params: ERPOParams) -> tuple[Tensor, Tensor]:
-    """A_it [B,S] of some whole groups, and the sums [6] for the metrics. outcome: A_i [B,1], whose
-    dtype all have."""
+    """A_it [B,S] of some whole groups, and the sums [B,6] for the metrics. outcome: A_i [B,1],
+    whose dtype all have."""
     mask, dtype = rollouts.mask, outcome.dtype
     assert rollouts.entropy is not None and rollouts.ref_logprobs is not None
     in_group = core.tokens.Pools.of_groups(mask, rollouts.groups)
@@ -75,14 +74,14 @@ def _of_groups(rollouts: Rollouts, outcome: Tensor, params: ERPOParams) -> tuple
 
 
 def _sums(mask: Tensor, gate: Tensor, psi: Tensor, gap: Tensor) -> Tensor:
-    """[6] float64: tokens, and sums over them of the gate, open gates, |psi|, gap and gap^2."""
+    """[B,6] float64: tokens, and sums over them of the gate, open gates, |psi|, gap and gap^2."""
     import torch
 
-    tokens, is_open = (core.surrogate.token_counts(x).sum() for x in (mask, gate > 0.5))
-    gates = (gate * core.surrogate.as_number(mask)).sum()  # 0.5 off the mask
+    tokens, is_open = (core.surrogate.token_counts(x) for x in (mask, gate > 0.5))
+    gates = (gate * core.surrogate.as_number(mask)).sum(1)  # 0.5 off the mask
     gap = gap.double()
-    terms = (tokens, gates, is_open, psi.abs().sum(), gap.sum(), gap.square().sum())
-    return torch.stack([x.double() for x in terms])
+    terms = (tokens, gates, is_open, psi.abs().sum(1), gap.sum(1), gap.square().sum(1))
+    return torch.stack([x.double() for x in terms], 1)
 
 
 def _metrics(

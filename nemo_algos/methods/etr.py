@@ -58,7 +58,8 @@ def bounds(rollouts: Rollouts, params: ETRParams) -> Part:
     radius = (
         params.clip_base + sign * params.micro * advantages.tanh() + params.macro * 4 * p * (1 - p)
     )
-    return Part((radius, radius), {"clip_radius": radius}, _radius_by_sign(radius, advantages))
+    metrics = _radius_by_sign(radius, advantages)
+    return Part((radius, radius), metrics=metrics, reports={"clip_radius": radius})
 
 
 def _radius_by_sign(radius: Tensor, advantages: Tensor) -> dict[str, float]:

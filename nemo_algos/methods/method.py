@@ -41,12 +41,13 @@ class ClipParams(Params):
 
 
 class Part(NamedTuple):
-    """What a driver function returns: its value, [B] or [B,S] tensors for the worker half and
-    reports, metrics."""
+    """What a driver function returns: its value; [B] or [B,S] tensors that the worker half reads;
+    metrics; and tensors that nobody in a worker reads, which stay at the driver."""
 
     value: Any
     signals: Mapping[str, Tensor] = {}
     metrics: Mapping[str, float] = {}
+    reports: Mapping[str, Tensor] = {}
 
 
 def group_advantages(rollouts: Rollouts, params: Params) -> Part:

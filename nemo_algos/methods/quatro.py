@@ -46,7 +46,7 @@ def advantages(rollouts: Rollouts, params: QUATROParams) -> Part:
     metrics = {"quatro/capped_share": float((signal & (radius < params.delta)).double().mean())}
     if signal.any():
         metrics["quatro/lambda"] = float(lam[signal].mean())
-    return Part(values, {"lambda": lam[groups.index]}, metrics)
+    return Part(values, metrics=metrics, reports={"lambda": lam[groups.index]})
 
 
 def log_ratio(log_ratio: Tensor, columns: Columns, params: QUATROParams) -> Tensor:

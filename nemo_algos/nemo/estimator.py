@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from nemo_algos.methods.algorithm import Algorithm, Signals
-from nemo_algos.nemo import versions
-from nemo_algos.nemo.loss import PER_POSITION, PER_ROW
+from nemo_algos.nemo import columns, versions
 from nemo_algos.rollouts import Rollouts
 
 # grpo.adv_estimator.name: NeMo-RL's own factory refuses it, so an unpatched path cannot run GRPO
@@ -29,12 +28,16 @@ CREATORS = (
 class Estimator:
     """compute_advantage of NeMo-RL's protocol; keeps the signals until `signals_for` takes them.
 
-    entropy [B,S]: of the previous log-probs' forward, put here by the policy's proxy.
+    group_size: of complete groups, grpo.num_generations_per_prompt. Put here by the policy's proxy,
+    of the previous log-probs' forward: entropy [B,S]; masks, its token_mask [B,S] and sample_mask
+    [B], which tell an empty response from one that NeMo-RL masks out.
     """
 
-    def __init__(self, algorithm: Algorithm) -> None:
+    def __init__(self, algorithm: Algorithm, group_size: int = 1) -> None:
         self.algorithm = algorithm
+        self.group_size = group_size
         self.entropy: Tensor | None = None
+        self.masks: tuple[Tensor, Tensor] | None = None
         self.last_metrics: dict[str, float] = {}
         self._kept: tuple[Tensor, Signals] | None = None
 
@@ -43,15 +46,21 @@ class Estimator:
         prompt_ids: Tensor,
         rewards: Tensor,
         mask: Tensor,
-        repeated_batch: Any = None,
-        logprobs_policy: Tensor | None = None,
+        repeated_batch: Any,
+        logprobs_policy: Tensor,
         logprobs_reference: Tensor | None = None,
-        **unused: Any,
+        teacher_logprobs: Tensor | None = None,
+        prev_logprobs: Tensor | None = None,
+        generation_logprobs: Tensor | None = None,
+        sample_mask: Tensor | None = None,
     ) -> Tensor:
         """prompt_ids [B,P], equal rows = one group; rewards [B]; mask, log-probs [B,S] ->
-        advantages [B,S] float32."""
-        if logprobs_policy is None:
-            raise ValueError("prev_logprobs were skipped: set loss_fn.force_on_policy_ratio: false")
+        advantages [B,S] float32.
+
+        The arguments are what NeMo-RL's trainers pass, by name: another one is a TypeError. From
+        repeated_batch on, what no line here reads is read by NeMo-RL's other estimators.
+        Raises ValueError for a group that is not complete.
+        """
         entropy, self.entropy = self.entropy, None
         rollouts = Rollouts(
             group=row_hash(prompt_ids),
@@ -60,7 +69,9 @@ class Estimator:
             old_logprobs=logprobs_policy,
             ref_logprobs=logprobs_reference,
             entropy=entropy,
+            sample_mask=self._unmasked(mask, sample_mask),
         )
+        check_complete(rollouts, self.group_size)
         signals = self.algorithm.signals(rollouts)
         advantages = signals.columns(rollouts.mask, torch.float32).advantages
         advantages = advantages.expand(mask.shape).contiguous()
@@ -88,24 +99,35 @@ class Estimator:
                 "switch off "
                 "grpo.advantage_clip_low/high and the message-level advantage penalties"
             )
-        return _batch_fields(signals, len(computed))
+        return columns.of(signals, self.algorithm)
 
     def field_names(self) -> tuple[str, ...]:
         """The keys of `signals_for`."""
-        two, zeros = torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, 1)
-        example = Rollouts(two[:, 0].long(), zeros[:, 0], two, zeros, zeros, zeros)
-        return tuple(_batch_fields(self.algorithm.signals(example), 2))
+        return tuple(columns.of(columns.example(self.algorithm), self.algorithm))
+
+    def _unmasked(self, mask: Tensor, sample_mask: Tensor | None) -> Tensor | None:
+        """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said. Synchronous
+        trainers say it by `mask` [B,S] alone, where an empty response looks the same."""
+        masks, self.masks = self.masks, None
+        if sample_mask is not None:
+            return sample_mask.bool()
+        if masks is None:
+            return None
+        tokens, sample = (m.bool() for m in masks)
+        return sample & (mask.bool().any(1) | ~tokens.any(1))
 
 
-def _batch_fields(signals: Signals, rows: int) -> dict[str, Tensor]:
-    fields = {}
-    for name, value in {"low": signals.low, "high": signals.high, **signals.extras}.items():
-        tensor = torch.as_tensor(value, dtype=torch.float32)
-        if tensor.dim() == 2:
-            fields[PER_POSITION + name] = tensor
-        elif tensor.dim() == 1 or tensor.isfinite():  # no bounds: not shipped
-            fields[PER_ROW + name] = tensor.expand(rows).contiguous()
-    return fields
+def check_complete(rollouts: Rollouts, size: int) -> None:
+    """Raises ValueError where a group is not one, or several, of `size` rows: a prompt may be drawn
+    twice, and prompts that NeMo-RL cuts to their first tokens are one group."""
+    wrong = rollouts.groups.count % size != 0
+    if wrong.any():
+        raise ValueError(
+            f"a group of {int(rollouts.groups.count[wrong][0])} responses came to the advantages, "
+            f"and grpo.num_generations_per_prompt is {size} ({int(wrong.sum())} such groups): "
+            "NeMo-RL's dynamic sampling drops single responses where the rest of their group is "
+            "equal. Set grpo.use_leave_one_out_baseline: false, or grpo.use_dynamic_sampling: false"
+        )
 
 
 def row_hash(rows: Tensor) -> Tensor:

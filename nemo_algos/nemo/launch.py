@@ -119,7 +119,7 @@ def train(
     )
     cfg, policy = made["master_config"], made["policy"]
     environment.log_statuses(made["logger"], task_to_env, val_task_to_env)
-    estimator = Estimator(algorithm)
+    estimator = Estimator(algorithm, versions.get(cfg.grpo, "num_generations_per_prompt"))
     with ExitStack() as stack:
         stack.callback(_shutdown, made["policy_generation"], task_to_env, val_task_to_env)
         # also after an error, asynchronous saves end before the workers do; v0.7.0 has none

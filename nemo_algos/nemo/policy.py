@@ -35,10 +35,12 @@ class PolicyProxy:
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._policy, name, value)
 
-    def get_logprobs(self, *args: Any, **kwargs: Any) -> Any:
-        """As the policy's; `entropies` [B,S] of the worker extension go to the estimator."""
-        out = self._policy.get_logprobs(*args, **kwargs)
+    def get_logprobs(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the policy's; `entropies` [B,S] of the worker extension and the masks go to the
+        estimator."""
+        out = self._policy.get_logprobs(data, *args, **kwargs)
         self._estimator.entropy = out.get("entropies")
+        self._estimator.masks = (data["token_mask"], data["sample_mask"])
         return out
 
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -67,15 +69,17 @@ class DataPlaneProxy(PolicyProxy):
     carries."""
 
     def read_from_dataplane(self, meta: Any, *, select_fields: list[str], **kwargs: Any) -> Any:
-        """As the policy's; with the previous log-probs come the entropies that the worker extension
-        wrote."""
-        wanted = "entropy" in self._estimator.algorithm.needs and "prev_logprobs" in select_fields
-        fields = [*select_fields, ENTROPY] if wanted else select_fields
+        """As the policy's; with the previous log-probs come the rows' mask, and the entropies that
+        the worker extension wrote."""
+        if "prev_logprobs" not in select_fields:
+            return self._policy.read_from_dataplane(meta, select_fields=select_fields, **kwargs)
+        wanted = [ENTROPY] if "entropy" in self._estimator.algorithm.needs else []
+        fields = [*select_fields, "sample_mask", *wanted]
         data = self._policy.read_from_dataplane(meta, select_fields=fields, **kwargs)
+        self._estimator.masks = (data["token_mask"], data.pop("sample_mask"))
         if wanted:
             self._estimator.entropy = data.pop(ENTROPY)
-        if "prev_logprobs" in select_fields:
-            object.__setattr__(self, "_read", data)
+        object.__setattr__(self, "_read", data)
         return data
 
     def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:

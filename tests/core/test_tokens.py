@@ -72,9 +72,39 @@ def test_constant_and_empty_pools_are_0(of):
     mask, _ = scattered([3, 0])
     pools = of(mask, Groups.of(torch.tensor([0, 1])))
     values = mask * torch.tensor(0.1, dtype=torch.float64)
-    close(pools.std(values), 0.0, 1e-15)
-    close(pools.zscore(values), 0.0, 1e-9)
+    assert (pools.std(values) == 0).all() and (pools.zscore(values) == 0).all()
     assert pools.mean(values)[-1] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("seed", range(40))
+def test_pools_of_equal_values_are_exactly_0_and_others_are_not_touched_by_it(seed, dtype):
+    """Each pool at random: one value for all its tokens, of any size and sign, or noise."""
+    rng = torch.Generator().manual_seed(seed)
+    rows, buckets = 12, int(torch.randint(1, 5, (), generator=rng))
+    lengths = torch.randint(0, 300, (rows,), generator=rng).tolist()
+    mask, noise = scattered(lengths, seed, positions=320)
+    labels = torch.randint(0, 5, (rows,), generator=rng)
+    pools = Pools.of_buckets(mask, Groups.of(labels), buckets)
+    if buckets == 1:
+        pools = Pools.of_groups(mask, Groups.of(labels))
+    size = 10.0 ** torch.randint(-6, 6, (pools.number,), generator=rng)
+    level = (size * torch.randn(pools.number, generator=rng)).to(dtype)
+    flat = torch.rand(pools.number, generator=rng) < 0.5
+    flat_at = pools.spread(flat).expand_as(mask)
+    values = torch.where(flat_at, pools.spread(level), noise.to(dtype)).where(mask, 0.0)
+    got = pools.zscore(values)
+    assert (pools.std(values)[flat] == 0).all() and (got[flat_at] == 0).all()
+    assert (got[~mask] == 0).all()
+    many = pools.count > 1
+    assert (pools.std(values)[~flat & many] > 0).all()
+    pool_at = pools.spread(torch.arange(pools.number)).expand_as(mask)
+    for pool in (~flat & many).nonzero().flatten():
+        members = values[mask & (pool_at == pool)].double()
+        want = (members - members.mean()) / (members.std(correction=0) + 1e-6)
+        close(
+            got[mask & (pool_at == pool)].double(), want, 1e-5 if dtype == torch.float32 else 1e-11
+        )
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 4, 7, 100])

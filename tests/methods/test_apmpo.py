@@ -95,7 +95,7 @@ def test_exponent_and_bounds_by_hand():
     got = signals(batch)
     close(got.extras["exponent"], math.exp(-0.2))
     close(got.extras["clip_high"], 0.2 + 0.2 * math.tanh(fss))
-    assert got.low.tolist() == [0.2] * 4
+    assert got.low == 0.2
     assert got.extras["clip_high"][0].item() == pytest.approx(0.304147, abs=1e-6)
     close(signals(batch, exponent="linear").extras["exponent"], 0.8)
     mean = signals(batch, stability="mean")
@@ -123,3 +123,27 @@ def test_rewards_outside_0_1_are_refused(reward):
         ValueError, match=rf"sequence 5 has {reward:g}: map them, e\.g\. \(R \+ 1\)"
     ):
         signals(change(batch, rewards=rewards))
+
+
+@pytest.mark.parametrize(
+    ("masked", "statistics", "mean"),
+    [(False, "batch", 1 / 2), (True, "batch", 2 / 3), (True, "group", 1 / 2)],
+)
+def test_masked_rows_are_left_out_of_the_batch_and_empty_ones_are_not(masked, statistics, mean):
+    """Right, wrong, wrong, right, one of the wrong ones without a token in `mask`."""
+    batch = make(rewards=((1.0, 0.0, 0.0, 1.0),))
+    row = int((batch.rollouts.rewards == 0).nonzero()[0])
+    others = torch.arange(4) != row
+    kept = others if masked else torch.ones_like(others)
+    mask = batch.rollouts.mask & others[:, None]
+    got = signals(change(batch, mask=mask, sample_mask=kept), statistics=statistics)
+    close(got.extras["exponent"], math.exp(-0.8 * mean))
+    assert got.metrics["rollouts/masked_share"] == masked / 4
+
+
+def test_a_batch_that_is_masked_out_whole_has_finite_statistics():
+    batch = make(rewards=((1.0, 0.0),))
+    nothing = change(batch, sample_mask=torch.zeros(2, dtype=torch.bool))
+    got = signals(nothing)
+    assert got.extras["exponent"].isfinite().all() and got.metrics["rollouts/masked_share"] == 1
+    assert "rollouts/masked_share" not in signals(batch).metrics

@@ -113,6 +113,14 @@ VALID = "(valid: etr, quatro, erpo, apmpo, grpo, gspo, gmpo, gpg, cispo)"
         ({"name": "grpo", "clip_low": 1.1}, "method.clip_low: input should be less than or equal"),
         ({"name": "quatro", "delta": 1e-7}, "method.delta: input should be greater than or equal"),
         ({"name": "grpo", "max_log_ratio": 21}, "method.max_log_ratio: input should be less than"),
+        (
+            {"name": "grpo", "bounds": {"name": "etr", "max_log_ratio": 5}},
+            "method.bounds.max_log_ratio: is of the ratio, not of bounds: write it under method",
+        ),
+        (
+            {"name": "grpo", "advantages": {"name": "erpo", "dual_clip": 3}},
+            "method.advantages.dual_clip: is of the ratio, not of advantages: write it under",
+        ),
         ({"name": "etr", "macro": float("nan")}, "method.macro: input should be a finite number"),
         ({"name": "etr", "micro": "a"}, "method.micro: input should be a valid number"),
         ({"name": "etr", "micro": 0.2}, "method: micro=0.2 must be below clip_base=0.2"),

@@ -1,6 +1,10 @@
 """The driver half behind NeMo-RL's protocol, the patch of its factories, and the hand-over to the
 loss."""
 
+import ast
+import inspect
+import math
+from importlib import import_module
 from types import SimpleNamespace
 
 import batches
@@ -11,10 +15,12 @@ from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
+from nemo_algos.core import groups
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
 from nemo_algos.nemo import versions
 from nemo_algos.nemo.estimator import CREATORS, FACTORY, Estimator, in_place, row_hash
+from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import PolicyProxy
 
 
@@ -75,11 +81,186 @@ def test_reordered_or_clipped_advantages_are_refused(change):
         estimator.signals_for(change(advantages))
 
 
-def test_skipped_logprobs_are_refused():
-    with pytest.raises(ValueError, match="force_on_policy_ratio: false"):
-        Estimator(build("etr")).compute_advantage(
-            torch.zeros(2, 1), torch.zeros(2), torch.ones(2, 3)
+TRAINERS = ("nemo_rl.algorithms.grpo", "nemo_rl.algorithms.grpo_sync")
+
+
+def arguments_of_trainers():
+    """What each of NeMo-RL's trainers passes to compute_advantage, by name."""
+    calls = []
+    for module in TRAINERS:
+        tree = ast.parse(inspect.getsource(import_module(module)))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "compute_advantage":
+                assert not node.args
+                calls.append([keyword.arg for keyword in node.keywords])
+    return calls
+
+
+def test_the_arguments_are_those_of_nemo_rls_trainers():
+    calls = arguments_of_trainers()
+    assert len(calls) == 3  # grpo_train, async_grpo_train, grpo_train_sync
+    signature = inspect.signature(Estimator.compute_advantage)
+    for names in calls:
+        signature.bind(None, **dict.fromkeys(names))
+    assert set(signature.parameters) == {"self", *(name for names in calls for name in names)}
+
+
+def some_arguments(**others):
+    zeros = torch.zeros(2, 3)
+    known = {"prompt_ids": zeros, "rewards": zeros[:, 0], "mask": zeros + 1, "repeated_batch": {}}
+    return known | {"logprobs_policy": zeros} | others
+
+
+def test_a_renamed_or_missing_argument_is_named():
+    renamed = some_arguments(policy_logprobs=torch.zeros(2, 3))
+    del renamed["logprobs_policy"]
+    with pytest.raises(TypeError, match="policy_logprobs"):
+        Estimator(build("etr")).compute_advantage(**renamed)
+    del renamed["policy_logprobs"]
+    with pytest.raises(TypeError, match="logprobs_policy"):
+        Estimator(build("etr")).compute_advantage(**renamed)
+    with pytest.raises(TypeError, match="temperature"):
+        Estimator(build("etr")).compute_advantage(**some_arguments(temperature=0.5))
+
+
+def of_groups(*labels, generations=4, name="etr", **others):
+    """compute_advantage of rows with these prompts."""
+    rows, rewards = len(labels), (torch.arange(len(labels)) % 3 == 0).float()
+    ones = torch.ones(rows, 2)
+    estimator = Estimator(build(name), generations)
+    arguments = {"mask": ones, "logprobs_policy": -ones, "logprobs_reference": -ones, **others}
+    prompts = torch.tensor(labels)[:, None]
+    estimator.entropy = ones
+    return estimator, estimator.compute_advantage(
+        prompt_ids=prompts, rewards=rewards, repeated_batch={}, **arguments
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("labels", "size", "number"),
+    [
+        ([1, 1, 1, 2, 2, 2, 2], 3, 1),  # its one right response was dropped
+        ([1, 1, 1, 1, 2, 2, 2, 2, 3], 1, 1),  # cut at the end of the batch
+        ([1, 2, 1, 2, 1, 2], 3, 2),
+        ([1] * 7, 7, 1),  # one prompt drawn twice, one of its groups cut
+    ],
+)
+def test_an_incomplete_group_is_refused_with_its_size(name, labels, size, number):
+    wanted = (
+        f"a group of {size} responses came to the advantages, and grpo.num_generations_per_prompt "
+        f"is 4 ({number} such groups): NeMo-RL's dynamic sampling drops single responses where the "
+        "rest of their group is equal. Set grpo.use_leave_one_out_baseline: false, or "
+        "grpo.use_dynamic_sampling: false"
+    )
+    with pytest.raises(ValueError) as error:
+        of_groups(*labels, name=name)
+    assert str(error.value) == wanted
+
+
+@pytest.mark.parametrize("labels", [[1, 2] * 4, [5] * 8, [3] * 4 + [4] * 8])
+def test_prompts_that_were_drawn_twice_are_one_group(labels):
+    _, advantages = of_groups(*labels)
+    rewards = (torch.arange(len(labels)) % 3 == 0).double()
+    want = groups.advantages(rewards, groups.Groups.of(torch.tensor(labels)))
+    torch.testing.assert_close(advantages, want[:, None].expand(-1, 2).float())
+
+
+@pytest.mark.parametrize("leave_one_out", [True, False])
+def test_nemo_rls_dynamic_sampling_trains_whole_groups_or_stops(
+    leave_one_out, tmp_path, in_process
+):
+    """NeMo-RL's grpo_train; leave-one-out, a single right response has deviation 0 and is dropped,
+    and what is left of its group is flat."""
+    from test_grpo_train import Plugged
+
+    sampling = ["grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=20"]
+    plugged = Plugged(tmp_path, {"name": "etr"}, sampling, mode="unpacked")
+    section = plugged.run.config.grpo  # a dictionary in v0.7.0
+    changed = {**dict(section), "use_leave_one_out_baseline": leave_one_out}
+    plugged.run.config.grpo = type(section)(**changed)
+    plugged.estimator.group_size = 4
+    if leave_one_out:
+        with pytest.raises(ValueError, match="a group of 3 responses came to the advantages"):
+            plugged.train()
+        return
+    plugged.train()
+    for call in plugged.estimator.calls:
+        rewards = call["rewards"].view(4, 4)
+        assert (rewards.amax(1) > rewards.amin(1)).all()
+
+
+# Of 4 rows: what NeMo-RL's token_mask and sample_mask were with the log-probs, and which rows its
+# `mask` still has.
+MASKED = {
+    "nothing masked": ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1, 1, 1), (True,) * 4),
+    "masked from the start": ((1, 1, 1, 1), (1, 1, 0, 1), (1, 1, 0, 1), (True, True, False, True)),
+    "masked afterwards": ((1, 1, 1, 1), (1, 1, 1, 1), (0, 1, 1, 1), (False, True, True, True)),
+    "an empty response": ((1, 0, 1, 1), (1, 1, 1, 1), (1, 0, 1, 1), (True,) * 4),
+    "empty and masked": ((1, 0, 1, 1), (1, 0, 1, 1), (1, 0, 1, 1), (True, False, True, True)),
+    "all masked": ((1, 1, 1, 1), (0, 0, 0, 0), (0, 0, 0, 0), (False,) * 4),
+}
+
+
+@pytest.mark.parametrize("case", MASKED)
+@pytest.mark.parametrize("trainer", ["sync", "async"])
+def test_masked_rows_take_no_part_in_batch_statistics(case, trainer):
+    """APMPO's, by hand: p = exp(-.8 mean), of the rewards 1, 0, 0, 1."""
+    token_rows, sample, rows, kept = MASKED[case]
+    tokens = torch.tensor(token_rows)[:, None].expand(4, 2).float()
+    mask = torch.tensor(rows)[:, None].expand(4, 2).float()
+    final = torch.tensor(kept).float()
+    estimator = Estimator(build("apmpo"))
+    policy = SimpleNamespace(get_logprobs=lambda data: {"logprobs": tokens})
+    PolicyProxy(policy, estimator).get_logprobs(
+        {"token_mask": tokens, "sample_mask": torch.tensor(sample).float()}
+    )
+    advantages = estimator.compute_advantage(
+        prompt_ids=torch.zeros(4, 1),
+        rewards=torch.tensor([1.0, 0.0, 0.0, 1.0]),
+        mask=mask,
+        repeated_batch={},
+        logprobs_policy=-tokens,
+        **({"sample_mask": final} if trainer == "async" else {}),
+    )
+    fields = estimator.signals_for(advantages)
+    counted = [r for r, k in zip((1, 0, 0, 1), kept, strict=True) if k] or [1, 0, 0, 1]
+    exponent = math.exp(-0.8 * sum(counted) / len(counted))
+    torch.testing.assert_close(fields["nemo_algos_row_exponent"], torch.full((4,), exponent))
+    assert estimator.last_metrics["rollouts/masked_share"] == 1 - sum(kept) / 4
+    assert advantages.isfinite().all()
+    # in the group every reward counts, as in NeMo-RL's own estimator
+    assert advantages[:, 0].tolist() == pytest.approx([1, -1, -1, 1], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_prompts_that_were_cut_to_their_first_tokens_break_nothing(name):
+    """Three such prompts of four responses each are one group, all masked; one prompt is whole."""
+    labels, kept = torch.tensor([7] * 12 + [8] * 4), torch.arange(16) >= 12
+    rng = torch.Generator().manual_seed(0)
+    rewards = (torch.rand(16, generator=rng) < 0.5).float()
+    tokens, old = torch.ones(16, 6), -torch.rand(16, 6, generator=rng)
+    entropy, ref = torch.rand(16, 6, generator=rng), old - 0.1 * torch.rand(16, 6, generator=rng)
+
+    def loss_of(rows):
+        estimator = Estimator(build(name), 4)
+        estimator.entropy, estimator.masks = entropy[rows], (tokens[rows], kept[rows])
+        sample = kept[rows].float()
+        mask = tokens[rows] * sample[:, None]
+        advantages = estimator.compute_advantage(
+            labels[rows][:, None], rewards[rows], mask, {}, old[rows], ref[rows]
         )
+        logprobs = {"prev_logprobs": old[rows], "generation_logprobs": old[rows]}
+        masks = {"token_mask": tokens[rows], "sample_mask": sample}
+        data = {"advantages": advantages, **logprobs, **masks, **estimator.signals_for(advantages)}
+        loss = AlgorithmLoss(nemo_batch.config(), build(name))
+        return nemo_batch.loss_and_gradient(loss, old[rows][:, 1:] + 0.2, data)
+
+    value, gradient, _ = loss_of(slice(None))
+    alone, wanted, _ = loss_of(slice(12, None))
+    assert value.isfinite() and (gradient[:12] == 0).all()
+    torch.testing.assert_close(value, alone)
+    torch.testing.assert_close(gradient[12:], wanted)
 
 
 def test_entropy_of_another_batch_is_refused():
@@ -98,8 +279,6 @@ def test_row_hash_is_equal_for_equal_rows_only():
 
 @pytest.mark.parametrize("module", [m for m in CREATORS if versions.present(m)])
 def test_every_factory_is_replaced_and_restored(module):
-    from importlib import import_module
-
     place = import_module(module)
     stock, estimator = getattr(place, FACTORY), Estimator(build("etr"))
     with in_place(estimator):
@@ -134,8 +313,7 @@ def test_the_proxy_adds_signals_logs_metrics_and_forwards_the_rest():
     results = proxy.train(data, None, timer=None)
     proxy.flag = 2
     assert policy.flag == proxy.flag == 2
-    assert {"nemo_algos_row_low", "nemo_algos_row_high"} <= seen.keys()
-    assert "nemo_algos_row_low" not in data
+    assert "nemo_algos_row_bounds" in seen and "nemo_algos_row_bounds" not in data
     assert results["all_mb_metrics"]["etr/radius_positive"] == [
         estimator.last_metrics["etr/radius_positive"]
     ]

@@ -1,6 +1,8 @@
 """Our methods as NeMo-RL's loss: the golden numbers, the embedded surrogate, and NeMo-RL's own loss
 untouched."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +10,19 @@ import batches
 import nemo_batch
 import pytest
 import torch
+from device_waits import HostReads, Waits
 from nemo_rl.algorithms.loss import ClippedPGLossFn
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
 from nemo_algos import verify
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods import METHODS
+from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
+from nemo_algos.methods.method import ClipParams, Method, Part
+from nemo_algos.nemo import columns
+from nemo_algos.nemo.config import decided
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.rollouts import Rollouts
 
@@ -24,9 +32,14 @@ TIS = {
     "truncated_importance_sampling_type": "tis",
     "truncated_importance_sampling_ratio": 1.1,
 }
-STOCK = ("grpo", "gspo")  # untouched NeMo-RL, which does not clamp log-ratios at 20:
+STOCK = ("grpo", "gspo")  # at their defaults NeMo-RL's own, which does not clamp log-ratios at 20:
 UNCLAMPED = {"grpo-1-0", "grpo-1-3", "gspo-1-4", "grpo-2-1", "gspo-2-4", "gspo-2-5"}
 DUAL_CLIPPED = ("etr", "erpo", "grpo", "gspo")
+
+
+def stock_of(algorithm: Algorithm, **values: Any) -> ClippedPGLossFn:
+    """NeMo-RL's own loss with the config that the method decides."""
+    return ClippedPGLossFn(nemo_batch.config(**values).model_copy(update=decided(algorithm)))
 
 
 def golden_cases() -> list[dict[str, Any]]:
@@ -114,10 +127,7 @@ def test_grpo_and_gspo_are_bit_equal_to_nemo_rl(name, extra):
     algorithm = build(name)
     rollouts, logprobs = batches.make(seed=5, large=False, dtype=torch.float32)
     data = nemo_batch.batch(algorithm, rollouts)
-    stock_config = nemo_batch.config(
-        token_level_loss=False, sequence_level_importance_ratios=name == "gspo", **extra
-    )
-    stock = nemo_batch.loss_and_gradient(ClippedPGLossFn(stock_config), logprobs, data)
+    stock = nemo_batch.loss_and_gradient(stock_of(algorithm, **extra), logprobs, data)
     ours = nemo_batch.loss_and_gradient(
         AlgorithmLoss(nemo_batch.config(**extra), algorithm), logprobs, data
     )
@@ -187,3 +197,221 @@ def test_the_loss_survives_pickling_with_its_method():
         strict=True,
     ):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", [m for m in METHODS if m != "gpg"])
+def test_max_log_ratio_acts_and_its_metrics_say_what_acted(name):
+    algorithm = build({"name": name, "max_log_ratio": 0.5})
+    rollouts, logprobs = batches.make(seed=4, large=False, spread=1.5)
+    data = nemo_batch.batch(algorithm, rollouts)
+    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
+    value, gradient, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
+    batch = batches.Batch(rollouts, logprobs)
+    ours = batches.run({"name": name, "max_log_ratio": 0.5}, batch, LossConfig())
+    torch.testing.assert_close(value, ours.value, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, ours.grad, rtol=1e-5, atol=1e-7)
+    summary = ours.stats.summary()
+    for metric in ("ratio/mean", "ratio/clamped_tokens", "ratio/clamped_sequences", "kl/old"):
+        assert metrics[metric] == pytest.approx(summary[metric], rel=1e-6), metric
+    assert metrics["ratio/clamped_tokens"] > 0.3
+    assert metrics["probs_ratio"] == pytest.approx(summary["ratio/mean"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_where_nothing_is_clamped_the_metrics_say_so(name):
+    """NeMo-RL's own loss at |l| up to 30: its ratio, and no token at a clamp."""
+    algorithm = build(name)
+    rollouts, logprobs = batches.make(seed=4, large=False)
+    logprobs = torch.where(rollouts.mask.cumsum(1) == 1, logprobs + 30, logprobs)
+    data = nemo_batch.batch(algorithm, rollouts)
+    stock = nemo_batch.loss_and_gradient(stock_of(algorithm), logprobs, data)
+    ours = nemo_batch.loss_and_gradient(
+        AlgorithmLoss(nemo_batch.config(), algorithm), logprobs, data
+    )
+    assert torch.equal(stock[0], ours[0]) and torch.equal(stock[1], ours[1])
+    assert stock[2].items() <= ours[2].items()
+    assert ours[2]["ratio/mean"] == pytest.approx(stock[2]["probs_ratio"], rel=1e-6)
+    assert ours[2]["ratio/clamped_tokens"] == ours[2]["ratio/clamped_sequences"] == 0
+    assert ours[2]["kl/old"] > 1e8 and 0 < ours[2]["kl/old_sequence"] < 1e11
+
+
+FAR = {  # a token's log pi and log pi_old: log-ratios that overflow, or are no numbers
+    "100": (-1.0, -101.0),
+    "-100": (-101.0, -1.0),
+    "1e30": (-1.0, -1e30),
+    "inf": (float("inf"), -1.0),
+    "-inf": (float("-inf"), -1.0),
+    "old -inf": (-1.0, float("-inf")),
+    "nan": (float("nan"), -1.0),
+    "old nan": (-1.0, float("nan")),
+}
+
+
+def two_groups(far: tuple[float, float], rows: slice, dtype: torch.dtype) -> batches.Batch:
+    """A flat group, then one with a signal; far: log pi and log pi_old of a token of these rows,
+    None: of an ordinary one."""
+    rng = torch.Generator().manual_seed(0)
+    old = -torch.rand(8, 5, generator=rng) - 0.5
+    logprobs = old + 0.3 * torch.randn(8, 5, generator=rng)
+    logprobs[rows, 2], old[rows, 2] = far
+    rollouts = Rollouts(
+        group=torch.arange(8) // 4,
+        rewards=torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0]),
+        mask=torch.ones(8, 5, dtype=torch.bool),
+        old_logprobs=old.to(dtype),
+        ref_logprobs=torch.full((8, 5), -1.0, dtype=dtype),
+        entropy=torch.rand(8, 5, generator=rng).to(dtype),
+        gen_logprobs=torch.full((8, 5), -1.0, dtype=dtype),
+    )
+    return batches.Batch(rollouts, logprobs.to(dtype))
+
+
+def through_nemo(name: str, batch: batches.Batch, **config: Any) -> Any:
+    """Of rollouts that the driver saw without what is far: ERPO refuses log-probs that are not
+    finite there."""
+    algorithm = build(name)
+    data = nemo_batch.batch(algorithm, two_groups((-1.0, -1.0), slice(0), torch.float32).rollouts)
+    data["prev_logprobs"] = nemo_batch.shifted(batch.rollouts.old_logprobs)
+    loss = AlgorithmLoss(nemo_batch.config(**config), algorithm)
+    return nemo_batch.loss_and_gradient(loss, batch.logprobs, data)
+
+
+@pytest.mark.parametrize(
+    ("far", "kl"),  # NeMo-RL's penalty is of log pi, whatever the advantage
+    [*((far, 0.0) for far in FAR), *((far, 0.1) for far in FAR if abs(FAR[far][0]) < 1e3)],
+)
+@pytest.mark.parametrize("name", [m for m in METHODS if m != "quatro"])
+def test_a_flat_group_is_0_at_any_log_ratio(name, far, kl):
+    """Also beyond float32's exp: value and gradient, and the other group is as it was."""
+    flat = slice(0, 4)
+    config = {"reference_policy_kl_penalty": kl, **TIS}
+    batch = two_groups(FAR[far], flat, torch.float32)
+    value, gradient, _ = through_nemo(name, batch, **config)
+    plain = two_groups((FAR[far][0], FAR[far][0]), flat, torch.float32)
+    plain.logprobs.nan_to_num_(0.0, 0.0, 0.0)
+    plain.rollouts.old_logprobs.nan_to_num_(0.0, 0.0, 0.0)
+    wanted, wanted_gradient, _ = through_nemo(name, plain, **config)
+    assert value == wanted and torch.equal(gradient, wanted_gradient)
+    assert bool((gradient[flat] == 0).all()) == (kl == 0) and (gradient[4:] != 0).any()
+
+
+@pytest.mark.parametrize("far", [f for f in FAR if f not in ("100", "-100", "1e30")])
+@pytest.mark.parametrize("rows", [slice(4, 5), slice(5, 6)], ids=["A<0", "A>0"])
+@pytest.mark.parametrize("name", METHODS)
+def test_elsewhere_what_is_not_finite_shows(name, rows, far):
+    """The clamp would make 20 of an infinite log-ratio. GRPO and GSPO are NeMo-RL's own."""
+    batch = two_groups(FAR[far], rows, torch.float32)
+    value, gradient, _ = through_nemo(name, batch)
+    if name not in STOCK:
+        assert value.isnan() and gradient[rows].isnan().any()
+        return
+    algorithm = build(name)
+    stock = stock_of(algorithm)
+    data = nemo_batch.batch(algorithm, two_groups((-1.0, -1.0), slice(0), torch.float32).rollouts)
+    data["prev_logprobs"] = nemo_batch.shifted(batch.rollouts.old_logprobs)
+    theirs = nemo_batch.loss_and_gradient(stock, batch.logprobs, data)
+    torch.testing.assert_close((value, gradient), theirs[:2], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_without_positions_the_loss_is_0(name):
+    """S = 1: nothing is predicted."""
+    algorithm = build(name)
+    rollouts, _ = batches.make(seed=3, large=False)
+    data = nemo_batch.batch(algorithm, rollouts)
+    one = BatchedDataDict({k: v[:, :1] if v.dim() == 2 else v for k, v in data.items()})
+    leaf = torch.zeros(len(rollouts), 0, dtype=torch.float64, requires_grad=True)
+    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
+    value, metrics = loss(leaf, one, *nemo_batch.counts(data))
+    value.backward()
+    assert value == 0 and leaf.grad is not None
+    assert metrics["ratio/mean"] == 0 and not any(v != v for v in metrics.values())
+
+
+def waits(loss: Any, data: Any, logprobs: torch.Tensor) -> tuple[Waits, HostReads]:
+    """Of a call, up to where its result is there and the backward can be queued."""
+    device, host = Waits(), HostReads()
+    leaf = logprobs.clone().requires_grad_()
+    counts = nemo_batch.counts(data)
+    with device, host:
+        value, _ = loss(leaf, data, *counts)
+    value.backward()
+    return device, host
+
+
+@pytest.mark.parametrize("extra", [{}, TIS, {"reference_policy_kl_penalty": 0.05}], ids=str)
+@pytest.mark.parametrize("method", [*METHODS, {"advantages": "erpo", "bounds": "etr"}], ids=str)
+def test_our_part_waits_for_the_device_nowhere(method, extra):
+    """The one read of ours is of numbers that were sent before NeMo-RL's own reads waited."""
+    algorithm = build(method)
+    rollouts, logprobs = batches.make(seed=5, large=False, dtype=torch.float32)
+    data = nemo_batch.batch(algorithm, rollouts)
+    logprobs = logprobs.where(rollouts.mask, 0.0)
+    loss = AlgorithmLoss(nemo_batch.config(**extra), algorithm)
+    ours = waits(loss, data, logprobs)
+    stock = waits(stock_of(algorithm, **extra), data, logprobs)
+    assert ours[0].counts == stock[0].counts
+    assert stock[0].counts["_local_scalar_dense"] > 10
+    assert ours[1].counts - stock[1].counts == {"tolist": 1}
+
+
+COLUMNS = {
+    "etr": {"row_bounds"},
+    "apmpo": {"row_high", "row_exponent"},
+    '{"name": "apmpo", "symmetric": true}': {"row_bounds", "row_exponent"},
+    '{"name": "grpo", "bounds": "apmpo"}': {"row_high"},
+    '{"advantages": "erpo", "bounds": "etr"}': {"row_bounds"},
+    **{name: set() for name in ("grpo", "gspo", "quatro", "erpo", "gmpo", "gpg", "cispo")},
+}
+
+
+@pytest.mark.parametrize("method", COLUMNS)
+def test_a_signal_travels_once_and_a_number_not_at_all(method):
+    algorithm = build(json.loads(method) if method[0] == "{" else method)
+    rollouts, _ = batches.make(seed=5, large=False)
+    data = nemo_batch.batch(algorithm, rollouts)
+    own = {k.removeprefix("nemo_algos_") for k in data if k.startswith("nemo_algos_")}
+    assert own == COLUMNS[method]
+    got = columns.signals_of(data, algorithm, columns.numbers(columns.example(algorithm)))
+    want = algorithm.signals(rollouts)
+    for name in ("low", "high"):
+        pair = (torch.as_tensor(getattr(x, name)).double() for x in (got, want))
+        torch.testing.assert_close(*pair, rtol=1e-6, atol=0)
+    assert got.extras.keys() == want.read().keys()
+
+
+def own_method(bounds: Any) -> Algorithm:
+    method = Method("own", "-", ClipParams, bounds=bounds)
+    return Algorithm(method, ClipParams(), method, ClipParams(), method, ClipParams())
+
+
+def test_bounds_of_each_token_clip_in_nemo_rl():
+    """A third party's, [B,S]."""
+
+    def bounds(rollouts: Rollouts, params: ClipParams) -> Part:
+        wide = torch.arange(rollouts.mask.shape[1], device=rollouts.mask.device) % 2
+        return Part((0.2, (0.1 + wide).expand(rollouts.mask.shape)))
+
+    algorithm = own_method(bounds)
+    rollouts, logprobs = batches.make(seed=3, large=False)
+    data = nemo_batch.batch(algorithm, rollouts)
+    value, gradient, _ = nemo_batch.loss_and_gradient(
+        AlgorithmLoss(nemo_batch.config(), algorithm), logprobs, data
+    )
+    # NeMo-RL's batch has a position in front
+    signals = algorithm.signals(rollouts)
+    signals = replace(signals, high=data["nemo_algos_token_high"][:, 1:].double())
+    leaf = logprobs.clone().requires_grad_()
+    ours = policy_loss(algorithm, leaf, rollouts, signals, Counts.of(rollouts.mask)).value
+    (wanted,) = torch.autograd.grad(ours, leaf)
+    torch.testing.assert_close(value, ours.detach(), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_numbers_that_depend_on_the_batch_are_refused():
+    def bounds(rollouts: Rollouts, params: ClipParams) -> Part:
+        return Part((0.2, 0.1 + float(rollouts.rewards.mean())))
+
+    rollouts, _ = batches.make(seed=3, large=False)
+    with pytest.raises(ValueError, match=r"bounds of own are numbers .*return them as tensors"):
+        nemo_batch.batch(own_method(bounds), rollouts)

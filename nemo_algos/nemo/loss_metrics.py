@@ -1,0 +1,118 @@
+"""The metrics of a micro-batch in NeMo-RL's loss: one vector, one transfer, nothing to wait for."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nemo_algos.core import metrics
+from nemo_algos.methods.algorithm import Algorithm, Shaped, Signals
+from nemo_algos.methods.method import token_log_ratio
+
+# Shares of all valid tokens (sequences): NeMo-RL adds them up over micro-batches and ranks.
+PER_TOKEN = {
+    "clip/fraction": "clipped",
+    "clip/positive_above": "positive_above",
+    "clip/positive_below": "positive_below",
+    "clip/negative_above": "negative_above",
+    "clip/negative_below": "negative_below",
+    "ratio/mean": "ratio",
+    "ratio/clamped_tokens": "clamped_tokens",
+    "kl/old": "kl_old",
+}
+PER_SEQUENCE = {
+    "ratio/clamped_sequences": "clamped_sequences",
+    "kl/old_sequence": "kl_old_sequence",
+}
+PROBS_RATIO = [f"probs_ratio{c}{e}" for c in ("", "_clamped") for e in ("", "_min", "_max")]
+
+
+class MicroBatch(NamedTuple):
+    """A micro-batch as the method sees it; [B,S-1] but signals and shaped.
+
+    gap: log pi - prev; finite: where it is, or off the mask; log_ratio: gap within +-limit, 0 off
+    the mask.
+    """
+
+    logprobs: Tensor
+    prev: Tensor
+    weight: Tensor
+    mask: Tensor
+    gap: Tensor
+    finite: Tensor
+    limit: float
+    log_ratio: Tensor
+    signals: Signals
+    shaped: Shaped
+
+
+class Sent(NamedTuple):
+    """Numbers on their way from the device; done: the CUDA event after them, or None."""
+
+    names: list[str]
+    values: Tensor
+    done: Any
+
+    def arrived(self) -> dict[str, float]:
+        """The numbers by name."""
+        if self.done is not None:
+            self.done.synchronize()
+        return dict(zip(self.names, self.values.tolist(), strict=True))
+
+
+@torch.no_grad()
+def sent(
+    algorithm: Algorithm,
+    batch: MicroBatch,
+    data: Any,
+    global_valid_seqs: Tensor,
+    global_valid_toks: Tensor,
+    stock: bool,
+) -> Sent:
+    """The metrics of a micro-batch, not waited for. stock: NeMo-RL is fed the true log-probs, and
+    reports them itself."""
+    sums = _sums(algorithm, batch)
+    per_token = torch.stack([sums[k] for k in PER_TOKEN.values()]) / global_valid_toks
+    per_sequence = torch.stack([sums[k] for k in PER_SEQUENCE.values()]) / global_valid_seqs
+    names, values = [*PER_TOKEN, *PER_SEQUENCE], [per_token, per_sequence]
+    if not stock:
+        names.append("approx_entropy")
+        values.append(_approx_entropy(batch, data)[None] / global_valid_toks)
+    if algorithm.base.form == "logprob":  # what NeMo-RL reports as the ratio is then the log-prob
+        names += PROBS_RATIO
+        values += 2 * [_probs_ratio(batch, sums["ratio"] / global_valid_toks)]
+    vector = torch.cat(values)
+    host = vector.to("cpu", non_blocking=True)
+    done = torch.cuda.current_stream(vector.device).record_event() if vector.is_cuda else None
+    return Sent(names, host, done)
+
+
+def _sums(algorithm: Algorithm, batch: MicroBatch) -> dict[str, Tensor]:
+    log_ratio, shaped = batch.log_ratio.detach(), batch.shaped
+    columns = batch.signals.columns(batch.mask, log_ratio.dtype)
+    weight = batch.weight.to(log_ratio.dtype)
+    advantages = shaped.advantages if algorithm.base.clips == "ratio" else columns.advantages
+    one_per_token = algorithm.base.log_ratio is token_log_ratio
+    shaped_log_ratio = log_ratio if one_per_token else shaped.log_ratio.detach()
+    judged = shaped.clip_log_ratio.detach()
+    sums = metrics.ratio_sums(log_ratio, log_ratio.exp(), shaped_log_ratio, weight, batch.limit)
+    return sums | metrics.clip_sums(judged, advantages, columns.low, columns.high, weight)
+
+
+def _approx_entropy(batch: MicroBatch, data: Any) -> Tensor:
+    """NeMo-RL's metric, of the true log-probs: the sum of -(pi / pi_gen) log pi."""
+    logprobs = batch.logprobs.detach()
+    terms = (logprobs - data["generation_logprobs"][:, 1:]).exp_().mul_(logprobs)
+    return -terms.where(batch.mask, 0.0).sum()
+
+
+def _probs_ratio(batch: MicroBatch, mean: Tensor) -> Tensor:
+    """Mean, smallest and largest ratio, [3]; NeMo-RL leaves infinities out, which a micro-batch
+    without tokens has."""
+    ratio = batch.log_ratio.exp()
+    least = F.pad(ratio.where(batch.mask, torch.inf).flatten(), (0, 1), value=torch.inf).min()
+    most = F.pad(ratio.where(batch.mask, -torch.inf).flatten(), (0, 1), value=-torch.inf).max()
+    return torch.stack((mean, least, most))
