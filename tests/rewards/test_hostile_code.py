@@ -289,4 +289,3 @@ with sandbox.program(60.0) as program:
     os.killpg(judge.pid, number)  # as the pool does
     judge.communicate()
     assert all(gone(pid) for pid in family)
-
