@@ -237,7 +237,7 @@ def f(x):
     ),
 }
 
-# name: an expression, that the kernel grants to a process of the same user, if nothing else refuses.
+# name: an expression that the kernel grants to a process of the same user, if nothing refuses it
 MODULES = """
 import ctypes, fcntl, os, resource, select, signal, socket
 from ctypes import c_long

@@ -24,7 +24,7 @@ from hostile_programs import (
     SORT_TESTS,
 )
 from processes import descendants, gone, of_user
-from situations import SITUATIONS, USER, Judge, outcome
+from situations import USER, outcome
 
 from nemo_algos.rewards import VerifierPool
 from nemo_algos.rewards.code import verify_code
@@ -33,24 +33,6 @@ from nemo_algos.rewards.sandbox import Handle, Sandbox, lockdown, program
 AGES = 600.0  # of wall time, for what must not depend on it
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the protections are Linux's")
-
-
-@pytest.fixture(scope="module", params=SITUATIONS)
-def judge(request):
-    as_root, refused = SITUATIONS[request.param]
-    if as_root and os.getuid() != 0:
-        pytest.skip("only root can be root")
-    judge = Judge(request.param)
-    words = "; ".join(judge.protections)
-    if not refused and "namespaces" not in words:
-        pytest.skip("this system refuses namespaces")
-    if "filter of system calls" not in words:
-        pytest.skip("this kernel has no filters, and the programs would do what they try")
-    assert ("namespaces" in words) == (not refused)
-    assert ("Landlock" in words) <= ("landlock_create_ruleset" not in refused)
-    assert ("user of its own" in words) == as_root
-    yield judge
-    judge.close()
 
 
 @pytest.fixture(scope="module")
