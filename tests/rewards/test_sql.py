@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from nemo_algos.rewards import VerifierPool
-from nemo_algos.rewards.sql import same, sql_block, verify_sql
+from nemo_algos.rewards.sql import _rows, same, sql_block, verify_sql
 
 SCHEMA = """
 CREATE TABLE pets (name TEXT, age INTEGER, weight REAL);
@@ -192,15 +192,23 @@ def test_endless_query_is_late(database, name):
         verify(database, LATE[name], "SELECT 1", seconds=0.2)
 
 
+def test_the_clock_of_a_query_is_cpu_time(database, monkeypatch):
+    clock = iter([0.0, *[0.2] * 50, 0.21, 0.21])
+    monkeypatch.setattr("time.thread_time", lambda: next(clock))
+    with pytest.raises(TimeoutError, match=r"the query used up its 0.2 s of CPU time"):
+        _rows(str(database), LATE["cross join"], 0.2)
+    assert list(clock) == []
+
+
 def test_pool_survives_hostile_queries(database):
     # One call of printf takes seconds and never looks at the clock; group_concat fills memory.
     bombs = ["SELECT printf('%.*c', 900000000, 'x')" + " || printf('%.*c', 900000000, 'y')" * 9]
     bombs += ["SELECT " + ", ".join(["zeroblob(9000000)"] * 1500)]
-    answer = json.dumps({"database": str(database), "query": "SELECT 1", "seconds": 1.0})
+    answer = json.dumps({"database": str(database), "query": "SELECT 1", "seconds": 0.5})
     queries = ["SELECT 1", bombs[0], "SELECT 1", bombs[1], "SELECT 1"]
-    with VerifierPool("nemo_algos.rewards.sql:verify_sql", deadline=2.0) as pool:
+    with VerifierPool("nemo_algos.rewards.sql:verify_sql", deadline=1.0) as pool:
         verdicts = pool.score(queries, [answer] * 5)
     assert [verdict.reward for verdict in verdicts] == [1.0, 0.0, 1.0, 0.0, 1.0]
     assert {verdict.status for verdict in verdicts[::2]} == {"ok"}
-    # which of the limits it meets first is a matter of the machine's speed
+    # which of the limits it meets first is a matter of the processor's speed
     assert {verdict.status for verdict in verdicts[1::2]} <= {"timeout", "memory", "ok"}
