@@ -145,6 +145,22 @@ assert head == head and head != head.next and head != 1 and not hasattr(head, "o
     assert verify(program.replace("+ total", "- total"), tests) == 0.0
 
 
+def test_what_a_test_asks_of_an_object_the_program_answers():
+    program = """
+class Yes(list):
+    def __contains__(self, other): return True
+    def __len__(self): return 3
+    def __eq__(self, other): return True
+    def count(self, other): return Yes()
+made = Yes()
+def f(x): return type("Other", (), dict(vars(Yes)))()
+"""
+    assert verify(program, "assert 3 in f(1) and len(f(1)) == 3") == 1.0
+    for test in ("3 in list(f(1))", "f(1) == [3]", "f(1).count(3) == 1", "made.count(3) == 1"):
+        assert verify(program, f"assert {test}") == 0.0
+    assert verify("def assert_eq(*_): pass\ndef f(x): return 0", "assert_eq(f(1), 2)") == 1.0
+
+
 def test_objects_of_the_program_derived_from_builtins():
     program = """
 from collections import Counter, OrderedDict, namedtuple

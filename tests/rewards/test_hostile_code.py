@@ -107,6 +107,21 @@ def test_harm_is_refused(judge, server, folder):
         server.accept()
 
 
+def test_what_of_other_files_is_seen(judge, folder):
+    """Nothing in namespaces; else names and times; what is in them only without Landlock."""
+    words = "; ".join(judge.protections)
+    where = f"import os\nFILE = '{folder}/theirs'\n"
+    seen = judge.ask("outcome", f"{where}def f(x): os.stat(FILE); return x + 1", 60.0, AGES)
+    read = judge.ask("outcome", f"{where}def f(x): open(FILE).read(); return x + 1", 60.0, AGES)
+    listed = judge.ask("outcome", f"{where}def f(x): os.listdir('/etc'); return x + 1", 60.0, AGES)
+    if "namespaces" in words:
+        assert [seen, read, listed] == ["FileNotFoundError"] * 3
+    elif "Landlock" in words:
+        assert [seen, read, listed] == [HARMLESS, "PermissionError", "PermissionError"]
+    else:
+        assert [seen, read, listed] == [HARMLESS] * 3
+
+
 @pytest.mark.parametrize("name", ENDLESS)
 def test_which_clock_ends_an_endless_program(name, monkeypatch):
     monkeypatch.setattr(program, "PATIENCE", program.PATIENCE)  # `outcome` changes it
