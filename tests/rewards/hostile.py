@@ -26,6 +26,14 @@ def nap(argument):
     return os.getpid()
 
 
+def clock(name):
+    return signal.getitimer(getattr(signal, name))[0]
+
+
+def end_by(name):
+    os.kill(os.getpid(), getattr(signal, name))
+
+
 def loop(_):
     while True:
         pass
