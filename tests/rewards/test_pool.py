@@ -112,7 +112,7 @@ def test_workers_run_in_parallel(tmp_path):
 def test_clocks_of_an_item():
     with VerifierPool("hostile:act", deadline=60.0) as pool:
         cpu, wall = act(pool, ("clock", "ITIMER_PROF"), ("clock", "ITIMER_REAL"))
-    assert 50 < cpu.reward <= 60 < wall.reward <= 600
+    assert 50 < cpu.reward < 70 and 500 < wall.reward < 700
 
 
 def test_end_of_the_cpu_time_kills_the_worker_and_the_rest_goes_on():
