@@ -9,9 +9,10 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
+from nemo_algos.rewards.clock import PATIENCE
 from nemo_algos.rewards.sandbox import Handle, Program, Sandbox, SandboxError
 
-SECONDS = 4.0  # for a program's answers in all; below VerifierPool's default deadline
+SECONDS = 4.0  # of CPU time, for a program in all; below VerifierPool's default deadline
 
 FENCE = re.compile(r"([ \t>]*+)(`{3,}+|~{3,}+)([^`]*+)")
 SINGLE = re.compile(r"(?<!`)`{3}(python3?|py|sql|sqlite)[ \t]+([^`]+(?:`{1,2}[^`]+)*)```", re.I)
@@ -23,7 +24,8 @@ def verify_code(response: str, answer: str) -> float:
 
     `answer` is JSON: `prompt`, trusted code before the program (may be empty); `entry_point`, the
     function under test; `tests`, trusted code that runs as it stands and fails by raising; and, if
-    the default of 4 is wrong, `seconds` for all of the program's answers.
+    the default of 4 is wrong, `seconds` of CPU time for the program, which it may use within ten
+    times that of wall time.
 
     The program is the response's code (`code_block`) after the prompt; where it does not define the
     entry point, it continues the prompt's text. It runs in another process (rewards/sandbox) and
@@ -34,21 +36,27 @@ def verify_code(response: str, answer: str) -> float:
     Raises:
         ValueError: the tests never call the program, or with what is no plain data or above 16 MiB.
         TimeoutError: the program took too long.
-        SandboxError: the sandbox is broken; the next call starts another.
+        RuntimeError: it was killed from outside; as SandboxError, the sandbox is broken (the next
+            call starts another).
     """
     problem = json.loads(answer)
+    seconds = problem.get("seconds", SECONDS)
     trusted = _problem(problem["prompt"], problem["tests"], problem["entry_point"])
     sources = program_of(response, problem["prompt"], problem["entry_point"])
     try:
-        with _sandbox().program(problem.get("seconds", SECONDS)) as program:
+        with _sandbox().program(seconds) as program:
             passed = _passes(program, sources, trusted)
     except SandboxError:
         _sandbox.cache_clear()
         raise
     if program.failure == "late":
-        raise TimeoutError("The program took too long.")
+        raise TimeoutError(f"the program used up its {seconds:g} s of CPU time")
+    if program.failure == "stuck":
+        raise TimeoutError(f"the program did not answer in {seconds * PATIENCE:g} s: it waits")
     if program.failure == "misused":
         raise ValueError("The tests pass what is no plain data, or more than 16 MiB of it.")
+    if program.failure == "killed":
+        raise RuntimeError("The program was killed from outside: is there too little memory?")
     return float(passed and not program.failure)
 
 

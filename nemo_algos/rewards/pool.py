@@ -15,19 +15,20 @@ from queue import LifoQueue
 from threading import Lock
 from typing import Literal, Self
 
+from nemo_algos.rewards.clock import PATIENCE
+
 Status = Literal["ok", "timeout", "error", "too_long", "memory"]
 
-START_SECONDS = 120.0  # imports from a cold network disk are slow; the deadline is per item
+START_SECONDS = 600.0  # imports from a cold network disk are slow; the deadline is per item
 AHEAD = 1024  # items judged ahead of the one that `scores` waits for, so that one may be slow
-ORPHAN_SECONDS = 1.0  # past the deadline, a worker ends itself: its pool is gone or starved
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The outcome for one response: `reward` is the verifier's where `status` is "ok", else 0.0.
 
-    `detail` says what an "error" was (the exception, or how the process ended) and takes no part in
-    comparisons.
+    `detail` says what an "error" or a "timeout" was (the exception, or how the process ended) and
+    takes no part in comparisons.
     """
 
     reward: float
@@ -44,8 +45,9 @@ class VerifierPool:
     Args:
         verify: the verifier as "module:function", importable as it would be in this process.
         workers: how many processes run at a time.
-        deadline: seconds an item may take; past it, its worker's process group is killed. The start
-            of a worker, 1 to 2 s for verify_math, is not counted.
+        deadline: seconds of CPU time that an item may take of its worker, and PATIENCE times that
+            of wall time; past one, the worker's process group is killed. The start of a worker, 1
+            to 2 s for verify_math, is not counted.
         memory_mb: address space of a worker in MiB (all that it maps, so more than it touches).
         max_chars: a response longer than this is "too_long" and never sent.
     """
@@ -63,7 +65,7 @@ class VerifierPool:
         self.max_chars = max_chars
         self.counts: Counter[Status] = Counter()  # of every verdict since construction
         self._counting = Lock()
-        self._command = [verify, str(memory_mb), str(deadline + ORPHAN_SECONDS)]
+        self._command = [verify, str(memory_mb), str(deadline)]
         # Last in, first out: a small batch reuses the warm workers and starts no others.
         self._idle: LifoQueue[_Process | None] = LifoQueue()
         self._vacate()
@@ -160,12 +162,12 @@ class _Process:
         return self._popen.returncode is None
 
     def judge(self, response: str, answer: str, deadline: float) -> Verdict:
-        """The verdict on one item within `deadline` seconds; kills a worker that cannot go on."""
+        """The verdict on one item; kills a worker that cannot go on."""
         line = b""
         with suppress(BrokenPipeError):
             self._requests.write(json.dumps([response, answer]).encode() + b"\n")
             self._requests.flush()
-            line = self._read(deadline)
+            line = self._read(deadline * PATIENCE)
         if line:
             verdict = Verdict(*json.loads(line))
             # What filled the memory may still be held, and would fail the next items.
@@ -173,8 +175,10 @@ class _Process:
                 self.kill()
             return verdict
         self.kill()
+        if self._popen.returncode == -signal.SIGPROF:
+            return Verdict(0.0, "timeout", f"used up its {deadline:g} s of CPU time")
         if line is None or self._popen.returncode == -signal.SIGALRM:
-            return Verdict(0.0, "timeout")
+            return Verdict(0.0, "timeout", f"not done in {deadline * PATIENCE:g} s: it waits")
         return Verdict(0.0, "error", self._ending())
 
     def kill(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from nemo_algos.rewards.code import blocks
 
-SECONDS = 4.0  # for one query; below VerifierPool's default deadline
+SECONDS = 4.0  # of CPU time, for one query; below VerifierPool's default deadline
 MAX_ROWS = 100_000
 MAX_BYTES = 10_000_000  # of one value
 STEPS = 1000  # of SQLite's machine, between two looks at the clock
@@ -28,14 +28,16 @@ def verify_sql(response: str, answer: str) -> float:
     """1.0 where the query in `response` gives the gold's result, else 0.0.
 
     `answer` is JSON: `database`, the path of a SQLite file; `query`, the gold; `rule`, "set" (the
-    default), "bag" or "ordered", see `same`; and, if the default of 4 is wrong, `seconds` for a
-    query. The query is the response's last block marked sql, else its last block, else all of it.
+    default), "bag" or "ordered", see `same`; and, if the default of 4 is wrong, `seconds` of CPU
+    time for a query. The query is the response's last block marked sql, else its last block, else
+    all of it.
 
     A query may read, within limits of time, rows and bytes; whatever else it tries makes it wrong.
     Some functions run long between two looks at the clock: run it in a `VerifierPool`.
 
     Raises:
         ValueError: the gold cannot be run, or the rule is unknown.
+        OSError: the file is no database, has no table, or misses changes that are beside it.
         TimeoutError: the query took too long.
     """
     problem = json.loads(answer)
@@ -96,25 +98,49 @@ def _gold(database: str, query: str, seconds: float) -> list[Row]:
 
 
 def _rows(database: str, query: str, seconds: float) -> list[Row]:
-    end = time.monotonic() + seconds
-    with closing(sqlite3.connect(f"{Path(database).absolute().as_uri()}?mode=ro", uri=True)) as db:
+    end = time.thread_time() + seconds
+    with closing(_opened(Path(database).absolute())) as db:
         db.text_factory = lambda data: data.decode(errors="ignore")  # as Spider's evaluation
         db.execute("PRAGMA query_only = ON")
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
         db.set_authorizer(_authorize)
-        db.set_progress_handler(lambda: time.monotonic() > end, STEPS)
+        db.set_progress_handler(lambda: time.thread_time() > end, STEPS)
         try:
             result = db.execute(query)
             rows = result.fetchmany(MAX_ROWS + 1)
         except sqlite3.OperationalError as error:
-            if time.monotonic() > end:
-                raise TimeoutError("The query took too long.") from error
+            if time.thread_time() > end:
+                raise TimeoutError(f"the query used up its {seconds:g} s of CPU time") from error
             raise
     if result.description is None:  # an empty text or a comment runs, too
         raise ValueError("no query")
     if len(rows) > MAX_ROWS:
         raise ValueError(f"more than {MAX_ROWS} rows")
     return rows
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Raises OSError where the fault is the file's, and no query's."""
+    for beside in (f"{path}-wal", f"{path}-journal"):
+        if _begins(beside) not in (b"", b"\0"):
+            raise OSError(f"{beside} holds changes: have SQLite write them to the database first")
+    try:
+        # Immutable, because a database in WAL mode would have files written beside it.
+        db = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
+        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    except sqlite3.Error as error:
+        raise OSError(f"{path}: {error}") from error
+    if not tables:
+        raise OSError(f"{path}: there is no table in it")
+    return db
+
+
+def _begins(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(1)
+    except FileNotFoundError:
+        return b""
 
 
 def _authorize(action: int, _: str | None, name: str | None, *__: str | None) -> int:

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import BinaryIO
 
+from nemo_algos.rewards.clock import PATIENCE
+
 # Prepared beforehand, because an exhausted process may have no memory left to build it.
 OUT_OF_MEMORY = b'[0.0, "memory", ""]\n'
-LATE = b'[0.0, "timeout", ""]\n'
 DETAIL_CHARS = 300
 
 
@@ -33,10 +34,9 @@ def main() -> None:
     _limit(memory_mb)
     os.write(replies, _line(""))
     for request in requests:
-        # Where the pool has died, the kernel ends the item in its stead, whatever code runs.
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        _end_after(seconds)
         reply = _judge(verify, *json.loads(request))
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _end_after(0)
         os.write(replies, reply)
 
 
@@ -54,7 +54,14 @@ def _load(name: str) -> Callable[[str, str], float]:
     return getattr(import_module(module), function)
 
 
+def _end_after(seconds: float) -> None:
+    # By the kernel, whatever code runs, and where the pool has died, too. 0: never
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds * PATIENCE)
+
+
 def _limit(memory_mb: int) -> None:
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # macOS refuses every such limit with EINVAL.
@@ -70,8 +77,8 @@ def _judge(verify: Callable[[str, str], float], response: str, answer: str) -> b
         return _line([reward, "ok", ""])
     except MemoryError:
         return OUT_OF_MEMORY
-    except TimeoutError:  # of a verifier that has a clock of its own
-        return LATE
+    except TimeoutError as error:  # of a verifier that has a clock of its own
+        return _line([0.0, "timeout", str(error)[:DETAIL_CHARS]])
     except BaseException as error:
         return _line([0.0, "error", _describe(error)])
 

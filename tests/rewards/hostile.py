@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 
 def act(name, argument):
@@ -25,14 +26,30 @@ def nap(argument):
     return os.getpid()
 
 
+def clock(name):
+    return signal.getitimer(getattr(signal, name))[0]
+
+
+def end_by(name):
+    os.kill(os.getpid(), getattr(signal, name))
+
+
 def loop(_):
     while True:
         pass
 
 
+def meet(folder):
+    """Wait until another is here, too."""
+    Path(folder, str(os.getpid())).touch()
+    while len(os.listdir(folder)) < 2:
+        time.sleep(0.01)
+    return os.getpid()
+
+
 def deaf(_):
-    signal.signal(signal.SIGALRM, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     while True:
         pass
 

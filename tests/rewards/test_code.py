@@ -7,7 +7,7 @@ import pytest
 
 from nemo_algos.rewards import VerifierPool
 from nemo_algos.rewards.code import _sandbox, code_block, protections, verify_code
-from nemo_algos.rewards.sandbox import Sandbox, SandboxError, plain
+from nemo_algos.rewards.sandbox import Sandbox, SandboxError, plain, program
 
 RIGHT = "def f(x):\n    return x + 1\n"
 DOCUMENTED = """def f(x):
@@ -95,6 +95,8 @@ def test_code_block():
         *("10 ** 5000", "-(10 ** 700)", "int", "0.1 + 0.2", "[{'d': 1}]", "{'r': 0}"),
         *("range(3, 0, -1)", "bytearray(b'\\xff')", "__import__('collections').deque([1, (2,)])"),
         *(f"__import__('datetime').{day}" for day in ("date(2024, 2, 29)", "datetime(1, 2, 3, 4)")),
+        *(f"__import__('datetime').{time}" for time in ("time(7, 30)", "timedelta(-1, 2, 3)")),
+        *("{1: 2}.keys()", "{1: [2]}.items()"),
         *("__import__('decimal').Decimal('1.10')", "__import__('fractions').Fraction(1, 3)"),
     ],
 )
@@ -141,6 +143,22 @@ assert head == head and head != head.next and head != 1 and not hasattr(head, "o
     assert verify(program, tests, entry_point="total") == 1.0
     assert verify(program, tests, entry_point="") == 1.0
     assert verify(program.replace("+ total", "- total"), tests) == 0.0
+
+
+def test_what_a_test_asks_of_an_object_the_program_answers():
+    program = """
+class Yes(list):
+    def __contains__(self, other): return True
+    def __len__(self): return 3
+    def __eq__(self, other): return True
+    def count(self, other): return Yes()
+made = Yes()
+def f(x): return type("Other", (), dict(vars(Yes)))()
+"""
+    assert verify(program, "assert 3 in f(1) and len(f(1)) == 3") == 1.0
+    for test in ("3 in list(f(1))", "f(1) == [3]", "f(1).count(3) == 1", "made.count(3) == 1"):
+        assert verify(program, f"assert {test}") == 0.0
+    assert verify("def assert_eq(*_): pass\ndef f(x): return 0", "assert_eq(f(1), 2)") == 1.0
 
 
 def test_objects_of_the_program_derived_from_builtins():
@@ -223,11 +241,34 @@ def test_asserts_count_whatever_python_is_told(monkeypatch):
         assert [v.reward for v in pool.score([WRONG, RIGHT], [answer] * 2)] == [0.0, 1.0]
 
 
-def test_late_program():
-    with pytest.raises(TimeoutError):
-        verify("def f(x):\n    while True: pass", "try: f(1)\nexcept: pass", seconds=0.3)
-    with pytest.raises(TimeoutError):
-        verify("import time\ntime.sleep(60)", "f(1)", seconds=0.3)
+def test_late_program(monkeypatch):
+    sleep = "import time\ntime.sleep(60)"
+    with pytest.raises(TimeoutError, match=r"did not answer in 0.5 s: it waits"):
+        verify(sleep, "f(1)", seconds=0.05)
+    monkeypatch.setattr(program, "PATIENCE", 1e4)
+    with pytest.raises(TimeoutError, match=r"used up its 0.2 s of CPU time"):
+        verify("def f(x):\n    while True: pass", "try: f(1)\nexcept: pass", seconds=0.2)
+
+
+def test_time_that_passes_without_computing_is_not_the_programs():
+    waits = "import time\ndef f(x): time.sleep(0.6); return x + 1"
+    assert verify(waits, "assert f(1) == 2", seconds=0.3) == 1.0
+
+
+def test_cpu_time_of_all_calls_counts_together():
+    computes = "import time\ndef f(x):\n    end = time.process_time() + x\n"
+    computes += "    while time.process_time() < end: pass"
+    assert verify(computes, "for _ in range(3): f(0.1)", seconds=1.0) == 1.0
+    with pytest.raises(TimeoutError, match="CPU time"):
+        verify(computes, "for _ in range(12): f(0.1)", seconds=1.0)
+
+
+def test_killed_from_outside_is_no_wrong_answer():
+    """As by a kernel that is out of memory."""
+    with pytest.raises(RuntimeError, match="killed from outside: is there too little memory"):
+        verify("import os\ndef f(): os.kill(os.getpid(), 9)", "f()")
+    assert verify("import os\ndef f(): os.kill(os.getpid(), 15)", "f()") == 0.0
+    assert verify(RIGHT, "assert f(1) == 2") == 1.0
 
 
 @pytest.mark.parametrize(
@@ -284,6 +325,7 @@ def test_protections_are_named():
     [
         *({"x": [1]}, {"i": 5}, {"D": "x"}, {"T": "eval"}, {"F": [1, 0]}, {}, {"t": [1], "s": [2]}),
         *({"R": [0, 1 << 40, 1]}, {"R": [1]}, {"dt": 5}, {"da": "x"}, {"B": "\u0100"}, {"q": 1}),
+        *({"dk": [[1]]}, {"di": [1]}, {"dv": 1}, {"ti": "25:00"}, {"td": ["1"]}, {"td": 1}),
         *({"d": [[[1], 2]]}, {"s": [[1]]}, {"r": [1]}, {"c": [1, 2, 3]}, {"b": "\u0100"}),
     ],
 )

@@ -1,128 +1,198 @@
-"""Programs that attack the machine or fake a pass: hostile_programs.py lists them."""
+"""Programs that attack the machine or fake a pass (hostile_programs.py), in every situation."""
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
+import tempfile
 from pathlib import Path
 
 import pytest
-from hostile_programs import FAKES, HARMLESS, HELPER, HOSTILE, LATE, LIARS, SORT_TESTS
+from hostile_programs import (
+    ALL_HARM,
+    ENDLESS,
+    FAKES,
+    HARMFUL,
+    HARMLESS,
+    HELPER,
+    HOSTILE,
+    LATE,
+    LIARS,
+    SORT_TESTS,
+)
+from processes import descendants, gone, of_user
+from situations import USER, outcome
 
 from nemo_algos.rewards import VerifierPool
 from nemo_algos.rewards.code import verify_code
-from nemo_algos.rewards.sandbox import Handle, Sandbox
-from nemo_algos.rewards.sandbox.lockdown import FIRST_USER
+from nemo_algos.rewards.sandbox import Handle, Sandbox, lockdown, program
 
-# What a program of the same user could do to this very session is tried only where it is stopped.
-NEEDS = {
-    "kills everything": ("namespaces", "user of its own", "signals"),
-    "kills the judge": ("namespaces", "user of its own", "signals"),
-    "deletes files": ("namespaces", "Landlock: files"),
-    "follows a link": ("namespaces", "user of its own", "Landlock: files"),
-    "connects": ("namespaces", "TCP"),
-    **dict.fromkeys(("shared memory", "queues and keys", "calls the host"), ("system calls",)),
-}
+AGES = 600.0  # of wall time, for what must not depend on it
 
-
-@pytest.fixture(scope="module", params=[True, False], ids=["namespaces", "plain"])
-def sandbox(request):
-    sandbox = Sandbox(namespaces=request.param)
-    yield sandbox
-    sandbox.close()
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the protections are Linux's")
 
 
 @pytest.fixture(scope="module")
 def server():
     with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
         yield server
 
 
-@pytest.fixture
-def folder(tmp_path_factory):
-    # Open to every user, so that not its permissions are what stops a program.
-    folder = tmp_path_factory.mktemp("open")
+@pytest.fixture(scope="module")
+def folder():
+    """A folder, a file and sockets in it, which all users may use, and which are the judge's."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own are closed to others
     (folder / "theirs").write_text("kept")
-    for path in (folder, folder / "theirs"):
-        path.chmod(0o777)
-    return folder
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
+    ):
+        stream.bind(f"{folder}/stream")
+        datagrams.bind(f"{folder}/datagram")
+        stream.listen()
+        for path in (folder, *folder.iterdir()):
+            path.chmod(0o777)
+            if os.getuid() == 0:
+                os.chown(path, USER, USER)
+        for each in (stream, datagrams):
+            each.setblocking(False)
+        yield folder
+        for heard in (stream.accept, lambda: datagrams.recv(1)):
+            with pytest.raises(BlockingIOError):
+                heard()
+    shutil.rmtree(folder)
 
 
-def descendants(pid):
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    children = [int(child) for task in tasks for child in task.read_text().split()]
-    return children + [pid for child in children for pid in descendants(child)]
+def state(folder, process):
+    """All that a program could have changed of `folder` and of a process."""
+    paths = [folder, *sorted(folder.iterdir())]
+    stats = [path.stat() for path in paths]
+    files = [(s.st_mode, s.st_uid, s.st_gid, s.st_size, s.st_mtime_ns, s.st_nlink) for s in stats]
+    attributes = [os.listxattr(path) for path in paths]
+    limits = Path(f"/proc/{process}/limits").read_text()
+    nice, policy = os.getpriority(os.PRIO_PROCESS, process), os.sched_getscheduler(process)
+    return paths, files, attributes, limits, nice, policy, os.sched_getaffinity(process)
 
 
-def of_user(user):
-    """The processes of that user."""
-    return [path for path in Path("/proc").glob("[0-9]*") if owner(path) == user]
-
-
-def owner(path):
-    try:
-        return path.stat().st_uid
-    except FileNotFoundError:
-        return None
-
-
-def outcome(sandbox, source, seconds):
-    with sandbox.program(seconds) as program:
-        try:
-            program.run([source])
-            answer = program.ask("call", Handle(program, "f"), 1)
-        except Exception as error:
-            return program.failure or type(error).__name__
-        return HARMLESS if answer == 2 else f"answered {answer!r}"
+def filled(source, server, folder, judge):
+    facts = {"PORT": server.getsockname()[1], "FOLDER": folder, "JUDGE": judge.pid}
+    for word, fact in facts.items():
+        source = source.replace(word, str(fact))
+    return source
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_program_is_contained(sandbox, server, folder, name):
-    protections = "; ".join(sandbox.protections)
-    if not any(words in protections for words in NEEDS.get(name, ("",))):
-        pytest.skip(f"nothing here stops it: {protections}")
+def test_hostile_program_is_contained(judge, server, folder, name):
     source, stopped = HOSTILE[name]
-    facts = {"PORT": server.getsockname()[1], "FOLDER": folder, "JUDGE": os.getpid()}
-    for word, fact in facts.items():
-        source = source.replace(word, str(fact))
-    processes = descendants(sandbox._process.pid)
-    assert outcome(sandbox, source, 0.4 if LATE in stopped else 5.0) in stopped
-    assert descendants(sandbox._process.pid) == processes
-    assert [path.name for path in folder.iterdir() if path.stat().st_size] == ["theirs"]
-    assert outcome(sandbox, "def f(x): return x + 1", 5.0) == HARMLESS
+    before = state(folder, judge.pid)
+    processes = descendants(judge.ask("zygote"))
+    seconds = 0.2 if LATE in stopped else 60.0
+    assert judge.ask("outcome", filled(source, server, folder, judge), seconds, AGES) in stopped
+    assert descendants(judge.ask("zygote")) == processes
+    assert state(folder, judge.pid) == before
+    assert judge.ask("outcome", "def f(x): return x + 1", 60.0, AGES) == HARMLESS
 
 
-def test_new_namespaces():
-    # none of this is Landlock's doing: it hides no path and no interface
+def test_harm_is_refused(judge, server, folder):
+    before = state(folder, judge.pid)
+    assert len(HARMFUL) > 70
+    source = filled(ALL_HARM, server, folder, judge)
+    assert judge.ask("outcome", source, 60.0, AGES) == HARMLESS
+    assert state(folder, judge.pid) == before
+    with pytest.raises(BlockingIOError):
+        server.accept()
+
+
+def test_what_of_other_files_is_seen(judge, folder):
+    """Nothing in namespaces; else names and times; what is in them only without Landlock."""
+    words = "; ".join(judge.protections)
+    where = f"import os\nFILE = '{folder}/theirs'\n"
+    seen = judge.ask("outcome", f"{where}def f(x): os.stat(FILE); return x + 1", 60.0, AGES)
+    read = judge.ask("outcome", f"{where}def f(x): open(FILE).read(); return x + 1", 60.0, AGES)
+    listed = judge.ask("outcome", f"{where}def f(x): os.listdir('/etc'); return x + 1", 60.0, AGES)
+    if "namespaces" in words:
+        assert [seen, read, listed] == ["FileNotFoundError"] * 3
+    elif "Landlock" in words:
+        assert [seen, read, listed] == [HARMLESS, "PermissionError", "PermissionError"]
+    else:
+        assert [seen, read, listed] == [HARMLESS] * 3
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_which_clock_ends_an_endless_program(name, monkeypatch):
+    monkeypatch.setattr(program, "PATIENCE", program.PATIENCE)  # `outcome` changes it
+    source, stopped = ENDLESS[name]
+    seconds, wall = (0.2, AGES) if LATE in stopped else (AGES, 0.3)
+    assert outcome(source, seconds, wall) in stopped
+
+
+def test_new_namespaces(judge):
+    # none of this is Landlock's doing: it hides no path
+    if "namespaces" not in "; ".join(judge.protections):
+        return
     source = """
-import os, socket
+import os
 def f(x):
     paths = [path for path in ("/etc", "/proc", "/home", "/tmp", "/root") if os.path.exists(path)]
-    return os.getpid() < 9, [name for _, name in socket.if_nameindex()], paths, os.getcwd()
+    return 2 if os.getppid() == 1 and os.getcwd() == "/" and set(paths) <= {HOME} else paths
 """
-    sandbox = Sandbox()
-    if "namespaces" not in "; ".join(sandbox.protections):
-        pytest.skip("this system refuses namespaces")
-    with sandbox.program(5.0) as program:
-        program.run([source])
-        near, interfaces, paths, folder = program.ask("call", Handle(program, "f"), 1)
-    sandbox.close()
-    home = [f"/{sys.base_prefix.split('/')[1]}"]  # the interpreter's, in which nothing else is
-    assert (near, interfaces, folder) == (True, ["lo"], "/")
-    assert set(paths) <= set(home)
+    home = {f"/{sys.base_prefix.split('/')[1]}"}  # the interpreter's, in which nothing else is
+    assert judge.ask("outcome", source.replace("{HOME}", repr(home)), 60.0, AGES) == HARMLESS
+    (zygote,) = descendants(judge.ask("zygote"))
+    if os.getuid() == 0:  # others may not look
+        for kind in ("cgroup", "ipc", "mnt", "net", "pid", "uts"):
+            here, there = (os.readlink(f"/proc/{pid}/ns/{kind}") for pid in (os.getpid(), zygote))
+            assert (here != there) == (kind != "cgroup"), kind
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives programs a user of their own")
-def test_program_is_a_user_of_its_own(sandbox):
-    user = FIRST_USER + sandbox._process.pid % 4096
-    assert of_user(user) == []
-    with sandbox.program(5.0) as program:
-        program.run(["1"])
-        assert len(of_user(user)) == 1
-    assert of_user(user) == []
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_program_is_a_user_of_its_own_and_of_nobody_else(namespaces):
+    sandbox = Sandbox(namespaces)
+    with sandbox.program(60.0) as running:
+        running.run(["import os\ndef f(): return os.getresuid() + os.getresgid(), os.getgroups()"])
+        ids, groups = running.ask("call", Handle(running, "f"))
+        assert len(set(ids)) == 1 and ids[0] > 1 << 16 and groups == []
+        assert len(of_user(ids[0])) == 1
+    assert of_user(ids[0]) == []
+    sandbox.close()
+
+
+def test_nobody_in_a_container_of_few_users(monkeypatch):
+    assert lockdown._nobody(1) is None  # of root alone
+    assert 61_440 <= lockdown._nobody(65_536) < 65_534
+    last = 65_535 - os.getpid() % 4096
+    monkeypatch.setattr(lockdown, "_named", lambda user: user > last - 3)
+    assert lockdown._nobody(65_536) == last - 3
+
+
+def test_root_that_is_the_only_user():
+    """As in a container that maps root to the user who starts it."""
+    script = """
+import ctypes, os
+from pathlib import Path
+user, group = os.getuid(), os.getgid()
+if ctypes.CDLL(None).unshare(0x10000000):
+    raise SystemExit("refused")
+Path("/proc/self/setgroups").write_text("deny")
+Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+from nemo_algos.rewards.sandbox import Handle, Sandbox
+for namespaces in (True, False):
+    sandbox = Sandbox(namespaces)
+    assert "a user of its own" not in sandbox.protections
+    with sandbox.program(60.0) as program:
+        program.run(["import os\\ndef f(): return os.getuid()"])
+        print(program.ask("call", Handle(program, "f")))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    if "refused" in done.stderr:
+        pytest.skip("this system refuses namespaces of users")
+    assert done.stdout == "0\n0\n", done.stderr
 
 
 def run_in_one_process(program, tests, prompt=""):
@@ -149,12 +219,10 @@ def test_only_a_call_changes_its_arguments(name):
     assert verify_code("def f(xs): return sorted(xs)", answer) == 1.0
 
 
-def test_program_cannot_be_traced(sandbox):
+def test_program_cannot_be_traced(judge):
     # nor its parent, whose state it inherits
-    source = "import ctypes\ndef f(x): return ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)"
-    with sandbox.program(5.0) as program:
-        program.run([source])
-        assert program.ask("call", Handle(program, "f"), 1) == 0
+    source = "import ctypes\ndef f(x): return 2 + ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)"
+    assert judge.ask("outcome", source, 60.0, AGES) == HARMLESS
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may mount")
@@ -217,7 +285,4 @@ with sandbox.program(60.0) as program:
     assert len(family) >= 2
     os.killpg(judge.pid, number)  # as the pool does
     judge.communicate()
-    end = time.monotonic() + 5
-    while any(Path(f"/proc/{pid}").exists() for pid in family) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
+    assert all(gone(pid) for pid in family)

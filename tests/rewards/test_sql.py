@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from nemo_algos.rewards import VerifierPool
-from nemo_algos.rewards.sql import same, sql_block, verify_sql
+from nemo_algos.rewards.sql import _rows, same, sql_block, verify_sql
 
 SCHEMA = """
 CREATE TABLE pets (name TEXT, age INTEGER, weight REAL);
@@ -85,11 +85,55 @@ def test_sql_block():
 def test_gold_that_cannot_run_is_an_error(database):
     with pytest.raises(ValueError, match=r"gold query failed .*no such column"):
         verify(database, "SELECT 1", "SELECT size FROM pets")
-    with pytest.raises(ValueError, match="unable to open"):
+    with pytest.raises(OSError, match="other: unable to open database file"):
         verify(database.with_name("other"), "SELECT 1", "SELECT 1")
     assert not database.with_name("other").exists()
     with pytest.raises(ValueError, match="choose set, bag or ordered"):
         verify(database, "SELECT 1", "SELECT 1", rule="sets")
+
+
+@pytest.mark.parametrize("content", [b"", b"SELECT 1", b"SQLite format 3\0", bytes(4096)])
+def test_file_that_is_no_database_is_an_error(tmp_path, content):
+    path = tmp_path / "db"
+    path.write_bytes(content)
+    with pytest.raises(
+        OSError,
+        match=r"db: (there is no table|file is not a database|database disk image is malformed)",
+    ):
+        verify(path, "SELECT 1", "SELECT 1")
+
+
+def journaled(path, mode):
+    """A database in that mode, and a connection that keeps what is beside it there."""
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute(f"PRAGMA journal_mode = {mode}")
+    db.executescript(SCHEMA)
+    return db
+
+
+def test_nothing_is_written_beside_a_database_in_wal_mode(tmp_path):
+    path = tmp_path / "db"
+    with closing(journaled(path, "WAL")) as db:
+        with pytest.raises(OSError, match=r"db-wal holds changes: have SQLite write them"):
+            verify(path, "SELECT 1", "SELECT 1")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert verify(path, "SELECT count(*) FROM pets", "SELECT 4") == 1.0
+    before = path.read_bytes()
+    assert before[18:20] == b"\2\2"  # WAL mode
+    assert verify(path, "SELECT count(*) FROM pets", "SELECT 4") == 1.0
+    assert (list(tmp_path.iterdir()), path.read_bytes()) == ([path], before)
+
+
+def test_transaction_that_is_not_finished_is_an_error(tmp_path):
+    path = tmp_path / "db"
+    with closing(journaled(path, "PERSIST")) as db:
+        assert path.with_name("db-journal").exists()
+        assert verify(path, "SELECT count(*) FROM pets", "SELECT 4") == 1.0
+        db.execute("PRAGMA cache_size = 1")
+        db.execute("BEGIN")
+        db.execute("UPDATE pets SET name = hex(zeroblob(100000))")
+        with pytest.raises(OSError, match=r"db-journal holds changes"):  # though the gold is known
+            verify(path, "SELECT count(*) FROM pets", "SELECT 4")
 
 
 def test_text_that_is_no_utf8_is_read(tmp_path):
@@ -148,15 +192,23 @@ def test_endless_query_is_late(database, name):
         verify(database, LATE[name], "SELECT 1", seconds=0.2)
 
 
+def test_the_clock_of_a_query_is_cpu_time(database, monkeypatch):
+    clock = iter([0.0, *[0.2] * 50, 0.21, 0.21])
+    monkeypatch.setattr("time.thread_time", lambda: next(clock))
+    with pytest.raises(TimeoutError, match=r"the query used up its 0.2 s of CPU time"):
+        _rows(str(database), LATE["cross join"], 0.2)
+    assert list(clock) == []
+
+
 def test_pool_survives_hostile_queries(database):
     # One call of printf takes seconds and never looks at the clock; group_concat fills memory.
     bombs = ["SELECT printf('%.*c', 900000000, 'x')" + " || printf('%.*c', 900000000, 'y')" * 9]
     bombs += ["SELECT " + ", ".join(["zeroblob(9000000)"] * 1500)]
-    answer = json.dumps({"database": str(database), "query": "SELECT 1", "seconds": 1.0})
+    answer = json.dumps({"database": str(database), "query": "SELECT 1", "seconds": 0.5})
     queries = ["SELECT 1", bombs[0], "SELECT 1", bombs[1], "SELECT 1"]
-    with VerifierPool("nemo_algos.rewards.sql:verify_sql", deadline=2.0) as pool:
+    with VerifierPool("nemo_algos.rewards.sql:verify_sql", deadline=1.0) as pool:
         verdicts = pool.score(queries, [answer] * 5)
     assert [verdict.reward for verdict in verdicts] == [1.0, 0.0, 1.0, 0.0, 1.0]
     assert {verdict.status for verdict in verdicts[::2]} == {"ok"}
-    # which of the limits it meets first is a matter of the machine's speed
+    # which of the limits it meets first is a matter of the processor's speed
     assert {verdict.status for verdict in verdicts[1::2]} <= {"timeout", "memory", "ok"}

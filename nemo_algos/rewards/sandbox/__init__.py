@@ -7,7 +7,8 @@
     candidate.py                                   the untrusted program, locked down (lockdown.py)
 
 Tests run in the judge and talk to the program over a socket (program.py) in plain data (plain.py):
-nothing that a program does to its own process can make a test pass but right values.
+nothing that a program does to its own process decides how they are compared. What tests ask of an
+object of the program's own (`in`, `len`, an attribute), the program answers.
 """
 
 from nemo_algos.rewards.sandbox.host import Sandbox

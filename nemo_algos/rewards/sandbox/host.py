@@ -3,6 +3,7 @@
 import ctypes
 import json
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,8 @@ from typing import Literal
 
 from nemo_algos.rewards.sandbox.program import Program, SandboxError
 
-START_SECONDS = 60.0
-KILL_SECONDS = 10.0
+PATIENCE_SECONDS = 600.0  # for a zygote's start, or a program's end, on a busy machine
+ENDING = "di"  # see zygote.py
 SET_DUMPABLE = 4  # <linux/prctl.h>
 ZYGOTE = str(Path(__file__).with_name("zygote.py"))
 # Hash seed: a program that leans on the order of a set gets the same verdict in every worker.
@@ -42,7 +43,7 @@ class Sandbox:
 
     @contextmanager
     def program(self, seconds: float) -> Iterator[Program]:
-        """A fresh program that lives for the `with` block; its answers may take `seconds` in all.
+        """A fresh program that lives for the `with` block; `seconds` of CPU time are all it has.
 
         Raises:
             SandboxError: the sandbox is broken; start another.
@@ -51,22 +52,24 @@ class Sandbox:
         with channel:
             with theirs:
                 try:
-                    socket.send_fds(self._control, [b"r"], [theirs.fileno()])
+                    socket.send_fds(self._control, [struct.pack("d", seconds)], [theirs.fileno()])
                 except OSError as error:
                     raise SandboxError("The sandbox for programs has ended.") from error
+            program = Program(channel, seconds)
             try:
-                yield Program(channel, seconds)
+                program.start()
+                yield program
             finally:
-                self._end_program()
+                program.end(*self._end_program())
 
     def close(self) -> None:
         """End it and what runs in it."""
         self._control.close()
-        self._process.wait(KILL_SECONDS)
+        self._process.wait(PATIENCE_SECONDS)
 
     def _start(self, mode: Literal["namespaces", "plain"]) -> bytes:
         self._control, theirs = socket.socketpair()
-        self._control.settimeout(START_SECONDS)
+        self._control.settimeout(PATIENCE_SECONDS)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-s", "-S", ZYGOTE, str(theirs.fileno()), mode],
@@ -84,13 +87,10 @@ class Sandbox:
             self.close()
         return hello
 
-    def _end_program(self) -> None:
-        self._control.settimeout(KILL_SECONDS)
+    def _end_program(self) -> tuple[float, int]:
         try:
             self._control.sendall(b"k")
-            ended = self._control.recv(1)
-        except OSError:
-            ended = b""
-        if not ended:
+            return struct.unpack(ENDING, self._control.recv(struct.calcsize(ENDING)))
+        except (OSError, struct.error) as error:
             self._control.close()
-            raise SandboxError("The sandbox for programs has ended.")
+            raise SandboxError("The sandbox for programs has ended.") from error

@@ -2,21 +2,23 @@
 
 Linux with namespaces: an empty root with the interpreter read-only, no network, its own processes.
 Everywhere: limits, no new processes, no privileges; Landlock where the kernel has it; as root,
-another user. See docs/sandbox.md for what each environment gives.
+another user. System calls: calls.py. docs/sandbox.md says what each environment gives.
 """
 
 import ctypes
+import grp
 import os
+import pwd
 import resource
 import signal
 import struct
 import sys
+from contextlib import suppress
 
 LINUX = sys.platform == "linux"
 MEMORY = 1 << 30
-CPU_SECONDS = 60  # behind the judge's clock, should judge and zygote both die
 FILES = 32
-FIRST_USER = 60_000  # as root, programs run as a user from here on, of their judge's own
+USERS = 2_000_000_000  # as root, programs run as a user below, of their judge's own
 ROOT = "/proc"  # where the new root is built: a folder that exists everywhere and holds no file
 READABLE = ("/usr", "/lib", "/lib64", sys.base_prefix)  # the interpreter and its libraries
 LANDLOCK = {1: "Landlock: files", 4: "Landlock: TCP", 6: "Landlock: signals"}  # by its version
@@ -46,7 +48,7 @@ class Lock:
     def __init__(self, namespaces: bool):
         self.protections = ["limits, no new processes"]
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._user = FIRST_USER + os.getpid() % 4096 if os.getuid() == 0 else None
+        self._user = _nobody(_users()) if os.getuid() == 0 else None
         if namespaces:
             self._enter_namespaces()
             self._change_root()
@@ -59,12 +61,13 @@ class Lock:
         if LINUX:  # a program of the same user could trace the zygote; after the maps of users
             self._call("prctl", SET_DUMPABLE, 0, 0, 0, 0)
 
-    def confine(self) -> None:
-        """Lock this fork down, for good."""
+    def confine(self, seconds: float) -> None:
+        """Lock this fork down, for good. seconds: of CPU time, after which SIGPROF ends it."""
         os.setsid()
         os.chdir("/")
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        _limit(resource.RLIMIT_CPU, int(seconds) + 1)  # should it stop the timer
         _limit(resource.RLIMIT_CORE, 0)
-        _limit(resource.RLIMIT_CPU, CPU_SECONDS)
         _limit(resource.RLIMIT_FSIZE, 0)
         _limit(resource.RLIMIT_NOFILE, FILES)
         if LINUX:  # macOS refuses it
@@ -143,6 +146,29 @@ class Lock:
         if result < 0:
             raise OSError(ctypes.get_errno(), f"{function}: {os.strerror(ctypes.get_errno())}")
         return result
+
+
+def _users() -> int:
+    """How many users there are: in a container maybe few."""
+    if not LINUX:
+        return USERS
+    with open("/proc/self/uid_map") as rows:
+        ranges = [(int(first), int(count)) for first, _, count in map(str.split, rows)]
+    return min(USERS, max(first + count for first, count in ranges))
+
+
+def _nobody(users: int) -> int | None:
+    """A user, and group, that this system does not know; None where all of them are known."""
+    last = users - 1 - os.getpid() % min(users, 4096)
+    return next((user for user in range(last, 0, -1) if not _named(user)), None)
+
+
+def _named(user: int) -> bool:
+    for look_up in (pwd.getpwuid, grp.getgrgid):
+        with suppress(KeyError):
+            look_up(user)
+            return True
+    return False
 
 
 def _limit(which: int, value: int) -> None:

@@ -9,7 +9,7 @@ import json
 import socket
 from collections import deque
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -44,7 +44,7 @@ def encode(value: Any, refer: Refer) -> Any:
         return {"d": [[encode(k, refer), encode(v, refer)] for k, v in value.items()]}
     if any(value is kind for kind in _TYPES.values()):
         return {"T": value.__name__}
-    for kind, tag in _SEQUENCES.items():
+    for kind, tag in (_SEQUENCES | _VIEWS).items():
         if isinstance(value, kind):
             return {tag: [encode(part, refer) for part in value]}
     for kind, (tag, body) in _SCALARS.items():
@@ -118,17 +118,25 @@ def _range(start: int, stop: int, step: int) -> range:
 
 
 _SEQUENCES: dict[Any, str] = {tuple: "t", set: "s", frozenset: "f", deque: "q"}
+_VIEWS: dict[Any, str] = {type({}.keys()): "dk", type({}.values()): "dv", type({}.items()): "di"}
 _TYPES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict)
 }
-_COLLECTIONS: dict[str, Callable[[Any], Any]] = {tag: kind for kind, tag in _SEQUENCES.items()}
+_COLLECTIONS: dict[str, Callable[[Any], Any]] = {
+    **{tag: kind for kind, tag in _SEQUENCES.items()},
+    "dk": lambda parts: dict.fromkeys(parts).keys(),
+    "dv": lambda parts: dict(enumerate(parts)).values(),
+    "di": lambda parts: dict(parts).items(),
+}
 _SCALARS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     bytes: ("b", lambda value: value.decode("latin-1")),
     bytearray: ("B", lambda value: value.decode("latin-1")),
     range: ("R", lambda value: [value.start, value.stop, value.step]),
     datetime: ("dt", datetime.isoformat),  # before date, whose subclass it is
     date: ("da", date.isoformat),
+    time: ("ti", time.isoformat),
+    timedelta: ("td", lambda value: [value.days, value.seconds, value.microseconds]),
     complex: ("c", lambda value: [value.real, value.imag]),
     Decimal: ("D", str),
     Fraction: ("F", lambda value: [value.numerator, value.denominator]),
@@ -140,6 +148,8 @@ _BUILDERS: dict[str, Callable[[Any], Any]] = {
     "R": lambda body: _range(*body),
     "dt": datetime.fromisoformat,
     "da": date.fromisoformat,
+    "ti": time.fromisoformat,
+    "td": lambda body: timedelta(*body),
     "c": lambda body: complex(*body),
     "D": Decimal,
     "T": _TYPES.__getitem__,

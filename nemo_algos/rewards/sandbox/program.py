@@ -1,11 +1,13 @@
 """A running program as the judge sees it: asked, and never believed more than plain values."""
 
 import builtins
+import signal
 import socket
 import time
 from collections import deque
 from typing import Any, Literal
 
+from nemo_algos.rewards.clock import PATIENCE
 from nemo_algos.rewards.sandbox import plain
 
 # StopIteration would end a test's loop early, and `all(map(candidate, inputs))` would hold.
@@ -22,20 +24,41 @@ class CandidateError(Exception):
 
 
 class Program:
-    """A running program.
+    """A running program that has `seconds` of CPU time, and PATIENCE times that of wall time.
 
-    asked: how often it was asked something. failure: why it can be asked nothing more: it was
-    "late", "broken" (it ended, or said what no program should), or "misused" (asked in what is no
-    plain data, or in too much of it); "" where it can.
+    asked: how often it was asked something. failure: why it can be asked nothing more, "" where it
+    can. Known at once: it is "gone", "stuck" (no answer in its wall time), "broken" (it said what
+    no program should), or was "misused" (asked in what is no plain data, or in too much of it);
+    known when it has ended: it was "late" (its CPU time was used up), or "killed" by another.
     """
 
     def __init__(self, channel: socket.socket, seconds: float):
-        self._channel = channel
-        self._expires = time.monotonic() + seconds
+        self._channel, self._seconds = channel, seconds
+        self._expires = time.monotonic() + seconds * PATIENCE
         self.asked = 0
-        self.failure: Literal["", "late", "broken", "misused"] = ""
-        if self._receive() != "confined":
+        self.failure: Literal["", "gone", "stuck", "broken", "misused", "late", "killed"] = ""
+
+    def start(self) -> None:
+        """Wait until it is locked down.
+
+        Raises:
+            SandboxError: it could not be, and was not run.
+        """
+        try:
+            confined = self._receive() == "confined"
+        except TimeoutError:
+            self.failure, confined = "stuck", True
+        except ConnectionError:
+            confined = False
+        if not confined:
             raise SandboxError("A program could not be locked down, and was not run.")
+
+    def end(self, used: float, number: int) -> None:
+        """Take note that its process ended, after `used` seconds of CPU time, by that signal."""
+        if used >= self._seconds or number in (signal.SIGPROF, signal.SIGXCPU):
+            self.failure = "late"
+        elif self.failure == "gone" and number == signal.SIGKILL:
+            self.failure = "killed"
 
     def run(self, sources: list[str]) -> None:
         """Run its sources, one after the other, as one module.
@@ -79,7 +102,9 @@ class Program:
                     return value, changed
                 name, text = map(str, content)
             except TimeoutError:
-                self.failure = "late"
+                self.failure = "stuck"
+            except ConnectionError:
+                self.failure = "gone"
             except MemoryError:
                 raise
             except plain.TooLongError:
