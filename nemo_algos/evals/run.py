@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
 from nemo_algos.evals.benchmarks import Loaded, load
-from nemo_algos.evals.lines import replace
+from nemo_algos.evals.benchmarks.registry import EXTRACTORS
 from nemo_algos.evals.metrics.result import measure
 from nemo_algos.evals.nemo_results import THEIRS, NemoRLResults
 from nemo_algos.evals.samplers import Sampler, sampler
@@ -30,6 +30,7 @@ from nemo_algos.evals.schema import (
 )
 from nemo_algos.evals.store import Generation, Store
 from nemo_algos.evals.table import table
+from nemo_algos.local.lines import replace
 from nemo_algos.rewards import Verdict, VerifierPool
 
 STORED_AT_ONCE = 64
@@ -113,7 +114,7 @@ def _store(of: Loaded, model: Sampler, config: EvalConfig) -> Store:
         "benchmark": name,
         "sampling": config.sampling.model_dump(),
         "verifier": verifier,
-        "answers": f"{answers.__module__}:{answers.__qualname__}" if answers else "",
+        "answers": next((name for name, of in EXTRACTORS.items() if of is answers), ""),
         "data": of.source,
         "counts": dict(of.counts),
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
@@ -196,7 +197,7 @@ def _measured(of: Loaded, store: Store, config: EvalConfig, console: Console) ->
         metrics = measure(
             evaluation, config.metrics, workers=config.workers, progress=lambda *_: advance(1)
         )
-    replace(store.folder / "metrics.json", json.dumps(metrics))
+    replace(store.folder / "metrics.json", json.dumps(metrics, allow_nan=False))
     return metrics
 
 
