@@ -84,10 +84,14 @@ def _written(name: str | None, resume: Path | None, overrides: list[str]) -> Dic
         what = f"{path} is not a run's manifest ({error})"
         raise ConfigError([Problem("", f"{what}: resume another folder")]) from None
     given = {override.partition("=")[0].lstrip("+") for override in overrides}
-    foreign = {k: code for k, code in manifest.foreign_code(plain).items() if k not in given}
+    hint = "is code that the folder names, which may come from anyone: if you trust it, say so"
+    foreign = [
+        Problem(key, f"{code} {hint}: {key}={code}, or --config FILE")
+        for key, code in manifest.foreign_code(plain).items()
+        if key not in given
+    ]
     if foreign:
-        hint = "is code that the folder names, which may come from anyone: if you trust it, say so"
-        raise ConfigError([Problem(k, f"{c} {hint}: {k}={c}, or --config FILE") for k, c in foreign.items()])
+        raise ConfigError(foreign)
     return OmegaConf.create({**plain, "engine": "local"})
 
 

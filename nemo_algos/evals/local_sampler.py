@@ -17,7 +17,6 @@ from nemo_algos.local import checkpoint, countdown, manifest
 from nemo_algos.local.build import device_named, tiny_policy, warm_policy
 from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
-from nemo_algos.local.folder import refuse_links_out
 from nemo_algos.local.hf import HFPolicy, chat
 from nemo_algos.local.schema import GenerationSection, LocalConfig, PolicySection
 from nemo_algos.local.tiny import Tiny, TinyConfig
@@ -87,7 +86,6 @@ def _trained(model: LocalModel) -> tuple[PolicySection, Rules]:
     path = Path(model.run or "") / "manifest.json"
     if not path.is_file():
         raise ValueError(f"model.run: {model.run} is no training run: no manifest.json")
-    refuse_links_out(path.parent)
     config = validate(LocalConfig, manifest.read(path), "model.run: its config")
     return config.policy, config.data.rules
 

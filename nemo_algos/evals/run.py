@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from pkgutil import resolve_name
@@ -35,6 +36,7 @@ from nemo_algos.rewards import Verdict, VerifierPool
 
 STORED_AT_ONCE = 64
 LOG_SECONDS = 60.0
+CHAT_TEMPLATE = """; for a model without one set 'model.completions="{prompt}"'"""
 LIBRARIES = ("nemo-algos", "math-verify", "scikit-learn", "torch", "transformers")
 
 Advance = Callable[[int], None]  # so many more are done
@@ -60,7 +62,7 @@ def _sampled(
 ) -> Iterator[tuple[Loaded, Store]]:
     """Each benchmark with its verified responses, as soon as it has them."""
     loaded = [_loaded(name, section) for name, section in config.chosen.items()]
-    asked = sampler(model, config.sampling)
+    asked = sampler(model, config.sampling, partial(console.print, markup=False, soft_wrap=True))
     stores = [_store(of, asked, config) for of in loaded]
     with ExitStack() as held:
         for store in stores:
@@ -147,8 +149,19 @@ def _sample(model: Sampler, store: Store, console: Console) -> None:
             advance(len(generations))
 
         model.sample(wanted, add)
+    _refuse_refusals(store)
     for what, number in _remarkable(store.generations.values()).items():
         console.print(f"warning: {number} responses are {what}", markup=False, soft_wrap=True)
+
+
+def _refuse_refusals(store: Store) -> None:
+    """Raises ValueError where the server has answered nothing: that is no score of 0."""
+    refusals = [g.finish for g in store.generations.values() if g.refused]
+    if refusals and len(refusals) == len(store.generations):
+        (store.folder / "metrics.json").unlink(missing_ok=True)
+        hint = CHAT_TEMPLATE if "chat template" in refusals[0] else ""
+        all_of = f"the server refused all {len(refusals)} requests, so nothing is measured"
+        raise ValueError(f"{store.folder.name}: {all_of}; {refusals[0]}{hint}")
 
 
 def _remarkable(generations: Iterable[Generation]) -> Counter[str]:

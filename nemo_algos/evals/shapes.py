@@ -26,7 +26,7 @@ class ProblemLine(Shape):
     id: str
     prompt: str
     answer: str
-    info: dict[str, str] = {}
+    info: dict[str, str] = Field(default={})
 
 
 class GenerationLine(Shape):
@@ -133,10 +133,10 @@ class Metrics(Shape):
     statuses: dict[str, Count]
     scalars: dict[str, Interval]
     curves: dict[str, Curve]
-    ucc_by_threshold: dict[Number, Curve] = {}
-    histograms: dict[str, Histogram] = {}
+    ucc_by_threshold: dict[Number, Curve] = Field(default={})
+    histograms: dict[str, Histogram] = Field(default={})
     per_problem: PerProblem
-    excluded: dict[str, Count] = {}
+    excluded: dict[str, Count] = Field(default={})
     settings: Settings
 
     @model_validator(mode="after")
@@ -154,7 +154,7 @@ class Metrics(Shape):
 class StepLine(Shape):
     """Of metrics.jsonl: a training step and its metrics by name, NaN and infinities too."""
 
-    __pydantic_extra__: dict[str, float | None]
+    __pydantic_extra__: dict[str, float | None]  # pyright: ignore[reportIncompatibleVariableOverride]
     model_config = Shape.model_config | {"extra": "allow"}
     step: Step
 
@@ -191,7 +191,7 @@ class Grpo(Shape):
 class Config(Shape):
     """Of a training run."""
 
-    method: dict[str, Any] = {}
+    method: dict[str, Any] = Field(default={})
     grpo: Grpo = Grpo()
 
 
@@ -204,7 +204,5 @@ class RunManifest(Shape):
 class Summary(Shape):
     """summary.json of a training run."""
 
-    before: dict[str, float] = {}
-    after: dict[str, float] = {}
-
-
+    before: dict[str, float] = Field(default={})
+    after: dict[str, float] = Field(default={})

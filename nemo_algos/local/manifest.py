@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from nemo_algos.local.folder import refuse_links_out
 from nemo_algos.local.lines import Shape, read_object, replace
 from nemo_algos.local.schema import LocalConfig
 
@@ -53,7 +54,9 @@ def write(folder: Path, config: LocalConfig) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The config of a run's manifest. Raises ValueError where it is none."""
+    """The config of a run's manifest. Raises ValueError where it is none, or its folder is not a
+    run's alone."""
+    refuse_links_out(path.parent)
     return read_object(path, Manifest)["config"]
 
 

@@ -274,7 +274,11 @@ def broken(folder, name, text):
         ("metrics.jsonl", '{"step": 1}\n{"st\n{"step": 3}\n', "metrics.jsonl line 2 is not JSON"),
         ("metrics.jsonl", '{"reward/mean": 1}\n', "metrics.jsonl line 1: step: missing"),
         ("metrics.jsonl", "[1]\n", "line 1 is not a JSON object"),
-        ("metrics.jsonl", '{"step": 1, "loss": "high"}\n', "line 1: loss: input should be a valid number, got 'high'"),
+        (
+            "metrics.jsonl",
+            '{"step": 1, "loss": "high"}\n',
+            "line 1: loss: input should be a valid number, got 'high'",
+        ),
         ("generations.jsonl", "", "run `nemo-algos eval` to its end"),
         ("metrics.json", "{", "metrics.json is not JSON"),
     ],
