@@ -11,10 +11,11 @@ from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
 from nemo_algos.evals.metrics.settings import MOST_RESAMPLES, Similarity
 from nemo_algos.local.lines import Shape
+from nemo_algos.local.logs import Step
 from nemo_algos.rewards.pool import Status
 
+LARGEST = 1e9  # of a reward; a mean of larger ones may be no number
 Count = Annotated[int, Field(ge=0, le=2**53)]
-Step = Annotated[int, Field(ge=-(2**53), le=2**53)]
 # It goes into names of files.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 Number = Annotated[str, AfterValidator(float)]  # the key of an object
@@ -45,7 +46,7 @@ class VerdictLine(Shape):
 
     problem: str
     sample: Count
-    reward: FiniteFloat
+    reward: Annotated[float, Field(gt=-LARGEST, lt=LARGEST)]
     status: Status
     detail: str
     of: str
@@ -151,19 +152,10 @@ class Metrics(Shape):
         return self
 
 
-class StepLine(Shape):
-    """Of metrics.jsonl: a training step and its metrics by name, NaN and infinities too."""
-
-    __pydantic_extra__: dict[str, float | None]  # pyright: ignore[reportIncompatibleVariableOverride]
-    model_config = Shape.model_config | {"extra": "allow"}
-    step: Step
-
-
-class TraceLine(Shape):
+class TraceLine(Step):
     """Of trace.jsonl: a response with a number per token."""
 
-    step: Step
-    group: Step
+    group: Count
     prompt: str
     tokens: list[str]
     reward: float

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pydantic import Field
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -28,7 +29,14 @@ ROWS = 12
 class Step(Shape):
     """A line of a record."""
 
-    step: int
+    step: int = Field(ge=-(2**53), le=2**53)
+
+
+class StepMetrics(Step):
+    """Of metrics.jsonl: metrics by name, NaN and infinities too."""
+
+    __pydantic_extra__: dict[str, float | None]  # pyright: ignore[reportIncompatibleVariableOverride]
+    model_config = Shape.model_config | {"extra": "allow"}
 
 
 class Log:
@@ -100,7 +108,7 @@ def _rewind(path: Path, done: int) -> None:
 
 def read(folder: Path) -> list[dict[str, float]]:
     """The steps of a run."""
-    return list(read_lines(folder / "metrics.jsonl", Step))
+    return list(read_lines(folder / "metrics.jsonl", StepMetrics))
 
 
 CURVES = {

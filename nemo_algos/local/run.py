@@ -141,13 +141,14 @@ class Run:
         name = self.trainer.algorithm.name
         curves = plot(self.folder, f"{name}, seed {self.config.grpo.seed}")
         rows = read(self.folder)
+        speeds = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
         summary = {
             "method": name,
             "steps": self.trainer.step_number,
             "before": self.before,
             "after": after,
             "seconds": self.seconds,
-            "tokens_per_second": statistics.median(r["tokens_per_second"] for r in rows),
+            "tokens_per_second": statistics.median(speeds or [0.0]),
         }
         (self.folder / "summary.json").write_text(json.dumps(summary, indent=2))
         title = f"{name}: {len(rows)} steps in {self.seconds:.1f} s"

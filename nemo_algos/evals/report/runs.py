@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.evals.report.events import EVENTS, read_events
-from nemo_algos.evals.shapes import Metrics, RunManifest, StepLine, Summary, TraceLine
+from nemo_algos.evals.shapes import Metrics, RunManifest, Summary, TraceLine
 from nemo_algos.local.folder import refuse_links_out
 from nemo_algos.local.lines import Shape, read_lines, read_object
+from nemo_algos.local.logs import StepMetrics
 
 Series = tuple[list[float], list[float]]  # steps, values
 
@@ -78,7 +79,7 @@ def _within(folder: Path) -> list[Path]:
 
 
 def _training(folder: Path) -> Run:
-    rows = list(read_lines(folder / "metrics.jsonl", StepLine))
+    rows = list(read_lines(folder / "metrics.jsonl", StepMetrics))
     if not rows:
         raise ValueError(f"{folder}/metrics.jsonl holds no step yet: train first")
     metrics: dict[str, Series] = {}
