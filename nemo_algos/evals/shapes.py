@@ -71,7 +71,7 @@ class EvalManifest(Shape):
 class Interval(Shape):
     """A mean with the ends of its interval."""
 
-    value: FiniteFloat | None
+    value: FiniteFloat
     low: FiniteFloat | None
     high: FiniteFloat | None
 
@@ -80,7 +80,7 @@ class Curve(Shape):
     """Intervals over k, each list as long as k."""
 
     k: Annotated[list[Annotated[int, Field(ge=1, le=2**53)]], Field(min_length=1)]
-    value: list[FiniteFloat | None]
+    value: list[FiniteFloat]
     low: list[FiniteFloat | None]
     high: list[FiniteFloat | None]
 

@@ -98,6 +98,8 @@ class Run:
     def _resume(self, path: Path) -> None:
         state = checkpoint.load(path)
         try:
+            if state["step"] not in checkpoint.steps(path.parent):
+                raise ValueError(f"its step is {state['step']}")
             self.trainer.load(state)
             self.before = {str(name): float(x) for name, x in state["before"].items()}
             self.seconds = float(state["seconds"])

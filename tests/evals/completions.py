@@ -16,6 +16,8 @@ def echo(body):
 
 
 class Server(ThreadingHTTPServer):
+    request_queue_size = 128
+
     def handle_error(self, request, client_address):
         """A client that has gone away is nothing to print of."""
 
