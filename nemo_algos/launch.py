@@ -3,7 +3,6 @@ Loads no torch."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.console import Console
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError, Problem
+from nemo_algos.local import manifest
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
@@ -56,7 +56,7 @@ def launch(name: str | None, overrides: list[str], resume: Path | None) -> int:
     the run failed."""
     console = Console(highlight=False)
     try:
-        merged = config.overridden(_written(name, resume), overrides)
+        merged = config.overridden(_written(name, resume, overrides), overrides)
         start = _nemo_rl(merged) if merged.get("engine") == "nemo_rl" else _local(merged, resume)
         start(console)
     except ConfigError as error:
@@ -70,19 +70,29 @@ def launch(name: str | None, overrides: list[str], resume: Path | None) -> int:
     return 0
 
 
-def _written(name: str | None, resume: Path | None) -> DictConfig:
+def _written(name: str | None, resume: Path | None, overrides: list[str]) -> DictConfig:
     """The config file, or the config of the run to resume."""
     if name is not None:
         return config.read(config.find(name))
-    manifest = resume / "manifest.json" if resume else None
-    if manifest is None or not manifest.exists():
+    path = resume / "manifest.json" if resume else None
+    if path is None or not path.exists():
         hint = f"{resume} holds no run" if resume else "name a config"
         raise ConfigError([Problem("", f"{hint}: pass --config, e.g. --config etr.yaml")])
     try:
-        return OmegaConf.create(json.loads(manifest.read_text())["config"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"{manifest} is not a run's manifest ({type(error).__name__}: {error})"
+        plain = manifest.read(path)
+    except (OSError, ValueError) as error:
+        what = f"{path} is not a run's manifest ({error})"
         raise ConfigError([Problem("", f"{what}: resume another folder")]) from None
+    given = {override.partition("=")[0].lstrip("+") for override in overrides}
+    hint = "is code that the folder names, which may come from anyone: if you trust it, say so"
+    foreign = [
+        Problem(key, f"{code} {hint}: {key}={code}, or --config FILE")
+        for key, code in manifest.foreign_code(plain).items()
+        if key not in given
+    ]
+    if foreign:
+        raise ConfigError(foreign)
+    return OmegaConf.create({**plain, "engine": "local"})
 
 
 def _local(merged: DictConfig, resume: Path | None) -> Callable[[Console], None]:

@@ -4,83 +4,95 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import mimetypes
-import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from nemo_algos.evals.api_key import ApiKey
+from nemo_algos.evals.client import Client
 from nemo_algos.evals.problem import URLS, Problem
+from nemo_algos.evals.reply import Failed, Odd, Refused, Reply
 from nemo_algos.evals.samplers import Add, Wanted, seed_of
 from nemo_algos.evals.schema import EndpointModel, SamplingSection
 from nemo_algos.evals.store import REFUSED, Generation
 
-PASSING = {408, 409, 425, 429, 500, 502, 503, 504}
-PARTICULAR = {400, 413, 422}  # of this request: too long, an image that cannot be read
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds before another attempt, doubled each time
-
-
-class Refused(Exception):
-    """The server will not answer this request, such as one that is too long for its context."""
+ODD_IN_A_ROW = 8  # problems without a completion: it is the server then, not a request
 
 
 class Endpoint:
-    """`POST {url}/chat/completions`, one request per response, with a seed of its own."""
+    """`POST {url}/chat/completions`, one request per response, with a seed of its own.
 
-    def __init__(self, model: EndpointModel, sampling: SamplingSection) -> None:
-        self.model, self.sampling = model, sampling
+    say: told once of what is odd about the answers. Raises ValueError for a key that cannot be
+    sent.
+    """
+
+    def __init__(
+        self, model: EndpointModel, sampling: SamplingSection, say: Callable[[str], object] = print
+    ) -> None:
+        self.model, self.sampling, self.say = model, sampling, say
+        self.key = ApiKey(model.api_key_env)
+        self._odd: set[str] = set()  # problems, since the last completion
+        self._said: set[str] = set()
         asked = {"system": model.system, "completions": model.completions, "extra": model.extra}
         given = {name: value for name, value in asked.items() if value}
         self.identity = {"engine": "endpoint", "model": model.name, **given}
 
     def sample(self, wanted: Wanted, add: Add) -> None:
-        """See Sampler. At most `concurrency` requests are under way.
+        """See Sampler. At most `concurrency` requests are under way; every problem's first samples
+        come first.
 
-        Raises ValueError where the server refuses a request or stays unreachable.
+        Raises ValueError where the server refuses all, stays unreachable or is no such server.
         """
+        places = [(p, i) for p, samples in wanted for i in samples]
         try:
-            asyncio.run(self._all([(p, i) for p, samples in wanted for i in samples], add))
+            asyncio.run(self._all(sorted(places, key=itemgetter(1)), add))
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
 
     async def _all(self, places: list[tuple[Problem, int]], add: Add) -> None:
-        key, queue = os.environ.get(self.model.api_key_env), iter(places)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        limits = httpx.Limits(max_connections=self.model.concurrency)
-        async with (
-            httpx.AsyncClient(timeout=self.model.timeout, limits=limits, headers=headers) as client,
-            asyncio.TaskGroup() as workers,
-        ):
+        queue = iter(places)
+        async with Client(self.model, self.key) as client, asyncio.TaskGroup() as workers:
             for _ in range(self.model.concurrency):
                 workers.create_task(self._work(client, queue, add))
 
-    async def _work(
-        self, client: httpx.AsyncClient, queue: Iterator[tuple[Problem, int]], add: Add
-    ) -> None:
+    async def _work(self, client: Client, queue: Iterator[tuple[Problem, int]], add: Add) -> None:
         for problem, sample in queue:
             add([await self._one(client, problem, sample)])
 
-    async def _one(self, client: httpx.AsyncClient, problem: Problem, sample: int) -> Generation:
+    async def _one(self, client: Client, problem: Problem, sample: int) -> Generation:
         try:
-            answer = await self._post(client, self._body(problem, sample))
-        except Refused as refused:
+            reply = await self._answer(client, self._body(problem, sample))
+        except (Refused, Odd) as refused:
+            if isinstance(refused, Odd):
+                self._count_odd(problem, refused, client.url)
             return Generation(problem.id, sample, "", -1, f"{REFUSED}: {refused}")
-        try:
-            choice = answer["choices"][0]
-            text = choice["text"] if self.model.completions else _said(choice["message"])
-            tokens = (answer.get("usage") or {}).get("completion_tokens")
-            finish = "stop" if choice["finish_reason"] == "stop" else "length"
-        except (LookupError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{self.model.url} answered something else than a completion ({error!r}): "
-                f"{str(answer)[:200]}"
-            ) from None
-        return Generation(problem.id, sample, text, -1 if tokens is None else tokens, finish)
+        self._odd.clear()
+        self._remark(reply, client)
+        text = self.key.without(reply.text)
+        return Generation(problem.id, sample, text, reply.tokens, reply.finish)
 
-    def _body(self, problem: Problem, sample: int) -> dict[str, Any]:
+    def _count_odd(self, problem: Problem, odd: Odd, url: str) -> None:
+        self._odd.add(problem.id)
+        if len(self._odd) >= ODD_IN_A_ROW:
+            raise ValueError(f"{url} has no completions: {len(self._odd)} problems got {odd}")
+
+    def _remark(self, reply: Reply, client: Client) -> None:
+        if reply.model not in ("", self.model.name):
+            other = client.shown(reply.model)
+            self._say_once("model", f"the server calls itself {other}, not {self.model.name}")
+        if reply.choices > 1:
+            self._say_once("choices", "the server sends several choices for one: the first counts")
+
+    def _say_once(self, about: str, remark: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            self.say(f"warning: {remark}")
+
+    def _body(self, problem: Problem, sample: int) -> bytes:
         s, m = self.sampling, self.model
         body = {
             "model": m.name,
@@ -92,39 +104,26 @@ class Endpoint:
         if s.max_tokens is not None:
             body["max_tokens"] = s.max_tokens
         if m.completions:
-            return {**body, "prompt": m.completions.replace("{prompt}", problem.prompt)}
-        system = [{"role": "system", "content": m.system}] if m.system else []
-        return {**body, "messages": [*system, {"role": "user", "content": _content(problem)}]}
+            body["prompt"] = m.completions.replace("{prompt}", problem.prompt)
+        else:
+            system = [{"role": "system", "content": m.system}] if m.system else []
+            body["messages"] = [*system, {"role": "user", "content": _content(problem)}]
+        return json.dumps(body).encode()
 
-    async def _post(self, client: httpx.AsyncClient, body: dict[str, Any]) -> dict[str, Any]:
-        """Raises Refused for a request that the server will never answer, ValueError where none
-        would be answered, or a passing failure does not pass."""
-        path = "completions" if self.model.completions else "chat/completions"
-        url, why = f"{self.model.url.rstrip('/')}/{path}", ""
+    async def _answer(self, client: Client, body: bytes) -> Reply:
+        """Raises Refused for a request that the server will never answer, Odd for one that it keeps
+        answering oddly, ValueError where none would be answered, or a failure does not pass."""
+        failure = Failed("")
         for attempt in range(self.model.retries + 1):
-            if attempt:
-                await asyncio.sleep(min(FIRST_WAIT * 2 ** (attempt - 1), LONGEST_WAIT))
             try:
-                response = await client.post(url, json=body)
-            except httpx.TransportError as error:
-                why = f"{type(error).__name__}: {error}"
-                continue
-            why = f"status {response.status_code}: {response.text[:300]}"
-            if response.status_code == 200:
-                with suppress(ValueError):  # no JSON: a proxy's page
-                    return response.json()
-            elif response.status_code in PARTICULAR:
-                raise Refused(why)
-            elif response.status_code not in PASSING:
-                raise ValueError(f"{url}: {why} (is model.url right, with its /v1?)")
-        raise ValueError(f"{url}: {why}; run again to go on from what is stored")
-
-
-def _said(message: dict[str, Any]) -> str:
-    """What the model wrote, its reasoning too where the server has cut it off the answer."""
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    thought = f"<think>\n{reasoning}\n</think>\n" if reasoning else ""
-    return thought + (message["content"] or "")
+                return await client.attempt(body)
+            except Failed as failed:
+                failure = failed
+            if attempt < self.model.retries:
+                await asyncio.sleep(max(min(FIRST_WAIT * 2**attempt, LONGEST_WAIT), failure.wait))
+        if isinstance(failure, Odd):
+            raise failure
+        raise ValueError(f"{client.url}: {failure}; run again to go on from what is stored")
 
 
 def _content(problem: Problem) -> str | list[dict[str, Any]]:

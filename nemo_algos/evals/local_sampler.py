@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from json import JSONDecodeError
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from rich.console import Console
@@ -16,7 +13,7 @@ from nemo_algos.evals.problem import Problem
 from nemo_algos.evals.samplers import Add, Wanted, seed_of
 from nemo_algos.evals.schema import LocalModel, SamplingSection
 from nemo_algos.evals.store import Generation
-from nemo_algos.local import checkpoint, countdown
+from nemo_algos.local import checkpoint, countdown, manifest
 from nemo_algos.local.build import device_named, tiny_policy, warm_policy
 from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
@@ -87,12 +84,9 @@ def _trained(model: LocalModel) -> tuple[PolicySection, Rules]:
     if model.policy:
         return model.policy, Rules()
     path = Path(model.run or "") / "manifest.json"
-    try:
-        config = validate(LocalConfig, json.loads(path.read_text())["config"])
-    except OSError:
-        raise ValueError(f"model.run: {model.run} is no training run: no manifest.json") from None
-    except (KeyError, TypeError, JSONDecodeError) as error:
-        raise ValueError(f"model.run: {path} is no run's manifest ({error!r})") from None
+    if not path.is_file():
+        raise ValueError(f"model.run: {model.run} is no training run: no manifest.json")
+    config = validate(LocalConfig, manifest.read(path), "model.run: its config")
     return config.policy, config.data.rules
 
 
@@ -108,8 +102,9 @@ def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Polic
     if weights is not None:
         try:
             policy.model.load_state_dict(checkpoint.load(weights)["model"])
-        except (RuntimeError, EOFError, UnpicklingError) as error:
-            raise ValueError(f"{weights} cannot be loaded: {str(error).splitlines()[0]}") from None
+        except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+            why = checkpoint.first_line(error)
+            raise ValueError(f"{weights} cannot be loaded: {why}") from None
     return policy
 
 
@@ -118,10 +113,10 @@ def _checkpoint(model: LocalModel) -> Path | None:
     if model.run is None or model.step == 0:
         return None
     folder = Path(model.run) / "checkpoints"
-    path = folder / f"step_{model.step:06d}.pt" if model.step else checkpoint.latest(folder)
-    if path is None or not path.exists():
-        steps = [0, *sorted(int(p.stem[5:]) for p in folder.glob("step_*.pt"))]
-        there = ", ".join(map(str, steps))
+    found = checkpoint.steps(folder)
+    path = found.get(model.step) if model.step else checkpoint.latest(folder)
+    if path is None:
+        there = ", ".join(map(str, [0, *sorted(found)]))
         raise ValueError(f"model.step: {folder} has no such checkpoint; there are: {there}")
     return path
 

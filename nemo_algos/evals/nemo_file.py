@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nemo_algos.evals.shapes import LARGEST
+
 NAME = "evaluation_data.json"
 TYPES = {"response": str, "reward": (int, float), "extra_env_info": str}
 
@@ -39,7 +41,7 @@ def read(path: str | Path) -> list[Row]:
         saved = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist: give eval.save_path of NeMo-RL's run") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON (was its run interrupted?): {error}") from None
     items = saved.get("evaluation_data") if isinstance(saved, dict) else None
     if not isinstance(items, list) or not items:
@@ -56,9 +58,13 @@ def read(path: str | Path) -> list[Row]:
 def _row(path: Path, number: int, item: Any) -> Row:
     fields = item if isinstance(item, dict) else {}
     wrong = [k for k, of in TYPES.items() if not isinstance(fields.get(k), of)]
+    if "reward" not in wrong and not (-LARGEST < fields["reward"] < LARGEST):
+        wrong.append("reward")  # NaN too
     if wrong or "prompt" not in fields:
         missing = ", ".join(wrong or ["prompt"])
-        raise ValueError(f"{path}: item {number} of evaluation_data has no right {missing}")
+        got = {key: fields[key] for key in wrong if key in fields}
+        shown = f": {str(got)[:200]}" if got else ""
+        raise ValueError(f"{path}: item {number} of evaluation_data has no right {missing}{shown}")
     prompt = fields["prompt"]
     text = prompt if isinstance(prompt, str) else json.dumps(prompt)  # images: a list of parts
     answer = _answer(fields["extra_env_info"])

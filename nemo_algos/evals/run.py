@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from pkgutil import resolve_name
@@ -17,7 +18,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
 from nemo_algos.evals.benchmarks import Loaded, load
-from nemo_algos.evals.lines import replace
+from nemo_algos.evals.benchmarks.registry import EXTRACTORS
 from nemo_algos.evals.metrics.result import measure
 from nemo_algos.evals.nemo_results import THEIRS, NemoRLResults
 from nemo_algos.evals.samplers import Sampler, sampler
@@ -30,10 +31,12 @@ from nemo_algos.evals.schema import (
 )
 from nemo_algos.evals.store import Generation, Store
 from nemo_algos.evals.table import table
+from nemo_algos.local.lines import replace
 from nemo_algos.rewards import Verdict, VerifierPool
 
 STORED_AT_ONCE = 64
 LOG_SECONDS = 60.0
+CHAT_TEMPLATE = """; for a model without one set 'model.completions="{prompt}"'"""
 LIBRARIES = ("nemo-algos", "math-verify", "scikit-learn", "torch", "transformers")
 
 Advance = Callable[[int], None]  # so many more are done
@@ -59,7 +62,7 @@ def _sampled(
 ) -> Iterator[tuple[Loaded, Store]]:
     """Each benchmark with its verified responses, as soon as it has them."""
     loaded = [_loaded(name, section) for name, section in config.chosen.items()]
-    asked = sampler(model, config.sampling)
+    asked = sampler(model, config.sampling, partial(console.print, markup=False, soft_wrap=True))
     stores = [_store(of, asked, config) for of in loaded]
     with ExitStack() as held:
         for store in stores:
@@ -113,7 +116,7 @@ def _store(of: Loaded, model: Sampler, config: EvalConfig) -> Store:
         "benchmark": name,
         "sampling": config.sampling.model_dump(),
         "verifier": verifier,
-        "answers": f"{answers.__module__}:{answers.__qualname__}" if answers else "",
+        "answers": next((name for name, of in EXTRACTORS.items() if of is answers), ""),
         "data": of.source,
         "counts": dict(of.counts),
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
@@ -146,8 +149,19 @@ def _sample(model: Sampler, store: Store, console: Console) -> None:
             advance(len(generations))
 
         model.sample(wanted, add)
+    _refuse_refusals(store)
     for what, number in _remarkable(store.generations.values()).items():
         console.print(f"warning: {number} responses are {what}", markup=False, soft_wrap=True)
+
+
+def _refuse_refusals(store: Store) -> None:
+    """Raises ValueError where the server has answered nothing: that is no score of 0."""
+    refusals = [g.finish for g in store.generations.values() if g.refused]
+    if refusals and len(refusals) == len(store.generations):
+        (store.folder / "metrics.json").unlink(missing_ok=True)
+        hint = CHAT_TEMPLATE if "chat template" in refusals[0] else ""
+        all_of = f"the server refused all {len(refusals)} requests, so nothing is measured"
+        raise ValueError(f"{store.folder.name}: {all_of}; {refusals[0]}{hint}")
 
 
 def _remarkable(generations: Iterable[Generation]) -> Counter[str]:
@@ -196,7 +210,7 @@ def _measured(of: Loaded, store: Store, config: EvalConfig, console: Console) ->
         metrics = measure(
             evaluation, config.metrics, workers=config.workers, progress=lambda *_: advance(1)
         )
-    replace(store.folder / "metrics.json", json.dumps(metrics))
+    replace(store.folder / "metrics.json", json.dumps(metrics, allow_nan=False))
     return metrics
 
 

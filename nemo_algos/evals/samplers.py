@@ -24,12 +24,15 @@ class Sampler(Protocol):
         ...
 
 
-def sampler(model: LocalModel | EndpointModel, sampling: SamplingSection) -> Sampler:
-    """Ready to sample. Raises ValueError where the model is not there."""
+def sampler(
+    model: LocalModel | EndpointModel, sampling: SamplingSection, say: Callable[[str], object]
+) -> Sampler:
+    """Ready to sample; `say` is told what a user should know. Raises ValueError where the model is
+    not there."""
     if isinstance(model, EndpointModel):
         from nemo_algos.evals.endpoint import Endpoint
 
-        return Endpoint(model, sampling)
+        return Endpoint(model, sampling, say)
     from nemo_algos.evals.local_sampler import LocalSampler
 
     return LocalSampler(model, sampling)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -12,6 +14,24 @@ from nemo_algos.config import ConfigError, Problem, at, did_you_mean, validate
 from nemo_algos.evals.benchmarks.registry import BENCHMARKS
 from nemo_algos.evals.metrics.settings import Measure
 from nemo_algos.local.schema import PolicySection, Section
+
+URL = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/\S*)?")
+KEY_GOES = "a key goes into the environment variable of model.api_key_env"
+# keys of a request, and what decides them
+DECIDED = {
+    "model": "model.name",
+    **dict.fromkeys(("messages", "prompt"), "the benchmark"),
+    **dict.fromkeys(("n", "best_of"), "sampling.samples: a request is for one response"),
+    **dict.fromkeys(("stream", "stream_options"), "answers are whole"),
+    "echo": "a response is without its prompt",
+    "seed": "sampling.seed",
+    "temperature": "sampling.temperature",
+    "top_p": "sampling.top_p",
+    "max_tokens": "sampling.max_tokens",
+    **dict.fromkeys(
+        ("api_key", "Authorization", "authorization", "headers", "extra_headers"), KEY_GOES
+    ),
+}
 
 
 class LocalModel(Section):
@@ -45,7 +65,7 @@ class LocalModel(Section):
 
 class EndpointModel(Section):
     """An OpenAI-compatible server, such as vLLM's. url ends in /v1; the key is read from the
-    environment variable api_key_env, if set.
+    environment variable api_key_env, if set. timeout: seconds for a whole answer.
 
     system: a message before the problem. completions: for base models, a template with {prompt}
     that goes to /completions instead of a chat. extra: further keys of every request, such as
@@ -66,9 +86,29 @@ class EndpointModel(Section):
     @field_validator("url")
     @classmethod
     def _is_a_url(cls, url: str) -> str:
-        if not re.fullmatch(r"https?://[^/:\s]+(:\d+)?(/\S*)?", url):
+        if re.search("[?#@]", url):  # it is not shown: it may hold a password
+            raise ValueError(f"write it without user, password, ? and #; {KEY_GOES}")
+        if not URL.fullmatch(url):
             raise ValueError(f"{url} is no URL: write it as http://localhost:8000/v1")
         return url
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_variable(cls, name: str) -> str:
+        if not name.isidentifier():  # nor is this: it may be the key itself
+            raise ValueError("it is the name of an environment variable, not the key itself")
+        if name != cls.model_fields["api_key_env"].default and name not in os.environ:
+            raise ValueError("the environment has no variable of that name: export it")
+        return name
+
+    @field_validator("completions", mode="before")
+    @classmethod
+    def _as_a_shell_leaves_it(cls, template: Any) -> Any:
+        if template == {"prompt": None}:  # {prompt} without quotes is YAML's {prompt: null}
+            return "{prompt}"
+        if isinstance(template, (dict, list)):
+            raise ValueError("quote it for YAML too: 'model.completions=\"{prompt}\"'")
+        return template
 
     @field_validator("completions")
     @classmethod
@@ -76,6 +116,18 @@ class EndpointModel(Section):
         if template and "{prompt}" not in template:
             raise ValueError("the template must contain {prompt}")
         return template
+
+    @field_validator("extra")
+    @classmethod
+    def _is_not_decided_elsewhere(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        decided = [f"{key} ({DECIDED[key]})" for key in extra if key in DECIDED]
+        if decided:
+            raise ValueError(f"it may not hold what is decided elsewhere: {', '.join(decided)}")
+        try:
+            json.dumps(extra, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"it must be JSON: {error}") from None
+        return extra
 
     @property
     def folder(self) -> Path:
@@ -160,6 +212,15 @@ class EvalConfig(Section, Generic[Model]):
     def _engine_can_sample(self) -> EvalConfig[Model]:
         if isinstance(self.model, LocalModel) and not self.sampling.temperature:
             raise ValueError("sampling.temperature: the embedded engine samples: set it above 0")
+        return self
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> EvalConfig[Model]:
+        extra = self.model.extra if isinstance(self.model, EndpointModel) else {}
+        if self.sampling.max_tokens and "max_completion_tokens" in extra:
+            raise ValueError(
+                "sampling.max_tokens and model.extra.max_completion_tokens: set one of them"
+            )
         return self
 
     @property

@@ -27,8 +27,10 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from nemo_algos.evals.lines import append_lines, cut_broken_end, read_lines, replace
 from nemo_algos.evals.problem import URLS, Evaluation, Problem
+from nemo_algos.evals.shapes import EvalManifest, GenerationLine, VerdictLine
+from nemo_algos.local.folder import refuse_links_out
+from nemo_algos.local.lines import append_lines, cut_broken_end, read_lines, read_object, replace
 from nemo_algos.local.manifest import differences
 from nemo_algos.rewards import Verdict
 
@@ -50,7 +52,9 @@ class Generation(NamedTuple):
 
 
 Place = tuple[str, int]  # problem id, sample
-JUDGES = ("nemo-algos", "math-verify")  # another version of theirs may judge otherwise
+# another version of theirs may judge otherwise
+JUDGES = ("nemo-algos", "math-verify", "latex2sympy2-extended", "sympy")
+AGAIN = {"error", "timeout", "memory"}  # of a busy or broken machine, perhaps: judged again
 REFUSED = "refused"
 FINISHED = {"stop": 1.0, "": float("nan")}  # all else: 0
 
@@ -63,11 +67,8 @@ class Store:
     ) -> None:
         self.folder, self.manifest, self.problems = folder, manifest, list(problems)
         self.lock = lock
-        self.judge_key = [
-            manifest["verifier"],
-            _source(manifest["verifier"]),
-            *map(version, JUDGES),
-        ]
+        verifier = manifest["verifier"]
+        self.judge_key = [verifier, _sources(verifier), *map(version, JUDGES)]
         self.keys = {p.id: self._key(p) for p in self.problems}
 
     @classmethod
@@ -78,6 +79,7 @@ class Store:
         `samples`, another verifier, other problems are welcome.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_links_out(folder)
         lock = _locked(folder)
         _refuse_another(folder, manifest)
         replace(folder / "manifest.json", json.dumps(manifest, indent=2))
@@ -96,7 +98,7 @@ class Store:
         samples, fields = self.manifest["sampling"]["samples"], Generation._fields
         rows = (
             row
-            for row in read_lines(self.folder / "generations.jsonl")
+            for row in read_lines(self.folder / "generations.jsonl", GenerationLine)
             if row["sample"] < samples and self.keys.get(row["problem"]) == row["key"]
         )
         stored = (Generation(*(row[f] for f in fields)) for row in rows)
@@ -111,7 +113,7 @@ class Store:
                 row["of"],
                 Verdict(row["reward"], row["status"], row["detail"]),
             )
-            for row in read_lines(self.folder / "verdicts.jsonl")
+            for row in read_lines(self.folder / "verdicts.jsonl", VerdictLine)
         }
 
     def missing(self) -> list[tuple[Problem, list[int]]]:
@@ -129,8 +131,8 @@ class Store:
             yield by_id[g.problem], g, self._verdict(by_id[g.problem], g)
 
     def unverified(self) -> list[tuple[Problem, Generation]]:
-        """Responses without a verdict, or with an error."""
-        return [(p, g) for p, g, v in self.judged() if v is None or v.status == "error"]
+        """Responses without a verdict, or with one that another run may change."""
+        return [(p, g) for p, g, v in self.judged() if v is None or v.status in AGAIN]
 
     def _verdict(self, problem: Problem, generation: Generation) -> Verdict | None:
         of, verdict = self.verdicts.get((problem.id, generation.sample), ("", None))
@@ -195,11 +197,16 @@ def _locked(folder: Path) -> IO[str]:
     return lock
 
 
-def _source(verifier: str) -> str:
-    """The hash of the file that a "module:function" is in; empty for what is none."""
-    spec = find_spec(verifier.partition(":")[0]) if ":" in verifier else None
-    origin = spec.origin if spec else None
-    return _hash(Path(origin).read_bytes().hex()) if origin else ""
+def _sources(verifier: str) -> str:
+    """The hash of what a "module:function" may be made of: the Python files of the package that it
+    is in, or beside it; empty for what is none."""
+    module = verifier.partition(":")[0] if ":" in verifier else ""
+    spec = find_spec(module) if module else None
+    if not (spec and spec.origin and spec.origin.endswith(".py")):
+        return ""
+    folder = Path(spec.origin).parent
+    files = folder.rglob("*.py") if "." in module else folder.glob("*.py")
+    return _hash({str(f.relative_to(folder)): f.read_bytes().hex() for f in sorted(files)})
 
 
 def _content(image: str) -> str:
@@ -210,19 +217,26 @@ def _content(image: str) -> str:
 
 
 def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
+    """A folder that holds no response belongs to no model yet."""
     path = folder / "manifest.json"
     if not path.exists():
         return
     try:
-        different = differences(_belonging(json.loads(path.read_text())), _belonging(manifest))
-    except (ValueError, AttributeError, TypeError, KeyError) as error:
-        why = f"{path} is no evaluation's manifest ({error!r})"
+        stored = read_object(path, EvalManifest)
+    except ValueError as error:
+        why = f"{path} is no evaluation's manifest ({error})"
         raise ValueError(f"{why}: remove the folder, or set out") from None
-    if different:
+    different = differences(_belonging(stored), _belonging(manifest))
+    if different and _answered(folder):
         listed = "\n  ".join(different)
         raise ValueError(
             f"{folder} holds another evaluation; set out to another folder:\n  {listed}"
         )
+
+
+def _answered(folder: Path) -> bool:
+    rows = read_lines(folder / "generations.jsonl", GenerationLine)
+    return any(not row["finish"].startswith(REFUSED) for row in rows)
 
 
 def _belonging(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -1,17 +1,23 @@
-"""Atomic checkpoints: a kill at any moment leaves the last good one."""
+"""Atomic checkpoints: a kill at any moment leaves the last good one. They are data: numbers,
+tensors, lists and dictionaries, never objects, whose loading would run code."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from torch.serialization import get_unsafe_globals_in_checkpoint
+
+NAME = re.compile(r"step_(\d{6,})\.pt")
 
 
 def save(folder: Path, state: dict[str, Any], keep_last: int) -> Path:
     """Write step_N.pt: to a temporary file, flushed to disk, then renamed. Raises OSError where the
-    disk is full."""
+    disk is full, ValueError for a state that could not be loaded again."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step_{state['step']:06d}.pt"
     partial = path.with_suffix(".tmp")
@@ -26,17 +32,48 @@ def save(folder: Path, state: dict[str, Any], keep_last: int) -> Path:
             f"cannot save {path}: {error}; the last good checkpoint is {latest(folder)}: free "
             f"disk space and resume"
         ) from None
+    objects = get_unsafe_globals_in_checkpoint(str(partial))
+    if objects:
+        partial.unlink()
+        raise ValueError(
+            f"cannot save {path}: the optimizer's or scheduler's state holds {', '.join(objects)}, "
+            "and a checkpoint holds numbers and tensors only: take another one"
+        )
     partial.replace(path)
-    for old in sorted(folder.glob("step_*.pt"))[:-keep_last]:
-        old.unlink()
+    for old in sorted(steps(folder).items())[:-keep_last]:
+        old[1].unlink()
     return path
+
+
+def steps(folder: Path) -> dict[int, Path]:
+    """The whole checkpoints by their step."""
+    named = ((NAME.fullmatch(path.name), path) for path in folder.glob("step_*.pt"))
+    return {int(name[1]): path for name, path in named if name}
 
 
 def latest(folder: Path) -> Path | None:
     """The newest whole checkpoint."""
-    return max(folder.glob("step_*.pt"), default=None)
+    return max(steps(folder).items(), default=(0, None))[1]
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A saved state."""
-    return torch.load(path, map_location="cpu", weights_only=False)
+    """A saved state. Raises ValueError for what is none, and for a file that holds objects."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError:
+        raise ValueError(
+            f"{path} cannot be loaded: it is broken, or holds other objects than numbers and "
+            "tensors, whose loading could run code; remove it to go on from the one before"
+        ) from None
+    except OSError:
+        raise
+    except Exception as error:  # whatever a broken pickle leads to
+        raise ValueError(f"{path} cannot be loaded: {first_line(error)}") from None
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} cannot be loaded: it holds no state")
+    return state
+
+
+def first_line(error: Exception) -> str:
+    """What it says, or is."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -206,7 +206,8 @@ def load_model(config: PolicySection) -> nn.Module:
     """The model in float32 without dropout; activations are recomputed where configured."""
     from transformers import AutoModelForCausalLM
 
-    model = _load(AutoModelForCausalLM, "policy.model_name", config.model_name, dtype=torch.float32)
+    kwargs = {"dtype": torch.float32, "use_safetensors": True}  # a .bin file is a pickle
+    model = _load(AutoModelForCausalLM, "policy.model_name", config.model_name, **kwargs)
     for module in model.modules():  # dropout would make the ratio differ from 1 before any update
         for name in ("p", "attention_dropout"):
             if isinstance(getattr(module, name, None), float):
@@ -219,6 +220,7 @@ def load_model(config: PolicySection) -> nn.Module:
 def _load(factory: Any, key: str, name: str, **kwargs: Any) -> Any:
     if name.startswith(("/", ".", "~")) and not Path(name).exists():
         raise ValueError(f"cannot load {key} {name}: no such file or directory")
+    kwargs["trust_remote_code"] = False  # not None, which asks at the terminal
     try:
         if not name.endswith(".gguf"):
             return factory.from_pretrained(name, **kwargs)

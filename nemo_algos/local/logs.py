@@ -8,9 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pydantic import Field
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+
+from nemo_algos.local.lines import Shape, append_lines, read_lines, replace
 
 SHOWN = {
     "reward": "reward/mean",
@@ -21,6 +24,19 @@ SHOWN = {
     "tokens/s": "tokens_per_second",
 }
 ROWS = 12
+
+
+class Step(Shape):
+    """A line of a record."""
+
+    step: int = Field(ge=-(2**53), le=2**53)
+
+
+class StepMetrics(Step):
+    """Of metrics.jsonl: metrics by name, NaN and infinities too."""
+
+    __pydantic_extra__: dict[str, float | None]  # pyright: ignore[reportIncompatibleVariableOverride]
+    model_config = Shape.model_config | {"extra": "allow"}
 
 
 class Log:
@@ -62,9 +78,9 @@ class Log:
     ) -> None:
         """One step; traces: lines of trace.jsonl."""
         row = {"step": step, **metrics}
-        _append(self.path, [row])
+        append_lines(self.path, [row])
         if traces:
-            _append(self.traces, traces)
+            append_lines(self.traces, traces)
         if self.writer:
             for name, value in metrics.items():
                 self.writer.add_scalar(name, value, step)
@@ -83,26 +99,16 @@ class Log:
         return table
 
 
-def _append(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    with open(path, "a") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def _rewind(path: Path, done: int) -> None:
     """Keep the whole lines of steps up to `done`."""
-    if not path.exists():
-        return
-    text = path.read_text()
-    whole = text[: text.rfind("\n") + 1].splitlines()  # a kill may cut the last line
-    kept = [line + "\n" for line in whole if json.loads(line)["step"] <= done]
-    partial = path.with_suffix(".tmp")
-    partial.write_text("".join(kept))
-    partial.replace(path)
+    if path.exists():
+        kept = [row for row in read_lines(path, Step) if row["step"] <= done]
+        replace(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def read(folder: Path) -> list[dict[str, float]]:
     """The steps of a run."""
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return list(read_lines(folder / "metrics.jsonl", StepMetrics))
 
 
 CURVES = {

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
 import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from nemo_algos.local.folder import refuse_links_out
+from nemo_algos.local.lines import Shape, read_object, replace
 from nemo_algos.local.schema import LocalConfig
 
 LIBRARIES = ("torch", "transformers", "numpy", "nemo-algos")
+# keys that name code, and what they may name without asking
+NAMES_CODE = {
+    r"method\b": r"[^:]*",
+    r"data\.verifier\b": r"nemo_algos\.rewards\.math:verify_math",
+    r"policy\.(optimizer|scheduler\.\d+)\.name\b": r"torch\.optim\.(lr_scheduler\.)?\w+",
+}
+
+
+class Manifest(Shape):
+    """What is read of it."""
+
+    config: dict[str, Any]
 
 
 def write(folder: Path, config: LocalConfig) -> None:
@@ -20,7 +35,7 @@ def write(folder: Path, config: LocalConfig) -> None:
     another config."""
     path, plain = folder / "manifest.json", config.model_dump(mode="json")
     if path.exists():
-        different = differences(json.loads(path.read_text())["config"], plain)
+        different = differences(read(path), plain)
         if different:
             raise ValueError(
                 f"{folder} holds a run of another config; resume with its own, or use another "
@@ -35,9 +50,14 @@ def write(folder: Path, config: LocalConfig) -> None:
         "git": _git_state(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    partial = path.with_suffix(".tmp")
-    partial.write_text(json.dumps(manifest, indent=2))
-    partial.replace(path)
+    replace(path, json.dumps(manifest, indent=2))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The config of a run's manifest. Raises ValueError where it is none, or its folder is not a
+    run's alone."""
+    refuse_links_out(path.parent)
+    return read_object(path, Manifest)["config"]
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
@@ -48,6 +68,18 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
             d for k in keys for d in differences(old.get(k), new.get(k), f"{path}.{k}".strip("."))
         ]
     return [] if old == new else [f"{path}: {old} -> {new}"]
+
+
+def foreign_code(config: Any, path: str = "") -> dict[str, str]:
+    """Keys of a run's config whose values name code that is neither ours nor torch's: a method, a
+    verifier, an optimizer, a scheduler."""
+    if isinstance(config, (dict, list)):
+        items = config.items() if isinstance(config, dict) else enumerate(config)
+        inner = (foreign_code(value, f"{path}.{key}".strip(".")) for key, value in items)
+        return {key: value for found in inner for key, value in found.items()}
+    harmless = next((known for key, known in NAMES_CODE.items() if re.match(key, path)), ".*")
+    text = str(config)
+    return {} if re.fullmatch(harmless, text, re.DOTALL) else {path: text}
 
 
 def _git_state() -> str:

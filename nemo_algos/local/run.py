@@ -18,6 +18,7 @@ from rich.table import Table
 from nemo_algos.local import checkpoint, manifest
 from nemo_algos.local.build import build_trainer
 from nemo_algos.local.evaluation import evaluate
+from nemo_algos.local.folder import refuse_links_out
 from nemo_algos.local.logs import Log, plot, read
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.trainer import Trainer
@@ -57,9 +58,10 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path, console: Consol
     """Train in `folder`, continuing what is there; write checkpoints, logs, summary.json,
     curves.png.
 
-    Raises ValueError where the folder holds a run of another config.
+    Raises ValueError where the folder holds a run of another config, or is broken.
     """
     torch.set_num_threads(config.policy.threads)
+    refuse_links_out(folder)
     manifest.write(folder, config)
     with stopping() as stop:
         try:
@@ -95,8 +97,15 @@ class Run:
 
     def _resume(self, path: Path) -> None:
         state = checkpoint.load(path)
-        self.trainer.load(state)
-        self.before, self.seconds = state["before"], state["seconds"]
+        try:
+            if state["step"] not in checkpoint.steps(path.parent):
+                raise ValueError(f"its step is {state['step']}")
+            self.trainer.load(state)
+            self.before = {str(name): float(x) for name, x in state["before"].items()}
+            self.seconds = float(state["seconds"])
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            what = f"{type(error).__name__}: {checkpoint.first_line(error)}"
+            raise ValueError(f"{path} is no checkpoint of this run ({what}): remove it") from None
         self.console.print(
             f"resumed at step {self.trainer.step_number} from {path}", soft_wrap=True
         )
@@ -134,13 +143,14 @@ class Run:
         name = self.trainer.algorithm.name
         curves = plot(self.folder, f"{name}, seed {self.config.grpo.seed}")
         rows = read(self.folder)
+        speeds = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
         summary = {
             "method": name,
             "steps": self.trainer.step_number,
             "before": self.before,
             "after": after,
             "seconds": self.seconds,
-            "tokens_per_second": statistics.median(r["tokens_per_second"] for r in rows),
+            "tokens_per_second": statistics.median(speeds or [0.0]),
         }
         (self.folder / "summary.json").write_text(json.dumps(summary, indent=2))
         title = f"{name}: {len(rows)} steps in {self.seconds:.1f} s"

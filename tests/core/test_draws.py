@@ -147,3 +147,9 @@ def test_bootstrap_of_verl_in_numbers():
         draws = [np.random.choice(8, size=k, replace=True) for _ in range(1000)]
         want = [np.mean([row[d].max() for d in draws]) for row in rewards]
         assert best_at_k_bootstrap(rewards, [2, 8])[:, column].tolist() == exactly(want)
+
+
+@pytest.mark.parametrize("correct", [2.5, float("nan"), [1, 0.5]])
+def test_part_of_a_right_response_is_refused(correct):
+    with pytest.raises(ValueError, match="whole numbers of right responses"):
+        pass_at_k(correct, 4, [1])

@@ -16,25 +16,35 @@ def echo(body):
 
 
 class Server(ThreadingHTTPServer):
+    request_queue_size = 128
+
     def handle_error(self, request, client_address):
         """A client that has gone away is nothing to print of."""
 
 
 @contextmanager
 def server(answer=echo):
-    """A server that answers each request's body with answer(body) -> status, object."""
+    """A server that answers each request's body with answer(body) -> status, object, and headers if
+    any. Bytes, or an iterator of them, are sent as they are."""
     seen = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             seen.append((self.path, self.headers.get("Authorization"), body))
-            status, reply = answer(body)
-            content = json.dumps(reply).encode()
+            status, reply, *headers = answer(body)
+            if reply is None or isinstance(reply, (dict, list, str)):
+                reply = json.dumps(reply).encode()
             self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
+            if isinstance(reply, bytes):
+                self.send_header("Content-Length", str(len(reply)))
+                reply = [reply]
+            for name, value in dict(*headers).items():
+                self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(content)
+            for part in reply:
+                self.wfile.write(part)
+                self.wfile.flush()
 
         def log_message(self, *_):
             pass

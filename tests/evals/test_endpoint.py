@@ -146,7 +146,8 @@ def test_unreachable_server_is_said(monkeypatch):
 
 
 @pytest.mark.parametrize("reply", [{}, {"choices": []}, {"choices": [{"text": "x"}]}, []])
-def test_another_protocol_is_said(reply):
-    said = pytest.raises(ValueError, match="something else than a completion")
-    with server(lambda body: (200, reply)) as (url, _), said:
-        sampled(url)
+def test_another_protocol_is_no_response(reply):
+    with server(lambda body: (200, reply)) as (url, _):
+        found = sampled(url, retries=0)
+    assert len(found) == 4 and all(g.refused and not g.response for g in found.values())
+    assert "something else than a completion" in found["a", 0].finish

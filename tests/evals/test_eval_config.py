@@ -101,6 +101,66 @@ def test_mistakes_are_said(written, said):
     assert [line for line in said if line in found] == said
 
 
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            {"extra": {"n": 2}},
+            "model.extra: it may not hold what is decided elsewhere: n (sampling.s",
+        ),
+        *(
+            ({"extra": {key: 1}}, "model.extra: it may not hold what is decided elsewhere: " + key)
+            for key in [
+                "seed",
+                "temperature",
+                "top_p",
+                "max_tokens",
+                "stream",
+                "model",
+                "messages",
+                "prompt",
+                "echo",
+            ]
+        ),
+        ({"extra": {"x": float("nan")}}, "model.extra: it must be JSON: "),
+        ({"completions": {"prompt": None, "x": 1}}, "model.completions: quote it for YAML too: 'm"),
+        ({"completions": ["prompt"]}, "model.completions: quote it for YAML too: 'model.comple"),
+        (
+            {"url": "http://h/v1?key=x"},
+            "model.url: write it without user, password, ? and #; a key",
+        ),
+        ({"api_key_env": "NOWHERE_SET"}, "model.api_key_env: the environment has no variable"),
+    ],
+)
+def test_what_the_client_decides_is_not_overridden(model, said):
+    (problem,) = problems_of(plain({**ENDPOINT, **model}))
+    assert problem.startswith(said)
+
+
+def test_two_limits_are_one_too_many():
+    model = {**ENDPOINT, "extra": {"max_completion_tokens": 9}}
+    assert checked(plain(model)).model.extra == {"max_completion_tokens": 9}
+    assert problems_of(plain(model, sampling={"max_tokens": 9})) == [
+        "sampling.max_tokens and model.extra.max_completion_tokens: set one of them"
+    ]
+
+
+def test_the_template_of_the_prompt_alone_needs_no_quotes():
+    """The shell's {prompt} is YAML's {prompt: null}."""
+    written = config.load(
+        SHIPPED / "quatro.yaml",
+        ["model.name=m", "model.completions={prompt}", "model.extra={k: 1}"],
+    )
+    assert checked(written).model.completions == "{prompt}"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h/v1", "https://h.org:8/v1/", "http://[::1]:8000/v1", "http://a_b:80"]
+)
+def test_urls(url):
+    assert checked(plain({**ENDPOINT, "url": url})).model.url == url
+
+
 def test_all_mistakes_at_once():
     written = plain({**ENDPOINT, "nam": "x"}, sampling={"samples": 0}, metrics={"seeds": 1})
     assert len(problems_of(written)) == 3

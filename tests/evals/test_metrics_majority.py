@@ -58,6 +58,15 @@ def test_all_different_is_a_lottery():
     assert maj_at_k(votes, [1] + [0] * 11, range(1, 13)).tolist() == exactly([1 / 12] * 12)
 
 
+@pytest.mark.parametrize(("votes", "rest"), [(1, 0), (1, 100), (2, 50)])
+def test_many_classes_tie(votes, rest):
+    """Of 400 alike classes each wins as often: fewer nodes than classes integrate their ties."""
+    n, ks = 400 * votes + rest, [1, 2, 30, 200, 400]
+    right = plurality([(votes, float(i == 0)) for i in range(400)], n, ks)
+    want = pass_at_k(400 * votes, n, ks) / 400  # of a vote at all
+    np.testing.assert_allclose(right, want, rtol=1e-11)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_of_256(seed):
     """One vote is the mean, all votes are the plain majority, and some class always wins."""

@@ -68,6 +68,18 @@ def test_broken_items_are_named(tmp_path, key):
         read(save(tmp_path, "text"))
 
 
-def test_a_reward_of_several_parts_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no right reward"):
-        read(save(tmp_path, item(0, "2+2?", "4", [1.0, 0.0])))
+@pytest.mark.parametrize(
+    "reward", [[1.0, 0.0], float("nan"), float("inf"), -float("inf"), 10**400, "1", None]
+)
+def test_a_reward_that_is_no_number_is_refused(tmp_path, reward):
+    """Several parts, no number, or one with which no mean is one."""
+    items = item(0, "2+2?", "4", 1.0), item(1, "2+2?", "4", reward)
+    with pytest.raises(ValueError, match="item 1 of evaluation_data has no right reward"):
+        read(save(tmp_path, *items))
+
+
+def test_deep_nesting_is_no_json(tmp_path):
+    path = tmp_path / "evaluation_data.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="is no JSON"):
+        read(path)

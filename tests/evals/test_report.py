@@ -272,9 +272,13 @@ def broken(folder, name, text):
         ("notes.txt", "", "is no run"),
         ("metrics.jsonl", "", "holds no step yet"),
         ("metrics.jsonl", '{"step": 1}\n{"st\n{"step": 3}\n', "metrics.jsonl line 2 is not JSON"),
-        ("metrics.jsonl", '{"reward/mean": 1}\n', "a line without `step`"),
+        ("metrics.jsonl", '{"reward/mean": 1}\n', "metrics.jsonl line 1: step: missing"),
         ("metrics.jsonl", "[1]\n", "line 1 is not a JSON object"),
-        ("metrics.jsonl", '{"step": 1, "loss": "high"}\n', "loss is 'high', not a number"),
+        (
+            "metrics.jsonl",
+            '{"step": 1, "loss": "high"}\n',
+            "line 1: loss: input should be a valid number, got 'high'",
+        ),
         ("generations.jsonl", "", "run `nemo-algos eval` to its end"),
         ("metrics.json", "{", "metrics.json is not JSON"),
     ],
@@ -302,7 +306,7 @@ def test_other_wrong_arguments(tmp_path):
     run = folders.training(tmp_path / "bad")
     (run / "trace.jsonl").write_text('{"step": 1}\n')
     code, output = report(run, "--out", tmp_path / "out")
-    assert code == 2 and "trace.jsonl line 1 lacks group" in output
+    assert code == 2 and "trace.jsonl line 1: group: missing" in output
     assert not (tmp_path / "out").exists()
     run = folders.evaluation(tmp_path / "e" / "math500")
     (run / "verdicts.jsonl").unlink()

@@ -191,3 +191,96 @@ def test_another_file_in_the_same_folder_is_refused(tmp_path):
     path.write_text(path.read_text().replace("3}", "4}"))
     with pytest.raises(ValueError, match=r"model.responses: \w+ -> \w+"):
         evaluate(checked(written), Console(quiet=True))
+
+
+def plain(written, url, **model):
+    return checked({**written, "model": {**written["model"], "url": url, **model}})
+
+
+def test_refusing_every_request_is_an_error_and_no_score(written, tmp_path):
+    """And the folder is nobody's: another model, or the same one otherwise asked, may have it."""
+    said = {"error": {"message": "you must provide a chat template if the tokenizer has none"}}
+    (tmp_path / "out" / "math").mkdir(parents=True)
+    (tmp_path / "out" / "math" / "metrics.json").write_text("{}")  # of a version that scored it 0
+    with server(lambda body: (400, said)) as (url, seen):
+        with pytest.raises(ValueError, match="math: the server refused all 24 requests") as error:
+            evaluate(plain(written, url), Console(quiet=True))
+        assert "status 400" in str(error.value) and "chat template" in str(error.value)
+        assert 'model.completions="{prompt}"\'' in str(error.value)
+    assert not (tmp_path / "out" / "math" / "metrics.json").exists()
+    reply = {"choices": [{"text": r"\boxed{2}", "finish_reason": "stop"}]}
+    with server(lambda body: (200, reply)) as (url, seen):
+        evaluate(plain(written, url, name="n", completions="{prompt}"), Console(quiet=True))
+        assert len(seen) == 24
+        with pytest.raises(ValueError, match=r"model.completions: \{prompt\} -> None"):
+            evaluate(plain(written, url, name="n"), Console(quiet=True))
+    assert json.loads((tmp_path / "out/math/metrics.json").read_text())["correct"] == [8, 0, 0]
+
+
+def test_where_some_are_refused_what_is_there_is_measured(written, monkeypatch):
+    """Also by a run that asks only for what was refused, and is refused again."""
+
+    def reply(body):
+        odd = body["messages"][0]["content"].startswith("1")
+        return (200, {"choices": []}) if odd else answer(body)
+
+    monkeypatch.setattr("nemo_algos.evals.endpoint.FIRST_WAIT", 0.0)
+    written["model"]["retries"] = 1
+    for requests in (16 + 2 * 8, 2 * 8):
+        with server(reply) as (url, seen):
+            _, metrics = run(written, url)
+        assert metrics["statuses"] == {"ok": 16, "error": 8}
+        assert len(seen) == requests
+    with server(answer) as (url, seen):
+        folder, metrics = run(written, url)
+    assert (len(seen), metrics["statuses"]) == (8, {"ok": 24})
+    rows = map(json.loads, (folder / "generations.jsonl").read_text().splitlines())
+    answered = [(r["problem"], r["sample"]) for r in rows if r["finish"] == "stop"]
+    assert len(answered) == len(set(answered)) == 24
+
+
+def test_no_number_is_no_json(written, monkeypatch):
+    """A metric that is none would be no JSON: an error, not a file that nothing else reads."""
+    monkeypatch.setattr("nemo_algos.evals.run.measure", lambda *_, **__: {"mean": float("nan")})
+    with server(answer) as (url, _), pytest.raises(ValueError, match="not JSON compliant"):
+        run(written, url)
+
+
+@pytest.mark.parametrize("reward", ["NaN", "1e309", "-Infinity", '"1"', "null", "true"])
+def test_an_edited_verdict_is_named(written, reward):
+    with server(answer) as (url, _):
+        folder, _ = run(written, url)
+        path = folder / "verdicts.jsonl"
+        first, second, *rest = path.read_text().splitlines()
+        second = second.replace('"reward": 1.0', f'"reward": {reward}')
+        second = second.replace('"reward": 0.0', f'"reward": {reward}')
+        path.write_text("\n".join([first, second, *rest, ""]))
+        with pytest.raises(ValueError, match=r"verdicts.jsonl line 2: reward: .*remove the line"):
+            run(written, url)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("generations", "sample", "0"),
+        ("generations", "sample", -1),
+        ("generations", "response", None),
+        ("generations", "tokens", 7.5),
+        ("generations", "finish", 1),
+        ("generations", "key", ...),
+        ("generations", "problem", ...),
+        ("verdicts", "status", "fine"),
+        ("verdicts", "detail", None),
+        ("verdicts", "of", ...),
+    ],
+)
+def test_an_edited_line_is_named(written, name, key, value):
+    with server(answer) as (url, _):
+        folder, _ = run(written, url)
+        path = folder / f"{name}.jsonl"
+        first, *rest = path.read_text().splitlines()
+        row = {**json.loads(first), key: value}
+        row = {k: v for k, v in row.items() if v is not ...}
+        path.write_text("\n".join([json.dumps(row), *rest, ""]))
+        with pytest.raises(ValueError, match=rf"{name}.jsonl line 1: {key}: .*remove the line"):
+            run(written, url)

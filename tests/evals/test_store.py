@@ -106,7 +106,7 @@ def test_a_changed_prompt_is_sampled_anew(tmp_path, changed):
     ],
 )
 def test_refuses_the_folder_of_another(tmp_path, changed, said):
-    opened(tmp_path)
+    opened(tmp_path).add([answer("a", 0)])
     with pytest.raises(ValueError, match="set out to another folder") as error:
         opened(tmp_path, **changed)
     assert said in str(error.value)
@@ -152,8 +152,30 @@ def test_an_error_is_judged_again(tmp_path):
     judge_all(store, reward=0.0, status="error")
     assert len(opened(tmp_path).unverified()) == 2
     assert store.evaluation(None).statuses == {"error": 2}
-    judge_all(store, reward=0.0, status="timeout")
+    judge_all(store)
     assert not opened(tmp_path).unverified()
+
+
+@pytest.mark.parametrize("status", ["timeout", "memory"])
+def test_what_a_busy_machine_decided_is_judged_again(tmp_path, status):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store, reward=0.0, status=status)
+    again = opened(tmp_path)
+    assert len(again.unverified()) == 2
+    judge_all(again)
+    np.testing.assert_array_equal(opened(tmp_path).evaluation(None).rewards, [[1, 1]])
+    judge_all(store, reward=0.0, status="too_long")
+    assert not opened(tmp_path).unverified()
+
+
+def test_a_folder_without_a_response_is_nobodys(tmp_path):
+    opened(tmp_path).add([answer("a", i, "", "refused: no chat template") for i in range(2)])
+    store = opened(tmp_path, model={"engine": "endpoint", "model": "n"})
+    assert places(store.missing()) == [("a", [0, 1]), ("b", [0, 1])]
+    store.add([answer("a", 0)])
+    with pytest.raises(ValueError, match=r"model.model: n -> m"):
+        opened(tmp_path)
 
 
 def test_another_version_of_a_verifier_judges_anew(tmp_path, monkeypatch):
@@ -216,6 +238,21 @@ def test_an_edited_verifier_judges_anew(tmp_path, monkeypatch):
     assert not opened(tmp_path / "e", verifier="mine:v").unverified()
     (tmp_path / "mine.py").write_text("def v(response, answer): return 1.0")
     assert len(opened(tmp_path / "e", verifier="mine:v").unverified()) == 2
+
+
+def test_an_edited_module_that_a_verifier_uses_judges_anew(tmp_path, monkeypatch):
+    """As rewards/units.py is used by rewards/math.py."""
+    package = tmp_path / "verifiers"
+    package.mkdir()
+    for name in ("__init__", "math", "units"):
+        (package / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    store = opened(tmp_path / "e", verifier="verifiers.math:v")
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store)
+    assert not opened(tmp_path / "e", verifier="verifiers.math:v").unverified()
+    (package / "units.py").write_text("CM = 1")
+    assert len(opened(tmp_path / "e", verifier="verifiers.math:v").unverified()) == 2
 
 
 def test_what_was_refused_is_asked_again(tmp_path):

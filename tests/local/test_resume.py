@@ -154,3 +154,64 @@ def test_old_checkpoints_go(tmp_path):
     train(tmp_path / "run", "checkpointing.keep_last=3")
     names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
     assert names == ["step_000008.pt", "step_000010.pt", "step_000012.pt"]
+
+
+OPTIMIZERS = [
+    c for c in vars(torch.optim).values() if isinstance(c, type) and c.__module__ != "builtins"
+]
+
+
+def test_the_state_of_every_optimizer_is_loaded_as_data(tmp_path):
+    """Numbers and tensors: nothing that torch's strict loader refuses."""
+    kept = []
+    for kind in OPTIMIZERS:
+        if kind in (torch.optim.Optimizer, torch.optim.SparseAdam, torch.optim.LBFGS):
+            continue
+        parameters = [torch.nn.Parameter(torch.ones(2, 2))]
+        optimizer = kind(parameters, lr=0.1)
+        parameters[0].sum().backward()
+        optimizer.step()
+        path = checkpoint.save(tmp_path, {"step": 1, "optimizer": optimizer.state_dict()}, 2)
+        optimizer.load_state_dict(checkpoint.load(path)["optimizer"])
+        kept.append(kind.__name__)
+    assert {"AdamW", "SGD", "Adafactor"} <= set(kept)
+
+
+def test_the_state_of_every_scheduler_is_loaded_as_data(tmp_path):
+    from torch.optim import lr_scheduler as of
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    made = [
+        of.LinearLR(optimizer),
+        of.ConstantLR(optimizer),
+        of.ExponentialLR(optimizer, 0.9),
+        of.MultiStepLR(optimizer, [2, 3]),
+        of.StepLR(optimizer, 2),
+        of.PolynomialLR(optimizer),
+        of.CosineAnnealingLR(optimizer, 5),
+        of.CosineAnnealingWarmRestarts(optimizer, 5),
+        of.OneCycleLR(optimizer, 0.2, 10, cycle_momentum=False),
+        of.CyclicLR(optimizer, 0.1, 0.2, cycle_momentum=False),
+        of.SequentialLR(optimizer, [of.LinearLR(optimizer), of.StepLR(optimizer, 2)], [3]),
+    ]
+    for scheduler in made:
+        optimizer.step()
+        scheduler.step()
+        path = checkpoint.save(tmp_path, {"step": 1, "scheduler": scheduler.state_dict()}, 2)
+        scheduler.load_state_dict(checkpoint.load(path)["scheduler"])
+
+
+def test_a_state_that_holds_objects_is_refused_as_it_is_saved(tmp_path):
+    """Not after days, when the run is to be resumed."""
+    good = checkpoint.save(tmp_path, {"step": 1}, keep_last=2)
+    said = pytest.raises(ValueError, match=r"state holds random.Random, and a checkpoint holds")
+    with said:
+        checkpoint.save(tmp_path, {"step": 2, "optimizer": random.Random(0)}, keep_last=2)
+    assert list(tmp_path.iterdir()) == [good]
+
+
+def test_the_newest_checkpoint_is_that_of_the_largest_step(tmp_path):
+    for step in (999_999, 1_000_000):
+        path = checkpoint.save(tmp_path, {"step": step}, keep_last=1)
+    (tmp_path / "step_zzzzzz.pt").write_text("")
+    assert checkpoint.latest(tmp_path) == path and checkpoint.steps(tmp_path) == {1_000_000: path}

@@ -101,3 +101,6 @@ _ALL = (
     _math("geometry3k", Hub("hiyouga/geometry3k", "test"), vision.geometry3k),
 )
 BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}
+EXTRACTORS: dict[str, AnswerOf] = {
+    f"{of.__module__}:{of.__qualname__}": of for b in _ALL if (of := b.answer_of)
+}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from math import comb
+from math import ceil, comb
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +48,7 @@ def plurality(classes: Sequence[tuple[int, float]], n: int, ks: Sequence[int]) -
     Class i wins with t votes if each other class j has fewer, or has t and loses the tie. Give each
     class a uniform random rank; if i's is y, the subsets are counted by the coefficients of
     C(m_i, t) x^t prod_j (sum_{l<t} C(m_j, l) x^l + y C(m_j, t) x^t), a polynomial in y that
-    Gauss-Legendre integrates over 0..1 exactly. All terms are positive: no cancellation.
+    Gauss-Legendre integrates over 0..1. All terms are positive: no cancellation.
     """
     if n > LARGEST:
         raise ValueError(f"maj@k of {n} responses: it is exact up to {LARGEST}, take fewer")
@@ -62,25 +63,31 @@ def _won(classes: Sequence[tuple[int, float]], n: int, t: int) -> Floats:
     """Over the subsets of each size in which the winner has t votes: the sum of its value. [n+1]"""
     able = [(votes, value) for votes, value in classes if votes >= t]
     others = _binomials(n - sum(votes for votes, _ in able), n)  # free: none of them reaches t
-    nodes, weights = np.polynomial.legendre.leggauss((len(able) + 1) // 2)
+    nodes, weights = np.polynomial.legendre.leggauss(_nodes(len(able)))
     y = (nodes[:, None] + 1) / 2
-    none_yet = np.tile(others, (len(y), 1))  # [Y, n+1]: subsets with at most t of each class so far
-    winner = np.zeros_like(none_yet)  # [Y, n+1]: the same, one of the classes the winner
+    # [2, Y, n+1]: subsets with at most t of each class so far, one of which is the winner; none is
+    subsets = np.zeros((2, len(y), n + 1))
+    subsets[1] = others
     for votes, value in able:
         ways = _binomials(votes, t)
-        reaching = ways[t] * _shift(none_yet, t)
-        winner = _times(winner, ways[:t]) + y * ways[t] * _shift(winner, t) + value * reaching
-        none_yet = _times(none_yet, ways[:t]) + y * reaching
-    return weights / 2 @ winner
+        reaching = ways[t] * subsets[:, :, :-t]
+        subsets = _times(subsets, ways[:t])
+        subsets[:, :, t:] += y * reaching
+        subsets[0, :, t:] += value * reaching[1]
+    return weights / 2 @ subsets[0]
+
+
+def _nodes(classes: int) -> int:
+    """(classes + 1) / 2 are exact for a polynomial of that many terms; of many terms, which are all
+    positive, 4 sqrt(classes) are so too, to the rounding of a float64."""
+    return min((classes + 1) // 2, ceil(4 * classes**0.5))
 
 
 def _binomials(m: int, degree: int) -> Floats:
     return np.array([comb(m, i) for i in range(degree + 1)], dtype=np.float64)
 
 
-def _shift(rows: Floats, t: int) -> Floats:
-    return np.pad(rows, ((0, 0), (t, 0)))[:, : rows.shape[1]]
-
-
 def _times(rows: Floats, polynomial: Floats) -> Floats:
-    return np.array([np.convolve(row, polynomial)[: len(row)] for row in rows])
+    """Row by row, up to the rows' degree."""
+    # as a filter: np.convolve would be called for each row
+    return lfilter(polynomial, [1.0, 0.0], rows) if len(polynomial) > 1 else polynomial * rows

@@ -10,6 +10,7 @@ from nemo_algos.local.schema import Section
 
 Similarity = Literal["tfidf", "rouge_l", "jaccard", "edit", "embedding"]
 Threshold = Annotated[float, Field(gt=0, le=1)]
+MOST_RESAMPLES = 100_000  # of 500 problems they take 400 MB
 
 
 class Measure(Section):
@@ -30,7 +31,7 @@ class Measure(Section):
     edit_pairs: int = Field(default=500, gt=0)
     self_bleu: bool = True
     embedding_model: str = ""
-    resamples: int = Field(default=2000, gt=0)
+    resamples: int = Field(default=2000, gt=0, le=MOST_RESAMPLES)
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from nemo_algos.evals.benchmarks.registry import EXTRACTORS, AnswerOf
 from nemo_algos.evals.report.groups import Group
 from nemo_algos.evals.report.numbers import shown
 from nemo_algos.evals.report.runs import Run
-from nemo_algos.evals.store import read_lines
+from nemo_algos.evals.shapes import EvalManifest, GenerationLine, ProblemLine, VerdictLine
+from nemo_algos.local.lines import Shape, read_lines, read_object
 
 BUDGET = 4_000_000  # bytes of JSON, of all benchmarks
 PROBLEMS, RESPONSES, LONGEST = 200, 8, 6000  # of a benchmark, of a problem and run, characters
 Places = dict[str, dict[int, dict[str, Any]]]  # by problem id and sample
-AnswerOf = Callable[[str], str | None]
 
 
 def cases(groups: Sequence[Group]) -> dict[str, Any]:
@@ -72,32 +72,34 @@ class Stored:
         beyond the manifest's number are of an earlier evaluation with more."""
         if folder is None:
             return Stored()
-        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest = read_object(_there(folder / "manifest.json"), EvalManifest)
         every = dict.fromkeys(chosen, range(manifest["sampling"]["samples"]))
-        problems = {
-            row["id"]: row for row in _rows(folder / "problems.jsonl") if row["id"] in every
-        }
+        rows = read_lines(_there(folder / "problems.jsonl"), ProblemLine)
+        problems = {row["id"]: row for row in rows if row["id"] in every}
         stored = Stored(problems)
-        for row in _at(every, folder / "verdicts.jsonl"):
+        for row in _at(every, folder / "verdicts.jsonl", VerdictLine):
             stored.verdicts.setdefault(row["problem"], {})[row["sample"]] = row
         wanted = {problem: mixed(of) for problem, of in stored.verdicts.items()}
-        answer_of = _ours(manifest.get("answers") or "")
-        for row in _at(wanted, folder / "generations.jsonl"):
+        answer_of = EXTRACTORS.get(manifest.get("answers", ""))
+        for row in _at(wanted, folder / "generations.jsonl", GenerationLine):
             problem, sample = row["problem"], row["sample"]
             shown_as = _response(row, stored.verdicts[problem][sample], answer_of)
             stored.responses.setdefault(problem, {})[sample] = shown_as
         return stored
 
 
-def _at(places: Mapping[str, Container[int]], file: Path) -> Iterator[dict[str, Any]]:
+def _at(
+    places: Mapping[str, Container[int]], file: Path, shape: type[Shape]
+) -> Iterator[dict[str, Any]]:
     """The file's rows of these problems and samples."""
-    return (row for row in _rows(file) if row["sample"] in places.get(row["problem"], ()))
+    rows = read_lines(_there(file), shape)
+    return (row for row in rows if row["sample"] in places.get(row["problem"], ()))
 
 
-def _rows(file: Path) -> Iterable[dict[str, Any]]:
+def _there(file: Path) -> Path:
     if not file.exists():
         raise ValueError(f"{file} is missing: run `nemo-algos eval` again")
-    return read_lines(file)
+    return file
 
 
 def mixed(verdicts: dict[int, dict[str, Any]]) -> set[int]:
@@ -152,11 +154,3 @@ def shortened(text: str, longest: int = LONGEST) -> str:
     left_out = len(text) - longest
     ends = text[: longest // 2], text[-(longest - longest // 2) :]
     return f"\n[... {left_out} characters left out ...]\n".join(ends)
-
-
-def _ours(name: str) -> AnswerOf | None:
-    """The extractor of "module:function"; only ours, as a folder may come from anyone."""
-    module, _, function = name.partition(":")
-    if not module.startswith("nemo_algos."):
-        return None
-    return getattr(import_module(module), function, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -10,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.evals.report.events import EVENTS, read_events
-from nemo_algos.evals.store import read_lines
+from nemo_algos.evals.shapes import Metrics, RunManifest, Summary, TraceLine
+from nemo_algos.local.folder import refuse_links_out
+from nemo_algos.local.lines import Shape, read_lines, read_object
+from nemo_algos.local.logs import StepMetrics
 
 Series = tuple[list[float], list[float]]  # steps, values
 
@@ -47,6 +49,9 @@ def read_run(folder: Path) -> Run:
     """A training run's folder, an evaluation's, or a NeMo-RL log folder."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: name the folder of a run")
+    ours = any((folder / name).exists() for name in ("metrics.jsonl", "metrics.json"))
+    ours = ours or any(folder.glob("*/metrics.json"))
+    refuse_links_out(folder, "*" if ours else EVENTS)
     if (folder / "metrics.jsonl").exists():
         return _training(folder)
     evals = evaluations(folder)
@@ -74,41 +79,31 @@ def _within(folder: Path) -> list[Path]:
 
 
 def _training(folder: Path) -> Run:
-    rows = _objects(folder / "metrics.jsonl")
+    rows = list(read_lines(folder / "metrics.jsonl", StepMetrics))
     if not rows:
         raise ValueError(f"{folder}/metrics.jsonl holds no step yet: train first")
     metrics: dict[str, Series] = {}
     for row in rows:
-        if "step" not in row:
-            raise ValueError(f"{folder}/metrics.jsonl has a line without `step`: remove it")
         for name, value in row.items():
             steps, values = metrics.setdefault(name, ([], []))
             steps.append(row["step"])
-            values.append(_number(value, name, folder))
+            values.append(float("nan") if value is None else float(value))
     del metrics["step"]
     run = Run(
         "",
         folder,
-        _json(folder / "manifest.json"),
+        _if_there(folder / "manifest.json", RunManifest),
         metrics,
-        _objects(folder / "trace.jsonl"),
-        _json(folder / "summary.json"),
+        list(read_lines(folder / "trace.jsonl", TraceLine)),
+        _if_there(folder / "summary.json", Summary),
     )
     return _evaluated(run, evaluations(folder / "eval"))
 
 
-def _number(value: Any, name: str, folder: Path) -> float:
-    if value is None:
-        return float("nan")
-    if not isinstance(value, (int, float)):
-        raise ValueError(f"{folder}/metrics.jsonl: {name} is {value!r}, not a number")
-    return float(value)
-
-
 def _evaluated(run: Run, folders: dict[str, Path]) -> Run:
-    evals = {name: _json(folder / "metrics.json") for name, folder in folders.items()}
+    evals = {name: read_object(of / "metrics.json", Metrics) for name, of in folders.items()}
     recorded = {
-        name: {**_json(folder / "manifest.json"), "metrics": evals[name].get("settings", {})}
+        name: {**_if_there(folder / "manifest.json"), "metrics": evals[name]["settings"]}
         for name, folder in folders.items()
     }
     manifest = {**run.manifest, "eval": recorded} if recorded else run.manifest
@@ -116,32 +111,17 @@ def _evaluated(run: Run, folders: dict[str, Path]) -> Run:
 
 
 def evaluations(folder: Path) -> dict[str, Path]:
-    """Folders of finished evaluations by benchmark: this one, or those in it."""
+    """Folders of finished evaluations by benchmark: this one, or those in it; a metrics.json that
+    names no benchmark is someone else's."""
     found = [folder] if (folder / "metrics.json").exists() else []
     found += sorted(path.parent for path in folder.glob("*/metrics.json"))
-    named = [(_json(path / "metrics.json").get("benchmark"), path) for path in found]
+    named = [(read_object(path / "metrics.json").get("benchmark"), path) for path in found]
     return {str(name): path for name, path in named if name}
 
 
-def _objects(path: Path) -> list[dict[str, Any]]:
-    rows = list(read_lines(path))
-    for i, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise ValueError(f"{path} line {i} is not a JSON object: remove the line")
-    return rows
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is no such file."""
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} is not a JSON object")
-    return value
+def _if_there(path: Path, shape: type[Shape] = Shape) -> dict[str, Any]:
+    """Empty where there is no such file."""
+    return read_object(path, shape) if path.exists() else {}
 
 
 def labels(folders: Sequence[Path]) -> list[str]:

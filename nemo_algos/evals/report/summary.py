@@ -137,7 +137,9 @@ def _cell(run: Run, benchmark: str, name: str, against: Differences) -> Cell:
     paired = paired if isinstance(paired, dict) else {}
     if name in metrics["scalars"]:
         return _interval(metrics["scalars"][name], paired.get(name))
-    curve, _, k = name.rpartition("@")
+    curve, at, k = name.rpartition("@")
+    if not at:  # a scalar that was measured of another run only
+        return Cell(MISSING)
     now, change = (_at(of.get(f"{curve}@k"), int(k)) for of in (metrics["curves"], paired))
     if name == f"ucc@{metrics['samples']}":
         change = paired.get("ucc@n")

@@ -1,0 +1,97 @@
+"""What a server answers to a request for one completion, whatever it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+FINISH = {
+    "stop": "stop",
+    "eos_token": "stop",
+    "stop_sequence": "stop",
+    "length": "length",
+    "max_tokens": "length",
+}
+
+
+class Failed(Exception):
+    """A failure that may pass. wait: seconds that the server asks for."""
+
+    def __init__(self, why: str, wait: float = 0.0) -> None:
+        super().__init__(why)
+        self.wait = wait
+
+
+class Odd(Failed):
+    """The server is there, and answers something else than a completion."""
+
+
+class Refused(Exception):
+    """The server will not answer this request, such as one that is too long for its context."""
+
+
+class Reply(NamedTuple):
+    """A response. tokens: -1 unknown; finish: stop, length, or empty where that is unknown; model:
+    as the server calls it; choices: how many came."""
+
+    text: str
+    tokens: int
+    finish: str
+    model: str
+    choices: int
+
+
+def parsed(content: bytes, *, chat: bool) -> Reply:
+    """Raises Odd."""
+    try:
+        answer = json.loads(content)
+    except (ValueError, RecursionError):
+        raise Odd(f"no JSON: {content[:2000].decode(errors='replace')}") from None
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
+        raise _odd(answer)
+    text = _said(choices[0].get("message")) if chat else _completed(choices[0])
+    if text is None:
+        raise _odd(answer)
+    finish, model = choices[0].get("finish_reason"), answer.get("model")
+    return Reply(
+        text,
+        _tokens(answer.get("usage")),
+        FINISH.get(finish, "") if isinstance(finish, str) else "",
+        model if isinstance(model, str) else "",
+        len(choices),
+    )
+
+
+def _odd(answer: Any) -> Odd:
+    return Odd(f"something else than a completion: {json.dumps(answer)[:2000]}")
+
+
+def _completed(choice: dict[str, Any]) -> str | None:
+    return None if "message" in choice else _text(choice.get("text"))
+
+
+def _said(message: Any) -> str | None:
+    """What the model wrote, its reasoning too where the server has cut it off the answer."""
+    if not isinstance(message, dict):
+        return None
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    known = isinstance(reasoning, str) and reasoning
+    thought = f"<think>\n{reasoning}\n</think>\n" if known else ""
+    content = _text(message.get("content"))
+    return None if content is None else thought + content
+
+
+def _text(content: Any) -> str | None:
+    """A string, or a list of parts, of which those that are text; empty for null."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else "" if content is None else None
+    parts = (part.get("text") if isinstance(part, dict) else part for part in content)
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _tokens(usage: Any) -> int:
+    number = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**53:
+        return -1
+    return number

@@ -1,0 +1,85 @@
+"""JSON on disk: objects, and lines that are appended to and whole after a kill at any moment.
+
+A file may have been edited by hand, or come from anyone: what is read is checked against a shape,
+and where it is wrong the file, the line and the key are said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from nemo_algos.config import problems_of
+
+DEEPEST = 100  # levels of an object; what walks it would exhaust the stack at some 500
+LONGEST = 300  # characters of a complaint
+
+
+class Shape(BaseModel):
+    """What an object must hold; it may hold more."""
+
+    model_config = ConfigDict(strict=True)
+
+
+def read_lines(path: Path, shape: type[BaseModel] = Shape) -> Iterator[dict[str, Any]]:
+    """The objects one by one, none where there is no file; a last line that a kill has cut is left
+    out. Raises ValueError for another broken line, or one that is not of the shape."""
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        for i, line in enumerate(file, 1):
+            if line.endswith(b"\n"):
+                yield _object(line, shape, f"{path} line {i}", "remove the line")
+
+
+def read_object(path: Path, shape: type[BaseModel] = Shape) -> dict[str, Any]:
+    """The object in a file. Raises ValueError where it is none, or not of the shape; OSError."""
+    value = _object(path.read_bytes(), shape, str(path), "remove the file")
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        level = [x for v in level for x in (v.values() if isinstance(v, dict) else v)]
+        level = [x for x in level if isinstance(x, (dict, list))]
+    if level:
+        raise ValueError(f"{path} is nested more than {DEEPEST} levels deep: remove the file")
+    return value
+
+
+def _object(text: bytes, shape: type[BaseModel], where: str, cure: str) -> dict[str, Any]:
+    try:
+        row = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON ({str(error)[:LONGEST]}): {cure}") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"{where} is not a JSON object: {cure}")
+    try:
+        shape.model_validate(row)
+    except ValidationError as error:
+        wrong = str(problems_of(error, shape)[0]).removesuffix(": set it")[:LONGEST]
+        raise ValueError(f"{where}: {wrong}: mend it or {cure}") from None
+    return row
+
+
+def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """At the end of the file, which is made where there is none."""
+    with open(path, "a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def cut_broken_end(path: Path) -> None:
+    """Remove half a line that a kill has left."""
+    if path.exists():
+        with open(path, "rb") as file:
+            whole = sum(len(line) for line in file if line.endswith(b"\n"))
+        os.truncate(path, whole)
+
+
+def replace(path: Path, text: str) -> None:
+    """The file's whole content, at once."""
+    partial = path.with_suffix(".tmp")
+    partial.write_text(text)
+    partial.replace(path)
