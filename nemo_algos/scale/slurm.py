@@ -1,84 +1,117 @@
 """A config as Slurm jobs: checked, then a folder with the frozen config and one batch script, then
 sbatch (docs/slurm.md).
 
-The script is slurm_job.header over scripts/slurm/job.sh, which runs NeMo-RL's ray.sub.
+slurm_rules and slurm_config say what is wrong; the script is slurm_job.script, which runs NeMo-RL's
+ray.sub.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
+import re
 import subprocess
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Problem, at, overridden, read
-from nemo_algos.scale import check, slurm_job, snapshot
+from nemo_algos.scale import check, slurm_config, slurm_job, slurm_rules, snapshot
+from nemo_algos.scale.rules import Finding, warning
+from nemo_algos.scale.slurm_config import OUTPUTS, Sizes
 from nemo_algos.scale.slurm_job import Job
+
+SHARED = {  # by two points of a sweep, and what to write instead
+    "--sweep": "their values look alike in a file's name",
+    "checkpointing.checkpoint_dir": "put the key that differs in it, as in /x/${grpo.seed}",
+    "logger.log_dir": "put the key that differs in it, as in /x/${grpo.seed}",
+}
 
 
 class Run(NamedTuple):
-    """All that a run reads and writes is in its folder."""
+    """All that a run reads and writes is in its folder; findings: warnings and notes."""
 
     folder: Path
     written: DictConfig
     script: str
+    options: list[str]
+    size: str
+    findings: list[Finding]
 
 
-def points(sweep: Sequence[str]) -> list[tuple[str, ...]]:
-    """The overrides of each run: `["a=1,2", "b=3"]` as (a=1, b=3), (a=2, b=3); one () of none."""
-    wrong = [Problem("--sweep", f"{s!r}: write it as key=a,b") for s in sweep if "=" not in s]
+def points(sweep: Sequence[str], overrides: Sequence[str] = ()) -> list[tuple[str, ...]]:
+    """The overrides of each run: `["a=1,2", "b=3"]` as (a=1, b=3), (a=2, b=3); one () of none.
+
+    Raises ConfigError where a key has no value, an empty one, or is set twice."""
+    split = [s.partition("=") for s in sweep]
+    times = Counter(key.lstrip("+") for key, _, _ in split)
+    times.update({o.partition("=")[0].lstrip("+") for o in overrides})
+    wrong: list[Problem] = []
+    for said, (key, _, text) in zip(sweep, split, strict=True):
+        if not key or not all(_values(text)):
+            wrong.append(Problem("--sweep", f"{said!r}: write it as key=a,b"))
+        elif times[key.lstrip("+")] > 1:
+            wrong.append(Problem("--sweep", f"{key} is set twice: write its values once, key=a,b"))
     if wrong:
         raise ConfigError(wrong)
-    axes = [(key, values.split(",")) for key, _, values in (s.partition("=") for s in sweep)]
-    return list(itertools.product(*([f"{k}={v}" for v in dict.fromkeys(vs)] for k, vs in axes)))
+    return list(itertools.product(*([f"{k}={v}" for v in _values(text)] for k, _, text in split)))
+
+
+def _values(text: str) -> list[str]:
+    """Split at the commas outside of brackets and quotes."""
+    values, depth, quote = [""], 0, ""
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}") if not quote else 0
+        if letter in "\"'":
+            quote = "" if letter == quote else quote or letter
+        if letter == "," and depth == 0 and not quote:
+            values.append("")
+        else:
+            values[-1] += letter
+    return [value.strip() for value in values]
 
 
 def prepare(
-    config: Path, overrides: Sequence[str], job: Job, folder: Path, nodes: int | None, version: str
+    config: Path, overrides: Sequence[str], job: Job, folder: Path, sizes: Sizes, version: str
 ) -> Run:
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
-    problems = list(slurm_job.problems(job, folder))
-    if problems:
-        raise ConfigError([*problems, *_problems_of(config, overrides, version)])
-    written = overridden(_located(read(config), job, folder, nodes), overrides)
-    plain, problems = checked(written, version, slurm_job.seconds(job.time))
-    if nodes and at(plain, "cluster.num_nodes") != nodes:
-        message = f"is {at(plain, 'cluster.num_nodes')}, but --nodes is {nodes}"
-        problems.append(Problem("cluster.num_nodes", message))
-    if not at(plain, "checkpointing.enabled"):
-        problems.append(Problem("checkpointing.enabled", "must be true: the job resumes from it"))
-    if problems:
-        raise ConfigError(problems)
-    body = (slurm_job.SCRIPTS / "job.sh").read_text()
-    return Run(folder, written, slurm_job.header(job, folder, plain) + body)
+    wrong = [*slurm_rules.problems(job, folder), *_counts(sizes)]
+    if wrong:
+        raise ConfigError([*wrong, *_problems_of(config, overrides, version)])
+    wrong = list(slurm_rules.checkout(job.nemo_rl, version))
+    written = overridden(slurm_config.located(read(config), job, folder, sizes), overrides)
+    written = slurm_config.absolute(written, folder)
+    plain, errors, findings = checked(written, version, slurm_job.seconds(job.time))
+    wrong += [*errors, *slurm_config.problems(plain, job, folder, sizes)]
+    if wrong:
+        raise ConfigError(wrong)
+    for key in OUTPUTS:  # for train.py, which resolves nothing
+        OmegaConf.update(written, key, at(plain, key))
+    findings += slurm_config.warnings(plain, job, folder)
+    options, script = slurm_job.options(job, folder, plain), slurm_job.script(job, folder, plain)
+    return Run(folder, written, script, options, slurm_job.size(job, plain), findings)
+
+
+def _counts(sizes: Sizes) -> list[Problem]:
+    counts = sizes.keys().values()
+    return [Problem(option, f"is {value}: 1 or more") for option, value in counts if value < 1]
 
 
 def checked(
     written: DictConfig, version: str, limit: int | None
-) -> tuple[dict[str, Any], list[Problem]]:
-    """NeMo-RL's config with ours over it, and the errors of `nemo-algos check`."""
+) -> tuple[dict[str, Any], list[Problem], list[Finding]]:
+    """NeMo-RL's config with ours over it; the errors of `nemo-algos check`, and what else it
+    finds."""
     if written.get("engine") != "nemo_rl":
         raise ConfigError([Problem("engine", "must be nemo_rl")])
     shipped = snapshot.load(version)
     plain, own, problems = snapshot.compose(written, shipped)
     found = check.judged(plain, own, shipped, limit)
-    return plain, [*problems, *(Problem(f.path, f.message) for f in found if f.severity == "error")]
-
-
-def _located(written: DictConfig, job: Job, folder: Path, nodes: int | None) -> DictConfig:
-    """What the job decides, below what the command line says."""
-    decided = {
-        "checkpointing.checkpoint_dir": str(folder / "checkpoints"),
-        "checkpointing.checkpoint_must_save_by": slurm_job.save_by(job),
-        "logger.log_dir": str(folder / "logs"),
-        **({"cluster.num_nodes": nodes} if nodes else {}),
-    }
-    for key, value in decided.items():
-        OmegaConf.update(written, key, value)
-    return written
+    problems += [Problem(f.path, f.message) for f in found if f.severity == "error"]
+    return plain, problems, [f for f in found if f.severity != "error"]
 
 
 def _problems_of(config: Path, overrides: Sequence[str], version: str) -> list[Problem]:
@@ -89,24 +122,59 @@ def _problems_of(config: Path, overrides: Sequence[str], version: str) -> list[P
         return error.problems
 
 
+def apart(runs: Sequence[Run]) -> None:
+    """Raises ConfigError where two runs would write to one folder, or one is there already."""
+    shared = {"--sweep": [str(run.folder) for run in runs]}
+    for key in OUTPUTS:
+        shared[key] = [str(Path(OmegaConf.select(run.written, key)).resolve()) for run in runs]
+    wrong = [
+        Problem(option, f"{sum(p == path for p in paths)} runs share {path}: {SHARED[option]}")
+        for option, paths in shared.items()
+        for path in dict.fromkeys(p for p in paths if paths.count(p) > 1)
+    ]
+    for run in runs:
+        config = run.folder / "config.yaml"
+        if config.exists() and config.read_text() != OmegaConf.to_yaml(run.written):
+            wrong.append(Problem("--name", f"{run.folder} holds a run of another config"))
+    if wrong:
+        raise ConfigError(wrong)
+
+
 def write(run: Run) -> Path:
-    """Put the run in its folder; its script. Raises ConfigError where another one is there."""
-    config, script = run.folder / "config.yaml", run.folder / "job.sh"
-    text = OmegaConf.to_yaml(run.written)
-    if config.exists() and config.read_text() != text:
-        raise ConfigError([Problem("--name", f"{run.folder} holds a run of another config")])
+    """Put the run in its folder; its script."""
     (run.folder / "logs").mkdir(parents=True, exist_ok=True)
-    config.write_text(text)
+    (run.folder / "config.yaml").write_text(OmegaConf.to_yaml(run.written))
+    script = run.folder / "job.sh"
     script.write_text(run.script)
     return script
 
 
-def submit(script: Path, times: int) -> str:
-    """`times` jobs, of which one runs at a time; sbatch's last answer. Raises OSError."""
-    answer = ""
-    for _ in range(times):
-        done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True)
-        if done.returncode:
-            raise OSError(f"sbatch: {done.stderr.strip()}")
-        answer = done.stdout.strip()
-    return answer
+def sbatch(run: Run, *words: str | Path) -> str:
+    """Its answer, to the run's script in its folder or on its stdin. Raises OSError."""
+    command = ["sbatch", *run.options, *words]
+    done = subprocess.run(command, input=run.script, capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"sbatch: {done.stderr.strip()}")
+    return (done.stdout or done.stderr).strip()
+
+
+def submit(runs: Sequence[Run], chain: int) -> Iterator[tuple[str, Path]]:
+    """`chain` jobs of each run, of which one runs at a time; sbatch's answers, one by one, and the
+    driver's logs. Raises OSError that names the jobs that are submitted nevertheless."""
+    answers: list[str] = []
+    for run in (run for run in runs for _ in range(chain)):
+        try:
+            answers.append(sbatch(run, run.folder / "job.sh"))
+        except OSError as error:
+            before = f"\nsubmitted before, of {len(runs) * chain}: {', '.join(answers)}"
+            raise OSError(f"{error}{before if answers else ''}") from None
+        number = "".join(re.findall(r"\d+", answers[-1])[:1])
+        yield answers[-1], run.folder / "logs" / f"{number}-logs" / "ray-driver.log"
+
+
+def by_hand(job: Job) -> Iterator[Finding]:
+    """What beats the script's own lines where it is not submitted from here."""
+    same = {"SBATCH_ACCOUNT": job.account, "SBATCH_PARTITION": job.partition}
+    for name in sorted(n for n in os.environ if n.startswith("SBATCH_")):
+        if os.environ[name] != same.get(name):
+            yield warning(name, "set, and stronger than the script: unset it, or use --submit")
