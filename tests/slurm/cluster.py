@@ -1,6 +1,7 @@
-"""A Slurm cluster of three nodes on this machine, in namespaces: all of it ends with one process."""
+"""A Slurm cluster of three nodes on this machine, in namespaces: all ends with one process."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,12 +14,13 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NODES = ("n1", "n2", "n3")
 HOSTS = "127.0.0.1 localhost\n10.77.0.254 ctl\n" + "".join(f"10.77.0.{n[1]} {n}\n" for n in NODES)
+USER = {"passwd": "user:x:1234:1234::/srv/user:/bin/bash", "group": "user:x:1234:"}
 NAMESPACES = ("--net", "--pid", "--mount", "--uts", "--ipc")
 PLUGIN = ["gcc", "-shared", "-fPIC", "-Wall", "-Wno-unused-result", "-o"]
 
 
 def private(path: Path) -> Iterator[str]:
-    """`FOLDER=PATH` for private.sh where `path` is in /tmp, or only root may enter a folder above."""
+    """`FOLDER=PATH` for private.sh: a folder above `path` that is /tmp, or that only root enters."""
     for parent in reversed(path.parents):
         if parent == Path("/tmp") or not parent.stat().st_mode & 1:
             yield f"{parent}={path}"
@@ -34,7 +36,7 @@ def until(happened: Callable[[], object], what: str, seconds: float = 120) -> No
 
 
 class Cluster:
-    """Its shared folder is /srv there and `folder` here; `seen` are further folders that jobs use."""
+    """Its shared folder is /srv there, `folder` here; `seen` are further folders that jobs use."""
 
     def __init__(self, folder: Path, seen: list[Path]) -> None:
         self.folder = folder
@@ -61,7 +63,7 @@ class Cluster:
     def _configure(self) -> None:
         shutil.copytree(HERE / "etc", self.folder / "etc", dirs_exist_ok=True)
         (self.folder / "etc" / "hosts").write_text(HOSTS)
-        for file, line in (("passwd", "user:x:1234:1234::/srv/user:/bin/bash"), ("group", "user:x:1234:")):
+        for file, line in USER.items():
             text = Path("/etc", file).read_text()
             (self.folder / "etc" / file).write_text(f"{text}{line}\n")
         (self.folder / "etc" / "changed.conf").write_text("# nothing\n")
@@ -119,8 +121,12 @@ class Cluster:
 
     def job(self, number: int) -> dict[str, str]:
         """What `scontrol show job` says."""
-        words = self.root("scontrol", "--oneliner", "show", "job", str(number)).split()
-        return dict(word.split("=", 1) for word in words if "=" in word)
+        return self.tasks(number)[0]
+
+    def tasks(self, number: int) -> list[dict[str, str]]:
+        """Of each task of an array."""
+        lines = self.root("scontrol", "--oneliner", "show", "job", str(number)).splitlines()
+        return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in lines]
 
     @contextmanager
     def configured(self, line: str) -> Iterator[None]:
@@ -136,3 +142,13 @@ class Cluster:
         """On which it runs or ran, the batch script's first."""
         listed = self.root("scontrol", "show", "hostnames", self.job(job)["NodeList"])
         return listed.split()
+
+    def checkout(self, name: str, ray_sub: str, version: str = "0.7.0") -> str:
+        """What `nemo-algos slurm` wants to see of a checkout of NeMo-RL, in the user's home."""
+        folder = self.home / name
+        (folder / "nemo_rl").mkdir(parents=True)
+        (folder / "ray.sub").write_text(f"#!/bin/bash\n{ray_sub}\n")
+        numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
+        lines = [f"{key} = {number}\n" for key, number in numbers]
+        (folder / "nemo_rl" / "package_info.py").write_text("".join(lines))
+        return name

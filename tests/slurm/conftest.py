@@ -1,7 +1,6 @@
 """One cluster for the session, and a run on it for each test."""
 
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,8 +29,7 @@ def cluster() -> Iterator[Cluster]:
         seen = [ROOT, Path(sys.prefix), *(python.parent for python in pythons)]
         cluster = Cluster(folder, seen)
         image.nemo_rl(folder / "nemo-rl")
-        shutil.copytree(folder / "nemo-rl", cluster.home / "light")
-        shutil.copy(HERE / "light" / "ray.sub", cluster.home / "light")
+        cluster.checkout("light", (HERE / "light" / "ray.sub").read_text())
         for environment, python in zip(("light", "ray"), pythons, strict=False):
             image.write(cluster.home / f"{environment}.sqsh", environment, python)
         (cluster.home / "etr.yaml").write_text(CONFIG)

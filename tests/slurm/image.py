@@ -12,7 +12,7 @@ sys.path.append(str(HERE.parent / "nemo"))
 import checkout  # noqa: E402
 
 LIGHT = ["omegaconf", "pydantic", "numpy", "pyyaml"]  # what train.py and its imports need
-RAY = [*LIGHT, "ray>=2.55.1", "torch>=2.11,<2.16", "nvidia-ml-py", "psutil", "requests"]
+RAY = [*LIGHT, "ray[default]>=2.55.1", "torch>=2.11,<2.16", "nvidia-ml-py", "psutil", "requests"]
 
 
 def environment(folder: Path, python: str) -> Path:

@@ -14,19 +14,26 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL"
 class Run:
     """One of a name, by default of the light config; `jobs` are those it submitted."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster, self.name = cluster, name
-        self.folder = cluster.home / "runs" / name
+    def __init__(self, cluster: Cluster, name: str, out: str = "runs") -> None:
+        self.cluster, self.name, self.out = cluster, name, out
+        self.folder = cluster.home / out / name
         self.jobs: list[int] = []
 
     def command(self, line: str = "", **environment: str) -> CompletedProcess[str]:
         """`nemo-algos slurm` without --submit."""
-        command = f"nemo-algos slurm etr.yaml {OPTIONS} --program {PROGRAM} --out runs"
+        command = f"nemo-algos slurm etr.yaml {OPTIONS} --program {PROGRAM} --out {self.out}"
         return self.cluster.user(f"{command} --name {self.name} {line}", **environment)
 
     def submit(self, line: str = "", **environment: str) -> int:
         """The last job's number."""
         done = self.command(f"{line} --submit", **environment)
+        return self._submitted(done)
+
+    def resubmit(self, options: str = "") -> int:
+        """By hand."""
+        return self._submitted(self.cluster.user(f"sbatch {options} runs/{self.name}/job.sh"))
+
+    def _submitted(self, done: CompletedProcess[str]) -> int:
         assert done.returncode == 0, done.stdout + done.stderr
         self.jobs += map(int, re.findall(r"job (\d+)", done.stdout))
         return self.jobs[-1]
@@ -40,13 +47,14 @@ class Run:
         return [(int(part[0]), attempts.index(part[1])) for part in parts]
 
     def trained(self, step: int, seconds: float = 120) -> None:
-        """Wait for it. Raises AssertionError where the job ends before."""
-        reached = f"{self.name} reached {step}"
-        until(lambda: step in dict(self.steps()) or self._state() in ENDED, reached, seconds)
-        assert step in dict(self.steps()), reached
+        """Wait for it. Raises AssertionError where the first job ends before."""
+        reached, job = f"{self.name} reached {step}", self.jobs[0]
 
-    def _state(self) -> str:
-        return self.cluster.job(self.jobs[-1])["JobState"]
+        def over() -> bool:
+            return self.cluster.job(job)["JobState"] in ENDED
+
+        until(lambda: step in dict(self.steps()) or over(), reached, seconds)
+        assert step in dict(self.steps()), reached
 
     def ended(self, job: int | None = None, seconds: float = 120) -> tuple[str, str, int]:
         """Wait for the end: JobState, ExitCode, Restarts."""
@@ -62,3 +70,7 @@ class Run:
     @property
     def finished(self) -> bool:
         return (self.folder / "finished").exists()
+
+    def beside(self, name: str, out: str = "runs") -> "Run":
+        """Another one."""
+        return Run(self.cluster, name, out)

@@ -1,4 +1,4 @@
-"""A job of higher priority takes the nodes: the run is requeued, whatever the cluster's settings."""
+"""A job of higher priority takes the nodes: the run is requeued, however the cluster is set."""
 
 from contextlib import nullcontext
 
