@@ -20,7 +20,7 @@ PLUGIN = ["gcc", "-shared", "-fPIC", "-Wall", "-Wno-unused-result", "-o"]
 
 
 def private(path: Path) -> Iterator[str]:
-    """`FOLDER=PATH` for private.sh: a folder above `path` that is /tmp, or that only root enters."""
+    """`FOLDER=PATH` for private.sh: a folder above `path` is /tmp, or one that only root enters."""
     for parent in reversed(path.parents):
         if parent == Path("/tmp") or not parent.stat().st_mode & 1:
             yield f"{parent}={path}"

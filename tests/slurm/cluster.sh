@@ -3,10 +3,9 @@
 #   cluster.sh FOLDER [private's arguments]
 # /srv is FOLDER, on all nodes: configuration, logs, and the home of `user`.
 set -euo pipefail
-source "$(dirname "$0")/private.sh"
 mount --make-rprivate /
 mount --bind "$1" /srv
-private "${@:2}"
+"${0%/*}/private.sh" "${@:2}"
 mount -t proc proc /proc
 hostname ctl
 for file in hosts passwd group; do mount --bind /srv/etc/$file /etc/$file; done

@@ -7,8 +7,7 @@ if (($$ != 1)); then
 	echo $$ >"/srv/$1.pid"
 	exec unshare --net --pid --mount --uts --fork --kill-child "$0" "$@"
 fi
-source "$(dirname "$0")/private.sh"
-private "${@:2}"
+"${0%/*}/private.sh" "${@:2}"
 until ip link add eth0 type veth peer name "$1" netns ctl; do sleep 0.2; done # the last one's goes
 ip -n ctl link set "$1" master bridge up
 ip link set lo up

@@ -30,8 +30,12 @@ def pid_and_node() -> tuple[int, str]:
     return os.getpid(), ray.get_runtime_context().get_node_id()
 
 
+PROMPT = Path("examples/prompts/cot.txt")  # as NeMo-RL's configs name it
+
+
 def train(config: dict, run: Path) -> None:
     """Steps from the last checkpoint on; a line in steps.txt for each."""
+    assert PROMPT.read_text()
     saver = CheckpointManager({**KEYS, "save_optimizer": False, **config["checkpointing"]})
     latest = saver.get_latest_checkpoint_path()
     first = saver.load_training_info(latest)["total_steps"] if latest else 0

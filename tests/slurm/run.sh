@@ -18,4 +18,4 @@ if ! dpkg-query --show "${packages[@]}" >/dev/null 2>&1; then
 fi
 unshare --net --pid --mount --uts --ipc --fork mount --make-rprivate / 2>/dev/null ||
 	skip "no namespaces: this container lacks CAP_SYS_ADMIN"
-uv run pytest -q -o addopts="" "${@:-tests/slurm}"
+uv run pytest -q -o addopts="" tests/slurm "$@"

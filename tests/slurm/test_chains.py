@@ -2,12 +2,14 @@
 
 import json
 
+import pytest
 from cluster import Cluster, until
 from runs import Run
 
 STOP = "scancel --batch --signal=USR1"
 
 
+@pytest.mark.smoke
 def test_jobs_of_a_chain_continue_one_another_and_the_last_has_nothing_to_do(
     cluster: Cluster, run: Run
 ) -> None:

@@ -18,6 +18,7 @@ SET = {
 }
 
 
+@pytest.mark.smoke
 def test_the_options_win_over_the_environment(cluster: Cluster, run: Run) -> None:
     job = run.submit("--time 3:00:00 --nodes 2 grpo.max_num_steps=2", HF_HOME="/x y", **SET)
     assert run.ended() == ("COMPLETED", "0:0", 0)

@@ -1,9 +1,11 @@
 """nemo-algos slurm status | tail | stop."""
 
+import pytest
 from cluster import Cluster, until
 from runs import Run
 
 
+@pytest.mark.smoke
 def test_status_and_stop(cluster: Cluster, run: Run) -> None:
     run.submit("--chain 2 grpo.max_num_steps=5 checkpointing.save_period=2", HOLD_AT="3")
     first, second = run.jobs
