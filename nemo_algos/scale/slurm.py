@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Problem, at, overridden, read
 from nemo_algos.scale import check, slurm_config, slurm_job, slurm_rules, snapshot
-from nemo_algos.scale.rules import Finding, warning
+from nemo_algos.scale.rules import Finding, note
 from nemo_algos.scale.slurm_config import OUTPUTS, Sizes
 from nemo_algos.scale.slurm_job import Job
 
@@ -29,6 +29,7 @@ SHARED = {  # by two points of a sweep, and what to write instead
     "checkpointing.checkpoint_dir": "put the key that differs in it, as in /x/${grpo.seed}",
     "logger.log_dir": "put the key that differs in it, as in /x/${grpo.seed}",
 }
+STRONGEST = ("SBATCH_ARRAY_INX", "SBATCH_WAIT")  # which no option of sbatch takes back
 
 
 class Run(NamedTuple):
@@ -152,7 +153,8 @@ def write(run: Run) -> Path:
 def sbatch(run: Run, *words: str | Path) -> str:
     """Its answer, to the run's script in its folder or on its stdin. Raises OSError."""
     command = ["sbatch", *run.options, *words]
-    done = subprocess.run(command, input=run.script, capture_output=True, text=True)
+    env = {name: value for name, value in os.environ.items() if name not in STRONGEST}
+    done = subprocess.run(command, input=run.script, capture_output=True, text=True, env=env)
     if done.returncode:
         raise OSError(f"sbatch: {done.stderr.strip()}")
     return (done.stdout or done.stderr).strip()
@@ -173,8 +175,10 @@ def submit(runs: Sequence[Run], chain: int) -> Iterator[tuple[str, Path]]:
 
 
 def by_hand(job: Job) -> Iterator[Finding]:
-    """What beats the script's own lines where it is not submitted from here."""
+    """What sbatch would take over the script's own lines, were it not called from here."""
     same = {"SBATCH_ACCOUNT": job.account, "SBATCH_PARTITION": job.partition}
     for name in sorted(n for n in os.environ if n.startswith("SBATCH_")):
         if os.environ[name] != same.get(name):
-            yield warning(name, "set, and stronger than the script: unset it, or use --submit")
+            yield note(
+                name, "set, and sbatch reads it before the script: unset it, or use --submit"
+            )

@@ -85,9 +85,6 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
     for key, (option, value) in sizes.keys().items():
         if at(plain, key) != value:
             yield Problem(key, f"is {at(plain, key)}, but {option} is {value}")
-    for key in ("cluster.num_nodes", "cluster.gpus_per_node"):
-        if type(at(plain, key)) is not int or at(plain, key) < 1:
-            yield Problem(key, f"is {at(plain, key)!r}: set it to a whole number, 1 or more")
     if not at(plain, "checkpointing.enabled"):
         yield Problem("checkpointing.enabled", "must be true: the job resumes from it")
     nodes, gpus = node_gpus(job.partition), at(plain, "cluster.gpus_per_node")
@@ -98,26 +95,29 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
 
 
 def _unmounted(plain: Mapping[str, Any], mounts: list[str]) -> Iterator[Problem]:
-    for key, value in _leaves(plain):
-        mode = _mode(value, mounts) if value not in EVERYWHERE else "its own"
-        if key in OUTPUTS and not value.startswith("/"):
+    for key in OUTPUTS:
+        value = at(plain, key)
+        if not isinstance(value, str) or not value.startswith("/"):
             yield Problem(key, f"is {value}: name a folder by its absolute path")
-        elif key in OUTPUTS and mode != "writable":
-            where = "mounted to be read" if mode == "readable" else "in no folder that is mounted"
+        elif (mode := _mode(value, mounts)) != "writable":
+            where = "mounted to be read" if mode else "in no folder that is mounted"
             hint = "add --mounts HOST:CONTAINER of a folder above it"
             yield Problem(key, f"{value} is {where}, and would be lost: {hint}")
-        elif value.startswith("/") and not mode and os.path.exists(value):
+    inputs = {value: key for key, value in reversed(list(_texts(plain))) if key not in OUTPUTS}
+    for value, key in reversed(inputs.items()):
+        lacks = value.startswith("/") and value not in EVERYWHERE and not _mode(value, mounts)
+        if lacks and os.path.exists(value):
             hint = f"add --mounts {value}:{value}, or of a folder above it"
             yield Problem(key, f"{value} is here, but not in the container: {hint}")
 
 
-def _leaves(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
+def _texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
     """Every text of a config and its key."""
     if isinstance(value, str):
         yield above, value
     pairs = value.items() if isinstance(value, Mapping) else ()
     for key, one in enumerate(value) if isinstance(value, list) else pairs:
-        yield from _leaves(one, f"{above}.{key}" if above else str(key))
+        yield from _texts(one, f"{above}.{key}" if above else str(key))
 
 
 def _mode(path: str, mounts: list[str]) -> str:

@@ -26,12 +26,12 @@ SHAPES = {  # what an option's value matches, and how to write it
     "--mounts": (rf"{PATH}:{PATH}(:[\w+-]+)?", f"write HOST:CONTAINER; {PATHS}"),
     "--nemo-rl": (PATH, f"{PATHS}: move it"),
     "--program": (PATH, f"{PATHS}: move it"),
-    "--name": (r"(?!\.+$)\w[\w.-]{0,199}", "name it with letters, digits and ._- alone"),
     "--out": (PATH, f"{PATHS}: choose another folder"),
     "checkout": (PATH, f"{PATHS}: move this checkout of nemo_algos"),
 }
 OURS = {  # options of sbatch that are ours to write
     "account": "use --account",
+    "array": "its tasks would write one run: use --sweep for runs, --chain for jobs",
     "dependency": "keep singleton: --sbatch=--dependency=singleton,afterok:12",
     "job-name": "use --name",
     "nodes": "use --nodes",
@@ -64,8 +64,7 @@ def _shapes(job: Job, folder: Path) -> Iterator[Problem]:
         "--mounts": job.mounts,
         "--nemo-rl": (job.nemo_rl,),
         "--program": (job.program,),
-        "--name": (folder.name,),
-        "--out": (folder.parent,),
+        "--out": (folder,),
         "checkout": (ROOT,),
     }
     for option, (shape, hint) in SHAPES.items():

@@ -69,7 +69,7 @@ def _jobs(folder: Path) -> list[str]:
     from nemo_algos.scale.slurm_job import job_name
 
     name = f"--name={job_name(folder)}"
-    return _asked("squeue", "--noheader", "--me", "--format=%A", name).split()
+    return sorted(_asked("squeue", "--noheader", "--me", "--format=%A", name).split(), key=int)
 
 
 def _state(job: str) -> str:

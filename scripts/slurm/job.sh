@@ -5,11 +5,11 @@
 # and exits with 75; what is to be continued is requeued, and NeMo-RL resumes from its last step.
 set -uo pipefail
 : "${RUN:?}" "${RAY_SUB:?}" "${MAX_REQUEUES:?}"
-restarts=${SLURM_RESTART_COUNT:-0}
+export RESTARTS=${SLURM_RESTART_COUNT:-0} # for train.py: ray.sub keeps SLURM_* from it
 
 requeue() { # comes back only where this is not allowed
-	if ((restarts >= MAX_REQUEUES)); then
-		echo "$1, but restarted $restarts times (--max-requeues): sbatch $RUN/job.sh goes on" >&2
+	if ((RESTARTS >= MAX_REQUEUES)); then
+		echo "$1, but restarted $RESTARTS times (--max-requeues): sbatch $RUN/job.sh goes on" >&2
 		return
 	fi
 	echo "$1: requeued"
@@ -17,11 +17,14 @@ requeue() { # comes back only where this is not allowed
 	echo "requeue is not allowed here: submit again, or use --chain: sbatch $RUN/job.sh" >&2
 }
 
-if [[ -e $RUN/finished ]]; then
+if ((${SLURM_ARRAY_TASK_COUNT:-1} > 1)); then # which run at once, whatever they depend on
+	echo "the tasks of an array would write one run: use --sweep for runs, --chain for jobs" >&2
+	exit 1
+elif [[ -e $RUN/finished ]]; then
 	echo "finished before: remove $RUN/finished to train on"
 	exit 0
-elif ((restarts > MAX_REQUEUES)); then # by Slurm, after preemptions
-	echo "restarted $restarts times (--max-requeues): sbatch $RUN/job.sh goes on" >&2
+elif ((RESTARTS > MAX_REQUEUES)); then # by Slurm, after preemptions
+	echo "restarted $RESTARTS times (--max-requeues): sbatch $RUN/job.sh goes on" >&2
 	exit 1
 fi
 rm -f "$RUN/stop"

@@ -47,7 +47,7 @@ def start(record: Path, checkpoints: Path) -> int:
     Exits where a restart gets no further: checkpoints are lost, or too far apart.
     """
     step, starts = saved(checkpoints), 0
-    if int(os.environ.get("SLURM_RESTART_COUNT", 0)) and record.exists():
+    if int(os.environ.get("RESTARTS", 0)) and record.exists():
         before, starts = map(int, record.read_text().split() or (step, 0))
         if step < before:
             sys.exit(f"step {before} was saved, but {checkpoints} has {step}: is it mounted?")
