@@ -1,7 +1,7 @@
 """How a run ends that does not complete: never as `finished`, never in circles."""
 
 import pytest
-from cluster import Cluster
+from cluster import Cluster, until
 from runs import Run
 
 EARLY = "checkpointing.checkpoint_must_save_by=00:00:00:00"  # after the first step of each attempt
@@ -55,3 +55,16 @@ def test_an_error_of_the_program_is_the_jobs(run: Run) -> None:
     assert run.ended() == ("FAILED", "1:0", 0)
     assert run.steps() == [(1, 0), (2, 0), (3, 0)]
     assert not run.finished
+
+
+def test_checkpoints_that_are_gone_end_the_job(cluster: Cluster, run: Run) -> None:
+    """It would train the same steps for ever."""
+    job = run.submit("grpo.max_num_steps=5", HOLD_AT="3")
+    run.trained(3)
+    assert cluster.user(f"scancel --batch --signal=USR1 {job}").returncode == 0
+    until(lambda: cluster.job(job)["Restarts"] == "1", "requeued")
+    (run.folder / "checkpoints").rename(run.folder / "lost")
+    assert run.ended() == ("FAILED", "1:0", 1)
+    assert run.steps() == [(1, 0), (2, 0), (3, 0)]
+    (log,) = run.folder.glob("logs/*-1-logs/ray-driver.log")
+    assert "step 3 was saved, but" in log.read_text() and not run.finished
