@@ -15,6 +15,7 @@ ROOT = HERE.parents[1]
 NODES = ("n1", "n2", "n3")
 HOSTS = "127.0.0.1 localhost\n10.77.0.254 ctl\n" + "".join(f"10.77.0.{n[1]} {n}\n" for n in NODES)
 USER = {"passwd": "user:x:1234:1234::/srv/user:/bin/bash", "group": "user:x:1234:"}
+NOTHING = "# no line: Slurm refuses an empty file\n"
 NAMESPACES = ("--net", "--pid", "--mount", "--uts", "--ipc")
 PLUGIN = ["gcc", "-shared", "-fPIC", "-Wall", "-Wno-unused-result", "-o"]
 
@@ -43,6 +44,7 @@ class Cluster:
         folder.chmod(0o755)
         for name in ("etc", "log", "munge", "spool", "state"):
             (folder / name).mkdir()
+        self.init = "none yet"
         self.home = folder / "user"
         self.home.mkdir()
         os.chown(self.home, 1234, 1234)
@@ -56,6 +58,7 @@ class Cluster:
         until((self.folder / "up").exists, "the cluster did not start", 30)
         unshare = self._processes[0].pid
         self.init = Path(f"/proc/{unshare}/task/{unshare}/children").read_text().split()[0]
+        until(lambda: self.user("sinfo").returncode == 0, "no slurmctld", 30)
         for node in NODES:
             self.start_node(node)
         until(lambda: self.states() == {"idle": 3}, "no three idle nodes", 60)
@@ -66,7 +69,7 @@ class Cluster:
         for file, line in USER.items():
             text = Path("/etc", file).read_text()
             (self.folder / "etc" / file).write_text(f"{text}{line}\n")
-        (self.folder / "etc" / "changed.conf").write_text("# nothing\n")
+        (self.folder / "etc" / "changed.conf").write_text(NOTHING)
         for gpu in range(8):
             (self.folder / f"gpu{gpu}").touch()
         plugin = str(self.folder / "pyxis.so")
@@ -80,10 +83,11 @@ class Cluster:
         self._processes.append(process)
 
     def end(self) -> None:
-        """Kills its first process, and with that all."""
+        """Kills its first process, and with that all: namespaces, daemons, jobs."""
         for process in self._processes:
             process.kill()
             process.wait()
+        until(lambda: not Path(f"/proc/{self.init}").exists(), "the cluster did not end", 30)
 
     def inside(self, command: list[str]) -> list[str]:
         return ["nsenter", "--target", self.init, "--all", *command]
@@ -134,9 +138,11 @@ class Cluster:
         changed = self.folder / "etc" / "changed.conf"
         changed.write_text(f"{line}\n")
         self.root("scontrol", "reconfigure")
-        yield
-        changed.write_text("# nothing\n")
-        self.root("scontrol", "reconfigure")
+        try:
+            yield
+        finally:
+            changed.write_text(NOTHING)
+            self.root("scontrol", "reconfigure")
 
     def nodes(self, job: int) -> list[str]:
         """On which it runs or ran, the batch script's first."""

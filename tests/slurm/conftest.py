@@ -37,6 +37,7 @@ def cluster() -> Iterator[Cluster]:
             cluster.start()
             yield cluster
         finally:
+            print((folder / "log" / "out").read_text()[-3000:])  # shown where it did not start
             cluster.end()
 
 
