@@ -7,11 +7,9 @@ ray.sub.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import subprocess
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,16 +17,20 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Problem, at, overridden, read
-from nemo_algos.scale import check, slurm_config, slurm_job, slurm_rules, snapshot
+from nemo_algos.scale import (
+    check,
+    slurm_config,
+    slurm_job,
+    slurm_paths,
+    slurm_rules,
+    slurm_sweep,
+    snapshot,
+)
 from nemo_algos.scale.rules import Finding, note
-from nemo_algos.scale.slurm_config import OUTPUTS, Sizes
+from nemo_algos.scale.slurm_config import Sizes
 from nemo_algos.scale.slurm_job import Job
+from nemo_algos.scale.slurm_paths import OUTPUTS
 
-SHARED = {  # by two points of a sweep, and what to write instead
-    "--sweep": "their values look alike in a file's name",
-    "checkpointing.checkpoint_dir": "put the key that differs in it, as in /x/${grpo.seed}",
-    "logger.log_dir": "put the key that differs in it, as in /x/${grpo.seed}",
-}
 STRONGEST = ("SBATCH_ARRAY_INX", "SBATCH_WAIT")  # which no option of sbatch takes back
 
 
@@ -43,38 +45,6 @@ class Run(NamedTuple):
     findings: list[Finding]
 
 
-def points(sweep: Sequence[str], overrides: Sequence[str] = ()) -> list[tuple[str, ...]]:
-    """The overrides of each run: `["a=1,2", "b=3"]` as (a=1, b=3), (a=2, b=3); one () of none.
-
-    Raises ConfigError where a key has no value, an empty one, or is set twice."""
-    split = [s.partition("=") for s in sweep]
-    times = Counter(key.lstrip("+") for key, _, _ in split)
-    times.update({o.partition("=")[0].lstrip("+") for o in overrides})
-    wrong: list[Problem] = []
-    for said, (key, _, text) in zip(sweep, split, strict=True):
-        if not key or not all(_values(text)):
-            wrong.append(Problem("--sweep", f"{said!r}: write it as key=a,b"))
-        elif times[key.lstrip("+")] > 1:
-            wrong.append(Problem("--sweep", f"{key} is set twice: write its values once, key=a,b"))
-    if wrong:
-        raise ConfigError(wrong)
-    return list(itertools.product(*([f"{k}={v}" for v in _values(text)] for k, _, text in split)))
-
-
-def _values(text: str) -> list[str]:
-    """Split at the commas outside of brackets and quotes."""
-    values, depth, quote = [""], 0, ""
-    for letter in text:
-        depth += (letter in "[{") - (letter in "]}") if not quote else 0
-        if letter in "\"'":
-            quote = "" if letter == quote else quote or letter
-        if letter == "," and depth == 0 and not quote:
-            values.append("")
-        else:
-            values[-1] += letter
-    return [value.strip() for value in values]
-
-
 def prepare(
     config: Path, overrides: Sequence[str], job: Job, folder: Path, sizes: Sizes, version: str
 ) -> Run:
@@ -84,7 +54,7 @@ def prepare(
         raise ConfigError([*wrong, *_problems_of(config, overrides, version)])
     wrong = list(slurm_rules.checkout(job.nemo_rl, version))
     written = overridden(slurm_config.located(read(config), job, folder, sizes), overrides)
-    written = slurm_config.absolute(written, folder)
+    written = slurm_paths.absolute(written, folder)
     plain, errors, findings = checked(written, version, slurm_job.seconds(job.time))
     wrong += [*errors, *slurm_config.problems(plain, job, folder, sizes)]
     if wrong:
@@ -125,14 +95,10 @@ def _problems_of(config: Path, overrides: Sequence[str], version: str) -> list[P
 
 def apart(runs: Sequence[Run]) -> None:
     """Raises ConfigError where two runs would write to one folder, or one is there already."""
-    shared = {"--sweep": [str(run.folder) for run in runs]}
+    folders = {"--sweep": [str(run.folder) for run in runs]}
     for key in OUTPUTS:
-        shared[key] = [str(Path(OmegaConf.select(run.written, key)).resolve()) for run in runs]
-    wrong = [
-        Problem(option, f"{sum(p == path for p in paths)} runs share {path}: {SHARED[option]}")
-        for option, paths in shared.items()
-        for path in dict.fromkeys(p for p in paths if paths.count(p) > 1)
-    ]
+        folders[key] = [str(Path(OmegaConf.select(run.written, key)).resolve()) for run in runs]
+    wrong = slurm_sweep.shared(folders)
     for run in runs:
         config = run.folder / "config.yaml"
         if config.exists() and config.read_text() != OmegaConf.to_yaml(run.written):
@@ -153,7 +119,12 @@ def write(run: Run) -> Path:
 def sbatch(run: Run, *words: str | Path) -> str:
     """Its answer, to the run's script in its folder or on its stdin. Raises OSError."""
     command = ["sbatch", *run.options, *words]
-    env = {name: value for name, value in os.environ.items() if name not in STRONGEST}
+    inside = "SLURM_JOB_ID" in os.environ  # of another job, which leaves its traces in this one
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in STRONGEST and not (inside and re.match("SLURM_(?!CONF$)", name))
+    }
     done = subprocess.run(command, input=run.script, capture_output=True, text=True, env=env)
     if done.returncode:
         raise OSError(f"sbatch: {done.stderr.strip()}")

@@ -46,7 +46,7 @@ def job(
     gpus_per_node: Annotated[int | None, typer.Option(help="cluster.gpus_per_node")] = None,
     time: Annotated[str, typer.Option(help="limit of one job, as sbatch reads it")] = "4:00:00",
     margin: Annotated[int, typer.Option(help="minutes before the limit to stop and save")] = 15,
-    max_requeues: Annotated[int, typer.Option(min=0, help="of one job, then it ends")] = 20,
+    max_requeues: Annotated[int, typer.Option(min=0, max=9999, help="of a job, then it ends")] = 20,
     mounts: Annotated[list[str] | None, typer.Option(help="HOST:CONTAINER, repeatable")] = None,
     sbatch: Annotated[list[str] | None, typer.Option(help="its option, e.g. --qos=high")] = None,
     program: Annotated[Path | None, typer.Option(help="instead of run_grpo_math.py")] = None,
@@ -64,6 +64,7 @@ def job(
     from nemo_algos.scale.check import versions
     from nemo_algos.scale.slurm_config import Sizes
     from nemo_algos.scale.slurm_job import PROGRAM, Job
+    from nemo_algos.scale.slurm_sweep import points
 
     file, version = find(config), version or versions(config)[0]
     job = Job(
@@ -86,7 +87,7 @@ def job(
             raise ValueError("--test-only submits nothing: leave out --submit")
         runs = [
             jobs.prepare(file, [*(overrides or []), *point], job, folder, sizes, version)
-            for point in jobs.points(sweep or [], overrides or [])
+            for point in points(sweep or [], overrides or [])
             for folder in [out.resolve() / _name(base, point)]
         ]
         jobs.apart(runs)

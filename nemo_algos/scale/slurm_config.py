@@ -1,29 +1,24 @@
-"""A config as a job runs it: its paths in the container, its nodes and GPUs, its time."""
+"""A config as a job runs it: its nodes and GPUs, its folders, its time."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import Problem, at
-from nemo_algos.scale import slurm_job
+from nemo_algos.scale import slurm_job, slurm_paths
 from nemo_algos.scale.hardware import GPUS
 from nemo_algos.scale.models import model
 from nemo_algos.scale.plan import gpu_of, plan
 from nemo_algos.scale.rules import Finding, warning
-from nemo_algos.scale.rules_data import FILES, PROMPTS
 from nemo_algos.scale.slurm_job import Job
-
-OUTPUTS = {"checkpointing.checkpoint_dir": "checkpoints", "logger.log_dir": "logs"}
-CACHES = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "NRL_MEGATRON_CHECKPOINT_DIR")
-EVERYWHERE = ("/", "/tmp", "/dev/shm")  # and so in the container
+from nemo_algos.scale.slurm_paths import OUTPUTS
 
 
 class Sizes(NamedTuple):
@@ -45,39 +40,13 @@ def located(written: DictConfig, job: Job, folder: Path, sizes: Sizes) -> DictCo
     """With what the job decides: over what the file says, below what the command line says."""
     decided: dict[str, Any] = {key: value for key, (_, value) in sizes.keys().items()}
     decided["checkpointing.checkpoint_must_save_by"] = slurm_job.save_by(job)
-    for key, name in OUTPUTS.items():
-        own = OmegaConf.select(written, key, throw_on_resolution_failure=False)
-        if not str(own).startswith("/"):
+    plain: Any = OmegaConf.to_container(written)
+    for key, name in OUTPUTS.items():  # in place of relative ones, which are below NeMo-RL's root
+        if not str(at(plain, key)).startswith(("/", "$")):
             decided[key] = str(folder / name)
     for key, value in decided.items():
         OmegaConf.update(written, key, value)
     return written
-
-
-def absolute(written: DictConfig, folder: Path) -> DictConfig:
-    """Relative files that are here, and outputs below the run's folder: a job starts elsewhere."""
-    config = _found(OmegaConf.to_container(written))
-    for key in OUTPUTS:
-        section, value = at(config, key.partition(".")[0]), at(config, key)
-        if isinstance(value, str) and not value.startswith(("/", "$")):
-            section[key.partition(".")[2]] = str(folder / value)
-    return OmegaConf.create(config)
-
-
-def _found(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _found(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_found(one) for one in value]
-    return os.path.abspath(value) if isinstance(value, str) and _is_here(value) else value
-
-
-def _is_here(name: str) -> bool:
-    """A file or a model's folder; not a prompt of NeMo-RL, which the job finds in its root."""
-    path = Path(name)
-    own = path.parent.as_posix() == "examples/prompts" and path.name in PROMPTS
-    known = path.suffix in FILES or name.startswith(("./", "../"))
-    return not own and (known or os.path.isfile(f"{name}/config.json")) and os.path.exists(name)
 
 
 def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> Iterator[Problem]:
@@ -91,43 +60,7 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
     if nodes and gpus not in nodes:
         what = f"is {gpus}, but a node here has {' or '.join(map(str, sorted(nodes)))}"
         yield Problem("cluster.gpus_per_node", f"{what}, all of which ray.sub takes: change it")
-    yield from _unmounted(plain, slurm_job.mounts(job, folder))
-
-
-def _unmounted(plain: Mapping[str, Any], mounts: list[str]) -> Iterator[Problem]:
-    for key in OUTPUTS:
-        value = at(plain, key)
-        if not isinstance(value, str) or not value.startswith("/"):
-            yield Problem(key, f"is {value}: name a folder by its absolute path")
-        elif (mode := _mode(value, mounts)) != "writable":
-            where = "mounted to be read" if mode else "in no folder that is mounted"
-            hint = "add --mounts HOST:CONTAINER of a folder above it"
-            yield Problem(key, f"{value} is {where}, and would be lost: {hint}")
-    inputs = {value: key for key, value in reversed(list(_texts(plain))) if key not in OUTPUTS}
-    for value, key in reversed(inputs.items()):
-        lacks = value.startswith("/") and value not in EVERYWHERE and not _mode(value, mounts)
-        if lacks and os.path.exists(value):
-            hint = f"add --mounts {value}:{value}, or of a folder above it"
-            yield Problem(key, f"{value} is here, but not in the container: {hint}")
-
-
-def _texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of a config and its key."""
-    if isinstance(value, str):
-        yield above, value
-    pairs = value.items() if isinstance(value, Mapping) else ()
-    for key, one in enumerate(value) if isinstance(value, list) else pairs:
-        yield from _texts(one, f"{above}.{key}" if above else str(key))
-
-
-def _mode(path: str, mounts: list[str]) -> str:
-    """Of the deepest mount above a path of the container: writable, readable, or none."""
-    inside = PurePosixPath(os.path.normpath(path))
-    above = [m for m in (mount.split(":") for mount in mounts) if inside.is_relative_to(m[1])]
-    if not above:
-        return ""
-    flags = max(above, key=lambda mount: len(PurePosixPath(mount[1]).parts))[2:]
-    return "readable" if "ro" in "+".join(flags).split("+") else "writable"
+    yield from slurm_paths.unmounted(plain, slurm_job.mounts(job, folder))
 
 
 def node_gpus(partition: str) -> set[int]:
@@ -148,14 +81,9 @@ def warnings(plain: Mapping[str, Any], job: Job, folder: Path) -> Iterator[Findi
     """Of a config without problems."""
     gpus, most = at(plain, "cluster.gpus_per_node"), 4 if gpu_of(plain) == "GB200" else 8
     if gpus < most and not node_gpus(job.partition):
-        what = f"the job takes whole nodes and uses {gpus} GPUs of each"
-        yield warning("cluster.gpus_per_node", f"{what}: --gpus-per-node {most} if they have more")
-    mounts = slurm_job.mounts(job, folder)
-    for name in CACHES:
-        path = os.environ.get(name, "")
-        if path and not _mode(path, mounts):
-            hint = f"add --mounts {path}:{path}"
-            yield warning(name, f"{path} is not mounted, and every job fills it anew: {hint}")
+        what = f"the job takes whole nodes, and uses of each: {gpus}"
+        yield warning("cluster.gpus_per_node", f"{what}; --gpus-per-node {most} if they have more")
+    yield from slurm_paths.caches(slurm_job.mounts(job, folder))
     step, limit = _step_seconds(plain), slurm_job.seconds(job.time)
     if step > job.margin:
         what = f"{job.margin // 60} minutes, but a step takes about {step / 60:.0f} (plan)"

@@ -114,5 +114,5 @@ def size(job: Job, plain: Mapping[str, Any]) -> str:
     nodes, gpus = at(plain, "cluster.num_nodes"), at(plain, "cluster.gpus_per_node")
     hours = nodes * gpus * seconds(job.time) / 3600
     more = f" ({hours * (job.max_requeues + 1):g} with {job.max_requeues} requeues)"
-    each = f"{nodes} {'nodes' if nodes > 1 else 'node'} x {gpus} GPUs, {job.time} a job"
+    each = f"{nodes} node{'s' * (nodes > 1)} x {gpus} GPU{'s' * (gpus > 1)}, {job.time} a job"
     return f"{each}: at most {hours:g} GPU-hours{more if job.max_requeues else ''}"

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from slurm_here import LAUNCH, called, folder, invoked, slurm, stub  # noqa: F401
 
-from nemo_algos.scale.slurm import points
 from nemo_algos.scale.slurm_job import Job, job_name, save_by, seconds
+from nemo_algos.scale.slurm_sweep import points
 
 ROOT = Path(__file__).parents[2]
 
@@ -133,6 +133,16 @@ def test_options_are_on_the_command_line_where_no_variable_beats_them(here, monk
     assert by_hand == [f"note    {name}: {hint}" for name in names]
 
 
+def test_from_within_a_job_nothing_of_it_goes_along(here, monkeypatch):
+    """Its count of restarts, its CPUs a task; where Slurm's configuration is."""
+    stub(here, "sbatch", "printenv SLURM_JOB_ID SLURM_RESTART_COUNT SLURM_CONF HF_TOKEN; true")
+    for name in ("SLURM_RESTART_COUNT", "SLURM_CONF", "HF_TOKEN"):
+        monkeypatch.setenv(name, f"my {name}")
+    assert slurm(here, "--submit").out == ["my SLURM_RESTART_COUNT", "my SLURM_CONF", "my HF_TOKEN"]
+    monkeypatch.setenv("SLURM_JOB_ID", "3")
+    assert slurm(here, "--submit").out == ["my SLURM_CONF", "my HF_TOKEN"]
+
+
 def test_what_sbatch_refuses_is_reported_with_what_it_took_before(here):
     count = f'n=$(wc -l <{here}/called/sbatch); [[ $n -lt 3 ]] && echo "Submitted batch job 4$n"'
     stub(here, "sbatch", f"{count} && exit; echo 'sbatch: error: Invalid account' >&2; exit 1")
@@ -188,7 +198,7 @@ def test_a_shipped_config_is_found_by_name(here, monkeypatch):
     monkeypatch.chdir(here)
     said = invoked("slurm", "nemo_rl.yaml", *LAUNCH.format(here).split())
     assert said.out == [f"sbatch {here}/runs/nemo_rl/job.sh"]
-    few = "warning cluster.gpus_per_node: the job takes whole nodes and uses 1 GPUs of each: "
+    few = "warning cluster.gpus_per_node: the job takes whole nodes, and uses of each: 1; "
     assert f"{few}--gpus-per-node 8 if they have more" in said.err
 
 
