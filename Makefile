@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-nemo test-megatron test-report test-docs docs
+.PHONY: check test test-peers test-nemo test-megatron test-report test-slurm test-docs docs
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -20,6 +20,9 @@ test-megatron:  ## megatron-core's parallel layouts on CPU, in an environment th
 
 test-report:  ## the report in headless Chromium
 	@tests/browser/run.sh
+
+test-slurm:  ## `nemo-algos slurm` on a real Slurm: three nodes in namespaces of this machine, as root
+	@tests/slurm/run.sh
 
 test-docs:  ## the shell commands of README.md and docs/, page by page
 	uv sync --inexact --quiet

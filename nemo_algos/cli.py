@@ -15,7 +15,7 @@ from rich.text import Text
 from nemo_algos.evals.eval_cli import evaluate
 from nemo_algos.evals.report_cli import report
 from nemo_algos.scale.plan_cli import plan
-from nemo_algos.scale.slurm_cli import slurm
+from nemo_algos.scale.slurm_cli import app as slurm
 
 if TYPE_CHECKING:
     from nemo_algos.scale.rules import Finding
@@ -30,7 +30,7 @@ console = Console()
 app.command("eval")(evaluate)
 app.command()(plan)
 app.command()(report)
-app.command()(slurm)
+app.add_typer(slurm, name="slurm")
 
 
 @app.callback()

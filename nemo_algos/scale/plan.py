@@ -87,8 +87,11 @@ class Plan(NamedTuple):
 
 
 def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None = None) -> Plan:
-    """Of a resolved NeMo-RL config; tokens: a sequence's mean, prompt and response."""
+    """Of a resolved NeMo-RL config; tokens: a sequence's mean, prompt and response. Raises
+    ValueError where no sequence has so many."""
     run = Run(plain, layout(plain), model, gpu)
+    if tokens is not None and not 1 <= tokens <= run.at(LIMIT):
+        raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run.at(LIMIT)}, the longest")
     tokens = tokens or speed.mean_tokens(run)
     phases = speed.phases(run, tokens)
     return Plan(

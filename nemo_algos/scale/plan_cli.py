@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated
 
 import typer
@@ -51,9 +52,9 @@ def plan(
         card = gpu or gpu_of(plain)
         if card not in GPUS:
             raise ValueError(f"--gpu {card}: choose {', '.join(GPUS)}")
-        if not all(n.isdigit() for n in nodes.split(",") if n):
-            raise ValueError(f"--nodes {nodes}: write numbers, such as 4,8")
-        counts = [int(n) for n in nodes.split(",") if n]
+        counts = _counts(nodes)
+        if top < 1:
+            raise ValueError(f"--top {top}: show 1 layout or more")
         p = planned(plain, facts(model or at(plain, "policy.model_name")), GPUS[card], mean_tokens)
     except ValueError as error:
         typer.echo(error, err=True)
@@ -69,3 +70,10 @@ def plan(
     plan_report.show(p, remedy(p), console)
     if counts:
         console.print(plan_report.ranked(found, top) if found else "no layout fits those nodes")
+
+
+def _counts(nodes: str) -> list[int]:
+    """Of --nodes. Raises ValueError."""
+    if not re.fullmatch(r"(0*[1-9][0-9]*(,0*[1-9][0-9]*)*)?", nodes):
+        raise ValueError(f"--nodes {nodes}: write numbers from 1, such as 4,8")
+    return [int(count) for count in nodes.split(",") if count]

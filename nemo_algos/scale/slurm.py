@@ -1,84 +1,88 @@
 """A config as Slurm jobs: checked, then a folder with the frozen config and one batch script, then
 sbatch (docs/slurm.md).
 
-The script is slurm_job.header over scripts/slurm/job.sh, which runs NeMo-RL's ray.sub.
+slurm_rules and slurm_config say what is wrong; the script is slurm_job.script, which runs NeMo-RL's
+ray.sub.
 """
 
 from __future__ import annotations
 
-import itertools
+import os
+import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Problem, at, overridden, read
-from nemo_algos.scale import check, slurm_job, snapshot
+from nemo_algos.scale import (
+    check,
+    slurm_config,
+    slurm_job,
+    slurm_paths,
+    slurm_rules,
+    slurm_sweep,
+    snapshot,
+)
+from nemo_algos.scale.rules import Finding, note
+from nemo_algos.scale.slurm_config import Sizes
 from nemo_algos.scale.slurm_job import Job
+from nemo_algos.scale.slurm_paths import OUTPUTS
+
+STRONGEST = ("SBATCH_ARRAY_INX", "SBATCH_WAIT")  # which no option of sbatch takes back
 
 
 class Run(NamedTuple):
-    """All that a run reads and writes is in its folder."""
+    """All that a run reads and writes is in its folder; findings: warnings and notes."""
 
     folder: Path
     written: DictConfig
     script: str
-
-
-def points(sweep: Sequence[str]) -> list[tuple[str, ...]]:
-    """The overrides of each run: `["a=1,2", "b=3"]` as (a=1, b=3), (a=2, b=3); one () of none."""
-    wrong = [Problem("--sweep", f"{s!r}: write it as key=a,b") for s in sweep if "=" not in s]
-    if wrong:
-        raise ConfigError(wrong)
-    axes = [(key, values.split(",")) for key, _, values in (s.partition("=") for s in sweep)]
-    return list(itertools.product(*([f"{k}={v}" for v in dict.fromkeys(vs)] for k, vs in axes)))
+    options: list[str]
+    size: str
+    findings: list[Finding]
 
 
 def prepare(
-    config: Path, overrides: Sequence[str], job: Job, folder: Path, nodes: int | None, version: str
+    config: Path, overrides: Sequence[str], job: Job, folder: Path, sizes: Sizes, version: str
 ) -> Run:
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
-    problems = list(slurm_job.problems(job, folder))
-    if problems:
-        raise ConfigError([*problems, *_problems_of(config, overrides, version)])
-    written = overridden(_located(read(config), job, folder, nodes), overrides)
-    plain, problems = checked(written, version, slurm_job.seconds(job.time))
-    if nodes and at(plain, "cluster.num_nodes") != nodes:
-        message = f"is {at(plain, 'cluster.num_nodes')}, but --nodes is {nodes}"
-        problems.append(Problem("cluster.num_nodes", message))
-    if not at(plain, "checkpointing.enabled"):
-        problems.append(Problem("checkpointing.enabled", "must be true: the job resumes from it"))
-    if problems:
-        raise ConfigError(problems)
-    body = (slurm_job.SCRIPTS / "job.sh").read_text()
-    return Run(folder, written, slurm_job.header(job, folder, plain) + body)
+    wrong = [*slurm_rules.problems(job, folder), *_counts(sizes)]
+    if wrong:
+        raise ConfigError([*wrong, *_problems_of(config, overrides, version)])
+    wrong = list(slurm_rules.checkout(job.nemo_rl, version))
+    written = overridden(slurm_config.located(read(config), job, folder, sizes), overrides)
+    written = slurm_paths.absolute(written, folder)
+    plain, errors, findings = checked(written, version, slurm_job.seconds(job.time))
+    wrong += [*errors, *slurm_config.problems(plain, job, folder, sizes)]
+    if wrong:
+        raise ConfigError(wrong)
+    for key in OUTPUTS:  # for train.py, which resolves nothing
+        OmegaConf.update(written, key, at(plain, key))
+    findings += slurm_config.warnings(plain, job, folder)
+    options, script = slurm_job.options(job, folder, plain), slurm_job.script(job, folder, plain)
+    return Run(folder, written, script, options, slurm_job.size(job, plain), findings)
+
+
+def _counts(sizes: Sizes) -> list[Problem]:
+    counts = sizes.keys().values()
+    return [Problem(option, f"is {value}: 1 or more") for option, value in counts if value < 1]
 
 
 def checked(
     written: DictConfig, version: str, limit: int | None
-) -> tuple[dict[str, Any], list[Problem]]:
-    """NeMo-RL's config with ours over it, and the errors of `nemo-algos check`."""
+) -> tuple[dict[str, Any], list[Problem], list[Finding]]:
+    """NeMo-RL's config with ours over it; the errors of `nemo-algos check`, and what else it
+    finds."""
     if written.get("engine") != "nemo_rl":
         raise ConfigError([Problem("engine", "must be nemo_rl")])
     shipped = snapshot.load(version)
     plain, own, problems = snapshot.compose(written, shipped)
     found = check.judged(plain, own, shipped, limit)
-    return plain, [*problems, *(Problem(f.path, f.message) for f in found if f.severity == "error")]
-
-
-def _located(written: DictConfig, job: Job, folder: Path, nodes: int | None) -> DictConfig:
-    """What the job decides, below what the command line says."""
-    decided = {
-        "checkpointing.checkpoint_dir": str(folder / "checkpoints"),
-        "checkpointing.checkpoint_must_save_by": slurm_job.save_by(job),
-        "logger.log_dir": str(folder / "logs"),
-        **({"cluster.num_nodes": nodes} if nodes else {}),
-    }
-    for key, value in decided.items():
-        OmegaConf.update(written, key, value)
-    return written
+    problems += [Problem(f.path, f.message) for f in found if f.severity == "error"]
+    return plain, problems, [f for f in found if f.severity != "error"]
 
 
 def _problems_of(config: Path, overrides: Sequence[str], version: str) -> list[Problem]:
@@ -89,24 +93,63 @@ def _problems_of(config: Path, overrides: Sequence[str], version: str) -> list[P
         return error.problems
 
 
+def apart(runs: Sequence[Run]) -> None:
+    """Raises ConfigError where two runs would write to one folder, or one is there already."""
+    folders = {"--sweep": [str(run.folder) for run in runs]}
+    for key in OUTPUTS:
+        folders[key] = [str(Path(OmegaConf.select(run.written, key)).resolve()) for run in runs]
+    wrong = slurm_sweep.shared(folders)
+    for run in runs:
+        config = run.folder / "config.yaml"
+        if config.exists() and config.read_text() != OmegaConf.to_yaml(run.written):
+            wrong.append(Problem("--name", f"{run.folder} holds a run of another config"))
+    if wrong:
+        raise ConfigError(wrong)
+
+
 def write(run: Run) -> Path:
-    """Put the run in its folder; its script. Raises ConfigError where another one is there."""
-    config, script = run.folder / "config.yaml", run.folder / "job.sh"
-    text = OmegaConf.to_yaml(run.written)
-    if config.exists() and config.read_text() != text:
-        raise ConfigError([Problem("--name", f"{run.folder} holds a run of another config")])
+    """Put the run in its folder; its script."""
     (run.folder / "logs").mkdir(parents=True, exist_ok=True)
-    config.write_text(text)
+    (run.folder / "config.yaml").write_text(OmegaConf.to_yaml(run.written))
+    script = run.folder / "job.sh"
     script.write_text(run.script)
     return script
 
 
-def submit(script: Path, times: int) -> str:
-    """`times` jobs, of which one runs at a time; sbatch's last answer. Raises OSError."""
-    answer = ""
-    for _ in range(times):
-        done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True)
-        if done.returncode:
-            raise OSError(f"sbatch: {done.stderr.strip()}")
-        answer = done.stdout.strip()
-    return answer
+def sbatch(run: Run, *words: str | Path) -> str:
+    """Its answer, to the run's script in its folder or on its stdin. Raises OSError."""
+    command = ["sbatch", *run.options, *words]
+    inside = "SLURM_JOB_ID" in os.environ  # of another job, which leaves its traces in this one
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in STRONGEST and not (inside and re.match("SLURM_(?!CONF$)", name))
+    }
+    done = subprocess.run(command, input=run.script, capture_output=True, text=True, env=env)
+    if done.returncode:
+        raise OSError(f"sbatch: {done.stderr.strip()}")
+    return (done.stdout or done.stderr).strip()
+
+
+def submit(runs: Sequence[Run], chain: int) -> Iterator[tuple[str, Path]]:
+    """`chain` jobs of each run, of which one runs at a time; sbatch's answers, one by one, and the
+    driver's logs. Raises OSError that names the jobs that are submitted nevertheless."""
+    answers: list[str] = []
+    for run in (run for run in runs for _ in range(chain)):
+        try:
+            answers.append(sbatch(run, run.folder / "job.sh"))
+        except OSError as error:
+            before = f"\nsubmitted before, of {len(runs) * chain}: {', '.join(answers)}"
+            raise OSError(f"{error}{before if answers else ''}") from None
+        number = "".join(re.findall(r"\d+", answers[-1])[:1])
+        yield answers[-1], run.folder / "logs" / f"{number}-logs" / "ray-driver.log"
+
+
+def by_hand(job: Job) -> Iterator[Finding]:
+    """What sbatch would take over the script's own lines, were it not called from here."""
+    same = {"SBATCH_ACCOUNT": job.account, "SBATCH_PARTITION": job.partition}
+    for name in sorted(n for n in os.environ if n.startswith("SBATCH_")):
+        if os.environ[name] != same.get(name):
+            yield note(
+                name, "set, and sbatch reads it before the script: unset it, or use --submit"
+            )

@@ -1,15 +1,16 @@
-"""What a run needs of a Slurm cluster, what is wrong with it, and the head of its batch script."""
+"""A run as a batch script: sbatch's options and the variables of job.sh and ray.sub."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import nemo_algos
-from nemo_algos.config import Problem, at
+from nemo_algos.config import at
 
 ROOT = Path(nemo_algos.__file__).parents[1]
 PROGRAM = ROOT / "examples" / "run_grpo_math.py"
@@ -28,12 +29,13 @@ class Job(NamedTuple):
     mounts: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     program: Path = PROGRAM
+    max_requeues: int = 20
 
 
 def seconds(time: str) -> int:
     """Of a limit as sbatch reads it: minutes[:seconds], hours:minutes:seconds, or
     days-hours[:minutes[:seconds]]. Raises ValueError."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+(?::\d+){0,2})", time)
+    match = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+(?::[0-9]+){0,2})", time)
     if match is None:
         raise ValueError(f"{time!r} is no time: write it as Slurm does, 4:00:00 or 2-12")
     days, clock = match.groups()
@@ -49,62 +51,55 @@ def save_by(job: Job) -> str:
     return f"{left // 86400:02}:{left // 3600 % 24:02}:{left // 60 % 60:02}:{left % 60:02}"
 
 
-def mounts(job: Job, folder: Path) -> str:
+def job_name(folder: Path) -> str:
+    """Of this run alone: Slurm tells the jobs of a run from another's by it."""
+    return f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:6]}"
+
+
+def mounts(job: Job, folder: Path) -> list[str]:
     """Of the container: our checkout, the program and the run's folder, at their own paths."""
     own = dict.fromkeys([ROOT, folder])
     if not job.program.is_relative_to(ROOT):
         own[job.program.parent] = None
-    return ",".join([*(f"{path}:{path}" for path in own), *job.mounts])
+    return [*(f"{path}:{path}" for path in own), *job.mounts]
 
 
-def problems(job: Job, folder: Path) -> Iterator[Problem]:
-    """What would let the job fail, as far as it is to be seen from here."""
-    if not job.account:
-        yield Problem("--account", "missing: name the Slurm account that pays")
-    if not job.image:
-        yield Problem("--image", "missing: name NeMo-RL's container image, or a .sqsh file of it")
-    if job.image.endswith(".sqsh") and not Path(job.image).is_file():
-        yield Problem("--image", f"no file {job.image}")
-    if not (job.nemo_rl / "ray.sub").is_file():
-        hint = "name a checkout of NeMo-RL, of the image's version"
-        yield Problem("--nemo-rl", f"no ray.sub in {job.nemo_rl}: {hint}")
-    if not job.program.is_file():
-        yield Problem("--program", f"no file {job.program}")
-    if not (SCRIPTS / "job.sh").is_file():
-        yield Problem("", f"{ROOT} is no checkout of nemo_algos: run from one (docs/slurm.md)")
-    try:
-        if seconds(job.time) <= job.margin:
-            yield Problem("--margin", f"{job.margin // 60} minutes is not less than --time")
-    except ValueError as error:
-        yield Problem("--time", str(error))
-    for option, value in (("--image", job.image), ("--mounts", mounts(job, folder))):
-        if re.search(r"\s", value):
-            yield Problem(option, f"ray.sub does not quote paths: no space in {value}")
-
-
-def header(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
-    """The first lines of the batch script: options of Slurm, variables of job.sh and ray.sub."""
-    lines = [f"#SBATCH {option}" for option in _options(job, folder, plain)]
+def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
+    """job.sh below sbatch's options and the variables that it and ray.sub read."""
+    lines = [f"#SBATCH {option}" for option in options(job, folder, plain)]
+    driver = ["python", f"{SCRIPTS}/train.py", str(folder), str(job.program), *_last_step(plain)]
     variables = {
         "RUN": folder,
         "RAY_SUB": job.nemo_rl / "ray.sub",
         "CONTAINER": job.image,
-        "MOUNTS": mounts(job, folder),
+        "MOUNTS": ",".join(mounts(job, folder)),
         "GPUS_PER_NODE": at(plain, "cluster.gpus_per_node"),
-        "COMMAND": shlex.join(["python", f"{SCRIPTS}/train.py", str(folder), str(job.program)]),
+        "MAX_REQUEUES": job.max_requeues,
+        "COMMAND": shlex.join(driver),
     }
     lines += [f"export {name}={shlex.quote(str(value))}" for name, value in variables.items()]
-    return "\n".join(["#!/bin/bash", *lines, "", ""])
+    return "\n".join(["#!/bin/bash", *lines, "", (SCRIPTS / "job.sh").read_text()])
 
 
-def _options(job: Job, folder: Path, plain: Mapping[str, Any]) -> list[str]:
+def _last_step(plain: Mapping[str, Any]) -> list[str]:
+    """What the asynchronous trainer must have saved: it ends with status 0 after an error, too."""
+    early = at(plain, "grpo.stop_at_validation_metric")
+    if not at(plain, "grpo.async_grpo.enabled") or early:
+        return []
+    return [str(at(plain, "grpo.max_num_steps"))]
+
+
+def options(job: Job, folder: Path, plain: Mapping[str, Any]) -> list[str]:
+    """Of sbatch: in the script, and on the command line, where SBATCH_* variables do not beat
+    them."""
     return [
-        f"--job-name={folder.name}",
+        f"--job-name={job_name(folder)}",
         f"--account={job.account}",
         *([f"--partition={job.partition}"] if job.partition else []),
         f"--nodes={at(plain, 'cluster.num_nodes')}",
         f"--time={job.time}",
         "--exclusive",
+        "--export=ALL",
         "--dependency=singleton",  # two jobs of one run would write the same checkpoints
         "--requeue",
         "--open-mode=append",
@@ -112,3 +107,12 @@ def _options(job: Job, folder: Path, plain: Mapping[str, Any]) -> list[str]:
         f"--output={folder}/slurm-%j.log",
         *job.options,
     ]
+
+
+def size(job: Job, plain: Mapping[str, Any]) -> str:
+    """What a job takes at most, for a person."""
+    nodes, gpus = at(plain, "cluster.num_nodes"), at(plain, "cluster.gpus_per_node")
+    hours = nodes * gpus * seconds(job.time) / 3600
+    more = f" ({hours * (job.max_requeues + 1):g} with {job.max_requeues} requeues)"
+    each = f"{nodes} node{'s' * (nodes > 1)} x {gpus} GPU{'s' * (gpus > 1)}, {job.time} a job"
+    return f"{each}: at most {hours:g} GPU-hours{more if job.max_requeues else ''}"

@@ -1,17 +1,22 @@
 """The driver of a Slurm job: runs a training program that saves and ends when the job asks.
 
 NeMo-RL asks its TimeoutChecker after every step whether to save and return early; here it is told
-so also when the file `stop` is there. Exit status: 75 where training is to be continued.
+so also when the file `stop` is there. Exit status: 0 where training has ended, with the file
+`finished`; 75 where it is to be continued; 1 where that would be of no use, with the reason.
 """
 
+import os
 import runpy
 import sys
 from pathlib import Path
 
+import nemo_rl
+import yaml
 from nemo_rl.utils.timer import TimeoutChecker
 
 ROOT = Path(__file__).parents[2]  # the container has no nemo_algos, but it mounts this checkout
 UNFINISHED = 75  # EX_TEMPFAIL; job.sh requeues on it
+STARTS = 2  # of one job from the same step: a third would get no further
 
 
 def stop_early(asked: Path) -> list[str]:
@@ -30,19 +35,57 @@ def stop_early(asked: Path) -> list[str]:
     return reasons
 
 
-def main(run: str, program: str) -> int:
-    """Train by `program --config RUN/config.yaml`."""
-    reasons = stop_early(Path(run, "stop"))
+def saved(checkpoints: Path) -> int:
+    """The step that NeMo-RL will resume from."""
+    names = [path.name.removeprefix("step_") for path in checkpoints.glob("step_*")]
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def start(record: Path, checkpoints: Path) -> int:
+    """The step that this attempt resumes from, noted in `record` with the number of starts from it.
+
+    Exits where a restart gets no further: checkpoints are lost, or too far apart.
+    """
+    step, starts = saved(checkpoints), 0
+    if int(os.environ.get("RESTARTS", 0)) and record.exists():
+        before, starts = map(int, record.read_text().split() or (step, 0))
+        if step < before:
+            sys.exit(f"step {before} was saved, but {checkpoints} has {step}: is it mounted?")
+        starts = 0 if step > before else starts
+    if starts >= STARTS:
+        hint = "lower checkpointing.save_period, or raise --time"
+        sys.exit(f"no step was saved between two restarts, after step {step}: {hint}")
+    record.write_text(f"{step} {starts + 1}")
+    return step
+
+
+def main(run: str, program: str, last_step: str = "0") -> int:
+    """Train by `program --config RUN/config.yaml`, in NeMo-RL's root, where it looks for its
+    prompts. last_step: that training has not ended before."""
+    folder = Path(run)
+    keys = yaml.safe_load((folder / "config.yaml").read_text())["checkpointing"]
+    record, checkpoints = folder / "progress", Path(keys["checkpoint_dir"])
+    first = start(record, checkpoints)
+    reasons = stop_early(folder / "stop")
+    os.chdir(Path(nemo_rl.__path__[0]).parent)
     sys.path[:0] = [str(Path(program).parent), str(ROOT)]
-    sys.argv = [program, "--config", str(Path(run, "config.yaml"))]
+    sys.argv = [program, "--config", str(folder / "config.yaml")]
     try:
         runpy.run_path(program, run_name="__main__")
     except SystemExit as end:
         if end.code:
             raise
+    step = saved(checkpoints)
+    if reasons and step <= first:
+        sys.exit(f"stopped early by {reasons[0]}, and nothing is saved after step {first}")
     if reasons:
+        record.write_text(f"{step} 0")
         print(f"stopped early by {reasons[0]}: exit {UNFINISHED}", flush=True)
-    return UNFINISHED if reasons else 0
+        return UNFINISHED
+    if step < int(last_step):
+        sys.exit(f"ended after step {step} of {last_step}: the error is above")
+    (folder / "finished").touch()
+    return 0
 
 
 if __name__ == "__main__":

@@ -175,7 +175,13 @@ def test_the_command(tmp_path):
     assert "30.5B parameters" in text and "fits" in text
     for arguments, message in (
         (["--gpu", "H900"], "choose A100"),
-        (["--nodes", "four"], "such as 4,8"),
+        *(
+            (["--nodes", n], f"--nodes {n}: write numbers from 1")
+            for n in ("four", "0", "4,0", ",")
+        ),
+        *((["--top", n], f"--top {n}: show 1 layout or more") for n in ("0", "-3")),
+        (["--mean-tokens", "-5"], "--mean-tokens -5: choose 1 to 4096, the longest"),
+        *((["--mean-tokens", n], "choose 1 to 4096") for n in ("0", "nan", "inf", "4097")),
         (["policy.train_global_batch_size=abc", "cluster.num_nodes=null"], "cluster.num_nodes"),
         (["method.mikro=1"], "method"),
         (["policy.modell=3"], "did you mean policy.model_name"),

@@ -1,73 +1,135 @@
-"""The batch script of a run under a fake Slurm: signal, requeue, chain, end.
+"""scripts/slurm/job.sh alone: what it does with the exit status of ray.sub, here a line of shell.
+With a Slurm: tests/slurm."""
 
-ray.sub is a few lines here; tests/nemo/test_slurm.py runs NeMo-RL's own with a real Ray.
-"""
-
+import os
+import signal
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
-from slurm_fakes import folder, slurm  # noqa: F401
+from slurm_here import called, stub
 
-# what the driver does: a line for each attempt, 0 at the one named, 75 when told to stop
-TRAINS = 'echo "$SLURM_SUBMIT_DIR" >>$RUN/attempts; [[ $(wc -l <$RUN/attempts) -ge {0} ]] && exit 0'
-FRESH = "[[ -e $RUN/stop ]] && exit 8"
-WAITS = "for ((i = 0; i < 100; i++)); do [[ -e $RUN/stop ]] && exit 75; sleep 0.1; done; exit 9"
-
-
-def ended(here, jobs=1):
-    """Exit statuses of all jobs, waited for."""
-    for _ in range(300):
-        states = [p.read_text().split()[0] for p in sorted((here / "slurm").glob("*.state"))]
-        if len(states) == jobs and all(state.isdigit() for state in states):
-            return states
-        time.sleep(0.1)
-    raise AssertionError(f"{states}: {[p.read_text() for p in here.rglob('slurm-*.log')]}")
+SCRIPT = Path(__file__).parents[2] / "scripts" / "slurm" / "job.sh"
+PREEMPTED = "echo '   PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime=2026-01-01T00:10:00'"
+ALONE = "echo '   PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime=None'"
 
 
-def attempts(here):
-    return len((here / "runs" / "etr" / "attempts").read_text().splitlines())
+@pytest.fixture
+def run(tmp_path):
+    """A run's folder; no job of it waits, and requeue is allowed."""
+    for name in ("bin", "called", "run/logs"):
+        (tmp_path / name).mkdir(parents=True)
+    stub(tmp_path, "squeue", "")
+    stub(
+        tmp_path, "sleep", "exec kill -KILL $PPID"
+    )  # Slurm, which ends an attempt that is requeued
+    scontrol(tmp_path)
+    return tmp_path / "run"
 
 
-def test_before_the_time_limit_the_job_is_told_to_stop_and_goes_on_in_the_next(here):
-    """The fake sends the signal of the script's own header: a minute before 1:01."""
-    (here / "nemo-rl" / "ray.sub").write_text(f"{FRESH}\n{TRAINS.format(2)}\n{WAITS}\n")
-    assert slurm(here, "--time 1:01 --margin 1 --submit")[0] == 0
-    assert ended(here) == ["0"]
-    run = here / "runs" / "etr"
-    assert (run / "attempts").read_text().split() == [str(run)] * 2  # ray.sub's SLURM_SUBMIT_DIR
-    assert (run / "finished").exists()
-    log = (run / "slurm-1.log").read_text()
-    assert log.count("asked to stop") == 1 and log.count("requeued") == 1
+def scontrol(here, show=ALONE, requeue=0):
+    stub(here, "scontrol", f"[[ $1 == requeue ]] && exit {requeue}; {show}")
 
 
-def test_what_stops_early_by_itself_is_requeued_until_it_is_finished(here):
-    (here / "nemo-rl" / "ray.sub").write_text(f"{TRAINS.format(4)}\nexit 75\n")
-    assert slurm(here, "--submit")[0] == 0
-    assert (ended(here), attempts(here)) == (["0"], 4)
+def environment(run, **variables):
+    """Of a job with one requeue left."""
+    path = f"{run.parent}/bin{os.pathsep}{os.environ['PATH']}"
+    own = {"RUN": str(run), "RAY_SUB": f"{run}/ray.sub", "MAX_REQUEUES": "1", "SLURM_JOB_ID": "7"}
+    return {**os.environ, "PATH": path, "SLURM_JOB_NAME": "etr-0a", **own, **variables}
 
 
-@pytest.mark.parametrize("status", [1, 143])
-def test_a_failure_and_a_cancelled_job_are_not_requeued(here, status):
-    """143: Slurm has ended the steps."""
-    (here / "nemo-rl" / "ray.sub").write_text(f"{TRAINS.format(9)}\nexit {status}\n")
-    assert slurm(here, "--submit")[0] == 0
-    assert (ended(here), attempts(here)) == ([str(status)], 1)
-    assert not (here / "runs" / "etr" / "finished").exists()
+def attempt(run, ray_sub, **variables):
+    """The exit status and what was said; whether a requeue was asked for."""
+    (run / "ray.sub").write_text(ray_sub)
+    command = ["bash", str(SCRIPT)]
+    done = subprocess.run(
+        command, env=environment(run, **variables), capture_output=True, text=True, timeout=60
+    )
+    asked = "requeue 7" in called(run.parent, "scontrol")
+    return done.returncode, done.stdout + done.stderr, asked
 
 
-def test_jobs_of_a_chain_continue_one_another_without_requeue_and_end_with_the_run(here):
-    (here / "slurm" / "no_requeue").touch()
-    (here / "nemo-rl" / "ray.sub").write_text(f"sleep 1; {TRAINS.format(2)}\nexit 75\n")
-    assert slurm(here, "--chain 3 --submit") == (0, ["Submitted batch job 3"])
-    assert (ended(here, 3), attempts(here)) == (["0"] * 3, 2)
-    logs = [p.read_text() for p in sorted((here / "runs" / "etr").glob("slurm-*.log"))]
-    assert sum("next job of the chain" in log for log in logs) == 1
-    assert sum("finished before" in log for log in logs) == 1
+def test_ray_sub_starts_in_the_run_s_folder(run):
+    says = 'echo "$SLURM_SUBMIT_DIR $BASE_LOG_DIR"; touch $RUN/finished'
+    assert attempt(run, says) == (0, f"{run} {run}/logs\n", False)
 
 
-def test_where_requeue_is_not_allowed_the_job_fails_and_says_what_to_do(here):
-    (here / "slurm" / "no_requeue").touch()
-    (here / "nemo-rl" / "ray.sub").write_text(f"{TRAINS.format(9)}\nexit 75\n")
-    assert slurm(here, "--submit")[0] == 0
-    assert (ended(here), attempts(here)) == (["75"], 1)
-    assert "requeue is not allowed here" in (here / "runs" / "etr" / "slurm-1.log").read_text()
+def test_what_is_to_be_continued_is_requeued(run):
+    (run / "stop").touch()
+    status, said, asked = attempt(run, "[[ -e $RUN/stop ]] && exit 8; exit 75")
+    assert (status, asked) == (-signal.SIGKILL, True)
+    assert "to be continued: requeued" in said
+
+
+@pytest.mark.parametrize("status", [0, 1, 15, 143])
+@pytest.mark.parametrize("show", [ALONE, PREEMPTED], ids=["alone", "preempted"])
+def test_what_preemption_ends_is_requeued_and_what_fails_is_not(run, status, show):
+    """Slurm's SIGTERM to the steps: ray.sub ends with 143, or with what its children made of it."""
+    scontrol(run.parent, show)
+    got, said, asked = attempt(run, f"exit {status}")
+    assert asked is (show == PREEMPTED)
+    assert got == (-signal.SIGKILL if asked else status or 1)
+    assert ("preempted: requeued" in said) is asked
+
+
+def test_a_status_of_0_without_the_end_of_training_is_a_failure(run):
+    """srun returns it where it could not start anything."""
+    status, said, asked = attempt(run, "exit 0")
+    assert (status, asked) == (1, False)
+    assert f"ray.sub ended, and training has not: see {run}/logs" in said
+    assert not (run / "finished").exists()
+
+
+def test_a_finished_run_starts_nothing(run):
+    (run / "finished").touch()
+    assert attempt(run, "exit 8")[0] == 0
+
+
+@pytest.mark.parametrize(("restarts", "starts", "requeues"), [(0, 1, 1), (1, 1, 0), (2, 0, 0)])
+def test_requeues_are_counted(run, restarts, starts, requeues):
+    """One is allowed: Slurm's own after a preemption count too."""
+    count = {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
+    status, said, asked = attempt(run, "touch $RUN/started; exit 75", **count)
+    assert ((run / "started").exists(), asked) == (bool(starts), bool(requeues))
+    assert status == {0: -signal.SIGKILL, 1: 75, 2: 1}[restarts]
+    over = f"restarted {restarts} times (--max-requeues): sbatch {run}/job.sh goes on"
+    assert (over in said) is not bool(requeues)
+
+
+def test_tasks_of_an_array_would_write_one_run(run):
+    assert attempt(run, "touch $RUN/started", SLURM_ARRAY_TASK_COUNT="2")[0] == 1
+    assert not (run / "started").exists()
+    assert attempt(run, "touch $RUN/finished", SLURM_ARRAY_TASK_COUNT="1")[0] == 0
+
+
+def test_the_next_job_of_the_chain_goes_on(run):
+    stub(run.parent, "squeue", "echo 8 etr-0a")
+    status, said, asked = attempt(run, "exit 75")
+    assert (status, asked) == (0, False)
+    assert "to be continued by the next job of the chain" in said
+    assert called(run.parent, "squeue") == ["--noheader --me --states=PENDING --name=etr-0a"]
+
+
+def test_where_requeue_is_not_allowed_the_job_says_what_to_do(run):
+    scontrol(run.parent, requeue=1)
+    status, said, asked = attempt(run, "exit 75")
+    assert (status, asked) == (75, True)
+    hint = f"requeue is not allowed here: submit again, or use --chain: sbatch {run}/job.sh"
+    assert hint in said
+
+
+@pytest.mark.parametrize("sent", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_is_a_file_for_the_driver_and_ray_sub_lives(run, sent):
+    waits = "touch $RUN/up; until [[ -e $RUN/stop ]]; do /bin/sleep 0.05; done; exit 75"
+    (run / "ray.sub").write_text(waits)
+    job = subprocess.Popen(
+        ["bash", str(SCRIPT)], env=environment(run), stdout=subprocess.PIPE, text=True
+    )
+    while not (run / "up").exists():
+        assert job.poll() is None
+        time.sleep(0.05)
+    job.send_signal(sent)
+    said = job.communicate(timeout=60)[0]
+    assert said.count("asked to stop, after this step") == 1
+    assert "to be continued: requeued" in said

@@ -1,4 +1,4 @@
-"""Stands in for GRPO, which needs GPUs, as the training program of a Slurm job (test_slurm.py).
+"""Stands in for GRPO, which needs GPUs, as the training program of a job with Ray.
 
 NeMo-RL's own init_ray, TimeoutChecker and CheckpointManager, in the order of its trainers; a "step"
 is a task on every node. The run that starts from nothing waits after its third step for the signal.
@@ -30,8 +30,12 @@ def pid_and_node() -> tuple[int, str]:
     return os.getpid(), ray.get_runtime_context().get_node_id()
 
 
+PROMPT = Path("examples/prompts/cot.txt")  # as NeMo-RL's configs name it
+
+
 def train(config: dict, run: Path) -> None:
     """Steps from the last checkpoint on; a line in steps.txt for each."""
+    assert PROMPT.read_text()
     saver = CheckpointManager({**KEYS, "save_optimizer": False, **config["checkpointing"]})
     latest = saver.get_latest_checkpoint_path()
     first = saver.load_training_info(latest)["total_steps"] if latest else 0
@@ -39,12 +43,12 @@ def train(config: dict, run: Path) -> None:
     timeout.start_iterations()
     nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"]]
     on = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-    remote = ray.remote(num_cpus=1)(pid_and_node)
+    remote, attempt = ray.remote(num_cpus=1)(pid_and_node), time.time_ns()
     for step in range(first + 1, STEPS + 1):
         ran = ray.get([remote.options(scheduling_strategy=s).remote() for s in on])
         with (run / "steps.txt").open("a") as lines:
-            lines.write(f"{step} {len({node for _, node in ran})}\n")
-        deadline = time.monotonic() + 60
+            lines.write(f"{step} {attempt} {len({node for _, node in ran})}\n")
+        deadline = time.monotonic() + 120
         while not latest and step == SIGNALLED_AT and not (run / "stop").exists():
             assert time.monotonic() < deadline, "no signal came"
             time.sleep(0.1)

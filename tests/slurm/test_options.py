@@ -1,0 +1,51 @@
+"""What Slurm has of the options: they win over SBATCH_*; what it refuses is said."""
+
+import pytest
+from cluster import Cluster
+from runs import Run
+
+SET = {
+    "SBATCH_ACCOUNT": "team",
+    "SBATCH_PARTITION": "high",
+    "SBATCH_TIMELIMIT": "0:01:00",
+    "SBATCH_JOB_NAME": "other",
+    "SBATCH_NO_REQUEUE": "1",
+    "SBATCH_SIGNAL": "B:USR2@30",
+    "SBATCH_OPEN_MODE": "truncate",
+    "SBATCH_EXPORT": "NONE",
+    "SBATCH_ARRAY_INX": "0-1",
+    "SBATCH_WAIT": "1",
+}
+
+
+@pytest.mark.smoke
+def test_the_options_win_over_the_environment(cluster: Cluster, run: Run) -> None:
+    job = run.submit("--time 3:00:00 --nodes 2 grpo.max_num_steps=2", HF_HOME="/x y", **SET)
+    assert run.ended() == ("COMPLETED", "0:0", 0)
+    (found,) = cluster.tasks(job)  # no array
+    names = ("Account", "Partition", "TimeLimit", "Requeue", "NumNodes")
+    assert [found[name] for name in names] == ["a", "batch", "03:00:00", "1", "2"]
+    assert found["JobName"].startswith(run.name)
+    assert found["StdOut"] == f"/srv/user/runs/{run.name}/slurm-{job}.log"
+    shown = (run.folder / "environment").read_text()
+    assert "HF_HOME=/x y\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--account nobody", "Invalid account"),
+        ("--partition nowhere", "nowhere"),
+    ],
+)
+def test_what_slurm_refuses_is_said(run: Run, line: str, says: str) -> None:
+    done = run.command(f"{line} --submit")
+    assert done.returncode == 2 and says in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_gpus_of_the_partition_are_the_runs(run: Run) -> None:
+    """ray.sub would end every job that does not claim all GPUs of its nodes."""
+    done = run.command("--gpus-per-node 4 --submit")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cluster.gpus_per_node: is 4, but a node here has 8" in done.stderr
