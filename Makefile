@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-nemo test-megatron test-report test-slurm test-docs docs
+.PHONY: check test test-peers test-nemo test-megatron test-isa test-report test-slurm test-docs docs
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -17,6 +17,12 @@ test-nemo:  ## NeMo-RL's own code on CPU, v0.7.0 and main; skipped where no chec
 
 test-megatron:  ## megatron-core's parallel layouts on CPU, in an environment that has it
 	@tests/megatron/run.sh
+
+SUITES = test test-peers test-nemo test-megatron
+test-isa:  ## these suites on the kernels of older processors, and on this one's own
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE $(MAKE) $(SUITES)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2 $(MAKE) $(SUITES)
+	$(MAKE) $(SUITES)
 
 test-report:  ## the report in headless Chromium
 	@tests/browser/run.sh

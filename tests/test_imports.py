@@ -107,6 +107,7 @@ def loaded(code):
             "from nemo_algos.methods.build import build; build({'name': 'erpo', 'bounds': 'etr'})",
             [],
         ),
+        ("from nemo_algos.scale.check import check; check('nemo_rl.yaml', [], 'main')", []),
         ("import nemo_algos.rollouts, nemo_algos.verify", ["torch"]),
     ],
 )

@@ -18,6 +18,7 @@ FLAGS = [
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
 LAPTOP = {"width": 1366, "height": 768}
+TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,7 @@ def browser(tmp_path_factory):
         context = chromium.launch_persistent_context(
             str(folder), executable_path=path, args=FLAGS, viewport=LAPTOP
         )
+        context.set_default_timeout(300_000)
         yield context
         context.close()
 
@@ -196,7 +198,7 @@ def test_cut_tokens_are_marked_and_hover_shows_numbers(page):
 def test_the_tip_stays_in_the_window(page):
     last = page.locator("#heat .token").last
     last.scroll_into_view_if_needed()
-    page.wait_for_timeout(200)  # scrolling hides the tip
+    page.evaluate(TWO_FRAMES)  # scrolling hides the tip, by an event of the next frame
     last.hover()
     box = page.locator("#tip").bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= LAPTOP["width"]

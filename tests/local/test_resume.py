@@ -2,13 +2,14 @@
 equal."""
 
 import io
+import itertools
 import json
 import multiprocessing
 import os
 import random
 import resource
 import signal
-import time
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,33 +64,39 @@ def assert_same_run(folder, other):
         assert torch.equal(value, weights(other)[name]), name
 
 
-class StopAt:
-    """A forked run that ends by a signal after some seconds."""
+def counted(work, event):
+    """Profile `work` until it ends: event(n) at its n-th call or return."""
+    numbers = itertools.count(1)
+    sys.setprofile(lambda *_: event(next(numbers)))
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return next(numbers)
 
-    def __init__(self, folder):
-        self.process = multiprocessing.get_context("fork").Process(target=train, args=(folder,))
-        self.process.start()
 
-    def signal(self, number, seconds):
-        self.process.join(seconds)
-        if self.process.is_alive():
-            assert self.process.pid is not None
-            os.kill(self.process.pid, number)
-        self.process.join()
-        return self.process.exitcode
+def killed(folder, moment):
+    """The exit status of a forked run that SIGKILL ends at its call or return of that number."""
+
+    def kill(number):
+        if number == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def work():
+        counted(lambda: train(folder), kill)
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    return process.exitcode
 
 
 def test_ten_kills_at_random_moments_equal_the_uninterrupted_run(tmp_path):
     train(tmp_path / "whole")
-    rng, kills = random.Random(0), 0
-    folder = tmp_path / "killed"
-    start = time.perf_counter()
-    train(tmp_path / "again")
-    length = time.perf_counter() - start
-    while kills < 10:
-        code = StopAt(folder).signal(signal.SIGKILL, rng.uniform(0.0, 0.6 * length))
-        assert code in (0, -signal.SIGKILL)
-        kills += 1
+    length = counted(lambda: train(tmp_path / "again"), lambda _: None)
+    rng, folder = random.Random(0), tmp_path / "killed"
+    codes = [killed(folder, rng.randrange(int(0.6 * length))) for _ in range(10)]
+    assert set(codes) <= {0, -signal.SIGKILL} and codes.count(-signal.SIGKILL) >= 5
     train(folder)
     assert_same_run(folder, tmp_path / "whole")
     assert json.loads((folder / "summary.json").read_text())["steps"] == 12

@@ -25,7 +25,7 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 CONTEXT = multiprocessing.get_context("fork")
 
 
-def run(world: int, work: Callable[[], Any], seconds: float = 60.0) -> list[Any]:
+def run(world: int, work: Callable[[], Any], seconds: float = 600.0) -> list[Any]:
     """What work() returns on each rank, tensors and plain values; the test fails with the ranks'
     tracebacks, or after so many seconds."""
     with tempfile.TemporaryDirectory() as folder:

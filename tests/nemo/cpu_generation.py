@@ -1,6 +1,7 @@
 """Generation from a policy's model in this process, behind NeMo-RL's GenerationInterface."""
 
 import copy
+import threading
 import zlib
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -25,6 +26,7 @@ class CpuGeneration(GenerationInterface):
         self.cfg, self.source, self.seed, self.refits = config, source.workers, seed, refits
         self.model = copy.deepcopy(self.source.model.model)
         self.seen: dict[bytes, int] = defaultdict(int)
+        self.refitted = threading.Event()
         with torch.no_grad():  # NeMo-RL must refit before the first rollout
             for parameter in self.model.parameters():
                 parameter.zero_()
@@ -33,6 +35,7 @@ class CpuGeneration(GenerationInterface):
         self.model.load_state_dict(self.source.model.model.state_dict())
         self.refits += 1
         self.seen.clear()
+        self.refitted.set()
         return [Done(True)]
 
     update_weights_from_collective = update_weights_via_ipc_zmq
@@ -61,7 +64,7 @@ class CpuGeneration(GenerationInterface):
             drawn = (scores.exp().cumsum(-1) < random[:, step, None]).sum(-1)
             token = scores.argmax(-1) if greedy else drawn.clamp(max=scores.shape[-1] - 1)
             at = (rows[open_rows], end[open_rows])
-            ids[at], logprobs[at] = token[open_rows], scores[rows, token][open_rows]
+            ids[at], logprobs[at] = token[open_rows], scores[rows, token][open_rows].float()
             end += open_rows
             open_rows &= ~torch.isin(token, stops)
         lengths = {"generation_lengths": end - start, "unpadded_sequence_lengths": end}
@@ -71,6 +74,7 @@ class CpuGeneration(GenerationInterface):
     async def generate_async(
         self, data: BatchedDataDict, greedy: bool = False
     ) -> AsyncIterator[tuple[int, BatchedDataDict]]:
+        self.refitted.wait()  # v0.7.0's collector starts beside the first refit
         for index in range(data.size):
             yield index, self.generate(data.slice(index, index + 1), greedy)
 

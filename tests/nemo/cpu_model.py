@@ -10,10 +10,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def tiny_llama(vocabulary: int, seed: int = 0, scale: float = 0.3) -> LlamaForCausalLM:
+    """In float64, so that no drawn token and no clipped ratio hangs on a kernel's rounding."""
     torch.manual_seed(seed)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": scale}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **sizes, **heads)).eval()
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **sizes, **heads)).double().eval()
 
 
 class MegatronShape(torch.nn.Module):

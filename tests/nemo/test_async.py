@@ -59,7 +59,7 @@ def stop(actor: Actor) -> None:
         if hasattr(target, event):
             getattr(target, event).set()
     for thread in (target.collection_thread, *target._inflight_threads):
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive()
 
 

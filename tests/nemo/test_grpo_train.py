@@ -16,6 +16,7 @@ from cpu_run import MODES, Run
 from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from rounding import rounding
 from torch import Tensor
 
 from nemo_algos.core.surrogate import Counts
@@ -30,7 +31,7 @@ from nemo_algos.nemo.policy import PolicyProxy
 from nemo_algos.rollouts import Rollouts
 
 pytestmark = pytest.mark.usefixtures("in_process")
-STEPS = 3
+STEPS, UPDATES = 3, 4  # of the optimizer in a step
 LR = {"quatro": 0.01}  # its gradient is of whole sequences
 OTHERS = 0.1
 METHODS: dict[str, dict[str, Any]] = {
@@ -136,7 +137,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plugged]:
 
 def token_logprobs(model: Any, ids: Tensor) -> Tensor:
     """[B,S], 0 at the first position: a dense forward and a log-softmax."""
-    scores = model(ids).logits[:, :-1].log_softmax(-1)
+    scores = model(ids).logits[:, :-1].float().log_softmax(-1)
     chosen = scores.gather(-1, ids[:, 1:, None])[..., 0]
     return torch.nn.functional.pad(chosen, (1, 0))
 
@@ -200,16 +201,44 @@ def test_trains_with_bounds_that_clip(name: str, trained: Callable[..., Plugged]
         assert min(plugged.series("train", "probs_ratio_max")) > 1.05
 
 
+def differing(plugged: Plugged, other: Plugged) -> set[str]:
+    """What of two runs is further apart than rounding puts it."""
+    found = set()
+    for metric in ("loss", "reward", "clip/fraction", "ratio/mean", "kl/old", "grad_norm"):
+        pairs = zip(*(p.series("train", metric) for p in (plugged, other)), strict=True)
+        for step, (ours, theirs) in enumerate(pairs, start=1):
+            near = rounding(step * UPDATES)
+            if metric == "grad_norm":  # a sum of gradients that nearly cancel
+                near *= 10
+            if ours != pytest.approx(theirs, rel=near, abs=near):
+                found.add(metric)
+    if (plugged.weights() - other.weights()).abs().max() > rounding(STEPS * UPDATES):
+        found.add("weights")
+    return found
+
+
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "unpacked"])
 @pytest.mark.parametrize("name", METHODS)
 def test_packing_changes_nothing(name: str, mode: str, trained: Callable[..., Plugged]) -> None:
     plugged, other = trained(name, mode), trained(name)
     assert plugged.run.policy.use_sequence_packing and not other.run.policy.use_sequence_packing
-    for metric in ("loss", "reward", "clip/fraction", "ratio/mean", "kl/old", "grad_norm"):
-        ours, theirs = (p.series("train", metric) for p in (plugged, other))
-        near = {"rel": 1e-3} if metric == "grad_norm" else {"rel": 2e-6, "abs": 2e-6}
-        assert ours == pytest.approx(theirs, **near), metric
-    torch.testing.assert_close(plugged.weights(), other.weights(), rtol=0, atol=1e-5)
+    assert not differing(plugged, other)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_thousandth_of_one_advantage_is_more_than_rounding(
+    name: str, tmp_path: Path, trained: Callable[..., Plugged]
+) -> None:
+    plugged = Plugged(tmp_path, METHODS[name], [], mode="fused")
+    compute = plugged.estimator.compute_advantage
+
+    def off(**inputs: Any) -> Tensor:
+        advantages = compute(**inputs)
+        advantages[advantages.abs().sum(1).argmax()] *= 1.001
+        return advantages
+
+    plugged.estimator.compute_advantage = off
+    assert "grad_norm" in differing(plugged.train(), trained(name))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -224,12 +253,12 @@ def test_the_first_step_is_the_embedded_engines(name: str, trained: Callable[...
     def mean(metric: str) -> float:
         return sum(s[metric] for s in summaries) / len(summaries)
 
-    assert logged("loss") == pytest.approx(mean("loss"), rel=2e-5, abs=2e-6)
-    assert logged("grad_norm") == pytest.approx(norms[-1], rel=1e-4)
+    near = rounding(UPDATES)
+    assert logged("grad_norm") == pytest.approx(norms[-1], rel=10 * near)
     after = torch.nn.utils.parameters_to_vector(plugged.proxy.models[1].parameters()).detach()
-    torch.testing.assert_close(after, weights, rtol=0, atol=1e-5)
-    for metric in ("clip/fraction", "ratio/mean", "kl/old", "kl/old_sequence"):
-        assert logged(metric) == pytest.approx(mean(metric), rel=1e-4, abs=1e-6), metric
+    torch.testing.assert_close(after, weights, rtol=0, atol=near)
+    for metric in ("loss", "clip/fraction", "ratio/mean", "kl/old", "kl/old_sequence"):
+        assert logged(metric) == pytest.approx(mean(metric), rel=near, abs=near), metric
     if name in CLIPPING:
         clipped = [s["clip/fraction"] for s in summaries]
         assert clipped[0] == 0 and max(clipped) > 0.02  # the first update is on policy

@@ -5,6 +5,7 @@ import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -53,14 +54,17 @@ def go(folder, runs):
         return list(runner.go(runs, folder, threads))
 
 
-def test_a_row_is_what_a_run_by_hand_gives(tmp_path):
+def test_a_row_is_what_a_run_by_hand_gives(tmp_path, monkeypatch):
     run = design.runs(STUDY)[0][0]
-    row = runner.train(run, _with_raw(tmp_path))
+    clock = SimpleNamespace(process_time=iter([3.0, 10.5]).__next__)
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "time", clock)
+        row = runner.train(run, _with_raw(tmp_path))
     trainer = build.build_trainer(run.config, method(run.config.method), Console(quiet=True))
     steps = [trainer.step() for _ in range(12)]
     found = measures(sample(trainer.policy, trainer.task, 5, 4, runner.EVALUATION_SEED))
     assert (row["id"], row["method"], row["seed"], row["steps"]) == (run.id, "grpo", 0, 12)
-    assert 0 < row["CPU seconds"] < 60
+    assert row["CPU seconds"] == 7.5
     assert {name: row[name] for name in found} == found
     for name in ("reward/mean", "entropy/exact", "clip/fraction"):
         assert row[name] == pytest.approx(sum(s[name] for s in steps[-10:]) / 10)

@@ -83,23 +83,30 @@ def test_one_sentence_for_a_mistake(run, override, said):
     assert len(done.stderr.splitlines()) <= 3
 
 
+WORKER = """
+import os, pathlib, sys
+if "--multiprocessing-fork" in sys.orig_argv:
+    pathlib.Path(os.environ["WORKS"]).touch()
+"""
+
+
 def test_an_interrupt_ends_it_and_nothing_more_is_run(file, tmp_path):
-    long = [sys.executable, str(PROGRAM), file, f"out={tmp_path}/out"]
-    long += ["settings={grpo.max_num_steps: 100000}"]
+    """Sent when the worker, which has been handed its first run, has begun to start."""
+    (tmp_path / "sitecustomize.py").write_text(WORKER)
+    works = tmp_path / "works"
+    long = [sys.executable, str(PROGRAM), file, f"out={tmp_path}/out", "workers=1"]
     process = subprocess.Popen(
-        long,
+        [*long, "settings={grpo.max_num_steps: 100000}"],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "WORKS": str(works)},
         # what runs in the background inherits that SIGINT is ignored
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    folder = tmp_path / "out" / "mine" / "raw"
-    deadline = time.monotonic() + 60
-    while not folder.exists() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    time.sleep(1)
+    while not works.exists() and process.poll() is None:
+        time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130, errors
-    assert not list(folder.iterdir())
+    assert works.exists() and not list((tmp_path / "out" / "mine" / "raw").iterdir())
