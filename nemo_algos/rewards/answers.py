@@ -6,7 +6,8 @@ Time is linear in the length of the response, whatever it holds.
 import re
 from typing import NamedTuple
 
-GROUP = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # "\{" is no brace of LaTeX's
+BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
+GROUP = re.compile(rf"{BOX.pattern}|\\.|[{{}}]", re.DOTALL)  # "\{" is no brace of LaTeX's
 STYLE = re.compile(r"\\(?:text|math)[a-z]*|\\[ ,;()\[\]]|[{}$*_`\"'\u2018\u2019\u201c\u201d]")
 
 # "Answer: ", "**Answer**: (", "the correct option is ", "Final answer: $\text{", "<answer>" ...
@@ -58,25 +59,29 @@ OPTION = re.compile(rf"\(?(?P<choice>[A-Z])(?:{MORE_LETTERS}|[.)]\s{ONE}).*")  #
 
 def boxed(text: str) -> str | None:
     """The content of the last balanced `\\boxed{...}`; of nested ones, the inner."""
-    found = last_box(text)
-    return found and text[found[0] : found[1]].partition("{")[2][:-1].strip()
+    found = boxes(text)[-1:]
+    return content(text, *found[0]) if found else None
 
 
-def last_box(text: str) -> tuple[int, int] | None:
-    """Where the last balanced `\\boxed{...}` starts and ends: text[start:end]."""
+def content(text: str, start: int, end: int) -> str:
+    """What the box at text[start:end] holds."""
+    return text[start:end].partition("{")[2][:-1].strip()
+
+
+def boxes(text: str) -> list[tuple[int, int]]:
+    """Where the balanced `\\boxed{...}` (`\\fbox`, `\\framebox`) start and end, by their starts."""
     opened: list[int] = []  # where each open box starts; -1 for other groups
-    found = None
+    found = []
     for match in GROUP.finditer(text):
-        token = match[0]
-        if token == "{":
+        if match[0] == "{":
             opened.append(-1)
-        elif token == "}":
+        elif match[0] == "}":
             start = opened.pop() if opened else -1
-            if start > (found or (-1,))[0]:
-                found = start, match.end()
-        elif token.startswith(r"\boxed"):
+            if start >= 0:
+                found.append((start, match.end()))
+        elif match[0].endswith("{") and len(match[0]) > 2:
             opened.append(match.start())
-    return found
+    return sorted(found)
 
 
 def letter(text: str) -> str | None:
@@ -106,9 +111,9 @@ def _last(text: str, places: Places) -> re.Match[str] | None:
     if match := places.line.fullmatch(_bare(text.rstrip().rpartition("\n")[2])):
         return match
     found = [(match.start(), match) for match in places.cue.finditer(text)][-1:]
-    place = last_box(text)
-    if place and (match := places.box.fullmatch(_bare(boxed(text) or ""))):
-        found.append((place[0], match))
+    for place in boxes(text)[-1:]:
+        if match := places.box.fullmatch(_bare(content(text, *place))):
+            found.append((place[0], match))
     return max(found, key=lambda at: at[0])[1] if found else None
 
 
