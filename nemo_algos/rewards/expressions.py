@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from sympy import Basic, Eq, Expr, FiniteSet, I, Interval, Intersection, MatrixBase, Rational, Set
 from sympy import Symbol, Tuple, UnevaluatedExpr, Union
 from sympy.logic.boolalg import Boolean
@@ -16,9 +17,10 @@ from nemo_algos.rewards.spelling import without_remarks
 
 Parsed = list[Basic | MatrixBase | str]
 
+NO_MIXED = ConversionConfig(interpret_as_mixed_fractions=False)  # 12 13 and (12)(13) are 25 to it
 NORMAL = NormalizationConfig(malformed_operators=True, nits=True, boxed="none")
 ONE_PERCENT = UnevaluatedExpr(Rational(1, 100))  # what a number is multiplied by for "%"
-EQUALS = re.compile(r"(?<![<>!\\])=|\\approx(?![a-z])")
+EQUALS = re.compile(r"(?<![<>!\\])=|\\(?:approx|equiv)(?![a-z])")
 ELEMENT = re.compile(r",(?!\d{3}(?!\d))|;| or | and ")
 INEQUALITY = re.compile(r"[<>]|\\(?:[lg](?:eq?|t)(?![a-z])|[lg]eqslant)")
 JOINED = ((" or ", Union), (" and ", Intersection))
@@ -39,7 +41,7 @@ def expression(text: str) -> Parsed:
 @lru_cache(maxsize=64)
 def _latex(text: str) -> Basic | MatrixBase:
     try:
-        return latex2sympy(text, is_real=True, normalization_config=None)
+        return latex2sympy(text, None, True, False, None, NO_MIXED)
     except Exception:
         if r"\pm" not in text or "," in text:
             raise
@@ -99,10 +101,22 @@ def percent_as_value(parsed: Parsed) -> Parsed:
 
 def repeats(value: object) -> int:
     """How many elements of a list, which math-verify reads as a set, are there before."""
-    return len(getattr(value, "_unsorted_args", value.args)) - len(value.args) if isinstance(value, FiniteSet) else 0
+    return (
+        len(getattr(value, "_unsorted_args", value.args)) - len(value.args)
+        if isinstance(value, FiniteSet)
+        else 0
+    )
 
 
 def coordinates(value: object) -> Tuple | None:
-    """(1, 2) for x=1, y=2, in the order of the names."""
-    named = isinstance(value, FiniteSet) and all(isinstance(x, Eq) for x in value.args)
-    return Tuple(*(x.rhs for x in sorted(value.args, key=lambda x: str(x.lhs)))) if named else None
+    """(1, 2) for x=1, y=2, in the order of the names; () where some have none or the same."""
+    if isinstance(value, Eq):
+        return Tuple() if isinstance(value.rhs, FiniteSet) else None  # x = 1, 2
+    if not isinstance(value, FiniteSet) or not value.atoms(Eq):
+        return None
+    named = {str(x.lhs): x.rhs for x in value.args if isinstance(x, Eq)}
+    return (
+        Tuple(*(named[name] for name in sorted(named)))
+        if len(named) == len(value.args)
+        else Tuple()
+    )

@@ -3,14 +3,13 @@
 import logging
 import re
 from functools import lru_cache
-from itertools import islice
 from typing import NamedTuple
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from sympy import Eq, Expr, Float, Interval, Number, Rational, Tuple, floor, log
 
 from nemo_algos.rewards import spelling
-from nemo_algos.rewards.answers import boxes, content
+from nemo_algos.rewards.answers import boxes, joined, tagged
 from nemo_algos.rewards.expressions import (
     NORMAL,
     Parsed,
@@ -26,12 +25,6 @@ from nemo_algos.rewards.units import BASE, MODULUS, compound, unit
 
 TAIL, BOX, NEAR = 4096, 512, 40  # characters read: of the end, of a box, and behind a box
 UNBOXED = (LatexExtractionConfig(normalization_config=NORMAL), ExprExtractionConfig())
-TAG = re.compile(r"<answer>\s*([^<>\s][^<>]{0,511})(?:</answer>|\Z)")
-NAME = re.compile(r"([a-zA-Z](?:_\{?\w\}?)?)[\s$]*=[\s$]*$")
-JOINT = re.compile(  # between boxes of one answer
-    r"[\s$]*(?:[,;/]|,?\s*(?:and(?: also)?|or[a-z ]{0,20}))?[\s$]*"
-    r"(?:[a-zA-Z](?:_\{?\w\}?)?[\s$]*=)?[\s$]*"
-)
 BEHIND = re.compile(rf"(?i)[\s$)\]\\]*(%|percent|pct|(?:{spelling.SCALE_WORD})\b)")
 # what a box that is a part of something larger, or is taken back, has before or behind it
 BEFORE = re.compile(r"[-+\d*/^]$")
@@ -39,9 +32,12 @@ AFTER = re.compile(
     r"[\s$)\]\\.]*(?:is|was) (?:wrong|incorrect|not (?:right|correct))\b"
     r"|\d|\^(?!\s*\{?\s*\\circ)|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])"
 )
-LETTER = re.compile(r"(?<=[\d)}])\s*[A-Za-z]$")
+LETTER = re.compile(r"(?<=[\d)}])\s*[A-Za-z](?<![kK])$")
 ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")
-SET, TUPLE = re.compile(r"\s*(?:\\left)?\\(?:\{|lbrace)"), re.compile(r"\s*(?:\\left)?\((?:[^()]|\([^()]*\))*\)$")
+SET, TUPLE = (
+    re.compile(r"\s*(?:\\left)?\\(?:\{|lbrace)"),
+    re.compile(r"\s*(?:\\left)?\((?:[^()]|\([^()]*\))*\)$"),
+)
 
 # Its warnings would say, once per worker, that its timeouts are off; they are, see verify_math.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -82,18 +78,20 @@ def _read_gold(answer: str) -> Gold:
     is_number = isinstance(value, Expr) and value.is_number is True
     is_whole = isinstance(value, Number) and value != 0 and value % 1 == 0
     magnifier = _magnifier(value) if is_number and not is_percentage else Rational(1)
-    return Gold(text, [value, *parsed[1:]], is_percentage, is_number, is_whole, unit(answer), magnifier)
+    return Gold(
+        text, [value, *parsed[1:]], is_percentage, is_number, is_whole, unit(answer), magnifier
+    )
 
 
 def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
     """What is the answer, as it was written, and the units that it names."""
-    response = TAG.sub(r"\\boxed{\1}", response)
+    response = tagged(response)
     places = boxes(response)
     if not places:
         tail = spelling.characters(response[-TAIL:])
         return _unboxed(tail), [unit(tail.rstrip().rpartition("\n")[2])]
     start, end = places[-1]
-    text = spelling.characters(_joined(response, places))
+    text = spelling.characters(joined(response, places))
     after = spelling.characters(response[end : end + NEAR])
     if max(end - start, len(text)) > BOX or BEFORE.search(response[:start]) or AFTER.match(after):
         return "", [None]
@@ -102,22 +100,6 @@ def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
         word = match[1].lower()
         text += f" {word}" if word in spelling.SCALES else r"\%"
     return text, units
-
-
-def _joined(response: str, places: list[tuple[int, int]]) -> str:
-    """The content of the last box and of those joined to it, as in x = [1] and y = [2]."""
-    found, following = [], 0
-    for start, end in islice(reversed(places), BOX):
-        between = response[end:following]
-        if found and not (end <= following <= end + NEAR and JOINT.fullmatch(between)):
-            break
-        name = NAME.search(response[max(0, start - NEAR) : start])
-        found.append((content(response, start, end), name[1] if name else ""))
-        following = start
-    if len({text for text, _ in found}) == 1:
-        return found[0][0]
-    named = [f"{name}={text}" if name and "=" not in text else text for text, name in found]
-    return ", ".join(reversed(named))
 
 
 def _unboxed(tail: str) -> str:

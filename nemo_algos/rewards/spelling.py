@@ -52,12 +52,17 @@ def _word(match: re.Match[str]) -> str:
     space, words = match.groups()
     first = words.split()[0]
     word = bool(space) and len(first) > 2 and first.lower() not in NOT_WORDS
-    return rf"\text{{ {words}}}" if word or is_unit(first, match.string[: match.start()]) else match[0]
+    return (
+        rf"\text{{ {words}}}" if word or is_unit(first, match.string[: match.start()]) else match[0]
+    )
 
 
-HAN_OPEN = "不非错至到"
+HAN_OPEN = "不非错至到一二两三四五六七八九十零"
 HAN = rf"(?:(?![{HAN_OPEN}])[\u3400-\u9fff])"
-FOR_ALL = r"\\text\s*\{\s*for (?:all|any|every)[a-z ]*\}\s*[a-z](?:\s*\\in\s*\\mathbb\s*\{?[A-Z]\}?)?$"
+FOR_ALL = (
+    r"\\text\s*\{\s*for (?:all|any|every)[a-z ]*\}\s*[a-z](?:\s*\\in\s*\\mathbb\s*\{?[A-Z]\}?)?$"
+)
+OTHER_THAN = "(?:is|was|are)n't|not|rather than|instead of|at (?:least|most)|(?:less|more|fewer) than|不是|而非"
 LEAD = "so|the|final|answer|value|result|total|there|is|are|it|equals|about|exactly"
 
 CHARACTERS = _rules(
@@ -71,7 +76,7 @@ SPELLINGS = _rules(
     (r"\\[bB]igg?[lrm]?(?![a-zA-Z])", ""),
     (r"\\(?:displaystyle|[lL]arge|LARGE|[hH]uge|small)(?![a-zA-Z])", ""),
     (r"\\(?:text)?color\s*\{[^{}]*\}", ""),
-    (r"\\(?:checkmark|blacksquare)(?![a-zA-Z])|\\tag\*?\s*\{[^{}]*\}", ""),
+    (r"\\(?:checkmark|blacksquare)(?![a-zA-Z])|\\tag\*?\s*\{\s*\}", ""),
     (r"\\(?:boldsymbol|bm|mathbf|underline)\s*(?=\{)", ""),
     # words
     (r"\\(?:text|mathrm)\s*\{([ie])\}", r"\1"),
@@ -95,9 +100,13 @@ SPELLINGS = _rules(
     (r"(\\[cdt]?frac)\s*(\d)\s*(\d)", r"\1{\2}{\3}"),
     (r"(\\[cdt]?frac)\s*(\\[a-zA-Z]+)(?![a-zA-Z{])", r"\1{\2}"),  # \frac\pi2
     (rf"(?<![\d.,_^])(\d+){SPACE}*\\[cdt]?frac\s*\{{(\d+)\}}\s*\{{(\d+)\}}", _mixed),
-    (rf"(?i)(?<=[\d}}])((?:{SPACE}|\$)*(?:\\text\s*\{{\s*)?)({SCALE_WORD})s?(?![a-z米克瓦])", _scaled),
+    (
+        rf"(?i)(?<=[\d}}])((?:{SPACE}|\$)*(?:\\text\s*\{{\s*)?)({SCALE_WORD})s?(?![a-z米克瓦])",
+        _scaled,
+    ),
     (r"(?<=\d)\s*\^\s*\{\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}+", ""),
     (rf"{SPACE}+(?=\\?%)", ""),
+    (r"([)}])\s+(?=[({])", r"\1"),  # as of 12 13, math-verify takes the sum
     (r"(?<=[})])\\%", r"\\cdot 1\\%"),
     (r"√\s*(\d+|[a-z]|\([^()]*\)|\{[^{}]*\})", r"\\sqrt{\1}"),
     (r"∛\s*(\d+|[a-z]|\([^()]*\)|\{[^{}]*\})", r"\\sqrt[3]{\1}"),
@@ -116,6 +125,7 @@ SPELLINGS = _rules(
 # Of a whole answer: what stands at its ends.
 EDGES = _rules(
     (r"\\\(|\\\)|\$", ""),
+    (r"(?i)(?:\\text\s*\{)?\s*(?<![a-z])(?:percent(?:age)?|pct)(?![a-z])\s*\}?", r"\\%"),
     (r"^\s*(?:\\text\s*\{)?\s*\(?[A-H](?:\)|\.\s)\s*(?:\}|(?=\d))(?=.)", ""),  # (B) 42
     (rf"(?i)^\s*(?:\\text\s*\{{)?\s*(?:(?:{LEAD})\b[\s:]*)+\}}?", ""),
     (r"^(?:\s|=|:|\\approx(?![a-z]))+", ""),
@@ -123,14 +133,18 @@ EDGES = _rules(
     (rf"^{HAN}+|(?:{HAN}|/)+$", ""),
     (r"(?<=[\d)}])(\s*)([A-Za-z]{2,}(?: [A-Za-z]+)*)(?=\s*(?:$|[,;=^]|or\b))", _word),
     (FOR_ALL, ""),
-    (rf"^{SPACE}+|(?:{SPACE}|[.,;])+$", ""),
+    (rf"^{SPACE}+|(?:{SPACE}|(?<!\.\.)[.,;])+$", ""),
 )
 # Of a text without a box.
 PROSE = _rules(
+    (
+        rf"(?m)((?:^|\bis|\bare|[:=])[\s*]*)({NUMBER}(?:\s*,\s+{NUMBER})+)(?=[\s.*]*$)",
+        r"\1\\(\2\\)",
+    ),
     (r"(?i:answer)", ""),  # math-verify would prefer what follows this word to the last number
-    (rf"(?i)[,;(]?\s*(?:(?:and|but)\s+)?(?:not|rather than|instead of|不是|而非)\s*\$?{NUMBER}\)?", ""),
-    (rf"({NUMBER})((?:\s*,\s*{NUMBER})*)\s*,?\s+(?:or|and)\s+({NUMBER})", r" \(\1\2, \3\) "),
-    (rf"({NUMBER}(?:\s*,\s+{NUMBER}){{2,}})", r" \(\1\) "),
+    (rf"(?i)[,;(]?\s*(?:(?:and|but)\s+)?(?:{OTHER_THAN})\s*\$?{NUMBER}\)?", ""),
+    (rf"({NUMBER})((?:\s*,\s*{NUMBER})*)\s*,?\s+(?:or|and|to)\s+({NUMBER})", r" \\(\1\2, \3\\) "),
+    (rf"({NUMBER}(?:\s*,\s+{NUMBER}){{2,}})", r" \\(\1\\) "),
     (r"[\u3400-\u9fff]+\s*:?", " "),
 )
 # What is said of a number behind it, which would be read as a factor, or dropped with all between
@@ -139,7 +153,7 @@ REMARK = re.compile(
     rf"(?<=[\w)}}!%])(?:{SPACE}*\\text\s*\{{[^{{}}]*\}})+(?:\s*\^\s*\{{?\s*-?\d\s*\}}?)?(?=\s*(?:$|[,;=)]|\\\}}| or | and ))"
 )
 OPEN_WORDS = """or if unless except else otherwise maybe perhaps possibly alternatively not wrong
-incorrect false least most plus minus squared cubed half halves thirds fourths quarters [a-z]+[ftnxd]ths eighths
+incorrect false [a-z]+n't cannot fails? rejected excluded probably vs xor oder k least most plus minus squared cubed doubled tripled factorial half halves thirds fourths quarters [a-z]+[ftnxd]ths eighths
 lakhs? crores? gross score pairs? couple [a-z]+illions? two three four five six seven eight nine ten
 eleven twelve [a-z]+teen twenty thirty forty fifty sixty seventy eighty ninety"""
 UNDECIDED = [
@@ -150,7 +164,7 @@ UNDECIDED = [
         rf"(?<![\d.^_])\d[\d.]*{SPACE}+\d",  # to math-verify the sum of the two
         DOTS,
         r"\\begin\s*\{cases|^(?!.*\\begin).*\\\\",
-        f"[{HAN_OPEN}]",
+        rf"[{HAN_OPEN}?]|\d\s*'",
     )
 ]
 
