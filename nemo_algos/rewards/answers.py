@@ -25,16 +25,20 @@ CUE = (
     r"(?:[ \t]{0,4}[:\uff1a]|[ \t]{1,4}is\b:?|>)[\s*_$(\[\"'`\u201c\u2018<\\]{0,12}"
     r"(?:(?i:option|choice)[ \t]{1,4}\(?)?(?:\\?(?:text|math)[a-z]{0,4}\{\(?)?"
 )
-CUE += r"|(?:(?:答案|选项)[ \t]?(?:[是为选]|:)|[故此以应]选:?)[\s*_$(\[\\]{0,12}(?:\\?(?:text|math)[a-z]{0,4}\{\(?)?"
+CUE += (
+    r"|(?:(?:答案|选项)[ \t]?(?:[是为选]|:)|[故此以应]选:?)[\s*_$(\[\\]{0,12}"
+    r"(?:\\?(?:text|math)[a-z]{0,4}\{\(?)?"
+)
 HAN = str.maketrans({"或": " or ", "和": " and ", "与": " and ", "、": ", ", "错": " is wrong"})
 # "the answer is A good idea" and "the answer is no more than 5" are running text
 END = r"(?![\w-]|['\u2019]\w)(?![ \t]{1,4}(?!(?:because|since|as|and|or|is|it|they|there)\b)[a-z])"
 
 
 def _undecided(other: str) -> str:
-    """What takes a choice back: " or", " and B", ", B", "/B", ".B", " B", " (B)", " is wrong", "?"."""
+    """What takes a choice back: " or", " and B", ", B", ".B", " B", " (B)", " is wrong", "?"."""
     words = r"(?:(?:and|or|also|both|maybe|perhaps|possibly)\b[\W_]{0,8})"
-    joint = rf"[^\w,;/&+|~-]{{0,8}}(?:[,;/&+|~\u2013\u2014-]|\.(?=\w)|(?={words}))[\W_]{{0,8}}{words}{{0,3}}"
+    sign = r"[,;/&+|~\u2013\u2014-]|\.(?=\w)"
+    joint = rf"[^\w,;/&+|~-]{{0,8}}(?:{sign}|(?={words}))[\W_]{{0,8}}{words}{{0,3}}"
     listed = rf"(?:\.?[ \t]+|[ \t]*\(){other}[).]*(?:[ \t]+{other}[).]*)*[ \t]*(?=\n|$|<)"
     taken_back = r"\W{1,8}(?:or|(?:is[ ](?:wrong|incorrect|false|not)|isn['\u2019]t))\b|\W{0,8}\?"
     return rf"(?P<undecided>{joint}{other}|{listed}|{taken_back})"

@@ -1,23 +1,36 @@
-"""What the text of an answer says, as an expression of sympy (by latex2sympy2_extended, as in
-math-verify).
-"""
+"""What the text of an answer says, in sympy: read by the parser of math-verify."""
 
 import re
 from cmath import isclose
+from collections import Counter
 from functools import lru_cache
 from itertools import pairwise
 
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
-from latex2sympy2_extended.latex2sympy2 import ConversionConfig
-from sympy import Basic, Eq, Expr, FiniteSet, I, Interval, Intersection, MatrixBase, Rational, Set
-from sympy import Symbol, Tuple, UnevaluatedExpr, Union
+from sympy import (
+    Basic,
+    Eq,
+    Expr,
+    FiniteSet,
+    I,
+    Intersection,
+    MatrixBase,
+    Rational,
+    Set,
+    Symbol,
+    Tuple,
+    UnevaluatedExpr,
+    Union,
+)
 from sympy.logic.boolalg import Boolean
 
 from nemo_algos.rewards.spelling import without_remarks
 
-Parsed = list[Basic | MatrixBase | str]
+Value = Basic | MatrixBase | str
+Parsed = list[
+    Value
+]  # the value, where there is one, and the text: either may be equal to the gold's
 
-NO_MIXED = ConversionConfig(interpret_as_mixed_fractions=False)  # 12 13 and (12)(13) are 25 to it
 NORMAL = NormalizationConfig(malformed_operators=True, nits=True, boxed="none")
 ONE_PERCENT = UnevaluatedExpr(Rational(1, 100))  # what a number is multiplied by for "%"
 EQUALS = re.compile(r"(?<![<>!\\])=|\\(?:approx|equiv)(?![a-z])")
@@ -28,7 +41,6 @@ EXACT, ROUNDED = 1e-9, 0.01  # relative differences
 
 
 def expression(text: str) -> Parsed:
-    """The expression, where there is one, and the text that was read."""
     region = _region(text) if INEQUALITY.search(text) else None
     text = normalize_latex(without_remarks(text), NORMAL)
     try:
@@ -41,7 +53,7 @@ def expression(text: str) -> Parsed:
 @lru_cache(maxsize=64)
 def _latex(text: str) -> Basic | MatrixBase:
     try:
-        return latex2sympy(text, None, True, False, None, NO_MIXED)
+        return latex2sympy(text, is_real=True, normalization_config=None)  # pyright: ignore
     except Exception:
         if r"\pm" not in text or "," in text:
             raise
@@ -85,7 +97,7 @@ def _number(text: str) -> complex | None:
         return None
 
 
-def complexified(value: object) -> object:
+def complexified(value: Value) -> Value:
     """`value` with the imaginary unit for i, which is read as a variable."""
     return value.xreplace({Symbol("i", real=True): I}) if isinstance(value, Expr) else value
 
@@ -99,24 +111,20 @@ def percent_as_value(parsed: Parsed) -> Parsed:
     return [parsed[0].xreplace({ONE_PERCENT: Rational(1, 100)})]  # pyright: ignore
 
 
-def repeats(value: object) -> int:
-    """How many elements of a list, which math-verify reads as a set, are there before."""
+def repeats(value: Value) -> list[str]:
+    """What a list, which math-verify reads as a set, has more than once."""
+    listed = Counter(map(str, getattr(value, "_unsorted_args", ())))
     return (
-        len(getattr(value, "_unsorted_args", value.args)) - len(value.args)
-        if isinstance(value, FiniteSet)
-        else 0
+        sorted((listed - Counter(listed.keys())).elements()) if isinstance(value, FiniteSet) else []
     )
 
 
-def coordinates(value: object) -> Tuple | None:
+def coordinates(value: Value) -> Tuple | None:
     """(1, 2) for x=1, y=2, in the order of the names; () where some have none or the same."""
     if isinstance(value, Eq):
         return Tuple() if isinstance(value.rhs, FiniteSet) else None  # x = 1, 2
     if not isinstance(value, FiniteSet) or not value.atoms(Eq):
         return None
     named = {str(x.lhs): x.rhs for x in value.args if isinstance(x, Eq)}
-    return (
-        Tuple(*(named[name] for name in sorted(named)))
-        if len(named) == len(value.args)
-        else Tuple()
-    )
+    rest = len(value.args) - len(named)
+    return Tuple() if rest else Tuple(*(named[name] for name in sorted(named)))

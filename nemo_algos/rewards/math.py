@@ -27,17 +27,15 @@ TAIL, BOX, NEAR = 4096, 512, 40  # characters read: of the end, of a box, and be
 UNBOXED = (LatexExtractionConfig(normalization_config=NORMAL), ExprExtractionConfig())
 BEHIND = re.compile(rf"(?i)[\s$)\]\\]*(%|percent|pct|(?:{spelling.SCALE_WORD})\b)")
 # what a box that is a part of something larger, or is taken back, has before or behind it
-BEFORE = re.compile(r"[-+\d*/^]$")
+BEFORE = re.compile(r"[-+\d*/^]")
 AFTER = re.compile(
     r"[\s$)\]\\.]*(?:is|was) (?:wrong|incorrect|not (?:right|correct))\b"
     r"|\d|\^(?!\s*\{?\s*\\circ)|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])"
 )
-LETTER = re.compile(r"(?<=[\d)}])\s*[A-Za-z](?<![kK])$")
+LETTER = re.compile(r"(?<=[\d)}])\s*[A-Za-z](?<![kK])(?:\^\s*\{?[23]\}?)?$")
 ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")
-SET, TUPLE = (
-    re.compile(r"\s*(?:\\left)?\\(?:\{|lbrace)"),
-    re.compile(r"\s*(?:\\left)?\((?:[^()]|\([^()]*\))*\)$"),
-)
+SET = re.compile(r"\s*(?:\\left)?\\\{")
+TUPLE = re.compile(r"\s*(?:\\left)?\((?:[^()]|\([^()]*\))*\)$")
 
 # Its warnings would say, once per worker, that its timeouts are off; they are, see verify_math.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -50,11 +48,29 @@ class Gold(NamedTuple):
     is_number: bool
     is_whole: bool  # and not 0
     unit: Expr | None
-    magnifier: Expr  # the power of 10 that brings a small or large number into [0.1, 1), else 1
 
 
 def verify_math(response: str, answer: str) -> float:
-    """1.0 where the last answer in `response` equals the gold `answer`, else 0.0."""
+    """1.0 where the last answer in `response` equals the gold `answer`, else 0.0.
+
+    The last box (`\\boxed{...}`, `\\fbox{...}`, `<answer>...</answer>`) is the answer, wherever it
+    stands, together with boxes joined to it by a comma, "and" or "or". Without one, it is the last
+    LaTeX or plain number of the last 4096 characters, with those listed before it. A box of more
+    than 512 characters is no answer, nor is what is left open: `17\\text{ or so}`, `17 = 18`,
+    `17, \\ldots`, and `\\leq 5` or `\\neq 5` for 5 (docs/verifiers.md has all rules).
+
+    A percentage is its value, and no answer to a whole number but 0: `42\\%` answers 0.42, and
+    neither it nor `4200\\%` answers 42. To a gold percentage, `42\\%`, 42 and 0.42 are all right.
+    An answer without a unit is right for any unit of the gold, one with another unit, number base
+    or modulus wrong (`units.unit`). Floats agree to 6 decimals, of a gold below 0.1 or from 1e15 on
+    to 6 digits.
+
+    It has no time limit of its own (math-verify's needs signals, which work in a main thread only)
+    and some responses never end, such as `9^{9^{9^9}}`: run it in a `VerifierPool`.
+
+    Raises:
+        ValueError: `answer` holds nothing that can be compared.
+    """
     gold = _read_gold(answer)
     text, units = _final_answer(response)
     if gold.unit is not None and any(found not in (None, gold.unit) for found in units):
@@ -74,13 +90,10 @@ def _read_gold(answer: str) -> Gold:
     if not re.search(r"\w", text):
         raise ValueError(f"The gold answer {answer!r} is unreadable: give the final answer alone.")
     parsed: Parsed = [text] if compound(answer) else expression(text)
-    value, is_percentage = complexified(parsed[0]), has_percent(parsed)
+    value = complexified(parsed[0])
     is_number = isinstance(value, Expr) and value.is_number is True
     is_whole = isinstance(value, Number) and value != 0 and value % 1 == 0
-    magnifier = _magnifier(value) if is_number and not is_percentage else Rational(1)
-    return Gold(
-        text, [value, *parsed[1:]], is_percentage, is_number, is_whole, unit(answer), magnifier
-    )
+    return Gold(text, [value, *parsed[1:]], has_percent(parsed), is_number, is_whole, unit(answer))
 
 
 def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
@@ -92,8 +105,8 @@ def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
         return _unboxed(tail), [unit(tail.rstrip().rpartition("\n")[2])]
     start, end = places[-1]
     text = spelling.characters(joined(response, places))
-    after = spelling.characters(response[end : end + NEAR])
-    if max(end - start, len(text)) > BOX or BEFORE.search(response[:start]) or AFTER.match(after):
+    before, after = response[:start][-1:], spelling.characters(response[end : end + NEAR])
+    if max(end - start, len(text)) > BOX or BEFORE.match(before) or AFTER.match(after):
         return "", [None]
     units = [unit(text), unit(text + re.split(r"[.,;:\n]", after)[0])]
     if match := BEHIND.match(after):
@@ -138,17 +151,28 @@ def _equal(gold: Gold, text: str, given: Parsed) -> bool:
     if isinstance(other, Eq) and isinstance(value, Expr):
         other = other.rhs
     other = complexified(other)
-    given = [other, *given[1:]]
     if gold.is_number and isinstance(other, Expr) and other.free_symbols:
-        return False  # 0 apples and 5
-    if _bracket(text) + _bracket(gold.text) in ("({", "{(") or repeats(value) != repeats(other):
+        return False  # "0 apples, 5 pears" is 0 to math-verify
+    if {_bracket(text), _bracket(gold.text)} == {"{", "("} or repeats(value) != repeats(other):
         return False
-    if isinstance(value, (Tuple, Interval)) and (found := coordinates(other)) is not None:
-        given = [found]
-    if gold.magnifier != 1 and isinstance(other, Expr):
-        # math-verify rounds to 6 decimals
-        return verify(value * gold.magnifier, given[0] * gold.magnifier, timeout_seconds=None)
+    if isinstance(value, Tuple | Interval) and (found := coordinates(other)) is not None:
+        return verify(value, found, timeout_seconds=None)
+    if isinstance(value, Expr) and gold.is_number and isinstance(other, Expr):
+        scale = 1 if gold.is_percentage else _scale(value)
+        if scale != 1:
+            return verify(value * scale, other * scale, timeout_seconds=None)
+    given = [other, *given[1:]]
     return verify(gold.parsed, given, allow_set_relation_comp=True, timeout_seconds=None)
+
+
+@lru_cache(maxsize=4096)
+def _scale(gold: Expr) -> Expr:
+    """The power of 10 that brings a small or large number into [0.1, 1), else 1: math-verify rounds
+    to 6 decimals, and to it all numbers below 1e-15 are 0.
+    """
+    size = abs(gold.evalf())
+    small, large = 0 < size < 0.1, gold.has(Float) and size >= 10**15
+    return Rational(10) ** (-1 - int(floor(log(size, 10)))) if small or large else Rational(1)
 
 
 def _bracket(text: str) -> str:
@@ -156,9 +180,3 @@ def _bracket(text: str) -> str:
         return "{"
     text = ASSIGNED.sub("", text)
     return "{" if SET.match(text) else "(" if TUPLE.match(text) else ""
-
-
-def _magnifier(gold: Expr) -> Expr:
-    size = abs(gold.evalf())
-    small, large = 0 < size < 0.1, gold.has(Float) and size >= 10**15
-    return Rational(10) ** (-1 - int(floor(log(size, 10)))) if small or large else Rational(1)

@@ -1,7 +1,7 @@
-"""The many spellings of an answer, brought to the one that math-verify reads.
-
-The rules of a table run in its order.
+"""The many spellings of an answer, brought to the one that math-verify reads: tables of patterns
+and what replaces them, which run in their order.
 """
+# ruff: noqa: RUF001
 
 import re
 import unicodedata
@@ -13,19 +13,21 @@ Spelling = str | Callable[[re.Match[str]], str]
 
 SPACE = r"(?:\s|~|\\[,:;! ]|\\q?quad(?![a-z]))"
 DOTS = r"(?:\.\.\.|\\[cl]?dots(?![a-z]))"
-NUMBER = r"-?(?:\d[\d,]*)?\.?\d+"
+NUMBER = r"(?<![\d.])-?(?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)"
+START = r"(?<![\d.,_^])"  # of a number that is no index, exponent or part of a longer one
 SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 SCALES |= {"trillion": 10**12, "quadrillion": 10**15}
 SCALES |= {"百": 100, "千": 10**3, "万": 10**4, "亿": 10**8}
 SCALE_WORD = "|".join(SCALES)
+HAN_OPEN = "不非错至到一二两三四五六七八九十零"  # not, wrong, to, and digits
+HAN = rf"(?:(?![{HAN_OPEN}])[\u3400-\u9fff])"
 UNICODE = str.maketrans(
     {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div "}
     | {"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "π": r"\pi "}
     | {"∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in "}
     | {"∨": " or ", "或": " or ", "和": " and ", "与": " and ", "、": ",", "。": ".", "度": "°"}
 )
-NOT_WORDS = {"arccos", "arcsin", "arctan", "cos", "cot", "csc", "exp", "gcd", "lcm", "log", "max"}
-NOT_WORDS |= {"min", "mod", "sec", "sin", "sqrt", "tan", "and"}
+FUNCTION = re.compile(r"(?i)and|(?:arc)?(?:cos|sin|tan)|cot|csc|sec|exp|gcd|lcm|log|max|min|sqrt")
 
 
 def _rules(*rules: tuple[str, Spelling]) -> list[tuple[re.Pattern[str], Spelling]]:
@@ -48,26 +50,17 @@ def _periodic(match: re.Match[str]) -> str:
     return rf"\frac{{{over}}}{{{'9' * len(period) + '0' * len(fixed)}}}"
 
 
-def _word(match: re.Match[str]) -> str:
+def _remark(match: re.Match[str]) -> str:
     space, words = match.groups()
     first = words.split()[0]
-    word = bool(space) and len(first) > 2 and first.lower() not in NOT_WORDS
-    return (
-        rf"\text{{ {words}}}" if word or is_unit(first, match.string[: match.start()]) else match[0]
-    )
+    is_word = bool(space) and len(first) > 2 and not FUNCTION.fullmatch(first)
+    is_remark = is_word or is_unit(first, match.string[: match.start()])
+    return rf"\text{{ {words}}}" if is_remark else match[0]
 
-
-HAN_OPEN = "不非错至到一二两三四五六七八九十零"
-HAN = rf"(?:(?![{HAN_OPEN}])[\u3400-\u9fff])"
-FOR_ALL = (
-    r"\\text\s*\{\s*for (?:all|any|every)[a-z ]*\}\s*[a-z](?:\s*\\in\s*\\mathbb\s*\{?[A-Z]\}?)?$"
-)
-OTHER_THAN = "(?:is|was|are)n't|not|rather than|instead of|at (?:least|most)|(?:less|more|fewer) than|不是|而非"
-LEAD = "so|the|final|answer|value|result|total|there|is|are|it|equals|about|exactly"
 
 CHARACTERS = _rules(
-    ("[⁰¹²³⁴-⁹⁺⁻ⁿ]+", lambda match: f"^{{{match[0]}}}"),
-    ("[₀-₉]+", lambda match: f"_{{{match[0]}}}"),
+    ("[⁰¹²³⁴-⁹⁺⁻ⁿ]+", r"^{\g<0>}"),
+    ("[₀-₉]+", r"_{\g<0>}"),
     ("[¼-¾⅐-⅞]", r" \g<0>"),  # or 2½ is 21/2
 )
 SPELLINGS = _rules(
@@ -87,33 +80,37 @@ SPELLINGS = _rules(
     (r"\\(?:lor|vee)(?![a-z])", " or "),
     (r"\\text\s*\{\s*([,.;:]?)\s*\}", r"\1"),
     (r"(?:\\text\s*\{\s*)?\b[Aa]ll real(?:s| numbers)\s*\}?", r"\\mathbb{R}"),
-    (r"\\text\s*\{([^{}]*(?<![A-Za-z])\d[^{}]*)\}", r"\1"),
+    (r"\\text\s*\{([^{}]*(?<![A-Za-z^])\d[^{}]*)\}", r"\1"),
     (r"\\\$|(?<=\d)\s+(?:dollar|euro)s?\b", ""),  # read as products of letters
     # numbers
+    (r"\*\*", "^"),
+    (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
     (r"(\d)[eE]\+?(-?\d+)", r"\1 \\times 10^{\2}"),  # 4e33: 4 times e times 33
-    (r"\s*\{,\}\s*", ","),
-    (rf"(?<![\d.,_^])\d{{1,3}}(?:{SPACE}+\d{{3}})+(?!\d)", lambda m: re.sub(SPACE, "", m[0])),
-    (r"(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _periodic),
-    (rf"(\d*)\.(\d{{0,9}}?)(?:(\d)\3\3+|(\d{{2,9}}?)\4+){DOTS}", _periodic),
-    (r"(\d+)\u2044(\d+)", r"\\frac{\1}{\2}"),
-    (rf"(?<![\d.,_^])(\d+){SPACE}+(\d+)/(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
+    (r"\{,\}", ","),
+    (rf"{START}\d{{1,3}}(?:{SPACE}+\d{{3}})+(?!\d)", lambda match: re.sub(SPACE, "", match[0])),
+    (r"(?<!\d)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _periodic),
+    (rf"(?<!\d)(\d*)\.(\d{{0,9}}?)(?:(\d)\3\3+|(\d{{2,9}}?)\4+){DOTS}", _periodic),
+    (r"(?<!\d)(\d+)\u2044(\d+)", r"\\frac{\1}{\2}"),
+    (rf"{START}(\d+){SPACE}+(\d+)/(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
     (r"(\\[cdt]?frac)\s*(\d)\s*(\d)", r"\1{\2}{\3}"),
     (r"(\\[cdt]?frac)\s*(\\[a-zA-Z]+)(?![a-zA-Z{])", r"\1{\2}"),  # \frac\pi2
-    (rf"(?<![\d.,_^])(\d+){SPACE}*\\[cdt]?frac\s*\{{(\d+)\}}\s*\{{(\d+)\}}", _mixed),
+    (rf"{START}(\d+){SPACE}*\\[cdt]?frac\s*\{{(\d+)\}}\s*\{{(\d+)\}}", _mixed),
     (
         rf"(?i)(?<=[\d}}])((?:{SPACE}|\$)*(?:\\text\s*\{{\s*)?)({SCALE_WORD})s?(?![a-z米克瓦])",
         _scaled,
     ),
     (r"(?<=\d)\s*\^\s*\{\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}+", ""),
-    (rf"{SPACE}+(?=\\?%)", ""),
-    (r"([)}])\s+(?=[({])", r"\1"),  # as of 12 13, math-verify takes the sum
+    (rf"(?<!\s){SPACE}+(?=\\?%)", ""),
     (r"(?<=[})])\\%", r"\\cdot 1\\%"),
+    (rf"((?:{START}\d+|\(-?\d+\)))\s*(?=\(-?\d+\))", r"\1\\cdot "),  # 3(4), to math-verify 7
     (r"√\s*(\d+|[a-z]|\([^()]*\)|\{[^{}]*\})", r"\\sqrt{\1}"),
     (r"∛\s*(\d+|[a-z]|\([^()]*\)|\{[^{}]*\})", r"\\sqrt[3]{\1}"),
     (r"(\\sqrt\s*\[[^][]*\])\s*(\d)", r"\1{\2}"),
     # angles, sets, intervals
     (r"\^?\s*(?:°C?|\\degree(?![a-z]))|(?<=\d)\^\s*(?:o(?![a-z])|\{\s*o\s*\})", r"^\\circ"),
     (r"(\\(?:sin|cos|tan|cot)\s*[({]?\s*)([\d.]+)\s*\^\s*\{?\s*\\circ\s*\}?", r"\1(\2\\pi/180)"),
+    (r"\\lbrace(?![a-z])", r"\\{"),
+    (r"\\rbrace(?![a-z])", r"\\}"),
     (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset"),
     (r"\\langle", "("),
     (r"\\rangle", ")"),
@@ -122,48 +119,56 @@ SPELLINGS = _rules(
     (r"(?<=\d)\[$", ")"),
     (r"\\\\\s*\[[^][]*\]", r"\\\\"),  # \\[4pt]
 )
+LEAD = "so|the|final|answer|value|result|total|there|is|are|it|equals|about|exactly"
+FOR_ALL = (
+    r"\\text\s*\{\s*for (?:all|any|every)[a-z ]*\}\s*[a-z](?:\s*\\in\s*\\mathbb\s*\{?[A-Z]\}?)?$"
+)
 # Of a whole answer: what stands at its ends.
 EDGES = _rules(
     (r"\\\(|\\\)|\$", ""),
     (r"(?i)(?:\\text\s*\{)?\s*(?<![a-z])(?:percent(?:age)?|pct)(?![a-z])\s*\}?", r"\\%"),
-    (r"^\s*(?:\\text\s*\{)?\s*\(?[A-H](?:\)|\.\s)\s*(?:\}|(?=\d))(?=.)", ""),  # (B) 42
+    (rf"^\s*(?:\\text\s*\{{)?\s*\(?[A-H](?:\)|\.\s){SPACE}*(?:\}}|(?=\d))(?=.)", ""),  # (B) 42
     (rf"(?i)^\s*(?:\\text\s*\{{)?\s*(?:(?:{LEAD})\b[\s:]*)+\}}?", ""),
     (r"^(?:\s|=|:|\\approx(?![a-z]))+", ""),
     (r"^[A-Z]\s*(?=\([^()]*,[^()]*\)$)", ""),  # P(1, 2)
     (rf"^{HAN}+|(?:{HAN}|/)+$", ""),
-    (r"(?<=[\d)}])(\s*)([A-Za-z]{2,}(?: [A-Za-z]+)*)(?=\s*(?:$|[,;=^]|or\b))", _word),
+    (r"(?<=[\d)}])(\s*)([A-Za-z]{2,}(?: [A-Za-z]+)*)(?=\s*(?:$|[,;=^]|or\b))", _remark),
     (FOR_ALL, ""),
-    (rf"^{SPACE}+|(?:{SPACE}|(?<!\.\.)[.,;])+$", ""),
+    (rf"^{SPACE}+|(?:{SPACE}|(?<!\.\.)[.,;]|\\)+$", ""),
 )
-# Of a text without a box.
+OTHER_THAN = "(?:is|was|are)n't|not|rather than|instead of|at (?:least|most)|(?:less|more) than"
+# Of a text without a box: numbers that are listed are one answer, and a number that is not meant is
+# none.
 PROSE = _rules(
-    (
-        rf"(?m)((?:^|\bis|\bare|[:=])[\s*]*)({NUMBER}(?:\s*,\s+{NUMBER})+)(?=[\s.*]*$)",
-        r"\1\\(\2\\)",
-    ),
+    (rf"(?m)((?:^|\bis|\bare|[:=])[\s*]*)({NUMBER}(?:,\s+{NUMBER})+)(?=[\s.*]*$)", r"\1\\(\2\\)"),
     (r"(?i:answer)", ""),  # math-verify would prefer what follows this word to the last number
-    (rf"(?i)[,;(]?\s*(?:(?:and|but)\s+)?(?:{OTHER_THAN})\s*\$?{NUMBER}\)?", ""),
-    (rf"({NUMBER})((?:\s*,\s*{NUMBER})*)\s*,?\s+(?:or|and|to)\s+({NUMBER})", r" \\(\1\2, \3\\) "),
-    (rf"({NUMBER}(?:\s*,\s+{NUMBER}){{2,}})", r" \\(\1\\) "),
+    (rf"(?i)[,;(]?\s?(?:(?:and|but)\s+)?(?:{OTHER_THAN}|不是|而非)\s*\$?{NUMBER}\)?", ""),
+    (rf"({NUMBER}(?:,\s*{NUMBER})*),?\s+(?:or|and|to)\s+({NUMBER})", r" \\(\1, \2\\) "),
+    (rf"({NUMBER}(?:,\s+{NUMBER}){{2,}})", r" \\(\1\\) "),
     (r"[\u3400-\u9fff]+\s*:?", " "),
 )
-# What is said of a number behind it, which would be read as a factor, or dropped with all between
-# it and the end.
+# What is said in words behind a number. Math-verify drops it with all that follows, or multiplies.
 REMARK = re.compile(
-    rf"(?<=[\w)}}!%])(?:{SPACE}*\\text\s*\{{[^{{}}]*\}})+(?:\s*\^\s*\{{?\s*-?\d\s*\}}?)?(?=\s*(?:$|[,;=)]|\\\}}| or | and ))"
+    rf"(?<=[\w)}}!%])(?:{SPACE}*\\text\s*\{{[^{{}}]*\}})+(?:\s*\^\s*\{{?\s*-?\d\s*\}}?)?"
+    r"(?=\s*(?:$|[,;=)]|\\\}| or | and ))"
 )
-OPEN_WORDS = """or if unless except else otherwise maybe perhaps possibly alternatively not wrong
-incorrect false [a-z]+n't cannot fails? rejected excluded probably vs xor oder k least most plus minus squared cubed doubled tripled factorial half halves thirds fourths quarters [a-z]+[ftnxd]ths eighths
-lakhs? crores? gross score pairs? couple [a-z]+illions? two three four five six seven eight nine ten
-eleven twelve [a-z]+teen twenty thirty forty fifty sixty seventy eighty ninety"""
+# Words behind a number that take it back, add to it or multiply it.
+OPEN_WORDS = r"""
+or xor oder vs if unless except else otherwise maybe perhaps possibly probably alternatively
+not [a-z]+n't cannot wrong incorrect false fails? rejected excluded least most
+plus minus squared cubed doubled tripled factorial k lakhs? crores? [a-z]+illions? gross score
+pairs? couple half halves thirds fourths quarters [a-z]+[fnx]ths (?:seven|eigh|hundred|thousand)ths
+two three four five six seven eight nine ten eleven twelve [a-z]+teen
+twenty thirty forty fifty sixty seventy eighty ninety
+"""
 UNDECIDED = [
     re.compile(pattern)
     for pattern in (
-        r"^\s*(?:\\(?:n?eq|ne|not|neg|[lg]eq?|[lg]eqslant|[lg]t)(?![a-zA-Z])|!=|[<>])",
+        r"^\s*(?:\\(?:neq?|not|neg|[lg]eq?|[lg]eqslant|[lg]t)(?![a-zA-Z])|!=|[<>])",
         rf"(?i)\\text\s*\{{[^{{}}]*(?<![a-z])(?:{'|'.join(OPEN_WORDS.split())})(?![a-z])",
-        rf"(?<![\d.^_])\d[\d.]*{SPACE}+\d",  # to math-verify the sum of the two
+        rf"(?<![\d.^_])\d[\d.]*{SPACE}+\d",  # 12 13
         DOTS,
-        r"\\begin\s*\{cases|^(?!.*\\begin).*\\\\",
+        r"\\begin\s*\{cases|^(?!.*\\begin).*\\\\|=.*\n.*=",
         rf"[{HAN_OPEN}?]|\d\s*'",
     )
 ]
