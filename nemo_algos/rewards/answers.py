@@ -4,9 +4,19 @@ Time is linear in the length of the response, whatever it holds.
 """
 
 import re
+import unicodedata
+from itertools import islice
 from typing import NamedTuple
 
-GROUP = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # "\{" is no brace of LaTeX's
+BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
+GROUP = re.compile(rf"{BOX.pattern}|\\.|[{{}}]", re.DOTALL)  # "\{" is no brace of LaTeX's
+TAG = re.compile(r"<answer>\s*([^<>\s][^<>]{0,511})(?:</answer>|\Z)")
+NAME = re.compile(r"([a-zA-Z](?:_\{?\w\}?)?)[\s$]*=[\s$]*$")
+JOINT = re.compile(  # between boxes of one answer
+    r"[\s$]*(?:[,;/]|,?\s*(?:and(?: also)?|or[a-z, ]{0,20}))?[\s$]*"
+    r"(?:[a-zA-Z](?:_\{?\w\}?)?[\s$]*=)?[\s$]*"
+)
+MOST_JOINED, NEAR = 512, 40  # boxes of one answer, and characters between two of them
 STYLE = re.compile(r"\\(?:text|math)[a-z]*|\\[ ,;()\[\]]|[{}$*_`\"'\u2018\u2019\u201c\u201d]")
 
 # "Answer: ", "**Answer**: (", "the correct option is ", "Final answer: $\text{", "<answer>" ...
@@ -15,20 +25,28 @@ CUE = (
     r"(?:[ \t]{0,4}[:\uff1a]|[ \t]{1,4}is\b:?|>)[\s*_$(\[\"'`\u201c\u2018<\\]{0,12}"
     r"(?:(?i:option|choice)[ \t]{1,4}\(?)?(?:\\?(?:text|math)[a-z]{0,4}\{\(?)?"
 )
+CUE += (
+    r"|(?:(?:答案|选项)[ \t]?(?:[是为选]|:)|[故此以应]选:?)[\s*_$(\[\\]{0,12}"
+    r"(?:\\?(?:text|math)[a-z]{0,4}\{\(?)?"
+)
+HAN = str.maketrans({"或": " or ", "和": " and ", "与": " and ", "、": ", ", "错": " is wrong"})
 # "the answer is A good idea" and "the answer is no more than 5" are running text
 END = r"(?![\w-]|['\u2019]\w)(?![ \t]{1,4}(?!(?:because|since|as|and|or|is|it|they|there)\b)[a-z])"
 
 
 def _undecided(other: str) -> str:
-    """What takes a choice back: " or", " and B", ", B", "/B", ".B", " is wrong"."""
-    joined = r"[^\w,;/&+|]{0,8}(?:[,;/&+|]|\.(?=\w)|\band\b)[\W_]{0,8}(?:(?:and|also)\b[\W_]{0,8})?"
-    taken_back = r"\W{1,8}(?:or|is[ ](?:wrong|incorrect|false|not))\b"
-    return rf"(?P<undecided>{joined}{other}|{taken_back})"
+    """What takes a choice back: " or", " and B", ", B", ".B", " B", " (B)", " is wrong", "?"."""
+    words = r"(?:(?:and|or|also|both|maybe|perhaps|possibly)\b[\W_]{0,8})"
+    sign = r"[,;/&+|~\u2013\u2014-]|\.(?=\w)"
+    joint = rf"[^\w,;/&+|~-]{{0,8}}(?:{sign}|(?={words}))[\W_]{{0,8}}{words}{{0,3}}"
+    listed = rf"(?:\.?[ \t]+|[ \t]*\(){other}[).]*(?:[ \t]+{other}[).]*)*[ \t]*(?=\n|$|<)"
+    taken_back = r"\W{1,8}(?:or|(?:is[ ](?:wrong|incorrect|false|not)|isn['\u2019]t))\b|\W{0,8}\?"
+    return rf"(?P<undecided>{joint}{other}|{listed}|{taken_back})"
 
 
 # "B) A cell" and "B, I think" are decided
 MORE_LETTERS = _undecided(r"(?![AI][ ](?!and|or)[a-z])[A-Z](?![\w'\u2019-])")
-ONE = r"(?!.*\s\(?[A-Z]\))"  # not a list: "A) 4, B) 5"
+ONE = r"(?!\W*[A-Z]\)|.*\s\(?[A-Z]\)|.*\d\s+[A-Z]\.\s*\d)"  # not a list: "A) 4, B) 5"
 MORE_WORDS = _undecided(r"(?i:yes|no)(?!\w)")
 
 
@@ -41,15 +59,15 @@ class Places(NamedTuple):
 
 
 LETTERS = Places(
-    re.compile(rf"{CUE}(?P<choice>[A-Z]){END}{MORE_LETTERS}?"),
+    re.compile(rf"(?:{CUE})(?P<choice>[A-Z]){END}{MORE_LETTERS}?"),
     re.compile(  # "B", "(B)", "b. 42", "Option B"
-        rf"(?:(?i:option|choice)\s*)?\(?(?P<choice>[A-Za-z])(?:{MORE_LETTERS}.*|[.:)]{ONE}.*)?",
+        rf"(?:(?i:option|choice|选项?)\s*)?\(?(?P<choice>[A-Za-z])(?:{MORE_LETTERS}.*|[.:)]{ONE}.*)?",
         re.DOTALL,
     ),
     re.compile(r"\(?(?P<choice>[A-Z])\)?\.?"),
 )
 WORDS = Places(
-    re.compile(rf"{CUE}(?P<choice>(?i:yes|no)){END}{MORE_WORDS}?"),
+    re.compile(rf"(?:{CUE})(?P<choice>(?i:yes|no)){END}{MORE_WORDS}?"),
     re.compile(rf"(?P<choice>(?i:yes|no))(?:{MORE_WORDS}.*)?[.!]?", re.DOTALL),
     re.compile(r"(?P<choice>(?i:yes|no))[.!]?"),
 )
@@ -58,25 +76,50 @@ OPTION = re.compile(rf"\(?(?P<choice>[A-Z])(?:{MORE_LETTERS}|[.)]\s{ONE}).*")  #
 
 def boxed(text: str) -> str | None:
     """The content of the last balanced `\\boxed{...}`; of nested ones, the inner."""
-    found = last_box(text)
-    return found and text[found[0] : found[1]].partition("{")[2][:-1].strip()
+    found = boxes(text)[-1:]
+    return content(text, *found[0]) if found else None
 
 
-def last_box(text: str) -> tuple[int, int] | None:
-    """Where the last balanced `\\boxed{...}` starts and ends: text[start:end]."""
+def content(text: str, start: int, end: int) -> str:
+    """What the box at text[start:end] holds."""
+    return text[start:end].partition("{")[2][:-1].strip()
+
+
+def boxes(text: str) -> list[tuple[int, int]]:
+    """Where the balanced `\\boxed{...}` (`\\fbox`, `\\framebox`) start and end, by their starts."""
     opened: list[int] = []  # where each open box starts; -1 for other groups
-    found = None
+    found = []
     for match in GROUP.finditer(text):
-        token = match[0]
-        if token == "{":
+        if match[0] == "{":
             opened.append(-1)
-        elif token == "}":
+        elif match[0] == "}":
             start = opened.pop() if opened else -1
-            if start > (found or (-1,))[0]:
-                found = start, match.end()
-        elif token.startswith(r"\boxed"):
+            if start >= 0:
+                found.append((start, match.end()))
+        elif match[0].endswith("{") and len(match[0]) > 2:
             opened.append(match.start())
-    return found
+    return sorted(found)
+
+
+def tagged(text: str) -> str:
+    """`text` with boxes for its `<answer>...</answer>`, of which the last may be open."""
+    return TAG.sub(r"\\boxed{\1}", text)
+
+
+def joined(text: str, places: list[tuple[int, int]]) -> str:
+    """The content of the last box and of those joined to it, as in x = [1] and y = [2]."""
+    found, following = [], 0
+    for start, end in islice(reversed(places), MOST_JOINED):
+        between = text[end:following]
+        if found and not (end <= following <= end + NEAR and JOINT.fullmatch(between)):
+            break
+        name = NAME.search(text[max(0, start - NEAR) : start])
+        found.append((content(text, start, end), name[1] if name else ""))
+        following = start
+    if len({box for box, _ in found}) == 1:
+        return found[0][0]
+    named = [f"{name}={box}" if name and "=" not in box else box for box, name in found]
+    return ", ".join(reversed(named))
 
 
 def letter(text: str) -> str | None:
@@ -89,13 +132,19 @@ def letter(text: str) -> str | None:
     the last line ("B) 42"), unless the line before starts with one too. Outside a box it is a
     capital. Other letters in the text are no answer.
     """
+    text = _plain(text)
     match = _last(text, LETTERS) or _option(text)
     return _choice(match).upper() or None
 
 
 def yes_no(text: str) -> str | None:
     """ "yes" or "no", from the same places as `letter`, in any case."""
-    return _choice(_last(text, WORDS)).lower() or None
+    return _choice(_last(_plain(text), WORDS)).lower() or None
+
+
+def _plain(text: str) -> str:
+    """Fullwidth letters as ASCII, Chinese conjunctions in English."""
+    return tagged(unicodedata.normalize("NFKC", text).translate(HAN))
 
 
 def _choice(match: re.Match[str] | None) -> str:
@@ -103,12 +152,14 @@ def _choice(match: re.Match[str] | None) -> str:
 
 
 def _last(text: str, places: Places) -> re.Match[str] | None:
-    if match := places.line.fullmatch(_bare(text.rstrip().rpartition("\n")[2])):
+    boxed_at = boxes(text)
+    start, end = boxed_at[-1] if boxed_at else (-1, -1)
+    line = text.rstrip().rfind("\n") + 1
+    if not start < line < end and (match := places.line.fullmatch(_bare(text[line:]))):
         return match
     found = [(match.start(), match) for match in places.cue.finditer(text)][-1:]
-    place = last_box(text)
-    if place and (match := places.box.fullmatch(_bare(boxed(text) or ""))):
-        found.append((place[0], match))
+    if boxed_at and (match := places.box.fullmatch(_bare(joined(text, boxed_at)))):
+        found.append((start, match))
     return max(found, key=lambda at: at[0])[1] if found else None
 
 

@@ -6,66 +6,64 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
-from sympy import Basic, Expr, MatrixBase, Number, Rational, UnevaluatedExpr, floor, log
+from sympy import Eq, Expr, Float, Interval, Number, Rational, Tuple, floor, log
 
-from nemo_algos.rewards.answers import boxed, last_box
-from nemo_algos.rewards.units import compound, unit
-
-Parsed = list[Basic | MatrixBase | str]
+from nemo_algos.rewards import spelling
+from nemo_algos.rewards.answers import boxes, joined, tagged
+from nemo_algos.rewards.expressions import (
+    NORMAL,
+    Parsed,
+    complexified,
+    consistent,
+    coordinates,
+    expression,
+    has_percent,
+    percent_as_value,
+    repeats,
+)
+from nemo_algos.rewards.units import BASE, MODULUS, compound, unit
 
 TAIL, BOX, NEAR = 4096, 512, 40  # characters read: of the end, of a box, and behind a box
-BOXED_FIRST = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
-ONE_PERCENT = UnevaluatedExpr(Rational(1, 100))  # what math-verify multiplies by for "%"
-JOINT = re.compile(r"\}[\s$]*(?:[,;]|,?\s*(?:and|or))?[\s$]*$")  # between boxes of one answer
-TAG = re.compile(r"<answer>\s*([^<>\s][^<>]{0,511})</answer>")
-RELATION = re.compile(r"[\s$]*(?:\\(?:neq?|not|[lg]eq?|[lg]eqslant|[lg]t)(?![a-zA-Z])|!=|[<>≠≤≥])")
-SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
-SCALE_WORD = "|".join(SCALES)
-BETWEEN = r"(?<=[\d}])((?:[\s$~]|\\[,:; ])*(?:\\(?:text|mbox|mathrm)\s*\{\s*)?)"
-SCALE = re.compile(rf"{BETWEEN}({SCALE_WORD})s?(?![a-z])", re.IGNORECASE)
-BEHIND = re.compile(rf"[\s$)\]\\]*(%|percent|pct|(?:{SCALE_WORD})\b)", re.IGNORECASE)
-# What math-verify misreads, and how it reads it.
-SPELLINGS = [
-    (re.compile(pattern), spelling)
-    for pattern, spelling in (
-        (r"(\d)[eE]([+-]?\d+)", r"\1 \\times 10^{\2}"),  # 4e33: 4 times e times 33
-        (r"°", r"^\\circ"),
-        (r"~", " "),
-        (r"\\\$|(?<=\d)\s+(?:dollar|euro)s?\b", ""),  # read as products of letters
-        (r"(?<=\d)\\[,:; ](?=\d{3}(?!\d))", ""),  # 1\,234
-        (r"(\\[dt]?frac)\s*(\\[a-zA-Z]+)(?![a-zA-Z{])", r"\1{\2}"),  # \frac\pi2
-        (r"\\varnothing", r"\\emptyset"),
-        (r"\\(?:text)?color\s*\{[^{}]*\}", ""),
-        (r"(?<=\d)\.(?=\s*\}$)", ""),
-        (r"(?i:answer)", ""),  # it would prefer what follows this word to the last number
-    )
-]
+UNBOXED = (LatexExtractionConfig(normalization_config=NORMAL), ExprExtractionConfig())
+BEHIND = re.compile(rf"(?i)[\s$)\]\\]*(%|percent|pct|(?:{spelling.SCALE_WORD})\b)")
+# what a box that is a part of something larger, or is taken back, has before or behind it
+BEFORE = re.compile(r"[-+\d*/^]")
+AFTER = re.compile(
+    r"[\s$)\]\\.]*(?:is|was) (?:wrong|incorrect|not (?:right|correct))\b"
+    r"|\d|\^(?!\s*\{?\s*\\circ)|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])"
+)
+LETTER = re.compile(r"(?<=[\d)}])\s*[A-Za-z](?<![kK])(?:\^\s*\{?[23]\}?)?$")
+ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")
+SET = re.compile(r"\s*(?:\\left)?\\\{")
+TUPLE = re.compile(r"\s*(?:\\left)?\((?:[^()]|\([^()]*\))*\)$")
 
 # Its warnings would say, once per worker, that its timeouts are off; they are, see verify_math.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 class Gold(NamedTuple):
+    text: str
     parsed: Parsed
     is_percentage: bool
+    is_number: bool
     is_whole: bool  # and not 0
     unit: Expr | None
-    is_plain: bool  # without a relation and with one unit at most
-    magnifier: int  # the power of 10 that brings a number below 0.1 into [0.1, 1), else 1
 
 
 def verify_math(response: str, answer: str) -> float:
     """1.0 where the last answer in `response` equals the gold `answer`, else 0.0.
 
-    The last box (`\\boxed{...}`) is the answer, wherever it stands, together with boxes joined to
-    it by a comma, "and" or "or"; `<answer>...</answer>` is a box. Without one, it is the last LaTeX
-    or plain number of the last 4096 characters. A box of more than 512 characters is no answer,
-    and `\\neq 5`, `\\leq 5` or `5\\text{ ft }6\\text{ in}` none to 5.
+    The last box (`\\boxed{...}`, `\\fbox{...}`, `<answer>...</answer>`) is the answer, wherever it
+    stands, together with boxes joined to it by a comma, "and" or "or". Without one, it is the last
+    LaTeX or plain number of the last 4096 characters, with those listed before it. A box of more
+    than 512 characters is no answer, nor is what is left open: `17\\text{ or so}`, `17 = 18`,
+    `17, \\ldots`, and `\\leq 5` or `\\neq 5` for 5 (docs/verifiers.md has all rules).
 
     A percentage is its value, and no answer to a whole number but 0: `42\\%` answers 0.42, and
     neither it nor `4200\\%` answers 42. To a gold percentage, `42\\%`, 42 and 0.42 are all right.
-    An answer without a unit is right for any unit of the gold, one with another unit or number base
-    wrong (`units.unit`). Floats agree to 6 decimals, of a gold below 0.1 to 6 digits.
+    An answer without a unit is right for any unit of the gold, one with another unit, number base
+    or modulus wrong (`units.unit`). Floats agree to 6 decimals, of a gold below 0.1 or from 1e15 on
+    to 6 digits.
 
     It has no time limit of its own (math-verify's needs signals, which work in a main thread only)
     and some responses never end, such as `9^{9^{9^9}}`: run it in a `VerifierPool`.
@@ -74,79 +72,111 @@ def verify_math(response: str, answer: str) -> float:
         ValueError: `answer` holds nothing that can be compared.
     """
     gold = _read_gold(answer)
-    content, text, units = _final_answer(TAG.sub(r"\\boxed{\1}", response))
-    if gold.is_plain and not _is_plain(content):
-        return 0.0
+    text, units = _final_answer(response)
     if gold.unit is not None and any(found not in (None, gold.unit) for found in units):
         return 0.0
-    given = _parse(text)
-    if _has_percent(given) and not gold.is_percentage:
-        if gold.is_whole:
-            return 0.0
-        given = _percent_as_value(given)
-    return float(verify(*_magnified(gold, given), timeout_seconds=None))
+    text = _spelled(text, in_base=gold.unit is not None)
+    if gold.is_number and units[0] is not None:
+        text = LETTER.sub("", text)
+    if not text or spelling.undecided(text, gold.text) or not consistent(text):
+        return 0.0
+    return float(_same_words(gold, text) or _equal(gold, text, expression(text)))
 
 
 @lru_cache(maxsize=4096)
 def _read_gold(answer: str) -> Gold:
-    # Without the box math-verify misreads bare golds: `27.0`, `1,234`, `\frac12`.
-    parsed = _parse(rf"\boxed{{{answer}}}")
-    if not parsed:
+    answer = spelling.characters(answer)
+    text = _spelled(answer, in_base=True)
+    if not re.search(r"\w", text):
         raise ValueError(f"The gold answer {answer!r} is unreadable: give the final answer alone.")
-    value, is_percentage = parsed[0], _has_percent(parsed)
+    parsed: Parsed = [text] if compound(answer) else expression(text)
+    value = complexified(parsed[0])
+    is_number = isinstance(value, Expr) and value.is_number is True
     is_whole = isinstance(value, Number) and value != 0 and value % 1 == 0
-    magnifier = 1 if is_percentage else _magnifier(value)
-    return Gold(parsed, is_percentage, is_whole, unit(answer), _is_plain(answer), magnifier)
+    return Gold(text, [value, *parsed[1:]], has_percent(parsed), is_number, is_whole, unit(answer))
 
 
-def _is_plain(answer: str) -> bool:
-    return RELATION.match(answer) is None and not compound(answer)
-
-
-def _parse(text: str) -> Parsed:
-    for pattern, spelling in SPELLINGS:
-        text = pattern.sub(spelling, text)
-    text = SCALE.sub(lambda match: f"*{SCALES[match[2].lower()]}{match[1]}", text)
-    return parse(text, BOXED_FIRST, parsing_timeout=None)  # pyright: ignore[reportArgumentType]
-
-
-def _final_answer(response: str) -> tuple[str, str, list[Expr | None]]:
-    """The content of the box, "" without one; what math-verify is to read; the units named."""
-    place = last_box(response)
-    if place is None:
-        tail = response[-TAIL:]
-        return "", tail, [unit(tail.rstrip().rpartition("\n")[2])]
-    start, end = place
-    if end - start > BOX:
-        return "", "", []
-    before, after = response[max(0, end - TAIL) : start], response[end : end + NEAR]
-    # Math-verify would merge boxes less than ten characters apart, as in "not [17], so [18]".
-    text = (before if JOINT.search(before[-NEAR:]) else "") + response[start:end]
+def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
+    """What is the answer, as it was written, and the units that it names."""
+    response = tagged(response)
+    places = boxes(response)
+    if not places:
+        tail = spelling.characters(response[-TAIL:])
+        return _unboxed(tail), [unit(tail.rstrip().rpartition("\n")[2])]
+    start, end = places[-1]
+    text = spelling.characters(joined(response, places))
+    before, after = response[:start][-1:], spelling.characters(response[end : end + NEAR])
+    if max(end - start, len(text)) > BOX or BEFORE.match(before) or AFTER.match(after):
+        return "", [None]
+    units = [unit(text), unit(text + re.split(r"[.,;:\n]", after)[0])]
     if match := BEHIND.match(after):
         word = match[1].lower()
-        text = text[:-1] + (f" {word}}}" if word in SCALES else r"\%}")
-    content = boxed(response[start:end]) or ""
-    return content, text, [unit(content), unit(content + re.split(r"[.,;:\n]", after)[0])]
+        text += f" {word}" if word in spelling.SCALES else r"\%"
+    return text, units
 
 
-def _has_percent(parsed: Parsed) -> bool:
-    return bool(parsed) and not isinstance(parsed[0], str) and parsed[0].has(ONE_PERCENT)
+def _unboxed(tail: str) -> str:
+    """The last LaTeX or plain number."""
+    found = parse(spelling.prose(tail), UNBOXED, parsing_timeout=None)  # pyright: ignore
+    text = next((text for text in found if isinstance(text, str)), "")
+    return text + (r"\%" if has_percent(found) and "%" not in text else "")
 
 
-def _percent_as_value(parsed: Parsed) -> Parsed:
-    # The text of the match goes too: math-verify keeps "42" of "42%", and would compare it as text.
-    return [parsed[0].xreplace({ONE_PERCENT: Rational(1, 100)})]  # pyright: ignore
+def _spelled(answer: str, in_base: bool) -> str:
+    """`answer` as it is read; in_base: of a number with a base the digits count, not the value."""
+    if MODULUS.search(answer):
+        answer = MODULUS.sub("", answer).rpartition(r"\equiv")[2]
+    answer = BASE.sub(lambda match: match[1] if in_base else _value(*match.groups()), answer)
+    return spelling.trimmed(spelling.spell(answer))
 
 
-def _magnifier(gold: object) -> int:
-    if not isinstance(gold, Expr) or not gold.is_number:
-        return 1
+def _value(digits: str, base: str) -> str:
+    try:
+        return str(int(digits, int(base)))
+    except ValueError:
+        return "?"
+
+
+def _same_words(gold: Gold, text: str) -> bool:
+    one, other = (re.sub(r"\\text|[\s{}()]", "", x).lower() for x in (gold.text, text))
+    return one.isalpha() and one == other
+
+
+def _equal(gold: Gold, text: str, given: Parsed) -> bool:
+    if has_percent(given) and not gold.is_percentage:
+        if gold.is_whole:
+            return False
+        given = percent_as_value(given)
+    value, other = gold.parsed[0], given[0]
+    if isinstance(other, Eq) and isinstance(value, Expr):
+        other = other.rhs
+    other = complexified(other)
+    if gold.is_number and isinstance(other, Expr) and other.free_symbols:
+        return False  # "0 apples, 5 pears" is 0 to math-verify
+    if {_bracket(text), _bracket(gold.text)} == {"{", "("} or repeats(value) != repeats(other):
+        return False
+    if isinstance(value, Tuple | Interval) and (found := coordinates(other)) is not None:
+        return verify(value, found, timeout_seconds=None)
+    if isinstance(value, Expr) and gold.is_number and isinstance(other, Expr):
+        scale = 1 if gold.is_percentage else _scale(value)
+        if scale != 1:
+            return verify(value * scale, other * scale, timeout_seconds=None)
+    given = [other, *given[1:]]
+    return verify(gold.parsed, given, allow_set_relation_comp=True, timeout_seconds=None)
+
+
+@lru_cache(maxsize=4096)
+def _scale(gold: Expr) -> Expr:
+    """The power of 10 that brings a small or large number into [0.1, 1), else 1: math-verify rounds
+    to 6 decimals, and to it all numbers below 1e-15 are 0.
+    """
     size = abs(gold.evalf())
-    return 10 ** (-1 - int(floor(log(size, 10)))) if 0 < size < 0.1 else 1
+    small, large = 0 < size < 0.1, gold.has(Float) and size >= 10**15
+    return Rational(10) ** (-1 - int(floor(log(size, 10)))) if small or large else Rational(1)
 
 
-def _magnified(gold: Gold, given: Parsed) -> tuple[Parsed, Parsed]:
-    # math-verify rounds to 6 decimals, and to it all numbers below 1e-15 are 0.
-    if gold.magnifier == 1 or not given or not isinstance(given[0], Expr):
-        return gold.parsed, given
-    return [gold.parsed[0] * gold.magnifier], [given[0] * gold.magnifier]  # pyright: ignore
+def _bracket(text: str) -> str:
+    if " or " in text:
+        return "{"
+    text = ASSIGNED.sub("", text)
+    return "{" if SET.match(text) else "(" if TUPLE.match(text) else ""

@@ -1,4 +1,4 @@
-"""The unit or number base of an answer, both of which math-verify ignores."""
+"""The unit, number base or modulus of an answer, all of which math-verify ignores."""
 
 import re
 
@@ -6,40 +6,50 @@ import sympy.physics.units
 from sympy import Expr, Symbol
 from sympy.physics.units import Quantity
 
-TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox|rm)\s*\{([^{}]*)\}")
+TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|operatorname|mbox|rm)\s*\{([^{}]*)\}")
 DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°")
 SIGN = re.compile(r"(\\\$|€|£)\s*([\d.,{}]*\d)")
 NOISE = re.compile(r"\\[,;!()\[\] ]|[$~*]")
-BASE = re.compile(r"\d_\s*\{?\s*(\d+)\s*\}?[\s.]*$")
+BASE = re.compile(r"(?<![a-zA-Z])\(?(\d+)\)?_\s*\{?\s*(\d+)\s*\}?[\s.]*$")
+MODULUS = re.compile(r"\s*\(?\s*\\?(?:text\s*\{\s*)?[pb]?mod(?![a-z])\s*\}?\s*\{?\s*(\d+)[}\s).]*$")
 UNIT = re.compile(
     r"(?P<number>.*[\d)}])\s*(?:(?P<area>sq(?:uare|\.)?|cu(?:bic|\.)?)\s+)?(?P<word>[A-Za-z]+)"
-    r"\s*(?:\^\s*\{?\s*(?P<power>\d)\s*\}?|(?P<raised>squared|cubed))?[\s.]*$",
+    r"\s*(?:\^?\s*\{?\s*(?P<power>\d)\s*\}?|(?P<raised>squared|cubed))?[\s.]*$",
     re.DOTALL,
 )
+NOON = re.compile(r"(?i)\b([ap])\.?\s?m\b\.?")
 COMMAND = re.compile(r"\\[A-Za-z]+")
 POWERS = {"sq": 2, "cu": 3, "²": 2, "³": 3}
 SIGNS = {r"\$": "dollar", "€": "euro", "£": "pound"}
 # what sympy has under another name or not at all
 NAMES = {"in": "inch", "sec": "second", "min": "minute", "hr": "hour", "lb": "pound"}
-MONEY = {name: Symbol(name) for name in ("cent", "dollar", "euro")}
+OTHERS = {name: Symbol(name) for name in ("cent", "dollar", "euro", "ante", "post")}
 
 
 def unit(answer: str) -> Expr | None:
     """The unit that ends the answer (`15\\text{ cm}^2` is cm**2, `90^\\circ` degree), or its base
-    (`52_8`, as a symbol); None where there is none, or none that sympy.physics.units knows.
+    (`52_8`) or modulus (`3 \\pmod 7`) as a symbol; None where there is none, or none that
+    sympy.physics.units knows.
 
     Money may stand in front: `\\$5` is in dollars.
     A single letter is a unit only in an answer without other letters: `3 m`, but not `2s + 3m`.
     """
     if match := BASE.search(answer):
-        return Symbol(f"base {int(match[1])}")
+        return Symbol(f"base {int(match[2])}")
+    if match := MODULUS.search(answer):
+        return Symbol(f"modulus {int(match[1])}")
     match = UNIT.fullmatch(_plain(answer))
-    if match is None or (len(match["word"]) == 1 and _letters(match["number"])):
+    if match is None or not is_unit(match["word"], match["number"]):
         return None
-    named = _named(match["word"])
     raised = match["area"] or match["raised"]
     power = POWERS["cu" if raised.startswith("cu") else "sq"] if raised else match["power"]
+    named = _named(match["word"])
     return named and named ** int(power or 1)
+
+
+def is_unit(word: str, number: str) -> bool:
+    """Whether `word` is a unit behind `number`, and no variable."""
+    return _named(word) is not None and not (len(word) == 1 and _letters(number))
 
 
 def compound(answer: str) -> bool:
@@ -50,6 +60,7 @@ def compound(answer: str) -> bool:
 
 def _plain(answer: str) -> str:
     answer = SIGN.sub(lambda match: f"{match[2]} {SIGNS[match[1]]}", answer)
+    answer = NOON.sub(lambda match: "ante" if match[1] in "aA" else "post", answer)
     for raised in "²³":
         answer = answer.replace(raised, f"^{POWERS[raised]}")
     return NOISE.sub(" ", TEXT.sub(r" \1 ", DEGREES.sub(" degree ", answer)))
@@ -62,8 +73,8 @@ def _letters(number: str) -> bool:
 def _named(word: str) -> Expr | None:
     word = word if len(word) == 1 else word.lower()
     singular = word.removesuffix("s") or word
-    if singular in MONEY:
-        return MONEY[singular]
+    if singular in OTHERS:
+        return OTHERS[singular]
     for name in (word, singular, NAMES.get(singular, "")):
         found = getattr(sympy.physics.units, name, None) if name else None
         if isinstance(found, Quantity):
