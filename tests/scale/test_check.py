@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
