@@ -49,8 +49,8 @@ class Estimator:
         prompt_ids: Tensor,
         rewards: Tensor,
         mask: Tensor,
-        repeated_batch: Any,
-        logprobs_policy: Tensor,
+        repeated_batch: Any = None,
+        logprobs_policy: Tensor | None = None,
         logprobs_reference: Tensor | None = None,
         teacher_logprobs: Tensor | None = None,
         prev_logprobs: Tensor | None = None,
@@ -60,10 +60,12 @@ class Estimator:
         """prompt_ids [B,P], equal rows = one group; rewards [B]; mask, log-probs [B,S] ->
         advantages [B,S] float32.
 
-        The arguments are what NeMo-RL's trainers pass, by name: another one is a TypeError. From
-        repeated_batch on, what no line here reads is read by NeMo-RL's other estimators.
-        Raises ValueError for a group that is not complete.
+        The arguments are those that NeMo-RL's trainers pass, by name (what no line here reads, its
+        other estimators do). Raises TypeError for another one, or where log pi_old is missing;
+        ValueError for a group that is not complete.
         """
+        if logprobs_policy is None:
+            raise TypeError("compute_advantage() needs logprobs_policy, log pi_old [B, S]")
         entropy, self.entropy = self.entropy, None
         rollouts = Rollouts(
             group=row_hash(prompt_ids),
