@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nemo_algos.core.groups import Groups
 from nemo_algos.methods.algorithm import Algorithm, Signals
 from nemo_algos.nemo import columns, versions
 from nemo_algos.rollouts import Rollouts
@@ -18,6 +20,7 @@ from nemo_algos.rollouts import Rollouts
 # grpo.adv_estimator.name: NeMo-RL's own factory refuses it, so an unpatched path cannot run GRPO
 NAME = "nemo_algos"
 FACTORY = "_create_advantage_estimator"
+DEVIATIONS = "calculate_baseline_and_std_per_prompt"
 CREATORS = (
     "nemo_rl.algorithms.grpo",
     "nemo_rl.algorithms.grpo_sync",
@@ -46,8 +49,8 @@ class Estimator:
         prompt_ids: Tensor,
         rewards: Tensor,
         mask: Tensor,
-        repeated_batch: Any,
-        logprobs_policy: Tensor,
+        repeated_batch: Any = None,
+        logprobs_policy: Tensor | None = None,
         logprobs_reference: Tensor | None = None,
         teacher_logprobs: Tensor | None = None,
         prev_logprobs: Tensor | None = None,
@@ -57,10 +60,12 @@ class Estimator:
         """prompt_ids [B,P], equal rows = one group; rewards [B]; mask, log-probs [B,S] ->
         advantages [B,S] float32.
 
-        The arguments are what NeMo-RL's trainers pass, by name: another one is a TypeError. From
-        repeated_batch on, what no line here reads is read by NeMo-RL's other estimators.
-        Raises ValueError for a group that is not complete.
+        The arguments are those that NeMo-RL's trainers pass, by name (what no line here reads, its
+        other estimators do). Raises TypeError for another one, or where log pi_old is missing;
+        ValueError for a group that is not complete.
         """
+        if logprobs_policy is None:
+            raise TypeError("compute_advantage() needs logprobs_policy, log pi_old [B, S]")
         entropy, self.entropy = self.entropy, None
         rollouts = Rollouts(
             group=row_hash(prompt_ids),
@@ -143,17 +148,35 @@ def row_hash(rows: Tensor) -> Tensor:
 
 @contextmanager
 def in_place(estimator: Estimator) -> Iterator[None]:
-    """Within, NeMo-RL's trainers create this estimator for `adv_estimator.name: nemo_algos`; stock
-    names are theirs."""
+    """Within, NeMo-RL's trainers create this estimator for `adv_estimator.name: nemo_algos`, stock
+    names are theirs; and dynamic sampling keeps or drops whole groups."""
     modules = [import_module(name) for name in CREATORS if versions.present(name)]
-    stock = [getattr(module, FACTORY) for module in modules]
-    for module, factory in zip(modules, stock, strict=True):
-        setattr(module, FACTORY, _creating(estimator, factory))
+    ours = {FACTORY: partial(_creating, estimator), DEVIATIONS: _of_whole_groups}
+    places = [(m, name) for m in modules for name in ours if hasattr(m, name)]
+    stock = [getattr(module, name) for module, name in places]
+    for (module, name), theirs in zip(places, stock, strict=True):
+        setattr(module, name, ours[name](theirs))
     try:
         yield
     finally:
-        for module, factory in zip(modules, stock, strict=True):
-            setattr(module, FACTORY, factory)
+        for (module, name), theirs in zip(places, stock, strict=True):
+            setattr(module, name, theirs)
+
+
+def _of_whole_groups(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """NeMo-RL's baselines, and deviations [B] that are 0 in flat groups and nowhere else: dynamic
+    sampling drops rows by them. NeMo-RL's own are 0 for the only right response of a group (others
+    are left in), and in groups of equal rewards some are not 0 by rounding."""
+
+    def compute(prompts: Tensor, rewards: Tensor, *args: Any, **kwargs: Any) -> Any:
+        baseline, std = stock(prompts, rewards, *args, **kwargs)
+        judged = kwargs.get("std_rewards")
+        judged = (rewards if judged is None else judged).double()
+        groups = Groups.of(row_hash(prompts))
+        deviation = groups.std(judged, dof=1).where(~groups.flat(judged), 0.0)
+        return baseline, deviation[groups.index].to(std)
+
+    return compute
 
 
 def _creating(estimator: Estimator, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:

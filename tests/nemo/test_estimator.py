@@ -19,7 +19,14 @@ from nemo_algos.core import groups
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
 from nemo_algos.nemo import versions
-from nemo_algos.nemo.estimator import CREATORS, FACTORY, Estimator, in_place, row_hash
+from nemo_algos.nemo.estimator import (
+    CREATORS,
+    DEVIATIONS,
+    FACTORY,
+    Estimator,
+    in_place,
+    row_hash,
+)
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import PolicyProxy
 
@@ -167,11 +174,9 @@ def test_prompts_that_were_drawn_twice_are_one_group(labels):
 
 
 @pytest.mark.parametrize("leave_one_out", [True, False])
-def test_nemo_rls_dynamic_sampling_trains_whole_groups_or_stops(
-    leave_one_out, tmp_path, in_process
-):
-    """NeMo-RL's grpo_train; leave-one-out, a single right response has deviation 0 and is dropped,
-    and what is left of its group is flat."""
+def test_dynamic_sampling_trains_whole_groups(leave_one_out, tmp_path, in_process):
+    """NeMo-RL's grpo_train. By its own deviations a single right response would be dropped where
+    others are left in, and what remains of its group is flat."""
     from test_grpo_train import Plugged
 
     sampling = ["grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=20"]
@@ -180,14 +185,35 @@ def test_nemo_rls_dynamic_sampling_trains_whole_groups_or_stops(
     changed = {**dict(section), "use_leave_one_out_baseline": leave_one_out}
     plugged.run.config.grpo = type(section)(**changed)
     plugged.estimator.group_size = 4
-    if leave_one_out:
-        with pytest.raises(ValueError, match="a group of 3 responses came to the advantages"):
-            plugged.train()
-        return
     plugged.train()
     for call in plugged.estimator.calls:
         rewards = call["rewards"].view(4, 4)
         assert (rewards.amax(1) > rewards.amin(1)).all()
+
+
+@pytest.mark.parametrize("leave_one_out", [True, False])
+@pytest.mark.parametrize("module", TRAINERS)
+def test_deviations_are_0_in_flat_groups_and_nowhere_else(module, leave_one_out):
+    """By NeMo-RL's own, a part of a group is dropped or kept."""
+    place = import_module(module)
+    stock, in_part = getattr(place, DEVIATIONS), 0
+    with in_place(Estimator(build("etr"))):
+        ours = getattr(place, DEVIATIONS)
+    assert getattr(place, DEVIATIONS) is stock
+    for seed in range(40):
+        rng = torch.Generator().manual_seed(seed)
+        kinds = (torch.rand(1, generator=rng).expand(5), torch.eye(5)[0], torch.ones(5))
+        rewards = torch.cat([*kinds, torch.rand(5, generator=rng)])
+        order = torch.randperm(20, generator=rng)
+        prompts = torch.arange(4).repeat_interleave(5)[order, None].expand(20, 3)
+        given = (prompts, rewards[order], torch.ones(20))
+        baseline, std = ours(*given, leave_one_out_baseline=leave_one_out)
+        theirs = stock(*given, leave_one_out_baseline=leave_one_out)
+        assert torch.equal(baseline, theirs[0]) and std.dtype == theirs[1].dtype
+        assert torch.equal(std != 0, (prompts[:, 0] == 1) | (prompts[:, 0] == 3))
+        kept = torch.bincount(prompts[:, 0][theirs[1] != 0], minlength=4)
+        in_part += bool(((kept > 0) & (kept < 5)).any())
+    assert in_part > 5
 
 
 # Of 4 rows: what NeMo-RL's token_mask and sample_mask were with the log-probs, and which rows its

@@ -116,10 +116,13 @@ def test_the_data_plane_compares_what_the_driver_reads_and_writes(limit: float) 
         "generation_logprobs": torch.tensor([[9.0, -1.0, -2.0], [9.0, -3.0, -4.0]]),
         "prev_logprobs": torch.tensor([[0.0, -1.5, -2.0], [0.0, 5.0, 5.0]]),
         "token_mask": torch.tensor([[0, 1, 1], [0, 1, 1]]),
+        "sample_mask": torch.tensor([1.0, 1.0]),
     }
     queue, estimator = Queue(columns), Estimator(build({"name": "grpo"}))
     proxy = DataPlaneProxy(queue, estimator, MismatchConfig(stop_above=limit))
-    read = proxy.read_from_dataplane(None, select_fields=list(columns))
+    wanted = [name for name in columns if name != "sample_mask"]
+    read = proxy.read_from_dataplane(None, select_fields=wanted)
+    assert list(read) == wanted  # the trainer's own mask of the rows is another one
     sample_mask = torch.tensor([1.0, 0.0])
     advantages = estimator.compute_advantage(
         torch.tensor([[1], [1]]),
@@ -134,4 +137,5 @@ def test_the_data_plane_compares_what_the_driver_reads_and_writes(limit: float) 
         assert queue.written == []
     else:
         proxy.write_to_dataplane(None, fields)
+        assert estimator.last_metrics["rollouts/masked_share"] == 0.5
         assert len(queue.written) == 1 and estimator.last_metrics["mismatch/mean"] == 0.25
