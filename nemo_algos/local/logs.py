@@ -32,11 +32,15 @@ class Step(Shape):
     step: int = Field(ge=-(2**53), le=2**53)
 
 
-class StepMetrics(Step):
-    """Of metrics.jsonl: metrics by name, NaN and infinities too."""
+class Metrics(Shape):
+    """Of a step, by name, NaN and infinities too."""
 
     __pydantic_extra__: dict[str, float | None]  # pyright: ignore[reportIncompatibleVariableOverride]
     model_config = Shape.model_config | {"extra": "allow"}
+
+
+class StepMetrics(Metrics, Step):
+    """A line of metrics.jsonl."""
 
 
 class Log:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nemo_algos.local.lines import read_lines
+from nemo_algos.local.logs import Metrics
 from nemo_algos.study.design import Cell, Regime, Study, tuning_of
 from nemo_algos.study.figures import BASELINE, COLOR
 from nemo_algos.study.summary import KS, Result, estimate
@@ -35,7 +36,7 @@ def draw_steps(study: Study, cells: Sequence[Cell], folder: Path) -> None:
 def _series(cells: Sequence[Cell], regime: str, arm: str, folder: Path) -> list[list[Any]]:
     """The steps of every seed whose run has left them."""
     of = [folder / "raw" / f"{c.run}.jsonl" for c in cells if (c.regime, c.arm) == (regime, arm)]
-    return [[json.loads(line) for line in p.read_text().splitlines()] for p in of if p.exists()]
+    return [list(read_lines(path, Metrics)) for path in of if path.exists()]
 
 
 def _steps(arms: dict[str, list[list[Any]]], regime: str, path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
 
+from nemo_algos.local.folder import refuse_links_out
 from nemo_algos.study.design import Run
 
 LATE = 10  # steps at the end that the late means are of
@@ -18,12 +19,16 @@ Row = dict[str, float | str]
 
 
 def results(path: Path) -> dict[str, Row]:
-    """The finished runs, by id."""
+    """The finished runs, by id. Raises ValueError for a file that is no such table."""
     if not path.exists():
         return {}
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {row["id"]: {k: _value(k, v) for k, v in row.items() if v != ""} for row in rows}
+    refuse_links_out(path.parent)
+    try:
+        with open(path, newline="") as file:
+            rows = list(csv.DictReader(file))
+        return {row["id"]: {k: _value(k, v) for k, v in row.items() if v != ""} for row in rows}
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is no study's results ({error!r}): remove it") from None
 
 
 def _value(name: str, text: str) -> float | str:

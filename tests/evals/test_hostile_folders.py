@@ -4,6 +4,7 @@ reads or writes beside it, waits for ever, or ends in a traceback."""
 import json
 import os
 import pickle
+from contextlib import suppress
 from pathlib import Path
 
 import folders
@@ -20,6 +21,7 @@ from nemo_algos.evals.benchmarks.registry import EXTRACTORS
 from nemo_algos.launch import check_local, launch
 from nemo_algos.local import checkpoint, tiny_policy
 from nemo_algos.local.build import build_trainer
+from nemo_algos.study.runner import results
 
 CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
 
@@ -317,3 +319,16 @@ def test_an_endpoints_folder_cannot_be_a_link(tmp_path):
         assert done.exit_code == 2 and "is a link out of the folder" in done.output
         assert not seen and not (tmp_path / "other").exists()
         (out / name).unlink()
+
+
+@pytest.mark.parametrize("text", ["", "no,such\n1,2\n", "id\n1,2,3\n", "id\n\0\n", "\udcff\n", '"'])
+def test_the_results_of_a_study_are_data(tmp_path, text):
+    path = tmp_path / "results.csv"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with suppress(ValueError):
+        assert results(path) in ({}, {"\0": {"id": "\0"}})
+    path.unlink()
+    path.symlink_to(tmp_path.parent / "other.csv")
+    (tmp_path.parent / "other.csv").write_text("id\n1\n")
+    with pytest.raises(ValueError, match="is a link out of the folder"):
+        results(path)

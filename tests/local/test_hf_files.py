@@ -1,5 +1,7 @@
 """HFPolicy on disk: what it saves, and the errors of models and tokenizers that it cannot use."""
 
+import json
+
 import pytest
 import small_llama
 import torch
@@ -68,3 +70,30 @@ def test_a_tokenizer_of_its_own_that_is_not_there(folder, tmp_path):
     wanted = {"name": str(tmp_path / "nothing")}
     with pytest.raises(ValueError, match=r"^cannot load policy\.tokenizer\.name .*/nothing: "):
         load_tokenizer(small_llama.section(folder, tokenizer=wanted))
+
+
+def test_a_model_is_read_from_safetensors_only(tmp_path):
+    """A .bin file is a pickle, which could run code."""
+    folder = small_llama.save(tmp_path)
+    model = load_model(small_llama.section(folder))
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"cannot load policy\.model_name .*safetensors"):
+        load_model(small_llama.section(folder))
+
+
+@pytest.mark.parametrize("load", [load_model, load_tokenizer])
+def test_code_that_a_model_brings_is_not_run_and_not_asked_about(tmp_path, load, monkeypatch):
+    """A model type that transformers does not know, with code of its own for it."""
+    folder = small_llama.save(tmp_path)
+    (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    for name in ("config.json", "tokenizer_config.json"):
+        plain = json.loads((folder / name).read_text())
+        classes = {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}
+        auto_map = classes | {"AutoTokenizer": ["mine.T", None]}
+        changed = plain | {"model_type": "mine", "auto_map": auto_map, "tokenizer_class": "Mine"}
+        (folder / name).write_text(json.dumps(changed))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked at the terminal"))
+    with pytest.raises(ValueError, match=r"cannot load policy\.model_name"):
+        load(small_llama.section(folder))
+    assert not (tmp_path / "ran").exists()

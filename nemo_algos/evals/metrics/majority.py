@@ -90,4 +90,4 @@ def _binomials(m: int, degree: int) -> Floats:
 def _times(rows: Floats, polynomial: Floats) -> Floats:
     """Row by row, up to the rows' degree."""
     # as a filter: np.convolve would be called for each row
-    return lfilter(polynomial, [1.0, 0.0], rows) if len(polynomial) > 1 else polynomial * rows
+    return np.asarray(lfilter(polynomial, [1.0, 0.0], rows)) if len(polynomial) > 1 else rows
