@@ -23,7 +23,7 @@ def absolute(written: DictConfig, folder: Path) -> DictConfig:
     config = _found(OmegaConf.to_container(written))
     for key in OUTPUTS:
         section, value = at(config, key.partition(".")[0]), at(config, key)
-        if isinstance(value, str) and not value.startswith(("/", "$")):
+        if isinstance(value, str) and not value.startswith(("/", "$", "~")):
             section[key.partition(".")[2]] = str(folder / value)
     return OmegaConf.create(config)
 

@@ -108,7 +108,7 @@ def _times(job: Job) -> Iterator[Problem]:
     if not 1 <= minutes <= LONGEST:
         yield Problem("--margin", f"{minutes} minutes: choose 1 to {LONGEST}, as for --signal")
     try:
-        if minutes >= 1 and slurm_job.seconds(job.time) <= job.margin:
+        if slurm_job.seconds(job.time) <= job.margin and 1 <= minutes <= LONGEST:
             yield Problem("--margin", f"{minutes} minutes is not less than --time")
     except ValueError as error:
         yield Problem("--time", str(error))
@@ -121,6 +121,8 @@ def _mounts(job: Job) -> Iterator[Problem]:
             continue
         if not source.startswith("/") or not target.startswith("/"):
             yield Problem("--mounts", f"{mount}: write absolute paths, HOST:CONTAINER")
+        elif not target.strip("/."):
+            yield Problem("--mounts", f"{mount}: would hide the container: mount a folder below it")
         elif not Path(source).exists():
             yield Problem("--mounts", f"{mount}: no {source} here")
 

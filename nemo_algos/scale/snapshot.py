@@ -62,13 +62,13 @@ class Composed(NamedTuple):
 def compose(written: DictConfig, snapshot: Snapshot) -> Composed:
     """A config with `engine: nemo_rl` over NeMo-RL's that it names (`nemo_rl.config`).
 
-    Raises ConfigError where this version has no such config, or an interpolation cannot be
-    resolved.
+    Raises ConfigError where this version has no such config, or the two do not go together, or an
+    interpolation cannot be resolved.
     """
     _register_resolvers()
     own = OmegaConf.to_container(written)
     assert isinstance(own, dict)
-    name = (own.get("nemo_rl") or {}).get("config", DEFAULT)
+    name = str((own.get("nemo_rl") or {}).get("config", DEFAULT))
     if name not in snapshot.configs:
         near = did_you_mean(name, sorted(snapshot.configs))
         message = f"NeMo-RL {snapshot.version} has no {name}{near}"
@@ -77,7 +77,12 @@ def compose(written: DictConfig, snapshot: Snapshot) -> Composed:
     problems = unknown_keys(
         {k: v for k, v in own.items() if k not in OURS}, base, snapshot.declared
     )
-    plain = resolved(_merged(OmegaConf.create(base), written.copy()))
+    try:
+        merged = _merged(OmegaConf.create(base), written.copy())
+    except TypeError:  # of OmegaConf, which names no key
+        what = f"a key is a list in one and a section in the other of this config and {name}"
+        raise ConfigError([Problem("", f"{what}: write it as {name} does")]) from None
+    plain = resolved(merged)
     return Composed(plain, {str(k): v for k, v in own.items()}, problems)
 
 

@@ -1,6 +1,7 @@
 """`nemo-algos slurm`: what it writes, submits and says. What it refuses is in
 test_slurm_refusals.py."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -64,6 +65,21 @@ def test_warnings_of_check_are_shown_and_do_not_stop(here):
     said = slurm(here, "checkpointing.save_period=900 grpo.max_num_steps=100")
     expected = "warning checkpointing.save_period: the run has 100 steps, so only its end is saved"
     assert said.status == 0 and expected in "\n".join(said.err)
+
+
+def test_the_driver_knows_the_asynchronous_trainer_s_last_step(here):
+    """Which may return after an error; a goal for validation ends before."""
+    keys = ["grpo.async_grpo.enabled=true", "policy.generation.colocated.enabled=false"]
+    keys += ["policy.generation.colocated.resources.num_nodes=1", "grpo.max_num_steps=70"]
+    keys += ["policy.generation.colocated.resources.gpus_per_node=8"]
+    keys += [
+        "policy.generation.vllm_cfg.async_engine=true",
+        "loss_fn.use_importance_sampling_correction=true",
+    ]
+    said = slurm(here, "", *keys)
+    assert said.status == 0, said.err
+    (command,) = re.findall("COMMAND='(.*)'", (here / "runs" / "etr" / "job.sh").read_text())
+    assert command.split()[-1] == "70"
 
 
 def test_the_command_line_has_the_last_word(here):

@@ -95,6 +95,7 @@ REFUSED = [
     ("--mounts /nowhere:/x", ["--mounts: /nowhere:/x: no /nowhere here"]),
     ("--mounts bin:/x", ["--mounts: bin:/x: write absolute paths"]),
     ("--mounts {0}:x", ["--mounts: {0}:x: write absolute paths"]),
+    ("--mounts {0}:/", ["--mounts: {0}:/: would hide the container: mount a folder below it"]),
     ("--mounts {0}", ["--mounts: '{0}': write HOST:CONTAINER"]),
     ("--mounts $HOME:$HOME", ["--mounts: '$HOME:$HOME': write HOST:CONTAINER"]),
     ("--mounts ~/x:/x", ["--mounts: '~/x:/x': write HOST:CONTAINER"]),
@@ -113,6 +114,12 @@ REFUSED = [
         ["checkpointing.checkpoint_dir: {0}/runs/etr/../c is in no folder that is mounted"],
     ),
     ("checkpointing.checkpoint_dir=/tmp", ["checkpointing.checkpoint_dir: /tmp is in no folder"]),
+    ("logger.log_dir=~/x", ["logger.log_dir: is ~/x: name a folder by its absolute path"]),
+    (
+        "data.train=[{{data_path:x}}]",
+        ["a key is a list in one and a section in the other of this config and grpo_math_1B.yaml"],
+    ),
+    ("nemo_rl.config=null", ["nemo_rl.config: NeMo-RL v0.7.0 has no None"]),
     ("checkpointing.checkpoint_dir=null", ["checkpointing.checkpoint_dir: "]),
     (
         "policy.model_name={0}/bin",

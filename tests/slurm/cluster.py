@@ -148,13 +148,3 @@ class Cluster:
         """On which it runs or ran, the batch script's first."""
         listed = self.root("scontrol", "show", "hostnames", self.job(job)["NodeList"])
         return listed.split()
-
-    def checkout(self, name: str, ray_sub: str, version: str = "0.7.0") -> str:
-        """What `nemo-algos slurm` wants to see of a checkout of NeMo-RL, in the user's home."""
-        folder = self.home / name
-        (folder / "nemo_rl").mkdir(parents=True)
-        (folder / "ray.sub").write_text(f"#!/bin/bash\n{ray_sub}\n")
-        numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
-        lines = [f"{key} = {number}\n" for key, number in numbers]
-        (folder / "nemo_rl" / "package_info.py").write_text("".join(lines))
-        return name

@@ -29,7 +29,7 @@ def cluster() -> Iterator[Cluster]:
         seen = [ROOT, Path(sys.prefix), *(python.parent for python in pythons)]
         cluster = Cluster(folder, seen)
         image.nemo_rl(folder / "nemo-rl")
-        cluster.checkout("light", (HERE / "light" / "ray.sub").read_text())
+        image.bare_checkout(cluster.home / "light", (HERE / "light" / "ray.sub").read_text())
         for environment, python in zip(("light", "ray"), pythons, strict=False):
             image.write(cluster.home / f"{environment}.sqsh", environment, python)
         (cluster.home / "etr.yaml").write_text(CONFIG)

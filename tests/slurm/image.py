@@ -48,6 +48,15 @@ def nemo_rl(folder: Path) -> None:
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
 
 
+def bare_checkout(folder: Path, ray_sub: str, version: str = "0.7.0") -> None:
+    """What `nemo-algos slurm` wants to see of a checkout of NeMo-RL."""
+    (folder / "nemo_rl").mkdir(parents=True)
+    (folder / "ray.sub").write_text(f"#!/bin/bash\n{ray_sub}\n")
+    numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
+    lines = [f"{key} = {number}\n" for key, number in numbers]
+    (folder / "nemo_rl" / "package_info.py").write_text("".join(lines))
+
+
 def write(file: Path, venv: str, base: Path) -> None:
     """The image: NeMo-RL, the cluster's environment /srv/VENV, and that one's Python."""
     binds = [f"/srv/{venv}:/opt/nemo_rl_venv", "/srv/nemo-rl:/opt/nemo-rl"]

@@ -1,5 +1,6 @@
 """How a run ends that does not complete: never as `finished`, never in circles."""
 
+import image
 import pytest
 from cluster import Cluster, until
 from runs import Run
@@ -36,8 +37,8 @@ def test_cancelled_is_cancelled(cluster: Cluster, run: Run) -> None:
 @pytest.mark.parametrize("script", ["exit 0", "srun true", "srun /nowhere; exit 0"])
 def test_finished_is_said_by_the_driver_alone(cluster: Cluster, run: Run, script: str) -> None:
     """Whatever ray.sub's status says."""
-    checkout = cluster.checkout(f"{run.name}-nemo-rl", script)
-    run.submit(f"--nemo-rl {checkout} grpo.max_num_steps=2")
+    image.bare_checkout(cluster.home / f"{run.name}-nemo-rl", script)
+    run.submit(f"--nemo-rl {run.name}-nemo-rl grpo.max_num_steps=2")
     assert run.ended() == ("FAILED", "1:0", 0)
     assert not run.finished
 

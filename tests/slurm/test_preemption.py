@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 
 import pytest
-from cluster import Cluster
+from cluster import Cluster, until
 from runs import Run
 
 SIGNAL = "SlurmctldParameters=preempt_send_user_signal"
@@ -44,3 +44,15 @@ def test_an_error_after_a_preemption_is_an_error(
     assert cluster.user(OTHER).returncode == 0
     assert run.ended() == ("FAILED", "1:0", 1)
     assert run.steps() == [(1, 0), (2, 0), (3, 0), (3, 1), (4, 1)]
+
+
+def test_no_step_saved_between_two_restarts_ends_the_job(cluster: Cluster, run: Run) -> None:
+    """Each attempt is taken in its first step: a third would get no further."""
+    run.submit("grpo.max_num_steps=5", HOLD_AT="1")
+    for attempt in (0, 1):
+        until(lambda a=attempt: (1, a) in run.steps(), f"no attempt {attempt}")
+        assert cluster.user(OTHER).returncode == 0
+    assert run.ended() == ("FAILED", "1:0", 2)
+    assert run.steps() == [(1, 0), (1, 1)]
+    (log,) = run.folder.glob("logs/*-2-logs/ray-driver.log")
+    assert "no step was saved between two restarts, after step 0" in log.read_text()
