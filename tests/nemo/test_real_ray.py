@@ -78,7 +78,7 @@ def test_loss_and_signals_reach_workers_that_have_only_pythonpath(start: Start) 
         assert any(key.startswith("nemo_algos_") for key in data) or method == "erpo"
         loss = AlgorithmLoss(nemo_batch.config(), algorithm)
         leaf = logprobs.where(rollouts.mask, 0.0)
-        theirs = ray.get(remote.remote(loss, leaf, data), timeout=120)
+        theirs = ray.get(remote.remote(loss, leaf, data), timeout=600)
         value, gradient, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
         assert torch.equal(theirs["value"], value) and torch.equal(theirs["gradient"], gradient)
         assert theirs["metrics"] == metrics
