@@ -5,14 +5,11 @@
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import checkout
 import pytest
-import ray._private.node
 
 REF = os.environ.setdefault("NEMO_RL_REF", "main")
 _clone = checkout.home()
@@ -23,11 +20,6 @@ sys.path[:0] = [_path, str(Path(__file__).parents[1])]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_path, os.environ.get("PYTHONPATH")]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "disabled")
-# Ray gives its own processes half a minute to start, however busy the machine is
-os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "600")
-os.environ.setdefault("RAY_worker_register_timeout_seconds", "600")
-slow = {"monotonic": lambda: time.monotonic() / 20}
-ray._private.node.time = SimpleNamespace(**{**vars(time), **slow})  # pyright: ignore
 
 import stubs  # noqa: E402
 
