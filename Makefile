@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-nemo test-megatron test-isa test-report test-slurm test-docs docs
+.PHONY: check test test-peers test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-docs docs
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -19,10 +19,16 @@ test-megatron:  ## megatron-core's parallel layouts on CPU, in an environment th
 	@tests/megatron/run.sh
 
 SUITES = test test-peers test-nemo test-megatron
+OLDEST = ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
+AVX2 = ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2
 test-isa:  ## these suites on the kernels of older processors, and on this one's own
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE $(MAKE) $(SUITES)
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2 $(MAKE) $(SUITES)
+	$(OLDEST) $(MAKE) $(SUITES)
+	$(AVX2) $(MAKE) $(SUITES)
 	$(MAKE) $(SUITES)
+
+test-isa-smoke:  ## of them what compares whole training steps, on the oldest kernels
+	$(OLDEST) uv run pytest tests/local/test_trainer.py tests/local/test_hf.py
+	$(OLDEST) NEMO_RL_REF=main tests/nemo/run.sh tests/nemo/test_grpo_train.py
 
 test-report:  ## the report in headless Chromium
 	@tests/browser/run.sh

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import cpu_run
+import local_ray
 import pytest
 import ray
 import torch
@@ -42,8 +43,7 @@ OVERRIDES = ["data_plane.enabled=true", "data_plane.storage_capacity=1000"]
 def queue_cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False, raising=False)
-        memory = {"object_store_memory": 100 << 20, "include_dashboard": False}
-        ray.init(address="local", num_cpus=4, log_to_driver=False, **memory)
+        local_ray.start(num_cpus=4)
         yield
         transfer_queue.close()
         ray.shutdown()

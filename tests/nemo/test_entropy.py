@@ -290,5 +290,5 @@ def test_the_worker_returns_entropies_with_the_policys_logprobs_only(
     ):
         assert got.shape == ids.shape and (got[:, 0] == 0).all()
         assert got is not out["entropies"] or not got[columns >= lengths[:, None]].any()
-        torch.testing.assert_close(got[valid], want[valid], rtol=0, atol=NEAR)
+        assert (got - want)[valid].abs().max() < NEAR
     assert entropy[valid].std() > 0.05 and (logprobs - of_reference)[valid].abs().max() > 0.05

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import cpu_task
+import local_ray
 import pytest
 import ray
 import torch
@@ -197,8 +198,7 @@ def test_what_nemo_rls_evaluation_saves_is_read(tmp_path: Path) -> None:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # under `uv run` Ray would otherwise start the workers by `uv run` too
     monkeypatch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", False, raising=False)
-    memory = {"object_store_memory": 100 << 20, "include_dashboard": False}
-    ray.init(address="local", num_cpus=2, log_to_driver=False, **memory)  # pyright: ignore
+    local_ray.start(num_cpus=2)
     yield
     ray.shutdown()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import batches
+import local_ray
 import nemo_batch
 import pytest
 import ray
@@ -39,10 +40,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
             "py_executable": f"{sys.executable} -S",
             "env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"], "HF_HUB_OFFLINE": "1"},
         }
-        memory = {"object_store_memory": 100 << 20, "include_dashboard": False}
-        ray.init(
-            address="local", num_cpus=2, runtime_env=environment, log_to_driver=False, **memory
-        )
+        local_ray.start(num_cpus=2, runtime_env=environment)
 
     yield init
     ray.shutdown()
@@ -78,7 +76,7 @@ def test_loss_and_signals_reach_workers_that_have_only_pythonpath(start: Start) 
         assert any(key.startswith("nemo_algos_") for key in data) or method == "erpo"
         loss = AlgorithmLoss(nemo_batch.config(), algorithm)
         leaf = logprobs.where(rollouts.mask, 0.0)
-        theirs = ray.get(remote.remote(loss, leaf, data), timeout=120)
+        theirs = ray.get(remote.remote(loss, leaf, data), timeout=600)
         value, gradient, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
         assert torch.equal(theirs["value"], value) and torch.equal(theirs["gradient"], gradient)
         assert theirs["metrics"] == metrics
