@@ -261,9 +261,9 @@ def test_joined_boxes_are_one_answer(response, answer, reward):
 DECIDED = {
     "17": (
         r"17\text{ cows}|17 people|17 km/h|17\text{ (exactly)}|\text{about }17"
-        r"|\text{The answer is 17}|3^2+8=17|x=3^2+8=17|17.0 = 17|f(2)=17|P(X) = 17|\textbf{(B)}\ 17|(B)~17"
-        r"|17\,\checkmark|=17|17^{\text{th}}|\bm{17}|17．|１７|17元|共17个|17\text{ 岁}"
-        r"|17\quad|\,17\,|$17$|**17**",
+        r"|\text{The answer is 17}|3^2+8=17|x=3^2+8=17|17.0 = 17|f(2)=17|P(X) = 17|(B)~17"
+        r"|\textbf{(B)}\ 17|17\,\checkmark|=17|17^{\text{th}}|\bm{17}|17．|１７|17元|共17个"
+        r"|17\text{ 岁}|17\quad|\,17\,|$17$|**17**",
         r"17\text{ or 18}|17\text{, 18 or 19}|17\text{ (wrong, it is 18)}|17\text{ or more}|17?"
         r"|17\text{ or eighteen}|17\text{, eighteen}|17\text{ is wrong}|17\text{ if odd}|17\text{?}"
         r"|17\text{ unless }x=3|17\text{ if }n=1, 18\text{ else}|17\text{ else }\frac{1}{2}"
