@@ -86,7 +86,7 @@ SPELLINGS = _rules(
     (r"\*\*", "^"),
     (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
     (r"(\d)[eE]\+?(-?\d+)", r"\1 \\times 10^{\2}"),  # 4e33: 4 times e times 33
-    (r"\{,\}", ","),
+    (r"\{,\}|,\s*\\!\s*(?=\d{3})", ","),
     (rf"{START}\d{{1,3}}(?:{SPACE}+\d{{3}})+(?!\d)", lambda match: re.sub(SPACE, "", match[0])),
     (r"(?<!\d)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _periodic),
     (rf"(?<!\d)(\d*)\.(\d{{0,9}}?)(?:(\d)\3\3+|(\d{{2,9}}?)\4+){DOTS}", _periodic),
@@ -135,6 +135,7 @@ EDGES = _rules(
     (rf"(?i)^\s*(?:\\text\s*\{{)?\s*(?:(?:{LEAD})\b[\s:]*)+\}}?", ""),
     (r"^(?:\s|=|:|\\approx(?![a-z]))+", ""),
     (r"^[A-Z]\s*(?=\([^()]*,[^()]*\)$)", ""),  # P(1, 2)
+    (r"(?<==)\s*-?\d{1,3}(?:,\d{3})+$", lambda match: match[0].replace(",", "")),
     (rf"^{HAN}+|(?:{HAN}|/)+$", ""),
     (r"(?<=[\d)}])(\s*)([A-Za-z]{2,}(?:[ /][A-Za-z]+)*)(?=\s*(?:$|[,;=^]|or\b))", _remark),
     (FOR_ALL, ""),

@@ -311,7 +311,10 @@ DECIDED = {
     "-1": (r"e^{i\pi}|i^2|\cos\pi|\cos 180^\circ", r"e^{i}|i|1|\sin 180^\circ"),
     r"2\pm\sqrt3": (r"\frac{4\pm 2\sqrt{3}}{2}|2+\sqrt3, 2-\sqrt3|2±√3", r"2+\sqrt3|2\pm 3"),
     "x^2": ("x²|x^{2}|f(x)=x²", "x^3|x2|x₂|x²=0|x^2, x"),
-    "1234567": (r"1 234 567|1\,234\,567|1{,}234{,}567", "1, 234, 567|1 2345 67|1234 567"),
+    "1234567": (
+        r"x = 1,234,567|1,\!234,\!567|1 234 567|1\,234\,567|1{,}234{,}567",
+        "1, 234, 567|1 2345 67|1234 567",
+    ),
     r"\text{Monday}": (
         r"Monday|\textbf{Monday}|\text{monday}",
         r"\text{Monday or Friday}|Mondays, Friday",
