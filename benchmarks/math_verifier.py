@@ -1,8 +1,10 @@
-"""verify_math on the golds of MATH500 in right and in wrong forms, on hostile responses, and many
-times in a row; always in a VerifierPool as it comes: a deadline of 5 s, 2 GB of memory.
+"""verify_math on the golds of MATH500 in right and in wrong forms, on pairs of an answer and a gold
+as models write them, on hostile responses, and many times in a row; always in a VerifierPool as it
+comes: a deadline of 5 s, 2 GB of memory.
 
     uv run benchmarks/math_verifier.py PATH/TO/math500.jsonl                  # JSONL, key "answer"
     uv run benchmarks/math_verifier.py PATH/TO/math500.jsonl --many 100000
+    uv run benchmarks/math_verifier.py --pairs                   # benchmarks/math_pairs.txt
     uv run benchmarks/math_verifier.py --hostile
 
 --json prints the figures as one object, with the golds behind every count. A verdict that is not
@@ -30,6 +32,7 @@ from rich.table import Table
 from nemo_algos.rewards import VerifierPool
 
 VERIFIER = "nemo_algos.rewards.math:verify_math"
+PAIRS = Path(__file__).with_name("math_pairs.txt")
 Form = Callable[[str], str | None]  # the response made of a gold; None where it does not apply
 
 THINKING = "We first try small cases, where the pattern is easy to see. " * 100
@@ -106,6 +109,35 @@ def table(pool: VerifierPool, golds: list[str]) -> dict[str, Any]:
     right = {name: accepted(pool, golds, form) for name, form in RIGHT.items()}
     wrong = {name: accepted(pool, golds, form) for name, form in WRONG.items()}
     return {"right": right, "wrong": wrong}
+
+
+def read_pairs() -> Iterator[tuple[str, str, str, str]]:
+    """Of each pair "right" or "wrong", its kind, the gold and the response."""
+    kind = gold = ""
+    for line in PAIRS.read_text().splitlines():
+        mark, _, rest = line.replace("\u23ce", "\n").partition(" ")
+        if mark == "#":
+            kind = rest
+        elif mark == "=":
+            gold = rest
+        elif mark in ("+", "-", "+>", "->"):
+            response = rest if mark.endswith(">") else box(rest)
+            yield "right" if mark[0] == "+" else "wrong", kind, gold, response
+
+
+def pairs(pool: VerifierPool) -> dict[str, Any]:
+    """How many right answers are rejected and wrong ones accepted, by kind."""
+    rows = [*read_pairs()]
+    verdicts = pool.score([row[3] for row in rows], [row[2] for row in rows])
+    figures: dict[str, Any] = {"right": {}, "wrong": {}}
+    for name in (*dict.fromkeys(row[1] for row in rows), "all"):
+        for truth in figures:
+            figures[truth][name] = {"accepted": [], "rejected": []}
+    for verdict, (truth, kind, gold, response) in zip(verdicts, rows, strict=True):
+        judged = "accepted" if verdict.reward == 1 else "rejected"
+        for name in (kind, "all"):
+            figures[truth][name][judged].append(f"{response} for {gold}")
+    return figures
 
 
 def hostile(pool: VerifierPool) -> dict[str, Any]:
@@ -204,18 +236,21 @@ def show(figures: dict[str, Any]) -> None:
 
 def main(
     path: Annotated[Path | None, typer.Argument()] = None,
+    on_pairs: Annotated[bool, typer.Option("--pairs")] = False,
     on_hostile: Annotated[bool, typer.Option("--hostile")] = False,
     count: Annotated[int, typer.Option("--many")] = 0,
     workers: int = 2,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
-    if not path and not on_hostile:
-        raise typer.BadParameter("give the file of MATH500, or --hostile")
+    if not (path or on_pairs or on_hostile):
+        raise typer.BadParameter("give the file of MATH500, --pairs or --hostile")
     golds = [json.loads(x)["answer"] for x in path.read_text().splitlines()] if path else []
     with VerifierPool(VERIFIER, workers=1 if on_hostile else workers) as pool:
         start = time.perf_counter()
         if on_hostile:
             figures = hostile(pool)
+        elif on_pairs:
+            figures = pairs(pool)
         else:
             figures = many(pool, golds, count) if count else table(pool, golds)
         figures["all in seconds"] = round(time.perf_counter() - start, 1)

@@ -31,7 +31,10 @@ CUE += (
 )
 HAN = str.maketrans({"或": " or ", "和": " and ", "与": " and ", "、": ", ", "错": " is wrong"})
 # "the answer is A good idea" and "the answer is no more than 5" are running text
-END = r"(?![\w-]|['\u2019]\w)(?![ \t]{1,4}(?!(?:because|since|as|and|or|is|it|they|there)\b)[a-z])"
+END = (
+    r"(?![\w-]|['\u2019]\w)"
+    r"(?![ \t]{1,4}(?!(?:because|since|as|and|or|is|isn|it|they|there)\b)[a-z])"
+)
 
 
 def _undecided(other: str) -> str:

@@ -30,7 +30,7 @@ BEHIND = re.compile(rf"(?i)[\s$)\]\\]*(%|percent|pct|(?:{spelling.SCALE_WORD})\b
 BEFORE = re.compile(r"[-+\d*/^]")
 AFTER = re.compile(
     r"[\s$)\]\\.]*(?:is|was) (?:wrong|incorrect|not (?:right|correct))\b"
-    r"|\d|\^(?!\s*\{?\s*\\circ)|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])"
+    r"|[\s$]*(?:lakhs?|crores?|k)\b|\d|\^(?!\s*\{?\s*\\circ)|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])"
 )
 LETTER = re.compile(r"(?<=[\d)}])\s*[A-Za-z](?<![kK])(?:\^\s*\{?[23]\}?)?$")
 ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")
@@ -89,7 +89,7 @@ def _read_gold(answer: str) -> Gold:
     text = _spelled(answer, in_base=True)
     if not re.search(r"\w", text):
         raise ValueError(f"The gold answer {answer!r} is unreadable: give the final answer alone.")
-    parsed: Parsed = [text] if compound(answer) else expression(text)
+    parsed = expression(text)[-1:] if compound(answer) else expression(text)
     value = complexified(parsed[0])
     is_number = isinstance(value, Expr) and value.is_number is True
     is_whole = isinstance(value, Number) and value != 0 and value % 1 == 0

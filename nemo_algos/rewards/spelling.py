@@ -52,7 +52,7 @@ def _periodic(match: re.Match[str]) -> str:
 
 def _remark(match: re.Match[str]) -> str:
     space, words = match.groups()
-    first = words.split()[0]
+    first = re.split("[ /]", words)[0]
     is_word = bool(space) and len(first) > 2 and not FUNCTION.fullmatch(first)
     is_remark = is_word or is_unit(first, match.string[: match.start()])
     return rf"\text{{ {words}}}" if is_remark else match[0]
@@ -86,7 +86,7 @@ SPELLINGS = _rules(
     (r"\*\*", "^"),
     (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
     (r"(\d)[eE]\+?(-?\d+)", r"\1 \\times 10^{\2}"),  # 4e33: 4 times e times 33
-    (r"\{,\}", ","),
+    (r"\{,\}|,\s*\\!\s*(?=\d{3})", ","),
     (rf"{START}\d{{1,3}}(?:{SPACE}+\d{{3}})+(?!\d)", lambda match: re.sub(SPACE, "", match[0])),
     (r"(?<!\d)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _periodic),
     (rf"(?<!\d)(\d*)\.(\d{{0,9}}?)(?:(\d)\3\3+|(\d{{2,9}}?)\4+){DOTS}", _periodic),
@@ -114,7 +114,11 @@ SPELLINGS = _rules(
     (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset"),
     (r"\\langle", "("),
     (r"\\rangle", ")"),
-    (r"\\\{\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)([^{}]*)\\\}", r"\1"),
+    (
+        r"(?:\\left\s*)?\\\{\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)"
+        r"((?:(?!\\[{}]|\\right).)*)(?:\\right\s*)?\\\}",  # {x | x < 2}
+        r"\1",
+    ),
     (r"(?<![\w}\])\\])\](?=[^][]*,)", "("),  # ]1, 2[
     (r"(?<=\d)\[$", ")"),
     (r"\\\\\s*\[[^][]*\]", r"\\\\"),  # \\[4pt]
@@ -131,8 +135,9 @@ EDGES = _rules(
     (rf"(?i)^\s*(?:\\text\s*\{{)?\s*(?:(?:{LEAD})\b[\s:]*)+\}}?", ""),
     (r"^(?:\s|=|:|\\approx(?![a-z]))+", ""),
     (r"^[A-Z]\s*(?=\([^()]*,[^()]*\)$)", ""),  # P(1, 2)
+    (r"(?<==)\s*-?\d{1,3}(?:,\d{3})+$", lambda match: match[0].replace(",", "")),
     (rf"^{HAN}+|(?:{HAN}|/)+$", ""),
-    (r"(?<=[\d)}])(\s*)([A-Za-z]{2,}(?: [A-Za-z]+)*)(?=\s*(?:$|[,;=^]|or\b))", _remark),
+    (r"(?<=[\d)}])(\s*)([A-Za-z]{2,}(?:[ /][A-Za-z]+)*)(?=\s*(?:$|[,;=^]|or\b))", _remark),
     (FOR_ALL, ""),
     (rf"^{SPACE}+|(?:{SPACE}|(?<!\.\.)[.,;]|\\)+$", ""),
 )
@@ -140,7 +145,7 @@ OTHER_THAN = "(?:is|was|are)n't|not|rather than|instead of|at (?:least|most)|(?:
 # Of a text without a box: numbers that are listed are one answer, and a number that is not meant is
 # none.
 PROSE = _rules(
-    (rf"(?m)((?:^|\bis|\bare|[:=])[\s*]*)({NUMBER}(?:,\s+{NUMBER})+)(?=[\s.*]*$)", r"\1\\(\2\\)"),
+    (rf"(?m)((?:^|\bis|\bare|[:=])[\s*#]*)({NUMBER}(?:,\s+{NUMBER})+)(?=[\s.*]*$)", r"\1\\(\2\\)"),
     (r"(?i:answer)", ""),  # math-verify would prefer what follows this word to the last number
     (rf"(?i)[,;(]?\s?(?:(?:and|but)\s+)?(?:{OTHER_THAN}|不是|而非)\s*\$?{NUMBER}\)?", ""),
     (rf"({NUMBER}(?:,\s*{NUMBER})*),?\s+(?:or|and|to)\s+({NUMBER})", r" \\(\1, \2\\) "),

@@ -113,6 +113,5 @@ trigonometric sum
 powers without braces
 huge exponent of a float
 nested fractions in a formula
-tower in plain text
 tower in a formula
 """.strip().split("\n")

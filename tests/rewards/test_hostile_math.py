@@ -17,7 +17,7 @@ from nemo_algos.rewards import Verdict, VerifierPool
 VERIFIER = "nemo_algos.rewards.math:verify_math"
 ENDLESS = [
     *("tower of 9s", "three factorials", "sum to a trillion", "integral of powers"),
-    *("tower in plain text", "tower in a formula"),
+    "tower in a formula",
 ]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
