@@ -155,12 +155,16 @@ def _of_reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> 
     elif at(written, SKIP) and compared:
         yield Problem(SKIP, f"{algorithm.name} needs the reference's log-probs: remove it")
     top_p, top_k = (at(plain, f"policy.generation.{key}") for key in ("top_p", "top_k"))
-    nucleus = {"top_p": top_p not in (None, 1), "top_k": top_k not in (None, -1, 0)}
-    for key, filtered in nucleus.items():
-        if compared and filtered:
+    of_one = {
+        "policy.generation.top_p": top_p not in (None, 1),
+        "policy.generation.top_k": top_k not in (None, -1, 0),
+        "policy.router_replay.enabled": at(plain, "policy.router_replay.enabled"),
+    }
+    for path, applied in of_one.items():
+        if compared and applied:
             yield Problem(
-                f"policy.generation.{key}",
-                f"NeMo-RL filters the policy's log-probs by it and not the reference's, and "
+                path,
+                "NeMo-RL applies it to the policy's log-probs and not to the reference's, and "
                 f"{algorithm.name} compares the two: switch it off",
             )
 

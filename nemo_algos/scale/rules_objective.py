@@ -52,7 +52,6 @@ def gradient_clip(run: Run) -> Iterator[Finding]:
 
 def router_replay(run: Run) -> Iterator[Finding]:
     """Replayed are the decoder's routes: not MTP's, not the reference's."""
-    a = run.algorithm
     if not run[REPLAY]:
         return
     if not (run.megatron and run.vllm):
@@ -62,11 +61,18 @@ def router_replay(run: Run) -> Iterator[Finding]:
     if run[MTP]:
         reason = "MTP's routers would replay routes of the decoder's layers with the same numbers"
         yield error(MTP, f"{reason}: set it to 0")
-    if a and "ref_logprobs" in a.needs:
-        reason = f"{a.name} compares the policy, replayed, with the reference, which is not"
-        yield warning(REPLAY, f"{reason}, so they differ before the first update: set it to false")
-    elif run[KL]:
+    if run[KL]:
         yield note(REPLAY, "the reference is not replayed: the KL penalty starts above 0")
+
+
+def nucleus(run: Run) -> Iterator[Finding]:
+    """NeMo-RL's mask_out_neg_inf_logprobs writes 0 where a filter leaves a token no probability."""
+    wide = {"top_p": (None, 1), "top_k": (None, -1, 0)}
+    for key, off in wide.items():
+        path = f"{GENERATION}.{key}"
+        if run[path] not in off:
+            reason = "a sampled token that leaves the nucleus trains with probability 1"
+            yield warning(path, f"{reason}: switch it off, or look for '-inf' in the log")
 
 
 def shaped_filter(run: Run) -> Iterator[Finding]:
@@ -103,6 +109,7 @@ OBJECTIVE: tuple[Rule, ...] = (
     dropout,
     gradient_clip,
     router_replay,
+    nucleus,
     shaped_filter,
     graded_rewards,
     failed_generations,

@@ -81,6 +81,7 @@ REFUSED = {
     "policy.megatron_cfg.use_linear_ce_fusion_loss": [
         "policy.megatron_cfg.use_linear_ce_fusion_loss=true"
     ],
+    "policy.router_replay.enabled": ["method.name=erpo", "policy.router_replay.enabled=true"],
     "policy.reward_model_cfg.enabled": ["policy.reward_model_cfg.enabled=true"],
 }
 # fnmatch pattern: reason
@@ -124,8 +125,8 @@ NEUTRAL = {
     "policy.megatron_cfg": "a section",
     "policy.megatron_cfg.[!um]*": "layout, precision, optimizer, memory",
     "policy.megatron_cfg.model_overrides*": "the model",
-    "policy.megatron_cfg.moe_*": "experts; a router's own losses stay beside the policy's",
-    "policy.megatron_cfg.mtp_*": "multi-token heads with a loss of their own, beside the policy's",
+    "policy.megatron_cfg.moe_*": "experts; of losses of a router's own check warns",
+    "policy.megatron_cfg.mtp_*": "heads with a loss of their own; check warns where it reaches the model",
     "policy.megatron_cfg.use_fused_weighted_squared_relu": "a kernel",
     "policy.megatron_cfg.use_gloo_process_groups": "transport",
     "policy.model_name": "the model",
@@ -137,7 +138,7 @@ NEUTRAL = {
     "policy.refit_buffer_size_gb": "transport",
     "policy.reward_model_cfg": "a section",
     "policy.reward_model_cfg.reward_model_type": "of a reward model, refused",
-    "policy.router_replay*": "the sampler's routes in every forward alike",
+    "policy.router_replay": "a section",
     "policy.scheduler*": "the optimizer",
     "policy.sequence_packing*": "cuts micro-batches between sequences, fused or not",
     "policy.tokenizer*": "the tokenizer",

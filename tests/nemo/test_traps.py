@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from nemo_rl.algorithms import reward_functions
+from nemo_rl.algorithms.utils import mask_out_neg_inf_logprobs
 from nemo_rl.data import processors
 from nemo_rl.data.interfaces import TaskDataSpec
 from nemo_rl.experience import rollouts
@@ -54,6 +55,11 @@ def test_gradients_are_multiplied_by_the_limit(limit: int, factor: float) -> Non
     parameter.grad = torch.tensor([3.0, 4.0])
     parallelize.clip_grad_by_total_norm_([parameter], limit, 5.0)
     torch.testing.assert_close(parameter.grad, factor * torch.tensor([3.0, 4.0]))
+
+
+def test_a_token_outside_the_nucleus_trains_with_probability_1() -> None:
+    logprobs, mask = torch.tensor([-0.5, -torch.inf]), torch.ones(2)
+    assert mask_out_neg_inf_logprobs(logprobs, mask, "curr").tolist() == [-0.5, 0.0]
 
 
 def test_an_mtp_router_replays_the_routes_of_the_decoder_s_layer() -> None:
