@@ -99,7 +99,10 @@ def _number(text: str) -> complex | None:
 
 def complexified(value: Value) -> Value:
     """`value` with the imaginary unit for i, which is read as a variable."""
-    return value.xreplace({Symbol("i", real=True): I}) if isinstance(value, Expr) else value
+    i = Symbol("i", real=True)
+    if isinstance(value, Expr) and i in value.free_symbols:  # not of a sum's index
+        return value.subs(i, I)  # pyright: ignore
+    return value
 
 
 def has_percent(parsed: Parsed) -> bool:

@@ -308,6 +308,10 @@ DECIDED = {
         r"0.3|0.3...|33\%|\frac13\approx 0.5",
     ),
     "3+4i": (r"3+4 i|3 + 4\cdot i|4i+3|3+4\mathrm{i}|z = 3 + 4 i", r"3-4 i|3\pm 4i|3,4i|4+3 i"),
+    r"\sum_{i=1}^{3} i^2": (
+        r"14|\sum_{i=1}^{3} i^2|\sum_{i=1}^{3} i \cdot i",
+        r"15|\sum_{i=1}^{4} i^2",
+    ),
     "-1": (r"e^{i\pi}|i^2|\cos\pi|\cos 180^\circ", r"e^{i}|i|1|\sin 180^\circ"),
     r"2\pm\sqrt3": (r"\frac{4\pm 2\sqrt{3}}{2}|2+\sqrt3, 2-\sqrt3|2±√3", r"2+\sqrt3|2\pm 3"),
     "x^2": ("x²|x^{2}|f(x)=x²", "x^3|x2|x₂|x²=0|x^2, x"),
