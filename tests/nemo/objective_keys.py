@@ -126,7 +126,7 @@ NEUTRAL = {
     "policy.megatron_cfg.[!um]*": "layout, precision, optimizer, memory",
     "policy.megatron_cfg.model_overrides*": "the model",
     "policy.megatron_cfg.moe_*": "experts; of losses of a router's own check warns",
-    "policy.megatron_cfg.mtp_*": "heads with a loss of their own; check warns where it reaches the model",
+    "policy.megatron_cfg.mtp_*": "heads with a loss of their own; check warns of it",
     "policy.megatron_cfg.use_fused_weighted_squared_relu": "a kernel",
     "policy.megatron_cfg.use_gloo_process_groups": "transport",
     "policy.model_name": "the model",
