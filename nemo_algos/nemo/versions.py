@@ -20,6 +20,7 @@ BOUND: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("next_token_logprobs", "data", "global_valid_seqs", "global_valid_toks"),
     ),
     (GRPO, "_create_advantage_estimator", ("master_config",)),
+    (GRPO, "calculate_baseline_and_std_per_prompt", ("prompts", "rewards")),
     (GRPO, "MasterConfig", ()),
     (GRPO, "setup", ("master_config", "tokenizer", "dataset", "val_dataset", "policy_factory")),
     ("nemo_rl.models.policy.lm_policy", "Policy", ("worker_extension_cls_fqn",)),
