@@ -271,7 +271,7 @@ def test_the_methods_metrics_are_logged(
 ) -> None:
     plugged = trained(name, mode)
     names = {key for call in plugged.estimator.calls for key in call["metrics"]}
-    assert names and all(key.startswith(f"{name}/") for key in names)
+    assert names and all(key.startswith((f"{name}/", "rollouts/")) for key in names)
     for step, call in enumerate(plugged.estimator.calls, start=1):
         kept = plugged.run.logger.kept["train"][step]
         assert {k: v for k, v in kept.items() if k in names} == call["metrics"]
@@ -321,18 +321,15 @@ def test_signals_travel_with_their_rows(tmp_path: Path, monkeypatch: pytest.Monk
         radius[tuple(ids)] = float(wanted[row])
     assert len(seen) == 2 and algorithm.name == "etr"
     got = [
-        (radius[tuple(ids)], low, high)
+        (radius[tuple(ids)], bound)
         for shard in seen
-        for ids, low, high in zip(
-            shard["input_ids"].tolist(),
-            shard["nemo_algos_row_low"].tolist(),
-            shard["nemo_algos_row_high"].tolist(),
-            strict=True,
+        for ids, bound in zip(
+            shard["input_ids"].tolist(), shard["nemo_algos_row_bounds"].tolist(), strict=True
         )
     ]
     assert len(got) == 16 and len(set(wanted.tolist())) == 3
-    for want, low, high in got:
-        assert (low, high) == pytest.approx((want, want), rel=1e-6)
+    for want, bound in got:
+        assert bound == pytest.approx(want, rel=1e-6)
 
 
 class Replayed:
