@@ -68,7 +68,12 @@ def program(script):
 def split(script, words):
     """The command's name, the command, its arguments."""
     name, *rest = words if script == "nemo-algos" else [script, *words]
-    return name, program(script)[name], rest
+    command = program(script)[name]
+    of_group = getattr(command, "commands", {})  # `slurm CONFIG` is its `job`
+    if of_group:
+        word, rest = (rest[0], rest[1:]) if rest and rest[0] in of_group else ("job", rest)
+        command = of_group[word]
+    return name, command, rest
 
 
 def wrong(name, config, overrides):

@@ -52,7 +52,7 @@ REFUSED = [
     ("engine=local", ["engine: must be nemo_rl"]),
     ("grpo.max_steps=3", ["grpo.max_steps: unknown key of NeMo-RL"]),
     ("method.name=ert", ["method.name: unknown method 'ert' (did you mean etr?)"]),
-    ("loss_fn.use_cispo=true", ["loss_fn.use_cispo: must stay False: "]),
+    ("loss_fn.use_cispo=true", ["loss_fn.use_cispo: must stay false: "]),
     ("--version v9", ["no snapshot of NeMo-RL v9"]),
     ("--version main", ["--nemo-rl: {0}/nemo-rl is NeMo-RL v0.7.0, and the config is checked ag"]),
     ("--account= --image= grpo.x=1", ["--account: miss", "--image: miss", "grpo.x: unknown"]),
