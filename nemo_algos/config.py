@@ -121,7 +121,7 @@ def _read(path: Path) -> DictConfig:
         config = OmegaConf.load(path)
     except FileNotFoundError:
         raise ConfigError([Problem("", f"no config file {path}{_near_file(path)}")]) from None
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, OSError) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, OSError, RecursionError) as error:
         raise ConfigError(
             [Problem("", f"{path} is not valid YAML: {' '.join(str(error).split())}")]
         ) from None

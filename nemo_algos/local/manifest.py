@@ -72,14 +72,15 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 def foreign_code(config: Any, path: str = "") -> dict[str, str]:
     """Keys of a run's config whose values name code that is neither ours nor torch's: a method, a
-    verifier, an optimizer, a scheduler."""
+    verifier, an optimizer, a scheduler. What refers to another key (`${...}`) may name any."""
     if isinstance(config, (dict, list)):
         items = config.items() if isinstance(config, dict) else enumerate(config)
         inner = (foreign_code(value, f"{path}.{key}".strip(".")) for key, value in items)
         return {key: value for found in inner for key, value in found.items()}
     harmless = next((known for key, known in NAMES_CODE.items() if re.match(key, path)), ".*")
     text = str(config)
-    return {} if re.fullmatch(harmless, text, re.DOTALL) else {path: text}
+    known = "${" not in text and re.fullmatch(harmless, text, re.DOTALL)
+    return {} if known else {path: text}
 
 
 def _git_state() -> str:

@@ -8,11 +8,12 @@ from itertools import chain
 from types import UnionType
 from typing import Any, NotRequired, Union, get_args, get_origin
 
-from nemo_algos.config import Problem, did_you_mean
+from nemo_algos.config import ConfigError, Problem, did_you_mean
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.nemo import precision
 
 OURS = ("engine", "method", "mismatch", "nemo_rl")
+DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
 TINY_KL = 1e-8  # of a penalty that only makes NeMo-RL load the reference
 
 FREE = ("env", "data")  # custom environments and datasets have keys of their own
@@ -59,6 +60,29 @@ def remarks(plain: dict[str, Any], algorithm: Algorithm) -> list[str]:
             f"all {rollouts} rollouts)"
         ]
     return []
+
+
+def base_name(written: Mapping[Any, Any]) -> str:
+    """The config of NeMo-RL that ours goes over. Raises ConfigError where it is no name."""
+    section = written.get("nemo_rl") or {}
+    if not isinstance(section, Mapping):
+        raise ConfigError([Problem("nemo_rl", f"must be a section, got {section!r}")])
+    name = section.get("config", DEFAULT)
+    if not isinstance(name, str):
+        raise ConfigError([Problem("nemo_rl.config", f"must be a file's name, got {name!r}")])
+    return name
+
+
+def no_sections(
+    written: Mapping[Any, Any], base: Mapping[Any, Any], above: str = ""
+) -> Iterator[Problem]:
+    """Values that stand where NeMo-RL has a section; below the first level null is left to it."""
+    for key, value in written.items():
+        like, path = base.get(key), f"{above}{key}"
+        if isinstance(like, Mapping) and isinstance(value, Mapping):
+            yield from no_sections(value, like, f"{path}.")
+        elif isinstance(like, Mapping) and (value is not None or not above):
+            yield Problem(path, f"must be a section of key: value pairs, got {value!r}")
 
 
 def unknown_keys(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nemo_algos.methods.build import build
 from nemo_algos.nemo import versions
+from nemo_algos.nemo.config import decided
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
 
@@ -43,6 +44,8 @@ DIRECTION = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 1.0, 0.0]])
 
 def check() -> None:
     """Raises ImportError that names every method with another answer."""
+    unread = {*decided(build("grpo"))} - ClippedPGLossConfig.model_fields.keys()
+    versions.refuse([f"ClippedPGLossConfig has no {key}" for key in sorted(unread)])
     versions.refuse([fault for name in ANSWERS if (fault := _fault(name))])
 
 

@@ -65,11 +65,12 @@ def compose(written: DictConfig) -> tuple[Any, Algorithm, MismatchConfig]:
     register_omegaconf_resolvers()
     own = OmegaConf.to_container(written)
     assert isinstance(own, dict)
-    name = (own.get("nemo_rl") or {}).get("config", "grpo_math_1B.yaml")
-    base = load_config(EXAMPLES / name)
+    base = load_config(EXAMPLES / config.base_name(own))
     nemo_keys = {k: v for k, v in own.items() if k not in config.OURS}
     known = OmegaConf.to_container(base)
     assert isinstance(known, dict)
+    if problems := list(config.no_sections(nemo_keys, known)):
+        raise ConfigError(problems)
     problems = config.unknown_keys(nemo_keys, known, config.declared(TYPES))
     plain = resolved(merge_with_override(base, written.copy()))
     ours = {k: plain.pop(k, None) for k in config.OURS}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -34,6 +35,7 @@ OF_THE_LOSS = (
     '"prev_logprobs"',
     "self.ratio_clip_min",
     "self.ratio_clip_max",
+    "self.ratio_clip_c",
     "self.disable_ppo_ratio",
 )
 # and of its trainers: the arguments of compute_advantage
@@ -45,6 +47,9 @@ OF_A_TRAINER = (
     "logprobs_policy=",
     "logprobs_reference=",
 )
+# and the calls that our proxy of the policy answers
+OF_THE_POLICY = ("policy.get_logprobs", "policy.train")
+OF_THE_QUEUE = ("policy.read_from_dataplane", "policy.write_to_dataplane", "policy.train_from_meta")
 # what we take of the tuple that `setup` returns, by the types of its annotation
 SETUP: dict[str, set[str]] = {
     "policy": {"ColocatablePolicyInterface"},
@@ -69,10 +74,11 @@ def check() -> None:
 
 
 def check_trainer(trainer: Callable[..., None]) -> None:
-    """Raises ImportError where it takes other arguments than we have, or gives our estimator
-    others."""
+    """Raises ImportError where it takes other arguments than we have, gives our estimator others,
+    or asks the policy by other methods than those of our proxy."""
     function = getattr(trainer, "func", trainer)
-    refuse([*_arguments(function), *_names(function, OF_A_TRAINER)])
+    asked = OF_THE_QUEUE if "sync" in function.__name__.split("_") else OF_THE_POLICY
+    refuse([*_arguments(function), *_names(function, (*OF_A_TRAINER, *asked))])
 
 
 def refuse(problems: list[str]) -> None:
@@ -118,7 +124,9 @@ def _parameters(module: str, name: str, wanted: tuple[str, ...]) -> Iterator[str
 
 def _names(function: Callable[..., Any], names: tuple[str, ...]) -> Iterator[str]:
     source = inspect.getsource(function)
-    gone = [name.strip('"=').removeprefix("self.") for name in names if name not in source]
+    words = {n: rf"(?<!\w){re.escape(n)}" + (r"\b" if n[-1].isalnum() else "") for n in names}
+    gone = [name for name, word in words.items() if not re.search(word, source)]
+    gone = [name.strip('"=').removeprefix("self.") for name in gone]
     if gone:
         yield f"{function.__module__}.{function.__qualname__} does not know {', '.join(gone)}"
 

@@ -12,18 +12,20 @@ BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
 GROUP = re.compile(rf"{BOX.pattern}|\\.|[{{}}]", re.DOTALL)  # "\{" is no brace of LaTeX's
 TAG = re.compile(r"<answer>\s*([^<>\s][^<>]{0,511})(?:</answer>|\Z)")
 NAME = re.compile(r"([a-zA-Z](?:_\{?\w\}?)?)[\s$]*=[\s$]*$")
+GAP = r"(?:[\s$~]|\\q?quad(?![a-z])|\\[,;:! ])*"
 JOINT = re.compile(  # between boxes of one answer
-    r"[\s$]*(?:[,;/]|,?\s*(?:and(?: also)?|or[a-z, ]{0,20}))?[\s$]*"
-    r"(?:[a-zA-Z](?:_\{?\w\}?)?[\s$]*=)?[\s$]*"
+    rf"{GAP}(?:[,;/|]|,?{GAP}(?:\\text\s*\{{\s*)?\(?"
+    rf"(?:and(?: also)?|or[a-z, ]{{0,20}})(?:\s*\}})?)?{GAP}"
+    rf"(?:[a-zA-Z](?:_\{{?\w\}}?)?[\s$]*=)?{GAP}"
 )
 MOST_JOINED, NEAR = 512, 40  # boxes of one answer, and characters between two of them
-STYLE = re.compile(r"\\(?:text|math)[a-z]*|\\[ ,;()\[\]]|[{}$*_`\"'\u2018\u2019\u201c\u201d]")
+STYLE = re.compile(r"\\(?:text|math)[a-z]*|\\[ ,;()\[\]]|[{}$*_~`\"'\u2018\u2019\u201c\u201d]")
 
 # "Answer: ", "**Answer**: (", "the correct option is ", "Final answer: $\text{", "<answer>" ...
 CUE = (
     r"(?i:(?<!/)\banswer|\b(?:correct|right|best)[ \t]{1,4}(?:option|choice))[*_]{0,2}"
     r"(?:[ \t]{0,4}[:\uff1a]|[ \t]{1,4}is\b:?|>)[\s*_$(\[\"'`\u201c\u2018<\\]{0,12}"
-    r"(?:(?i:option|choice)[ \t]{1,4}\(?)?(?:\\?(?:text|math)[a-z]{0,4}\{\(?)?"
+    r"(?:(?i:option|choice)[ \t]{1,4}[*_$(]{0,4})?(?:\\?(?:text|math)[a-z]{0,4}\{\(?)?"
 )
 CUE += (
     r"|(?:(?:答案|选项)[ \t]?(?:[是为选]|:)|[故此以应]选:?)[\s*_$(\[\\]{0,12}"

@@ -25,12 +25,15 @@ from nemo_algos.rewards.units import BASE, MODULUS, compound, unit
 
 TAIL, BOX, NEAR = 4096, 512, 40  # characters read: of the end, of a box, and behind a box
 UNBOXED = (LatexExtractionConfig(normalization_config=NORMAL), ExprExtractionConfig())
-BEHIND = re.compile(rf"(?i)[\s$)\]\\]*(%|percent|pct|(?:{spelling.SCALE_WORD})\b)")
+BEHIND = re.compile(
+    rf"(?i)[\s$)\]\\]*(?:text\s*\{{\s*)?(%|percent|pct|(?:{spelling.SCALE_WORD})\b)"
+)
 # what a box that is a part of something larger, or is taken back, has before or behind it
 BEFORE = re.compile(r"[-+\d*/^]")
 AFTER = re.compile(
     r"[\s$)\]\\.]*(?:is|was) (?:wrong|incorrect|not (?:right|correct))\b"
-    r"|[\s$]*(?:lakhs?|crores?|k)\b|\d|\^(?!\s*\{?\s*\\circ)|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])"
+    r"|[\s$]*(?:lakhs?|crores?|k)\b|(?:[.,]|\{,\})?\d|\^(?!\s*\{?\s*\\circ)"
+    r"|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])"
 )
 LETTER = re.compile(r"(?<=[\d)}])\s*[A-Za-z](?<![kK])(?:\^\s*\{?[23]\}?)?$")
 ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")

@@ -81,7 +81,7 @@ SPELLINGS = _rules(
     (r"\\text\s*\{\s*([,.;:]?)\s*\}", r"\1"),
     (r"(?:\\text\s*\{\s*)?\b[Aa]ll real(?:s| numbers)\s*\}?", r"\\mathbb{R}"),
     (r"\\text\s*\{([^{}]*(?<![A-Za-z^])\d[^{}]*)\}", r"\1"),
-    (r"\\\$|(?<=\d)\s+(?:dollar|euro)s?\b", ""),  # read as products of letters
+    (r"\\\$|[€£]|(?<=\d)\s+(?:dollar|euro)s?\b", ""),  # read as products of letters
     # numbers
     (r"\*\*", "^"),
     (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
@@ -174,6 +174,8 @@ UNDECIDED = [
         rf"(?<![\d.^_])\d[\d.]*{SPACE}+\d",  # 12 13
         DOTS,
         r"\\begin\s*\{cases|^(?!.*\\begin).*\\\\|=.*\n.*=",
+        # x=17 \\quad x=18
+        r"(?<![\w\\^])([a-zA-Z](?:_\{?\w\}?)?)\s*=(?:(?! or | and )[^=,;])*(?<![a-zA-Z\\])\1\s*=",
         rf"[{HAN_OPEN}?]|\d\s*'",
     )
 ]

@@ -5,6 +5,7 @@ import re
 import sympy.physics.units
 from sympy import Expr, Symbol
 from sympy.physics.units import Quantity
+from sympy.physics.units.quantities import PhysicalConstant
 
 TEXT = re.compile(r"\\(?:text|textbf|textrm|mathrm|operatorname|mbox|rm)\s*\{([^{}]*)\}")
 DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree|°")
@@ -77,6 +78,6 @@ def _named(word: str) -> Expr | None:
         return OTHERS[singular]
     for name in (word, singular, NAMES.get(singular, "")):
         found = getattr(sympy.physics.units, name, None) if name else None
-        if isinstance(found, Quantity):
+        if isinstance(found, Quantity) and not isinstance(found, PhysicalConstant):
             return found
     return None

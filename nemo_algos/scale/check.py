@@ -22,7 +22,7 @@ from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.launch import check_local
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
-from nemo_algos.nemo.config import derive
+from nemo_algos.nemo.config import DEFAULT, derive
 from nemo_algos.nemo.conflicts import conflicts
 from nemo_algos.scale.layout import layout
 from nemo_algos.scale.models import Model, model
@@ -36,7 +36,7 @@ from nemo_algos.scale.rules_objective import OBJECTIVE
 from nemo_algos.scale.rules_run import RUN
 from nemo_algos.scale.rules_training import TRAINING
 from nemo_algos.scale.rules_values import repaired
-from nemo_algos.scale.snapshot import DEFAULT, VERSIONS, Snapshot, compose, load
+from nemo_algos.scale.snapshot import VERSIONS, Snapshot, compose, load
 
 RULES: tuple[Rule, ...] = (*LAYOUT, *BATCH, *GENERATE, *TRAINING, *METHOD, *OBJECTIVE, *DATA, *RUN)
 SEVERITIES = ("error", "warning", "note")

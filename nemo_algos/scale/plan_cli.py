@@ -30,7 +30,7 @@ def plan(
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
     from nemo_algos.methods.build import build
-    from nemo_algos.nemo.config import derive
+    from nemo_algos.nemo.config import DEFAULT, derive
     from nemo_algos.scale import plan_report, snapshot
     from nemo_algos.scale.check import versions
     from nemo_algos.scale.hardware import GPUS
@@ -45,7 +45,7 @@ def plan(
             raise ValueError("engine: a plan is of a NeMo-RL run; set engine: nemo_rl")
         shipped = snapshot.load(version or versions(config)[0])
         plain, own, problems = snapshot.compose(written, shipped)
-        problems += repaired(plain, shipped.configs[at(own, "nemo_rl.config") or snapshot.DEFAULT])
+        problems += repaired(plain, shipped.configs[at(own, "nemo_rl.config") or DEFAULT])
         if problems:
             raise ConfigError(problems)
         derive(plain, build(plain.get("method") or {}))

@@ -38,7 +38,9 @@ OURS = {  # options of sbatch that are ours to write
     "output": "use --out",
     "partition": "use --partition",
     "signal": "use --margin",
+    "test-only": "use --test-only",
     "time": "use --time",
+    "wrap": "the script is ours",
 }
 LONGEST = 65535 // 60  # minutes before the limit that sbatch's --signal takes
 
@@ -121,7 +123,7 @@ def _mounts(job: Job) -> Iterator[Problem]:
             continue
         if not source.startswith("/") or not target.startswith("/"):
             yield Problem("--mounts", f"{mount}: write absolute paths, HOST:CONTAINER")
-        elif not target.strip("/."):
+        elif not os.path.normpath(target).strip("/"):
             yield Problem("--mounts", f"{mount}: would hide the container: mount a folder below it")
         elif not Path(source).exists():
             yield Problem("--mounts", f"{mount}: no {source} here")

@@ -101,7 +101,8 @@ def _steps(log: Path) -> list[str]:
 
 
 def _newest(folder: Path, pattern: str) -> list[Path]:
-    return sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True)
+    files = filter(Path.is_file, folder.glob(pattern))
+    return sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def _last_words(folder: Path) -> str:

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Problem, did_you_mean, resolved
-from nemo_algos.nemo.config import OURS, unknown_keys
+from nemo_algos.nemo.config import OURS, base_name, unknown_keys
 
 VERSIONS = ("v0.7.0", "main")
-DEFAULT = "grpo_math_1B.yaml"
 RESOLVERS = {
     "add": lambda a, b: a + b,
     "mul": lambda a, b: a * b,
@@ -68,7 +67,7 @@ def compose(written: DictConfig, snapshot: Snapshot) -> Composed:
     _register_resolvers()
     own = OmegaConf.to_container(written)
     assert isinstance(own, dict)
-    name = str((own.get("nemo_rl") or {}).get("config", DEFAULT))
+    name = base_name(own)
     if name not in snapshot.configs:
         near = did_you_mean(name, sorted(snapshot.configs))
         message = f"NeMo-RL {snapshot.version} has no {name}{near}"

@@ -181,6 +181,15 @@ def test_another_formula_under_the_same_names_is_refused(monkeypatch):
         known_answers.check()
 
 
+def test_a_renamed_key_of_its_config_is_refused(monkeypatch):
+    fields = dict(loss_functions.ClippedPGLossConfig.model_fields)
+    fields["clip_low"] = fields.pop("ratio_clip_min")
+    renamed = type("Config", (), {"model_fields": fields})
+    monkeypatch.setattr(known_answers, "ClippedPGLossConfig", renamed)
+    with pytest.raises(ImportError, match="ClippedPGLossConfig has no ratio_clip_min"):
+        known_answers.check()
+
+
 def test_a_loss_that_raises_is_refused(monkeypatch):
     changed(monkeypatch, LOSS, ["__call__"], 'data["sample_mask"]', 'data["row_mask"]')
     with pytest.raises(ImportError, match="the loss of gspo raises KeyError: 'row_mask'"):
@@ -191,6 +200,9 @@ def test_a_loss_that_raises_is_refused(monkeypatch):
     ("old", "new", "message"),
     [
         ("logprobs_policy=", "old_logprobs=", "grpo_train does not know logprobs_policy"),
+        ("mask=mask", "response_mask=mask", "grpo_train does not know mask"),
+        ("policy.get_logprobs(", "policy.logprobs(", "does not know policy.get_logprobs"),
+        ("policy.train(", "policy.step(", "does not know policy.train"),
         ("val_dataloader", "validation", "grpo_train has no parameter val_dataloader"),
         (
             "tokenizer: TokenizerType,",

@@ -11,6 +11,12 @@ from nemo_algos.rewards.choice import verify_choice
     [
         (r"\boxed{B}", "B", 1),
         (r"\boxed{B}", "C", 0),
+        (r"\boxed{A}\quad\boxed{B}", "B", 0),
+        (r"\boxed{A}\text{ or }\boxed{B}", "B", 0),
+        ("The correct answer is option **B**.", "B", 1),
+        ("Answer: Option $B$", "B", 1),
+        (r"\boxed{\textbf{(B)}~\text{I and II}}", "B", 1),
+        (r"\boxed{A~B}", "B", 0),
         ("Answer: J", "J", 1),
         ("B", "B", 1),
         ("I like B.", "B", 0),

@@ -12,6 +12,7 @@ from nemo_algos import config
 from nemo_algos.config import ConfigError, at
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
+from nemo_algos.nemo.config import DEFAULT
 from nemo_algos.nemo.conflicts import conflicts
 from nemo_algos.scale import models, snapshot
 from nemo_algos.scale.layout import layout
@@ -146,7 +147,7 @@ def inherited(parents, nemo_config, version):
     """NeMo-RL's config with the parents over it, interpolations as written; of the method its
     defaults."""
     configs = [snapshot.load(version).configs[nemo_config], *map(written, parents)]
-    before = functools.reduce(over, configs, {"nemo_rl": {"config": snapshot.DEFAULT}})
+    before = functools.reduce(over, configs, {"nemo_rl": {"config": DEFAULT}})
     name = at(before, "method.name")
     return before | (
         {"method": METHODS[name].params().model_dump() | before["method"]} if name else {}
@@ -156,7 +157,7 @@ def inherited(parents, nemo_config, version):
 def differs(path, leaf, user, version):
     """Whether the file's own value is another than what it inherits where this recipe uses it."""
     own, parents = split(path)
-    nemo_config = at(written(user), "nemo_rl.config") or snapshot.DEFAULT
+    nemo_config = at(written(user), "nemo_rl.config") or DEFAULT
     before = inherited(parents, nemo_config, version)
     value = at(before, leaf)
     if isinstance(value, str) and "${" in value:

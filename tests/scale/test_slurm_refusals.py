@@ -119,7 +119,7 @@ REFUSED = [
         "data.train=[{{data_path:x}}]",
         ["a key is a list in one and a section in the other of this config and grpo_math_1B.yaml"],
     ),
-    ("nemo_rl.config=null", ["nemo_rl.config: NeMo-RL v0.7.0 has no None"]),
+    ("nemo_rl.config=null", ["nemo_rl.config: must be a file's name, got None"]),
     ("checkpointing.checkpoint_dir=null", ["checkpointing.checkpoint_dir: "]),
     (
         "policy.model_name={0}/bin",
