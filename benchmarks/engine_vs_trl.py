@@ -42,12 +42,12 @@ from transformers.utils.logging import disable_progress_bar as hide_transformers
 from trl import GRPOConfig, GRPOTrainer
 
 from nemo_algos import config
-from nemo_algos.launch import check_local
 from nemo_algos.local import countdown
 from nemo_algos.local.build import build_trainer
+from nemo_algos.local.schema import parse
 from nemo_algos.local.trainer import Trainer
 
-CONFIG = Path(__file__).parents[1] / "examples/configs/grpo.yaml"
+CONFIG = Path(__file__).parents[1] / "nemo_algos/configs/grpo.yaml"
 PINNED = [  # whatever the shipped config says
     "method.aggregation=token",
     "grpo.num_prompts_per_step=32",
@@ -102,7 +102,7 @@ class Run:
 
 def engine(seed: int) -> Trainer:
     """The embedded engine, after its warm start."""
-    checked, algorithm = check_local(config.load(CONFIG, [*PINNED, f"grpo.seed={seed}"]))
+    checked, algorithm = parse(config.load(CONFIG, [*PINNED, f"grpo.seed={seed}"]))
     return build_trainer(checked, algorithm, console)
 
 

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from nemo_algos import config
 from nemo_algos.core.surrogate import Counts, log1p
-from nemo_algos.launch import check_local
 from nemo_algos.local.build import build_trainer
 from nemo_algos.local.experience import Experience
+from nemo_algos.local.schema import parse
 from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.local.trainer import Trainer
@@ -40,7 +40,7 @@ from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
 from nemo_algos.rollouts import Rollouts
 
-CONFIG = Path(__file__).parents[1] / "examples" / "configs" / "grpo.yaml"
+CONFIG = Path(__file__).parents[1] / "nemo_algos" / "configs" / "grpo.yaml"
 E4M3_MAX, SMALLEST_AMAX = 448.0, 1e-30
 TIS = LossConfig(
     use_importance_sampling_correction=True,
@@ -139,7 +139,7 @@ class Case(NamedTuple):
 def trained(seed: int, steps: int) -> tuple[Trainer, Policies]:
     """The policies, and their trainer within its last step."""
     overrides = [f"grpo.seed={seed}", "grpo.num_update_epochs=2"]
-    trainer = build_trainer(*check_local(config.load(CONFIG, overrides)), Console(quiet=True))
+    trainer = build_trainer(*parse(config.load(CONFIG, overrides)), Console(quiet=True))
     reference = deepcopy(trainer.policy.model)
     for _ in range(steps):
         trainer.step()

@@ -5,7 +5,7 @@
 
 import typer
 
-from nemo_algos.evals.eval_cli import evaluate
+from nemo_algos.cli.eval import evaluate
 
 if __name__ == "__main__":
     typer.run(evaluate)

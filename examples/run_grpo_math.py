@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_algos.launch import launch
+from nemo_algos.cli.train import launch
 
 
 def main(

@@ -5,7 +5,7 @@ The same command goes on where it was stopped.
 
 import typer
 
-from nemo_algos.study.study_cli import study
+from nemo_algos.cli.study import study
 
 if __name__ == "__main__":
     typer.run(study)

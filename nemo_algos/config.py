@@ -20,26 +20,30 @@ from pydantic import BaseModel, ValidationError
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
-SHIPPED = Path(__file__).parents[1] / "examples" / "configs"
+SHIPPED = Path(__file__).parent / "configs"
 
 
-class Problem(NamedTuple):
-    """One error: the key's path (`policy.optimizer.lr`, empty for the whole file) and what to
-    change."""
+class Finding(NamedTuple):
+    """What is found in a config, at the path of a key (`policy.optimizer.lr`, or "" for the file).
+
+    message: what to change. severity: error (fails, or means something else) | warning (probably
+    not meant) | note.
+    """
 
     path: str
     message: str
+    severity: str = "error"
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
 class ConfigError(ValueError):
-    """All problems of a configuration at once."""
+    """All errors of a configuration at once."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = list(problems)
-        super().__init__("\n".join(map(str, self.problems)))
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = list(findings)
+        super().__init__("\n".join(map(str, self.findings)))
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -76,7 +80,7 @@ def resolved(merged: DictConfig) -> dict[str, Any]:
     try:
         plain = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError([Problem(error.full_key or "", str(error).splitlines()[0])]) from None
+        raise ConfigError([Finding(error.full_key or "", str(error).splitlines()[0])]) from None
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
 
@@ -89,21 +93,21 @@ def at(plain: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _override(config: DictConfig, written: str) -> Problem | None:
+def _override(config: DictConfig, written: str) -> Finding | None:
     """Merge one `key.path=value` into the config; what is wrong with it, or None."""
     key, equals, _ = written.partition("=")
     if not equals or not all(key.split(".")):
-        return Problem("", f"override {written!r}: write it as key.path=value")
+        return Finding("", f"override {written!r}: write it as key.path=value")
     try:
         config.merge_with_dotlist([written.removeprefix("+").removeprefix("+")])
     except (OmegaConfBaseException, yaml.YAMLError) as error:
-        return Problem("", f"override {written!r}: {' '.join(str(error).split())}")
+        return Finding("", f"override {written!r}: {' '.join(str(error).split())}")
     return None
 
 
 def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
     if path in children:
-        raise ConfigError([Problem("defaults", f"{path.name} inherits from itself")])
+        raise ConfigError([Finding("defaults", f"{path.name} inherits from itself")])
     own = _read(path)
     names = own.pop("defaults", None)
     parents = [
@@ -120,13 +124,13 @@ def _read(path: Path) -> DictConfig:
     try:
         config = OmegaConf.load(path)
     except FileNotFoundError:
-        raise ConfigError([Problem("", f"no config file {path}{_near_file(path)}")]) from None
+        raise ConfigError([Finding("", f"no config file {path}{_near_file(path)}")]) from None
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, OSError, RecursionError) as error:
         raise ConfigError(
-            [Problem("", f"{path} is not valid YAML: {' '.join(str(error).split())}")]
+            [Finding("", f"{path} is not valid YAML: {' '.join(str(error).split())}")]
         ) from None
     if not isinstance(config, DictConfig):
-        raise ConfigError([Problem("", f"{path} must hold key: value pairs")])
+        raise ConfigError([Finding("", f"{path} must hold key: value pairs")])
     return config
 
 
@@ -142,23 +146,23 @@ def did_you_mean(name: str, valid: Sequence[str]) -> str:
     return f" (valid: {', '.join(valid)})" if 0 < len(valid) <= 14 else ""
 
 
-def problems_of(error: ValidationError, schema: type[BaseModel], root: str = "") -> list[Problem]:
+def problems_of(error: ValidationError, schema: type[BaseModel], root: str = "") -> list[Finding]:
     """pydantic's errors as problems, unknown keys with the nearest valid name."""
     return [_problem(dict(e), schema, root) for e in error.errors()]
 
 
-def _problem(error: dict[str, Any], schema: type[BaseModel], root: str) -> Problem:
+def _problem(error: dict[str, Any], schema: type[BaseModel], root: str) -> Finding:
     loc = [str(part) for part in error["loc"]]
     path = ".".join([root, *loc] if root else loc)
     if error["type"] == "extra_forbidden":
         valid = _fields(schema, loc[:-1])
-        return Problem(path, f"unknown key{did_you_mean(loc[-1], valid)}")
+        return Finding(path, f"unknown key{did_you_mean(loc[-1], valid)}")
     if error["type"] == "value_error":
-        return Problem(path, str(error["ctx"]["error"]))
+        return Finding(path, str(error["ctx"]["error"]))
     if error["type"] == "missing":
-        return Problem(path, "missing: set it")
+        return Finding(path, "missing: set it")
     message = error["msg"][0].lower() + error["msg"][1:]
-    return Problem(path, f"{message}, got {error['input']!r}")
+    return Finding(path, f"{message}, got {error['input']!r}")
 
 
 def _fields(schema: type[BaseModel], loc: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
     PYTHONPATH=NEMO_RL_CHECKOUT:. python scripts/snapshot_nemo_rl.py main      (or v0.7.0; in the
     environment of make test-nemo)
 
-Writes nemo_algos/scale/nemo_rl/VERSION.json.xz; tests/nemo holds it equal to the checkout.
+Writes nemo_algos/preflight/nemo_rl/VERSION.json.xz; tests/nemo holds it equal to the checkout.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from nemo_rl.utils.config import load_config, register_omegaconf_resolvers  # pyright: ignore
 from omegaconf import OmegaConf
 
-from nemo_algos.nemo.config import declared
 from nemo_algos.nemo.launch import EXAMPLES, TYPES
-from nemo_algos.scale.snapshot import path_of
+from nemo_algos.preflight.decided import declared
+from nemo_algos.preflight.snapshot import path_of
 
 
 def taken() -> dict[str, Any]:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from nemo_algos import config
+from nemo_algos.cli.train import launch
 from nemo_algos.config import ConfigError
-from nemo_algos.launch import check_local, launch
+from nemo_algos.local.schema import parse
 from nemo_algos.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = ROOT / "examples" / "configs"
+SHIPPED = ROOT / "nemo_algos" / "configs"
 
 
 @pytest.fixture
@@ -33,12 +34,12 @@ def write(folder, name, text):
 def problems(function, *args):
     with pytest.raises(ConfigError) as error:
         function(*args)
-    assert not any("\n" in str(p) for p in error.value.problems)
-    return [str(p) for p in error.value.problems]
+    assert not any("\n" in str(p) for p in error.value.findings)
+    return [str(p) for p in error.value.findings]
 
 
 def check(*overrides, name="etr.yaml"):
-    return check_local(config.load(SHIPPED / name, overrides))
+    return parse(config.load(SHIPPED / name, overrides))
 
 
 # ---- files
@@ -184,7 +185,7 @@ def test_one_error(override, message):
 
 def test_what_is_missing():
     want = ["grpo", "logger", "method", "policy"]
-    assert sorted(problems(check_local, {})) == [f"{k}: missing: set it" for k in want]
+    assert sorted(problems(parse, {})) == [f"{k}: missing: set it" for k in want]
 
 
 # the others: tests/nemo
@@ -276,7 +277,7 @@ def test_launch_does_not_drop_overrides_when_it_resumes(tmp_path, capsys):
 def test_a_wrong_config_is_reported_before_torch_is_imported(override):
     code = (
         "import sys; sys.argv[0] = ''\n"
-        "from nemo_algos.launch import launch\n"
+        "from nemo_algos.cli.train import launch\n"
         f"status = launch('etr.yaml', [{override!r}], None)\n"
         "sys.exit(99 if 'torch' in sys.modules or 'transformers' in sys.modules else status)"
     )

@@ -109,7 +109,7 @@ def test_combinations_with_erpo_name_what_they_miss(missing):
 def test_radius_of_etr_stays_inside(params, message):
     with pytest.raises(ConfigError) as error:
         build({"name": "etr", **params})
-    (problem,) = error.value.problems
+    (problem,) = error.value.findings
     assert message in problem.message
 
 

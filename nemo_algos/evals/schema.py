@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from nemo_algos.config import ConfigError, Problem, at, did_you_mean, validate
+from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.evals.benchmarks.registry import BENCHMARKS
 from nemo_algos.evals.metrics.settings import Measure
 from nemo_algos.local.schema import PolicySection, Section
@@ -239,7 +239,7 @@ def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
     engine = at(plain, "model.engine") or "local"
     if engine not in ENGINES:
         hint = did_you_mean(str(engine), list(ENGINES))
-        raise ConfigError([Problem("model.engine", f"no engine {engine!r}{hint}")])
+        raise ConfigError([Finding("model.engine", f"no engine {engine!r}{hint}")])
     return validate(EvalConfig[ENGINES[engine]], plain)
 
 

@@ -7,8 +7,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nemo_algos.config import ConfigError, Finding, validate
 from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.local.countdown import Rules
+from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig
 
 
@@ -209,3 +212,23 @@ class LocalConfig(Section):
                 f"of num_prompts_per_step * num_generations_per_prompt = {batch}"
             )
         return self
+
+
+def parse(plain: dict[str, Any]) -> tuple[LocalConfig, Algorithm]:
+    """The typed config and its algorithm. Raises ConfigError with the problems of both."""
+    problems: list[Finding] = []
+    method = plain.get("method")
+    try:
+        algorithm = build(method) if isinstance(method, (dict, str)) else None
+    except ConfigError as error:
+        problems += error.findings
+        algorithm = None
+    typed = {**plain, "method": {"name": method}} if isinstance(method, str) else plain
+    try:
+        checked = validate(LocalConfig, typed)
+    except ConfigError as error:
+        raise ConfigError([*error.findings, *problems]) from None
+    if problems:
+        raise ConfigError(problems)
+    assert algorithm is not None
+    return checked, algorithm

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from nemo_algos.config import ConfigError, Problem, did_you_mean, validate
+from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.method import (
@@ -41,7 +41,7 @@ def build(method: dict[str, Any] | str) -> Algorithm:
     if "name" not in block and "advantages" in parts:
         block = parts.pop("advantages") | block
     problems = [
-        Problem(f"method.{part}.{key}", f"is of the ratio, not of {part}: write it under method")
+        Finding(f"method.{part}.{key}", f"is of the ratio, not of {part}: write it under method")
         for part, values in parts.items()
         for key in OF_BASE
         if key in values
@@ -53,7 +53,7 @@ def build(method: dict[str, Any] | str) -> Algorithm:
     assert base is not None
     advantages, bounds = (resolved.get(part) or base for part in PARTS)
     algorithm = Algorithm(*base, *advantages, *bounds)
-    problems = [Problem("method", reason) for reason in _misfits(algorithm)]
+    problems = [Finding("method", reason) for reason in _misfits(algorithm)]
     if problems:
         raise ConfigError(problems)
     return algorithm
@@ -63,18 +63,18 @@ def _part(value: Any, path: str) -> dict[str, Any]:
     if isinstance(value, str):
         return {"name": value}
     if not isinstance(value, dict):
-        raise ConfigError([Problem(path, f"must be a name or a block with a name, got {value!r}")])
+        raise ConfigError([Finding(path, f"must be a name or a block with a name, got {value!r}")])
     return dict(value)
 
 
 def _resolve(
-    block: dict[str, Any], path: str, problems: list[Problem]
+    block: dict[str, Any], path: str, problems: list[Finding]
 ) -> tuple[Method, Params] | None:
     try:
         method = find(block.get("name"), path)
         params = validate(method.params, {k: v for k, v in block.items() if k != "name"}, path)
     except ConfigError as error:
-        problems.extend(error.problems)
+        problems.extend(error.findings)
         return None
     return method, params
 
@@ -87,7 +87,7 @@ def find(name: Any, path: str = "method") -> Method:
     if not isinstance(name, str) or name not in METHODS:
         hint = did_you_mean(str(name), list(METHODS))
         what = "missing: name a method" if name is None else f"unknown method {name!r}"
-        raise ConfigError([Problem(f"{path}.name", f"{what}{hint}")])
+        raise ConfigError([Finding(f"{path}.name", f"{what}{hint}")])
     return METHODS[name]
 
 
@@ -97,10 +97,10 @@ def _third_party(name: str, path: str) -> Method:
         method = getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever the module's own code raises
         what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-        raise ConfigError([Problem(f"{path}.name", f"cannot import {name!r}: {what}")]) from error
+        raise ConfigError([Finding(f"{path}.name", f"cannot import {name!r}: {what}")]) from error
     fault = _fault(method)
     if fault:
-        raise ConfigError([Problem(f"{path}.name", f"{name!r} {fault}")])
+        raise ConfigError([Finding(f"{path}.name", f"{name!r} {fault}")])
     return method
 
 

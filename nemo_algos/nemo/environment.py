@@ -23,7 +23,7 @@ from nemo_rl.environments.math_environment import BaseMathEnvironment
 from nemo_rl.environments.utils import ENV_REGISTRY
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
-from nemo_algos.config import ConfigError, Problem, validate
+from nemo_algos.config import ConfigError, Finding, validate
 from nemo_algos.rewards import VerifierPool
 
 ACTOR = f"{__name__}.VerifierActor"
@@ -42,7 +42,7 @@ class VerifierConfig(BaseModel):
     max_chars: PositiveInt = 1_000_000
 
 
-def problems(env: Mapping[str, Any]) -> list[Problem]:
+def problems(env: Mapping[str, Any]) -> list[Finding]:
     """What is wrong with the sections that name a verifier; loads the functions they name."""
     return list(chain.from_iterable(_problems(n, s) for n, s in _sections(env)))
 
@@ -58,19 +58,19 @@ def _sections(env: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [(n, s) for n, s in env.items() if isinstance(s, Mapping) and "verifier" in s]
 
 
-def _problems(name: str, section: Mapping[str, Any]) -> Iterator[Problem]:
+def _problems(name: str, section: Mapping[str, Any]) -> Iterator[Finding]:
     if ENV_REGISTRY.get(name, {}).get("actor_class_fqn", ACTOR) != ACTOR:
-        yield Problem(f"env.{name}", "is NeMo-RL's own environment: give yours another name")
+        yield Finding(f"env.{name}", "is NeMo-RL's own environment: give yours another name")
     try:
         settings = validate(VerifierConfig, dict(section), f"env.{name}")
     except ConfigError as error:
-        yield from error.problems
+        yield from error.findings
         return
     for key in ("verifier", "extractor"):
         try:
             resolve_name(getattr(settings, key))
         except Exception as error:
-            yield Problem(f"env.{name}.{key}", f"did not load as module:function: {error}")
+            yield Finding(f"env.{name}.{key}", f"did not load as module:function: {error}")
 
 
 class VerifierEnvironment(BaseMathEnvironment):

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from nemo_algos.methods.build import build
 from nemo_algos.nemo import versions
-from nemo_algos.nemo.config import decided
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.preflight.decided import decided
 
 # method: the loss with a k3 penalty of 0.5, and its derivative along DIRECTION (direct formulas in
 # tests/nemo/test_known_answers.py)

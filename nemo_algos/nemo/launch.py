@@ -24,15 +24,16 @@ from nemo_rl.utils.logger import get_next_experiment_dir
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from nemo_algos.config import ConfigError, Problem, resolved, validate
+from nemo_algos.config import ConfigError, Finding, resolved, validate
 from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
-from nemo_algos.nemo import config, environment, known_answers, transport, versions
-from nemo_algos.nemo.conflicts import conflicts
+from nemo_algos.nemo import environment, known_answers, transport, versions
 from nemo_algos.nemo.estimator import Estimator, in_place
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
+from nemo_algos.preflight import decided
+from nemo_algos.preflight.conflicts import conflicts
 
 EXAMPLES = Path(nemo_rl.__path__[0]).parent / "examples" / "configs"
 TYPES = {"": grpo.MasterConfig, "policy.generation": VllmConfig}
@@ -45,7 +46,7 @@ def run(written: DictConfig, console: Console) -> None:
     master_config, algorithm, mismatch = compose(written)
     versions.check_trainer(trainer(master_config))
     known_answers.check()
-    for remark in config.remarks(master_config.model_dump(), algorithm):
+    for remark in decided.remarks(master_config.model_dump(), algorithm):
         console.print(f"note: {remark}", markup=False, soft_wrap=True)
     loss = AlgorithmLoss(master_config.loss_fn, algorithm, **fused_logprobs(master_config))
     transport.export()
@@ -65,33 +66,33 @@ def compose(written: DictConfig) -> tuple[Any, Algorithm, MismatchConfig]:
     register_omegaconf_resolvers()
     own = OmegaConf.to_container(written)
     assert isinstance(own, dict)
-    base = load_config(EXAMPLES / config.base_name(own))
-    nemo_keys = {k: v for k, v in own.items() if k not in config.OURS}
+    base = load_config(EXAMPLES / decided.base_name(own))
+    nemo_keys = {k: v for k, v in own.items() if k not in decided.OURS}
     known = OmegaConf.to_container(base)
     assert isinstance(known, dict)
-    if problems := list(config.no_sections(nemo_keys, known)):
+    if problems := list(decided.no_sections(nemo_keys, known)):
         raise ConfigError(problems)
-    problems = config.unknown_keys(nemo_keys, known, config.declared(TYPES))
+    problems = decided.unknown_keys(nemo_keys, known, decided.declared(TYPES))
     plain = resolved(merge_with_override(base, written.copy()))
-    ours = {k: plain.pop(k, None) for k in config.OURS}
+    ours = {k: plain.pop(k, None) for k in decided.OURS}
     mismatch, wrong = _mismatch(ours["mismatch"])
     problems += wrong
     try:
         algorithm = build(ours["method"])
     except ConfigError as error:
-        raise ConfigError([*problems, *error.problems]) from None
+        raise ConfigError([*problems, *error.findings]) from None
     problems += conflicts(plain, own, algorithm) + environment.problems(plain["env"])
     if problems:
         raise ConfigError(problems)
-    config.derive(plain, algorithm)
+    decided.derive(plain, algorithm)
     return grpo.MasterConfig(**plain), algorithm, mismatch
 
 
-def _mismatch(section: Any) -> tuple[MismatchConfig, list[Problem]]:
+def _mismatch(section: Any) -> tuple[MismatchConfig, list[Finding]]:
     try:
         return validate(MismatchConfig, section or {}, "mismatch"), []
     except ConfigError as error:
-        return MismatchConfig(), error.problems
+        return MismatchConfig(), error.findings
 
 
 def train(

@@ -22,8 +22,8 @@ from nemo_algos.methods import METHODS
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.method import Params, clip_bounds, token_log_ratio
 from nemo_algos.nemo import columns, loss_metrics
-from nemo_algos.nemo.config import decided
 from nemo_algos.nemo.loss_metrics import MicroBatch
+from nemo_algos.preflight.decided import decided
 
 
 class AlgorithmLoss(ClippedPGLossFn):

@@ -24,9 +24,8 @@ from typing import Any, NamedTuple
 from pydantic import Field, model_validator
 
 from nemo_algos import config
-from nemo_algos.config import ConfigError, Problem
-from nemo_algos.launch import check_local
-from nemo_algos.local.schema import LocalConfig, Section
+from nemo_algos.config import ConfigError, Finding
+from nemo_algos.local.schema import LocalConfig, Section, parse
 
 Settings = dict[str, Any]  # key.path: value
 
@@ -126,14 +125,14 @@ def runs(study: Study) -> tuple[list[Run], list[Cell]]:
 
 def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
     configs: dict[tuple[str, str], LocalConfig] = {}
-    problems: list[Problem] = []
+    problems: list[Finding] = []
     for name, regime in study.regimes.items():
         for arm, own in regime.arms.items():
             try:
                 configs[name, arm] = _config(study.settings | regime.settings, arm, own)
             except ConfigError as error:
                 where = f"regimes.{name}.arms.{arm}"
-                problems += [Problem(where, str(p)) for p in error.problems]
+                problems += [Finding(where, str(p)) for p in error.findings]
     if problems:
         raise ConfigError(problems)
     return configs
@@ -142,13 +141,13 @@ def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
 def _config(common: Settings, arm: str, own: Settings) -> LocalConfig:
     settings = {"config": f"{arm}.yaml", **common, **own}
     if "grpo.seed" in settings:
-        raise ConfigError([Problem("grpo.seed", "is the study's: set seeds and first_seed")])
+        raise ConfigError([Finding("grpo.seed", "is the study's: set seeds and first_seed")])
     path = config.find(str(settings.pop("config")))
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    checked, _ = check_local(config.load(path, overrides))
+    checked, _ = parse(config.load(path, overrides))
     if not checked.grpo.val_samples_per_prompt:
         why = "is 0, and a study needs samples to compare"
-        raise ConfigError([Problem("grpo.val_samples_per_prompt", why)])
+        raise ConfigError([Finding("grpo.val_samples_per_prompt", why)])
     return checked
 
 

@@ -11,7 +11,7 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(Path(__file__).parents[1] / "evals"))
 import folders
 
-from nemo_algos.evals.report.page import write
+from nemo_algos.report.page import write
 
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

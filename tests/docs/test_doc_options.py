@@ -14,7 +14,7 @@ from doc_commands import FENCE, ROOT, blocks, pages, runs
 from nemo_algos.cli import app
 from nemo_algos.config import find, load
 from nemo_algos.evals.schema import checked
-from nemo_algos.scale.check import check, versions
+from nemo_algos.preflight.check import check, versions
 
 END = {";", "&&", "||", "|", "&", ">", ">>", "<", "do", "done"}
 INLINE = re.compile(r"`((?:[A-Z_]+=\S+ )*(?:uv run|nemo-algos|python) [^`\n]+)`")
@@ -78,7 +78,7 @@ def split(script, words):
 
 def wrong(name, config, overrides):
     """What is wrong with the config that a command names, and with its keys."""
-    config = config.split("examples/configs/")[-1]
+    config = config.split("nemo_algos/configs/")[-1]
     if not find(config).is_file():
         return [f"no config {config}"]
     if name in ("eval", "examples/run_eval.py"):
@@ -132,7 +132,7 @@ def test_commands_of_a_text():
     ("config", "overrides", "said"),
     [
         ("etr.yaml", ["method.micro=0.1"], ""),
-        ("/code/examples/configs/etr.yaml", ["method.mikro=0.1"], "method.mikro"),
+        ("/code/nemo_algos/configs/etr.yaml", ["method.mikro=0.1"], "method.mikro"),
         ("nemo_rl.yaml", ["polcy.x=1"], "polcy"),
         ("nowhere.yaml", [], "no config nowhere.yaml"),
     ],

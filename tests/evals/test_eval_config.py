@@ -11,7 +11,7 @@ from nemo_algos.config import ConfigError
 from nemo_algos.evals.benchmarks import BENCHMARKS
 from nemo_algos.evals.schema import checked
 
-SHIPPED = Path(__file__).parents[2] / "examples" / "configs" / "eval"
+SHIPPED = Path(__file__).parents[2] / "nemo_algos" / "configs" / "eval"
 NEEDED = {
     "countdown": ["model.run=runs/etr/exp_001"],
     "nemo_rl": ["model.file=evaluation_data.json"],
@@ -26,7 +26,7 @@ def plain(model=ENDPOINT, **sections):
 def problems_of(written):
     with pytest.raises(ConfigError) as error:
         checked(written)
-    return [str(problem) for problem in error.value.problems]
+    return [str(problem) for problem in error.value.findings]
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
@@ -188,7 +188,7 @@ def test_where_it_is_kept(model, folder):
 
 def test_a_wrong_config_is_reported_before_torch_or_scikit_learn_are_imported():
     code = (
-        "import sys; from nemo_algos.evals.eval_cli import evaluate\n"
+        "import sys; from nemo_algos.cli.eval import evaluate\n"
         "try: evaluate('eval/quatro.yaml', ['model.nam=x'])\n"
         "finally: print({'torch', 'sklearn', 'httpx'} & set(sys.modules))"
     )

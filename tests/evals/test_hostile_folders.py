@@ -16,14 +16,15 @@ from typer.testing import CliRunner
 
 from nemo_algos import config
 from nemo_algos.cli import app
+from nemo_algos.cli.train import launch
 from nemo_algos.evals.benchmarks import BENCHMARKS
 from nemo_algos.evals.benchmarks.registry import EXTRACTORS
-from nemo_algos.launch import check_local, launch
 from nemo_algos.local import checkpoint, tiny_policy
 from nemo_algos.local.build import build_trainer
+from nemo_algos.local.schema import parse
 from nemo_algos.study.runner import results
 
-CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
+CONFIGS = Path(__file__).parents[2] / "nemo_algos" / "configs"
 
 
 class Bomb:
@@ -45,7 +46,7 @@ def marker(tmp_path):
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch):
     """Drawing takes most of a report's time."""
-    monkeypatch.setattr("nemo_algos.evals.report.figure.Figure.save", lambda *_: "<svg></svg>")
+    monkeypatch.setattr("nemo_algos.report.figure.Figure.save", lambda *_: "<svg></svg>")
 
 
 @pytest.fixture
@@ -57,9 +58,9 @@ def run(tmp_path, monkeypatch, tmp_path_factory):
     small = ["max_num_steps=1", "max_val_samples=1", "val_samples_per_prompt=1"]
     plain = config.load(CONFIGS / "grpo.yaml", [f"grpo.{key}" for key in small])
     plain["logger"]["tensorboard_enabled"] = False
-    checked, _ = check_local(plain)
+    checked, _ = parse(plain)
     folders.change_json(folder / "manifest.json", config=checked.model_dump(mode="json"))
-    trainer = build_trainer(*check_local(plain), Console(quiet=True))
+    trainer = build_trainer(*parse(plain), Console(quiet=True))
     trainer.step_number = 1
     state = {**trainer.state(), "before": {"pass@1": 0.5}, "seconds": 1.0}
     checkpoint.save(folder / "checkpoints", state, keep_last=2)

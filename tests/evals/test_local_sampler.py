@@ -1,20 +1,17 @@
 """LocalSampler: the policy of a training run, before, during and after it; or any model."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
+import small_llama
 import torch
+import trainers
 
 from nemo_algos.evals.local_sampler import LocalSampler
 from nemo_algos.evals.problem import Problem
 from nemo_algos.evals.schema import LocalModel, SamplingSection
 from nemo_algos.local import build, checkpoint, countdown
-
-sys.path.append(str(Path(__file__).parents[1] / "local"))
-import small_llama
-import trainers
 
 PROBLEMS = [Problem("6 10 1 > 17", "6 10 1 > 17 :", "6 10 1 > 17"), Problem("b", "1 2 3 > 6 :", "")]
 

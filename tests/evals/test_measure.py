@@ -335,7 +335,7 @@ def test_nothing_sampled_is_refused():
 
 
 def test_no_torch_is_loaded():
-    modules = "nemo_algos.evals.metrics, nemo_algos.evals.compare"
+    modules = "nemo_algos.evals.metrics, nemo_algos.report.compare"
     code = f"import {modules}, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

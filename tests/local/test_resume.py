@@ -17,11 +17,12 @@ import torch
 from rich.console import Console
 
 from nemo_algos import config
-from nemo_algos.launch import check_local, launch
+from nemo_algos.cli.train import launch
 from nemo_algos.local import checkpoint, tiny_policy
 from nemo_algos.local.run import run
+from nemo_algos.local.schema import parse
 
-CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
+CONFIGS = Path(__file__).parents[2] / "nemo_algos" / "configs"
 SMALL = [
     "grpo.num_prompts_per_step=4",
     "grpo.num_generations_per_prompt=4",
@@ -43,7 +44,7 @@ def short_warm_start(monkeypatch, tmp_path_factory):
 def train(folder, *overrides, name="etr.yaml"):
     plain = config.load(CONFIGS / name, [*SMALL, f"logger.log_dir={folder.parent}", *overrides])
     out = io.StringIO()
-    run(*check_local(plain), folder, Console(file=out, width=200))
+    run(*parse(plain), folder, Console(file=out, width=200))
     return out.getvalue()
 
 

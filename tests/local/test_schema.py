@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from nemo_algos import config
-from nemo_algos.config import ConfigError
-from nemo_algos.launch import check_local
-from nemo_algos.local.schema import Component, Milestones
+from nemo_algos.config import ConfigError, Finding
+from nemo_algos.local.schema import Component, Milestones, parse
 
-CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
+CONFIGS = Path(__file__).parents[2] / "nemo_algos" / "configs"
 MATH = {
     "data": {"task": "math", "train": {"data_path": "train.jsonl"}},
     "policy": {"model_name": "some/model"},
@@ -34,13 +33,13 @@ def check(*changes):
                 value = {key: value}
             change = value
         merged(plain, change)
-    return check_local(plain)[0]
+    return parse(plain)[0]
 
 
 def problems(*changes):
     with pytest.raises(ConfigError) as error:
         check(*changes)
-    return [(p.path, p.message) for p in error.value.problems]
+    return [(p.path, p.message) for p in error.value.findings]
 
 
 def test_what_the_shipped_config_says():
@@ -175,8 +174,8 @@ def test_what_cannot_be_left_out(path):
         section = section[key]
     del section[last]
     with pytest.raises(ConfigError) as error:
-        check_local(plain)
-    assert (path, "missing: set it") in [tuple(p) for p in error.value.problems]
+        parse(plain)
+    assert Finding(path, "missing: set it") in error.value.findings
 
 
 def test_every_problem_at_once():

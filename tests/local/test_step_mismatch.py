@@ -10,9 +10,10 @@ import torch
 import trainers
 
 from nemo_algos import config
+from nemo_algos.cli.train import launch
 from nemo_algos.config import ConfigError
-from nemo_algos.launch import check_local, launch
 from nemo_algos.local import tiny_policy
+from nemo_algos.local.schema import parse
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.local.trainer import Trainer
 
@@ -94,6 +95,6 @@ def test_a_stop_ends_the_run_with_status_1_and_its_checkpoint(tmp_path, monkeypa
 )
 def test_a_wrong_section_is_refused(override, path, message):
     with pytest.raises(ConfigError) as error:
-        check_local(config.load(trainers.CONFIGS / "grpo.yaml", [override]))
-    (problem,) = error.value.problems
+        parse(config.load(trainers.CONFIGS / "grpo.yaml", [override]))
+    (problem,) = error.value.findings
     assert problem.path == path and message in problem.message

@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 
 from nemo_algos import config
-from nemo_algos.launch import check_local
 from nemo_algos.local import countdown
+from nemo_algos.local.schema import parse
 from nemo_algos.local.tasks import Countdown
 from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.local.trainer import Trainer
 
-CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
+CONFIGS = Path(__file__).parents[2] / "nemo_algos" / "configs"
 PROMPTS, GROUP = 8, 4
 ROWS = PROMPTS * GROUP
 SGD = {"name": "torch.optim.SGD", "kwargs": {"lr": 0.02, "momentum": 0.5}}
@@ -41,7 +41,7 @@ class MadeUp(Countdown):
 def checked(*overrides, method="grpo", optimizer=SGD, scheduler=()):
     plain = config.load(CONFIGS / f"{method}.yaml", [*SMALL, *overrides])
     plain["policy"] |= {"optimizer": optimizer, "scheduler": list(scheduler)}
-    return check_local(plain)
+    return parse(plain)
 
 
 def policy(seed=0):

@@ -20,7 +20,7 @@ ERPO_ETR = {"advantages": "erpo", "bounds": "etr"}
 def refusals(block):
     with pytest.raises(ConfigError) as error:
         build(block)
-    return [str(problem) for problem in error.value.problems]
+    return [str(problem) for problem in error.value.findings]
 
 
 # ---- what a block builds

@@ -35,7 +35,10 @@ def ref() -> str:
 def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ray's calls answered in this process, CUDA's names meaning the CPU."""
     import no_ray
+    import ray
 
+    running = ray.is_initialized()
     no_ray.without_ray(monkeypatch)
     stubs.cuda_is_cpu(monkeypatch)
     yield
+    assert ray.is_initialized() == running, "what nothing here answers started a Ray by itself"

@@ -50,3 +50,6 @@ class OddTokens(EnvironmentInterface):
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
         return batch, {}
+
+    def shutdown(self) -> None:
+        """Called at the end of training."""

@@ -24,7 +24,7 @@ from nemo_algos.nemo.environment import ACTOR, VerifierEnvironment, log_statuses
 
 MATH = "nemo_algos.rewards.math:verify_math"
 CHOICE = "nemo_algos.rewards.choice:verify_choice"
-SHIPPED = Path(__file__).parents[2] / "examples" / "configs" / "nemo_rl.yaml"
+SHIPPED = Path(__file__).parents[2] / "nemo_algos" / "configs" / "nemo_rl.yaml"
 
 
 def talk(*responses: str) -> list[list[dict[str, str]]]:
@@ -162,7 +162,7 @@ LOADS = "env.maths.verifier=json:loads"
 def test_mistakes_are_refused_before_ray(overrides: list[str], path: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         compose(*overrides)
-    found = {p.path: p.message for p in error.value.problems}
+    found = {p.path: p.message for p in error.value.findings}
     assert message in found[path], found
 
 

@@ -7,9 +7,10 @@ from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
 
 from nemo_algos import config as strict
 from nemo_algos.config import ConfigError, at
-from nemo_algos.nemo import launch, precision
+from nemo_algos.nemo import launch
+from nemo_algos.preflight import precision
 
-CONFIGS = Path(__file__).parents[2] / "examples" / "configs"
+CONFIGS = Path(__file__).parents[2] / "nemo_algos" / "configs"
 VLLM, MEGATRON = precision.VLLM, precision.MEGATRON
 
 
@@ -21,7 +22,7 @@ def refused(name, *overrides):
     """What is wrong, by key."""
     with pytest.raises(ConfigError) as error:
         compose(name, *overrides)
-    return {p.path: p.message for p in error.value.problems}
+    return {p.path: p.message for p in error.value.findings}
 
 
 def test_the_hopper_block_trains_and_samples_in_fp8():

@@ -22,12 +22,13 @@ from torch import Tensor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import policy_loss
-from nemo_algos.nemo import config, versions
-from nemo_algos.nemo.conflicts import conflicts
+from nemo_algos.nemo import versions
 from nemo_algos.nemo.estimator import FACTORY, Estimator, in_place
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.megatron_worker import EntropyPostProcessor
 from nemo_algos.nemo.policy import PolicyProxy
+from nemo_algos.preflight import decided
+from nemo_algos.preflight.conflicts import conflicts
 from nemo_algos.rollouts import Rollouts
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -116,7 +117,7 @@ def derived(run: Run, algorithm: Any) -> None:
     """The run's config with what the method decides."""
     plain = run.config.model_dump()
     assert conflicts(plain, {}, algorithm) == []
-    config.derive(plain, algorithm)
+    decided.derive(plain, algorithm)
     made = grpo.MasterConfig(**plain)
     run.config.loss_fn, run.config.grpo = made.loss_fn, made.grpo
 

@@ -16,11 +16,12 @@ from nemo_algos.config import ConfigError
 from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
-from nemo_algos.nemo import config, launch, transport, versions
+from nemo_algos.nemo import launch, transport, versions
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.preflight import decided
 
 DYNAMIC = "grpo.use_dynamic_sampling=true"
-SHIPPED = Path(__file__).parents[2] / "examples" / "configs" / "nemo_rl.yaml"
+SHIPPED = Path(__file__).parents[2] / "nemo_algos" / "configs" / "nemo_rl.yaml"
 
 
 def compose(*overrides):
@@ -163,14 +164,14 @@ def test_erpo_gets_a_reference_without_a_penalty():
 def test_contradictions_are_refused_by_key(overrides, path, message):
     with pytest.raises(ConfigError) as error:
         compose(*overrides)
-    found = {p.path: p.message for p in error.value.problems}
+    found = {p.path: p.message for p in error.value.findings}
     assert message in found[path], found
 
 
 def test_all_problems_come_at_once():
     with pytest.raises(ConfigError) as error:
         compose("grpo.wrong=1", "loss_fn.use_cispo=true", "loss_fn.ratio_clip_c=2")
-    assert {p.path for p in error.value.problems} == {
+    assert {p.path for p in error.value.findings} == {
         "grpo.wrong",
         "loss_fn.use_cispo",
         "loss_fn.ratio_clip_c",
@@ -203,7 +204,7 @@ def test_free_sections_stay_free(own):
 
 def test_one_update_per_batch_is_remarked():
     master, algorithm = compose("policy.train_global_batch_size=512")
-    (remark,) = config.remarks({"grpo": dict(master.grpo), "policy": master.policy}, algorithm)
+    (remark,) = decided.remarks({"grpo": dict(master.grpo), "policy": master.policy}, algorithm)
     assert "clipping is inert" in remark
 
 
@@ -312,7 +313,7 @@ def test_the_launcher_trains_with_nemo_rls_own_trainer(monkeypatch, tmp_path):
     run = Run(tmp_path, ["loss_fn.reference_policy_kl_penalty=0", "grpo.max_num_steps=2"])
     algorithm = build("etr")
     plain = run.config.model_dump()
-    config.derive(plain, algorithm)
+    decided.derive(plain, algorithm)
     master = launch.grpo.MasterConfig(**plain)
     made = (run.policy, run.generation, None, (None, None), run.dataloader, None, run.loss_fn)
     made += (run.logger, run.checkpointer, run.state, master, {}, {})

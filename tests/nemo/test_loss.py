@@ -22,8 +22,8 @@ from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
 from nemo_algos.methods.method import ClipParams, Method, Part
 from nemo_algos.nemo import columns
-from nemo_algos.nemo.config import decided
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.preflight.decided import decided
 from nemo_algos.rollouts import Rollouts
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "public.json.gz"

@@ -15,10 +15,11 @@ from test_launch import compose
 from nemo_algos.config import ConfigError
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
-from nemo_algos.nemo import config, known_answers, launch
+from nemo_algos.nemo import known_answers, launch
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
-from nemo_algos.scale.check import check
+from nemo_algos.preflight import decided
+from nemo_algos.preflight.check import check
 
 SECTIONS = ("loss_fn", "grpo", "policy")
 BASES = ("grpo_math_1B.yaml", "grpo_math_1B_megatron.yaml")
@@ -26,10 +27,10 @@ BASES = ("grpo_math_1B.yaml", "grpo_math_1B_megatron.yaml")
 
 def keys() -> set[str]:
     """What this NeMo-RL declares, what its example configs have, and what its code reads beside."""
-    found = {*config.declared(launch.TYPES), *config.UNDECLARED}
+    found = {*decided.declared(launch.TYPES), *decided.UNDECLARED}
     for name in BASES:
         plain = OmegaConf.to_container(load_config(launch.EXAMPLES / name))
-        found |= set(config._paths(plain))  # pyright: ignore
+        found |= set(decided._paths(plain))  # pyright: ignore
     return {key for key in found if key.partition(".")[0] in SECTIONS}
 
 
@@ -51,7 +52,7 @@ def test_every_key_has_a_verdict(ref: str) -> None:
 def test_a_refused_key_is_refused_by_the_launcher_and_by_check(key: str, ref: str) -> None:
     with pytest.raises(ConfigError) as error:
         compose(*REFUSED[key])
-    problems = {(problem.path, problem.message) for problem in error.value.problems}
+    problems = {(problem.path, problem.message) for problem in error.value.findings}
     problems = {(path, m) for path, m in problems if not m.startswith("unknown key")}  # in v0.7.0
     paths = {path for path, _ in problems}
     wanted = {key, key.rpartition(".")[0], *(o.partition("=")[0] for o in REFUSED[key])}

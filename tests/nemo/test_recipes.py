@@ -8,7 +8,7 @@ import pytest
 from nemo_algos import config
 from nemo_algos.nemo import launch, versions
 
-FOLDER = Path(__file__).resolve().parents[2] / "examples" / "configs" / "recipes"
+FOLDER = Path(__file__).resolve().parents[2] / "nemo_algos" / "configs" / "recipes"
 
 
 def named(path):

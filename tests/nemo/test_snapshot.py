@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from nemo_algos import config as strict
 from nemo_algos.config import SHIPPED, ConfigError, resolved
 from nemo_algos.nemo import launch
-from nemo_algos.scale import snapshot
+from nemo_algos.preflight import snapshot
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "snapshot_nemo_rl.py"
 RECIPES = "recipes/llm/performance"
@@ -66,4 +66,4 @@ def test_unknown_keys_are_those_of_the_launcher(ref):
     composed = snapshot.compose(config, snapshot.load(ref))
     with pytest.raises(ConfigError) as error:
         launch.compose(config)
-    assert composed.problems == [p for p in error.value.problems if "unknown key" in p.message]
+    assert composed.problems == [p for p in error.value.findings if "unknown key" in p.message]

@@ -8,7 +8,7 @@ import sys
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
-from nemo_algos.scale.check import versions
+from nemo_algos.preflight.check import versions
 
 OPTIONS = "--account a --partition paper --image light.sqsh --test-only --nemo-rl"
 answers = {}

@@ -5,7 +5,7 @@ import json
 import image
 from cluster import HERE, ROOT, Cluster
 
-RECIPES = sorted(p.name for p in (ROOT / "examples" / "configs" / "recipes").glob("*.yaml"))
+RECIPES = sorted(p.name for p in (ROOT / "nemo_algos" / "configs" / "recipes").glob("*.yaml"))
 
 
 def test_slurm_would_take_every_recipe(cluster: Cluster) -> None:

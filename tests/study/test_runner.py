@@ -2,12 +2,11 @@
 
 import csv
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import trainers
 from rich.console import Console
 
 from nemo_algos.local import build
@@ -16,9 +15,6 @@ from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.build import build as method
 from nemo_algos.study import design, runner
 from nemo_algos.study.measures import measures
-
-sys.path.append(str(Path(__file__).parents[1] / "local"))
-import trainers
 
 STUDY = design.Study.model_validate(
     {

@@ -9,15 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import trainers
 import typer
 import yaml
 from typer.testing import CliRunner
 
+from nemo_algos.cli import study as study_cli
 from nemo_algos.local import build
-from nemo_algos.study import study_cli
-
-sys.path.append(str(Path(__file__).parents[1] / "local"))
-import trainers
 
 STUDY = {
     "settings": {

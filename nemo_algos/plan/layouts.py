@@ -1,0 +1,227 @@
+"""Whether a run fits its GPUs, what a step takes, and the cheapest change that makes it fit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from nemo_algos.config import at
+from nemo_algos.plan import memory, speed
+from nemo_algos.plan.hardware import GPU
+from nemo_algos.plan.memory import Run
+from nemo_algos.preflight.layout import layout
+from nemo_algos.preflight.models import Model
+
+MEGATRON, PACKING = "policy.megatron_cfg", "policy.sequence_packing.train_mb_tokens"
+ENGINE = "policy.generation.vllm_cfg"
+LIMIT = "policy.max_total_sequence_length"
+Change = dict[str, Any]
+
+
+class Plan(NamedTuple):
+    """Bytes on a GPU by component, seconds of a step by phase, of sequences of `tokens` on
+    average."""
+
+    run: Run
+    tokens: float
+    training: dict[str, float]
+    generation: dict[str, float]
+    host: dict[str, float]
+    cached_sequences: float
+    phases: dict[str, float]
+    step_seconds: float
+
+    @property
+    def trains(self) -> bool:
+        """Whether training fits the GPU."""
+        return sum(self.training.values()) <= self.run.gpu.memory
+
+    @property
+    def generates(self) -> bool:
+        """Whether an engine's cache holds one sequence of full length."""
+        return self.cached_sequences >= 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether generation runs beside training."""
+        return bool(self.run.at("grpo.async_grpo.enabled"))
+
+    @property
+    def steps(self) -> int:
+        """Of the run."""
+        return self.run.at("grpo.max_num_steps")
+
+    @property
+    def gpu_hours(self) -> float:
+        """Of the run."""
+        return self.steps * self.step_seconds * self.run.layout.gpus / 3600
+
+    @property
+    def flops(self) -> float:
+        """Of a step, trained and scored; what the models need, not what is recomputed."""
+        total = speed.rollouts(self.run) * self.tokens
+        return 4 * total * speed.forward_flops(self.run, self.tokens)
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything, for scripts."""
+        return {
+            "layout": self.run.layout._asdict(),
+            "gpu": self.run.gpu.name,
+            "parameters": self.run.model.parameters,
+            "active_parameters": self.run.model.active_parameters,
+            "mean_tokens": self.tokens,
+            "training_bytes": self.training,
+            "generation_bytes": self.generation,
+            "host_bytes": self.host,
+            "cached_sequences": self.cached_sequences,
+            "fits": {"training": self.trains, "generation": self.generates},
+            "seconds": self.phases,
+            "step_seconds": self.step_seconds,
+            "step_flops": self.flops,
+            "step_tokens": speed.rollouts(self.run) * self.tokens,
+            "run_tokens": self.steps * speed.rollouts(self.run) * self.tokens,
+            "gpu_hours": self.gpu_hours,
+        }
+
+
+def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None = None) -> Plan:
+    """Of a resolved NeMo-RL config; tokens: a sequence's mean, prompt and response. Raises
+    ValueError where no sequence has so many."""
+    run = Run(plain, layout(plain), model, gpu)
+    if tokens is not None and not 1 <= tokens <= run.at(LIMIT):
+        raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run.at(LIMIT)}, the longest")
+    tokens = tokens or speed.mean_tokens(run)
+    phases = speed.phases(run, tokens)
+    return Plan(
+        run=run,
+        tokens=tokens,
+        training=memory.training(run),
+        generation=memory.generation(run),
+        host=memory.on_host(run),
+        cached_sequences=memory.cached_tokens(run) / run.at(LIMIT),
+        phases=phases,
+        step_seconds=speed.step_seconds(run, phases),
+    )
+
+
+def changed(plain: Mapping[str, Any], change: Change) -> dict[str, Any]:
+    """The config with these keys set."""
+    out: dict[str, Any] = deepcopy(dict(plain))
+    for path, value in change.items():
+        *parents, key = path.split(".")
+        section = out
+        for name in parents:
+            section = section.setdefault(name, {})
+        section[key] = value
+    return out
+
+
+def _training_changes(p: Plan) -> Iterator[Change]:
+    """From what costs nothing to what costs most."""
+    run, lay, model = p.run, p.run.layout, p.run.model
+    if lay.backend != "megatron":
+        yield {"policy.dtensor_cfg.activation_checkpointing": True}
+        yield {"policy.dtensor_cfg.tensor_parallel_size": 2 * lay.tensor}
+        yield {"policy.dtensor_cfg.cpu_offload": True}
+        return
+    yield {"policy.logprob_chunk_size": 1024, f"{MEGATRON}.defer_fp32_logits": True}
+    if lay.tensor > 1:
+        yield {f"{MEGATRON}.sequence_parallel": True}
+    if run.at("policy.sequence_packing.enabled"):
+        yield {PACKING: max(run.at(LIMIT), run.at(PACKING) // 2)}
+    else:
+        yield {
+            "policy.train_micro_batch_size": max(1, run.at("policy.train_micro_batch_size") // 2)
+        }
+    yield {f"{MEGATRON}.activation_checkpointing": True}
+    sizes = {"expert": lay.expert, "tensor": lay.tensor, "pipeline": lay.pipeline}
+    for factor, (name, size) in itertools.product((2, 4, 8), sizes.items()):
+        if name != "expert" or model.experts:
+            yield {f"{MEGATRON}.{name}_model_parallel_size": factor * size}
+    yield {f"{MEGATRON}.context_parallel_size": 2 * lay.context}
+    offload = {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0}
+    yield {f"{MEGATRON}.optimizer.{k}": v for k, v in offload.items()}
+
+
+def _generation_changes(p: Plan) -> Iterator[Change]:
+    used = p.run.at(f"{ENGINE}.gpu_memory_utilization") or 0.9
+    if used < 0.9:
+        yield {f"{ENGINE}.gpu_memory_utilization": 0.9}
+    for factor in (2, 4, 8):
+        yield {f"{ENGINE}.tensor_parallel_size": factor * p.run.layout.generation_tensor}
+
+
+def possible(run: Run) -> bool:
+    """Whether the sizes of the groups divide what they divide."""
+    m, p = run.model, run.layout
+    heads = (
+        m.num_attention_heads % p.tensor == 0
+        and max(p.tensor, m.kv_heads) % min(p.tensor, m.kv_heads) == 0
+    )
+    ranks = p.train_gpus % p.model_ranks == 0 and p.tensor <= p.gpus_per_node
+    experts = not m.experts or (m.experts % p.expert == 0 and p.train_gpus % p.expert_ranks == 0)
+    batch = p.data > 0 and run.at("policy.train_global_batch_size") % p.data == 0
+    engines = p.generation_gpus % (p.generation_tensor * p.generation_pipeline) == 0
+    return heads and ranks and experts and batch and engines and p.pipeline <= m.num_hidden_layers
+
+
+def remedy(p: Plan) -> Change | None:
+    """The cheapest change that makes it fit; None where none is needed or none helps."""
+    change: Change = {}
+    for ok, candidates in ((Plan.trains, _training_changes), (Plan.generates, _generation_changes)):
+        fits = ok.fget
+        assert fits is not None
+        if fits(p):
+            continue
+        found = _cheapest(p, fits, list(candidates(p)))
+        if found is None:
+            return None
+        change |= found
+    return change or None
+
+
+def _cheapest(p: Plan, fits: Any, candidates: list[Change]) -> Change | None:
+    """Of the single changes that fit, the one with the fastest step; else the first of the changes
+    on top of each other."""
+
+    def fitting(changes: list[Change]) -> Iterator[tuple[Plan, Change]]:
+        for change in changes:
+            other = plan(changed(p.run.plain, change), p.run.model, p.run.gpu, p.tokens)
+            if possible(other.run) and fits(other):
+                yield other, change
+
+    alone = list(fitting(candidates))
+    if alone:
+        return min(alone, key=lambda pair: pair[0].step_seconds)[1]
+    together = list(itertools.accumulate(candidates, lambda a, b: a | b))
+    return next((change for _, change in fitting(together)), None)
+
+
+def layouts(p: Plan, nodes: int) -> list[Plan]:
+    """Megatron layouts on so many nodes that fit, the fastest first; generation stays as it is."""
+    experts = (1, 2, 4, 8, 16, 32, 64) if p.run.model.experts else (1,)
+    sizes = itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 4, 8), experts, (False, True))
+    found = []
+    for tensor, pipeline, context, expert, recomputed in sizes:
+        change = {
+            "cluster.num_nodes": nodes,
+            f"{MEGATRON}.tensor_model_parallel_size": tensor,
+            f"{MEGATRON}.pipeline_model_parallel_size": pipeline,
+            f"{MEGATRON}.context_parallel_size": context,
+            f"{MEGATRON}.expert_model_parallel_size": expert,
+            f"{MEGATRON}.sequence_parallel": tensor > 1,
+            f"{MEGATRON}.activation_checkpointing": recomputed,
+            f"{MEGATRON}.num_layers_in_first_pipeline_stage": None,
+            f"{MEGATRON}.num_layers_in_last_pipeline_stage": None,
+        }
+        other = plan(changed(p.run.plain, change), p.run.model, p.run.gpu, p.tokens)
+        if possible(other.run) and other.trains and other.generates:
+            found.append(other)
+    return sorted(found, key=lambda x: x.step_seconds)
+
+
+def gpu_of(plain: Mapping[str, Any]) -> str:
+    """H100; GB200 where NeMo-RL's own config is for nodes of four GPUs."""
+    return "GB200" if "n4g" in str(at(plain, "nemo_rl.config")) else "H100"

@@ -1,0 +1,120 @@
+"""FLOPs of a GRPO step, and an estimate of its time by phase. Every assumption is a constant here.
+
+Model FLOPs a token (Narayanan et al. 2021, Megatron-LM, eq. 3, causal): forward 2 N + 2 L s a d, of
+N active parameters without the input embedding, L layers, a heads of size d, sequences of s tokens;
+backward twice that; full recomputation another forward.
+"""
+
+from __future__ import annotations
+
+from math import log2
+
+from nemo_algos.plan.memory import Run, cached_tokens
+
+LENGTH = 0.7  # of max_total_sequence_length: a sequence's mean, where --mean-tokens is not given
+TRAINING, EXPERTS = 0.40, 0.12  # share of the data sheet's FLOP/s reached, dense and with experts
+SPLITTING = 0.95  # kept of it by each doubling of TP, CP, and of EP beyond a node
+READING = 0.6  # share of the data sheet's memory bandwidth that decoding reaches
+LAUNCHING = 4e-3  # seconds of a decoding step besides reading: scheduler, sampling, kernel launches
+REDUCING = 15e-6  # of each of a layer's two all-reduces, within a node; BETWEEN nodes instead
+BETWEEN = 60e-6
+REFIT = 4e9  # bytes per second of new weights into each engine's GPU
+FIXED = 10.0  # seconds: rewards, advantages, data, waking and sleeping the engine
+
+
+def mean_tokens(run: Run) -> float:
+    """Of a sequence, prompt and response."""
+    return LENGTH * run.at("policy.max_total_sequence_length")
+
+
+def rollouts(run: Run) -> int:
+    """Sequences of a step."""
+    return run.at("grpo.num_prompts_per_step") * run.at("grpo.num_generations_per_prompt")
+
+
+def forward_flops(run: Run, tokens: float) -> float:
+    """Of one token of sequences of `tokens`."""
+    m = run.model
+    weights = m.active_parameters - m.vocab_size * m.hidden_size * (not m.tie_word_embeddings)
+    return 2 * weights + 2 * m.num_hidden_layers * tokens * m.num_attention_heads * m.head_size
+
+
+def training_flops(run: Run, tokens: float) -> float:
+    """Of one token: forward, backward, and what is recomputed."""
+    whole = run.backend("recompute_granularity") != "selective"
+    recomputed = bool(run.backend("activation_checkpointing")) and whole
+    return (3 + recomputed) * forward_flops(run, tokens)
+
+
+def _reached(run: Run, micro_batches: float) -> float:
+    """FLOP/s of all training GPUs, less what splitting costs and the pipeline's bubble, (p - 1) /
+    m."""
+    p = run.layout
+    share = EXPERTS if run.model.experts else TRAINING
+    share *= SPLITTING ** log2(p.tensor * p.context * max(1, p.expert / p.gpus_per_node))
+    bubble = 1 + (p.pipeline - 1) / max(1.0, micro_batches)
+    return p.train_gpus * run.gpu.flops * share / bubble
+
+
+def micro_batches(run: Run, tokens: float) -> float:
+    """Of an optimizer step, on each data-parallel rank."""
+    sequences = run.at("policy.train_global_batch_size") / max(1, run.layout.data)
+    packed = run.at("policy.sequence_packing.enabled")
+    if packed:
+        return sequences * tokens / run.at("policy.sequence_packing.train_mb_tokens")
+    return sequences / run.at("policy.train_micro_batch_size")
+
+
+def decoding_step(run: Run, sequences: float, tokens: float) -> float:
+    """Seconds of one token for `sequences` at once on an engine, `tokens` / 2 in the cache on
+    average."""
+    m, p = run.model, run.layout
+    section = run.at("policy.generation.vllm_cfg") or {}
+    ranks = p.generation_tensor * p.generation_pipeline
+    met = 1 - (1 - m.experts_per_token / m.experts) ** sequences if m.experts else 0.0
+    experts = m.moe_layers * m.experts * m.expert
+    weights = (1 if section.get("precision") == "fp8" else 2) * (m.parameters - experts * (1 - met))
+    split = 1 if m.kv_lora_rank else min(p.generation_tensor, m.kv_heads)
+    cache = sequences * tokens / 2 * 2 * m.num_hidden_layers * m.kv_numbers / split
+    reading = (weights / ranks + cache / p.generation_pipeline) / (READING * run.gpu.bandwidth)
+    each = REDUCING if p.generation_tensor <= p.gpus_per_node else BETWEEN
+    reducing = 2 * m.num_hidden_layers * each * (p.generation_tensor > 1)
+    return reading + reducing + LAUNCHING
+
+
+def generation_seconds(run: Run, tokens: float) -> float:
+    """Of a step's sequences, in waves of what the KV cache holds. The longest response ends the
+    last wave; async engines go on with other steps' sequences meanwhile."""
+    sequences = rollouts(run) / max(1, run.layout.generation_replicas)
+    room = max(1.0, cached_tokens(run) / tokens)
+    if run.at("grpo.async_grpo.enabled"):
+        age = run.at("grpo.async_grpo.max_trajectory_age_steps") or 1
+        at_once = min(sequences * age, room)
+        return decoding_step(run, at_once, tokens) * tokens * sequences / at_once
+    at_once = min(sequences, room)
+    longest = run.at("policy.max_total_sequence_length")
+    step = decoding_step(run, at_once, tokens)
+    return step * (longest + (sequences / at_once - 1) * tokens)
+
+
+def phases(run: Run, tokens: float) -> dict[str, float]:
+    """Seconds of a step by phase; sequences of `tokens` on average."""
+    total = rollouts(run) * tokens
+    reached = _reached(run, micro_batches(run, tokens))
+    forwards = 2 if run.at("loss_fn.reference_policy_kl_penalty") else 1
+    engine = run.layout.generation_tensor * run.layout.generation_pipeline
+    return {
+        "generation": generation_seconds(run, tokens),
+        "log-probs": forwards * total * forward_flops(run, tokens) / reached,
+        "training": total * training_flops(run, tokens) / reached,
+        "refit": 2 * run.model.parameters / engine / REFIT,
+        "fixed": FIXED,
+    }
+
+
+def step_seconds(run: Run, parts: dict[str, float]) -> float:
+    """Of a step: the phases one after the other, or generation beside the rest (async)."""
+    rest = sum(parts.values()) - parts["generation"]
+    if run.at("grpo.async_grpo.enabled"):
+        return max(parts["generation"], rest)
+    return parts["generation"] + rest

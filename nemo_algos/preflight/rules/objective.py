@@ -1,0 +1,117 @@
+"""What NeMo-RL would train beside or instead of the method's objective, without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nemo_algos.config import Finding
+from nemo_algos.preflight.conflicts import pass_rate_readers
+from nemo_algos.preflight.rule import Rule, Run, error, note, warning
+from nemo_algos.preflight.rules.data import datasets
+from nemo_algos.preflight.rules.generation import GENERATION, VLLM
+from nemo_algos.preflight.rules.method import KL, NORM
+from nemo_algos.preflight.rules.training import LORA, MEGATRON
+
+BALANCE = f"{MEGATRON}.moe_router_load_balancing_type"
+BIASES = f"{MEGATRON}.moe_router_bias_update_rate"
+MTP = f"{MEGATRON}.mtp_num_layers"
+MTP_LOSS = f"{MEGATRON}.mtp_loss_scaling_factor"
+REPLAY = "policy.router_replay.enabled"
+DYNAMIC = "grpo.use_dynamic_sampling"
+GRADED = ("code_jaccard", "math_multi_reward", "reward_model", "vlm")  # environments
+
+
+def auxiliary_losses(run: Run) -> Iterator[Finding]:
+    """Megatron's own losses and updates, which NeMo-RL's example switches off."""
+    if not run.megatron:
+        return
+    routed = run.model is None or run.model.experts
+    if routed and run[BALANCE] not in (None, "none"):
+        yield warning(BALANCE, f"{run[BALANCE]} adds a loss to the method's: set it to none")
+    if routed and run[BIASES]:
+        yield warning(BIASES, "moves the experts' biases beside the gradient: set it to 0.0")
+    if run[MTP] and run[MTP_LOSS] and not run[f"{MEGATRON}.mtp_detach_heads"]:
+        reason = "trains the model to predict its own rollouts, right or wrong"
+        yield warning(MTP_LOSS, f"{reason}: set it to 0.0, or mtp_detach_heads: true")
+
+
+def dropout(run: Run) -> Iterator[Finding]:
+    """The old log-probs are computed without it."""
+    adapters = f"{MEGATRON}.peft" if run.megatron else LORA
+    if run[f"{adapters}.enabled"] and run[f"{adapters}.dropout"]:
+        reason = "training drops weights and the old log-probs do not, so no ratio starts at 1"
+        yield warning(f"{adapters}.dropout", f"{reason}: set it to 0.0")
+
+
+def gradient_clip(run: Run) -> Iterator[Finding]:
+    """DTensor multiplies a longer gradient by max_grad_norm over its norm, whatever the sign."""
+    found = run[NORM]
+    if not run.megatron and found is not None and found <= 0:
+        what = "makes every gradient 0" if found == 0 else "turns every gradient round"
+        yield error(NORM, f"{found:g} {what}: set null, or e.g. 1.0")
+
+
+def router_replay(run: Run) -> Iterator[Finding]:
+    """Replayed are the decoder's routes: not MTP's, not the reference's."""
+    if not run[REPLAY]:
+        return
+    if not (run.megatron and run.vllm):
+        yield error(REPLAY, "needs Megatron to train and vLLM to generate: set it to false")
+    if run["grpo.async_grpo.enabled"] and run["data_plane.enabled"]:
+        yield error(REPLAY, "excludes asynchronous GRPO over the data plane: switch one off")
+    if run[MTP]:
+        reason = "MTP's routers would replay routes of the decoder's layers with the same numbers"
+        yield error(MTP, f"{reason}: set it to 0")
+    if run[KL]:
+        yield note(REPLAY, "the reference is not replayed: the KL penalty starts above 0")
+
+
+def nucleus(run: Run) -> Iterator[Finding]:
+    """NeMo-RL's mask_out_neg_inf_logprobs writes 0 where a filter leaves a token no probability."""
+    wide = {"top_p": (None, 1), "top_k": (None, -1, 0)}
+    for key, off in wide.items():
+        path = f"{GENERATION}.{key}"
+        if run[path] not in off:
+            reason = "a sampled token that leaves the nucleus trains with probability 1"
+            yield warning(path, f"{reason}: switch it off, or look for '-inf' in the log")
+
+
+def shaped_filter(run: Run) -> Iterator[Finding]:
+    """Dynamic sampling looks at the reward before its shaping, but not over the data plane."""
+    if run[DYNAMIC] and run["data_plane.enabled"] and run["grpo.reward_shaping.enabled"]:
+        reason = "the data plane keeps groups of equal outcomes whose shaped rewards differ"
+        yield error(DYNAMIC, f"{reason}: set data_plane.enabled: false, or shape no rewards")
+
+
+def graded_rewards(run: Run) -> Iterator[Finding]:
+    """Pass rates, and groups of equal outcomes, need rewards of right and wrong."""
+    readers = pass_rate_readers(run.algorithm) if run.algorithm else []
+    readers += ["dynamic sampling"] if run[DYNAMIC] else []
+    for path, data in datasets(run):
+        name = data.get("env_name")
+        if readers and path == "data.train" and name in GRADED:
+            what = f"the rewards of {name} are no mere right and wrong, which"
+            yield warning(f"{path}.env_name", f"{what} {' and '.join(readers)} reads: change one")
+
+
+def failed_generations(run: Run) -> Iterator[Finding]:
+    """Asynchronous rollouts print an engine's error and go on."""
+    asked = {"vllm": f"{VLLM}.async_engine", "sglang": f"{GENERATION}.use_async_rollouts"}
+    if run.version == "v0.7.0":
+        asked["megatron"] = f"{GENERATION}.mcore_generation_config.async_engine"
+    path = asked.get(str(run[f"{GENERATION}.backend"]), f"{GENERATION}.backend")
+    if run[path] and not run["env.should_use_nemo_gym"]:
+        what = "a generation that fails stays in its group as an empty response of reward 0"
+        yield note(path, f"{what}: look for 'Error generating response' in the log")
+
+
+OBJECTIVE: tuple[Rule, ...] = (
+    auxiliary_losses,
+    dropout,
+    gradient_clip,
+    router_replay,
+    nucleus,
+    shaped_filter,
+    graded_rewards,
+    failed_generations,
+)

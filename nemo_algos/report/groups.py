@@ -1,0 +1,51 @@
+"""Runs that differ in their seed alone are one group: one colour, one mean line with a band."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from nemo_algos.report.runs import Run
+
+# Okabe and Ito's colours, told apart by colour-blind readers; yellow is too light on white
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+class Group(NamedTuple):
+    """Seeds of one config, and how they are drawn in every figure."""
+
+    label: str
+    color: str
+    dashed: bool
+    runs: tuple[Run, ...]
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """In the order of the runs; a run without a recorded config is its own group."""
+    found: dict[tuple[str, int], list[Run]] = {}
+    seen: Counter[tuple[str, Any]] = Counter()
+    for run in runs:
+        config, seed = _config(run), run.config.get("grpo", {}).get("seed")
+        found.setdefault((config, seen[config, seed]), []).append(run)
+        seen[config, seed] += 1  # the same seed again is no other seed
+    return [
+        Group(_label(same), COLORS[i % len(COLORS)], i >= len(COLORS), tuple(same))
+        for i, same in enumerate(found.values())
+    ]
+
+
+def _label(same: Sequence[Run]) -> str:
+    return same[0].label + (f" ({len(same)} seeds)" if len(same) > 1 else "")
+
+
+def _config(run: Run) -> str:
+    """Without seed and folder."""
+    if "grpo" not in run.config:
+        return run.label
+    plain = copy.deepcopy(run.config)
+    plain["grpo"].pop("seed", None)
+    plain.pop("logger", None)
+    return json.dumps(plain, sort_keys=True)

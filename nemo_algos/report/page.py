@@ -1,0 +1,97 @@
+"""The page: sections from runs, rendered into one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from nemo_algos.report import differences, evaluation, summary, training
+from nemo_algos.report.cases import cases
+from nemo_algos.report.figure import Figure
+from nemo_algos.report.groups import Group, groups
+from nemo_algos.report.heat import heat
+from nemo_algos.report.numbers import script_json
+from nemo_algos.report.runs import Run, read_runs
+
+
+def write(folders: Sequence[Path], out: Path) -> Path:
+    """Compare the runs in these folders; out/index.html, out/figures/*.png and *.csv. Raises
+    ValueError that says what is wrong with a folder."""
+    runs = read_runs(folders)
+    grouped = groups(runs)
+    against = {name: summary.differences(runs, name) for name in _benchmarks(runs)}
+    embedded = {"cases": cases(grouped), "heat": heat(grouped)}
+    _emptied(out)
+    page = {
+        "runs": runs,
+        "groups": grouped,
+        "training": summary.training(runs),
+        "curves": _drawn(training.figures(grouped), out),
+        "overview": summary.overview(runs, against) if against else None,
+        "benchmarks": [
+            _benchmark(name, runs, grouped, found, out) for name, found in against.items()
+        ],
+        "colors": {run.label: group.color for group in grouped for run in group.runs},
+        "differing": differences.differing(runs),
+        "manifests": [(run.label, json.dumps(run.manifest, indent=2)) for run in runs],
+        **embedded,
+        "written": time.strftime("%Y-%m-%d %H:%M"),
+    }
+    html = _environment().get_template("report.html").render(page)
+    path = out / "index.html"
+    path.write_text(html, encoding="utf-8", errors="replace")
+    return path
+
+
+def _emptied(out: Path) -> None:
+    """The folder, without the figures of an earlier report."""
+    out.mkdir(parents=True, exist_ok=True)
+    if (out / "index.html").exists():
+        for kind in ("png", "csv"):
+            for figure in (out / "figures").glob(f"*.{kind}"):
+                figure.unlink()
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("nemo_algos.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["script_json"] = lambda value: Markup(script_json(value))
+    return environment
+
+
+def _benchmarks(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(name for run in runs for name in run.evals))
+
+
+def _benchmark(
+    name: str,
+    runs: Sequence[Run],
+    grouped: Sequence[Group],
+    against: summary.Differences,
+    out: Path,
+) -> dict[str, Any]:
+    paired = [found for found in against.values() if isinstance(found, dict)]
+    buckets = [(b["above"], b["up_to"]) for b in paired[0]["buckets"]] if paired else []
+    return {
+        "name": name,
+        "cautions": [*differences.unlike(runs, name), *summary.unpaired(against)],
+        "table": summary.of_benchmark(runs, name, against),
+        "flips": summary.flips(against),
+        "figures": _drawn(evaluation.figures(name, grouped, buckets), out),
+    }
+
+
+def _drawn(figures: Sequence[Figure], out: Path) -> list[tuple[Figure, Markup]]:
+    """With the SVG, which matplotlib has escaped."""
+    return [(figure, Markup(figure.save(out / "figures"))) for figure in figures]

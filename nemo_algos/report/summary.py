@@ -1,0 +1,214 @@
+"""The tables of the report: training, and per benchmark the runs with differences to the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nemo_algos.report.compare import compare
+from nemo_algos.report.evaluation import bucket_name
+from nemo_algos.report.numbers import MISSING, shown, signed
+from nemo_algos.report.runs import Run
+
+KS = (4, 16, 64, 256, 1024)
+Differences = dict[
+    str, dict[str, Any] | str
+]  # of runs to the first, by label; or why there is none
+Against = dict[str, Differences]  # by benchmark
+LAST = 10  # a training metric is its mean over the last tenth of the steps
+
+
+class Cell(NamedTuple):
+    """note: smaller, beneath. strong: an interval that leaves out 0."""
+
+    text: str
+    note: str = ""
+    strong: bool = False
+
+
+class Table(NamedTuple):
+    """rows: a label each, and a cell per heading after the first."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Cell]]]
+    notes: Sequence[str] = ()
+
+
+def training(runs: Sequence[Run]) -> Table | None:
+    """Method, seed, where the metrics end, held-out numbers before and after."""
+    trained = [run for run in runs if run.metrics]
+    if not trained:
+        return None
+    measured = ["reward/mean", "entropy/exact", "clip/fraction", "kl/old"]
+    held_out = list(dict.fromkeys(k for run in trained for k in _ends(run.summary)))
+    headings = ["run", "method", "seed", "steps", *measured, *(f"held-out {k}" for k in held_out)]
+    rows = [(run.label, _trained_cells(run, measured, held_out)) for run in trained]
+    note = "Metrics: mean over the last tenth of the steps. Held out: before → after training."
+    return Table("Training", headings, rows, [note])
+
+
+def _trained_cells(run: Run, measured: list[str], held_out: list[str]) -> list[Cell]:
+    method = run.config.get("method") or {}
+    written = method.get("name") or "+".join(str(v) for v in method.values()) or MISSING
+    parameters = ", ".join(f"{k}={v}" for k, v in method.items() if k != "name")
+    steps = max(s for series in run.metrics.values() for s in series[0])
+    before, after = (run.summary.get(k, {}) for k in ("before", "after"))
+    return [
+        Cell(str(written), parameters),
+        Cell(shown(run.config.get("grpo", {}).get("seed"))),
+        Cell(shown(steps)),
+        *(Cell(shown(_end(run, name))) for name in measured),
+        *(Cell(f"{shown(before.get(k))} → {shown(after.get(k))}") for k in held_out),
+    ]
+
+
+def _ends(summary: dict[str, Any]) -> list[str]:
+    """The first and the last pass@k of a training run's own evaluation."""
+    names = [name for name in summary.get("after", {}) if name.startswith("pass@")]
+    return names[:1] + names[-1:]
+
+
+def _end(run: Run, name: str) -> float | None:
+    if name not in run.metrics:
+        return None
+    values = run.metrics[name][1]
+    return float(np.mean(values[-max(len(values) // LAST, 1) :]))
+
+
+def differences(runs: Sequence[Run], benchmark: str) -> Differences:
+    """compare() of the first run that has the benchmark with each other one."""
+    having = [run for run in runs if benchmark in run.evals]
+    out: Differences = {}
+    for run in having[1:]:
+        try:
+            out[run.label] = compare(having[0].evals[benchmark], run.evals[benchmark])
+        except ValueError as error:
+            out[run.label] = str(error)
+    return out
+
+
+def overview(runs: Sequence[Run], against: Against) -> Table:
+    """Per benchmark the mean and pass@k at the largest k, a column per run."""
+    columns = [run for run in runs if run.evals]
+    rows: list[tuple[str, list[Cell]]] = []
+    for benchmark in against:
+        for name in ("mean", f"pass@{max(_ks(runs, benchmark))}"):
+            cells = [_cell(run, benchmark, name, against[benchmark]) for run in columns]
+            rows.append((f"{benchmark}: {name}", cells))
+        unjudged = [_unjudged(r.evals.get(benchmark, {}).get("statuses", {})) for r in columns]
+        if any(cell.note for cell in unjudged):
+            rows.append((f"{benchmark}: not judged", unjudged))
+    return Table("Evaluation", ["", *(run.label for run in columns)], rows)
+
+
+def of_benchmark(runs: Sequence[Run], benchmark: str, against: Differences) -> Table:
+    """Every scalar, pass@k and UCC@k; a column per run."""
+    columns = [run for run in runs if benchmark in run.evals]
+    metrics = [run.evals[benchmark] for run in columns]
+    size = [Cell(f"{m['problems']} × {m['samples']}") for m in metrics]  # noqa: RUF001
+    named = ["mean", *(f"pass@{k}" for k in _ks(columns, benchmark))]
+    named += [f"ucc@{max(m['samples'] for m in metrics)}"]
+    named += [s for s in dict.fromkeys(s for m in metrics for s in m["scalars"]) if s != "mean"]
+    rows = [("problems × samples", size)]  # noqa: RUF001
+    rows += [(name, [_cell(run, benchmark, name, against) for run in columns]) for name in named]
+    rows += [("not judged", [_unjudged(m["statuses"]) for m in metrics])]
+    notes = [f"{label}: {why}" for label, why in against.items() if isinstance(why, str)]
+    notes += [n for run in columns if (n := _excluded(run, benchmark))]
+    return Table("", ["", *(run.label for run in columns)], rows, notes)
+
+
+def _ks(runs: Sequence[Run], benchmark: str) -> list[int]:
+    """The k that are shown: powers of 4, and the largest of all runs."""
+    curves = [
+        run.evals[benchmark]["curves"]["pass@k"]["k"] for run in runs if benchmark in run.evals
+    ]
+    largest = max(k for ks in curves for k in ks)
+    return sorted({k for ks in curves for k in ks if k in KS or k == largest})
+
+
+def _cell(run: Run, benchmark: str, name: str, against: Differences) -> Cell:
+    """A scalar, or a curve at k (pass@4), with its interval and the difference to the first run."""
+    if benchmark not in run.evals:
+        return Cell(MISSING)
+    metrics, paired = run.evals[benchmark], against.get(run.label)
+    paired = paired if isinstance(paired, dict) else {}
+    if name in metrics["scalars"]:
+        return _interval(metrics["scalars"][name], paired.get(name))
+    curve, at, k = name.rpartition("@")
+    if not at:  # a scalar that was measured of another run only
+        return Cell(MISSING)
+    now, change = (_at(of.get(f"{curve}@k"), int(k)) for of in (metrics["curves"], paired))
+    if name == f"ucc@{metrics['samples']}":
+        change = paired.get("ucc@n")
+    return _interval(now, change)
+
+
+def _unjudged(statuses: dict[str, int]) -> Cell:
+    bad = {status: n for status, n in statuses.items() if status != "ok" and n}
+    return Cell(shown(sum(bad.values())), ", ".join(f"{s} {n}" for s, n in bad.items()))
+
+
+def _interval(interval: Any, difference: Any = None) -> Cell:
+    if not interval:
+        return Cell(MISSING)
+    note = f"{shown(interval['low'])} to {shown(interval['high'])}"
+    if interval["low"] is None:
+        note = ""
+    if not difference or difference["value"] is None:
+        return Cell(shown(interval["value"]), note)
+    low, high = difference["low"], difference["high"]
+    strong = low is not None and (low > 0 or high < 0)
+    change = f"{signed(difference['value'])} [{shown(low)}, {shown(high)}]"
+    return Cell(shown(interval["value"]), f"{note}\n{change}", strong)
+
+
+def _at(curve: Any, k: int) -> Any:
+    """The interval of a curve at k, None where it has none."""
+    if not curve or k not in curve["k"]:
+        return None
+    i = curve["k"].index(k)
+    return {part: curve[part][i] for part in ("value", "low", "high")}
+
+
+def _excluded(run: Run, benchmark: str) -> str:
+    counts = run.evals[benchmark].get("excluded", {})
+    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return f"{run.label}: problems left out of a mean: {listed}." if listed else ""
+
+
+def unpaired(against: Differences) -> list[str]:
+    """A sentence for each run that has other problems than the first."""
+    paired = {label: c for label, c in against.items() if isinstance(c, dict)}
+    return [
+        f"{label}: the difference is over {found['problems']} problems; {only['base']} that only "
+        f"the first run has and {only['tuned']} that only this one has are not in it."
+        for label, found in paired.items()
+        if any((only := found["unpaired"]).values())
+    ]
+
+
+def flips(against: Differences) -> Table | None:
+    """Problems by the first run's difficulty: solved before and after, and flipped."""
+    paired = {label: c for label, c in against.items() if isinstance(c, dict)}
+    if not paired:
+        return None
+    buckets = next(iter(paired.values()))["buckets"]
+    names = [bucket_name(b["above"], b["up_to"]) for b in buckets]
+    rows = []
+    for label, found in paired.items():
+        cells = [
+            Cell(
+                f"{b['problems'] - b['unsolved_by_base']} → {b['solved_by_tuned']}",
+                f"of {b['problems']}; flip rate {shown(b['flip_rate'])}",
+            )
+            for b in found["buckets"]
+        ]
+        s = found["solved"]
+        gained = f"+{s['only_tuned']} −{s['only_base']}"  # noqa: RUF001
+        rows.append((label, [*cells, Cell(gained, f"McNemar p = {shown(s['p_value'])}")]))
+    title = "Problems solved at least once, before → after, by right responses of the first run"
+    note = "Flip rate: problems that only the later run solves, of the bucket's problems."
+    return Table(title, ["run", *names, "gained, lost"], rows, [note])

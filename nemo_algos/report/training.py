@@ -1,0 +1,142 @@
+"""Figures of training: metrics over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from nemo_algos.report.figure import Figure, Line
+from nemo_algos.report.groups import Group
+from nemo_algos.report.runs import Run, Series
+
+SMOOTHED_FROM, WINDOWS = 50, 25  # from so many steps on, over a 25th of them
+
+
+class Curve(NamedTuple):
+    """metrics: the first one that a run has is drawn, dashed where it is not the first."""
+
+    name: str
+    title: str
+    y_label: str
+    metrics: tuple[str, ...]
+    caption: str
+    scale: Literal["linear", "log"] = "linear"
+
+
+CURVES = (
+    Curve(
+        "reward", "Reward", "mean reward", ("reward/mean",), "Of the rollout batch, while training."
+    ),
+    Curve(
+        "entropy",
+        "Entropy",
+        "nats per token",
+        ("entropy/exact", "entropy/approximate"),
+        "Of the sampling policy. A fall to 0 ends exploration. Dashed: NeMo-RL's approximation.",
+    ),
+    Curve(
+        "validation",
+        "Held-out accuracy",
+        "mean reward",
+        ("validation/accuracy",),
+        "NeMo-RL's validation.",
+    ),
+    Curve(
+        "clip_above",
+        "Clipped above, A > 0",
+        "share of tokens",
+        ("clip/positive_above",),
+        "Tokens made likelier than the bound allows: their gradient is cut.",
+    ),
+    Curve(
+        "clip_below",
+        "Clipped below, A < 0",
+        "share of tokens",
+        ("clip/negative_below",),
+        "Tokens made less likely than the bound allows: their gradient is cut.",
+    ),
+    Curve(
+        "ratio_p99",
+        "Ratio, 99th percentile",
+        "new / old probability",
+        ("ratio/p99",),
+        "Of the method's ratio, over the step's updates.",
+    ),
+    Curve(
+        "ratio_max",
+        "Ratio, maximum",
+        "new / old probability",
+        ("ratio/max",),
+        "The tail that clipping is for; logarithmic.",
+        "log",
+    ),
+    Curve(
+        "kl_old",
+        "KL to the sampling policy",
+        "nats per token",
+        ("kl/old",),
+        "How far the updates of one batch go.",
+    ),
+    Curve("kl_ref", "KL to the reference", "nats per token", ("kl/ref",), "Where there is one."),
+    Curve(
+        "length",
+        "Response length",
+        "tokens",
+        ("length/mean",),
+        "Mean over the rollout batch.",
+    ),
+    Curve(
+        "grad_norm",
+        "Gradient norm",
+        "before clipping",
+        ("grad_norm",),
+        "Of the step's last update; logarithmic.",
+        "log",
+    ),
+)
+
+
+def figures(groups: Sequence[Group]) -> list[Figure]:
+    """Those that at least one run has."""
+    made = [_figure(curve, groups) for curve in CURVES]
+    return [figure for figure in made if figure.lines]
+
+
+def _figure(curve: Curve, groups: Sequence[Group]) -> Figure:
+    lines = [line for group in groups if (line := _line(curve, group))]
+    name = f"training_{curve.name}"
+    return Figure(name, curve.title, "step", curve.y_label, lines, curve.caption, curve.scale)
+
+
+def _line(curve: Curve, group: Group) -> Line | None:
+    """A run's metric; of several seeds the mean, and a band from the least to the largest."""
+    found = [(m, r.metrics[m]) for r in group.runs if (m := _first(curve, r))]
+    if not found:
+        return None
+    dashed = group.dashed or found[0][0] != curve.metrics[0]
+    steps, values = together([series for _, series in found])
+    window = len(steps) // WINDOWS if len(steps) >= SMOOTHED_FROM else 1
+    low, high = (values.min(0), values.max(0)) if len(values) > 1 else (None, None)
+    return Line(
+        group.label,
+        group.color,
+        steps,
+        values.mean(0).tolist(),
+        None if low is None else low.tolist(),
+        None if high is None else high.tolist(),
+        dashed=dashed,
+        smooth=window,
+    )
+
+
+def _first(curve: Curve, run: Run) -> str | None:
+    return next((m for m in curve.metrics if m in run.metrics), None)
+
+
+def together(series: Sequence[Series]) -> tuple[list[float], np.ndarray]:
+    """The steps that all have, and the values at them, [runs, steps]."""
+    tables = [dict(zip(*one, strict=True)) for one in series]
+    steps = sorted(set.intersection(*(set(table) for table in tables)))
+    return steps, np.array([[table[s] for s in steps] for table in tables])

@@ -1,0 +1,101 @@
+"""A config as a job runs it: its nodes and GPUs, its folders, its time."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_algos.config import Finding, at
+from nemo_algos.plan.hardware import GPUS
+from nemo_algos.plan.layouts import gpu_of, plan
+from nemo_algos.preflight.models import model
+from nemo_algos.preflight.rule import warning
+from nemo_algos.slurm import batch, outputs
+from nemo_algos.slurm.batch import Job
+from nemo_algos.slurm.outputs import OUTPUTS
+
+
+class Sizes(NamedTuple):
+    """What --nodes and --gpus-per-node say."""
+
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+
+    def keys(self) -> dict[str, tuple[str, int]]:
+        """Option and value of each key that is set."""
+        named = {
+            "cluster.num_nodes": ("--nodes", self.nodes),
+            "cluster.gpus_per_node": ("--gpus-per-node", self.gpus_per_node),
+        }
+        return {key: (o, value) for key, (o, value) in named.items() if value is not None}
+
+
+def located(written: DictConfig, job: Job, folder: Path, sizes: Sizes) -> DictConfig:
+    """With what the job decides: over what the file says, below what the command line says."""
+    decided: dict[str, Any] = {key: value for key, (_, value) in sizes.keys().items()}
+    decided["checkpointing.checkpoint_must_save_by"] = batch.save_by(job)
+    plain: Any = OmegaConf.to_container(written)
+    for key, name in OUTPUTS.items():  # in place of relative ones, which are below NeMo-RL's root
+        if not str(at(plain, key)).startswith(("/", "$")):
+            decided[key] = str(folder / name)
+    for key, value in decided.items():
+        OmegaConf.update(written, key, value)
+    return written
+
+
+def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> Iterator[Finding]:
+    """Of the whole config, resolved."""
+    for key, (option, value) in sizes.keys().items():
+        if at(plain, key) != value:
+            yield Finding(key, f"is {at(plain, key)}, but {option} is {value}")
+    if not at(plain, "checkpointing.enabled"):
+        yield Finding("checkpointing.enabled", "must be true: the job resumes from it")
+    nodes, gpus = node_gpus(job.partition), at(plain, "cluster.gpus_per_node")
+    if nodes and gpus not in nodes:
+        what = f"is {gpus}, but a node here has {' or '.join(map(str, sorted(nodes)))}"
+        yield Finding("cluster.gpus_per_node", f"{what}, all of which ray.sub takes: change it")
+    yield from outputs.unmounted(plain, batch.mounts(job, folder))
+
+
+def node_gpus(partition: str) -> set[int]:
+    """GPUs of a node, one number for each kind of node; empty where no Slurm is to be asked."""
+    if not shutil.which("sinfo"):
+        return set()
+    chosen = [f"--partition={partition}"] if partition else []
+    command = ["sinfo", "--noheader", "--format=%P %G", *chosen]
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return set()
+    own = [line for line in lines.splitlines() if partition or line.split()[0].endswith("*")]
+    return {int(count) for count in re.findall(r"gpu:(?:[^\s:,(]+:)?(\d+)", "\n".join(own))}
+
+
+def warnings(plain: Mapping[str, Any], job: Job, folder: Path) -> Iterator[Finding]:
+    """Of a config without problems."""
+    gpus, most = at(plain, "cluster.gpus_per_node"), 4 if gpu_of(plain) == "GB200" else 8
+    if gpus < most and not node_gpus(job.partition):
+        what = f"the job takes whole nodes, and uses of each: {gpus}"
+        yield warning("cluster.gpus_per_node", f"{what}; --gpus-per-node {most} if they have more")
+    yield from outputs.caches(batch.mounts(job, folder))
+    step, limit = _step_seconds(plain), batch.seconds(job.time)
+    if step > job.margin:
+        what = f"{job.margin // 60} minutes, but a step takes about {step / 60:.0f} (plan)"
+        yield warning("--margin", f"{what}: choose more, or the last step is not saved")
+    if step > limit - job.margin:
+        yield warning("--time", f"a step of about {step / 60:.0f} minutes (plan) does not fit")
+
+
+def _step_seconds(plain: Mapping[str, Any]) -> float:
+    """By `nemo-algos plan`; 0 of a model that it does not know."""
+    try:
+        facts = model(str(at(plain, "policy.model_name")))
+        return plan(plain, facts, GPUS[gpu_of(plain)]).step_seconds
+    except (ValueError, OSError):
+        return 0.0

@@ -1,0 +1,119 @@
+"""The emulation of e4m3 blocks in benchmarks/fp8_study.py, by hand."""
+
+import runpy
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from batches import every_method, make
+
+from nemo_algos.core.surrogate import Counts
+from nemo_algos.local.tiny import Tiny, TinyConfig
+from nemo_algos.methods.build import build
+from nemo_algos.methods.loss import policy_loss
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "fp8_study.py"
+study = SimpleNamespace(**runpy.run_path(str(FILE)))
+RAW = torch.tensor([[448.0, 17.0, 19.0, 0.3, -5.6]])
+ROUNDED = torch.tensor([[448.0, 16.0, 20.0, 0.3125, -5.5]])  # 3 bits of mantissa, ties to even
+
+
+def gradients(model):
+    """Logits of fixed responses and the gradient of their sum of squares."""
+    tokens = torch.arange(24).view(4, 6)
+    logits = model.response_logits(tokens[:2, :3], torch.tensor([0, 0, 1, 1]), tokens)
+    return [logits, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))]
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-20, 2.0**30])
+def test_a_block_is_rounded_relative_to_its_largest_value(scale):
+    torch.testing.assert_close(study.e4m3(5, scale * RAW, False), scale * ROUNDED, rtol=0, atol=0)
+
+
+def test_powers_of_two_below_the_largest_value_survive():
+    x = 448 * 2.0 ** -torch.arange(15.0)[None]
+    assert study.e4m3(128, x, False).equal(x)
+
+
+@pytest.mark.parametrize("square", [False, True])
+def test_relative_error_is_at_most_a_sixteenth_above_the_subnormal_range(square):
+    x = torch.randn(50, 70, generator=torch.Generator().manual_seed(0))
+    normal = x.abs() > x.abs().max() * 2.0**-6 / 448
+    error = ((study.e4m3(32, x, square) - x) / x).abs()[normal]
+    assert 0.04 < error.max() <= 2.0**-4
+
+
+@pytest.mark.parametrize("amax", [0.0, 1e-42, 1e-30, 3e38])
+def test_no_block_overflows_to_nan(amax):
+    x = torch.tensor([[amax, -amax, 0.0]])
+    rounded = study.e4m3(2, x, True)
+    torch.testing.assert_close(rounded, x, rtol=1e-6, atol=1e-32)
+
+
+@pytest.mark.parametrize(
+    ("square", "lost"), [(False, ["0100", "0000", "0000"]), (True, ["0100", "1100", "0000"])]
+)
+def test_an_outlier_underflows_its_own_block_only(square, lost):
+    x = torch.full((3, 4), 1.1)
+    x[0, 0] = 1e7
+    rounded = study.e4m3(2, x, square)
+    assert ["".join(str(int(v == 0)) for v in row) for row in rounded] == lost
+    torch.testing.assert_close(rounded[rounded != 0], x[rounded != 0], rtol=1e-6, atol=0)
+
+
+def linear(x, weight, grad, size):
+    """y, dx, dw of one linear layer."""
+    x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    y = study.RoundedLinear.apply(partial(study.e4m3, size), weight, x)
+    return y, *torch.autograd.grad(y, (x, weight), grad)
+
+
+def test_each_product_has_its_blocks_along_what_it_sums():
+    """17 beside 448 is 16. One token: along the tokens every value is its block's largest."""
+    one = torch.full((1, 1), 448.0)
+    y, dx, dw = linear(RAW[:, :2], one.expand(1, 2), one, 2)
+    assert y.tolist() == [[448.0 * 464]]
+    assert dx.tolist() == [[448.0**2] * 2]
+    assert dw.tolist() == [[448.0**2, 448.0 * 17]]
+    y, dx, dw = linear(one.expand(1, 2), RAW[:, :2], one, 2)
+    assert y.tolist() == [[448.0 * 464]]
+    y, dx, dw = linear(one, RAW[:, :2].T, RAW[:, :2], 2)
+    assert dx.tolist() == [[448.0**2 + 16.0**2]]
+    assert dw.tolist() == [[448.0**2], [448.0 * 17]]
+    y, dx, dw = linear(RAW[:, :2].T, one, one.expand(2, 1), 2)
+    assert y.tolist() == [[448.0**2], [448.0 * 17]]
+    assert dw.tolist() == [[448.0 * 464]]
+
+
+def test_without_rounding_the_patched_model_is_the_given_one():
+    torch.manual_seed(0)
+    model = Tiny(TinyConfig()).double()
+    seen = set()
+
+    def none(x, square):
+        seen.add(tuple(x.shape) if square else None)
+        return x
+
+    for ours, plain in zip(gradients(study.rounded(model, none)), gradients(model), strict=True):
+        torch.testing.assert_close(ours, plain)  # to 1e-7, for it is float64
+    assert seen == {None, (192, 64), (64, 64), (384, 64), (64, 192)}  # not the head, [110, 64]
+
+
+def test_rounding_changes_logits_and_every_gradient_but_not_the_given_model():
+    torch.manual_seed(0)
+    model = Tiny(TinyConfig())
+    before = gradients(model)
+    low = gradients(study.rounded(model, study.ROUNDINGS["e4m3 32"]))
+    assert all(not a.equal(b) for a, b in zip(low, before, strict=True))
+    assert all(a.equal(b) for a, b in zip(gradients(model), before, strict=True))
+
+
+@every_method
+def test_clip_decisions_add_up_to_the_losses_clip_fraction(name):
+    a, (rollouts, logprobs) = build(name), make(large=False)
+    counts = Counts.of(rollouts.mask)
+    stats = policy_loss(a, logprobs, rollouts, a.signals(rollouts), counts).stats
+    clips = study.clipped(a, study.Judged(rollouts.mask, rollouts, logprobs, []))
+    assert float(clips.mean()) == pytest.approx(stats.summary()["clip/fraction"])

@@ -1,0 +1,100 @@
+"""The docs site, without building it: the nav and the pages are the same, links name files, the
+hook reads pages as a git host does, and the citation is this version's. `make docs` builds it."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import doc_commands
+import pytest
+import yaml
+
+import nemo_algos
+from nemo_algos.methods import METHODS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^[ \t]*```.*?^[ \t]*```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+def loaded(path):
+    """A python file as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = loaded(DOCS / "hooks" / "pages.py")
+
+
+def files(nav):
+    """The pages of a nav, at any depth."""
+    for entry in nav:
+        value = next(iter(entry.values())) if isinstance(entry, dict) else entry
+        yield from files(value) if isinstance(value, list) else [value]
+
+
+def test_every_page_is_in_the_nav_once_and_every_entry_is_a_page():
+    there = [path.relative_to(DOCS).as_posix() for path in PAGES[1:]]
+    assert sorted(files(SITE["nav"])) == sorted(there)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_relative_links_name_files(page):
+    links = [link.partition("#")[0] for link in LINK.findall(CODE.sub("", page.read_text()))]
+    local = [link for link in links if link and not re.match(r"\w+:", link)]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+def test_links_out_of_the_docs_become_paths():
+    text = "[the file](../../nemo_algos/core/dual.py), [`etr.py`](../../nemo_algos/etr.py#L3)"
+    stays = "[a](../faq.md), [b](erpo.md#config), [c](https://x.org/../y)"
+    assert pages.unlinked(f"{text}, {stays}", "methods") == (
+        f"the file (`nemo_algos/core/dual.py`), `nemo_algos/etr.py`, {stays}"
+    )
+    assert pages.unlinked("[README](../README.md)", "") == "`README.md`"
+
+
+def test_a_block_says_what_its_commands_need():
+    assert pages.titled("```bash gpu slow\n") == '```bash title="needs a GPU, takes minutes"\n'
+    assert pages.titled("```bash\n```\n```python\n") == "```bash\n```\n```python\n"
+    marks = {
+        m for p in PAGES for found in pages.FENCE.findall(p.read_text()) for m in found.split()
+    }
+    assert marks <= set(pages.NEEDS)
+    assert {*doc_commands.NEEDS, "fails"} == set(pages.NEEDS)
+
+
+def test_the_api_names_modules_of_ours_and_every_method():
+    named = re.findall(r"^::: (\S+)$", "\n".join(p.read_text() for p in PAGES), re.MULTILINE)
+    assert len(named) == len(set(named)) > 40
+    assert [name for name in named if importlib.util.find_spec(name) is None] == []
+    assert {f"nemo_algos.methods.{name}" for name in METHODS} <= set(named)
+
+
+def test_nothing_is_fetched_at_view():
+    assert SITE["theme"]["font"] is False
+    own = " ".join(path.read_text() for path in (DOCS / "assets").iterdir())
+    assert not re.search(r"https?://", own)
+    assert not {"extra_javascript", "repo_url"} & set(
+        SITE
+    )  # material asks GitHub for a repo's stars
+
+
+def test_the_citation_is_of_this_version_and_of_the_four_papers():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == nemo_algos.__version__
+    bibtex = (DOCS / "citing.md").read_text().replace("{", "").replace("}", "").replace("\\", "")
+    assert f"version = {nemo_algos.__version__}," in bibtex
+    works = [citation, *citation["references"]]
+    assert len(works) == 5
+    for work in works:
+        assert work["title"] in bibtex
+        for author in work["authors"]:
+            person = f"{author.get('family-names')}, {author.get('given-names')}"
+            assert author.get("name", person) in bibtex

@@ -1,0 +1,193 @@
+"""plan against published figures, and its own consistency.
+
+Published: [N] NeMo-RL's docs/about/performance-summary.md (v0.6, H100 and GB200, step times);
+[M] Megatron-Core's distributed optimizer, bytes per parameter; [L] Narayanan et al. 2021, section
+5.1: 34 days for GPT-3 on 1024 A100 at 140 TFLOP/s.
+"""
+
+import json
+
+import pytest
+from omegaconf import OmegaConf
+from typer.testing import CliRunner
+
+from nemo_algos.cli import app
+from nemo_algos.config import at
+from nemo_algos.plan import memory, speed
+from nemo_algos.plan.hardware import GPUS
+from nemo_algos.plan.layouts import changed, gpu_of, layouts, plan, possible, remedy
+from nemo_algos.preflight import snapshot
+from nemo_algos.preflight.models import Model, model, table
+
+DEEPSEEK = "deepseek-ai/DeepSeek-V3"
+COUNTS = {  # in billions, from the model cards: all, and active
+    "Qwen/Qwen2.5-1.5B": (1.54, 1.54),
+    "Qwen/Qwen2.5-3B": (3.09, 3.09),
+    "Qwen/Qwen2.5-7B": (7.62, 7.62),
+    "Qwen/Qwen3-8B": (8.2, 8.2),
+    "meta-llama/Llama-3.1-8B-Instruct": (8.03, 8.03),
+    "meta-llama/Llama-3.3-70B-Instruct": (70.6, 70.6),
+    "Qwen/Qwen3-32B": (32.8, 32.8),
+    "Qwen/Qwen3-30B-A3B": (30.5, 3.3),
+    "Qwen/Qwen3-235B-A22B": (235, 22),
+    DEEPSEEK: (671, 37),
+}
+PUBLISHED = [  # [N]: recipe, mean tokens, seconds of a step, and our error's bounds
+    ("grpo-qwen3-30ba3b-4n8g", 3203, 192, 0.15),
+    ("grpo-qwen3-30ba3b-4n8g-async-1off", 3201, 152, 0.10),
+    ("grpo-qwen3-30ba3b-24n8g-async-8off", 3206, 34.5, 0.10),
+    ("grpo-qwen3-235b-16n8g", 5698, 395, 0.05),
+    ("grpo-qwen3-235b-32n8g", 5713, 312, 0.05),
+    ("grpo-qwen3-235b-32n8g-async-1off", 5721, 231, 0.10),
+    ("grpo-deepseek-v3-32n8g", 701, 134, 0.40),
+    ("grpo-deepseek-v3-64n8g", 697, 111, 0.40),
+    ("grpo-qwen3-30ba3b-4n4g", 3199, 221, 0.30),
+    ("grpo-qwen3-235b-16n4g", 5709, 286, 0.40),
+    ("grpo-qwen3-235b-32n4g", 5693, 345, 0.25),
+]
+EXAMPLE = "recipes/llm/performance/grpo-qwen3-30ba3b-4n8g.yaml"
+
+
+def composed(config, version="main"):
+    written = OmegaConf.create({"engine": "nemo_rl", "nemo_rl": {"config": config}})
+    return snapshot.compose(written, snapshot.load(version)).plain
+
+
+def known(config, plain):
+    """The facts of a config's model, or None; NeMo-RL's DeepSeek recipes leave its path to the
+    user."""
+    name = at(plain, "policy.model_name")
+    if "deepseek.md" in name and ("deepseek-v3" in config or "dsv3" in config):
+        return model(DEEPSEEK)
+    return model(name) if name in table() else None
+
+
+def planned(config, tokens=None, **change):
+    plain = changed(composed(config), change)
+    facts = known(config, plain)
+    assert facts is not None
+    return plan(plain, facts, GPUS[gpu_of(plain)], tokens)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameters_of_the_model_cards(name):
+    total, active = COUNTS[name]
+    assert model(name).parameters / 1e9 == pytest.approx(total, rel=0.01)
+    assert model(name).active_parameters / 1e9 == pytest.approx(active, rel=0.03)
+
+
+@pytest.mark.parametrize(("recipe", "tokens", "seconds", "error"), PUBLISHED)
+def test_step_times_that_nemo_rl_published(recipe, tokens, seconds, error):
+    p = planned(f"recipes/llm/performance/{recipe}.yaml", tokens)
+    assert p.step_seconds == pytest.approx(seconds, rel=error)
+
+
+@pytest.mark.parametrize(("fp32", "states"), [(True, 6), (False, 4)])
+@pytest.mark.parametrize("gpus", [8, 32])
+def test_bytes_per_parameter_of_megatron(fp32, states, gpus):
+    """[M]: bf16 weights, 4 + 2 with float32 gradients, and 12 / d of the optimizer."""
+    path = "policy.megatron_cfg.distributed_data_parallel_config.grad_reduce_in_fp32"
+    change = {path: fp32, "policy.megatron_cfg.pipeline_model_parallel_size": 1}
+    p = planned("grpo_math_8B_megatron.yaml", **change, **{"cluster.num_nodes": gpus // 8})
+    each = sum(p.training[k] for k in ("weights", "gradients", "optimizer"))
+    assert p.run.layout.pipeline == p.run.layout.tensor == 1
+    assert each / p.run.model.parameters == pytest.approx(states + 12 / gpus, rel=1e-6)
+
+
+def test_days_of_gpt3():
+    """[L]: 34 days, with full recomputation; a gated MLP of 2/3 the width has its parameters."""
+    shape = {"num_hidden_layers": 96, "hidden_size": 12288, "num_attention_heads": 96}
+    gpt3 = Model.model_validate(
+        shape
+        | {"intermediate_size": 32768, "vocab_size": 51200, "max_position_embeddings": 2048}
+        | {"tie_word_embeddings": True}
+    )
+    p = planned(EXAMPLE)
+    flops = 4 * speed.forward_flops(p.run._replace(model=gpt3), 2048)
+    assert gpt3.parameters == pytest.approx(175e9, rel=0.01)
+    assert 300e9 * flops / (1024 * 140e12) / 86400 == pytest.approx(34, rel=0.05)
+
+
+def test_activations_by_hand():
+    """Llama 8B: 8 h + 4 (a + kv) d + 6 f numbers' bytes a token and layer."""
+    p = planned("grpo_math_8B_megatron.yaml", **{"policy.megatron_cfg.sequence_parallel": False})
+    m, tokens, tp = p.run.model, memory.micro_batch_tokens(p.run), p.run.layout.tensor
+    layer = 8 * 4096 + (4 * (32 + 8) * 128 + 6 * 14336) / tp
+    stage = memory.stages(p.run)[0]
+    assert m.num_hidden_layers == 32
+    assert p.training["activations"] == pytest.approx(
+        layer * tokens * stage.layers * stage.in_flight
+    )
+
+
+@pytest.mark.parametrize("version", snapshot.VERSIONS)
+def test_nothing_that_nemo_rl_ships_is_called_impossible(version, monkeypatch):
+    monkeypatch.setenv("HF_HOME", "hub")
+    seen = 0
+    for config, own in snapshot.load(version).configs.items():
+        if (facts := known(config, own)) is None:
+            continue
+        plain = composed(config, version)
+        p = plan(plain, facts, GPUS[gpu_of(plain)])
+        assert p.trains and p.generates and possible(p.run), (config, p.training)
+        seen += 1
+    assert seen >= 80
+
+
+def test_the_cheapest_change():
+    full = planned(EXAMPLE)
+    assert full.trains and full.generates and remedy(full) is None
+    expert = "policy.megatron_cfg.expert_model_parallel_size"
+    p = planned(EXAMPLE, **{expert: 2})
+    assert not p.trains
+    change = remedy(p)
+    assert change == {expert: 8}  # 4 is too few, 16 crosses nodes
+    assert planned(EXAMPLE, **({expert: 2} | change)).trains
+    p = planned(EXAMPLE, **{"policy.generation.vllm_cfg.tensor_parallel_size": 1})
+    assert not p.generates
+    change = remedy(p)
+    assert change is not None and planned(EXAMPLE, **change).generates
+
+
+def test_no_change_helps_a_model_on_one_gpu():
+    alone = {"cluster.num_nodes": 1, "cluster.gpus_per_node": 1}
+    p = planned("recipes/llm/performance/grpo-qwen3-235b-16n8g.yaml", **alone)
+    assert remedy(p) is None and not p.trains
+
+
+def test_layouts_fit_and_come_the_fastest_first():
+    found = layouts(planned(EXAMPLE), 4)
+    assert len(found) > 20
+    assert all(x.trains and possible(x.run) and x.run.layout.nodes == 4 for x in found)
+    times = [x.step_seconds for x in found]
+    assert times == sorted(times)
+
+
+def test_the_command(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"engine: nemo_rl\nnemo_rl: {{config: {EXAMPLE}}}\nmethod: {{name: erpo}}\n")
+    run = CliRunner().invoke
+    numbers = json.loads(run(app, ["plan", str(file), "--json", "--nodes", "4"]).stdout)
+    parts = numbers["training_bytes"]
+    assert sum(parts.values()) < 80e9 and numbers["fits"] == {"training": True, "generation": True}
+    assert numbers["layouts"][0]["step_seconds"] <= numbers["step_seconds"]
+    assert numbers["host_bytes"]["reference weights"] > 0  # ERPO's, also without a penalty
+    text = run(app, ["plan", str(file)]).stdout
+    assert "30.5B parameters" in text and "fits" in text
+    for arguments, message in (
+        (["--gpu", "H900"], "choose A100"),
+        *(
+            (["--nodes", n], f"--nodes {n}: write numbers from 1")
+            for n in ("four", "0", "4,0", ",")
+        ),
+        *((["--top", n], f"--top {n}: show 1 layout or more") for n in ("0", "-3")),
+        (["--mean-tokens", "-5"], "--mean-tokens -5: choose 1 to 4096, the longest"),
+        *((["--mean-tokens", n], "choose 1 to 4096") for n in ("0", "nan", "inf", "4097")),
+        (["policy.train_global_batch_size=abc", "cluster.num_nodes=null"], "cluster.num_nodes"),
+        (["method.mikro=1"], "method"),
+        (["policy.modell=3"], "did you mean policy.model_name"),
+        (["policy.model_name=nobody/knows"], "config.json"),
+        (["nemo_rl.config=grpo_math_1C.yaml"], "did you mean grpo_math_1B.yaml"),
+    ):
+        failed = run(app, ["plan", str(file), *arguments])
+        assert failed.exit_code == 2 and message in failed.stderr

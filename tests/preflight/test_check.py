@@ -1,0 +1,234 @@
+"""`nemo-algos check`: planted mistakes are found by their rules, and what runs is left alone."""
+
+import copy
+import json
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from mistakes import DENSE, MISTAKES, MOE, ONE, RIGHT, SHARED
+from omegaconf import OmegaConf
+from typer.testing import CliRunner
+
+from nemo_algos.cli import app
+from nemo_algos.config import SHIPPED, at, overridden, read
+from nemo_algos.preflight import check as module
+from nemo_algos.preflight.check import RULES, check, judged, versions
+from nemo_algos.preflight.snapshot import VERSIONS, compose, load
+
+HERE = Path(__file__).parent
+PARTS = {"local.yaml"}  # to inherit from, without a method
+CONFIGS = [p for p in SHIPPED.glob("*.yaml") if p.name not in PARTS]
+CONFIGS += sorted((SHIPPED / "recipes").glob("*.yaml"))
+# of NeMo-RL's own configs, what they leave to the user, or fail at
+KNOWN = {
+    "policy.model_name": ("deepseek", "dsv3"),  # "Follow instructions in ..."
+    "policy.dtensor_cfg.cpu_offload": ("sliding_puzzle",),  # automodel/setup.py:501 raises
+}
+Usage = namedtuple("Usage", "free")
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, tmp_path):
+    """With a large disk, a W&B mode, a hub, nothing in the environment, and models whose
+    conversions for Megatron (of `changed`, one with overrides) are a day younger or older."""
+    for name in ("HF_HUB_OFFLINE", "HF_HOME", "NRL_IGNORE_TP_ACCURACY_CHECK", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("NRL_MEGATRON_CHECKPOINT_DIR", raising=False)
+    for name, days in {"fresh": 1, "stale": -1, "changed__hfovr_0a": -1}.items():
+        weights = tmp_path / name.partition("__")[0] / "model.safetensors"
+        copy = tmp_path / ".cache/huggingface/nemo_rl" / f"model_{name}" / "iter_0000000"
+        for folder in (weights.parent, copy):
+            folder.mkdir(parents=True)
+        weights.touch()
+        os.utime(copy, (weights.stat().st_mtime + days * 86400,) * 2)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1e16))
+    monkeypatch.chdir(tmp_path)
+
+
+def path_of(config):
+    return str(HERE / config if (HERE / config).exists() else SHIPPED / config)
+
+
+def found(config, overrides, path, message, version="main"):
+    """The findings at (or below) this path with this message."""
+    findings = check(path_of(config), overrides, version)
+    return [f for f in findings if f.path.startswith(path) and message in f.message]
+
+
+@pytest.mark.parametrize("mistake", [*MISTAKES, *SHARED], ids=lambda m: f"{m[0]}-{m[4]}")
+def test_a_planted_mistake_is_found_by_its_rule_alone(mistake, monkeypatch):
+    rule, config, overrides, severity, path, message = mistake
+    monkeypatch.delenv("WANDB_MODE")
+    assert [f.severity for f in found(config, overrides, path, message)] == [severity]
+    if mistake in MISTAKES:
+        monkeypatch.setattr(module, "RULES", [r for r in RULES if r.__name__ != rule])
+        assert not found(config, overrides, path, message)
+
+
+@pytest.mark.parametrize(("config", "overrides"), RIGHT)
+def test_what_is_close_to_a_mistake_and_right_is_left_alone(config, overrides):
+    assert not [f for f in check(path_of(config), overrides, "main") if f.severity != "note"]
+
+
+def test_every_rule_has_a_planted_mistake():
+    assert {rule.__name__ for rule in RULES} == {m[0] for m in MISTAKES}
+    assert len({m[0] for m in MISTAKES if m[3] != "note"}) >= 40
+
+
+@pytest.mark.parametrize("config", [*CONFIGS, HERE / DENSE, HERE / MOE], ids=lambda p: p.name)
+def test_what_is_shipped_gives_no_false_alarm(config):
+    for version in versions(str(config)):
+        findings = check(str(config), [], version)
+        assert not [f for f in findings if f.severity != "note"], version
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nemo_rls_own_configs_run_so_no_rule_may_refuse_them(version, monkeypatch):
+    monkeypatch.setenv("HF_HOME", "/hub")
+    monkeypatch.setenv("NRL_IGNORE_TP_ACCURACY_CHECK", "1")  # as their launch scripts do
+    seen = 0
+    for name in load(version).configs:
+        own = {"engine": "nemo_rl", "method": {"name": "grpo"}, "nemo_rl": {"config": name}}
+        plain = compose(OmegaConf.create(own), load(version)).plain
+        monkeypatch.setattr(module, "conflicts", lambda *_: [])  # with our methods, not a rule
+        for f in judged(plain, own, load(version)):
+            known = any(part in name for part in KNOWN.get(f.path, ()))
+            assert known or f.severity != "error", (name, f)
+        seen += 1
+    assert seen > 140
+
+
+def test_a_wrong_value_anywhere_is_survived():
+    """A finding or none, never an exception."""
+    for config, value in ((ONE, None), (ONE, []), (MOE, "x"), (MOE, 0), (MOE, -1.5)):
+        plain, own, _ = compose(overridden(read(Path(path_of(config))), []), load("main"))
+        leaves = list(_paths(plain))
+        assert len(leaves) > 300
+        for path in leaves:
+            judged(_with(plain, path, value), own, load("main"))
+
+
+def _paths(section, prefix=""):
+    for key, value in section.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _paths(value, f"{prefix}{key}.")
+
+
+def _with(plain, path, value):
+    changed = copy.deepcopy(plain)
+    parent, _, key = path.rpartition(".")
+    (at(changed, parent) if parent else changed)[key] = value
+    return changed
+
+
+def test_all_mistakes_come_at_once():
+    overrides = ["polcy.x=1", "cluster.gpus_per_node=x", "policy.train_global_batch_size=100"]
+    findings = check(ONE, [*overrides, "method.name=etrr", "loss_fn.use_cispo=true"], "main")
+    paths = {f.path for f in findings if f.severity == "error"}
+    assert {"polcy.x", "cluster.gpus_per_node", "method.name"} <= paths
+    assert "policy.train_global_batch_size" in paths
+
+
+def test_errors_come_first():
+    severities = [f.severity for f in check(ONE, ["loss_fn.x=1", "policy.max_grad_norm=x"], "main")]
+    order = ("error", "warning", "note")
+    assert severities == sorted(severities, key=order.index)
+
+
+def test_a_job_s_time_is_compared_with_the_last_save():
+    path = "checkpointing.checkpoint_must_save_by"
+
+    def said(by):
+        findings = check(ONE, [f"{path}={by}"], "main", seconds=4 * 3600)
+        return [f.severity for f in findings if f.path == path]
+
+    assert said("'00:03:45:00'") == []
+    assert said("'00:04:00:00'") == ["error"]
+    assert said("null") == ["warning"]
+
+
+def test_a_folder_with_checkpoints_is_mentioned(tmp_path):
+    (tmp_path / "step_10").mkdir()
+    assert found(ONE, [f"checkpointing.checkpoint_dir={tmp_path}"], "checkpointing", "continue")
+
+
+def test_a_model_offline_must_be_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert found(ONE, [], "policy.model_name", "download it first")
+    (tmp_path / "hub" / "models--Qwen--Qwen2.5-1.5B").mkdir(parents=True)
+    assert not found(ONE, [], "policy.model_name", "")
+
+
+def test_a_folder_s_own_facts_are_read(tmp_path):
+    facts = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 7}
+    facts |= {"intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 64}
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    overrides = [f"policy.model_name={tmp_path}", "policy.max_total_sequence_length=128"]
+    assert found(ONE, overrides, "policy.max_total_sequence_length", "64 positions")
+    wider = "+policy.hf_config_overrides.max_position_embeddings=128"
+    assert not found(ONE, [*overrides, wider], "policy.max_total_sequence_length", "")
+
+
+def test_a_missing_v2_is_false():
+    """As NeMo-RL reads it; its own configs have the key, or inherit it."""
+    plain, own, _ = compose(overridden(read(Path(path_of(ONE))), []), load("main"))
+    path = "checkpointing.model_save_format"
+    assert not [f for f in judged(copy.deepcopy(plain), own, load("main")) if f.path == path]
+    del plain["policy"]["dtensor_cfg"]["_v2"]
+    (finding,) = [f for f in judged(plain, own, load("main")) if f.path == path]
+    assert finding.severity == "error" and "first save would fail" in finding.message
+
+
+def test_a_prompt_file_is_read(tmp_path):
+    prompt = tmp_path / "p.txt"
+    prompt.write_text("End with Answer: x. {}")
+    overrides = [f"data.default.prompt_file={prompt}"]
+    assert found(ONE, overrides, "env.math.math_verify_impl", "reads boxed")
+    both = [*overrides, "env.math.math_verify_impl=dapo_math_verify"]
+    assert not found(ONE, both, "env.math", "")
+
+
+def test_the_header_names_the_versions(tmp_path):
+    assert versions(ONE) == VERSIONS
+    assert versions("mxfp8_blackwell.yaml") == ("main",)
+    file = tmp_path / "a.yaml"
+    file.write_text("# NeMo-RL v0.7.0, main\nengine: local\n")
+    assert versions(str(file)) == ("v0.7.0", "main")
+    file.write_text("# NeMo-RL v0.7.0\n")
+    assert versions(str(file)) == ("v0.7.0",)
+
+
+def test_the_embedded_engine_is_checked():
+    (finding,) = check("etr.yaml", ["grpo.num_prompts_per_stepp=1"], "main")
+    assert (finding.severity, finding.path) == ("error", "grpo.num_prompts_per_stepp")
+
+
+def run(*args):
+    return CliRunner().invoke(app, ["check", *args])
+
+
+def test_the_command():
+    assert run(ONE).exit_code == 0
+    wrong = run(ONE, "policy.train_global_batch_size=96")
+    assert wrong.exit_code == 1 and "errors: 1" in wrong.output
+    assert "policy.train_global_batch_size: does not divide" in wrong.output
+    (one,) = json.loads(run("mxfp8_blackwell.yaml", "--nemo-rl", "v0.7.0", "--json").output)
+    assert one["path"] == "policy.generation.vllm_cfg.is_mx" and one["nemo_rl"] == ["v0.7.0"]
+    both = run(ONE, "policy.generation.vllm_cfg.is_mx=true", "loss_fn.x=1").output
+    assert "(NeMo-RL v0.7.0)" in both
+    assert run(ONE, "--time", "4:00:00").output.startswith("warning")
+    assert run(ONE, "--nemo-rl", "v9").exit_code == 2
+    assert run("no.yaml").exit_code == 1
+
+
+def test_every_rule_is_on_the_page():
+    page = (HERE.parents[1] / "docs" / "check.md").read_text()
+    assert all(page.count(f"| `{rule.__name__}` |") == 1 for rule in RULES)
+    assert page.count("\n| `") == len(RULES)
