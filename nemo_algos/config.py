@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -36,6 +36,12 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class Section(BaseModel):
+    """A section of a config: unknown keys, other types and non-finite numbers are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
 class ConfigError(ValueError):

@@ -7,21 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
-
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class MismatchConfig(BaseModel):
-    """The `mismatch:` section, nats. threshold: |d| beyond which a token is counted (0.5 is a ratio
-    of 1.65, twice as far from 1 as a clip at 1.28 in the log); stop_above: limit of a step's mean
-    |d|, none by default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
-
-    threshold: float = Field(default=0.5, gt=0)
-    stop_above: float | None = Field(default=None, gt=0)
 
 
 def measure(
@@ -47,18 +34,23 @@ def measure(
 
 
 def monitor(
-    old_logprobs: Tensor, gen_logprobs: Tensor, mask: Tensor, config: MismatchConfig
+    old_logprobs: Tensor,
+    gen_logprobs: Tensor,
+    mask: Tensor,
+    threshold: float,
+    stop_above: float | None,
 ) -> dict[str, float]:
-    """As `measure`. Raises FloatingPointError where there is a limit and the mean is above it, or a
-    log-prob is not finite."""
-    found = measure(old_logprobs, gen_logprobs, mask, config.threshold)
-    limit = config.stop_above
-    if limit is None:
+    """`measure`, with a limit of the mean, nats.
+
+    Raises FloatingPointError where the mean is above the limit, or a log-prob is not finite.
+    """
+    found = measure(old_logprobs, gen_logprobs, mask, threshold)
+    if stop_above is None:
         return found
-    if found["mismatch/nonfinite"] or found.get("mismatch/mean", 0.0) > limit:
+    if found["mismatch/nonfinite"] or found.get("mismatch/mean", 0.0) > stop_above:
         values = ", ".join(f"{k.removeprefix('mismatch/')} {v:.3g}" for k, v in found.items())
         raise FloatingPointError(
-            f"the sampler and the trainer disagree by more than mismatch.stop_above={limit:g} "
+            f"the sampler and the trainer disagree by more than mismatch.stop_above={stop_above:g} "
             f"(mean |log-ratio| in nats): {values}; this batch was not trained on. Check that new "
             "weights reach the sampler and that both use one temperature, then lower the sampler's "
             "quantization; or raise mismatch.stop_above"

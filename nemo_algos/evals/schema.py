@@ -10,10 +10,10 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
+from nemo_algos.config import ConfigError, Finding, Section, at, did_you_mean, validate
 from nemo_algos.evals.benchmarks.registry import BENCHMARKS
 from nemo_algos.evals.metrics.settings import Measure
-from nemo_algos.local.schema import PolicySection, Section
+from nemo_algos.local.schema import PolicySection
 
 URL = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/\S*)?")
 KEY_GOES = "a key goes into the environment variable of model.api_key_env"

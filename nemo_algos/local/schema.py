@@ -5,20 +5,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from nemo_algos.config import ConfigError, Finding, validate
-from nemo_algos.core.mismatch import MismatchConfig
+from nemo_algos.config import ConfigError, Finding, Section, validate
 from nemo_algos.local.countdown import Rules
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig
-
-
-class Section(BaseModel):
-    """Strict: an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+from nemo_algos.methods.loss import LossConfig, MismatchConfig
 
 
 class GRPOSection(Section):
@@ -38,7 +31,7 @@ class Component(Section):
     """A torch class by its full name, and its arguments."""
 
     name: str
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
 class Milestones(Section):
@@ -92,7 +85,7 @@ class PolicySection(Section):
     dtensor_cfg: DTensorSection = DTensorSection()
     max_grad_norm: float = Field(default=1.0, gt=0)
     optimizer: Component
-    scheduler: list[Component | Milestones] = []
+    scheduler: list[Component | Milestones] = Field(default_factory=list)
     generation: GenerationSection
     device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
     threads: int = Field(default=1, gt=0)

@@ -53,7 +53,10 @@ class Trainer:
         experience, rollouts = self.collect()
         generated = time.perf_counter()
         sampled = experience.gen_logprobs
-        mismatch = monitor(experience.logprobs, sampled, experience.mask, self.config.mismatch)
+        limit = self.config.mismatch
+        mismatch = monitor(
+            experience.logprobs, sampled, experience.mask, limit.threshold, limit.stop_above
+        )
         signals = self.algorithm.signals(rollouts)
         stats, grad_norm = self.update(experience, rollouts, signals)
         rate = self.optimizer.param_groups[0]["lr"]

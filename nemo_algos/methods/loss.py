@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from nemo_algos import core
+from nemo_algos.config import Section
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,11 +32,20 @@ DERIVED = {
 }
 
 
-class LossConfig(BaseModel):
+class MismatchConfig(Section):
+    """The `mismatch:` section: a limit on how far the sampler is from the trainer, nats.
+
+    threshold: |d| beyond which a token is counted (0.5 is a ratio of 1.65, twice as far from 1 as a
+    clip at 1.28 in the log); stop_above: limit of a step's mean |d|, none by default.
+    """
+
+    threshold: float = Field(default=0.5, gt=0)
+    stop_above: float | None = Field(default=None, gt=0)
+
+
+class LossConfig(Section):
     """The `loss_fn:` section, NeMo-RL's names; what belongs to the method is refused with the name
     to use."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     reference_policy_kl_penalty: float = Field(default=0.0, ge=0)
     reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from nemo_algos.config import Section
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,11 +24,9 @@ if TYPE_CHECKING:
 Need = Literal["ref_logprobs", "entropy", "unit_rewards"]
 
 
-class Params(BaseModel):
+class Params(Section):
     """Parameters that every method has. A method's own class adds its paper's, with the paper's
     defaults."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     advantage_std: Literal["sample", "population", "none"] = "sample"
     max_log_ratio: float = Field(default=20.0, gt=0, le=20)

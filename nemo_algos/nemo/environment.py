@@ -21,19 +21,18 @@ from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
 from nemo_rl.environments.interfaces import EnvironmentReturn
 from nemo_rl.environments.math_environment import BaseMathEnvironment
 from nemo_rl.environments.utils import ENV_REGISTRY
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
-from nemo_algos.config import ConfigError, Finding, validate
+from nemo_algos.config import ConfigError, Finding, Section, validate
 from nemo_algos.rewards import VerifierPool
 
 ACTOR = f"{__name__}.VerifierActor"
 
 
-class VerifierConfig(BaseModel):
+class VerifierConfig(Section):
     """A section of `env`. `verifier` and `extractor` are "module:function"; the extractor gives the
     answers of NeMo-RL's cons@k. The rest: VerifierPool."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     verifier: str
     extractor: str = "nemo_algos.rewards.answers:boxed"
     workers: PositiveInt = 8

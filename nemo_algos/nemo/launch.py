@@ -25,9 +25,9 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from nemo_algos.config import ConfigError, Finding, resolved, validate
-from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
+from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo import environment, known_answers, transport, versions
 from nemo_algos.nemo.estimator import Estimator, in_place
 from nemo_algos.nemo.loss import AlgorithmLoss

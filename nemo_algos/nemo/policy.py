@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from nemo_algos.core.mismatch import MismatchConfig, monitor
+from nemo_algos.core.mismatch import monitor
+from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo.estimator import Estimator
 
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
@@ -55,7 +56,8 @@ class PolicyProxy:
         metrics."""
         mask = (data["token_mask"] * data["sample_mask"][:, None])[:, 1:].bool()
         old, sampled = data["prev_logprobs"][:, 1:], data["generation_logprobs"][:, 1:]
-        found = monitor(old, sampled, mask, self._mismatch)
+        limit = self._mismatch
+        found = monitor(old, sampled, mask, limit.threshold, limit.stop_above)
         self._estimator.last_metrics = {**self._estimator.last_metrics, **found}
 
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:

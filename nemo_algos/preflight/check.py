@@ -18,10 +18,10 @@ from nemo_algos.config import (
     resolved,
     validate,
 )
-from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.local.schema import parse
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
+from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.preflight.conflicts import conflicts
 from nemo_algos.preflight.decided import DEFAULT, derive
 from nemo_algos.preflight.layout import layout

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nemo_algos.core.mismatch import MismatchConfig, measure, monitor
+from nemo_algos.core.mismatch import measure, monitor
 
 NAN, INF = float("nan"), float("inf")
 
@@ -65,7 +65,7 @@ def test_of_no_token_there_is_no_mean():
 def ruled(gaps, limit):
     old = -torch.tensor([gaps])
     mask = torch.ones_like(old, dtype=torch.bool)
-    return monitor(old, torch.zeros_like(old), mask, MismatchConfig(stop_above=limit))
+    return monitor(old, torch.zeros_like(old), mask, 0.5, limit)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
 from nemo_algos.config import ConfigError
-from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
+from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo import launch, transport, versions
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.preflight import decided

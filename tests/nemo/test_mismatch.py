@@ -11,8 +11,8 @@ import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from test_grpo_train import METHODS, Plugged
 
-from nemo_algos.core.mismatch import MismatchConfig
 from nemo_algos.methods.build import build
+from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.policy import DataPlaneProxy
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from nemo_algos.local.schema import Section
+from nemo_algos.config import Section
 
 Similarity = Literal["tfidf", "rouge_l", "jaccard", "edit", "embedding"]
 Threshold = Annotated[float, Field(gt=0, le=1)]
