@@ -1,5 +1,6 @@
-"""The driver half of every method against NeMo-RL's and verl's group statistics, on the same
-rewards; 1 thread, CPU.
+"""The driver half of every method against NeMo-RL's and verl's group statistics.
+
+On the same rewards; 1 thread, CPU.
 
     uv run benchmarks/driver_statistics.py
     uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \

@@ -1,5 +1,6 @@
-"""TRL's GRPOTrainer against the embedded engine: same model, prompts and batch shape, in turns of
-one run.
+"""TRL's GRPOTrainer against the embedded engine, in turns of one run.
+
+Both have the same model, prompts and batch shape.
 
     uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
         --with-editable . python benchmarks/engine_vs_trl.py --threads 1 --threads 2
@@ -70,8 +71,7 @@ console = Console(highlight=False)
 
 @dataclass
 class Run:
-    """One trainer's blocks: seconds, CPU seconds and response tokens of each; mean reward of every
-    rollout batch."""
+    """One trainer's blocks: seconds, CPU seconds, response tokens; each batch's mean reward."""
 
     seconds: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -201,8 +201,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def compare(model: Trainer, steps: int, block: int, seed: int) -> tuple[Run, Run]:
-    """`steps` rollout batches of each from `model`'s weights, `block` at a time: the engine's run
-    and TRL's."""
+    """The engine's run and TRL's: `steps` batches from `model`'s weights, `block` at a time."""
     ours, trl, trainer = Run(), Run(), engine(seed)
     trainer.policy.model.load_state_dict(model.policy.model.state_dict())
     problems = [p for step in range(steps) for p in trainer.task.problems(step, PROMPTS)]

@@ -1,5 +1,4 @@
-"""Token log-probs and exact entropies from bf16 logits: ours, `log_softmax`, and NeMo-RL's two
-functions.
+"""Log-probs and entropies from bf16 logits: ours, `log_softmax`, NeMo-RL's two functions.
 
     uv run benchmarks/entropy.py                    CPU, 2048 positions, vocabulary 151936, 1 thread
     uv run benchmarks/entropy.py --device cuda      8192 positions; with torch.compile and a plain

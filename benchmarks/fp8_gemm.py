@@ -1,5 +1,6 @@
-"""A stack of linear layers in e4m3 blocks (Hopper's recipe: activations 1 x 128, weights 128 x 128)
-against bf16.
+"""A stack of linear layers in e4m3 blocks against bf16.
+
+Hopper's recipe: activations in blocks of 1 x 128, weights in 128 x 128.
 
     uv run benchmarks/fp8_gemm.py --device cuda     mismatch and speed; needs Hopper
     uv run benchmarks/fp8_gemm.py --tokens 256 --hidden 512 --inner 1024     CPU: the mismatch, by

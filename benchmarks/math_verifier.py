@@ -1,6 +1,7 @@
-"""verify_math on the golds of MATH500 in right and in wrong forms, on pairs of an answer and a gold
-as models write them, on hostile responses, and many times in a row; always in a VerifierPool as it
-comes: a deadline of 5 s, 2 GB of memory.
+"""verify_math on right, wrong, real and hostile answers, and many times in a row.
+
+Right and wrong forms are of MATH500's golds, real ones pairs as models write them. Always in a
+VerifierPool as it comes: a deadline of 5 s, 2 GB of memory.
 
     uv run benchmarks/math_verifier.py PATH/TO/math500.jsonl                  # JSONL, key "answer"
     uv run benchmarks/math_verifier.py PATH/TO/math500.jsonl --many 100000

@@ -40,8 +40,9 @@ FORMULAS = [r"=", r"+", r",", r"$", r"-3", r"x^2", r"(a+b)", r"\frac{1}{2}", r"2
 
 
 def words(rng: random.Random, number: int) -> list[str]:
-    """Every second a pseudo-word of 1 to 7 letters, else a number or a formula: some 2.5 characters
-    per token, like the solutions of MATH."""
+    """Pseudo-words of 1 to 7 letters, every second one a number or a formula.
+
+    Some 2.5 characters per token, like the solutions of MATH."""
     out = []
     for i in range(number):
         letters = rng.choices("etaoinshrdlu", k=rng.randint(1, 7))

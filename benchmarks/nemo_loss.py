@@ -1,5 +1,4 @@
-"""Our loss call against NeMo-RL's stock one, and our estimator against the stock GRPO estimator, on
-a CPU.
+"""Our loss call and estimator against NeMo-RL's stock ones, on a CPU.
 
     NEMO_RL=PATH PYTHONPATH=$NEMO_RL:. python benchmarks/nemo_loss.py      (in the environment of
     make test-nemo)

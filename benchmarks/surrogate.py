@@ -1,5 +1,6 @@
-"""shape + surrogate of every method against the plain GRPO surrogate, on the same [B,S] float32
-log-probs.
+"""Shape and surrogate of every method against the plain GRPO surrogate.
+
+On the same [B,S] float32 log-probs.
 
     uv run benchmarks/surrogate.py
 

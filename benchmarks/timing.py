@@ -1,5 +1,6 @@
-"""Times functions side by side: one thread, every round runs each of them once, so that load on the
-machine cancels."""
+"""Times functions side by side, on one thread.
+
+Every round runs each of them once, so that load on the machine cancels."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ Times = dict[str, list[float]]
 
 
 def keep_pages() -> None:
-    """Has glibc keep what was freed, as it does by itself in a process that has freed blocks of
-    nearly 32 MiB before.
+    """Have glibc keep what was freed.
 
-    Else page faults, at random, cost more than the arithmetic.
+    It does so by itself in a process that has freed blocks of nearly 32 MiB before; else page
+    faults, at random, cost more than the arithmetic.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):

@@ -46,8 +46,7 @@ def titled(markdown: str) -> str:
 
 
 def unlinked(markdown: str, folder: str) -> str:
-    """[text](../../README.md) of a page in docs/FOLDER  ->  text (`README.md`); links within docs/
-    stay."""
+    """[text](../../README.md) -> text (`README.md`); links within docs/ stay."""
 
     def path(match: re.Match[str]) -> str:
         outside = posixpath.normpath(posixpath.join("docs", folder, match[2]))
@@ -73,8 +72,9 @@ def _mathml(match: re.Match[str]) -> str:
 
 
 def typeset(node: ElementTree.Element, display: bool) -> None:
-    """What latex2mathml leaves to the browser: limits of a sum in brackets, primes at the height
-    of the font's own, and spaces around log and the like."""
+    """What latex2mathml leaves to the browser.
+
+    Limits of a sum in brackets, primes at the height of the font's own, spaces around log."""
     children = list(node)
     if display and node.tag in UNDER and children[0].text == "\u2211":
         node.tag = UNDER[node.tag]
