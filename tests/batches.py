@@ -1,5 +1,7 @@
-"""Random rollout batches with everything awkward in them, and the loss of one. B sequences, S
-positions."""
+"""Random rollout batches with everything awkward in them, and the loss of one.
+
+B sequences, S positions.
+"""
 
 from dataclasses import replace
 from itertools import cycle, islice
@@ -48,8 +50,10 @@ def make(
     large: bool = True,
     dtype: torch.dtype = torch.float64,
 ) -> Batch:
-    """Shuffled order, holes, garbage off the mask; with REWARDS an empty row and (large) huge
-    log-ratios too."""
+    """Shuffled order, holes, garbage off the mask.
+
+    With REWARDS an empty row and (large) huge log-ratios too.
+    """
     rng = torch.Generator().manual_seed(seed)
     flat = [(7 * g - 3, r) for g, group in enumerate(rewards) for r in group]
     order = torch.randperm(len(flat), generator=rng).tolist()
@@ -117,8 +121,10 @@ def run(
 
 
 def close(got: Tensor, want: Tensor | float, tolerance: float = 1e-12) -> None:
-    """|got - want| <= tolerance * max(1, |want|) everywhere (a number: each equals it), NaN
-    nowhere."""
+    """Assert |got - want| <= tolerance * max(1, |want|) everywhere, NaN nowhere.
+
+    want: a tensor, or a number that each equals.
+    """
     want = want.to(got) if isinstance(want, Tensor) else torch.full_like(got, want)
     assert got.shape == want.shape, (got.shape, want.shape)
     error = (got - want).abs() / want.abs().clamp(min=1)

@@ -18,7 +18,7 @@ SHIPPED = ROOT / "nemo_algos" / "configs"
 
 @pytest.fixture
 def folder(tmp_path):
-    """grandparent.yaml <- parent.yaml <- child.yaml"""
+    """grandparent.yaml <- parent.yaml <- child.yaml."""
     write(tmp_path, "grandparent", "x: 1\ny: {p: 1, q: [1, 2]}\nz: a ${y.p}\n")
     write(tmp_path, "parent", "defaults: grandparent.yaml\ny: {p: 5}\n")
     write(tmp_path, "child", "defaults: parent.yaml\ny: {q: [9]}\n")

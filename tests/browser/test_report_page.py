@@ -1,5 +1,7 @@
-"""The report in headless Chromium: `make test-report`. From a file, without a network, at a
-laptop's size."""
+"""The report in headless Chromium: `make test-report`.
+
+From a file, without a network, at a laptop's size.
+"""
 
 import shutil
 import sys

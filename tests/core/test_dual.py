@@ -98,8 +98,7 @@ def test_random_rewards_agree_with_bisection(seed, delta):
 @pytest.mark.parametrize("gap", [2e-6, 1e-5, 1e-3])
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.94])
 def test_two_nearly_best_rewards(gap, share):
-    """KL(beta) has a plateau: first the worst is dropped, then, at a far larger beta, the
-    second."""
+    """KL(beta) has a plateau: the worst is dropped first, at a far larger beta the second."""
     rewards = [1.0, 1.0 - gap, 0.0, 0.0, 0.0, 0.0]
     A, _, radius = one(rewards, share * math.log(6))
     want, _ = by_bisection(rewards, radius)

@@ -1,5 +1,4 @@
-"""core.entropy and linear_entropy against log_softmax by autograd, in chunks, and in shards of the
-vocabulary."""
+"""Entropies against log_softmax by autograd: whole, in chunks, in shards of the vocabulary."""
 
 import math
 from types import SimpleNamespace
@@ -103,8 +102,7 @@ def test_a_vocabulary_that_the_logits_do_not_hold(vocabulary):
 
 @pytest.mark.parametrize("vocabulary", [12, 10, 4])
 def test_shards_together_are_the_whole(monkeypatch, vocabulary):
-    """Three ranks one after the other, with the collective played by a list; the last has padding
-    only."""
+    """Three ranks in turn, the collective played by a list; the last has padding only."""
     torch.manual_seed(4)
     logits, tokens = 3 * torch.randn(N, 12).double(), torch.randint(vocabulary, (N,))
     weights, ranks = torch.randn(2, N).double(), logits.split(4, dim=1)

@@ -1,5 +1,4 @@
-"""The Triton kernels: against the torch path by Triton's interpreter, and compiled for Hopper
-without one at hand.
+"""The Triton kernels: equal to the torch path when interpreted, and compiled for Hopper.
 
 The interpreter is chosen when a kernel is defined, so it has a process of its own.
 """

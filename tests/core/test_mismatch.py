@@ -48,7 +48,7 @@ def test_what_is_not_finite_is_counted_and_above_and_in_no_mean():
 
 
 def test_two_impossible_tokens_have_no_distance():
-    """-inf - -inf"""
+    """-inf - -inf is not a number."""
     impossible, mask = torch.full((1, 1), -INF), torch.ones(1, 1, dtype=torch.bool)
     found = measure(impossible, impossible, mask, 0.5)
     assert found == {"mismatch/nonfinite": 1.0, "mismatch/share_above": 1.0}

@@ -1,5 +1,4 @@
-"""The surrogate: where the gradient is zero and where it passes, KL estimators, off-policy weights,
-reductions."""
+"""The surrogate: gradients, KL estimators, off-policy weights, reductions."""
 
 import math
 

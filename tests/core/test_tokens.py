@@ -13,8 +13,7 @@ from nemo_algos.methods.build import build
 
 
 def scattered(lengths, seed=0, positions=40):
-    """A mask with holes and these many tokens in each row, and a value at every position, 0 off the
-    mask."""
+    """A mask with holes and `lengths` tokens by row; values at every position, 0 off the mask."""
     rng = torch.Generator().manual_seed(seed)
     shape = (len(lengths), max(positions, *lengths))
     order = torch.rand(shape, generator=rng).argsort(1).argsort(1)

@@ -33,8 +33,10 @@ ENVIRONMENT = {
 
 
 class Block(NamedTuple):
-    """A fence: its language, the words behind it, what is in it and where; `shown` is the text
-    block right beneath."""
+    """A fence: its language, the words behind it, what is in it and where.
+
+    shown: the text block right beneath.
+    """
 
     language: str
     marks: frozenset[str]
@@ -105,8 +107,10 @@ def run(page: Path, folder: Path, elsewhere: set[str]) -> str:
 
 
 def shell(commands: str, folder: Path) -> tuple[int, str]:
-    """Exit status and output. One thread; `uv run` takes the project's own environment as it is,
-    and downloads nothing."""
+    """Exit status and output of a command, on one thread.
+
+    `uv run` takes the project's own environment as it is, and downloads nothing.
+    """
     inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     ended = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],

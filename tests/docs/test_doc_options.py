@@ -1,5 +1,7 @@
-"""What the docs' commands name exists: programs, options, configs and their keys; also of commands
-that `make test-docs` cannot run, and of those within a sentence or a table."""
+"""What the docs' commands name exists: programs, options, configs and their keys.
+
+Also in commands that `make test-docs` cannot run, and in those within a sentence or a table.
+"""
 
 import re
 import runpy

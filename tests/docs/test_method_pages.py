@@ -1,5 +1,8 @@
-"""docs/methods: each method's page against its code. Functions, parameters, metrics, commands and
-formulas that a page names exist, and what exists is on the page."""
+"""docs/methods: each method's page against its code.
+
+Functions, parameters, metrics, commands and formulas that a page names exist, and what exists is
+on the page.
+"""
 
 import importlib
 import inspect
@@ -182,8 +185,7 @@ def test_the_table_of_all_methods():
 
 @pytest.mark.parametrize("name", [*METHODS, "index"])
 def test_formulas_are_whole(name):
-    """Display formulas stand on lines of their own, braces are closed, and a table's cell has no
-    bar in a formula."""
+    """Display formulas stand on their own, braces close, and no table's formula has a bar."""
     text = re.sub(r"^```.*?^```$", "", page(name), flags=re.MULTILINE | re.DOTALL)
     assert all(line in ("$$", line.replace("$$", "")) for line in text.splitlines())
     display = text.split("\n$$\n")

@@ -1,5 +1,8 @@
-"""The docs site, without building it: the nav and the pages are the same, links name files, the
-hook reads pages as a git host does, and the citation is this version's. `make docs` builds it."""
+"""The docs site, without building it (`make docs` does).
+
+The nav and the pages are the same, links name files, the hook reads pages as a git host does, and
+the citation is this version's.
+"""
 
 import importlib.util
 import re

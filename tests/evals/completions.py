@@ -24,8 +24,10 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def server(answer=echo):
-    """A server that answers each request's body with answer(body) -> status, object, and headers if
-    any. Bytes, or an iterator of them, are sent as they are."""
+    """A server that answers a request's body with answer(body) -> status, object[, headers].
+
+    Bytes, or an iterator of them, are sent as they are.
+    """
     seen = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,5 +1,7 @@
-"""Run folders made up in the stored formats: training runs, evaluations, NeMo-RL logs. Some
-responses are hostile to a page."""
+"""Run folders made up in the stored formats: training runs, evaluations, NeMo-RL logs.
+
+Some responses are hostile to a page.
+"""
 
 import json
 import random
@@ -106,7 +108,7 @@ def _row(problem):
 
 
 def _response(rng, i, sample, samples, skill, problems):
-    """(text, reward, status)"""
+    """A response as (text, reward, status)."""
     if sample == samples - 1 and i < len(HOSTILE):
         return HOSTILE[i], 0.0, "timeout" if i == 3 else "ok"
     right = rng.random() < skill * 1.6 * (1 - i / problems)

@@ -1,5 +1,8 @@
-"""Endpoint, against servers that answer anything: nothing is lost, nothing counts twice, and none
-of it ends an evaluation that others could go on with."""
+"""Endpoint, against servers that answer anything.
+
+Nothing is lost, nothing counts twice, and none of it ends an evaluation that others could go on
+with.
+"""
 
 import gzip
 import time

@@ -1,5 +1,8 @@
-"""A folder of a run or an evaluation may come from anyone: whatever it holds, no command runs it,
-reads or writes beside it, waits for ever, or ends in a traceback."""
+"""A folder of a run or an evaluation may come from anyone.
+
+Whatever it holds, no command runs it, reads or writes beside it, waits for ever, or ends in a
+traceback.
+"""
 
 import json
 import os

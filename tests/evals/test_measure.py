@@ -218,7 +218,7 @@ def test_the_order_of_problems_and_of_responses_does_not_matter():
 
 
 def flat(tree, path=""):
-    """{"a/b/0": leaf}"""
+    """Nested containers as {"a/b/0": leaf}."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree)
     out = {}
     for key, value in items:

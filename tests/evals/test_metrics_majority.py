@@ -83,8 +83,10 @@ def test_of_256(seed):
 
 
 def test_of_the_most_that_is_exact():
-    """3 right and 3 equal wrong votes among 994 silent: a half, by symmetry, of the chance of any
-    vote. Beyond the limit it is refused."""
+    """Half the chance of any vote, by symmetry: 3 right and 3 equal wrong ones among 994 silent.
+
+    Beyond the limit it is refused.
+    """
     ks = [1, 2, 500, 999, LARGEST]
     want = pass_at_k(6, LARGEST, ks) / 2
     assert plurality([(3, 1.0), (3, 0.0)], LARGEST, ks).tolist() == exactly(want.tolist())

@@ -1,5 +1,7 @@
-"""Files in the format of NeMo-RL's nemo_rl/evals/eval.py. Written by its own function:
-tests/nemo/test_environment.py."""
+"""Files in the format of NeMo-RL's nemo_rl/evals/eval.py.
+
+Written by its own function in tests/nemo/test_environment.py.
+"""
 
 import json
 

@@ -11,7 +11,7 @@ TEMPLATE = (
 
 
 def tokenizer(**wanted):
-    """wanted: other special tokens, or None for none"""
+    """A tokenizer; wanted: other special tokens, or None for none."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

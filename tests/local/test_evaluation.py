@@ -14,7 +14,7 @@ from nemo_algos.local.tiny_policy import TinyPolicy
 
 
 class Scripted:
-    """A task and a policy of 40 problems whose responses are found or not by plan"""
+    """A task and a policy of 40 problems whose responses are found or not by plan."""
 
     def __init__(self, plan):
         self.plan, self.asked = plan, []

@@ -1,5 +1,4 @@
-"""HFPolicy: log-probs and gradients are the model's, whatever the padding, batching and
-precision."""
+"""HFPolicy's log-probs and gradients are the model's, whatever the padding and precision."""
 
 import pytest
 import small_llama

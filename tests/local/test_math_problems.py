@@ -1,5 +1,4 @@
-"""math_problems: JSONL files and their errors, what is dropped, the order of epochs, rewards by the
-real pool."""
+"""Training problems: files and their errors, what is dropped, epochs, rewards by the pool."""
 
 import json
 from collections import Counter
@@ -109,7 +108,7 @@ def test_files_that_cannot_be_used(tmp_path, text, keys, message):
 
 @pytest.fixture
 def task_of(tmp_path):
-    """task_of(rows, validation rows, seed, **settings of `data`); closed afterwards"""
+    """A function of (rows, validation rows, seed, **settings of `data`); closed afterwards."""
     made = []
 
     def make(rows, validation=None, seed=0, **settings):

@@ -10,7 +10,7 @@ from nemo_algos.local.experience import Experience, micro_batches
 
 
 def experience_of(prompt_lengths, response_lengths, group):
-    """Of these lengths, nothing else known"""
+    """An experience of these lengths, nothing else known."""
     p, r = torch.tensor(prompt_lengths), torch.tensor(response_lengths)
     prompt_mask = torch.arange(int(p.max())).flip(0) < p[:, None]
     mask = torch.arange(int(r.max())) < r[:, None]

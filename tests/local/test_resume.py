@@ -1,5 +1,4 @@
-"""Runs that end too early: killed, asked to stop, out of disk; and what a resumed run has to
-equal."""
+"""Runs that end too early (killed, stopped, out of disk), and what a resumed one has to equal."""
 
 import io
 import itertools

@@ -16,7 +16,7 @@ def rng(seed=0):
 
 
 def draw(logits, steps=1, seed=0, temperature=1.0, ends=(END,)):
-    """decode of a model that has the same logits at every step"""
+    """Decode with a model that has the same logits at every step."""
     return decode(
         logits, lambda tokens: logits, torch.tensor(ends), PAD, steps, temperature, rng(seed)
     )
@@ -55,7 +55,7 @@ def test_logprob_and_entropy_by_hand():
 
 
 def scripted(*columns):
-    """decode of a model that says exactly these tokens; what it was given"""
+    """Decode with a model that says exactly these tokens; also what it was given."""
     given = []
 
     def certain(column):

@@ -1,5 +1,4 @@
-"""The embedded engine's config: each rule of local/schema.py, with the path and the message of its
-error."""
+"""Each rule of local/schema.py, with the path and the message of its error."""
 
 from pathlib import Path
 
@@ -24,7 +23,7 @@ def merged(into, changes):
 
 
 def check(*changes):
-    """grpo.yaml with changes, each a nested dictionary or (path, value)"""
+    """grpo.yaml with changes, each a nested dictionary or (path, value)."""
     plain = config.load(CONFIGS / "grpo.yaml")
     for change in changes:
         if isinstance(change, tuple):

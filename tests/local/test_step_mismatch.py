@@ -1,5 +1,4 @@
-"""The embedded engine measures its sampler against its trainer, logs that, and stops at the
-limit."""
+"""The embedded engine logs how far its sampler is from its trainer, and stops at the limit."""
 
 import json
 import math

@@ -12,8 +12,7 @@ P, L, G, S, V = 3, 6, 4, 12, 110
 
 @pytest.fixture(scope="module")
 def model():
-    """In float64; larger weights than at the start of training, so that attention attends and norms
-    scale."""
+    """A model in float64 with weights so large that attention attends and norms scale."""
     torch.manual_seed(0)
     model = Tiny(TinyConfig()).double()
     for parameter in model.parameters():
@@ -25,7 +24,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def batch():
-    """prompts [P,L], of [B] in no order, responses [B,S]"""
+    """Prompts [P,L], their indices [B] in no order, responses [B,S]."""
     rng = torch.Generator().manual_seed(1)
     of = torch.arange(P).repeat(G)
     prompts, responses = (
@@ -188,7 +187,7 @@ def test_answers_of_several_lengths_teach_no_padding(monkeypatch, tmp_path):
 
 @torch.no_grad()
 def nll(model):
-    """of worked solutions, nats per token"""
+    """The loss of worked solutions, nats per token."""
     import random
 
     pairs = [countdown.sample(random.Random(i), countdown.Rules()) for i in range(50)]

@@ -1,5 +1,4 @@
-"""One step of the trainer: the same update however it is cut up, skipped rows, and how many
-updates."""
+"""One step of the trainer: the same update however it is cut up, and how many updates."""
 
 import io
 

@@ -1,5 +1,4 @@
-"""A trainer of an untaught countdown model on made-up rewards: some groups flat, the others
-mixed."""
+"""A trainer of an untaught countdown model on made-up rewards, some groups flat."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +27,7 @@ SMALL = [
 
 
 class MadeUp(Countdown):
-    """Groups before `mixed` are flat, at 1 and 0 in turn; of the rest a response's tokens even or
-    odd in sum."""
+    """Rewards by the parity of a response; groups before `mixed` are flat, 1 and 0 in turn."""
 
     mixed = 4
 

@@ -1,5 +1,7 @@
-"""setattr(*DROP[name]): one collective less (or the padding not excluded), in a rank that ends with
-its case. Each rank is left with what is its own."""
+"""setattr(*DROP[name]): one collective less, or the padding not excluded.
+
+In a rank that ends with its case; each rank is left with what is its own.
+"""
 
 import importlib
 from typing import Any

@@ -1,5 +1,6 @@
-"""A GPTModel of 4 layers, whole or cut: tied embeddings, RMSNorm, SwiGLU, grouped queries with
-norms of queries and keys, float32.
+"""A GPTModel of 4 layers, whole or cut, in float32.
+
+Tied embeddings, RMSNorm, SwiGLU, grouped queries with norms of queries and keys.
 
 Weights and gradients of the whole model go by its names (decoder.layers.3.mlp.linear_fc1.weight),
 those of a rank by the same names: `cut` takes a rank's part.

@@ -1,5 +1,4 @@
-"""Megatron's optimizer, and what its first step must do: clip the norm, then SGD or Adam written
-out."""
+"""Megatron's optimizer, and its first step written out: the norm clipped, then SGD or Adam."""
 
 from typing import Any, Literal
 

@@ -22,8 +22,11 @@ PROMPT = 4
 
 
 class Oracle(NamedTuple):
-    """weights, and grads by method: of the whole model by name; tokens, logprobs, entropy [B,S];
-    clipped: tokens (by method) whose bound binds."""
+    """What the whole model gives, in one process.
+
+    weights, and grads by method: by name; tokens, logprobs, entropy [B,S]; clipped: tokens (by
+    method) whose bound binds.
+    """
 
     weights: dict[str, Tensor]
     tokens: Tensor

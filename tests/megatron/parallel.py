@@ -1,5 +1,7 @@
-"""The run under test: megatron's DDP, schedule and finalize_model_grads, micro-batches of two
-sequences, our log-probs and losses."""
+"""The run under test: megatron's DDP, schedule and gradients with our log-probs and losses.
+
+Micro-batches are of two sequences.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -43,8 +45,10 @@ class Parallel:
         self.seen: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, log-probs, entropies [MICRO,S]
 
     def forward_backward(self, method: str, forward_only: bool = False) -> None:
-        """Leaves the gradient of the batch's loss in every parameter's main_grad, and on the last
-        stage what it saw in `seen`."""
+        """Leave the gradient of the batch's loss in every parameter's main_grad.
+
+        On the last stage, what it saw is in `seen`.
+        """
         self.seen.clear()
         self.ddp.zero_grad_buffer()
         get_forward_backward_func()(
@@ -70,8 +74,7 @@ class Parallel:
         return output, partial(self._share, loss, rows)
 
     def _share(self, loss: Any, rows: Tensor, output: Tensor) -> tuple[Tensor, dict]:
-        """A loss whose sum over micro-batches and data-parallel ranks is the batch's: megatron
-        takes means."""
+        """A loss whose sum over micro-batches and ranks is the batch's: megatron takes means."""
         logprobs, entropy = self._at_tokens(rows, output)
         self.seen.append((rows, logprobs.detach(), entropy.detach()))
         return loss(rows, logprobs) * (len(self.micros) * self.layout.dp), {}
@@ -96,8 +99,11 @@ class Parallel:
         )
 
     def errors(self) -> dict[str, float]:
-        """Against the oracle, the largest: of log-probs and entropies on the last stage, and of
-        each gradient, as method/parameter, relative to the whole parameter's largest number."""
+        """The largest errors against the oracle, by quantity.
+
+        Log-probs and entropies on the last stage; gradients as method/parameter, relative to its
+        largest number.
+        """
         found = {}
         for method in METHODS:
             self.forward_backward(method)

@@ -26,8 +26,10 @@ CONTEXT = multiprocessing.get_context("fork")
 
 
 def run(world: int, work: Callable[[], Any], seconds: float = 600.0) -> list[Any]:
-    """What work() returns on each rank, tensors and plain values; the test fails with the ranks'
-    tracebacks, or after so many seconds."""
+    """What work() returns on each rank, tensors and plain values.
+
+    The test fails with the ranks' tracebacks, or after so many seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         store = f"file://{Path(folder) / 'store'}"
         pipes = [CONTEXT.Pipe(duplex=False) for _ in range(world)]

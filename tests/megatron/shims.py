@@ -18,8 +18,11 @@ class Stream:
 
 
 class OnCPU(TorchFunctionMode):
-    """For torch's functions: device="cuda" and pinned memory written out in a call, and the names
-    of types, by which megatron's optimizers know CUDA's tensors."""
+    """Torch's functions with CUDA's words meaning the CPU.
+
+    device="cuda" and pinned memory written out in a call, and the names of types, by which
+    megatron's optimizers know CUDA's tensors.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None

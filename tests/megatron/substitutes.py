@@ -21,8 +21,7 @@ def positions(length: int, rank: int, size: int) -> Tensor:
 
 
 class Norm(torch.nn.RMSNorm):
-    """RMSNorm that tells finalize_model_grads that each tensor-parallel rank saw a part of the
-    sequence."""
+    """RMSNorm that tells finalize_model_grads that each rank saw a part of the sequence."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps)

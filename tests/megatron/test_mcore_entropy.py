@@ -1,5 +1,6 @@
-"""Log-probs and entropies of a vocabulary cut over ranks, from logits and from hidden states, equal
-to a log-softmax of the whole: values, and gradients of both at once.
+"""Log-probs and entropies of a vocabulary cut over ranks equal a log-softmax of the whole.
+
+From logits and from hidden states: values, and gradients of both at once.
 
 123 rows of 128 are tokens; of 70 and 4 ranks, one rank holds padding alone.
 """
@@ -85,8 +86,7 @@ def of_logits(given: Whole, logits: Tensor, vocabulary: int) -> list[float]:
 
 
 def from_hidden(vocabulary: int) -> list[float]:
-    """Errors of a rank: log-probs, entropies, gradients of hidden and of its rows of weight
-    (relative)."""
+    """A rank's errors: log-probs, entropies, gradients of hidden and of its rows of weight."""
     given, group = whole(vocabulary), dist.group.WORLD
     inputs = [given.hidden.requires_grad_(), given.weight.requires_grad_()]
     wanted = differentiate(dense(given, given.logits(), vocabulary), given, inputs)

@@ -1,5 +1,6 @@
-"""One optimizer step of megatron's under TP=2 x DP=2, its clipping over all ranks included, equals
-the step of one process written out; and a checkpoint of that model is read by one process.
+"""An optimizer step of megatron's under TP=2 x DP=2 equals one process's written out.
+
+Its clipping over all ranks is included, and a checkpoint of that model is read by one process.
 
 SGD with megatron's DDP (its DistributedOptimizer knows Adam only), Adam with DistributedOptimizer.
 """
@@ -40,8 +41,10 @@ def largest_error(rank: Parallel, weights: dict[str, Tensor]) -> float:
 def errors(
     oracle: Oracle, name: optimizer.Name, distributed: bool, dropped: str | None = None
 ) -> tuple[float, float, float]:
-    """The worst rank's: of the weights after the step, of the gradient's norm (relative); and how
-    far a rank's weights moved at least."""
+    """The worst rank's errors, and how far a rank's weights moved at least.
+
+    Of the weights after the step, and of the gradient's norm (relative).
+    """
     weights, norm = optimizer.expected(oracle.weights, oracle.grads[METHOD], name)
     assert norm > 2 * optimizer.LIMIT  # the step is of clipped gradients
 

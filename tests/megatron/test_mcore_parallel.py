@@ -1,5 +1,6 @@
-"""Log-probs, entropies and four methods' gradients under megatron-core's parallel layouts, equal to
-the one-process run of a plain log-softmax.
+"""Four methods under megatron-core's parallel layouts equal one process's plain log-softmax.
+
+Log-probs, entropies and gradients.
 
 A real GPTModel, its DDP, pipeline schedules and finalize_model_grads, over gloo. Substitutes, for
 what megatron-core has in Transformer Engine alone: under sequence parallelism the norm

@@ -1,5 +1,4 @@
-"""APMPO against its equation 9 differentiated by autograd, its limits, its exponent and its
-bounds."""
+"""APMPO against its equation 9 by autograd; its limits, exponent and bounds."""
 
 import math
 
@@ -15,8 +14,7 @@ NO_KL = LossConfig()
 
 
 def direct(batch, p, low, high):
-    """loss and gradient of J_i = sgn(A_i) [ mean_t |min(r A, clip(r) A)|^p ]^(1/p), as it stands in
-    the paper."""
+    """Loss and gradient of J_i = sgn(A_i) [ mean_t |min(r A, clip(r) A)|^p ]^(1/p)."""
     rollouts, mask = batch.rollouts, batch.rollouts.mask
     A = advantages(rollouts.rewards, rollouts.groups, "population")
     logprobs = batch.logprobs.clone().requires_grad_()

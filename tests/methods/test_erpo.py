@@ -165,8 +165,10 @@ def test_missing_inputs_are_named(missing):
 
 
 def one_kind_of_response(seed: int, dtype: torch.dtype) -> tuple[Rollouts, torch.Tensor]:
-    """A group whose responses with tokens all have one reward: wrong ones were masked out. And a
-    log pi_ref that is off by a constant, and equal entropies."""
+    """A group whose responses with tokens all have one reward: wrong ones were masked out.
+
+    And a log pi_ref that is off by a constant, and equal entropies.
+    """
     rng = torch.Generator().manual_seed(seed)
     right, wrong, positions = (
         int(torch.randint(low, high, (), generator=rng))

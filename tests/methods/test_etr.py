@@ -11,8 +11,7 @@ from nemo_algos.methods.loss import LossConfig
 
 
 def radius(rewards, **params):
-    """The radius of each sequence of one group, in the order of `rewards`, and of its
-    advantages."""
+    """The radius of each sequence of a group, in the order of `rewards`, and its advantages."""
     batch = make(rewards=(tuple(float(i) for i in range(len(rewards))),))
     rollouts = change(batch, rewards=torch.tensor(rewards)[batch.rollouts.rewards.long()]).rollouts
     signals = build({"name": "etr", **params}).signals(rollouts)

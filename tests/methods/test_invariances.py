@@ -1,5 +1,4 @@
-"""The loss, its gradient and its metrics do not depend on how a batch is ordered, labelled, padded
-or cut."""
+"""Nothing depends on how a batch is ordered, labelled, padded or cut."""
 
 import pytest
 import torch
@@ -75,8 +74,7 @@ def test_padding_columns(name, places):
 
 
 def in_pieces(name, batch, pieces, config, counts):
-    """Sum of losses, gradient and sum of statistics over row sets, with the whole batch's signals
-    and counts."""
+    """Sums of losses, gradients and statistics over row sets, with the whole batch's counts."""
     signals, grad = build(name).signals(batch.rollouts), torch.zeros_like(batch.logprobs)
     value, stats = 0.0, None
     for rows in pieces:

@@ -13,8 +13,10 @@ REPORT = LossConfig(reference_policy_kl_penalty=0.01, on_nonfinite="report")
 
 
 def extreme(dtype):
-    """Every sequence has a token at +-1e4, a third of them only such tokens; the rest moves a
-    little."""
+    """Every sequence has a token at +-1e4, a third of them only such tokens.
+
+    The rest moves a little.
+    """
     batch = make(large=False, dtype=dtype)
     rollouts, old = batch.rollouts, batch.rollouts.old_logprobs
     jump = torch.where(torch.arange(16) % 2 == 0, 1e4, -1e4).to(dtype)[:, None]

@@ -1,5 +1,4 @@
-"""QUATRO's loss: s (A - sg log s), the pull-back of flat groups, and the radius of capped
-prompts."""
+"""QUATRO's loss s (A - sg log s), the pull-back of flat groups, capped prompts' radius."""
 
 import pytest
 import torch

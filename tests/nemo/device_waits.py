@@ -1,5 +1,7 @@
-"""Counts what makes a program wait for its device, on a CPU: reads of a tensor's value, and shapes
-that depend on one."""
+"""Counts what makes a program wait for its device, on a CPU.
+
+Reads of a tensor's value, and shapes that depend on one.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ READS = {"_local_scalar_dense", "nonzero", "masked_select", "unique_dim", "_uniq
 
 
 class Waits(TorchDispatchMode):
-    """Within, `counts`: operations that read a value (.item(), bool(), float() and the like),
-    boolean indexing, repeats without a size, and copies to the host that are waited for."""
+    """Counts, within: what a device has to be waited for.
+
+    Reads of a value (.item(), bool(), float() and the like), boolean indexing, repeats without a
+    size, and copies to the host that are waited for.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,7 @@
-"""Rollouts as NeMo-RL's batches: one more position in front (its losses use [:, 1:]), and the loss
-of one."""
+"""Rollouts as NeMo-RL's batches, and the loss of one.
+
+They have one more position in front: its losses use [:, 1:].
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,10 @@ def shifted(x: Tensor) -> Tensor:
 
 
 def batch(algorithm: Algorithm, rollouts: Rollouts) -> BatchedDataDict[Any]:
-    """What NeMo-RL's trainer would hand to `policy.train`, signals included. Off the mask there are
-    zeros."""
+    """What NeMo-RL's trainer would hand to `policy.train`, signals included.
+
+    Off the mask there are zeros.
+    """
 
     def clean(x: Tensor | None) -> Tensor:
         return shifted(

@@ -1,5 +1,6 @@
-"""What becomes of every key of NeMo-RL's loss_fn, grpo and policy sections under a method:
-honoured, decided by the method, refused, or neutral, with the reason.
+"""What becomes of every key of NeMo-RL's loss_fn, grpo and policy sections under a method.
+
+Honoured, decided by the method, refused, or neutral, with the reason.
 
 test_objective_keys.py holds both versions of NeMo-RL to it: a key that is missing here is one that
 nobody has thought about.

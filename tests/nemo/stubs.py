@@ -34,8 +34,7 @@ def set_groups(**groups: dist.ProcessGroup) -> None:
 
 
 def group(name: str) -> dist.ProcessGroup:
-    """NeMo-RL's path for logits on a CPU is the vocabulary-parallel one: its other calls
-    .cuda()."""
+    """NeMo-RL's path for logits on a CPU, the vocabulary-parallel one: its other calls .cuda()."""
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     return _groups.get(name) or dist.group.WORLD

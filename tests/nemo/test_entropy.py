@@ -90,8 +90,10 @@ def of_rank(
 
 
 def of_hidden_states(ids: Tensor, tensor: Any) -> tuple[float, float]:
-    """The same where NeMo-RL's forward returns log-probs: hidden states sharded over the sequence,
-    [S/TP,B,H], the output layer over the vocabulary."""
+    """The same where NeMo-RL's forward returns log-probs.
+
+    Hidden states are sharded over the sequence [S/TP,B,H], the output layer over the vocabulary.
+    """
     rank, half = dist.get_rank(tensor), VOCABULARY // 2
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(len(LENGTHS), WIDTH, 6, generator=generator)
@@ -217,8 +219,10 @@ def test_log_probs_of_a_vocabulary_that_does_not_split_are_wrong(found: Any) -> 
 
 @pytest.mark.parametrize("broken", ["no gather", "own vocabulary", "padded vocabulary"])
 def test_the_oracle_sees_what_is_missing(broken: str, found: Any) -> None:
-    """Entropies of a rank's own shard, or with the padding, are off; the log-probs stay right: they
-    are NeMo-RL's."""
+    """Entropies of a rank's own shard, or with the padding, are off.
+
+    The log-probs stay right: they are NeMo-RL's.
+    """
     for rank in found:
         entropy, logprobs = rank[broken]
         assert entropy > 0.05 and logprobs < NEAR

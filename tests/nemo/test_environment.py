@@ -1,5 +1,7 @@
-"""The verifier environment: rewards, counts, NeMo-RL's own metrics, and the way of a recipe from
-its data file to the reward in a real Ray."""
+"""The verifier environment: rewards, counts, NeMo-RL's own metrics.
+
+And the way of a recipe from its data file to the reward in a real Ray.
+"""
 
 import json
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-"""The driver half behind NeMo-RL's protocol, the patch of its factories, and the hand-over to the
-loss."""
+"""The driver half behind NeMo-RL's protocol, and the hand-over to the loss."""
 
 import ast
 import inspect
@@ -175,8 +174,11 @@ def test_prompts_that_were_drawn_twice_are_one_group(labels):
 
 @pytest.mark.parametrize("leave_one_out", [True, False])
 def test_dynamic_sampling_trains_whole_groups(leave_one_out, tmp_path, in_process):
-    """NeMo-RL's grpo_train. By its own deviations a single right response would be dropped where
-    others are left in, and what remains of its group is flat."""
+    """NeMo-RL's grpo_train keeps whole groups.
+
+    By its own deviations a single right response would be dropped where others are left in, and
+    what remains of its group is flat.
+    """
     from test_grpo_train import Plugged
 
     sampling = ["grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=20"]

@@ -1,5 +1,4 @@
-"""The guard's numbers against direct formulas in float64, and a NeMo-RL that changed is refused by
-name before Ray starts."""
+"""The guard's numbers against direct formulas in float64; a changed NeMo-RL is refused by name."""
 
 import inspect
 import linecache

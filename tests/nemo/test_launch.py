@@ -1,5 +1,4 @@
-"""From our YAML to NeMo-RL's MasterConfig on its real example configs: what is set, what is
-refused, which trainer."""
+"""From our YAML to NeMo-RL's MasterConfig: what is set, what is refused, which trainer."""
 
 import functools
 import inspect

@@ -1,5 +1,4 @@
-"""Our methods as NeMo-RL's loss: the golden numbers, the embedded surrogate, and NeMo-RL's own loss
-untouched."""
+"""Our methods as NeMo-RL's loss: golden numbers, the embedded surrogate, its own loss untouched."""
 
 import json
 from dataclasses import replace
@@ -248,8 +247,10 @@ FAR = {  # a token's log pi and log pi_old: log-ratios that overflow, or are no 
 
 
 def two_groups(far: tuple[float, float], rows: slice, dtype: torch.dtype) -> batches.Batch:
-    """A flat group, then one with a signal; far: log pi and log pi_old of a token of these rows,
-    None: of an ordinary one."""
+    """A flat group, then one with a signal.
+
+    far: log pi and log pi_old of a token of these rows, None: of an ordinary one.
+    """
     rng = torch.Generator().manual_seed(0)
     old = -torch.rand(8, 5, generator=rng) - 0.5
     logprobs = old + 0.3 * torch.randn(8, 5, generator=rng)
@@ -267,8 +268,10 @@ def two_groups(far: tuple[float, float], rows: slice, dtype: torch.dtype) -> bat
 
 
 def through_nemo(name: str, batch: batches.Batch, **config: Any) -> Any:
-    """Of rollouts that the driver saw without what is far: ERPO refuses log-probs that are not
-    finite there."""
+    """The loss of rollouts that the driver saw without what is far.
+
+    ERPO refuses log-probs that are not finite there.
+    """
     algorithm = build(name)
     data = nemo_batch.batch(algorithm, two_groups((-1.0, -1.0), slice(0), torch.float32).rollouts)
     data["prev_logprobs"] = nemo_batch.shifted(batch.rollouts.old_logprobs)

@@ -1,5 +1,7 @@
-"""The mismatch of sampler and trainer in NeMo-RL's grpo_train: logged as it is, and a stop at the
-limit. The sampler here says e^-|o| times the probability that it draws with, o by the row."""
+"""The mismatch of sampler and trainer in NeMo-RL's grpo_train: logged, and a stop at the limit.
+
+The sampler here says e^-|o| times the probability that it draws with, o by the row.
+"""
 
 import math
 from collections.abc import Callable

@@ -1,5 +1,7 @@
-"""Every key of NeMo-RL that can change the objective is honoured, refused, or neutral for a reason;
-and what is said of it is so."""
+"""Every key of NeMo-RL that can change the objective is honoured, refused, or neutral.
+
+And what is said of it is so.
+"""
 
 from fnmatch import fnmatchcase
 from typing import Any

@@ -1,5 +1,8 @@
-"""scripts/slurm/train.py with NeMo-RL's own TimeoutChecker, CheckpointManager and prompts: its exit
-status says whether training is to be continued (tests/sbatch/test_slurm_driver.py has the rest)."""
+"""scripts/slurm/train.py with NeMo-RL's own TimeoutChecker, CheckpointManager and prompts.
+
+Its exit status says whether training is to be continued; tests/sbatch/test_slurm_driver.py has
+the rest.
+"""
 
 import os
 import subprocess

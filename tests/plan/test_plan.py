@@ -54,8 +54,7 @@ def composed(config, version="main"):
 
 
 def known(config, plain):
-    """The facts of a config's model, or None; NeMo-RL's DeepSeek recipes leave its path to the
-    user."""
+    """The facts of a config's model, or None: NeMo-RL's DeepSeek recipes name no path."""
     name = at(plain, "policy.model_name")
     if "deepseek.md" in name and ("deepseek-v3" in config or "dsv3" in config):
         return model(DEEPSEEK)

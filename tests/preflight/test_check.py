@@ -32,8 +32,11 @@ Usage = namedtuple("Usage", "free")
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch, tmp_path):
-    """With a large disk, a W&B mode, a hub, nothing in the environment, and models whose
-    conversions for Megatron (of `changed`, one with overrides) are a day younger or older."""
+    """A machine with a large disk, a W&B mode, a hub, and nothing in the environment.
+
+    And models whose conversions for Megatron (of `changed`, one with overrides) are a day younger
+    or older.
+    """
     for name in ("HF_HUB_OFFLINE", "HF_HOME", "NRL_IGNORE_TP_ACCURACY_CHECK", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("NRL_MEGATRON_CHECKPOINT_DIR", raising=False)

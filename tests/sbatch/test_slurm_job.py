@@ -1,5 +1,7 @@
-"""scripts/slurm/job.sh alone: what it does with the exit status of ray.sub, here a line of shell.
-With a Slurm: tests/slurm."""
+"""scripts/slurm/job.sh alone: what it does with the exit status of ray.sub.
+
+ray.sub is a line of shell here; tests/slurm has a Slurm.
+"""
 
 import os
 import signal
