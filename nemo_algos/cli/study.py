@@ -18,7 +18,7 @@ from rich.table import Table
 from nemo_algos.study.figures import SHOWN
 
 if TYPE_CHECKING:
-    from nemo_algos.study.design import Cell, Run, Study
+    from nemo_algos.study.design import Cell, Study, Trial
     from nemo_algos.study.summary import Result
 
 
@@ -50,7 +50,7 @@ def _study(config: str, overrides: list[str], console: Console) -> None:
     _show(plan, cells, folder, console)
 
 
-def _go(runs: Sequence[Run], folder: Path, workers: int, console: Console) -> None:
+def _go(runs: Sequence[Trial], folder: Path, workers: int, console: Console) -> None:
     from nemo_algos.study.runner import go, results
 
     there = results(folder / "results.csv")

@@ -15,7 +15,7 @@ from nemo_algos.evals.shapes import EvalManifest, GenerationLine, ProblemLine, V
 from nemo_algos.local.lines import Shape, read_lines, read_object
 from nemo_algos.report.groups import Group
 from nemo_algos.report.numbers import shown
-from nemo_algos.report.runs import Run
+from nemo_algos.report.runs import LoadedRun
 
 BUDGET = 4_000_000  # bytes of JSON, of all benchmarks
 PROBLEMS, RESPONSES, LONGEST = 200, 8, 6000  # of a benchmark, of a problem and run, characters
@@ -32,7 +32,7 @@ def cases(groups: Sequence[Group]) -> dict[str, Any]:
     return {"runs": labels, "benchmarks": [b for b in made if b["problems"]]}
 
 
-def _benchmark(name: str, runs: Sequence[Run], budget: int) -> dict[str, Any]:
+def _benchmark(name: str, runs: Sequence[LoadedRun], budget: int) -> dict[str, Any]:
     ids = list(dict.fromkeys(i for run in runs for i in run.evals.get(name, {}).get("ids", [])))
     chosen = spread(ids, PROBLEMS)
     stored = [Stored.read(run.eval_folders.get(name), chosen) for run in runs]
@@ -59,8 +59,10 @@ def spread(ids: Sequence[str], number: int) -> list[str]:
 
 @dataclass
 class Stored:
-    """What a run's folder holds of the chosen problems: their rows by id, every verdict, and the
-    responses that are shown, as they are shown."""
+    """What a run's folder holds of the chosen problems.
+
+    Their rows by id, every verdict, and the responses that are shown, as they are shown.
+    """
 
     problems: dict[str, dict[str, Any]] = field(default_factory=dict)
     verdicts: Places = field(default_factory=dict)
@@ -68,8 +70,10 @@ class Stored:
 
     @staticmethod
     def read(folder: Path | None, chosen: Sequence[str]) -> Stored:
-        """Nothing where there is no folder. Of what was stored twice the last counts; samples
-        beyond the manifest's number are of an earlier evaluation with more."""
+        """A folder's, or nothing where there is none; of what was stored twice, the last.
+
+        Samples beyond the manifest's number are of an earlier evaluation with more.
+        """
         if folder is None:
             return Stored()
         manifest = read_object(_there(folder / "manifest.json"), EvalManifest)
@@ -79,7 +83,7 @@ class Stored:
         stored = Stored(problems)
         for row in _at(every, folder / "verdicts.jsonl", VerdictLine):
             stored.verdicts.setdefault(row["problem"], {})[row["sample"]] = row
-        wanted = {problem: mixed(of) for problem, of in stored.verdicts.items()}
+        wanted = {problem: mixed(verdicts) for problem, verdicts in stored.verdicts.items()}
         answer_of = EXTRACTORS.get(manifest.get("answers", ""))
         for row in _at(wanted, folder / "generations.jsonl", GenerationLine):
             problem, sample = row["problem"], row["sample"]

@@ -63,8 +63,7 @@ def _of(values: Iterable[float], run: dict[str, Any], ids: list[str]) -> NDArray
 
 
 def _solved(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[str, float]:
-    """Problems with at least one right response; p_value of McNemar's exact test on those that
-    changed."""
+    """Problems with a right response; p_value of McNemar's exact test on those that changed."""
     gained, lost = int((~before & after).sum()), int((before & ~after).sum())
     p_value = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
     return {
@@ -77,8 +76,7 @@ def _solved(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[str, fl
 
 
 def _limits(n: int) -> list[tuple[float, float]]:
-    """(above, up to) of each bucket that a count can be in. The first has 0 in it, the edges are
-    scaled from 256 to n."""
+    """(above, up to) of each bucket that a count can be in, scaled from 256 to n."""
     edges = [-1.0, *(edge * n / BUCKETS[-1] for edge in BUCKETS[1:])]
     return [(above, up_to) for above, up_to in pairwise(edges) if floor(above) < floor(up_to)]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nemo_algos.report.numbers import MISSING
-from nemo_algos.report.runs import Run
+from nemo_algos.report.runs import LoadedRun
 
 RECORDED = ("config", "versions", "git")
 PLACES = ("logger.log_dir",)
@@ -15,17 +15,18 @@ MEASURED_BY = ("sampling", "verifier", "data", "metrics")  # of an evaluation, b
 Row = tuple[str, list[str]]  # key, value in each run
 
 
-def differing(runs: Sequence[Run]) -> list[Row]:
-    """What differs between the runs that record that part; of another run nothing. A part is the
-    config, the versions, the git state, or the evaluation on one benchmark."""
+def differing(runs: Sequence[LoadedRun]) -> list[Row]:
+    """What differs between the runs: config, versions, git state, evaluation on a benchmark.
+
+    Nothing of a run that does not record that part.
+    """
     benchmarks = dict.fromkeys(name for run in runs for name in run.evals)
     parts = [*((part,) for part in RECORDED), *(("eval", name) for name in benchmarks)]
     return [row for part in parts for row in _of_part(part, runs)]
 
 
-def unlike(runs: Sequence[Run], benchmark: str) -> list[str]:
-    """A sentence where the runs were sampled, verified or measured in different ways on the
-    benchmark; another seed is no other way."""
+def unlike(runs: Sequence[LoadedRun], benchmark: str) -> list[str]:
+    """A sentence where runs were sampled, verified or measured differently; a seed is no way."""
     having = [run for run in runs if benchmark in run.evals]
     found = []
     for key, values in _of_part(("eval", benchmark), having):
@@ -37,14 +38,14 @@ def unlike(runs: Sequence[Run], benchmark: str) -> list[str]:
     return [f"Not evaluated alike, so more than the model differs: {'; '.join(found)}."]
 
 
-def _by_value(values: Sequence[str], runs: Sequence[Run]) -> str:
+def _by_value(values: Sequence[str], runs: Sequence[LoadedRun]) -> str:
     labels: dict[str, list[str]] = {}
     for value, run in zip(values, runs, strict=True):
         labels.setdefault(value, []).append(run.label)
     return ", ".join(f"{value} ({', '.join(named)})" for value, named in labels.items())
 
 
-def _of_part(part: Sequence[str], runs: Sequence[Run]) -> list[Row]:
+def _of_part(part: Sequence[str], runs: Sequence[LoadedRun]) -> list[Row]:
     flat = [flattened(run.manifest, part) for run in runs]
     recorded = [one for one in flat if one]
     keys = sorted({key for one in recorded for key in one} - set(PLACES))
@@ -60,8 +61,7 @@ def _differs(key: str, recorded: Sequence[dict[str, str]]) -> bool:
 
 
 def flattened(manifest: dict[str, Any], part: Sequence[str]) -> dict[str, str]:
-    """Dotted keys to values as JSON, empty where the part is not recorded; of the config without
-    `config.`."""
+    """Dotted keys to JSON, empty where the part is not recorded; the config's without `config.`."""
     value, out = manifest, {}
     for step in part:
         if step not in value:

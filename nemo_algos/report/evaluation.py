@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,12 +38,13 @@ def figures(
     made = [_over_k(name, benchmark, having) for name in CURVES]
     by_threshold = _solution(benchmark, having, at="threshold")
     made += [
-        _over_thresholds(
+        Figure(
             f"{benchmark}_ucc_by_threshold",
             "UCC@n by threshold",
+            "similarity threshold",
             "different right solutions",
-            f"At the largest k; a lower threshold makes fewer responses different. {by_threshold}",
             _lines(benchmark, having, _ucc_by_threshold),
+            f"At the largest k; a lower threshold makes fewer responses different. {by_threshold}",
         ),
         by_difficulty(benchmark, having, buckets),
     ]
@@ -68,8 +70,7 @@ def _lines(
 
 
 def combined(curves: Sequence[Metrics]) -> tuple[list[float], ...]:
-    """k, value, low, high: a run's own; of several seeds the mean, and from the lowest to the
-    highest end of an interval."""
+    """k, value, low, high: a run's, or the mean of seeds with their intervals' outmost ends."""
     ks = [k for k in curves[0]["k"] if all(k in curve["k"] for curve in curves)]
 
     def row(curve: Metrics, part: str) -> list[float]:
@@ -82,18 +83,16 @@ def combined(curves: Sequence[Metrics]) -> tuple[list[float], ...]:
 
 def _over_k(curve: str, benchmark: str, groups: Sequence[Group]) -> Figure:
     title, caption = CURVES[curve]
-    name = curve.replace("@", "_at_").replace("^", "_hat_").replace(" ", "_").strip("()")
+    name = re.sub(r"\W+", "_", curve.replace("@", "_at_").replace("^", "_hat_")).strip("_")
     lines = _lines(benchmark, groups, lambda m: _unless_pass(curve, m["curves"]))
     label = "mean over problems"
     if curve == "ucc@k":
         label, caption = "solutions", f"{caption} {_solution(benchmark, groups)}"
-    safe = f"{benchmark}_{name}".replace("(", "").replace(")", "")
-    return Figure(safe, title, "k", label, lines, caption, "log2")
+    return Figure(f"{benchmark}_{name}", title, "k", label, lines, caption, "log2")
 
 
 def _solution(benchmark: str, groups: Sequence[Group], at: str = "") -> str:
-    """From which similarity (or `at`) on two right responses are one solution; where the runs were
-    measured by several rules, of which runs each is."""
+    """From which similarity (or `at`) on two right responses are one solution, in each run."""
     by_rule: dict[str, list[str]] = {}
     for run in (run for group in groups for run in group.runs):
         settings = run.evals[benchmark]["settings"]
@@ -109,12 +108,6 @@ def _unless_pass(curve: str, curves: Metrics) -> Metrics | None:
     if curve != "best@k" or not found:
         return found
     return None if np.allclose(found["value"], curves["pass@k"]["value"], rtol=1e-9) else found
-
-
-def _over_thresholds(
-    name: str, title: str, y_label: str, caption: str, lines: list[Line]
-) -> Figure:
-    return Figure(name, title, "similarity threshold", y_label, lines, caption)
 
 
 def _ucc_by_threshold(metrics: Metrics) -> Metrics | None:

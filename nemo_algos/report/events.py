@@ -21,8 +21,10 @@ NAMES = {
 
 
 def read_events(folder: Path) -> dict[str, tuple[list[float], list[float]]]:
-    """Every scalar in the folder as (steps, values), empty where there are no events. Of a step
-    that was logged twice (a resumed run) the last value counts."""
+    """Every scalar in the folder as (steps, values), empty where there are no events.
+
+    Of a step that was logged twice (a resumed run) the last value counts.
+    """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     values: dict[str, dict[int, tuple[float, float]]] = {}

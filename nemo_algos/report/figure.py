@@ -1,5 +1,4 @@
-"""A figure: lines with bands, drawn by matplotlib as SVG for the page and as PNG, with its numbers
-as CSV."""
+"""A figure: lines with bands, as SVG for the page, as PNG, and its numbers as CSV."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from nemo_algos.report.runs import Run
+from nemo_algos.report.runs import LoadedRun
 
 # Okabe and Ito's colours, told apart by colour-blind readers; yellow is too light on white
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -20,12 +20,12 @@ class Group(NamedTuple):
     label: str
     color: str
     dashed: bool
-    runs: tuple[Run, ...]
+    runs: tuple[LoadedRun, ...]
 
 
-def groups(runs: Sequence[Run]) -> list[Group]:
+def groups(runs: Sequence[LoadedRun]) -> list[Group]:
     """In the order of the runs; a run without a recorded config is its own group."""
-    found: dict[tuple[str, int], list[Run]] = {}
+    found: dict[tuple[str, int], list[LoadedRun]] = {}
     seen: Counter[tuple[str, Any]] = Counter()
     for run in runs:
         config, seed = _config(run), run.config.get("grpo", {}).get("seed")
@@ -37,11 +37,11 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     ]
 
 
-def _label(same: Sequence[Run]) -> str:
+def _label(same: Sequence[LoadedRun]) -> str:
     return same[0].label + (f" ({len(same)} seeds)" if len(same) > 1 else "")
 
 
-def _config(run: Run) -> str:
+def _config(run: LoadedRun) -> str:
     """Without seed and folder."""
     if "grpo" not in run.config:
         return run.label

@@ -11,15 +11,17 @@ import numpy as np
 
 from nemo_algos.report.groups import Group
 from nemo_algos.report.numbers import shown
-from nemo_algos.report.runs import Run
+from nemo_algos.report.runs import LoadedRun
 
 BUDGET = 3_000_000  # bytes of JSON, of all runs
 PER_TOKEN = ("entropy", "advantage", "ratio", "low", "high")
 
 
 def heat(groups: Sequence[Group]) -> dict[str, Any]:
-    """{"runs": [{label, color, steps: [{step, prompts: [{prompt, responses}]}]}], "scales",
-    "note"}; no runs where none has traces."""
+    """Traces as {"runs": [{label, color, steps}], "scales", "note"}.
+
+    steps: [{step, prompts: [{prompt, responses}]}]; no runs where none has traces.
+    """
     traced = [(g.color, run) for g in groups for run in g.runs if run.traces]
     if not traced:
         return {"runs": [], "scales": {}, "note": ""}
@@ -35,7 +37,7 @@ def heat(groups: Sequence[Group]) -> dict[str, Any]:
     return {"runs": runs, "scales": _scales(rows), "note": " ".join(notes)}
 
 
-def _steps(run: Run) -> list[dict[str, Any]]:
+def _steps(run: LoadedRun) -> list[dict[str, Any]]:
     steps: dict[int, dict[int, dict[str, Any]]] = {}
     for row in run.traces:
         prompts = steps.setdefault(row["step"], {})
@@ -71,8 +73,7 @@ def _within(steps: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
 
 
 def _scales(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Where the colours end, the same for all runs: the 99th percentile of the entropy, of |log
-    ratio| (at least log 1.2) and of |advantage|."""
+    """Where the colours end, in all runs: 99th percentiles of entropy, |log ratio|, |advantage|."""
     found = {
         "entropy": [x for row in rows for x in row["entropy"]],
         "ratio": [abs(log(x)) for row in rows for x in row["ratio"] if 0 < x < float("inf")],

@@ -17,12 +17,14 @@ from nemo_algos.report.figure import Figure
 from nemo_algos.report.groups import Group, groups
 from nemo_algos.report.heat import heat
 from nemo_algos.report.numbers import script_json
-from nemo_algos.report.runs import Run, read_runs
+from nemo_algos.report.runs import LoadedRun, read_runs
 
 
 def write(folders: Sequence[Path], out: Path) -> Path:
-    """Compare the runs in these folders; out/index.html, out/figures/*.png and *.csv. Raises
-    ValueError that says what is wrong with a folder."""
+    """Compare the runs in these folders in out/index.html and out/figures/*.png and *.csv.
+
+    Raises ValueError that says what is wrong with a folder.
+    """
     runs = read_runs(folders)
     grouped = groups(runs)
     against = {name: summary.differences(runs, name) for name in _benchmarks(runs)}
@@ -70,13 +72,13 @@ def _environment() -> Environment:
     return environment
 
 
-def _benchmarks(runs: Sequence[Run]) -> list[str]:
+def _benchmarks(runs: Sequence[LoadedRun]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.evals))
 
 
 def _benchmark(
     name: str,
-    runs: Sequence[Run],
+    runs: Sequence[LoadedRun],
     grouped: Sequence[Group],
     against: summary.Differences,
     out: Path,

@@ -18,10 +18,12 @@ Series = tuple[list[float], list[float]]  # steps, values
 
 
 @dataclass(frozen=True)
-class Run:
-    """label: its name in every figure. manifest: with the evaluations' own and their metrics'
-    settings under `eval`. metrics: by name, over steps. evals: measure()'s result by benchmark, in
-    folders of the same key."""
+class LoadedRun:
+    """A run as its folder has it; label: its name in every figure.
+
+    manifest: with the evaluations' own and their metrics' settings under `eval`. metrics: by name,
+    over steps. evals: measure()'s result by benchmark, in folders of the same key.
+    """
 
     label: str
     folder: Path
@@ -38,14 +40,14 @@ class Run:
         return self.manifest.get("config", {})
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[LoadedRun]:
     """The runs with labels that differ. Raises ValueError that says what is wrong with a folder."""
     distinct = list(dict.fromkeys(folder.resolve() for folder in folders))
     runs = [read_run(folder) for folder in distinct]
     return [replace(r, label=label) for r, label in zip(runs, labels(distinct), strict=True)]
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> LoadedRun:
     """A training run's folder, an evaluation's, or a NeMo-RL log folder."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: name the folder of a run")
@@ -56,14 +58,14 @@ def read_run(folder: Path) -> Run:
         return _training(folder)
     evals = evaluations(folder)
     if evals:
-        return _evaluated(Run("", folder), evals)
+        return _evaluated(LoadedRun("", folder), evals)
     within = _within(folder)
     if within:
         names = ", ".join(str(p.relative_to(folder)) for p in within)
         raise ValueError(f"{folder} holds runs ({names}): name them, such as {within[0]}")
     metrics = read_events(folder)
     if metrics:
-        return Run("", folder, metrics=metrics)
+        return LoadedRun("", folder, metrics=metrics)
     if (folder / "generations.jsonl").exists():
         raise ValueError(f"{folder} has no metrics.json yet: run `nemo-algos eval` to its end")
     raise ValueError(
@@ -78,7 +80,7 @@ def _within(folder: Path) -> list[Path]:
     return sorted(found | {p.parents[1] for p in folder.glob(f"*/**/tensorboard/{EVENTS}")})
 
 
-def _training(folder: Path) -> Run:
+def _training(folder: Path) -> LoadedRun:
     rows = list(read_lines(folder / "metrics.jsonl", StepMetrics))
     if not rows:
         raise ValueError(f"{folder}/metrics.jsonl holds no step yet: train first")
@@ -89,7 +91,7 @@ def _training(folder: Path) -> Run:
             steps.append(row["step"])
             values.append(float("nan") if value is None else float(value))
     del metrics["step"]
-    run = Run(
+    run = LoadedRun(
         "",
         folder,
         _if_there(folder / "manifest.json", RunManifest),
@@ -100,8 +102,8 @@ def _training(folder: Path) -> Run:
     return _evaluated(run, evaluations(folder / "eval"))
 
 
-def _evaluated(run: Run, folders: dict[str, Path]) -> Run:
-    evals = {name: read_object(of / "metrics.json", Metrics) for name, of in folders.items()}
+def _evaluated(run: LoadedRun, folders: dict[str, Path]) -> LoadedRun:
+    evals = {name: read_object(path / "metrics.json", Metrics) for name, path in folders.items()}
     recorded = {
         name: {**_if_there(folder / "manifest.json"), "metrics": evals[name]["settings"]}
         for name, folder in folders.items()
@@ -111,8 +113,10 @@ def _evaluated(run: Run, folders: dict[str, Path]) -> Run:
 
 
 def evaluations(folder: Path) -> dict[str, Path]:
-    """Folders of finished evaluations by benchmark: this one, or those in it; a metrics.json that
-    names no benchmark is someone else's."""
+    """Folders of finished evaluations by benchmark: this one, or those in it.
+
+    A metrics.json that names no benchmark is someone else's.
+    """
     found = [folder] if (folder / "metrics.json").exists() else []
     found += sorted(path.parent for path in folder.glob("*/metrics.json"))
     named = [(read_object(path / "metrics.json").get("benchmark"), path) for path in found]

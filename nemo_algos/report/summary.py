@@ -10,7 +10,7 @@ import numpy as np
 from nemo_algos.report.compare import compare
 from nemo_algos.report.evaluation import bucket_name
 from nemo_algos.report.numbers import MISSING, shown, signed
-from nemo_algos.report.runs import Run
+from nemo_algos.report.runs import LoadedRun
 
 KS = (4, 16, 64, 256, 1024)
 Differences = dict[
@@ -37,7 +37,7 @@ class Table(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def training(runs: Sequence[Run]) -> Table | None:
+def training(runs: Sequence[LoadedRun]) -> Table | None:
     """Method, seed, where the metrics end, held-out numbers before and after."""
     trained = [run for run in runs if run.metrics]
     if not trained:
@@ -50,7 +50,7 @@ def training(runs: Sequence[Run]) -> Table | None:
     return Table("Training", headings, rows, [note])
 
 
-def _trained_cells(run: Run, measured: list[str], held_out: list[str]) -> list[Cell]:
+def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> list[Cell]:
     method = run.config.get("method") or {}
     written = method.get("name") or "+".join(str(v) for v in method.values()) or MISSING
     parameters = ", ".join(f"{k}={v}" for k, v in method.items() if k != "name")
@@ -71,14 +71,14 @@ def _ends(summary: dict[str, Any]) -> list[str]:
     return names[:1] + names[-1:]
 
 
-def _end(run: Run, name: str) -> float | None:
+def _end(run: LoadedRun, name: str) -> float | None:
     if name not in run.metrics:
         return None
     values = run.metrics[name][1]
     return float(np.mean(values[-max(len(values) // LAST, 1) :]))
 
 
-def differences(runs: Sequence[Run], benchmark: str) -> Differences:
+def differences(runs: Sequence[LoadedRun], benchmark: str) -> Differences:
     """compare() of the first run that has the benchmark with each other one."""
     having = [run for run in runs if benchmark in run.evals]
     out: Differences = {}
@@ -90,7 +90,7 @@ def differences(runs: Sequence[Run], benchmark: str) -> Differences:
     return out
 
 
-def overview(runs: Sequence[Run], against: Against) -> Table:
+def overview(runs: Sequence[LoadedRun], against: Against) -> Table:
     """Per benchmark the mean and pass@k at the largest k, a column per run."""
     columns = [run for run in runs if run.evals]
     rows: list[tuple[str, list[Cell]]] = []
@@ -104,7 +104,7 @@ def overview(runs: Sequence[Run], against: Against) -> Table:
     return Table("Evaluation", ["", *(run.label for run in columns)], rows)
 
 
-def of_benchmark(runs: Sequence[Run], benchmark: str, against: Differences) -> Table:
+def of_benchmark(runs: Sequence[LoadedRun], benchmark: str, against: Differences) -> Table:
     """Every scalar, pass@k and UCC@k; a column per run."""
     columns = [run for run in runs if benchmark in run.evals]
     metrics = [run.evals[benchmark] for run in columns]
@@ -115,12 +115,12 @@ def of_benchmark(runs: Sequence[Run], benchmark: str, against: Differences) -> T
     rows = [("problems × samples", size)]  # noqa: RUF001
     rows += [(name, [_cell(run, benchmark, name, against) for run in columns]) for name in named]
     rows += [("not judged", [_unjudged(m["statuses"]) for m in metrics])]
-    notes = [f"{label}: {why}" for label, why in against.items() if isinstance(why, str)]
+    notes = [f"{label}: {reason}" for label, reason in against.items() if isinstance(reason, str)]
     notes += [n for run in columns if (n := _excluded(run, benchmark))]
     return Table("", ["", *(run.label for run in columns)], rows, notes)
 
 
-def _ks(runs: Sequence[Run], benchmark: str) -> list[int]:
+def _ks(runs: Sequence[LoadedRun], benchmark: str) -> list[int]:
     """The k that are shown: powers of 4, and the largest of all runs."""
     curves = [
         run.evals[benchmark]["curves"]["pass@k"]["k"] for run in runs if benchmark in run.evals
@@ -129,7 +129,7 @@ def _ks(runs: Sequence[Run], benchmark: str) -> list[int]:
     return sorted({k for ks in curves for k in ks if k in KS or k == largest})
 
 
-def _cell(run: Run, benchmark: str, name: str, against: Differences) -> Cell:
+def _cell(run: LoadedRun, benchmark: str, name: str, against: Differences) -> Cell:
     """A scalar, or a curve at k (pass@4), with its interval and the difference to the first run."""
     if benchmark not in run.evals:
         return Cell(MISSING)
@@ -140,7 +140,7 @@ def _cell(run: Run, benchmark: str, name: str, against: Differences) -> Cell:
     curve, at, k = name.rpartition("@")
     if not at:  # a scalar that was measured of another run only
         return Cell(MISSING)
-    now, change = (_at(of.get(f"{curve}@k"), int(k)) for of in (metrics["curves"], paired))
+    now, change = (_at(curves.get(f"{curve}@k"), int(k)) for curves in (metrics["curves"], paired))
     if name == f"ucc@{metrics['samples']}":
         change = paired.get("ucc@n")
     return _interval(now, change)
@@ -173,7 +173,7 @@ def _at(curve: Any, k: int) -> Any:
     return {part: curve[part][i] for part in ("value", "low", "high")}
 
 
-def _excluded(run: Run, benchmark: str) -> str:
+def _excluded(run: LoadedRun, benchmark: str) -> str:
     counts = run.evals[benchmark].get("excluded", {})
     listed = ", ".join(f"{name} {count}" for name, count in counts.items())
     return f"{run.label}: problems left out of a mean: {listed}." if listed else ""

@@ -9,13 +9,13 @@ import numpy as np
 
 from nemo_algos.report.figure import Figure, Line
 from nemo_algos.report.groups import Group
-from nemo_algos.report.runs import Run, Series
+from nemo_algos.report.runs import LoadedRun, Series
 
 SMOOTHED_FROM, WINDOWS = 50, 25  # from so many steps on, over a 25th of them
 
 
 class Curve(NamedTuple):
-    """metrics: the first one that a run has is drawn, dashed where it is not the first."""
+    """One figure; metrics: the first one that a run has is drawn, dashed where it is another."""
 
     name: str
     title: str
@@ -80,13 +80,7 @@ CURVES = (
         "How far the updates of one batch go.",
     ),
     Curve("kl_ref", "KL to the reference", "nats per token", ("kl/ref",), "Where there is one."),
-    Curve(
-        "length",
-        "Response length",
-        "tokens",
-        ("length/mean",),
-        "Mean over the rollout batch.",
-    ),
+    Curve("length", "Response length", "tokens", ("length/mean",), "Mean over the rollout batch."),
     Curve(
         "grad_norm",
         "Gradient norm",
@@ -131,7 +125,7 @@ def _line(curve: Curve, group: Group) -> Line | None:
     )
 
 
-def _first(curve: Curve, run: Run) -> str | None:
+def _first(curve: Curve, run: LoadedRun) -> str | None:
     return next((m for m in curve.metrics if m in run.metrics), None)
 
 

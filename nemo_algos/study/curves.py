@@ -35,8 +35,9 @@ def draw_steps(study: Study, cells: Sequence[Cell], folder: Path) -> None:
 
 def _series(cells: Sequence[Cell], regime: str, arm: str, folder: Path) -> list[list[Any]]:
     """The steps of every seed whose run has left them."""
-    of = [folder / "raw" / f"{c.run}.jsonl" for c in cells if (c.regime, c.arm) == (regime, arm)]
-    return [list(read_lines(path, Metrics)) for path in of if path.exists()]
+    runs = [c.run for c in cells if (c.regime, c.arm) == (regime, arm)]
+    paths = [folder / "raw" / f"{run}.jsonl" for run in runs]
+    return [list(read_lines(path, Metrics)) for path in paths if path.exists()]
 
 
 def _steps(arms: dict[str, list[list[Any]]], regime: str, path: Path) -> None:
@@ -69,17 +70,16 @@ def _band(axis: Any, runs: list[list[float]], color: str, label: str) -> None:
 
 
 def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
-    """figures/REGIME_draws.png: pass@k and UCC@k over k, every arm a line; of regimes with few
-    enough arms."""
+    """figures/REGIME_draws.png of regimes with few enough arms: pass@k and UCC@k over k."""
     from matplotlib import pyplot as plt
 
     for name in study.regimes:
-        of = [r for r in results if r.regime == name]
-        if not 0 < len({r.arm for r in of}) <= len(COLORS):
+        rows = [r for r in results if r.regime == name]
+        if not 0 < len({r.arm for r in rows}) <= len(COLORS):
             continue
         figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), constrained_layout=True)
         for axis, metric in zip(axes, ("pass", "UCC"), strict=True):
-            _over_k(axis, of, metric)
+            _over_k(axis, rows, metric)
         axes[1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8)
         figure.suptitle(f"{name}: held-out puzzles, mean over the seeds", fontsize=10)
         figure.savefig(folder / "figures" / f"{name}_draws.png", dpi=100)
@@ -87,12 +87,11 @@ def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
 
 
 def _over_k(axis: Any, results: Sequence[Result], metric: str) -> None:
-    of = {(r.arm, r.metric): r.value.mean for r in results}
+    means = {(r.arm, r.metric): r.value.mean for r in results}
     for color, arm in zip(COLORS, dict.fromkeys(r.arm for r in results), strict=False):
-        ks = [k for k in KS if (arm, f"{metric}@{k}") in of]
-        axis.plot(
-            ks, [of[arm, f"{metric}@{k}"] for k in ks], "o-", color=color, markersize=3, label=arm
-        )
+        ks = [k for k in KS if (arm, f"{metric}@{k}") in means]
+        values = [means[arm, f"{metric}@{k}"] for k in ks]
+        axis.plot(ks, values, "o-", color=color, markersize=3, label=arm)
     axis.set_xscale("log", base=2)
     axis.set_xticks(KS, [str(k) for k in KS])
     axis.set_xlabel("k", fontsize=9)
@@ -101,14 +100,16 @@ def _over_k(axis: Any, results: Sequence[Result], metric: str) -> None:
 
 
 def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> None:
-    """figures/REGIME_tradeoff.png of every tuning: pass@1 against UCC@64, a line of values per arm.
-    Slower training keeps more solutions: who is off the line that the others' values draw?"""
+    """figures/REGIME_tradeoff.png of every tuning: pass@1 against UCC@64, a line per arm.
+
+    Slower training keeps more solutions: who is off the line that the others' values draw?
+    """
     from matplotlib import pyplot as plt
 
     for name in [n for n, r in study.regimes.items() if r.tune]:
         figure, axis = plt.subplots(figsize=(7.5, 4.4), constrained_layout=True)
-        of = {(r.arm, r.metric): r.value.mean for r in results if r.regime == tuning_of(name)}
-        _lines(axis, study.regimes[name], of)
+        rows = [r for r in results if r.regime == tuning_of(name)]
+        _lines(axis, study.regimes[name], {(r.arm, r.metric): r.value.mean for r in rows})
         axis.set_xlabel(TRADE[0])
         axis.set_ylabel(TRADE[1])
         axis.grid(alpha=0.3)
@@ -118,11 +119,11 @@ def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> Non
         plt.close(figure)
 
 
-def _lines(axis: Any, regime: Regime, of: dict[tuple[str, str], float]) -> None:
+def _lines(axis: Any, regime: Regime, means: dict[tuple[str, str], float]) -> None:
     assert regime.tune
     for color, arm in zip(COLORS, regime.arms, strict=False):
         labels = [label(arm, value) for value in regime.tune.values]
-        there = [x for x in labels if all((x, metric) in of for metric in TRADE)]
-        x, y = ([of[point, metric] for point in there] for metric in TRADE)
+        there = [x for x in labels if all((x, metric) in means for metric in TRADE)]
+        x, y = ([means[point, metric] for point in there] for metric in TRADE)
         axis.plot(x, y, "o-", color=color, markersize=4, label=arm)
         axis.plot(x[:1], y[:1], "o", color=color, markersize=7, markerfacecolor="white")

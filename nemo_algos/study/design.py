@@ -31,8 +31,10 @@ Settings = dict[str, Any]  # key.path: value
 
 
 class Tuning(Section):
-    """Every arm is first run with each of the values of a key, seeds 0 to seeds - 1; the value with
-    the highest training reward at the end is the arm's."""
+    """Values of a key that every arm is first run with, seeds 0 to seeds - 1.
+
+    The value with the highest training reward at the end is the arm's.
+    """
 
     key: str
     values: list[Any] = Field(min_length=2)
@@ -40,8 +42,11 @@ class Tuning(Section):
 
 
 class Regime(Section):
-    """claim: of a paper, and where; baseline: an arm; seeds: how many, from first_seed on;
-    exploratory: looked at without a hypothesis fixed beforehand."""
+    """Arms that are compared with a baseline, which is one of them.
+
+    claim: a paper's, and where; seeds: how many, from first_seed on; exploratory: looked at without
+    a hypothesis fixed beforehand.
+    """
 
     claim: str
     baseline: str
@@ -89,7 +94,7 @@ def tuning_of(regime: str) -> str:
     return f"{regime}_tuning"
 
 
-class Run(NamedTuple):
+class Trial(NamedTuple):
     """One training run. id: a hash of its config as it is written (not of this code's version)."""
 
     id: str
@@ -105,14 +110,15 @@ class Cell(NamedTuple):
     run: str
 
 
-def runs(study: Study) -> tuple[list[Run], list[Cell]]:
-    """The distinct runs, seed by seed, so that a study that is stopped has whole comparisons; and
-    every cell.
+def runs(study: Study) -> tuple[list[Trial], list[Cell]]:
+    """The distinct runs, and every cell.
+
+    Seed by seed, so that a study that is stopped has whole comparisons.
 
     Raises ConfigError with the problems of all arms.
     """
     configs = _configs(study)
-    every: dict[str, Run] = {}
+    every: dict[str, Trial] = {}
     cells: list[Cell] = []
     for i in range(max((r.seeds for r in study.regimes.values()), default=0)):
         for name, regime in study.regimes.items():
@@ -146,16 +152,16 @@ def _config(common: Settings, arm: str, own: Settings) -> LocalConfig:
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     checked, _ = parse(config.load(path, overrides))
     if not checked.grpo.val_samples_per_prompt:
-        why = "is 0, and a study needs samples to compare"
-        raise ConfigError([Finding("grpo.val_samples_per_prompt", why)])
+        reason = "is 0, and a study needs samples to compare"
+        raise ConfigError([Finding("grpo.val_samples_per_prompt", reason)])
     return checked
 
 
-def _run(arm: LocalConfig, seed: int) -> Run:
+def _run(arm: LocalConfig, seed: int) -> Trial:
     of_seed = arm.model_copy(update={"grpo": arm.grpo.model_copy(update={"seed": seed})})
     decides = of_seed.model_dump(mode="json", exclude={"logger", "checkpointing"})
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-    return Run(digest[:12], of_seed)
+    return Trial(digest[:12], of_seed)
 
 
 def load(name: str, overrides: list[str]) -> Study:

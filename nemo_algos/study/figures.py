@@ -21,10 +21,10 @@ def draw(study: Study, results: Sequence[Result], folder: Path) -> list[Path]:
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     paths = []
     for name, regime in study.regimes.items():
-        of = [r for r in results if r.regime == name]
-        if of:
+        rows = [r for r in results if r.regime == name]
+        if rows:
             path = folder / "figures" / f"{name}.png"
-            _regime(of, regime.baseline, name, path)
+            _regime(rows, regime.baseline, name, path)
             paths.append(path)
     return paths
 
@@ -50,13 +50,13 @@ def _regime(results: Sequence[Result], baseline: str, name: str, path: Path) -> 
     plt.close(figure)
 
 
-def _panel(axis: Any, of: dict[str, Result], arms: Sequence[str], baseline: str) -> None:
+def _panel(axis: Any, found: dict[str, Result], arms: Sequence[str], baseline: str) -> None:
     """A point per arm, filled where the paired difference to the baseline leaves 0 out."""
     for y, arm in enumerate(arms):
-        if arm in of:
-            value, resolved = of[arm].value, of[arm].difference.resolved
+        if arm in found:
+            value, resolved = found[arm].value, found[arm].difference.resolved
             axis.plot([value.low, value.high], [y, y], color=COLOR, linewidth=1.4)
             axis.plot(value.mean, y, "o", color=COLOR, mfc=COLOR if resolved else "white")
-    if baseline in of:
-        axis.axvline(of[baseline].value.mean, color=BASELINE, linewidth=0.9, linestyle=":")
+    if baseline in found:
+        axis.axvline(found[baseline].value.mean, color=BASELINE, linewidth=0.9, linestyle=":")
     axis.grid(axis="x", alpha=0.3)

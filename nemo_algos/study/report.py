@@ -22,8 +22,8 @@ def write(study: Study, results: Sequence[Result], title: str, path: Path) -> No
     """report.md; figures/REGIME.png lie beside it."""
     parts = [HEAD.format(title=title)]
     for name, regime in study.regimes.items():
-        of = [r for r in results if r.regime == name]
-        parts += _section(name, regime, of) if of else []
+        rows = [r for r in results if r.regime == name]
+        parts += _section(name, regime, rows) if rows else []
     path.write_text("\n".join(parts))
 
 
@@ -34,9 +34,9 @@ def _section(name: str, regime: Regime, results: Sequence[Result]) -> Iterator[s
     yield f"Baseline {regime.baseline}, seeds {seeds}, {kind}.{_settings(regime)}\n"
     yield f"| arm | n | {' | '.join(SHOWN)} |\n|---|---|{'---|' * len(SHOWN)}"
     for arm in dict.fromkeys(r.arm for r in results):
-        of = {r.metric: r for r in results if r.arm == arm}
-        n = max(r.value.n for r in of.values())
-        yield f"| {arm} | {n} | {' | '.join(_cell(of.get(m)) for m in SHOWN)} |"
+        found = {r.metric: r for r in results if r.arm == arm}
+        n = max(r.value.n for r in found.values())
+        yield f"| {arm} | {n} | {' | '.join(_cell(found.get(m)) for m in SHOWN)} |"
     yield f"\n![{name}](figures/{name}.png)\n"
 
 

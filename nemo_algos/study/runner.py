@@ -11,7 +11,7 @@ from concurrent.futures import Executor, as_completed
 from pathlib import Path
 
 from nemo_algos.local.folder import refuse_links_out
-from nemo_algos.study.design import Run
+from nemo_algos.study.design import Trial
 
 LATE = 10  # steps at the end that the late means are of
 EVALUATION_SEED = 1234
@@ -39,7 +39,7 @@ def _value(name: str, text: str) -> float | str:
         return text
 
 
-def go(runs: Sequence[Run], folder: Path, processes: Executor) -> Iterator[Row]:
+def go(runs: Sequence[Trial], folder: Path, processes: Executor) -> Iterator[Row]:
     """Run what results.csv lacks; each row when its run has finished and the file has it."""
     (folder / "raw").mkdir(parents=True, exist_ok=True)
     path = folder / "results.csv"
@@ -63,7 +63,7 @@ def _write(path: Path, rows: list[Row]) -> None:
     partial.replace(path)
 
 
-def train(run: Run, folder: Path) -> Row:
+def train(run: Trial, folder: Path) -> Row:
     """Train and evaluate; the steps go to raw/ID.jsonl. `failed` says why a run ended early."""
     import torch
     from rich.console import Console

@@ -34,8 +34,7 @@ DIFFERENCE = ("difference", "difference low", "difference high", "p")
 
 
 class Estimate(NamedTuple):
-    """A mean over n seeds, its 95 % interval (Student's t), and p of a mean of 0 (two-sided); nan
-    where there is none."""
+    """A mean over n seeds, its 95 % interval (Student's t), p of a mean of 0; nan for none."""
 
     n: int
     mean: float

@@ -45,8 +45,8 @@ def chosen(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Study:
     regimes = dict(study.regimes)
     for name, regime in study.regimes.items():
         if regime.tune:
-            of = [c for c in cells if c.regime == tuning_of(name)]
-            arms = {arm: _with(regime, arm, _best(regime, arm, of, rows)) for arm in regime.arms}
+            own = [c for c in cells if c.regime == tuning_of(name)]
+            arms = {arm: _with(regime, arm, _best(regime, arm, own, rows)) for arm in regime.arms}
             regimes[name] = regime.model_copy(update={"arms": arms})
     return study.model_copy(update={"regimes": sweeps(study).regimes | regimes})
 
@@ -56,7 +56,7 @@ def _best(regime: Regime, arm: str, cells: Sequence[Cell], rows: dict[str, Row])
     assert regime.tune
 
     def late_reward(value: Any) -> float:
-        of = [rows[c.run] for c in cells if c.arm == label(arm, value)]
-        return fmean(0.0 if row.get("failed") else float(row["reward/mean"]) for row in of)
+        found = [rows[c.run] for c in cells if c.arm == label(arm, value)]
+        return fmean(0.0 if row.get("failed") else float(row["reward/mean"]) for row in found)
 
     return max(regime.tune.values, key=late_reward)

@@ -12,7 +12,7 @@ from nemo_algos.report import cases, differences, evaluation, heat, training
 from nemo_algos.report.figure import Figure, Line, running_mean
 from nemo_algos.report.groups import COLORS, groups
 from nemo_algos.report.numbers import script_json, shown, signed
-from nemo_algos.report.runs import Run
+from nemo_algos.report.runs import LoadedRun
 
 INF = float("inf")
 
@@ -51,11 +51,11 @@ def test_running_mean_by_hand():
 
 def run(label, seed=1, method="grpo", **rest):
     config = {"method": {"name": method}, "grpo": {"seed": seed}, "logger": {"log_dir": label}}
-    return Run(label, Path(label), {"config": config}, **rest)
+    return LoadedRun(label, Path(label), {"config": config}, **rest)
 
 
 def test_seeds_share_a_group_other_runs_do_not():
-    plain = Run("nemo", Path("nemo"))
+    plain = LoadedRun("nemo", Path("nemo"))
     made = groups([run("a"), run("b", method="etr"), run("c", seed=2), plain])
     assert [g.label for g in made] == ["a (2 seeds)", "b", "nemo"]
     assert [g.color for g in made] == list(COLORS[:3])
@@ -145,7 +145,7 @@ def test_only_keys_that_differ():
     runs[1].manifest["versions"] = {"torch": "2.7", "python": "3.11"}
     for one in runs:
         one.config["engine"] = "local"  # the same in both that have a config
-    evaluation = Run("c", Path("c"), {"versions": {"torch": "2.6", "python": "3.11"}})
+    evaluation = LoadedRun("c", Path("c"), {"versions": {"torch": "2.6", "python": "3.11"}})
     assert differences.differing([*runs, evaluation]) == [
         ("grpo.seed", ["1", "2", ""]),
         ("method.name", ["grpo", "etr", ""]),
@@ -160,7 +160,7 @@ def test_evaluations_differ_between_those_that_have_them():
         sampling = {"temperature": 1.0, "seed": 0} | settings
         manifest = {"model": label, "sampling": sampling, "verifier": "math"}
         evals = {"math500": {}}
-        return Run(label, Path(label), {"eval": {"math500": manifest}}, evals=evals)
+        return LoadedRun(label, Path(label), {"eval": {"math500": manifest}}, evals=evals)
 
     runs = [one("a"), one("b", seed=1), run("c")]
     assert differences.differing(runs) == [
@@ -212,7 +212,7 @@ def test_the_embedded_cases_keep_to_their_budget(tmp_path, monkeypatch):
 
 def evaluated(folder):
     metrics = json.loads((folder / "metrics.json").read_text())
-    return Run("a", folder, evals={"math500": metrics}, eval_folders={"math500": folder})
+    return LoadedRun("a", folder, evals={"math500": metrics}, eval_folders={"math500": folder})
 
 
 def test_no_more_responses_are_kept_than_are_shown(tmp_path):

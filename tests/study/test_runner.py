@@ -86,7 +86,7 @@ def test_a_stopped_study_goes_on(tmp_path):
 
 @pytest.mark.parametrize("id", ["849088121361", "12345e678901"])
 def test_an_id_that_looks_like_a_number(tmp_path, id):
-    runs = [design.Run(id, design.runs(STUDY)[0][0].config)]
+    runs = [design.Trial(id, design.runs(STUDY)[0][0].config)]
     go(tmp_path, runs)
     go(tmp_path, [*runs, design.runs(STUDY)[0][1]])
     assert go(tmp_path, runs) == [] and id in runner.results(tmp_path / "results.csv")
