@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
 
 SHAPE = "CONFIG [key.path=value]..."
+COLORS = {"error": "red", "warning": "yellow", "note": "blue"}
 # a key that tells whose config it is -> the config's kind and its command
 KINDS = {
     "regimes": ("a study's", "study"),
@@ -42,3 +44,9 @@ def written(name: str, overrides: list[str] | None, command: str) -> DictConfig:
         reason = f"{name} is {kind} config: nemo-algos {taker} {name}"
         raise ConfigError([Finding("", reason)])
     return merged
+
+
+def show(findings: Iterable[Finding], err: bool = False) -> None:
+    """Print a line each, once, the errors first."""
+    for f in sorted(dict.fromkeys(findings), key=lambda f: list(COLORS).index(f.severity)):
+        typer.echo(typer.style(f"{f.severity:8}", COLORS[f.severity]) + str(f), err=err)

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from nemo_algos.report.page import write
-
 
 def report(
     runs: Annotated[
@@ -17,6 +15,8 @@ def report(
     out: Annotated[Path, typer.Option(help="folder of the report")] = Path("runs/report"),
 ) -> None:
     """Compare runs in one HTML file that opens offline; each figure also as PNG and CSV."""
+    from nemo_algos.report.page import write  # scipy
+
     path = write(runs, out)
     typer.echo(f"report   {path} ({path.stat().st_size / 1e6:.1f} MB)")
     typer.echo(f"figures  {out / 'figures'}")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from nemo_algos.cli.arguments import Config, NemoRL, Overrides, written
-from nemo_algos.config import Finding, find
+from nemo_algos.cli.arguments import Config, NemoRL, Overrides, show, written
+from nemo_algos.config import find
 from nemo_algos.preflight.check import versions
 from nemo_algos.slurm import prepare as jobs
 from nemo_algos.slurm import runs
@@ -97,19 +96,13 @@ def job(
     for run in runs:
         jobs.write(run)
         typer.echo(f"{run.folder}: {run.size}", err=True)
-    _say([*(f for run in runs for f in run.findings), *(() if submit else jobs.by_hand(job))])
+    by_hand = () if submit else jobs.by_hand(job)
+    show([*(f for run in runs for f in run.findings if f.severity != "error"), *by_hand], err=True)
     for run in () if submit else runs:
         typer.echo(f"sbatch {run.folder}/job.sh")
     for answer, log in jobs.submit(runs, chain) if submit else ():
         typer.echo(answer)
         typer.echo(f"tail -F {log}", err=True)
-
-
-def _say(findings: Sequence[Finding]) -> None:
-    """Print a line each, warnings before notes."""
-    for severity in ("warning", "note"):
-        for finding in dict.fromkeys(f for f in findings if f.severity == severity):
-            typer.echo(f"{severity:8}{finding.path}: {finding.message}", err=True)
 
 
 def _name(base: str, point: tuple[str, ...]) -> str:

@@ -13,8 +13,7 @@ from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
 from nemo_algos.cli.arguments import Config, Overrides, written
-from nemo_algos.study import design, report, trust_region, tuning
-from nemo_algos.study.curves import draw_draws, draw_steps, draw_tradeoffs
+from nemo_algos.study import design, tuning
 from nemo_algos.study.design import Cell, Run, Study
 from nemo_algos.study.figures import SHOWN, draw
 from nemo_algos.study.runner import go, results
@@ -55,6 +54,10 @@ def _go(runs: Sequence[Run], folder: Path, workers: int, console: Console) -> No
 
 
 def _show(plan: Study, cells: Sequence[Cell], folder: Path, console: Console) -> None:
+    # numpy, scipy and torch, after the design is checked
+    from nemo_algos.study import report, trust_region
+    from nemo_algos.study.curves import draw_draws, draw_steps, draw_tradeoffs
+
     found = summarise(plan, cells, results(folder / "results.csv"))
     write(found, folder / "summary.csv")
     draw(plan, found, folder)

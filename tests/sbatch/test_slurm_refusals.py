@@ -294,4 +294,4 @@ def test_a_folder_that_is_not_ours_is_refused(here):
 
 def test_a_config_that_is_none(here):
     said = invoked("slurm", str(here), *LAUNCH.format(here).split())
-    assert said.status == 2 and "is not valid YAML" in said.err[0]
+    assert said.status == 2 and "is not a text: name a YAML file" in said.err[0]
