@@ -10,6 +10,7 @@ import difflib
 import functools
 import json
 import lzma
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -23,6 +24,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 Schema = TypeVar("Schema", bound=BaseModel)
 
 SHIPPED = Path(__file__).parent / "configs"
+with warnings.catch_warnings(action="ignore"):  # ${shipped:FILE} lies beside the shipped configs
+    OmegaConf.register_new_resolver("shipped", lambda name: str(SHIPPED / name), replace=True)
 
 
 class Finding(NamedTuple):

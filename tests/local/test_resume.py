@@ -105,9 +105,7 @@ def test_ten_kills_at_random_moments_equal_the_uninterrupted_run(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_the_step_and_names_the_resume_command(
-    tmp_path, monkeypatch, capsys, number
-):
+def test_a_signal_saves_the_step_and_names_the_resume_command(tmp_path, monkeypatch, number):
     from nemo_algos.local.trainer import Trainer
 
     step = Trainer.step
@@ -118,11 +116,11 @@ def test_a_signal_saves_the_step_and_names_the_resume_command(
         return step(self)
 
     monkeypatch.setattr(Trainer, "step", signalled)
-    with pytest.raises(SystemExit) as end:
-        train(tmp_path / "stopped")
-    assert end.value.code == 128 + number  # as a shell says it: 143 or 130
+    given = ["etr.yaml", *SMALL, f"logger.log_dir={tmp_path}", "--resume", f"{tmp_path}/stopped"]
+    done = CliRunner().invoke(app, ["train", *given])
+    assert done.exit_code == 128 + number  # as a shell says it: 143 or 130
     command = f"  uv run nemo-algos train --resume {tmp_path / 'stopped'}"
-    assert capsys.readouterr().err.splitlines() == ["stopped; to go on:", command]
+    assert done.stderr.splitlines() == ["stopped; to go on:", command]
     latest = checkpoint.latest(tmp_path / "stopped" / "checkpoints")
     assert latest is not None and latest.name == "step_000005.pt"
     monkeypatch.undo()
