@@ -19,7 +19,7 @@ COMMANDS = {
     "eval": "Sample responses to benchmarks, verify and measure them.",
     "report": "Compare runs in one HTML file that opens offline.",
     "check": "Find what is wrong with a run before it starts, without a GPU.",
-    "plan": "Memory, time and GPU-hours of a run, and the change that makes it fit.",
+    "plan": "Memory, time and GPU-hours of a run, and what makes it fit.",
     "slurm": "A config as a Slurm job; status, tail and stop of a run.",
     "methods": "What each method does and needs, and its defaults.",
     "verify": "Compare this code with a golden file of float64 numbers.",
