@@ -280,29 +280,29 @@ def test_no_value_of_a_file_leads_to_a_traceback(shown, place):
         ({"policy__scheduler": [{"name": "torch.hub.load"}]}, "policy.scheduler.0.name"),
     ],
 )
-def test_code_that_a_runs_config_names_has_to_be_named_again(run, keys, code, capsys):
+def test_code_that_a_runs_config_names_has_to_be_named_again(run, keys, code):
     written = {f"config__{key}": value for key, value in keys.items()}
     folders.change_json(run / "manifest.json", **written)
-    status, said = resume(run, capsys)
+    status, said = resume(run)
     assert status == 2 and f"{code}: " in said
     assert "is code that the folder names, which may come from anyone" in said
     assert evaluate(run)[0] in (0, 2)
 
 
-def test_a_value_of_a_checkpoint_leads_to_no_traceback(run, capsys):
+def test_a_value_of_a_checkpoint_leads_to_no_traceback(run):
     path = checkpoint.latest(run / "checkpoints")
     state = checkpoint.load(path)
     wrong = [{k: v for k, v in state.items() if k != key} for key in state]
     wrong += [{**state, key: value} for key in state for value in ("x", [], torch.ones(3))]
     for changed_state in wrong:
         torch.save(changed_state, path)
-        code, said = resume(run, capsys)
+        code, said = resume(run)
         assert code == 2 or "resumed at step" in said
     for model in ("x", {}, {"embed.weight": torch.ones(3)}):
         torch.save({**state, "model": model}, path)
         assert "cannot be loaded" in evaluate(run)[1]
     torch.save([1], path)
-    assert "it holds no state" in resume(run, capsys)[1]
+    assert "it holds no state" in resume(run)[1]
 
 
 def test_an_endpoints_folder_cannot_be_a_link(tmp_path):
