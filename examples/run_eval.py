@@ -1,11 +1,6 @@
-"""Evaluate a model; the same as `nemo-algos eval`.
+"""Evaluate a model: `uv run examples/run_eval.py eval/countdown.yaml model.run=RUN`."""
 
-`uv run examples/run_eval.py eval/countdown.yaml model.run=runs/etr/exp_001`
-"""
-
-import typer
-
-from nemo_algos.cli.eval import evaluate
+from nemo_algos.cli import main
 
 if __name__ == "__main__":
-    typer.run(evaluate)
+    main("eval")

@@ -1,11 +1,6 @@
-"""Run a study: `uv run examples/run_study.py study/quick.yaml [key.path=value ...]`.
+"""Run a study, or go on with one: `uv run examples/run_study.py study/quick.yaml`."""
 
-The same command goes on where it was stopped.
-"""
-
-import typer
-
-from nemo_algos.cli.study import study
+from nemo_algos.cli import main
 
 if __name__ == "__main__":
-    typer.run(study)
+    main("study")

@@ -1,5 +1,4 @@
-"""Strict configuration, without torch: inheritance, overrides, and one report with every error at
-once.
+"""Strict configuration, without torch: inheritance, overrides, every error at once.
 
 A config is YAML; `defaults: other.yaml`, or a list, inherits (names are looked up beside the file).
 Overrides are NeMo-RL's `a.b=c`. A schema is a pydantic model that forbids unknown keys.
@@ -8,6 +7,10 @@ Overrides are NeMo-RL's `a.b=c`. A schema is a pydantic model that forbids unkno
 from __future__ import annotations
 
 import difflib
+import functools
+import json
+import lzma
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -21,6 +24,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 Schema = TypeVar("Schema", bound=BaseModel)
 
 SHIPPED = Path(__file__).parent / "configs"
+with warnings.catch_warnings(action="ignore"):  # ${shipped:FILE} lies beside the shipped configs
+    OmegaConf.register_new_resolver("shipped", lambda name: str(SHIPPED / name), replace=True)
 
 
 class Finding(NamedTuple):
@@ -45,7 +50,7 @@ class Section(BaseModel):
 
 
 class ConfigError(ValueError):
-    """All errors of a configuration at once."""
+    """All errors of a configuration at once, a line each."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = list(findings)
@@ -53,8 +58,7 @@ class ConfigError(ValueError):
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The plain config of a YAML file: parents first, then the file, then overrides `a.b=c`;
-    interpolations resolved.
+    """The plain config of a YAML file: parents, then the file, then overrides `a.b=c`; resolved.
 
     Raises ConfigError for a missing or broken file, a cycle of `defaults`, or a malformed override.
     """
@@ -63,8 +67,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 def find(name: str) -> Path:
     """A config by path, else by name (`etr.yaml`, `recipes/x.yaml`) among the shipped ones."""
-    path, own = Path(name), SHIPPED / name
-    return path if path.exists() or not own.parent.is_dir() else own
+    return Path(name) if Path(name).exists() else SHIPPED / name
+
+
+def names() -> list[str]:
+    """The shipped configs, those of training first."""
+    paths = [p.relative_to(SHIPPED) for p in SHIPPED.rglob("*.yaml")]
+    return [p.as_posix() for p in sorted(paths, key=lambda p: (len(p.parts), p))]
 
 
 def read(path: Path) -> DictConfig:
@@ -73,11 +82,13 @@ def read(path: Path) -> DictConfig:
 
 
 def overridden(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """The config, changed in place by the overrides `a.b=c`. Raises ConfigError with every wrong
-    one."""
-    problems = [p for o in overrides if (p := _override(merged, o))]
-    if problems:
-        raise ConfigError(problems)
+    """The config, changed in place by the overrides `a.b=c`; `a.b=` sets an empty string.
+
+    Raises ConfigError with every wrong one.
+    """
+    findings = [p for o in overrides if (p := _override(merged, o))]
+    if findings:
+        raise ConfigError(findings)
     return merged
 
 
@@ -101,11 +112,11 @@ def at(plain: Mapping[str, Any], path: str) -> Any:
 
 def _override(config: DictConfig, written: str) -> Finding | None:
     """Merge one `key.path=value` into the config; what is wrong with it, or None."""
-    key, equals, _ = written.partition("=")
+    key, equals, value = written.lstrip("+").partition("=")
     if not equals or not all(key.split(".")):
         return Finding("", f"override {written!r}: write it as key.path=value")
     try:
-        config.merge_with_dotlist([written.removeprefix("+").removeprefix("+")])
+        config.merge_with_dotlist([f"{key}={value}" if value else f"{key}=''"])
     except (OmegaConfBaseException, yaml.YAMLError) as error:
         return Finding("", f"override {written!r}: {' '.join(str(error).split())}")
     return None
@@ -130,18 +141,26 @@ def _read(path: Path) -> DictConfig:
     try:
         config = OmegaConf.load(path)
     except FileNotFoundError:
-        raise ConfigError([Finding("", f"no config file {path}{_near_file(path)}")]) from None
-    except (yaml.YAMLError, OmegaConfBaseException, ValueError, OSError, RecursionError) as error:
-        raise ConfigError(
-            [Finding("", f"{path} is not valid YAML: {' '.join(str(error).split())}")]
-        ) from None
+        raise ConfigError([Finding("", _no_file(path))]) from None
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError([Finding("", f"{path} is not a text: name a YAML file")]) from None
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError([Finding("", f"{path} is not valid YAML: {reason}")]) from None
     if not isinstance(config, DictConfig):
         raise ConfigError([Finding("", f"{path} must hold key: value pairs")])
     return config
 
 
-def _near_file(path: Path) -> str:
-    return did_you_mean(path.name, sorted(p.name for p in path.parent.glob("*.yaml")))
+def _no_file(path: Path) -> str:
+    """That there is none, with the file whose name is near but for the suffix."""
+    own = path.is_relative_to(SHIPPED)
+    there = names() if own else sorted(p.name for p in path.parent.glob("*.yaml"))
+    stems = {Path(name).name.removesuffix(".yaml"): name for name in reversed(there)}
+    near = difflib.get_close_matches(path.name.removesuffix(".yaml"), stems, n=1)
+    hint = f" (did you mean {stems[near[0]]}?)" if near else ""
+    where = f"{path.relative_to(SHIPPED)} here, nor a shipped one" if own else path
+    return f"no config file {where}{hint}"
 
 
 def did_you_mean(name: str, valid: Sequence[str]) -> str:
@@ -149,20 +168,29 @@ def did_you_mean(name: str, valid: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
     if near:
         return f" (did you mean {near[0]}?)"
-    return f" (valid: {', '.join(valid)})" if 0 < len(valid) <= 14 else ""
+    return f" (valid: {', '.join(valid)})" if 0 < len(valid) <= 40 else ""
+
+
+def validate(schema: type[Schema], data: dict[str, Any], root: str = "") -> Schema:
+    """data as a `schema`. Raises ConfigError with every finding, paths below `root`."""
+    try:
+        return schema.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(problems_of(error, schema, root)) from None
 
 
 def problems_of(error: ValidationError, schema: type[BaseModel], root: str = "") -> list[Finding]:
-    """pydantic's errors as problems, unknown keys with the nearest valid name."""
-    return [_problem(dict(e), schema, root) for e in error.errors()]
+    """pydantic's errors as findings, unknown keys with the nearest valid name."""
+    return [_finding(dict(e), schema, root) for e in error.errors()]
 
 
-def _problem(error: dict[str, Any], schema: type[BaseModel], root: str) -> Finding:
+def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Finding:
     loc = [str(part) for part in error["loc"]]
     path = ".".join([root, *loc] if root else loc)
+    if error["type"] == "extra_forbidden" and path in _nemo_rl_keys():
+        return Finding(path, "is NeMo-RL's, not in the embedded engine: remove it")
     if error["type"] == "extra_forbidden":
-        valid = _fields(schema, loc[:-1])
-        return Finding(path, f"unknown key{did_you_mean(loc[-1], valid)}")
+        return Finding(path, f"unknown key{did_you_mean(loc[-1], _fields(schema, loc[:-1]))}")
     if error["type"] == "value_error":
         return Finding(path, str(error["ctx"]["error"]))
     if error["type"] == "missing":
@@ -171,34 +199,21 @@ def _problem(error: dict[str, Any], schema: type[BaseModel], root: str) -> Findi
     return Finding(path, f"{message}, got {error['input']!r}")
 
 
-def _fields(schema: type[BaseModel], loc: Sequence[str]) -> list[str]:
-    annotation: Any = schema
-    for name in loc:
-        annotation = _below(annotation, name)
-    models = list(_models(annotation))
-    return sorted(models[0].model_fields) if models else []
+@functools.cache
+def _nemo_rl_keys() -> frozenset[str]:
+    """The paths of the keys that NeMo-RL's own schema declares."""
+    shipped = (Path(__file__).parent / "preflight" / "nemo_rl").glob("*.json.xz")
+    schemas = [json.loads(lzma.decompress(file.read_bytes()))["declared"] for file in shipped]
+    return frozenset(path for paths in schemas for path in paths)
 
 
-def _below(annotation: Any, name: str) -> Any:
-    """The type of a key's value."""
-    if get_origin(annotation) is dict:
-        return get_args(annotation)[1]
-    models = list(_models(annotation))
-    field = models[0].model_fields.get(name) if models else None
-    return field.annotation if field else None
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def _fields(annotation: Any, loc: Sequence[str]) -> list[str]:
+    """The names of the keys below a key's path."""
     if get_origin(annotation) in (Union, UnionType):
-        return [m for a in get_args(annotation) for m in _models(a)]
-    return (
-        [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
-    )
-
-
-def validate(schema: type[Schema], data: dict[str, Any], root: str = "") -> Schema:
-    """data as a `schema`. Raises ConfigError with every problem, paths below `root`."""
-    try:
-        return schema.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(problems_of(error, schema, root)) from None
+        return next((found for a in get_args(annotation) if (found := _fields(a, loc))), [])
+    if get_origin(annotation) is dict:
+        return _fields(get_args(annotation)[1], loc[1:])
+    fields = getattr(annotation, "model_fields", {})
+    if loc:
+        return _fields(fields[loc[0]].annotation, loc[1:]) if loc[0] in fields else []
+    return sorted(fields)

@@ -1,10 +1,10 @@
-"""`nemo-algos verify FILE`: this code against a golden file of float64 numbers (format:
-docs/verify.md)."""
+"""This code against a golden file of float64 numbers; docs/verify.md has its format."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
 from nemo_algos.rollouts import Rollouts
 
+FORMAT = "a golden file has version, tolerance and cases, see docs/verify.md"
 TOKEN_INPUTS = ("old_logprobs", "ref_logprobs", "entropy")
 
 
@@ -30,24 +31,26 @@ class Error(NamedTuple):
 
 def read(path: Path) -> dict[str, Any]:
     """A golden file, .json or .json.gz. Raises ValueError when it is not one."""
-    opener = gzip.open if path.suffix == ".gz" else open
     try:
-        with opener(path, "rt") as file:
-            golden = json.load(file)
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {path} as a golden file: {error}") from None
-    if not isinstance(golden, dict) or not golden.get("cases"):
-        raise ValueError(f"{path} holds no cases: a golden file has version, tolerance, cases")
+        data = path.read_bytes()
+        golden = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError):
+        raise ValueError(f"{path} is not JSON, or not whole: {FORMAT}") from None
+    cases = golden.get("cases") if isinstance(golden, dict) else None
+    if not cases or not isinstance(cases, list):
+        raise ValueError(f"{path} holds no cases: {FORMAT}")
     return golden
 
 
 def errors_of(case: dict[str, Any]) -> list[Error]:
-    """Every quantity of one case."""
-    got, expected = compute(case["method"], case["params"], case["inputs"]), case["expected"]
-    return [
-        Error(case["name"], case["method"], name, _error(got[name], want))
-        for name, want in expected.items()
-    ]
+    """The error of every quantity of one case. Raises ValueError for what is no case."""
+    try:
+        name, method, expected = case["name"], case["method"], case["expected"]
+        got = compute(method, case["params"], case["inputs"])
+        return [Error(name, method, kind, _error(got[kind], x)) for kind, x in expected.items()]
+    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"case {str(case)[:60]} ... cannot be read ({reason}): {FORMAT}") from None
 
 
 def compute(method: str, params: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Tensor]:
@@ -82,10 +85,8 @@ def _labels(group: list[Any]) -> Tensor:
 
 def _float64(rows: list[list[float | None]]) -> Tensor:
     """JSON has no NaN: null stands for it."""
-    nan = float("nan")
-    return torch.tensor(
-        [[nan if x is None else x for x in row] for row in rows], dtype=torch.float64
-    )
+    filled = [[float("nan") if x is None else x for x in row] for row in rows]
+    return torch.tensor(filled, dtype=torch.float64)
 
 
 def _error(got: Tensor, expected: Any) -> float:

@@ -105,7 +105,9 @@ def loaded(code):
     [
         (
             "import nemo_algos.config, nemo_algos.methods, nemo_algos.methods.build\n"
-            "import nemo_algos.cli.train, nemo_algos.cli, nemo_algos.rewards\n"
+            "import nemo_algos.rewards\n"
+            "from nemo_algos.cli import COMMANDS, loaded\n"
+            "for name in COMMANDS:\n    if name != 'verify': loaded(name)\n"
             "from nemo_algos.methods.build import build; build({'name': 'erpo', 'bounds': 'etr'})",
             [],
         ),

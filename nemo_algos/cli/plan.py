@@ -9,15 +9,23 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from nemo_algos import config as configs
+from nemo_algos.cli.arguments import Config, NemoRL, Overrides, written
 from nemo_algos.config import ConfigError, at
+from nemo_algos.methods.build import build
+from nemo_algos.plan import report
+from nemo_algos.plan.hardware import GPUS
+from nemo_algos.plan.layouts import gpu_of, layouts, remedy
+from nemo_algos.plan.layouts import plan as planned
+from nemo_algos.preflight import snapshot
+from nemo_algos.preflight.check import versions
+from nemo_algos.preflight.decided import DEFAULT, derive
+from nemo_algos.preflight.models import model as facts
+from nemo_algos.preflight.rules.values import repaired
 
 
 def plan(
-    config: Annotated[
-        str, typer.Argument(help="a YAML file with `engine: nemo_rl`, or a shipped one")
-    ],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value")] = None,
+    config: Config,
+    overrides: Overrides = None,
     gpu: Annotated[str, typer.Option(help="default: H100, GB200 over a NeMo-RL *n4g* config")] = "",
     model: Annotated[str, typer.Option(help="folder with config.json, for other models")] = "",
     mean_tokens: Annotated[
@@ -25,47 +33,31 @@ def plan(
     ] = None,
     nodes: Annotated[str, typer.Option(help="e.g. 4,8: rank Megatron layouts on them")] = "",
     top: Annotated[int, typer.Option(help="layouts to show")] = 10,
-    version: Annotated[str, typer.Option(help="of NeMo-RL; default: the file's first")] = "",
+    nemo_rl: NemoRL = "",
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
-    from nemo_algos.methods.build import build
-    from nemo_algos.plan import report
-    from nemo_algos.plan.hardware import GPUS
-    from nemo_algos.plan.layouts import gpu_of, layouts, remedy
-    from nemo_algos.plan.layouts import plan as planned
-    from nemo_algos.preflight import snapshot
-    from nemo_algos.preflight.check import versions
-    from nemo_algos.preflight.decided import DEFAULT, derive
-    from nemo_algos.preflight.models import model as facts
-    from nemo_algos.preflight.rules.values import repaired
-
-    try:
-        written = configs.overridden(configs.read(configs.find(config)), overrides or [])
-        if written.get("engine") != "nemo_rl":
-            raise ValueError("engine: a plan is of a NeMo-RL run; set engine: nemo_rl")
-        shipped = snapshot.load(version or versions(config)[0])
-        plain, own, problems = snapshot.compose(written, shipped)
-        problems += repaired(plain, shipped.configs[at(own, "nemo_rl.config") or DEFAULT])
-        if problems:
-            raise ConfigError(problems)
-        derive(plain, build(plain.get("method") or {}))
-        card = gpu or gpu_of(plain)
-        if card not in GPUS:
-            raise ValueError(f"--gpu {card}: choose {', '.join(GPUS)}")
-        counts = _counts(nodes)
-        if top < 1:
-            raise ValueError(f"--top {top}: show 1 layout or more")
-        p = planned(plain, facts(model or at(plain, "policy.model_name")), GPUS[card], mean_tokens)
-    except ValueError as error:
-        typer.echo(error, err=True)
-        raise typer.Exit(2) from None
+    own = written(config, overrides, "train")
+    if own.get("engine") != "nemo_rl":
+        raise ValueError("engine: a plan is of a NeMo-RL run; set engine: nemo_rl")
+    shipped = snapshot.load(nemo_rl or versions(config)[0])
+    plain, keys, problems = snapshot.compose(own, shipped)
+    problems += repaired(plain, shipped.configs[at(keys, "nemo_rl.config") or DEFAULT])
+    if problems:
+        raise ConfigError(problems)
+    derive(plain, build(plain.get("method") or {}))
+    card = gpu or gpu_of(plain)
+    if card not in GPUS:
+        raise ValueError(f"--gpu {card}: choose {', '.join(GPUS)}")
+    counts = _counts(nodes)
+    if top < 1:
+        raise ValueError(f"--top {top}: show 1 layout or more")
+    p = planned(plain, facts(model or at(plain, "policy.model_name")), GPUS[card], mean_tokens)
     found = [layout for n in counts for layout in layouts(p, n)]
     found.sort(key=lambda x: x.gpu_hours if len(counts) > 1 else x.step_seconds)
     if as_json:
-        layouts_of = [x.numbers() for x in found[:top]]
-        out = p.numbers() | {"change": remedy(p)} | ({"layouts": layouts_of} if counts else {})
-        typer.echo(json.dumps(out, indent=2))
+        ranked = {"layouts": [x.numbers() for x in found[:top]]} if counts else {}
+        typer.echo(json.dumps(p.numbers() | {"change": remedy(p)} | ranked, indent=2))
         return
     console = Console(highlight=False)
     report.show(p, remedy(p), console)
@@ -74,7 +66,7 @@ def plan(
 
 
 def _counts(nodes: str) -> list[int]:
-    """Of --nodes. Raises ValueError."""
+    """The numbers of --nodes. Raises ValueError."""
     if not re.fullmatch(r"(0*[1-9][0-9]*(,0*[1-9][0-9]*)*)?", nodes):
         raise ValueError(f"--nodes {nodes}: write numbers from 1, such as 4,8")
     return [int(count) for count in nodes.split(",") if count]

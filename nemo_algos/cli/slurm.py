@@ -1,45 +1,50 @@
-"""The command `nemo-algos slurm`: a run as jobs. `slurm status|tail|stop` are in runs."""
+"""The command `nemo-algos slurm`: a run as jobs. `slurm status|tail|stop` are in slurm.runs."""
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from nemo_algos.config import ConfigError
+from nemo_algos.cli.arguments import Config, NemoRL, Overrides, show, written
+from nemo_algos.config import find
+from nemo_algos.preflight.check import versions
+from nemo_algos.slurm import prepare as jobs
 from nemo_algos.slurm import runs
-
-if TYPE_CHECKING:
-    from nemo_algos.config import Finding
+from nemo_algos.slurm.batch import PROGRAM, Job
+from nemo_algos.slurm.placement import Sizes
+from nemo_algos.slurm.sweep import points
 
 
 class Words(TyperGroup):
-    """What is not one of the group's words is a config."""
+    """A group in which a word that is no command is a config."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, those of `job` behind its name."""
         known = bool(args) and args[0] in self.commands
         return super().parse_args(ctx, args if known else ["job", *args])
 
 
-app = typer.Typer(cls=Words, help="A config as a Slurm job; status, tail and stop of a run.")
-app.command()(runs.status)
-app.command()(runs.tail)
-app.command()(runs.stop)
+slurm = typer.Typer(
+    cls=Words, add_completion=False, help="A config as a Slurm job; status, tail and stop of a run."
+)
+slurm.command()(runs.status)
+slurm.command()(runs.tail)
+slurm.command()(runs.stop)
 
 
-@app.command(epilog="Of a run: nemo-algos slurm status | tail | stop RUN")
+@slurm.command(epilog="Of a run: nemo-algos slurm status | tail | stop RUN")
 def job(
-    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value")] = None,
+    config: Config,
+    overrides: Overrides = None,
     account: Annotated[str, typer.Option(envvar="SBATCH_ACCOUNT")] = "",
     image: Annotated[str, typer.Option(envvar="CONTAINER", help="or a .sqsh file")] = "",
-    nemo_rl: Annotated[
-        Path, typer.Option(envvar="NEMO_RL", help="checkout with the image's ray.sub")
+    checkout: Annotated[
+        Path, typer.Option(envvar="NEMO_RL", help="of NeMo-RL, with the image's ray.sub")
     ] = Path("nemo-rl"),
     partition: Annotated[str, typer.Option(envvar="SBATCH_PARTITION")] = "",
     nodes: Annotated[int | None, typer.Option(help="cluster.num_nodes")] = None,
@@ -54,23 +59,17 @@ def job(
     name: Annotated[str, typer.Option(help="of the folder and the job")] = "",
     sweep: Annotated[list[str] | None, typer.Option(help="key=a,b: a run of each")] = None,
     chain: Annotated[int, typer.Option(min=1, help="jobs, one after another")] = 1,
-    version: Annotated[str, typer.Option(help="of NeMo-RL; default: the file's first")] = "",
+    nemo_rl: NemoRL = "",
     submit: Annotated[bool, typer.Option("--submit", help="else only write the scripts")] = False,
     test_only: Annotated[bool, typer.Option("--test-only", help="ask sbatch, do nothing")] = False,
 ) -> None:
     """Check a config and write it as a Slurm job that saves, requeues and resumes by itself."""
-    from nemo_algos.config import find
-    from nemo_algos.preflight.check import versions
-    from nemo_algos.slurm import prepare as jobs
-    from nemo_algos.slurm.batch import PROGRAM, Job
-    from nemo_algos.slurm.placement import Sizes
-    from nemo_algos.slurm.sweep import points
-
-    file, version = find(config), version or versions(config)[0]
+    written(config, [], "train")
+    file, version = find(config), nemo_rl or versions(config)[0]
     job = Job(
         account=account,
         image=str(Path(image).resolve()) if Path(image).is_file() else image,
-        nemo_rl=nemo_rl.resolve(),
+        nemo_rl=checkout.resolve(),
         time=time,
         margin=60 * margin,
         partition=partition,
@@ -80,40 +79,30 @@ def job(
         max_requeues=max_requeues,
     )
     base, sizes = name or re.sub(r"[^\w.-]", "-", file.stem), Sizes(nodes, gpus_per_node)
-    try:
-        if (submit or test_only) and not shutil.which("sbatch"):
-            raise ValueError("no sbatch here: log in to the cluster, or leave out --submit")
-        if submit and test_only:
-            raise ValueError("--test-only submits nothing: leave out --submit")
-        runs = [
-            jobs.prepare(file, [*(overrides or []), *point], job, folder, sizes, version)
-            for point in points(sweep or [], overrides or [])
-            for folder in [out.resolve() / _name(base, point)]
-        ]
-        jobs.apart(runs)
-        if test_only:
-            for run in runs:
-                typer.echo(jobs.sbatch(run, "--test-only"))
-            return
+    if (submit or test_only) and not shutil.which("sbatch"):
+        raise ValueError("no sbatch here: log in to the cluster, or leave out --submit")
+    if submit and test_only:
+        raise ValueError("--test-only submits nothing: leave out --submit")
+    runs = [
+        jobs.prepare(file, [*(overrides or []), *point], job, folder, sizes, version)
+        for point in points(sweep or [], overrides or [])
+        for folder in [out.resolve() / _name(base, point)]
+    ]
+    jobs.apart(runs)
+    if test_only:
         for run in runs:
-            jobs.write(run)
-            typer.echo(f"{run.folder}: {run.size}", err=True)
-        _say([*(f for run in runs for f in run.findings), *(() if submit else jobs.by_hand(job))])
-        for run in () if submit else runs:
-            typer.echo(f"sbatch {run.folder}/job.sh")
-        for answer, log in jobs.submit(runs, chain) if submit else ():
-            typer.echo(answer)
-            typer.echo(f"tail -F {log}", err=True)
-    except (ConfigError, ValueError, OSError) as error:
-        typer.echo(error, err=True)
-        raise typer.Exit(2) from None
-
-
-def _say(findings: Sequence[Finding]) -> None:
-    """A line each, warnings before notes."""
-    for severity in ("warning", "note"):
-        for finding in dict.fromkeys(f for f in findings if f.severity == severity):
-            typer.echo(f"{severity:8}{finding.path}: {finding.message}", err=True)
+            typer.echo(jobs.sbatch(run, "--test-only"))
+        return
+    for run in runs:
+        jobs.write(run)
+        typer.echo(f"{run.folder}: {run.size}", err=True)
+    by_hand = () if submit else jobs.by_hand(job)
+    show([*(f for run in runs for f in run.findings if f.severity != "error"), *by_hand], err=True)
+    for run in () if submit else runs:
+        typer.echo(f"sbatch {run.folder}/job.sh")
+    for answer, log in jobs.submit(runs, chain) if submit else ():
+        typer.echo(answer)
+        typer.echo(f"tail -F {log}", err=True)
 
 
 def _name(base: str, point: tuple[str, ...]) -> str:

@@ -1,44 +1,29 @@
-"""The command of examples/run_study.py."""
+"""The command `nemo-algos study`; examples/run_study.py is the same."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
-from nemo_algos.study.figures import SHOWN
+from nemo_algos.cli.arguments import Config, Overrides, written
+from nemo_algos.study import design, tuning
+from nemo_algos.study.design import Cell, Study, Trial
+from nemo_algos.study.figures import SHOWN, draw
+from nemo_algos.study.runner import go, results
+from nemo_algos.study.summary import Result, summarise, write
 
-if TYPE_CHECKING:
-    from nemo_algos.study.design import Cell, Study, Trial
-    from nemo_algos.study.summary import Result
 
-
-def study(
-    config: Annotated[str, typer.Argument(help="a YAML file, or a shipped one: study/full.yaml")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value")] = None,
-) -> None:
+def study(config: Config, overrides: Overrides = None) -> None:
     """Run methods x seeds x regimes on the embedded engine, and say what they show."""
-    try:
-        _study(config, overrides or [], Console(highlight=False))
-    except (ValueError, OSError, BrokenProcessPool) as error:
-        typer.echo(error, err=True)
-        raise typer.Exit(2) from None
-
-
-def _study(config: str, overrides: list[str], console: Console) -> None:
-    from nemo_algos.study import design, tuning
-    from nemo_algos.study.runner import results
-
-    plan = design.load(config, overrides)
+    written(config, [], "study")
+    plan, console = design.load(config, overrides or []), Console(highlight=False)
     design.runs(plan)
     runs, cells = design.runs(tuning.sweeps(plan))
     folder = design.folder(plan, config)
@@ -51,8 +36,6 @@ def _study(config: str, overrides: list[str], console: Console) -> None:
 
 
 def _go(runs: Sequence[Trial], folder: Path, workers: int, console: Console) -> None:
-    from nemo_algos.study.runner import go, results
-
     there = results(folder / "results.csv")
     done = sum(r.id in there for r in runs)
     console.print(f"{len(runs)} runs, {done} of them done; results in {folder}", soft_wrap=True)
@@ -60,10 +43,9 @@ def _go(runs: Sequence[Trial], folder: Path, workers: int, console: Console) -> 
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("runs", total=len(runs), completed=done)
         # a worker ends at Ctrl-C: what it runs is lost, and what waits is not begun
-        at_interrupt = (signal.SIGINT, signal.SIG_DFL)
-        with ProcessPoolExecutor(
-            workers, get_context("spawn"), signal.signal, at_interrupt
-        ) as processes:
+        interrupt = (signal.SIGINT, signal.SIG_DFL)
+        spawn = get_context("spawn")
+        with ProcessPoolExecutor(workers, spawn, signal.signal, interrupt) as processes:
             try:
                 for _ in go(runs, folder, processes):
                     progress.advance(task)
@@ -72,11 +54,9 @@ def _go(runs: Sequence[Trial], folder: Path, workers: int, console: Console) -> 
 
 
 def _show(plan: Study, cells: Sequence[Cell], folder: Path, console: Console) -> None:
+    # numpy, scipy and torch, after the design is checked
     from nemo_algos.study import report, trust_region
     from nemo_algos.study.curves import draw_draws, draw_steps, draw_tradeoffs
-    from nemo_algos.study.figures import draw
-    from nemo_algos.study.runner import results
-    from nemo_algos.study.summary import summarise, write
 
     found = summarise(plan, cells, results(folder / "results.csv"))
     write(found, folder / "summary.csv")
@@ -89,9 +69,10 @@ def _show(plan: Study, cells: Sequence[Cell], folder: Path, console: Console) ->
     for name, regime in plan.regimes.items():
         table = Table("arm", "n", *SHOWN, title=f"{name} (difference to {regime.baseline})")
         for arm in regime.arms:
-            of = {r.metric: r for r in found if (r.regime, r.arm) == (name, arm)}
-            if of:
-                table.add_row(arm, str(of["pass@1"].value.n), *(_cell(of.get(m)) for m in SHOWN))
+            cell = {r.metric: r for r in found if (r.regime, r.arm) == (name, arm)}
+            if cell:
+                numbers = (_cell(cell.get(metric)) for metric in SHOWN)
+                table.add_row(arm, str(cell["pass@1"].value.n), *numbers)
         console.print(table)
 
 

@@ -1,25 +1,56 @@
-"""From the command line to an engine: config, overrides, run folder, and every error in one report.
-Loads no torch."""
+"""The command `nemo-algos train`; examples/run_grpo_math.py is the same.
+
+A config is checked before torch is loaded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from nemo_algos import config
+from nemo_algos import config as configs
+from nemo_algos.cli.arguments import SHAPE, shipped, written
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.local import manifest
 from nemo_algos.local.schema import parse
 
 NO_NEMO_RL = (
-    "nemo_rl is not installed here: run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, or "
-    "from a "
-    "checkout of github.com/NVIDIA-NeMo/RL with `uv run` (docs/nemo_rl.md)"
+    "nemo_rl is not installed here: run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, "
+    "or from a checkout of github.com/NVIDIA-NeMo/RL with `uv run` (docs/nemo_rl.md)"
 )
+NO_CONFIG = "name a config: nemo-algos train etr.yaml"
+FOREIGN = "is code that the folder names, which may come from anyone: if you trust it, say so"
+
+
+def train(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar=SHAPE, autocompletion=shipped, help="a YAML file or a shipped one"),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(help="the same as CONFIG: then every argument is key.path=value")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="continue the run in this folder, or start it there")
+    ] = None,
+) -> None:
+    """Train a policy with one of the methods."""
+    overrides = words or []
+    if config is None and overrides and "=" not in overrides[0]:
+        config, *overrides = overrides
+    if resume and resume.exists() and not resume.is_dir():
+        raise _error(f"--resume {resume} is a file: name the folder of a run")
+    if config is None:
+        merged = configs.overridden(_resumed(resume, overrides), overrides)
+    else:
+        merged = written(config, overrides, "train")
+    launch = _nemo_rl if merged.get("engine") == "nemo_rl" else _local
+    launch(merged, resume)
 
 
 def next_folder(log_dir: Path) -> Path:
@@ -28,42 +59,38 @@ def next_folder(log_dir: Path) -> Path:
     return log_dir / f"exp_{max(taken, default=0) + 1:03d}"
 
 
-def launch(name: str | None, overrides: list[str], resume: Path | None) -> int:
-    """Run what the config says; the exit status: 2 where the config or its data is wrong, 1 where
-    the run failed."""
-    console = Console(highlight=False)
-    try:
-        merged = config.overridden(_written(name, resume, overrides), overrides)
-        start = _nemo_rl(merged) if merged.get("engine") == "nemo_rl" else _local(merged, resume)
-        start(console)
-    except ConfigError as error:
-        console.print(f"[red]{len(error.findings)} problem(s) in the config[/red]")
-        for problem in error.findings:
-            console.print(f"  {problem}", markup=False, soft_wrap=True)
-        return 2
-    except (ValueError, OSError, FloatingPointError) as error:
-        console.print(f"error: {error}", markup=False, style="red", soft_wrap=True)
-        return 2 if isinstance(error, ValueError) else 1
-    return 0
+def _local(merged: DictConfig, resume: Path | None) -> None:
+    checked, algorithm = parse(configs.resolved(merged))
+    from nemo_algos.local.run import run  # torch, after the config is checked
+
+    folder = resume or next_folder(Path(checked.logger.log_dir))
+    run(checked, algorithm, folder, Console(highlight=False))
 
 
-def _written(name: str | None, resume: Path | None, overrides: list[str]) -> DictConfig:
-    """The config file, or the config of the run to resume."""
-    if name is not None:
-        return config.read(config.find(name))
-    path = resume / "manifest.json" if resume else None
-    if path is None or not path.exists():
-        hint = f"{resume} holds no run" if resume else "name a config"
-        raise ConfigError([Finding("", f"{hint}: pass --config, e.g. --config etr.yaml")])
+def _nemo_rl(merged: DictConfig, resume: Path | None) -> None:
+    if resume:
+        raise _error("--resume: NeMo-RL resumes by itself, from checkpointing.checkpoint_dir")
+    if find_spec("nemo_rl") is None:
+        raise _error(NO_NEMO_RL, "engine")
+    from nemo_algos.nemo.launch import run  # nemo_rl, which only its own environments have
+
+    run(merged, Console(highlight=False))
+
+
+def _resumed(resume: Path | None, overrides: list[str]) -> DictConfig:
+    """The config of the run to resume, its code only where an override names it again."""
+    if resume is None:
+        raise _error(NO_CONFIG)
+    path = resume / "manifest.json"
+    if not path.exists():
+        raise _error(f"{resume} holds no run: name a config too, to start one there")
     try:
         plain = manifest.read(path)
     except (OSError, ValueError) as error:
-        what = f"{path} is not a run's manifest ({error})"
-        raise ConfigError([Finding("", f"{what}: resume another folder")]) from None
+        raise _error(f"{path} is not a run's manifest ({error}): resume another folder") from None
     given = {override.partition("=")[0].lstrip("+") for override in overrides}
-    hint = "is code that the folder names, which may come from anyone: if you trust it, say so"
     foreign = [
-        Finding(key, f"{code} {hint}: {key}={code}, or --config FILE")
+        Finding(key, f"{code} {FOREIGN}: {key}={code}, or --config FILE")
         for key, code in manifest.foreign_code(plain).items()
         if key not in given
     ]
@@ -72,25 +99,5 @@ def _written(name: str | None, resume: Path | None, overrides: list[str]) -> Dic
     return OmegaConf.create({**plain, "engine": "local"})
 
 
-def _local(merged: DictConfig, resume: Path | None) -> Callable[[Console], None]:
-    checked, algorithm = parse(config.resolved(merged))
-    folder = resume or next_folder(Path(checked.logger.log_dir))
-
-    def start(console: Console) -> None:
-        from nemo_algos.local.run import run
-
-        run(checked, algorithm, folder, console)
-
-    return start
-
-
-def _nemo_rl(merged: DictConfig) -> Callable[[Console], None]:
-    if find_spec("nemo_rl") is None:
-        raise ConfigError([Finding("engine", NO_NEMO_RL)])
-
-    def start(console: Console) -> None:
-        from nemo_algos.nemo.launch import run
-
-        run(merged, console)
-
-    return start
+def _error(message: str, path: str = "") -> ConfigError:
+    return ConfigError([Finding(path, message)])

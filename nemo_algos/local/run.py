@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -34,10 +35,11 @@ class Stopped(Exception):
 class Stop:
     """SIGTERM and SIGINT: while `stepping`, the step is finished and saved first; else at once."""
 
-    requested = stepping = False
+    requested = 0  # the signal's number
+    stepping = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self.requested = number
         if not self.stepping:
             raise Stopped
 
@@ -58,7 +60,8 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path, console: Consol
     """Train in `folder`, continuing what is there; write checkpoints, logs, summary.json,
     curves.png.
 
-    Raises ValueError where the folder holds a run of another config, or is broken.
+    Raises ValueError where the folder holds a run of another config, or is broken; SystemExit, 130
+    or 143, where a signal stopped it.
     """
     torch.set_num_threads(config.policy.threads)
     refuse_links_out(folder)
@@ -70,10 +73,9 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path, console: Consol
                 Run(trainer, folder, console, stop).go()
         except Stopped:
             again = "" if config.checkpointing.enabled else " from the start (checkpointing is off)"
-            console.print(
-                f"stopped; to go on{again}:\n  uv run examples/run_grpo_math.py --resume {folder}",
-                soft_wrap=True,
-            )
+            command = f"uv run nemo-algos train --resume {folder}"
+            print(f"stopped; to go on{again}:\n  {command}", file=sys.stderr)
+            raise SystemExit(128 + stop.requested) from None
 
 
 class Run:

@@ -24,7 +24,7 @@ SHAPES = {  # what an option's value matches, and how to write it
     "--sbatch": (r"--[a-z][a-z-]*(=[^\s\"'\\#]+)?", "write --option=value, without quotes and #"),
     "--image": (r"([\w./@+=:#-]+)?", f"{PATHS}, and : and # in an image's name"),
     "--mounts": (rf"{PATH}:{PATH}(:[\w+-]+)?", f"write HOST:CONTAINER; {PATHS}"),
-    "--nemo-rl": (PATH, f"{PATHS}: move it"),
+    "--checkout": (PATH, f"{PATHS}: move it"),
     "--program": (PATH, f"{PATHS}: move it"),
     "--out": (PATH, f"{PATHS}: choose another folder"),
     "checkout": (PATH, f"{PATHS}: move this checkout of nemo_algos"),
@@ -64,7 +64,7 @@ def _shapes(job: Job, folder: Path) -> Iterator[Finding]:
         "--sbatch": job.options,
         "--image": (job.image,),
         "--mounts": job.mounts,
-        "--nemo-rl": (job.nemo_rl,),
+        "--checkout": (job.nemo_rl,),
         "--program": (job.program,),
         "--out": (folder,),
         "checkout": (ROOT,),
@@ -89,7 +89,7 @@ def _missing(job: Job) -> Iterator[Finding]:
         yield from _image(job.image)
     if not (job.nemo_rl / "ray.sub").is_file():
         hint = "name a checkout of NeMo-RL, of the image's version"
-        yield Finding("--nemo-rl", f"no ray.sub in {job.nemo_rl}: {hint}")
+        yield Finding("--checkout", f"no ray.sub in {job.nemo_rl}: {hint}")
     if not job.program.is_file():
         yield Finding("--program", f"no file {job.program}")
     if not (SCRIPTS / "job.sh").is_file():
@@ -136,5 +136,5 @@ def checkout(folder: Path, version: str) -> Iterator[Finding]:
     found = "v" + ".".join(re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE))
     if found != version and (version != "main" or found in (*VERSIONS, "v")):
         what = f"{folder} is NeMo-RL {found}" if text else f"{folder} is no checkout of NeMo-RL"
-        hint = "name the image's in both --nemo-rl and --version"
-        yield Finding("--nemo-rl", f"{what}, and the config is checked against {version}: {hint}")
+        hint = "name the image's in both --checkout and --nemo-rl"
+        yield Finding("--checkout", f"{what}, and the config is checked against {version}: {hint}")

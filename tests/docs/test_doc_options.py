@@ -1,6 +1,6 @@
 """What the docs' commands name exists: programs, options, configs and their keys.
 
-Also in commands that `make test-docs` cannot run, and in those within a sentence or a table.
+Also of commands that `make test-docs` cannot run, and of those within a sentence or a table.
 """
 
 import re
@@ -13,7 +13,7 @@ import pytest
 import typer
 from doc_commands import FENCE, ROOT, blocks, pages, runs
 
-from nemo_algos.cli import app
+from nemo_algos.cli import loaded
 from nemo_algos.config import find, load
 from nemo_algos.evals.schema import checked
 from nemo_algos.preflight.check import check, versions
@@ -40,13 +40,18 @@ def commands(body):
 
 
 def ours(command):
-    """(script, arguments) of a command that runs one of our programs with options, else None."""
+    """(script, arguments) of a command that runs one of our programs with options, else None.
+
+    A script that hands its arguments to one of the commands is that command.
+    """
     for i, word in enumerate(command):
         if word == "nemo-algos" and (i == 0 or "uv" in command[:i]):
             return word, command[i + 1 :]
         if re.search(r"(^|/)(examples|benchmarks)/\w+\.py$", word):
             script = "/".join(word.split("/")[-2:])
             text = (ROOT / script).read_text()
+            if handed := re.search(r'^    main\("(\w+)"\)$', text, re.MULTILINE):
+                return "nemo-algos", [handed[1], *command[i + 1 :]]
             elsewhere = re.search(r"^from (trl|nemo_rl)\b", text, re.MULTILINE)
             return None if elsewhere or "typer.run" not in text else (script, command[i + 1 :])
     return None
@@ -54,9 +59,7 @@ def ours(command):
 
 @cache
 def program(script):
-    """Its commands by name; of a script the one that it hands to typer.run."""
-    if script == "nemo-algos":
-        return typer.main.get_command(app).commands
+    """The command of a script: what it hands to typer.run."""
     handed = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer, "run", handed.append)
@@ -64,13 +67,15 @@ def program(script):
         runpy.run_path(str(ROOT / script), run_name="__main__")
     alone = typer.Typer()
     alone.command()(handed[0])
-    return {script: typer.main.get_command(alone)}
+    return typer.main.get_command(alone)
 
 
 def split(script, words):
     """The command's name, the command, its arguments."""
-    name, *rest = words if script == "nemo-algos" else [script, *words]
-    command = program(script)[name]
+    if script != "nemo-algos":
+        return script, program(script), words
+    name, *rest = words
+    command = loaded(name)
     of_group = getattr(command, "commands", {})  # `slurm CONFIG` is its `job`
     if of_group:
         word, rest = (rest[0], rest[1:]) if rest and rest[0] in of_group else ("job", rest)
@@ -78,14 +83,22 @@ def split(script, words):
     return name, command, rest
 
 
+def config_and_overrides(params):
+    """Of a command's parsed arguments; those of `train` are one list."""
+    config, words = params.get("config"), params.get("words", params.get("overrides")) or []
+    return (
+        (words[0], words[1:]) if config is None and "words" in params and words else (config, words)
+    )
+
+
 def wrong(name, config, overrides):
     """What is wrong with the config that a command names, and with its keys."""
     config = config.split("nemo_algos/configs/")[-1]
     if not find(config).is_file():
         return [f"no config {config}"]
-    if name in ("eval", "examples/run_eval.py"):
+    if name == "eval":
         checked(load(find(config), overrides))
-    if name in ("eval", "examples/run_eval.py", "examples/run_study.py"):
+    if name in ("eval", "study"):
         return []
     found = [f for v in versions(config) for f in check(config, overrides, v)]
     return [f"{f.path}: {f.message}" for f in found if f.severity == "error"]
@@ -97,8 +110,7 @@ def test_options_and_configs_exist(page):
     for block in (b for b in blocks(page.read_text()) if b.language == "bash"):
         for found in filter(None, map(ours, commands(block.body))):
             name, command, words = split(*found)
-            params = command.make_context(name, words).params
-            config, overrides = params.get("config"), params.get("overrides") or []
+            config, overrides = config_and_overrides(command.make_context(name, words).params)
             if config and not runs(block) and "$" not in "".join([config, *overrides]):
                 assert not wrong(name, config, overrides), found
 
@@ -126,7 +138,7 @@ def test_commands_of_a_text():
     found = [ours(c) for c in commands(SHELL)]
     assert [f for f in found if f] == [
         ("nemo-algos", ["plan", "recipes/x.yaml", "a=b", "--gpu", "H200"]),
-        ("examples/run_study.py", ["$m.yaml"]),
+        ("nemo-algos", ["study", "$m.yaml"]),
     ]
 
 
@@ -140,5 +152,5 @@ def test_commands_of_a_text():
     ],
 )
 def test_a_wrong_config_or_key_is_seen(config, overrides, said):
-    found = wrong("examples/run_grpo_math.py", config, overrides)
+    found = wrong("train", config, overrides)
     assert any(said in text for text in found) if said else not found

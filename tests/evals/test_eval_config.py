@@ -188,10 +188,10 @@ def test_where_it_is_kept(model, folder):
 
 def test_a_wrong_config_is_reported_before_torch_or_scikit_learn_are_imported():
     code = (
-        "import sys; from nemo_algos.cli.eval import evaluate\n"
-        "try: evaluate('eval/quatro.yaml', ['model.nam=x'])\n"
+        "import sys; from nemo_algos.cli import app\n"
+        "try: app(['eval', 'eval/quatro.yaml', 'model.nam=x'])\n"
         "finally: print({'torch', 'sklearn', 'httpx'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "set()\n")
+    assert (done.returncode, done.stdout) == (2, "set()\n")
     assert "model.nam: unknown key (did you mean name?)" in done.stderr

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from nemo_algos import config
 from nemo_algos.cli import app
-from nemo_algos.cli.train import launch
 from nemo_algos.evals.benchmarks import BENCHMARKS
 from nemo_algos.evals.benchmarks.registry import EXTRACTORS
 from nemo_algos.local import checkpoint, tiny_policy
@@ -93,20 +92,19 @@ def evaluate(run):
     return done.exit_code, done.output
 
 
-def resume(run, capsys):
-    capsys.readouterr()
-    code = launch(None, [], run)
-    return code, capsys.readouterr().out
+def resume(run):
+    done = CliRunner().invoke(app, ["train", "--resume", str(run)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
 
 
 COMMANDS = {"report": report, "eval": evaluate, "resume": resume}
 
 
 @pytest.fixture(params=COMMANDS)
-def command(request, run, capsys):
+def command(request, run):
     """A command on the run's folder; its exit status and what it says."""
-    of = COMMANDS[request.param]
-    return request.param, lambda: of(run, capsys) if of is resume else of(run)
+    return request.param, lambda: COMMANDS[request.param](run)
 
 
 def test_the_folder_as_it_is(command):
@@ -285,29 +283,29 @@ def test_no_value_of_a_file_leads_to_a_traceback(shown, place):
         ({"policy__scheduler": [{"name": "torch.hub.load"}]}, "policy.scheduler.0.name"),
     ],
 )
-def test_code_that_a_runs_config_names_has_to_be_named_again(run, keys, code, capsys):
+def test_code_that_a_runs_config_names_has_to_be_named_again(run, keys, code):
     written = {f"config__{key}": value for key, value in keys.items()}
     folders.change_json(run / "manifest.json", **written)
-    status, said = resume(run, capsys)
+    status, said = resume(run)
     assert status == 2 and f"{code}: " in said
     assert "is code that the folder names, which may come from anyone" in said
     assert evaluate(run)[0] in (0, 2)
 
 
-def test_a_value_of_a_checkpoint_leads_to_no_traceback(run, capsys):
+def test_a_value_of_a_checkpoint_leads_to_no_traceback(run):
     path = checkpoint.latest(run / "checkpoints")
     state = checkpoint.load(path)
     wrong = [{k: v for k, v in state.items() if k != key} for key in state]
     wrong += [{**state, key: value} for key in state for value in ("x", [], torch.ones(3))]
     for changed_state in wrong:
         torch.save(changed_state, path)
-        code, said = resume(run, capsys)
+        code, said = resume(run)
         assert code == 2 or "resumed at step" in said
     for model in ("x", {}, {"embed.weight": torch.ones(3)}):
         torch.save({**state, "model": model}, path)
         assert "cannot be loaded" in evaluate(run)[1]
     torch.save([1], path)
-    assert "it holds no state" in resume(run, capsys)[1]
+    assert "it holds no state" in resume(run)[1]
 
 
 def test_an_endpoints_folder_cannot_be_a_link(tmp_path):

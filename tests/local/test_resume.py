@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from typer.testing import CliRunner
 
 from nemo_algos import config
-from nemo_algos.cli.train import launch
+from nemo_algos.cli import app
 from nemo_algos.local import checkpoint, tiny_policy
 from nemo_algos.local.run import run
 from nemo_algos.local.schema import parse
@@ -114,8 +115,11 @@ def test_a_signal_saves_the_step_and_names_the_resume_command(tmp_path, monkeypa
         return step(self)
 
     monkeypatch.setattr(Trainer, "step", signalled)
-    said = train(tmp_path / "stopped")
-    assert f"--resume {tmp_path / 'stopped'}" in said
+    given = ["etr.yaml", *SMALL, f"logger.log_dir={tmp_path}", "--resume", f"{tmp_path}/stopped"]
+    done = CliRunner().invoke(app, ["train", *given])
+    assert done.exit_code == 128 + number  # as a shell says it: 143 or 130
+    command = f"  uv run nemo-algos train --resume {tmp_path / 'stopped'}"
+    assert done.stderr.splitlines() == ["stopped; to go on:", command]
     latest = checkpoint.latest(tmp_path / "stopped" / "checkpoints")
     assert latest is not None and latest.name == "step_000005.pt"
     monkeypatch.undo()
@@ -130,7 +134,8 @@ def test_a_signal_before_the_first_step_leaves_at_once(tmp_path, monkeypatch):
     from nemo_algos.local import run as module
 
     monkeypatch.setattr(module, "build_trainer", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    assert "to go on" in train(tmp_path / "early")
+    with pytest.raises(SystemExit, match="143"):
+        train(tmp_path / "early")
     assert not (tmp_path / "early" / "metrics.jsonl").exists()
 
 
@@ -149,12 +154,12 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
     assert torch.equal(checkpoint.load(good)["model"], state["model"])
 
 
-def test_resuming_with_another_config_is_refused_with_the_difference(tmp_path, capsys):
+def test_resuming_with_another_config_is_refused_with_the_difference(tmp_path):
     train(tmp_path / "run")
     with pytest.raises(ValueError, match=r"grpo\.seed: 42 -> 7"):
         train(tmp_path / "run", "grpo.seed=7")
-    assert launch(None, ["grpo.seed=7"], tmp_path / "run") == 2
-    assert "grpo.seed: 42 -> 7" in capsys.readouterr().out
+    done = CliRunner().invoke(app, ["train", "--resume", f"{tmp_path}/run", "grpo.seed=7"])
+    assert done.exit_code == 2 and "grpo.seed: 42 -> 7" in done.stderr
 
 
 def test_old_checkpoints_go(tmp_path):

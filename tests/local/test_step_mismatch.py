@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 import trainers
+from typer.testing import CliRunner
 
 from nemo_algos import config
-from nemo_algos.cli.train import launch
+from nemo_algos.cli import app
 from nemo_algos.config import ConfigError
 from nemo_algos.local import tiny_policy
 from nemo_algos.local.schema import parse
@@ -53,7 +54,7 @@ def test_beyond_the_limit_nothing_is_trained():
     trainers.trainer("mismatch.stop_above=0.7", trained=mismatched()).step()
 
 
-def test_a_stop_ends_the_run_with_status_1_and_its_checkpoint(tmp_path, monkeypatch, capsys):
+def test_a_stop_ends_the_run_with_status_1_and_its_checkpoint(tmp_path, monkeypatch):
     """From the third step the sampler is wrong; the run stands as the second step left it."""
     monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tiny_policy, "WARM_STEPS", 2)
@@ -72,9 +73,9 @@ def test_a_stop_ends_the_run_with_status_1_and_its_checkpoint(tmp_path, monkeypa
     folder = tmp_path / "run"
     settings = [*SMALL, "mismatch.stop_above=0.05", "checkpointing.save_period=2"]
     settings += ["logger.tensorboard_enabled=false", f"logger.log_dir={folder}"]
-    assert launch("grpo.yaml", settings, None) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "error: the sampler and the trainer disagree" in said and "stop_above=0.05" in said
+    done = CliRunner().invoke(app, ["train", "grpo.yaml", *settings])
+    assert done.exit_code == 1 and done.stderr.startswith("the sampler and the trainer disagree")
+    assert "stop_above=0.05" in done.stderr
     lines = (folder / "exp_001" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
     assert max(json.loads(line)["mismatch/mean"] for line in lines) < 1e-4

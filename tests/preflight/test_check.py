@@ -228,7 +228,7 @@ def test_the_command():
     assert "(NeMo-RL v0.7.0)" in both
     assert run(ONE, "--time", "4:00:00").output.startswith("warning")
     assert run(ONE, "--nemo-rl", "v9").exit_code == 2
-    assert run("no.yaml").exit_code == 1
+    assert run("no.yaml").exit_code == 2
 
 
 def test_every_rule_is_on_the_page():

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from nemo_algos.cli import app
 
 CONFIG = "engine: nemo_rl\nmethod: {name: etr}\ncluster: {num_nodes: 2, gpus_per_node: 8}\n"
-LAUNCH = "--account a --image b:c --nemo-rl {0}/nemo-rl --out {0}/runs"
+LAUNCH = "--account a --image b:c --checkout {0}/nemo-rl --out {0}/runs"
 OURS = ("CONTAINER", "NEMO_RL", "HF_HOME", "HF_HUB_CACHE", "WANDB_API_KEY")
 
 

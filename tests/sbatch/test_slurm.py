@@ -164,7 +164,7 @@ def test_what_sbatch_refuses_is_reported_with_what_it_took_before(here):
     count = f'n=$(wc -l <{here}/called/sbatch); [[ $n -lt 3 ]] && echo "Submitted batch job 4$n"'
     stub(here, "sbatch", f"{count} && exit; echo 'sbatch: error: Invalid account' >&2; exit 1")
     said = slurm(here, "--submit --sweep grpo.seed=1,2,3,4")
-    assert (said.status, said.out) == (2, ["Submitted batch job 41", "Submitted batch job 42"])
+    assert (said.status, said.out) == (1, ["Submitted batch job 41", "Submitted batch job 42"])
     before = "submitted before, of 4: Submitted batch job 41, Submitted batch job 42"
     assert said.err[-2:] == ["sbatch: sbatch: error: Invalid account", before]
 

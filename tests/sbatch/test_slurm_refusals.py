@@ -26,7 +26,7 @@ REFUSED = [
         ],
     ),
     ("--image docker://my:5000/x", ["--image: docker://my:5000/x: pyxis writes # after a reg"]),
-    ("--nemo-rl /nowhere", ["--nemo-rl: no ray.sub in /nowhere: "]),
+    ("--checkout /nowhere", ["--checkout: no ray.sub in /nowhere: "]),
     ("--program /nowhere.py", ["--program: no file /nowhere.py"]),
     ("--out {0}/etr.yaml", ["--out: {0}/etr.yaml is no folder that you can write to"]),
     ("--time soon", ["--time: 'soon' is no time: "]),
@@ -53,8 +53,8 @@ REFUSED = [
     ("grpo.max_steps=3", ["grpo.max_steps: unknown key of NeMo-RL"]),
     ("method.name=ert", ["method.name: unknown method 'ert' (did you mean etr?)"]),
     ("loss_fn.use_cispo=true", ["loss_fn.use_cispo: must stay false: "]),
-    ("--version v9", ["no snapshot of NeMo-RL v9"]),
-    ("--version main", ["--nemo-rl: {0}/nemo-rl is NeMo-RL v0.7.0, and the config is checked ag"]),
+    ("--nemo-rl v9", ["no snapshot of NeMo-RL v9"]),
+    ("--nemo-rl main", ["--checkout: {0}/nemo-rl is NeMo-RL v0.7.0, and the config is checked ag"]),
     ("--account= --image= grpo.x=1", ["--account: miss", "--image: miss", "grpo.x: unknown"]),
     ("--name ..", ["--name: '..': name it with letters, digits and ._- alone"]),
     ("--name a/b", ["--name: 'a/b': name it"]),
@@ -153,7 +153,7 @@ def test_mistakes_stop_before_submission(here, line, says):
 ODD = [*"$,:;(&|<>*?[]{}!~^'\"\\`# ", "%j", "\n", "\t", "a\ntouch x"]
 PLACES = {  # Job's field, a value with an odd place {0}, what is not odd there, the hint
     "--out": ("", "{0}/runs", "", f"{PATHS}: choose another folder"),
-    "--nemo-rl": ("nemo_rl", "{0}", "", f"{PATHS}: move it"),
+    "--checkout": ("nemo_rl", "{0}", "", f"{PATHS}: move it"),
     "--program": ("program", "{0}/p.py", "", f"{PATHS}: move it"),
     "--image": ("image", "{0}/i.sqsh", ":#", f"{PATHS}, and : and # in an image's name"),
     "--mounts": ("mounts", "{0}:/x", ":", f"write HOST:CONTAINER; {PATHS}"),
@@ -273,9 +273,9 @@ def test_a_dry_run_submits_nothing(here):
 )
 def test_nemo_rl_s_checkout_has_the_version_that_is_checked(here, has, asked, fits):
     checkout(here / "nemo-rl", has)
-    said = slurm(here, f"--version {asked}")
-    place = f"--nemo-rl: {here}/nemo-rl is NeMo-RL v{has}, and the config is checked against"
-    hint = "name the image's in both --nemo-rl and --version"
+    said = slurm(here, f"--nemo-rl {asked}")
+    place = f"--checkout: {here}/nemo-rl is NeMo-RL v{has}, and the config is checked against"
+    hint = "name the image's in both --checkout and --nemo-rl"
     assert (said.status == 0) is fits
     assert fits or said.err == [f"{place} {asked}: {hint}"]
 
@@ -283,7 +283,7 @@ def test_nemo_rl_s_checkout_has_the_version_that_is_checked(here, has, asked, fi
 def test_a_folder_with_a_ray_sub_is_no_checkout(here):
     shutil.rmtree(here / "nemo-rl" / "nemo_rl")
     said = slurm(here)
-    assert said.err[0].startswith(f"--nemo-rl: {here}/nemo-rl is no checkout of NeMo-RL")
+    assert said.err[0].startswith(f"--checkout: {here}/nemo-rl is no checkout of NeMo-RL")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
@@ -294,4 +294,4 @@ def test_a_folder_that_is_not_ours_is_refused(here):
 
 def test_a_config_that_is_none(here):
     said = invoked("slurm", str(here), *LAUNCH.format(here).split())
-    assert said.status == 2 and "is not valid YAML" in said.err[0]
+    assert said.status == 2 and "is not a text: name a YAML file" in said.err[0]

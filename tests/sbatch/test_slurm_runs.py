@@ -110,7 +110,7 @@ def test_words_and_configs(here, run, monkeypatch):
     """A path is a config, also of a word's name; options may come first."""
     monkeypatch.chdir(here)
     (here / "status").write_text((here / "etr.yaml").read_text())
-    launch = f"--account a --image b:c --nemo-rl {here}/nemo-rl --out {here}/runs".split()
+    launch = f"--account a --image b:c --checkout {here}/nemo-rl --out {here}/runs".split()
     assert invoked("slurm", "./status", *launch).out == [f"sbatch {here}/runs/status/job.sh"]
     assert invoked("slurm", *launch, "etr.yaml").out == [f"sbatch {run}/job.sh"]
     assert "--max-requeues" in "".join(invoked("slurm", "--help").out)

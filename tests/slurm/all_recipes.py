@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from nemo_algos.cli import app
 from nemo_algos.preflight.check import versions
 
-OPTIONS = "--account a --partition paper --image light.sqsh --test-only --nemo-rl"
+OPTIONS = "--account a --partition paper --image light.sqsh --test-only --checkout"
 answers = {}
 for recipe in (f"recipes/{name}" for name in sys.argv[1:]):
     done = CliRunner().invoke(app, ["slurm", recipe, *OPTIONS.split(), versions(recipe)[0]])

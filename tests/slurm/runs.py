@@ -6,7 +6,7 @@ from subprocess import CompletedProcess
 from cluster import HERE, Cluster, until
 
 CONFIG = "engine: nemo_rl\nmethod: {name: etr}\ncluster: {num_nodes: 1, gpus_per_node: 8}\n"
-OPTIONS = "--account a --partition batch --image light.sqsh --nemo-rl light"
+OPTIONS = "--account a --partition batch --image light.sqsh --checkout light"
 PROGRAM = HERE / "light" / "program.py"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL")
 

@@ -38,7 +38,7 @@ def test_cancelled_is_cancelled(cluster: Cluster, run: Run) -> None:
 def test_finished_is_said_by_the_driver_alone(cluster: Cluster, run: Run, script: str) -> None:
     """Whatever ray.sub's status says."""
     image.bare_checkout(cluster.home / f"{run.name}-nemo-rl", script)
-    run.submit(f"--nemo-rl {run.name}-nemo-rl grpo.max_num_steps=2")
+    run.submit(f"--checkout {run.name}-nemo-rl grpo.max_num_steps=2")
     assert run.ended() == ("FAILED", "1:0", 0)
     assert not run.finished
 

@@ -5,7 +5,7 @@ import pytest
 from cluster import HERE, Cluster
 from runs import Run
 
-OPTIONS = f"--nodes 2 --nemo-rl /srv/nemo-rl --image ray.sqsh --program {HERE / 'ray_program.py'}"
+OPTIONS = f"--nodes 2 --checkout /srv/nemo-rl --image ray.sqsh --program {HERE / 'ray_program.py'}"
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}  # Ray's own choice, of a head alone
 
 

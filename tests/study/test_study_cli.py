@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import trainers
-import typer
 import yaml
 from typer.testing import CliRunner
 
+from nemo_algos.cli import app
 from nemo_algos.cli import study as study_cli
 from nemo_algos.local import build
 
@@ -51,9 +51,8 @@ def run(file, tmp_path, monkeypatch):
     """The command in this process, on an untaught model."""
     monkeypatch.setattr(build, "warm_started", lambda *_: trainers.policy().model)
     monkeypatch.setattr(study_cli, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
-    app = typer.Typer()
-    app.command()(study_cli.study)
-    return lambda *overrides: CliRunner().invoke(app, [file, f"out={tmp_path}/out", *overrides])
+    out = f"out={tmp_path}/out"
+    return lambda *overrides: CliRunner().invoke(app, ["study", file, out, *overrides])
 
 
 def test_to_the_report_and_again(run, tmp_path):
@@ -107,4 +106,5 @@ def test_an_interrupt_ends_it_and_nothing_more_is_run(file, tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 130, errors
+    assert errors.splitlines()[-1].startswith("stopped; what is stored stays")
     assert works.exists() and not list((tmp_path / "out" / "mine" / "raw").iterdir())

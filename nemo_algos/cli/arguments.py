@@ -1,0 +1,52 @@
+"""The arguments that commands share, and the config that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+from omegaconf import DictConfig
+
+from nemo_algos import config
+from nemo_algos.config import ConfigError, Finding
+
+SHAPE = "CONFIG [key.path=value]..."
+COLORS = {"error": "red", "warning": "yellow", "note": "blue"}
+# a key that tells whose config it is -> the config's kind and its command
+KINDS = {
+    "regimes": ("a study's", "study"),
+    "benchmarks": ("an evaluation's", "eval"),
+    "method": ("a training", "train"),
+    "grpo": ("a training", "train"),
+}
+
+
+def shipped(incomplete: str) -> list[str]:
+    """Names of configs that begin so."""
+    return [name for name in config.names() if name.startswith(incomplete)]
+
+
+Config = Annotated[
+    str, typer.Argument(help="a YAML file, or the name of a shipped one", autocompletion=shipped)
+]
+Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value")]
+NemoRL = Annotated[
+    str, typer.Option(metavar="VERSION", help="v0.7.0 | main; default: the file's header line")
+]
+
+
+def written(name: str, overrides: list[str] | None, command: str) -> DictConfig:
+    """The config with its overrides. Raises ConfigError, also where it is another command's."""
+    merged = config.overridden(config.read(config.find(name)), overrides or [])
+    kind, taker = next((KINDS[key] for key in KINDS if key in merged), ("", command))
+    if taker != command:
+        reason = f"{name} is {kind} config: nemo-algos {taker} {name}"
+        raise ConfigError([Finding("", reason)])
+    return merged
+
+
+def show(findings: Iterable[Finding], err: bool = False) -> None:
+    """Print a line each, once, the errors first."""
+    for f in sorted(dict.fromkeys(findings), key=lambda f: list(COLORS).index(f.severity)):
+        typer.echo(typer.style(f"{f.severity:8}", COLORS[f.severity]) + str(f), err=err)

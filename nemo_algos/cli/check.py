@@ -1,0 +1,39 @@
+"""The command `nemo-algos check`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from nemo_algos.cli.arguments import COLORS, Config, NemoRL, Overrides, show, written
+from nemo_algos.preflight.check import check as checked
+from nemo_algos.preflight.check import versions
+from nemo_algos.slurm.batch import seconds
+
+
+def check(
+    config: Config,
+    overrides: Overrides = None,
+    nemo_rl: NemoRL = "",
+    time: Annotated[str, typer.Option(help="limit of the job, as sbatch reads it")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="findings for scripts")] = False,
+) -> None:
+    """Find what is wrong with a run before it starts, without a GPU; exit 1 where it would fail."""
+    written(config, [], "train")
+    limit = seconds(time) if time else None
+    named = (nemo_rl,) if nemo_rl else versions(config)
+    per_version = {v: checked(config, overrides or [], v, limit) for v in named}
+    findings = {f: [v for v in named if f in per_version[v]] for v in named for f in per_version[v]}
+    counts = Counter(f.severity for f in findings)
+    if as_json:
+        typer.echo(json.dumps([{**f._asdict(), "nemo_rl": v} for f, v in findings.items()]))
+    else:
+        hints = {f: f"{f.message} (NeMo-RL {', '.join(v)})" for f, v in findings.items()}
+        show(
+            f if len(findings[f]) == len(named) else f._replace(message=hints[f]) for f in findings
+        )
+        typer.echo(", ".join(f"{severity}s: {counts[severity]}" for severity in COLORS))
+    raise typer.Exit(1 if counts["error"] else 0)

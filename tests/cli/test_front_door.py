@@ -1,0 +1,291 @@
+"""The commands as one: names, the overview, arguments that they share, how they end."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from nemo_algos import cli
+from nemo_algos.cli import COMMANDS, app, ending, loaded
+from nemo_algos.config import SHIPPED
+
+ROOT = Path(__file__).parents[2]
+CONFIGURED = ("train", "study", "eval", "check", "plan", "slurm")
+RUN = "etr.yaml method.mirco=1"
+
+
+def ended(*words):
+    """(status, stderr's lines) of a command that says nothing else."""
+    done = CliRunner().invoke(app, list(words))
+    assert not isinstance(done.exception, Exception), done.exception
+    assert done.stdout == ""
+    return done.exit_code, done.stderr.splitlines()
+
+
+def shell(code):
+    return subprocess.run([sys.executable, *code], capture_output=True, text=True)
+
+
+# ---- the overview
+
+
+def test_every_command_is_a_module_of_its_name_and_in_the_overview():
+    modules = {p.stem for p in Path(cli.__file__).parent.glob("*.py")}
+    assert modules == {*COMMANDS, "__init__", "arguments", "ending"}
+    said = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
+    for name, sentence in COMMANDS.items():
+        assert f"│ {name:7}  {sentence}" in said, name
+        assert loaded(name).help.strip()
+
+
+def test_the_overview_loads_no_command_and_no_config():
+    code = "import sys; from nemo_algos.cli import app; app(['--help'], standalone_mode=False)"
+    loads = "print([m for m in ('pydantic', 'omegaconf', 'nemo_algos.config') if m in sys.modules])"
+    assert shell(["-c", f"{code}; {loads}"]).stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each(command):
+    done = CliRunner().invoke(app, [command, "--help"])
+    assert done.exit_code == 0 and "Usage: " in done.stdout
+
+
+def test_version_and_module():
+    done = shell(["-m", "nemo_algos", "--version"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("nemo-algos 0.")
+
+
+def test_an_unknown_command_names_the_near_one():
+    status, said = ended("chek", "etr.yaml")
+    assert status == 2 and "No such command 'chek'. Did you mean 'check'?" in " ".join(said)
+
+
+def completed(line, monkeypatch):
+    monkeypatch.setenv("_NEMO_ALGOS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    return CliRunner().invoke(app, [], prog_name="nemo-algos").stdout.split()
+
+
+def test_completion_of_commands_options_and_configs(monkeypatch):
+    assert completed("nemo-algos ", monkeypatch) == list(COMMANDS)
+    assert completed("nemo-algos plan --nem", monkeypatch) == ["--nemo-rl"]
+    assert completed("nemo-algos eval eval/co", monkeypatch) == ["eval/countdown.yaml"]
+    assert completed("nemo-algos train et", monkeypatch) == ["etr.yaml"]
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "slurm"])
+def test_one_option_names_nemo_rls_version(command):
+    given = ["--account", "a", "--image", "b:c"] if command == "slurm" else []
+    said = ended(command, "nemo_rl.yaml", "--nemo-rl", "v9", *given)
+    assert said == (2, ["no snapshot of NeMo-RL v9: choose v0.7.0 or main"])
+
+
+# ---- CONFIG
+
+
+@pytest.mark.parametrize("words", [RUN, f"--config {RUN}", "method.mirco=1 --config etr.yaml"])
+def test_the_config_of_train_is_the_first_argument_or_an_option(words):
+    want = "method.mirco: unknown key (did you mean micro?)"
+    assert ended("train", *words.split()) == (2, [want])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "name a config: nemo-algos train etr.yaml"),
+        ("grpo.seed=1 etr.yaml", "name a config: nemo-algos train etr.yaml"),
+        ("--config etr.yaml grpo.yaml", "override 'grpo.yaml': write it as key.path=value"),
+        ("etr.yaml grpo.yaml", "override 'grpo.yaml': write it as key.path=value"),
+        ("etr.yaml --resume {file}", "--resume {file} is a file: name the folder of a run"),
+        ("--resume {file}", "--resume {file} is a file: name the folder of a run"),
+        ("--resume {0}", "{0} holds no run: name a config too, to start one there"),
+        ("--resume {0}/no", "{0}/no holds no run: name a config too, to start one there"),
+        (
+            "nemo_rl.yaml --resume {0}",
+            "--resume: NeMo-RL resumes by itself, from checkpointing.checkpoint_dir",
+        ),
+    ],
+)
+def test_what_train_cannot_start_from(words, said, tmp_path):
+    given = {"file": tmp_path / "file"}
+    given["file"].write_text("")
+    status, lines = ended("train", *words.format(tmp_path, **given).split())
+    assert (status, lines) == (2, [said.format(tmp_path, **given)])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "{}/manifest.json is not a run's manifest ({}/manifest.json is not JSON ("),
+        ("[]", "{}/manifest.json is not a run's manifest ({}/manifest.json is not a JSON object"),
+        ("{}", "{}/manifest.json is not a run's manifest ({}/manifest.json: config: missing"),
+        ('{"config": {"method": {"name": "etr"}}}', "method.mirco: unknown key (did you mean mi"),
+    ],
+)
+def test_a_manifest_that_is_none_and_overrides_of_one(text, said, tmp_path):
+    (tmp_path / "manifest.json").write_text(text)
+    status, lines = ended("train", "--resume", str(tmp_path), "method.mirco=1")
+    assert status == 2 and any(line.startswith(said.replace("{}", f"{tmp_path}")) for line in lines)
+
+
+@pytest.mark.parametrize("override", ["method.mirco=1", "method.name=ert", "grpo.seed=x", "seed"])
+def test_a_wrong_config_is_reported_before_torch_is_imported(override):
+    torch = "print({'torch', 'transformers'} & set(sys.modules))"
+    code = "import sys; from nemo_algos.cli import app\n"
+    code += f"try: app(['train', 'etr.yaml', {override!r}])\nfinally: {torch}"
+    done = shell(["-c", code])
+    assert (done.returncode, done.stdout) == (2, "set()\n")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_nemo_rl_that_is_not_there_is_one_sentence():
+    status, (line,) = ended("train", "nemo_rl.yaml")
+    assert status == 2 and line.startswith("engine: nemo_rl is not installed here: run inside ")
+    assert "nvcr.io/nvidia/nemo-rl" in line
+
+
+@pytest.mark.parametrize("command", CONFIGURED)
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nope.yaml", ""),
+        ("countdown.yaml", " (did you mean eval/countdown.yaml?)"),
+        ("etr", " (did you mean etr.yaml?)"),
+        ("ert.yaml", " (did you mean etr.yaml?)"),
+        ("study/quik.yaml", " (did you mean study/quick.yaml?)"),
+        ("nowhere/gspo.yaml", " (did you mean gspo.yaml?)"),
+    ],
+)
+def test_a_missing_config_names_the_near_one(command, name, hint):
+    said = f"no config file {name} here, nor a shipped one{hint}"
+    assert ended(command, name) == (2, [said])
+
+
+@pytest.mark.parametrize("command", CONFIGURED)
+def test_a_config_that_is_no_text(command, tmp_path):
+    (tmp_path / "x.parquet").write_bytes(b"PAR1\xff\xfe")
+    for path in (tmp_path, tmp_path / "x.parquet"):
+        said = f"{path.resolve()} is not a text: name a YAML file"
+        assert ended(command, str(path)) == (2, [said])
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "said"),
+    [
+        ("eval", "etr.yaml", "a training config: nemo-algos train etr.yaml"),
+        ("study", "etr.yaml", "a training config: nemo-algos train etr.yaml"),
+        ("train", "study/quick.yaml", "a study's config: nemo-algos study study/quick.yaml"),
+        ("check", "eval/etr.yaml", "an evaluation's config: nemo-algos eval eval/etr.yaml"),
+        ("plan", "eval/etr.yaml", "an evaluation's config: nemo-algos eval eval/etr.yaml"),
+        ("slurm", "eval/etr.yaml", "an evaluation's config: nemo-algos eval eval/etr.yaml"),
+        ("eval", "study/full.yaml", "a study's config: nemo-algos study study/full.yaml"),
+    ],
+)
+def test_the_config_of_another_command(command, name, said):
+    assert ended(command, name) == (2, [f"{name} is {said}"])
+
+
+def test_every_shipped_config_is_of_its_folders_command():
+    folders = {"eval": "eval", "study": "study"}
+    for path in SHIPPED.rglob("*.yaml"):
+        name = path.relative_to(SHIPPED).as_posix()
+        command = folders.get(name.split("/")[0], "train")
+        if "/base/" not in name:
+            cli.import_module("nemo_algos.cli.arguments").written(name, [], command)
+
+
+# ---- keys
+
+
+def test_keys_of_nemo_rl_are_named_as_such():
+    keys = ["logger.wandb_enabled", "grpo.val_period", "policy.dtensor_cfg.lora_cfg", "cluster"]
+    status, said = ended("train", "etr.yaml", *(f"{key}={{}}" for key in keys))
+    assert status == 2
+    assert sorted(said) == [
+        f"{key}: is NeMo-RL's, not in the embedded engine: remove it" for key in sorted(keys)
+    ]
+
+
+def test_an_unknown_benchmark_names_the_valid_ones():
+    given = ["model.run=x", "benchmarks.nope={}"]
+    status, (said,) = ended("eval", "eval/countdown.yaml", *given)
+    assert status == 2 and said.startswith("benchmarks: no nope (valid: acpbench_bool, ")
+
+
+# ---- how it ends
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (ValueError("a: b"), 2, "a: b"),
+        (FileNotFoundError(2, "No such file", "/x"), 2, "/x: No such file: name another path"),
+        (PermissionError(13, "Permission denied", "/x"), 2, "/x: Permission denied: name another"),
+        (OSError("cannot save"), 1, "cannot save"),
+        (OSError(28, "No space left on device"), 1, "[Errno 28] No space left on device"),
+        (FloatingPointError("loss is nan"), 1, "loss is nan"),
+        (ending.BrokenExecutor("a worker died"), 1, "a worker died"),
+        (KeyboardInterrupt(), 130, ending.STOPPED),
+    ],
+)
+def test_one_way_to_end(error, status, said, capsys):
+    with pytest.raises(typer.Exit) as end, ending.ended():
+        raise error
+    out, err = capsys.readouterr()
+    assert (end.value.exit_code, out) == (status, "") and err.startswith(said)
+
+
+def test_a_bug_of_ours_stays_a_traceback():
+    with pytest.raises(AssertionError), ending.ended():
+        raise AssertionError
+
+
+# ---- methods and verify
+
+
+def test_methods_keep_their_values_in_a_narrow_pipe():
+    text = CliRunner().invoke(app, ["methods"]).stdout
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    rows = json.loads(CliRunner().invoke(app, ["methods", "--json"]).stdout)
+    assert [r["method"] for r in rows] == list(cli.import_module("nemo_algos.methods").METHODS)
+    for row in rows:
+        assert {f"{k}={v}" for k, v in row["defaults"].items()} <= {*text.split()}
+
+
+NOT_WHOLE = " is not JSON, or not whole: a golden file has version, tolerance and cases"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("x.md", b"# readme", NOT_WHOLE),
+        ("x.json", b"\xff\xfe", NOT_WHOLE),
+        ("x.json.gz", b"{}", NOT_WHOLE),
+        ("x.json.gz", gzip.compress(b"{}" * 99)[:-9], NOT_WHOLE),
+        ("x.json", b"[" * 99999, NOT_WHOLE),
+        ("x.json", b"[]", " holds no cases: a golden file has"),
+        ("x.json", b'{"cases": 3}', " holds no cases: a golden file has"),
+    ],
+)
+def test_what_is_no_golden_file(name, data, said, tmp_path):
+    (tmp_path / name).write_bytes(data)
+    status, (line,) = ended("verify", str(tmp_path / name))
+    assert status == 2 and line.startswith(f"{tmp_path / name}{said}")
+
+
+@pytest.mark.parametrize(
+    "change", [{"inputs": {}}, {"expected": 3}, {"params": None}, {"inputs": 1}]
+)
+def test_a_case_that_is_none(change, tmp_path):
+    golden = json.loads(gzip.decompress((ROOT / "tests/golden/public.json.gz").read_bytes()))
+    golden["cases"] = [golden["cases"][0] | change]
+    (tmp_path / "x.json").write_text(json.dumps(golden))
+    status, (line,) = ended("verify", str(tmp_path / "x.json"))
+    assert status == 2 and line.startswith("case {") and "cannot be read" in line
