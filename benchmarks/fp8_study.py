@@ -184,10 +184,9 @@ def gradient(a: Algorithm, judged: Judged, loss: LossConfig = LossConfig()) -> T
 def clipped(a: Algorithm, judged: Judged) -> Tensor:
     """float [T]: 1 for the tokens that `clip/fraction` counts."""
     mask, signals = judged.rollouts.mask, a.signals(judged.rollouts)
-    shaped, columns = a.shape(judged.log_ratio, mask, signals), signals.columns(mask, torch.float32)
-    log_ratio, gains = shaped.clip_log_ratio, columns.advantages > 0
-    above = gains & (log_ratio > log1p(columns.high, torch.float32))
-    below = (columns.advantages < 0) & (log_ratio < log1p(-columns.low, torch.float32))
+    shaped = a.shape(judged.log_ratio, mask, signals)
+    above = (signals.advantages > 0) & (shaped.judged > log1p(shaped.high, torch.float32))
+    below = (signals.advantages < 0) & (shaped.judged < log1p(-shaped.low, torch.float32))
     return (above | below).expand_as(mask)[mask].float()
 
 

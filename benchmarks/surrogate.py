@@ -22,9 +22,10 @@ import typer
 
 from nemo_algos.core.surrogate import Counts, clipped_surrogate, difference, reduce
 from nemo_algos.methods import METHODS
-from nemo_algos.methods.algorithm import Algorithm, Signals
+from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import policy_loss, surrogate
+from nemo_algos.methods.signals import Signals
 from nemo_algos.rollouts import Rollouts
 
 Loss = Callable[[], torch.Tensor]
@@ -50,7 +51,7 @@ def make(sequences: int, positions: int) -> tuple[Rollouts, torch.Tensor]:
 def plain(logprobs: torch.Tensor, rollouts: Rollouts, signals: Signals, counts: Counts):
     mask = rollouts.mask
     log_ratio = difference(logprobs, rollouts.old_logprobs, mask, 20.0)
-    advantages = signals.columns(mask, log_ratio.dtype).advantages
+    advantages = signals.advantages.to(log_ratio.dtype)
     return -reduce(clipped_surrogate(log_ratio, advantages, 0.2, 0.2), mask, "sequence", counts)
 
 
@@ -59,7 +60,7 @@ def bare(
 ):
     """policy_loss without KL, checks and statistics."""
     mask = rollouts.mask
-    log_ratio = difference(logprobs, rollouts.old_logprobs, mask, a.params.max_log_ratio)
+    log_ratio = difference(logprobs, rollouts.old_logprobs, mask, a.base.params.max_log_ratio)
     terms = surrogate(a, a.shape(log_ratio, mask, signals), logprobs, mask)
     return -reduce(terms, mask, a.mean, counts)
 

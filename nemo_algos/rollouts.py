@@ -1,10 +1,10 @@
-"""What flows in: one rollout batch. B sequences, S positions, G groups (a group = the sequences of
-one prompt)."""
+"""What flows in: one rollout batch of B sequences, S positions, G groups (of one prompt each)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ from nemo_algos.core.groups import Groups
 
 @dataclass(frozen=True)
 class Rollouts:
-    """One rollout batch; all log-probs in nats, at the token they belong to, at the sampling
-    temperature.
+    """One rollout batch; all log-probs in nats, of their own token, at the sampling temperature.
 
     group          [B]    integer labels, any order and any values; equal label = same prompt
     rewards        [B]    one finite number per sequence (kept in float64)
@@ -27,7 +26,8 @@ class Rollouts:
     sample_mask    [B]    bool, False where the trainer masks the sequence out whole (that is no
                           empty response: batch statistics leave it out); none: all take part
 
-    Raises ValueError when shapes or dtypes disagree or a reward is not finite.
+    Each may be given as (nested) lists of numbers. Raises ValueError when shapes or dtypes disagree
+    or a reward is not finite.
     """
 
     group: Tensor
@@ -40,6 +40,8 @@ class Rollouts:
     sample_mask: Tensor | None = None
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, _tensor(field.name, getattr(self, field.name)))
         object.__setattr__(self, "rewards", self.rewards.double())
         if self.mask.dim() != 2 or self.mask.dtype != torch.bool:
             raise ValueError(
@@ -87,3 +89,14 @@ class Rollouts:
     def lengths(self) -> Tensor:
         """[B] response tokens per sequence, |o_i|."""
         return self.mask.sum(1)
+
+
+def _tensor(name: str, values: Any) -> Tensor | None:
+    if values is None or isinstance(values, Tensor):
+        return values
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{name} must be a tensor, or lists of numbers of one length: {error}"
+        ) from None

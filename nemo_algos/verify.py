@@ -69,12 +69,12 @@ def compute(method: str, params: dict[str, Any], inputs: dict[str, Any]) -> dict
     loss = policy_loss(algorithm, logprobs, rollouts, signals, Counts.of(rollouts.mask), config)
     loss.value.backward()
     assert logprobs.grad is not None
-    advantages = signals.columns(rollouts.mask, torch.float64).advantages
     return {
         "loss": loss.value.detach(),
         "grad": logprobs.grad,
-        "advantages": advantages.expand_as(logprobs).where(rollouts.mask, 0.0),
-        **signals.extras,
+        "advantages": signals.advantages.expand_as(logprobs).where(rollouts.mask, 0.0),
+        **{name: extra[:, 0] for name, extra in signals.extras.items()},
+        **signals.reports,
     }
 
 

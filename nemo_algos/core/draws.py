@@ -27,22 +27,22 @@ def miss(n: int, ks: Sequence[int]) -> Floats:
 
 
 def pass_at_k(correct: ArrayLike, n: int, ks: Sequence[int]) -> Floats:
-    """1 - C(n-c, k) / C(n, k): at least one of k is right, for c = correct [...] of n. [..., K]"""
+    """1 - C(n-c, k) / C(n, k) [..., K]: at least one of k is right, for c = correct [...] of n."""
     return 1 - miss(n, ks)[_sizes(correct, n)]
 
 
 def pass_hat_k(correct: ArrayLike, n: int, ks: Sequence[int]) -> Floats:
-    """pass^k = C(c, k) / C(n, k): all of k are right, for c = correct [...] of n. [..., K]"""
+    """pass^k = C(c, k) / C(n, k) [..., K]: all of k are right, for c = correct [...] of n."""
     return miss(n, ks)[n - _sizes(correct, n)]
 
 
 def ucc_at_k(sizes: ArrayLike, n: int, ks: Sequence[int]) -> Floats:
-    """QUATRO eq. 20: sum over clusters of 1 - C(n-s_j, k) / C(n, k), for cluster sizes [m]. [K]"""
+    """QUATRO eq. 20 [K]: sum over clusters of 1 - C(n-s_j, k) / C(n, k), for cluster sizes [m]."""
     return pass_at_k(sizes, n, ks).sum(0)
 
 
 def best_at_k(rewards: ArrayLike, ks: Sequence[int]) -> Floats:
-    """The mean of the largest of k rewards, over all subsets of k of n. [P, n] -> [P, K]
+    """The mean of the largest of k rewards [P, n] -> [P, K], over all subsets of k of n.
 
     The i-th smallest is the largest with chance (C(i, k) - C(i-1, k)) / C(n, k).
     """

@@ -1,5 +1,4 @@
-"""QUATRO's dual: for every prompt the lambda that puts the re-weighted group on its KL radius, all
-prompts at once."""
+"""QUATRO's dual: every prompt's lambda that puts the re-weighted group on its KL radius."""
 
 from __future__ import annotations
 
@@ -56,17 +55,15 @@ def solve(rewards: Tensor, groups: Groups, radius: Tensor) -> tuple[Tensor, Tens
 
 
 def _tilt(x: Tensor, groups: Groups, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """A [B] = beta x - log mean exp(beta x), with e^A: the weights q_i / p_i of the tilted
-    group."""
+    """A [B] = beta x - log mean exp(beta x), and e^A, the weights q_i / p_i of the tilted group."""
     scaled = beta[groups.index] * x
     tilt = scaled - groups.mean(scaled.exp()).log()[groups.index]
     return tilt, tilt.exp()
 
 
-def _log_kl(x: Tensor, groups: Groups, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """log KL(beta) [G] and its slope in log beta (input log_beta), with KL = mean(e^A A), dKL/dbeta
-    = beta Var_q x."""
-    beta = beta.exp()
+def _log_kl(x: Tensor, groups: Groups, log_beta: Tensor) -> tuple[Tensor, Tensor]:
+    """log KL(beta) [G] and its slope in log beta: KL = mean(e^A A), dKL/dbeta = beta Var_q x."""
+    beta = log_beta.exp()
     tilt, weight = _tilt(x, groups, beta)
     # e^A A - (e^A - 1) has the same mean and no negative term: no cancellation between the members
     kl = groups.mean(weight * tilt - torch.expm1(tilt)).clamp(min=1e-300)

@@ -28,8 +28,7 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class Shard:
-    """This rank's part of the vocabulary: `real` rows from `start` on; rows after them are
-    padding."""
+    """This rank's part of the vocabulary: `real` rows from `start` on, and padding after them."""
 
     group: Any
     start: int
@@ -37,13 +36,12 @@ class Shard:
 
     @staticmethod
     def of(width: int, group: Any, vocabulary: int | None) -> Shard:
-        """Of `width` rows on each rank of the group (None: one rank holds all)."""
+        """This rank's shard where each rank of the group (None: the only one) has `width` rows."""
         rank, size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
         vocabulary = width * size if vocabulary is None else vocabulary
         if not 0 < vocabulary <= width * size:
             raise ValueError(
-                f"vocabulary={vocabulary} must lie in 1..{width * size}, the rows of the logits "
-                "on all ranks"
+                f"vocabulary={vocabulary} must be in 1..{width * size}, the rows on all ranks"
             )
         return Shard(group, rank * width, min(max(vocabulary - rank * width, 0), width))
 
@@ -54,8 +52,7 @@ class Shard:
 
 
 class Moments(NamedTuple):
-    """Of a row x: max, sum e^(x - max), sum (x - max) e^(x - max), and the token's x (-inf: not
-    here); [N] each."""
+    """A row's max, sum e^(x - max), sum (x - max) e^(x - max), its token's x or -inf; [N] each."""
 
     max: Tensor
     total: Tensor
@@ -94,11 +91,12 @@ def token_logprobs_and_entropy(
 
 
 def moments(logits: Tensor, tokens: Tensor, temperature: float, shard: Shard) -> Moments:
-    """Of this rank's logits [N,V/TP]; tokens [N]: the whole vocabulary's numbers."""
+    """The moments of this rank's logits [N,V/TP]; tokens [N]: the whole vocabulary's numbers."""
     if _fused(logits):
         from nemo_algos.core import entropy_triton
 
-        return entropy_triton.moments(logits, shard.local(tokens), temperature, shard.real)
+        local = shard.local(tokens)
+        return Moments(*entropy_triton.moments(logits, local, temperature, shard.real, LOWEST))
     local, nothing = shard.local(tokens), (LOWEST, 0.0, 0.0, -torch.inf)
     out = torch.tensor(nothing, dtype=working_dtype(logits), device=logits.device)[:, None]
     out = out.repeat(1, len(logits))
@@ -138,7 +136,7 @@ def logits_gradient(
     grad_logprobs: Tensor | None,
     grad_entropy: Tensor | None,
 ) -> Tensor:
-    """Of this rank's logits, in their dtype, without a collective.
+    """The gradient of this rank's logits, in their dtype, without a collective.
 
     d log p(a) / dx_v = 1[v = a] - p_v;  dH / dx_v = -p_v (log p_v + H).
     """
@@ -148,19 +146,20 @@ def logits_gradient(
     if _fused(logits):
         from nemo_algos.core import entropy_triton
 
-        return entropy_triton.gradient(logits, local, temperature, shard.real, result, *grads)
+        rows = (shard.real, LOWEST, result.log_z, result.entropy, *grads)
+        return entropy_triton.gradient(logits, local, temperature, *rows)
     grad = torch.zeros_like(logits)
     for c in _chunks(logits) if shard.real else ():
         log_p = _scaled(logits[c, : shard.real], temperature).sub_(result.log_z[c, None])
         p = _exp(log_p.clamp_(min=LOWEST))
-        of_logprobs, of_entropy = (g[c, None] for g in grads)
+        d_logprobs, d_entropy = (g[c, None] for g in grads)
         if grad_entropy is None:
-            total = p.mul_(-of_logprobs)
+            total = p.mul_(-d_logprobs)
         else:
-            slope = log_p.add_(result.entropy[c, None]).mul_(of_entropy).add_(of_logprobs)
+            slope = log_p.add_(result.entropy[c, None]).mul_(d_entropy).add_(d_logprobs)
             total = slope.mul_(p).neg_()
         here = local[c, None] >= 0
-        total.scatter_add_(-1, local[c, None].clamp(min=0), of_logprobs.where(here, 0.0))
+        total.scatter_add_(-1, local[c, None].clamp(min=0), d_logprobs.where(here, 0.0))
         grad[c, : shard.real] = total.div_(temperature)
     return grad
 

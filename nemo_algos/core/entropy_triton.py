@@ -1,5 +1,4 @@
-"""The two passes of core/entropy.py as Triton kernels: logits are read once each, and bound by
-memory.
+"""The two passes of core/entropy.py as Triton kernels, which read the logits once each.
 
 Float32 arithmetic, whatever the dtype of the logits. A program has one row (moments) or one block
 of a row (gradient).
@@ -13,21 +12,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nemo_algos.core.entropy import LOWEST, Moments, Result
-
 BLOCK, WARPS = 4096, 8
 
 
-def moments(logits: Tensor, local: Tensor, temperature: float, real: int) -> Moments:
-    """As core.entropy.moments; local [N]: the token's row on this rank, -1 where it has none."""
+def moments(logits: Tensor, local: Tensor, temperature: float, real: int, lowest: float) -> Tensor:
+    """core.entropy.moments as [4,N]; local [N]: the token's row on this rank, -1 where none."""
     assert logits.stride(1) == 1
     out = logits.new_empty(4, len(logits), dtype=torch.float32)
     if len(logits):
         _moments[(len(logits),)](
             logits, local, out, *logits.shape, real, logits.stride(0), 1 / temperature,
-            LOWEST, BLOCK, num_warps=WARPS,
+            lowest, BLOCK, num_warps=WARPS,
         )  # fmt: skip
-    return Moments(*out)
+    return out
 
 
 def gradient(
@@ -35,7 +32,9 @@ def gradient(
     local: Tensor,
     temperature: float,
     real: int,
-    result: Result,
+    lowest: float,
+    log_z: Tensor,
+    entropy: Tensor,
     grad_logprobs: Tensor,
     grad_entropy: Tensor,
 ) -> Tensor:
@@ -45,9 +44,9 @@ def gradient(
     n, width = logits.shape
     if n:
         _gradient[(n, triton.cdiv(width, BLOCK))](
-            logits, local, grad, result.log_z, result.entropy,
+            logits, local, grad, log_z, entropy,
             grad_logprobs.contiguous(), grad_entropy.contiguous(),
-            width, real, logits.stride(0), 1 / temperature, LOWEST, BLOCK, num_warps=WARPS,
+            width, real, logits.stride(0), 1 / temperature, lowest, BLOCK, num_warps=WARPS,
         )  # fmt: skip
     return grad
 
@@ -92,8 +91,8 @@ def _gradient(
     x = tl.load(logits + row * stride + columns, mask=columns < width, other=0.0)
     log_p = x.to(tl.float32) * inverse_temperature - tl.load(log_z + row)
     log_p = tl.maximum(log_p, LOWEST, propagate_nan=tl.PropagateNan.ALL)
-    of_logprob, of_entropy = tl.load(grad_logprobs + row), tl.load(grad_entropy + row)
-    slope = of_logprob + of_entropy * (log_p + tl.load(entropy + row))
-    value = tl.where(columns == tl.load(local + row), of_logprob, 0.0) - tl.exp(log_p) * slope
+    d_logprob, d_entropy = tl.load(grad_logprobs + row), tl.load(grad_entropy + row)
+    slope = d_logprob + d_entropy * (log_p + tl.load(entropy + row))
+    value = tl.where(columns == tl.load(local + row), d_logprob, 0.0) - tl.exp(log_p) * slope
     value = tl.where(columns < real, value * inverse_temperature, 0.0)
     tl.store(grad + row * width + columns, value, mask=columns < width)

@@ -1,5 +1,4 @@
-"""Statistics of groups, two-pass and vectorised (no Python loop over groups), in float64. Shapes:
-[B], [G]."""
+"""Statistics of groups, [B] -> [G], two-pass and vectorised over the groups, in float64."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ class Groups:
         return Groups(index, count)
 
     def blocks(self, rows: int) -> list[Tensor]:
-        """Whole groups, about `rows` sequences (or one larger group) at a time: the indices [N] of
-        each block."""
+        """The indices [N] of blocks of whole groups, about `rows` sequences or one larger group."""
         first = self.count.cumsum(0) - self.count
         block = (first // max(1, rows)).repeat_interleave(self.count)
         sizes = block.unique_consecutive(return_counts=True)[1]
@@ -40,15 +38,15 @@ class Groups:
         return torch.zeros(len(self.count), dtype=torch.float64, device=self.index.device)
 
     def sum(self, values: Tensor) -> Tensor:
-        """[B] -> [G]"""
+        """[B] -> [G]."""
         return self._zeros.index_add(0, self.index, values.double())
 
     def mean(self, values: Tensor) -> Tensor:
-        """[B] -> [G]"""
+        """[B] -> [G]."""
         return self.sum(values) / self.count
 
     def max(self, values: Tensor) -> Tensor:
-        """[B] -> [G]"""
+        """[B] -> [G]."""
         return self._zeros.scatter_reduce(0, self.index, values, "amax", include_self=False)
 
     def std(self, values: Tensor, dof: int = 0) -> Tensor:

@@ -29,7 +29,7 @@ class Stats:
 
     @staticmethod
     def empty() -> Stats:
-        """Of nothing; the neutral element of the sum."""
+        """The neutral element of the sum."""
         return Stats({}, torch.zeros(BINS, dtype=torch.float64), torch.tensor(-REACH))
 
     def __add__(self, other: Stats) -> Stats:
@@ -57,6 +57,7 @@ class Stats:
         return float(torch.tensor(-REACH + 2 * REACH * (index + 1) / BINS).exp())
 
 
+# name: (sum, what divides it), for both engines; a clip by sign is a share of that sign's tokens
 MEANS = {
     "clip/fraction": ("clipped", "tokens"),
     "clip/positive_above": ("positive_above", "positive"),
@@ -78,8 +79,10 @@ MEANS = {
 def ratio_stats(
     log_ratio: Tensor, shaped: Tensor, logprobs: Tensor, mask: Tensor, limit: float
 ) -> Stats:
-    """Of the ratio. log_ratio: token l [B,S], clamped, 0 off the mask; shaped: log r' [B,S] or
-    [B,1]; logprobs [B,S]."""
+    """Statistics of the ratio.
+
+    log_ratio [B,S]: token l, clamped, 0 off the mask; shaped: log r', [B,S] or [B,1].
+    """
     tokens = shaped.where(mask, -torch.inf)
     logprobs = logprobs.to(log_ratio.dtype).where(mask, 0.0)
     ratio = log_ratio.exp()
@@ -93,8 +96,10 @@ def ratio_stats(
 def ratio_sums(
     log_ratio: Tensor, ratio: Tensor, shaped: Tensor, weight: Tensor, limit: float
 ) -> dict[str, Tensor]:
-    """Of l [B,S], 0 off the mask, e^l, and log r' [B,S] or [B,1]; weight: the mask as 0 and 1 in
-    their dtype; limit: where l was clamped, inf if nowhere."""
+    """Sums of l [B,S], 0 off the mask, of e^l, and of log r' [B,S] or [B,1].
+
+    weight [B,S]: the mask as 0 and 1 in their dtype; limit: where l was clamped, inf if nowhere.
+    """
     lengths, row_sum = weight.sum(1), log_ratio.sum(1)
     reach = min(limit, REACH)
     in_sequence = row_sum.clamp(-reach, reach)
@@ -107,8 +112,7 @@ def ratio_sums(
         "ratio": (shaped_ratio * weight).sum(1),
         "clamped_tokens": clamped,
         "clamped_sequences": _compare(torch.gt, cut + clamped, 0),
-        # E_old[r - 1 - log r] = KL(old || new) per token; E_old[s log s - s + 1] = KL(new || old)
-        # per sequence
+        # E_old[r - 1 - log r] = KL(old || new) of tokens; E_old[s log s - s + 1] = KL(new || old)
         "kl_old": (ratio - 1).sub_(log_ratio).sum(1),
         "kl_old_sequence": in_sequence.exp() * in_sequence - torch.expm1(in_sequence),
     }
@@ -116,14 +120,12 @@ def ratio_sums(
 
 
 def _compare(how: Callable[..., Tensor], a: Tensor, b: Tensor | float) -> Tensor:
-    """0 and 1 in a's dtype: torch's CPU compares floats into floats three times as fast as into
-    bools."""
+    """0 and 1 in a's dtype, which torch's CPU compares three times as fast as into bools."""
     return how(a, b, out=a.new_empty(0))
 
 
 def _histogram(log_values: Tensor) -> Tensor:
-    """[BINS] float64 counts; -inf (off the mask) falls into a bin of its own, the first, and is
-    dropped."""
+    """[BINS] float64 counts; -inf, off the mask, has the first bin of its own, which is dropped."""
     bins = ((log_values + REACH) * (BINS / (2 * REACH)) + 1).clamp(0, BINS).int()
     return torch.bincount(bins.flatten(), minlength=BINS + 1)[1:].double()
 
@@ -132,8 +134,10 @@ def _histogram(log_values: Tensor) -> Tensor:
 def clip_sums(
     log_ratio: Tensor, advantages: Tensor, low: Tensor | float, high: Tensor | float, weight: Tensor
 ) -> dict[str, Tensor]:
-    """Tokens outside the bounds by the advantage's sign and by side; `clipped`: those whose
-    gradient is cut. weight [B,S]: as in ratio_sums."""
+    """Tokens outside the bounds by the advantage's sign and by side; `clipped`: without a gradient.
+
+    weight [B,S]: as in ratio_sums.
+    """
     outside = {
         "": weight,
         "_above": _compare(torch.gt, log_ratio, log1p(high, log_ratio.dtype)) * weight,

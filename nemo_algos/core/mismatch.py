@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def measure(
     old_logprobs: Tensor, gen_logprobs: Tensor, mask: Tensor, threshold: float
 ) -> dict[str, float]:
-    """Mean, 99th percentile (nearest rank) and max of the finite |d|; the share beyond the
-    threshold, with what is not finite; and how many are not finite.
+    """Mean, 99th percentile (nearest rank) and max of |d|; how many are not finite, or beyond.
 
+    The share beyond the threshold counts what is not finite; the others leave it out.
     old_logprobs, gen_logprobs [B,S]: the trainer's and the sampler's, nats; mask [B,S] bool.
     A statistic of nothing is left out.
     """
@@ -44,15 +44,16 @@ def monitor(
 
     Raises FloatingPointError where the mean is above the limit, or a log-prob is not finite.
     """
-    found = measure(old_logprobs, gen_logprobs, mask, threshold)
+    distances = measure(old_logprobs, gen_logprobs, mask, threshold)
     if stop_above is None:
-        return found
-    if found["mismatch/nonfinite"] or found.get("mismatch/mean", 0.0) > stop_above:
-        values = ", ".join(f"{k.removeprefix('mismatch/')} {v:.3g}" for k, v in found.items())
+        return distances
+    mean = distances.get("mismatch/mean", 0.0)
+    if distances["mismatch/nonfinite"] or mean > stop_above:
+        values = ", ".join(f"{k.removeprefix('mismatch/')} {v:.3g}" for k, v in distances.items())
         raise FloatingPointError(
             f"the sampler and the trainer disagree by more than mismatch.stop_above={stop_above:g} "
             f"(mean |log-ratio| in nats): {values}; this batch was not trained on. Check that new "
             "weights reach the sampler and that both use one temperature, then lower the sampler's "
             "quantization; or raise mismatch.stop_above"
         )
-    return found
+    return distances

@@ -27,8 +27,11 @@ def log_power_mean(
 
 
 def _expm1(x: Tensor, least: float) -> Tensor:
-    """e^x - 1, x given up. In float32 on the CPU plain exp is exact enough: its rounding counts 1 /
-    exponent times, and no exponent is below `least`."""
+    """e^x - 1, x given up.
+
+    In float32 on the CPU plain exp is exact enough: its rounding counts 1 / exponent times, and no
+    exponent is below `least`.
+    """
     if x.is_cpu and x.dtype == torch.float32 and least >= 1 / 16:
         return x.exp_().sub_(1)
     return expm1(x)

@@ -1,9 +1,7 @@
-"""The one clipped surrogate that every method feeds, the KL penalty, off-policy weights, and one
-reduction.
+"""The clipped surrogate that every method feeds, the KL penalty, off-policy weights, a reduction.
 
 Shapes: [B,S] per token, [B,1] where a value is the same at each token of a sequence; both
-broadcast. Everything is
-float32 (float64 when the log-probs are), whatever the model's dtype.
+broadcast. Everything is float32 (float64 when the log-probs are), whatever the model's dtype.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ MAX_KL_INPUT = 20.0
 
 @dataclass(frozen=True)
 class Counts:
-    """What a mean divides by: response-bearing sequences and response tokens of the WHOLE optimizer
-    batch."""
+    """What a mean divides by: sequences with tokens, and tokens, of the WHOLE optimizer batch."""
 
     sequences: float
     tokens: float
@@ -44,28 +41,24 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def token_counts(mask: Tensor) -> Tensor:
-    """[B,S] bool -> [B] int32. (Torch's default, int64, copies the whole mask into 8 bytes a token
-    first.)"""
+    """[B,S] bool -> [B] int32; torch's default, int64, first copies the mask at 8 bytes a token."""
     return mask.sum(1, dtype=torch.int32)
 
 
 def as_number(mask: Tensor) -> Tensor:
-    """0 and 1 for products with finite values: by uint8 torch's CPU multiplies three times as fast
-    as by bool."""
+    """0 and 1 for products: torch's CPU multiplies by uint8 three times as fast as by bool."""
     return mask.view(torch.uint8)
 
 
 def all_finite(values: Tensor, mask: Tensor) -> bool:
-    """Whether no value on the mask is NaN or infinite. One sum tells, unless finite values overflow
-    it."""
+    """Whether no value on the mask is NaN or infinite; one sum tells, unless it overflows."""
     if values.where(mask, 0.0).sum().isfinite():
         return True
     return bool((values.isfinite() | ~mask).all())
 
 
 def clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
-    """x cut to [low, high]; the gradient passes at a bound (torch's own clamp differs there between
-    its versions)."""
+    """x cut to [low, high]; the gradient passes at a bound, where torch's versions differ."""
     cut = x.detach().clamp(min=low).clamp(max=high)  # pyright: ignore
     return x.where(x == cut, cut) if x.requires_grad else cut
 
@@ -76,8 +69,7 @@ def expm1(x: Tensor) -> Tensor:
 
 
 def difference(a: Tensor, b: Tensor, mask: Tensor, limit: float) -> Tensor:
-    """a - b on the mask, 0 elsewhere, clamped to +-limit; the gradient is zero outside (not at) the
-    limit."""
+    """a - b on the mask, 0 elsewhere, clamped to +-limit; no gradient outside, but at it."""
     dtype = working_dtype(a)
     gap = a.to(dtype) - b.to(dtype)
     cut = gap.detach().clamp(-limit, limit).where(mask, 0.0)
@@ -90,18 +82,16 @@ def sequence_sum(values: Tensor, limit: float) -> Tensor:
 
 
 def sequence_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """[B,S] -> [B,1] mean over the masked positions of a row that is 0 off the mask (0 for an empty
-    row)."""
+    """[B,S] -> [B,1] mean over the mask of a row that is 0 off it; 0 for an empty row."""
     return values.sum(1, keepdim=True) / token_counts(mask).clamp(min=1)[:, None]
 
 
 def one_sided_clip(
     log_ratio: Tensor, advantages: Tensor, low: Tensor | float, high: Tensor | float
 ) -> Tensor:
-    """log u with u = min(r, 1+high) for A > 0 and max(r, 1-low) for A <= 0, so that u A = min(r A,
-    clip(r) A).
+    """log u with u A = min(r A, clip(r) A); at a bound the gradient passes.
 
-    At a bound the gradient passes.
+    u = min(r, 1+high) for A > 0 and max(r, 1-low) for A <= 0.
     """
     gains = advantages > 0
     floor = torch.where(gains, -torch.inf, log1p(-low, log_ratio.dtype))
@@ -116,10 +106,10 @@ def clipped_surrogate(
     high: Tensor | float = torch.inf,
     dual_clip: float | None = None,
 ) -> Tensor:
-    """min(r A, clip(r, 1-low, 1+high) A) with r = exp(log_ratio), [B,S] or [B,1]; at a bound the
-    gradient passes.
+    """min(r A, clip(r, 1-low, 1+high) A) with r = exp(log_ratio), [B,S] or [B,1].
 
-    dual_clip c > 1 (arXiv 1912.09729): for A < 0 the ratio is also cut at c.
+    At a bound the gradient passes. dual_clip c > 1 (arXiv 1912.09729): for A < 0 the ratio is also
+    cut at c.
     """
     ratio = log_ratio.exp()
     gain = ratio * advantages
@@ -142,8 +132,10 @@ def _unbounded(bound: Tensor | float) -> bool:
 
 
 def kl_terms(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, kind: KLType = "k3") -> Tensor:
-    """[B,S] estimator of KL(pi_theta || pi_ref), d = clamp(ref - lp, +-20): k1 = -d, k2 = d^2 / 2,
-    k3 = e^d - d - 1."""
+    """[B,S] estimator of KL(pi_theta || pi_ref), with d = clamp(ref - lp, +-20).
+
+    k1 = -d, k2 = d^2 / 2, k3 = e^d - d - 1.
+    """
     d = difference(ref_logprobs, logprobs, mask, MAX_KL_INPUT)
     if kind == "k1":
         return -d
@@ -160,12 +152,10 @@ def off_policy_weights(
     low: float | None,
     high: float | None,
 ) -> Tensor:
-    """w = exp(old - gen), per token [B,S] or the sequence's product [B,1]; for the sampler/trainer
-    mismatch.
+    """w = exp(old - gen), per token [B,S] or the sequence's product [B,1], for off-policy samples.
 
     tis: clamp w to [low or 0, high]; icepop: w = 0 outside [low, high]; seq-mask-tis: sequences
-    with exp(mean log w)
-    outside [low, high] get 0; None: w itself.
+    with exp(mean log w) outside [low, high] get 0; None: w itself.
     """
     log_w = difference(old_logprobs, gen_logprobs, mask, MAX_KL_INPUT)
     weights = (sequence_sum(log_w, MAX_KL_INPUT) if per_sequence else log_w).exp()
@@ -179,8 +169,7 @@ def off_policy_weights(
 
 
 def reduce(terms: Tensor, mask: Tensor, mean: Mean, counts: Counts) -> Tensor:
-    """The mean of terms ([B,S], or [B,1] = the same at each token) over the whole optimizer batch,
-    scalar.
+    """The mean of terms, [B,S] or [B,1] (the same at each token), over the whole optimizer batch.
 
     sequence: sum_i (1/|o_i|) sum_t x_it / sequences; token: sum x / tokens. Additive over
     micro-batches.

@@ -1,5 +1,4 @@
-"""Statistics over response tokens: moments and z-scores within pools (a group, or a bucket of a
-group).
+"""Statistics over response tokens: moments and z-scores within a group, or a bucket of a group.
 
 A pool is made of segments: runs of columns of a row, together the whole row. What stands off the
 mask is 0 and counts in no pool. No Python loop over rows, no packing; sums are taken per segment
@@ -20,8 +19,11 @@ from nemo_algos.core.surrogate import as_number, token_counts
 
 @dataclass(frozen=True)
 class Pools:
-    """mask [B,S]; columns, first, tokens, pool [B,M]: width of each segment, the column of its
-    first token (any, where it has none), its tokens, its pool; number of pools P."""
+    """Pools of the mask [B,S], made of M segments a row.
+
+    columns, first, tokens, pool [B,M]: width of each segment, the column of its first token (any,
+    where it has none), its tokens, its pool; number: of pools, P.
+    """
 
     mask: Tensor
     columns: Tensor
@@ -40,8 +42,7 @@ class Pools:
 
     @staticmethod
     def of_buckets(mask: Tensor, groups: Groups, buckets: int) -> Pools:
-        """K segments per response: its j-th token (from 0) is in bucket j*K // |o_i|; one pool per
-        (group, bucket)."""
+        """K segments per response, one pool per (group, bucket): the j-th token's j*K // |o_i|."""
         seen = mask.cumsum(1, dtype=torch.int32)  # tokens up to and with this column
         bucket = torch.arange(buckets + 1, device=mask.device)
         token = (seen[:, -1:] * bucket + buckets - 1) // buckets  # [B,K+1] j, of 0..|o_i|
@@ -81,8 +82,10 @@ class Pools:
         return centred.mul_(self.spread(scale.to(values.dtype)))
 
     def _centred(self, values: Tensor) -> Tensor:
-        """x - mean, exactly 0 where a pool's values are equal: a rounded mean of theirs need not be
-        their value, so one of them is subtracted first."""
+        """x - mean, exactly 0 where a pool's values are equal.
+
+        A rounded mean of theirs need not be their value, so one of them is subtracted first.
+        """
         shifted = values - self.spread(self._one_of(values))
         shifted.mul_(as_number(self.mask))
         shifted.sub_(self.spread(self.mean(shifted).to(values.dtype)))

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from nemo_algos.core.surrogate import difference
 from nemo_algos.local.experience import Experience
-from nemo_algos.methods.algorithm import Algorithm, Signals
+from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import surrogate
+from nemo_algos.methods.signals import Signals
 from nemo_algos.rollouts import Rollouts
 
 RESPONSES = 8  # of a prompt
@@ -38,17 +39,16 @@ def tokens_of(
     """advantage, ratio, low, high and cut of every token, [N,S]; logprobs [N,S]: log pi after the
     updates."""
     logprobs, mask = logprobs.detach().requires_grad_(), rollouts.mask
-    limit = algorithm.params.max_log_ratio
+    limit = algorithm.base.params.max_log_ratio
     log_ratio = difference(logprobs, rollouts.old_logprobs, mask, limit)
     shaped = algorithm.shape(log_ratio, mask, signals)
     terms = surrogate(algorithm, shaped, logprobs, mask)
     (gradient,) = torch.autograd.grad(terms.sum(), logprobs)
-    columns = signals.columns(mask, log_ratio.dtype)
     values = {
-        "advantage": columns.advantages,
-        "ratio": shaped.clip_log_ratio.detach().exp(),
-        "low": 1 - torch.as_tensor(columns.low, dtype=log_ratio.dtype),
-        "high": 1 + torch.as_tensor(columns.high, dtype=log_ratio.dtype),
+        "advantage": signals.advantages.to(log_ratio.dtype),
+        "ratio": shaped.judged.detach().exp(),
+        "low": 1 - torch.as_tensor(shaped.low, dtype=log_ratio.dtype),
+        "high": 1 + torch.as_tensor(shaped.high, dtype=log_ratio.dtype),
         "cut": (gradient == 0) & (shaped.advantages != 0),
     }
     return {name: x.expand(mask.shape) for name, x in values.items()}

@@ -19,8 +19,9 @@ from nemo_algos.local import trace
 from nemo_algos.local.experience import Experience, Policy, micro_batches
 from nemo_algos.local.schema import Component, LocalConfig, Milestones
 from nemo_algos.local.tasks import Task
-from nemo_algos.methods.algorithm import Algorithm, Signals
+from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import policy_loss
+from nemo_algos.methods.signals import Signals
 from nemo_algos.rollouts import Rollouts
 
 
@@ -211,8 +212,7 @@ def rollout_metrics(rollouts: Rollouts, signals: Signals) -> dict[str, float]:
     """What the rollout batch looks like before any update; entropy in nats, lengths in tokens."""
     groups, rewards = rollouts.groups, rollouts.rewards
     lengths = rollouts.lengths.double()
-    advantages = signals.columns(rollouts.mask, torch.float64).advantages
-    spread = advantages.expand_as(rollouts.mask)[rollouts.mask]
+    spread = signals.advantages.double().expand_as(rollouts.mask)[rollouts.mask]
     out = {
         "reward/mean": float(rewards.mean()),
         "reward/positive_share": float((rewards > 0).double().mean()),

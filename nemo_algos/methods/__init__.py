@@ -1,5 +1,4 @@
-"""The methods by name. Loads no torch. Third parties are named as `package.module:NAME`
-(docs/add_a_method.md)."""
+"""The methods by name, without torch; others as `package.module:NAME` (docs/add_a_method.md)."""
 
 from nemo_algos.methods.apmpo import APMPO
 from nemo_algos.methods.cispo import CISPO

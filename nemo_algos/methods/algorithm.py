@@ -1,130 +1,103 @@
-"""A method, or a combination of parts, ready to use. Both engines call `signals` (driver) and
-`shape` (worker)."""
+"""A method, or a combination, ready to use: `signals` (driver half) and `shape` (worker half)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nemo_algos import core
-from nemo_algos.methods.method import Method, Need, Params
+from nemo_algos.methods.method import Method, Need
+from nemo_algos.methods.signals import Shaped, Signals
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from nemo_algos.rollouts import Rollouts
 
 
-class Columns(NamedTuple):
-    """What the worker functions see: [B,1] or [B,S] tensors that broadcast (bounds: or numbers);
-    mask [B,S] bool."""
+class Component(NamedTuple):
+    """A method with its parameters, which are of the class `method.params`."""
 
-    advantages: Tensor
-    low: Tensor | float
-    high: Tensor | float
-    mask: Tensor
-    signals: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Signals:
-    """The driver half's result for a rollout batch: constants of the loss, [B] or [B,S]; metrics
-    are plain numbers. reports: the names of those extras that the worker half does not read."""
-
-    advantages: Tensor
-    low: Tensor | float
-    high: Tensor | float
-    extras: Mapping[str, Tensor]
-    metrics: Mapping[str, float]
-    reports: frozenset[str] = frozenset()
-
-    def __getitem__(self, rows: Tensor | slice) -> Signals:
-        """The signals of these rows."""
-        return self._map(lambda x: x[rows])
-
-    def to(self, *args: Any) -> Signals:
-        """As Tensor.to, for every tensor."""
-        return self._map(lambda x: x.to(*args))
-
-    def read(self) -> dict[str, Tensor]:
-        """The extras that the worker half reads."""
-        return {k: v for k, v in self.extras.items() if k not in self.reports}
-
-    def _map(self, f: Callable[[Tensor], Tensor]) -> Signals:
-        low, high = (b if isinstance(b, (int, float)) else f(b) for b in (self.low, self.high))
-        extras = {k: f(v) for k, v in self.extras.items()}
-        return replace(self, advantages=f(self.advantages), low=low, high=high, extras=extras)
-
-    def columns(self, mask: Tensor, dtype: torch.dtype) -> Columns:
-        """What the worker half reads: [B] as [B,1], in the loss's dtype and on its device."""
-
-        def column(x: Tensor) -> Tensor:
-            return (x[:, None] if x.dim() == 1 else x).to(mask.device, dtype)
-
-        low, high = (b if isinstance(b, (int, float)) else column(b) for b in (self.low, self.high))
-        extras = {k: column(v) for k, v in self.read().items()}
-        return Columns(column(self.advantages), *_both(low, high), mask, extras)
-
-
-class Shaped(NamedTuple):
-    """The surrogate's inputs: log_ratio' and A' ([B,S] or [B,1]), bounds; clip_log_ratio is what
-    the bounds judge."""
-
-    log_ratio: Tensor
-    advantages: Tensor
-    low: Tensor | float
-    high: Tensor | float
-    clip_log_ratio: Tensor
+    method: Method
+    params: Any
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A base method, and the methods that give the advantages and the bounds (usually itself), each
-    with parameters."""
+    """A base method, and the methods that give advantages and bounds (usually the base itself)."""
 
-    base: Method
-    params: Params
-    advantages: Method
-    advantages_params: Params
-    bounds: Method
-    bounds_params: Params
+    base: Component
+    advantages: Component
+    bounds: Component
 
     @property
     def name(self) -> str:
-        """etr, or erpo+etr for ERPO's advantages within ETR's bounds."""
-        return "+".join(dict.fromkeys([self.advantages.name, self.base.name, self.bounds.name]))
+        """The method's name, or erpo+etr for ERPO's advantages within ETR's bounds."""
+        components = (self.advantages, self.base, self.bounds)
+        return "+".join(dict.fromkeys(c.method.name for c in components))
 
     @property
     def mean(self) -> Any:
-        """sequence | token, of J and of the KL penalty."""
-        return getattr(self.params, "aggregation", self.base.mean)
+        """The mean of J and of the KL penalty: sequence or token."""
+        return getattr(self.base.params, "aggregation", self.base.method.mean)
 
     @property
     def needs(self) -> frozenset[Need]:
-        """ref_logprobs and entropy are inputs of advantages; unit_rewards of bounds and
-        constants."""
-        token_inputs = self.advantages.needs & {"ref_logprobs", "entropy"}
-        return token_inputs | ((self.base.needs | self.bounds.needs) & {"unit_rewards"})
+        """Advantages need ref_logprobs and entropy; bounds and extras unit_rewards."""
+        token_inputs = self.advantages.method.needs & {"ref_logprobs", "entropy"}
+        others = self.base.method.needs | self.bounds.method.needs
+        return token_inputs | (others & {"unit_rewards"})
+
+    @property
+    def constant_bounds(self) -> tuple[float, float] | None:
+        """(low, high) where they are the same in every batch, else None."""
+        method, params = self.bounds
+        return None if method.bounds else method.constant_bounds(params)
+
+    @property
+    def per_token(self) -> dict[str, bool]:
+        """The tensors of `signals` by name (low and high but for constant ones): whether [B,S]."""
+        bounds = () if self.constant_bounds else ("low", "high")
+        return {
+            "advantages": "advantages" in self.advantages.method.per_token,
+            **dict.fromkeys(bounds, "bounds" in self.bounds.method.per_token),
+            **{k: k in self.base.method.per_token for k in self.base.method.extras},
+        }
 
     def signals(self, rollouts: Rollouts) -> Signals:
         """The driver half, once per rollout batch over all its groups.
 
-        Raises ValueError when an input that the method needs is missing or out of range.
+        Raises ValueError when an input that the method needs is missing or out of range, or when
+        a method's function returns a shape that its record does not declare.
         """
         self._check(rollouts)
-        advantages = self.advantages.advantages(rollouts, self.advantages_params)
-        bounds = self.bounds.bounds(rollouts, self.bounds_params)
-        constants = self.base.constants(rollouts, self.params)
-        parts = (advantages, bounds, constants)
-        extras = {k: v for part in parts for k, v in part.signals.items()}
-        reports = {k: v for part in parts for k, v in part.reports.items() if k not in extras}
-        metrics = {k: v for part in parts for k, v in part.metrics.items()}
+        terms = [self.advantages.method.advantages(rollouts, self.advantages.params)]
+        values = {"advantages": terms[0].value}
+        if self.bounds.method.bounds:
+            terms.append(self.bounds.method.bounds(rollouts, self.bounds.params))
+            values |= zip(("low", "high"), terms[-1].value, strict=True)
+        for name, extra in self.base.method.extras.items():
+            terms.append(extra(rollouts, self.base.params))
+            values[name] = terms[-1].value
+        columns = {k: self._column(k, v, rollouts) for k, v in values.items()}
+        metrics = {k: v for term in terms for k, v in term.metrics.items()}
         if rollouts.sample_mask is not None:
             metrics["rollouts/masked_share"] = float((~rollouts.kept).double().mean())
-        low, high = bounds.value
-        return Signals(advantages.value, low, high, extras | reports, metrics, frozenset(reports))
+        low, high = self.constant_bounds or (columns.pop("low"), columns.pop("high"))
+        reports = {k: v for term in terms for k, v in term.reports.items()}
+        return Signals(columns.pop("advantages"), low, high, columns, metrics, reports)
+
+    def _column(self, name: str, value: Tensor | float, rollouts: Rollouts) -> Tensor:
+        """[B,1], or [B,S] where the method says so."""
+        shape = rollouts.mask.shape if self.per_token[name] else rollouts.mask.shape[:1]
+        if isinstance(value, (int, float)):
+            value = rollouts.rewards.new_tensor(value).expand(shape)
+        if value.shape != shape:
+            raise ValueError(
+                f"{name} of {self.name} has shape {list(value.shape)}, and its record says "
+                f"{list(shape)}: name in Method.per_token what is [B, S]"
+            )
+        return value if self.per_token[name] else value[:, None]
 
     def _check(self, rollouts: Rollouts) -> None:
         for need in {"ref_logprobs", "entropy"} & self.needs:
@@ -136,45 +109,35 @@ class Algorithm:
             if not core.surrogate.all_finite(value + rollouts.old_logprobs, rollouts.mask):
                 raise ValueError(
                     f"{self.name} spreads every token's {need} over its group, and one on a "
-                    f"response "
-                    "token is not finite: look for the NaN in the model's forward pass"
+                    "response token is not finite: look for the NaN in the model's forward pass"
                 )
         outside = (rollouts.rewards < 0) | (rollouts.rewards > 1)
         if "unit_rewards" in self.needs and outside.any():
             row = int(outside.nonzero()[0])
             raise ValueError(
                 f"{self.name} needs rewards in [0, 1], but sequence {row} has "
-                f"{float(rollouts.rewards[row]):g}: "
-                "map them, e.g. (R + 1) / 2 for rewards of +-1"
+                f"{float(rollouts.rewards[row]):g}: map them, e.g. (R + 1) / 2 for rewards of +-1"
             )
 
     def shape(self, log_ratio: Tensor, mask: Tensor, signals: Signals) -> Shaped:
-        """The worker half: the surrogate's inputs from the token log-ratio l [B,S] (clamped, 0 off
-        the mask).
+        """The worker half: from the token log-ratio l [B,S], clamped, 0 off the mask, in its dtype.
 
         Uses nothing but l and the signals of these rows, so micro-batches and ranks may cut between
         sequences.
         """
-        columns = signals.columns(mask, log_ratio.dtype)
-        shaped = self.base.log_ratio(log_ratio, columns, self.params)
-        advantages = self.base.reweight(shaped.detach(), columns, self.params)
-        clipped = log_ratio if self.base.clips == "token" else shaped
-        if self.base.clips == "ratio":
-            return Shaped(shaped, advantages, columns.low, columns.high, clipped)
-        return Shaped(shaped, advantages, float("inf"), float("inf"), clipped)
+        method, params = self.base
+        signals = signals.to(mask.device, log_ratio.dtype)
+        shaped = method.log_ratio(log_ratio, mask, signals, params)
+        advantages = method.reweight(shaped.detach(), mask, signals, params)
+        judged = log_ratio if method.clips == "token" else shaped
+        return Shaped(shaped, advantages, judged, signals.low, signals.high)
+
+    def ratio_bounds(self, shaped: Shaped) -> tuple[Tensor | float, Tensor | float]:
+        """The low and high of the surrogate itself: infinite where the method clips elsewhere."""
+        infinite = (float("inf"), float("inf"))
+        return (shaped.low, shaped.high) if self.base.method.clips == "ratio" else infinite
 
     def inert_rows(self, signals: Signals) -> Tensor:
-        """bool [B]: sequences that add nothing to the gradient of J (KL apart), because their
-        advantage is 0."""
-        zero = signals.advantages == 0
-        zero = zero.all(1) if zero.dim() == 2 else zero
-        return zero if self.base.flat_group_is_inert else zero.new_zeros(zero.shape)
-
-
-def _both(low: Tensor | float, high: Tensor | float) -> tuple[Tensor | float, Tensor | float]:
-    """Both numbers, or both tensors: torch's clamp takes no mixture."""
-    if isinstance(high, (int, float)) and not isinstance(low, (int, float)):
-        return low, low.new_full(low.shape, high)
-    if isinstance(low, (int, float)) and not isinstance(high, (int, float)):
-        return high.new_full(high.shape, low), high
-    return low, high
+        """bool [B]: sequences that add nothing to J's gradient because their advantage is 0."""
+        zero = (signals.advantages == 0).all(1)
+        return zero if self.base.method.flat_group_is_inert else zero.new_zeros(zero.shape)

@@ -1,5 +1,4 @@
-"""APMPO: an adaptive power mean over the tokens of a response (PMPO), and clip bounds fed back from
-the rewards (FAC).
+"""APMPO: a power mean over a response's tokens (PMPO), clip bounds fed back from rewards (FAC).
 
     p       = exp(-gamma mu_R)                                                               (eq. 4)
     FSS     = mu_R / (sigma_R + 1e-6)                                                        (eq. 5)
@@ -20,12 +19,12 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos import core
-from nemo_algos.methods.method import Method, Params, Part
+from nemo_algos.methods.method import Method, Params
+from nemo_algos.methods.signals import Signals, Term
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nemo_algos.methods.algorithm import Columns
     from nemo_algos.rollouts import Rollouts
 
 
@@ -46,8 +45,7 @@ class APMPOParams(Params):
     def _in_range(self) -> APMPOParams:
         if self.exponent == "linear" and self.gamma >= 1:
             raise ValueError(
-                f"gamma={self.gamma} makes the linear exponent 1 - gamma mu_R reach 0: set gamma "
-                f"below 1"
+                f"gamma={self.gamma} makes the linear exponent 1 - gamma mu_R reach 0: lower it"
             )
         if self.clip_max < self.clip_min:
             raise ValueError(
@@ -59,8 +57,11 @@ class APMPOParams(Params):
 
 
 def _reward_moments(rollouts: Rollouts, params: APMPOParams) -> tuple[Tensor, Tensor]:
-    """mu_R and sigma_R (population), [B]: of the whole batch but what the trainer masks out (the
-    paper's text), or of the group (its Algorithm 1)."""
+    """mu_R and sigma_R (population), [B].
+
+    Of the whole batch but what the trainer masks out (the paper's text), or of the group (its
+    Algorithm 1).
+    """
     rewards, groups = rollouts.rewards, rollouts.groups
     if params.statistics == "group":
         return groups.mean(rewards)[groups.index], groups.std(rewards)[groups.index]
@@ -68,37 +69,34 @@ def _reward_moments(rollouts: Rollouts, params: APMPOParams) -> tuple[Tensor, Te
     return kept.mean().expand_as(rewards), kept.std(correction=0).expand_as(rewards)
 
 
-def bounds(rollouts: Rollouts, params: APMPOParams) -> Part:
+def bounds(rollouts: Rollouts, params: APMPOParams) -> Term:
     """[1 - clip_low, 1 + eps_ada] (symmetric: 1 -+ eps_ada), [B]."""
     mu, sigma = _reward_moments(rollouts, params)
     fss = mu / (sigma + core.groups.EPS)
-    stability = {"fss": fss, "mean": mu, "inverse_std": 1 / (sigma + core.groups.EPS)}[
-        params.stability
-    ]
-    high = params.clip_min + (params.clip_max - params.clip_min) * stability.tanh()
+    choices = {"fss": fss, "mean": mu, "inverse_std": 1 / (sigma + core.groups.EPS)}
+    stability = choices[params.stability].tanh()
+    high = params.clip_min + (params.clip_max - params.clip_min) * stability
     low = high if params.symmetric else params.clip_low
     metrics = {"apmpo/eps_ada": float(high.mean()), "apmpo/fss": float(fss.mean())}
-    return Part((low, high), metrics=metrics, reports={"clip_high": high})
+    return Term((low, high), metrics, {"clip_high": high})
 
 
-def constants(rollouts: Rollouts, params: APMPOParams) -> Part:
-    """The exponent p, [B]: near 1 (arithmetic mean) while rewards are rare, smaller as they
-    grow."""
+def exponent(rollouts: Rollouts, params: APMPOParams) -> Term:
+    """The exponent p, [B]: near 1 (arithmetic mean) while rewards are rare, then smaller."""
     mu, _ = _reward_moments(rollouts, params)
-    exponent = (
-        (-params.gamma * mu).exp() if params.exponent == "exponential" else 1 - params.gamma * mu
-    )
-    return Part(None, {"exponent": exponent}, {"apmpo/exponent": float(exponent.mean())})
+    exponential = params.exponent == "exponential"
+    p = (-params.gamma * mu).exp() if exponential else 1 - params.gamma * mu
+    return Term(p, {"apmpo/exponent": float(p.mean())})
 
 
-def reweight(log_ratio: Tensor, columns: Columns, params: APMPOParams) -> Tensor:
+def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: APMPOParams) -> Tensor:
     """A'_it = A_i w_it with w_t = (M_p(u) / u_t)^(1-p), in log space, [B,S]."""
-    log_u = core.surrogate.one_sided_clip(log_ratio, columns.advantages, columns.low, columns.high)
-    p = columns.signals["exponent"]
+    A, p = signals.advantages, signals.extras["exponent"]
+    log_u = core.surrogate.one_sided_clip(log_ratio, A, signals.low, signals.high)
     exponential = params.exponent == "exponential"
     least = math.exp(-params.gamma) if exponential else 1 - params.gamma  # a mean reward of 1
-    log_mean = core.power_mean.log_power_mean(log_u, columns.mask, p, least)
-    return (log_mean - log_u).mul_(1 - p).exp_().mul_(columns.advantages)
+    log_mean = core.power_mean.log_power_mean(log_u, mask, p, least)
+    return (log_mean - log_u).mul_(1 - p).exp_().mul_(A)
 
 
 APMPO = Method(
@@ -106,7 +104,7 @@ APMPO = Method(
     paper="APMPO, eq. 4-10",
     params=APMPOParams,
     bounds=bounds,
-    constants=constants,
+    extras={"exponent": exponent},
     reweight=reweight,
     needs=frozenset({"unit_rewards"}),
 )

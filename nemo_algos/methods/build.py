@@ -2,7 +2,7 @@
 
 method: {name: etr, micro: 0.05}                        one method
 method: {advantages: erpo, bounds: etr}      a combination; the rest is that of `advantages`' method
-method: {name: gspo, bounds: {name: etr, macro: 0.2}}   a part with parameters of its own
+method: {name: gspo, bounds: {name: etr, macro: 0.2}}   a component with parameters of its own
 method: {name: my_package.my_module:MINE}               a third party's
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
 from nemo_algos.methods import METHODS
-from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.methods.algorithm import Algorithm, Component
 from nemo_algos.methods.method import (
     ClipParams,
     Method,
@@ -21,86 +21,88 @@ from nemo_algos.methods.method import (
     clip_bounds,
     keep_advantages,
     no_bounds,
-    no_constants,
 )
 
-PARTS = ("advantages", "bounds")
-OF_BASE = ("max_log_ratio", "dual_clip")  # read of the base's parameters alone
+COMPONENTS = ("advantages", "bounds")
+RATIO_KEYS = ("max_log_ratio", "dual_clip")  # read of the base's parameters alone
 
 
-def build(method: dict[str, Any] | str) -> Algorithm:
-    """The algorithm of a `method:` block (or of a method's name with its defaults).
+def build(method: dict[str, Any] | str | Method) -> Algorithm:
+    """The algorithm of a `method:` block, or of a method (its name, or its record) with defaults.
 
-    Raises ConfigError with every problem: unknown names and keys, values out of range, parts that
-    do not fit.
+    Raises ConfigError with every finding: unknown names and keys, values out of range, components
+    that do not fit.
     """
-    block = _part(method, "method")
-    written = {k: block.pop(k, None) for k in PARTS}
-    parts = {k: _part(v, f"method.{k}") for k, v in written.items() if v is not None}
+    block = _block(method, "method")
+    written = {k: block.pop(k, None) for k in COMPONENTS}
+    blocks = {k: _block(v, f"method.{k}") for k, v in written.items() if v is not None}
     # without a name, one method gives the base and the advantages
-    if "name" not in block and "advantages" in parts:
-        block = parts.pop("advantages") | block
-    problems = [
-        Finding(f"method.{part}.{key}", f"is of the ratio, not of {part}: write it under method")
-        for part, values in parts.items()
-        for key in OF_BASE
+    if "name" not in block and "advantages" in blocks:
+        block = blocks.pop("advantages") | block
+    findings = [
+        Finding(f"method.{name}.{key}", f"is of the ratio, not of {name}: write it under method")
+        for name, values in blocks.items()
+        for key in RATIO_KEYS
         if key in values
     ]
-    base = _resolve(block, "method", problems)
-    resolved = {k: _resolve(p, f"method.{k}", problems) for k, p in parts.items()}
-    if problems:
-        raise ConfigError(problems)
+    base = _resolve(block, "method", findings)
+    resolved = {k: _resolve(b, f"method.{k}", findings) for k, b in blocks.items()}
+    if findings:
+        raise ConfigError(findings)
     assert base is not None
-    advantages, bounds = (resolved.get(part) or base for part in PARTS)
-    algorithm = Algorithm(*base, *advantages, *bounds)
-    problems = [Finding("method", reason) for reason in _misfits(algorithm)]
-    if problems:
-        raise ConfigError(problems)
+    algorithm = Algorithm(base, *(resolved.get(name) or base for name in COMPONENTS))
+    findings = [Finding("method", reason) for reason in _misfits(algorithm)]
+    if findings:
+        raise ConfigError(findings)
     return algorithm
 
 
-def _part(value: Any, path: str) -> dict[str, Any]:
-    if isinstance(value, str):
+def _block(value: Any, path: str) -> dict[str, Any]:
+    if isinstance(value, (str, Method)):
         return {"name": value}
     if not isinstance(value, dict):
         raise ConfigError([Finding(path, f"must be a name or a block with a name, got {value!r}")])
     return dict(value)
 
 
-def _resolve(
-    block: dict[str, Any], path: str, problems: list[Finding]
-) -> tuple[Method, Params] | None:
+def _resolve(block: dict[str, Any], path: str, findings: list[Finding]) -> Component | None:
     try:
         method = find(block.get("name"), path)
         params = validate(method.params, {k: v for k, v in block.items() if k != "name"}, path)
     except ConfigError as error:
-        problems.extend(error.findings)
+        findings.extend(error.findings)
         return None
-    return method, params
+    return Component(method, params)
 
 
 def find(name: Any, path: str = "method") -> Method:
-    """The method of a name, or of `package.module:NAME`. Raises ConfigError that says what is
-    wrong."""
-    if isinstance(name, str) and ":" in name:
+    """The method of a name, of `package.module:NAME`, or of a record; ConfigError where none is."""
+    if isinstance(name, str) and name in METHODS:
+        return METHODS[name]
+    if isinstance(name, Method) and METHODS.get(name.name) is name:
+        return name
+    if isinstance(name, Method) or (isinstance(name, str) and ":" in name):
         return _third_party(name, path)
-    if not isinstance(name, str) or name not in METHODS:
-        hint = did_you_mean(str(name), list(METHODS))
-        what = "missing: name a method" if name is None else f"unknown method {name!r}"
-        raise ConfigError([Finding(f"{path}.name", f"{what}{hint}")])
-    return METHODS[name]
+    hint = did_you_mean(str(name), list(METHODS))
+    reason = "missing: name a method" if name is None else f"unknown method {name!r}"
+    raise ConfigError([Finding(f"{path}.name", f"{reason}{hint}")])
 
 
-def _third_party(name: str, path: str) -> Method:
-    module, _, attribute = name.partition(":")
-    try:
-        method = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # whatever the module's own code raises
-        what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-        raise ConfigError([Finding(f"{path}.name", f"cannot import {name!r}: {what}")]) from error
+def _third_party(name: str | Method, path: str) -> Method:
+    method = name
+    if isinstance(name, str):
+        module, _, attribute = name.partition(":")
+        try:
+            method = getattr(importlib.import_module(module), attribute)
+        except (Exception, SystemExit) as error:  # whatever the module's own code raises
+            reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+            finding = Finding(f"{path}.name", f"cannot import {name!r}: {reason}")
+            raise ConfigError([finding]) from error
     fault = _fault(method)
     if fault:
-        raise ConfigError([Finding(f"{path}.name", f"{name!r} {fault}")])
+        label = name.name if isinstance(name, Method) else name
+        raise ConfigError([Finding(f"{path}.name", f"{label!r} {fault}")])
+    assert isinstance(method, Method)
     return method
 
 
@@ -112,37 +114,38 @@ def _fault(method: Any) -> str | None:
         return f"calls itself {method.name}, which exists: rename it"
     if not (isinstance(method.params, type) and issubclass(method.params, Params)):
         return "has params that are not a subclass of Params: derive them from it"
-    if method.bounds is clip_bounds and not issubclass(method.params, ClipParams):
+    constant = method.bounds is None and method.constant_bounds is clip_bounds
+    if constant and not issubclass(method.params, ClipParams):
         return "has no clip_low and clip_high: derive its params from ClipParams, or give it bounds"
     return None
 
 
 def _misfits(a: Algorithm) -> list[str]:
-    """Why the parts have no meaning together."""
-    base, reasons = a.base, []
-    per_sequence = base.ratio == "sequence" or base.constants is not no_constants
-    if a.advantages.token_advantages and per_sequence:
-        what = "power mean" if base.ratio == "token" else "sequence ratio"
+    """Why the components have no meaning together."""
+    base, advantages, bounds = a.base.method, a.advantages.method, a.bounds.method
+    reasons = []
+    if a.per_token["advantages"] and (base.ratio == "sequence" or base.extras):
+        kind = "power mean" if base.ratio == "token" else "sequence ratio"
         reasons.append(
-            f"{base.name}'s {what} needs one advantage per sequence, but {a.advantages.name} "
-            f"gives one per token: "
-            "use its advantages with a token ratio (grpo, etr's bounds, cispo)"
+            f"{base.name}'s {kind} needs one advantage per sequence, but {advantages.name} gives "
+            "one per token: use its advantages with a token ratio (grpo, etr's bounds, cispo)"
         )
-    if a.bounds is not base and base.clips is None:
+    if bounds is not base and base.clips is None:
         reasons.append(
-            f"{base.name} has no ratio to clip, so bounds of {a.bounds.name} would do nothing: "
-            f"drop bounds"
+            f"{base.name} has no ratio to clip, so bounds of {bounds.name} would do nothing: "
+            "drop bounds"
         )
-    if a.bounds is not base and a.bounds.bounds is no_bounds:
-        reasons.append(f"{a.bounds.name} has no bounds of its own to give: drop bounds")
-    if a.params.dual_clip is not None and not dual_clip_has_meaning(a):
+    if bounds is not base and bounds.bounds is None and bounds.constant_bounds is no_bounds:
+        reasons.append(f"{bounds.name} has no bounds of its own to give: drop bounds")
+    if a.base.params.dual_clip is not None and not dual_clip_has_meaning(a):
         reasons.append(
             f"dual_clip has no meaning for {base.name}: it cuts the plain clipped ratio of grpo, "
-            f"etr, erpo and gspo"
+            "etr, erpo and gspo"
         )
     return reasons
 
 
 def dual_clip_has_meaning(a: Algorithm) -> bool:
     """Only a ratio that the surrogate itself clips, with advantages of a fixed sign."""
-    return a.base.clips == "ratio" and a.base.reweight is keep_advantages and a.base.form == "ratio"
+    m = a.base.method
+    return m.clips == "ratio" and m.reweight is keep_advantages and m.form == "ratio"

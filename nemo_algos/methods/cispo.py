@@ -1,5 +1,4 @@
-"""CISPO: every token keeps its gradient, weighted by the clipped ratio: J = token mean of
-sg[clip(r_it)] A_i log pi.
+"""CISPO: every token keeps its gradient, J = token mean of sg[clip(r_it)] A_i log pi.
 
 clip 0.2/0.2 is verl's default.
 """
@@ -8,18 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nemo_algos import core
 from nemo_algos.methods.method import ClipParams, Method
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nemo_algos.methods.algorithm import Columns
+    from nemo_algos.methods.signals import Signals
 
 
-def reweight(log_ratio: Tensor, columns: Columns, params: ClipParams) -> Tensor:
+def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:
     """A'_it = clip(r_it, 1 - clip_low, 1 + clip_high) A_i, [B,S]."""
-    clipped = log_ratio.exp().clamp(1 - columns.low, 1 + columns.high)  # pyright: ignore
-    return clipped * columns.advantages
+    clipped = core.surrogate.clamp(log_ratio.exp(), 1 - signals.low, 1 + signals.high)
+    return clipped * signals.advantages
 
 
 CISPO = Method(

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos import core
-from nemo_algos.methods.method import ClipParams, Method, Part
+from nemo_algos.methods.method import ClipParams, Method
+from nemo_algos.methods.signals import Term
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,8 +33,7 @@ NOISE = 1e-3  # nats: below this spread of old - ref the z-scores amplify roundi
 
 
 class ERPOParams(ClipParams):
-    """beta_progress, gamma, eta, K, sigma_target of the paper; K, sigma_target and the clip are not
-    stated there."""
+    """beta_progress, gamma, eta, K, sigma_target; the paper states no K, sigma_target, clip."""
 
     progress_scale: float = Field(default=0.1, gt=0)
     gate_sharpness: float = Field(default=5.0, ge=0)
@@ -42,21 +42,19 @@ class ERPOParams(ClipParams):
     target_std: float = Field(default=1.0, gt=0)
 
 
-def advantages(rollouts: Rollouts, params: ERPOParams) -> Part:
-    """A_it [B,S], 0 off the mask; each group with a signal sums to 0 with variance 1 over its
-    tokens (eq. 16)."""
+def advantages(rollouts: Rollouts, params: ERPOParams) -> Term:
+    """A_it [B,S], 0 off the mask; of mean 0 and variance 1 over a group's tokens (eq. 16)."""
     groups, shape = rollouts.groups, rollouts.mask.shape
     outcome = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)
     outcome = outcome[:, None].to(core.surrogate.working_dtype(rollouts.old_logprobs))
     values, sums = outcome.new_zeros(shape), rollouts.rewards.new_zeros(shape[0], 6)
     for rows in groups.blocks(BLOCK // shape[1]) if shape.numel() else ():
-        values[rows], sums[rows] = _of_groups(rollouts[rows], outcome[rows], params)
-    return Part(values, {}, _metrics(*sums.sum(0).tolist()))
+        values[rows], sums[rows] = _whole_groups(rollouts[rows], outcome[rows], params)
+    return Term(values, _metrics(*sums.sum(0).tolist()))
 
 
-def _of_groups(rollouts: Rollouts, outcome: Tensor, params: ERPOParams) -> tuple[Tensor, Tensor]:
-    """A_it [B,S] of some whole groups, and the sums [B,6] for the metrics. outcome: A_i [B,1],
-    whose dtype all have."""
+def _whole_groups(rollouts: Rollouts, outcome: Tensor, params: ERPOParams) -> tuple[Tensor, Tensor]:
+    """A_it [B,S] and the sums [B,6] for the metrics; outcome: A_i [B,1], whose dtype all have."""
     mask, dtype = rollouts.mask, outcome.dtype
     assert rollouts.entropy is not None and rollouts.ref_logprobs is not None
     in_group = core.tokens.Pools.of_groups(mask, rollouts.groups)
@@ -93,8 +91,7 @@ def _metrics(
     if 0 < spread < NOISE:
         warnings.warn(
             f"ERPO: log pi_old - log pi_ref spreads over only {spread:.1e} nats; its z-scores may "
-            f"amplify rounding. "
-            "Compute both with the same engine and precision.",
+            "amplify rounding. Compute both with the same engine and precision.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -112,6 +109,6 @@ ERPO = Method(
     params=ERPOParams,
     advantages=advantages,
     mean="token",
-    token_advantages=True,
+    per_token=frozenset({"advantages"}),
     needs=frozenset({"ref_logprobs", "entropy"}),
 )

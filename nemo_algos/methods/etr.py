@@ -1,5 +1,4 @@
-"""ETR, elastic trust regions: GRPO whose clip radius grows with the advantage and with the group's
-uncertainty.
+"""ETR, elastic trust regions: GRPO whose clip radius grows with advantage and uncertainty.
 
     radius_i = clip_base + micro tanh(A_i) + macro 4 p_g (1 - p_g)                 (eq. 6-8, Alg. 1)
     J        = mean_i mean_t min(r_it A_i, clip(r_it, 1 - radius_i, 1 + radius_i) A_i)       (eq. 9)
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos import core
-from nemo_algos.methods.method import Method, Params, Part
+from nemo_algos.methods.method import Method, Params
+from nemo_algos.methods.signals import Term
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 class ETRParams(Params):
-    """micro is the paper's lambda_1, macro its lambda_2. The bounds stay inside (0, 2): see
-    `_radius_in_range`."""
+    """The paper's lambda_1 is micro, its lambda_2 macro; the bounds stay inside (0, 2)."""
 
     clip_base: float = 0.2
     micro: float = Field(default=0.1, ge=0)
@@ -37,29 +36,26 @@ class ETRParams(Params):
         if self.micro >= self.clip_base:
             raise ValueError(
                 f"micro={self.micro} must be below clip_base={self.clip_base}, or the radius can "
-                f"reach 0: lower micro"
+                "reach 0: lower micro"
             )
-        if self.clip_base + self.micro + self.macro >= 1:
+        largest = self.clip_base + self.micro + self.macro
+        if largest >= 1:
             raise ValueError(
-                f"clip_base + micro + macro = {self.clip_base + self.micro + self.macro:g} must "
-                f"be below 1, "
-                "or the lower bound can reach 0: lower one of them"
+                f"clip_base + micro + macro = {largest:g} must be below 1, or the lower bound can "
+                "reach 0: lower one of them"
             )
         return self
 
 
-def bounds(rollouts: Rollouts, params: ETRParams) -> Part:
-    """[1 - radius_i, 1 + radius_i], always from the group advantage, whatever advantages it is
-    combined with."""
+def bounds(rollouts: Rollouts, params: ETRParams) -> Term:
+    """[1 - radius_i, 1 + radius_i], from the group advantage, also beside another's advantages."""
     groups = rollouts.groups
     advantages = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)  # [B]
     sign = 1 if params.direction == "asymmetric" else -1
     p = groups.mean(rollouts.rewards > 0)[groups.index]
-    radius = (
-        params.clip_base + sign * params.micro * advantages.tanh() + params.macro * 4 * p * (1 - p)
-    )
-    metrics = _radius_by_sign(radius, advantages)
-    return Part((radius, radius), metrics=metrics, reports={"clip_radius": radius})
+    elastic = sign * params.micro * advantages.tanh()
+    radius = params.clip_base + elastic + params.macro * 4 * p * (1 - p)
+    return Term((radius, radius), _radius_by_sign(radius, advantages), {"clip_radius": radius})
 
 
 def _radius_by_sign(radius: Tensor, advantages: Tensor) -> dict[str, float]:

@@ -1,5 +1,4 @@
-"""GPG: the plain policy gradient, J = token mean of A_i log pi, with A_i = R_i - mean(R) by
-default."""
+"""GPG: the plain policy gradient, J = token mean of A_i log pi, with A_i = R_i - mean(R)."""
 
 from typing import Literal
 
@@ -16,7 +15,7 @@ GPG = Method(
     name="gpg",
     paper="GPG, arXiv 2504.02546",
     params=GPGParams,
-    bounds=no_bounds,
+    constant_bounds=no_bounds,
     form="logprob",
     clips=None,
     mean="token",

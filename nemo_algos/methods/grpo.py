@@ -1,5 +1,4 @@
-"""GRPO: J = mean min(r_it A_i, clip(r_it, 1 - clip_low, 1 + clip_high) A_i), A_i the group
-advantage.
+"""GRPO: J = mean min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), A the group advantage.
 
 clip_high = 0.28 is Clip-High (sequence mean) and, with aggregation: token, DAPO's loss.
 """

@@ -14,12 +14,12 @@ from nemo_algos.methods.method import ClipParams, Method
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nemo_algos.methods.algorithm import Columns
+    from nemo_algos.methods.signals import Signals
 
 
-def log_ratio(log_ratio: Tensor, columns: Columns, params: ClipParams) -> Tensor:
+def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:
     """log s_i = mean_t l_it, [B,1]."""
-    return core.surrogate.sequence_mean(log_ratio, columns.mask)
+    return core.surrogate.sequence_mean(log_ratio, mask)
 
 
 GSPO = Method(

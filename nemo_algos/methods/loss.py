@@ -1,5 +1,4 @@
-"""The loss of a micro-batch: surrogate, off-policy weights, KL penalty, and the statistics of what
-happened.
+"""The loss: surrogate, off-policy weights, KL penalty, and the statistics of what happened.
 
 loss = -J + kl_coef KL        J = mean( w_t  min(r' A', clip(r') A') )   or   mean( w_t A' log pi )
 """
@@ -7,19 +6,22 @@ loss = -J + kl_coef KL        J = mean( w_t  min(r' A', clip(r') A') )   or   me
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from nemo_algos import core
 from nemo_algos.config import Section
+from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.methods.build import build
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.core.metrics import Stats
     from nemo_algos.core.surrogate import Counts
-    from nemo_algos.methods.algorithm import Algorithm, Shaped, Signals
+    from nemo_algos.methods.method import Method
+    from nemo_algos.methods.signals import Shaped, Signals
     from nemo_algos.rollouts import Rollouts
 
 DERIVED = {
@@ -44,8 +46,7 @@ class MismatchConfig(Section):
 
 
 class LossConfig(Section):
-    """The `loss_fn:` section, NeMo-RL's names; what belongs to the method is refused with the name
-    to use."""
+    """The `loss_fn:` section, NeMo-RL's names; a key of the method's is refused, with its name."""
 
     reference_policy_kl_penalty: float = Field(default=0.0, ge=0)
     reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
@@ -67,10 +68,8 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def _correction_is_whole(self) -> LossConfig:
-        kind, low = (
-            self.truncated_importance_sampling_type,
-            self.truncated_importance_sampling_ratio_min,
-        )
+        kind = self.truncated_importance_sampling_type
+        low = self.truncated_importance_sampling_ratio_min
         high = self.truncated_importance_sampling_ratio
         if kind and not self.use_importance_sampling_correction:
             raise ValueError(f"{kind} needs use_importance_sampling_correction: true")
@@ -90,11 +89,28 @@ class LossConfig(Section):
 
 
 class Loss(NamedTuple):
-    """value: scalar to differentiate, this micro-batch's share of the batch's loss; stats: additive
-    statistics."""
+    """value: scalar to differentiate, this micro-batch's share of the loss; stats: additive."""
 
     value: Tensor
     stats: Stats
+
+
+def batch_loss(
+    method: Algorithm | Method | dict[str, Any] | str,
+    logprobs: Tensor,
+    rollouts: Rollouts,
+    config: LossConfig = LossConfig(),
+) -> tuple[Tensor, dict[str, float]]:
+    """The loss of a whole rollout batch, scalar, and its metrics: both halves in one call.
+
+    method: what `build` takes, or gives; logprobs [B,S]: log pi_theta, nats, with gradient. Group
+    statistics are of these rollouts: for minibatches take `Algorithm.signals` of the whole batch,
+    and `policy_loss` of each. Raises ConfigError as `build`, the rest as `policy_loss`.
+    """
+    algorithm = method if isinstance(method, Algorithm) else build(method)
+    signals, counts = algorithm.signals(rollouts), core.surrogate.Counts.of(rollouts.mask)
+    loss = policy_loss(algorithm, logprobs, rollouts, signals, counts, config)
+    return loss.value, {**signals.metrics, **loss.stats.summary()}
 
 
 def policy_loss(
@@ -115,7 +131,7 @@ def policy_loss(
     log-probs on response tokens (`on_nonfinite: report` drops and counts them).
     """
     _check_inputs(logprobs, rollouts, config)
-    limit = algorithm.params.max_log_ratio
+    limit = algorithm.base.params.max_log_ratio
     mask = _finite(logprobs, rollouts, config)
     log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
     shaped = algorithm.shape(log_ratio, mask, signals)
@@ -133,9 +149,7 @@ def policy_loss(
         penalty = core.surrogate.reduce(kl, rollouts.mask, algorithm.mean, counts)
         parts["kl_loss"] = config.reference_policy_kl_penalty * penalty
         loss = loss + parts["kl_loss"]
-    stats = _stats(
-        algorithm, shaped, logprobs, log_ratio.detach(), rollouts, signals, mask, entropy
-    )
+    stats = _stats(shaped, logprobs.detach(), log_ratio.detach(), rollouts, mask, limit, entropy)
     sums = stats.sums | parts | {"loss": loss}
     sums = {k: v.detach().double() for k, v in sums.items()}
     return Loss(loss, replace(stats, sums=sums))
@@ -143,12 +157,11 @@ def policy_loss(
 
 def surrogate(algorithm: Algorithm, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
     """What J is the mean of, per token [B,S] or per sequence [B,1]."""
-    if algorithm.base.form == "logprob":
+    if algorithm.base.method.form == "logprob":
         dtype = core.surrogate.working_dtype(logprobs)
         return logprobs.to(dtype).where(mask, 0.0) * shaped.advantages
-    return core.surrogate.clipped_surrogate(
-        shaped.log_ratio, shaped.advantages, shaped.low, shaped.high, algorithm.params.dual_clip
-    )
+    bounds, dual_clip = algorithm.ratio_bounds(shaped), algorithm.base.params.dual_clip
+    return core.surrogate.clipped_surrogate(shaped.log_ratio, shaped.advantages, *bounds, dual_clip)
 
 
 def _correction(
@@ -159,7 +172,7 @@ def _correction(
         rollouts.old_logprobs,
         rollouts.gen_logprobs,
         mask,
-        algorithm.base.ratio == "sequence",
+        algorithm.base.method.ratio == "sequence",
         config.truncated_importance_sampling_type,
         config.truncated_importance_sampling_ratio_min,
         config.truncated_importance_sampling_ratio,
@@ -170,8 +183,7 @@ def _check_inputs(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> N
     if logprobs.shape != rollouts.mask.shape:
         raise ValueError(
             f"logprobs have shape {list(logprobs.shape)}, the rollouts' mask "
-            f"{list(rollouts.mask.shape)}: "
-            "pass one log-prob per position"
+            f"{list(rollouts.mask.shape)}: pass one log-prob per position"
         )
     if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is None:
         raise ValueError("reference_policy_kl_penalty > 0 needs ref_logprobs [B, S]")
@@ -193,44 +205,29 @@ def _finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
         row, position = bad.nonzero()[0].tolist()
         raise FloatingPointError(
             f"{int(bad.sum())} response tokens have non-finite log-probs (first: sequence {row}, "
-            f"position {position}): "
-            "lower the learning rate, or set loss_fn.on_nonfinite: report to drop and count them"
+            f"position {position}): lower the learning rate, or set loss_fn.on_nonfinite: report "
+            "to drop and count them"
         )
     return rollouts.mask & ~bad
 
 
 def _stats(
-    algorithm: Algorithm,
     shaped: Shaped,
     logprobs: Tensor,
     log_ratio: Tensor,
     rollouts: Rollouts,
-    signals: Signals,
     mask: Tensor,
+    limit: float,
     entropy: Tensor | None,
 ) -> Stats:
-    stats = core.metrics.ratio_stats(
-        log_ratio,
-        shaped.log_ratio.detach(),
-        logprobs.detach(),
-        mask,
-        algorithm.params.max_log_ratio,
-    )
-    columns = signals.columns(mask, log_ratio.dtype)
-    advantages = shaped.advantages if algorithm.base.clips == "ratio" else columns.advantages
-    stats.sums |= core.metrics.clip_sums(
-        shaped.clip_log_ratio.detach(),
-        advantages,
-        columns.low,
-        columns.high,
-        mask.to(log_ratio.dtype),
-    )
-    stats.sums["nonfinite_tokens"] = (
-        core.surrogate.token_counts(rollouts.mask).sum() - stats.sums["tokens"]
-    )
+    weight = mask.to(log_ratio.dtype)
+    stats = core.metrics.ratio_stats(log_ratio, shaped.log_ratio.detach(), logprobs, mask, limit)
+    judged = shaped.judged.detach()
+    stats.sums |= core.metrics.clip_sums(judged, shaped.advantages, shaped.low, shaped.high, weight)
+    tokens = core.surrogate.token_counts(rollouts.mask).sum()
+    stats.sums["nonfinite_tokens"] = tokens - stats.sums["tokens"]
     if rollouts.ref_logprobs is not None:
-        kl = core.surrogate.kl_terms(logprobs.detach(), rollouts.ref_logprobs, mask)
-        stats.sums["kl_ref"] = kl.sum()
+        stats.sums["kl_ref"] = core.surrogate.kl_terms(logprobs, rollouts.ref_logprobs, mask).sum()
     if entropy is not None:
         stats.sums["entropy"] = entropy.detach().where(mask, 0.0).sum()
     return stats

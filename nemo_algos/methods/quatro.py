@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from nemo_algos import core
-from nemo_algos.methods.method import Method, Params, Part, no_bounds
+from nemo_algos.methods.method import Method, Params, no_bounds
+from nemo_algos.methods.signals import Signals, Term
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nemo_algos.methods.algorithm import Columns
     from nemo_algos.rollouts import Rollouts
 
 
 class QUATROParams(Params):
-    """delta: the KL radius, nats. max_kl_fraction: of the KL that a group can reach at all
-    (METHODS: Cap)."""
+    """delta: the KL radius, nats; max_kl_fraction: of the KL that a group can reach at all."""
 
     delta: float = Field(default=0.01, ge=1e-6)
     ratio: Literal["sequence", "geometric_mean"] = "sequence"
@@ -36,9 +35,8 @@ class QUATROParams(Params):
     max_kl_fraction: float = Field(default=0.95, gt=0, lt=1)
 
 
-def advantages(rollouts: Rollouts, params: QUATROParams) -> Part:
-    """A [B] and lambda [B] from the dual of each prompt, solved in float64 for all prompts at
-    once."""
+def advantages(rollouts: Rollouts, params: QUATROParams) -> Term:
+    """A [B] and lambda [B] from the dual of each prompt, in float64 for all prompts at once."""
     groups, rewards = rollouts.groups, rollouts.rewards
     radius = core.dual.kl_radius(rewards, groups, params.delta, params.max_kl_fraction)
     values, lam = core.dual.solve(rewards, groups, radius)
@@ -46,19 +44,19 @@ def advantages(rollouts: Rollouts, params: QUATROParams) -> Part:
     metrics = {"quatro/capped_share": float((signal & (radius < params.delta)).double().mean())}
     if signal.any():
         metrics["quatro/lambda"] = float(lam[signal].mean())
-    return Part(values, metrics=metrics, reports={"lambda": lam[groups.index]})
+    return Term(values, metrics, {"lambda": lam[groups.index]})
 
 
-def log_ratio(log_ratio: Tensor, columns: Columns, params: QUATROParams) -> Tensor:
+def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QUATROParams) -> Tensor:
     """log s_i, [B,1]: the sum or the mean of the response's token log-ratios."""
     if params.ratio == "sequence":
         return core.surrogate.sequence_sum(log_ratio, params.max_log_ratio)
-    return core.surrogate.sequence_mean(log_ratio, columns.mask)
+    return core.surrogate.sequence_mean(log_ratio, mask)
 
 
-def reweight(log_ratio: Tensor, columns: Columns, params: QUATROParams) -> Tensor:
+def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QUATROParams) -> Tensor:
     """A' = A - sg[log s]."""
-    return columns.advantages - log_ratio if params.log_ratio_penalty else columns.advantages
+    return signals.advantages - log_ratio if params.log_ratio_penalty else signals.advantages
 
 
 QUATRO = Method(
@@ -66,7 +64,7 @@ QUATRO = Method(
     paper="QUATRO, eq. 11-17",
     params=QUATROParams,
     advantages=advantages,
-    bounds=no_bounds,
+    constant_bounds=no_bounds,
     log_ratio=log_ratio,
     reweight=reweight,
     ratio="sequence",

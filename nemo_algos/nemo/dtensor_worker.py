@@ -1,5 +1,4 @@
-"""NeMo-RL's DTensor (v2) policy worker that also returns exact token entropies; see
-megatron_worker.
+"""NeMo-RL's DTensor (v2) worker that also returns exact token entropies; see megatron_worker.
 
 Its workers run on CPU processes too, but for context parallelism, which needs GPUs.
 """

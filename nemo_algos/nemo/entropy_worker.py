@@ -25,8 +25,7 @@ def entropies(logits: Tensor, group: Any, vocabulary: int | None = None) -> Tens
 
 @contextmanager
 def recording(module: Any, processor: type, **kwargs: Any) -> Iterator[list[Tensor]]:
-    """Within, the log-prob forward of the worker's module appends entropies to the list. kwargs:
-    the processor's."""
+    """Within, the log-prob forward of the worker's module appends entropies; kwargs: its own."""
     sink: list[Tensor] = []
     original = module.LogprobsPostProcessor
     module.LogprobsPostProcessor = functools.partial(processor, sink=sink, **kwargs)

@@ -1,5 +1,4 @@
-"""A method's driver half behind NeMo-RL's `compute_advantage`, and the hand-over of its signals to
-the loss."""
+"""A method's driver half behind NeMo-RL's `compute_advantage`, and its signals' way to the loss."""
 
 from __future__ import annotations
 
@@ -13,7 +12,8 @@ import torch
 from torch import Tensor
 
 from nemo_algos.core.groups import Groups
-from nemo_algos.methods.algorithm import Algorithm, Signals
+from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.methods.signals import Signals
 from nemo_algos.nemo import columns, versions
 from nemo_algos.rollouts import Rollouts
 
@@ -57,12 +57,11 @@ class Estimator:
         generation_logprobs: Tensor | None = None,
         sample_mask: Tensor | None = None,
     ) -> Tensor:
-        """prompt_ids [B,P], equal rows = one group; rewards [B]; mask, log-probs [B,S] ->
-        advantages [B,S] float32.
+        """The advantages [B,S], float32, of rewards [B], mask and log-probs [B,S].
 
-        The arguments are those that NeMo-RL's trainers pass, by name (what no line here reads, its
-        other estimators do). Raises TypeError for another one, or where log pi_old is missing;
-        ValueError for a group that is not complete.
+        prompt_ids [B,P]: equal rows are one group. The arguments are those that NeMo-RL's trainers
+        pass, by name (what no line here reads, its other estimators do). Raises TypeError for
+        another one, or where log pi_old is missing; ValueError for a group that is not complete.
         """
         if logprobs_policy is None:
             raise TypeError("compute_advantage() needs logprobs_policy, log pi_old [B, S]")
@@ -78,15 +77,13 @@ class Estimator:
         )
         check_complete(rollouts, self.group_size)
         signals = self.algorithm.signals(rollouts)
-        advantages = signals.columns(rollouts.mask, torch.float32).advantages
-        advantages = advantages.expand(mask.shape).contiguous()
+        advantages = signals.advantages.float().expand(mask.shape).contiguous()
         self.last_metrics = dict(signals.metrics)
         self._kept = (advantages, signals)
         return advantages
 
     def signals_for(self, advantages: Tensor) -> dict[str, Tensor]:
-        """The signals of a training batch by key, float32 [B] or [B,S]; once for each
-        compute_advantage.
+        """The training batch's columns of signals by key, once for each compute_advantage.
 
         advantages [B,S]: the training batch's. Raises ValueError where they are not the ones that
         were computed.
@@ -94,25 +91,21 @@ class Estimator:
         if self._kept is None:
             raise ValueError(
                 "training was asked for twice on one set of advantages, or before "
-                "compute_advantage: "
-                "the method's signals belong to one rollout batch"
+                "compute_advantage: the method's signals belong to one rollout batch"
             )
         (computed, signals), self._kept = self._kept, None
         if not torch.equal(advantages, computed):
             raise ValueError(
                 "the advantages were reordered or changed between compute_advantage and train: "
-                "switch off "
-                "grpo.advantage_clip_low/high and the message-level advantage penalties"
+                "switch off grpo.advantage_clip_low/high and the message-level advantage penalties"
             )
-        return columns.of(signals, self.algorithm)
-
-    def field_names(self) -> tuple[str, ...]:
-        """The keys of `signals_for`."""
-        return tuple(columns.of(columns.example(self.algorithm), self.algorithm))
+        return columns.written(signals, self.algorithm)
 
     def _unmasked(self, mask: Tensor, sample_mask: Tensor | None) -> Tensor | None:
-        """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said. Synchronous
-        trainers say it by `mask` [B,S] alone, where an empty response looks the same."""
+        """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said.
+
+        Synchronous trainers say it by `mask` [B,S] alone, where an empty response looks the same.
+        """
         masks, self.masks = self.masks, None
         if sample_mask is not None:
             return sample_mask.bool()
@@ -123,8 +116,10 @@ class Estimator:
 
 
 def check_complete(rollouts: Rollouts, size: int) -> None:
-    """Raises ValueError where a group is not one, or several, of `size` rows: a prompt may be drawn
-    twice, and prompts that NeMo-RL cuts to their first tokens are one group."""
+    """Raise ValueError where a group is not one, or several, of `size` rows.
+
+    A prompt may be drawn twice, and prompts that NeMo-RL cuts to their first tokens are one group.
+    """
     wrong = rollouts.groups.count % size != 0
     if wrong.any():
         raise ValueError(
@@ -136,8 +131,7 @@ def check_complete(rollouts: Rollouts, size: int) -> None:
 
 
 def row_hash(rows: Tensor) -> Tensor:
-    """[B,P] int -> [B] int64, equal for equal rows; different ones collide with probability
-    2^-64."""
+    """[B,P] int -> [B] int64, equal for equal rows; others collide with probability 2^-64."""
     if rows.dim() == 1:
         return rows
     generator = torch.Generator().manual_seed(0)
@@ -148,10 +142,12 @@ def row_hash(rows: Tensor) -> Tensor:
 
 @contextmanager
 def in_place(estimator: Estimator) -> Iterator[None]:
-    """Within, NeMo-RL's trainers create this estimator for `adv_estimator.name: nemo_algos`, stock
-    names are theirs; and dynamic sampling keeps or drops whole groups."""
+    """Within, NeMo-RL's trainers create this estimator for `adv_estimator.name: nemo_algos`.
+
+    Stock names are theirs; and dynamic sampling keeps or drops whole groups.
+    """
     modules = [import_module(name) for name in CREATORS if versions.present(name)]
-    ours = {FACTORY: partial(_creating, estimator), DEVIATIONS: _of_whole_groups}
+    ours = {FACTORY: partial(_creating, estimator), DEVIATIONS: _whole_group_deviations}
     places = [(m, name) for m in modules for name in ours if hasattr(m, name)]
     stock = [getattr(module, name) for module, name in places]
     for (module, name), theirs in zip(places, stock, strict=True):
@@ -163,10 +159,12 @@ def in_place(estimator: Estimator) -> Iterator[None]:
             setattr(module, name, theirs)
 
 
-def _of_whole_groups(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """NeMo-RL's baselines, and deviations [B] that are 0 in flat groups and nowhere else: dynamic
-    sampling drops rows by them. NeMo-RL's own are 0 for the only right response of a group (others
-    are left in), and in groups of equal rewards some are not 0 by rounding."""
+def _whole_group_deviations(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """NeMo-RL's baselines, and deviations [B] that are 0 in flat groups and nowhere else.
+
+    Dynamic sampling drops rows by them. NeMo-RL's own are 0 for the only right response of a group
+    (others are left in), and in groups of equal rewards some are not 0 by rounding.
+    """
 
     def compute(prompts: Tensor, rewards: Tensor, *args: Any, **kwargs: Any) -> Any:
         baseline, std = stock(prompts, rewards, *args, **kwargs)

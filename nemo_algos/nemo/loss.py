@@ -27,13 +27,11 @@ from nemo_algos.preflight.decided import decided
 
 
 class AlgorithmLoss(ClippedPGLossFn):
-    """A method as NeMo-RL's loss function. cfg: NeMo-RL's `loss_fn` section; what the method
-    decides is set here."""
+    """A method as NeMo-RL's loss function; what it decides replaces NeMo-RL's `loss_fn` section."""
 
     def __init__(self, cfg: Any, algorithm: Algorithm, **kwargs: Any) -> None:
         super().__init__(cfg.model_copy(update=decided(algorithm)), **kwargs)
         self.algorithm = algorithm
-        self.constant_bounds = columns.numbers(columns.example(algorithm))
         normalizer = getattr(interfaces, "MetricNormalizer", None)  # not in v0.7.0
         if normalizer:
             per_token, per_sequence = loss_metrics.PER_TOKEN, loss_metrics.PER_SEQUENCE
@@ -47,18 +45,17 @@ class AlgorithmLoss(ClippedPGLossFn):
         global_valid_seqs: Tensor,
         global_valid_toks: Tensor,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """The loss of a micro-batch (a sum over the global batch's counts) and its metrics; see
-        NeMo-RL."""
+        """A micro-batch's share of the global batch's loss, and its metrics; see NeMo-RL."""
         counts = (global_valid_seqs, global_valid_toks)
         batch = self._batch(next_token_logprobs, data)
         # on their way to the host before NeMo-RL's loss waits for its own: they add no wait
         sent = loss_metrics.sent(self.algorithm, batch, data, *counts, is_stock(self.algorithm))
         if is_stock(self.algorithm):
-            fed, data = self._untouched(batch, data)
+            logprobs, data = self._untouched(batch, data)
         else:
-            fed, data = _fed(self.algorithm, batch, data)
-            self.ratio_clip_min, self.ratio_clip_max = batch.shaped.low, batch.shaped.high
-        loss, values = super().__call__(fed, data, *counts)
+            logprobs, data = _replaced(self.algorithm, batch, data)
+            self.ratio_clip_min, self.ratio_clip_max = self.algorithm.ratio_bounds(batch.shaped)
+        loss, values = super().__call__(logprobs, data, *counts)
         return loss, values | sent.arrived()
 
     def _batch(self, logprobs: Tensor, data: Any) -> MicroBatch:
@@ -66,20 +63,18 @@ class AlgorithmLoss(ClippedPGLossFn):
         weight = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
         mask, prev = weight.bool(), data["prev_logprobs"][:, 1:]
         gap = logprobs.detach() - prev
-        limit = torch.inf if is_stock(algorithm) else algorithm.params.max_log_ratio
+        limit = torch.inf if is_stock(algorithm) else algorithm.base.params.max_log_ratio
         source = logprobs.detach() if _is_direct(algorithm) else logprobs
         log_ratio = surrogate.difference(source, prev, mask, limit)
-        signals = columns.signals_of(data, algorithm, self.constant_bounds)
+        signals = columns.read(data, algorithm)
         shaped = algorithm.shape(log_ratio, mask, signals)
         finite = gap.isfinite() | ~mask
-        return MicroBatch(
-            logprobs, prev, weight, mask, gap, finite, limit, log_ratio, signals, shaped
-        )
+        zero = (signals.advantages == 0) & algorithm.base.method.flat_group_is_inert
+        return MicroBatch(logprobs, prev, weight, mask, gap, finite, limit, log_ratio, shaped, zero)
 
     def _untouched(self, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:
-        """NeMo-RL's own log-probs and batch, but for advantages of 0 at a ratio that overflows:
-        there the ratio is 1."""
-        silent = _silent(self.algorithm, batch)
+        """NeMo-RL's own log-probs and batch; where A is 0 and the ratio overflows, a ratio of 1."""
+        silent = _silent(batch)
         own = batch.logprobs.detach().where(batch.logprobs.isfinite(), 0.0)
         data = {**data, "prev_logprobs": _aligned(torch.where(silent, own, batch.prev))}
         if self.reference_policy_kl_penalty:  # gradients of both are summed in NeMo-RL's order
@@ -88,56 +83,53 @@ class AlgorithmLoss(ClippedPGLossFn):
 
 
 def is_stock(algorithm: Algorithm) -> bool:
-    """Whether NeMo-RL's loss is this one as it stands: GRPO's or GSPO's with constant bounds and
-    `max_log_ratio` at its default, since NeMo-RL does not clamp log-ratios."""
+    """Whether NeMo-RL's loss is this one as it stands: GRPO's or GSPO's with constant bounds.
+
+    `max_log_ratio` must be at its default, since NeMo-RL does not clamp log-ratios.
+    """
+    base, bounds = algorithm.base, algorithm.bounds.method
     return (
-        algorithm.base in (METHODS["grpo"], METHODS["gspo"])
-        and algorithm.bounds.bounds is clip_bounds
-        and algorithm.params.max_log_ratio == Params().max_log_ratio
+        base.method in (METHODS["grpo"], METHODS["gspo"])
+        and (bounds.bounds, bounds.constant_bounds) == (None, clip_bounds)
+        and base.params.max_log_ratio == Params().max_log_ratio
     )
 
 
 def _is_direct(algorithm: Algorithm) -> bool:
     """Whether the gradient reaches log pi past `shape`: NeMo-RL's ratio is of log pi itself."""
-    return is_stock(algorithm) or algorithm.base.log_ratio is token_log_ratio
+    return is_stock(algorithm) or algorithm.base.method.log_ratio is token_log_ratio
 
 
-def _fed(algorithm: Algorithm, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:
-    """The log-probs for NeMo-RL's ratio, and its batch with the method's A' and the true log-probs
-    for its KL. Response tokens whose log-probs are not finite make loss and gradient NaN: the clamp
-    would hide an infinite one."""
-    fed = _of_ratio(algorithm, batch).where(batch.finite, batch.logprobs)
-    zero, silent = _zero(algorithm, batch), _silent(algorithm, batch)
+def _replaced(algorithm: Algorithm, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:
+    """Log-probs for NeMo-RL's ratio, and its batch with the method's A' and true log-probs for KL.
+
+    Response tokens whose log-probs are not finite make loss and gradient NaN: the clamp would hide
+    an infinite one.
+    """
+    logprobs = _ratio_logprobs(algorithm, batch).where(batch.finite, batch.logprobs)
+    silent = _silent(batch)
     prev = batch.prev.where(batch.prev.isfinite() | ~silent, 0.0)
-    advantages = batch.shaped.advantages.where(batch.finite, torch.nan).where(~zero, 0.0)
+    advantages = batch.shaped.advantages.where(batch.finite, torch.nan).where(~batch.zero, 0.0)
     own = {"advantages": _aligned(advantages), "prev_logprobs": _aligned(prev)}
-    return torch.where(silent, prev, fed), {
-        "curr_logprobs_unfiltered": batch.logprobs,
-        **data,
-        **own,
-    }
+    data = {"curr_logprobs_unfiltered": batch.logprobs, **data, **own}
+    return torch.where(silent, prev, logprobs), data
 
 
-def _of_ratio(algorithm: Algorithm, batch: MicroBatch) -> Tensor:
+def _ratio_logprobs(algorithm: Algorithm, batch: MicroBatch) -> Tensor:
     """log pi where NeMo-RL's own ratio is the method's, else prev + log_ratio'; [B,S-1]."""
-    if algorithm.base.form == "logprob":
+    method = algorithm.base.method
+    if method.form == "logprob":
         return batch.logprobs
-    if algorithm.base.log_ratio is token_log_ratio:
+    if method.log_ratio is token_log_ratio:
         within = batch.mask & (batch.gap.abs() <= batch.limit)
         return batch.logprobs.where(within, batch.prev + batch.log_ratio)
     return batch.prev + batch.shaped.log_ratio.expand(batch.mask.shape)
 
 
-def _zero(algorithm: Algorithm, batch: MicroBatch) -> Tensor:
-    """Advantages of 0 that contribute 0, [B,1] or [B,S-1]."""
-    columns = batch.signals.columns(batch.mask, batch.log_ratio.dtype)
-    return (columns.advantages == 0) & algorithm.base.flat_group_is_inert
-
-
-def _silent(algorithm: Algorithm, batch: MicroBatch) -> Tensor:
-    """[B,S-1] where such an advantage meets a ratio that is not finite: 0 by selection there."""
+def _silent(batch: MicroBatch) -> Tensor:
+    """[B,S-1] where an A of 0 meets a ratio that is not finite: 0 by selection there."""
     ratio = batch.shaped.log_ratio.detach().exp()
-    return _zero(algorithm, batch) & ~(batch.finite & ratio.isfinite())
+    return batch.zero & ~(batch.finite & ratio.isfinite())
 
 
 def _aligned(x: Tensor) -> Tensor:

@@ -9,32 +9,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nemo_algos.core import metrics
-from nemo_algos.methods.algorithm import Algorithm, Shaped, Signals
+from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.method import token_log_ratio
+from nemo_algos.methods.signals import Shaped
 
-# Shares of all valid tokens (sequences): NeMo-RL adds them up over micro-batches and ranks.
-PER_TOKEN = {
-    "clip/fraction": "clipped",
-    "clip/positive_above": "positive_above",
-    "clip/positive_below": "positive_below",
-    "clip/negative_above": "negative_above",
-    "clip/negative_below": "negative_below",
-    "ratio/mean": "ratio",
-    "ratio/clamped_tokens": "clamped_tokens",
-    "kl/old": "kl_old",
-}
-PER_SEQUENCE = {
-    "ratio/clamped_sequences": "clamped_sequences",
-    "kl/old_sequence": "kl_old_sequence",
-}
+# Shares of all valid tokens (sequences), the counts that a worker knows: NeMo-RL adds them up over
+# micro-batches and ranks, and `by_sign` divides at the driver.
+OWN = {k: v for k, v in metrics.MEANS.items() if k.startswith(("clip/", "ratio/", "kl/old"))}
+SIGNS = {"positive": "clip/positive", "negative": "clip/negative"}
+PER_TOKEN = {name: total for name, (total, count) in OWN.items() if count != "sequences"}
+PER_TOKEN |= {name: sign for sign, name in SIGNS.items()}
+PER_SEQUENCE = {name: total for name, (total, count) in OWN.items() if count == "sequences"}
 PROBS_RATIO = [f"probs_ratio{c}{e}" for c in ("", "_clamped") for e in ("", "_min", "_max")]
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch as the method sees it; [B,S-1] but signals and shaped.
+    """A micro-batch as the method sees it; [B,S-1] but shaped and zero.
 
     gap: log pi - prev; finite: where it is, or off the mask; log_ratio: gap within +-limit, 0 off
-    the mask.
+    the mask; zero: where an advantage of 0 contributes 0, [B,1] or [B,S-1].
     """
 
     logprobs: Tensor
@@ -45,8 +38,8 @@ class MicroBatch(NamedTuple):
     finite: Tensor
     limit: float
     log_ratio: Tensor
-    signals: Signals
     shaped: Shaped
+    zero: Tensor
 
 
 class Sent(NamedTuple):
@@ -72,8 +65,10 @@ def sent(
     global_valid_toks: Tensor,
     stock: bool,
 ) -> Sent:
-    """The metrics of a micro-batch, not waited for. stock: NeMo-RL is fed the true log-probs, and
-    reports them itself."""
+    """The metrics of a micro-batch, not waited for.
+
+    stock: NeMo-RL's loss has the true log-probs, and reports their entropy itself.
+    """
     sums = _sums(algorithm, batch)
     per_token = torch.stack([sums[k] for k in PER_TOKEN.values()]) / global_valid_toks
     per_sequence = torch.stack([sums[k] for k in PER_SEQUENCE.values()]) / global_valid_seqs
@@ -81,7 +76,7 @@ def sent(
     if not stock:
         names.append("approx_entropy")
         values.append(_approx_entropy(batch, data)[None] / global_valid_toks)
-    if algorithm.base.form == "logprob":  # what NeMo-RL reports as the ratio is then the log-prob
+    if algorithm.base.method.form == "logprob":  # NeMo-RL's ratio is then the log-prob
         names += PROBS_RATIO
         values += 2 * [_probs_ratio(batch, sums["ratio"] / global_valid_toks)]
     vector = torch.cat(values)
@@ -90,16 +85,25 @@ def sent(
     return Sent(names, host, done)
 
 
+def by_sign(shares: dict[str, list[float]]) -> dict[str, list[float]]:
+    """A step's metrics by micro-batch, clips by sign as shares of the tokens of that sign.
+
+    So that they mean what they do in the embedded engine; a share of nothing is left out.
+    """
+    counts = {sign: sum(shares.get(name, [])) for sign, name in SIGNS.items()}
+    means = {k: count for k, (_, count) in OWN.items() if count in counts and k in shares}
+    rest = {k: v for k, v in shares.items() if k not in means and k not in SIGNS.values()}
+    return rest | {k: [sum(shares[k]) / counts[c]] for k, c in means.items() if counts[c] > 0}
+
+
 def _sums(algorithm: Algorithm, batch: MicroBatch) -> dict[str, Tensor]:
     log_ratio, shaped = batch.log_ratio.detach(), batch.shaped
-    columns = batch.signals.columns(batch.mask, log_ratio.dtype)
     weight = batch.weight.to(log_ratio.dtype)
-    advantages = shaped.advantages if algorithm.base.clips == "ratio" else columns.advantages
-    one_per_token = algorithm.base.log_ratio is token_log_ratio
+    one_per_token = algorithm.base.method.log_ratio is token_log_ratio
     shaped_log_ratio = log_ratio if one_per_token else shaped.log_ratio.detach()
-    judged = shaped.clip_log_ratio.detach()
     sums = metrics.ratio_sums(log_ratio, log_ratio.exp(), shaped_log_ratio, weight, batch.limit)
-    return sums | metrics.clip_sums(judged, advantages, columns.low, columns.high, weight)
+    judged = shaped.judged.detach()
+    return sums | metrics.clip_sums(judged, shaped.advantages, shaped.low, shaped.high, weight)
 
 
 def _approx_entropy(batch: MicroBatch, data: Any) -> Tensor:
@@ -110,8 +114,7 @@ def _approx_entropy(batch: MicroBatch, data: Any) -> Tensor:
 
 
 def _probs_ratio(batch: MicroBatch, mean: Tensor) -> Tensor:
-    """Mean, smallest and largest ratio, [3]; NeMo-RL leaves infinities out, which a micro-batch
-    without tokens has."""
+    """Mean, smallest and largest ratio, [3]; infinite without tokens, which NeMo-RL leaves out."""
     ratio = batch.log_ratio.exp()
     least = F.pad(ratio.where(batch.mask, torch.inf).flatten(), (0, 1), value=torch.inf).min()
     most = F.pad(ratio.where(batch.mask, -torch.inf).flatten(), (0, 1), value=-torch.inf).max()

@@ -1,11 +1,10 @@
-"""NeMo-RL's Megatron policy worker that also returns exact token entropies, from the forward of the
-previous log-probs: from its logits, or from the hidden states where NeMo-RL's forward makes no
-logits (`use_fused_linear_logprobs`).
+"""NeMo-RL's Megatron policy worker that also returns exact token entropies.
 
-Imported in the worker's environment only. Entropy is of the temperature-scaled, unfiltered
-distribution, nats, at the token that it predicts ([B,S], 0 at index 0 and beyond a sequence's end),
-and over the model's real vocabulary: where a checkpoint pads it, NeMo-RL's log-probs count those
-rows too. C ranks of context parallelism hold S / C each.
+They come from the forward of the previous log-probs: its logits, or the hidden states where it
+makes no logits (`use_fused_linear_logprobs`). Imported in the worker's environment only. Entropy is
+of the temperature-scaled, unfiltered distribution, nats, at the token that it predicts ([B,S], 0 at
+index 0 and beyond a sequence's end), and over the model's real vocabulary: where a checkpoint pads
+it, NeMo-RL's log-probs count those rows too. C ranks of context parallelism hold S / C each.
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
 
 @contextmanager
 def of_hidden_states(vocabulary: int) -> Iterator[list[Tensor]]:
-    """Within, NeMo-RL's fused log-probs leave the entropies [b,S] of the same hidden states in the
-    list."""
+    """Within, NeMo-RL's fused log-probs leave the entropies [b,S] of their hidden states too."""
     fused: list[Tensor] = []
     name = "from_parallel_hidden_states_to_logprobs"
     original = getattr(model_utils, name)
@@ -89,8 +87,10 @@ def of_hidden_states(vocabulary: int) -> Iterator[list[Tensor]]:
 
 
 def unpacked(packed: Tensor, starts: list[int], rows: int, width: int) -> Tensor:
-    """packed [T/C] at predicting positions, sequence i in starts[i]..starts[i+1] -> [rows,width] at
-    predicted tokens."""
+    """packed [T/C], at predicting positions, -> [rows,width], at predicted tokens.
+
+    Sequence i is in starts[i]..starts[i+1].
+    """
     group = train.get_context_parallel_group()
     ranks = dist.get_world_size(group)
     out = packed.new_zeros(rows, width)

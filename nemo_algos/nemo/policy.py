@@ -1,8 +1,9 @@
-"""NeMo-RL's policy with three additions: entropies are kept for the estimator, signals go into the
-training batch, and the sampler is compared with the trainer before it.
+"""NeMo-RL's policy, which also hands over entropies and signals and watches the sampler.
 
-`PolicyProxy` for grpo_train and async_grpo_train, `DataPlaneProxy` for grpo_train_sync, where
-tensors travel through TransferQueue by name and the driver sees only what it reads.
+Entropies are kept for the estimator, signals go into the training batch, and the sampler is
+compared with the trainer before it. `PolicyProxy` for grpo_train and async_grpo_train,
+`DataPlaneProxy` for grpo_train_sync, where tensors travel through TransferQueue by name and the
+driver sees only what it reads.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from nemo_algos.core.mismatch import monitor
 from nemo_algos.methods.loss import MismatchConfig
+from nemo_algos.nemo import columns, loss_metrics
 from nemo_algos.nemo.estimator import Estimator
 
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
@@ -37,42 +39,40 @@ class PolicyProxy:
         setattr(self._policy, name, value)
 
     def get_logprobs(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """As the policy's; `entropies` [B,S] of the worker extension and the masks go to the
-        estimator."""
+        """As the policy's; the worker extension's entropies and the masks go to the estimator."""
         out = self._policy.get_logprobs(data, *args, **kwargs)
         self._estimator.entropy = out.get("entropies")
         self._estimator.masks = (data["token_mask"], data["sample_mask"])
         return out
 
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As the policy's, on the batch with the method's signals; logs the method's metrics with
-        the loss's. Raises FloatingPointError as `monitor`."""
+        """As the policy's, on the batch with the method's signals; logs the method's metrics too.
+
+        Raises FloatingPointError as `monitor`.
+        """
         self._compare(data)
         batch = type(data)({**data, **self._estimator.signals_for(data["advantages"])})
         return self._logged(self._policy.train(batch, loss_fn, *args, **kwargs))
 
     def _compare(self, data: Mapping[str, Tensor]) -> None:
-        """Add the mismatch of NeMo-RL's batch, [B,S] each and sample_mask [B], to the step's
-        metrics."""
+        """Add the mismatch of NeMo-RL's batch, [B,S] each and sample_mask [B], to the metrics."""
         mask = (data["token_mask"] * data["sample_mask"][:, None])[:, 1:].bool()
         old, sampled = data["prev_logprobs"][:, 1:], data["generation_logprobs"][:, 1:]
         limit = self._mismatch
-        found = monitor(old, sampled, mask, limit.threshold, limit.stop_above)
-        self._estimator.last_metrics = {**self._estimator.last_metrics, **found}
+        mismatch = monitor(old, sampled, mask, limit.threshold, limit.stop_above)
+        self._estimator.last_metrics = {**self._estimator.last_metrics, **mismatch}
 
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
-        for name, value in self._estimator.last_metrics.items():
-            results["all_mb_metrics"][name] = [value]
+        own = {name: [value] for name, value in self._estimator.last_metrics.items()}
+        results["all_mb_metrics"] = loss_metrics.by_sign(results["all_mb_metrics"]) | own
         return results
 
 
 class DataPlaneProxy(PolicyProxy):
-    """A TQPolicy likewise: signals are columns [B,S], the one shape that every backend of the queue
-    carries."""
+    """A TQPolicy likewise: signals are columns [B,S], the one shape that every queue carries."""
 
     def read_from_dataplane(self, meta: Any, *, select_fields: list[str], **kwargs: Any) -> Any:
-        """As the policy's; with the previous log-probs come the rows' mask, and the entropies that
-        the worker extension wrote."""
+        """As the policy's; with the previous log-probs come the rows' mask, and the entropies."""
         if "prev_logprobs" not in select_fields:
             return self._policy.read_from_dataplane(meta, select_fields=select_fields, **kwargs)
         wanted = [ENTROPY] if "entropy" in self._estimator.algorithm.needs else []
@@ -85,8 +85,10 @@ class DataPlaneProxy(PolicyProxy):
         return data
 
     def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:
-        """As the policy's; with the advantages go the method's signals. Raises FloatingPointError
-        as `monitor`."""
+        """As the policy's; with the advantages go the method's signals.
+
+        Raises FloatingPointError as `monitor`.
+        """
         if "advantages" in fields:
             self._compare({**self._read, **fields})
             fields = fields | self._columns(fields["advantages"])
@@ -106,14 +108,13 @@ class DataPlaneProxy(PolicyProxy):
 
 @contextmanager
 def columns_registered(estimator: Estimator) -> Iterator[None]:
-    """Within, the method's columns are fields of the data plane's training partition, [B,S]
-    each."""
+    """Within, the method's columns are fields of the data plane's training partition, [B,S]."""
     from nemo_rl.algorithms import grpo_sync
     from nemo_rl.data_plane import column_io
     from nemo_rl.models.policy import tq_policy
 
     entropy = (ENTROPY,) if "entropy" in estimator.algorithm.needs else ()
-    names = (*estimator.field_names(), *entropy)
+    names = (*columns.names(estimator.algorithm).values(), *entropy)
     fields, aligned = tq_policy.DP_TRAIN_FIELDS, column_io.TOKEN_ALIGNED_FIELDS
     holders = [m for m in (tq_policy, grpo_sync) if hasattr(m, "DP_TRAIN_FIELDS")]
     for module in holders:

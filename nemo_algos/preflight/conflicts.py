@@ -90,7 +90,7 @@ def _of_loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Itera
     except ConfigError as error:
         yield from error.findings
     kind = "loss_fn.truncated_importance_sampling_type"
-    if algorithm.base.ratio == "sequence" and at(plain, kind) == "seq-mask-tis":
+    if algorithm.base.method.ratio == "sequence" and at(plain, kind) == "seq-mask-tis":
         reason = f"{algorithm.name} has one ratio per sequence, and NeMo-RL's seq-mask-tis one per"
         yield Finding(kind, f"{reason} token: use tis or icepop")
 
@@ -121,7 +121,9 @@ def _of_estimator(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
 
 def pass_rate_readers(algorithm: Algorithm) -> list[str]:
     """The parts of a method that take rewards for right and wrong."""
-    return sorted({algorithm.bounds.name} & {"etr", "apmpo"} | {algorithm.base.name} & {"apmpo"})
+    return sorted(
+        {algorithm.bounds.method.name} & {"etr", "apmpo"} | {algorithm.base.method.name} & {"apmpo"}
+    )
 
 
 def _of_rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
@@ -136,12 +138,12 @@ def _of_dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterato
     path = "grpo.use_dynamic_sampling"
     if not at(plain, path):
         return
-    parts = {"method": algorithm.params, "method.bounds": algorithm.bounds_params}
+    parts = {"method": algorithm.base.params, "method.bounds": algorithm.bounds.params}
     batchwise = [k for k, params in parts.items() if getattr(params, "statistics", None) == "batch"]
     if batchwise:
         reason = "drops groups before apmpo's batch statistics"
         yield Finding(path, f"{reason}: set {batchwise[0]}.statistics: group, or switch it off")
-    if not algorithm.base.flat_group_is_inert:
+    if not algorithm.base.method.flat_group_is_inert:
         reason = (
             f"drops groups of equal rewards, which hold {algorithm.name} near the sampling policy"
         )

@@ -26,11 +26,11 @@ def decided(algorithm: Algorithm) -> dict[str, Any]:
     """The keys of `loss_fn` that the method decides."""
     return {
         "token_level_loss": algorithm.mean == "token",
-        "sequence_level_importance_ratios": algorithm.base.ratio == "sequence",
-        "disable_ppo_ratio": algorithm.base.form == "logprob",
-        "ratio_clip_min": getattr(algorithm.bounds_params, "clip_low", 0.2),
-        "ratio_clip_max": getattr(algorithm.bounds_params, "clip_high", 0.2),
-        "ratio_clip_c": algorithm.params.dual_clip,
+        "sequence_level_importance_ratios": algorithm.base.method.ratio == "sequence",
+        "disable_ppo_ratio": algorithm.base.method.form == "logprob",
+        "ratio_clip_min": getattr(algorithm.bounds.params, "clip_low", 0.2),
+        "ratio_clip_max": getattr(algorithm.bounds.params, "clip_high", 0.2),
+        "ratio_clip_c": algorithm.base.params.dual_clip,
     }
 
 
@@ -54,7 +54,10 @@ def remarks(plain: dict[str, Any], algorithm: Algorithm) -> list[str]:
     """What is allowed and probably not meant."""
     grpo = plain["grpo"]
     rollouts = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"]
-    if rollouts <= plain["policy"]["train_global_batch_size"] and algorithm.base.form == "ratio":
+    if (
+        rollouts <= plain["policy"]["train_global_batch_size"]
+        and algorithm.base.method.form == "ratio"
+    ):
         return [
             f"clipping is inert here: one update per batch (policy.train_global_batch_size covers "
             f"all {rollouts} rollouts)"

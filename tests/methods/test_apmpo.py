@@ -92,9 +92,9 @@ def test_exponent_and_bounds_by_hand():
     fss = 0.25 / (math.sqrt(3) / 4 + 1e-6)
     got = signals(batch)
     close(got.extras["exponent"], math.exp(-0.2))
-    close(got.extras["clip_high"], 0.2 + 0.2 * math.tanh(fss))
-    assert got.low == 0.2
-    assert got.extras["clip_high"][0].item() == pytest.approx(0.304147, abs=1e-6)
+    close(got.reports["clip_high"], 0.2 + 0.2 * math.tanh(fss))
+    assert (got.low == 0.2).all() and (got.high[:, 0] == got.reports["clip_high"]).all()
+    assert got.high[0].item() == pytest.approx(0.304147, abs=1e-6)
     close(signals(batch, exponent="linear").extras["exponent"], 0.8)
     mean = signals(batch, stability="mean")
     close(mean.high, 0.2 + 0.2 * math.tanh(0.25))

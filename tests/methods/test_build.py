@@ -48,34 +48,34 @@ def test_name_mean_and_needs(block, name, mean, needs):
     assert (algorithm.name, algorithm.mean, algorithm.needs) == (name, mean, needs)
 
 
-def test_a_combination_takes_each_part_from_its_method():
+def test_a_combination_takes_each_component_from_its_method():
     rollouts = make().rollouts
     both, erpo, etr = (build(x).signals(rollouts) for x in (ERPO_ETR, "erpo", "etr"))
     assert (both.advantages == erpo.advantages).all()
     assert (both.low == etr.low).all() and (both.high == etr.high).all()
     assert both.metrics == erpo.metrics | etr.metrics
-    assert both.extras.keys() == {"clip_radius"}
+    assert not both.extras and both.reports.keys() == {"clip_radius"}
 
 
-def test_parts_have_their_own_parameters():
+def test_components_have_their_own_parameters():
     rollouts = make().rollouts
     bounds = {"name": "etr", "clip_base": 0.3, "micro": 0, "macro": 0}
     got = build({"name": "gspo", "bounds": bounds}).signals(rollouts)
     close(got.high, 0.3)
-    close(got.advantages, group_advantages(rollouts.rewards, rollouts.groups))
+    close(got.advantages[:, 0], group_advantages(rollouts.rewards, rollouts.groups))
     got = build({"name": "etr", "advantages": {"name": "grpo", "advantage_std": "none"}})
     want = group_advantages(rollouts.rewards, rollouts.groups, "none")
-    close(got.signals(rollouts).advantages, want)
+    close(got.signals(rollouts).advantages[:, 0], want)
 
 
-def test_parameters_beside_the_parts_are_the_base_methods():
+def test_parameters_beside_the_components_are_the_base_methods():
     """Of the named method, else of the one that gives the advantages."""
-    assert build({**ERPO_ETR, "buckets": 3}).params.buckets == 3
+    assert build({**ERPO_ETR, "buckets": 3}).base.params.buckets == 3
     inner = {"advantages": {"name": "erpo", "buckets": 3}, "bounds": "etr"}
     assert build(inner) == build({**ERPO_ETR, "buckets": 3})
-    assert build({**inner, "buckets": 5}).params.buckets == 5  # the outer one wins
+    assert build({**inner, "buckets": 5}).base.params.buckets == 5  # the outer one wins
     named = build({"name": "grpo", "aggregation": "token", **ERPO_ETR})
-    assert (named.mean, named.advantages_params.buckets) == ("token", 10)
+    assert (named.mean, named.advantages.params.buckets) == ("token", 10)
 
 
 def test_building_leaves_the_block_as_it_was():
@@ -140,13 +140,13 @@ def test_refused_with_the_reason(block, message):
 @pytest.mark.parametrize("name", METHODS)
 def test_dual_clip_where_it_has_a_meaning(name):
     if name in ("etr", "erpo", "grpo", "gspo"):
-        assert build({"name": name, "dual_clip": 3}).params.dual_clip == 3
+        assert build({"name": name, "dual_clip": 3}).base.params.dual_clip == 3
     else:
         reason = f"method: dual_clip has no meaning for {name}: {NO_MEANING}"
         assert refusals({"name": name, "dual_clip": 3}) == [reason]
 
 
-def test_all_problems_of_all_parts_at_once():
+def test_all_findings_of_all_components_at_once():
     block = {
         "name": "grpo",
         "clip_hihg": 1,
@@ -170,8 +170,8 @@ HALF = """
     class HalfParams(ClipParams):
         share: float = 0.5
 
-    def reweight(log_ratio, columns, params):
-        A = columns.advantages
+    def reweight(log_ratio, mask, signals, params):
+        A = signals.advantages
         return A.where(A > 0, params.share * A)
 
     MINE = Method(name="half", paper="-", params=HalfParams, reweight=reweight)

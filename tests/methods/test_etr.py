@@ -17,8 +17,8 @@ def radius(rewards, **params):
     signals = build({"name": "etr", **params}).signals(rollouts)
     order = batch.rollouts.rewards.argsort()
     assert (signals.low == signals.high).all()
-    assert (signals.extras["clip_radius"] == signals.high).all()
-    return signals.high[order]
+    assert (signals.reports["clip_radius"] == signals.high[:, 0]).all()
+    return signals.high[order, 0]
 
 
 def test_one_right_of_eight():

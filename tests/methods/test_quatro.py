@@ -27,7 +27,7 @@ def test_gradient_by_hand(ratio):
     batch = make(large=False)
     mask, lengths = batch.rollouts.mask, batch.rollouts.lengths
     method = {"name": "quatro", "ratio": ratio}
-    A = build(method).signals(batch.rollouts).advantages
+    A = build(method).signals(batch.rollouts).advantages[:, 0]
     x = log_s(batch, ratio == "geometric_mean")
     per_token = -x.exp() * (A - x) / (lengths > 0).sum()
     if ratio == "geometric_mean":

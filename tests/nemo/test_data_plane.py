@@ -31,7 +31,7 @@ from test_entropy import OneModel
 from test_grpo_train import METHODS, STEPS, UPDATES, Plugged
 
 from nemo_algos.methods.build import build
-from nemo_algos.nemo import megatron_worker
+from nemo_algos.nemo import columns, megatron_worker
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.policy import ENTROPY, DataPlaneProxy, columns_registered
 
@@ -149,12 +149,10 @@ def test_the_queue_trains_what_grpo_train_does(
     assert getattr(grpo_sync, "DP_TRAIN_FIELDS", fields) is fields  # main has a copy there
     assert column_io.TOKEN_ALIGNED_FIELDS is aligned
 
-    signals = set(plugged.estimator.field_names())
+    signals = set(columns.names(plugged.estimator.algorithm).values())
     assert signals or name in ("grpo", "quatro", "erpo")
     for fetched in plugged.run.policy.workers.trained:
-        assert {k for k in fetched if k.startswith("nemo_algos_row")} == {
-            k for k in signals if k.startswith("nemo_algos_row")
-        }
+        assert {k for k in fetched if k.startswith(columns.PREFIX)} == signals
     assert len(plugged.run.policy.workers.trained) == 3 == len(plugged.estimator.calls)
     near = rounding(STEPS * UPDATES)
     for ours, theirs in zip(plugged.estimator.calls, other.estimator.calls, strict=True):
@@ -188,4 +186,4 @@ def test_columns_are_those_of_the_method() -> None:
             added = set(tq_policy.DP_TRAIN_FIELDS) & column_io.TOKEN_ALIGNED_FIELDS
             added = {field for field in added if field.startswith("nemo_algos")}
         entropy = {ENTROPY} if name == "erpo" else set()
-        assert added == {*estimator.field_names(), *entropy}
+        assert added == {*columns.names(estimator.algorithm).values(), *entropy}

@@ -103,7 +103,7 @@ def of_hidden_states(ids: Tensor, tensor: Any) -> tuple[float, float]:
     )
     sink: list[Tensor] = []
     cfg = {"sequence_packing": {"enabled": False}}
-    with megatron_worker.of_hidden_states(REAL) as fused:
+    with megatron_worker.hidden_state_entropies(REAL) as fused:
         processor = megatron_worker.EntropyPostProcessor(
             cfg, sink=sink, vocabulary=REAL, fused=fused, **{name: True}
         )

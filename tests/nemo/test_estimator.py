@@ -17,7 +17,7 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_algos.core import groups
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
-from nemo_algos.nemo import versions
+from nemo_algos.nemo import columns, versions
 from nemo_algos.nemo.estimator import (
     CREATORS,
     DEVIATIONS,
@@ -57,9 +57,8 @@ def computed(name="etr"):
 def test_advantages_are_the_methods_own(name):
     estimator, advantages, rollouts = computed(name)
     wanted = build(name).signals(rollouts)
-    columns = wanted.columns(rollouts.mask, torch.float32).advantages
     assert advantages.dtype == torch.float32 and advantages.shape == rollouts.mask.shape
-    torch.testing.assert_close(advantages, columns.expand(rollouts.mask.shape))
+    torch.testing.assert_close(advantages, wanted.advantages.float().expand(rollouts.mask.shape))
     assert estimator.last_metrics == dict(wanted.metrics)
 
 
@@ -67,7 +66,7 @@ def test_advantages_are_the_methods_own(name):
 def test_signals_are_the_shapes_that_nemo_rl_carries_and_are_named_beforehand(name):
     estimator, advantages, rollouts = computed(name)
     signals = estimator.signals_for(advantages)
-    assert tuple(signals) == Estimator(build(name)).field_names()
+    assert tuple(signals) == tuple(columns.names(build(name)).values())
     for value in signals.values():
         assert value.dtype == torch.float32
         assert value.shape in (rollouts.mask.shape, rollouts.mask.shape[:1])
@@ -254,7 +253,7 @@ def test_masked_rows_take_no_part_in_batch_statistics(case, trainer):
     fields = estimator.signals_for(advantages)
     counted = [r for r, k in zip((1, 0, 0, 1), kept, strict=True) if k] or [1, 0, 0, 1]
     exponent = math.exp(-0.8 * sum(counted) / len(counted))
-    torch.testing.assert_close(fields["nemo_algos_row_exponent"], torch.full((4,), exponent))
+    torch.testing.assert_close(fields["nemo_algos_signal_exponent"], torch.full((4,), exponent))
     assert estimator.last_metrics["rollouts/masked_share"] == 1 - sum(kept) / 4
     assert advantages.isfinite().all()
     # in the group every reward counts, as in NeMo-RL's own estimator
@@ -341,7 +340,7 @@ def test_the_proxy_adds_signals_logs_metrics_and_forwards_the_rest():
     results = proxy.train(data, None, timer=None)
     proxy.flag = 2
     assert policy.flag == proxy.flag == 2
-    assert "nemo_algos_row_bounds" in seen and "nemo_algos_row_bounds" not in data
+    assert "nemo_algos_signal_low" in seen and "nemo_algos_signal_low" not in data
     assert results["all_mb_metrics"]["etr/radius_positive"] == [
         estimator.last_metrics["etr/radius_positive"]
     ]

@@ -325,7 +325,7 @@ def test_signals_travel_with_their_rows(tmp_path: Path, monkeypatch: pytest.Monk
         (radius[tuple(ids)], bound)
         for shard in seen
         for ids, bound in zip(
-            shard["input_ids"].tolist(), shard["nemo_algos_row_bounds"].tolist(), strict=True
+            shard["input_ids"].tolist(), shard["nemo_algos_signal_low"].tolist(), strict=True
         )
     ]
     assert len(got) == 16 and len(set(wanted.tolist())) == 3

@@ -19,8 +19,9 @@ from nemo_algos.methods import METHODS
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
-from nemo_algos.methods.method import ClipParams, Method, Part
-from nemo_algos.nemo import columns
+from nemo_algos.methods.method import ClipParams, Method
+from nemo_algos.methods.signals import Term
+from nemo_algos.nemo import columns, loss_metrics
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.preflight.decided import decided
 from nemo_algos.rollouts import Rollouts
@@ -150,7 +151,7 @@ def test_loss_and_metrics_add_up_over_micro_batches(name):
         f"probs_ratio{c}_{e}" for c in ("", "_clamped") for e in ("min", "max")
     }  # the names that NeMo-RL does not add up
     # of sequence ratios NeMo-RL multiplies weights [B,1] by a mask [B], and gets [B,B]
-    theirs = {"sampling_importance_ratio"} if algorithm.base.ratio == "sequence" else set()
+    theirs = {"sampling_importance_ratio"} if algorithm.base.method.ratio == "sequence" else set()
     for key in metrics.keys() - extrema - theirs:
         assert sum(p[1][key] for p in parts) == pytest.approx(metrics[key], rel=1e-5, abs=1e-6), key
 
@@ -359,11 +360,11 @@ def test_our_part_waits_for_the_device_nowhere(method, extra):
 
 
 COLUMNS = {
-    "etr": {"row_bounds"},
-    "apmpo": {"row_high", "row_exponent"},
-    '{"name": "apmpo", "symmetric": true}': {"row_bounds", "row_exponent"},
-    '{"name": "grpo", "bounds": "apmpo"}': {"row_high"},
-    '{"advantages": "erpo", "bounds": "etr"}': {"row_bounds"},
+    "etr": {"low", "high"},
+    "apmpo": {"low", "high", "exponent"},
+    '{"name": "apmpo", "symmetric": true}': {"low", "high", "exponent"},
+    '{"name": "grpo", "bounds": "apmpo"}': {"low", "high"},
+    '{"advantages": "erpo", "bounds": "etr"}': {"low", "high"},
     **{name: set() for name in ("grpo", "gspo", "quatro", "erpo", "gmpo", "gpg", "cispo")},
 }
 
@@ -373,29 +374,28 @@ def test_a_signal_travels_once_and_a_number_not_at_all(method):
     algorithm = build(json.loads(method) if method[0] == "{" else method)
     rollouts, _ = batches.make(seed=5, large=False)
     data = nemo_batch.batch(algorithm, rollouts)
-    own = {k.removeprefix("nemo_algos_") for k in data if k.startswith("nemo_algos_")}
+    own = {k.removeprefix(columns.PREFIX) for k in data if k.startswith("nemo_algos_")}
     assert own == COLUMNS[method]
-    got = columns.signals_of(data, algorithm, columns.numbers(columns.example(algorithm)))
+    got = columns.read(data, algorithm)
     want = algorithm.signals(rollouts)
     for name in ("low", "high"):
         pair = (torch.as_tensor(getattr(x, name)).double() for x in (got, want))
         torch.testing.assert_close(*pair, rtol=1e-6, atol=0)
-    assert got.extras.keys() == want.read().keys()
+    assert got.extras.keys() == want.extras.keys()
 
 
-def own_method(bounds: Any) -> Algorithm:
-    method = Method("own", "-", ClipParams, bounds=bounds)
-    return Algorithm(method, ClipParams(), method, ClipParams(), method, ClipParams())
+def own_method(bounds: Any, *per_token: str) -> Algorithm:
+    return build(Method("own", "-", ClipParams, bounds=bounds, per_token=frozenset(per_token)))
 
 
 def test_bounds_of_each_token_clip_in_nemo_rl():
     """A third party's, [B,S]."""
 
-    def bounds(rollouts: Rollouts, params: ClipParams) -> Part:
+    def bounds(rollouts: Rollouts, params: ClipParams) -> Term:
         wide = torch.arange(rollouts.mask.shape[1], device=rollouts.mask.device) % 2
-        return Part((0.2, (0.1 + wide).expand(rollouts.mask.shape)))
+        return Term((0.2, (0.1 + wide).expand(rollouts.mask.shape)))
 
-    algorithm = own_method(bounds)
+    algorithm = own_method(bounds, "bounds")
     rollouts, logprobs = batches.make(seed=3, large=False)
     data = nemo_batch.batch(algorithm, rollouts)
     value, gradient, _ = nemo_batch.loss_and_gradient(
@@ -403,7 +403,7 @@ def test_bounds_of_each_token_clip_in_nemo_rl():
     )
     # NeMo-RL's batch has a position in front
     signals = algorithm.signals(rollouts)
-    signals = replace(signals, high=data["nemo_algos_token_high"][:, 1:].double())
+    signals = replace(signals, high=data["nemo_algos_signal_high"][:, 1:].double())
     leaf = logprobs.clone().requires_grad_()
     ours = policy_loss(algorithm, leaf, rollouts, signals, Counts.of(rollouts.mask)).value
     (wanted,) = torch.autograd.grad(ours, leaf)
@@ -411,10 +411,42 @@ def test_bounds_of_each_token_clip_in_nemo_rl():
     torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_numbers_that_depend_on_the_batch_are_refused():
-    def bounds(rollouts: Rollouts, params: ClipParams) -> Part:
-        return Part((0.2, 0.1 + float(rollouts.rewards.mean())))
+def test_numbers_that_depend_on_the_batch_travel():
+    def bounds(rollouts: Rollouts, params: ClipParams) -> Term:
+        return Term((0.2, 0.1 + float(rollouts.rewards.mean())))
 
     rollouts, _ = batches.make(seed=3, large=False)
-    with pytest.raises(ValueError, match=r"bounds of own are numbers .*return them as tensors"):
-        nemo_batch.batch(own_method(bounds), rollouts)
+    algorithm = own_method(bounds)
+    got = columns.read(nemo_batch.batch(algorithm, rollouts), algorithm)
+    want = torch.full((len(rollouts), 1), 0.1 + float(rollouts.rewards.mean()))
+    torch.testing.assert_close(got.high, want)
+
+
+def test_clips_by_sign_are_shares_of_that_signs_tokens_as_in_the_embedded_engine():
+    """Micro-batch by micro-batch, as NeMo-RL's driver gets them."""
+    rollouts, logprobs = batches.make(seed=7, large=False)
+    for method in METHODS:
+        algorithm = build(method)
+        data, logprobs = nemo_batch.batch(algorithm, rollouts), logprobs.where(rollouts.mask, 0.0)
+        loss, counts = AlgorithmLoss(nemo_batch.config(), algorithm), nemo_batch.counts(data)
+        parts: dict[str, list[float]] = {}
+        for i in range(len(logprobs)):
+            for k, v in loss(logprobs[i : i + 1], data.slice(i, i + 1), *counts)[1].items():
+                parts.setdefault(k, []).append(v)
+        got = {k: sum(v) for k, v in loss_metrics.by_sign(parts).items()}
+        signals = algorithm.signals(rollouts)
+        counts = Counts.of(rollouts.mask)
+        want = policy_loss(algorithm, logprobs, rollouts, signals, counts).stats.summary()
+        names = {k for k in want if k.startswith(("clip/", "kl/old", "ratio/mean"))}
+        assert len(names) == 8 and names == {
+            k for k in got if k.startswith(("clip/", "kl/old", "ratio/mean"))
+        }
+        for name in names:
+            assert got[name] == pytest.approx(want[name], rel=1e-5, abs=1e-9), (method, name)
+        if method in ("grpo", "etr", "apmpo"):
+            assert want["clip/positive_above"] > 0.05
+
+
+def test_a_share_of_no_tokens_is_left_out():
+    shares = {"loss": [1.0], "clip/positive_above": [0.0, 0.0], "clip/positive": [0.0, 0.0]}
+    assert loss_metrics.by_sign(shares) == {"loss": [1.0]}

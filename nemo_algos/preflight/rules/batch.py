@@ -9,7 +9,12 @@ from nemo_algos.preflight.decided import remarks
 from nemo_algos.preflight.rule import Rule, Run, error, note, warning
 
 GLOBAL = "policy.train_global_batch_size"
-ON_POLICY_IS_GRPO = {"etr", "apmpo", "gspo", "gmpo"}  # METHODS.md: they differ only off-policy
+ON_POLICY_IS_GRPO = {
+    "etr",
+    "apmpo",
+    "gspo",
+    "gmpo",
+}  # they differ only off-policy (docs/methods/decisions.md)
 
 
 def updates(run: Run) -> Iterator[Finding]:
@@ -38,7 +43,7 @@ def micro_batches(run: Run) -> Iterator[Finding]:
 def inert_clipping(run: Run) -> Iterator[Finding]:
     """With one update per batch every ratio is 1."""
     if run.algorithm:
-        parts = {run.algorithm.base.name, run.algorithm.bounds.name}
+        parts = {run.algorithm.base.method.name, run.algorithm.bounds.method.name}
         say = warning if parts & ON_POLICY_IS_GRPO else note
         for remark in remarks(run.plain, run.algorithm):
             yield say(GLOBAL, f"{remark}: set a fraction of {run.rollouts}")

@@ -8,7 +8,7 @@ from nemo_algos.config import Finding, at
 from nemo_algos.methods.method import Method, Params
 from nemo_algos.preflight.rule import Rule, Run, note, warning
 
-# of the papers' own settings and their ablations, with room (METHODS.md)
+# of the papers' own settings and their ablations, with room (docs/methods/decisions.md)
 TOKEN, SEQUENCE = (0.05, 0.5), (1e-4, 0.3)
 USUAL: dict[str, dict[str, tuple[float, float]]] = {
     "grpo": {"clip_low": TOKEN, "clip_high": TOKEN},
@@ -28,9 +28,9 @@ NORM = "policy.max_grad_norm"
 def usual_sizes(run: Run) -> Iterator[Finding]:
     """A value far from every published one is often a slipped digit."""
     a = run.algorithm
-    parts = {"method": (a.base, a.params)} if a else {}
-    if a and a.bounds_params is not a.params:
-        parts["method.bounds"] = (a.bounds, a.bounds_params)
+    parts = {"method": a.base} if a else {}
+    if a and a.bounds is not a.base:
+        parts["method.bounds"] = a.bounds
     for path, part in parts.items():
         yield from _unusual(path, *part)
 
@@ -45,8 +45,8 @@ def _unusual(path: str, method: Method, params: Params) -> Iterator[Finding]:
 
 def token_sized_clip(run: Run) -> Iterator[Finding]:
     """GSPO's ratio is a mean over a sequence, so it moves far less than a token's."""
-    a = run.algorithm
-    if a and a.bounds.name == "gspo" and getattr(a.bounds_params, "clip_high", 0) >= TOKEN[0]:
+    bounds = run.algorithm and run.algorithm.bounds
+    if bounds and bounds.method.name == "gspo" and bounds.params.clip_high >= TOKEN[0]:
         reason = "a sequence's ratio hardly reaches it; its own paper has 3e-4 and 4e-4"
         yield note("method.clip_high", f"{reason} (gspo_paper.yaml)")
 
@@ -63,9 +63,9 @@ def penalty(run: Run) -> Iterator[Finding]:
 
 
 def steep_gradient(run: Run) -> Iterator[Finding]:
-    """QUATRO with a product of ratios needs gradient clipping (METHODS.md)."""
-    a = run.algorithm
-    steep = a and a.base.name == "quatro" and getattr(a.params, "ratio", "") == "sequence"
+    """QUATRO with a product of ratios needs gradient clipping (docs/methods/quatro.md)."""
+    base = run.algorithm and run.algorithm.base
+    steep = base and base.method.name == "quatro" and base.params.ratio == "sequence"
     if steep and not 0 < (run[NORM] or 0) <= 10:
         yield warning(NORM, "quatro's sequence ratio is steep beyond its radius: set it, e.g. 1.0")
 
@@ -73,7 +73,7 @@ def steep_gradient(run: Run) -> Iterator[Finding]:
 def paper_group(run: Run) -> Iterator[Finding]:
     """Pass rates and duals of few responses are coarse; the papers have groups of 8."""
     a, path = run.algorithm, "grpo.num_generations_per_prompt"
-    if a and {a.base.name, a.bounds.name} & PAPERS and 1 < run[path] < 4:
+    if a and {a.base.method.name, a.bounds.method.name} & PAPERS and 1 < run[path] < 4:
         yield warning(path, f"{a.name} reads statistics off each group: set 8, as the papers do")
 
 
