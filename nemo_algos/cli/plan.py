@@ -10,7 +10,13 @@ import typer
 from rich.console import Console
 
 from nemo_algos import config as configs
-from nemo_algos.config import ConfigError, at
+from nemo_algos.plan import report
+from nemo_algos.plan.hardware import GPUS
+from nemo_algos.plan.layouts import gpu_of, layouts, remedy
+from nemo_algos.plan.layouts import plan as planned
+from nemo_algos.preflight.check import judge, refuse, versions
+from nemo_algos.preflight.models import model as facts
+from nemo_algos.preflight.snapshot import load
 
 
 def plan(
@@ -29,34 +35,18 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
-    from nemo_algos.methods.build import build
-    from nemo_algos.plan import report
-    from nemo_algos.plan.hardware import GPUS
-    from nemo_algos.plan.layouts import gpu_of, layouts, remedy
-    from nemo_algos.plan.layouts import plan as planned
-    from nemo_algos.preflight import snapshot
-    from nemo_algos.preflight.check import versions
-    from nemo_algos.preflight.decided import DEFAULT, derive
-    from nemo_algos.preflight.models import model as facts
-    from nemo_algos.preflight.rules.values import repaired
-
     try:
         written = configs.overridden(configs.read(configs.find(config)), overrides or [])
-        if written.get("engine") != "nemo_rl":
-            raise ValueError("engine: a plan is of a NeMo-RL run; set engine: nemo_rl")
-        shipped = snapshot.load(version or versions(config)[0])
-        plain, own, problems = snapshot.compose(written, shipped)
-        problems += repaired(plain, shipped.configs[at(own, "nemo_rl.config") or DEFAULT])
-        if problems:
-            raise ConfigError(problems)
-        derive(plain, build(plain.get("method") or {}))
-        card = gpu or gpu_of(plain)
+        run, findings = judge(written, load(version or versions(config)[0]))
+        refuse(findings)
+        card = gpu or gpu_of(run.plain)
         if card not in GPUS:
             raise ValueError(f"--gpu {card}: choose {', '.join(GPUS)}")
         counts = _counts(nodes)
         if top < 1:
             raise ValueError(f"--top {top}: show 1 layout or more")
-        p = planned(plain, facts(model or at(plain, "policy.model_name")), GPUS[card], mean_tokens)
+        shape = facts(model) if model else run.model or facts(run["policy.model_name"])
+        p = planned(run.plain, shape, GPUS[card], mean_tokens)
     except ValueError as error:
         typer.echo(error, err=True)
         raise typer.Exit(2) from None
