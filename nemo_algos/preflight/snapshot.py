@@ -114,7 +114,8 @@ def _register_resolvers() -> None:
 def _merged(base: DictConfig, over: DictConfig) -> DictConfig:
     """As NeMo-RL merges: a section with `_override_: true` replaces the other one."""
     for key, section in over.items_ex(resolve=False):
-        if isinstance(section, DictConfig) and section.pop("_override_", False):
+        if isinstance(section, DictConfig) and section.get("_override_"):
+            section.pop("_override_")
             base.pop(key, None)
     merged = OmegaConf.merge(base, over)
     assert isinstance(merged, DictConfig)

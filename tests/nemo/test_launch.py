@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 from cpu_run import Run
+from mistakes import MISTAKES, SHARED
 from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
@@ -19,8 +20,10 @@ from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo import launch, package, versions
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.preflight import decided
+from nemo_algos.preflight.check import check
 
 DYNAMIC = "grpo.use_dynamic_sampling=true"
+PREFLIGHT = Path(__file__).parents[1] / "preflight"
 SHIPPED = Path(__file__).parents[2] / "nemo_algos" / "configs" / "nemo_rl.yaml"
 
 
@@ -165,7 +168,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (["on_policy_distillation.enabled=true"], "on_policy_distillation.enabled", "for nothing"),
         (["loss_fn=null"], "loss_fn", "must not be null"),
         (["policy.model_name=null"], "policy.model_name", "must not be null"),
-        (["nemo_rl.config=no.yaml"], "nemo_rl.config", "NeMo-RL main has no no.yaml"),
+        (["nemo_rl.config=no.yaml"], "nemo_rl.config", "has no no.yaml"),
         (["env=3"], "env", "must be a section"),
         (["policy.generation=[1]"], "policy.generation", "is a section in"),
         (["nemo_rl=x"], "nemo_rl", "must be a section"),
@@ -216,6 +219,23 @@ def test_dynamic_sampling_filters_whole_groups():
 @pytest.mark.parametrize("own", ["policy.optimizer.kwargs.fused=true", "env.mine.reward=1"])
 def test_free_sections_stay_free(own):
     compose(own)
+
+
+@pytest.mark.parametrize("mistake", [*MISTAKES, *SHARED], ids=lambda m: f"{m[0]}-{m[4]}")
+def test_the_launcher_finds_what_check_finds(mistake, ref, monkeypatch, tmp_path):
+    """Errors stop it, all of them at once; warnings and notes are its remarks."""
+    _, config, overrides, *_ = mistake
+    monkeypatch.chdir(tmp_path)
+    path = PREFLIGHT / config if (PREFLIGHT / config).exists() else SHIPPED
+    found = check(str(path), overrides, ref)
+    errors = [f for f in found if f.severity == "error"]
+    written = strict.overridden(strict.read(path), overrides)
+    if errors:
+        with pytest.raises(ConfigError) as error:
+            launch.compose(written)
+        assert error.value.findings == errors
+    else:
+        assert launch.compose(written).remarks == found
 
 
 def test_warnings_and_notes_are_remarks():

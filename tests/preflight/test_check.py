@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
-from nemo_algos.config import SHIPPED, at, overridden, read
+from nemo_algos.config import SHIPPED, ConfigError, at, overridden, read
 from nemo_algos.plan import report
 from nemo_algos.plan.hardware import GPUS
 from nemo_algos.plan.layouts import plan
@@ -22,6 +22,9 @@ from nemo_algos.preflight import check as module
 from nemo_algos.preflight.check import RULES, check, judged, versions
 from nemo_algos.preflight.rules.values import FLAGS, NUMBERS
 from nemo_algos.preflight.snapshot import VERSIONS, compose, load
+from nemo_algos.slurm.batch import Job
+from nemo_algos.slurm.placement import Sizes
+from nemo_algos.slurm.prepare import prepare
 
 HERE = Path(__file__).parent
 PARTS = {"local.yaml"}  # to inherit from, without a method
@@ -73,6 +76,19 @@ def test_a_planted_mistake_is_found_by_its_rule_alone(mistake, monkeypatch):
     if mistake in MISTAKES:
         monkeypatch.setattr(module, "RULES", [r for r in RULES if r.__name__ != rule])
         assert not found(config, overrides, path, message)
+
+
+@pytest.mark.parametrize("mistake", [m for m in [*MISTAKES, *SHARED] if m[3] == "error"])
+def test_plan_and_slurm_refuse_what_check_refuses(mistake, tmp_path):
+    """With the same sentences; tests/nemo has the launcher."""
+    _, config, overrides, *_ = mistake
+    file, version = path_of(config), "main"
+    errors = [str(f) for f in check(file, overrides, version) if f.severity == "error"]
+    planned = CliRunner().invoke(app, ["plan", file, *overrides, "--version", version])
+    assert (planned.exit_code, planned.stderr.splitlines()) == (2, errors)
+    with pytest.raises(ConfigError) as error:
+        prepare(Path(file), overrides, Job("a", "b:c", tmp_path), tmp_path, Sizes(), version)
+    assert set(errors) <= {str(f) for f in error.value.findings}
 
 
 @pytest.mark.parametrize(("config", "overrides"), RIGHT)
