@@ -13,23 +13,14 @@ import lzma
 import sys
 from typing import Any
 
-from nemo_rl.utils.config import load_config, register_omegaconf_resolvers  # pyright: ignore
-from omegaconf import OmegaConf
-
-from nemo_algos.nemo.launch import EXAMPLES, TYPES
-from nemo_algos.preflight.decided import declared
+from nemo_algos.nemo.launch import installed
 from nemo_algos.preflight.snapshot import path_of
 
 
 def taken() -> dict[str, Any]:
     """`declared`: paths of typed keys; `configs`: name -> config, interpolations as written."""
-    register_omegaconf_resolvers()
-    files = [*EXAMPLES.glob("grpo*.yaml"), *EXAMPLES.glob("recipes/llm/**/grpo*.yaml")]
-    configs = {
-        str(file.relative_to(EXAMPLES)): OmegaConf.to_container(load_config(file))
-        for file in sorted(files)
-    }
-    return {"declared": sorted(declared(TYPES)), "configs": configs}
+    release = installed()
+    return {"declared": sorted(release.declared), "configs": dict(release.configs)}
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def test_direction_of_imports(path):
 def test_only_nemo_imports_nemo_rl_and_ray(path):
     part, found = part_and_imports(path)
     foreign = {name.split(".")[0] for name in found} & {"nemo_rl", "ray", "megatron"}
-    assert part == "nemo" or not foreign
+    assert part == "nemo" or not foreign or path.parent.name == "scripts"  # of a job's driver
 
 
 def test_the_parts_are_there():

@@ -10,17 +10,13 @@ import typer
 from rich.console import Console
 
 from nemo_algos.cli.arguments import Config, NemoRL, Overrides, written
-from nemo_algos.config import ConfigError, at
-from nemo_algos.methods.build import build
 from nemo_algos.plan import report
 from nemo_algos.plan.hardware import GPUS
 from nemo_algos.plan.layouts import gpu_of, layouts, remedy
 from nemo_algos.plan.layouts import plan as planned
-from nemo_algos.preflight import snapshot
-from nemo_algos.preflight.check import versions
-from nemo_algos.preflight.decided import DEFAULT, derive
+from nemo_algos.preflight.check import judge, refuse, versions
 from nemo_algos.preflight.models import model as facts
-from nemo_algos.preflight.rules.values import repaired
+from nemo_algos.preflight.snapshot import load
 
 
 def plan(
@@ -37,22 +33,16 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
-    own = written(config, overrides, "train")
-    if own.get("engine") != "nemo_rl":
-        raise ValueError("engine: a plan is of a NeMo-RL run; set engine: nemo_rl")
-    shipped = snapshot.load(nemo_rl or versions(config)[0])
-    plain, keys, problems = snapshot.compose(own, shipped)
-    problems += repaired(plain, shipped.configs[at(keys, "nemo_rl.config") or DEFAULT])
-    if problems:
-        raise ConfigError(problems)
-    derive(plain, build(plain.get("method") or {}))
-    card = gpu or gpu_of(plain)
+    run, findings = judge(written(config, overrides, "train"), load(nemo_rl or versions(config)[0]))
+    refuse(findings)
+    card = gpu or gpu_of(run.plain)
     if card not in GPUS:
         raise ValueError(f"--gpu {card}: choose {', '.join(GPUS)}")
     counts = _counts(nodes)
     if top < 1:
         raise ValueError(f"--top {top}: show 1 layout or more")
-    p = planned(plain, facts(model or at(plain, "policy.model_name")), GPUS[card], mean_tokens)
+    shape = facts(model) if model else run.model or facts(run["policy.model_name"])
+    p = planned(run.plain, shape, GPUS[card], mean_tokens)
     found = [layout for n in counts for layout in layouts(p, n)]
     found.sort(key=lambda x: x.gpu_hours if len(counts) > 1 else x.step_seconds)
     if as_json:

@@ -1,98 +1,113 @@
 """A config with `engine: nemo_rl` to a run of NeMo-RL's own trainer, with the method plugged in.
 
-The steps are those of NeMo-RL's examples/run_grpo.py. Raises ConfigError with all problems before
-Ray starts.
+The steps are those of NeMo-RL's examples/run_grpo.py. Whatever is wrong with the config is one
+ConfigError before Ray starts: what `nemo-algos check` calls an error, over the installed NeMo-RL.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nemo_rl
+from nemo_rl import package_info
 from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms.utils import get_tokenizer
 from nemo_rl.data.utils import setup_response_data
 from nemo_rl.distributed.virtual_cluster import init_ray
 from nemo_rl.models.generation import configure_generation_config
 from nemo_rl.models.generation.vllm.config import VllmConfig
-from nemo_rl.utils.config import load_config, merge_with_override, register_omegaconf_resolvers
+from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
 from nemo_rl.utils.logger import get_next_experiment_dir
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from nemo_algos.config import ConfigError, Finding, resolved, validate
+from nemo_algos.config import Finding, validate
 from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import MismatchConfig
-from nemo_algos.nemo import environment, known_answers, transport, versions
+from nemo_algos.nemo import environment, known_answers, package, versions
 from nemo_algos.nemo.estimator import Estimator, in_place
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
-from nemo_algos.preflight import decided
-from nemo_algos.preflight.conflicts import conflicts
+from nemo_algos.preflight.check import judge, refuse
+from nemo_algos.preflight.decided import OURS, declared
+from nemo_algos.preflight.snapshot import Release
 
 EXAMPLES = Path(nemo_rl.__path__[0]).parent / "examples" / "configs"
+PATTERNS = ("grpo*.yaml", "recipes/llm/**/grpo*.yaml")
 TYPES = {"": grpo.MasterConfig, "policy.generation": VllmConfig}
 WORKERS = {"megatron_cfg": "megatron_worker", "dtensor_cfg": "dtensor_worker"}
+
+
+class Examples(Mapping[str, dict[str, Any]]):
+    """NeMo-RL's GRPO configs by name below EXAMPLES, each read when it is asked for."""
+
+    def __init__(self) -> None:
+        files = sorted(file for pattern in PATTERNS for file in EXAMPLES.glob(pattern))
+        self._files = {str(file.relative_to(EXAMPLES)): file for file in files}
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        register_omegaconf_resolvers()
+        plain: Any = OmegaConf.to_container(load_config(self._files[name]))
+        return plain
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+
+def installed() -> Release:
+    """The NeMo-RL of this environment; rules take any but v0.7 for main, whose API it must have."""
+    old = (package_info.MAJOR, package_info.MINOR) == (0, 7)
+    return Release("v0.7.0" if old else "main", frozenset(declared(TYPES)), Examples())
+
+
+class Launch(NamedTuple):
+    """A judged run: NeMo-RL's MasterConfig, what is ours, and the warnings and notes."""
+
+    master_config: Any
+    algorithm: Algorithm
+    mismatch: MismatchConfig
+    remarks: list[Finding]
 
 
 def run(written: DictConfig, console: Console) -> None:
     """Check, start Ray, load, train."""
     versions.check()
-    master_config, algorithm, mismatch = compose(written)
+    master_config, algorithm, mismatch, remarks = compose(written)
     versions.check_trainer(trainer(master_config))
     known_answers.check()
-    for remark in decided.remarks(master_config.model_dump(), algorithm):
-        console.print(f"note: {remark}", markup=False, soft_wrap=True)
+    for remark in remarks:
+        console.print(f"{remark.severity}: {remark}", markup=False, soft_wrap=True)
     loss = AlgorithmLoss(master_config.loss_fn, algorithm, **fused_logprobs(master_config))
-    transport.export()
+    package.export()
     log_dir = get_next_experiment_dir(master_config.logger["log_dir"])
     master_config.logger["log_dir"] = log_dir
     init_ray()
-    transport.check()
+    package.check()
     train(master_config, algorithm, loss, mismatch)
 
 
-def compose(written: DictConfig) -> tuple[Any, Algorithm, MismatchConfig]:
-    """NeMo-RL's MasterConfig: its own example config, ours over it, and what the method decides.
+def compose(written: DictConfig) -> Launch:
+    """What `check` judges, as NeMo-RL takes it. Raises ConfigError with every error.
 
     written: the file's keys: `engine`, `method`, `mismatch`, `nemo_rl.config` (a file below
     NeMo-RL's examples/configs), and NeMo-RL's.
     """
-    register_omegaconf_resolvers()
-    own = OmegaConf.to_container(written)
-    assert isinstance(own, dict)
-    base = load_config(EXAMPLES / decided.base_name(own))
-    nemo_keys = {k: v for k, v in own.items() if k not in decided.OURS}
-    known = OmegaConf.to_container(base)
-    assert isinstance(known, dict)
-    if problems := list(decided.no_sections(nemo_keys, known)):
-        raise ConfigError(problems)
-    problems = decided.unknown_keys(nemo_keys, known, decided.declared(TYPES))
-    plain = resolved(merge_with_override(base, written.copy()))
-    ours = {k: plain.pop(k, None) for k in decided.OURS}
-    mismatch, wrong = _mismatch(ours["mismatch"])
-    problems += wrong
-    try:
-        algorithm = build(ours["method"])
-    except ConfigError as error:
-        raise ConfigError([*problems, *error.findings]) from None
-    problems += conflicts(plain, own, algorithm) + environment.problems(plain["env"])
-    if problems:
-        raise ConfigError(problems)
-    decided.derive(plain, algorithm)
-    return grpo.MasterConfig(**plain), algorithm, mismatch
-
-
-def _mismatch(section: Any) -> tuple[MismatchConfig, list[Finding]]:
-    try:
-        return validate(MismatchConfig, section or {}, "mismatch"), []
-    except ConfigError as error:
-        return MismatchConfig(), error.findings
+    judgement, findings = judge(written, installed())
+    plain = {key: value for key, value in judgement.plain.items() if key not in OURS}
+    remarks = refuse([*findings, *environment.problems(plain.get("env") or {})])
+    mismatch = MismatchConfig(**(judgement["mismatch"] or {}))
+    assert judgement.algorithm is not None
+    return Launch(validate(grpo.MasterConfig, plain), judgement.algorithm, mismatch, remarks)
 
 
 def train(
@@ -168,7 +183,7 @@ def policy_factory(master_config: Any, algorithm: Algorithm) -> Callable[..., An
         backend = next(
             b for b in WORKERS if (master_config.policy.get(b) or {}).get("enabled", False)
         )
-        extension = {"worker_extension_cls_fqn": transport.register_worker(WORKERS[backend])}
+        extension = {"worker_extension_cls_fqn": package.register_worker(WORKERS[backend])}
     if data_plane(master_config):
         from nemo_rl.models.policy.tq_policy import TQPolicy
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from nemo_algos.config import at
 from nemo_algos.plan import memory, speed
 from nemo_algos.plan.hardware import GPU
-from nemo_algos.plan.memory import Run
+from nemo_algos.plan.memory import Setup
 from nemo_algos.preflight.layout import layout
 from nemo_algos.preflight.models import Model
 
@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     """Bytes on a GPU by component, seconds of a step by phase, of sequences of `tokens` on
     average."""
 
-    run: Run
+    run: Setup
     tokens: float
     training: dict[str, float]
     generation: dict[str, float]
@@ -89,7 +89,7 @@ class Plan(NamedTuple):
 def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None = None) -> Plan:
     """Of a resolved NeMo-RL config; tokens: a sequence's mean, prompt and response. Raises
     ValueError where no sequence has so many."""
-    run = Run(plain, layout(plain), model, gpu)
+    run = Setup(plain, layout(plain), model, gpu)
     if tokens is not None and not 1 <= tokens <= run.at(LIMIT):
         raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run.at(LIMIT)}, the longest")
     tokens = tokens or speed.mean_tokens(run)
@@ -153,7 +153,7 @@ def _generation_changes(p: Plan) -> Iterator[Change]:
         yield {f"{ENGINE}.tensor_parallel_size": factor * p.run.layout.generation_tensor}
 
 
-def possible(run: Run) -> bool:
+def possible(run: Setup) -> bool:
     """Whether the sizes of the groups divide what they divide."""
     m, p = run.model, run.layout
     heads = (

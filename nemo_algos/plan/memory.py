@@ -22,7 +22,7 @@ ENGINE_WORKSPACE = 4e9  # vLLM's activations and CUDA graphs
 MEGATRON, LORA = "policy.megatron_cfg", ("policy.megatron_cfg.peft", "policy.dtensor_cfg.lora_cfg")
 
 
-class Run(NamedTuple):
+class Setup(NamedTuple):
     """plain: the resolved NeMo-RL config."""
 
     plain: Mapping[str, Any]
@@ -49,19 +49,16 @@ class Stage(NamedTuple):
     in_flight: int
 
 
-def micro_batch_tokens(run: Run) -> float:
+def micro_batch_tokens(run: Setup) -> float:
     """Of a micro-batch in training, on one context-parallel rank."""
-    policy = run.at("policy")
-    if run.at("policy.sequence_packing.enabled"):
-        tokens = policy["sequence_packing"]["train_mb_tokens"]
-    elif run.at("policy.dynamic_batching.enabled"):
-        tokens = policy["dynamic_batching"]["train_mb_tokens"]
-    else:
-        tokens = policy["train_micro_batch_size"] * policy["max_total_sequence_length"]
-    return tokens / run.layout.context
+    longest = run.at("policy.max_total_sequence_length")
+    for name in ("sequence_packing", "dynamic_batching"):
+        if run.at(f"policy.{name}.enabled"):
+            return (run.at(f"policy.{name}.train_mb_tokens") or longest) / run.layout.context
+    return run.at("policy.train_micro_batch_size") * longest / run.layout.context
 
 
-def stages(run: Run) -> list[Stage]:
+def stages(run: Setup) -> list[Stage]:
     """Of the pipeline; layers spread evenly but for what the config gives the first and last."""
     pp, total = run.layout.pipeline, run.model.num_hidden_layers
     if pp == 1:
@@ -73,7 +70,7 @@ def stages(run: Run) -> list[Stage]:
     return [Stage(n, i == 0, i == pp - 1, pp - i) for i, n in enumerate(counts)]
 
 
-def held(run: Run, stage: Stage) -> tuple[float, float]:
+def held(run: Setup, stage: Stage) -> tuple[float, float]:
     """Parameters of a stage on one GPU: outside experts (divided by TP), and of experts (by EP x
     ETP)."""
     m, p = run.model, run.layout
@@ -87,7 +84,7 @@ def held(run: Run, stage: Stage) -> tuple[float, float]:
     )
 
 
-def trainable(run: Run) -> float:
+def trainable(run: Setup) -> float:
     """The share of the parameters that has gradients: 1, or LoRA's."""
     for path in LORA:
         section = run.at(path) or {}
@@ -98,7 +95,7 @@ def trainable(run: Run) -> float:
     return 1.0
 
 
-def _states(run: Run, stage: Stage) -> dict[str, float]:
+def _states(run: Setup, stage: Stage) -> dict[str, float]:
     """Weights, gradients and optimizer of a stage."""
     dense, experts = held(run, stage)
     p, share = run.layout, trainable(run)
@@ -125,7 +122,7 @@ def _states(run: Run, stage: Stage) -> dict[str, float]:
     }
 
 
-def _activations(run: Run, stage: Stage) -> float:
+def _activations(run: Setup, stage: Stage) -> float:
     """[K], 2 bytes a number, of the micro-batches in flight.
 
     Outside tensor parallelism: inputs and outputs of two norms, 8 h. Inside: queries and their
@@ -145,7 +142,7 @@ def _activations(run: Run, stage: Stage) -> float:
     return stage.in_flight * stage.layers * layer
 
 
-def _logits(run: Run) -> float:
+def _logits(run: Setup) -> float:
     """NeMo-RL's: float32 logits, their softmax and their gradient; in chunks, the first and
     last."""
     if run.backend("use_fused_linear_logprobs"):
@@ -156,7 +153,7 @@ def _logits(run: Run) -> float:
     return numbers * (logits + 4 + (0 if chunked else 4))
 
 
-def training(run: Run) -> dict[str, float]:
+def training(run: Setup) -> dict[str, float]:
     """Bytes by component on a GPU of the fullest pipeline stage."""
 
     def of(stage: Stage) -> dict[str, float]:
@@ -167,7 +164,7 @@ def training(run: Run) -> dict[str, float]:
     return max(map(of, stages(run)), key=lambda parts: sum(parts.values()))
 
 
-def generation(run: Run) -> dict[str, float]:
+def generation(run: Setup) -> dict[str, float]:
     """Bytes by component of an engine's GPU; the KV cache takes what is left of its share."""
     m, p = run.model, run.layout
     section = run.at("policy.generation.vllm_cfg") or {}
@@ -178,7 +175,7 @@ def generation(run: Run) -> dict[str, float]:
     return {"weights": weights, "workspace": ENGINE_WORKSPACE, "KV cache": cache}
 
 
-def cached_tokens(run: Run) -> float:
+def cached_tokens(run: Setup) -> float:
     """Tokens that an engine's KV cache holds."""
     m, p = run.model, run.layout
     kind = str((run.at("policy.generation.vllm_cfg") or {}).get("kv_cache_dtype"))
@@ -188,7 +185,7 @@ def cached_tokens(run: Run) -> float:
     return generation(run)["KV cache"] / token
 
 
-def on_host(run: Run) -> dict[str, float]:
+def on_host(run: Setup) -> dict[str, float]:
     """Bytes of a node's own memory: the reference's weights, and what colocated training leaves
     there while the engine generates."""
     p, each = run.layout, run.layout.gpus_per_node

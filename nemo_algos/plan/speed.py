@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import log2
 
-from nemo_algos.plan.memory import Run, cached_tokens
+from nemo_algos.plan.memory import Setup, cached_tokens, micro_batch_tokens
 
 LENGTH = 0.7  # of max_total_sequence_length: a sequence's mean, where --mean-tokens is not given
 TRAINING, EXPERTS = 0.40, 0.12  # share of the data sheet's FLOP/s reached, dense and with experts
@@ -22,31 +22,31 @@ REFIT = 4e9  # bytes per second of new weights into each engine's GPU
 FIXED = 10.0  # seconds: rewards, advantages, data, waking and sleeping the engine
 
 
-def mean_tokens(run: Run) -> float:
+def mean_tokens(run: Setup) -> float:
     """Of a sequence, prompt and response."""
     return LENGTH * run.at("policy.max_total_sequence_length")
 
 
-def rollouts(run: Run) -> int:
+def rollouts(run: Setup) -> int:
     """Sequences of a step."""
     return run.at("grpo.num_prompts_per_step") * run.at("grpo.num_generations_per_prompt")
 
 
-def forward_flops(run: Run, tokens: float) -> float:
+def forward_flops(run: Setup, tokens: float) -> float:
     """Of one token of sequences of `tokens`."""
     m = run.model
     weights = m.active_parameters - m.vocab_size * m.hidden_size * (not m.tie_word_embeddings)
     return 2 * weights + 2 * m.num_hidden_layers * tokens * m.num_attention_heads * m.head_size
 
 
-def training_flops(run: Run, tokens: float) -> float:
+def training_flops(run: Setup, tokens: float) -> float:
     """Of one token: forward, backward, and what is recomputed."""
     whole = run.backend("recompute_granularity") != "selective"
     recomputed = bool(run.backend("activation_checkpointing")) and whole
     return (3 + recomputed) * forward_flops(run, tokens)
 
 
-def _reached(run: Run, micro_batches: float) -> float:
+def _reached(run: Setup, micro_batches: float) -> float:
     """FLOP/s of all training GPUs, less what splitting costs and the pipeline's bubble, (p - 1) /
     m."""
     p = run.layout
@@ -56,16 +56,15 @@ def _reached(run: Run, micro_batches: float) -> float:
     return p.train_gpus * run.gpu.flops * share / bubble
 
 
-def micro_batches(run: Run, tokens: float) -> float:
+def micro_batches(run: Setup, tokens: float) -> float:
     """Of an optimizer step, on each data-parallel rank."""
     sequences = run.at("policy.train_global_batch_size") / max(1, run.layout.data)
-    packed = run.at("policy.sequence_packing.enabled")
-    if packed:
-        return sequences * tokens / run.at("policy.sequence_packing.train_mb_tokens")
+    if run.at("policy.sequence_packing.enabled"):
+        return sequences * tokens / (micro_batch_tokens(run) * run.layout.context)
     return sequences / run.at("policy.train_micro_batch_size")
 
 
-def decoding_step(run: Run, sequences: float, tokens: float) -> float:
+def decoding_step(run: Setup, sequences: float, tokens: float) -> float:
     """Seconds of one token for `sequences` at once on an engine, `tokens` / 2 in the cache on
     average."""
     m, p = run.model, run.layout
@@ -82,7 +81,7 @@ def decoding_step(run: Run, sequences: float, tokens: float) -> float:
     return reading + reducing + LAUNCHING
 
 
-def generation_seconds(run: Run, tokens: float) -> float:
+def generation_seconds(run: Setup, tokens: float) -> float:
     """Of a step's sequences, in waves of what the KV cache holds. The longest response ends the
     last wave; async engines go on with other steps' sequences meanwhile."""
     sequences = rollouts(run) / max(1, run.layout.generation_replicas)
@@ -97,7 +96,7 @@ def generation_seconds(run: Run, tokens: float) -> float:
     return step * (longest + (sequences / at_once - 1) * tokens)
 
 
-def phases(run: Run, tokens: float) -> dict[str, float]:
+def phases(run: Setup, tokens: float) -> dict[str, float]:
     """Seconds of a step by phase; sequences of `tokens` on average."""
     total = rollouts(run) * tokens
     reached = _reached(run, micro_batches(run, tokens))
@@ -112,7 +111,7 @@ def phases(run: Run, tokens: float) -> dict[str, float]:
     }
 
 
-def step_seconds(run: Run, parts: dict[str, float]) -> float:
+def step_seconds(run: Setup, parts: dict[str, float]) -> float:
     """Of a step: the phases one after the other, or generation beside the rest (async)."""
     rest = sum(parts.values()) - parts["generation"]
     if run.at("grpo.async_grpo.enabled"):

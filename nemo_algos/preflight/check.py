@@ -1,32 +1,26 @@
-"""`nemo-algos check`: what can be known of a run before it starts, all of it at once."""
+"""What can be known of a run before it starts, all of it at once.
+
+`judge` is the one judgement of a NeMo-RL run: of the commands check, plan and slurm, over a shipped
+release, and of the launcher, over the installed one.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import (
-    ConfigError,
-    Finding,
-    at,
-    find,
-    overridden,
-    read,
-    resolved,
-    validate,
-)
+from nemo_algos.config import ConfigError, Finding, at, find, overridden, read, resolved, validate
 from nemo_algos.local.schema import parse
-from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.preflight.conflicts import conflicts
-from nemo_algos.preflight.decided import DEFAULT, derive
+from nemo_algos.preflight.decided import derive
 from nemo_algos.preflight.layout import layout
 from nemo_algos.preflight.models import Model, model
-from nemo_algos.preflight.rule import Rule, Run
+from nemo_algos.preflight.rule import Preflight, Rule
 from nemo_algos.preflight.rules.batch import BATCH
 from nemo_algos.preflight.rules.data import DATA
 from nemo_algos.preflight.rules.generation import GENERATE
@@ -36,11 +30,13 @@ from nemo_algos.preflight.rules.objective import OBJECTIVE
 from nemo_algos.preflight.rules.run import RUN
 from nemo_algos.preflight.rules.training import TRAINING
 from nemo_algos.preflight.rules.values import repaired
-from nemo_algos.preflight.snapshot import VERSIONS, Snapshot, compose, load
+from nemo_algos.preflight.snapshot import VERSIONS, Composed, Release, compose, load
 
 RULES: tuple[Rule, ...] = (*LAYOUT, *BATCH, *GENERATE, *TRAINING, *METHOD, *OBJECTIVE, *DATA, *RUN)
 SEVERITIES = ("error", "warning", "note")
 HEADER = re.compile(r"^# NeMo-RL ((?:v[\d.]+\d|main)(?:, (?:v[\d.]+\d|main))*)", re.MULTILINE)
+OVERRIDES = "policy.hf_config_overrides"
+T = TypeVar("T")
 
 
 def versions(name: str) -> tuple[str, ...]:
@@ -58,59 +54,68 @@ def check(
     try:
         written = overridden(read(find(name)), overrides)
         if OmegaConf.select(written, "engine") == "nemo_rl":
-            findings = _nemo_rl(written, load(version), seconds)
-        else:
-            parse(resolved(written))
-            findings = []
-    except ConfigError as problems:
-        findings = problems.findings
-    return sorted(dict.fromkeys(findings), key=lambda f: SEVERITIES.index(f.severity))
-
-
-def _nemo_rl(written: DictConfig, snapshot: Snapshot, seconds: int | None) -> list[Finding]:
-    plain, own, unknown = compose(written, snapshot)
-    return _errors(unknown) + judged(plain, own, snapshot, seconds)
-
-
-def judged(
-    plain: dict[str, Any], written: dict[str, Any], snapshot: Snapshot, seconds: int | None = None
-) -> list[Finding]:
-    """Of a resolved config, which is changed in place."""
-    name = at(written, "nemo_rl.config") or DEFAULT
-    problems = repaired(plain, snapshot.configs[name])
-    problems += _mismatch(plain)
-    algorithm, wrong = _algorithm(plain)
-    if algorithm:
-        problems += conflicts(plain, written, algorithm)
-        derive(plain, algorithm)
-    run = Run(plain, written, algorithm, layout(plain), _model(plain), snapshot.version, seconds)
-    return _errors([*problems, *wrong]) + [finding for rule in RULES for finding in rule(run)]
-
-
-def _errors(problems: Sequence[Finding]) -> list[Finding]:
-    return list(problems)
-
-
-def _algorithm(plain: Mapping[str, Any]) -> tuple[Algorithm | None, list[Finding]]:
-    try:
-        return build(plain.get("method") or {}), []
+            return judge(written, load(version), seconds)[1]
+        parse(resolved(written))
     except ConfigError as error:
-        return None, error.findings
-
-
-def _mismatch(plain: Mapping[str, Any]) -> list[Finding]:
-    try:
-        validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch")
-    except ConfigError as error:
-        return error.findings
+        return _sorted(error.findings)
     return []
 
 
-def _model(plain: Mapping[str, Any]) -> Model | None:
+def judge(
+    written: DictConfig, release: Release, seconds: int | None = None
+) -> tuple[Preflight, list[Finding]]:
+    """A NeMo-RL run as it would train, and what is found in it, errors first.
+
+    seconds: the job's time limit. Raises ConfigError where there is nothing to judge.
+    """
+    if OmegaConf.select(written, "engine") != "nemo_rl":
+        raise ConfigError([Finding("engine", "must be nemo_rl")])
+    return judged(compose(written, release), release.version, seconds)
+
+
+def judged(
+    composed: Composed, version: str, seconds: int | None = None
+) -> tuple[Preflight, list[Finding]]:
+    """The judgement of a composed config, whose `plain` becomes what trains."""
+    plain, written, base, unknown = composed
+    findings = [*unknown, *repaired(plain, base)]
+    _kept(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
+    algorithm = _kept(findings, lambda: build(plain.get("method") or {}))
+    if algorithm:
+        findings += conflicts(plain, written, algorithm)
+        derive(plain, algorithm)
+    facts = _kept(findings, lambda: _model(plain))
+    run = Preflight(plain, written, algorithm, layout(plain), facts, version, seconds)
+    return run, _sorted([*findings, *(finding for rule in RULES for finding in rule(run))])
+
+
+def refuse(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, none of which is an error. Raises ConfigError with every error."""
+    found = list(findings)
+    if errors := [f for f in found if f.severity == "error"]:
+        raise ConfigError(errors)
+    return found
+
+
+def _sorted(findings: Sequence[Finding]) -> list[Finding]:
+    return sorted(dict.fromkeys(findings), key=lambda f: SEVERITIES.index(f.severity))
+
+
+def _kept(findings: list[Finding], read: Callable[[], T]) -> T | None:
+    """What is read; None where it has errors, which the findings then have too."""
+    try:
+        return read()
+    except ConfigError as error:
+        findings.extend(error.findings)
+        return None
+
+
+def _model(plain: Mapping[str, object]) -> Model | None:
     """The facts, as policy.hf_config_overrides changes them; None of an unknown model."""
     try:
         facts = model(str(at(plain, "policy.model_name")))
     except (ValueError, OSError):
         return None
-    changed = at(plain, "policy.hf_config_overrides") or {}
-    return facts.model_copy(update={k: v for k, v in changed.items() if k in Model.model_fields})
+    changed = at(plain, OVERRIDES) if isinstance(at(plain, OVERRIDES), Mapping) else {}
+    known = {key: value for key, value in changed.items() if key in Model.model_fields}
+    return validate(Model, facts.model_dump() | known, OVERRIDES) if known else facts

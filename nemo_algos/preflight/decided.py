@@ -1,5 +1,4 @@
-"""What a method decides of NeMo-RL's config, and which keys there are. Sections are dictionaries
-here."""
+"""What a method decides of NeMo-RL's config, and which keys there are."""
 
 from __future__ import annotations
 
@@ -39,30 +38,13 @@ def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
     loss, grpo = plain["loss_fn"], plain["grpo"]
     loss |= decided(algorithm)
     grpo["adv_estimator"] = {**(grpo.get("adv_estimator") or {}), "name": "nemo_algos"}
-    # only NeMo-RL's filter of flat groups reads it, and would see a group's one right response as
-    # flat, for the others are equal
+    # only NeMo-RL's filter of flat groups reads it: a group's one right response would seem flat
     grpo["use_leave_one_out_baseline"] = False
     if "ref_logprobs" in algorithm.needs:
         grpo["skip_reference_policy_logprobs_calculation"] = False
         if not loss["reference_policy_kl_penalty"]:
-            # NeMo-RL loads a reference only for a penalty; as a penalty of the reward it is not in
-            # the loss
+            # a reference is loaded only for a penalty; of the reward, it is not in the loss
             loss |= {"reference_policy_kl_penalty": TINY_KL, "use_kl_in_reward": True}
-
-
-def remarks(plain: dict[str, Any], algorithm: Algorithm) -> list[str]:
-    """What is allowed and probably not meant."""
-    grpo = plain["grpo"]
-    rollouts = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"]
-    if (
-        rollouts <= plain["policy"]["train_global_batch_size"]
-        and algorithm.base.method.form == "ratio"
-    ):
-        return [
-            f"clipping is inert here: one update per batch (policy.train_global_batch_size covers "
-            f"all {rollouts} rollouts)"
-        ]
-    return []
 
 
 def base_name(written: Mapping[Any, Any]) -> str:
@@ -76,23 +58,11 @@ def base_name(written: Mapping[Any, Any]) -> str:
     return name
 
 
-def no_sections(
-    written: Mapping[Any, Any], base: Mapping[Any, Any], above: str = ""
-) -> Iterator[Finding]:
-    """Values that stand where NeMo-RL has a section; below the first level null is left to it."""
-    for key, value in written.items():
-        like, path = base.get(key), f"{above}{key}"
-        if isinstance(like, Mapping) and isinstance(value, Mapping):
-            yield from no_sections(value, like, f"{path}.")
-        elif isinstance(like, Mapping) and (value is not None or not above):
-            yield Finding(path, f"must be a section of key: value pairs, got {value!r}")
-
-
 def unknown_keys(
     written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str]
 ) -> list[Finding]:
     """Keys that neither NeMo-RL's example config nor its types have; `+key` is not needed."""
-    known = {*_paths(base), *UNDECLARED, *declared}
+    known = {*_paths(base), *UNDECLARED, *declared, *(f"{section}._override_" for section in base)}
     return [
         Finding(path, f"unknown key of NeMo-RL{did_you_mean(path, sorted(known))}")
         for path in _paths(written)
@@ -101,9 +71,8 @@ def unknown_keys(
 
 
 def declared(types: Mapping[str, type]) -> set[str]:
-    """Paths of typed keys; types: by the path of what they are the type of, "" for the whole
-    config."""
-    return set(chain.from_iterable(_fields(of, path) for path, of in types.items()))
+    """Paths of typed keys; types: by the path of their section, "" for the whole config."""
+    return set(chain.from_iterable(_fields(kind, path) for path, kind in types.items()))
 
 
 def _open(path: str, known: set[str]) -> bool:
@@ -111,12 +80,8 @@ def _open(path: str, known: set[str]) -> bool:
     if path.partition(".")[0] in FREE and "." in path:
         return True
     parent = path.rpartition(".")[0]
-    siblings = any(k.startswith(parent + ".") for k in known)
-    return (
-        bool(parent)
-        and (not siblings or "kwargs" in path)
-        and (parent in known or _open(parent, known))
-    )
+    free = "kwargs" in path or not any(k.startswith(parent + ".") for k in known)
+    return bool(parent) and free and (parent in known or _open(parent, known))
 
 
 def _paths(section: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:

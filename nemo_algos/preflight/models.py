@@ -1,48 +1,54 @@
-"""Facts of a model that decide where it fits: from its config.json, or the shipped table
-(models.yaml)."""
+"""Facts of a model that decide where it fits: of its config.json, or the shipped models.yaml."""
 
 from __future__ import annotations
 
 import functools
 import json
+import os.path
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from nemo_algos.config import did_you_mean
 
+MOST = 10**9  # of any number here
+Size = Annotated[int, Field(ge=1, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+
 
 class Model(BaseModel):
-    """A decoder-only transformer, with config.json's names; `experts` 0: dense. Counts are of
-    parameters."""
+    """A decoder-only transformer, with config.json's names; `experts` 0: dense.
+
+    `attention` to `embeddings`: numbers of parameters.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
-    num_hidden_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    num_key_value_heads: int = 0
-    head_dim: int | None = None
-    intermediate_size: int
-    vocab_size: int
-    max_position_embeddings: int
+    num_hidden_layers: Size
+    hidden_size: Size
+    num_attention_heads: Size
+    num_key_value_heads: Count = 0
+    head_dim: Count | None = None
+    intermediate_size: Size
+    vocab_size: Size
+    max_position_embeddings: Size
     tie_word_embeddings: bool = False
     attention_bias: bool = False
-    experts: int = Field(
+    experts: Count = Field(
         default=0,
         validation_alias=AliasChoices("num_experts", "n_routed_experts", "num_local_experts"),
     )
-    shared_experts: int = Field(default=0, validation_alias="n_shared_experts")
-    experts_per_token: int = Field(default=0, validation_alias="num_experts_per_tok")
-    moe_intermediate_size: int = 0
-    dense_layers: int = Field(default=0, validation_alias="first_k_dense_replace")
-    q_lora_rank: int | None = None  # of multi-head latent attention, as the four below
-    kv_lora_rank: int | None = None
-    qk_nope_head_dim: int = 0
-    qk_rope_head_dim: int = 0
-    v_head_dim: int = 0
+    shared_experts: Count = Field(default=0, validation_alias="n_shared_experts")
+    experts_per_token: Count = Field(default=0, validation_alias="num_experts_per_tok")
+    moe_intermediate_size: Count = 0
+    dense_layers: Count = Field(default=0, validation_alias="first_k_dense_replace")
+    q_lora_rank: Count | None = None  # of multi-head latent attention, as the four below
+    kv_lora_rank: Count | None = None
+    qk_nope_head_dim: Count = 0
+    qk_rope_head_dim: Count = 0
+    v_head_dim: Count = 0
 
     @property
     def kv_heads(self) -> int:
@@ -65,7 +71,7 @@ class Model(BaseModel):
 
     @property
     def attention(self) -> int:
-        """Of a layer."""
+        """Query, key, value and output of a layer."""
         h, heads, size = self.hidden_size, self.num_attention_heads, self.head_size
         if self.kv_lora_rank:
             query = self.q_lora_rank or 0
@@ -78,12 +84,12 @@ class Model(BaseModel):
 
     @property
     def dense_mlp(self) -> int:
-        """Of a dense layer: gate, up, down."""
+        """Gate, up and down of a dense layer."""
         return 3 * self.hidden_size * self.intermediate_size
 
     @property
     def expert(self) -> int:
-        """Of one expert."""
+        """Gate, up and down of one expert."""
         return 3 * self.hidden_size * self.moe_intermediate_size
 
     @property
@@ -93,7 +99,7 @@ class Model(BaseModel):
 
     @property
     def router(self) -> int:
-        """Of a layer with experts."""
+        """The router of a layer with experts."""
         return self.hidden_size * self.experts
 
     @property
@@ -128,14 +134,14 @@ def model(name: str) -> Model:
 
     Raises ValueError for another model, with what to do.
     """
-    path = Path(name)
-    path = path / "config.json" if path.is_dir() else path
-    if path.is_file():
-        facts = json.loads(path.read_text())
+    path = os.path.join(name, "config.json") if os.path.isdir(name) else name
+    if os.path.isfile(path):
+        facts = json.loads(Path(path).read_text())
+        if not isinstance(facts, dict):
+            raise ValueError(f"{path} must hold a section of key: value pairs")
         return Model.model_validate(facts.get("text_config", facts))
     if name not in table():
-        raise ValueError(
-            f"the facts of {name} are not known here{did_you_mean(name, sorted(table()))}: name a "
-            "folder with its config.json"
-        )
+        near = did_you_mean(name, sorted(table()))
+        hint = "name a folder with its config.json"
+        raise ValueError(f"the facts of {name} are not known here{near}: {hint}")
     return Model.model_validate(table()[name])

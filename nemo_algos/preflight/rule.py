@@ -1,5 +1,4 @@
-"""What a rule of `nemo-algos check` sees, and what it says. docs/check.md names each rule's
-source."""
+"""What a rule sees of a run, and what it says; docs/check.md names each rule's source."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ note = partial(Finding, severity="note")
 
 
 @dataclass(frozen=True)
-class Run:
-    """A NeMo-RL run before it starts: its resolved config by key path (`run["cluster.num_nodes"]`),
-    and what follows from it.
+class Preflight:
+    """A NeMo-RL run before it starts: `run["cluster.num_nodes"]`, and what follows from its config.
 
-    written: the user's own keys; algorithm, model: None where unknown; seconds: the job's limit.
+    plain: the config as it would train; written: the user's own keys; algorithm, model: None where
+    unknown; seconds: the job's limit.
     """
 
     plain: dict[str, Any]
@@ -69,4 +68,4 @@ class Run:
         return self["policy.generation.backend"] == "vllm"
 
 
-Rule = Callable[[Run], Iterator[Finding]]
+Rule = Callable[[Preflight], Iterator[Finding]]

@@ -1,7 +1,4 @@
-"""NeMo-RL's own configs and key tree as shipped with this package, and a user's config over them.
-
-What nemo_algos.nemo.launch.compose does with NeMo-RL installed, without it.
-"""
+"""NeMo-RL's own configs and keys, as shipped with this package, and a user's config over them."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import functools
 import json
 import lzma
 import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,70 +24,88 @@ RESOLVERS = {
 }
 
 
-class Snapshot(NamedTuple):
-    """declared: paths of NeMo-RL's typed keys; configs: its GRPO configs by name below
-    examples/configs."""
+class Release(NamedTuple):
+    """What a run is judged by: a NeMo-RL, shipped here (`load`) or installed (`nemo.launch`).
+
+    version: of VERSIONS; declared: paths of its typed keys; configs: its GRPO configs by name below
+    examples/configs, interpolations as written.
+    """
 
     version: str
     declared: frozenset[str]
-    configs: dict[str, dict[str, Any]]
+    configs: Mapping[str, dict[str, Any]]
 
 
 def path_of(version: str) -> Path:
-    """Of a version's file."""
+    """The file of a version."""
     return Path(__file__).parent / "nemo_rl" / f"{version}.json.xz"
 
 
 @functools.cache
-def load(version: str) -> Snapshot:
+def load(version: str) -> Release:
     """Raises ValueError for a version that is not shipped."""
     if version not in VERSIONS:
         raise ValueError(f"no snapshot of NeMo-RL {version}: choose {' or '.join(VERSIONS)}")
     taken = json.loads(lzma.decompress(path_of(version).read_bytes()))
-    return Snapshot(version, frozenset(taken["declared"]), taken["configs"])
+    return Release(version, frozenset(taken["declared"]), taken["configs"])
 
 
 class Composed(NamedTuple):
-    """plain: NeMo-RL's config with ours over it, resolved; written: the user's keys; problems: keys
-    that NeMo-RL does not know."""
+    """A config over NeMo-RL's.
+
+    plain: both, resolved; written: the user's keys; base: NeMo-RL's, interpolations as written;
+    unknown: keys that NeMo-RL does not have.
+    """
 
     plain: dict[str, Any]
     written: dict[str, Any]
-    problems: list[Finding]
+    base: Mapping[str, Any]
+    unknown: list[Finding]
 
 
-def compose(written: DictConfig, snapshot: Snapshot) -> Composed:
+def compose(written: DictConfig, release: Release) -> Composed:
     """A config with `engine: nemo_rl` over NeMo-RL's that it names (`nemo_rl.config`).
 
-    Raises ConfigError where this version has no such config, or the two do not go together, or an
+    Raises ConfigError where NeMo-RL has no such config, or the two do not go together, or an
     interpolation cannot be resolved.
     """
     _register_resolvers()
-    own = OmegaConf.to_container(written)
-    assert isinstance(own, dict)
+    own: Any = OmegaConf.to_container(written)
     name = base_name(own)
-    if name not in snapshot.configs:
-        near = did_you_mean(name, sorted(snapshot.configs))
-        message = f"NeMo-RL {snapshot.version} has no {name}{near}"
-        raise ConfigError([Finding("nemo_rl.config", message)])
-    base = snapshot.configs[name]
-    problems = unknown_keys(
-        {k: v for k, v in own.items() if k not in OURS}, base, snapshot.declared
-    )
+    if name not in release.configs:
+        near = did_you_mean(name, sorted(release.configs))
+        raise ConfigError(
+            [Finding("nemo_rl.config", f"NeMo-RL {release.version} has no {name}{near}")]
+        )
+    base = release.configs[name]
+    unknown = unknown_keys({k: v for k, v in own.items() if k not in OURS}, base, release.declared)
+    replaced = {k for k, v in own.items() if isinstance(v, Mapping) and v.get("_override_")}
+    if clashes := list(_clashes({k: own[k] for k in own.keys() - replaced}, base, name)):
+        raise ConfigError([*unknown, *clashes])
     try:
-        merged = _merged(OmegaConf.create(base), written.copy())
-    except TypeError:  # of OmegaConf, which names no key
-        what = f"a key is a list in one and a section in the other of this config and {name}"
-        raise ConfigError([Finding("", f"{what}: write it as {name} does")]) from None
-    plain = resolved(merged)
-    return Composed(plain, {str(k): v for k, v in own.items()}, problems)
+        plain = resolved(_merged(OmegaConf.create(base), written.copy()))
+    except ConfigError as error:
+        raise ConfigError([*unknown, *error.findings]) from None
+    return Composed(plain, {str(k): v for k, v in own.items()}, base, unknown)
+
+
+def _clashes(
+    own: Mapping[Any, Any], base: Mapping[Any, Any], name: str, above: str = ""
+) -> Iterator[Finding]:
+    """Lists in place of sections and sections in place of lists, which no merge takes."""
+    for key, value in own.items():
+        like, path = base.get(key), f"{above}{key}"
+        if isinstance(like, Mapping) and isinstance(value, Mapping):
+            yield from _clashes(value, like, name, f"{path}.")
+        elif {type(like), type(value)} == {dict, list}:
+            kind = "section" if isinstance(like, Mapping) else "list"
+            yield Finding(path, f"is a {kind} in {name}: write it as {name} does")
 
 
 def _register_resolvers() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # omegaconf 2.4 renames it, to a name with another meaning in 2.3
+        # omegaconf 2.4 renames it, to a name with another meaning in 2.3
+        warnings.simplefilter("ignore")
         for name in RESOLVERS:
             if not OmegaConf.has_resolver(name):
                 OmegaConf.register_new_resolver(name, RESOLVERS[name])
@@ -98,7 +114,8 @@ def _register_resolvers() -> None:
 def _merged(base: DictConfig, over: DictConfig) -> DictConfig:
     """As NeMo-RL merges: a section with `_override_: true` replaces the other one."""
     for key, section in over.items_ex(resolve=False):
-        if isinstance(section, DictConfig) and section.pop("_override_", False):
+        if isinstance(section, DictConfig) and section.get("_override_"):
+            section.pop("_override_")
             base.pop(key, None)
     merged = OmegaConf.merge(base, over)
     assert isinstance(merged, DictConfig)

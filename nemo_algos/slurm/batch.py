@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import nemo_algos
 from nemo_algos.config import at
+from nemo_algos.preflight.checkout import ROOT
 
-ROOT = Path(nemo_algos.__file__).parents[1]
 PROGRAM = ROOT / "examples" / "run_grpo_math.py"
-SCRIPTS = ROOT / "scripts" / "slurm"
+SCRIPTS = Path(__file__).parent / "scripts"
 
 
 class Job(NamedTuple):
@@ -33,8 +32,10 @@ class Job(NamedTuple):
 
 
 def seconds(time: str) -> int:
-    """Of a limit as sbatch reads it: minutes[:seconds], hours:minutes:seconds, or
-    days-hours[:minutes[:seconds]]. Raises ValueError."""
+    """The limit that sbatch reads: minutes[:seconds], H:M:S, or days-hours[:minutes[:seconds]].
+
+    Raises ValueError for another text.
+    """
     match = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+(?::[0-9]+){0,2})", time)
     if match is None:
         raise ValueError(f"{time!r} is no time: write it as Slurm does, 4:00:00 or 2-12")
@@ -45,19 +46,18 @@ def seconds(time: str) -> int:
 
 
 def save_by(job: Job) -> str:
-    """DD:HH:MM:SS for NeMo-RL, which counts it from the end of loading and, unlike the signal,
-    knows how long a step takes."""
+    """DD:HH:MM:SS for NeMo-RL, which, unlike the signal, knows how long a step takes."""
     left = max(seconds(job.time) - job.margin, 0)
     return f"{left // 86400:02}:{left // 3600 % 24:02}:{left // 60 % 60:02}:{left % 60:02}"
 
 
 def job_name(folder: Path) -> str:
-    """Of this run alone: Slurm tells the jobs of a run from another's by it."""
+    """The name by which Slurm tells the jobs of a run from another's."""
     return f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:6]}"
 
 
 def mounts(job: Job, folder: Path) -> list[str]:
-    """Of the container: our checkout, the program and the run's folder, at their own paths."""
+    """The checkout, the program and the run's folder, at their own paths in the container."""
     own = dict.fromkeys([ROOT, folder])
     if not job.program.is_relative_to(ROOT):
         own[job.program.parent] = None
@@ -90,8 +90,7 @@ def _last_step(plain: Mapping[str, Any]) -> list[str]:
 
 
 def options(job: Job, folder: Path, plain: Mapping[str, Any]) -> list[str]:
-    """Of sbatch: in the script, and on the command line, where SBATCH_* variables do not beat
-    them."""
+    """sbatch's options, in the script and on its command line, where no SBATCH_* beats them."""
     return [
         f"--job-name={job_name(folder)}",
         f"--account={job.account}",

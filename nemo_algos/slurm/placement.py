@@ -14,8 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_algos.config import Finding, at
 from nemo_algos.plan.hardware import GPUS
 from nemo_algos.plan.layouts import gpu_of, plan
-from nemo_algos.preflight.models import model
-from nemo_algos.preflight.rule import warning
+from nemo_algos.preflight.rule import Preflight, warning
 from nemo_algos.slurm import batch, outputs
 from nemo_algos.slurm.batch import Job
 from nemo_algos.slurm.outputs import OUTPUTS
@@ -50,7 +49,7 @@ def located(written: DictConfig, job: Job, folder: Path, sizes: Sizes) -> DictCo
 
 
 def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> Iterator[Finding]:
-    """Of the whole config, resolved."""
+    """What contradicts the job in the whole config, resolved."""
     for key, (option, value) in sizes.keys().items():
         if at(plain, key) != value:
             yield Finding(key, f"is {at(plain, key)}, but {option} is {value}")
@@ -77,25 +76,18 @@ def node_gpus(partition: str) -> set[int]:
     return {int(count) for count in re.findall(r"gpu:(?:[^\s:,(]+:)?(\d+)", "\n".join(own))}
 
 
-def warnings(plain: Mapping[str, Any], job: Job, folder: Path) -> Iterator[Finding]:
-    """Of a config without problems."""
-    gpus, most = at(plain, "cluster.gpus_per_node"), 4 if gpu_of(plain) == "GB200" else 8
+def warnings(run: Preflight, job: Job, folder: Path) -> Iterator[Finding]:
+    """What is probably not meant in a run without errors."""
+    gpus, most = run.layout.gpus_per_node, 4 if gpu_of(run.plain) == "GB200" else 8
     if gpus < most and not node_gpus(job.partition):
         what = f"the job takes whole nodes, and uses of each: {gpus}"
         yield warning("cluster.gpus_per_node", f"{what}; --gpus-per-node {most} if they have more")
     yield from outputs.caches(batch.mounts(job, folder))
-    step, limit = _step_seconds(plain), batch.seconds(job.time)
+    limit, step = batch.seconds(job.time), 0.0
+    if run.model:
+        step = plan(run.plain, run.model, GPUS[gpu_of(run.plain)]).step_seconds
     if step > job.margin:
         what = f"{job.margin // 60} minutes, but a step takes about {step / 60:.0f} (plan)"
         yield warning("--margin", f"{what}: choose more, or the last step is not saved")
     if step > limit - job.margin:
         yield warning("--time", f"a step of about {step / 60:.0f} minutes (plan) does not fit")
-
-
-def _step_seconds(plain: Mapping[str, Any]) -> float:
-    """By `nemo-algos plan`; 0 of a model that it does not know."""
-    try:
-        facts = model(str(at(plain, "policy.model_name")))
-        return plan(plain, facts, GPUS[gpu_of(plain)]).step_seconds
-    except (ValueError, OSError):
-        return 0.0

@@ -1,8 +1,7 @@
-"""A config as Slurm jobs: checked, then a folder with the frozen config and one batch script, then
-sbatch (docs/slurm.md).
+"""A config as Slurm jobs: judged, then a folder with a batch script, then sbatch (docs/slurm.md).
 
-rules and placement say what is wrong; the script is batch.script, which runs NeMo-RL's
-ray.sub.
+rules and placement say what is wrong beside `check`; the script is batch.script, which runs
+NeMo-RL's ray.sub.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Finding, at, overridden, read
-from nemo_algos.preflight import check, snapshot
+from nemo_algos.preflight.check import judge, refuse
 from nemo_algos.preflight.rule import note
+from nemo_algos.preflight.snapshot import load
 from nemo_algos.slurm import batch, outputs, placement, rules, sweep
 from nemo_algos.slurm.batch import Job
 from nemo_algos.slurm.outputs import OUTPUTS
@@ -27,8 +27,8 @@ from nemo_algos.slurm.placement import Sizes
 STRONGEST = ("SBATCH_ARRAY_INX", "SBATCH_WAIT")  # which no option of sbatch takes back
 
 
-class Run(NamedTuple):
-    """All that a run reads and writes is in its folder; findings: warnings and notes."""
+class Submission(NamedTuple):
+    """A run for Slurm, which reads and writes in its folder; findings: warnings and notes."""
 
     folder: Path
     written: DictConfig
@@ -40,23 +40,21 @@ class Run(NamedTuple):
 
 def prepare(
     config: Path, overrides: Sequence[str], job: Job, folder: Path, sizes: Sizes, version: str
-) -> Run:
+) -> Submission:
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
-    wrong = [*rules.problems(job, folder), *_counts(sizes)]
-    if wrong:
-        raise ConfigError([*wrong, *_problems_of(config, overrides, version)])
-    wrong = list(rules.checkout(job.nemo_rl, version))
+    if wrong := [*rules.problems(job, folder), *_counts(sizes)]:
+        raise ConfigError([*wrong, *_errors(config, overrides, version)])
     written = overridden(placement.located(read(config), job, folder, sizes), overrides)
     written = outputs.absolute(written, folder)
-    plain, errors, findings = checked(written, version, batch.seconds(job.time))
-    wrong += [*errors, *placement.problems(plain, job, folder, sizes)]
-    if wrong:
-        raise ConfigError(wrong)
+    run, findings = judge(written, load(version), batch.seconds(job.time))
+    plain = run.plain
+    wrong = [*rules.checkout(job.nemo_rl, version), *findings]
+    findings = refuse([*wrong, *placement.problems(plain, job, folder, sizes)])
     for key in OUTPUTS:  # for train.py, which resolves nothing
         OmegaConf.update(written, key, at(plain, key))
-    findings += placement.warnings(plain, job, folder)
+    findings += placement.warnings(run, job, folder)
     options, script = batch.options(job, folder, plain), batch.script(job, folder, plain)
-    return Run(folder, written, script, options, batch.size(job, plain), findings)
+    return Submission(folder, written, script, options, batch.size(job, plain), findings)
 
 
 def _counts(sizes: Sizes) -> list[Finding]:
@@ -64,29 +62,16 @@ def _counts(sizes: Sizes) -> list[Finding]:
     return [Finding(option, f"is {value}: 1 or more") for option, value in counts if value < 1]
 
 
-def checked(
-    written: DictConfig, version: str, limit: int | None
-) -> tuple[dict[str, Any], list[Finding], list[Finding]]:
-    """NeMo-RL's config with ours over it; the errors of `nemo-algos check`, and what else it
-    finds."""
-    if written.get("engine") != "nemo_rl":
-        raise ConfigError([Finding("engine", "must be nemo_rl")])
-    shipped = snapshot.load(version)
-    plain, own, problems = snapshot.compose(written, shipped)
-    found = check.judged(plain, own, shipped, limit)
-    problems += [Finding(f.path, f.message) for f in found if f.severity == "error"]
-    return plain, problems, [f for f in found if f.severity != "error"]
-
-
-def _problems_of(config: Path, overrides: Sequence[str], version: str) -> list[Finding]:
-    """Of the config alone."""
+def _errors(config: Path, overrides: Sequence[str], version: str) -> list[Finding]:
+    """Those of the config alone."""
     try:
-        return checked(overridden(read(config), overrides), version, None)[1]
+        refuse(judge(overridden(read(config), overrides), load(version))[1])
     except ConfigError as error:
         return error.findings
+    return []
 
 
-def apart(runs: Sequence[Run]) -> None:
+def apart(runs: Sequence[Submission]) -> None:
     """Raises ConfigError where two runs would write to one folder, or one is there already."""
     folders = {"--sweep": [str(run.folder) for run in runs]}
     for key in OUTPUTS:
@@ -100,7 +85,7 @@ def apart(runs: Sequence[Run]) -> None:
         raise ConfigError(wrong)
 
 
-def write(run: Run) -> Path:
+def write(run: Submission) -> Path:
     """Put the run in its folder; its script."""
     (run.folder / "logs").mkdir(parents=True, exist_ok=True)
     (run.folder / "config.yaml").write_text(OmegaConf.to_yaml(run.written))
@@ -109,7 +94,7 @@ def write(run: Run) -> Path:
     return script
 
 
-def sbatch(run: Run, *words: str | Path) -> str:
+def sbatch(run: Submission, *words: str | Path) -> str:
     """Its answer, to the run's script in its folder or on its stdin. Raises OSError."""
     command = ["sbatch", *run.options, *words]
     inside = "SLURM_JOB_ID" in os.environ  # of another job, which leaves its traces in this one
@@ -124,9 +109,11 @@ def sbatch(run: Run, *words: str | Path) -> str:
     return (done.stdout or done.stderr).strip()
 
 
-def submit(runs: Sequence[Run], chain: int) -> Iterator[tuple[str, Path]]:
-    """`chain` jobs of each run, of which one runs at a time; sbatch's answers, one by one, and the
-    driver's logs. Raises OSError that names the jobs that are submitted nevertheless."""
+def submit(runs: Sequence[Submission], chain: int) -> Iterator[tuple[str, Path]]:
+    """sbatch's answers and the drivers' logs, of `chain` jobs of each run, one after another.
+
+    Raises OSError that names the jobs that are submitted nevertheless.
+    """
     answers: list[str] = []
     for run in (run for run in runs for _ in range(chain)):
         try:
@@ -143,6 +130,5 @@ def by_hand(job: Job) -> Iterator[Finding]:
     same = {"SBATCH_ACCOUNT": job.account, "SBATCH_PARTITION": job.partition}
     for name in sorted(n for n in os.environ if n.startswith("SBATCH_")):
         if os.environ[name] != same.get(name):
-            yield note(
-                name, "set, and sbatch reads it before the script: unset it, or use --submit"
-            )
+            hint = "unset it, or use --submit"
+            yield note(name, f"set, and sbatch reads it before the script: {hint}")

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.config import Finding
+from nemo_algos.preflight.checkout import ROOT, refusal
 from nemo_algos.preflight.snapshot import VERSIONS
 from nemo_algos.slurm import batch
-from nemo_algos.slurm.batch import ROOT, SCRIPTS, Job
+from nemo_algos.slurm.batch import Job
 
 PATH = r"[\w./@+=-]+"
 PATHS = "ray.sub takes letters, digits and ./@+=_- alone"
@@ -90,10 +91,10 @@ def _missing(job: Job) -> Iterator[Finding]:
     if not (job.nemo_rl / "ray.sub").is_file():
         hint = "name a checkout of NeMo-RL, of the image's version"
         yield Finding("--checkout", f"no ray.sub in {job.nemo_rl}: {hint}")
-    if not job.program.is_file():
+    if reason := refusal(ROOT):
+        yield Finding("", reason)
+    elif not job.program.is_file():
         yield Finding("--program", f"no file {job.program}")
-    if not (SCRIPTS / "job.sh").is_file():
-        yield Finding("", f"{ROOT} is no checkout of nemo_algos: run from one (docs/slurm.md)")
 
 
 def _image(image: str) -> Iterator[Finding]:
@@ -130,7 +131,7 @@ def _mounts(job: Job) -> Iterator[Finding]:
 
 
 def checkout(folder: Path, version: str) -> Iterator[Finding]:
-    """Of NeMo-RL's: the version that the config is checked against."""
+    """NeMo-RL's checkout has the version that the config is checked against."""
     file = folder / "nemo_rl" / "package_info.py"
     text = file.read_text() if file.is_file() else ""
     found = "v" + ".".join(re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE))

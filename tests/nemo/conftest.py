@@ -16,7 +16,8 @@ _clone = checkout.home()
 if _clone is None:
     raise pytest.UsageError("no NeMo-RL checkout: set NEMO_RL_HOME (make test-nemo skips)")
 _path = str(checkout.worktree(_clone, REF))
-sys.path[:0] = [_path, str(Path(__file__).parents[1])]
+_tests = Path(__file__).parents[1]
+sys.path[:0] = [_path, str(_tests), str(_tests / "preflight")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_path, os.environ.get("PYTHONPATH")]))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "disabled")

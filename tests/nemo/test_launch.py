@@ -8,6 +8,7 @@ from unittest import mock
 
 import pytest
 from cpu_run import Run
+from mistakes import MISTAKES, SHARED
 from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
@@ -15,16 +16,32 @@ from nemo_algos.config import ConfigError
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import MismatchConfig
-from nemo_algos.nemo import launch, transport, versions
+from nemo_algos.nemo import launch, package, versions
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.preflight import decided
+from nemo_algos.preflight.check import check
 
 DYNAMIC = "grpo.use_dynamic_sampling=true"
+PREFLIGHT = Path(__file__).parents[1] / "preflight"
 SHIPPED = Path(__file__).parents[2] / "nemo_algos" / "configs" / "nemo_rl.yaml"
 
 
+ASYNC = [
+    "grpo.async_grpo.enabled=true",
+    "loss_fn.use_importance_sampling_correction=true",
+    "policy.generation.vllm_cfg.async_engine=true",
+    "policy.generation.colocated.enabled=false",
+    "policy.generation.colocated.resources.gpus_per_node=1",
+    "cluster.gpus_per_node=2",
+]
+
+
+def overridden(*overrides):
+    return strict.overridden(strict.read(SHIPPED), overrides)
+
+
 def compose(*overrides):
-    return launch.compose(strict.overridden(strict.read(SHIPPED), overrides))[:2]
+    return launch.compose(overridden(*overrides))[:2]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -148,9 +165,11 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "exact entropies",
         ),
         (["on_policy_distillation.enabled=true"], "on_policy_distillation.enabled", "for nothing"),
-        (["loss_fn=null"], "loss_fn", "must be a section"),
+        (["loss_fn=null"], "loss_fn", "must not be null"),
+        (["policy.model_name=null"], "policy.model_name", "must not be null"),
+        (["nemo_rl.config=no.yaml"], "nemo_rl.config", "has no no.yaml"),
         (["env=3"], "env", "must be a section"),
-        (["policy.generation=[1]"], "policy.generation", "must be a section"),
+        (["policy.generation=[1]"], "policy.generation", "is a section in"),
         (["nemo_rl=x"], "nemo_rl", "must be a section"),
         (["nemo_rl.config=null"], "nemo_rl.config", "must be a file's name"),
         (["grpo.num_prompts_per_stepp=3"], "grpo.num_prompts_per_stepp", "num_prompts_per_step"),
@@ -201,10 +220,27 @@ def test_free_sections_stay_free(own):
     compose(own)
 
 
-def test_one_update_per_batch_is_remarked():
-    master, algorithm = compose("policy.train_global_batch_size=512")
-    (remark,) = decided.remarks({"grpo": dict(master.grpo), "policy": master.policy}, algorithm)
-    assert "clipping is inert" in remark
+@pytest.mark.parametrize("mistake", [*MISTAKES, *SHARED], ids=lambda m: f"{m[0]}-{m[4]}")
+def test_the_launcher_finds_what_check_finds(mistake, ref, monkeypatch, tmp_path):
+    """Errors stop it, all of them at once; warnings and notes are its remarks."""
+    _, config, overrides, *_ = mistake
+    monkeypatch.chdir(tmp_path)
+    path = PREFLIGHT / config if (PREFLIGHT / config).exists() else SHIPPED
+    found = check(str(path), overrides, ref)
+    errors = [f for f in found if f.severity == "error"]
+    written = strict.overridden(strict.read(path), overrides)
+    if errors:
+        with pytest.raises(ConfigError) as error:
+            launch.compose(written)
+        assert error.value.findings == errors
+    else:
+        assert launch.compose(written).remarks == found
+
+
+def test_warnings_and_notes_are_remarks():
+    launched = launch.compose(overridden("policy.train_global_batch_size=512"))
+    (remark,) = [f for f in launched.remarks if f.path == "policy.train_global_batch_size"]
+    assert remark.severity == "warning" and "clipping is inert" in remark.message
 
 
 def test_the_trainer_is_the_configs():
@@ -216,8 +252,7 @@ def test_the_trainer_is_the_configs():
 
     assert trainer() is grpo.grpo_train
     assert trainer("data_plane.enabled=true") is grpo_train_sync
-    correction = "loss_fn.use_importance_sampling_correction=true"
-    asynchronous = trainer("grpo.async_grpo.enabled=true", correction)
+    asynchronous = trainer(*ASYNC)
     assert getattr(asynchronous, "func", None) is grpo.async_grpo_train
 
 
@@ -233,30 +268,30 @@ def test_only_erpo_needs_our_workers(monkeypatch, tmp_path):
 def test_images_prebuilt_environment_is_used_where_it_exists(monkeypatch, tmp_path):
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 
-    stock = transport.STOCK["megatron_worker"]
+    stock = package.STOCK["megatron_worker"]
     monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
-    name = transport.register_worker("megatron_worker")
+    name = package.register_worker("megatron_worker")
     assert ACTOR_ENVIRONMENT_REGISTRY[name] == ACTOR_ENVIRONMENT_REGISTRY[stock]
     python = tmp_path / stock / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
-    transport.register_worker("megatron_worker")
+    package.register_worker("megatron_worker")
     assert ACTOR_ENVIRONMENT_REGISTRY[name] == str(python)
 
 
 def test_the_package_goes_on_pythonpath_once(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/other")
-    transport.export()
-    transport.export()
+    package.export()
+    package.export()
     import os
 
-    assert os.environ["PYTHONPATH"] == f"{transport.ROOT}:/other"
+    assert os.environ["PYTHONPATH"] == f"{package.ROOT}:/other"
 
 
 def test_an_installed_package_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(transport, "ROOT", tmp_path / "site-packages")
+    monkeypatch.setattr(package, "ROOT", tmp_path / "site-packages")
     with pytest.raises(ValueError, match="run from a checkout"):
-        transport.export()
+        package.export()
 
 
 def test_written_is_not_changed():
@@ -279,9 +314,8 @@ class Part:
 
 @pytest.mark.parametrize("mode", ["grpo", "async_grpo", "data_plane"])
 def test_every_trainer_takes_what_the_launcher_gives(mode):
-    extra = ["loss_fn.use_importance_sampling_correction=true"]
-    switch = {"grpo": [], "async_grpo": ["grpo.async_grpo.enabled=true"]}
-    trainer = launch.trainer(compose(*switch.get(mode, ["data_plane.enabled=true"]), *extra)[0])
+    switch = {"grpo": [], "async_grpo": ASYNC, "data_plane": ["data_plane.enabled=true"]}
+    trainer = launch.trainer(compose(*switch[mode])[0])
     versions.check_trainer(trainer)
     given = versions.arguments(trainer, dict.fromkeys(versions.GIVEN))
     assert len(given) == 12

@@ -19,7 +19,7 @@ import torch
 from ray._private import ray_constants
 
 from nemo_algos.methods.build import build
-from nemo_algos.nemo import transport
+from nemo_algos.nemo import package
 from nemo_algos.nemo.loss import AlgorithmLoss
 
 Start = Callable[[], None]
@@ -47,10 +47,10 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Start]:
 
 
 def test_loss_and_signals_reach_workers_that_have_only_pythonpath(start: Start) -> None:
-    transport.export()
-    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(transport.ROOT)
+    package.export()
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(package.ROOT)
     start()
-    transport.check()
+    package.check()
 
     def work(loss: Any, logprobs: Any, data: Any) -> dict[str, Any]:  # local: pickled by value
         import os
@@ -82,7 +82,7 @@ def test_loss_and_signals_reach_workers_that_have_only_pythonpath(start: Start) 
         assert torch.equal(theirs["value"], value) and torch.equal(theirs["gradient"], gradient)
         assert theirs["metrics"] == metrics
         assert theirs["pid"] != os.getpid() and not theirs["site"]
-        assert Path(theirs["file"]).parents[1] == transport.ROOT
+        assert Path(theirs["file"]).parents[1] == package.ROOT
         assert (theirs["data"], theirs["loss"]) == ("BatchedDataDict", "AlgorithmLoss")
 
 
@@ -90,8 +90,8 @@ def test_check_names_the_node_where_the_package_is_missing(start: Start) -> None
     """Without export(): the error that replaces an unpickling trace after the models are loaded."""
     start()
     with pytest.raises(ValueError, match="workers cannot import nemo_algos") as error:
-        transport.check()
+        package.check()
     (node,) = ray.nodes()
     assert node["NodeManagerAddress"] in str(error.value)
     assert "No module named 'nemo_algos'" in str(error.value)
-    assert str(transport.ROOT) in str(error.value)
+    assert str(package.ROOT) in str(error.value)

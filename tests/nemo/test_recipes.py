@@ -25,7 +25,8 @@ RECIPES = {
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_it_is_a_config_of_nemo_rl(name):
-    master, algorithm, _ = launch.compose(config.read(RECIPES[name]))
+    master, algorithm, _, remarks = launch.compose(config.read(RECIPES[name]))
+    assert {f.severity for f in remarks if "model_name" not in f.path} <= {"note"}, remarks
     assert algorithm.name == name.split("-")[0]
     assert master.checkpointing["checkpoint_dir"] == f"results/{name}"
     assert master.policy["train_global_batch_size"] * 4 <= (
@@ -47,7 +48,9 @@ def test_the_papers_problems_load_as_prompts_for_the_verifier(tmp_path):
 
     file = tmp_path / "math_train.jsonl"
     file.write_text('{"problem": "1/2 + 1?", "answer": "\\\\frac{3}{2}", "level": "Level 3"}\n')
-    master, _, _ = launch.compose(config.read(RECIPES["quatro-qwen2.5-math-1.5b-1n2g-fsdp"]))
+    master = launch.compose(
+        config.read(RECIPES["quatro-qwen2.5-math-1.5b-1n2g-fsdp"])
+    ).master_config
     root = launch.EXAMPLES.parents[1]
     prompt = root / master.data["default"]["prompt_file"]
     split = {**master.data["train"], "data_path": str(file), "prompt_file": str(prompt)}
@@ -64,7 +67,7 @@ def test_the_papers_problems_load_as_prompts_for_the_verifier(tmp_path):
 def test_dapos_answers_are_read_by_its_verifier_alone():
     from nemo_rl.environments.math_environment import HFVerifyWorker
 
-    master, _, _ = launch.compose(config.read(RECIPES["etr-qwen3-8b-base-1n8g-fsdp"]))
+    master = launch.compose(config.read(RECIPES["etr-qwen3-8b-base-1n8g-fsdp"])).master_config
     verify = HFVerifyWorker.__ray_metadata__.modified_class().verify
     impl = master.env["math"]["math_verify_impl"]
     replies = ["so\nAnswer: 34", "so \\boxed{34}", "Answer: 3"]

@@ -50,8 +50,9 @@ def written(*overrides):
             "logger.log_dir=${policy.model_name}",
         ],
         ["env._override_=true", "env.math.num_workers=3"],
+        ["env._override_=false", "policy.scheduler=${policy.optimizer.kwargs.betas}"],
     ],
-    ids=["default", "megatron", "recipe", "override"],
+    ids=["default", "megatron", "recipe", "override", "no override"],
 )
 def test_it_composes_as_nemo_rl_merges(ref, overrides):
     register_omegaconf_resolvers()
@@ -64,6 +65,7 @@ def test_it_composes_as_nemo_rl_merges(ref, overrides):
 def test_unknown_keys_are_those_of_the_launcher(ref):
     config = written("grpo.num_prompts_per_stepp=3", "policy.generation.vllm_cfg.is_mx=true")
     composed = snapshot.compose(config, snapshot.load(ref))
+    assert composed.unknown
     with pytest.raises(ConfigError) as error:
         launch.compose(config)
-    assert composed.problems == [p for p in error.value.findings if "unknown key" in p.message]
+    assert composed.unknown == [p for p in error.value.findings if "unknown key" in p.message]

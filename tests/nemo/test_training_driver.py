@@ -1,7 +1,7 @@
-"""scripts/slurm/train.py with NeMo-RL's own TimeoutChecker, CheckpointManager and prompts.
+"""A job's driver with NeMo-RL's own TimeoutChecker, CheckpointManager and prompts.
 
-Its exit status says whether training is to be continued; tests/sbatch/test_slurm_driver.py has
-the rest.
+Its exit status says whether training is to be continued; tests/sbatch/test_slurm_driver.py has the
+rest.
 """
 
 import os
@@ -62,7 +62,7 @@ def test_the_driver_says_whether_training_is_to_be_continued(
     # as in the container: NeMo-RL and what is installed, but not this package
     places = [os.environ["PYTHONPATH"].split(os.pathsep)[0]]  # conftest.py
     places += [place for place in sys.path if Path(place).name == "site-packages"]
-    driver = [sys.executable, "-S", ROOT / "scripts" / "slurm" / "train.py"]
+    driver = [sys.executable, "-S", ROOT / "nemo_algos" / "slurm" / "scripts" / "train.py"]
     done = subprocess.run(
         [*driver, tmp_path, tmp_path / "program.py"],
         cwd=tmp_path,

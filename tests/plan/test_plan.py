@@ -164,7 +164,8 @@ def test_layouts_fit_and_come_the_fastest_first():
 
 def test_the_command(tmp_path):
     file = tmp_path / "run.yaml"
-    file.write_text(f"engine: nemo_rl\nnemo_rl: {{config: {EXAMPLE}}}\nmethod: {{name: erpo}}\n")
+    plain = f"engine: nemo_rl\nnemo_rl: {{config: {EXAMPLE}}}\nmethod: {{name: erpo}}\n"
+    file.write_text(f"{plain}loss_fn: {{force_on_policy_ratio: false}}\n")
     run = CliRunner().invoke
     numbers = json.loads(run(app, ["plan", str(file), "--json", "--nodes", "4"]).stdout)
     parts = numbers["training_bytes"]
@@ -187,6 +188,8 @@ def test_the_command(tmp_path):
         (["policy.modell=3"], "did you mean policy.model_name"),
         (["policy.model_name=nobody/knows"], "config.json"),
         (["nemo_rl.config=grpo_math_1C.yaml"], "did you mean grpo_math_1B.yaml"),
+        (["--model", "/" + 5000 * "a"], "are not known here"),
+        (["engine=local"], "engine: must be nemo_rl"),
     ):
         failed = run(app, ["plan", str(file), *arguments])
         assert failed.exit_code == 2 and message in failed.stderr

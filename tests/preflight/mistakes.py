@@ -102,7 +102,14 @@ LAYOUT = [
     ("tensor_accuracy", DENSE, ["policy.logprob_batch_size=2"], E, "policy.logprob", "TP >= 4"),
     ("replicas", ONE, [*EIGHT, f"+{DT}.dp_replicate_size=3"], E, f"{DT}.dp_rep", "8 data-parallel"),
     ("offload_alone", ONE, [f"{DT}.cpu_offload=true"], E, f"{DT}.cpu_offload", "more than one"),
-    ("other_backend", DENSE, ["policy.optimizer.kwargs.lr=1e-6"], W, "policy.opt", "Megatron"),
+    (
+        "other_backend",
+        DENSE,
+        ["policy.optimizer={name: x, kwargs: {lr: 1e-6}}"],
+        W,
+        "policy.opt",
+        "Megatron",
+    ),
     ("other_backend", ONE, [f"{OPT}.lr=1e-6"], W, MCORE, "not read"),
 ]
 BATCH = [

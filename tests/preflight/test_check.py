@@ -10,13 +10,21 @@ from pathlib import Path
 import pytest
 from mistakes import DENSE, MISTAKES, MOE, ONE, RIGHT, SHARED
 from omegaconf import OmegaConf
+from rich.console import Console
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
-from nemo_algos.config import SHIPPED, at, overridden, read
+from nemo_algos.config import SHIPPED, ConfigError, at, overridden, read
+from nemo_algos.plan import report
+from nemo_algos.plan.hardware import GPUS
+from nemo_algos.plan.layouts import plan
 from nemo_algos.preflight import check as module
 from nemo_algos.preflight.check import RULES, check, judged, versions
+from nemo_algos.preflight.rules.values import FLAGS, NUMBERS
 from nemo_algos.preflight.snapshot import VERSIONS, compose, load
+from nemo_algos.slurm.batch import Job
+from nemo_algos.slurm.placement import Sizes
+from nemo_algos.slurm.prepare import prepare
 
 HERE = Path(__file__).parent
 PARTS = {"local.yaml"}  # to inherit from, without a method
@@ -73,6 +81,19 @@ def test_a_planted_mistake_is_found_by_its_rule_alone(mistake, monkeypatch):
         assert not found(config, overrides, path, message)
 
 
+@pytest.mark.parametrize("mistake", [m for m in [*MISTAKES, *SHARED] if m[3] == "error"])
+def test_plan_and_slurm_refuse_what_check_refuses(mistake, tmp_path):
+    """With the same sentences; tests/nemo has the launcher."""
+    _, config, overrides, *_ = mistake
+    file, version = path_of(config), "main"
+    errors = [str(f) for f in check(file, overrides, version) if f.severity == "error"]
+    planned = CliRunner().invoke(app, ["plan", file, *overrides, "--version", version])
+    assert (planned.exit_code, planned.stderr.splitlines()) == (2, errors)
+    with pytest.raises(ConfigError) as error:
+        prepare(Path(file), overrides, Job("a", "b:c", tmp_path), tmp_path, Sizes(), version)
+    assert set(errors) <= {str(f) for f in error.value.findings}
+
+
 @pytest.mark.parametrize(("config", "overrides"), RIGHT)
 def test_what_is_close_to_a_mistake_and_right_is_left_alone(config, overrides):
     assert not [f for f in check(path_of(config), overrides, "main") if f.severity != "note"]
@@ -97,23 +118,37 @@ def test_nemo_rls_own_configs_run_so_no_rule_may_refuse_them(version, monkeypatc
     seen = 0
     for name in load(version).configs:
         own = {"engine": "nemo_rl", "method": {"name": "grpo"}, "nemo_rl": {"config": name}}
-        plain = compose(OmegaConf.create(own), load(version)).plain
+        composed = compose(OmegaConf.create(own), load(version))
         monkeypatch.setattr(module, "conflicts", lambda *_: [])  # with our methods, not a rule
-        for f in judged(plain, own, load(version)):
+        for f in judged(composed, version)[1]:
             known = any(part in name for part in KNOWN.get(f.path, ()))
             assert known or f.severity != "error", (name, f)
         seen += 1
     assert seen > 140
 
 
-def test_a_wrong_value_anywhere_is_survived():
-    """A finding or none, never an exception."""
-    for config, value in ((ONE, None), (ONE, []), (MOE, "x"), (MOE, 0), (MOE, -1.5)):
-        plain, own, _ = compose(overridden(read(Path(path_of(config))), []), load("main"))
-        leaves = list(_paths(plain))
-        assert len(leaves) > 300
-        for path in leaves:
-            judged(_with(plain, path, value), own, load("main"))
+LONG = "/" + 5000 * "a"
+ODD = [(ONE, None), (ONE, []), (MOE, "x"), (ONE, 0), (MOE, -1.5), (MOE, 1e300), (ONE, LONG)]
+
+
+@pytest.mark.parametrize(("config", "value"), ODD, ids=lambda x: repr(x)[:8])
+def test_a_wrong_value_anywhere_is_survived(config, value):
+    """A finding or none, never an exception; what has no error can be planned."""
+    composed = compose(overridden(read(Path(path_of(config))), []), load("main"))
+    paths = {*_paths(composed.plain), *FLAGS, *NUMBERS}
+    assert len(paths) > 300
+    for path in paths:
+        plain = _with(composed.plain, path, value)
+        run, findings = judged(composed._replace(plain=plain), "main")
+        if run.model and not [f for f in findings if f.severity == "error"]:
+            report.show(plan(run.plain, run.model, GPUS["H100"]), None, Console(quiet=True))
+
+
+@pytest.mark.parametrize("path", [*FLAGS, *NUMBERS])
+def test_a_text_that_stands_for_a_number_or_a_flag_is_refused(path):
+    """NeMo-RL would turn it into what no rule has seen."""
+    severities = [f.severity for f in found(ONE, [f"{path}='0'"], path, "must be")]
+    assert severities == ["error"]
 
 
 def _paths(section, prefix=""):
@@ -126,7 +161,9 @@ def _paths(section, prefix=""):
 def _with(plain, path, value):
     changed = copy.deepcopy(plain)
     parent, _, key = path.rpartition(".")
-    (at(changed, parent) if parent else changed)[key] = value
+    section = at(changed, parent) if parent else changed
+    if isinstance(section, dict):
+        section[key] = value
     return changed
 
 
@@ -181,11 +218,11 @@ def test_a_folder_s_own_facts_are_read(tmp_path):
 
 def test_a_missing_v2_is_false():
     """As NeMo-RL reads it; its own configs have the key, or inherit it."""
-    plain, own, _ = compose(overridden(read(Path(path_of(ONE))), []), load("main"))
+    composed = compose(overridden(read(Path(path_of(ONE))), []), load("main"))
     path = "checkpointing.model_save_format"
-    assert not [f for f in judged(copy.deepcopy(plain), own, load("main")) if f.path == path]
-    del plain["policy"]["dtensor_cfg"]["_v2"]
-    (finding,) = [f for f in judged(plain, own, load("main")) if f.path == path]
+    assert not [f for f in judged(copy.deepcopy(composed), "main")[1] if f.path == path]
+    del composed.plain["policy"]["dtensor_cfg"]["_v2"]
+    (finding,) = [f for f in judged(composed, "main")[1] if f.path == path]
     assert finding.severity == "error" and "first save would fail" in finding.message
 
 

@@ -50,7 +50,9 @@ def test_the_folder_of_a_run(here, monkeypatch):
     assert (exported["CONTAINER"], exported["GPUS_PER_NODE"]) == ("b:c", "4")
     assert exported["MAX_REQUEUES"] == "3"
     program = ROOT / "examples" / "run_grpo_math.py"
-    assert exported["COMMAND"] == f"'python {ROOT}/scripts/slurm/train.py {run} {program}'"
+    assert (
+        exported["COMMAND"] == f"'python {ROOT}/nemo_algos/slurm/scripts/train.py {run} {program}'"
+    )
 
 
 def test_the_summary(here):

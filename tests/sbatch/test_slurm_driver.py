@@ -1,4 +1,4 @@
-"""scripts/slurm/train.py: where it trains, when training has ended, when a restart is of no use.
+"""A job's driver: where it trains, when training has ended, when a restart is of no use.
 
 NeMo-RL is a stand-in of a few lines here; tests/nemo has its own, tests/slurm a job around it.
 """
@@ -54,7 +54,7 @@ def trained(here, saves="", restarts=0, status=0, stop=False, last_step="0"):
     own |= {"STATUS": str(status), "RESTARTS": str(restarts), "PYTHONPATH": f"{here}/NeMo"}
     places = [place for place in sys.path if Path(place).name == "site-packages"]
     own["PYTHONPATH"] = os.pathsep.join([own["PYTHONPATH"], *places])
-    script = [sys.executable, "-S", ROOT / "scripts" / "slurm" / "train.py"]
+    script = [sys.executable, "-S", ROOT / "nemo_algos" / "slurm" / "scripts" / "train.py"]
     done = subprocess.run(
         [*script, run, here / "program.py", last_step],
         cwd=run,

@@ -1,4 +1,4 @@
-"""scripts/slurm/job.sh alone: what it does with the exit status of ray.sub.
+"""job.sh alone: what it does with the exit status of ray.sub.
 
 ray.sub is a line of shell here; tests/slurm has a Slurm.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from slurm_here import called, stub
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "slurm" / "job.sh"
+SCRIPT = Path(__file__).parents[2] / "nemo_algos" / "slurm" / "scripts" / "job.sh"
 PREEMPTED = "echo '   PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime=2026-01-01T00:10:00'"
 ALONE = "echo '   PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime=None'"
 

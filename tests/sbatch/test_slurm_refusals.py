@@ -117,7 +117,7 @@ REFUSED = [
     ("logger.log_dir=~/x", ["logger.log_dir: is ~/x: name a folder by its absolute path"]),
     (
         "data.train=[{{data_path:x}}]",
-        ["a key is a list in one and a section in the other of this config and grpo_math_1B.yaml"],
+        ["data.train: is a section in grpo_math_1B.yaml: write it as grpo_math_1B.yaml does"],
     ),
     ("nemo_rl.config=null", ["nemo_rl.config: must be a file's name, got None"]),
     ("checkpointing.checkpoint_dir=null", ["checkpointing.checkpoint_dir: "]),

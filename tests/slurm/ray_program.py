@@ -15,7 +15,7 @@ from nemo_rl.utils.checkpoint import CheckpointManager
 from nemo_rl.utils.timer import TimeoutChecker
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nemo_algos.nemo import transport
+from nemo_algos.nemo import package
 
 STEPS, SIGNALLED_AT = 5, 3
 KEYS = {"metric_name": None, "higher_is_better": True, "keep_top_k": None, "save_period": 100}
@@ -63,8 +63,8 @@ def train(config: dict, run: Path) -> None:
 
 if __name__ == "__main__":
     path = Path(sys.argv[sys.argv.index("--config") + 1])
-    transport.export()
+    package.export()
     init_ray()
-    transport.check()
+    package.check()
     train(yaml.safe_load(path.read_text()), path.parent)
     ray.shutdown()

@@ -5,33 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
-from nemo_algos.preflight.decided import remarks
-from nemo_algos.preflight.rule import Rule, Run, error, note, warning
+from nemo_algos.preflight.rule import Preflight, Rule, error, note, warning
 
 GLOBAL = "policy.train_global_batch_size"
-ON_POLICY_IS_GRPO = {
-    "etr",
-    "apmpo",
-    "gspo",
-    "gmpo",
-}  # they differ only off-policy (docs/methods/decisions.md)
+ON_POLICY_IS_GRPO = {"etr", "apmpo", "gspo", "gmpo"}  # they differ only off-policy
 
 
-def updates(run: Run) -> Iterator[Finding]:
+def updates(run: Preflight) -> Iterator[Finding]:
     """The rollouts of a step are whole global batches."""
     if run.rollouts % run[GLOBAL]:
         what = f"does not divide the {run.rollouts} rollouts of a step"
         yield error(GLOBAL, f"{what} (prompts x generations): choose a divisor")
 
 
-def data_parallel(run: Run) -> Iterator[Finding]:
+def data_parallel(run: Preflight) -> Iterator[Finding]:
     """A global batch is split over the data-parallel ranks."""
     ranks = run.layout.data
     if ranks and run[GLOBAL] % ranks:
         yield error(GLOBAL, f"must be a multiple of the {ranks} data-parallel ranks: change it")
 
 
-def micro_batches(run: Run) -> Iterator[Finding]:
+def micro_batches(run: Preflight) -> Iterator[Finding]:
     """Without packing, a rank's share is whole micro batches, in training and for log-probs."""
     shares = {"train_micro_batch_size": run[GLOBAL], "logprob_batch_size": run.rollouts}
     for key, batch in shares.items():
@@ -40,23 +34,24 @@ def micro_batches(run: Run) -> Iterator[Finding]:
             yield error(f"policy.{key}", f"does not divide a rank's {share}: choose a divisor")
 
 
-def inert_clipping(run: Run) -> Iterator[Finding]:
+def inert_clipping(run: Preflight) -> Iterator[Finding]:
     """With one update per batch every ratio is 1."""
-    if run.algorithm:
-        parts = {run.algorithm.base.method.name, run.algorithm.bounds.method.name}
+    a = run.algorithm
+    if a and a.base.method.form == "ratio" and run.rollouts <= run[GLOBAL]:
+        parts = {a.base.method.name, a.bounds.method.name}
         say = warning if parts & ON_POLICY_IS_GRPO else note
-        for remark in remarks(run.plain, run.algorithm):
-            yield say(GLOBAL, f"{remark}: set a fraction of {run.rollouts}")
+        what = "one update per batch, so clipping is inert"
+        yield say(GLOBAL, f"{what}: set a fraction of the {run.rollouts} rollouts")
 
 
-def group_of_one(run: Run) -> Iterator[Finding]:
+def group_of_one(run: Preflight) -> Iterator[Finding]:
     """Advantages compare the responses of a prompt."""
     if run["grpo.num_generations_per_prompt"] == 1:
         reason = "a group of one has no advantage, so nothing is learned"
         yield error("grpo.num_generations_per_prompt", f"{reason}: set 8 or more")
 
 
-def exclusive_packing(run: Run) -> Iterator[Finding]:
+def exclusive_packing(run: Preflight) -> Iterator[Finding]:
     """Dynamic batching is an alternative to packing, without pipelines."""
     path = "policy.dynamic_batching.enabled"
     if run[path] and run["policy.sequence_packing.enabled"]:
@@ -65,17 +60,17 @@ def exclusive_packing(run: Run) -> Iterator[Finding]:
         yield error(path, "works without pipeline parallelism only: set it to false")
 
 
-def packed_length(run: Run) -> Iterator[Finding]:
+def packed_length(run: Preflight) -> Iterator[Finding]:
     """The longest sequence fits a micro batch of tokens."""
     longest = run["policy.max_total_sequence_length"]
     for key in ("train_mb_tokens", "logprob_mb_tokens") if run.packing else ():
         path = f"policy.{run.packing}.{key}"
-        if (run[path] or longest) < longest:
+        if run[path] is not None and run[path] < longest:
             reason = f"a sequence of {longest} tokens would not fit and stop the run"
             yield warning(path, f"{reason}: set at least policy.max_total_sequence_length")
 
 
-def engine_length(run: Run) -> Iterator[Finding]:
+def engine_length(run: Preflight) -> Iterator[Finding]:
     """The engine writes sequences that training can read."""
     path, longest = (
         "policy.generation.vllm_cfg.max_model_len",
@@ -94,7 +89,7 @@ def engine_length(run: Run) -> Iterator[Finding]:
         yield warning(new, f"exceeds policy.max_total_sequence_length, {longest}: lower it")
 
 
-def positions(run: Run) -> Iterator[Finding]:
+def positions(run: Preflight) -> Iterator[Finding]:
     """The model knows the positions of its longest sequence."""
     path = "policy.max_total_sequence_length"
     scaled = run["policy.hf_config_overrides.rope_scaling"]
@@ -104,7 +99,7 @@ def positions(run: Run) -> Iterator[Finding]:
         yield error(path, f"{what}: lower it, or set policy.hf_config_overrides.rope_scaling")
 
 
-def prompt_length(run: Run) -> Iterator[Finding]:
+def prompt_length(run: Preflight) -> Iterator[Finding]:
     """Prompts leave room for a response, and their length is compared with a number."""
     path, longest = "data.max_input_seq_length", run["policy.max_total_sequence_length"]
     if run[path] is None and not run["env.should_use_nemo_gym"]:
@@ -113,14 +108,14 @@ def prompt_length(run: Run) -> Iterator[Finding]:
         yield warning(path, f"prompts up to it leave no room in {longest} tokens: lower it")
 
 
-def batch_multiplier(run: Run) -> Iterator[Finding]:
+def batch_multiplier(run: Preflight) -> Iterator[Finding]:
     """More prompts are drawn for dynamic sampling only."""
     if not run["grpo.use_dynamic_sampling"] and (run["grpo.batch_multiplier"] or 1) != 1:
         reason = "is for dynamic sampling"
         yield error("grpo.batch_multiplier", f"{reason}: set 1, or grpo.use_dynamic_sampling: true")
 
 
-def dataloaders(run: Run) -> Iterator[Finding]:
+def dataloaders(run: Preflight) -> Iterator[Finding]:
     """Several dataloaders take turns in whole batches."""
     path, prompts = "data.num_prompts_per_dataloader", run["grpo.num_prompts_per_step"]
     if run["data.use_multiple_dataloader"] and prompts % (run[path] or prompts + 1):

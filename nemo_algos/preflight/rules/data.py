@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
-from nemo_algos.preflight.rule import Rule, Run, error, note, warning
+from nemo_algos.preflight.rule import Preflight, Rule, error, note, warning
 
 FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # what NeMo-RL takes for a file
 MATH = ("math", "math_default", "math_multi_reward")
@@ -26,7 +27,7 @@ PROMPTS = {
 DATASETS = {"DAPOMath17K": "Answer:", "DAPOMathAIME2024": "Answer:"}
 
 
-def datasets(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
+def datasets(run: Preflight) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each dataset's path and keys, the defaults filled in."""
     default = run["data.default"] or {}
     for name in ("train", "validation"):
@@ -36,7 +37,7 @@ def datasets(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"data.{name}", {**default, **one}
 
 
-def environments(run: Run) -> Iterator[Finding]:
+def environments(run: Preflight) -> Iterator[Finding]:
     """A dataset's environment is configured."""
     known = sorted(run["env"] or {})
     for path, data in datasets(run):
@@ -46,7 +47,7 @@ def environments(run: Run) -> Iterator[Finding]:
             yield error(f"{path}.env_name", f"{what}: name another, or add it")
 
 
-def verifiers(run: Run) -> Iterator[Finding]:
+def verifiers(run: Preflight) -> Iterator[Finding]:
     """An unknown verifier scores 0, its error being caught with all others."""
     for name in MATH:
         impl, kind = (run[f"env.{name}.{key}"] for key in ("math_verify_impl", "verifier_type"))
@@ -58,7 +59,7 @@ def verifiers(run: Run) -> Iterator[Finding]:
             yield error(f"env.{name}.verifier_type", f"{what}: change it")
 
 
-def prompt_and_verifier(run: Run) -> Iterator[Finding]:
+def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
     """The prompt asks for the format that the verifier reads."""
     for path, data in datasets(run):
         env, asked = f"env.{data.get('env_name')}", _asked(data)
@@ -77,27 +78,27 @@ def _asked(data: Mapping[str, Any]) -> list[str] | None:
     """The formats that a dataset's prompts ask for; None where a file cannot be read here."""
     asked = [DATASETS[data["dataset_name"]]] if data.get("dataset_name") in DATASETS else []
     for name in filter(None, (data.get(k) for k in ("prompt_file", "system_prompt_file"))):
-        path = Path(str(name))
-        if not path.is_file() and path.name not in PROMPTS:
+        path, here = Path(str(name)), os.path.isfile(str(name))
+        if not here and path.name not in PROMPTS:
             return None
-        text = path.read_text() if path.is_file() else PROMPTS[path.name]
+        text = path.read_text(errors="replace") if here else PROMPTS[path.name]
         asked += [form for form in ("boxed", "Answer:", "<answer>") if form in text]
     return asked
 
 
-def files(run: Run) -> Iterator[Finding]:
+def files(run: Preflight) -> Iterator[Finding]:
     """Files are there; relative ones may lie in the run's folder, NeMo-RL's prompts in its own."""
     for path, data in datasets(run):
         for key in ("data_path", "prompt_file", "system_prompt_file"):
             name = Path(str(data.get(key) or "."))
             own = name.parent.as_posix() == "examples/prompts" and name.name in PROMPTS
-            if name.suffix in FILES and not own and not name.exists():
+            if name.suffix in FILES and not own and not os.path.exists(name):
                 where = path if key in (run[path] or {}) else "data.default"
                 say = warning if name.is_absolute() else note
                 yield say(f"{where}.{key}", f"no file {name} here: correct it, or put it there")
 
 
-def validation_data(run: Run) -> Iterator[Finding]:
+def validation_data(run: Preflight) -> Iterator[Finding]:
     """Validation needs data of its own, or a share of the training data."""
     validates = (
         (run["grpo.val_period"] or 0) > 0 or run["grpo.val_at_start"] or run["grpo.val_at_end"]
@@ -108,7 +109,7 @@ def validation_data(run: Run) -> Iterator[Finding]:
         yield error("data.validation", f"{reason}: set it, or grpo.val_period: 0")
 
 
-def validation_batches(run: Run) -> Iterator[Finding]:
+def validation_batches(run: Preflight) -> Iterator[Finding]:
     """Validation takes whole batches of at most max_val_samples."""
     samples, batch = run["grpo.max_val_samples"], run["grpo.val_batch_size"]
     if samples is not None and 0 < samples < batch:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
-from nemo_algos.preflight.rule import Rule, Run, error, note, warning
+from nemo_algos.preflight.rule import Preflight, Rule, error, note, warning
 
 GENERATION = "policy.generation"
 VLLM = f"{GENERATION}.vllm_cfg"
 CORRECTION = "loss_fn.use_importance_sampling_correction"
 
 
-def engines(run: Run) -> Iterator[Finding]:
+def engines(run: Preflight) -> Iterator[Finding]:
     """An engine's GPUs divide those that generate."""
     a = run.layout
     if run.vllm and a.generation_gpus % (a.generation_tensor * a.generation_pipeline):
@@ -21,7 +21,7 @@ def engines(run: Run) -> Iterator[Finding]:
         yield error(f"{VLLM}.tensor_parallel_size", f"{what}: choose a divisor")
 
 
-def engine_heads(run: Run) -> Iterator[Finding]:
+def engine_heads(run: Preflight) -> Iterator[Finding]:
     """vLLM splits attention heads, and splits or copies key-value heads."""
     m, tensor = run.model, run.layout.generation_tensor
     if (
@@ -33,13 +33,13 @@ def engine_heads(run: Run) -> Iterator[Finding]:
         yield error(f"{VLLM}.tensor_parallel_size", f"does not split {what}: choose a divisor")
 
 
-def engine_pipeline(run: Run) -> Iterator[Finding]:
+def engine_pipeline(run: Preflight) -> Iterator[Finding]:
     """vLLM's pipelines need its asynchronous engine."""
     if run.vllm and run.layout.generation_pipeline > 1 and not run[f"{VLLM}.async_engine"]:
         yield error(f"{VLLM}.async_engine", "pipeline parallelism needs it: set it to true")
 
 
-def engine_experts(run: Run) -> Iterator[Finding]:
+def engine_experts(run: Preflight) -> Iterator[Finding]:
     """vLLM's expert parallelism is its data x tensor parallelism."""
     path, tensor = f"{VLLM}.expert_parallel_size", run.layout.generation_tensor
     parts = run[path] or 1
@@ -49,14 +49,14 @@ def engine_experts(run: Run) -> Iterator[Finding]:
         yield error(path, f"the asynchronous engine takes no other than its TP: set {tensor}")
 
 
-def engine_memory(run: Run) -> Iterator[Finding]:
+def engine_memory(run: Preflight) -> Iterator[Finding]:
     """A share of a GPU's memory."""
     path = f"{VLLM}.gpu_memory_utilization"
     if run.vllm and not 0 < (run[path] or 0.6) <= 1:
         yield error(path, "is a share of a GPU's memory: set a number from 0 to 1")
 
 
-def sampling(run: Run) -> Iterator[Finding]:
+def sampling(run: Preflight) -> Iterator[Finding]:
     """Filters have a range, and greedy responses to a prompt are all the same."""
     top_k, top_p = run[f"{GENERATION}.top_k"], run[f"{GENERATION}.top_p"]
     if top_k is not None and top_k != -1 and top_k < 1:
@@ -68,7 +68,7 @@ def sampling(run: Run) -> Iterator[Finding]:
         yield error(f"{GENERATION}.temperature", f"{reason}: set 1.0")
 
 
-def validation_sampling(run: Run) -> Iterator[Finding]:
+def validation_sampling(run: Preflight) -> Iterator[Finding]:
     """Validation samples as training does, but for NeMo-Gym."""
     for key in ("temperature", "top_p", "top_k"):
         path = f"{GENERATION}.val_{key}"
@@ -81,7 +81,7 @@ def validation_sampling(run: Run) -> Iterator[Finding]:
             yield error(path, f"only NeMo-Gym samples otherwise for validation: set it as {key}")
 
 
-def asynchronous(run: Run) -> Iterator[Finding]:
+def asynchronous(run: Preflight) -> Iterator[Finding]:
     """What asynchronous GRPO asserts."""
     if not run["grpo.async_grpo.enabled"]:
         return
@@ -94,7 +94,7 @@ def asynchronous(run: Run) -> Iterator[Finding]:
         yield error(f"{GENERATION}.colocated.enabled", f"{reason}: set it to false, with resources")
 
 
-def precision(run: Run) -> Iterator[Finding]:
+def precision(run: Preflight) -> Iterator[Finding]:
     """Training and generation compute alike, or the difference is corrected."""
     path = f"{VLLM}.precision"
     if run.vllm and run[path] not in (None, run["policy.precision"]) and not run[CORRECTION]:
@@ -102,7 +102,7 @@ def precision(run: Run) -> Iterator[Finding]:
         yield warning(path, f"{what}: use one precision, or {CORRECTION}: true")
 
 
-def tempered(run: Run) -> Iterator[Finding]:
+def tempered(run: Preflight) -> Iterator[Finding]:
     """The papers sample at 1."""
     path = f"{GENERATION}.temperature"
     if run[path] not in (None, 0, 1):

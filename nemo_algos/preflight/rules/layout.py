@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
-from nemo_algos.preflight.rule import Rule, Run, error, warning
+from nemo_algos.preflight.rule import Preflight, Rule, error, warning
 
 RESOURCES = "policy.generation.colocated.resources"
 MEGATRON = "policy.megatron_cfg"
 
 
-def one_backend(run: Run) -> Iterator[Finding]:
+def one_backend(run: Preflight) -> Iterator[Finding]:
     """Exactly one of Megatron and DTensor trains."""
     both = {bool(run[f"policy.{name}.enabled"]) for name in ("megatron_cfg", "dtensor_cfg")}
     if len(both) == 1:
@@ -20,7 +20,7 @@ def one_backend(run: Run) -> Iterator[Finding]:
         yield error(f"{MEGATRON}.enabled", f"{what} enabled: enable one, here or in dtensor_cfg")
 
 
-def generation_share(run: Run) -> Iterator[Finding]:
+def generation_share(run: Preflight) -> Iterator[Finding]:
     """GPUs apart for generation leave some for training, in whole nodes where there are many."""
     a = run.layout
     if a.colocated:
@@ -34,7 +34,7 @@ def generation_share(run: Run) -> Iterator[Finding]:
         yield error(f"{RESOURCES}.gpus_per_node", f"{reason}: set it to {a.gpus_per_node}")
 
 
-def train_ranks(run: Run) -> Iterator[Finding]:
+def train_ranks(run: Preflight) -> Iterator[Finding]:
     """A replica's GPUs divide those of training."""
     a, groups = run.layout, ("tensor", "pipeline", "context")
     if a.train_gpus % a.model_ranks:
@@ -44,7 +44,7 @@ def train_ranks(run: Run) -> Iterator[Finding]:
         yield error(run.size_key(group), f"{what}: change a size or cluster.num_nodes")
 
 
-def expert_ranks(run: Run) -> Iterator[Finding]:
+def expert_ranks(run: Preflight) -> Iterator[Finding]:
     """A copy of all experts divides the GPUs of training."""
     a = run.layout
     if run.megatron and a.train_gpus % a.expert_ranks:
@@ -53,7 +53,7 @@ def expert_ranks(run: Run) -> Iterator[Finding]:
         yield error(run.size_key("expert"), f"{what}: change a size or cluster.num_nodes")
 
 
-def heads(run: Run) -> Iterator[Finding]:
+def heads(run: Preflight) -> Iterator[Finding]:
     """Tensor parallelism splits attention heads."""
     m, tensor = run.model, run.layout.tensor
     if m and m.num_attention_heads % tensor:
@@ -61,7 +61,7 @@ def heads(run: Run) -> Iterator[Finding]:
         yield error(run.size_key("tensor"), f"{what}: choose a divisor")
 
 
-def kv_heads(run: Run) -> Iterator[Finding]:
+def kv_heads(run: Preflight) -> Iterator[Finding]:
     """Key-value heads are split too; Megatron may also copy them."""
     m, tensor = run.model, run.layout.tensor
     if m and m.kv_heads % tensor and not (run.megatron and tensor % m.kv_heads == 0):
@@ -70,7 +70,7 @@ def kv_heads(run: Run) -> Iterator[Finding]:
         yield error(run.size_key("tensor"), f"{what}: choose a divisor{also}")
 
 
-def vocabulary(run: Run) -> Iterator[Finding]:
+def vocabulary(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL takes DTensor's shards of the vocabulary for equal ones; Megatron's must be."""
     m, tensor = run.model, run.layout.tensor
     if m and m.vocab_size % tensor:
@@ -80,7 +80,7 @@ def vocabulary(run: Run) -> Iterator[Finding]:
         yield stops if run.megatron else wrong
 
 
-def layers(run: Run) -> Iterator[Finding]:
+def layers(run: Preflight) -> Iterator[Finding]:
     """Pipeline stages have equal numbers of layers, the first and the last where they say so."""
     stages = run.layout.pipeline
     names = [f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
@@ -94,7 +94,7 @@ def layers(run: Run) -> Iterator[Finding]:
         yield error(path, f"{what}: change it, or num_layers_in_first/last_pipeline_stage")
 
 
-def experts(run: Run) -> Iterator[Finding]:
+def experts(run: Preflight) -> Iterator[Finding]:
     """Experts are split whole; a dense model has none."""
     m, parts = run.model, run.layout.expert
     if m and parts > 1 and (not m.experts or m.experts % parts):
@@ -102,7 +102,7 @@ def experts(run: Run) -> Iterator[Finding]:
         yield error(run.size_key("expert"), f"the model has {what}: choose a divisor, or 1")
 
 
-def sequence_parallel(run: Run) -> Iterator[Finding]:
+def sequence_parallel(run: Preflight) -> Iterator[Finding]:
     """Experts with tensor parallelism need it; without tensor parallelism there is none."""
     a, path = run.layout, f"{run.section}.sequence_parallel"
     mixture = run.model and run.model.experts
@@ -112,7 +112,7 @@ def sequence_parallel(run: Run) -> Iterator[Finding]:
         yield error(path, "a mixture of experts with tensor parallelism needs it: set true")
 
 
-def context_parallel(run: Run) -> Iterator[Finding]:
+def context_parallel(run: Preflight) -> Iterator[Finding]:
     """Megatron splits packed sequences, DTensor unpacked ones without sequence parallelism."""
     a, packed = run.layout, "policy.sequence_packing.enabled"
     if a.context > 1 and run.megatron and not run[packed]:
@@ -124,7 +124,7 @@ def context_parallel(run: Run) -> Iterator[Finding]:
         yield error("policy.dtensor_cfg.sequence_parallel", f"{reason}: set it to false")
 
 
-def divisor(run: Run) -> Iterator[Finding]:
+def divisor(run: Preflight) -> Iterator[Finding]:
     """A packed sequence is cut into 2 CP parts, and each into TP with sequence parallelism."""
     a, path = run.layout, "policy.make_sequence_length_divisible_by"
     split = a.tensor if a.sequence_parallel else 1
@@ -133,7 +133,7 @@ def divisor(run: Run) -> Iterator[Finding]:
         yield error(path, f"must be a multiple of {needed} (2 CP, times TP with SP): set it")
 
 
-def tensor_accuracy(run: Run) -> Iterator[Finding]:
+def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
     """From TP 4 on, log-probs depend on the batch size."""
     sizes = run["policy.train_micro_batch_size"], run["policy.logprob_batch_size"]
     waived = os.environ.get("NRL_IGNORE_TP_ACCURACY_CHECK")
@@ -144,7 +144,7 @@ def tensor_accuracy(run: Run) -> Iterator[Finding]:
         yield error("policy.logprob_batch_size", f"{reason}: set it to {sizes[0]}")
 
 
-def replicas(run: Run) -> Iterator[Finding]:
+def replicas(run: Preflight) -> Iterator[Finding]:
     """DTensor's hybrid sharding divides data parallelism."""
     copies = run["policy.dtensor_cfg.dp_replicate_size"] or 1
     if not run.megatron and run.layout.data % copies:
@@ -152,13 +152,13 @@ def replicas(run: Run) -> Iterator[Finding]:
         yield error("policy.dtensor_cfg.dp_replicate_size", f"{what}: choose a divisor")
 
 
-def offload_alone(run: Run) -> Iterator[Finding]:
+def offload_alone(run: Preflight) -> Iterator[Finding]:
     """DTensor cannot offload on one GPU."""
     if not run.megatron and run.layout.train_gpus == 1 and run["policy.dtensor_cfg.cpu_offload"]:
         yield error("policy.dtensor_cfg.cpu_offload", "needs more than one GPU: set it to false")
 
 
-def other_backend(run: Run) -> Iterator[Finding]:
+def other_backend(run: Preflight) -> Iterator[Finding]:
     """Keys of the backend that does not train are ignored."""
     idle = ("dtensor_cfg", "optimizer", "scheduler") if run.megatron else ("megatron_cfg",)
     for name in idle:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nemo_algos.config import Finding, at
 from nemo_algos.methods.method import Method, Params
-from nemo_algos.preflight.rule import Rule, Run, note, warning
+from nemo_algos.preflight.rule import Preflight, Rule, note, warning
 
 # of the papers' own settings and their ablations, with room (docs/methods/decisions.md)
 TOKEN, SEQUENCE = (0.05, 0.5), (1e-4, 0.3)
@@ -25,7 +25,7 @@ KL = "loss_fn.reference_policy_kl_penalty"
 NORM = "policy.max_grad_norm"
 
 
-def usual_sizes(run: Run) -> Iterator[Finding]:
+def usual_sizes(run: Preflight) -> Iterator[Finding]:
     """A value far from every published one is often a slipped digit."""
     a = run.algorithm
     parts = {"method": a.base} if a else {}
@@ -43,7 +43,7 @@ def _unusual(path: str, method: Method, params: Params) -> Iterator[Finding]:
             yield warning(f"{path}.{name}", f"{what}: check the digits")
 
 
-def token_sized_clip(run: Run) -> Iterator[Finding]:
+def token_sized_clip(run: Preflight) -> Iterator[Finding]:
     """GSPO's ratio is a mean over a sequence, so it moves far less than a token's."""
     bounds = run.algorithm and run.algorithm.bounds
     if bounds and bounds.method.name == "gspo" and bounds.params.clip_high >= TOKEN[0]:
@@ -51,7 +51,7 @@ def token_sized_clip(run: Run) -> Iterator[Finding]:
         yield note("method.clip_high", f"{reason} (gspo_paper.yaml)")
 
 
-def penalty(run: Run) -> Iterator[Finding]:
+def penalty(run: Preflight) -> Iterator[Finding]:
     """The papers' KL penalty is .001; NeMo-RL's example config has ten times as much."""
     found = run[KL] or 0
     if found > 0.1:
@@ -62,7 +62,7 @@ def penalty(run: Run) -> Iterator[Finding]:
         yield note(KL, f"NeMo-RL's {found:g} is inherited; the four papers use 0.001")
 
 
-def steep_gradient(run: Run) -> Iterator[Finding]:
+def steep_gradient(run: Preflight) -> Iterator[Finding]:
     """QUATRO with a product of ratios needs gradient clipping (docs/methods/quatro.md)."""
     base = run.algorithm and run.algorithm.base
     steep = base and base.method.name == "quatro" and base.params.ratio == "sequence"
@@ -70,7 +70,7 @@ def steep_gradient(run: Run) -> Iterator[Finding]:
         yield warning(NORM, "quatro's sequence ratio is steep beyond its radius: set it, e.g. 1.0")
 
 
-def paper_group(run: Run) -> Iterator[Finding]:
+def paper_group(run: Preflight) -> Iterator[Finding]:
     """Pass rates and duals of few responses are coarse; the papers have groups of 8."""
     a, path = run.algorithm, "grpo.num_generations_per_prompt"
     if a and {a.base.method.name, a.bounds.method.name} & PAPERS and 1 < run[path] < 4:

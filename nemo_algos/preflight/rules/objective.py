@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nemo_algos.config import Finding
 from nemo_algos.preflight.conflicts import pass_rate_readers
-from nemo_algos.preflight.rule import Rule, Run, error, note, warning
+from nemo_algos.preflight.rule import Preflight, Rule, error, note, warning
 from nemo_algos.preflight.rules.data import datasets
 from nemo_algos.preflight.rules.generation import GENERATION, VLLM
 from nemo_algos.preflight.rules.method import KL, NORM
@@ -21,7 +21,7 @@ DYNAMIC = "grpo.use_dynamic_sampling"
 GRADED = ("code_jaccard", "math_multi_reward", "reward_model", "vlm")  # environments
 
 
-def auxiliary_losses(run: Run) -> Iterator[Finding]:
+def auxiliary_losses(run: Preflight) -> Iterator[Finding]:
     """Megatron's own losses and updates, which NeMo-RL's example switches off."""
     if not run.megatron:
         return
@@ -35,7 +35,7 @@ def auxiliary_losses(run: Run) -> Iterator[Finding]:
         yield warning(MTP_LOSS, f"{reason}: set it to 0.0, or mtp_detach_heads: true")
 
 
-def dropout(run: Run) -> Iterator[Finding]:
+def dropout(run: Preflight) -> Iterator[Finding]:
     """The old log-probs are computed without it."""
     adapters = f"{MEGATRON}.peft" if run.megatron else LORA
     if run[f"{adapters}.enabled"] and run[f"{adapters}.dropout"]:
@@ -43,7 +43,7 @@ def dropout(run: Run) -> Iterator[Finding]:
         yield warning(f"{adapters}.dropout", f"{reason}: set it to 0.0")
 
 
-def gradient_clip(run: Run) -> Iterator[Finding]:
+def gradient_clip(run: Preflight) -> Iterator[Finding]:
     """DTensor multiplies a longer gradient by max_grad_norm over its norm, whatever the sign."""
     found = run[NORM]
     if not run.megatron and found is not None and found <= 0:
@@ -51,7 +51,7 @@ def gradient_clip(run: Run) -> Iterator[Finding]:
         yield error(NORM, f"{found:g} {what}: set null, or e.g. 1.0")
 
 
-def router_replay(run: Run) -> Iterator[Finding]:
+def router_replay(run: Preflight) -> Iterator[Finding]:
     """Replayed are the decoder's routes: not MTP's, not the reference's."""
     if not run[REPLAY]:
         return
@@ -66,7 +66,7 @@ def router_replay(run: Run) -> Iterator[Finding]:
         yield note(REPLAY, "the reference is not replayed: the KL penalty starts above 0")
 
 
-def nucleus(run: Run) -> Iterator[Finding]:
+def nucleus(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL's mask_out_neg_inf_logprobs writes 0 where a filter leaves a token no probability."""
     wide = {"top_p": (None, 1), "top_k": (None, -1, 0)}
     for key, off in wide.items():
@@ -76,14 +76,14 @@ def nucleus(run: Run) -> Iterator[Finding]:
             yield warning(path, f"{reason}: switch it off, or look for '-inf' in the log")
 
 
-def shaped_filter(run: Run) -> Iterator[Finding]:
+def shaped_filter(run: Preflight) -> Iterator[Finding]:
     """Dynamic sampling looks at the reward before its shaping, but not over the data plane."""
     if run[DYNAMIC] and run["data_plane.enabled"] and run["grpo.reward_shaping.enabled"]:
         reason = "the data plane keeps groups of equal outcomes whose shaped rewards differ"
         yield error(DYNAMIC, f"{reason}: set data_plane.enabled: false, or shape no rewards")
 
 
-def graded_rewards(run: Run) -> Iterator[Finding]:
+def graded_rewards(run: Preflight) -> Iterator[Finding]:
     """Pass rates, and groups of equal outcomes, need rewards of right and wrong."""
     readers = pass_rate_readers(run.algorithm) if run.algorithm else []
     readers += ["dynamic sampling"] if run[DYNAMIC] else []
@@ -94,7 +94,7 @@ def graded_rewards(run: Run) -> Iterator[Finding]:
             yield warning(f"{path}.env_name", f"{what} {' and '.join(readers)} reads: change one")
 
 
-def failed_generations(run: Run) -> Iterator[Finding]:
+def failed_generations(run: Preflight) -> Iterator[Finding]:
     """Asynchronous rollouts print an engine's error and go on."""
     asked = {"vllm": f"{VLLM}.async_engine", "sglang": f"{GENERATION}.use_async_rollouts"}
     if run.version == "v0.7.0":

@@ -10,7 +10,7 @@ from glob import escape
 from pathlib import Path
 
 from nemo_algos.config import Finding, at
-from nemo_algos.preflight.rule import Rule, Run, error, note, warning
+from nemo_algos.preflight.rule import Preflight, Rule, error, note, warning
 
 NAME = "policy.model_name"
 FOLDER = "checkpointing.checkpoint_dir"
@@ -20,11 +20,11 @@ METRIC = "checkpointing.metric_name"
 WEIGHTS, OPTIMIZER = 2, 12
 
 
-def model_there(run: Run) -> Iterator[Finding]:
+def model_there(run: Preflight) -> Iterator[Finding]:
     """A folder that exists, or a name of the hub."""
     name = str(run[NAME])
     if name.startswith(("/", ".", "~")):
-        if not Path(name).is_dir():
+        if not os.path.isdir(name):
             yield warning(NAME, f"no folder {name} here: correct it, or mount it")
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         yield error(NAME, f"{name!r} is neither a folder nor a name of the hub: set it")
@@ -44,11 +44,11 @@ def _hub() -> Path:
     return Path(os.environ.get("HF_HUB_CACHE") or _home() / "hub")
 
 
-def converted_model(run: Run) -> Iterator[Finding]:
+def converted_model(run: Preflight) -> Iterator[Finding]:
     """Megatron starts from NeMo-RL's conversion of a folder where there is one, however old."""
     name, again = str(run[NAME]), "policy.megatron_cfg.force_reconvert_from_hf"
     taken = run["policy.pretrained_checkpoint"] or run[again]
-    if not run.megatron or taken or not Path(name).is_dir():
+    if not run.megatron or taken or not os.path.isdir(name):
         return
     copies = Path(os.environ.get("NRL_MEGATRON_CHECKPOINT_DIR") or _home() / "nemo_rl")
     changed = "__hfovr_*" if run["policy.hf_config_overrides"] else ""
@@ -59,14 +59,14 @@ def converted_model(run: Run) -> Iterator[Finding]:
             yield warning(NAME, f"{what}: remove that, or set {again}: true")
 
 
-def model_known(run: Run) -> Iterator[Finding]:
+def model_known(run: Preflight) -> Iterator[Finding]:
     """Heads, layers and experts are checked of known models only."""
     if run.model is None:
         reason = "its heads, layers and experts are not known here and not checked"
         yield note(NAME, f"{reason}: name a folder with its config.json to check them")
 
 
-def save_time(run: Run) -> Iterator[Finding]:
+def save_time(run: Preflight) -> Iterator[Finding]:
     """The last save comes before the job's end."""
     found, limit = run[MUST_SAVE], run.seconds
     parts = str(found).split(":")
@@ -87,7 +87,7 @@ def seconds_of(parts: list[str]) -> int:
     return sum(int(p) * s for p, s in zip(parts, (86400, 3600, 60, 1), strict=True))
 
 
-def best_metric(run: Run) -> Iterator[Finding]:
+def best_metric(run: Preflight) -> Iterator[Finding]:
     """Checkpoints are ranked by a metric that is there when they are saved."""
     name, every = str(run[METRIC] or "train:"), run["grpo.val_period"] or 0
     period = run["checkpointing.save_period"] or 1
@@ -100,14 +100,14 @@ def best_metric(run: Run) -> Iterator[Finding]:
         yield warning(METRIC, f"{reason}, and such checkpoints rank last: align the two periods")
 
 
-def save_period(run: Run) -> Iterator[Finding]:
+def save_period(run: Preflight) -> Iterator[Finding]:
     """Something is saved before the end."""
     path, steps = "checkpointing.save_period", run["grpo.max_num_steps"]
     if run["checkpointing.enabled"] and (run[path] or 0) > steps:
         yield warning(path, f"the run has {steps} steps, so only its end is saved: lower it")
 
 
-def checkpoint_space(run: Run) -> Iterator[Finding]:
+def checkpoint_space(run: Preflight) -> Iterator[Finding]:
     """keep_top_k checkpoints and the one being written fit the disk."""
     folder, keep = Path(str(run[FOLDER])), run["checkpointing.keep_top_k"] or 1
     adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
@@ -115,7 +115,7 @@ def checkpoint_space(run: Run) -> Iterator[Finding]:
         return
     each = WEIGHTS + (0 if run["checkpointing.save_optimizer"] is False else OPTIMIZER)
     needed = run.model.parameters * each * (keep + 1)
-    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    there = next(p for p in (folder, *folder.absolute().parents) if os.path.exists(p))
     free = shutil.disk_usage(there).free
     if needed > free:
         say = warning if folder.is_absolute() else note
@@ -123,9 +123,10 @@ def checkpoint_space(run: Run) -> Iterator[Finding]:
         yield say(FOLDER, f"{what} {free / 1e9:.0f} here: choose another disk, or keep fewer")
 
 
-def resumes(run: Run) -> Iterator[Finding]:
+def resumes(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL continues from whatever the folder holds."""
-    steps = [p.name for p in Path(str(run[FOLDER])).glob("step_*")]
+    folder = Path(str(run[FOLDER]))
+    steps = list(folder.glob("step_*")) if os.path.isdir(folder) else []
     if run["checkpointing.enabled"] and steps:
         yield note(FOLDER, f"the run will continue from its last of {len(steps)} checkpoints there")
     elif run["checkpointing.enabled"] and at(run.written, FOLDER) is None:
@@ -133,7 +134,7 @@ def resumes(run: Run) -> Iterator[Finding]:
         yield note(FOLDER, f"{reason}: set one per run")
 
 
-def wandb(run: Run) -> Iterator[Finding]:
+def wandb(run: Preflight) -> Iterator[Finding]:
     """Weights & Biases asks for a key when nobody is there to answer."""
     mode, netrc = os.environ.get("WANDB_MODE"), Path.home() / ".netrc"
     known = os.environ.get("WANDB_API_KEY") or (netrc.exists() and "wandb" in netrc.read_text())
@@ -142,7 +143,7 @@ def wandb(run: Run) -> Iterator[Finding]:
         yield warning("logger.wandb_enabled", f"{reason}: set it, or WANDB_MODE=offline")
 
 
-def validation_goal(run: Run) -> Iterator[Finding]:
+def validation_goal(run: Preflight) -> Iterator[Finding]:
     """Stopping at a validation score needs the score."""
     metric, path = run["grpo.stop_at_validation_metric"], "grpo.stop_at_validation_threshold"
     if metric and run[path] is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding, at
-from nemo_algos.preflight.rule import Rule, Run, error, warning
+from nemo_algos.preflight.rule import Preflight, Rule, error, warning
 
 MEGATRON = "policy.megatron_cfg"
 OPTIMIZER = f"{MEGATRON}.optimizer"
@@ -21,7 +21,7 @@ SECOND_VERSION = (
 FUSED = f"{MEGATRON}.use_fused_linear_logprobs"
 
 
-def fused_logprobs(run: Run) -> Iterator[Finding]:
+def fused_logprobs(run: Preflight) -> Iterator[Finding]:
     """Fused log-probs see neither packed sequences nor filtered logits."""
     if not (run.megatron and run[FUSED]):
         return
@@ -40,14 +40,14 @@ def fused_logprobs(run: Run) -> Iterator[Finding]:
         yield error(f"{MEGATRON}.sequence_parallel", f"{reason}: set it to true")
 
 
-def logprob_chunks(run: Run) -> Iterator[Finding]:
+def logprob_chunks(run: Preflight) -> Iterator[Finding]:
     """Megatron cuts logits into chunks before they are FP32."""
     path = f"{MEGATRON}.defer_fp32_logits"
     if run.megatron and run["policy.logprob_chunk_size"] and not run[path]:
         yield error(path, "policy.logprob_chunk_size needs it: set it to true")
 
 
-def optimizer_precision(run: Run) -> Iterator[Finding]:
+def optimizer_precision(run: Preflight) -> Iterator[Finding]:
     """Megatron's optimizer knows the precision of training."""
     path, precision = f"{OPTIMIZER}.bf16", run["policy.precision"]
     aware = run[f"{OPTIMIZER}.use_precision_aware_optimizer"]
@@ -57,21 +57,21 @@ def optimizer_precision(run: Run) -> Iterator[Finding]:
         yield error(path, "contradicts policy.precision: float32: set it to false")
 
 
-def known_precision(run: Run) -> Iterator[Finding]:
+def known_precision(run: Preflight) -> Iterator[Finding]:
     """A name that the workers know."""
     known = ("bfloat16", "float16", "float32")
     if run["policy.precision"] not in known:
         yield error("policy.precision", f"must be one of {', '.join(known)}: change it")
 
 
-def optimizer_offload(run: Run) -> Iterator[Finding]:
+def optimizer_offload(run: Preflight) -> Iterator[Finding]:
     """Megatron offloads a share of a distributed optimizer."""
     share, path = f"{OPTIMIZER}.optimizer_offload_fraction", f"{OPTIMIZER}.optimizer_cpu_offload"
     if run.megatron and run[path] and not 0 < (run[share] or 0) <= 1:
         yield error(share, "is the share that optimizer_cpu_offload moves: set e.g. 1.0")
 
 
-def learning_rates(run: Run) -> Iterator[Finding]:
+def learning_rates(run: Preflight) -> Iterator[Finding]:
     """Megatron's schedule goes from lr_warmup_init up to lr and down to min_lr."""
     peak = run[f"{OPTIMIZER}.lr"]
     for path in (f"{OPTIMIZER}.min_lr", f"{SCHEDULER}.lr_warmup_init"):
@@ -79,7 +79,7 @@ def learning_rates(run: Run) -> Iterator[Finding]:
             yield error(path, f"exceeds the learning rate, {peak:g}: lower it as well")
 
 
-def warmup(run: Run) -> Iterator[Finding]:
+def warmup(run: Preflight) -> Iterator[Finding]:
     """Warm-up ends before the decay and before the run."""
     path, decay = f"{SCHEDULER}.lr_warmup_iters", run[f"{SCHEDULER}.lr_decay_iters"]
     steps = run[path] or 0
@@ -89,7 +89,7 @@ def warmup(run: Run) -> Iterator[Finding]:
         yield warning(path, "the run ends before its warm-up: lower it")
 
 
-def learning_rate(run: Run) -> Iterator[Finding]:
+def learning_rate(run: Preflight) -> Iterator[Finding]:
     """Of the size that trains a language model; LoRA takes more."""
     path = f"{OPTIMIZER}.lr" if run.megatron else "policy.optimizer.kwargs.lr"
     adapters = run[f"{LORA}.enabled"] or run[f"{MEGATRON}.peft.enabled"]
@@ -98,7 +98,7 @@ def learning_rate(run: Run) -> Iterator[Finding]:
         yield warning(path, f"is outside 1e-8 to {high:g}; the papers use 1e-6 to 1e-5: check it")
 
 
-def first_version(run: Run) -> Iterator[Finding]:
+def first_version(run: Preflight) -> Iterator[Finding]:
     """A missing `_v2` is false; it decides the format of checkpoints under Megatron too."""
     path, saved = f"{DTENSOR}._v2", "checkpointing.model_save_format"
     if run[path]:
@@ -117,7 +117,7 @@ def first_version(run: Run) -> Iterator[Finding]:
             yield warning(key, f"is read with {path}: true only: set that, or remove it")
 
 
-def lora(run: Run) -> Iterator[Finding]:
+def lora(run: Preflight) -> Iterator[Finding]:
     """DTensor's LoRA has no Triton kernels for tensor parallelism."""
     split = not run.megatron and run.layout.tensor > 1
     if split and run[f"{LORA}.enabled"] and run[f"{LORA}.use_triton"]:

@@ -1,10 +1,10 @@
-"""Values of a wrong type or sign. They are put right in place, so that the other rules can judge
-the rest."""
+"""Values of a wrong type or sign, put right in place so that the rules can judge the rest."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from types import NoneType
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -13,6 +13,7 @@ from nemo_algos.config import Finding, at, resolved
 
 REFERENCE, COMPUTED = re.compile(r"\$\{([\w.]+)\}"), re.compile(r"\$\{(add|mul|div|max):")
 REQUIRED = ("checkpointing", "cluster", "data", "grpo", "loss_fn", "policy", "policy.generation")
+REQUIRED += ("policy.model_name",)
 LISTS = ("data.train", "data.validation")  # a dataset, or a list of them
 POSITIVE = (
     "cluster.gpus_per_node",
@@ -27,10 +28,37 @@ POSITIVE = (
     "policy.train_global_batch_size",
     "policy.train_micro_batch_size",
 )
+MOST = 10**9  # of what is counted
+LARGEST = 1e15  # of any number
+KIND = f"a number below {LARGEST:g}"
 
 # null or absent in NeMo-RL's own configs, so that their type does not show there
+FLAGS = (
+    "data_plane.enabled",
+    "env.should_use_nemo_gym",
+    "grpo.async_grpo.enabled",
+    "grpo.single_controller.enabled",
+    "grpo.skip_reference_policy_logprobs_calculation",
+    "on_policy_distillation.enabled",
+    "policy.dtensor_cfg.lora_cfg.enabled",
+    "policy.generation.mcore_generation_config.async_engine",
+    "policy.generation.use_async_rollouts",
+    "policy.generation.vllm_cfg.is_mx",
+    "policy.megatron_cfg.force_reconvert_from_hf",
+    "policy.megatron_cfg.fp8_cfg.enabled",
+    "policy.megatron_cfg.mtp_detach_heads",
+    "policy.megatron_cfg.peft.enabled",
+    "policy.megatron_cfg.use_fused_linear_logprobs",
+    "policy.megatron_cfg.use_linear_ce_fusion_loss",
+    "policy.reward_model_cfg.enabled",
+    "policy.router_replay.enabled",
+)
 NUMBERS = (
+    "data.max_input_seq_length",
     "data.num_prompts_per_dataloader",
+    "grpo.max_val_samples",
+    "grpo.stop_at_validation_threshold",
+    "grpo.val_num_generations_per_prompt",
     "loss_fn.truncated_importance_sampling_ratio",
     "loss_fn.truncated_importance_sampling_ratio_min",
     "policy.dtensor_cfg.dp_replicate_size",
@@ -38,21 +66,35 @@ NUMBERS = (
     "policy.generation.colocated.resources.gpus_per_node",
     "policy.generation.colocated.resources.num_nodes",
     "policy.generation.top_k",
+    "policy.logprob_chunk_size",
+    "policy.megatron_cfg.mtp_loss_scaling_factor",
+    "policy.megatron_cfg.mtp_num_layers",
     "policy.megatron_cfg.num_layers_in_first_pipeline_stage",
     "policy.megatron_cfg.num_layers_in_last_pipeline_stage",
+    "policy.megatron_cfg.scheduler.lr_decay_iters",
+    "policy.optimizer.kwargs.lr",
 )
 
 
 def repaired(plain: dict[str, Any], base: Mapping[str, Any]) -> list[Finding]:
-    """What was wrong. base: NeMo-RL's own config, interpolations as written."""
-    problems = [*_types(plain, base, base), *_missing(plain), *_signs(plain)]
-    for path in sorted({p.path for p in problems}):  # a section before its keys
-        above, _, key = path.rpartition(".")
-        value = _referred(at(base, path), f"{above}.", base)
+    """What was wrong; whole numbers become ints, as NeMo-RL reads them.
+
+    base: NeMo-RL's own config, interpolations as written.
+    """
+    wrong = [*_types(plain, base, base), *_missing(plain), *_signs(plain)]
+    for path in sorted({p.path for p in wrong}):  # a section before its keys
+        value = _referred(at(base, path), f"{path.rpartition('.')[0]}.", base)
         if isinstance(value, Mapping):
             value = resolved(OmegaConf.select(OmegaConf.create(dict(base)), path))
-        (at(plain, above) if above else plain)[key] = value
-    return problems
+        _set(plain, path, value)
+    for path in POSITIVE:
+        _set(plain, path, int(at(plain, path)))
+    return wrong
+
+
+def _set(plain: dict[str, Any], path: str, value: Any) -> None:
+    above, _, key = path.rpartition(".")
+    (at(plain, above) if above else plain)[key] = value
 
 
 def _types(
@@ -73,7 +115,7 @@ def _unlike(like: Any, value: Any) -> str | None:
     if isinstance(like, bool):
         return None if isinstance(value, bool) else "true or false"
     if isinstance(like, (int, float)):
-        return None if _number(value) else "a number"
+        return None if _number(value) else KIND
     return "one value" if isinstance(like, str) and isinstance(value, (list, Mapping)) else None
 
 
@@ -92,15 +134,22 @@ def _missing(plain: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _signs(plain: Mapping[str, Any]) -> Iterator[Finding]:
+    for path in FLAGS:
+        if not isinstance(at(plain, path), (bool, NoneType)):
+            yield Finding(path, f"must be true or false, got {at(plain, path)!r}")
     for path in NUMBERS:
         value = at(plain, path)
         if value is not None and not _number(value):
-            yield Finding(path, f"must be a number, got {value!r}")
+            yield Finding(path, f"must be {KIND}, got {value!r}")
     for path in POSITIVE:
         value = at(plain, path)
         if value is None or (_number(value) and (value < 1 or value % 1)):
             yield Finding(path, f"must be a whole number from 1, got {value!r}")
+        elif _number(value) and value > MOST:
+            yield Finding(path, f"must be at most {MOST}, got {value!r}")
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Neither a flag, nor beyond all that occurs, nor infinite, nor no number."""
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return known and -LARGEST < value < LARGEST

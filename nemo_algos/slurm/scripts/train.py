@@ -10,11 +10,11 @@ import runpy
 import sys
 from pathlib import Path
 
-import nemo_rl
+import nemo_rl  # pyright: ignore
 import yaml
-from nemo_rl.utils.timer import TimeoutChecker
+from nemo_rl.utils.timer import TimeoutChecker  # pyright: ignore
 
-ROOT = Path(__file__).parents[2]  # the container has no nemo_algos, but it mounts this checkout
+ROOT = Path(__file__).parents[3]  # the container has no nemo_algos, but it mounts this checkout
 UNFINISHED = 75  # EX_TEMPFAIL; job.sh requeues on it
 STARTS = 2  # of one job from the same step: a third would get no further
 

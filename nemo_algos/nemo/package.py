@@ -1,14 +1,12 @@
-"""Our package in every worker: the driver's PYTHONPATH, which Ray's runtime environment carries,
-checked at the start."""
+"""This package in every worker, by the PYTHONPATH that Ray's runtime environment carries."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import nemo_algos
+from nemo_algos.preflight.checkout import ROOT, refusal
 
-ROOT = Path(nemo_algos.__file__).parents[1]
 WORKERS = "nemo_rl.models.policy.workers."
 STOCK = {
     "megatron_worker": WORKERS + "megatron_policy_worker.MegatronPolicyWorker",
@@ -17,21 +15,21 @@ STOCK = {
 
 
 def export() -> None:
-    """Put this package on PYTHONPATH, before Ray starts. Raises ValueError where that would carry
-    other packages too."""
-    if ROOT.name in ("site-packages", "dist-packages"):
-        raise ValueError(
-            f"nemo_algos is installed in {ROOT}, and workers have environments of their own: run "
-            f"from a checkout "
-            "on a filesystem that every node mounts"
-        )
+    """Put this package on PYTHONPATH, before Ray starts.
+
+    Raises ValueError where that would carry other packages too.
+    """
+    if reason := refusal(ROOT):
+        raise ValueError(reason)
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 
 def check() -> None:
-    """Import this package on every node of the running cluster. Raises ValueError that names the
-    nodes where it fails."""
+    """Import this package on every node of the running cluster.
+
+    Raises ValueError that names the nodes where it fails.
+    """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -48,25 +46,21 @@ def check() -> None:
     answers = ray.get([remote.options(scheduling_strategy=s).remote() for s in strategies])
     failed = [f"{n['NodeManagerAddress']}: {a}" for n, a in zip(nodes, answers, strict=True) if a]
     if failed:
-        raise ValueError(
-            f"workers cannot import nemo_algos from {ROOT}: mount it at the same path on every "
-            f"node, and start Ray "
-            f"with it on PYTHONPATH ({'; '.join(failed)})"
-        )
+        hint = "mount it at the same path on every node, and start Ray with it on PYTHONPATH"
+        nodes = "; ".join(failed)
+        raise ValueError(f"workers cannot import nemo_algos from {ROOT}: {hint} ({nodes})")
 
 
 def register_worker(module: str) -> str:
     """Tell NeMo-RL which environment our worker runs in; returns the worker's full name.
 
-    The image's prebuilt environment of the stock worker where there is one, else the recipe that
-    builds it.
+    The image's prebuilt environment of the stock worker where there is one, else its recipe.
     """
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 
     name, stock = f"nemo_algos.nemo.{module}.EntropyWorker", STOCK[module]
     folder = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"))
     prebuilt = folder / stock / "bin" / "python"
-    ACTOR_ENVIRONMENT_REGISTRY[name] = (
-        str(prebuilt) if prebuilt.exists() else ACTOR_ENVIRONMENT_REGISTRY[stock]
-    )
+    recipe = ACTOR_ENVIRONMENT_REGISTRY[stock]
+    ACTOR_ENVIRONMENT_REGISTRY[name] = str(prebuilt) if prebuilt.exists() else recipe
     return name
