@@ -13,7 +13,7 @@ from rich.console import Console
 from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.local import manifest
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import judged
 
 NO_NEMO_RL = (
     "nemo_rl is not installed here: run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, or "
@@ -73,7 +73,7 @@ def _written(name: str | None, resume: Path | None, overrides: list[str]) -> Dic
 
 
 def _local(merged: DictConfig, resume: Path | None) -> Callable[[Console], None]:
-    checked, algorithm = parse(config.resolved(merged))
+    checked, algorithm = judged(config.resolved(merged), resume)
     folder = resume or next_folder(Path(checked.logger.log_dir))
 
     def start(console: Console) -> None:

@@ -18,7 +18,7 @@ from nemo_algos.config import (
     resolved,
     validate,
 )
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import judged as judged_locally
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import MismatchConfig
@@ -60,7 +60,7 @@ def check(
         if OmegaConf.select(written, "engine") == "nemo_rl":
             findings = _nemo_rl(written, load(version), seconds)
         else:
-            parse(resolved(written))
+            judged_locally(resolved(written))
             findings = []
     except ConfigError as problems:
         findings = problems.findings
