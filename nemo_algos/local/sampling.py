@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class Drawn(NamedTuple):
+class Decoded(NamedTuple):
     """tokens [B,S] (pad after the end); mask [B,S] with the end token; nats, 0 off the mask."""
 
     tokens: Tensor
@@ -18,7 +18,7 @@ class Drawn(NamedTuple):
     entropy: Tensor
 
 
-def draw(
+def decode(
     logits: Tensor,
     next_logits: Callable[[Tensor], Tensor],
     ends: Tensor,
@@ -27,7 +27,7 @@ def draw(
     temperature: float,
     generator: torch.Generator,
     top_p: float = 1.0,
-) -> Drawn:
+) -> Decoded:
     """From the first token's logits [B,V] until every sequence has drawn one of `ends` [E].
 
     next_logits(tokens [B]) -> [B,V] appends one token to every sequence.
@@ -44,7 +44,7 @@ def draw(
             break
         logits = next_logits(columns[-1][0])
     tokens, mask, logprobs, entropy = (torch.stack(c, 1) for c in zip(*columns, strict=True))
-    return Drawn(tokens, mask, logprobs.where(mask, 0.0), entropy.where(mask, 0.0))
+    return Decoded(tokens, mask, logprobs.where(mask, 0.0), entropy.where(mask, 0.0))
 
 
 def sample(

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.local import countdown, tiny
 from nemo_algos.local.experience import Experience
-from nemo_algos.local.sampling import draw
+from nemo_algos.local.sampling import decode
 
 WARM_STEPS, WARM_BATCH, WARM_LR = 700, 64, 4e-3
 
@@ -55,7 +55,7 @@ class TinyPolicy:
             hidden, cache = self.model.step(distinct % vocab, distinct // vocab, cache)
             return self.model.logits(hidden)[row]
 
-        sampled = draw(
+        sampled = decode(
             self.model.logits(hidden)[row],
             next_logits,
             torch.tensor([countdown.EOS], device=device),

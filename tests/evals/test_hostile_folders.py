@@ -21,7 +21,7 @@ from nemo_algos.evals.benchmarks import BENCHMARKS
 from nemo_algos.evals.benchmarks.registry import EXTRACTORS
 from nemo_algos.local import checkpoint, tiny_policy
 from nemo_algos.local.build import build_trainer
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import parse
 from nemo_algos.study.runner import results
 
 CONFIGS = Path(__file__).parents[2] / "nemo_algos" / "configs"
