@@ -14,9 +14,10 @@ from nemo_algos.evals.samplers import Add, Wanted, seed_of
 from nemo_algos.evals.schema import LocalModel, SamplingSection
 from nemo_algos.evals.store import Generation
 from nemo_algos.local import checkpoint, manifest
-from nemo_algos.local.build import device_named, policy_of, tiny_policy
+from nemo_algos.local.build import policy_of, tiny_policy
 from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
+from nemo_algos.local.given import device_named
 from nemo_algos.local.schema import TINY, GenerationSection, LocalConfig, PolicySection
 from nemo_algos.local.tiny import Tiny, TinyConfig
 

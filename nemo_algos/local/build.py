@@ -8,10 +8,9 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from nemo_algos.config import ConfigError, Finding
 from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
-from nemo_algos.local.given import OURS
+from nemo_algos.local.given import OURS, device_named
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.math_problems import MathProblems
 from nemo_algos.local.schema import (
@@ -72,14 +71,3 @@ def tiny_policy(model: Tiny, sampling: GenerationSection, device: torch.device) 
     return TinyPolicy(
         model.to(device), sampling.max_new_tokens, sampling.temperature, sampling.top_p
     )
-
-
-def device_named(name: str) -> torch.device:
-    """cpu, cuda, mps or auto. Raises ConfigError where this machine has no such device."""
-    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        name = next((d for d, there in found.items() if there), "cpu")
-    if not found.get(name, True):
-        reason = f"{name} is not available here; use cpu or auto"
-        raise ConfigError([Finding("policy.device", reason)])
-    return torch.device(name)
