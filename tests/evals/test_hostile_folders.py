@@ -275,6 +275,7 @@ def test_no_value_of_a_file_leads_to_a_traceback(shown, place):
     [
         ({"data__verifier": "os:system"}, "data.verifier"),
         ({"data__verifier": "nemo_algos.rewards.code:import_module"}, "data.verifier"),
+        ({"data__task": "os:system"}, "data.task"),
         ({"method": {"name": "os:system"}}, "method.name"),
         ({"method": {"name": "grpo", "bounds": {"name": "os:x"}}}, "method.bounds.name"),
         ({"method": {"name": "${logger.log_dir}"}, "logger__log_dir": "os:system"}, "method.name"),
