@@ -45,7 +45,7 @@ from trl import GRPOConfig, GRPOTrainer
 from nemo_algos import config
 from nemo_algos.local import countdown
 from nemo_algos.local.build import build_trainer
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import parse
 from nemo_algos.local.trainer import Trainer
 
 CONFIG = Path(__file__).parents[1] / "nemo_algos/configs/grpo.yaml"
@@ -126,7 +126,7 @@ class Turns(TrainerCallback):
 
 
 def trl_trainer(
-    folder: str, problems: list[countdown.Problem], run: Run, turns: Turns, seed: int
+    folder: str, problems: list[countdown.Puzzle], run: Run, turns: Turns, seed: int
 ) -> GRPOTrainer:
     """GRPOTrainer on the model in `folder`, 32 problems a batch in the order given."""
 
@@ -135,7 +135,7 @@ def trl_trainer(
     ) -> list[float]:
         rows = zip(completion_ids, numbers, target, strict=True)
         right = [
-            countdown.solution(countdown.Problem(tuple(n), t), i) is not None for i, n, t in rows
+            countdown.solution(countdown.Puzzle(tuple(n), t), i) is not None for i, n, t in rows
         ]
         run.add(sum(map(len, completion_ids)), statistics.fmean(right))
         return [float(r) for r in right]
@@ -148,7 +148,7 @@ def trl_trainer(
         train_dataset=Dataset.from_list(
             [
                 {
-                    "prompt": countdown.decode(p.prompt),
+                    "prompt": f"{p} :",
                     "numbers": list(p.numbers),
                     "target": p.target,
                 }
@@ -204,7 +204,7 @@ def compare(model: Trainer, steps: int, block: int, seed: int) -> tuple[Run, Run
     """The engine's run and TRL's: `steps` batches from `model`'s weights, `block` at a time."""
     ours, trl, trainer = Run(), Run(), engine(seed)
     trainer.policy.model.load_state_dict(model.policy.model.state_dict())
-    problems = [p for step in range(steps) for p in trainer.task.problems(step, PROMPTS)]
+    problems = [p for step in range(steps) for p in trainer.task.examples(step, PROMPTS)]
 
     def turn() -> None:
         ours.start()

@@ -30,7 +30,7 @@ from nemo_algos import config
 from nemo_algos.core.surrogate import Counts, log1p
 from nemo_algos.local.build import build_trainer
 from nemo_algos.local.experience import Experience
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import parse
 from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.local.trainer import Trainer

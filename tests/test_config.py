@@ -6,7 +6,7 @@ import pytest
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import parse
 from nemo_algos.methods import METHODS
 
 ROOT = Path(__file__).parents[1]

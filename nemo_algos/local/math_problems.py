@@ -1,146 +1,104 @@
-"""Problems with answers from JSONL files, in a model's chat template, scored by a verifier in
-killable processes."""
+"""Problems with answers from files, scored by a verifier in killable processes. No torch."""
 
 from __future__ import annotations
 
-import json
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import Any, NamedTuple
 
 from nemo_algos.config import did_you_mean
-from nemo_algos.local.experience import Experience
-from nemo_algos.local.hf import chat
+from nemo_algos.local.rows import Row, after_hashes, from_files
 from nemo_algos.local.schema import DataSection, Split
+from nemo_algos.local.tasks import Task
 from nemo_algos.rewards import Verdict, VerifierPool
 
 
-@dataclass(frozen=True)
-class Problem:
-    """The user's question, its token ids as a chat, and the gold answer."""
+class Example(NamedTuple):
+    """The problem's text and its gold answer."""
 
-    question: str
+    problem: str
     answer: str
-    prompt: list[int]
 
 
-def read_jsonl(split: Split) -> list[tuple[str, str]]:
-    """(problem, answer) of each line; of a GSM8K answer, what follows `####`.
+def read(split: Split) -> list[Example]:
+    """Every row of the file; of a GSM8K answer, what follows `####`.
 
-    Raises ValueError with the file and line of the first broken one.
+    Raises ValueError with the place of the first broken row, or where none has problem and answer.
     """
-    path = Path(split.data_path)
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read data_path {path}: {error}") from None
-    rows = [
-        _row(line, split, f"{path} line {i}") for i, line in enumerate(lines, 1) if line.strip()
-    ]
-    if not rows:
-        raise ValueError(f"{path} holds no problems: one JSON object per line is needed")
-    return rows
+    rows, _ = from_files(split.data_path)
+    examples = [_example(row, split) for row in rows]
+    if not any(problem and answer for problem, answer in examples):
+        raise ValueError(f"{split.data_path}: no row has both a problem and an answer")
+    return examples
 
 
-def _row(line: str, split: Split, where: str) -> tuple[str, str]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise ValueError(f"{where} is not a JSON object with the keys of a problem")
+def _example(row: Row, split: Split) -> Example:
     for name, key in (("input_key", split.input_key), ("output_key", split.output_key)):
-        if key not in row:
-            hint = did_you_mean(key, list(row))
-            raise ValueError(f"{where} has no key {key!r}{hint}: set {name}")
-    problem, answer = (
-        "" if row[key] is None else str(row[key]) for key in (split.input_key, split.output_key)
-    )
-    return problem, answer.rpartition("####")[2].strip()
+        if key not in row.values:
+            hint = did_you_mean(key, list(row.values))
+            raise ValueError(f"{row.where} has no key {key!r}{hint}: set {name}")
+    texts = (row.values[key] for key in (split.input_key, split.output_key))
+    problem, answer = ("" if text is None else str(text) for text in texts)
+    return Example(problem, after_hashes(answer))
 
 
-class MathProblems:
-    """A Task over JSONL files. Training goes through the file in a new order every epoch.
+class MathProblems(Task):
+    """A task over files; training goes through its file in a new order every epoch.
 
-    `dropped` counts rows without a problem or a gold answer and prompts longer than
-    max_input_seq_length.
+    `dropped` counts rows without a problem or a gold answer, and prompts that are too long.
     Raises ValueError where a file is broken or nothing is left.
     """
 
-    def __init__(self, data: DataSection, tokenizer: Any, seed: int) -> None:
+    def __init__(self, data: DataSection, seed: int) -> None:
+        super().__init__(data, seed)
         assert data.train is not None
-        self.data, self.tokenizer, self.seed = data, tokenizer, seed
-        self.dropped = self.unverified = 0
-        self.train = self._problems(data.train)
-        self.validation = self._problems(data.validation) if data.validation else []
+        self.dropped = 0
+        self.train, self.validation = read(data.train), data.validation and read(data.validation)
+        self.keep(lambda example: bool(example.problem and example.answer))
         self.pool = VerifierPool(data.verifier, workers=data.verifier_workers)
         self.order = lru_cache(maxsize=2)(self._order)
 
-    def _problems(self, split: Split) -> list[Problem]:
-        rows = read_jsonl(split)
-        every = [Problem(q, a, self._chat(q)) for q, a in rows]
-        longest = self.data.max_input_seq_length or max(len(p.prompt) for p in every)
-        kept = [p for p in every if p.question and p.answer and len(p.prompt) <= longest]
-        self.dropped += len(every) - len(kept)
-        if not kept:
-            raise ValueError(
-                f"{split.data_path}: every prompt is longer than "
-                f"data.max_input_seq_length={longest} tokens "
-                "or has an empty answer"
-            )
-        return kept
+    def keep(self, fits: Callable[[Any], bool]) -> None:
+        """See Task."""
+        self.train = self._kept(self.data.train, self.train, fits)
+        self.validation = self._kept(self.data.validation, self.validation or [], fits)
 
-    def _chat(self, question: str) -> list[int]:
-        said, prefix = (
-            text.replace("{problem}", question)
-            for text in (self.data.prompt, self.data.answer_prefix)
-        )
-        return chat(self.tokenizer, said, prefix)
+    def _kept(
+        self, split: Split | None, examples: list[Example], fits: Callable[[Any], bool]
+    ) -> list[Example]:
+        kept = [example for example in examples if fits(example)]
+        self.dropped += len(examples) - len(kept)
+        if split and not kept:
+            limit = f"data.max_input_seq_length={self.data.max_input_seq_length}"
+            raise ValueError(f"{split.data_path}: every prompt is longer than {limit} tokens")
+        return kept
 
     def _order(self, epoch: int) -> list[int]:
         order = list(range(len(self.train)))
         random.Random(f"{self.seed} {epoch}").shuffle(order)
         return order
 
-    def problems(self, step: int, number: int) -> list[Problem]:
+    def examples(self, step: int, number: int) -> list[Example]:
         """See Task."""
         places = (divmod(i, len(self.train)) for i in range(step * number, (step + 1) * number))
         return [self.train[self.order(epoch)[i]] for epoch, i in places]
 
-    def held_out(self, number: int) -> list[Problem]:
+    def held_out(self, number: int) -> list[Example]:
         """See Task."""
-        return self.validation[:number]
+        return (self.validation or [])[:number]
 
-    def prompt(self, problem: Problem) -> list[int]:
+    def prompt(self, example: Example) -> str:
         """See Task."""
-        return problem.prompt
+        return self.data.prompt.replace("{problem}", example.problem)
 
-    def rewards(self, problems: list[Problem], experience: Experience) -> Tensor:
-        """See Task. One that the verifier could not judge has reward 0 and counts in
-        `unverified`."""
-        verdicts = self._verdicts(problems, self._texts(experience), experience)
-        return torch.tensor([v.reward for v in verdicts], dtype=torch.float64)
+    def prefix(self, example: Example) -> str:
+        """See Task."""
+        return self.data.answer_prefix.replace("{problem}", example.problem)
 
-    def solutions(self, problems: list[Problem], experience: Experience) -> list[Any]:
-        """See Task. Two right responses are the same solution where their texts are equal."""
-        texts = self._texts(experience)
-        verdicts = self._verdicts(problems, texts, experience)
-        return [t if v.reward > 0 else None for t, v in zip(texts, verdicts, strict=True)]
-
-    def _texts(self, experience: Experience) -> list[str]:
-        return self.tokenizer.batch_decode(experience.responses(), skip_special_tokens=True)
-
-    def _verdicts(
-        self, problems: list[Problem], texts: list[str], experience: Experience
-    ) -> list[Verdict]:
-        verdicts = self.pool.score(texts, [problems[i].answer for i in experience.of.tolist()])
-        self.unverified = sum(v.status != "ok" for v in verdicts)
-        return verdicts
+    def verify(self, examples: list[Any], responses: list[str]) -> list[Verdict]:
+        """See Task."""
+        return self.pool.score(responses, [example.answer for example in examples])
 
     def close(self) -> None:
         """See Task."""

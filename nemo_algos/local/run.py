@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import statistics
 import sys
@@ -19,7 +20,6 @@ from rich.table import Table
 from nemo_algos.local import checkpoint, manifest
 from nemo_algos.local.build import build_trainer
 from nemo_algos.local.evaluation import evaluate
-from nemo_algos.local.folder import refuse_links_out
 from nemo_algos.local.logs import Log, plot, read
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.trainer import Trainer
@@ -57,25 +57,38 @@ def stopping() -> Iterator[Stop]:
 
 
 def run(config: LocalConfig, algorithm: Algorithm, folder: Path, console: Console) -> None:
-    """Train in `folder`, continuing what is there; write checkpoints, logs, summary.json,
-    curves.png.
+    """Train in `folder`, continuing what is there; write checkpoints, logs, summary.json, curves.
 
-    Raises ValueError where the folder holds a run of another config, or is broken; SystemExit, 130
-    or 143, where a signal stopped it.
+    A folder that was not there is there from the first finished step on. Raises ValueError where
+    the folder holds a run of another config, or is broken; SystemExit, 130 or 143, where a signal
+    stopped it.
     """
     torch.set_num_threads(config.policy.threads)
-    refuse_links_out(folder)
-    manifest.write(folder, config)
+    manifest.refuse_another(folder, config)
     with stopping() as stop:
         try:
             trainer = build_trainer(config, algorithm, console)
-            with closing(trainer.task):
+            with closing(trainer.task), removed_without_a_step(folder):
+                manifest.write(folder, config)
                 Run(trainer, folder, console, stop).go()
         except Stopped:
             again = "" if config.checkpointing.enabled else " from the start (checkpointing is off)"
-            command = f"uv run nemo-algos train --resume {folder}"
-            print(f"stopped; to go on{again}:\n  {command}", file=sys.stderr)
+            resume = f"to go on{again}:\n  uv run nemo-algos train --resume {folder}"
+            rest = resume if folder.exists() else "before the first step: nothing is kept"
+            print(f"stopped; {rest}", file=sys.stderr)
             raise SystemExit(128 + stop.requested) from None
+
+
+@contextmanager
+def removed_without_a_step(folder: Path) -> Iterator[None]:
+    """An error before the first finished step removes a folder that was not there before."""
+    fresh = not folder.exists()
+    try:
+        yield
+    except BaseException:
+        if fresh and not (folder / "metrics.jsonl").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 class Run:

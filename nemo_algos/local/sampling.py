@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 
-class Sampled(NamedTuple):
-    """tokens [B,S] (pad after the end); mask [B,S] up to and with the end token; nats, 0 off the
-    mask."""
+class Decoded(NamedTuple):
+    """tokens [B,S] (pad after the end); mask [B,S] with the end token; nats, 0 off the mask."""
 
     tokens: Tensor
     mask: Tensor
@@ -28,7 +27,7 @@ def decode(
     temperature: float,
     generator: torch.Generator,
     top_p: float = 1.0,
-) -> Sampled:
+) -> Decoded:
     """From the first token's logits [B,V] until every sequence has drawn one of `ends` [E].
 
     next_logits(tokens [B]) -> [B,V] appends one token to every sequence.
@@ -45,7 +44,7 @@ def decode(
             break
         logits = next_logits(columns[-1][0])
     tokens, mask, logprobs, entropy = (torch.stack(c, 1) for c in zip(*columns, strict=True))
-    return Sampled(tokens, mask, logprobs.where(mask, 0.0), entropy.where(mask, 0.0))
+    return Decoded(tokens, mask, logprobs.where(mask, 0.0), entropy.where(mask, 0.0))
 
 
 def sample(

@@ -1,22 +1,24 @@
-"""The embedded engine's config: NeMo-RL's sections and key names wherever both have the thing.
-Loads no torch."""
+"""The embedded engine's config: NeMo-RL's sections and key names wherever both have the thing."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
-from nemo_algos.config import ConfigError, Finding, Section, validate
+from nemo_algos.config import Section, did_you_mean
 from nemo_algos.local.countdown import Rules
-from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, MismatchConfig
+
+TINY = "countdown-tiny"
+TASKS = ("countdown", "math")
 
 
 class GRPOSection(Section):
-    """Rollout batches. num_update_epochs (ours): passes over each batch; updates = epochs * batch /
-    global batch."""
+    """Rollout batches.
+
+    num_update_epochs (ours): passes over each batch; updates = epochs * batch / global batch.
+    """
 
     num_prompts_per_step: int = Field(gt=0)
     num_generations_per_prompt: int = Field(gt=0)
@@ -92,7 +94,7 @@ class PolicySection(Section):
 
 
 class Split(Section):
-    """A JSONL file; the keys of the problem's text and of its gold answer."""
+    """A file (.jsonl, .json, .csv, each also .gz); the keys of problem and gold answer."""
 
     data_path: str
     input_key: str = "problem"
@@ -100,15 +102,14 @@ class Split(Section):
 
 
 class DataSection(Section):
-    """countdown (numbers, use_all: see countdown.Rules), or math: problems from JSONL, in the chat
-    template.
+    """What is asked: countdown, math (problems from files), or a Task `package.module:NAME`.
 
-    prompt: the user's message, {problem} replaced; answer_prefix: how the model's answer begins,
-    likewise. verifier: `package.module:function` of
+    numbers, use_all: see countdown.Rules. prompt: the user's message, {problem} replaced;
+    answer_prefix: how the model's answer begins, likewise. verifier: `package.module:function` of
     (response, answer) -> reward, run in verifier_workers killable processes.
     """
 
-    task: Literal["countdown", "math"] = "countdown"
+    task: str = "countdown"
     numbers: int = Field(default=3, ge=2, le=6)
     use_all: bool = True
     train: Split | None = None
@@ -124,15 +125,13 @@ class DataSection(Section):
         """Of countdown."""
         return Rules(self.numbers, self.use_all)
 
-    @model_validator(mode="after")
-    def _task_has_its_data(self) -> DataSection:
-        if self.task == "math" and self.train is None:
-            raise ValueError("task math needs data.train.data_path, a JSONL file")
-        if self.task == "countdown" and (self.train or self.validation):
-            raise ValueError("task countdown makes its own problems: set data.task: math for files")
-        if "{problem}" not in self.prompt:
-            raise ValueError("prompt must contain {problem}")
-        return self
+    @field_validator("task")
+    @classmethod
+    def _is_known_or_named(cls, task: str) -> str:
+        if task not in TASKS and ":" not in task:
+            hint = did_you_mean(task, [*TASKS, "package.module:NAME"])
+            raise ValueError(f"no task {task!r}{hint}")
+        return task
 
 
 class LoggerSection(Section):
@@ -149,8 +148,7 @@ class LoggerSection(Section):
 
 
 class CheckpointSection(Section):
-    """Atomic checkpoints in the run's folder, every save_period steps; the last keep_last are
-    kept."""
+    """Atomic checkpoints in the run's folder every save_period steps; keep_last are kept."""
 
     enabled: bool = True
     save_period: int = Field(default=20, gt=0)
@@ -158,7 +156,7 @@ class CheckpointSection(Section):
 
 
 class LocalConfig(Section):
-    """The whole file. `method` is checked by nemo_algos.methods.build."""
+    """The whole file; preflight.py has what must hold between keys, and of their files."""
 
     engine: Literal["local"] = "local"
     method: dict[str, Any]
@@ -169,59 +167,3 @@ class LocalConfig(Section):
     data: DataSection = DataSection()
     logger: LoggerSection
     checkpointing: CheckpointSection = CheckpointSection()
-
-    @model_validator(mode="after")
-    def _model_fits_task(self) -> LocalConfig:
-        if (self.policy.model_name == "countdown-tiny") != (self.data.task == "countdown"):
-            raise ValueError(
-                f"policy.model_name={self.policy.model_name} cannot do data.task={self.data.task}: "
-                "countdown-tiny does countdown, a transformers model does math"
-            )
-        needed = 6 * (self.data.numbers - 1)  # tokens of a worked solution
-        if self.data.task == "countdown" and self.policy.generation.max_new_tokens < needed:
-            raise ValueError(
-                f"data.numbers={self.data.numbers} needs "
-                f"policy.generation.max_new_tokens={needed}, "
-                "or every response is cut"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _samples_from_the_policy_itself(self) -> LocalConfig:
-        if self.policy.generation.top_p < 1:
-            raise ValueError(
-                "policy.generation.top_p must be 1 in training: the log-probs are of the whole "
-                "distribution"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _batches_divide(self) -> LocalConfig:
-        batch = self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
-        if batch % self.policy.train_global_batch_size:
-            raise ValueError(
-                f"policy.train_global_batch_size={self.policy.train_global_batch_size} must "
-                f"divide the rollout batch "
-                f"of num_prompts_per_step * num_generations_per_prompt = {batch}"
-            )
-        return self
-
-
-def parse(plain: dict[str, Any]) -> tuple[LocalConfig, Algorithm]:
-    """The typed config and its algorithm. Raises ConfigError with the problems of both."""
-    problems: list[Finding] = []
-    method = plain.get("method")
-    try:
-        algorithm = build(method) if isinstance(method, (dict, str)) else None
-    except ConfigError as error:
-        problems += error.findings
-        algorithm = None
-    typed = {**plain, "method": {"name": method}} if isinstance(method, str) else plain
-    try:
-        checked = validate(LocalConfig, typed)
-    except ConfigError as error:
-        raise ConfigError([*error.findings, *problems]) from None
-    if problems:
-        raise ConfigError(problems)
-    assert algorithm is not None
-    return checked, algorithm

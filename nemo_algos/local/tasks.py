@@ -1,81 +1,80 @@
-"""Where prompts and rewards come from."""
+"""Where prompts and rewards come from: as text, whatever model reads and writes it. No torch."""
 
 from __future__ import annotations
 
 import random
-from typing import Any, Protocol
-
-import torch
-from torch import Tensor
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from nemo_algos.local import countdown
-from nemo_algos.local.experience import Experience
+from nemo_algos.local.schema import DataSection
+from nemo_algos.rewards import Verdict
 
 
-class Task(Protocol):
-    """Problems, their prompts as token ids, and rewards of responses.
+class Task(ABC):
+    """Examples (of any type), their prompts, and verdicts on responses.
 
-    unverified: responses of the last batch that the verifier could not judge (timeout, error,
-    length).
+    `data.task: package.module:NAME` names a subclass of one's own.
     """
 
-    unverified: int
+    def __init__(self, data: DataSection, seed: int) -> None:
+        self.data, self.seed = data, seed
 
-    def problems(self, step: int, number: int) -> list[Any]:
-        """The `number` training problems of a step (from 0): the same ones whenever it is asked."""
-        ...
+    @abstractmethod
+    def examples(self, step: int, number: int) -> list[Any]:
+        """The `number` examples of a training step (from 0): the same whenever it is asked."""
+
+    @abstractmethod
+    def prompt(self, example: Any) -> str:
+        """All that the user says."""
+
+    @abstractmethod
+    def verify(self, examples: list[Any], responses: list[str]) -> list[Verdict]:
+        """A verdict on each response, to the example in the same place."""
+
+    def prefix(self, example: Any) -> str:
+        """How the answer begins; the model goes on from there."""
+        return ""
 
     def held_out(self, number: int) -> list[Any]:
-        """Up to `number` test problems, always the same."""
-        ...
+        """Up to `number` examples to evaluate on, always the same."""
+        return []
 
-    def prompt(self, problem: Any) -> list[int]:
-        """Token ids."""
-        ...
+    def solution(self, example: Any, response: str) -> Hashable:
+        """What is equal for two right responses that are the same solution."""
+        return response
 
-    def rewards(self, problems: list[Any], experience: Experience) -> Tensor:
-        """[B] float64."""
-        ...
-
-    def solutions(self, problems: list[Any], experience: Experience) -> list[Any]:
-        """[B]: what identifies a right response's solution, None for a wrong response."""
-        ...
+    def keep(self, fits: Callable[[Any], bool]) -> None:
+        """Leave out the examples whose prompts are longer than data.max_input_seq_length."""
+        raise ValueError(f"data.max_input_seq_length: {self.data.task} cannot leave prompts out")
 
     def close(self) -> None:
         """Release processes."""
-        ...
+        return None
 
 
-class Countdown:
+class Countdown(Task):
     """Countdown: reward 1 for a right worked solution, else 0."""
 
-    unverified = 0
-
-    def __init__(self, rules: countdown.Rules, seed: int) -> None:
-        self.rules, self.seed = rules, seed
-
-    def problems(self, step: int, number: int) -> list[countdown.Problem]:
+    def examples(self, step: int, number: int) -> list[countdown.Puzzle]:
         """See Task."""
         rng = random.Random(f"{self.seed} {step}")
-        return [countdown.sample(rng, self.rules)[0] for _ in range(number)]
+        return [countdown.sample(rng, self.data.rules)[0] for _ in range(number)]
 
-    def held_out(self, number: int) -> list[countdown.Problem]:
+    def held_out(self, number: int) -> list[countdown.Puzzle]:
         """See Task."""
-        return countdown.held_out_problems(number, self.rules)
+        return countdown.held_out(number, self.data.rules)
 
-    def prompt(self, problem: countdown.Problem) -> list[int]:
+    def prompt(self, example: countdown.Puzzle) -> str:
         """See Task."""
-        return problem.prompt
+        return f"{example} :"
 
-    def solutions(self, problems: list[countdown.Problem], experience: Experience) -> list[Any]:
+    def verify(self, examples: list[Any], responses: list[str]) -> list[Verdict]:
         """See Task."""
-        pairs = zip(experience.of.tolist(), experience.responses(), strict=True)
-        return [countdown.solution(problems[i], tokens) for i, tokens in pairs]
+        pairs = zip(examples, responses, strict=True)
+        return [Verdict(float(self.solution(*pair) is not None), "ok") for pair in pairs]
 
-    def rewards(self, problems: list[countdown.Problem], experience: Experience) -> Tensor:
-        """See Task."""
-        right = [s is not None for s in self.solutions(problems, experience)]
-        return torch.tensor(right, dtype=torch.float64)
-
-    def close(self) -> None:
-        """See Task."""
+    def solution(self, example: countdown.Puzzle, response: str) -> Hashable:
+        """See Task. The sorted steps; None where the response is wrong."""
+        return countdown.solution(example, countdown.tokens_of(response))

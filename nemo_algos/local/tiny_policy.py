@@ -1,5 +1,4 @@
-"""The countdown model as a policy: sampling with a key-value cache, log-probs with shared prompts,
-warm start."""
+"""The countdown model as a policy: its own cached sampling, shared prompts, warm start."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class TinyPolicy:
         temperature: float = 1.0,
         top_p: float = 1.0,
     ) -> None:
-        self.model, self.max_new_tokens = model, max_new_tokens
+        self.model, self.max_new_tokens, self.ends = model, max_new_tokens, {countdown.EOS}
         self.temperature, self.top_p = temperature, top_p
 
     @torch.no_grad()
@@ -80,7 +79,20 @@ class TinyPolicy:
         logits = self.model.response_logits(prompts, of.to(device), tokens)
         return token_logprobs(logits / self.temperature, tokens).cpu()[row]
 
+    def encode(self, prompt: str, prefix: str = "") -> list[int]:
+        """See Policy. Raises ValueError for a word that is not countdown's."""
+        try:
+            return [countdown.TOKEN[word] for word in f"{prompt} {prefix}".split()]
+        except KeyError as error:
+            raise ValueError(
+                f"the countdown model does not know {error}: it can answer the benchmark countdown"
+            ) from None
+
     def text(self, tokens: list[int]) -> str:
+        """See Policy."""
+        return countdown.decode([t for t in tokens if t != countdown.EOS])
+
+    def decode(self, tokens: list[int]) -> str:
         """See Policy."""
         return countdown.decode(tokens)
 
@@ -97,16 +109,14 @@ class TinyPolicy:
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
     """log softmax at the tokens: logits [B,S,V], tokens [B,S] -> [B,S]."""
-    return -F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none").view_as(
-        tokens
-    )
+    losses = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none")
+    return -losses.view_as(tokens)
 
 
 def warm_started(rules: countdown.Rules, seed: int, progress: Callable[[float], None]) -> tiny.Tiny:
-    """A model taught by fixed steps on fresh worked solutions; cached by a hash of all that made
-    it.
+    """A model taught by fixed steps on fresh worked solutions.
 
-    progress(share) is called as it goes.
+    Cached by a hash of all that made it; progress(share) is called as it goes.
     """
     model_config = tiny.TinyConfig()
     recipe = [inspect.getsource(countdown), inspect.getsource(tiny), inspect.getsource(_teach)]
@@ -141,7 +151,7 @@ def _teach(
     of = torch.arange(WARM_BATCH)
     for step in range(WARM_STEPS):
         batch = [countdown.sample(rng, rules) for _ in range(WARM_BATCH)]
-        prompts = torch.tensor([problem.prompt for problem, _ in batch])
+        prompts = torch.tensor([countdown.tokens_of(f"{puzzle} :")[:-1] for puzzle, _ in batch])
         responses = [torch.tensor(countdown.encode(steps)) for _, steps in batch]
         tokens = pad_sequence(responses, batch_first=True, padding_value=countdown.PAD)
         logprobs = token_logprobs(model.response_logits(prompts, of, tokens), tokens)

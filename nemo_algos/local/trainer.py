@@ -1,23 +1,22 @@
-"""The training loop: generate, score, driver statistics once, several clipped updates. Every step
-is in `step`."""
+"""The training loop: generate, score, driver statistics once, several clipped updates."""
 
 from __future__ import annotations
 
-import importlib
 import time
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.lr_scheduler import LRScheduler, SequentialLR
 
 from nemo_algos.core.metrics import Stats
 from nemo_algos.core.mismatch import monitor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.local import trace
+from nemo_algos.local.evaluation import answered, encoded
 from nemo_algos.local.experience import Experience, Policy, micro_batches
-from nemo_algos.local.schema import Component, LocalConfig, Milestones
+from nemo_algos.local.optimizer import optimizer_of, scheduler_of
+from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.tasks import Task
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import policy_loss
@@ -39,17 +38,20 @@ class Trainer:
         self.config, self.algorithm, self.policy, self.task = config, algorithm, policy, task
         self.reference = reference
         parameters = list(policy.model.parameters())
-        self.optimizer = _made(config.policy.optimizer, "policy.optimizer", parameters)
-        self.scheduler = _scheduler(config, self.optimizer)
+        self.optimizer = optimizer_of(config.policy.optimizer, parameters)
+        self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
         self.generator = torch.Generator(next(policy.model.parameters()).device)
         self.generator.manual_seed(config.grpo.seed)
         self.step_number = 0
+        self.unverified = 0  # responses of the last batch that the verifier could not judge
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
 
     def step(self) -> dict[str, float]:
-        """One rollout batch and its updates; returns the step's metrics. Raises
-        FloatingPointError for a sampler too far from the trainer, or a gradient that is not
-        finite."""
+        """One rollout batch and its updates; returns the step's metrics.
+
+        Raises FloatingPointError for a sampler too far from the trainer, or a gradient that is not
+        finite.
+        """
         start = time.perf_counter()
         experience, rollouts = self.collect()
         generated = time.perf_counter()
@@ -72,7 +74,7 @@ class Trainer:
             **stats.summary(),
             **signals.metrics,
             **mismatch,
-            "reward/unverified": self.task.unverified,
+            "reward/unverified": self.unverified,
             "grad_norm": grad_norm,
             "lr": rate,
             "time/seconds": seconds,
@@ -83,14 +85,15 @@ class Trainer:
     def collect(self) -> tuple[Experience, Rollouts]:
         """A rollout batch with rewards, and reference log-probs where they are needed."""
         grpo, correct = self.config.grpo, self.config.loss_fn.use_importance_sampling_correction
-        problems = self.task.problems(self.step_number, grpo.num_prompts_per_step)
-        prompts = [self.task.prompt(p) for p in problems]
+        examples = self.task.examples(self.step_number, grpo.num_prompts_per_step)
+        prompts = encoded(self.policy, self.task, examples)
         experience = self.policy.generate(prompts, grpo.num_generations_per_prompt, self.generator)
-        rewards = self.task.rewards(problems, experience)
+        verdicts = self.task.verify(*answered(self.policy, examples, experience))
+        self.unverified = sum(verdict.status != "ok" for verdict in verdicts)
         experience, ref_logprobs = self._with_reference(experience)
         rollouts = Rollouts(
             group=experience.of,
-            rewards=rewards,
+            rewards=torch.tensor([v.reward for v in verdicts], dtype=torch.float64),
             mask=experience.mask,
             old_logprobs=experience.logprobs,
             ref_logprobs=ref_logprobs,
@@ -100,8 +103,7 @@ class Trainer:
         return experience, rollouts
 
     def _with_reference(self, experience: Experience) -> tuple[Experience, Tensor | None]:
-        """Both log-probs by the same forward: ERPO's z-scores of their gap would amplify
-        rounding."""
+        """Both log-probs by one forward: ERPO's z-scores of their gap would amplify rounding."""
         if self.reference is None:
             return experience, None
         every = torch.arange(len(experience.of))
@@ -127,7 +129,7 @@ class Trainer:
         rows = trace.traced_rows(experience.of, self.config.logger.traced_prompts)
         after = self._logprobs(self.policy, experience, rows)[rows]
         tokens = trace.tokens_of(self.algorithm, rollouts[rows], signals[rows], after)
-        return trace.lines(self.step_number, rows, experience, rollouts, tokens, self.policy.text)
+        return trace.lines(self.step_number, rows, experience, rollouts, tokens, self.policy.decode)
 
     def update(
         self, experience: Experience, rollouts: Rollouts, signals: Signals
@@ -182,9 +184,8 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), limit)
         if not norm.isfinite():
             raise FloatingPointError(
-                f"the gradient's norm is {float(norm)} at step {self.step_number + 1}, this "
-                f"minibatch was not applied: "
-                "lower the learning rate"
+                f"the gradient's norm is {float(norm)} at step {self.step_number + 1}, "
+                "this minibatch was not applied: lower the learning rate"
             )
         self.optimizer.step()
         return float(norm)
@@ -227,28 +228,3 @@ def rollout_metrics(rollouts: Rollouts, signals: Signals) -> dict[str, float]:
     if rollouts.entropy is not None:
         out["entropy/exact"] = float(rollouts.entropy[rollouts.mask].mean())
     return out
-
-
-def _made(spec: Component, key: str, *args: Any) -> Any:
-    """The object of a class's full name. Raises ValueError that names the key."""
-    module, _, attribute = spec.name.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), attribute)(*args, **spec.kwargs)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{key}: cannot make {spec.name} with {spec.kwargs}: {error}") from None
-
-
-def _scheduler(config: LocalConfig, optimizer: torch.optim.Optimizer) -> LRScheduler:
-    """NeMo-RL's list: schedulers by name, then the milestones at which the next takes over; one
-    step per batch."""
-    entries = config.policy.scheduler
-    milestones = [m for e in entries if isinstance(e, Milestones) for m in e.milestones]
-    key = "policy.scheduler"
-    made = [_made(e, key, optimizer) for e in entries if not isinstance(e, Milestones)]
-    if not made:
-        return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
-    if len(milestones) != len(made) - 1:
-        raise ValueError(
-            f"{key}: {len(made)} schedulers need {len(made) - 1} milestones, got {milestones}"
-        )
-    return SequentialLR(optimizer, made, milestones)

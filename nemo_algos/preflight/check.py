@@ -13,7 +13,7 @@ from typing import TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Finding, at, find, overridden, read, resolved, validate
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import judged as judged_locally
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.preflight.conflicts import conflicts
@@ -55,7 +55,7 @@ def check(
         written = overridden(read(find(name)), overrides)
         if OmegaConf.select(written, "engine") == "nemo_rl":
             return judge(written, load(version), seconds)[1]
-        parse(resolved(written))
+        judged_locally(resolved(written))
     except ConfigError as error:
         return _sorted(error.findings)
     return []

@@ -25,7 +25,8 @@ from pydantic import Field, model_validator
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
-from nemo_algos.local.schema import LocalConfig, Section, parse
+from nemo_algos.local.preflight import parse
+from nemo_algos.local.schema import LocalConfig, Section
 
 Settings = dict[str, Any]  # key.path: value
 

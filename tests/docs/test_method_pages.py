@@ -15,7 +15,7 @@ import yaml
 from annotated_types import Ge, Gt, Le, Lt
 
 from nemo_algos import config
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import parse
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
 

@@ -172,6 +172,6 @@ def test_a_limit_takes_the_first_and_counts_all(read):
     loaded = read("amc23", rows, limit=2)
     assert golds(loaded) == ["0", "1"] and loaded.counts == {"float golds": 5}
     whole = read("amc23", rows)
-    assert loaded.source == whole.source and loaded.sha256 != whole.sha256
+    assert loaded.source == whole.source
     with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
         read("amc23", rows, limit=0)

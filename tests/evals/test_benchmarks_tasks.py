@@ -12,9 +12,9 @@ from PIL import Image
 
 from nemo_algos.evals.benchmarks import load
 from nemo_algos.evals.benchmarks.choice import order
-from nemo_algos.evals.benchmarks.options import Options
-from nemo_algos.evals.benchmarks.rows import Row
+from nemo_algos.evals.benchmarks.source import Options
 from nemo_algos.evals.benchmarks.vision import geometry3k
+from nemo_algos.local.rows import Row
 
 
 @pytest.fixture

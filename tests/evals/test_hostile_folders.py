@@ -23,7 +23,7 @@ from nemo_algos.evals.benchmarks import BENCHMARKS
 from nemo_algos.evals.benchmarks.registry import EXTRACTORS
 from nemo_algos.local import checkpoint, tiny_policy
 from nemo_algos.local.build import build_trainer
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import parse
 from nemo_algos.study.runner import results
 
 CONFIGS = Path(__file__).parents[2] / "nemo_algos" / "configs"
@@ -276,6 +276,7 @@ def test_no_value_of_a_file_leads_to_a_traceback(shown, place):
     [
         ({"data__verifier": "os:system"}, "data.verifier"),
         ({"data__verifier": "nemo_algos.rewards.code:import_module"}, "data.verifier"),
+        ({"data__task": "os:system"}, "data.task"),
         ({"method": {"name": "os:system"}}, "method.name"),
         ({"method": {"name": "grpo", "bounds": {"name": "os:x"}}}, "method.bounds.name"),
         ({"method": {"name": "${logger.log_dir}"}, "logger__log_dir": "os:system"}, "method.name"),

@@ -5,9 +5,11 @@ import json
 from collections import Counter
 
 import pytest
+import torch
 from completions import completion, server
 from rich.console import Console
 
+from nemo_algos.config import ConfigError
 from nemo_algos.evals.run import evaluate
 from nemo_algos.evals.schema import checked
 
@@ -122,17 +124,32 @@ def test_a_warning_counts_what_is_judged_now(written):
 
 def test_a_verifier_that_does_not_load_is_said_before_anything_is_sampled(written):
     written["benchmarks"]["math"]["verifier"] = "nemo_algos.rewards.maths:verify_math"
-    said = pytest.raises(ValueError, match=r"benchmarks.math.verifier: .* is no module:function")
+    said = pytest.raises(
+        ValueError, match=r"^benchmarks.math.verifier: cannot import .*:verify_math"
+    )
     with server(answer) as (url, seen), said:
         run(written, url)
     assert not seen
 
 
 def test_nothing_is_sampled_where_a_file_is_missing(written):
+    """All files at once, and what else can be seen without a model."""
     written["benchmarks"]["math500"] = {"data": "none.jsonl"}
-    with server(answer) as (url, seen), pytest.raises(ValueError, match=r"cannot read none.jsonl"):
+    written["benchmarks"]["gsm8k"] = {"data": "none.parquet", "verifier": "operator:neg"}
+    with server(answer) as (url, seen), pytest.raises(ConfigError) as raised:
         run(written, url)
-    assert not seen
+    keys = ["math500.data", "gsm8k.verifier", "gsm8k.data"]
+    assert [f.path for f in raised.value.findings] == [f"benchmarks.{key}" for key in keys]
+    assert "cannot read none.jsonl" in str(raised.value) and not seen
+    policy = {"model_name": "./none", "device": "cuda", "optimizer": {"name": "torch.optim.SGD"}}
+    sizes = {"train_global_batch_size": 1, "train_micro_batch_size": 1}
+    policy |= {**sizes, "generation": {"max_new_tokens": 4}}
+    written["model"] = {"engine": "local", "policy": policy}
+    with pytest.raises(ConfigError) as raised:
+        evaluate(checked(written), Console(quiet=True))
+    paths = [f.path for f in raised.value.findings]
+    there = torch.cuda.is_available()
+    assert paths[-1] == "model.policy.model_name" and ("model.policy.device" in paths) != there
 
 
 def test_a_benchmark_has_its_metrics_before_the_next_one_is_sampled(written, tmp_path):

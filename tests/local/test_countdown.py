@@ -5,9 +5,9 @@ import random
 import pytest
 
 from nemo_algos.local import countdown
-from nemo_algos.local.countdown import TOKEN, Problem, Rules, solution
+from nemo_algos.local.countdown import TOKEN, Puzzle, Rules, solution
 
-PROBLEM = Problem((6, 10, 1), 17)
+PROBLEM = Puzzle((6, 10, 1), 17)
 
 
 def tokens(text):
@@ -22,10 +22,10 @@ def solve(problem, text):
     ("problem", "text", "steps"),
     [
         (PROBLEM, "1 + 10 = 11 , 11 + 6 = 17 <eos>", ((1, "+", 10, 11), (6, "+", 11, 17))),
-        (Problem((2, 3, 4), 20), "2 + 3 = 5 , 5 * 4 = 20 <eos>", ((2, "+", 3, 5), (4, "*", 5, 20))),
-        (Problem((7, 9), 2), "9 - 7 = 2 <eos>", ((7, "-", 9, 2),)),
-        (Problem((2, 2, 2), 6), "2 + 2 = 4 , 4 + 2 = 6 <eos>", ((2, "+", 2, 4), (2, "+", 4, 6))),
-        (Problem((5, 5, 3), 3), "5 - 5 = 0 , 0 + 3 = 3 <eos>", ((0, "+", 3, 3), (5, "-", 5, 0))),
+        (Puzzle((2, 3, 4), 20), "2 + 3 = 5 , 5 * 4 = 20 <eos>", ((2, "+", 3, 5), (4, "*", 5, 20))),
+        (Puzzle((7, 9), 2), "9 - 7 = 2 <eos>", ((7, "-", 9, 2),)),
+        (Puzzle((2, 2, 2), 6), "2 + 2 = 4 , 4 + 2 = 6 <eos>", ((2, "+", 2, 4), (2, "+", 4, 6))),
+        (Puzzle((5, 5, 3), 3), "5 - 5 = 0 , 0 + 3 = 3 <eos>", ((0, "+", 3, 3), (5, "-", 5, 0))),
     ],
 )
 def test_right_answers(problem, text, steps):
@@ -64,23 +64,23 @@ def test_wrong_answers(text):
 
 def test_a_symbol_does_not_stand_for_the_number_of_its_token():
     assert TOKEN["+"] == 100  # 10 * 10
-    assert solve(Problem((10, 10, 9), 91), "10 * 10 = + , + - 9 = 91 <eos>") is None
+    assert solve(Puzzle((10, 10, 9), 91), "10 * 10 = + , + - 9 = 91 <eos>") is None
 
 
 def test_a_sum_is_itself_turned_round_and_a_difference_is_not():
-    problem = Problem((1, 2), 3)
+    problem = Puzzle((1, 2), 3)
     assert solve(problem, "1 + 2 = 3 <eos>") == solve(problem, "2 + 1 = 3 <eos>") is not None
-    problem = Problem((3, 1), 2)
+    problem = Puzzle((3, 1), 2)
     assert solve(problem, "3 - 1 = 2 <eos>") == ((1, "-", 3, 2),)
     assert solve(problem, "1 - 3 = 2 <eos>") is None
 
 
 def test_the_order_of_independent_steps_does_not_matter_and_their_operators_do():
-    problem = Problem((1, 2, 3, 4), 21)
+    problem = Puzzle((1, 2, 3, 4), 21)
     one = solve(problem, "1 + 2 = 3 , 3 + 4 = 7 , 3 * 7 = 21 <eos>")
     other = solve(problem, "4 + 3 = 7 , 2 + 1 = 3 , 7 * 3 = 21 <eos>")
     assert one == other is not None
-    problem = Problem((2, 2, 3), 7)
+    problem = Puzzle((2, 2, 3), 7)
     plus, times = (solve(problem, f"2 {o} 2 = 4 , 4 + 3 = 7 <eos>") for o in "+*")
     assert plus and times and plus != times
 
@@ -98,7 +98,7 @@ def test_sampled_solutions_are_right_and_encode_as_they_decode(count):
         assert all(0 <= result <= 99 for *_, result in steps)
 
 
-SOME = Problem((6, 10, 1, 2), 16, use_all=False)
+SOME = Puzzle((6, 10, 1, 2), 16, use_all=False)
 
 
 @pytest.mark.parametrize(
@@ -113,15 +113,15 @@ SOME = Problem((6, 10, 1, 2), 16, use_all=False)
 def test_some_of_the_numbers(text):
     right = text.startswith(("6", "2"))  # the third one uses 2 twice
     assert (solve(SOME, text) is not None) == right
-    assert solve(Problem(SOME.numbers, 16), text) is None or text.count(",") == 2
+    assert solve(Puzzle(SOME.numbers, 16), text) is None or text.count(",") == 2
 
 
 def test_a_result_may_not_be_left_over():
     assert solve(SOME, "2 * 1 = 2 , 6 + 10 = 16 <eos>") is None  # though a 2 is shown
     assert solve(SOME, "2 * 1 = 2 , 2 * 2 = 4 , 6 + 10 = 16 <eos>") is None
     assert solve(SOME, "2 * 1 = 2 , 6 + 10 = 16 , 16 * 1 = 16 <eos>") is None
-    assert solve(Problem((2, 1, 2, 8), 16, False), "2 * 1 = 2 , 2 * 8 = 16 <eos>") is not None
-    assert solve(Problem((6, 10, 1, 3), 16, False), "3 - 1 = 2 , 6 + 10 = 16 <eos>") is None
+    assert solve(Puzzle((2, 1, 2, 8), 16, False), "2 * 1 = 2 , 2 * 8 = 16 <eos>") is not None
+    assert solve(Puzzle((6, 10, 1, 3), 16, False), "3 - 1 = 2 , 6 + 10 = 16 <eos>") is None
     assert solve(SOME, "6 + 10 = 16 , 2 - 1 = 1 <eos>") is None  # ends elsewhere
 
 
@@ -137,7 +137,7 @@ def test_solutions_of_some_of_the_numbers_have_every_length():
 
 
 def test_prompt_and_response_as_text():
-    assert countdown.decode(PROBLEM.prompt) == "6 10 1 > 17 :"
+    assert str(PROBLEM) == "6 10 1 > 17"
     ids = countdown.encode([(1, "+", 10, 11), (11, "+", 6, 17)])
     assert countdown.decode(ids) == "1 + 10 = 11 , 11 + 6 = 17 <eos>"
 
@@ -146,9 +146,7 @@ def test_the_split_does_not_see_the_order_of_the_numbers():
     rng = random.Random(0)
     problems = [countdown.random_solution(rng, Rules())[0] for _ in range(2000)]
     for problem in problems:
-        turned = [
-            Problem(problem.numbers[i:] + problem.numbers[:i], problem.target) for i in (1, 2)
-        ]
+        turned = [Puzzle(problem.numbers[i:] + problem.numbers[:i], problem.target) for i in (1, 2)]
         assert {p.held_out for p in turned} == {problem.held_out}
     assert 0.05 < sum(p.held_out for p in problems) / len(problems) < 0.15
 
@@ -156,16 +154,16 @@ def test_the_split_does_not_see_the_order_of_the_numbers():
 def test_training_and_test_problems_are_apart():
     rng = random.Random(1)
     assert not any(countdown.sample(rng, Rules())[0].held_out for _ in range(500))
-    test = countdown.held_out_problems(128, Rules())
+    test = countdown.held_out(128, Rules())
     assert all(p.held_out for p in test)
     assert len({(tuple(sorted(p.numbers)), p.target) for p in test}) == len(test) == 128
-    assert countdown.held_out_problems(128, Rules()) == test
-    assert countdown.held_out_problems(10, Rules()) == test[:10]
+    assert countdown.held_out(128, Rules()) == test
+    assert countdown.held_out(10, Rules()) == test[:10]
 
 
 def test_more_test_problems_than_there_are_ends_with_all_of_them():
     every = [(a, b, c) for a in range(1, 11) for b in range(1, a + 1) for c in range(1, 100)]
-    solvable = [Problem((a, b), c) for a, b, c in every if c in (a + b, a - b, a * b)]
+    solvable = [Puzzle((a, b), c) for a, b, c in every if c in (a + b, a - b, a * b)]
     want = {(b, a, p.target) for p in solvable if p.held_out for a, b in [p.numbers]}
-    got = countdown.held_out_problems(len(want) + 1, Rules(2))
+    got = countdown.held_out(len(want) + 1, Rules(2))
     assert {(*sorted(p.numbers), p.target) for p in got} == want and len(got) == len(want)

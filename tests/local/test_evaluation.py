@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from nemo_algos.local import evaluation
-from nemo_algos.local.countdown import Rules
 from nemo_algos.local.evaluation import evaluate, sample
+from nemo_algos.local.schema import DataSection
 from nemo_algos.local.tasks import Countdown
 from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy
+from nemo_algos.rewards import Verdict
 
 
 class Scripted:
@@ -23,17 +24,31 @@ class Scripted:
     def held_out(self, number):
         return list(range(len(self.plan)))[:number]
 
-    def prompt(self, problem):
-        return [problem]
+    def prompt(self, example):
+        return str(example)
+
+    def prefix(self, example):
+        return ""
+
+    def encode(self, prompt, prefix):
+        return [int(prompt)]
 
     def generate(self, prompts, group_size, generator):
         self.asked.append((len(prompts), group_size, generator.initial_seed()))
-        mask = torch.ones(len(prompts) * group_size, 2)
-        return SimpleNamespace(prompts=prompts, mask=mask)
+        rows = [[p, i] for (p,) in prompts for i in range(group_size)]
+        of = torch.arange(len(prompts)).repeat_interleave(group_size)
+        return SimpleNamespace(responses=lambda: rows, of=of, mask=torch.ones(len(rows), 2))
 
-    def solutions(self, problems, experience):
-        assert [[p] for p in problems] == experience.prompts
-        return [s for p in problems for s in self.plan[p]]
+    def text(self, tokens):
+        example, place = tokens
+        return str(self.plan[example][place])
+
+    def verify(self, examples, responses):
+        return [Verdict(float(r != "None"), "ok") for r in responses]
+
+    def solution(self, example, response):
+        assert response in map(str, self.plan[example])
+        return response
 
 
 def test_the_mean_over_problems_and_chunks():
@@ -70,16 +85,16 @@ def test_nothing_held_out_gives_nothing(problems, samples):
 
 def test_an_evaluation_is_repeatable_and_moves_no_random_state_and_no_weights():
     torch.manual_seed(0)
-    policy, task = TinyPolicy(Tiny(TinyConfig()), 12), Countdown(Rules(), seed=0)
+    policy, task = TinyPolicy(Tiny(TinyConfig()), 12), Countdown(DataSection(), seed=0)
     generator = torch.Generator().manual_seed(1)
     weights = {k: v.clone() for k, v in policy.model.state_dict().items()}
     states = torch.get_rng_state(), generator.get_state()
-    before = task.problems(3, 5)
+    before = task.examples(3, 5)
     one = evaluate(policy, task, 4, 4, seed=7)
     assert one == evaluate(policy, task, 4, 4, seed=7)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert torch.equal(generator.get_state(), states[1])
-    assert task.problems(3, 5) == before
+    assert task.examples(3, 5) == before
     for name, value in policy.model.state_dict().items():
         assert torch.equal(value, weights[name])
     assert all(p.grad is None for p in policy.model.parameters())

@@ -36,8 +36,8 @@ def test_a_saved_model_has_the_same_logits_and_tokenizer(folder, tmp_path):
 @pytest.mark.parametrize(
     ("lacks", "message"),
     [
-        ("template", "no chat template: set policy.tokenizer.chat_template"),
-        ("pad", "no pad token: set policy.tokenizer.pad_token, e.g. to its end token '<eos>'"),
+        ("template", "chat_template: {folder} has no chat template: set it (Jinja)"),
+        ("pad", "pad_token: {folder} has no pad token: set it, e.g. to its end token '<eos>'"),
     ],
 )
 def test_a_tokenizer_without_template_or_pad_token(folder, tmp_path, lacks, message):
@@ -47,7 +47,7 @@ def test_a_tokenizer_without_template_or_pad_token(folder, tmp_path, lacks, mess
     lacking.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"policy\.tokenizer") as error:
         load_tokenizer(small_llama.section(tmp_path))
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert message.format(folder=tmp_path) in str(error.value) and "\n" not in str(error.value)
     given = {"chat_template": "{{ messages }}", "pad_token": "<unk>"}
     made = load_tokenizer(small_llama.section(tmp_path, tokenizer=given))
     assert made.chat_template == "{{ messages }}" and made.pad_token_id == WORDS.index("<unk>")
@@ -61,14 +61,14 @@ def test_a_tokenizer_without_template_or_pad_token(folder, tmp_path, lacks, mess
 @pytest.mark.parametrize("load", [load_model, load_tokenizer])
 def test_a_model_that_is_not_there(tmp_path, load, name):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"^cannot load policy\.model_name ") as error:
+    with pytest.raises(ValueError, match=r"^policy\.model_name: cannot load ") as error:
         load(small_llama.section(tmp_path / name))
     assert str(tmp_path / name) in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_tokenizer_of_its_own_that_is_not_there(folder, tmp_path):
     wanted = {"name": str(tmp_path / "nothing")}
-    with pytest.raises(ValueError, match=r"^cannot load policy\.tokenizer\.name .*/nothing: "):
+    with pytest.raises(ValueError, match=r"^policy\.tokenizer\.name: cannot load .*/nothing: "):
         load_tokenizer(small_llama.section(folder, tokenizer=wanted))
 
 
@@ -78,7 +78,7 @@ def test_a_model_is_read_from_safetensors_only(tmp_path):
     model = load_model(small_llama.section(folder))
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match=r"cannot load policy\.model_name .*safetensors"):
+    with pytest.raises(ValueError, match=r"policy\.model_name: cannot load .*safetensors"):
         load_model(small_llama.section(folder))
 
 
@@ -94,6 +94,6 @@ def test_code_that_a_model_brings_is_not_run_and_not_asked_about(tmp_path, load,
         changed = plain | {"model_type": "mine", "auto_map": auto_map, "tokenizer_class": "Mine"}
         (folder / name).write_text(json.dumps(changed))
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked at the terminal"))
-    with pytest.raises(ValueError, match=r"cannot load policy\.model_name"):
+    with pytest.raises(ValueError, match=r"policy\.model_name: cannot load"):
         load(small_llama.section(folder))
     assert not (tmp_path / "ran").exists()

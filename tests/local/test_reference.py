@@ -10,7 +10,7 @@ from trainers import update, weights
 
 from nemo_algos.local import tiny_policy
 from nemo_algos.local.build import build_trainer
-from nemo_algos.local.countdown import Rules
+from nemo_algos.local.schema import DataSection
 
 ADAM = {"name": "torch.optim.AdamW", "kwargs": {"lr": 0.003}}
 KL = "loss_fn.reference_policy_kl_penalty=0.05"
@@ -31,7 +31,7 @@ def test_a_reference_only_where_one_is_needed_and_it_stays(
     assert (made.reference is not None) == needed
     if made.reference is None:
         return
-    made.task = trainers.MadeUp(Rules(), 0)
+    made.task = trainers.MadeUp(DataSection(), 0)
     start = weights(made)
     frozen = [p.clone() for p in made.reference.model.parameters()]
     assert torch.equal(torch.cat([p.flatten() for p in frozen]), start)
@@ -43,7 +43,7 @@ def test_a_reference_only_where_one_is_needed_and_it_stays(
 
 
 def test_the_penalty_pulls_to_the_reference():
-    task = trainers.MadeUp(Rules(), 0)
+    task = trainers.MadeUp(DataSection(), 0)
     task.mixed = 99  # every group is flat: nothing but the penalty
     settings = {"method": "grpo", "steps": 1, "task": task}
     _, same = update(KL, reference=trainers.policy(), **settings)

@@ -6,7 +6,8 @@ import pytest
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
-from nemo_algos.local.schema import Component, Milestones, parse
+from nemo_algos.local.preflight import parse
+from nemo_algos.local.schema import Component, Milestones
 
 CONFIGS = Path(__file__).parents[2] / "nemo_algos" / "configs"
 MATH = {
@@ -63,44 +64,49 @@ def test_a_scheduler_is_a_component_or_milestones():
     ("changes", "path", "message"),
     [
         (
-            [("data.task", "math")],
-            "data",
-            "task math needs data.train.data_path, a JSONL file",
+            [("data.task", "math"), ("policy.model_name", "some/model")],
+            "data.train",
+            "task math needs data.train.data_path: a .jsonl, .json or .csv file",
         ),
-        (
-            [("data.train", {"data_path": "x.jsonl"})],
-            "data",
-            "task countdown makes its own problems: set data.task: math for files",
+        *(
+            (
+                [(f"data.{split}", {"data_path": "x.jsonl"})],
+                "data.task",
+                "countdown makes its own puzzles: set data.task: math for files",
+            )
+            for split in ("train", "validation")
         ),
-        (
-            [("data.validation", {"data_path": "x.jsonl"})],
-            "data",
-            "task countdown makes its own problems: set data.task: math for files",
-        ),
-        ([MATH, ("data.prompt", "Solve: {question}")], "data", "prompt must contain {problem}"),
+        ([MATH, ("data.prompt", "Solve: {question}")], "data.prompt", "must contain {problem}"),
         (
             [("policy.model_name", "some/model")],
-            "",
-            "policy.model_name=some/model cannot do data.task=countdown: "
+            "policy.model_name",
+            "some/model cannot do data.task=countdown: "
             "countdown-tiny does countdown, a transformers model does math",
         ),
         (
             [MATH, ("policy.model_name", "countdown-tiny")],
-            "",
-            "policy.model_name=countdown-tiny cannot do data.task=math: "
+            "policy.model_name",
+            "countdown-tiny cannot do data.task=math: "
             "countdown-tiny does countdown, a transformers model does math",
         ),
-        (
-            [("policy.train_global_batch_size", 100)],
-            "",
-            "policy.train_global_batch_size=100 must divide the rollout batch of "
-            "num_prompts_per_step * num_generations_per_prompt = 512",
+        *(
+            (
+                [("policy.train_global_batch_size", size)],
+                "policy.train_global_batch_size",
+                f"{size} must divide the rollout batch of "
+                "num_prompts_per_step * num_generations_per_prompt = 512",
+            )
+            for size in (100, 1024)
         ),
         (
-            [("policy.train_global_batch_size", 1024)],
-            "",
-            "policy.train_global_batch_size=1024 must divide the rollout batch of "
-            "num_prompts_per_step * num_generations_per_prompt = 512",
+            [("grpo.num_generations_per_prompt", 1), ("grpo.num_prompts_per_step", 128)],
+            "grpo.num_generations_per_prompt",
+            "a group of one has no advantage, so nothing is learned: set 8 or more",
+        ),
+        (
+            [("data.numbers", 4)],
+            "policy.generation.max_new_tokens",
+            "data.numbers=4 needs 18, or every response is cut",
         ),
     ],
 )
@@ -140,7 +146,7 @@ def test_what_must_not_be_negative(path):
         ("engine", "vllm", "input should be 'local', got 'vllm'"),
         ("policy.precision", "float16", "input should be 'float32' or 'bfloat16', got 'float16'"),
         ("policy.device", "tpu", "input should be 'cpu', 'cuda', 'mps' or 'auto', got 'tpu'"),
-        ("data.task", "chess", "input should be 'countdown' or 'math', got 'chess'"),
+        ("data.task", "chess", "no task 'chess' (valid: countdown, math, package.module:NAME)"),
         ("data.numbers", 1, "input should be greater than or equal to 2, got 1"),
         ("data.numbers", 7, "input should be less than or equal to 6, got 7"),
         ("grpo.max_num_steps", 1.5, "got 1.5"),
@@ -183,6 +189,38 @@ def test_every_problem_at_once():
 
 
 def test_training_samples_from_the_whole_distribution():
-    ((path, message),) = problems(("policy.generation.top_p", 0.9))
-    said = "policy.generation.top_p must be 1 in training: the log-probs are of the whole"
-    assert (path, message) == ("", f"{said} distribution")
+    reason = "must be 1 in training: the log-probs are of the whole distribution"
+    top_p = "policy.generation.top_p"
+    assert problems((top_p, 0.9)) == [(top_p, reason)]
+
+
+def test_what_contradicts_is_told_beside_what_is_wrong_by_itself():
+    """Rules that read none of the wrong keys are asked, whatever else is wrong."""
+    found = problems(
+        ("policy.generation.top_p", 0.9),
+        ("policy.device", "tpu"),
+        ("policy.train_global_batch_size", 100),
+        ("data.numbers", 99),
+        ("data.prompt", "x"),
+        ("grpo.num_generations_per_prompt", 1),
+        ("method.macroo", 1),
+        ("logger.wandb", True),
+    )
+    assert sorted(path for path, _ in found) == [
+        "data.numbers",
+        "data.prompt",
+        "grpo.num_generations_per_prompt",
+        "logger.wandb",
+        "method.macroo",
+        "policy.device",
+        "policy.generation.top_p",
+        "policy.train_global_batch_size",
+    ]
+
+
+def test_a_wrong_value_makes_no_other_key_wrong():
+    assert [p for p, _ in problems(("grpo.num_prompts_per_step", 0))] == [
+        "grpo.num_prompts_per_step"
+    ]
+    assert [p for p, _ in problems(MATH, ("data.task", 3))] == ["data.task"]
+    assert [p for p, _ in problems(("data", 3), ("grpo", []))] == ["grpo", "data"]

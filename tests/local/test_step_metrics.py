@@ -8,7 +8,7 @@ import trainers
 from rounding import rounding
 from trainers import GROUP, ROWS, update
 
-from nemo_algos.local.countdown import Rules
+from nemo_algos.local.schema import DataSection
 from nemo_algos.methods import METHODS
 
 KL = "loss_fn.reference_policy_kl_penalty=0.05"
@@ -64,7 +64,7 @@ def test_without_a_reference_there_is_no_kl_to_it():
 
 
 def test_a_step_of_flat_groups_alone_is_no_update_and_has_its_metrics():
-    task = trainers.MadeUp(Rules(), 0)
+    task = trainers.MadeUp(DataSection(), 0)
     task.mixed = 99
     got, metrics = update(task=task)
     assert not got.any() and not [k for k, v in metrics.items() if not math.isfinite(v)]

@@ -13,7 +13,7 @@ from nemo_algos import config
 from nemo_algos.cli import app
 from nemo_algos.config import ConfigError
 from nemo_algos.local import tiny_policy
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import parse
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.local.trainer import Trainer
 

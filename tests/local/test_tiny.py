@@ -125,11 +125,12 @@ def test_generated_logprobs_are_those_of_any_rows(temperature):
     model = Tiny(TinyConfig())
     model.embed.weight.data *= 4  # probabilities far from equal
     policy = TinyPolicy(model, S, temperature)
-    problems = countdown.held_out_problems(5, countdown.Rules())
+    puzzles = countdown.held_out(5, countdown.Rules())
+    prompts = [policy.encode(f"{p} :") for p in puzzles]
     generator = torch.Generator().manual_seed(3)
-    drawn = policy.generate([p.prompt for p in problems], G, generator)
+    drawn = policy.generate(prompts, G, generator)
     assert drawn.of.tolist() == [i for i in range(5) for _ in range(G)]
-    assert drawn.prompts.tolist() == [p.prompt for p in problems] and drawn.prompt_mask.all()
+    assert drawn.prompts.tolist() == prompts and drawn.prompt_mask.all()
     for rows in (torch.arange(20), torch.tensor([13]), torch.tensor([19, 2, 7, 2])):
         mask = drawn.mask[rows]
         close(policy.logprobs(drawn, rows)[mask], drawn.logprobs[rows][mask])
@@ -191,8 +192,6 @@ def nll(model):
     import random
 
     pairs = [countdown.sample(random.Random(i), countdown.Rules()) for i in range(50)]
-    prompts, tokens = (
-        torch.tensor(x)
-        for x in ([p.prompt for p, _ in pairs], [countdown.encode(s) for _, s in pairs])
-    )
+    prompts = torch.tensor([countdown.tokens_of(f"{p} :")[:-1] for p, _ in pairs])
+    tokens = torch.tensor([countdown.encode(steps) for _, steps in pairs])
     return -token_logprobs(model.response_logits(prompts, torch.arange(50), tokens), tokens).mean()

@@ -169,8 +169,8 @@ def test_ratios_are_those_after_the_updates():
 def test_text_of_a_transformers_model(tmp_path):
     policy = HFPolicy(small_llama.section(small_llama.save(tmp_path)), torch.device("cpu"))
     ids = [small_llama.WORDS.index(word) for word in ("what", "is", "<eos>")]
-    assert [policy.text([i]) for i in ids] == ["what", "is", "<eos>"]
-    assert policy.text(ids) == "what is <eos>"
+    assert [policy.decode([i]) for i in ids] == ["what", "is", "<eos>"]
+    assert policy.decode(ids) == "what is <eos>" and policy.text(ids) == "what is"
 
 
 def test_wrong_settings_are_refused():

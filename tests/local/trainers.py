@@ -7,11 +7,12 @@ import torch
 
 from nemo_algos import config
 from nemo_algos.local import countdown
-from nemo_algos.local.schema import parse
+from nemo_algos.local.preflight import parse
 from nemo_algos.local.tasks import Countdown
 from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.local.trainer import Trainer
+from nemo_algos.rewards import Verdict
 
 CONFIGS = Path(__file__).parents[2] / "nemo_algos" / "configs"
 PROMPTS, GROUP = 8, 4
@@ -31,9 +32,14 @@ class MadeUp(Countdown):
 
     mixed = 4
 
-    def rewards(self, problems, experience):
-        rewards = (experience.tokens * experience.mask).sum(1).double() % 2
-        return rewards.where(experience.of >= self.mixed, (experience.of + 1.0) % 2)
+    def verify(self, examples, responses):
+        rewards = []
+        for i, response in enumerate(responses):
+            group, tokens = i * PROMPTS // len(responses), countdown.tokens_of(response)
+            ended = len(tokens) <= 12  # else <eos> did not come
+            odd = sum(tokens if ended else tokens[:-1]) % 2
+            rewards.append(odd if group >= self.mixed else (group + 1) % 2)
+        return [Verdict(float(reward), "ok") for reward in rewards]
 
 
 def checked(*overrides, method="grpo", optimizer=SGD, scheduler=()):
@@ -56,7 +62,7 @@ def trainer(*overrides, trained=None, reference=None, task=None, **settings):
     cfg, algorithm = checked(*overrides, **settings)
     needed = cfg.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs
     reference = (reference or policy(seed=1)) if needed else None
-    task = task or MadeUp(cfg.data.rules, cfg.grpo.seed)
+    task = task or MadeUp(cfg.data, cfg.grpo.seed)
     return Trainer(cfg, algorithm, trained or policy(), task, reference)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from nemo_algos.evals.benchmarks.options import Options, info_of
-from nemo_algos.evals.benchmarks.rows import Row
+from nemo_algos.evals.benchmarks.source import Options, info_of
 from nemo_algos.evals.problem import Problem
+from nemo_algos.local.rows import Row
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 GPQA = "{question}\n\n{options}\n\n"

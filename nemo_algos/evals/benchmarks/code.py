@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import json
 
-from nemo_algos.evals.benchmarks.options import Options
-from nemo_algos.evals.benchmarks.rows import Row
+from nemo_algos.evals.benchmarks.source import Options
 from nemo_algos.evals.problem import Problem
+from nemo_algos.local.rows import Row
 
 COMPLETE = (
     "Complete this Python function.\n\n```python\n{prompt}\n```\n\n"

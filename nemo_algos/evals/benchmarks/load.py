@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_algos.config import did_you_mean
-from nemo_algos.evals.benchmarks.options import Options
 from nemo_algos.evals.benchmarks.registry import BENCHMARKS, Benchmark
-from nemo_algos.evals.benchmarks.rows import from_files
+from nemo_algos.evals.benchmarks.source import Options
 from nemo_algos.evals.problem import Problem
+from nemo_algos.local.rows import from_files
 
 
 @dataclass(frozen=True)
@@ -25,12 +23,6 @@ class Loaded:
     problems: list[Problem]
     counts: Counter[str]
     source: str
-
-    @property
-    def sha256(self) -> str:
-        """Of the problems as they are asked and verified: prompts, golds, images, order."""
-        rows = [asdict(problem) for problem in self.problems]
-        return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
 
 
 def load(

@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from typing import Any
 
-from nemo_algos.evals.benchmarks.options import Options, info_of
-from nemo_algos.evals.benchmarks.rows import Row
+from nemo_algos.evals.benchmarks.source import Options, info_of
 from nemo_algos.evals.problem import Problem
+from nemo_algos.local.rows import Row, after_hashes
 from nemo_algos.rewards.answers import boxed
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{{}}."
@@ -22,7 +22,6 @@ ANSWER = ("answer", "Answer", "final_answer")
 SOLUTION = ("solution", "Solution")
 
 LEADING_ZEROS = re.compile(r"0[0-9]+\Z")
-THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
 HAS_UNIT = re.compile(r"\\circ|\d\s*\\(text|mathrm|mbox)\b")
 
 
@@ -88,7 +87,7 @@ def _last_box(row: Row, counts: Counter[str]) -> str:
 
 
 def _entries(value: Any) -> list[Any]:
-    """Of a list, or a Python list written in a string, such as "['2']"; else none."""
+    """The entries of a list, or of a Python list in a string, such as "['2']"; else none."""
     if isinstance(value, str) and re.fullmatch(r"\s*\[\s*['\"].*['\"]\s*\]\s*", value, re.DOTALL):
         try:
             value = ast.literal_eval(value.strip())
@@ -100,10 +99,9 @@ def _entries(value: Any) -> list[Any]:
 def _of_text(text: str, counts: Counter[str]) -> str:
     if "####" in text:
         counts["golds after ####"] += 1
-        text = text.rpartition("####")[2].strip()
-        if THOUSANDS.fullmatch(text):
-            counts["golds with thousands commas"] += 1
-            text = text.replace(",", "")
+        written = text.rpartition("####")[2].strip()
+        text = after_hashes(text)
+        counts["golds with thousands commas"] += text != written
     text = text.strip()
     if len(text) > 2 and text[0] == text[-1] == "$" and text.count("$") == 2:
         counts["golds in dollar signs"] += 1

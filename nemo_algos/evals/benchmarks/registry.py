@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nemo_algos.evals.benchmarks import choice, code, math, puzzles, sql, vision
-from nemo_algos.evals.benchmarks.options import Options
-from nemo_algos.evals.benchmarks.puzzles import Puzzles
-from nemo_algos.evals.benchmarks.rows import Hub, Row
+from nemo_algos.evals.benchmarks import choice, code, math, sql, vision
+from nemo_algos.evals.benchmarks.source import Hub, Options, Puzzles
 from nemo_algos.evals.problem import Problem
+from nemo_algos.local.rows import Row
 from nemo_algos.rewards import answers
 
 Problems = Callable[[list[Row], Options], list[Problem]]
@@ -43,7 +42,13 @@ class Benchmark:
 
 
 def _countdown(name: str, numbers: int) -> Benchmark:
-    return Benchmark(name, puzzles.problems, COUNTDOWN, None, 5.0, Puzzles(numbers))
+    return Benchmark(name, _puzzles, COUNTDOWN, None, 5.0, Puzzles(numbers))
+
+
+def _puzzles(rows: list[Row], options: Options) -> list[Problem]:
+    """The prompt is the puzzle and a colon; the puzzle itself is what a solution answers."""
+    texts = [row.text("puzzle") for row in rows]
+    return [Problem(text, f"{text} :", text) for text in texts]
 
 
 def _math(name: str, hub: Hub | None, problems: Problems = math.problems) -> Benchmark:

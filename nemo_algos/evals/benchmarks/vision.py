@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.evals.benchmarks.math import ANSWER, IDS, PROMPT, QUESTION, gold_of
-from nemo_algos.evals.benchmarks.options import Options
-from nemo_algos.evals.benchmarks.rows import Row
-from nemo_algos.evals.problem import Problem
+from nemo_algos.evals.benchmarks.source import Options
+from nemo_algos.evals.problem import URLS, Problem
+from nemo_algos.local.rows import Row
 
 MARK = "<image>"
 
@@ -40,11 +40,7 @@ def _image(image: Any, row: Row, folder: Path) -> str:
     if isinstance(image, bytes):
         return _data_url(image)
     if isinstance(image, str):
-        return (
-            image
-            if image.startswith(("http://", "https://", "data:"))
-            else _path(folder / image, row)
-        )
+        return image if image.startswith(URLS) else _path(folder / image, row)
     if hasattr(image, "save"):
         image.save(png := io.BytesIO(), "PNG")
         return _data_url(png.getvalue())

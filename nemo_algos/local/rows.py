@@ -1,4 +1,4 @@
-"""Rows of a benchmark: from a file, a folder of files, or the Hugging Face hub."""
+"""Rows of a file or of a folder of files, to train on and to evaluate on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import gzip
 import hashlib
 import io
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 SUFFIXES = ".jsonl, .json, .csv, or one of these with .gz"
+TO_JSONL = "pandas.read_parquet(FILE).to_json('x.jsonl', orient='records', lines=True)"
+THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,7 @@ class Row:
     where: str
 
     def get(self, *names: str) -> Any:
-        """The value under the first of `names` that is there and neither None nor empty, or
-        None."""
+        """The first value under `names` that is neither None nor empty, or None."""
         values = (self.values.get(name) for name in names)
         return next((v for v in values if v is not None and v != "" and v != []), None)
 
@@ -42,52 +44,15 @@ class Row:
         return str(self.need(*names)).replace("\r\n", "\n")
 
     def list(self, *names: str) -> list[Any]:
-        """As need; ValueError also where it is no list."""
+        """As need. ValueError also where it is no list."""
         value = self.need(*names)
         if not isinstance(value, list):
             raise ValueError(f"{self.where}: {names[0]!r} must be a list, not {str(value)[:80]!r}")
         return value
 
 
-@dataclass(frozen=True)
-class Hub:
-    """A data set of the hub; the rows of several configs follow one another."""
-
-    path: str
-    split: str
-    configs: tuple[str | None, ...] = (None,)
-
-    def __str__(self) -> str:
-        configs = [config for config in self.configs if config]
-        return f"{self.path} {self.split}" + (f" ({', '.join(configs)})" if configs else "")
-
-    def rows(self) -> tuple[list[Row], str]:
-        """The rows of a data set of the hub, and "path split fingerprint:...".
-
-        Raises ValueError: the package `datasets` is not installed, or it cannot load the data set.
-        """
-        try:
-            from datasets import load_dataset  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise ValueError(
-                f"{self.path} is read by the package datasets, which is not installed: run with "
-                "`uv run --with datasets ...`, or give the path of a file as data"
-            ) from None
-        rows, prints = list[Row](), list[str]()
-        for config in self.configs:
-            try:
-                loaded = load_dataset(self.path, config, split=self.split)
-            except Exception as error:  # the hub's, the network's, or the file format's own classes
-                raise ValueError(f"cannot load {self} from the hub: {error}") from None
-            where = f"{self.path} {config or ''}".strip()
-            rows += [Row(dict(values), f"{where}, row {i}") for i, values in enumerate(loaded, 1)]
-            prints.append(loaded._fingerprint)
-        return rows, f"{self} fingerprint:{'+'.join(prints)}"
-
-
-def from_files(data: str, pattern: str | None) -> tuple[list[Row], str]:
-    """The rows of a file, or of the files of a folder that match `pattern`, by name; and
-    "name sha256:...".
+def from_files(data: str, pattern: str | None = None) -> tuple[list[Row], str]:
+    """The rows of a file, and "name sha256:..."; or of a folder's files that match `pattern`.
 
     Raises ValueError: nothing there, a suffix that is not read, or a broken file, with its place.
     """
@@ -115,6 +80,8 @@ def from_files(data: str, pattern: str | None) -> tuple[list[Row], str]:
 
 def _parse(file: Path, content: bytes) -> list[Row]:
     suffixes = file.suffixes
+    if [s for s in suffixes if s != ".gz"][-1:] not in ([".jsonl"], [".json"], [".csv"]):
+        raise ValueError(f"{file}: only {SUFFIXES} is read: convert it, e.g. {TO_JSONL}")
     try:
         if suffixes[-1:] == [".gz"]:
             content, suffixes = gzip.decompress(content), suffixes[:-1]
@@ -123,17 +90,18 @@ def _parse(file: Path, content: bytes) -> list[Row]:
         raise ValueError(f"cannot read {file}: {error}") from None
     match suffixes[-1:]:
         case [".jsonl"]:
-            lines = [line for line in text.split("\n") if line.strip()]
-            values = [_json(line, f"{file}, row {i}") for i, line in enumerate(lines, 1)]
+            lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+            values = [(i, _json(line, f"{file}, row {i}")) for i, line in lines]
+            if len(values) == 1 and isinstance(values[0][1], list):
+                raise ValueError(f"{file} is one JSON list: call it .json, or write a row per line")
         case [".json"]:
             values = _json(text, str(file))
-        case [".csv"]:
-            values = list(csv.DictReader(io.StringIO(text, newline="")))
+            if not isinstance(values, list):
+                raise ValueError(f"{file} must hold a list of rows")
+            values = list(enumerate(values, 1))
         case _:
-            raise ValueError(f"{file}: only {SUFFIXES} is read")
-    if not isinstance(values, list):
-        raise ValueError(f"{file} must hold a list of rows")
-    return [_row(value, f"{file}, row {i}") for i, value in enumerate(values, 1)]
+            values = list(enumerate(csv.DictReader(io.StringIO(text, newline="")), 1))
+    return [_row(value, f"{file}, row {i}") for i, value in values]
 
 
 def _json(text: str, where: str) -> Any:
@@ -147,3 +115,10 @@ def _row(value: Any, where: str) -> Row:
     if not isinstance(value, dict):
         raise ValueError(f"{where} is not an object with the keys of a problem")
     return Row(value, where)
+
+
+def after_hashes(answer: str) -> str:
+    """What follows the last `####`, as in GSM8K, a number there without commas; else all of it."""
+    _, hashes, gold = answer.rpartition("####")
+    gold = gold.strip()
+    return gold.replace(",", "") if hashes and THOUSANDS.fullmatch(gold) else gold

@@ -1,0 +1,84 @@
+"""Where a benchmark's rows are beside files, and what its loader is given beside the rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nemo_algos.local.countdown import Rules, held_out
+from nemo_algos.local.rows import Row
+
+PUZZLES = 256
+
+
+@dataclass(frozen=True)
+class Options:
+    """seed: of the options' order. folder: of the file read, for images. databases: folder of the
+    SQLite files. counts: what a loader had to change or leave out, counted as it goes."""
+
+    seed: int = 0
+    folder: Path = Path()
+    databases: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def id_of(self, row: Row, place: int, *names: str) -> str:
+        """The row's own id, else its place (from 0), counted."""
+        own = row.get(*names)
+        if own is None:
+            self.counts["ids from the row number"] += 1
+        return str(place if own is None else own)
+
+
+def info_of(row: Row, *names: str) -> dict[str, str]:
+    """What the report shows beside the problem: those of the fields that are there."""
+    return {name: str(row.get(name)) for name in names if row.get(name) is not None}
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A data set of the hub; the rows of several configs follow one another."""
+
+    path: str
+    split: str
+    configs: tuple[str | None, ...] = (None,)
+
+    def __str__(self) -> str:
+        configs = [config for config in self.configs if config]
+        return f"{self.path} {self.split}" + (f" ({', '.join(configs)})" if configs else "")
+
+    def rows(self) -> tuple[list[Row], str]:
+        """The rows of a data set of the hub, and "path split fingerprint:...".
+
+        Raises ValueError: the package `datasets` is not installed, or it cannot load the data set.
+        """
+        try:
+            from datasets import load_dataset  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise ValueError(
+                f"{self.path} is read by the package datasets, which is not installed: run with "
+                "`uv run --with datasets ...`, or give the path of a file as data"
+            ) from None
+        rows, prints = list[Row](), list[str]()
+        for config in self.configs:
+            try:
+                loaded = load_dataset(self.path, config, split=self.split)
+            except Exception as error:  # the hub's, the network's, or the file format's own classes
+                raise ValueError(f"cannot load {self} from the hub: {error}") from None
+            where = f"{self.path} {config or ''}".strip()
+            rows += [Row(dict(values), f"{where}, row {i}") for i, values in enumerate(loaded, 1)]
+            prints.append(loaded._fingerprint)
+        return rows, f"{self} fingerprint:{'+'.join(prints)}"
+
+
+@dataclass(frozen=True)
+class Puzzles:
+    """Countdown puzzles that the embedded engine holds out of training, always the same ones."""
+
+    numbers: int
+
+    def rows(self) -> tuple[list[Row], str]:
+        """Their texts, and what they are."""
+        puzzles = held_out(PUZZLES, Rules(self.numbers))
+        rows = [Row({"puzzle": str(p)}, f"puzzle {i}") for i, p in enumerate(puzzles, 1)]
+        return rows, f"held-out countdown puzzles of {self.numbers} numbers"

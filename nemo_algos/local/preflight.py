@@ -1,0 +1,171 @@
+"""What is wrong with a run of the embedded engine, all of it at once, before a model is loaded.
+
+A rule yields findings of a typed config. RULES names the keys that each reads: where one of them is
+wrong by itself, the rule is not asked. torch is loaded only by the rules that need it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from nemo_algos import config as configs
+from nemo_algos.config import ConfigError, Finding, validate
+from nemo_algos.local import given
+from nemo_algos.local.countdown import TOKENS_PER_STEP
+from nemo_algos.local.schema import TINY, LocalConfig
+from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.methods.build import build
+
+Rules = Mapping[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]]
+GROUP = "grpo.num_generations_per_prompt"
+
+
+def parse(plain: dict[str, Any]) -> tuple[LocalConfig, Algorithm]:
+    """The typed config and its algorithm, files and devices aside. Raises ConfigError with all."""
+    return _judged(plain, BETWEEN_KEYS)
+
+
+def judged(plain: dict[str, Any], folder: Path | None = None) -> tuple[LocalConfig, Algorithm]:
+    """As parse; data, verifier, optimizer, device, model and folder are looked at too.
+
+    folder: of a run to go on with, in place of one below logger.log_dir.
+    """
+    rules = {**BETWEEN_KEYS, **given.RULES}
+    return _judged(plain, rules if folder else {**rules, log_dir: ("logger.log_dir",)})
+
+
+def _judged(plain: dict[str, Any], rules: Rules) -> tuple[LocalConfig, Algorithm]:
+    config, wrong, findings = _typed(plain)
+    algorithm = None
+    try:
+        algorithm = build(plain["method"]) if isinstance(plain.get("method"), (dict, str)) else None
+    except ConfigError as error:
+        findings += error.findings
+    for rule, keys in rules.items():
+        if config and not any(_above(k, w) or _above(w, k) for k in keys for w in wrong):
+            findings += rule(config)
+    if findings or config is None or algorithm is None:
+        raise ConfigError(list(dict.fromkeys(findings)))
+    return config, algorithm
+
+
+def _above(key: str, other: str) -> bool:
+    """Whether a key is the other, or a section that it is in."""
+    return f"{other}.".startswith(f"{key}.")
+
+
+def _typed(plain: dict[str, Any]) -> tuple[LocalConfig | None, set[str], list[Finding]]:
+    """The config with the usual values in place of wrong ones; their keys; what is wrong."""
+    plain, wrong, findings = deepcopy(plain), set[str](), list[Finding]()
+    if isinstance(plain.get("method"), str):
+        plain["method"] = {"name": plain["method"]}
+    usual = configs.load(configs.SHIPPED / "grpo.yaml")
+    while True:
+        try:
+            return validate(LocalConfig, plain), wrong, findings
+        except ConfigError as error:
+            replaced = {_replace(plain, finding.path, usual) for finding in error.findings}
+            findings += error.findings
+            if replaced <= wrong:
+                return None, wrong, findings
+            wrong |= replaced
+
+
+def _replace(plain: dict[str, Any], path: str, usual: Any) -> str:
+    """The usual value in place of the one at the path, or of the list above it; where that is."""
+    keys, place, section = path.split("."), list[str](), plain
+    for key in keys:
+        place.append(key)
+        below = section.get(key)
+        if key == keys[-1] or not isinstance(below, dict):
+            break
+        section = below
+    value = configs.at(usual, ".".join(place))
+    section.pop(place[-1], None)
+    if value is not None:
+        section[place[-1]] = deepcopy(value)
+    return ".".join(place)
+
+
+def model_fits_task(c: LocalConfig) -> Iterator[Finding]:
+    """countdown-tiny knows countdown's words only."""
+    tiny, task = c.policy.model_name == TINY, c.data.task
+    if (tiny and task == "math") or (not tiny and task == "countdown"):
+        can = "countdown-tiny does countdown, a transformers model does math"
+        yield Finding(
+            "policy.model_name", f"{c.policy.model_name} cannot do data.task={task}: {can}"
+        )
+
+
+def countdown_fits_response(c: LocalConfig) -> Iterator[Finding]:
+    """A worked solution has a step for all numbers but one."""
+    needed = TOKENS_PER_STEP * (c.data.numbers - 1)
+    if c.data.task == "countdown" and c.policy.generation.max_new_tokens < needed:
+        reason = f"data.numbers={c.data.numbers} needs {needed}, or every response is cut"
+        yield Finding("policy.generation.max_new_tokens", reason)
+
+
+def whole_distribution(c: LocalConfig) -> Iterator[Finding]:
+    """The sampler is the policy itself."""
+    if c.policy.generation.top_p < 1:
+        reason = "must be 1 in training: the log-probs are of the whole distribution"
+        yield Finding("policy.generation.top_p", reason)
+
+
+def batches_divide(c: LocalConfig) -> Iterator[Finding]:
+    """Every update has as many responses."""
+    rollouts = c.grpo.num_prompts_per_step * c.grpo.num_generations_per_prompt
+    if rollouts % c.policy.train_global_batch_size:
+        batch = f"num_prompts_per_step * num_generations_per_prompt = {rollouts}"
+        reason = f"{c.policy.train_global_batch_size} must divide the rollout batch of {batch}"
+        yield Finding("policy.train_global_batch_size", reason)
+
+
+def group_of_one(c: LocalConfig) -> Iterator[Finding]:
+    """Advantages compare the responses of a prompt."""
+    if c.grpo.num_generations_per_prompt == 1:
+        reason = "a group of one has no advantage, so nothing is learned: set 8 or more"
+        yield Finding(GROUP, reason)
+
+
+def task_has_data(c: LocalConfig) -> Iterator[Finding]:
+    """Files are math's."""
+    if c.data.task == "math" and c.data.train is None:
+        reason = "task math needs data.train.data_path: a .jsonl, .json or .csv file"
+        yield Finding("data.train", reason)
+    if c.data.task == "countdown" and (c.data.train or c.data.validation):
+        reason = "countdown makes its own puzzles: set data.task: math for files"
+        yield Finding("data.task", reason)
+
+
+def prompt_has_problem(c: LocalConfig) -> Iterator[Finding]:
+    """Else all prompts are one."""
+    if "{problem}" not in c.data.prompt:
+        yield Finding("data.prompt", "must contain {problem}")
+
+
+def log_dir(c: LocalConfig) -> Iterator[Finding]:
+    """A folder is made there and removed again."""
+    above = Path(c.logger.log_dir).absolute()
+    while not above.exists():
+        above = above.parent
+    try:
+        tempfile.TemporaryDirectory(dir=above).cleanup()
+    except OSError as error:
+        reason = f"{c.logger.log_dir} cannot be written: {error.strerror}: choose another folder"
+        yield Finding("logger.log_dir", reason)
+
+
+BETWEEN_KEYS: Rules = {
+    model_fits_task: ("policy.model_name", "data.task"),
+    countdown_fits_response: ("data.task", "data.numbers", "policy.generation.max_new_tokens"),
+    whole_distribution: ("policy.generation.top_p",),
+    batches_divide: ("grpo.num_prompts_per_step", GROUP, "policy.train_global_batch_size"),
+    group_of_one: (GROUP,),
+    task_has_data: ("data.task", "data.train", "data.validation"),
+    prompt_has_problem: ("data.prompt",),
+}
