@@ -72,20 +72,9 @@ def _go(runs: Sequence[Run], folder: Path, workers: int, console: Console) -> No
 
 
 def _show(plan: Study, cells: Sequence[Cell], folder: Path, console: Console) -> None:
-    from nemo_algos.study import report, trust_region
-    from nemo_algos.study.curves import draw_draws, draw_steps, draw_tradeoffs
-    from nemo_algos.study.figures import draw
-    from nemo_algos.study.runner import results
-    from nemo_algos.study.summary import summarise, write
+    from nemo_algos.study import report
 
-    found = summarise(plan, cells, results(folder / "results.csv"))
-    write(found, folder / "summary.csv")
-    draw(plan, found, folder)
-    draw_draws(plan, found, folder)
-    draw_tradeoffs(plan, found, folder)
-    draw_steps(plan, cells, folder)
-    trust_region.draw(folder / "figures" / "quatro_advantages.png")
-    report.write(plan, found, f"The study {folder.name}", folder / "report.md")
+    found = report.show(plan, cells, folder.name, folder)
     for name, regime in plan.regimes.items():
         table = Table("arm", "n", *SHOWN, title=f"{name} (difference to {regime.baseline})")
         for arm in regime.arms:
