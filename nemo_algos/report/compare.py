@@ -28,11 +28,10 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: another benchmark, another number of samples, or no problem in common.
     """
-    for key, what in {"benchmark": "benchmark", "samples": "number of samples"}.items():
+    for key, thing in {"benchmark": "benchmark", "samples": "number of samples"}.items():
         if base[key] != tuned[key]:
-            raise ValueError(
-                f"{key}={base[key]} against {tuned[key]}: evaluate both with one {what}"
-            )
+            values = f"{key}={base[key]} against {tuned[key]}"
+            raise ValueError(f"{values}: evaluate both with one {thing}")
     n, ks = base["samples"], base["curves"]["pass@k"]["k"]
     ids = [i for i in base["ids"] if i in set(tuned["ids"])]
     if not ids:
@@ -63,8 +62,7 @@ def _of(values: Iterable[float], run: dict[str, Any], ids: list[str]) -> NDArray
 
 
 def _solved(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[str, float]:
-    """Problems with at least one right response; p_value of McNemar's exact test on those that
-    changed."""
+    """Problems with a right response; p_value: McNemar's exact test on those that changed."""
     gained, lost = int((~before & after).sum()), int((before & ~after).sum())
     p_value = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
     return {
@@ -77,8 +75,7 @@ def _solved(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[str, fl
 
 
 def _limits(n: int) -> list[tuple[float, float]]:
-    """(above, up to) of each bucket that a count can be in. The first has 0 in it, the edges are
-    scaled from 256 to n."""
+    """(above, up to) of each bucket that a count can be in, scaled from 256 to n."""
     edges = [-1.0, *(edge * n / BUCKETS[-1] for edge in BUCKETS[1:])]
     return [(above, up_to) for above, up_to in pairwise(edges) if floor(above) < floor(up_to)]
 

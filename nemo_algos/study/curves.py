@@ -62,15 +62,13 @@ def _band(axis: Any, runs: list[list[float]], color: str, label: str) -> None:
     values = np.array([run[:length] for run in runs]).reshape(len(runs), -1, SMOOTH).mean(-1)
     points = [estimate(column) for column in values.T.tolist()]
     x = (np.arange(len(points)) + 0.5) * SMOOTH
+    low, high = [p.low for p in points], [p.high for p in points]
     axis.plot(x, [p.mean for p in points], color=color, label=label)
-    axis.fill_between(
-        x, [p.low for p in points], [p.high for p in points], color=color, alpha=0.2, linewidth=0
-    )
+    axis.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
 
 
 def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
-    """figures/REGIME_draws.png: pass@k and UCC@k over k, every arm a line; of regimes with few
-    enough arms."""
+    """figures/REGIME_draws.png: pass@k and UCC@k over k, a line per arm, where these are few."""
     from matplotlib import pyplot as plt
 
     for name in study.regimes:
@@ -90,9 +88,8 @@ def _over_k(axis: Any, results: Sequence[Result], metric: str) -> None:
     of = {(r.arm, r.metric): r.value.mean for r in results}
     for color, arm in zip(COLORS, dict.fromkeys(r.arm for r in results), strict=False):
         ks = [k for k in KS if (arm, f"{metric}@{k}") in of]
-        axis.plot(
-            ks, [of[arm, f"{metric}@{k}"] for k in ks], "o-", color=color, markersize=3, label=arm
-        )
+        means = [of[arm, f"{metric}@{k}"] for k in ks]
+        axis.plot(ks, means, "o-", color=color, markersize=3, label=arm)
     axis.set_xscale("log", base=2)
     axis.set_xticks(KS, [str(k) for k in KS])
     axis.set_xlabel("k", fontsize=9)
@@ -102,7 +99,9 @@ def _over_k(axis: Any, results: Sequence[Result], metric: str) -> None:
 
 def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> None:
     """figures/REGIME_tradeoff.png of every tuning: pass@1 against UCC@64, a line of values per arm.
-    Slower training keeps more solutions: who is off the line that the others' values draw?"""
+
+    Slower training keeps more solutions: who is off the line that the others' values draw?
+    """
     from matplotlib import pyplot as plt
 
     for name in [n for n, r in study.regimes.items() if r.tune]:

@@ -31,8 +31,7 @@ Settings = dict[str, Any]  # key.path: value
 
 
 class Tuning(Section):
-    """Every arm is first run with each of the values of a key, seeds 0 to seeds - 1; the value with
-    the highest training reward at the end is the arm's."""
+    """Each arm gets the value of a key that ends with the highest training reward, seeds 0 on."""
 
     key: str
     values: list[Any] = Field(min_length=2)
@@ -40,8 +39,11 @@ class Tuning(Section):
 
 
 class Regime(Section):
-    """claim: of a paper, and where; baseline: an arm; seeds: how many, from first_seed on;
-    exploratory: looked at without a hypothesis fixed beforehand."""
+    """Arms that are compared with a baseline.
+
+    claim: of a paper, and where; seeds: how many, from first_seed on; exploratory: without a
+    hypothesis fixed beforehand.
+    """
 
     claim: str
     baseline: str
@@ -106,10 +108,9 @@ class Cell(NamedTuple):
 
 
 def runs(study: Study) -> tuple[list[Run], list[Cell]]:
-    """The distinct runs, seed by seed, so that a study that is stopped has whole comparisons; and
-    every cell.
+    """The distinct runs, and every cell; seed by seed, so that a stopped study has comparisons.
 
-    Raises ConfigError with the problems of all arms.
+    Raises ConfigError with what is wrong in all arms.
     """
     configs = _configs(study)
     every: dict[str, Run] = {}
