@@ -41,5 +41,6 @@ test-docs:  ## the shell commands of README.md and docs/, page by page
 	python3 tests/docs/doc_commands.py
 
 docs:  ## the site into site/, pages and links checked; site/index.html opens without a server
+	uv run scripts/study_page.py
 	NO_MKDOCS_2_WARNING=1 uv run --no-project --isolated --python 3.11 \
 		--with-requirements docs/requirements.txt mkdocs build --strict --quiet

@@ -15,9 +15,9 @@ from rich.table import Table
 from nemo_algos.cli.arguments import Config, Overrides, written
 from nemo_algos.study import design, tuning
 from nemo_algos.study.design import Cell, Study, Trial
-from nemo_algos.study.figures import SHOWN, draw
+from nemo_algos.study.figures import SHOWN
 from nemo_algos.study.runner import go, results
-from nemo_algos.study.summary import Result, summarise, write
+from nemo_algos.study.summary import Result
 
 
 def study(config: Config, overrides: Overrides = None) -> None:
@@ -54,18 +54,9 @@ def _go(runs: Sequence[Trial], folder: Path, workers: int, console: Console) -> 
 
 
 def _show(plan: Study, cells: Sequence[Cell], folder: Path, console: Console) -> None:
-    # numpy, scipy and torch, after the design is checked
-    from nemo_algos.study import report, trust_region
-    from nemo_algos.study.curves import draw_draws, draw_steps, draw_tradeoffs
+    from nemo_algos.study import report  # numpy, scipy and torch, after the design is checked
 
-    found = summarise(plan, cells, results(folder / "results.csv"))
-    write(found, folder / "summary.csv")
-    draw(plan, found, folder)
-    draw_draws(plan, found, folder)
-    draw_tradeoffs(plan, found, folder)
-    draw_steps(plan, cells, folder)
-    trust_region.draw(folder / "figures" / "quatro_advantages.png")
-    report.write(plan, found, f"The study {folder.name}", folder / "report.md")
+    found = report.show(plan, cells, folder.name, folder)
     for name, regime in plan.regimes.items():
         table = Table("arm", "n", *SHOWN, title=f"{name} (difference to {regime.baseline})")
         for arm in regime.arms:

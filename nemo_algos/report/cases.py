@@ -59,10 +59,7 @@ def spread(ids: Sequence[str], number: int) -> list[str]:
 
 @dataclass
 class Stored:
-    """What a run's folder holds of the chosen problems.
-
-    Their rows by id, every verdict, and the responses that are shown, as they are shown.
-    """
+    """A run's chosen problems by id, every verdict on them, and the responses that are shown."""
 
     problems: dict[str, dict[str, Any]] = field(default_factory=dict)
     verdicts: Places = field(default_factory=dict)
@@ -70,12 +67,10 @@ class Stored:
 
     @staticmethod
     def read(folder: Path | None, chosen: Sequence[str]) -> Stored:
-        """A folder's, or nothing where there is none; of what was stored twice, the last.
-
-        Samples beyond the manifest's number are of an earlier evaluation with more.
-        """
+        """Nothing where there is no folder; where a line was stored twice the last one counts."""
         if folder is None:
             return Stored()
+        # samples beyond the manifest's number are of an earlier evaluation with more
         manifest = read_object(_there(folder / "manifest.json"), EvalManifest)
         every = dict.fromkeys(chosen, range(manifest["sampling"]["samples"]))
         rows = read_lines(_there(folder / "problems.jsonl"), ProblemLine)

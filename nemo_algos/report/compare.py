@@ -28,11 +28,10 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: another benchmark, another number of samples, or no problem in common.
     """
-    for key, what in {"benchmark": "benchmark", "samples": "number of samples"}.items():
+    for key, thing in {"benchmark": "benchmark", "samples": "number of samples"}.items():
         if base[key] != tuned[key]:
-            raise ValueError(
-                f"{key}={base[key]} against {tuned[key]}: evaluate both with one {what}"
-            )
+            values = f"{key}={base[key]} against {tuned[key]}"
+            raise ValueError(f"{values}: evaluate both with one {thing}")
     n, ks = base["samples"], base["curves"]["pass@k"]["k"]
     ids = [i for i in base["ids"] if i in set(tuned["ids"])]
     if not ids:
@@ -63,7 +62,7 @@ def _of(values: Iterable[float], run: dict[str, Any], ids: list[str]) -> NDArray
 
 
 def _solved(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[str, float]:
-    """Problems with a right response; p_value of McNemar's exact test on those that changed."""
+    """Problems with a right response; p_value: McNemar's exact test on those that changed."""
     gained, lost = int((~before & after).sum()), int((before & ~after).sum())
     p_value = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
     return {

@@ -16,17 +16,14 @@ Row = tuple[str, list[str]]  # key, value in each run
 
 
 def differing(runs: Sequence[LoadedRun]) -> list[Row]:
-    """What differs between the runs: config, versions, git state, evaluation on a benchmark.
-
-    Nothing of a run that does not record that part.
-    """
+    """Rows of the config, versions, git state and evaluations, where the runs differ."""
     benchmarks = dict.fromkeys(name for run in runs for name in run.evals)
     parts = [*((part,) for part in RECORDED), *(("eval", name) for name in benchmarks)]
     return [row for part in parts for row in _of_part(part, runs)]
 
 
 def unlike(runs: Sequence[LoadedRun], benchmark: str) -> list[str]:
-    """A sentence where runs were sampled, verified or measured differently; a seed is no way."""
+    """A sentence where more than the model (or a seed) differs between the runs' evaluations."""
     having = [run for run in runs if benchmark in run.evals]
     found = []
     for key, values in _of_part(("eval", benchmark), having):
@@ -61,7 +58,7 @@ def _differs(key: str, recorded: Sequence[dict[str, str]]) -> bool:
 
 
 def flattened(manifest: dict[str, Any], part: Sequence[str]) -> dict[str, str]:
-    """Dotted keys to JSON, empty where the part is not recorded; the config's without `config.`."""
+    """Dotted keys to values as JSON (the config's without `config.`), empty where not recorded."""
     value, out = manifest, {}
     for step in part:
         if step not in value:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ SIMILARITIES = {
     "edit": "Edit similarity",
     "embedding": "Embedding cosine",
 }
+IN_FILE_NAMES = str.maketrans({"@": "_at_", "^": "_hat_", " ": "_", "(": "", ")": ""})
 SIDES = {"correct": "right responses", "all": "all responses"}
 Metrics = dict[str, Any]  # what measure() returns
 
@@ -36,18 +36,7 @@ def figures(
     """Those that at least one run has; buckets: (above, up to) right responses of the first run."""
     having = [g._replace(runs=runs) for g in groups if (runs := _with(g, benchmark))]
     made = [_over_k(name, benchmark, having) for name in CURVES]
-    by_threshold = _solution(benchmark, having, at="threshold")
-    made += [
-        Figure(
-            f"{benchmark}_ucc_by_threshold",
-            "UCC@n by threshold",
-            "similarity threshold",
-            "different right solutions",
-            _lines(benchmark, having, _ucc_by_threshold),
-            f"At the largest k; a lower threshold makes fewer responses different. {by_threshold}",
-        ),
-        by_difficulty(benchmark, having, buckets),
-    ]
+    made += [_over_thresholds(benchmark, having), by_difficulty(benchmark, having, buckets)]
     made += [_histogram(benchmark, having, s, side) for side in SIDES for s in SIMILARITIES]
     return [figure for figure in made if figure.lines]
 
@@ -70,7 +59,7 @@ def _lines(
 
 
 def combined(curves: Sequence[Metrics]) -> tuple[list[float], ...]:
-    """k, value, low, high: a run's, or the mean of seeds with their intervals' outmost ends."""
+    """k, value, low, high: over seeds the mean, the lowest and the highest end of an interval."""
     ks = [k for k in curves[0]["k"] if all(k in curve["k"] for curve in curves)]
 
     def row(curve: Metrics, part: str) -> list[float]:
@@ -83,16 +72,16 @@ def combined(curves: Sequence[Metrics]) -> tuple[list[float], ...]:
 
 def _over_k(curve: str, benchmark: str, groups: Sequence[Group]) -> Figure:
     title, caption = CURVES[curve]
-    name = re.sub(r"\W+", "_", curve.replace("@", "_at_").replace("^", "_hat_")).strip("_")
+    name = f"{benchmark}_{curve}".translate(IN_FILE_NAMES)
     lines = _lines(benchmark, groups, lambda m: _unless_pass(curve, m["curves"]))
     label = "mean over problems"
     if curve == "ucc@k":
         label, caption = "solutions", f"{caption} {_solution(benchmark, groups)}"
-    return Figure(f"{benchmark}_{name}", title, "k", label, lines, caption, "log2")
+    return Figure(name, title, "k", label, lines, caption, "log2")
 
 
 def _solution(benchmark: str, groups: Sequence[Group], at: str = "") -> str:
-    """From which similarity (or `at`) on two right responses are one solution, in each run."""
+    """From which similarity (or `at`) on two right responses are one solution, by runs."""
     by_rule: dict[str, list[str]] = {}
     for run in (run for group in groups for run in group.runs):
         settings = run.evals[benchmark]["settings"]
@@ -110,20 +99,20 @@ def _unless_pass(curve: str, curves: Metrics) -> Metrics | None:
     return None if np.allclose(found["value"], curves["pass@k"]["value"], rtol=1e-9) else found
 
 
+def _over_thresholds(benchmark: str, groups: Sequence[Group]) -> Figure:
+    caption = "At the largest k; a lower threshold makes fewer responses different."
+    name, title = f"{benchmark}_ucc_by_threshold", "UCC@n by threshold"
+    lines = _lines(benchmark, groups, _ucc_by_threshold)
+    caption = f"{caption} {_solution(benchmark, groups, at='threshold')}"
+    return Figure(name, title, "similarity threshold", "different right solutions", lines, caption)
+
+
 def _ucc_by_threshold(metrics: Metrics) -> Metrics | None:
+    """UCC at the largest k as a curve over thresholds."""
     curves = metrics.get("ucc_by_threshold", {})
-    last = {t: {part: c[part][-1] for part in ("value", "low", "high")} for t, c in curves.items()}
-    return _of_intervals(last)
-
-
-def _of_intervals(by_threshold: dict[str, Metrics]) -> Metrics | None:
-    """{"0.5": interval} as a curve over thresholds."""
-    if not by_threshold:
-        return None
-    ordered = sorted(by_threshold, key=float)
-    parts = ("value", "low", "high")
-    curve = {part: [by_threshold[t][part] for t in ordered] for part in parts}
-    return {"k": [float(t) for t in ordered], **curve}
+    ordered = sorted(curves, key=float)
+    last = {part: [curves[t][part][-1] for t in ordered] for part in ("value", "low", "high")}
+    return {"k": [float(t) for t in ordered], **last} if curves else None
 
 
 def by_difficulty(
@@ -142,15 +131,9 @@ def by_difficulty(
         band = (low, high) if len(rows) > 1 else (None, None)
         lines.append(Line(group.label, group.color, x, means, *band, kind="points"))
     ticks = [bucket_name(*bucket) for bucket in buckets]
-    return Figure(
-        f"{benchmark}_difficulty",
-        "Mean by difficulty",
-        "right responses of the first run",
-        "mean reward",
-        lines,
-        "Problems in buckets by how often the first run is right.",
-        ticks=ticks,
-    )
+    name, x, y = f"{benchmark}_difficulty", "right responses of the first run", "mean reward"
+    caption = "Problems in buckets by how often the first run is right."
+    return Figure(name, "Mean by difficulty", x, y, lines, caption, ticks=ticks)
 
 
 def _bucket_means(
@@ -183,11 +166,6 @@ def _histogram(benchmark: str, groups: Sequence[Group], similarity: str, side: s
             shares = (counts / counts.sum()).tolist()
             style = {"kind": "steps", "dashed": group.dashed}
             lines.append(Line(group.label, group.color, found[0]["edges"], shares, **style))
-    return Figure(
-        f"{benchmark}_{similarity}_{side}",
-        f"{SIMILARITIES[similarity]}, {SIDES[side]}",
-        "similarity of two responses",
-        "share of pairs",
-        lines,
-        "Pairs of responses to one problem; mass at 1 is one solution said again.",
-    )
+    name, title = f"{benchmark}_{similarity}_{side}", f"{SIMILARITIES[similarity]}, {SIDES[side]}"
+    caption = "Pairs of responses to one problem; mass at 1 is one solution said again."
+    return Figure(name, title, "similarity of two responses", "share of pairs", lines, caption)

@@ -21,10 +21,7 @@ NAMES = {
 
 
 def read_events(folder: Path) -> dict[str, tuple[list[float], list[float]]]:
-    """Every scalar in the folder as (steps, values), empty where there are no events.
-
-    Of a step that was logged twice (a resumed run) the last value counts.
-    """
+    """Every scalar as (steps, values); of a step logged twice (a resumed run) the last counts."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     values: dict[str, dict[int, tuple[float, float]]] = {}
@@ -32,11 +29,11 @@ def read_events(folder: Path) -> dict[str, tuple[list[float], list[float]]]:
         events = EventAccumulator(str(place), size_guidance={"scalars": 0}).Reload()
         tags: list[str] = events.Tags()["scalars"]  # pyright: ignore
         for tag in tags:
-            of_tag = values.setdefault(NAMES.get(tag, tag.removeprefix("train/")), {})
+            steps = values.setdefault(NAMES.get(tag, tag.removeprefix("train/")), {})
             for event in events.Scalars(tag):
-                if event.wall_time >= of_tag.get(event.step, (0.0, 0.0))[0]:
-                    of_tag[event.step] = event.wall_time, event.value
+                if event.wall_time >= steps.get(event.step, (0.0, 0.0))[0]:
+                    steps[event.step] = event.wall_time, event.value
     return {
-        name: ([float(s) for s in sorted(of_tag)], [of_tag[s][1] for s in sorted(of_tag)])
-        for name, of_tag in values.items()
+        name: ([float(s) for s in sorted(steps)], [steps[s][1] for s in sorted(steps)])
+        for name, steps in values.items()
     }

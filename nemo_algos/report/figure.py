@@ -1,4 +1,4 @@
-"""A figure: lines with bands, as SVG for the page, as PNG, and its numbers as CSV."""
+"""A figure of lines with bands, as SVG for the page, as PNG, and its numbers as CSV."""
 
 from __future__ import annotations
 
@@ -85,10 +85,8 @@ class Figure:
             drawn.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
             named = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
             if named:
-                lines, names = named.values(), named.keys()
-                drawn.legend(
-                    lines, names, loc="upper left", bbox_to_anchor=(0.02, 0), frameon=False
-                )
+                beneath = {"loc": "upper left", "bbox_to_anchor": (0.02, 0), "frameon": False}
+                drawn.legend(named.values(), named.keys(), **beneath)
             drawn.savefig(folder / f"{self.name}.png", dpi=200, bbox_inches="tight")
             plt.close(drawn)
         text = svg.getvalue()

@@ -18,10 +18,7 @@ PER_TOKEN = ("entropy", "advantage", "ratio", "low", "high")
 
 
 def heat(groups: Sequence[Group]) -> dict[str, Any]:
-    """Traces as {"runs": [{label, color, steps}], "scales", "note"}.
-
-    steps: [{step, prompts: [{prompt, responses}]}]; no runs where none has traces.
-    """
+    """{"runs": [{label, color, steps}], "scales", "note"} of the runs with traces."""
     traced = [(g.color, run) for g in groups for run in g.runs if run.traces]
     if not traced:
         return {"runs": [], "scales": {}, "note": ""}
@@ -73,7 +70,7 @@ def _within(steps: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
 
 
 def _scales(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Where the colours end, in all runs: 99th percentiles of entropy, |log ratio|, |advantage|."""
+    """Where the colours end, the same for all runs: 99th percentiles, but no less than `least`."""
     found = {
         "entropy": [x for row in rows for x in row["entropy"]],
         "ratio": [abs(log(x)) for row in rows for x in row["ratio"] if 0 < x < float("inf")],

@@ -10,7 +10,7 @@ MISSING = "–"  # noqa: RUF001
 
 
 def shown(x: float | None, digits: int = 3) -> str:
-    """Three decimals or significant digits; NaN, ∞ and -∞ by name; – for what is not there."""
+    """Three decimals, or three significant digits; NaN, ∞ and -∞ by name; – for None."""
     if x is None:
         return MISSING
     if not isfinite(x):
@@ -26,10 +26,7 @@ def signed(x: float) -> str:
 
 
 def script_json(value: Any) -> str:
-    """ASCII JSON that may stand in a <script> element, whatever the strings hold.
-
-    A number that is not finite is a bug of ours: `shown` has to write it.
-    """
+    """ASCII JSON that may stand in a <script> element; numbers are finite."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

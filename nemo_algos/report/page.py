@@ -21,7 +21,7 @@ from nemo_algos.report.runs import LoadedRun, read_runs
 
 
 def write(folders: Sequence[Path], out: Path) -> Path:
-    """Compare the runs in these folders in out/index.html and out/figures/*.png and *.csv.
+    """Compare the runs in these folders: out/index.html, out/figures/*.png and *.csv.
 
     Raises ValueError that says what is wrong with a folder.
     """
@@ -36,9 +36,7 @@ def write(folders: Sequence[Path], out: Path) -> Path:
         "training": summary.training(runs),
         "curves": _drawn(training.figures(grouped), out),
         "overview": summary.overview(runs, against) if against else None,
-        "benchmarks": [
-            _benchmark(name, runs, grouped, found, out) for name, found in against.items()
-        ],
+        "benchmarks": [_benchmark(n, runs, grouped, found, out) for n, found in against.items()],
         "colors": {run.label: group.color for group in grouped for run in group.runs},
         "differing": differences.differing(runs),
         "manifests": [(run.label, json.dumps(run.manifest, indent=2)) for run in runs],

@@ -19,10 +19,10 @@ Series = tuple[list[float], list[float]]  # steps, values
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run as its folder has it; label: its name in every figure.
+    """A run as it is read; what its folder has not is empty.
 
-    manifest: with the evaluations' own and their metrics' settings under `eval`. metrics: by name,
-    over steps. evals: measure()'s result by benchmark, in folders of the same key.
+    label: its name in every figure. manifest: with each evaluation's under `eval`. metrics: by
+    name, over steps. evals: measure()'s result by benchmark, in eval_folders of the same key.
     """
 
     label: str
@@ -113,14 +113,11 @@ def _evaluated(run: LoadedRun, folders: dict[str, Path]) -> LoadedRun:
 
 
 def evaluations(folder: Path) -> dict[str, Path]:
-    """Folders of finished evaluations by benchmark: this one, or those in it.
-
-    A metrics.json that names no benchmark is someone else's.
-    """
+    """Folders of finished evaluations by benchmark: this one, or those in it."""
     found = [folder] if (folder / "metrics.json").exists() else []
     found += sorted(path.parent for path in folder.glob("*/metrics.json"))
     named = [(read_object(path / "metrics.json").get("benchmark"), path) for path in found]
-    return {str(name): path for name, path in named if name}
+    return {str(name): path for name, path in named if name}  # no name: someone else's file
 
 
 def _if_there(path: Path, shape: type[Shape] = Shape) -> dict[str, Any]:

@@ -13,9 +13,7 @@ from nemo_algos.report.numbers import MISSING, shown, signed
 from nemo_algos.report.runs import LoadedRun
 
 KS = (4, 16, 64, 256, 1024)
-Differences = dict[
-    str, dict[str, Any] | str
-]  # of runs to the first, by label; or why there is none
+Differences = dict[str, dict[str, Any] | str]  # to the first run, by label; or why there is none
 Against = dict[str, Differences]  # by benchmark
 LAST = 10  # a training metric is its mean over the last tenth of the steps
 
@@ -122,11 +120,9 @@ def of_benchmark(runs: Sequence[LoadedRun], benchmark: str, against: Differences
 
 def _ks(runs: Sequence[LoadedRun], benchmark: str) -> list[int]:
     """The k that are shown: powers of 4, and the largest of all runs."""
-    curves = [
-        run.evals[benchmark]["curves"]["pass@k"]["k"] for run in runs if benchmark in run.evals
-    ]
-    largest = max(k for ks in curves for k in ks)
-    return sorted({k for ks in curves for k in ks if k in KS or k == largest})
+    having = [run.evals[benchmark] for run in runs if benchmark in run.evals]
+    every = {k for metrics in having for k in metrics["curves"]["pass@k"]["k"]}
+    return sorted(k for k in every if k in KS or k == max(every))
 
 
 def _cell(run: LoadedRun, benchmark: str, name: str, against: Differences) -> Cell:
@@ -154,9 +150,8 @@ def _unjudged(statuses: dict[str, int]) -> Cell:
 def _interval(interval: Any, difference: Any = None) -> Cell:
     if not interval:
         return Cell(MISSING)
-    note = f"{shown(interval['low'])} to {shown(interval['high'])}"
-    if interval["low"] is None:
-        note = ""
+    low, high = interval["low"], interval["high"]
+    note = "" if low is None else f"{shown(low)} to {shown(high)}"
     if not difference or difference["value"] is None:
         return Cell(shown(interval["value"]), note)
     low, high = difference["low"], difference["high"]
@@ -201,10 +196,10 @@ def flips(against: Differences) -> Table | None:
     for label, found in paired.items():
         cells = [
             Cell(
-                f"{b['problems'] - b['unsolved_by_base']} → {b['solved_by_tuned']}",
-                f"of {b['problems']}; flip rate {shown(b['flip_rate'])}",
+                f"{n - b['unsolved_by_base']} → {b['solved_by_tuned']}", f"of {n}; flip rate {rate}"
             )
             for b in found["buckets"]
+            for n, rate in [(b["problems"], shown(b["flip_rate"]))]
         ]
         s = found["solved"]
         gained = f"+{s['only_tuned']} −{s['only_base']}"  # noqa: RUF001

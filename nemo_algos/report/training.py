@@ -21,75 +21,35 @@ class Curve(NamedTuple):
     title: str
     y_label: str
     metrics: tuple[str, ...]
-    caption: str
     scale: Literal["linear", "log"] = "linear"
 
 
 CURVES = (
-    Curve(
-        "reward", "Reward", "mean reward", ("reward/mean",), "Of the rollout batch, while training."
-    ),
-    Curve(
-        "entropy",
-        "Entropy",
-        "nats per token",
-        ("entropy/exact", "entropy/approximate"),
-        "Of the sampling policy. A fall to 0 ends exploration. Dashed: NeMo-RL's approximation.",
-    ),
-    Curve(
-        "validation",
-        "Held-out accuracy",
-        "mean reward",
-        ("validation/accuracy",),
-        "NeMo-RL's validation.",
-    ),
-    Curve(
-        "clip_above",
-        "Clipped above, A > 0",
-        "share of tokens",
-        ("clip/positive_above",),
-        "Tokens made likelier than the bound allows: their gradient is cut.",
-    ),
-    Curve(
-        "clip_below",
-        "Clipped below, A < 0",
-        "share of tokens",
-        ("clip/negative_below",),
-        "Tokens made less likely than the bound allows: their gradient is cut.",
-    ),
-    Curve(
-        "ratio_p99",
-        "Ratio, 99th percentile",
-        "new / old probability",
-        ("ratio/p99",),
-        "Of the method's ratio, over the step's updates.",
-    ),
-    Curve(
-        "ratio_max",
-        "Ratio, maximum",
-        "new / old probability",
-        ("ratio/max",),
-        "The tail that clipping is for; logarithmic.",
-        "log",
-    ),
-    Curve(
-        "kl_old",
-        "KL to the sampling policy",
-        "nats per token",
-        ("kl/old",),
-        "How far the updates of one batch go.",
-    ),
-    Curve("kl_ref", "KL to the reference", "nats per token", ("kl/ref",), "Where there is one."),
-    Curve("length", "Response length", "tokens", ("length/mean",), "Mean over the rollout batch."),
-    Curve(
-        "grad_norm",
-        "Gradient norm",
-        "before clipping",
-        ("grad_norm",),
-        "Of the step's last update; logarithmic.",
-        "log",
-    ),
+    Curve("reward", "Reward", "mean reward", ("reward/mean",)),
+    Curve("entropy", "Entropy", "nats per token", ("entropy/exact", "entropy/approximate")),
+    Curve("validation", "Held-out accuracy", "mean reward", ("validation/accuracy",)),
+    Curve("clip_above", "Clipped above, A > 0", "share of tokens", ("clip/positive_above",)),
+    Curve("clip_below", "Clipped below, A < 0", "share of tokens", ("clip/negative_below",)),
+    Curve("ratio_p99", "Ratio, 99th percentile", "new / old probability", ("ratio/p99",)),
+    Curve("ratio_max", "Ratio, maximum", "new / old probability", ("ratio/max",), "log"),
+    Curve("kl_old", "KL to the sampling policy", "nats per token", ("kl/old",)),
+    Curve("kl_ref", "KL to the reference", "nats per token", ("kl/ref",)),
+    Curve("length", "Response length", "tokens", ("length/mean",)),
+    Curve("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), "log"),
 )
+CAPTIONS = {
+    "reward": "Of the rollout batch, while training.",
+    "entropy": "The sampling policy's; 0 ends exploration. Dashed: NeMo-RL's approximation.",
+    "validation": "NeMo-RL's validation.",
+    "clip_above": "Tokens made likelier than the bound allows: their gradient is cut.",
+    "clip_below": "Tokens made less likely than the bound allows: their gradient is cut.",
+    "ratio_p99": "Of the method's ratio, over the step's updates.",
+    "ratio_max": "The tail that clipping is for; logarithmic.",
+    "kl_old": "How far the updates of one batch go.",
+    "kl_ref": "Where there is one.",
+    "length": "Mean over the rollout batch.",
+    "grad_norm": "Of the step's last update; logarithmic.",
+}
 
 
 def figures(groups: Sequence[Group]) -> list[Figure]:
@@ -100,8 +60,8 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
 
 def _figure(curve: Curve, groups: Sequence[Group]) -> Figure:
     lines = [line for group in groups if (line := _line(curve, group))]
-    name = f"training_{curve.name}"
-    return Figure(name, curve.title, "step", curve.y_label, lines, curve.caption, curve.scale)
+    name, caption = f"training_{curve.name}", CAPTIONS[curve.name]
+    return Figure(name, curve.title, "step", curve.y_label, lines, caption, curve.scale)
 
 
 def _line(curve: Curve, group: Group) -> Line | None:
@@ -112,17 +72,9 @@ def _line(curve: Curve, group: Group) -> Line | None:
     dashed = group.dashed or found[0][0] != curve.metrics[0]
     steps, values = together([series for _, series in found])
     window = len(steps) // WINDOWS if len(steps) >= SMOOTHED_FROM else 1
-    low, high = (values.min(0), values.max(0)) if len(values) > 1 else (None, None)
-    return Line(
-        group.label,
-        group.color,
-        steps,
-        values.mean(0).tolist(),
-        None if low is None else low.tolist(),
-        None if high is None else high.tolist(),
-        dashed=dashed,
-        smooth=window,
-    )
+    band = (values.min(0).tolist(), values.max(0).tolist()) if len(values) > 1 else (None, None)
+    mean, style = values.mean(0).tolist(), {"dashed": dashed, "smooth": window}
+    return Line(group.label, group.color, steps, mean, *band, **style)
 
 
 def _first(curve: Curve, run: LoadedRun) -> str | None:

@@ -63,14 +63,13 @@ def _band(axis: Any, runs: list[list[float]], color: str, label: str) -> None:
     values = np.array([run[:length] for run in runs]).reshape(len(runs), -1, SMOOTH).mean(-1)
     points = [estimate(column) for column in values.T.tolist()]
     x = (np.arange(len(points)) + 0.5) * SMOOTH
+    low, high = [p.low for p in points], [p.high for p in points]
     axis.plot(x, [p.mean for p in points], color=color, label=label)
-    axis.fill_between(
-        x, [p.low for p in points], [p.high for p in points], color=color, alpha=0.2, linewidth=0
-    )
+    axis.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
 
 
 def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
-    """figures/REGIME_draws.png of regimes with few enough arms: pass@k and UCC@k over k."""
+    """figures/REGIME_draws.png: pass@k and UCC@k over k, a line per arm, where these are few."""
     from matplotlib import pyplot as plt
 
     for name in study.regimes:
@@ -100,7 +99,7 @@ def _over_k(axis: Any, results: Sequence[Result], metric: str) -> None:
 
 
 def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> None:
-    """figures/REGIME_tradeoff.png of every tuning: pass@1 against UCC@64, a line per arm.
+    """figures/REGIME_tradeoff.png of every tuning: pass@1 against UCC@64, a line of values per arm.
 
     Slower training keeps more solutions: who is off the line that the others' values draw?
     """

@@ -32,10 +32,7 @@ Settings = dict[str, Any]  # key.path: value
 
 
 class Tuning(Section):
-    """Values of a key that every arm is first run with, seeds 0 to seeds - 1.
-
-    The value with the highest training reward at the end is the arm's.
-    """
+    """Each arm gets the value of a key that ends with the highest training reward, seeds 0 on."""
 
     key: str
     values: list[Any] = Field(min_length=2)
@@ -43,10 +40,10 @@ class Tuning(Section):
 
 
 class Regime(Section):
-    """Arms that are compared with a baseline, which is one of them.
+    """Arms that are compared with a baseline.
 
-    claim: a paper's, and where; seeds: how many, from first_seed on; exploratory: looked at without
-    a hypothesis fixed beforehand.
+    claim: of a paper, and where; seeds: how many, from first_seed on; exploratory: without a
+    hypothesis fixed beforehand.
     """
 
     claim: str
@@ -112,11 +109,9 @@ class Cell(NamedTuple):
 
 
 def runs(study: Study) -> tuple[list[Trial], list[Cell]]:
-    """The distinct runs, and every cell.
+    """The distinct runs, and every cell; seed by seed, so that a stopped study has comparisons.
 
-    Seed by seed, so that a study that is stopped has whole comparisons.
-
-    Raises ConfigError with the problems of all arms.
+    Raises ConfigError with what is wrong in all arms.
     """
     configs = _configs(study)
     every: dict[str, Trial] = {}

@@ -41,11 +41,8 @@ def _regime(results: Sequence[Result], baseline: str, name: str, path: Path) -> 
     axes[0].set_yticks(range(len(arms)), arms)
     axes[0].invert_yaxis()
     n = max(r.value.n for r in results)
-    figure.suptitle(
-        f"{name}: mean and 95 % interval, {n} seeds; "
-        f"filled: the difference to {baseline}, paired by seed, leaves 0 out",
-        fontsize=10,
-    )
+    filled = f"filled: the difference to {baseline}, paired by seed, leaves 0 out"
+    figure.suptitle(f"{name}: mean and 95 % interval, {n} seeds; {filled}", fontsize=10)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

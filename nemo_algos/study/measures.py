@@ -12,7 +12,7 @@ from nemo_algos.local.evaluation import Sampled
 
 
 def measures(sampled: Sampled) -> dict[str, float]:
-    """pass@k and UCC@k for k = 1, 2, 4, ... samples; tokens of all and of right responses."""
+    """pass@k and UCC@k for k = 1, 2, 4, ...; mean tokens of all and of right responses, if any."""
     n = len(sampled.lengths[0])
     ks = [2**i for i in range(n.bit_length())]
     sizes = [

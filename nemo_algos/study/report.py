@@ -1,12 +1,16 @@
-"""A study's report.md: a table and a figure per regime."""
+"""What a study's folder shows of its results: summary.csv, figures, and report.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nemo_algos.study.design import Regime, Study
-from nemo_algos.study.summary import Estimate, Result
+from nemo_algos.study import summary, trust_region
+from nemo_algos.study.curves import draw_draws, draw_steps, draw_tradeoffs
+from nemo_algos.study.design import Cell, Regime, Study
+from nemo_algos.study.figures import draw
+from nemo_algos.study.runner import results
+from nemo_algos.study.summary import Estimate, Result, summarise
 
 SHOWN = ("pass@1", "pass@16", "pass@64", "UCC@64", "reward", "entropy", "length of right")
 HEAD = """# {title}
@@ -16,6 +20,19 @@ difference to the baseline, paired by seed, **bold** where its interval leaves 0
 intervals one does by chance. reward and entropy (nats per token) are of the last 10 training steps;
 length of right answers in tokens.
 """
+
+
+def show(study: Study, cells: Sequence[Cell], name: str, folder: Path) -> list[Result]:
+    """Write what follows from the folder's results.csv, and from raw/ where it is there."""
+    found = summarise(study, cells, results(folder / "results.csv"))
+    summary.write(found, folder / "summary.csv")
+    draw(study, found, folder)
+    draw_draws(study, found, folder)
+    draw_tradeoffs(study, found, folder)
+    draw_steps(study, cells, folder)
+    trust_region.draw(folder / "figures" / "quatro_advantages.png")
+    write(study, found, f"The study {name}", folder / "report.md")
+    return found
 
 
 def write(study: Study, results: Sequence[Result], title: str, path: Path) -> None:

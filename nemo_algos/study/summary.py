@@ -30,11 +30,12 @@ METRICS = {
 }
 
 
-DIFFERENCE = ("difference", "difference low", "difference high", "p")
+HEADINGS = ("regime", "arm", "metric", "n", "mean", "low", "high", "pairs")
+HEADINGS += ("difference", "difference low", "difference high", "p")
 
 
 class Estimate(NamedTuple):
-    """A mean over n seeds, its 95 % interval (Student's t), p of a mean of 0; nan for none."""
+    """A mean over n seeds, its 95 % interval (Student's t), two-sided p of a mean of 0; or nan."""
 
     n: int
     mean: float
@@ -75,38 +76,16 @@ def summarise(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> list
     for cell in cells:
         if cell.run in rows:
             found[cell.regime, cell.arm][cell.seed] = rows[cell.run]
-    return [
-        result
-        for (regime, arm), by_seed in found.items()
-        for metric, column in METRICS.items()
-        if (
-            result := _result(
-                regime,
-                arm,
-                metric,
-                column,
-                by_seed,
-                found.get((regime, study.regimes[regime].baseline), {}),
-            )
-        )
-    ]
-
-
-def _result(
-    regime: str,
-    arm: str,
-    metric: str,
-    column: str,
-    by_seed: dict[int, Row],
-    baseline: dict[int, Row],
-) -> Result | None:
-    values = _values(by_seed, column)
-    if not values:
-        return None
-    base = _values(baseline, column)
-    both = [s for s in values if s in base]
-    pairs = [values[s] - base[s] for s in both]
-    return Result(regime, arm, metric, estimate(list(values.values())), estimate(pairs))
+    out = []
+    for (regime, arm), by_seed in found.items():
+        baseline = found.get((regime, study.regimes[regime].baseline), {})
+        for metric, column in METRICS.items():
+            values, base = _values(by_seed, column), _values(baseline, column)
+            pairs = [values[seed] - base[seed] for seed in values if seed in base]
+            if values:
+                value = estimate(list(values.values()))
+                out.append(Result(regime, arm, metric, value, estimate(pairs)))
+    return out
 
 
 def _values(by_seed: dict[int, Row], column: str) -> dict[int, float]:
@@ -117,11 +96,8 @@ def write(results: Sequence[Result], path: Path) -> None:
     """summary.csv."""
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(
-            (*["regime", "arm", "metric", "n", "mean", "low", "high", "pairs"], *DIFFERENCE)
-        )
+        writer.writerow(HEADINGS)
         for r in results:
             numbers = [f"{x:.6g}" for x in (*r.value[1:4], *r.difference[1:])]
-            writer.writerow(
-                [r.regime, r.arm, r.metric, r.value.n, *numbers[:3], r.difference.n, *numbers[3:]]
-            )
+            row = [r.regime, r.arm, r.metric, r.value.n]
+            writer.writerow([*row, *numbers[:3], r.difference.n, *numbers[3:]])

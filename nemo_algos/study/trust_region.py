@@ -14,7 +14,7 @@ MAX_KL_FRACTION = 0.95  # QUATRO's default
 
 
 def right_advantages(size: int, delta: float) -> list[float]:
-    """A of a right response where 1, 2, .. size - 1 of `size` are right (rewards 0, 1)."""
+    """A of a right response (rewards 0, 1) where 1, 2, .. size - 1 of the group are right."""
     right = torch.arange(1, size)
     rewards = (torch.arange(size) < right[:, None]).double().flatten()
     groups = Groups.of(torch.arange(size - 1).repeat_interleave(size))

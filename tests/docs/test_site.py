@@ -6,6 +6,7 @@ the citation is this version's.
 
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 
 import doc_commands
@@ -18,7 +19,8 @@ from nemo_algos.methods import METHODS
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+MADE = DOCS / "study" / "report.md"  # by make docs, and so are summary.csv and the figures
+PAGES = [ROOT / "README.md", *sorted({*DOCS.rglob("*.md")} - {MADE})]
 LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^[ \t]*```.*?^[ \t]*```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
@@ -42,7 +44,7 @@ def files(nav):
 
 
 def test_every_page_is_in_the_nav_once_and_every_entry_is_a_page():
-    there = [path.relative_to(DOCS).as_posix() for path in PAGES[1:]]
+    there = [path.relative_to(DOCS).as_posix() for path in (*PAGES[1:], MADE)]
     assert sorted(files(SITE["nav"])) == sorted(there)
 
 
@@ -50,7 +52,32 @@ def test_every_page_is_in_the_nav_once_and_every_entry_is_a_page():
 def test_relative_links_name_files(page):
     links = [link.partition("#")[0] for link in LINK.findall(CODE.sub("", page.read_text()))]
     local = [link for link in links if link and not re.match(r"\w+:", link)]
-    assert [link for link in local if not (page.parent / link).exists()] == []
+    named = [(page.parent / link).resolve() for link in local]
+    assert [path for path in named if not (path.exists() or made(path))] == []
+
+
+def made(path):
+    """Whether `make docs` makes the file, so that git does not have it."""
+    lines = (MADE.parent / ".gitignore").read_text().splitlines()
+    patterns = [line[1:] for line in lines if line.startswith("/")]
+    return path.is_relative_to(MADE.parent) and any(
+        path.relative_to(MADE.parent).match(pattern) for pattern in patterns
+    )
+
+
+def test_what_the_study_shows_is_made_of_its_results(tmp_path, monkeypatch):
+    """Every link into docs/study: by make docs, though here without the drawing."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).touch())
+    shutil.copy(MADE.parent / "results.csv", tmp_path)
+    loaded(ROOT / "scripts" / "study_page.py").main(tmp_path)
+    there = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    shown = LINK.findall((DOCS / "study.md").read_text() + (tmp_path / "report.md").read_text())
+    links = {Path(link.removeprefix("study/")) for link in shown if link.startswith("study/")}
+    assert len(links) > 8 and links <= there
+    assert {path for path in there if not made(MADE.parent / path)} == {Path("results.csv")}
+    assert "\nheadline,quatro,UCC@64,10," in (tmp_path / "summary.csv").read_text()
 
 
 def test_links_out_of_the_docs_become_paths():

@@ -6,10 +6,9 @@ import json
 from urllib.parse import quote
 
 import pytest
+from commands import invoke
 from completions import completion, server
-from typer.testing import CliRunner
 
-from nemo_algos.cli import app
 from nemo_algos.evals.api_key import HIDDEN, ApiKey
 
 KEY = "sk-A1/b2+c3&d4'e5\"f6=g7"
@@ -72,9 +71,10 @@ def evaluate(tmp_path, monkeypatch):
     (tmp_path / "sums.jsonl").write_text('{"problem": "1 + 1?", "answer": "2"}\n' * 2)
 
     def run(*overrides):
-        given = ["model.name=m", f"benchmarks={{math: {{data: {tmp_path}/sums.jsonl}}}}"]
+        sums = f"{{data: {tmp_path}/sums.jsonl, verifier: 'completions:same_box'}}"
+        given = ["model.name=m", f"benchmarks={{math: {sums}}}", "metrics.resamples=10"]
         given += ["model.retries=1", "sampling.samples=2", f"out={tmp_path}/out"]
-        done = CliRunner().invoke(app, ["eval", "eval/endpoint.yaml", *given, *overrides])
+        done = invoke("eval", "eval/endpoint.yaml", *given, *overrides)
         assert done.exception is None or isinstance(done.exception, SystemExit)
         files = [p for p in (tmp_path / "out").rglob("*") if p.is_file()]
         return done.exit_code, done.output, "".join(p.read_text(errors="replace") for p in files)
@@ -106,7 +106,7 @@ def test_a_server_that_sends_the_header_back(evaluate, tmp_path, status):
     assert HIDDEN in said
     if code == 0:
         assert HIDDEN in stored
-        out = CliRunner().invoke(app, ["report", f"{tmp_path}/out", "--out", f"{tmp_path}/report"])
+        out = invoke("report", tmp_path / "out", "--out", tmp_path / "report")
         assert out.exit_code == 0
         assert not given_away((tmp_path / "report" / "index.html").read_text())
 

@@ -13,12 +13,11 @@ from pathlib import Path
 import folders
 import pytest
 import torch
+from commands import invoke
 from completions import completion, server
 from rich.console import Console
-from typer.testing import CliRunner
 
 from nemo_algos import config
-from nemo_algos.cli import app
 from nemo_algos.evals.benchmarks import BENCHMARKS
 from nemo_algos.evals.benchmarks.registry import EXTRACTORS
 from nemo_algos.local import checkpoint, tiny_policy
@@ -79,7 +78,7 @@ def shown(tmp_path):
 
 
 def report(run):
-    done = CliRunner().invoke(app, ["report", str(run), "--out", str(run.parent / "out")])
+    done = invoke("report", run, "--out", run.parent / "out")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.output
 
@@ -87,13 +86,13 @@ def report(run):
 def evaluate(run):
     given = ["eval/countdown.yaml", f"model.run={run}", f"out={run.parent / 'evaluated'}"]
     given += ["sampling.samples=1", "benchmarks.countdown.problems=1", "metrics.resamples=10"]
-    done = CliRunner().invoke(app, ["eval", *given])
+    done = invoke("eval", *given)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.output
 
 
 def resume(run):
-    done = CliRunner().invoke(app, ["train", "--resume", str(run)])
+    done = invoke("train", "--resume", run)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.output
 
@@ -319,7 +318,7 @@ def test_an_endpoints_folder_cannot_be_a_link(tmp_path):
         with server(lambda body: (200, completion("2"))) as (url, seen):
             given = [f"model.url={url}", "model.name=m", f"out={tmp_path / 'out'}"]
             given += [f"benchmarks={{math: {{data: {tmp_path}/sums.jsonl}}}}"]
-            done = CliRunner().invoke(app, ["eval", "eval/endpoint.yaml", *given])
+            done = invoke("eval", "eval/endpoint.yaml", *given)
         assert done.exit_code == 2 and "is a link out of the folder" in done.output
         assert not seen and not (tmp_path / "other").exists()
         (out / name).unlink()

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -24,17 +25,22 @@ def answer(body):
     return 200, completion(rf"It is \boxed{{{a + b + wrong}}}", tokens=5)
 
 
-@pytest.fixture
-def written(tmp_path):
-    data = tmp_path / "sums.jsonl"
+def config(folder):
+    """One that evaluates the sums of that folder into it."""
+    data = folder / "sums.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return {
         "model": {"engine": "endpoint", "name": "m"},
-        "benchmarks": {"math": {"data": str(data)}},
+        "benchmarks": {"math": {"data": str(data), "verifier": "completions:same_box"}},
         "sampling": {"samples": 8},
         "metrics": {"similarities": ["tfidf"], "resamples": 50},
-        "out": str(tmp_path / "out"),
+        "out": str(folder / "out"),
     }
+
+
+@pytest.fixture
+def written(tmp_path):
+    return config(tmp_path)
 
 
 def run(written, url, **changed):
@@ -45,6 +51,7 @@ def run(written, url, **changed):
 
 
 def test_from_question_to_metrics(written):
+    del written["benchmarks"]["math"]["verifier"]  # the benchmark's own
     with server(answer) as (url, seen):
         folder, metrics = run(written, url)
     right = Counter(b["messages"][0]["content"].split("?")[0] for _, _, b in seen if b["seed"] % 3)
@@ -203,6 +210,7 @@ def test_what_nemo_rl_saved(tmp_path, golds, said):
 
 def test_another_file_in_the_same_folder_is_refused(tmp_path):
     written = saved(tmp_path)
+    written["benchmarks"]["math500"] = {"verifier": "completions:same_box"}
     evaluate(checked(written), Console(quiet=True))
     path = tmp_path / "evaluation_data.json"
     path.write_text(path.read_text().replace("3}", "4}"))
@@ -263,17 +271,40 @@ def test_no_number_is_no_json(written, monkeypatch):
         run(written, url)
 
 
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory):
+    """An evaluation, the server's URL, and how often it has been asked."""
+    folder = tmp_path_factory.mktemp("evaluation")
+    with server(answer) as (url, seen):
+        run(config(folder), url)
+        yield folder, url, seen
+
+
+@pytest.fixture
+def evaluated(evaluation, tmp_path):
+    """A copy of it to edit: its folder, and how to go on with it."""
+    folder, url, _ = evaluation
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "out" / "math", lambda: run(
+        {**config(folder), "out": str(tmp_path / "out")}, url
+    )
+
+
+def test_a_copy_is_the_evaluation(evaluation, evaluated):
+    _, metrics = evaluated[1]()
+    assert metrics["statuses"] == {"ok": 24} and len(evaluation[2]) == 24
+
+
 @pytest.mark.parametrize("reward", ["NaN", "1e309", "-Infinity", '"1"', "null", "true"])
-def test_an_edited_verdict_is_named(written, reward):
-    with server(answer) as (url, _):
-        folder, _ = run(written, url)
-        path = folder / "verdicts.jsonl"
-        first, second, *rest = path.read_text().splitlines()
-        second = second.replace('"reward": 1.0', f'"reward": {reward}')
-        second = second.replace('"reward": 0.0', f'"reward": {reward}')
-        path.write_text("\n".join([first, second, *rest, ""]))
-        with pytest.raises(ValueError, match=r"verdicts.jsonl line 2: reward: .*remove the line"):
-            run(written, url)
+def test_an_edited_verdict_is_named(evaluated, reward):
+    folder, go_on = evaluated
+    path = folder / "verdicts.jsonl"
+    first, second, *rest = path.read_text().splitlines()
+    second = second.replace('"reward": 1.0', f'"reward": {reward}')
+    second = second.replace('"reward": 0.0', f'"reward": {reward}')
+    path.write_text("\n".join([first, second, *rest, ""]))
+    with pytest.raises(ValueError, match=r"verdicts.jsonl line 2: reward: .*remove the line"):
+        go_on()
 
 
 @pytest.mark.parametrize(
@@ -291,13 +322,12 @@ def test_an_edited_verdict_is_named(written, reward):
         ("verdicts", "of", ...),
     ],
 )
-def test_an_edited_line_is_named(written, name, key, value):
-    with server(answer) as (url, _):
-        folder, _ = run(written, url)
-        path = folder / f"{name}.jsonl"
-        first, *rest = path.read_text().splitlines()
-        row = {**json.loads(first), key: value}
-        row = {k: v for k, v in row.items() if v is not ...}
-        path.write_text("\n".join([json.dumps(row), *rest, ""]))
-        with pytest.raises(ValueError, match=rf"{name}.jsonl line 1: {key}: .*remove the line"):
-            run(written, url)
+def test_an_edited_line_is_named(evaluated, name, key, value):
+    folder, go_on = evaluated
+    path = folder / f"{name}.jsonl"
+    first, *rest = path.read_text().splitlines()
+    row = {**json.loads(first), key: value}
+    row = {k: v for k, v in row.items() if v is not ...}
+    path.write_text("\n".join([json.dumps(row), *rest, ""]))
+    with pytest.raises(ValueError, match=rf"{name}.jsonl line 1: {key}: .*remove the line"):
+        go_on()

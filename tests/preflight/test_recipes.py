@@ -1,5 +1,7 @@
-"""Every recipe means what its name and header say, over NeMo-RL's own configs as shipped with this
-package."""
+"""Every recipe means what its name and header say, over NeMo-RL's own configs as shipped here.
+
+A file without a method's name is walked with each of the four.
+"""
 
 import functools
 import re
@@ -13,12 +15,13 @@ from nemo_algos.config import ConfigError, at
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
 from nemo_algos.preflight import models, snapshot
+from nemo_algos.preflight.check import check
 from nemo_algos.preflight.conflicts import conflicts
 from nemo_algos.preflight.decided import DEFAULT
 from nemo_algos.preflight.layout import layout
 
 FOLDER = Path(__file__).resolve().parents[2] / "nemo_algos" / "configs" / "recipes"
-RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+FILES = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
 BASES = {path.stem: path for path in sorted((FOLDER / "base").glob("*.yaml"))}
 HEADER = re.compile(r"# NeMo-RL (\S+(?:, \S+)*)\n")
 NAME = re.compile(r"(?P<method>[a-z]+)-(?P<model>.+)-(?P<nodes>\d+)n(?P<gpus>\d+)g-(?P<layout>.+)")
@@ -86,8 +89,20 @@ PAPERS = {
 }
 
 
+def method_of(name):
+    return name.partition("-")[0]
+
+
+def runs(file):
+    """The names of the runs that a file is made for."""
+    return [file] if method_of(file) in PAPERS else [f"{method}-{file}" for method in PAPERS]
+
+
+RECIPES = {run: path for file, path in FILES.items() for run in runs(file)}
+
+
 def versions(path):
-    """Those of the header."""
+    """The NeMo-RL versions of the header."""
     match = HEADER.match(path.read_text())
     return match[1].split(", ") if match else []
 
@@ -99,7 +114,8 @@ each_version = pytest.mark.parametrize(("name", "version"), PAIRS)
 
 @functools.cache
 def composed(name, version):
-    return snapshot.compose(config.read(RECIPES[name]), snapshot.load(version))
+    written = config.overridden(config.read(RECIPES[name]), [f"method.name={method_of(name)}"])
+    return snapshot.compose(written, snapshot.load(version))
 
 
 def plain_of(name):
@@ -218,15 +234,22 @@ def test_it_composes_without_unknown_keys_or_conflicts(name, version):
     assert conflicts(plain, keys, build(plain["method"])) == []
 
 
-@each
-def test_it_restates_nothing(name):
-    assert idle(RECIPES[name], [RECIPES[name]]) == []
+@each_version
+def test_check_finds_no_error(name, version):
+    if name not in FILES:
+        found = check(str(RECIPES[name]), [f"method.name={method_of(name)}"], version)
+        assert not [f for f in found if f.severity != "note"]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_it_restates_nothing(file):
+    assert idle(FILES[file], [FILES[file]]) == []
 
 
 @pytest.mark.parametrize("base", BASES)
 def test_a_base_restates_nothing(base):
     path = BASES[base].resolve()
-    users = [recipe for recipe in RECIPES.values() if path in ancestors(recipe)]
+    users = [recipe for recipe in FILES.values() if path in ancestors(recipe)]
     assert idle(path, users) == []
 
 
@@ -285,9 +308,9 @@ def test_what_a_paper_states(name, version):
     assert {path: at(plain, path) for path in stated} == stated
 
 
-def test_every_method_at_every_scale():
-    """All four on each layout of the three models."""
-    layouts = {name.partition("-")[2] for name in RECIPES if "-qwen3-30b" in name}
-    layouts |= {name.partition("-")[2] for name in RECIPES if re.search("3-32b|3.3-70b", name)}
-    missing = {f"{m}-{where}" for m in PAPERS for where in layouts} - RECIPES.keys()
-    assert missing == {f"{m}-qwen3-30b-a3b-4n8g-tp4cp8ep8-40k" for m in PAPERS if m != "etr"}
+def test_a_layout_is_for_every_method():
+    """Above 8B no file is of one method, and the method is in the names of its folders."""
+    scale = {file for file, path in FILES.items() if BASES["scale"].resolve() in ancestors(path)}
+    assert len(scale) == 10 and not {method_of(file) for file in scale} & METHODS.keys()
+    for file in scale:
+        assert at(written(FILES[file]), "logger.wandb.name") == f"${{method.name}}-{file}"

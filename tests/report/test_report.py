@@ -7,16 +7,15 @@ from pathlib import Path
 
 import folders
 import pytest
-from typer.testing import CliRunner
+from commands import invoke
 
-from nemo_algos.cli import app
 from nemo_algos.report.compare import compare
 from nemo_algos.report.page import write
 from nemo_algos.report.runs import read_runs
 
 
 def report(*arguments):
-    done = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    done = invoke("report", *arguments)
     return done.exit_code, done.output
 
 

@@ -70,10 +70,10 @@ def test_memory_limit():
     assert verdicts[1] == Verdict(1.0, "ok")
 
 
-def test_thousands_of_verifications_leave_no_process_and_start_no_more_than_the_workers():
+def test_many_verifications_leave_no_process_and_start_no_more_than_the_workers():
     others = children()
     with VerifierPool(VERIFIER, workers=2) as pool:
-        verdicts = pool.scores((rf"\boxed{{{i}}}" for i in range(2000)), map(str, range(2000)))
-        assert sum(verdict.reward for verdict in verdicts) == 2000
+        verdicts = pool.scores((rf"\boxed{{{i}}}" for i in range(500)), map(str, range(500)))
+        assert sum(verdict.reward for verdict in verdicts) == 500
         assert len(children() - others) == 2
-    assert children() == others and pool.counts == Counter(ok=2000)
+    assert children() == others and pool.counts == Counter(ok=500)

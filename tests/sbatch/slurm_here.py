@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from typer.testing import CliRunner
-
-from nemo_algos.cli import app
+from commands import invoke
 
 CONFIG = "engine: nemo_rl\nmethod: {name: etr}\ncluster: {num_nodes: 2, gpus_per_node: 8}\n"
 LAUNCH = "--account a --image b:c --checkout {0}/nemo-rl --out {0}/runs"
@@ -71,6 +69,6 @@ def slurm(here: Path, line: str = "", *words: str) -> Said:
 
 def invoked(*words: str) -> Said:
     """The command, without a traceback."""
-    done = CliRunner().invoke(app, list(words))
+    done = invoke(*words)
     assert not isinstance(done.exception, Exception), done.exception
     return Said(done.exit_code, done.stdout.splitlines(), done.stderr.splitlines())
