@@ -1,2 +1,1 @@
-"""The methods inside NVIDIA NeMo-RL. The only importer of nemo_rl and ray; targets v0.7.0 and main
-(2026-08)."""
+"""The methods inside NVIDIA NeMo-RL, v0.7.0 and main (2026-08); the only importer of nemo_rl."""

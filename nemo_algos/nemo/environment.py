@@ -30,8 +30,10 @@ ACTOR = f"{__name__}.VerifierActor"
 
 
 class VerifierConfig(Section):
-    """A section of `env`. `verifier` and `extractor` are "module:function"; the extractor gives the
-    answers of NeMo-RL's cons@k. The rest: VerifierPool."""
+    """A section of `env`: "module:function" twice, and VerifierPool's arguments.
+
+    extractor: gives the answers of NeMo-RL's cons@k.
+    """
 
     verifier: str
     extractor: str = "nemo_algos.rewards.answers:boxed"
@@ -73,9 +75,10 @@ def _problems(name: str, section: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 class VerifierEnvironment(BaseMathEnvironment):
-    """Single-turn: the reward of a conversation is its verdict, against `ground_truth` in the
-    metadata (which NeMo-RL's data processors put there). What could not be judged has reward 0, and
-    is counted."""
+    """Single-turn: the reward of a conversation is its verdict against the metadata's ground_truth.
+
+    NeMo-RL's data processors put that there. What could not be judged has reward 0, and is counted.
+    """
 
     def __init__(self, section: Mapping[str, Any]):
         settings = VerifierConfig(**section).model_dump()
@@ -89,8 +92,10 @@ class VerifierEnvironment(BaseMathEnvironment):
         metadata: list[Any],
         return_extracted_answer: bool = False,
     ) -> EnvironmentReturn[Any]:
-        """B conversations to rewards [B] float32; every episode ends. Raises ValueError where the
-        verifier does not load."""
+        """B conversations to rewards [B] float32; every episode ends.
+
+        Raises ValueError where the verifier does not load.
+        """
         responses = [_response(conversation) for conversation in message_log_batch]
         verdicts = self._pool.score(responses, [str(m["ground_truth"]) for m in metadata])
         rewards = torch.tensor([v.reward for v in verdicts], dtype=torch.float32)
@@ -129,9 +134,8 @@ VerifierActor = ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency
 
 
 def log_statuses(logger: Any, *environments: Mapping[str, Any]) -> None:
-    """Have the logger add our environments' `statuses` to the training metrics of every step:
-    NeMo-RL asks environments for none."""
-    ours = [e for of in environments for e in of.values() if hasattr(e, "statuses")]
+    """Have the logger add our environments' `statuses`, which NeMo-RL asks for by no name."""
+    ours = [e for tasks in environments for e in tasks.values() if hasattr(e, "statuses")]
     if not ours:
         return
     log = logger.log_metrics

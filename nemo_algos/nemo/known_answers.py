@@ -1,5 +1,6 @@
-"""Two responses whose loss is known, through the estimator and the loss, in the driver before Ray
-starts: a NeMo-RL that computes something else under the names that we know is refused.
+"""Two responses whose loss is known, through the estimator and the loss, before Ray starts.
+
+A NeMo-RL that computes something else under the names that we know is refused.
 """
 
 from __future__ import annotations
@@ -54,10 +55,8 @@ def _fault(name: str) -> str | None:
         found = answer(name)
     except Exception as error:  # whatever NeMo-RL's code raises
         return f"the loss of {name} raises {type(error).__name__}: {error}"
-    near = (
-        math.isclose(a, b, rel_tol=TOLERANCE) for a, b in zip(found, ANSWERS[name], strict=True)
-    )
-    if all(near):
+    pairs = zip(found, ANSWERS[name], strict=True)
+    if all(math.isclose(a, b, rel_tol=TOLERANCE) for a, b in pairs):
         return None
     numbers = "loss {:.4f} and slope {:.4f}"
     return f"{name} has {numbers.format(*found)} instead of {numbers.format(*ANSWERS[name])}"

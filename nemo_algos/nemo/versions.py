@@ -74,8 +74,7 @@ def check() -> None:
 
 
 def check_trainer(trainer: Callable[..., None]) -> None:
-    """Raises ImportError where it takes other arguments than we have, gives our estimator others,
-    or asks the policy by other methods than those of our proxy."""
+    """Raises ImportError where it takes, gives our estimator, or asks the policy what we do not."""
     function = getattr(trainer, "func", trainer)
     asked = OF_THE_QUEUE if "sync" in function.__name__.split("_") else OF_THE_POLICY
     refuse([*_arguments(function), *_names(function, (*OF_A_TRAINER, *asked))])
@@ -84,10 +83,8 @@ def check_trainer(trainer: Callable[..., None]) -> None:
 def refuse(problems: list[str]) -> None:
     """Raises ImportError where there are any."""
     if problems:
-        raise ImportError(
-            f"this NeMo-RL is not one that nemo_algos knows (tested: {TESTED}):\n  "
-            + "\n  ".join(problems)
-        )
+        what = f"this NeMo-RL is not one that nemo_algos knows (tested: {TESTED})"
+        raise ImportError("\n  ".join([f"{what}:", *problems]))
 
 
 def made(setup: Callable[..., tuple[Any, ...]], *args: Any, **kwargs: Any) -> dict[str, Any]:

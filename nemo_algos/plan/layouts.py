@@ -16,13 +16,12 @@ from nemo_algos.preflight.models import Model
 
 MEGATRON, PACKING = "policy.megatron_cfg", "policy.sequence_packing.train_mb_tokens"
 ENGINE = "policy.generation.vllm_cfg"
-LIMIT = "policy.max_total_sequence_length"
+LIMIT, MICRO = "policy.max_total_sequence_length", "policy.train_micro_batch_size"
 Change = dict[str, Any]
 
 
 class Plan(NamedTuple):
-    """Bytes on a GPU by component, seconds of a step by phase, of sequences of `tokens` on
-    average."""
+    """Bytes on a GPU by component, and seconds by phase of a step with `tokens` a sequence."""
 
     run: Setup
     tokens: float
@@ -50,17 +49,17 @@ class Plan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Of the run."""
+        """Steps of the run."""
         return self.run.at("grpo.max_num_steps")
 
     @property
     def gpu_hours(self) -> float:
-        """Of the run."""
+        """GPU-hours of the run."""
         return self.steps * self.step_seconds * self.run.layout.gpus / 3600
 
     @property
     def flops(self) -> float:
-        """Of a step, trained and scored; what the models need, not what is recomputed."""
+        """FLOPs of a step, trained and scored; what models need, not what is recomputed."""
         total = speed.rollouts(self.run) * self.tokens
         return 4 * total * speed.forward_flops(self.run, self.tokens)
 
@@ -87,8 +86,10 @@ class Plan(NamedTuple):
 
 
 def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None = None) -> Plan:
-    """Of a resolved NeMo-RL config; tokens: a sequence's mean, prompt and response. Raises
-    ValueError where no sequence has so many."""
+    """The plan of a resolved NeMo-RL config; tokens: a sequence's mean, prompt and response.
+
+    Raises ValueError where no sequence has so many.
+    """
     run = Setup(plain, layout(plain), model, gpu)
     if tokens is not None and not 1 <= tokens <= run.at(LIMIT):
         raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run.at(LIMIT)}, the longest")
@@ -130,11 +131,9 @@ def _training_changes(p: Plan) -> Iterator[Change]:
     if lay.tensor > 1:
         yield {f"{MEGATRON}.sequence_parallel": True}
     if run.at("policy.sequence_packing.enabled"):
-        yield {PACKING: max(run.at(LIMIT), run.at(PACKING) // 2)}
+        yield {PACKING: max(run.at(LIMIT), (run.at(PACKING) or 0) // 2)}
     else:
-        yield {
-            "policy.train_micro_batch_size": max(1, run.at("policy.train_micro_batch_size") // 2)
-        }
+        yield {MICRO: max(1, run.at(MICRO) // 2)}
     yield {f"{MEGATRON}.activation_checkpointing": True}
     sizes = {"expert": lay.expert, "tensor": lay.tensor, "pipeline": lay.pipeline}
     for factor, (name, size) in itertools.product((2, 4, 8), sizes.items()):
@@ -156,10 +155,8 @@ def _generation_changes(p: Plan) -> Iterator[Change]:
 def possible(run: Setup) -> bool:
     """Whether the sizes of the groups divide what they divide."""
     m, p = run.model, run.layout
-    heads = (
-        m.num_attention_heads % p.tensor == 0
-        and max(p.tensor, m.kv_heads) % min(p.tensor, m.kv_heads) == 0
-    )
+    copied = max(p.tensor, m.kv_heads) % min(p.tensor, m.kv_heads) == 0
+    heads = m.num_attention_heads % p.tensor == 0 and copied
     ranks = p.train_gpus % p.model_ranks == 0 and p.tensor <= p.gpus_per_node
     experts = not m.experts or (m.experts % p.expert == 0 and p.train_gpus % p.expert_ranks == 0)
     batch = p.data > 0 and run.at("policy.train_global_batch_size") % p.data == 0
@@ -183,8 +180,7 @@ def remedy(p: Plan) -> Change | None:
 
 
 def _cheapest(p: Plan, fits: Any, candidates: list[Change]) -> Change | None:
-    """Of the single changes that fit, the one with the fastest step; else the first of the changes
-    on top of each other."""
+    """The single change that fits with the fastest step; else the first that do together."""
 
     def fitting(changes: list[Change]) -> Iterator[tuple[Plan, Change]]:
         for change in changes:

@@ -40,8 +40,7 @@ class Setup(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A pipeline stage: its layers, whether it holds an embedding or the output layer, and how many
-    micro-batches are in flight on it."""
+    """A pipeline stage: its layers, embedding, output layer, and micro-batches in flight."""
 
     layers: int
     first: bool
@@ -71,8 +70,7 @@ def stages(run: Setup) -> list[Stage]:
 
 
 def held(run: Setup, stage: Stage) -> tuple[float, float]:
-    """Parameters of a stage on one GPU: outside experts (divided by TP), and of experts (by EP x
-    ETP)."""
+    """Parameters of a stage on a GPU: outside experts (over TP), and of experts (EP x ETP)."""
     m, p = run.model, run.layout
     moe = stage.layers * m.moe_layers / m.num_hidden_layers
     dense = stage.layers * m.attention + (stage.layers - moe) * m.dense_mlp
@@ -143,8 +141,7 @@ def _activations(run: Setup, stage: Stage) -> float:
 
 
 def _logits(run: Setup) -> float:
-    """NeMo-RL's: float32 logits, their softmax and their gradient; in chunks, the first and
-    last."""
+    """NeMo-RL's float32 logits, their softmax and their gradient; in chunks, the first and last."""
     if run.backend("use_fused_linear_logprobs"):
         return 0.0
     numbers = micro_batch_tokens(run) * run.model.vocab_size / run.layout.tensor
@@ -186,8 +183,7 @@ def cached_tokens(run: Setup) -> float:
 
 
 def on_host(run: Setup) -> dict[str, float]:
-    """Bytes of a node's own memory: the reference's weights, and what colocated training leaves
-    there while the engine generates."""
+    """Bytes of a node's memory: the reference, and what colocated training leaves there."""
     p, each = run.layout, run.layout.gpus_per_node
     worst = [_states(run, stage) for stage in stages(run)]
     weights = max(s["weights"] for s in worst)

@@ -12,8 +12,7 @@ GB = 1e9
 
 
 def show(p: Plan, change: Change | None, console: Console) -> None:
-    """The model and its layout, bytes by component, seconds by phase, and what would make it
-    fit."""
+    """The model, its layout, bytes by component, seconds by phase, and what would make it fit."""
     run, lay = p.run, p.run.layout
     console.print(
         f"{run.model.parameters / 1e9:.1f}B parameters ({run.model.active_parameters / 1e9:.1f}B "

@@ -23,7 +23,7 @@ FIXED = 10.0  # seconds: rewards, advantages, data, waking and sleeping the engi
 
 
 def mean_tokens(run: Setup) -> float:
-    """Of a sequence, prompt and response."""
+    """Tokens of a sequence, prompt and response."""
     return LENGTH * run.at("policy.max_total_sequence_length")
 
 
@@ -33,22 +33,21 @@ def rollouts(run: Setup) -> int:
 
 
 def forward_flops(run: Setup, tokens: float) -> float:
-    """Of one token of sequences of `tokens`."""
+    """FLOPs of one token in sequences of `tokens`."""
     m = run.model
     weights = m.active_parameters - m.vocab_size * m.hidden_size * (not m.tie_word_embeddings)
     return 2 * weights + 2 * m.num_hidden_layers * tokens * m.num_attention_heads * m.head_size
 
 
 def training_flops(run: Setup, tokens: float) -> float:
-    """Of one token: forward, backward, and what is recomputed."""
+    """FLOPs of one token: forward, backward, and what is recomputed."""
     whole = run.backend("recompute_granularity") != "selective"
     recomputed = bool(run.backend("activation_checkpointing")) and whole
     return (3 + recomputed) * forward_flops(run, tokens)
 
 
 def _reached(run: Setup, micro_batches: float) -> float:
-    """FLOP/s of all training GPUs, less what splitting costs and the pipeline's bubble, (p - 1) /
-    m."""
+    """FLOP/s of all training GPUs, less what splitting and the bubble, (p - 1) / m, cost."""
     p = run.layout
     share = EXPERTS if run.model.experts else TRAINING
     share *= SPLITTING ** log2(p.tensor * p.context * max(1, p.expert / p.gpus_per_node))
@@ -57,7 +56,7 @@ def _reached(run: Setup, micro_batches: float) -> float:
 
 
 def micro_batches(run: Setup, tokens: float) -> float:
-    """Of an optimizer step, on each data-parallel rank."""
+    """Micro-batches of an optimizer step on each data-parallel rank."""
     sequences = run.at("policy.train_global_batch_size") / max(1, run.layout.data)
     if run.at("policy.sequence_packing.enabled"):
         return sequences * tokens / (micro_batch_tokens(run) * run.layout.context)
@@ -65,8 +64,7 @@ def micro_batches(run: Setup, tokens: float) -> float:
 
 
 def decoding_step(run: Setup, sequences: float, tokens: float) -> float:
-    """Seconds of one token for `sequences` at once on an engine, `tokens` / 2 in the cache on
-    average."""
+    """Seconds of a token of `sequences` at once on an engine, `tokens` / 2 of each in the cache."""
     m, p = run.model, run.layout
     section = run.at("policy.generation.vllm_cfg") or {}
     ranks = p.generation_tensor * p.generation_pipeline
@@ -82,8 +80,10 @@ def decoding_step(run: Setup, sequences: float, tokens: float) -> float:
 
 
 def generation_seconds(run: Setup, tokens: float) -> float:
-    """Of a step's sequences, in waves of what the KV cache holds. The longest response ends the
-    last wave; async engines go on with other steps' sequences meanwhile."""
+    """Seconds of a step's sequences, in waves of what the KV cache holds.
+
+    The longest response ends the last wave; async engines go on with other steps' meanwhile.
+    """
     sequences = rollouts(run) / max(1, run.layout.generation_replicas)
     room = max(1.0, cached_tokens(run) / tokens)
     if run.at("grpo.async_grpo.enabled"):
@@ -112,7 +112,7 @@ def phases(run: Setup, tokens: float) -> dict[str, float]:
 
 
 def step_seconds(run: Setup, parts: dict[str, float]) -> float:
-    """Of a step: the phases one after the other, or generation beside the rest (async)."""
+    """Seconds of a step: the phases one after the other, or generation beside the rest (async)."""
     rest = sum(parts.values()) - parts["generation"]
     if run.at("grpo.async_grpo.enabled"):
         return max(parts["generation"], rest)

@@ -20,19 +20,11 @@ from nemo_algos.preflight.conflicts import conflicts
 from nemo_algos.preflight.decided import derive
 from nemo_algos.preflight.layout import layout
 from nemo_algos.preflight.models import Model, model
-from nemo_algos.preflight.rule import Preflight, Rule
-from nemo_algos.preflight.rules.batch import BATCH
-from nemo_algos.preflight.rules.data import DATA
-from nemo_algos.preflight.rules.generation import GENERATE
-from nemo_algos.preflight.rules.layout import LAYOUT
-from nemo_algos.preflight.rules.method import METHOD
-from nemo_algos.preflight.rules.objective import OBJECTIVE
-from nemo_algos.preflight.rules.run import RUN
-from nemo_algos.preflight.rules.training import TRAINING
+from nemo_algos.preflight.rule import Preflight
+from nemo_algos.preflight.rules import RULES
 from nemo_algos.preflight.rules.values import repaired
 from nemo_algos.preflight.snapshot import VERSIONS, Composed, Release, compose, load
 
-RULES: tuple[Rule, ...] = (*LAYOUT, *BATCH, *GENERATE, *TRAINING, *METHOD, *OBJECTIVE, *DATA, *RUN)
 SEVERITIES = ("error", "warning", "note")
 HEADER = re.compile(r"^# NeMo-RL ((?:v[\d.]+\d|main)(?:, (?:v[\d.]+\d|main))*)", re.MULTILINE)
 OVERRIDES = "policy.hf_config_overrides"

@@ -1,5 +1,4 @@
-"""Keys of NeMo-RL's config that contradict a method: every one is refused, in the launcher and in
-`nemo-algos check` alike. Sections are dictionaries here, before `derive`."""
+"""Keys of NeMo-RL's config that contradict a method; every one is refused, before `derive`."""
 
 from __future__ import annotations
 
@@ -18,26 +17,14 @@ FIXED: tuple[tuple[str, Any, str], ...] = (
     ("loss_fn.disable_ppo_ratio", False, "a method without a ratio is method.name: gpg"),
     ("loss_fn.use_cispo", False, "set method.name: cispo"),
     ("loss_fn.force_on_policy_ratio", False, "it makes every ratio 1"),
-    (
-        "loss_fn.positive_example_nll_weight",
-        0.0,
-        "NeMo-RL would compute it from the method's ratio",
-    ),
-    (
-        "loss_fn.use_kl_in_reward",
-        False,
-        "the method's advantages read no KL, so the penalty would be nowhere; it stays in the loss",
-    ),
+    ("loss_fn.positive_example_nll_weight", 0.0, "it would be of the method's ratio"),
+    ("loss_fn.use_kl_in_reward", False, "the method's advantages read no KL; it stays in the loss"),
     ("grpo.normalize_rewards", True, "set method.advantage_std: none"),
     ("grpo.advantage_clip_low", None, OURS_ALONE),
     ("grpo.advantage_clip_high", None, OURS_ALONE),
     ("grpo.invalid_tool_call_advantage", None, OURS_ALONE),
     ("grpo.malformed_thinking_advantage", None, OURS_ALONE),
-    (
-        "on_policy_distillation.enabled",
-        False,
-        "the method's advantages replace the distillation's, the teachers would run for nothing",
-    ),
+    ("on_policy_distillation.enabled", False, f"{OURS_ALONE}: teachers would run for nothing"),
     ("policy.reward_model_cfg.enabled", False, "the policy would have no language-model head"),
 )
 # refused by NeMo-RL's examples/run_grpo.py, whose part nemo.launch takes
@@ -53,21 +40,19 @@ CORRECTION = "loss_fn.use_importance_sampling_correction"
 
 
 def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list[Finding]:
-    """Every key that contradicts the method. written: what the user's own file says, without
-    NeMo-RL's defaults."""
-    written = written or {}
+    """Every key that contradicts the method; written: the user's, without NeMo-RL's defaults."""
     return [
         *_fixed(plain),
-        *_of_loss(plain, written, algorithm),
+        *_loss(plain, written, algorithm),
         *precision.conflicts(plain),
-        *_of_async(plain),
-        *_of_estimator(plain, written),
-        *_of_rewards(plain, algorithm),
-        *_of_dynamic_sampling(plain, algorithm),
-        *_of_reference(plain, written, algorithm),
-        *_of_fused_logprobs(plain),
-        *_of_entropy(plain, algorithm),
-        *_of_single_controller(plain, written),
+        *_async(plain),
+        *_estimator(plain, written),
+        *_rewards(plain, algorithm),
+        *_dynamic_sampling(plain, algorithm),
+        *_reference(plain, written, algorithm),
+        *_fused_logprobs(plain),
+        *_entropy(plain, algorithm),
+        *_single_controller(plain, written),
     ]
 
 
@@ -78,9 +63,8 @@ def _fixed(plain: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(path, f"must stay {json.dumps(value)}: {reason}")
 
 
-def _of_loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
-    """The keys that both engines have mean the same, so the embedded engine's schema judges
-    them."""
+def _loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
+    """What both engines have means the same, so the embedded engine's schema judges it."""
     for key, reason in DERIVED.items():
         if key in (written.get("loss_fn") or {}):
             yield Finding(f"loss_fn.{key}", f"is {reason}")
@@ -95,7 +79,7 @@ def _of_loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Itera
         yield Finding(kind, f"{reason} token: use tis or icepop")
 
 
-def _of_async(plain: dict[str, Any]) -> Iterator[Finding]:
+def _async(plain: dict[str, Any]) -> Iterator[Finding]:
     if not at(plain, "grpo.async_grpo.enabled"):
         return
     if not at(plain, CORRECTION):
@@ -105,7 +89,7 @@ def _of_async(plain: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(path, "asynchronous GRPO does not do it: set it to false")
 
 
-def _of_estimator(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
+def _estimator(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
     """NeMo-RL's estimators are replaced by the method's: one that is asked for is refused."""
     path = "grpo.adv_estimator"
     name = at(plain, f"{path}.name")
@@ -126,7 +110,7 @@ def pass_rate_readers(algorithm: Algorithm) -> list[str]:
     )
 
 
-def _of_rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
+def _rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
     """Pass rates and means of rewards need the verifier's own."""
     names = "+".join(pass_rate_readers(algorithm))
     for path in RESHAPED:
@@ -134,7 +118,7 @@ def _of_rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding
             yield Finding(path, f"{names} reads pass rates off the rewards: switch it off")
 
 
-def _of_dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
+def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
     path = "grpo.use_dynamic_sampling"
     if not at(plain, path):
         return
@@ -144,13 +128,11 @@ def _of_dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterato
         reason = "drops groups before apmpo's batch statistics"
         yield Finding(path, f"{reason}: set {batchwise[0]}.statistics: group, or switch it off")
     if not algorithm.base.method.flat_group_is_inert:
-        reason = (
-            f"drops groups of equal rewards, which hold {algorithm.name} near the sampling policy"
-        )
-        yield Finding(path, f"{reason}: switch it off")
+        held = f"which hold {algorithm.name} near the sampling policy"
+        yield Finding(path, f"drops groups of equal rewards, {held}: switch it off")
 
 
-def _of_reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
+def _reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
     compared = "ref_logprobs" in algorithm.needs
     if at(plain, SKIP) and at(plain, "loss_fn.reference_policy_kl_penalty"):
         yield Finding(SKIP, "the KL penalty needs the reference's log-probs: set it to false")
@@ -164,46 +146,34 @@ def _of_reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> 
     }
     for path, applied in of_one.items():
         if compared and applied:
-            yield Finding(
-                path,
-                "NeMo-RL applies it to the policy's log-probs and not to the reference's, and "
-                f"{algorithm.name} compares the two: switch it off",
-            )
+            reason = "NeMo-RL applies it to the policy's log-probs and not to the reference's, and"
+            yield Finding(path, f"{reason} {algorithm.name} compares the two: switch it off")
 
 
-def _of_entropy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
+def _entropy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
     """NeMo-RL reads a missing `_v2` as false."""
     section = "policy.dtensor_cfg"
     old = at(plain, f"{section}.enabled") and not at(plain, f"{section}._v2")
     if "entropy" in algorithm.needs and old:
-        yield Finding(
-            f"{section}._v2",
-            f"{algorithm.name} needs exact entropies, which our extension gives for DTensor v2 and "
-            "Megatron: set it to true",
-        )
+        what = f"{algorithm.name} needs exact entropies, which our extension gives for DTensor v2"
+        yield Finding(f"{section}._v2", f"{what} and Megatron: set it to true")
 
 
-def _of_fused_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
+def _fused_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
     megatron = "policy.megatron_cfg"
     if at(plain, f"{megatron}.use_linear_ce_fusion_loss"):
-        yield Finding(
-            f"{megatron}.use_linear_ce_fusion_loss",
-            "NeMo-RL v0.7.0 has it for SFT and DPO only: switch it off",
-        )
+        reason = "NeMo-RL v0.7.0 has it for SFT and DPO only: switch it off"
+        yield Finding(f"{megatron}.use_linear_ce_fusion_loss", reason)
     temperature = at(plain, "policy.generation.temperature")
     if at(plain, f"{megatron}.use_fused_linear_logprobs") and temperature != 1:
-        yield Finding(
-            "policy.generation.temperature",
-            "NeMo-RL divides fused log-probs, not logits, by the temperature: set it to 1, or "
-            f"{megatron}.use_fused_linear_logprobs to false",
-        )
+        reason = "NeMo-RL divides fused log-probs, not logits, by the temperature: set it to 1, or"
+        hint = f"{reason} {megatron}.use_fused_linear_logprobs to false"
+        yield Finding("policy.generation.temperature", hint)
 
 
-def _of_single_controller(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
+def _single_controller(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
     asked = written.get("single_controller") or at(plain, "grpo.single_controller.enabled")
     if asked or plain.get("async_rl"):  # the section of its own example configs
-        yield Finding(
-            "single_controller",
-            "NeMo-RL's single controller is not supported: it computes advantages per streaming "
-            "chunk and fetches a fixed list of columns; use grpo_train, async or data_plane",
-        )
+        reason = "NeMo-RL's single controller is not supported: it takes advantages of chunks and"
+        hint = f"{reason} a fixed list of columns; use grpo_train, async or data_plane"
+        yield Finding("single_controller", hint)

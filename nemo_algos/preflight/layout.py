@@ -9,8 +9,11 @@ from nemo_algos.config import at
 
 
 class Layout(NamedTuple):
-    """Sizes of the parallel groups. Megatron: a parameter outside experts lies on TP x PP GPUs, an
-    expert's on ETP x EP x PP; DTensor shards over all of training (FSDP)."""
+    """Sizes of the parallel groups.
+
+    Megatron: a parameter outside experts lies on TP x PP GPUs, an expert's on ETP x EP x PP.
+    DTensor shards over all of training (FSDP).
+    """
 
     backend: str  # megatron | dtensor
     nodes: int
@@ -29,7 +32,7 @@ class Layout(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """Of the whole run."""
+        """GPUs of the whole run."""
         return self.nodes * self.gpus_per_node
 
     @property
@@ -54,7 +57,7 @@ class Layout(NamedTuple):
 
 
 def layout(plain: Mapping[str, Any]) -> Layout:
-    """Of a resolved NeMo-RL config."""
+    """The layout of a resolved NeMo-RL config."""
     megatron = bool(at(plain, "policy.megatron_cfg.enabled"))
     section = at(plain, "policy.megatron_cfg" if megatron else "policy.dtensor_cfg") or {}
     name = "{}_model_parallel_size" if megatron else "{}_parallel_size"

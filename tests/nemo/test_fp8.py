@@ -15,7 +15,9 @@ VLLM, MEGATRON = precision.VLLM, precision.MEGATRON
 
 
 def compose(name, *overrides):
-    return launch.compose(strict.overridden(strict.read(CONFIGS / name), overrides))
+    """On eight GPUs."""
+    keys = ["cluster.gpus_per_node=8", *overrides]
+    return launch.compose(strict.overridden(strict.read(CONFIGS / name), keys))
 
 
 def refused(name, *overrides):
@@ -26,7 +28,8 @@ def refused(name, *overrides):
 
 
 def test_the_hopper_block_trains_and_samples_in_fp8():
-    master, _, _ = compose("fp8_hopper.yaml", f"{MEGATRON}.tensor_model_parallel_size=2")
+    sizes = [f"{MEGATRON}.tensor_model_parallel_size=2"]
+    master = compose("fp8_hopper.yaml", *sizes).master_config
     policy = master.policy
     megatron, vllm = policy["megatron_cfg"], policy["generation"]["vllm_cfg"]
     assert megatron["fp8_cfg"] == {
@@ -48,7 +51,7 @@ def test_the_blackwell_block_trains_in_bf16_and_samples_in_mxfp8(ref):
     if ref == "v0.7.0":  # it would ignore is_mx
         assert "unknown key" in refused("mxfp8_blackwell.yaml")[f"{VLLM}.is_mx"]
         return
-    master, _, _ = compose("mxfp8_blackwell.yaml")
+    master = compose("mxfp8_blackwell.yaml").master_config
     megatron, vllm = master.policy["megatron_cfg"], master.policy["generation"]["vllm_cfg"]
     assert megatron["enabled"] and not megatron["fp8_cfg"]["enabled"]
     assert not master.policy["dtensor_cfg"]["enabled"]
@@ -94,7 +97,10 @@ KV_CACHE = f"{VLLM}.kv_cache_dtype=fp8"
             "must be 1",
         ),
         (
-            [KV_CACHE, f"{FP8}.enabled=false", "policy.dtensor_cfg.enabled=true"],
+            [
+                *(KV_CACHE, f"{FP8}.enabled=false"),
+                *(f"{MEGATRON}.enabled=false", "policy.dtensor_cfg.enabled=true"),
+            ],
             "policy.dtensor_cfg.enabled",
             "must be False",
         ),
@@ -149,7 +155,7 @@ def test_no_fp8_recipe_of_nemo_rl_is_refused():
     plain = [strict.resolved(load_config(path)) for path in recipes]
     assert len(plain) >= 8
     assert sum(bool(at(p, f"{FP8}.enabled")) for p in plain) >= 5
-    assert [precision.conflicts(p) for p in plain] == [[]] * len(plain)
+    assert [list(precision.conflicts(p)) for p in plain] == [[]] * len(plain)
 
 
 def test_the_limit_reaches_the_policy():

@@ -1,0 +1,24 @@
+"""All rules: the functions of these modules from a run to findings (docs/check.md has each)."""
+
+from __future__ import annotations
+
+from nemo_algos.preflight.rule import Rule
+from nemo_algos.preflight.rules import (
+    batch,
+    data,
+    generation,
+    layout,
+    method,
+    objective,
+    run,
+    training,
+)
+
+MODULES = (layout, batch, generation, training, method, objective, data, run)
+SIGNATURE = {"run": "Preflight", "return": "Iterator[Finding]"}
+RULES: tuple[Rule, ...] = tuple(
+    function
+    for module in MODULES
+    for function in vars(module).values()
+    if getattr(function, "__annotations__", None) == SIGNATURE
+)

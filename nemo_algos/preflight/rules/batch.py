@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
-from nemo_algos.preflight.rule import Preflight, Rule, error, note, warning
+from nemo_algos.preflight.rule import Preflight, error, note, warning
 
 GLOBAL = "policy.train_global_batch_size"
 ON_POLICY_IS_GRPO = {"etr", "apmpo", "gspo", "gmpo"}  # they differ only off-policy
@@ -120,19 +120,3 @@ def dataloaders(run: Preflight) -> Iterator[Finding]:
     path, prompts = "data.num_prompts_per_dataloader", run["grpo.num_prompts_per_step"]
     if run["data.use_multiple_dataloader"] and prompts % (run[path] or prompts + 1):
         yield error(path, f"must divide the {prompts} prompts of a step: choose a divisor")
-
-
-BATCH: tuple[Rule, ...] = (
-    updates,
-    data_parallel,
-    micro_batches,
-    inert_clipping,
-    group_of_one,
-    exclusive_packing,
-    packed_length,
-    engine_length,
-    positions,
-    prompt_length,
-    batch_multiplier,
-    dataloaders,
-)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
-from nemo_algos.preflight.rule import Preflight, Rule, error, note, warning
+from nemo_algos.preflight.rule import Preflight, error, note, warning
 
 FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # what NeMo-RL takes for a file
 MATH = ("math", "math_default", "math_multi_reward")
@@ -115,13 +115,3 @@ def validation_batches(run: Preflight) -> Iterator[Finding]:
     if samples is not None and 0 < samples < batch:
         reason = f"above max_val_samples, {samples}, no batch is validated and the score is 0"
         yield error("grpo.val_batch_size", f"{reason}: lower it")
-
-
-DATA: tuple[Rule, ...] = (
-    environments,
-    verifiers,
-    prompt_and_verifier,
-    files,
-    validation_data,
-    validation_batches,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
-from nemo_algos.preflight.rule import Preflight, Rule, error, note, warning
+from nemo_algos.preflight.rule import Preflight, error, note, warning
 
 GENERATION = "policy.generation"
 VLLM = f"{GENERATION}.vllm_cfg"
@@ -107,17 +107,3 @@ def tempered(run: Preflight) -> Iterator[Finding]:
     path = f"{GENERATION}.temperature"
     if run[path] not in (None, 0, 1):
         yield note(path, "the papers train at 1.0, where samples are the policy's own")
-
-
-GENERATE: tuple[Rule, ...] = (
-    engines,
-    engine_heads,
-    engine_pipeline,
-    engine_experts,
-    engine_memory,
-    sampling,
-    validation_sampling,
-    asynchronous,
-    precision,
-    tempered,
-)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
-from nemo_algos.preflight.rule import Preflight, Rule, error, warning
+from nemo_algos.preflight.rule import Preflight, error, warning
 
 RESOURCES = "policy.generation.colocated.resources"
 MEGATRON = "policy.megatron_cfg"
@@ -167,23 +167,3 @@ def other_backend(run: Preflight) -> Iterator[Finding]:
         if keys:
             what = "is not read, for Megatron trains" if run.megatron else "is not read"
             yield warning(f"policy.{name}", f"{what}: move it to {run.section}, or remove it")
-
-
-LAYOUT: tuple[Rule, ...] = (
-    one_backend,
-    generation_share,
-    train_ranks,
-    expert_ranks,
-    heads,
-    kv_heads,
-    vocabulary,
-    layers,
-    experts,
-    sequence_parallel,
-    context_parallel,
-    divisor,
-    tensor_accuracy,
-    replicas,
-    offload_alone,
-    other_backend,
-)

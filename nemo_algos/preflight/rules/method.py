@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nemo_algos.config import Finding, at
 from nemo_algos.methods.method import Method, Params
-from nemo_algos.preflight.rule import Preflight, Rule, note, warning
+from nemo_algos.preflight.rule import Preflight, note, warning
 
 # of the papers' own settings and their ablations, with room (docs/methods/decisions.md)
 TOKEN, SEQUENCE = (0.05, 0.5), (1e-4, 0.3)
@@ -75,12 +75,3 @@ def paper_group(run: Preflight) -> Iterator[Finding]:
     a, path = run.algorithm, "grpo.num_generations_per_prompt"
     if a and {a.base.method.name, a.bounds.method.name} & PAPERS and 1 < run[path] < 4:
         yield warning(path, f"{a.name} reads statistics off each group: set 8, as the papers do")
-
-
-METHOD: tuple[Rule, ...] = (
-    usual_sizes,
-    token_sized_clip,
-    penalty,
-    steep_gradient,
-    paper_group,
-)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nemo_algos.config import Finding
 from nemo_algos.preflight.conflicts import pass_rate_readers
-from nemo_algos.preflight.rule import Preflight, Rule, error, note, warning
+from nemo_algos.preflight.rule import Preflight, error, note, warning
 from nemo_algos.preflight.rules.data import datasets
 from nemo_algos.preflight.rules.generation import GENERATION, VLLM
 from nemo_algos.preflight.rules.method import KL, NORM
@@ -103,15 +103,3 @@ def failed_generations(run: Preflight) -> Iterator[Finding]:
     if run[path] and not run["env.should_use_nemo_gym"]:
         what = "a generation that fails stays in its group as an empty response of reward 0"
         yield note(path, f"{what}: look for 'Error generating response' in the log")
-
-
-OBJECTIVE: tuple[Rule, ...] = (
-    auxiliary_losses,
-    dropout,
-    gradient_clip,
-    router_replay,
-    nucleus,
-    shaped_filter,
-    graded_rewards,
-    failed_generations,
-)

@@ -10,7 +10,7 @@ from glob import escape
 from pathlib import Path
 
 from nemo_algos.config import Finding, at
-from nemo_algos.preflight.rule import Preflight, Rule, error, note, warning
+from nemo_algos.preflight.rule import Preflight, error, note, warning
 
 NAME = "policy.model_name"
 FOLDER = "checkpointing.checkpoint_dir"
@@ -151,17 +151,3 @@ def validation_goal(run: Preflight) -> Iterator[Finding]:
     many = "grpo.val_num_generations_per_prompt"
     if metric == "pass_k" and (run[many] or 1) <= 1:
         yield error(many, "pass_k needs several responses per prompt: set 2 or more")
-
-
-RUN: tuple[Rule, ...] = (
-    model_there,
-    model_known,
-    converted_model,
-    save_time,
-    best_metric,
-    save_period,
-    checkpoint_space,
-    resumes,
-    wandb,
-    validation_goal,
-)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding, at
-from nemo_algos.preflight.rule import Preflight, Rule, error, warning
+from nemo_algos.preflight.rule import Preflight, error, warning
 
 MEGATRON = "policy.megatron_cfg"
 OPTIMIZER = f"{MEGATRON}.optimizer"
@@ -122,17 +122,3 @@ def lora(run: Preflight) -> Iterator[Finding]:
     split = not run.megatron and run.layout.tensor > 1
     if split and run[f"{LORA}.enabled"] and run[f"{LORA}.use_triton"]:
         yield error(f"{LORA}.use_triton", "excludes tensor parallelism: set it to false")
-
-
-TRAINING: tuple[Rule, ...] = (
-    fused_logprobs,
-    logprob_chunks,
-    optimizer_precision,
-    known_precision,
-    optimizer_offload,
-    learning_rates,
-    warmup,
-    learning_rate,
-    first_version,
-    lora,
-)

@@ -20,7 +20,7 @@ STARTS = 2  # of one job from the same step: a third would get no further
 
 
 def stop_early(asked: Path) -> list[str]:
-    """Let NeMo-RL's trainers stop once the file `asked` exists; holds why, once one did."""
+    """Let NeMo-RL's trainers stop once the file `asked` exists; the reasons, once one did."""
     reasons: list[str] = []
     in_time = TimeoutChecker.check_save
 
@@ -60,8 +60,10 @@ def start(record: Path, checkpoints: Path) -> int:
 
 
 def main(run: str, program: str, last_step: str = "0") -> int:
-    """Train by `program --config RUN/config.yaml`, in NeMo-RL's root, where it looks for its
-    prompts. last_step: that training has not ended before."""
+    """Train by `program --config RUN/config.yaml` in NeMo-RL's root, where its prompts are.
+
+    last_step: that training has not ended before.
+    """
     folder = Path(run)
     keys = yaml.safe_load((folder / "config.yaml").read_text())["checkpointing"]
     record, checkpoints = folder / "progress", Path(keys["checkpoint_dir"])
