@@ -222,7 +222,7 @@ def test_shipped_configs_differ_in_their_method_only():
             ["method.mirco=1", "data.task='[red]x'"],
             [
                 "2 problem(s) in the config",
-                "  data.task: input should be 'countdown' or 'math', got '[red]x'",
+                "  data.task: no task '[red]x' (valid: countdown, math, package.module:NAME)",
                 "  method.mirco: unknown key (did you mean micro?)",
             ],
         ),
