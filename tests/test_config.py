@@ -172,7 +172,7 @@ def test_all_errors_at_once_with_path_and_nearest_name():
         ("policy.scheduler=x", "policy.scheduler: input should be a valid list, got 'x'"),
         ("policy.max_grad_norm=.inf", "policy.max_grad_norm: input should be a finite number, got"),
         ("policy.device=tpu", "policy.device: input should be 'cpu', 'cuda', 'mps' or 'auto', got"),
-        ("policy.train_global_batch_size=100", "policy.train_global_batch_size=100 must divide"),
+        ("policy.train_global_batch_size=100", "policy.train_global_batch_size: 100 must divide"),
         ("foo=1", "foo: unknown key (valid: checkpointing, data, engine, grpo, logger, loss_fn,"),
     ],
 )
