@@ -180,6 +180,8 @@ def _correction(
 
 
 def _check_inputs(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> None:
+    if isinstance(logprobs, list):
+        raise ValueError("logprobs must be a tensor with gradient, got a list")
     if logprobs.shape != rollouts.mask.shape:
         raise ValueError(
             f"logprobs have shape {list(logprobs.shape)}, the rollouts' mask "
