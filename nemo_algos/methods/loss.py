@@ -137,7 +137,16 @@ def policy_loss(
     shaped = algorithm.shape(log_ratio, mask, signals)
     terms = surrogate(algorithm, shaped, logprobs, mask)
     if config.use_importance_sampling_correction:
-        terms = terms * _correction(algorithm, rollouts, mask, config)
+        assert rollouts.gen_logprobs is not None
+        terms = terms * core.surrogate.off_policy_weights(
+            rollouts.old_logprobs,
+            rollouts.gen_logprobs,
+            mask,
+            per_sequence=algorithm.base.method.ratio == "sequence",
+            kind=config.truncated_importance_sampling_type,
+            low=config.truncated_importance_sampling_ratio_min,
+            high=config.truncated_importance_sampling_ratio,
+        )
     if mask is not rollouts.mask and terms.shape == mask.shape:
         terms = terms.where(mask, 0.0)  # a dropped token adds nothing, and counts in the mean
     loss = -core.surrogate.reduce(terms, rollouts.mask, algorithm.mean, counts)
@@ -164,22 +173,9 @@ def surrogate(algorithm: Algorithm, shaped: Shaped, logprobs: Tensor, mask: Tens
     return core.surrogate.clipped_surrogate(shaped.log_ratio, shaped.advantages, *bounds, dual_clip)
 
 
-def _correction(
-    algorithm: Algorithm, rollouts: Rollouts, mask: Tensor, config: LossConfig
-) -> Tensor:
-    assert rollouts.gen_logprobs is not None
-    return core.surrogate.off_policy_weights(
-        rollouts.old_logprobs,
-        rollouts.gen_logprobs,
-        mask,
-        algorithm.base.method.ratio == "sequence",
-        config.truncated_importance_sampling_type,
-        config.truncated_importance_sampling_ratio_min,
-        config.truncated_importance_sampling_ratio,
-    )
-
-
 def _check_inputs(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> None:
+    if isinstance(logprobs, list):
+        raise ValueError("logprobs must be a tensor with gradient, got a list")
     if logprobs.shape != rollouts.mask.shape:
         raise ValueError(
             f"logprobs have shape {list(logprobs.shape)}, the rollouts' mask "

@@ -45,12 +45,7 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
             rows = [entropy[i, : n - 1] for i, n in enumerate(lengths)]
         self.sink.append(torch.stack([F.pad(r, (1, original_seq_len - 1 - len(r))) for r in rows]))
         return super().__call__(
-            logits,
-            data_dict,
-            processed_inputs,
-            original_batch_size,
-            original_seq_len,
-            sequence_dim,
+            logits, data_dict, processed_inputs, original_batch_size, original_seq_len, sequence_dim
         )
 
     def _entropy(self, logits: Tensor, inputs: Any, sequence_dim: int) -> Tensor:

@@ -63,7 +63,7 @@ def yaml_block(text):
 
 
 def test_there_is_a_page_for_every_method():
-    assert {p.stem for p in FOLDER.glob("*.md")} == {*METHODS, "index"}
+    assert {p.stem for p in FOLDER.glob("*.md")} == {*METHODS, "index", "decisions"}
 
 
 @every_page

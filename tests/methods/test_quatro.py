@@ -75,7 +75,7 @@ def test_metrics_count_capped_prompts():
 
 
 def test_a_group_of_16_with_one_wrong():
-    """METHODS: 15 of 16 right at delta 0.1 is capped, and the wrong one has A = -4.7."""
+    """15 of 16 right at delta 0.1 is capped, and the wrong one has A = -4.7."""
     batch = make(rewards=((1.0,) * 15 + (0.0,),))
     A = build({"name": "quatro", "delta": 0.1}).signals(batch.rollouts).advantages
     assert float(A[batch.rollouts.rewards == 0]) == pytest.approx(-4.7, abs=0.05)

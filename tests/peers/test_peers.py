@@ -224,7 +224,7 @@ def test_group_advantages_are_verls(std: str, seed: int) -> None:
     """No group of one: verl's A is then R. The flat group's mean is exact, so verl's A is 0 too."""
     rollouts = batch(seed).rollouts
     group = rollouts.group.tolist()
-    got = build({"name": "grpo", "advantage_std": std}).signals(rollouts).advantages
+    got = build({"name": "grpo", "advantage_std": std}).signals(rollouts).advantages[:, 0]
     want = verl_peer.advantages_grpo(
         rollouts.rewards, rollouts.mask, group, normalise=std == "sample"
     )
@@ -237,7 +237,7 @@ def test_gpg_advantages_are_verls_without_its_factor(seed: int) -> None:
     """verl multiplies by B / (rewards that are not 0), in float32."""
     rollouts = batch(seed).rollouts
     group = rollouts.group.tolist()
-    got = build("gpg").signals(rollouts).advantages[:, None].where(rollouts.mask, 0.0)
+    got = build("gpg").signals(rollouts).advantages.where(rollouts.mask, 0.0)
     factor = verl_peer.gpg_alpha(rollouts.rewards)
     assert factor > 1, "no reward is 0: verl's factor is not tested"
     want = verl_peer.advantages_gpg(rollouts.rewards, rollouts.mask, group) / factor
