@@ -87,7 +87,7 @@ def test_plan_and_slurm_refuse_what_check_refuses(mistake, tmp_path):
     _, config, overrides, *_ = mistake
     file, version = path_of(config), "main"
     errors = [str(f) for f in check(file, overrides, version) if f.severity == "error"]
-    planned = CliRunner().invoke(app, ["plan", file, *overrides, "--version", version])
+    planned = CliRunner().invoke(app, ["plan", file, *overrides, "--nemo-rl", version])
     assert (planned.exit_code, planned.stderr.splitlines()) == (2, errors)
     with pytest.raises(ConfigError) as error:
         prepare(Path(file), overrides, Job("a", "b:c", tmp_path), tmp_path, Sizes(), version)
@@ -107,8 +107,9 @@ def test_every_rule_has_a_planted_mistake():
 @pytest.mark.parametrize("config", [*CONFIGS, HERE / DENSE, HERE / MOE], ids=lambda p: p.name)
 def test_what_is_shipped_gives_no_false_alarm(config):
     for version in versions(str(config)):
-        findings = check(str(config), [], version)
-        assert not [f for f in findings if f.severity != "note"], version
+        findings = [f for f in check(str(config), [], version) if f.severity != "note"]
+        extra = config.name == "smollm2.yaml"  # whose model is in a package of its own
+        assert not [f for f in findings if not (extra and "--extra smollm2" in f.message)], version
 
 
 @pytest.mark.parametrize("version", VERSIONS)
