@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
-from nemo_algos.rewards.clock import PATIENCE
+from nemo_algos.rewards.pool import PATIENCE
 from nemo_algos.rewards.sandbox import Handle, Program, Sandbox, SandboxError
 
 SECONDS = 4.0  # of CPU time, for a program in all; below VerifierPool's default deadline
@@ -33,11 +33,9 @@ def verify_code(response: str, answer: str) -> float:
     what tests or prompt define; a builtin; as `name.attribute`, a module of the standard library;
     else the program's.
 
-    Raises:
-        ValueError: the tests never call the program, or with what is no plain data or above 16 MiB.
-        TimeoutError: the program took too long.
-        RuntimeError: it was killed from outside; as SandboxError, the sandbox is broken (the next
-            call starts another).
+    Raises ValueError where the tests never call the program, or with what is no plain data or above
+    16 MiB, TimeoutError where it took too long, RuntimeError where it was killed from outside, or,
+    as SandboxError, where the sandbox is broken (the next call starts another).
     """
     problem = json.loads(answer)
     seconds = problem.get("seconds", SECONDS)
@@ -69,7 +67,7 @@ def program_of(response: str, prompt: str, entry_point: str) -> list[str]:
 
 
 def protections() -> list[str]:
-    """What protects this machine from programs here, in words (docs/sandbox.md explains them)."""
+    """What protects this machine from programs here, in words (docs/sandbox.md)."""
     return _sandbox().protections
 
 

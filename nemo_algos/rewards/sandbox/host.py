@@ -24,11 +24,8 @@ ENVIRONMENT = {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"}
 class Sandbox:
     """A process that runs untrusted programs, one at a time, each in a fresh locked-down fork.
 
-    Args:
-        namespaces: try namespaces first; without (or where the system refuses them) the rest of the
-            protections has to do.
-
-    `protections` says which are active.
+    namespaces: try them first; else, or where the system refuses them, the other protections have
+    to do; `protections` says which are active.
     """
 
     def __init__(self, namespaces: bool = True):
@@ -45,8 +42,7 @@ class Sandbox:
     def program(self, seconds: float) -> Iterator[Program]:
         """A fresh program that lives for the `with` block; `seconds` of CPU time are all it has.
 
-        Raises:
-            SandboxError: the sandbox is broken; start another.
+        Raises SandboxError where the sandbox is broken: start another.
         """
         channel, theirs = socket.socketpair()
         with channel:
