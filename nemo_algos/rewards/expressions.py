@@ -57,10 +57,11 @@ def _region(text: str) -> sympy.Set | None:
 def _solved(text: str) -> sympy.Set | None:
     try:
         found = _latex(normalize_latex(without_remarks(text), NORMAL))
-        is_region = isinstance(found, Boolean) and not isinstance(found, sympy.Eq)
-        return found.as_set() if is_region else None
+        if isinstance(found, Boolean) and not isinstance(found, sympy.Eq):
+            return found.as_set()
     except Exception:
-        return None
+        pass
+    return None
 
 
 def consistent(text: str) -> bool:
