@@ -61,9 +61,8 @@ def verify_code(response: str, answer: str) -> float:
 def program_of(response: str, prompt: str, entry_point: str) -> list[str]:
     """The program's sources, to run one after the other in one module."""
     code = code_block(response, entry_point)
-    if entry_point and not _defines(code, entry_point):
-        return [prompt + code]
-    return [prompt, code]
+    continues = entry_point and not _defines(code, entry_point)
+    return [prompt + code] if continues else [prompt, code]
 
 
 def protections() -> list[str]:
@@ -91,8 +90,10 @@ def blocks(text: str) -> list[tuple[str, str]]:
         line = line.removeprefix(margin if line.startswith(margin) else margin.rstrip(" \t"))
         alone = FENCE.fullmatch(line)
         # Deeper ones are of a docstring.
-        if inside and not (alone and alone[2].startswith(fence) and _depth(alone[1]) < 4):
-            if not alone and _closes(line, fence):
+        depth = len(alone[1].expandtabs(4)) if alone else 0
+        if inside and not (alone and alone[2].startswith(fence) and depth < 4):
+            ends = line.rstrip().endswith(fence) and line.count(fence) == 1
+            if not alone and "`" in fence and ends:
                 line, fence, margin = line.rstrip().rstrip("`"), "", ""
             found[-1][1].append(line)
             continue
@@ -113,14 +114,6 @@ def _behind_text(line: str) -> tuple[str, str, str]:
     if not re.fullmatch(r"`*+\w*+\s*+", info):
         return "", "", ""
     return " " * len(before) if ITEM.fullmatch(before) else "", fence, info.lstrip("`")
-
-
-def _closes(line: str, fence: str) -> bool:
-    return "`" in fence and line.count(fence) == 1 and line.rstrip().endswith(fence)
-
-
-def _depth(margin: str) -> int:
-    return len(margin.expandtabs(4))
 
 
 def _defines(code: str, name: str) -> bool:

@@ -72,7 +72,9 @@ def verify_math(response: str, answer: str) -> float:
         text = LETTER.sub("", text)
     if not text or spelling.undecided(text, gold.text) or not expressions.consistent(text):
         return 0.0
-    return float(_same_words(gold, text) or _equal(gold, text, expression(text)))
+    words, given = (re.sub(r"\\text|[\s{}()]", "", x).lower() for x in (gold.text, text))
+    same_words = words.isalpha() and words == given
+    return float(same_words or _equal(gold, text, expression(text)))
 
 
 @lru_cache(maxsize=4096)
@@ -127,11 +129,6 @@ def _value(digits: str, base: str) -> str:
         return str(int(digits, int(base)))
     except ValueError:
         return "?"
-
-
-def _same_words(gold: Gold, text: str) -> bool:
-    one, other = (re.sub(r"\\text|[\s{}()]", "", x).lower() for x in (gold.text, text))
-    return one.isalpha() and one == other
 
 
 def _equal(gold: Gold, text: str, given: Parsed) -> bool:

@@ -77,8 +77,8 @@ def same(given: Sequence[Row], gold: Sequence[Row], rule: str) -> bool:
 
 def _some_order(columns: list[Row], targets: list[Row], chosen: list[Row]) -> bool:
     # Column by column: what is chosen so far must be the same bag as the gold's first columns.
-    size = len(chosen)
-    if Counter(zip(*chosen, strict=True)) != Counter(zip(*targets[:size], strict=True)):
+    wanted = zip(*targets[: len(chosen)], strict=True)
+    if Counter(zip(*chosen, strict=True)) != Counter(wanted):
         return False
     return not columns or any(
         _some_order(columns[:i] + columns[i + 1 :], targets, [*chosen, column])

@@ -41,9 +41,8 @@ def unit(answer: str) -> Expr | None:
     match = UNIT.fullmatch(_plain(answer))
     if match is None or not is_unit(match["word"], match["number"]):
         return None
-    raised = match["area"] or match["raised"]
+    raised, named = match["area"] or match["raised"], _named(match["word"])
     power = POWERS["cu" if raised.startswith("cu") else "sq"] if raised else match["power"]
-    named = _named(match["word"])
     return named and named ** int(power or 1)
 
 

@@ -74,9 +74,7 @@ class Sandbox:
                 stderr=subprocess.DEVNULL,
                 env=ENVIRONMENT,
                 pass_fds=[theirs.fileno()],
-                # Not killed with the worker's group, but by the end of its socket: it then has the
-                # time to kill the program.
-                start_new_session=True,
+                start_new_session=True,  # killed by its socket's end: time to kill the program
             )
         hello = self._control.recv(4096)
         if not hello:
