@@ -47,23 +47,19 @@ class Rollouts:
             raise ValueError(
                 f"mask must be a bool tensor [B, S], got {self.mask.dtype} {list(self.mask.shape)}"
             )
-        for field in fields(self):
-            self._check_shape(field.name)
+        for name in (field.name for field in fields(self)):
+            value, per_row = getattr(self, name), name in ("group", "rewards", "sample_mask")
+            shape = self.mask.shape[:1] if per_row else self.mask.shape
+            if value is not None and value.shape != shape:
+                raise ValueError(
+                    f"{name} has shape {list(value.shape)}, but the mask {list(self.mask.shape)} "
+                    f"asks for {list(shape)}"
+                )
         bad = (~self.rewards.isfinite()).nonzero().flatten().tolist()
         if bad:
             raise ValueError(
                 f"rewards must be finite, but sequence {bad[0]} has {self.rewards[bad[0]]} "
                 f"({len(bad)} such): make the reward function return a number"
-            )
-
-    def _check_shape(self, name: str) -> None:
-        value = getattr(self, name)
-        per_row = name in ("group", "rewards", "sample_mask")
-        want = self.mask.shape[:1] if per_row else self.mask.shape
-        if value is not None and value.shape != want:
-            raise ValueError(
-                f"{name} has shape {list(value.shape)}, but the mask {list(self.mask.shape)} "
-                f"asks for {list(want)}"
             )
 
     def __len__(self) -> int:
@@ -97,6 +93,5 @@ def _tensor(name: str, values: Any) -> Tensor | None:
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"{name} must be a tensor, or lists of numbers of one length: {error}"
-        ) from None
+        reason = f"{name} must be a tensor, or lists of numbers of one length: {error}"
+        raise ValueError(reason) from None

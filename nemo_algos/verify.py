@@ -58,8 +58,9 @@ def compute(method: str, params: dict[str, Any], inputs: dict[str, Any]) -> dict
     params = dict(params)
     config = LossConfig(reference_policy_kl_penalty=params.pop("kl_coef", 0.0))
     algorithm = build({"name": method, **params})
+    labels = {label: i for i, label in enumerate(dict.fromkeys(inputs["group"]))}
     rollouts = Rollouts(
-        group=_labels(inputs["group"]),
+        group=torch.tensor([labels[label] for label in inputs["group"]]),
         rewards=torch.tensor(inputs["rewards"], dtype=torch.float64),
         mask=torch.tensor(inputs["mask"]).bool(),
         **{k: _float64(inputs[k]) for k in TOKEN_INPUTS},
@@ -76,11 +77,6 @@ def compute(method: str, params: dict[str, Any], inputs: dict[str, Any]) -> dict
         **{name: extra[:, 0] for name, extra in signals.extras.items()},
         **signals.reports,
     }
-
-
-def _labels(group: list[Any]) -> Tensor:
-    numbers = {label: i for i, label in enumerate(dict.fromkeys(group))}
-    return torch.tensor([numbers[label] for label in group])
 
 
 def _float64(rows: list[list[float | None]]) -> Tensor:

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 def miss(n: int, ks: Sequence[int]) -> Floats:
     """C(n-s, k) / C(n, k): the chance that k of n miss a subset of size s. [n+1, K], row s.
 
-    It is the product of (n-k-i)/(n-i) over i < s, so no binomial is ever formed.
+    The product of (n-k-i)/(n-i) over i < s, so no binomial is ever formed.
     """
     if not all(1 <= k <= n for k in ks):
         raise ValueError(f"k={list(ks)} of n={n} responses: every k must be from 1 to n")

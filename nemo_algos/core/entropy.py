@@ -39,10 +39,9 @@ class Shard:
         """This rank's shard where each rank of the group (None: the only one) has `width` rows."""
         rank, size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
         vocabulary = width * size if vocabulary is None else vocabulary
-        if not 0 < vocabulary <= width * size:
-            raise ValueError(
-                f"vocabulary={vocabulary} must be in 1..{width * size}, the rows on all ranks"
-            )
+        rows = width * size
+        if not 0 < vocabulary <= rows:
+            raise ValueError(f"vocabulary={vocabulary} must be in 1..{rows}, the rows on all ranks")
         return Shard(group, rank * width, min(max(vocabulary - rank * width, 0), width))
 
     def local(self, tokens: Tensor) -> Tensor:
@@ -92,14 +91,13 @@ def token_logprobs_and_entropy(
 
 def moments(logits: Tensor, tokens: Tensor, temperature: float, shard: Shard) -> Moments:
     """The moments of this rank's logits [N,V/TP]; tokens [N]: the whole vocabulary's numbers."""
+    local = shard.local(tokens)
     if _fused(logits):
         from nemo_algos.core import entropy_triton
 
-        local = shard.local(tokens)
         return Moments(*entropy_triton.moments(logits, local, temperature, shard.real, LOWEST))
-    local, nothing = shard.local(tokens), (LOWEST, 0.0, 0.0, -torch.inf)
-    out = torch.tensor(nothing, dtype=working_dtype(logits), device=logits.device)[:, None]
-    out = out.repeat(1, len(logits))
+    nothing = logits.new_tensor((LOWEST, 0.0, 0.0, -torch.inf), dtype=working_dtype(logits))
+    out = nothing[:, None].repeat(1, len(logits))
     for c in _chunks(logits) if shard.real else ():
         x = _scaled(logits[c, : shard.real], temperature)
         chosen = x.gather(-1, local[c, None].clamp(min=0))[:, 0].where(local[c] >= 0, -torch.inf)

@@ -28,24 +28,15 @@ def moments(logits: Tensor, local: Tensor, temperature: float, real: int, lowest
 
 
 def gradient(
-    logits: Tensor,
-    local: Tensor,
-    temperature: float,
-    real: int,
-    lowest: float,
-    log_z: Tensor,
-    entropy: Tensor,
-    grad_logprobs: Tensor,
-    grad_entropy: Tensor,
+    logits: Tensor, local: Tensor, temperature: float, real: int, lowest: float, *rows: Tensor
 ) -> Tensor:
-    """As core.entropy.logits_gradient."""
+    """As core.entropy.logits_gradient; rows [N]: log Z, H, the gradients of log p and of H."""
     assert logits.stride(1) == 1
     grad = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     n, width = logits.shape
     if n:
         _gradient[(n, triton.cdiv(width, BLOCK))](
-            logits, local, grad, log_z, entropy,
-            grad_logprobs.contiguous(), grad_entropy.contiguous(),
+            logits, local, grad, *(x.contiguous() for x in rows),
             width, real, logits.stride(0), 1 / temperature, lowest, BLOCK, num_warps=WARPS,
         )  # fmt: skip
     return grad

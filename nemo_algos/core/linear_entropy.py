@@ -31,10 +31,9 @@ def token_logprobs_and_entropy_from_hidden(
     """log p(token) and H(p), nats, of p = softmax(hidden weight^T / temperature).
 
     hidden [..., H]: whole on every tensor-parallel rank; weight [V/TP, H]: this rank's rows;
-    tokens, group, vocabulary: as in core.entropy.token_logprobs_and_entropy -> two float32 [...],
-    differentiable. The gradient of hidden is summed over the group here (gather a sequence-parallel
-    hidden state with `tensor_parallel_output_grad=False`); the weight's is accumulated in float32.
-    Raises ValueError for a vocabulary larger than the weight.
+    the rest, result and ValueError as in core.entropy.token_logprobs_and_entropy. The gradient of
+    hidden is summed over the group here (gather a sequence-parallel hidden state with
+    `tensor_parallel_output_grad=False`); the weight's is accumulated in float32.
     """
     shard = Shard.of(len(weight), group, vocabulary)
     flat = hidden.reshape(-1, hidden.shape[-1])

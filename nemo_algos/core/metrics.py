@@ -79,10 +79,7 @@ MEANS = {
 def ratio_stats(
     log_ratio: Tensor, shaped: Tensor, logprobs: Tensor, mask: Tensor, limit: float
 ) -> Stats:
-    """Statistics of the ratio.
-
-    log_ratio [B,S]: token l, clamped, 0 off the mask; shaped: log r', [B,S] or [B,1].
-    """
+    """Statistics of l [B,S], clamped, 0 off the mask, and of shaped: log r', [B,S] or [B,1]."""
     tokens = shaped.where(mask, -torch.inf)
     logprobs = logprobs.to(log_ratio.dtype).where(mask, 0.0)
     ratio = log_ratio.exp()
@@ -145,9 +142,7 @@ def clip_sums(
     }
     if advantages.shape[1] == 1:
         outside = {k: tokens.sum(1, keepdim=True) for k, tokens in outside.items()}
-    signs = {
-        "positive": _compare(torch.gt, advantages, 0),
-        "negative": _compare(torch.lt, advantages, 0),
-    }
+    sides = {"positive": torch.gt, "negative": torch.lt}
+    signs = {sign: _compare(beyond, advantages, 0) for sign, beyond in sides.items()}
     sums = {s + k: (x * rows).sum() for s, rows in signs.items() for k, x in outside.items()}
     return {**sums, "clipped": sums["positive_above"] + sums["negative_below"]}

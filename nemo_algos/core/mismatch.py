@@ -47,8 +47,7 @@ def monitor(
     distances = measure(old_logprobs, gen_logprobs, mask, threshold)
     if stop_above is None:
         return distances
-    mean = distances.get("mismatch/mean", 0.0)
-    if distances["mismatch/nonfinite"] or mean > stop_above:
+    if distances["mismatch/nonfinite"] or distances.get("mismatch/mean", 0.0) > stop_above:
         values = ", ".join(f"{k.removeprefix('mismatch/')} {v:.3g}" for k, v in distances.items())
         raise FloatingPointError(
             f"the sampler and the trainer disagree by more than mismatch.stop_above={stop_above:g} "

@@ -20,18 +20,10 @@ def log_power_mean(
     """
     count = token_counts(mask).clamp(min=1)[:, None]
     centre = log_values.sum(1, keepdim=True) / count
-    growth = _expm1((log_values - centre).mul_(exponent), least).mul_(as_number(mask))
+    x = (log_values - centre).mul_(exponent)
+    # In float32 on the CPU plain exp is exact enough: its rounding counts 1 / exponent times.
+    plain = x.is_cpu and x.dtype == torch.float32 and least >= 1 / 16
+    growth = (x.exp_().sub_(1) if plain else expm1(x)).mul_(as_number(mask))
     growth = growth.sum(1, keepdim=True) / count
     tiny = exponent < torch.finfo(log_values.dtype).tiny
     return centre + (growth.log1p() / exponent.where(~tiny, 1.0)).where(~tiny, 0.0)
-
-
-def _expm1(x: Tensor, least: float) -> Tensor:
-    """e^x - 1, x given up.
-
-    In float32 on the CPU plain exp is exact enough: its rounding counts 1 / exponent times, and no
-    exponent is below `least`.
-    """
-    if x.is_cpu and x.dtype == torch.float32 and least >= 1 / 16:
-        return x.exp_().sub_(1)
-    return expm1(x)

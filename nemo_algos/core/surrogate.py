@@ -52,9 +52,7 @@ def as_number(mask: Tensor) -> Tensor:
 
 def all_finite(values: Tensor, mask: Tensor) -> bool:
     """Whether no value on the mask is NaN or infinite; one sum tells, unless it overflows."""
-    if values.where(mask, 0.0).sum().isfinite():
-        return True
-    return bool((values.isfinite() | ~mask).all())
+    return bool(values.where(mask, 0.0).sum().isfinite() or (values.isfinite() | ~mask).all())
 
 
 def clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
@@ -113,7 +111,7 @@ def clipped_surrogate(
     """
     ratio = log_ratio.exp()
     gain = ratio * advantages
-    if not (_unbounded(low) and _unbounded(high)):
+    if not all(isinstance(bound, float) and bound == torch.inf for bound in (low, high)):
         cut = ratio.detach().clamp(min=1 - low).clamp(max=1 + high) * advantages  # pyright: ignore
         gain = gain.where(gain <= cut, cut)
     if dual_clip is not None:
@@ -125,10 +123,6 @@ def clipped_surrogate(
 def log1p(bound: Tensor | float, dtype: torch.dtype) -> Tensor:
     """log(1 + bound), -inf from -1 downwards; of a number: a scalar on the CPU."""
     return torch.log1p(torch.as_tensor(bound, dtype=dtype).clamp(min=-1))
-
-
-def _unbounded(bound: Tensor | float) -> bool:
-    return isinstance(bound, float) and bound == torch.inf
 
 
 def kl_terms(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, kind: KLType = "k3") -> Tensor:

@@ -103,9 +103,8 @@ class Algorithm:
         for need in {"ref_logprobs", "entropy"} & self.needs:
             value = getattr(rollouts, need)
             if value is None:
-                raise ValueError(
-                    f"{self.name} needs {need} [B, S]: compute them for the rollout batch"
-                )
+                needed = f"{self.name} needs {need} [B, S]"
+                raise ValueError(f"{needed}: compute them for the rollout batch")
             if not core.surrogate.all_finite(value + rollouts.old_logprobs, rollouts.mask):
                 raise ValueError(
                     f"{self.name} spreads every token's {need} over its group, and one on a "

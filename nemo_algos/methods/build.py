@@ -51,9 +51,8 @@ def build(method: dict[str, Any] | str | Method) -> Algorithm:
         raise ConfigError(findings)
     assert base is not None
     algorithm = Algorithm(base, *(resolved.get(name) or base for name in COMPONENTS))
-    findings = [Finding("method", reason) for reason in _misfits(algorithm)]
-    if findings:
-        raise ConfigError(findings)
+    if misfits := _misfits(algorithm):
+        raise ConfigError([Finding("method", reason) for reason in misfits])
     return algorithm
 
 
@@ -98,8 +97,7 @@ def _third_party(name: str | Method, path: str) -> Method:
             reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
             finding = Finding(f"{path}.name", f"cannot import {name!r}: {reason}")
             raise ConfigError([finding]) from error
-    fault = _fault(method)
-    if fault:
+    if fault := _fault(method):
         label = name.name if isinstance(name, Method) else name
         raise ConfigError([Finding(f"{path}.name", f"{label!r} {fault}")])
     assert isinstance(method, Method)

@@ -18,8 +18,6 @@ from nemo_algos.methods.method import Method, Params
 from nemo_algos.methods.signals import Term
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from nemo_algos.rollouts import Rollouts
 
 
@@ -55,14 +53,9 @@ def bounds(rollouts: Rollouts, params: ETRParams) -> Term:
     p = groups.mean(rollouts.rewards > 0)[groups.index]
     elastic = sign * params.micro * advantages.tanh()
     radius = params.clip_base + elastic + params.macro * 4 * p * (1 - p)
-    return Term((radius, radius), _radius_by_sign(radius, advantages), {"clip_radius": radius})
-
-
-def _radius_by_sign(radius: Tensor, advantages: Tensor) -> dict[str, float]:
-    sides = {"positive": advantages > 0, "negative": advantages < 0}
-    return {
-        f"etr/radius_{k}": float(radius[rows].mean()) for k, rows in sides.items() if rows.any()
-    }
+    sides = {"positive": radius[advantages > 0], "negative": radius[advantages < 0]}
+    metrics = {f"etr/radius_{k}": float(x.mean()) for k, x in sides.items() if len(x)}
+    return Term((radius, radius), metrics, {"clip_radius": radius})
 
 
 ETR = Method(name="etr", paper="Elastic Trust Regions, eq. 6-9", params=ETRParams, bounds=bounds)

@@ -14,11 +14,10 @@ from pydantic import Field
 
 from nemo_algos import core
 from nemo_algos.methods.method import Method, Params
+from nemo_algos.methods.signals import Signals
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from nemo_algos.methods.signals import Signals
 
 
 class GMPOParams(Params):

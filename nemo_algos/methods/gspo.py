@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from nemo_algos import core
 from nemo_algos.methods.method import ClipParams, Method
+from nemo_algos.methods.signals import Signals
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from nemo_algos.methods.signals import Signals
 
 
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:

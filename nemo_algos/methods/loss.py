@@ -14,14 +14,14 @@ from nemo_algos import core
 from nemo_algos.config import Section
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
+from nemo_algos.methods.method import Method
+from nemo_algos.methods.signals import Shaped, Signals
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.core.metrics import Stats
     from nemo_algos.core.surrogate import Counts
-    from nemo_algos.methods.method import Method
-    from nemo_algos.methods.signals import Shaped, Signals
     from nemo_algos.rollouts import Rollouts
 
 DERIVED = {
@@ -61,8 +61,7 @@ class LossConfig(Section):
     def _refuse_derived(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
-        written = [f"{k} is {DERIVED[k]}" for k in DERIVED if k in data]
-        if written:
+        if written := [f"{k} is {reason}" for k, reason in DERIVED.items() if k in data]:
             raise ValueError("; ".join(written))
         return data
 
@@ -74,10 +73,8 @@ class LossConfig(Section):
         if kind and not self.use_importance_sampling_correction:
             raise ValueError(f"{kind} needs use_importance_sampling_correction: true")
         if (kind is None) != (high is None):
-            raise ValueError(
-                "set truncated_importance_sampling_type and truncated_importance_sampling_ratio "
-                "together"
-            )
+            names = "truncated_importance_sampling_type and truncated_importance_sampling_ratio"
+            raise ValueError(f"set {names} together")
         if kind in ("icepop", "seq-mask-tis") and low is None:
             raise ValueError(f"{kind} needs truncated_importance_sampling_ratio_min")
         if low is not None and (high is None or low > high):
@@ -131,37 +128,31 @@ def policy_loss(
     log-probs on response tokens (`on_nonfinite: report` drops and counts them).
     """
     _check_inputs(logprobs, rollouts, config)
-    limit = algorithm.base.params.max_log_ratio
-    mask = _finite(logprobs, rollouts, config)
+    mask, limit = _finite(logprobs, rollouts, config), algorithm.base.params.max_log_ratio
     log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
     shaped = algorithm.shape(log_ratio, mask, signals)
     terms = surrogate(algorithm, shaped, logprobs, mask)
     if config.use_importance_sampling_correction:
         assert rollouts.gen_logprobs is not None
-        terms = terms * core.surrogate.off_policy_weights(
-            rollouts.old_logprobs,
-            rollouts.gen_logprobs,
-            mask,
-            per_sequence=algorithm.base.method.ratio == "sequence",
-            kind=config.truncated_importance_sampling_type,
-            low=config.truncated_importance_sampling_ratio_min,
-            high=config.truncated_importance_sampling_ratio,
-        )
+        kind = config.truncated_importance_sampling_type
+        low = config.truncated_importance_sampling_ratio_min
+        high = config.truncated_importance_sampling_ratio
+        per_sequence, old = algorithm.base.method.ratio == "sequence", rollouts.old_logprobs
+        weights = (old, rollouts.gen_logprobs, mask, per_sequence, kind, low, high)
+        terms = terms * core.surrogate.off_policy_weights(*weights)
     if mask is not rollouts.mask and terms.shape == mask.shape:
         terms = terms.where(mask, 0.0)  # a dropped token adds nothing, and counts in the mean
     loss = -core.surrogate.reduce(terms, rollouts.mask, algorithm.mean, counts)
     parts = {}
     if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is not None:
-        kl = core.surrogate.kl_terms(
-            logprobs, rollouts.ref_logprobs, mask, config.reference_policy_kl_type
-        )
+        kind = config.reference_policy_kl_type
+        kl = core.surrogate.kl_terms(logprobs, rollouts.ref_logprobs, mask, kind)
         penalty = core.surrogate.reduce(kl, rollouts.mask, algorithm.mean, counts)
         parts["kl_loss"] = config.reference_policy_kl_penalty * penalty
         loss = loss + parts["kl_loss"]
     stats = _stats(shaped, logprobs.detach(), log_ratio.detach(), rollouts, mask, limit, entropy)
     sums = stats.sums | parts | {"loss": loss}
-    sums = {k: v.detach().double() for k, v in sums.items()}
-    return Loss(loss, replace(stats, sums=sums))
+    return Loss(loss, replace(stats, sums={k: v.detach().double() for k, v in sums.items()}))
 
 
 def surrogate(algorithm: Algorithm, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -184,9 +175,8 @@ def _check_inputs(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> N
     if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is None:
         raise ValueError("reference_policy_kl_penalty > 0 needs ref_logprobs [B, S]")
     if config.use_importance_sampling_correction and rollouts.gen_logprobs is None:
-        raise ValueError(
-            "use_importance_sampling_correction needs gen_logprobs [B, S], the sampler's log-probs"
-        )
+        needed = "gen_logprobs [B, S], the sampler's log-probs"
+        raise ValueError(f"use_importance_sampling_correction needs {needed}")
 
 
 def _finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:

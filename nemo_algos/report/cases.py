@@ -87,9 +87,7 @@ class Stored:
         return stored
 
 
-def _at(
-    places: Mapping[str, Container[int]], file: Path, shape: type[Shape]
-) -> Iterator[dict[str, Any]]:
+def _at(places: Mapping[str, Container[int]], file: Path, shape: type[Shape]) -> Iterator[Any]:
     """The file's rows of these problems and samples."""
     rows = read_lines(_there(file), shape)
     return (row for row in rows if row["sample"] in places.get(row["problem"], ()))

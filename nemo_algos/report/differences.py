@@ -45,16 +45,14 @@ def _by_value(values: Sequence[str], runs: Sequence[LoadedRun]) -> str:
 def _of_part(part: Sequence[str], runs: Sequence[LoadedRun]) -> list[Row]:
     flat = [flattened(run.manifest, part) for run in runs]
     recorded = [one for one in flat if one]
-    keys = sorted({key for one in recorded for key in one} - set(PLACES))
-    differ = [key for key in keys if _differs(key, recorded)]
-    return [(key, [one.get(key, MISSING) if one else "" for one in flat]) for key in differ]
-
-
-def _differs(key: str, recorded: Sequence[dict[str, str]]) -> bool:
-    values = {one.get(key, MISSING) for one in recorded}
-    if "versions" in key.split("."):
-        values.discard(MISSING)  # not recorded, which is no other version
-    return len(values) > 1
+    rows = []
+    for key in sorted({key for one in recorded for key in one} - set(PLACES)):
+        values = {one.get(key, MISSING) for one in recorded}
+        if "versions" in key.split("."):
+            values.discard(MISSING)  # not recorded, which is no other version
+        if len(values) > 1:
+            rows.append((key, [one.get(key, MISSING) if one else "" for one in flat]))
+    return rows
 
 
 def flattened(manifest: dict[str, Any], part: Sequence[str]) -> dict[str, str]:

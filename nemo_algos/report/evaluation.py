@@ -34,15 +34,12 @@ def figures(
     benchmark: str, groups: Sequence[Group], buckets: Sequence[tuple[float, float]]
 ) -> list[Figure]:
     """Those that at least one run has; buckets: (above, up to) right responses of the first run."""
-    having = [g._replace(runs=runs) for g in groups if (runs := _with(g, benchmark))]
+    with_it = [(g, tuple(run for run in g.runs if benchmark in run.evals)) for g in groups]
+    having = [group._replace(runs=runs) for group, runs in with_it if runs]
     made = [_over_k(name, benchmark, having) for name in CURVES]
     made += [_over_thresholds(benchmark, having), by_difficulty(benchmark, having, buckets)]
     made += [_histogram(benchmark, having, s, side) for side in SIDES for s in SIMILARITIES]
     return [figure for figure in made if figure.lines]
-
-
-def _with(group: Group, benchmark: str) -> tuple[Any, ...]:
-    return tuple(run for run in group.runs if benchmark in run.evals)
 
 
 def _lines(
@@ -72,9 +69,8 @@ def combined(curves: Sequence[Metrics]) -> tuple[list[float], ...]:
 
 def _over_k(curve: str, benchmark: str, groups: Sequence[Group]) -> Figure:
     title, caption = CURVES[curve]
-    name = f"{benchmark}_{curve}".translate(IN_FILE_NAMES)
+    name, label = f"{benchmark}_{curve}".translate(IN_FILE_NAMES), "mean over problems"
     lines = _lines(benchmark, groups, lambda m: _unless_pass(curve, m["curves"]))
-    label = "mean over problems"
     if curve == "ucc@k":
         label, caption = "solutions", f"{caption} {_solution(benchmark, groups)}"
     return Figure(name, title, "k", label, lines, caption, "log2")

@@ -31,14 +31,11 @@ def groups(runs: Sequence[LoadedRun]) -> list[Group]:
         config, seed = _config(run), run.config.get("grpo", {}).get("seed")
         found.setdefault((config, seen[config, seed]), []).append(run)
         seen[config, seed] += 1  # the same seed again is no other seed
-    return [
-        Group(_label(same), COLORS[i % len(COLORS)], i >= len(COLORS), tuple(same))
-        for i, same in enumerate(found.values())
-    ]
-
-
-def _label(same: Sequence[LoadedRun]) -> str:
-    return same[0].label + (f" ({len(same)} seeds)" if len(same) > 1 else "")
+    made = []
+    for i, same in enumerate(found.values()):
+        label = same[0].label + (f" ({len(same)} seeds)" if len(same) > 1 else "")
+        made.append(Group(label, COLORS[i % len(COLORS)], i >= len(COLORS), tuple(same)))
+    return made
 
 
 def _config(run: LoadedRun) -> str:

@@ -44,9 +44,8 @@ def _steps(run: LoadedRun) -> list[dict[str, Any]]:
 
 
 def _response(row: dict[str, Any]) -> dict[str, Any]:
-    columns = {name: _column(row[name]) for name in PER_TOKEN}
-    tokens, cut = row["tokens"], [int(c) for c in row["cut"]]
-    return {"reward": shown(row["reward"]), "tokens": tokens, "cut": cut, **columns}
+    numbers = {"reward": shown(row["reward"]), "cut": [int(c) for c in row["cut"]]}
+    return {**numbers, "tokens": row["tokens"], **{k: _column(row[k]) for k in PER_TOKEN}}
 
 
 def _column(values: list[float] | None) -> list[str] | str | None:
@@ -60,12 +59,10 @@ def _column(values: list[float] | None) -> list[str] | str | None:
 def _within(steps: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
     """The first, the last, and as many evenly between as fit."""
     sizes = [len(json.dumps(step)) for step in steps]
-    number = len(steps)
-    while number > 1:
+    for number in range(len(steps), 1, -1):
         kept = np.unique(np.linspace(0, len(steps) - 1, number).round().astype(int))
         if sum(sizes[i] for i in kept) <= budget:
             return [steps[i] for i in kept]
-        number -= 1
     return steps[-1:]
 
 

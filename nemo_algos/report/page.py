@@ -27,9 +27,13 @@ def write(folders: Sequence[Path], out: Path) -> Path:
     """
     runs = read_runs(folders)
     grouped = groups(runs)
-    against = {name: summary.differences(runs, name) for name in _benchmarks(runs)}
+    benchmarks = dict.fromkeys(name for run in runs for name in run.evals)
+    against = {name: summary.differences(runs, name) for name in benchmarks}
     embedded = {"cases": cases(grouped), "heat": heat(grouped)}
-    _emptied(out)
+    out.mkdir(parents=True, exist_ok=True)
+    if (out / "index.html").exists():  # an earlier report, with its figures
+        for figure in [p for kind in ("png", "csv") for p in (out / "figures").glob(f"*.{kind}")]:
+            figure.unlink()
     page = {
         "runs": runs,
         "groups": grouped,
@@ -49,29 +53,12 @@ def write(folders: Sequence[Path], out: Path) -> Path:
     return path
 
 
-def _emptied(out: Path) -> None:
-    """The folder, without the figures of an earlier report."""
-    out.mkdir(parents=True, exist_ok=True)
-    if (out / "index.html").exists():
-        for kind in ("png", "csv"):
-            for figure in (out / "figures").glob(f"*.{kind}"):
-                figure.unlink()
-
-
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("nemo_algos.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.loader = PackageLoader("nemo_algos.report")
+    environment.undefined = StrictUndefined
     environment.filters["script_json"] = lambda value: Markup(script_json(value))
     return environment
-
-
-def _benchmarks(runs: Sequence[LoadedRun]) -> list[str]:
-    return list(dict.fromkeys(name for run in runs for name in run.evals))
 
 
 def _benchmark(

@@ -12,9 +12,20 @@ from nemo_algos.evals.shapes import Metrics, RunManifest, Summary, TraceLine
 from nemo_algos.local.folder import refuse_links_out
 from nemo_algos.local.lines import Shape, read_lines, read_object
 from nemo_algos.local.logs import StepMetrics
-from nemo_algos.report.events import EVENTS, read_events
 
 Series = tuple[list[float], list[float]]  # steps, values
+EVENTS = "events.out.tfevents*"  # NeMo-RL's TensorBoard files, of one writer each
+# `train/X` there is our X, but for these. Its clip shares are of all tokens, the embedded engine's
+# of the tokens with that sign of the advantage (docs/nemo_rl.md).
+NAMES = {
+    "train/reward": "reward/mean",
+    "train/approx_entropy": "entropy/approximate",
+    "train/mean_gen_tokens_per_sample": "length/mean",
+    "train/probs_ratio": "ratio/mean",
+    "train/probs_ratio_max": "ratio/max",
+    "validation/accuracy": "validation/accuracy",
+    "validation/avg_length": "validation/length",
+}
 
 
 @dataclass(frozen=True)
@@ -56,15 +67,14 @@ def read_run(folder: Path) -> LoadedRun:
     refuse_links_out(folder, "*" if ours else EVENTS)
     if (folder / "metrics.jsonl").exists():
         return _training(folder)
-    evals = evaluations(folder)
-    if evals:
+    if evals := evaluations(folder):
         return _evaluated(LoadedRun("", folder), evals)
-    within = _within(folder)
-    if within:
+    below = {p.parent for p in folder.glob("*/**/metrics.jsonl")}  # at any depth
+    below |= {p.parents[1] for p in folder.glob(f"*/**/tensorboard/{EVENTS}")}
+    if within := sorted(below):
         names = ", ".join(str(p.relative_to(folder)) for p in within)
         raise ValueError(f"{folder} holds runs ({names}): name them, such as {within[0]}")
-    metrics = read_events(folder)
-    if metrics:
+    if metrics := read_events(folder):
         return LoadedRun("", folder, metrics=metrics)
     if (folder / "generations.jsonl").exists():
         raise ValueError(f"{folder} has no metrics.json yet: run `nemo-algos eval` to its end")
@@ -74,10 +84,23 @@ def read_run(folder: Path) -> LoadedRun:
     )
 
 
-def _within(folder: Path) -> list[Path]:
-    """Runs below the folder, at any depth."""
-    found = {p.parent for p in folder.glob("*/**/metrics.jsonl")}
-    return sorted(found | {p.parents[1] for p in folder.glob(f"*/**/tensorboard/{EVENTS}")})
+def read_events(folder: Path) -> dict[str, Series]:
+    """NeMo-RL's scalars; of a step logged twice (a resumed run) the last counts."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    values: dict[str, dict[int, tuple[float, float]]] = {}
+    for place in sorted({p.parent for p in folder.rglob(EVENTS)}):
+        events = EventAccumulator(str(place), size_guidance={"scalars": 0}).Reload()
+        tags: list[str] = events.Tags()["scalars"]  # pyright: ignore
+        for tag in tags:
+            steps = values.setdefault(NAMES.get(tag, tag.removeprefix("train/")), {})
+            for event in events.Scalars(tag):
+                if event.wall_time >= steps.get(event.step, (0.0, 0.0))[0]:
+                    steps[event.step] = event.wall_time, event.value
+    return {
+        name: ([float(s) for s in sorted(steps)], [steps[s][1] for s in sorted(steps)])
+        for name, steps in values.items()
+    }
 
 
 def _training(folder: Path) -> LoadedRun:
@@ -91,14 +114,10 @@ def _training(folder: Path) -> LoadedRun:
             steps.append(row["step"])
             values.append(float("nan") if value is None else float(value))
     del metrics["step"]
-    run = LoadedRun(
-        "",
-        folder,
-        _if_there(folder / "manifest.json", RunManifest),
-        metrics,
-        list(read_lines(folder / "trace.jsonl", TraceLine)),
-        _if_there(folder / "summary.json", Summary),
-    )
+    manifest = _if_there(folder / "manifest.json", RunManifest)
+    summary = _if_there(folder / "summary.json", Summary)
+    traces = list(read_lines(folder / "trace.jsonl", TraceLine))
+    run = LoadedRun("", folder, manifest, metrics, traces, summary)
     return _evaluated(run, evaluations(folder / "eval"))
 
 

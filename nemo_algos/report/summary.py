@@ -41,7 +41,8 @@ def training(runs: Sequence[LoadedRun]) -> Table | None:
     if not trained:
         return None
     measured = ["reward/mean", "entropy/exact", "clip/fraction", "kl/old"]
-    held_out = list(dict.fromkeys(k for run in trained for k in _ends(run.summary)))
+    after = [[k for k in run.summary.get("after", {}) if k.startswith("pass@")] for run in trained]
+    held_out = list(dict.fromkeys(k for names in after for k in (*names[:1], *names[-1:])))
     headings = ["run", "method", "seed", "steps", *measured, *(f"held-out {k}" for k in held_out)]
     rows = [(run.label, _trained_cells(run, measured, held_out)) for run in trained]
     note = "Metrics: mean over the last tenth of the steps. Held out: before → after training."
@@ -61,12 +62,6 @@ def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> 
         *(Cell(shown(_end(run, name))) for name in measured),
         *(Cell(f"{shown(before.get(k))} → {shown(after.get(k))}") for k in held_out),
     ]
-
-
-def _ends(summary: dict[str, Any]) -> list[str]:
-    """The first and the last pass@k of a training run's own evaluation."""
-    names = [name for name in summary.get("after", {}) if name.startswith("pass@")]
-    return names[:1] + names[-1:]
 
 
 def _end(run: LoadedRun, name: str) -> float | None:
@@ -114,7 +109,11 @@ def of_benchmark(runs: Sequence[LoadedRun], benchmark: str, against: Differences
     rows += [(name, [_cell(run, benchmark, name, against) for run in columns]) for name in named]
     rows += [("not judged", [_unjudged(m["statuses"]) for m in metrics])]
     notes = [f"{label}: {reason}" for label, reason in against.items() if isinstance(reason, str)]
-    notes += [n for run in columns if (n := _excluded(run, benchmark))]
+    for run in columns:
+        counts = run.evals[benchmark].get("excluded", {})
+        if counts:
+            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+            notes.append(f"{run.label}: problems left out of a mean: {listed}.")
     return Table("", ["", *(run.label for run in columns)], rows, notes)
 
 
@@ -168,12 +167,6 @@ def _at(curve: Any, k: int) -> Any:
     return {part: curve[part][i] for part in ("value", "low", "high")}
 
 
-def _excluded(run: LoadedRun, benchmark: str) -> str:
-    counts = run.evals[benchmark].get("excluded", {})
-    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-    return f"{run.label}: problems left out of a mean: {listed}." if listed else ""
-
-
 def unpaired(against: Differences) -> list[str]:
     """A sentence for each run that has other problems than the first."""
     paired = {label: c for label, c in against.items() if isinstance(c, dict)}
@@ -194,14 +187,11 @@ def flips(against: Differences) -> Table | None:
     names = [bucket_name(b["above"], b["up_to"]) for b in buckets]
     rows = []
     for label, found in paired.items():
-        cells = [
-            Cell(
-                f"{n - b['unsolved_by_base']} → {b['solved_by_tuned']}", f"of {n}; flip rate {rate}"
-            )
-            for b in found["buckets"]
-            for n, rate in [(b["problems"], shown(b["flip_rate"]))]
-        ]
-        s = found["solved"]
+        cells, s = [], found["solved"]
+        for b in found["buckets"]:
+            solved = f"{b['problems'] - b['unsolved_by_base']} → {b['solved_by_tuned']}"
+            flipped = f"of {b['problems']}; flip rate {shown(b['flip_rate'])}"
+            cells.append(Cell(solved, flipped))
         gained = f"+{s['only_tuned']} −{s['only_base']}"  # noqa: RUF001
         rows.append((label, [*cells, Cell(gained, f"McNemar p = {shown(s['p_value'])}")]))
     title = "Problems solved at least once, before → after, by right responses of the first run"

@@ -9,7 +9,7 @@ import numpy as np
 
 from nemo_algos.report.figure import Figure, Line
 from nemo_algos.report.groups import Group
-from nemo_algos.report.runs import LoadedRun, Series
+from nemo_algos.report.runs import Series
 
 SMOOTHED_FROM, WINDOWS = 50, 25  # from so many steps on, over a 25th of them
 
@@ -66,7 +66,8 @@ def _figure(curve: Curve, groups: Sequence[Group]) -> Figure:
 
 def _line(curve: Curve, group: Group) -> Line | None:
     """A run's metric; of several seeds the mean, and a band from the least to the largest."""
-    found = [(m, r.metrics[m]) for r in group.runs if (m := _first(curve, r))]
+    named = [(next((m for m in curve.metrics if m in r.metrics), None), r) for r in group.runs]
+    found = [(metric, run.metrics[metric]) for metric, run in named if metric]
     if not found:
         return None
     dashed = group.dashed or found[0][0] != curve.metrics[0]
@@ -75,10 +76,6 @@ def _line(curve: Curve, group: Group) -> Line | None:
     band = (values.min(0).tolist(), values.max(0).tolist()) if len(values) > 1 else (None, None)
     mean, style = values.mean(0).tolist(), {"dashed": dashed, "smooth": window}
     return Line(group.label, group.color, steps, mean, *band, **style)
-
-
-def _first(curve: Curve, run: LoadedRun) -> str | None:
-    return next((m for m in curve.metrics if m in run.metrics), None)
 
 
 def together(series: Sequence[Series]) -> tuple[list[float], np.ndarray]:

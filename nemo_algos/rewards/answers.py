@@ -138,8 +138,7 @@ def letter(text: str) -> str | None:
     capital. Other letters in the text are no answer.
     """
     text = _plain(text)
-    match = _last(text, LETTERS) or _option(text)
-    return _choice(match).upper() or None
+    return _choice(_last(text, LETTERS) or _option(text)).upper() or None
 
 
 def yes_no(text: str) -> str | None:

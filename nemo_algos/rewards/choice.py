@@ -6,11 +6,8 @@ from nemo_algos.rewards import answers
 def verify_choice(response: str, answer: str) -> float:
     """1.0 where the final answer in `response` is `answer`, else 0.0.
 
-    answer: a letter "A" to "Z", or "yes" or "no". What counts as the final answer of a response:
+    answer: a letter "A" to "Z", or "yes" or "no", else ValueError. What counts as a response's:
     `answers.letter` and `answers.yes_no`.
-
-    Raises:
-        ValueError: `answer` is neither.
     """
     if answer.lower() in ("yes", "no"):
         return float(answers.yes_no(response) == answer.lower())

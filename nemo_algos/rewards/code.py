@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
-from nemo_algos.rewards.clock import PATIENCE
+from nemo_algos.rewards.pool import PATIENCE
 from nemo_algos.rewards.sandbox import Handle, Program, Sandbox, SandboxError
 
 SECONDS = 4.0  # of CPU time, for a program in all; below VerifierPool's default deadline
@@ -33,11 +33,9 @@ def verify_code(response: str, answer: str) -> float:
     what tests or prompt define; a builtin; as `name.attribute`, a module of the standard library;
     else the program's.
 
-    Raises:
-        ValueError: the tests never call the program, or with what is no plain data or above 16 MiB.
-        TimeoutError: the program took too long.
-        RuntimeError: it was killed from outside; as SandboxError, the sandbox is broken (the next
-            call starts another).
+    Raises ValueError where the tests never call the program, or with what is no plain data or above
+    16 MiB, TimeoutError where it took too long, RuntimeError where it was killed from outside, or,
+    as SandboxError, where the sandbox is broken (the next call starts another).
     """
     problem = json.loads(answer)
     seconds = problem.get("seconds", SECONDS)
@@ -63,13 +61,12 @@ def verify_code(response: str, answer: str) -> float:
 def program_of(response: str, prompt: str, entry_point: str) -> list[str]:
     """The program's sources, to run one after the other in one module."""
     code = code_block(response, entry_point)
-    if entry_point and not _defines(code, entry_point):
-        return [prompt + code]
-    return [prompt, code]
+    continues = entry_point and not _defines(code, entry_point)
+    return [prompt + code] if continues else [prompt, code]
 
 
 def protections() -> list[str]:
-    """What protects this machine from programs here, in words (docs/sandbox.md explains them)."""
+    """What protects this machine from programs here, in words (docs/sandbox.md)."""
     return _sandbox().protections
 
 
@@ -93,8 +90,10 @@ def blocks(text: str) -> list[tuple[str, str]]:
         line = line.removeprefix(margin if line.startswith(margin) else margin.rstrip(" \t"))
         alone = FENCE.fullmatch(line)
         # Deeper ones are of a docstring.
-        if inside and not (alone and alone[2].startswith(fence) and _depth(alone[1]) < 4):
-            if not alone and _closes(line, fence):
+        depth = len(alone[1].expandtabs(4)) if alone else 0
+        if inside and not (alone and alone[2].startswith(fence) and depth < 4):
+            ends = line.rstrip().endswith(fence) and line.count(fence) == 1
+            if not alone and "`" in fence and ends:
                 line, fence, margin = line.rstrip().rstrip("`"), "", ""
             found[-1][1].append(line)
             continue
@@ -115,14 +114,6 @@ def _behind_text(line: str) -> tuple[str, str, str]:
     if not re.fullmatch(r"`*+\w*+\s*+", info):
         return "", "", ""
     return " " * len(before) if ITEM.fullmatch(before) else "", fence, info.lstrip("`")
-
-
-def _closes(line: str, fence: str) -> bool:
-    return "`" in fence and line.count(fence) == 1 and line.rstrip().endswith(fence)
-
-
-def _depth(margin: str) -> int:
-    return len(margin.expandtabs(4))
 
 
 def _defines(code: str, name: str) -> bool:

@@ -6,37 +6,22 @@ from collections import Counter
 from functools import lru_cache
 from itertools import pairwise
 
+import sympy
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
-from sympy import (
-    Basic,
-    Eq,
-    Expr,
-    FiniteSet,
-    I,
-    Intersection,
-    MatrixBase,
-    Rational,
-    Set,
-    Symbol,
-    Tuple,
-    UnevaluatedExpr,
-    Union,
-)
 from sympy.logic.boolalg import Boolean
 
 from nemo_algos.rewards.spelling import without_remarks
 
-Value = Basic | MatrixBase | str
-Parsed = list[
-    Value
-]  # the value, where there is one, and the text: either may be equal to the gold's
+Value = sympy.Basic | sympy.MatrixBase | str
+Parsed = list[Value]  # the value, where there is one, and the text: either may be the gold's
 
 NORMAL = NormalizationConfig(malformed_operators=True, nits=True, boxed="none")
-ONE_PERCENT = UnevaluatedExpr(Rational(1, 100))  # what a number is multiplied by for "%"
+HUNDREDTH = sympy.Rational(1, 100)
+ONE_PERCENT = sympy.UnevaluatedExpr(HUNDREDTH)  # what a number is multiplied by for "%"
 EQUALS = re.compile(r"(?<![<>!\\])=|\\(?:approx|equiv)(?![a-z])")
 ELEMENT = re.compile(r",(?!\d{3}(?!\d))|;| or | and ")
 INEQUALITY = re.compile(r"[<>]|\\(?:[lg](?:eq?|t)(?![a-z])|[lg]eqslant)")
-JOINED = ((" or ", Union), (" and ", Intersection))
+JOINED = ((" or ", sympy.Union), (" and ", sympy.Intersection))
 EXACT, ROUNDED = 1e-9, 0.01  # relative differences
 
 
@@ -51,16 +36,16 @@ def expression(text: str) -> Parsed:
 
 
 @lru_cache(maxsize=64)
-def _latex(text: str) -> Basic | MatrixBase:
+def _latex(text: str) -> sympy.Basic | sympy.MatrixBase:
     try:
         return latex2sympy(text, is_real=True, normalization_config=None)  # pyright: ignore
     except Exception:
         if r"\pm" not in text or "," in text:
             raise
-        return FiniteSet(*(_latex(text.replace(r"\pm", sign)) for sign in "+-"))
+        return sympy.FiniteSet(*(_latex(text.replace(r"\pm", sign)) for sign in "+-"))
 
 
-def _region(text: str) -> Set | None:
+def _region(text: str) -> sympy.Set | None:
     """The set of what several inequalities, joined by "or" or by "and", hold for."""
     for word, joined in JOINED:
         if word in text:
@@ -69,12 +54,14 @@ def _region(text: str) -> Set | None:
     return None
 
 
-def _solved(text: str) -> Set | None:
+def _solved(text: str) -> sympy.Set | None:
     try:
         found = _latex(normalize_latex(without_remarks(text), NORMAL))
-        return found.as_set() if isinstance(found, Boolean) and not isinstance(found, Eq) else None
+        if isinstance(found, Boolean) and not isinstance(found, sympy.Eq):
+            return found.as_set()
     except Exception:
-        return None
+        pass
+    return None
 
 
 def consistent(text: str) -> bool:
@@ -92,16 +79,16 @@ def consistent(text: str) -> bool:
 def _number(text: str) -> complex | None:
     value = expression(text)[0]
     try:
-        return complex(value.doit()) if isinstance(value, Expr) and value.is_number else None
+        return complex(value.doit()) if isinstance(value, sympy.Expr) and value.is_number else None
     except (TypeError, ValueError, OverflowError):  # zoo, nan, 9^(9^9)
         return None
 
 
 def complexified(value: Value) -> Value:
     """`value` with the imaginary unit for i, which is read as a variable."""
-    i = Symbol("i", real=True)
-    if isinstance(value, Expr) and i in value.free_symbols:  # not of a sum's index
-        return value.subs(i, I)  # pyright: ignore
+    i = sympy.Symbol("i", real=True)
+    if isinstance(value, sympy.Expr) and i in value.free_symbols:  # not of a sum's index
+        return value.subs(i, sympy.I)  # pyright: ignore
     return value
 
 
@@ -111,23 +98,22 @@ def has_percent(parsed: Parsed) -> bool:
 
 def percent_as_value(parsed: Parsed) -> Parsed:
     # The text goes too: "42" of "42%" would be compared as text.
-    return [parsed[0].xreplace({ONE_PERCENT: Rational(1, 100)})]  # pyright: ignore
+    return [parsed[0].xreplace({ONE_PERCENT: HUNDREDTH})]  # pyright: ignore
 
 
 def repeats(value: Value) -> list[str]:
     """What a list, which math-verify reads as a set, has more than once."""
-    listed = Counter(map(str, getattr(value, "_unsorted_args", ())))
-    return (
-        sorted((listed - Counter(listed.keys())).elements()) if isinstance(value, FiniteSet) else []
-    )
+    args = getattr(value, "_unsorted_args", ()) if isinstance(value, sympy.FiniteSet) else ()
+    listed = Counter(map(str, args))
+    return sorted((listed - Counter(listed.keys())).elements())
 
 
-def coordinates(value: Value) -> Tuple | None:
+def coordinates(value: Value) -> sympy.Tuple | None:
     """(1, 2) for x=1, y=2, in the order of the names; () where some have none or the same."""
-    if isinstance(value, Eq):
-        return Tuple() if isinstance(value.rhs, FiniteSet) else None  # x = 1, 2
-    if not isinstance(value, FiniteSet) or not value.atoms(Eq):
+    if isinstance(value, sympy.Eq):
+        return sympy.Tuple() if isinstance(value.rhs, sympy.FiniteSet) else None  # x = 1, 2
+    if not isinstance(value, sympy.FiniteSet) or not value.atoms(sympy.Eq):
         return None
-    named = {str(x.lhs): x.rhs for x in value.args if isinstance(x, Eq)}
+    named = {str(x.lhs): x.rhs for x in value.args if isinstance(x, sympy.Eq)}
     rest = len(value.args) - len(named)
-    return Tuple() if rest else Tuple(*(named[name] for name in sorted(named)))
+    return sympy.Tuple() if rest else sympy.Tuple(*(named[name] for name in sorted(named)))

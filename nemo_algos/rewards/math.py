@@ -8,19 +8,9 @@ from typing import NamedTuple
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from sympy import Eq, Expr, Float, Interval, Number, Rational, Tuple, floor, log
 
-from nemo_algos.rewards import spelling
+from nemo_algos.rewards import expressions, spelling
 from nemo_algos.rewards.answers import boxes, joined, tagged
-from nemo_algos.rewards.expressions import (
-    NORMAL,
-    Parsed,
-    complexified,
-    consistent,
-    coordinates,
-    expression,
-    has_percent,
-    percent_as_value,
-    repeats,
-)
+from nemo_algos.rewards.expressions import NORMAL, Parsed, complexified, expression, has_percent
 from nemo_algos.rewards.units import BASE, MODULUS, compound, unit
 
 TAIL, BOX, NEAR = 4096, 512, 40  # characters read: of the end, of a box, and behind a box
@@ -71,8 +61,7 @@ def verify_math(response: str, answer: str) -> float:
     It has no time limit of its own (math-verify's needs signals, which work in a main thread only)
     and some responses never end, such as `9^{9^{9^9}}`: run it in a `VerifierPool`.
 
-    Raises:
-        ValueError: `answer` holds nothing that can be compared.
+    Raises ValueError where `answer` holds nothing that can be compared.
     """
     gold = _read_gold(answer)
     text, units = _final_answer(response)
@@ -81,9 +70,11 @@ def verify_math(response: str, answer: str) -> float:
     text = _spelled(text, in_base=gold.unit is not None)
     if gold.is_number and units[0] is not None:
         text = LETTER.sub("", text)
-    if not text or spelling.undecided(text, gold.text) or not consistent(text):
+    if not text or spelling.undecided(text, gold.text) or not expressions.consistent(text):
         return 0.0
-    return float(_same_words(gold, text) or _equal(gold, text, expression(text)))
+    words, given = (re.sub(r"\\text|[\s{}()]", "", x).lower() for x in (gold.text, text))
+    same_words = words.isalpha() and words == given
+    return float(same_words or _equal(gold, text, expression(text)))
 
 
 @lru_cache(maxsize=4096)
@@ -140,25 +131,23 @@ def _value(digits: str, base: str) -> str:
         return "?"
 
 
-def _same_words(gold: Gold, text: str) -> bool:
-    one, other = (re.sub(r"\\text|[\s{}()]", "", x).lower() for x in (gold.text, text))
-    return one.isalpha() and one == other
-
-
 def _equal(gold: Gold, text: str, given: Parsed) -> bool:
     if has_percent(given) and not gold.is_percentage:
         if gold.is_whole:
             return False
-        given = percent_as_value(given)
+        given = expressions.percent_as_value(given)
     value, other = gold.parsed[0], given[0]
     if isinstance(other, Eq) and isinstance(value, Expr):
         other = other.rhs
     other = complexified(other)
     if gold.is_number and isinstance(other, Expr) and other.free_symbols:
         return False  # "0 apples, 5 pears" is 0 to math-verify
-    if {_bracket(text), _bracket(gold.text)} == {"{", "("} or repeats(value) != repeats(other):
+    if {_bracket(text), _bracket(gold.text)} == {"{", "("}:
         return False
-    if isinstance(value, Tuple | Interval) and (found := coordinates(other)) is not None:
+    if expressions.repeats(value) != expressions.repeats(other):
+        return False
+    found = expressions.coordinates(other) if isinstance(value, Tuple | Interval) else None
+    if found is not None:
         return verify(value, found, timeout_seconds=None)
     if isinstance(value, Expr) and gold.is_number and isinstance(other, Expr):
         scale = 1 if gold.is_percentage else _scale(value)
@@ -170,9 +159,8 @@ def _equal(gold: Gold, text: str, given: Parsed) -> bool:
 
 @lru_cache(maxsize=4096)
 def _scale(gold: Expr) -> Expr:
-    """The power of 10 that brings a small or large number into [0.1, 1), else 1: math-verify rounds
-    to 6 decimals, and to it all numbers below 1e-15 are 0.
-    """
+    """The power of 10 that brings a small or large number into [0.1, 1), else 1."""
+    # Math-verify rounds to 6 decimals, and to it all numbers below 1e-15 are 0.
     size = abs(gold.evalf())
     small, large = 0 < size < 0.1, gold.has(Float) and size >= 10**15
     return Rational(10) ** (-1 - int(floor(log(size, 10)))) if small or large else Rational(1)

@@ -15,10 +15,11 @@ from queue import LifoQueue
 from threading import Lock
 from typing import Literal, Self
 
-from nemo_algos.rewards.clock import PATIENCE
-
 Status = Literal["ok", "timeout", "error", "too_long", "memory"]
 
+# The clock of verdicts is CPU time, so that they do not depend on the machine's load; wall time is
+# a distant backstop, for what sleeps or waits and so uses no CPU time.
+PATIENCE = 10.0  # seconds of wall time for each of CPU time
 START_SECONDS = 600.0  # imports from a cold network disk are slow; the deadline is per item
 AHEAD = 1024  # items judged ahead of the one that `scores` waits for, so that one may be slow
 
@@ -27,8 +28,7 @@ AHEAD = 1024  # items judged ahead of the one that `scores` waits for, so that o
 class Verdict:
     """The outcome for one response: `reward` is the verifier's where `status` is "ok", else 0.0.
 
-    `detail` says what an "error" or a "timeout" was (the exception, or how the process ended) and
-    takes no part in comparisons.
+    `detail`: the exception, or how the process ended, where it is an "error" or a "timeout".
     """
 
     reward: float
@@ -39,17 +39,12 @@ class Verdict:
 class VerifierPool:
     """Scores responses with a verifier in `workers` separate processes, started when first needed.
 
-    It guards against responses that exhaust a verifier; code in a response is locked down by
-    `rewards.code`, not here.
+    It guards against responses that exhaust a verifier; `rewards.code` locks down code in them.
 
-    Args:
-        verify: the verifier as "module:function", importable as it would be in this process.
-        workers: how many processes run at a time.
-        deadline: seconds of CPU time that an item may take of its worker, and PATIENCE times that
-            of wall time; past one, the worker's process group is killed. The start of a worker, 1
-            to 2 s for verify_math, is not counted.
-        memory_mb: address space of a worker in MiB (all that it maps, so more than it touches).
-        max_chars: a response longer than this is "too_long" and never sent.
+    verify: "module:function", importable as in this process; deadline: seconds of CPU time that an
+    item may take of its worker (whose start is not counted), and PATIENCE times that of wall time,
+    past which its process group is killed; memory_mb: address space of a worker in MiB (all that it
+    maps, so more than it touches); max_chars: a longer response is "too_long" and never sent.
     """
 
     def __init__(
@@ -66,15 +61,14 @@ class VerifierPool:
         self.counts: Counter[Status] = Counter()  # of every verdict since construction
         self._counting = Lock()
         self._command = [verify, str(memory_mb), str(deadline)]
-        # Last in, first out: a small batch reuses the warm workers and starts no others.
+        # Last in, first out: a small batch reuses the warm workers.
         self._idle: LifoQueue[_Process | None] = LifoQueue()
         self._vacate()
 
     def score(self, responses: list[str], answers: list[str]) -> list[Verdict]:
-        """One verdict per response, in order; blocks until all are there.
+        """All verdicts, one per response, in order.
 
-        Raises:
-            ValueError: the lists differ in length, or the verifier could not be loaded.
+        Raises ValueError where the lists differ in length, or the verifier could not be loaded.
         """
         if len(responses) != len(answers):
             raise ValueError(
@@ -85,8 +79,7 @@ class VerifierPool:
     def scores(self, responses: Iterable[str], answers: Iterable[str]) -> Iterator[Verdict]:
         """One verdict per response, in order, each as soon as it and those before it are there.
 
-        Raises:
-            ValueError: the verifier could not be loaded, or one of the two ended before the other.
+        Raises ValueError where the verifier could not be loaded, or one of the two ends first.
         """
         threads = ThreadPoolExecutor(self.workers)
         try:
@@ -119,25 +112,20 @@ class VerifierPool:
             self._idle.put(None)
 
     def _judge(self, response: str, answer: str) -> Verdict:
-        verdict = self._verdict(response, answer)
+        verdict = Verdict(0.0, "too_long")
+        if len(response) <= self.max_chars:
+            process = self._idle.get()
+            try:
+                process = process or _Process(self._command)
+                verdict = process.judge(response, answer, self.deadline)
+            finally:
+                self._idle.put(process if process is not None and process.alive else None)
         with self._counting:
             self.counts[verdict.status] += 1
         return verdict
 
-    def _verdict(self, response: str, answer: str) -> Verdict:
-        if len(response) > self.max_chars:
-            return Verdict(0.0, "too_long")
-        process = self._idle.get()
-        try:
-            process = process or _Process(self._command)
-            return process.judge(response, answer, self.deadline)
-        finally:
-            self._idle.put(process if process is not None and process.alive else None)
-
 
 class _Process:
-    """One running worker."""
-
     def __init__(self, arguments: list[str]):
         # A fresh interpreter, because a fork of a process with torch's threads can deadlock. It
         # gets this import path; -P keeps the working directory from shadowing the stdlib.
@@ -170,8 +158,7 @@ class _Process:
             line = self._read(deadline * PATIENCE)
         if line:
             verdict = Verdict(*json.loads(line))
-            # What filled the memory may still be held, and would fail the next items.
-            if verdict.status == "memory":
+            if verdict.status == "memory":  # still held, it would fail the next items
                 self.kill()
             return verdict
         self.kill()

@@ -18,11 +18,8 @@ def verify_code_remote(response: str, answer: str) -> float:
     `answer` as for `verify_code`; the server is at the URL in NEMO_ALGOS_SANDBOX_URL. It runs
     program and tests in one process, so a program that means to can fake a pass (docs/sandbox.md).
 
-    Raises:
-        ValueError: NEMO_ALGOS_SANDBOX_URL is not set.
-        TimeoutError: the program took too long.
-        RuntimeError: the server says that it failed itself.
-        httpx.HTTPError: the server cannot be reached, or refuses.
+    Raises ValueError where the variable is not set, TimeoutError where the program took too long,
+    RuntimeError where the server failed, httpx.HTTPError where it cannot be reached or refuses.
     """
     if not os.environ.get(URL):
         raise ValueError(f"Set {URL} to the address of a SandboxFusion server.")
@@ -38,14 +35,11 @@ def verify_code_remote(response: str, answer: str) -> float:
         timeout=seconds + REPLY_SECONDS,
     )
     reply.raise_for_status()
-    return _reward(reply.json(), proof)
-
-
-def _reward(reply: dict, proof: str) -> float:
-    result = reply.get("run_result") or {}
-    if reply.get("status") not in ("Success", "Failed") or not result:
-        raise RuntimeError(f"The sandbox server failed: {reply.get('message', '')[:200]}")
+    outcome = reply.json()
+    result = outcome.get("run_result") or {}
+    if outcome.get("status") not in ("Success", "Failed") or not result:
+        raise RuntimeError(f"The sandbox server failed: {outcome.get('message', '')[:200]}")
     if result["status"] == "TimeLimitExceeded":
         raise TimeoutError("The program took too long.")
-    passed = reply["status"] == "Success" and (result["stdout"] or "").rstrip().endswith(proof)
-    return float(passed)
+    printed = (result["stdout"] or "").rstrip()
+    return float(outcome["status"] == "Success" and printed.endswith(proof))

@@ -1,6 +1,4 @@
-"""The many spellings of an answer, brought to the one that math-verify reads: tables of patterns
-and what replaces them, which run in their order.
-"""
+"""Tables of patterns, run in their order, that spell an answer as math-verify reads it."""
 # ruff: noqa: RUF001
 
 import re
@@ -142,8 +140,7 @@ EDGES = _rules(
     (rf"^{SPACE}+|(?:{SPACE}|(?<!\.\.)[.,;]|\\)+$", ""),
 )
 OTHER_THAN = "(?:is|was|are)n't|not|rather than|instead of|at (?:least|most)|(?:less|more) than"
-# Of a text without a box: numbers that are listed are one answer, and a number that is not meant is
-# none.
+# Of a text without a box: listed numbers are one answer, and a number that is not meant is none.
 PROSE = _rules(
     (rf"(?m)((?:^|\bis|\bare|[:=])[\s*#]*)({NUMBER}(?:,\s+{NUMBER})+)(?=[\s.*]*$)", r"\1\\(\2\\)"),
     (r"(?i:answer)", ""),  # math-verify would prefer what follows this word to the last number

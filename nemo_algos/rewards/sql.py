@@ -16,10 +16,8 @@ SECONDS = 4.0  # of CPU time, for one query; below VerifierPool's default deadli
 MAX_ROWS = 100_000
 MAX_BYTES = 10_000_000  # of one value
 STEPS = 1000  # of SQLite's machine, between two looks at the clock
-ALLOWED = (
-    *(sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ),
-    *(sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE),
-)
+ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ}
+ALLOWED |= {sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
 Row = tuple[Any, ...]
 
@@ -35,15 +33,14 @@ def verify_sql(response: str, answer: str) -> float:
     A query may read, within limits of time, rows and bytes; whatever else it tries makes it wrong.
     Some functions run long between two looks at the clock: run it in a `VerifierPool`.
 
-    Raises:
-        ValueError: the gold cannot be run, or the rule is unknown.
-        OSError: the file is no database, has no table, or misses changes that are beside it.
-        TimeoutError: the query took too long.
+    Raises ValueError where the gold cannot be run or the rule is unknown, TimeoutError where the
+    query took too long, OSError where the file is no database, has no table, or misses changes that
+    are beside it.
     """
     problem = json.loads(answer)
     database, seconds = problem["database"], problem.get("seconds", SECONDS)
     try:
-        gold = _gold(database, problem["query"], seconds)
+        gold = _gold_rows(database, problem["query"], seconds)
     except (sqlite3.Error, TimeoutError) as error:
         raise ValueError(f"The gold query failed on {database}: {error!r}") from error
     try:
@@ -80,21 +77,14 @@ def same(given: Sequence[Row], gold: Sequence[Row], rule: str) -> bool:
 
 def _some_order(columns: list[Row], targets: list[Row], chosen: list[Row]) -> bool:
     # Column by column: what is chosen so far must be the same bag as the gold's first columns.
-    size = len(chosen)
-    if Counter(zip(*chosen, strict=True)) != Counter(zip(*targets[:size], strict=True)):
+    wanted = zip(*targets[: len(chosen)], strict=True)
+    if Counter(zip(*chosen, strict=True)) != Counter(wanted):
         return False
-    if not columns:
-        return True
-    return any(
+    return not columns or any(
         _some_order(columns[:i] + columns[i + 1 :], targets, [*chosen, column])
         for i, column in enumerate(columns)
         if column not in columns[:i]
     )
-
-
-@lru_cache(maxsize=256)
-def _gold(database: str, query: str, seconds: float) -> list[Row]:
-    return _rows(database, query, seconds)
 
 
 def _rows(database: str, query: str, seconds: float) -> list[Row]:
@@ -117,6 +107,9 @@ def _rows(database: str, query: str, seconds: float) -> list[Row]:
     if len(rows) > MAX_ROWS:
         raise ValueError(f"more than {MAX_ROWS} rows")
     return rows
+
+
+_gold_rows = lru_cache(maxsize=256)(_rows)
 
 
 def _opened(path: Path) -> sqlite3.Connection:

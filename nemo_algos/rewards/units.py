@@ -28,12 +28,11 @@ OTHERS = {name: Symbol(name) for name in ("cent", "dollar", "euro", "ante", "pos
 
 
 def unit(answer: str) -> Expr | None:
-    """The unit that ends the answer (`15\\text{ cm}^2` is cm**2, `90^\\circ` degree), or its base
-    (`52_8`) or modulus (`3 \\pmod 7`) as a symbol; None where there is none, or none that
-    sympy.physics.units knows.
+    """The unit that ends the answer, or its base (`52_8`) or modulus (`3 \\pmod 7`) as a symbol.
 
-    Money may stand in front: `\\$5` is in dollars.
-    A single letter is a unit only in an answer without other letters: `3 m`, but not `2s + 3m`.
+    `15\\text{ cm}^2` is cm**2, `90^\\circ` degree, and `\\$5` dollar; None where there is none, or
+    none that sympy.physics.units knows. A single letter is a unit only in an answer without other
+    letters: `3 m`, but not `2s + 3m`.
     """
     if match := BASE.search(answer):
         return Symbol(f"base {int(match[2])}")
@@ -42,15 +41,15 @@ def unit(answer: str) -> Expr | None:
     match = UNIT.fullmatch(_plain(answer))
     if match is None or not is_unit(match["word"], match["number"]):
         return None
-    raised = match["area"] or match["raised"]
+    raised, named = match["area"] or match["raised"], _named(match["word"])
     power = POWERS["cu" if raised.startswith("cu") else "sq"] if raised else match["power"]
-    named = _named(match["word"])
     return named and named ** int(power or 1)
 
 
 def is_unit(word: str, number: str) -> bool:
     """Whether `word` is a unit behind `number`, and no variable."""
-    return _named(word) is not None and not (len(word) == 1 and _letters(number))
+    letters = any(c.isalpha() for c in COMMAND.sub("", number))
+    return _named(word) is not None and not (len(word) == 1 and letters)
 
 
 def compound(answer: str) -> bool:
@@ -65,10 +64,6 @@ def _plain(answer: str) -> str:
     for raised in "²³":
         answer = answer.replace(raised, f"^{POWERS[raised]}")
     return NOISE.sub(" ", TEXT.sub(r" \1 ", DEGREES.sub(" degree ", answer)))
-
-
-def _letters(number: str) -> bool:
-    return any(c.isalpha() for c in COMMAND.sub("", number))
 
 
 def _named(word: str) -> Expr | None:

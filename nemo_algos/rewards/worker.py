@@ -15,7 +15,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import BinaryIO
 
-from nemo_algos.rewards.clock import PATIENCE
+from nemo_algos.rewards.pool import PATIENCE
 
 # Prepared beforehand, because an exhausted process may have no memory left to build it.
 OUT_OF_MEMORY = b'[0.0, "memory", ""]\n'
@@ -27,7 +27,8 @@ def main() -> None:
     name, memory_mb, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     requests, replies = _claim_pipes()
     try:
-        verify = _load(name)
+        module, _, function = name.partition(":")
+        verify = getattr(import_module(module), function)
     except Exception as error:
         os.write(replies, _line(_describe(error)))
         return
@@ -36,7 +37,7 @@ def main() -> None:
     for request in requests:
         _end_after(seconds)
         reply = _judge(verify, *json.loads(request))
-        _end_after(0)
+        _end_after(0)  # never
         os.write(replies, reply)
 
 
@@ -49,13 +50,8 @@ def _claim_pipes() -> tuple[BinaryIO, int]:
     return requests, replies
 
 
-def _load(name: str) -> Callable[[str, str], float]:
-    module, _, function = name.partition(":")
-    return getattr(import_module(module), function)
-
-
 def _end_after(seconds: float) -> None:
-    # By the kernel, whatever code runs, and where the pool has died, too. 0: never
+    # By the kernel, whatever code runs, and where the pool has died, too.
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, seconds * PATIENCE)
 
@@ -64,8 +60,7 @@ def _limit(memory_mb: int) -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # macOS refuses every such limit with EINVAL.
-    if sys.platform != "darwin":
+    if sys.platform != "darwin":  # which refuses every such limit with EINVAL
         resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from nemo_algos.local.lines import read_lines
 from nemo_algos.local.logs import Metrics
 from nemo_algos.study.design import Cell, Regime, Study, tuning_of
-from nemo_algos.study.figures import BASELINE, COLOR
+from nemo_algos.study.figures import BASELINE, COLOR, drawn
 from nemo_algos.study.summary import KS, Result, estimate
 from nemo_algos.study.tuning import label
 
@@ -29,7 +29,6 @@ def draw_steps(study: Study, cells: Sequence[Cell], folder: Path) -> None:
         for arm, series in arms.items():
             if series and base:
                 path = folder / "figures" / name / f"{arm}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
                 _steps({regime.baseline: base, arm: series}, name, path)
 
 
@@ -41,20 +40,17 @@ def _series(cells: Sequence[Cell], regime: str, arm: str, folder: Path) -> list[
 
 
 def _steps(arms: dict[str, list[list[Any]]], regime: str, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, len(STEP_METRICS), figsize=(13, 2.9), constrained_layout=True)
-    for axis, metric in zip(axes, STEP_METRICS, strict=True):
-        for (arm, runs), color in zip(arms.items(), (BASELINE, COLOR), strict=True):
-            _band(axis, [[step.get(metric, np.nan) for step in run] for run in runs], color, arm)
-        axis.set_title(metric, fontsize=10)
-        axis.set_xlabel("step", fontsize=9)
-        axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=9)
-    seeds = min(map(len, arms.values()))
-    figure.suptitle(f"{regime}: mean and 95 % interval over {seeds} seeds", fontsize=10)
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
+    with drawn(path, (13, 2.9), len(STEP_METRICS)) as (figure, axes):
+        for axis, metric in zip(axes, STEP_METRICS, strict=True):
+            for (arm, runs), color in zip(arms.items(), (BASELINE, COLOR), strict=True):
+                values = [[step.get(metric, np.nan) for step in run] for run in runs]
+                _band(axis, values, color, arm)
+            axis.set_title(metric, fontsize=10)
+            axis.set_xlabel("step", fontsize=9)
+            axis.grid(alpha=0.3)
+        axes[0].legend(fontsize=9)
+        seeds = min(map(len, arms.values()))
+        figure.suptitle(f"{regime}: mean and 95 % interval over {seeds} seeds", fontsize=10)
 
 
 def _band(axis: Any, runs: list[list[float]], color: str, label: str) -> None:
@@ -70,19 +66,15 @@ def _band(axis: Any, runs: list[list[float]], color: str, label: str) -> None:
 
 def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
     """figures/REGIME_draws.png: pass@k and UCC@k over k, a line per arm, where these are few."""
-    from matplotlib import pyplot as plt
-
     for name in study.regimes:
         rows = [r for r in results if r.regime == name]
         if not 0 < len({r.arm for r in rows}) <= len(COLORS):
             continue
-        figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), constrained_layout=True)
-        for axis, metric in zip(axes, ("pass", "UCC"), strict=True):
-            _over_k(axis, rows, metric)
-        axes[1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8)
-        figure.suptitle(f"{name}: held-out puzzles, mean over the seeds", fontsize=10)
-        figure.savefig(folder / "figures" / f"{name}_draws.png", dpi=100)
-        plt.close(figure)
+        with drawn(folder / "figures" / f"{name}_draws.png", (11, 3.8), 2) as (figure, axes):
+            for axis, metric in zip(axes, ("pass", "UCC"), strict=True):
+                _over_k(axis, rows, metric)
+            axes[1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8)
+            figure.suptitle(f"{name}: held-out puzzles, mean over the seeds", fontsize=10)
 
 
 def _over_k(axis: Any, results: Sequence[Result], metric: str) -> None:
@@ -103,19 +95,14 @@ def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> Non
 
     Slower training keeps more solutions: who is off the line that the others' values draw?
     """
-    from matplotlib import pyplot as plt
-
-    for name in [n for n, r in study.regimes.items() if r.tune]:
-        figure, axis = plt.subplots(figsize=(7.5, 4.4), constrained_layout=True)
-        rows = [r for r in results if r.regime == tuning_of(name)]
-        _lines(axis, study.regimes[name], {(r.arm, r.metric): r.value.mean for r in rows})
-        axis.set_xlabel(TRADE[0])
-        axis.set_ylabel(TRADE[1])
-        axis.grid(alpha=0.3)
-        axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8)
-        figure.suptitle(f"{tuning_of(name)}: a point per value, the first one hollow", fontsize=10)
-        figure.savefig(folder / "figures" / f"{tuning_of(name)}_tradeoff.png", dpi=100)
-        plt.close(figure)
+    for name, regime in ((tuning_of(n), r) for n, r in study.regimes.items() if r.tune):
+        rows = [r for r in results if r.regime == name]
+        with drawn(folder / "figures" / f"{name}_tradeoff.png", (7.5, 4.4)) as (figure, axis):
+            _lines(axis, regime, {(r.arm, r.metric): r.value.mean for r in rows})
+            axis.set(xlabel=TRADE[0], ylabel=TRADE[1])
+            axis.grid(alpha=0.3)
+            axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8)
+            figure.suptitle(f"{name}: a point per value, the first one hollow", fontsize=10)
 
 
 def _lines(axis: Any, regime: Regime, means: dict[tuple[str, str], float]) -> None:

@@ -56,18 +56,12 @@ class Regime(Section):
     tune: Tuning | None = None
 
     @model_validator(mode="after")
-    def _baseline_is_an_arm(self) -> Regime:
+    def _is_consistent(self) -> Regime:
         if self.baseline not in self.arms:
             raise ValueError(f"baseline={self.baseline} is not one of the arms")
-        return self
-
-    @model_validator(mode="after")
-    def _tunes_on_other_seeds(self) -> Regime:
         if self.tune and self.first_seed < self.tune.seeds:
-            raise ValueError(
-                f"first_seed={self.first_seed} is among the {self.tune.seeds} seeds that tune: "
-                f"set first_seed: {self.tune.seeds} or above"
-            )
+            reason = f"first_seed={self.first_seed} is among the {self.tune.seeds} seeds that tune"
+            raise ValueError(f"{reason}: set first_seed: {self.tune.seeds} or above")
         return self
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +14,42 @@ SHOWN = ("pass@1", "pass@64", "UCC@64", "entropy")
 COLOR, BASELINE = "#0072B2", "#888888"
 
 
-def draw(study: Study, results: Sequence[Result], folder: Path) -> list[Path]:
-    """figures/REGIME.png of every regime that has results."""
+@contextmanager
+def drawn(path: Path, size: tuple[float, float], columns: int = 1, **options: Any) -> Iterator[Any]:
+    """(figure, axes) to draw on, saved as this file; its folder is made."""
     import matplotlib
 
     matplotlib.use("Agg")
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, regime in study.regimes.items():
-        rows = [r for r in results if r.regime == name]
-        if rows:
-            path = folder / "figures" / f"{name}.png"
-            _regime(rows, regime.baseline, name, path)
-            paths.append(path)
-    return paths
-
-
-def _regime(results: Sequence[Result], baseline: str, name: str, path: Path) -> None:
     from matplotlib import pyplot as plt
 
+    figure, axes = plt.subplots(1, columns, figsize=size, constrained_layout=True, **options)
+    yield figure, axes
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def draw(study: Study, results: Sequence[Result], folder: Path) -> list[Path]:
+    """figures/REGIME.png of every regime that has results."""
+    names = {r.regime for r in results}
+    paths = {name: folder / "figures" / f"{name}.png" for name in study.regimes if name in names}
+    for name, path in paths.items():
+        _regime([r for r in results if r.regime == name], study.regimes[name].baseline, path)
+    return list(paths.values())
+
+
+def _regime(results: Sequence[Result], baseline: str, path: Path) -> None:
     arms = list(dict.fromkeys(r.arm for r in results))
     size = (3.2 * len(SHOWN), 1.2 + 0.32 * len(arms))
-    figure, axes = plt.subplots(1, len(SHOWN), figsize=size, sharey=True, constrained_layout=True)
-    for axis, metric in zip(axes, SHOWN, strict=True):
-        _panel(axis, {r.arm: r for r in results if r.metric == metric}, arms, baseline)
-        axis.set_title(metric, fontsize=10)
-    axes[0].set_yticks(range(len(arms)), arms)
-    axes[0].invert_yaxis()
-    n = max(r.value.n for r in results)
-    filled = f"filled: the difference to {baseline}, paired by seed, leaves 0 out"
-    figure.suptitle(f"{name}: mean and 95 % interval, {n} seeds; {filled}", fontsize=10)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    with drawn(path, size, len(SHOWN), sharey=True, dpi=110) as (figure, axes):
+        for axis, metric in zip(axes, SHOWN, strict=True):
+            _panel(axis, {r.arm: r for r in results if r.metric == metric}, arms, baseline)
+            axis.set_title(metric, fontsize=10)
+        axes[0].set_yticks(range(len(arms)), arms)
+        axes[0].invert_yaxis()
+        n = max(r.value.n for r in results)
+        filled = f"filled: the difference to {baseline}, paired by seed, leaves 0 out"
+        figure.suptitle(f"{path.stem}: mean and 95 % interval, {n} seeds; {filled}", fontsize=10)
 
 
 def _panel(axis: Any, found: dict[str, Result], arms: Sequence[str], baseline: str) -> None:

@@ -46,20 +46,17 @@ def write(study: Study, results: Sequence[Result], title: str, path: Path) -> No
 
 def _section(name: str, regime: Regime, results: Sequence[Result]) -> Iterator[str]:
     kind = "exploratory" if regime.exploratory else "fixed beforehand"
+    written = ", ".join(f"`{key}={value}`" for key, value in regime.settings.items())
+    settings = f" Settings: {written}." if written else ""
     seeds = f"{regime.first_seed} to {regime.first_seed + regime.seeds - 1}"
     yield f"## {name}\n\nClaim: {regime.claim}.\n"
-    yield f"Baseline {regime.baseline}, seeds {seeds}, {kind}.{_settings(regime)}\n"
+    yield f"Baseline {regime.baseline}, seeds {seeds}, {kind}.{settings}\n"
     yield f"| arm | n | {' | '.join(SHOWN)} |\n|---|---|{'---|' * len(SHOWN)}"
     for arm in dict.fromkeys(r.arm for r in results):
         found = {r.metric: r for r in results if r.arm == arm}
         n = max(r.value.n for r in found.values())
         yield f"| {arm} | {n} | {' | '.join(_cell(found.get(m)) for m in SHOWN)} |"
     yield f"\n![{name}](figures/{name}.png)\n"
-
-
-def _settings(regime: Regime) -> str:
-    written = ", ".join(f"`{key}={value}`" for key, value in regime.settings.items())
-    return f" Settings: {written}." if written else ""
 
 
 def _cell(result: Result | None) -> str:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
-import statistics
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from nemo_algos.core.draws import pass_at_k, ucc_at_k
 from nemo_algos.local.folder import refuse_links_out
 from nemo_algos.study.design import Trial
+
+if TYPE_CHECKING:
+    from nemo_algos.local.evaluation import Sampled
 
 LATE = 10  # steps at the end that the late means are of
 EVALUATION_SEED = 1234
@@ -71,7 +79,6 @@ def train(run: Trial, folder: Path) -> Row:
     from nemo_algos.local.build import build_trainer
     from nemo_algos.local.evaluation import sample
     from nemo_algos.methods.build import build
-    from nemo_algos.study.measures import measures
 
     torch.set_num_threads(1)
     start = time.process_time()
@@ -85,20 +92,23 @@ def train(run: Trial, folder: Path) -> Row:
     (folder / "raw" / f"{run.id}.jsonl").write_text("".join(json.dumps(s) + "\n" for s in steps))
     asked = grpo.max_val_samples, grpo.val_samples_per_prompt, EVALUATION_SEED
     found = measures(sample(trainer.policy, trainer.task, *asked))
-    return {
-        "id": run.id,
-        "method": algorithm.name,
-        "seed": grpo.seed,
-        "steps": len(steps),
-        "failed": failed,
-        "CPU seconds": time.process_time() - start,
-        **found,
-        **_late(steps),
-    }
-
-
-def _late(steps: list[dict[str, float]]) -> Row:
-    """The mean over the last steps of every metric of a step."""
-    last = steps[-LATE:]
+    seconds, last = time.process_time() - start, steps[-LATE:]
     names = dict.fromkeys(name for step in last for name in step)
-    return {n: statistics.fmean(s[n] for s in last if n in s) for n in names}
+    late = {n: fmean(s[n] for s in last if n in s) for n in names}
+    row = {"id": run.id, "method": algorithm.name, "seed": grpo.seed, "steps": len(steps)}
+    return {**row, "failed": failed, "CPU seconds": seconds, **found, **late}
+
+
+def measures(sampled: Sampled) -> dict[str, float]:
+    """pass@k and UCC@k for k = 1, 2, 4, ...; mean tokens of all and of right responses, if any."""
+    n = len(sampled.lengths[0])
+    ks = [2**i for i in range(n.bit_length())]
+    sizes = [list(Counter(s for s in x if s is not None).values()) for x in sampled.solutions]
+    passed = pass_at_k([sum(s) for s in sizes], n, ks).mean(0)
+    unique = np.mean([ucc_at_k(s, n, ks) for s in sizes], axis=0)
+    out = {f"pass@{k}": float(x) for k, x in zip(ks, passed, strict=True)}
+    out |= {f"UCC@{k}": float(x) for k, x in zip(ks, unique, strict=True)}
+    every, right = [x for group in sampled.lengths for x in group], list[int]()
+    for solutions, lengths in zip(*sampled, strict=True):
+        right += [x for s, x in zip(solutions, lengths, strict=True) if s is not None]
+    return out | {"length": fmean(every)} | ({"length of right": fmean(right)} if right else {})

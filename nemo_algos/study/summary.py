@@ -28,8 +28,6 @@ METRICS = {
     "ratio p99": "ratio/p99",
     "KL": "kl/old",
 }
-
-
 HEADINGS = ("regime", "arm", "metric", "n", "mean", "low", "high", "pairs")
 HEADINGS += ("difference", "difference low", "difference high", "p")
 

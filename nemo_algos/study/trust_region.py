@@ -8,6 +8,7 @@ import torch
 
 from nemo_algos.core import dual
 from nemo_algos.core.groups import Groups
+from nemo_algos.study.figures import drawn
 
 DELTAS = (0.001, 0.01, 0.1)
 MAX_KL_FRACTION = 0.95  # QUATRO's default
@@ -24,15 +25,9 @@ def right_advantages(size: int, delta: float) -> list[float]:
 
 def draw(path: Path, size: int = 8) -> None:
     """A line per delta."""
-    from matplotlib import pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(5.5, 3.4), constrained_layout=True)
-    for delta in DELTAS:
-        axis.plot(range(1, size), right_advantages(size, delta), "o-", label=f"delta {delta}")
-    axis.set_xlabel(f"right responses of {size}")
-    axis.set_ylabel("A of a right response")
-    axis.set_yscale("log")
-    axis.grid(alpha=0.3)
-    axis.legend()
-    figure.savefig(path, dpi=100)
-    plt.close(figure)
+    with drawn(path, (5.5, 3.4)) as (_, axis):
+        for delta in DELTAS:
+            axis.plot(range(1, size), right_advantages(size, delta), "o-", label=f"delta {delta}")
+        axis.set(xlabel=f"right responses of {size}", ylabel="A of a right response", yscale="log")
+        axis.grid(alpha=0.3)
+        axis.legend()

@@ -3,7 +3,7 @@
 import pytest
 
 from nemo_algos.local.evaluation import Sampled
-from nemo_algos.study.measures import measures
+from nemo_algos.study.runner import measures
 
 
 def test_by_hand():

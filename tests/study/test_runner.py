@@ -14,7 +14,7 @@ from nemo_algos.local.evaluation import sample
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.build import build as method
 from nemo_algos.study import design, runner
-from nemo_algos.study.measures import measures
+from nemo_algos.study.runner import measures
 
 STUDY = design.Study.model_validate(
     {

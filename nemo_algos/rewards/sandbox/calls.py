@@ -66,8 +66,7 @@ def protections() -> list[str]:
 def restrict() -> None:
     """Leave the allowed ones to this process, for good; it must have given up new privileges.
 
-    Raises:
-        OSError: the kernel has filters and does not take this one.
+    Raises OSError where the kernel has filters and does not take this one.
     """
     if _available() and _set_filter(lines(os.uname().machine, os.getpid())):
         raise OSError(ctypes.get_errno(), "seccomp")

@@ -64,7 +64,8 @@ class _Objects:
         result = ASKED[what](*values, **plain.decode(kwargs, self._resolve))
         changed = plain.encode(values[1:], self._refer) if what == "call" and result is None else 0
         # An object of the program's own class keeps its methods, whatever it derives from.
-        made = what == "call" and _own_class(values[0])
+        kind = values[0]
+        made = what == "call" and isinstance(kind, type) and kind.__module__ == NAME
         reply = {"r": self._refer(result)} if made else plain.encode(result, self._refer)
         return ["ok", reply, changed or None]
 
@@ -78,10 +79,6 @@ class _Objects:
         if not hasattr(self._module, reference):
             raise NameError(f"name {reference!r} is not defined")
         return getattr(self._module, reference)
-
-
-def _own_class(value: Any) -> bool:
-    return isinstance(value, type) and value.__module__ == NAME
 
 
 def _builtin_name(error: BaseException) -> str:

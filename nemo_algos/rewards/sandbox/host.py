@@ -24,11 +24,8 @@ ENVIRONMENT = {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"}
 class Sandbox:
     """A process that runs untrusted programs, one at a time, each in a fresh locked-down fork.
 
-    Args:
-        namespaces: try namespaces first; without (or where the system refuses them) the rest of the
-            protections has to do.
-
-    `protections` says which are active.
+    namespaces: try them first; else, or where the system refuses them, the other protections have
+    to do; `protections` says which are active.
     """
 
     def __init__(self, namespaces: bool = True):
@@ -45,8 +42,7 @@ class Sandbox:
     def program(self, seconds: float) -> Iterator[Program]:
         """A fresh program that lives for the `with` block; `seconds` of CPU time are all it has.
 
-        Raises:
-            SandboxError: the sandbox is broken; start another.
+        Raises SandboxError where the sandbox is broken: start another.
         """
         channel, theirs = socket.socketpair()
         with channel:
@@ -78,9 +74,7 @@ class Sandbox:
                 stderr=subprocess.DEVNULL,
                 env=ENVIRONMENT,
                 pass_fds=[theirs.fileno()],
-                # Not killed with the worker's group, but by the end of its socket: it then has the
-                # time to kill the program.
-                start_new_session=True,
+                start_new_session=True,  # killed by its socket's end: time to kill the program
             )
         hello = self._control.recv(4096)
         if not hello:

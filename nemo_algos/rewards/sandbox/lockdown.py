@@ -24,10 +24,8 @@ READABLE = ("/usr", "/lib", "/lib64", sys.base_prefix)  # the interpreter and it
 LANDLOCK = {1: "Landlock: files", 4: "Landlock: TCP", 6: "Landlock: signals"}  # by its version
 
 # <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>
-NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
-    *(0x00020000, 0x04000000, 0x08000000),
-    *(0x10000000, 0x20000000, 0x40000000),
-)
+NEWNS, NEWUTS, NEWIPC = 0x00020000, 0x04000000, 0x08000000
+NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 RDONLY, NOSUID, NODEV, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 RECURSIVE = 0x8000
 KEPT = 2 | 4 | 8 | 1024 | 2048  # mount flags that a user namespace may not take away
@@ -37,12 +35,8 @@ SET_PDEATHSIG, SET_DUMPABLE, SET_NO_NEW_PRIVS = 1, 4, 38
 class Lock:
     """Closes what can be closed of this process; `confine` does the rest in a fork of it.
 
-    Args:
-        namespaces: enter new namespaces; the caller's process then only waits for a child, which
-            goes on as the first process of its own (all end when it does).
-
-    Raises:
-        OSError: the system refuses namespaces.
+    namespaces: enter new ones (OSError where the system refuses); the caller's process then only
+    waits for a child, which goes on as the first process of its own (all end when it does).
     """
 
     def __init__(self, namespaces: bool):
@@ -123,9 +117,8 @@ class Lock:
             self._mount("none", path, None, REMOUNT | BIND | RDONLY | NOSUID | NODEV | kept)
 
     def _mount(self, source: str, target: str, kind: str | None, flags: int) -> None:
-        self._call(
-            "mount", source.encode(), target.encode(), kind.encode() if kind else None, flags, None
-        )
+        named = kind.encode() if kind else None
+        self._call("mount", source.encode(), target.encode(), named, flags, None)
 
     def _landlock_rules(self, version: int) -> int:
         # Reading under READABLE alone; no TCP, and no signal to a process outside.

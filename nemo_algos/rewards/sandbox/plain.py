@@ -1,8 +1,8 @@
 """Plain data over a socket: what judge and candidate may say to each other.
 
 JSON, with a one-key object `{tag: body}` for what JSON lacks. What arrives is built from exact
-types of Python's own, so no method of the sender's ever runs at the receiver. No
-import of ours: the candidate's process has none.
+types of Python's own, so no method of the sender's ever runs at the receiver. No import of ours:
+the candidate's process has none.
 """
 
 import json
@@ -56,8 +56,7 @@ def encode(value: Any, refer: Refer) -> Any:
 def decode(data: Any, resolve: Refer) -> Any:
     """The value of JSON data; `{"r": reference}` becomes `resolve(reference)`.
 
-    Raises:
-        Exception: of many kinds, where `data` was not made by `encode`.
+    Raises exceptions of many kinds where `data` was not made by `encode`.
     """
     if isinstance(data, list):
         return [decode(part, resolve) for part in data]
@@ -74,12 +73,7 @@ def decode(data: Any, resolve: Refer) -> Any:
 
 
 def send(channel: socket.socket, message: Any) -> None:
-    """Send one message of JSON data.
-
-    Raises:
-        TooLongError: it is above MAX_BYTES.
-        OSError: as `receive`.
-    """
+    """Send one message of JSON data; TooLongError above MAX_BYTES, OSError as `receive`."""
     data = json.dumps(message).encode()
     if len(data) > MAX_BYTES:
         raise TooLongError(f"a message of {len(data)} bytes")
@@ -89,9 +83,8 @@ def send(channel: socket.socket, message: Any) -> None:
 def receive(channel: socket.socket, wait: Callable[[], float | None] = lambda: None) -> Any:
     """The next message; `wait()` is how many seconds each part of it may take from now on.
 
-    Raises:
-        ValueError: too long, or no JSON.
-        OSError: the other side is gone (EOFError) or late (TimeoutError).
+    Raises ValueError where it is too long or no JSON, OSError where the other side is gone
+    (ConnectionError) or late (TimeoutError).
     """
     size = int.from_bytes(_read(channel, 4, wait), "big")
     if size > MAX_BYTES:

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import Any, Literal
 
-from nemo_algos.rewards.clock import PATIENCE
+from nemo_algos.rewards.pool import PATIENCE
 from nemo_algos.rewards.sandbox import plain
 
 # StopIteration would end a test's loop early, and `all(map(candidate, inputs))` would hold.
@@ -39,11 +39,7 @@ class Program:
         self.failure: Literal["", "gone", "stuck", "broken", "misused", "late", "killed"] = ""
 
     def start(self) -> None:
-        """Wait until it is locked down.
-
-        Raises:
-            SandboxError: it could not be, and was not run.
-        """
+        """Wait until it is locked down; SandboxError where it could not be, and was not run."""
         try:
             confined = self._receive() == "confined"
         except TimeoutError:
@@ -61,22 +57,15 @@ class Program:
             self.failure = "killed"
 
     def run(self, sources: list[str]) -> None:
-        """Run its sources, one after the other, as one module.
-
-        Raises:
-            Exception: what it raised, see `ask`.
-        """
+        """Run its sources, one after the other, as one module; raises as `ask`."""
         self._exchange([sources])
 
     def ask(self, what: str, *args: Any, **kwargs: Any) -> Any:
         """Its answer to `what` (see candidate.ASKED) of `args`, as plain values and `Handle`s.
 
         What can change among `args` of a call that returns None is updated to what the program
-        made of it (functions that work in place).
-
-        Raises:
-            TypeError: an argument is no plain data.
-            Exception: the nearest builtin class of what the program raised, or CandidateError.
+        made of it (functions that work in place). Raises TypeError where an argument is no plain
+        data, the nearest builtin class of what the program raised, or CandidateError.
         """
         self.asked += 1
         try:
