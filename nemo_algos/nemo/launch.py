@@ -67,7 +67,7 @@ class Examples(Mapping[str, dict[str, Any]]):
 def installed() -> Release:
     """The NeMo-RL of this environment; rules take any but v0.7 for main, whose API it must have."""
     old = (package_info.MAJOR, package_info.MINOR) == (0, 7)
-    return Release("v0.7.0" if old else "main", frozenset(declared(TYPES)), Examples())
+    return Release("v0.7.0" if old else "main", frozenset(declared(TYPES)), Examples(), {})
 
 
 class Launch(NamedTuple):

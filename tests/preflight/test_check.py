@@ -87,7 +87,7 @@ def test_plan_and_slurm_refuse_what_check_refuses(mistake, tmp_path):
     _, config, overrides, *_ = mistake
     file, version = path_of(config), "main"
     errors = [str(f) for f in check(file, overrides, version) if f.severity == "error"]
-    planned = CliRunner().invoke(app, ["plan", file, *overrides, "--version", version])
+    planned = CliRunner().invoke(app, ["plan", file, *overrides, "--nemo-rl", version])
     assert (planned.exit_code, planned.stderr.splitlines()) == (2, errors)
     with pytest.raises(ConfigError) as error:
         prepare(Path(file), overrides, Job("a", "b:c", tmp_path), tmp_path, Sizes(), version)
