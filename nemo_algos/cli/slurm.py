@@ -17,7 +17,6 @@ from nemo_algos.slurm import prepare as jobs
 from nemo_algos.slurm import runs
 from nemo_algos.slurm.batch import PROGRAM, Job
 from nemo_algos.slurm.placement import Sizes
-from nemo_algos.slurm.sweep import points
 
 
 class Words(TyperGroup):
@@ -85,7 +84,7 @@ def job(
         raise ValueError("--test-only submits nothing: leave out --submit")
     runs = [
         jobs.prepare(file, [*(overrides or []), *point], job, folder, sizes, version)
-        for point in points(sweep or [], overrides or [])
+        for point in jobs.points(sweep or [], overrides or [])
         for folder in [out.resolve() / _name(base, point)]
     ]
     jobs.apart(runs)
