@@ -108,7 +108,6 @@ def _name(base: str, point: tuple[str, ...]) -> str:
     """etr-quatro-1 for etr.yaml with method.name=quatro and grpo.seed=1. Raises ValueError."""
     name = "-".join([base, *(re.sub(r"[^\w.-]", "-", p.partition("=")[2]) for p in point)])
     if not re.fullmatch(r"\w[\w.-]{0,199}", name):
-        raise ValueError(
-            f"--name: {name!r}: name it with letters, digits and ._- alone, at most 200"
-        )
+        hint = "name it with letters, digits and ._- alone, at most 200"
+        raise ValueError(f"--name: {name!r}: {hint}")
     return name

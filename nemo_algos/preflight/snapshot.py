@@ -75,10 +75,9 @@ def compose(written: DictConfig, release: Release) -> Composed:
     own: Any = OmegaConf.to_container(written)
     name = base_name(own)
     if name not in release.configs:
+        what = f"NeMo-RL {release.version} has no {name}"
         near = did_you_mean(name, sorted(release.configs))
-        raise ConfigError(
-            [Finding("nemo_rl.config", f"NeMo-RL {release.version} has no {name}{near}")]
-        )
+        raise ConfigError([Finding("nemo_rl.config", f"{what}{near}")])
     if name not in release.trees:
         release.trees[name] = OmegaConf.create(release.configs[name])
     base, tree = release.configs[name], release.trees[name]
