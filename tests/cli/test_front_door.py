@@ -137,8 +137,8 @@ def test_a_manifest_that_is_none_and_overrides_of_one(text, said, tmp_path):
 
 
 @pytest.mark.parametrize("override", ["method.mirco=1", "method.name=ert", "grpo.seed=x", "seed"])
-def test_a_wrong_config_is_reported_before_torch_is_imported(override):
-    torch = "print({'torch', 'transformers'} & set(sys.modules))"
+def test_a_wrong_config_is_reported_before_a_model_can_be_made(override):
+    torch = "print({'transformers', 'nemo_algos.local.build'} & set(sys.modules))"
     code = "import sys; from nemo_algos.cli import app\n"
     code += f"try: app(['train', 'etr.yaml', {override!r}])\nfinally: {torch}"
     done = shell(["-c", code])

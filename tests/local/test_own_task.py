@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import invoke
 
-from nemo_algos.cli.train import launch
 from nemo_algos.local import manifest, tiny_policy
 
 PAGE = Path(__file__).parents[2] / "docs" / "local_engine.md"
@@ -21,11 +21,11 @@ def ending(tmp_path, monkeypatch):
     monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path))
     steps = ["grpo.max_num_steps=2", f"logger.log_dir={tmp_path / 'runs'}"]
     overrides = ["data.task=ending:Ending", *steps, "logger.tensorboard_enabled=false"]
-    assert launch("grpo.yaml", overrides, None) == 0
+    assert invoke("train", "grpo.yaml", *overrides).exit_code == 0
     return tmp_path / "runs" / "exp_001"
 
 
-def test_it_trains_and_a_resume_asks_before_it_loads_it(ending, capsys):
+def test_it_trains_and_a_resume_asks_before_it_loads_it(ending):
     rows = [json.loads(line) for line in (ending / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 2 and all(0 <= row["reward/mean"] < 1 for row in rows)
     assert max(row["reward/mean"] for row in rows) > 0
@@ -33,11 +33,10 @@ def test_it_trains_and_a_resume_asks_before_it_loads_it(ending, capsys):
     assert manifest.foreign_code(manifest.read(ending / "manifest.json")) == {
         "data.task": "ending:Ending"
     }
-    capsys.readouterr()
-    assert launch(None, [], ending) == 2
-    said = "".join(capsys.readouterr())
-    assert "data.task: ending:Ending is code that the folder names" in said
-    assert launch(None, ["data.task=ending:Ending"], ending) == 0
+    refused = invoke("train", "--resume", ending)
+    assert refused.exit_code == 2
+    assert "data.task: ending:Ending is code that the folder names" in refused.stderr
+    assert invoke("train", "--resume", ending, "data.task=ending:Ending").exit_code == 0
 
 
 @pytest.mark.parametrize("task", ["os:system", "nemo_algos.local.tasks:Countdown", "${x}"])

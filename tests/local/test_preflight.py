@@ -5,10 +5,10 @@ import json
 import pytest
 import small_llama
 import torch
+from commands import invoke
 from typer.testing import CliRunner
 
 from nemo_algos import cli
-from nemo_algos.cli.train import launch
 from nemo_algos.config import ConfigError, load, read
 from nemo_algos.local import given, preflight
 from nemo_algos.local.optimizer import rehearse
@@ -58,7 +58,7 @@ def test_a_run_on_own_files_has_nothing_wrong(tmp_path, llama):
     assert not (tmp_path / "runs").exists()
 
 
-def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama, capsys):
+def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
     (llama / "chat_template.jinja").write_text("{{ nothing.at.all }}")
     (tmp_path / "file").write_text("")
     wrong = {
@@ -94,9 +94,8 @@ def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama, capsys):
     assert sorted(found) == sorted(messages)
     assert [key for key, part in messages.items() if part not in found[key]] == []
     before = set(tmp_path.rglob("*"))
-    assert launch("smollm2.yaml", overrides, None) == 2
-    shown = capsys.readouterr()
-    assert all(path in shown.out + shown.err for path in messages)
+    done = invoke("train", "smollm2.yaml", *overrides)
+    assert done.exit_code == 2 and all(path in done.stderr for path in messages)
     assert set(tmp_path.rglob("*")) == before
 
 
@@ -252,12 +251,12 @@ def test_a_resumed_run_needs_no_log_dir(tmp_path):
         preflight.judged(plain)
 
 
-def test_an_error_before_the_first_step_leaves_no_folder(tmp_path, llama, monkeypatch, capsys):
+def test_an_error_before_the_first_step_leaves_no_folder(tmp_path, llama, monkeypatch):
     """Whatever the preflight cannot see: here a verifier that loads in this process alone."""
     monkeypatch.setattr("operator.later", lambda r, a: 1.0, raising=False)
     overrides = own(
         tmp_path, llama, "data.verifier=operator:later", "grpo.val_samples_per_prompt=0"
     )
-    assert launch("smollm2.yaml", overrides, None) != 0
-    assert "did not load" in "".join(capsys.readouterr())
+    done = invoke("train", "smollm2.yaml", *overrides)
+    assert done.exit_code == 2 and "did not load" in done.stderr
     assert not list((tmp_path / "runs").glob("exp_*"))

@@ -107,8 +107,9 @@ def test_every_rule_has_a_planted_mistake():
 @pytest.mark.parametrize("config", [*CONFIGS, HERE / DENSE, HERE / MOE], ids=lambda p: p.name)
 def test_what_is_shipped_gives_no_false_alarm(config):
     for version in versions(str(config)):
-        findings = check(str(config), [], version)
-        assert not [f for f in findings if f.severity != "note"], version
+        findings = [f for f in check(str(config), [], version) if f.severity != "note"]
+        extra = config.name == "smollm2.yaml"  # whose model is in a package of its own
+        assert not [f for f in findings if not (extra and "--extra smollm2" in f.message)], version
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -229,9 +229,9 @@ def test_the_header_names_the_versions_on_which_it_resolves(name):
 
 @each_version
 def test_it_composes_without_unknown_keys_or_conflicts(name, version):
-    plain, keys, problems = composed(name, version)
-    assert problems == []
-    assert conflicts(plain, keys, build(plain["method"])) == []
+    made = composed(name, version)
+    assert made.unknown == []
+    assert conflicts(made.plain, made.written, build(made.plain["method"])) == []
 
 
 @each_version
