@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -11,8 +14,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from nemo_algos.cli.ending import ended
-
+STOPPED = "stopped; what is stored stays: give the same command again to go on"
+WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 COMMANDS = {
     "train": "Train a policy with one of the methods.",
     "study": "Run methods x seeds x regimes, and say what they show.",
@@ -42,6 +45,32 @@ class Commands(TyperGroup):
         """Parse the command's arguments and run it."""
         with ended():
             return super().invoke(ctx)
+
+
+@contextmanager
+def ended() -> Iterator[None]:
+    """Errors become sentences on stderr, a ConfigError's of a line each, and an exit status.
+
+    2: wrong input; 1: a run that failed; 130: Ctrl-C; 143: SIGTERM in training (local.run).
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise _exit(2, error) from None
+    except (*WRONG_PATHS, PermissionError) as error:
+        named = f"{error.filename}: {error.strerror}: name another path"
+        raise _exit(2, named if error.filename else error) from None
+    except BrokenPipeError:
+        raise
+    except (OSError, FloatingPointError, BrokenExecutor) as error:
+        raise _exit(1, error) from None
+    except KeyboardInterrupt:
+        raise _exit(130, STOPPED) from None
+
+
+def _exit(status: int, reason: object) -> typer.Exit:
+    typer.secho(reason, fg="red", err=True)
+    return typer.Exit(status)
 
 
 def loaded(name: str) -> Any:

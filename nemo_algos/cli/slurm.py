@@ -17,7 +17,6 @@ from nemo_algos.slurm import prepare as jobs
 from nemo_algos.slurm import runs
 from nemo_algos.slurm.batch import PROGRAM, Job
 from nemo_algos.slurm.placement import Sizes
-from nemo_algos.slurm.sweep import points
 
 
 class Words(TyperGroup):
@@ -85,7 +84,7 @@ def job(
         raise ValueError("--test-only submits nothing: leave out --submit")
     runs = [
         jobs.prepare(file, [*(overrides or []), *point], job, folder, sizes, version)
-        for point in points(sweep or [], overrides or [])
+        for point in jobs.points(sweep or [], overrides or [])
         for folder in [out.resolve() / _name(base, point)]
     ]
     jobs.apart(runs)
@@ -109,7 +108,6 @@ def _name(base: str, point: tuple[str, ...]) -> str:
     """etr-quatro-1 for etr.yaml with method.name=quatro and grpo.seed=1. Raises ValueError."""
     name = "-".join([base, *(re.sub(r"[^\w.-]", "-", p.partition("=")[2]) for p in point)])
     if not re.fullmatch(r"\w[\w.-]{0,199}", name):
-        raise ValueError(
-            f"--name: {name!r}: name it with letters, digits and ._- alone, at most 200"
-        )
+        hint = "name it with letters, digits and ._- alone, at most 200"
+        raise ValueError(f"--name: {name!r}: {hint}")
     return name

@@ -7,7 +7,8 @@ ConfigError before Ray starts: what `nemo-algos check` calls an error, over the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,32 +43,23 @@ TYPES = {"": grpo.MasterConfig, "policy.generation": VllmConfig}
 WORKERS = {"megatron_cfg": "megatron_worker", "dtensor_cfg": "dtensor_worker"}
 
 
-class Examples(Mapping[str, dict[str, Any]]):
+class Examples(UserDict[str, Any]):
     """NeMo-RL's GRPO configs by name below EXAMPLES, each read when it is asked for."""
 
     def __init__(self) -> None:
         files = sorted(file for pattern in PATTERNS for file in EXAMPLES.glob(pattern))
-        self._files = {str(file.relative_to(EXAMPLES)): file for file in files}
+        super().__init__({str(file.relative_to(EXAMPLES)): file for file in files})
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         register_omegaconf_resolvers()
-        plain: Any = OmegaConf.to_container(load_config(self._files[name]))
+        plain: Any = OmegaConf.to_container(load_config(self.data[name]))
         return plain
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._files
 
 
 def installed() -> Release:
     """The NeMo-RL of this environment; rules take any but v0.7 for main, whose API it must have."""
     old = (package_info.MAJOR, package_info.MINOR) == (0, 7)
-    return Release("v0.7.0" if old else "main", frozenset(declared(TYPES)), Examples())
+    return Release("v0.7.0" if old else "main", frozenset(declared(TYPES)), Examples(), {})
 
 
 class Launch(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from nemo_algos.config import at
 from nemo_algos.plan import memory, speed
-from nemo_algos.plan.hardware import GPU
-from nemo_algos.plan.memory import Setup
+from nemo_algos.plan.memory import GPU, Setup
 from nemo_algos.preflight.layout import layout
 from nemo_algos.preflight.models import Model
 
@@ -30,7 +30,6 @@ class Plan(NamedTuple):
     host: dict[str, float]
     cached_sequences: float
     phases: dict[str, float]
-    step_seconds: float
 
     @property
     def trains(self) -> bool:
@@ -46,6 +45,13 @@ class Plan(NamedTuple):
     def overlaps(self) -> bool:
         """Whether generation runs beside training."""
         return bool(self.run.at("grpo.async_grpo.enabled"))
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step: the phases in turn, or generation beside the rest."""
+        generation = self.phases["generation"]
+        rest = sum(self.phases.values()) - generation
+        return max(generation, rest) if self.overlaps else generation + rest
 
     @property
     def steps(self) -> int:
@@ -93,17 +99,15 @@ def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None 
     run = Setup(plain, layout(plain), model, gpu)
     if tokens is not None and not 1 <= tokens <= run.at(LIMIT):
         raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run.at(LIMIT)}, the longest")
-    tokens = tokens or speed.mean_tokens(run)
-    phases = speed.phases(run, tokens)
+    mean: float = tokens or speed.LENGTH * run.at(LIMIT)
     return Plan(
         run=run,
-        tokens=tokens,
+        tokens=mean,
         training=memory.training(run),
         generation=memory.generation(run),
         host=memory.on_host(run),
         cached_sequences=memory.cached_tokens(run) / run.at(LIMIT),
-        phases=phases,
-        step_seconds=speed.step_seconds(run, phases),
+        phases=speed.phases(run, mean),
     )
 
 
@@ -167,9 +171,8 @@ def possible(run: Setup) -> bool:
 def remedy(p: Plan) -> Change | None:
     """The cheapest change that makes it fit; None where none is needed or none helps."""
     change: Change = {}
-    for ok, candidates in ((Plan.trains, _training_changes), (Plan.generates, _generation_changes)):
-        fits = ok.fget
-        assert fits is not None
+    wanted = {"trains": _training_changes, "generates": _generation_changes}
+    for fits, candidates in ((attrgetter(name), listed) for name, listed in wanted.items()):
         if fits(p):
             continue
         found = _cheapest(p, fits, list(candidates(p)))

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nemo_algos.config import at
-from nemo_algos.plan.hardware import GPU
 from nemo_algos.preflight.layout import Layout
 from nemo_algos.preflight.models import Model
 
@@ -20,6 +19,25 @@ ADAM = 12  # float32 master weight and two moments
 WORKSPACE = 6e9  # CUDA contexts, NCCL, the sleeping engine, fragmentation
 ENGINE_WORKSPACE = 4e9  # vLLM's activations and CUDA graphs
 MEGATRON, LORA = "policy.megatron_cfg", ("policy.megatron_cfg.peft", "policy.dtensor_cfg.lora_cfg")
+
+
+class GPU(NamedTuple):
+    """Of its data sheet: bytes of memory, dense BF16 FLOP/s, bytes per second of memory."""
+
+    name: str
+    memory: float
+    flops: float
+    bandwidth: float
+
+
+SHEETS = (
+    GPU("A100", 80e9, 312e12, 2.0e12),
+    GPU("H100", 80e9, 989e12, 3.35e12),
+    GPU("H200", 141e9, 989e12, 4.8e12),
+    GPU("B200", 180e9, 2250e12, 7.7e12),
+    GPU("GB200", 186e9, 2450e12, 8.0e12),
+)
+GPUS = {gpu.name: gpu for gpu in SHEETS}
 
 
 class Setup(NamedTuple):

@@ -57,10 +57,8 @@ def _verdict(p: Plan, change: Change | None) -> str:
     if not p.generates:
         problems.append("the KV cache does not hold one sequence of full length")
     if not problems:
-        return (
-            f"[green]fits[/green]: an engine's cache holds {p.cached_sequences:.0f} sequences of "
-            "full length"
-        )
+        held = f"{p.cached_sequences:.0f} sequences of full length"
+        return f"[green]fits[/green]: an engine's cache holds {held}"
     keys = " ".join(f"{k}={v}" for k, v in (change or {}).items())
     advice = f"the cheapest change that would: {keys}" if change else "no single key would help"
     return f"[red]{' and '.join(problems)}[/red]; {advice}"

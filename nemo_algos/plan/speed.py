@@ -22,11 +22,6 @@ REFIT = 4e9  # bytes per second of new weights into each engine's GPU
 FIXED = 10.0  # seconds: rewards, advantages, data, waking and sleeping the engine
 
 
-def mean_tokens(run: Setup) -> float:
-    """Tokens of a sequence, prompt and response."""
-    return LENGTH * run.at("policy.max_total_sequence_length")
-
-
 def rollouts(run: Setup) -> int:
     """Sequences of a step."""
     return run.at("grpo.num_prompts_per_step") * run.at("grpo.num_generations_per_prompt")
@@ -109,11 +104,3 @@ def phases(run: Setup, tokens: float) -> dict[str, float]:
         "refit": 2 * run.model.parameters / engine / REFIT,
         "fixed": FIXED,
     }
-
-
-def step_seconds(run: Setup, parts: dict[str, float]) -> float:
-    """Seconds of a step: the phases one after the other, or generation beside the rest (async)."""
-    rest = sum(parts.values()) - parts["generation"]
-    if run.at("grpo.async_grpo.enabled"):
-        return max(parts["generation"], rest)
-    return parts["generation"] + rest

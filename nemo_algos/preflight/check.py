@@ -69,8 +69,8 @@ def judged(
     composed: Composed, version: str, seconds: int | None = None
 ) -> tuple[Preflight, list[Finding]]:
     """The judgement of a composed config, whose `plain` becomes what trains."""
-    plain, written, base, unknown = composed
-    findings = [*unknown, *repaired(plain, base)]
+    plain, written, base, tree, unknown = composed
+    findings = [*unknown, *repaired(plain, base, tree)]
     _kept(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
     algorithm = _kept(findings, lambda: build(plain.get("method") or {}))
     if algorithm:

@@ -40,9 +40,8 @@ def conflicts(plain: Mapping[str, Any]) -> Iterator[Finding]:
 def _training(plain: Mapping[str, Any]) -> Iterator[Finding]:
     for key, valid in VALID.items():
         if (found := at(plain, f"{FP8}.{key}")) not in valid:
-            yield Finding(
-                f"{FP8}.{key}", f"no such value: {found}{did_you_mean(str(found), valid)}"
-            )
+            near = did_you_mean(str(found), valid)
+            yield Finding(f"{FP8}.{key}", f"no such value: {found}{near}")
     if not at(plain, f"{MEGATRON}.enabled"):
         reason = "DTensor workers train without FP8: set policy.megatron_cfg.enabled: true and"
         yield Finding(f"{FP8}.enabled", f"{reason} policy.dtensor_cfg.enabled: false")

@@ -28,12 +28,13 @@ class Release(NamedTuple):
     """What a run is judged by: a NeMo-RL, shipped here (`load`) or installed (`nemo.launch`).
 
     version: of VERSIONS; declared: paths of its typed keys; configs: its GRPO configs by name below
-    examples/configs, interpolations as written.
+    examples/configs, interpolations as written; trees: those that OmegaConf has taken in.
     """
 
     version: str
     declared: frozenset[str]
     configs: Mapping[str, dict[str, Any]]
+    trees: dict[str, DictConfig]
 
 
 def path_of(version: str) -> Path:
@@ -47,19 +48,20 @@ def load(version: str) -> Release:
     if version not in VERSIONS:
         raise ValueError(f"no snapshot of NeMo-RL {version}: choose {' or '.join(VERSIONS)}")
     taken = json.loads(lzma.decompress(path_of(version).read_bytes()))
-    return Release(version, frozenset(taken["declared"]), taken["configs"])
+    return Release(version, frozenset(taken["declared"]), taken["configs"], {})
 
 
 class Composed(NamedTuple):
     """A config over NeMo-RL's.
 
-    plain: both, resolved; written: the user's keys; base: NeMo-RL's, interpolations as written;
-    unknown: keys that NeMo-RL does not have.
+    plain: both, resolved; written: the user's keys; base, tree: NeMo-RL's, interpolations as
+    written; unknown: keys that NeMo-RL does not have.
     """
 
     plain: dict[str, Any]
     written: dict[str, Any]
     base: Mapping[str, Any]
+    tree: DictConfig
     unknown: list[Finding]
 
 
@@ -73,20 +75,21 @@ def compose(written: DictConfig, release: Release) -> Composed:
     own: Any = OmegaConf.to_container(written)
     name = base_name(own)
     if name not in release.configs:
+        what = f"NeMo-RL {release.version} has no {name}"
         near = did_you_mean(name, sorted(release.configs))
-        raise ConfigError(
-            [Finding("nemo_rl.config", f"NeMo-RL {release.version} has no {name}{near}")]
-        )
-    base = release.configs[name]
+        raise ConfigError([Finding("nemo_rl.config", f"{what}{near}")])
+    if name not in release.trees:
+        release.trees[name] = OmegaConf.create(release.configs[name])
+    base, tree = release.configs[name], release.trees[name]
     unknown = unknown_keys({k: v for k, v in own.items() if k not in OURS}, base, release.declared)
     replaced = {k for k, v in own.items() if isinstance(v, Mapping) and v.get("_override_")}
     if clashes := list(_clashes({k: own[k] for k in own.keys() - replaced}, base, name)):
         raise ConfigError([*unknown, *clashes])
     try:
-        plain = resolved(_merged(OmegaConf.create(base), written.copy()))
+        plain = resolved(_merged(tree, written.copy()))
     except ConfigError as error:
         raise ConfigError([*unknown, *error.findings]) from None
-    return Composed(plain, {str(k): v for k, v in own.items()}, base, unknown)
+    return Composed(plain, {str(k): v for k, v in own.items()}, base, tree, unknown)
 
 
 def _clashes(
@@ -116,6 +119,7 @@ def _merged(base: DictConfig, over: DictConfig) -> DictConfig:
     for key, section in over.items_ex(resolve=False):
         if isinstance(section, DictConfig) and section.get("_override_"):
             section.pop("_override_")
+            base = base.copy()
             base.pop(key, None)
     merged = OmegaConf.merge(base, over)
     assert isinstance(merged, DictConfig)

@@ -6,9 +6,11 @@ NeMo-RL's ray.sub.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,12 +21,17 @@ from nemo_algos.config import ConfigError, Finding, at, overridden, read
 from nemo_algos.preflight.check import judge, refuse
 from nemo_algos.preflight.rule import note
 from nemo_algos.preflight.snapshot import load
-from nemo_algos.slurm import batch, outputs, placement, rules, sweep
+from nemo_algos.slurm import batch, outputs, placement, rules
 from nemo_algos.slurm.batch import Job
 from nemo_algos.slurm.outputs import OUTPUTS
 from nemo_algos.slurm.placement import Sizes
 
 STRONGEST = ("SBATCH_ARRAY_INX", "SBATCH_WAIT")  # which no option of sbatch takes back
+SHARED = {  # by two points of a sweep, and what to write instead
+    "--sweep": "their values look alike in a file's name",
+    "checkpointing.checkpoint_dir": "put the key that differs in it, as in /x/${grpo.seed}",
+    "logger.log_dir": "put the key that differs in it, as in /x/${grpo.seed}",
+}
 
 
 class Submission(NamedTuple):
@@ -42,7 +49,8 @@ def prepare(
     config: Path, overrides: Sequence[str], job: Job, folder: Path, sizes: Sizes, version: str
 ) -> Submission:
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
-    if wrong := [*rules.problems(job, folder), *_counts(sizes)]:
+    few = [Finding(o, f"is {n}: 1 or more") for o, n in sizes.keys().values() if n < 1]
+    if wrong := [*rules.problems(job, folder), *few]:
         raise ConfigError([*wrong, *_errors(config, overrides, version)])
     written = overridden(placement.located(read(config), job, folder, sizes), overrides)
     written = outputs.absolute(written, folder)
@@ -57,11 +65,6 @@ def prepare(
     return Submission(folder, written, script, options, batch.size(job, plain), findings)
 
 
-def _counts(sizes: Sizes) -> list[Finding]:
-    counts = sizes.keys().values()
-    return [Finding(option, f"is {value}: 1 or more") for option, value in counts if value < 1]
-
-
 def _errors(config: Path, overrides: Sequence[str], version: str) -> list[Finding]:
     """Those of the config alone."""
     try:
@@ -71,12 +74,50 @@ def _errors(config: Path, overrides: Sequence[str], version: str) -> list[Findin
     return []
 
 
+def points(sweep: Sequence[str], overrides: Sequence[str] = ()) -> list[tuple[str, ...]]:
+    """The overrides of each run: `["a=1,2", "b=3"]` as (a=1, b=3), (a=2, b=3); one () of none.
+
+    Raises ConfigError where a key has no value, an empty one, or is set twice.
+    """
+    split = [s.partition("=") for s in sweep]
+    times = Counter(key.lstrip("+") for key, _, _ in split)
+    times.update({o.partition("=")[0].lstrip("+") for o in overrides})
+    wrong: list[Finding] = []
+    for written, (key, _, text) in zip(sweep, split, strict=True):
+        if not key or not all(_values(text)):
+            wrong.append(Finding("--sweep", f"{written!r}: write it as key=a,b"))
+        elif times[key.lstrip("+")] > 1:
+            wrong.append(Finding("--sweep", f"{key} is set twice: write its values once, key=a,b"))
+    if wrong:
+        raise ConfigError(wrong)
+    return list(itertools.product(*([f"{k}={v}" for v in _values(text)] for k, _, text in split)))
+
+
+def _values(text: str) -> list[str]:
+    """Split at the commas outside of brackets and quotes."""
+    values, depth, quote = [""], 0, ""
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}") if not quote else 0
+        if letter in "\"'":
+            quote = "" if letter == quote else quote or letter
+        if letter == "," and depth == 0 and not quote:
+            values.append("")
+        else:
+            values[-1] += letter
+    return [value.strip() for value in values]
+
+
 def apart(runs: Sequence[Submission]) -> None:
     """Raises ConfigError where two runs would write to one folder, or one is there already."""
     folders = {"--sweep": [str(run.folder) for run in runs]}
     for key in OUTPUTS:
         folders[key] = [str(Path(OmegaConf.select(run.written, key)).resolve()) for run in runs]
-    wrong = sweep.shared(folders)
+    wrong = [
+        Finding(option, f"{count} runs share {path}: {SHARED[option]}")
+        for option, paths in folders.items()
+        for path, count in Counter(paths).items()
+        if count > 1
+    ]
     for run in runs:
         config = run.folder / "config.yaml"
         if config.exists() and config.read_text() != OmegaConf.to_yaml(run.written):
@@ -85,13 +126,11 @@ def apart(runs: Sequence[Submission]) -> None:
         raise ConfigError(wrong)
 
 
-def write(run: Submission) -> Path:
-    """Put the run in its folder; its script."""
+def write(run: Submission) -> None:
+    """Put the run in its folder."""
     (run.folder / "logs").mkdir(parents=True, exist_ok=True)
     (run.folder / "config.yaml").write_text(OmegaConf.to_yaml(run.written))
-    script = run.folder / "job.sh"
-    script.write_text(run.script)
-    return script
+    (run.folder / "job.sh").write_text(run.script)
 
 
 def sbatch(run: Submission, *words: str | Path) -> str:

@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from nemo_algos import cli
-from nemo_algos.cli import COMMANDS, app, ending, loaded
+from nemo_algos.cli import COMMANDS, STOPPED, app, loaded
 from nemo_algos.config import SHIPPED
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def shell(code):
 
 def test_every_command_is_a_module_of_its_name_and_in_the_overview():
     modules = {p.stem for p in Path(cli.__file__).parent.glob("*.py")}
-    assert modules == {*COMMANDS, "__init__", "arguments", "ending"}
+    assert modules == {*COMMANDS, "__init__", "arguments"}
     said = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
     for name, sentence in COMMANDS.items():
         assert f"│ {name:7}  {sentence}" in said, name
@@ -231,19 +232,19 @@ def test_an_unknown_benchmark_names_the_valid_ones():
         (OSError("cannot save"), 1, "cannot save"),
         (OSError(28, "No space left on device"), 1, "[Errno 28] No space left on device"),
         (FloatingPointError("loss is nan"), 1, "loss is nan"),
-        (ending.BrokenExecutor("a worker died"), 1, "a worker died"),
-        (KeyboardInterrupt(), 130, ending.STOPPED),
+        (BrokenExecutor("a worker died"), 1, "a worker died"),
+        (KeyboardInterrupt(), 130, STOPPED),
     ],
 )
 def test_one_way_to_end(error, status, said, capsys):
-    with pytest.raises(typer.Exit) as end, ending.ended():
+    with pytest.raises(typer.Exit) as end, cli.ended():
         raise error
     out, err = capsys.readouterr()
     assert (end.value.exit_code, out) == (status, "") and err.startswith(said)
 
 
 def test_a_bug_of_ours_stays_a_traceback():
-    with pytest.raises(AssertionError), ending.ended():
+    with pytest.raises(AssertionError), cli.ended():
         raise AssertionError
 
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from nemo_algos.cli import app
 from nemo_algos.config import at
 from nemo_algos.plan import memory, speed
-from nemo_algos.plan.hardware import GPUS
 from nemo_algos.plan.layouts import changed, gpu_of, layouts, plan, possible, remedy
+from nemo_algos.plan.memory import GPUS
 from nemo_algos.preflight import snapshot
 from nemo_algos.preflight.models import Model, model, table
 

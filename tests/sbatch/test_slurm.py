@@ -13,7 +13,7 @@ import yaml
 from slurm_here import LAUNCH, called, folder, invoked, slurm, stub  # noqa: F401
 
 from nemo_algos.slurm.batch import Job, job_name, save_by, seconds
-from nemo_algos.slurm.sweep import points
+from nemo_algos.slurm.prepare import points
 
 ROOT = Path(__file__).parents[2]
 

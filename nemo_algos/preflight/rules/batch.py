@@ -72,18 +72,14 @@ def packed_length(run: Preflight) -> Iterator[Finding]:
 
 def engine_length(run: Preflight) -> Iterator[Finding]:
     """The engine writes sequences that training can read."""
-    path, longest = (
-        "policy.generation.vllm_cfg.max_model_len",
-        run["policy.max_total_sequence_length"],
-    )
+    path = "policy.generation.vllm_cfg.max_model_len"
+    longest = run["policy.max_total_sequence_length"]
     if run.vllm and (run[path] or longest) > longest:
         yield error(path, f"exceeds policy.max_total_sequence_length: set it to {longest}")
     prompts = run["data.max_input_seq_length"] or 0
     if run.vllm and (run[path] or longest) < min(longest, prompts):
-        reason = (
-            f"prompts of up to {prompts} tokens are allowed, and the engine answers none as long"
-        )
-        yield warning(path, f"{reason}: raise it, or lower data.max_input_seq_length")
+        reason = f"prompts of up to {prompts} tokens are allowed, and the engine answers none as"
+        yield warning(path, f"{reason} long: raise it, or lower data.max_input_seq_length")
     new = "policy.generation.max_new_tokens"
     if (run[new] or 0) > longest:
         yield warning(new, f"exceeds policy.max_total_sequence_length, {longest}: lower it")

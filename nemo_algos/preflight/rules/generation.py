@@ -24,11 +24,8 @@ def engines(run: Preflight) -> Iterator[Finding]:
 def engine_heads(run: Preflight) -> Iterator[Finding]:
     """vLLM splits attention heads, and splits or copies key-value heads."""
     m, tensor = run.model, run.layout.generation_tensor
-    if (
-        run.vllm
-        and m
-        and (m.num_attention_heads % tensor or (m.kv_heads % tensor and tensor % m.kv_heads))
-    ):
+    copied = m and m.kv_heads % tensor and tensor % m.kv_heads
+    if run.vllm and m and (m.num_attention_heads % tensor or copied):
         what = f"{m.num_attention_heads} heads, {m.kv_heads} of them key-value"
         yield error(f"{VLLM}.tensor_parallel_size", f"does not split {what}: choose a divisor")
 
@@ -73,11 +70,8 @@ def validation_sampling(run: Preflight) -> Iterator[Finding]:
     for key in ("temperature", "top_p", "top_k"):
         path = f"{GENERATION}.val_{key}"
         differs = path.rpartition(".")[2] in (run[GENERATION] or {})
-        if (
-            differs
-            and run[path] != run[f"{GENERATION}.{key}"]
-            and not run["env.should_use_nemo_gym"]
-        ):
+        gym = run["env.should_use_nemo_gym"]
+        if differs and not gym and run[path] != run[f"{GENERATION}.{key}"]:
             yield error(path, f"only NeMo-Gym samples otherwise for validation: set it as {key}")
 
 
@@ -87,9 +81,8 @@ def asynchronous(run: Preflight) -> Iterator[Finding]:
         return
     if run.vllm and not run[f"{VLLM}.async_engine"]:
         yield error(f"{VLLM}.async_engine", "asynchronous GRPO needs it: set it to true")
-    if run.layout.colocated and (
-        run.version == "v0.7.0" or run[f"{GENERATION}.backend"] != "megatron"
-    ):
+    apart = run.version == "v0.7.0" or run[f"{GENERATION}.backend"] != "megatron"
+    if run.layout.colocated and apart:
         reason = "asynchronous GRPO generates on GPUs of its own"
         yield error(f"{GENERATION}.colocated.enabled", f"{reason}: set it to false, with resources")
 

@@ -138,10 +138,8 @@ def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
     sizes = run["policy.train_micro_batch_size"], run["policy.logprob_batch_size"]
     waived = os.environ.get("NRL_IGNORE_TP_ACCURACY_CHECK")
     if run.layout.tensor >= 4 and sizes[0] != sizes[1] and not waived:
-        reason = (
-            f"with TP >= 4 NeMo-RL refuses {sizes[1]}, another size than train_micro_batch_size"
-        )
-        yield error("policy.logprob_batch_size", f"{reason}: set it to {sizes[0]}")
+        what = f"with TP >= 4 NeMo-RL refuses {sizes[1]}, another size than train_micro_batch_size"
+        yield error("policy.logprob_batch_size", f"{what}: set it to {sizes[0]}")
 
 
 def replicas(run: Preflight) -> Iterator[Finding]:

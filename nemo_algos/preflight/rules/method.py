@@ -55,9 +55,8 @@ def penalty(run: Preflight) -> Iterator[Finding]:
     """The papers' KL penalty is .001; NeMo-RL's example config has ten times as much."""
     found = run[KL] or 0
     if found > 0.1:
-        yield warning(
-            KL, f"{found:g} holds the policy to its start; the papers use 0.001: lower it"
-        )
+        what = f"{found:g} holds the policy to its start"
+        yield warning(KL, f"{what}; the papers use 0.001: lower it")
     elif found >= 0.01 and at(run.written, KL) is None:
         yield note(KL, f"NeMo-RL's {found:g} is inherited; the four papers use 0.001")
 

@@ -23,17 +23,14 @@ WEIGHTS, OPTIMIZER = 2, 12
 def model_there(run: Preflight) -> Iterator[Finding]:
     """A folder that exists, or a name of the hub."""
     name = str(run[NAME])
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "TRUE", "YES")
     if name.startswith(("/", ".", "~")):
         if not os.path.isdir(name):
             yield warning(NAME, f"no folder {name} here: correct it, or mount it")
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         yield error(NAME, f"{name!r} is neither a folder nor a name of the hub: set it")
-    elif _offline() and not (_hub() / f"models--{name.replace('/', '--')}").exists():
+    elif offline and not (_hub() / f"models--{name.replace('/', '--')}").exists():
         yield warning(NAME, f"not in {_hub()} with HF_HUB_OFFLINE set: download it first")
-
-
-def _offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "TRUE", "YES")
 
 
 def _home() -> Path:
@@ -73,9 +70,8 @@ def save_time(run: Preflight) -> Iterator[Finding]:
     if found is None:
         if limit is not None:
             reason = "the job ends before the run saves what it has done since its last checkpoint"
-            yield warning(
-                MUST_SAVE, f"{reason}: set it to less than the job's time, as DD:HH:MM:SS"
-            )
+            hint = "set it to less than the job's time, as DD:HH:MM:SS"
+            yield warning(MUST_SAVE, f"{reason}: {hint}")
     elif len(parts) != 4 or not all(p.isdecimal() for p in parts):
         yield error(MUST_SAVE, f"{found!r} is not DD:HH:MM:SS: write e.g. 00:03:45:00")
     elif limit is not None and seconds_of(parts) >= limit:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import Finding, at, resolved
 
@@ -76,16 +76,16 @@ NUMBERS = (
 )
 
 
-def repaired(plain: dict[str, Any], base: Mapping[str, Any]) -> list[Finding]:
+def repaired(plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig) -> list[Finding]:
     """What was wrong; whole numbers become ints, as NeMo-RL reads them.
 
-    base: NeMo-RL's own config, interpolations as written.
+    base, tree: NeMo-RL's own config, interpolations as written.
     """
     wrong = [*_types(plain, base, base), *_missing(plain), *_signs(plain)]
     for path in sorted({p.path for p in wrong}):  # a section before its keys
         value = _referred(at(base, path), f"{path.rpartition('.')[0]}.", base)
         if isinstance(value, Mapping):
-            value = resolved(OmegaConf.select(OmegaConf.create(dict(base)), path))
+            value = resolved(OmegaConf.select(tree, path))
         _set(plain, path, value)
     for path in POSITIVE:
         _set(plain, path, int(at(plain, path)))
