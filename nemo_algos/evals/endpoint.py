@@ -13,11 +13,9 @@ from typing import Any
 
 from nemo_algos.evals.api_key import ApiKey
 from nemo_algos.evals.client import Client
-from nemo_algos.evals.problem import URLS, Problem
+from nemo_algos.evals.problem import REFUSED, URLS, Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.evals.reply import Failed, Odd, Refused, Reply
-from nemo_algos.evals.samplers import Add, Wanted, seed_of
 from nemo_algos.evals.schema import EndpointModel, SamplingSection
-from nemo_algos.evals.store import REFUSED, Generation
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds before another attempt, doubled each time
 ODD_IN_A_ROW = 8  # problems without a completion: it is the server then, not a request

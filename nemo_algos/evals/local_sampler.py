@@ -9,10 +9,8 @@ import torch
 from rich.console import Console
 
 from nemo_algos.config import validate
-from nemo_algos.evals.problem import Problem
-from nemo_algos.evals.samplers import Add, Wanted, seed_of
+from nemo_algos.evals.problem import Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.evals.schema import LocalModel, SamplingSection
-from nemo_algos.evals.store import Generation
 from nemo_algos.local import checkpoint, manifest
 from nemo_algos.local.build import policy_of, tiny_policy
 from nemo_algos.local.countdown import Rules

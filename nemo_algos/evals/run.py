@@ -20,8 +20,8 @@ from nemo_algos.config import ConfigError, Finding
 from nemo_algos.evals.benchmarks import Loaded, load
 from nemo_algos.evals.benchmarks.registry import EXTRACTORS
 from nemo_algos.evals.metrics.result import measure
-from nemo_algos.evals.nemo_results import THEIRS, NemoRLResults
-from nemo_algos.evals.samplers import Sampler
+from nemo_algos.evals.nemo_file import THEIRS, NemoRLResults
+from nemo_algos.evals.problem import Generation, Sampler
 from nemo_algos.evals.schema import (
     EndpointModel,
     EvalConfig,
@@ -29,7 +29,7 @@ from nemo_algos.evals.schema import (
     NemoRLFile,
     SamplingSection,
 )
-from nemo_algos.evals.store import Generation, Store
+from nemo_algos.evals.store import Store
 from nemo_algos.evals.table import table
 from nemo_algos.local import given
 from nemo_algos.local.lines import replace

@@ -23,39 +23,27 @@ from functools import cached_property
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
-from nemo_algos.evals.problem import URLS, Evaluation, Problem
+from nemo_algos.evals.problem import REFUSED, URLS, Evaluation, Generation, Problem
 from nemo_algos.evals.shapes import EvalManifest, GenerationLine, VerdictLine
-from nemo_algos.local.folder import refuse_links_out
-from nemo_algos.local.lines import append_lines, cut_broken_end, read_lines, read_object, replace
+from nemo_algos.local.lines import (
+    append_lines,
+    cut_broken_end,
+    read_lines,
+    read_object,
+    refuse_links_out,
+    replace,
+)
 from nemo_algos.local.manifest import differences
 from nemo_algos.rewards import Verdict
-
-
-class Generation(NamedTuple):
-    """One response. tokens: its length, -1 unknown; finish: stop, length where it was cut, empty
-    where that is unknown, or "refused: " and the server's reason."""
-
-    @property
-    def refused(self) -> bool:
-        """The server gave no response."""
-        return self.finish.startswith(REFUSED)
-
-    problem: str
-    sample: int
-    response: str
-    tokens: int
-    finish: str
-
 
 Place = tuple[str, int]  # problem id, sample
 # another version of theirs may judge otherwise
 JUDGES = ("nemo-algos", "math-verify", "latex2sympy2-extended", "sympy")
 AGAIN = {"error", "timeout", "memory"}  # of a busy or broken machine, perhaps: judged again
-REFUSED = "refused"
 FINISHED = {"stop": 1.0, "": float("nan")}  # all else: 0
 
 

@@ -83,3 +83,20 @@ def replace(path: Path, text: str) -> None:
     partial = path.with_suffix(".tmp")
     partial.write_text(text)
     partial.replace(path)
+
+
+def refuse_links_out(folder: Path, pattern: str = "*") -> None:
+    """Raises ValueError for a link out of the folder, and for what is neither file nor folder.
+
+    A link would read or overwrite another file, a pipe would be waited for.
+    """
+    root = folder.resolve()
+    for path in folder.rglob(pattern):
+        try:
+            target = path.resolve()
+        except (OSError, RuntimeError):  # links in a circle
+            target = path
+        if not target.is_relative_to(root) and target != path:
+            raise ValueError(f"{path} is a link out of the folder, to {target}: put the file there")
+        if not (target.is_file() or target.is_dir()):
+            raise ValueError(f"{path} is neither a file nor a folder: remove it")

@@ -11,8 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.local.folder import refuse_links_out
-from nemo_algos.local.lines import Shape, read_object, replace
+from nemo_algos.local.lines import Shape, read_object, refuse_links_out, replace
 from nemo_algos.local.schema import LocalConfig
 
 LIBRARIES = ("torch", "transformers", "numpy", "nemo-algos")

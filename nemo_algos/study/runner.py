@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, as_completed
 from pathlib import Path
 
-from nemo_algos.local.folder import refuse_links_out
+from nemo_algos.local.lines import refuse_links_out
 from nemo_algos.study.design import Trial
 
 LATE = 10  # steps at the end that the late means are of

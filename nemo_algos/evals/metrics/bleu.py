@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_algos.evals.metrics.texts import Texts
+from nemo_algos.evals.metrics.similarity import Texts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -3,24 +3,32 @@ them. P problems, n responses to each, K values of k."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nemo_algos.core.draws import ucc_at_k
 from nemo_algos.evals.metrics import verdicts
 from nemo_algos.evals.metrics.bootstrap import Bootstrap, or_none
 from nemo_algos.evals.metrics.diversity import Diversity, diversity, edges
-from nemo_algos.evals.metrics.embedding import Encoder, embed, load
 from nemo_algos.evals.metrics.settings import Measure
 from nemo_algos.evals.problem import Evaluation
 
 Progress = Callable[[int, int], None]
 WORTH_PROCESSES = 100_000  # pairs of responses: below, starting processes takes longer
+
+
+class Encoder(Protocol):
+    """What is used of a `SentenceTransformer`."""
+
+    def encode(self, sentences: list[str], /) -> Any:
+        """The vectors [U, D] of texts [U]."""
+        ...
 
 
 def measure(
@@ -78,6 +86,27 @@ def measure(
     }
 
 
+def load(model: str) -> Encoder:
+    """A sentence-transformers model, of which a text's first `max_seq_length` tokens are read.
+
+    Raises ValueError where sentence-transformers is not installed.
+    """
+    try:
+        from sentence_transformers import SentenceTransformer  # pyright: ignore
+    except ImportError as error:
+        raise ValueError(
+            "embedding similarity needs sentence-transformers: install nemo-algos[embeddings], "
+            "or take embedding out of similarities"
+        ) from error
+    return SentenceTransformer(model)
+
+
+def embed(encoder: Encoder, responses: Iterable[list[str]]) -> Iterator[NDArray[np.floating]]:
+    """[U, D] for each problem's different responses, sorted: what `Texts.unique` holds."""
+    for texts in responses:
+        yield np.asarray(encoder.encode(sorted(set(texts))))
+
+
 def _diversities(
     evaluation: Evaluation,
     settings: Measure,
@@ -85,7 +114,6 @@ def _diversities(
     progress: Progress,
     encoder: Encoder | None,
 ) -> list[Diversity]:
-    """[P]"""
     vectors: Iterator[Any] = repeat(None)
     if settings.embedding_model:
         vectors = embed(encoder or load(settings.embedding_model), evaluation.responses)
