@@ -1,7 +1,6 @@
 """JSON on disk: objects, and lines that are appended to and whole after a kill at any moment.
 
-A file may have been edited by hand, or come from anyone: what is read is checked against a shape,
-and where it is wrong the file, the line and the key are said.
+A file may come from anyone: it is checked against a shape, and the error names file, line and key.
 """
 
 from __future__ import annotations
@@ -27,8 +26,10 @@ class Shape(BaseModel):
 
 
 def read_lines(path: Path, shape: type[BaseModel] = Shape) -> Iterator[dict[str, Any]]:
-    """The objects one by one, none where there is no file; a last line that a kill has cut is left
-    out. Raises ValueError for another broken line, or one that is not of the shape."""
+    """The objects one by one, none where there is no file, without a last line that a kill has cut.
+
+    Raises ValueError for another broken line, or one that is not of the shape.
+    """
     if not path.exists():
         return
     with open(path, "rb") as file:
