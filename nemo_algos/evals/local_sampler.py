@@ -72,7 +72,7 @@ def _trained(model: LocalModel) -> tuple[PolicySection, Rules]:
 
 
 def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Policy:
-    """As before training, or with the weights of a checkpoint."""
+    """The policy before training, or with the weights of a checkpoint."""
     if section.model_name == TINY and weights is not None:
         device = device_named(section.device)
         policy: Policy = tiny_policy(Tiny(TinyConfig()), section.generation, device)
@@ -82,13 +82,13 @@ def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Polic
         try:
             policy.model.load_state_dict(checkpoint.load(weights)["model"])
         except (LookupError, TypeError, AttributeError, RuntimeError) as error:
-            why = checkpoint.first_line(error)
-            raise ValueError(f"{weights} cannot be loaded: {why}") from None
+            reason = checkpoint.first_line(error)
+            raise ValueError(f"{weights} cannot be loaded: {reason}") from None
     return policy
 
 
 def _checkpoint(model: LocalModel) -> Path | None:
-    """Of the step, or the newest; None for the policy before training."""
+    """The checkpoint of the step, or the newest; None for the policy before training."""
     if model.run is None or model.step == 0:
         return None
     folder = Path(model.run) / "checkpoints"

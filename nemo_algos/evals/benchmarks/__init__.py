@@ -56,15 +56,12 @@ def load(
     problems = benchmark.problems(rows, options)
     if not problems:
         raise ValueError(f"{source}: none of its {len(rows)} rows is in {name}")
-    _refuse_twice([problem.id for problem in problems])
-    texts = {(problem.prompt, problem.images) for problem in problems}
-    options.counts["problems with the prompt of another"] += len(problems) - len(texts)
-    return Loaded(benchmark, problems[:limit], +options.counts, source)
-
-
-def _refuse_twice(ids: list[str]) -> None:
-    twice = [name for name, number in Counter(ids).items() if number > 1]
+    ids = Counter(problem.id for problem in problems)
+    twice = [name for name, number in ids.items() if number > 1]
     if twice:
         raise ValueError(
             f"{len(twice)} ids occur more than once, such as {twice[0]!r}: ids must be unique"
         )
+    texts = {(problem.prompt, problem.images) for problem in problems}
+    options.counts["problems with the prompt of another"] += len(problems) - len(texts)
+    return Loaded(benchmark, problems[:limit], +options.counts, source)

@@ -49,11 +49,8 @@ def diversity(
     sizes = cluster_sizes(matrices[settings.ucc_similarity], members, thresholds, settings.linkage)
     found = {name: (pairs(m, texts.index), pairs(m, right)) for name, m in matrices.items()}
     if settings.edit_unit == "char" and "edit" in settings.similarities:
-        number, seed = settings.edit_pairs, settings.seed
-        found["edit"] = (
-            edit_pairs(texts, texts.index, number, seed),
-            edit_pairs(texts, right, number, seed),
-        )
+        drawn = settings.edit_pairs, settings.seed
+        found["edit"] = edit_pairs(texts, texts.index, *drawn), edit_pairs(texts, right, *drawn)
     scalars = {"self_bleu": self_bleu(texts)} if settings.self_bleu else {}
     for name, (every, of_right) in found.items():
         scalars[f"similarity/{name}"] = _mean(every)

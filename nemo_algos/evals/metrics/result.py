@@ -1,5 +1,7 @@
-"""Every number of an evaluation, from its stored responses and verdicts: docs/metrics.md defines
-them. P problems, n responses to each, K values of k."""
+"""Every number of an evaluation, from its responses and verdicts: docs/metrics.md defines them.
+
+P problems, n responses to each, K values of k.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,10 @@ def measure(
 ) -> dict[str, Any]:
     """JSON-able; the keys are in docs/metrics.md.
 
-    Args:
-        workers: processes that share the problems' texts (started by spawn: in a script, call it
-            under `if __name__ == "__main__"`).
-        progress: called with (problems done, problems) after each.
-        encoder: instead of loading settings.embedding_model.
-
-    Raises:
-        ValueError: no problem, no response, or the embedding model cannot be loaded.
+    workers: processes that share the problems' texts (started by spawn: in a script, call it under
+    `if __name__ == "__main__"`). progress: called with (problems done, problems) after each.
+    encoder: instead of loading settings.embedding_model.
+    Raises ValueError: no problem, no response, or the embedding model cannot be loaded.
     """
     settings = settings or Measure()
     problems, n = evaluation.rewards.shape
@@ -120,9 +118,9 @@ def _diversities(
     work = (evaluation.responses, evaluation.correct, repeat(settings), vectors)
     problems, n = evaluation.rewards.shape
     if workers == 1 or problems * n**2 < WORTH_PROCESSES:
-        return _counted(map(diversity, *work), len(evaluation.problems), progress)
+        return _counted(map(diversity, *work), problems, progress)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
-        return _counted(processes.map(diversity, *work), len(evaluation.problems), progress)
+        return _counted(processes.map(diversity, *work), problems, progress)
 
 
 def _counted(found: Iterator[Diversity], problems: int, progress: Progress) -> list[Diversity]:
