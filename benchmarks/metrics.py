@@ -25,12 +25,11 @@ import typer
 
 from nemo_algos.core.draws import best_at_k_bootstrap
 from nemo_algos.evals.metrics.bleu import self_bleu
-from nemo_algos.evals.metrics.clusters import cluster_sizes
+from nemo_algos.evals.metrics.diversity import cluster_sizes
 from nemo_algos.evals.metrics.majority import maj_at_k
 from nemo_algos.evals.metrics.result import measure
 from nemo_algos.evals.metrics.settings import Measure
-from nemo_algos.evals.metrics.similarity import MATRICES, edit_pairs
-from nemo_algos.evals.metrics.texts import Texts
+from nemo_algos.evals.metrics.similarity import MATRICES, Texts, edit_pairs
 from nemo_algos.evals.metrics.verdicts import powers_of_two
 from nemo_algos.evals.problem import Evaluation, Problem
 

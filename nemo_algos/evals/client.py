@@ -23,7 +23,7 @@ SHOWN = 300  # characters
 
 
 class Client:
-    """Of one server, within `async with`."""
+    """Requests to one server, within `async with`."""
 
     def __init__(self, model: EndpointModel, key: ApiKey) -> None:
         self.model, self.key = model, key
@@ -43,8 +43,11 @@ class Client:
         await self._http.__aexit__(*error)
 
     async def attempt(self, body: bytes) -> Reply:
-        """`model.timeout` is of the whole answer. Raises Refused for a request that the server will
-        never answer, Failed where another attempt may help, ValueError where none will."""
+        """One answer, whole within `model.timeout`.
+
+        Raises Refused for a request that the server will never answer, Failed where another attempt
+        may help, ValueError where none will.
+        """
         begun = False
         try:
             async with asyncio.timeout(self.model.timeout):
@@ -53,8 +56,8 @@ class Client:
                     content = await _whole(response)
             return self._read(response, content)
         except TimeoutError:
-            why = f"no whole answer in {self.model.timeout:g} s (model.timeout)"
-            raise (Odd if begun else Failed)(why) from None
+            reason = f"no whole answer in {self.model.timeout:g} s (model.timeout)"
+            raise (Odd if begun else Failed)(reason) from None
         except httpx.HTTPError as error:
             kind = Odd if isinstance(error, httpx.DecodingError) else Failed
             raise kind(self.shown(f"{type(error).__name__}: {error}")) from None
@@ -65,12 +68,12 @@ class Client:
         if response.is_success:
             return parsed(content, chat=not self.model.completions)
         status, text = response.status_code, content[:4000].decode(errors="replace")
-        why = self.shown(f"status {status}: {text}")
+        reason = self.shown(f"status {status}: {text}")
         if status in PARTICULAR:
-            raise Refused(why)
+            raise Refused(reason)
         if status in PASSING:
-            raise Failed(why, _seconds(response.headers.get("Retry-After", "")))
-        raise ValueError(f"{self.url}: {why} ({self._hint(response, text)})")
+            raise Failed(reason, _seconds(response.headers.get("Retry-After", "")))
+        raise ValueError(f"{self.url}: {reason} ({self._hint(response, text)})")
 
     def _hint(self, response: httpx.Response, text: str) -> str:
         if response.has_redirect_location:
@@ -84,22 +87,21 @@ class Client:
         return url
 
     def shown(self, text: str) -> str:
-        """What a server said, short and without the key."""
+        """A server's text, short and without the key."""
         return self.key.shown(text)[:SHOWN]
 
 
 async def _whole(response: httpx.Response) -> bytes:
-    parts, size = list[bytes](), 0
+    content = bytearray()
     async for part in response.aiter_bytes():
-        parts.append(part)
-        size += len(part)
-        if size > LARGEST:
+        content += part
+        if len(content) > LARGEST:
             raise Odd(f"an answer of more than {LARGEST >> 20} MiB")
-    return b"".join(parts)
+    return bytes(content)
 
 
 def _seconds(retry_after: str) -> float:
-    """Of the header Retry-After: a number, or a date; up to 300."""
+    """The wait that the header Retry-After asks for, a number or a date; up to 300."""
     try:
         if re.fullmatch(r"\d+(\.\d+)?", retry_after):
             seconds = float(retry_after)

@@ -13,11 +13,9 @@ from typing import Any
 
 from nemo_algos.evals.api_key import ApiKey
 from nemo_algos.evals.client import Client
-from nemo_algos.evals.problem import URLS, Problem
+from nemo_algos.evals.problem import REFUSED, URLS, Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.evals.reply import Failed, Odd, Refused, Reply
-from nemo_algos.evals.samplers import Add, Wanted, seed_of
 from nemo_algos.evals.schema import EndpointModel, SamplingSection
-from nemo_algos.evals.store import REFUSED, Generation
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds before another attempt, doubled each time
 ODD_IN_A_ROW = 8  # problems without a completion: it is the server then, not a request
@@ -26,8 +24,7 @@ ODD_IN_A_ROW = 8  # problems without a completion: it is the server then, not a 
 class Endpoint:
     """`POST {url}/chat/completions`, one request per response, with a seed of its own.
 
-    say: told once of what is odd about the answers. Raises ValueError for a key that cannot be
-    sent.
+    say: told once of each oddity. Raises ValueError for a key that cannot be sent.
     """
 
     def __init__(
@@ -36,14 +33,13 @@ class Endpoint:
         self.model, self.sampling, self.say = model, sampling, say
         self.key = ApiKey(model.api_key_env)
         self._odd: set[str] = set()  # problems, since the last completion
-        self._said: set[str] = set()
+        self._remarks: set[str] = set()
         asked = {"system": model.system, "completions": model.completions, "extra": model.extra}
         given = {name: value for name, value in asked.items() if value}
         self.identity = {"engine": "endpoint", "model": model.name, **given}
 
     def sample(self, wanted: Wanted, add: Add) -> None:
-        """See Sampler. At most `concurrency` requests are under way; every problem's first samples
-        come first.
+        """See Sampler. Every problem's first samples come first.
 
         Raises ValueError where the server refuses all, stays unreachable or is no such server.
         """
@@ -68,17 +64,17 @@ class Endpoint:
             reply = await self._answer(client, self._body(problem, sample))
         except (Refused, Odd) as refused:
             if isinstance(refused, Odd):
-                self._count_odd(problem, refused, client.url)
+                self._odd.add(problem.id)
+            if len(self._odd) >= ODD_IN_A_ROW:
+                number = len(self._odd)
+                raise ValueError(
+                    f"{client.url} has no completions: {number} problems got {refused}"
+                ) from None
             return Generation(problem.id, sample, "", -1, f"{REFUSED}: {refused}")
         self._odd.clear()
         self._remark(reply, client)
         text = self.key.without(reply.text)
         return Generation(problem.id, sample, text, reply.tokens, reply.finish)
-
-    def _count_odd(self, problem: Problem, odd: Odd, url: str) -> None:
-        self._odd.add(problem.id)
-        if len(self._odd) >= ODD_IN_A_ROW:
-            raise ValueError(f"{url} has no completions: {len(self._odd)} problems got {odd}")
 
     def _remark(self, reply: Reply, client: Client) -> None:
         if reply.model not in ("", self.model.name):
@@ -88,8 +84,8 @@ class Endpoint:
             self._say_once("choices", "the server sends several choices for one: the first counts")
 
     def _say_once(self, about: str, remark: str) -> None:
-        if about not in self._said:
-            self._said.add(about)
+        if about not in self._remarks:
+            self._remarks.add(about)
             self.say(f"warning: {remark}")
 
     def _body(self, problem: Problem, sample: int) -> bytes:
@@ -111,8 +107,11 @@ class Endpoint:
         return json.dumps(body).encode()
 
     async def _answer(self, client: Client, body: bytes) -> Reply:
-        """Raises Refused for a request that the server will never answer, Odd for one that it keeps
-        answering oddly, ValueError where none would be answered, or a failure does not pass."""
+        """The reply, after up to `retries` failures.
+
+        Raises Refused for a request that the server will never answer, Odd for one that it keeps
+        answering oddly, ValueError where none would be answered, or a failure does not pass.
+        """
         failure = Failed("")
         for attempt in range(self.model.retries + 1):
             try:

@@ -9,10 +9,8 @@ import torch
 from rich.console import Console
 
 from nemo_algos.config import validate
-from nemo_algos.evals.problem import Problem
-from nemo_algos.evals.samplers import Add, Wanted, seed_of
+from nemo_algos.evals.problem import Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.evals.schema import LocalModel, SamplingSection
-from nemo_algos.evals.store import Generation
 from nemo_algos.local import checkpoint, manifest
 from nemo_algos.local.build import policy_of, tiny_policy
 from nemo_algos.local.countdown import Rules
@@ -74,7 +72,7 @@ def _trained(model: LocalModel) -> tuple[PolicySection, Rules]:
 
 
 def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Policy:
-    """As before training, or with the weights of a checkpoint."""
+    """The policy before training, or with the weights of a checkpoint."""
     if section.model_name == TINY and weights is not None:
         device = device_named(section.device)
         policy: Policy = tiny_policy(Tiny(TinyConfig()), section.generation, device)
@@ -84,13 +82,13 @@ def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Polic
         try:
             policy.model.load_state_dict(checkpoint.load(weights)["model"])
         except (LookupError, TypeError, AttributeError, RuntimeError) as error:
-            why = checkpoint.first_line(error)
-            raise ValueError(f"{weights} cannot be loaded: {why}") from None
+            reason = checkpoint.first_line(error)
+            raise ValueError(f"{weights} cannot be loaded: {reason}") from None
     return policy
 
 
 def _checkpoint(model: LocalModel) -> Path | None:
-    """Of the step, or the newest; None for the policy before training."""
+    """The checkpoint of the step, or the newest; None for the policy before training."""
     if model.run is None or model.step == 0:
         return None
     folder = Path(model.run) / "checkpoints"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+REFUSED = "refused"
 URLS = ("http://", "https://", "data:")  # an image that begins so is no file
 
 
@@ -25,6 +29,25 @@ class Problem:
     answer: str
     images: tuple[str, ...] = ()
     info: dict[str, str] = field(default_factory=dict)
+
+
+class Generation(NamedTuple):
+    """One response.
+
+    tokens: its length, -1 unknown. finish: stop, length where it was cut, empty where that is
+    unknown, or "refused: " and the server's reason.
+    """
+
+    problem: str
+    sample: int
+    response: str
+    tokens: int
+    finish: str
+
+    @property
+    def refused(self) -> bool:
+        """The server gave no response."""
+        return self.finish.startswith(REFUSED)
 
 
 @dataclass(frozen=True)
@@ -50,3 +73,22 @@ class Evaluation:
     def correct(self) -> NDArray[np.bool_]:
         """[P,n]: full reward."""
         return self.rewards >= 1
+
+
+Wanted = list[tuple[Problem, list[int]]]  # the samples that each problem lacks
+Add = Callable[[list[Generation]], None]
+
+
+class Sampler(Protocol):
+    """A model that answers. identity: what its responses depend on, besides prompt and sampling."""
+
+    identity: dict[str, Any]
+
+    def sample(self, wanted: Wanted, add: Add) -> None:
+        """Give `add` the wanted responses as they come, in any order, some at a time."""
+        ...
+
+
+def seed_of(*parts: object) -> int:
+    """31 bits that are the same on every machine."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4]) >> 1

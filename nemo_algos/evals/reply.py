@@ -6,19 +6,16 @@ import json
 from typing import Any, NamedTuple
 
 FINISH = {
-    "stop": "stop",
-    "eos_token": "stop",
-    "stop_sequence": "stop",
-    "length": "length",
-    "max_tokens": "length",
+    **dict.fromkeys(("stop", "eos_token", "stop_sequence"), "stop"),
+    **dict.fromkeys(("length", "max_tokens"), "length"),
 }
 
 
 class Failed(Exception):
     """A failure that may pass. wait: seconds that the server asks for."""
 
-    def __init__(self, why: str, wait: float = 0.0) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, wait: float = 0.0) -> None:
+        super().__init__(reason)
         self.wait = wait
 
 
@@ -31,8 +28,7 @@ class Refused(Exception):
 
 
 class Reply(NamedTuple):
-    """A response. tokens: -1 unknown; finish: stop, length, or empty where that is unknown; model:
-    as the server calls it; choices: how many came."""
+    """A response; tokens -1, finish "": unknown; model: the server's name for it."""
 
     text: str
     tokens: int
@@ -42,18 +38,21 @@ class Reply(NamedTuple):
 
 
 def parsed(content: bytes, *, chat: bool) -> Reply:
-    """Raises Odd."""
+    """The first completion of an answer. Raises Odd where there is none."""
     try:
         answer = json.loads(content)
     except (ValueError, RecursionError):
         raise Odd(f"no JSON: {content[:2000].decode(errors='replace')}") from None
+    odd = Odd(f"something else than a completion: {json.dumps(answer)[:2000]}")
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
-        raise _odd(answer)
-    text = _said(choices[0].get("message")) if chat else _completed(choices[0])
+        raise odd
+    first = choices[0]
+    completed = None if chat or "message" in first else _text(first.get("text"))
+    text = _message(first.get("message")) if chat else completed
     if text is None:
-        raise _odd(answer)
-    finish, model = choices[0].get("finish_reason"), answer.get("model")
+        raise odd
+    finish, model = first.get("finish_reason"), answer.get("model")
     return Reply(
         text,
         _tokens(answer.get("usage")),
@@ -63,15 +62,7 @@ def parsed(content: bytes, *, chat: bool) -> Reply:
     )
 
 
-def _odd(answer: Any) -> Odd:
-    return Odd(f"something else than a completion: {json.dumps(answer)[:2000]}")
-
-
-def _completed(choice: dict[str, Any]) -> str | None:
-    return None if "message" in choice else _text(choice.get("text"))
-
-
-def _said(message: Any) -> str | None:
+def _message(message: Any) -> str | None:
     """What the model wrote, its reasoning too where the server has cut it off the answer."""
     if not isinstance(message, dict):
         return None

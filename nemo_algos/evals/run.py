@@ -6,7 +6,7 @@ import json
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -20,16 +20,10 @@ from nemo_algos.config import ConfigError, Finding
 from nemo_algos.evals.benchmarks import Loaded, load
 from nemo_algos.evals.benchmarks.registry import EXTRACTORS
 from nemo_algos.evals.metrics.result import measure
-from nemo_algos.evals.nemo_results import THEIRS, NemoRLResults
-from nemo_algos.evals.samplers import Sampler
-from nemo_algos.evals.schema import (
-    EndpointModel,
-    EvalConfig,
-    LocalModel,
-    NemoRLFile,
-    SamplingSection,
-)
-from nemo_algos.evals.store import Generation, Store
+from nemo_algos.evals.nemo_file import THEIRS, NemoRLResults
+from nemo_algos.evals.problem import Generation, Sampler
+from nemo_algos.evals.schema import EndpointModel, EvalConfig, LocalModel, NemoRLFile
+from nemo_algos.evals.store import Store
 from nemo_algos.evals.table import table
 from nemo_algos.local import given
 from nemo_algos.local.lines import replace
@@ -53,7 +47,7 @@ def evaluate(config: EvalConfig, console: Console) -> list[Path]:
         verified = iter([_from_nemo_rl(config, config.model, console)])
     else:
         verified = _sampled(config, config.model, console)
-    found = {store.folder: _measured(of, store, config, console) for of, store in verified}
+    found = {store.folder: _measured(loaded, store, config, console) for loaded, store in verified}
     console.print(table(list(found.values())))
     return list(found)
 
@@ -63,50 +57,48 @@ def _sampled(
 ) -> Iterator[tuple[Loaded, Store]]:
     """Each benchmark with its verified responses, as soon as it has them."""
     loaded = _loaded(config)
-    asked = sampler(model, config.sampling, partial(console.print, markup=False, soft_wrap=True))
-    stores = [_store(of, asked, config) for of in loaded]
+    asked = _sampler(model, config, console)
+    stores = [_store(each, asked, config) for each in loaded]
     with ExitStack() as held:
         for store in stores:
             held.enter_context(store.lock)
         while stores:  # one in memory at a time
-            of, store = loaded.pop(0), stores.pop(0)
-            _say_counts(of, console)
+            each, store = loaded.pop(0), stores.pop(0)
+            _say_counts(each, console)
             _sample(asked, store, console)
-            _verify(store, config.workers, of.benchmark.deadline, console)
-            yield of, store
+            _verify(store, config.workers, each.benchmark.deadline, console)
+            yield each, store
 
 
 def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tuple[Loaded, Store]:
     results = NemoRLResults(model)
     ((name, section),) = config.chosen.items()
-    of = results.loaded(name)
+    loaded = results.loaded(name)
     sampling = config.sampling.model_copy(update={"samples": results.samples})
     section = section.model_copy(update={"verifier": section.verifier or results.verifier})
     changed = {"sampling": sampling, "benchmarks": {name: section}}
-    store = _store(of, results, config.model_copy(update=changed))
-    _say_counts(of, console)
+    store = _store(loaded, results, config.model_copy(update=changed))
+    _say_counts(loaded, console)
     _sample(results, store, console)
     if section.verifier == THEIRS:
         store.judge(results.judged(store.unverified()))
         console.print("no gold answers in the file: these are NeMo-RL's rewards")
     else:
-        _verify(store, config.workers, of.benchmark.deadline, console)
+        _verify(store, config.workers, loaded.benchmark.deadline, console)
         differ = [results.differs(g, v) for _, g, v in store.judged()]
         console.print(f"{sum(differ)} of {len(differ)} verdicts differ from NeMo-RL's rewards")
-    return of, store
+    return loaded, store
 
 
-def sampler(
-    model: LocalModel | EndpointModel, sampling: SamplingSection, say: Callable[[str], object]
-) -> Sampler:
-    """Ready to sample; `say` is told what a user should know. ValueError where it is not there."""
+def _sampler(model: LocalModel | EndpointModel, config: EvalConfig, console: Console) -> Sampler:
     if isinstance(model, EndpointModel):
         from nemo_algos.evals.endpoint import Endpoint
 
-        return Endpoint(model, sampling, say)
+        say = partial(console.print, markup=False, soft_wrap=True)
+        return Endpoint(model, config.sampling, say)
     from nemo_algos.evals.local_sampler import LocalSampler
 
-    return LocalSampler(model, sampling)
+    return LocalSampler(model, config.sampling)
 
 
 def _loaded(config: EvalConfig) -> list[Loaded]:
@@ -130,8 +122,8 @@ def _loaded(config: EvalConfig) -> list[Loaded]:
     return loaded
 
 
-def _store(of: Loaded, model: Sampler, config: EvalConfig) -> Store:
-    benchmark, name = of.benchmark, of.benchmark.name
+def _store(loaded: Loaded, model: Sampler, config: EvalConfig) -> Store:
+    benchmark, name = loaded.benchmark, loaded.benchmark.name
     answers, verifier = benchmark.answer_of, config.chosen[name].verifier or benchmark.verifier
     manifest = {
         "model": model.identity,
@@ -139,20 +131,18 @@ def _store(of: Loaded, model: Sampler, config: EvalConfig) -> Store:
         "benchmark": name,
         "sampling": config.sampling.model_dump(),
         "verifier": verifier,
-        "answers": next((name for name, of in EXTRACTORS.items() if of is answers), ""),
-        "data": of.source,
-        "counts": dict(of.counts),
+        "answers": next((key for key, extract in EXTRACTORS.items() if extract is answers), ""),
+        "data": loaded.source,
+        "counts": dict(loaded.counts),
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
     }
-    return Store.opened(config.folder / name, manifest, of.problems)
+    return Store.opened(config.folder / name, manifest, loaded.problems)
 
 
-def _say_counts(of: Loaded, console: Console) -> None:
-    counted = ", ".join(f"{name} {number}" for name, number in of.counts.items() if number)
-    line = f"{of.benchmark.name}: {len(of.problems)} problems" + (
-        f" ({counted})" if counted else ""
-    )
-    console.print(line, markup=False, soft_wrap=True)
+def _say_counts(loaded: Loaded, console: Console) -> None:
+    counted = ", ".join(f"{name} {number}" for name, number in loaded.counts.items() if number)
+    line = f"{loaded.benchmark.name}: {len(loaded.problems)} problems"
+    console.print(f"{line} ({counted})" if counted else line, markup=False, soft_wrap=True)
 
 
 def _sample(model: Sampler, store: Store, console: Console) -> None:
@@ -165,8 +155,9 @@ def _sample(model: Sampler, store: Store, console: Console) -> None:
 
         model.sample(wanted, add)
     _refuse_refusals(store)
-    for what, number in _remarkable(store.generations.values()).items():
-        console.print(f"warning: {number} responses are {what}", markup=False, soft_wrap=True)
+    lacking = (g for g in store.generations.values() if g.refused or not g.response)
+    for state, number in Counter(g.finish if g.refused else "empty" for g in lacking).items():
+        console.print(f"warning: {number} responses are {state}", markup=False, soft_wrap=True)
 
 
 def _refuse_refusals(store: Store) -> None:
@@ -177,17 +168,6 @@ def _refuse_refusals(store: Store) -> None:
         hint = CHAT_TEMPLATE if "chat template" in refusals[0] else ""
         all_of = f"the server refused all {len(refusals)} requests, so nothing is measured"
         raise ValueError(f"{store.folder.name}: {all_of}; {refusals[0]}{hint}")
-
-
-def _remarkable(generations: Iterable[Generation]) -> Counter[str]:
-    """What is no response, counted."""
-    counts: Counter[str] = Counter()
-    for g in generations:
-        if g.refused:
-            counts[g.finish] += 1
-        elif not g.response:
-            counts["empty"] += 1
-    return counts
 
 
 def _verify(store: Store, workers: int, deadline: float, console: Console) -> None:
@@ -204,23 +184,18 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
             chunk = given[i : i + STORED_AT_ONCE]
             store.judge((p, g, next(verdicts)) for p, g in chunk)
             advance(len(chunk))
-    for status, details in _unjudged(store).items():
+    unjudged: dict[str, list[str]] = {}
+    for _, _, verdict in store.judged():
+        if verdict and verdict.status != "ok":
+            unjudged.setdefault(verdict.status, []).append(verdict.detail)
+    for status, details in unjudged.items():
         line = f"warning: {len(details)} verdicts are {status}; the first: {details[0] or '-'}"
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _unjudged(store: Store) -> dict[str, list[str]]:
-    """Status -> details of the verdicts that are not ok."""
-    found: dict[str, list[str]] = {}
-    for _, _, verdict in store.judged():
-        if verdict and verdict.status != "ok":
-            found.setdefault(verdict.status, []).append(verdict.detail)
-    return found
-
-
-def _measured(of: Loaded, store: Store, config: EvalConfig, console: Console) -> dict[str, Any]:
+def _measured(loaded: Loaded, store: Store, config: EvalConfig, console: Console) -> dict[str, Any]:
     """The benchmark's metrics, which metrics.json now holds."""
-    evaluation = store.evaluation(of.benchmark.answer_of)
+    evaluation = store.evaluation(loaded.benchmark.answer_of)
     with _progress("measured", len(evaluation.problems), console) as advance:
         metrics = measure(
             evaluation, config.metrics, workers=config.workers, progress=lambda *_: advance(1)
@@ -230,7 +205,7 @@ def _measured(of: Loaded, store: Store, config: EvalConfig, console: Console) ->
 
 
 @contextmanager
-def _progress(what: str, total: int, console: Console) -> Iterator[Advance]:
+def _progress(done: str, total: int, console: Console) -> Iterator[Advance]:
     """A bar while it lasts, where there is anything to do; in a log a line now and then."""
     with Progress(
         *Progress.get_default_columns(),
@@ -239,13 +214,13 @@ def _progress(what: str, total: int, console: Console) -> Iterator[Advance]:
         transient=True,
         disable=not (total and console.is_terminal),
     ) as progress:
-        task, said = progress.add_task(what, total=total), time.monotonic()
+        task, logged = progress.add_task(done, total=total), time.monotonic()
 
         def advance(number: int) -> None:
-            nonlocal said
+            nonlocal logged
             progress.advance(task, number)
-            if not console.is_terminal and time.monotonic() - said > LOG_SECONDS:
-                said = time.monotonic()
-                console.print(f"{what} {progress.tasks[task].completed:.0f} of {total}")
+            if not console.is_terminal and time.monotonic() - logged > LOG_SECONDS:
+                logged = time.monotonic()
+                console.print(f"{done} {progress.tasks[task].completed:.0f} of {total}")
 
         yield advance

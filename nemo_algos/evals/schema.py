@@ -28,9 +28,8 @@ DECIDED = {
     "temperature": "sampling.temperature",
     "top_p": "sampling.top_p",
     "max_tokens": "sampling.max_tokens",
-    **dict.fromkeys(
-        ("api_key", "Authorization", "authorization", "headers", "extra_headers"), KEY_GOES
-    ),
+    **dict.fromkeys(("api_key", "Authorization", "authorization"), KEY_GOES),
+    **dict.fromkeys(("headers", "extra_headers"), KEY_GOES),
 }
 
 
@@ -64,12 +63,12 @@ class LocalModel(Section):
 
 
 class EndpointModel(Section):
-    """An OpenAI-compatible server, such as vLLM's. url ends in /v1; the key is read from the
-    environment variable api_key_env, if set. timeout: seconds for a whole answer.
+    """An OpenAI-compatible server, such as vLLM's.
 
-    system: a message before the problem. completions: for base models, a template with {prompt}
-    that goes to /completions instead of a chat. extra: further keys of every request, such as
-    top_k, stop or chat_template_kwargs.
+    url ends in /v1; the key is read from the environment variable api_key_env, if set. timeout:
+    seconds for a whole answer. system: a message before the problem. completions: for base models,
+    a template with {prompt} that goes to /completions instead of a chat. extra: further keys of
+    every request, such as top_k, stop or chat_template_kwargs.
     """
 
     engine: Literal["endpoint"]
@@ -103,17 +102,12 @@ class EndpointModel(Section):
 
     @field_validator("completions", mode="before")
     @classmethod
-    def _as_a_shell_leaves_it(cls, template: Any) -> Any:
+    def _is_a_template(cls, template: Any) -> Any:
         if template == {"prompt": None}:  # {prompt} without quotes is YAML's {prompt: null}
             return "{prompt}"
         if isinstance(template, (dict, list)):
             raise ValueError("quote it for YAML too: 'model.completions=\"{prompt}\"'")
-        return template
-
-    @field_validator("completions")
-    @classmethod
-    def _has_a_place_for_the_prompt(cls, template: str) -> str:
-        if template and "{prompt}" not in template:
+        if isinstance(template, str) and template and "{prompt}" not in template:
             raise ValueError("the template must contain {prompt}")
         return template
 
@@ -136,8 +130,10 @@ class EndpointModel(Section):
 
 
 class NemoRLFile(Section):
-    """What NeMo-RL's examples/run_eval.py saved: its eval.save_path, or the file in it. The golds
-    are the file's too; of the benchmark only the verifier counts."""
+    """The eval.save_path of NeMo-RL's examples/run_eval.py, or the file in it.
+
+    The golds are the file's too; of the benchmark only the verifier counts.
+    """
 
     engine: Literal["nemo_rl"]
     file: str
@@ -149,8 +145,10 @@ class NemoRLFile(Section):
 
 
 class BenchmarkSection(Section):
-    """data: hub, or a file. problems: only the first ones. seed: of the options' order (GPQA).
-    databases: the folder of SQLite files (Spider, BIRD). verifier: another than its own."""
+    """One benchmark: its data (hub, or a file), only the first `problems`, another verifier.
+
+    seed: of the options' order (GPQA). databases: the folder of SQLite files (Spider, BIRD).
+    """
 
     data: str = "hub"
     problems: int | None = Field(default=None, gt=0)
@@ -179,8 +177,11 @@ Model = TypeVar("Model", bound=AnyModel)
 
 
 class EvalConfig(Section, Generic[Model]):
-    """The whole file. benchmarks: by name, null to leave out an inherited one; out: the folder that
-    gets one folder per benchmark; workers: processes that verify and measure."""
+    """The whole file.
+
+    benchmarks: by name, null to leave out an inherited one; out: the folder that gets one folder
+    per benchmark; workers: processes that verify and measure.
+    """
 
     model: Model
     benchmarks: dict[str, BenchmarkSection | None]
@@ -191,9 +192,7 @@ class EvalConfig(Section, Generic[Model]):
 
     @field_validator("benchmarks")
     @classmethod
-    def _known(
-        cls, benchmarks: dict[str, BenchmarkSection | None]
-    ) -> dict[str, BenchmarkSection | None]:
+    def _known(cls, benchmarks: dict[str, Any]) -> dict[str, Any]:
         if not any(benchmarks.values()):
             raise ValueError("name at least one")
         unknown = [name for name in benchmarks if name not in BENCHMARKS]
@@ -203,24 +202,15 @@ class EvalConfig(Section, Generic[Model]):
         return benchmarks
 
     @model_validator(mode="after")
-    def _a_file_is_of_one_benchmark(self) -> EvalConfig[Model]:
+    def _keys_agree(self) -> EvalConfig[Model]:
         if isinstance(self.model, NemoRLFile) and len(self.chosen) > 1:
             raise ValueError("benchmarks: NeMo-RL's file is of one benchmark, name that one")
-        return self
-
-    @model_validator(mode="after")
-    def _engine_can_sample(self) -> EvalConfig[Model]:
         if isinstance(self.model, LocalModel) and not self.sampling.temperature:
             raise ValueError("sampling.temperature: the embedded engine samples: set it above 0")
-        return self
-
-    @model_validator(mode="after")
-    def _one_limit(self) -> EvalConfig[Model]:
         extra = self.model.extra if isinstance(self.model, EndpointModel) else {}
         if self.sampling.max_tokens and "max_completion_tokens" in extra:
-            raise ValueError(
-                "sampling.max_tokens and model.extra.max_completion_tokens: set one of them"
-            )
+            both = "sampling.max_tokens and model.extra.max_completion_tokens"
+            raise ValueError(f"{both}: set one of them")
         return self
 
     @property

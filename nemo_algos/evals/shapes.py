@@ -16,13 +16,14 @@ from nemo_algos.rewards.pool import Status
 
 LARGEST = 1e9  # of a reward; a mean of larger ones may be no number
 Count = Annotated[int, Field(ge=0, le=2**53)]
+Positive = Annotated[int, Field(ge=1, le=2**53)]
 # It goes into names of files.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 Number = Annotated[str, AfterValidator(float)]  # the key of an object
 
 
 class ProblemLine(Shape):
-    """Of problems.jsonl."""
+    """A line of problems.jsonl."""
 
     id: str
     prompt: str
@@ -31,7 +32,7 @@ class ProblemLine(Shape):
 
 
 class GenerationLine(Shape):
-    """Of generations.jsonl."""
+    """A line of generations.jsonl."""
 
     problem: str
     sample: Count
@@ -42,7 +43,7 @@ class GenerationLine(Shape):
 
 
 class VerdictLine(Shape):
-    """Of verdicts.jsonl."""
+    """A line of verdicts.jsonl."""
 
     problem: str
     sample: Count
@@ -55,7 +56,7 @@ class VerdictLine(Shape):
 class Sampling(Shape):
     """As configured."""
 
-    samples: Annotated[int, Field(ge=1, le=2**53)]
+    samples: Positive
 
 
 class EvalManifest(Shape):
@@ -79,7 +80,7 @@ class Interval(Shape):
 class Curve(Shape):
     """Intervals over k, each list as long as k."""
 
-    k: Annotated[list[Annotated[int, Field(ge=1, le=2**53)]], Field(min_length=1)]
+    k: Annotated[list[Positive], Field(min_length=1)]
     value: list[FiniteFloat]
     low: list[FiniteFloat | None]
     high: list[FiniteFloat | None]
@@ -128,7 +129,7 @@ class Metrics(Shape):
 
     benchmark: Name
     problems: Count
-    samples: Annotated[int, Field(ge=1, le=2**53)]
+    samples: Positive
     ids: Annotated[list[str], Field(min_length=1)]
     correct: list[Count]
     statuses: dict[str, Count]
@@ -153,7 +154,7 @@ class Metrics(Shape):
 
 
 class TraceLine(Step):
-    """Of trace.jsonl: a response with a number per token."""
+    """A line of trace.jsonl: a response with a number per token."""
 
     group: Count
     prompt: str

@@ -1,5 +1,4 @@
-"""A stored evaluation: responses and verdicts as JSONL, appended as they come, each with the hash
-of what it belongs to.
+"""A stored evaluation: responses and verdicts as JSONL, appended as they come.
 
     manifest.json      model, benchmark, sampling, verifier, counts, versions
     problems.jsonl     id, prompt, answer, images, info
@@ -7,8 +6,7 @@ of what it belongs to.
     verdicts.jsonl     problem, sample, reward, status, detail, of
 
 `key` hashes model, prompt, images and sampling; `of` hashes response, answer and verifier. A line
-with a hash of something else is as good as absent, so a changed gold is verified anew without
-sampling.
+with another hash counts as absent, so a changed gold is verified anew without sampling.
 """
 
 from __future__ import annotations
@@ -23,39 +21,27 @@ from functools import cached_property
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
-from nemo_algos.evals.problem import URLS, Evaluation, Problem
+from nemo_algos.evals.problem import REFUSED, URLS, Evaluation, Generation, Problem
 from nemo_algos.evals.shapes import EvalManifest, GenerationLine, VerdictLine
-from nemo_algos.local.folder import refuse_links_out
-from nemo_algos.local.lines import append_lines, cut_broken_end, read_lines, read_object, replace
+from nemo_algos.local.lines import (
+    append_lines,
+    cut_broken_end,
+    read_lines,
+    read_object,
+    refuse_links_out,
+    replace,
+)
 from nemo_algos.local.manifest import differences
 from nemo_algos.rewards import Verdict
-
-
-class Generation(NamedTuple):
-    """One response. tokens: its length, -1 unknown; finish: stop, length where it was cut, empty
-    where that is unknown, or "refused: " and the server's reason."""
-
-    @property
-    def refused(self) -> bool:
-        """The server gave no response."""
-        return self.finish.startswith(REFUSED)
-
-    problem: str
-    sample: int
-    response: str
-    tokens: int
-    finish: str
-
 
 Place = tuple[str, int]  # problem id, sample
 # another version of theirs may judge otherwise
 JUDGES = ("nemo-algos", "math-verify", "latex2sympy2-extended", "sympy")
 AGAIN = {"error", "timeout", "memory"}  # of a busy or broken machine, perhaps: judged again
-REFUSED = "refused"
 FINISHED = {"stop": 1.0, "": float("nan")}  # all else: 0
 
 
@@ -94,7 +80,7 @@ class Store:
 
     @cached_property
     def generations(self) -> dict[Place, Generation]:
-        """Those stored that are asked for."""
+        """The stored responses that are asked for."""
         samples, fields = self.manifest["sampling"]["samples"], Generation._fields
         rows = (
             row
@@ -107,21 +93,17 @@ class Store:
 
     @cached_property
     def verdicts(self) -> dict[Place, tuple[str, Verdict]]:
-        """Those stored, with what each is of."""
-        return {
-            (row["problem"], row["sample"]): (
-                row["of"],
-                Verdict(row["reward"], row["status"], row["detail"]),
-            )
-            for row in read_lines(self.folder / "verdicts.jsonl", VerdictLine)
-        }
+        """The stored verdicts, each with the hash of what it judges."""
+        stored = dict[Place, tuple[str, Verdict]]()
+        for row in read_lines(self.folder / "verdicts.jsonl", VerdictLine):
+            verdict = Verdict(row["reward"], row["status"], row["detail"])
+            stored[row["problem"], row["sample"]] = row["of"], verdict
+        return stored
 
     def missing(self) -> list[tuple[Problem, list[int]]]:
         """Each problem with the samples that it still lacks."""
-        every = range(self.manifest["sampling"]["samples"])
-        lacking = (
-            (p, [i for i in every if (p.id, i) not in self.generations]) for p in self.problems
-        )
+        every, there = range(self.manifest["sampling"]["samples"]), self.generations
+        lacking = ((p, [i for i in every if (p.id, i) not in there]) for p in self.problems)
         return [(p, samples) for p, samples in lacking if samples]
 
     def judged(self) -> Iterator[tuple[Problem, Generation, Verdict | None]]:
@@ -135,10 +117,10 @@ class Store:
         return [(p, g) for p, g, v in self.judged() if v is None or v.status in AGAIN]
 
     def _verdict(self, problem: Problem, generation: Generation) -> Verdict | None:
-        of, verdict = self.verdicts.get((problem.id, generation.sample), ("", None))
-        return verdict if of == self._of(problem, generation) else None
+        judged, verdict = self.verdicts.get((problem.id, generation.sample), ("", None))
+        return verdict if judged == self._judged(problem, generation) else None
 
-    def _of(self, problem: Problem, generation: Generation) -> str:
+    def _judged(self, problem: Problem, generation: Generation) -> str:
         return _hash([generation.response, problem.answer, self.judge_key])
 
     def add(self, generations: Sequence[Generation]) -> None:
@@ -151,22 +133,21 @@ class Store:
         """Append verdicts."""
         rows = []
         for problem, generation, verdict in judged:
-            of = self._of(problem, generation)
-            self.verdicts[problem.id, generation.sample] = of, verdict
+            key = self._judged(problem, generation)
+            self.verdicts[problem.id, generation.sample] = key, verdict
             place = {"problem": problem.id, "sample": generation.sample}
-            rows.append({**place, **asdict(verdict), "of": of})
+            rows.append({**place, **asdict(verdict), "of": key})
         append_lines(self.folder / "verdicts.jsonl", rows)
 
     def evaluation(self, answer_of: Callable[[str], str | None] | None) -> Evaluation:
-        """The problems whose samples are all there and judged. Raises ValueError where there is
-        none."""
+        """The problems whose samples are all judged. Raises ValueError where there is none."""
         samples = range(self.manifest["sampling"]["samples"])
-        rows = [[self.generations.get((p.id, i)) for i in samples] for p in self.problems]
-        whole = [
-            (p, [(g, v) for g in row if g and (v := self._verdict(p, g))])
-            for p, row in zip(self.problems, rows, strict=True)
-        ]
-        whole = [(p, row) for p, row in whole if len(row) == len(samples)]
+        whole = list[tuple[Problem, list[tuple[Generation, Verdict]]]]()
+        for p in self.problems:
+            row = [g for i in samples if (g := self.generations.get((p.id, i)))]
+            judged = [(g, v) for g in row if (v := self._verdict(p, g))]
+            if len(judged) == len(samples):
+                whole.append((p, judged))
         if not whole:
             raise ValueError(f"{self.folder} has no problem with all its {len(samples)} responses")
         return Evaluation(
@@ -198,8 +179,7 @@ def _locked(folder: Path) -> IO[str]:
 
 
 def _sources(verifier: str) -> str:
-    """The hash of what a "module:function" may be made of: the Python files of the package that it
-    is in, or beside it; empty for what is none."""
+    """The hash of the Python files beside a "module:function", or its package; empty for none."""
     module = verifier.partition(":")[0] if ":" in verifier else ""
     spec = find_spec(module) if module else None
     if not (spec and spec.origin and spec.origin.endswith(".py")):
@@ -210,7 +190,7 @@ def _sources(verifier: str) -> str:
 
 
 def _content(image: str) -> str:
-    """What a picture's file holds; a URL, or a file that is not there, is itself."""
+    """The hash of a picture's file; a URL, or a file that is not there, is itself."""
     if image.startswith(URLS) or not Path(image).is_file():
         return image
     return _hash(Path(image).read_bytes().hex())
@@ -224,22 +204,18 @@ def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
     try:
         stored = read_object(path, EvalManifest)
     except ValueError as error:
-        why = f"{path} is no evaluation's manifest ({error})"
-        raise ValueError(f"{why}: remove the folder, or set out") from None
+        reason = f"{path} is no evaluation's manifest ({error})"
+        raise ValueError(f"{reason}: remove the folder, or set out") from None
     different = differences(_belonging(stored), _belonging(manifest))
-    if different and _answered(folder):
+    rows = read_lines(folder / "generations.jsonl", GenerationLine)
+    if different and any(not row["finish"].startswith(REFUSED) for row in rows):
         listed = "\n  ".join(different)
         raise ValueError(
             f"{folder} holds another evaluation; set out to another folder:\n  {listed}"
         )
 
 
-def _answered(folder: Path) -> bool:
-    rows = read_lines(folder / "generations.jsonl", GenerationLine)
-    return any(not row["finish"].startswith(REFUSED) for row in rows)
-
-
 def _belonging(manifest: dict[str, Any]) -> dict[str, Any]:
-    """What the responses depend on."""
+    """The part of a manifest that the responses depend on."""
     sampling = {k: v for k, v in manifest["sampling"].items() if k != "samples"}
     return {"model": manifest["model"], "benchmark": manifest["benchmark"], "sampling": sampling}

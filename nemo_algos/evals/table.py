@@ -11,8 +11,7 @@ Metrics = dict[str, Any]
 
 
 def table(results: list[Metrics]) -> Table:
-    """A row per benchmark of the same number of samples; columns that no benchmark has are left
-    out."""
+    """A row per benchmark of the same number of samples, without columns that no benchmark has."""
     n = results[0]["samples"]
     columns: dict[str, Callable[[Metrics], str]] = {
         "benchmark": lambda m: m["benchmark"],
@@ -27,11 +26,8 @@ def table(results: list[Metrics]) -> Table:
     cells = {name: [cell(m) for m in results] for name, cell in columns.items()}
     cells = {name: column for name, column in cells.items() if any(column)}
     first, *rest = cells
-    shown = Table(
-        Column(first, no_wrap=True),
-        *rest,
-        title=f"{n} samples per problem; mean with its 95 % interval",
-    )
+    title = f"{n} samples per problem; mean with its 95 % interval"
+    shown = Table(Column(first, no_wrap=True), *rest, title=title)
     for row in zip(*cells.values(), strict=True):
         shown.add_row(*row)
     return shown

@@ -1,2 +1,1 @@
-"""The embedded engine: GRPO-style training of a causal LM in one process, to try and debug the
-methods."""
+"""The embedded engine: GRPO-style training of a causal LM in one process."""

@@ -13,14 +13,7 @@ from nemo_algos.local.experience import Policy
 from nemo_algos.local.given import OURS, device_named
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.math_problems import MathProblems
-from nemo_algos.local.schema import (
-    TINY,
-    DataSection,
-    GenerationSection,
-    LocalConfig,
-    PolicySection,
-)
-from nemo_algos.local.tasks import Task
+from nemo_algos.local.schema import TINY, GenerationSection, LocalConfig, PolicySection
 from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
 from nemo_algos.local.trainer import Trainer
@@ -29,37 +22,26 @@ from nemo_algos.methods.algorithm import Algorithm
 
 def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -> Trainer:
     """Ready for its first step. The countdown model is taught on first use."""
-    task = task_of(config.data, config.grpo.seed)
-    policy = policy_of(config.policy, config.data.rules, console)
-    limit = config.data.max_input_seq_length
+    data = config.data
+    task = (OURS.get(data.task) or resolve_name(data.task))(data, config.grpo.seed)
+    policy = policy_of(config.policy, data.rules, console)
+    limit = data.max_input_seq_length
     if limit:
         task.keep(lambda e: len(policy.encode(task.prompt(e), task.prefix(e))) <= limit)
     if isinstance(task, MathProblems) and task.dropped:
         console.print(f"{task.dropped} problems dropped: empty answer, or prompt too long")
     reference = None
     if config.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs:
-        reference = policy_of(config.policy, config.data.rules, console)
+        reference = policy_of(config.policy, data.rules, console)
         reference.model.requires_grad_(False)  # as before the first step, also in a resumed run
     return Trainer(config, algorithm, policy, task, reference)
 
 
-def task_of(data: DataSection, seed: int) -> Task:
-    """The task `data.task`: ours, or a class of one's own."""
-    return (OURS.get(data.task) or resolve_name(data.task))(data, seed)
-
-
 def policy_of(policy: PolicySection, rules: Rules, console: Console) -> Policy:
-    """The policy before training."""
+    """The policy before training; the countdown model is taught on first use."""
     device = device_named(policy.device)
-    if policy.model_name == TINY:
-        return warm_policy(policy, rules, device, console)
-    return HFPolicy(policy, device)
-
-
-def warm_policy(
-    policy: PolicySection, rules: Rules, device: torch.device, console: Console
-) -> TinyPolicy:
-    """The countdown model, taught on first use."""
+    if policy.model_name != TINY:
+        return HFPolicy(policy, device)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("warm start (once, then cached)", total=1.0)
         model = warm_started(rules, 0, lambda share: progress.update(bar, completed=share))

@@ -1,5 +1,4 @@
-"""Atomic checkpoints: a kill at any moment leaves the last good one. They are data: numbers,
-tensors, lists and dictionaries, never objects, whose loading would run code."""
+"""Atomic checkpoints, of numbers, tensors, lists and dictionaries: no code runs at loading."""
 
 from __future__ import annotations
 
@@ -16,8 +15,10 @@ NAME = re.compile(r"step_(\d{6,})\.pt")
 
 
 def save(folder: Path, state: dict[str, Any], keep_last: int) -> Path:
-    """Write step_N.pt: to a temporary file, flushed to disk, then renamed. Raises OSError where the
-    disk is full, ValueError for a state that could not be loaded again."""
+    """Write step_N.pt at once: a kill at any moment leaves the last good one.
+
+    Raises OSError where the disk is full, ValueError for a state that could not be loaded again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step_{state['step']:06d}.pt"
     partial = path.with_suffix(".tmp")
@@ -29,8 +30,8 @@ def save(folder: Path, state: dict[str, Any], keep_last: int) -> Path:
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
         partial.unlink(missing_ok=True)
         raise OSError(
-            f"cannot save {path}: {error}; the last good checkpoint is {latest(folder)}: free "
-            f"disk space and resume"
+            f"cannot save {path}: {error}; the last good checkpoint is {latest(folder)}: "
+            "free disk space and resume"
         ) from None
     objects = get_unsafe_globals_in_checkpoint(str(partial))
     if objects:
@@ -75,5 +76,5 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def first_line(error: Exception) -> str:
-    """What it says, or is."""
+    """The first line of its message, else its type."""
     return (str(error).splitlines() or [type(error).__name__])[0]

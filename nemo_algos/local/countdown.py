@@ -27,10 +27,7 @@ Step = tuple[int, str, int, int]  # a, operator, b, result
 
 
 class Rules(NamedTuple):
-    """How many numbers are shown; without use_all any two or more of them may be used.
-
-    Then right answers to one puzzle may differ in length.
-    """
+    """How many numbers are shown; without use_all any two or more of them may be used."""
 
     numbers: int = 3
     use_all: bool = True
@@ -141,12 +138,9 @@ def solution(puzzle: Puzzle, tokens: Sequence[int]) -> tuple[Step, ...] | None:
         if apply(a, operator, b) != result:
             return None
         made.append(result)
-    right = made == [puzzle.target] and not (puzzle.use_all and shown)
-    return _identity(steps) if right else None
-
-
-def _identity(steps: Sequence[Step]) -> tuple[Step, ...]:
-    return tuple(sorted((min(s[0], s[2]), s[1], max(s[0], s[2]), s[3]) for s in steps))
+    if made != [puzzle.target] or (puzzle.use_all and shown):
+        return None
+    return tuple(sorted((min(a, b), operator, max(a, b), c) for a, operator, b, c in steps))
 
 
 def _parse(tokens: Sequence[int]) -> list[Step] | None:

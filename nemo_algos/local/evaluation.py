@@ -29,7 +29,7 @@ def encoded(policy: Policy, task: Task, examples: list[Any]) -> list[list[int]]:
 def answered(
     policy: Policy, examples: list[Any], experience: Experience
 ) -> tuple[list[Any], list[str]]:
-    """[B] both: the example that each response answers, and what it says."""
+    """[B] both: the example that each response answers, and the response's text."""
     responses = [policy.text(tokens) for tokens in experience.responses()]
     return [examples[i] for i in experience.of.tolist()], responses
 

@@ -38,7 +38,6 @@ class HFPolicy:
     def generate(
         self, prompts: list[list[int]], group_size: int, generator: torch.Generator
     ) -> Experience:
-        """See Policy."""
         ids, prompt_mask = self._left_padded(prompts)
         of = torch.arange(len(prompts)).repeat_interleave(group_size)
         chunks = of.split(self.config.generation_batch_size)
@@ -48,11 +47,10 @@ class HFPolicy:
         return self._rescored(drawn) if self.autocast else drawn
 
     def _left_padded(self, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
-        longest = max(map(len, prompts))
-        pad = self.tokenizer.pad_token_id
-        ids = [[pad] * (longest - len(p)) + p for p in prompts]
-        mask = [[False] * (longest - len(p)) + [True] * len(p) for p in prompts]
-        return torch.tensor(ids), torch.tensor(mask)
+        longest, pad = max(map(len, prompts)), self.tokenizer.pad_token_id
+        ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts])
+        lengths = torch.tensor([[len(p)] for p in prompts])
+        return ids, torch.arange(longest) >= longest - lengths
 
     @torch.no_grad()
     def _sample(
@@ -106,12 +104,8 @@ class HFPolicy:
         """Chunks of different length, padded on the right."""
         longest = max(p.tokens.shape[1] for p in parts)
         fill = (self.tokenizer.pad_token_id, False, 0.0, 0.0)
-        return Decoded(
-            *(
-                torch.cat([_right_padded(p[i], longest, fill[i]) for p in parts])
-                for i in range(len(fill))
-            )
-        )
+        columns = zip(zip(*parts, strict=True), fill, strict=True)
+        return Decoded(*(torch.cat([_right_padded(x, longest, f) for x in c]) for c, f in columns))
 
     @torch.no_grad()
     def _rescored(self, drawn: Experience) -> Experience:
@@ -122,7 +116,6 @@ class HFPolicy:
         return replace(drawn, logprobs=logprobs, entropy=entropy)
 
     def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
-        """See Policy."""
         return self._score(experience, rows)[0]
 
     def _score(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,15 +141,12 @@ class HFPolicy:
         return chat(self.tokenizer, prompt, prefix)
 
     def text(self, tokens: list[int]) -> str:
-        """See Policy."""
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
     def decode(self, tokens: list[int]) -> str:
-        """See Policy."""
         return self.tokenizer.decode(tokens)
 
     def save(self, folder: str) -> None:
-        """See Policy."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
@@ -192,8 +182,8 @@ def load_tokenizer(config: PolicySection) -> Any:
         reason = f"{config.model_name} has no chat template: set it (Jinja)"
         lacking.append(Finding("policy.tokenizer.chat_template", reason))
     if tokenizer.pad_token_id is None:
-        end = f"set it, e.g. to its end token {tokenizer.eos_token!r}"
-        reason = f"{config.model_name} has no pad token: {end}"
+        end = tokenizer.eos_token
+        reason = f"{config.model_name} has no pad token: set it, e.g. to its end token {end!r}"
         lacking.append(Finding("policy.tokenizer.pad_token", reason))
     if lacking:
         raise ConfigError(lacking)

@@ -1,7 +1,6 @@
 """JSON on disk: objects, and lines that are appended to and whole after a kill at any moment.
 
-A file may have been edited by hand, or come from anyone: what is read is checked against a shape,
-and where it is wrong the file, the line and the key are said.
+A file may come from anyone: it is checked against a shape, and the error names file, line and key.
 """
 
 from __future__ import annotations
@@ -27,8 +26,10 @@ class Shape(BaseModel):
 
 
 def read_lines(path: Path, shape: type[BaseModel] = Shape) -> Iterator[dict[str, Any]]:
-    """The objects one by one, none where there is no file; a last line that a kill has cut is left
-    out. Raises ValueError for another broken line, or one that is not of the shape."""
+    """The objects one by one, none where there is no file, without a last line that a kill has cut.
+
+    Raises ValueError for another broken line, or one that is not of the shape.
+    """
     if not path.exists():
         return
     with open(path, "rb") as file:
@@ -83,3 +84,20 @@ def replace(path: Path, text: str) -> None:
     partial = path.with_suffix(".tmp")
     partial.write_text(text)
     partial.replace(path)
+
+
+def refuse_links_out(folder: Path, pattern: str = "*") -> None:
+    """Raises ValueError for a link out of the folder, and for what is neither file nor folder.
+
+    A link would read or overwrite another file, a pipe would be waited for.
+    """
+    root = folder.resolve()
+    for path in folder.rglob(pattern):
+        try:
+            target = path.resolve()
+        except (OSError, RuntimeError):  # links in a circle
+            target = path
+        if not target.is_relative_to(root) and target != path:
+            raise ValueError(f"{path} is a link out of the folder, to {target}: put the file there")
+        if not (target.is_file() or target.is_dir()):
+            raise ValueError(f"{path} is neither a file nor a folder: remove it")

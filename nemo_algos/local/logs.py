@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from pydantic import Field
@@ -33,7 +32,7 @@ class Step(Shape):
 
 
 class Metrics(Shape):
-    """Of a step, by name, NaN and infinities too."""
+    """Numbers by name, NaN and infinities too."""
 
     __pydantic_extra__: dict[str, float | None]  # pyright: ignore[reportIncompatibleVariableOverride]
     model_config = Shape.model_config | {"extra": "allow"}
@@ -49,15 +48,16 @@ class Log:
     def __init__(
         self, folder: Path, console: Console, tensorboard: bool, done: int, steps: int
     ) -> None:
-        """done: steps behind a resumed run; later lines, of steps that it will do again, are
-        dropped."""
+        """Drop the lines after `done`, the steps behind a resumed run."""
         self.path, self.traces = folder / "metrics.jsonl", folder / "trace.jsonl"
         self.steps, self.console = steps, console
         self.recent: list[dict[str, Any]] = []
         self.live = Live(console=console, refresh_per_second=4, transient=True)
         self.writer = None
         for path in (self.path, self.traces):
-            _rewind(path, done)
+            if path.exists():
+                kept = [row for row in read_lines(path, Step) if row["step"] <= done]
+                replace(path, "".join(json.dumps(row) + "\n" for row in kept))
         if tensorboard:
             from torch.utils.tensorboard.writer import SummaryWriter
 
@@ -67,12 +67,7 @@ class Log:
         self.live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.live.stop()
         if self.writer:
             self.writer.close()
@@ -101,13 +96,6 @@ class Log:
             cells = (f"{row[name]:.4g}" if name in row else "-" for name in SHOWN.values())
             table.add_row(str(row["step"]), *cells)
         return table
-
-
-def _rewind(path: Path, done: int) -> None:
-    """Keep the whole lines of steps up to `done`."""
-    if path.exists():
-        kept = [row for row in read_lines(path, Step) if row["step"] <= done]
-        replace(path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def read(folder: Path) -> list[dict[str, float]]:

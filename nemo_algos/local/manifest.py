@@ -11,8 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.local.folder import refuse_links_out
-from nemo_algos.local.lines import Shape, read_object, replace
+from nemo_algos.local.lines import Shape, read_object, refuse_links_out, replace
 from nemo_algos.local.schema import LocalConfig
 
 LIBRARIES = ("torch", "transformers", "numpy", "nemo-algos")
@@ -44,12 +43,12 @@ def refuse_another(folder: Path, config: LocalConfig) -> None:
 
 def write(folder: Path, config: LocalConfig) -> None:
     """Write manifest.json where there is none: config, versions, git state."""
-    path, plain = folder / "manifest.json", config.model_dump(mode="json")
+    path = folder / "manifest.json"
     if path.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
     manifest = {
-        "config": plain,
+        "config": config.model_dump(mode="json"),
         "seed": config.grpo.seed,
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
         "git": _git_state(),
@@ -59,10 +58,7 @@ def write(folder: Path, config: LocalConfig) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The config of a run's manifest.
-
-    Raises ValueError where it is none, or its folder is not a run's alone.
-    """
+    """The config of a run's manifest. Raises ValueError where it is none, or links lead out."""
     refuse_links_out(path.parent)
     return read_object(path, Manifest)["config"]
 
@@ -70,18 +66,14 @@ def read(path: Path) -> dict[str, Any]:
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """`key: old -> new` for every leaf that differs."""
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = list(dict.fromkeys([*old, *new]))
-        return [
-            d for k in keys for d in differences(old.get(k), new.get(k), f"{path}.{k}".strip("."))
-        ]
+        keys = dict.fromkeys([*old, *new])
+        leaves = (differences(old.get(k), new.get(k), f"{path}.{k}".strip(".")) for k in keys)
+        return [line for lines in leaves for line in lines]
     return [] if old == new else [f"{path}: {old} -> {new}"]
 
 
 def foreign_code(config: Any, path: str = "") -> dict[str, str]:
-    """Keys of a run's config whose values name code that is neither ours nor torch's.
-
-    A method, task, verifier, optimizer or scheduler; a reference (`${...}`) may name any.
-    """
+    """Keys of a run's config whose values, or references, name code neither ours nor torch's."""
     if isinstance(config, (dict, list)):
         items = config.items() if isinstance(config, dict) else enumerate(config)
         inner = (foreign_code(value, f"{path}.{key}".strip(".")) for key, value in items)

@@ -60,7 +60,6 @@ class MathProblems(Task):
         self.order = lru_cache(maxsize=2)(self._order)
 
     def keep(self, fits: Callable[[Any], bool]) -> None:
-        """See Task."""
         self.train = self._kept(self.data.train, self.train, fits)
         self.validation = self._kept(self.data.validation, self.validation or [], fits)
 
@@ -80,26 +79,20 @@ class MathProblems(Task):
         return order
 
     def examples(self, step: int, number: int) -> list[Example]:
-        """See Task."""
         places = (divmod(i, len(self.train)) for i in range(step * number, (step + 1) * number))
         return [self.train[self.order(epoch)[i]] for epoch, i in places]
 
     def held_out(self, number: int) -> list[Example]:
-        """See Task."""
         return (self.validation or [])[:number]
 
     def prompt(self, example: Example) -> str:
-        """See Task."""
         return self.data.prompt.replace("{problem}", example.problem)
 
     def prefix(self, example: Example) -> str:
-        """See Task."""
         return self.data.answer_prefix.replace("{problem}", example.problem)
 
     def verify(self, examples: list[Any], responses: list[str]) -> list[Verdict]:
-        """See Task."""
         return self.pool.score(responses, [example.answer for example in examples])
 
     def close(self) -> None:
-        """See Task."""
         self.pool.close()

@@ -60,7 +60,7 @@ def _made(component: Component, key: str, base: type, argument: Any) -> Any:
 
 
 def rehearse(optimizer: Component, scheduler: Sequence[Component | Milestones]) -> list[Finding]:
-    """What is wrong with both, found by one step on parameters of a few numbers."""
+    """Findings of one step of both on parameters of a few numbers."""
     findings = [
         Finding(f"{OPTIMIZER}.kwargs.{name}", f"is {value}: set a finite number")
         for name, value in optimizer.kwargs.items()

@@ -34,15 +34,15 @@ def judged(plain: dict[str, Any], folder: Path | None = None) -> tuple[LocalConf
 
     folder: of a run to go on with, in place of one below logger.log_dir.
     """
-    rules = {**BETWEEN_KEYS, **given.RULES}
-    return _judged(plain, rules if folder else {**rules, log_dir: ("logger.log_dir",)})
+    made: Rules = {} if folder else {log_dir: ("logger.log_dir",)}
+    return _judged(plain, {**BETWEEN_KEYS, **given.RULES, **made})
 
 
 def _judged(plain: dict[str, Any], rules: Rules) -> tuple[LocalConfig, Algorithm]:
     config, wrong, findings = _typed(plain)
-    algorithm = None
+    algorithm, method = None, plain.get("method")
     try:
-        algorithm = build(plain["method"]) if isinstance(plain.get("method"), (dict, str)) else None
+        algorithm = build(method) if isinstance(method, (dict, str)) else None
     except ConfigError as error:
         findings += error.findings
     for rule, keys in rules.items():
@@ -96,9 +96,8 @@ def model_fits_task(c: LocalConfig) -> Iterator[Finding]:
     tiny, task = c.policy.model_name == TINY, c.data.task
     if (tiny and task == "math") or (not tiny and task == "countdown"):
         can = "countdown-tiny does countdown, a transformers model does math"
-        yield Finding(
-            "policy.model_name", f"{c.policy.model_name} cannot do data.task={task}: {can}"
-        )
+        reason = f"{c.policy.model_name} cannot do data.task={task}: {can}"
+        yield Finding("policy.model_name", reason)
 
 
 def countdown_fits_response(c: LocalConfig) -> Iterator[Finding]:

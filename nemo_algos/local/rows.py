@@ -57,14 +57,11 @@ def from_files(data: str, pattern: str | None = None) -> tuple[list[Row], str]:
     Raises ValueError: nothing there, a suffix that is not read, or a broken file, with its place.
     """
     path = Path(data)
-    if path.is_dir():
-        if pattern is None:
-            raise ValueError(f"{data} is a folder: give one file ({SUFFIXES})")
-        files = sorted(path.rglob(pattern))
-        if not files:
-            raise ValueError(f"{data} holds no file {pattern}")
-    else:
-        files = [path]
+    if path.is_dir() and pattern is None:
+        raise ValueError(f"{data} is a folder: give one file ({SUFFIXES})")
+    files = sorted(path.rglob(pattern)) if pattern and path.is_dir() else [path]
+    if not files:
+        raise ValueError(f"{data} holds no file {pattern}")
     digest, rows = hashlib.sha256(), list[Row]()
     for file in files:
         try:
@@ -101,7 +98,10 @@ def _parse(file: Path, content: bytes) -> list[Row]:
             values = list(enumerate(values, 1))
         case _:
             values = list(enumerate(csv.DictReader(io.StringIO(text, newline="")), 1))
-    return [_row(value, f"{file}, row {i}") for i, value in values]
+    for i, value in values:
+        if not isinstance(value, dict):
+            raise ValueError(f"{file}, row {i} is not an object with the keys of a problem")
+    return [Row(value, f"{file}, row {i}") for i, value in values]
 
 
 def _json(text: str, where: str) -> Any:
@@ -109,12 +109,6 @@ def _json(text: str, where: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{where} is not JSON: {error}") from None
-
-
-def _row(value: Any, where: str) -> Row:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is not an object with the keys of a problem")
-    return Row(value, where)
 
 
 def after_hashes(answer: str) -> str:

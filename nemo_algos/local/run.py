@@ -119,11 +119,10 @@ class Run:
             self.before = {str(name): float(x) for name, x in state["before"].items()}
             self.seconds = float(state["seconds"])
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            what = f"{type(error).__name__}: {checkpoint.first_line(error)}"
-            raise ValueError(f"{path} is no checkpoint of this run ({what}): remove it") from None
-        self.console.print(
-            f"resumed at step {self.trainer.step_number} from {path}", soft_wrap=True
-        )
+            reason = f"{type(error).__name__}: {checkpoint.first_line(error)}"
+            raise ValueError(f"{path} is no checkpoint of this run ({reason}): remove it") from None
+        step = self.trainer.step_number
+        self.console.print(f"resumed at step {step} from {path}", soft_wrap=True)
 
     def _evaluation(self) -> dict[str, float]:
         grpo, t = self.config.grpo, self.trainer

@@ -50,8 +50,7 @@ def decode(
 def sample(
     logits: Tensor, generator: torch.Generator, top_p: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One token per row of logits [B,V], by the inverse distribution function; its log-prob; the
-    row's entropy, nats."""
+    """One token per row of logits [B,V], its log-prob, and the row's entropy, nats."""
     logp = logits.float().log_softmax(-1)
     p = logp.exp()
     cdf = (_nucleus(p, top_p) if top_p < 1 else p).cumsum(-1)

@@ -51,27 +51,23 @@ class Task(ABC):
 
     def close(self) -> None:
         """Release processes."""
-        return None
+        return
 
 
 class Countdown(Task):
     """Countdown: reward 1 for a right worked solution, else 0."""
 
     def examples(self, step: int, number: int) -> list[countdown.Puzzle]:
-        """See Task."""
         rng = random.Random(f"{self.seed} {step}")
         return [countdown.sample(rng, self.data.rules)[0] for _ in range(number)]
 
     def held_out(self, number: int) -> list[countdown.Puzzle]:
-        """See Task."""
         return countdown.held_out(number, self.data.rules)
 
     def prompt(self, example: countdown.Puzzle) -> str:
-        """See Task."""
         return f"{example} :"
 
     def verify(self, examples: list[Any], responses: list[str]) -> list[Verdict]:
-        """See Task."""
         pairs = zip(examples, responses, strict=True)
         return [Verdict(float(self.solution(*pair) is not None), "ok") for pair in pairs]
 

@@ -1,5 +1,4 @@
-"""A tiny Llama (RMSNorm, RoPE, SwiGLU, tied embeddings) that computes a prompt once for its whole
-group.
+"""A tiny Llama (RMSNorm, RoPE, SwiGLU, tied embeddings) that computes a group's prompt once.
 
 Shapes: P prompts of L tokens, B responses of S tokens, N prefixes (a prompt and the start of a
 response) of T tokens, D width, H heads, E = D / H, V tokens.
@@ -9,7 +8,7 @@ dropout, biases. `hf_state` names the weights as transformers' LlamaForCausalLM 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -101,8 +100,7 @@ class Tiny(nn.Module):
         return x[:, -1], cache
 
     def response_logits(self, prompts: Tensor, of: Tensor, responses: Tensor) -> Tensor:
-        """Logits [B,S,V] for the tokens of responses [B,S] to prompts[of], of [B]; each prompt is
-        computed once."""
+        """Logits [B,S,V] for responses [B,S] to prompts[of], of [B]; a prompt is computed once."""
         first, cache = self.prompt(prompts)
         s, length = responses.shape[1] - 1, prompts.shape[1]
         x, rotation = self.embed(responses[:, :-1]), self._rotation(length, s)
@@ -115,10 +113,9 @@ class Tiny(nn.Module):
         return self.logits(torch.cat((first[of][:, None], x), dim=1))
 
     def step(self, tokens: Tensor, parents: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Prefixes parents [N] of the cache, each with one more of tokens [N] -> last hidden state
-        [N,D], their cache.
+        """Last hidden state [N,D] and cache of the prefixes `parents` [N], each with a token more.
 
-        parents ascend and leave none out.
+        parents ascend and leave none of the cache out.
         """
         x, rotation = self.embed(tokens)[:, None], self._rotation(cache[0][0].shape[2], 1)
         grown: Cache = []
@@ -137,10 +134,8 @@ class Tiny(nn.Module):
 
 def hf_state(model: Tiny) -> dict[str, Tensor]:
     """The weights under transformers' names for LlamaForCausalLM (tied embeddings)."""
-    state = {
-        "model.embed_tokens.weight": model.embed.weight,
-        "model.norm.weight": model.norm.weight,
-    }
+    embed, norm = model.embed.weight, model.norm.weight
+    state = {"model.embed_tokens.weight": embed, "model.norm.weight": norm}
     for i, layer in enumerate(model._layers()):
         q, k, v = layer.qkv.weight.chunk(3)
         gate, up = layer.gate_up.weight.chunk(2)
@@ -161,18 +156,17 @@ def hf_state(model: Tiny) -> dict[str, Tensor]:
 
 def hf_config(config: TinyConfig, eos: int, pad: int) -> dict[str, object]:
     """config.json for transformers."""
-    sizes = asdict(config)
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": sizes["vocab"],
-        "hidden_size": sizes["width"],
-        "num_hidden_layers": sizes["layers"],
-        "num_attention_heads": sizes["heads"],
-        "num_key_value_heads": sizes["heads"],
-        "intermediate_size": sizes["hidden"],
-        "rope_theta": sizes["rope_theta"],
-        "rope_parameters": {"rope_type": "default", "rope_theta": sizes["rope_theta"]},
+        "vocab_size": config.vocab,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.heads,
+        "intermediate_size": config.hidden,
+        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
         "rms_norm_eps": 1e-6,
         "max_position_embeddings": 64,
         "tie_word_embeddings": True,

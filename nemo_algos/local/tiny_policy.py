@@ -26,11 +26,7 @@ class TinyPolicy:
     """A `Tiny` model that samples at `temperature` (from `top_p` of its distribution)."""
 
     def __init__(
-        self,
-        model: tiny.Tiny,
-        max_new_tokens: int,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
+        self, model: tiny.Tiny, max_new_tokens: int, temperature: float = 1.0, top_p: float = 1.0
     ) -> None:
         self.model, self.max_new_tokens, self.ends = model, max_new_tokens, {countdown.EOS}
         self.temperature, self.top_p = temperature, top_p
@@ -89,15 +85,12 @@ class TinyPolicy:
             ) from None
 
     def text(self, tokens: list[int]) -> str:
-        """See Policy."""
         return countdown.decode([t for t in tokens if t != countdown.EOS])
 
     def decode(self, tokens: list[int]) -> str:
-        """See Policy."""
         return countdown.decode(tokens)
 
     def save(self, folder: str) -> None:
-        """See Policy."""
         from safetensors.torch import save_file
 
         path = Path(folder)

@@ -1,9 +1,9 @@
-"""Token traces: what a step did to single tokens, for the report's heat map. N responses of at most
-S tokens.
+"""Token traces: what a step did to single tokens, for the report's heat map.
 
-One line of trace.jsonl per response, with a number per token: the entropy of the sampling policy
-(nats), the method's advantage, the ratio after the step's updates that the method's bounds judge
-(of the token, or of its sequence), the bounds low and high (null without clipping), and `cut`.
+N responses of at most S tokens. One line of trace.jsonl per response, with a number per token: the
+entropy of the sampling policy (nats), the method's advantage, the ratio after the step's updates
+that the method's bounds judge (of the token, or of its sequence), the bounds low and high (null
+without clipping), and `cut`.
 
 A token is cut where the surrogate's gradient is zero though its advantage A' is not: asked of the
 surrogate itself, by autograd, so that no method's rule is written twice.
@@ -36,8 +36,7 @@ def traced_rows(of: Tensor, prompts: int) -> Tensor:
 def tokens_of(
     algorithm: Algorithm, rollouts: Rollouts, signals: Signals, logprobs: Tensor
 ) -> dict[str, Tensor]:
-    """advantage, ratio, low, high and cut of every token, [N,S]; logprobs [N,S]: log pi after the
-    updates."""
+    """advantage, ratio, low, high and cut, [N,S]; logprobs [N,S]: log pi after the updates."""
     logprobs, mask = logprobs.detach().requires_grad_(), rollouts.mask
     limit = algorithm.base.params.max_log_ratio
     log_ratio = difference(logprobs, rollouts.old_logprobs, mask, limit)

@@ -49,17 +49,13 @@ class Trainer:
     def step(self) -> dict[str, float]:
         """One rollout batch and its updates; returns the step's metrics.
 
-        Raises FloatingPointError for a sampler too far from the trainer, or a gradient that is not
-        finite.
+        Raises FloatingPointError for a sampler far from the trainer, or a gradient not finite.
         """
         start = time.perf_counter()
         experience, rollouts = self.collect()
         generated = time.perf_counter()
-        sampled = experience.gen_logprobs
-        limit = self.config.mismatch
-        mismatch = monitor(
-            experience.logprobs, sampled, experience.mask, limit.threshold, limit.stop_above
-        )
+        logprobs, limit = (experience.logprobs, experience.gen_logprobs), self.config.mismatch
+        mismatch = monitor(*logprobs, experience.mask, limit.threshold, limit.stop_above)
         signals = self.algorithm.signals(rollouts)
         stats, grad_norm = self.update(experience, rollouts, signals)
         rate = self.optimizer.param_groups[0]["lr"]
@@ -136,8 +132,7 @@ class Trainer:
     ) -> tuple[Stats, float]:
         """All optimizer steps on this batch; statistics added up, and the last gradient norm.
 
-        Sequences that the method declares inert are skipped; they still count in every mean, and a
-        minibatch of nothing else is an optimizer step with gradient zero.
+        Inert sequences are skipped, but count in every mean and in the number of optimizer steps.
         """
         every = torch.arange(len(rollouts))
         live = ~self._inert(signals)
@@ -167,14 +162,8 @@ class Trainer:
             parameter.grad = torch.zeros_like(parameter)
         for micro in micro_batches(experience, rows, self.config.policy):
             logprobs = self.policy.logprobs(experience, micro)
-            loss = policy_loss(
-                self.algorithm,
-                logprobs,
-                rollouts[micro],
-                signals[micro],
-                counts,
-                self.config.loss_fn,
-            )
+            batch = rollouts[micro], signals[micro]
+            loss = policy_loss(self.algorithm, logprobs, *batch, counts, self.config.loss_fn)
             loss.value.backward()
             total += loss.stats
         return total
@@ -210,7 +199,7 @@ class Trainer:
 
 
 def rollout_metrics(rollouts: Rollouts, signals: Signals) -> dict[str, float]:
-    """What the rollout batch looks like before any update; entropy in nats, lengths in tokens."""
+    """A rollout batch's statistics before any update; entropy in nats, lengths in tokens."""
     groups, rewards = rollouts.groups, rollouts.rewards
     lengths = rollouts.lengths.double()
     spread = signals.advantages.double().expand_as(rollouts.mask)[rollouts.mask]

@@ -11,8 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from nemo_algos.evals.metrics.bootstrap import Bootstrap
-from nemo_algos.evals.metrics.embedding import load
-from nemo_algos.evals.metrics.result import measure
+from nemo_algos.evals.metrics.result import load, measure
 from nemo_algos.evals.metrics.settings import Measure
 from nemo_algos.evals.metrics.verdicts import powers_of_two
 from nemo_algos.evals.problem import Evaluation, Problem

@@ -10,8 +10,10 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from nemo_algos.evals.metrics.bleu import self_bleu
-from nemo_algos.evals.metrics.clusters import cluster_sizes
+from nemo_algos.evals.metrics.diversity import cluster_sizes
 from nemo_algos.evals.metrics.similarity import (
+    TOKEN,
+    Texts,
     cosine,
     edit,
     edit_pairs,
@@ -20,7 +22,6 @@ from nemo_algos.evals.metrics.similarity import (
     rouge_l,
     tfidf,
 )
-from nemo_algos.evals.metrics.texts import TOKEN, Texts
 
 exactly = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
 

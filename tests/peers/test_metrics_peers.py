@@ -13,8 +13,7 @@ from verl.trainer.ppo.metric_utils import bootstrap_metric
 
 from nemo_algos.core.draws import best_at_k_bootstrap
 from nemo_algos.evals.metrics.bleu import self_bleu
-from nemo_algos.evals.metrics.similarity import rouge_l
-from nemo_algos.evals.metrics.texts import TOKEN, Texts
+from nemo_algos.evals.metrics.similarity import TOKEN, Texts, rouge_l
 
 TEXT = r"Let the sum be x_1 = \frac{1}{2} + 37, so 2x equals 75 naïve -- thus: (a+b)^2 ."
 

@@ -3,7 +3,65 @@
 The table of all of them, with their fields, prompts and traps, is docs/benchmarks.md.
 """
 
-from nemo_algos.evals.benchmarks.load import Loaded, load
-from nemo_algos.evals.benchmarks.registry import BENCHMARKS, Benchmark
+from __future__ import annotations
 
-__all__ = ["BENCHMARKS", "Benchmark", "Loaded", "load"]
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_algos.config import did_you_mean
+from nemo_algos.evals.benchmarks.registry import BENCHMARKS, Benchmark
+from nemo_algos.evals.benchmarks.source import Options
+from nemo_algos.evals.problem import Problem
+from nemo_algos.local.rows import from_files
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A benchmark's problems, ids unique.
+
+    counts: of all rows, also with a limit: what was changed, left out or is not scored as its
+    authors do. source: the file and its SHA-256, or the data set and its fingerprint.
+    """
+
+    benchmark: Benchmark
+    problems: list[Problem]
+    counts: Counter[str]
+    source: str
+
+
+def load(
+    name: str, data: str = "hub", *, seed: int = 0, databases: str = "", limit: int | None = None
+) -> Loaded:
+    """The problems of the benchmark `name`, the first `limit` of them.
+
+    data: "hub", a file, or for ACPBench a folder. seed: of the order of GPQA's options. databases:
+    folder of the SQLite files of Spider and BIRD.
+    Raises ValueError: an unknown name, data that cannot be read, a row without its fields, an id
+    twice, a limit below 1.
+    """
+    if name not in BENCHMARKS:
+        raise ValueError(f"no benchmark {name!r}{did_you_mean(name, sorted(BENCHMARKS))}")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    benchmark = BENCHMARKS[name]
+    if data != "hub":
+        rows, source = from_files(data, benchmark.files)
+    elif benchmark.hub:
+        rows, source = benchmark.hub.rows()
+    else:
+        raise ValueError(f"{name} reads files of your own: set data to the path of one")
+    path = Path(data)
+    options = Options(seed, path if path.is_dir() else path.parent, databases)
+    problems = benchmark.problems(rows, options)
+    if not problems:
+        raise ValueError(f"{source}: none of its {len(rows)} rows is in {name}")
+    ids = Counter(problem.id for problem in problems)
+    twice = [name for name, number in ids.items() if number > 1]
+    if twice:
+        raise ValueError(
+            f"{len(twice)} ids occur more than once, such as {twice[0]!r}: ids must be unique"
+        )
+    texts = {(problem.prompt, problem.images) for problem in problems}
+    options.counts["problems with the prompt of another"] += len(problems) - len(texts)
+    return Loaded(benchmark, problems[:limit], +options.counts, source)

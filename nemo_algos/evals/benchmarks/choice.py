@@ -24,11 +24,9 @@ def gpqa(rows: list[Row], options: Options) -> list[Problem]:
 
 
 def order(seed: int, name: str, number: int = 4) -> list[int]:
-    """The options' order of one problem: their numbers sorted by the SHA-256 of "seed/name/number",
-    so the same in every run, on every machine and in any language."""
-    return sorted(
-        range(number), key=lambda i: hashlib.sha256(f"{seed}/{name}/{i}".encode()).digest()
-    )
+    """The options' order of one problem: their numbers by the SHA-256 of "seed/name/number"."""
+    digests = [hashlib.sha256(f"{seed}/{name}/{i}".encode()).digest() for i in range(number)]
+    return sorted(range(number), key=digests.__getitem__)
 
 
 def _gpqa(row: Row, options: Options) -> Problem:

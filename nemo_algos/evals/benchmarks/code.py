@@ -44,15 +44,10 @@ def _humaneval(row: Row, seconds: float) -> Problem:
 
 
 def mbpp(rows: list[Row], options: Options) -> list[Problem]:
-    """The test split of MBPP. The prompt shows test_list, which is what is run; the challenge
-    tests are not."""
-    return [_mbpp(row, options) for row in rows if _in_test(row, options)]
-
-
-def _in_test(row: Row, options: Options) -> bool:
-    inside = int(row.need("task_id")) in MBPP_TEST
-    options.counts["rows outside the test split"] += not inside
-    return inside
+    """The test split; the prompt shows test_list, which is run; the challenge tests are not."""
+    inside = [row for row in rows if int(row.need("task_id")) in MBPP_TEST]
+    options.counts["rows outside the test split"] += len(rows) - len(inside)
+    return [_mbpp(row, options) for row in inside]
 
 
 def _mbpp(row: Row, options: Options) -> Problem:
@@ -80,12 +75,10 @@ def _mbpp_plus(row: Row, options: Options) -> Problem:
 
 
 def _tested(row: Row, options: Options) -> str:
-    """The function of the reference solution that test_list calls first; it may have a builtin's
-    name (126 is `sum`)."""
+    """The function of the solution that test_list calls first; one is named as a builtin, `sum`."""
+    texts = row.text("code"), "\n".join(row.list("test_list"))
     try:
-        solution, tests = (
-            ast.parse(x) for x in (row.text("code"), "\n".join(row.list("test_list")))
-        )
+        solution, tests = map(ast.parse, texts)
     except SyntaxError as error:
         raise ValueError(f"{row.where}: its code or test_list is no Python: {error}") from None
     defined = {node.name for node in solution.body if isinstance(node, ast.FunctionDef)}

@@ -77,6 +77,7 @@ def _sql(name: str, problems: Problems, seconds: float, hub: Hub) -> Benchmark:
     return Benchmark(name, problems, SQL, None, 2 * seconds + 5, hub)
 
 
+PLUS = code.PLUS_SECONDS
 _ALL = (
     _countdown("countdown", 3),
     _countdown("countdown_4", 4),
@@ -93,19 +94,16 @@ _ALL = (
     _acpbench("bool", choice.acpbench_bool, answers.yes_no),
     _acpbench("mcq", choice.acpbench_mcq, answers.letter),
     _code("humaneval", code.humaneval, code.SECONDS, Hub("openai/openai_humaneval", "test")),
-    _code(
-        "humaneval_plus",
-        code.humaneval_plus,
-        code.PLUS_SECONDS,
-        Hub("evalplus/humanevalplus", "test"),
-    ),
+    _code("humaneval_plus", code.humaneval_plus, PLUS, Hub("evalplus/humanevalplus", "test")),
     _code("mbpp", code.mbpp, code.SECONDS, Hub("google-research-datasets/mbpp", "test", ("full",))),
-    _code("mbpp_plus", code.mbpp_plus, code.PLUS_SECONDS, Hub("evalplus/mbppplus", "test")),
+    _code("mbpp_plus", code.mbpp_plus, PLUS, Hub("evalplus/mbppplus", "test")),
     _sql("spider", sql.spider, sql.SPIDER_SECONDS, Hub("xlangai/spider", "validation")),
     _sql("bird", sql.bird, sql.BIRD_SECONDS, Hub("birdsql/bird_sql_dev_20251106", "dev_20251106")),
     _math("geometry3k", Hub("hiyouga/geometry3k", "test"), vision.geometry3k),
 )
 BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}
 EXTRACTORS: dict[str, AnswerOf] = {
-    f"{of.__module__}:{of.__qualname__}": of for b in _ALL if (of := b.answer_of)
+    f"{extract.__module__}:{extract.__qualname__}": extract
+    for b in _ALL
+    if (extract := b.answer_of)
 }

@@ -14,8 +14,11 @@ PUZZLES = 256
 
 @dataclass(frozen=True)
 class Options:
-    """seed: of the options' order. folder: of the file read, for images. databases: folder of the
-    SQLite files. counts: what a loader had to change or leave out, counted as it goes."""
+    """What a loader is given beside the rows.
+
+    seed: of the options' order. folder: of the file read, for images. databases: folder of the
+    SQLite files. counts: what a loader had to change or leave out, counted as it goes.
+    """
 
     seed: int = 0
     folder: Path = Path()
@@ -31,7 +34,7 @@ class Options:
 
 
 def info_of(row: Row, *names: str) -> dict[str, str]:
-    """What the report shows beside the problem: those of the fields that are there."""
+    """Those of the fields that are there, which the report shows beside the problem."""
     return {name: str(row.get(name)) for name in names if row.get(name) is not None}
 
 
@@ -48,10 +51,7 @@ class Hub:
         return f"{self.path} {self.split}" + (f" ({', '.join(configs)})" if configs else "")
 
     def rows(self) -> tuple[list[Row], str]:
-        """The rows of a data set of the hub, and "path split fingerprint:...".
-
-        Raises ValueError: the package `datasets` is not installed, or it cannot load the data set.
-        """
+        """The rows, and "path split fingerprint:...". Raises ValueError where there are none."""
         try:
             from datasets import load_dataset  # pyright: ignore[reportMissingImports]
         except ImportError:

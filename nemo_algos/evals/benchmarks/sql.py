@@ -21,8 +21,7 @@ EVIDENCE = "{question}\n\nEvidence: {evidence}"
 
 
 def spider(rows: list[Row], options: Options) -> list[Problem]:
-    """The gold is `query` (`sql` is its parse). Rows count as often as they occur, in order where
-    the gold has ORDER BY."""
+    """The gold is `query`. Rows count as often as they occur, in order if it has ORDER BY."""
     schemas = _schemas(rows, options)
     return [_spider(row, i, schemas, options) for i, row in enumerate(rows)]
 

@@ -16,17 +16,15 @@ MARK = "<image>"
 
 
 def geometry3k(rows: list[Row], options: Options) -> list[Problem]:
-    """`images` as they are given: paths (relative to the file), URLs, or pictures of the hub, which
-    become data URLs. The marks `<image>` leave the prompt."""
+    """`images`: paths (relative to the file), URLs, pictures; marks `<image>` leave the prompt."""
     return [_problem(row, i, options) for i, row in enumerate(rows)]
 
 
 def _problem(row: Row, place: int, options: Options) -> Problem:
     question = row.text(*QUESTION)
     images = tuple(_image(image, row, options.folder) for image in row.list("images"))
-    options.counts["other number of <image> marks than images"] += question.count(MARK) != len(
-        images
-    )
+    differ = question.count(MARK) != len(images)
+    options.counts["other number of <image> marks than images"] += differ
     prompt = PROMPT.format(problem=question.replace(MARK, "").strip())
     row.need(*ANSWER)
     answer = gold_of(row, options.counts)
@@ -40,17 +38,15 @@ def _image(image: Any, row: Row, folder: Path) -> str:
     if isinstance(image, bytes):
         return _data_url(image)
     if isinstance(image, str):
-        return image if image.startswith(URLS) else _path(folder / image, row)
+        if image.startswith(URLS):
+            return image
+        if not (path := folder / image).is_file():
+            raise ValueError(f"{row.where}: no image {path}")
+        return str(path.resolve())
     if hasattr(image, "save"):
         image.save(png := io.BytesIO(), "PNG")
         return _data_url(png.getvalue())
     raise ValueError(f"{row.where}: an image is a path, a URL or a picture, not {image!r}")
-
-
-def _path(path: Path, row: Row) -> str:
-    if not path.is_file():
-        raise ValueError(f"{row.where}: no image {path}")
-    return str(path.resolve())
 
 
 def _data_url(image: bytes) -> str:

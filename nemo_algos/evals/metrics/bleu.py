@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_algos.evals.metrics.texts import Texts
+from nemo_algos.evals.metrics.similarity import Texts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -62,8 +62,7 @@ def _clipped(gram: Ints, text: Ints, members: Ints) -> Floats:
 
 
 def _brevity(lengths: Ints, members: Ints) -> Floats:
-    """exp(1 - r/h) where the response of h tokens is shorter than r, the closest of the others (the
-    shorter of two as close)."""
+    """exp(1 - r/h) for a response of h tokens shorter than r, the closest (shorter) other's."""
     gap = np.abs(lengths[:, None] - lengths)
     gap[np.diag_indices_from(gap)] = np.where(members > 1, 0, np.iinfo(np.int64).max // 4)
     closest = np.where(gap == gap.min(1, keepdims=True), lengths, lengths.max()).min(1)

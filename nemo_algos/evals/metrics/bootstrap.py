@@ -14,8 +14,7 @@ Floats = NDArray[np.float64]
 class Bootstrap:
     """One set of resamples of the problems, for every number of an evaluation: they vary together.
 
-    Args:
-        ids [P]: of the problems. The resamples go with the ids, not with the order of the problems.
+    The resamples go with the problems' ids [P], not with their order.
     """
 
     def __init__(self, ids: Sequence[str], resamples: int, seed: int):

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
 
 from nemo_algos.evals.metrics.bleu import self_bleu
-from nemo_algos.evals.metrics.clusters import cluster_sizes
 from nemo_algos.evals.metrics.settings import Measure
-from nemo_algos.evals.metrics.similarity import MATRICES, cosine, edit_pairs, pairs
-from nemo_algos.evals.metrics.texts import Texts
+from nemo_algos.evals.metrics.similarity import MATRICES, Texts, cosine, edit_pairs, pairs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 BINS = 50
+ROUNDING = 1e-9  # a similarity this little under the threshold has reached it
 
 
 @dataclass(frozen=True)
 class Diversity:
-    """sizes: of the clusters of right responses, at ucc_threshold and then at each of thresholds.
-    scalars: nan where there are no two responses. histograms {name: [2, BINS]}: pairs of all, and
-    of right responses."""
+    """What the texts of one problem's responses show.
+
+    sizes: of the clusters of right responses, at ucc_threshold, then at each of thresholds;
+    scalars: nan of fewer than two; histograms {name: [2, BINS]}: pairs of all, and of right ones.
+    """
 
     sizes: list[Ints]
     scalars: dict[str, float]
@@ -45,11 +49,8 @@ def diversity(
     sizes = cluster_sizes(matrices[settings.ucc_similarity], members, thresholds, settings.linkage)
     found = {name: (pairs(m, texts.index), pairs(m, right)) for name, m in matrices.items()}
     if settings.edit_unit == "char" and "edit" in settings.similarities:
-        number, seed = settings.edit_pairs, settings.seed
-        found["edit"] = (
-            edit_pairs(texts, texts.index, number, seed),
-            edit_pairs(texts, right, number, seed),
-        )
+        drawn = settings.edit_pairs, settings.seed
+        found["edit"] = edit_pairs(texts, texts.index, *drawn), edit_pairs(texts, right, *drawn)
     scalars = {"self_bleu": self_bleu(texts)} if settings.self_bleu else {}
     for name, (every, of_right) in found.items():
         scalars[f"similarity/{name}"] = _mean(every)
@@ -57,8 +58,29 @@ def diversity(
     return Diversity(sizes, scalars, {k: _histograms(k, v) for k, v in found.items()})
 
 
+def cluster_sizes(
+    similarity: Floats,
+    members: Ints,
+    thresholds: Sequence[float],
+    method: str,
+) -> list[Ints]:
+    """For each threshold the number of responses in each cluster.
+
+    similarity [U, U]; members [U]: responses with that text (0: it takes no part). method: `single`
+    joins what a chain of similarities >= threshold connects, `complete` only what is so pairwise.
+    """
+    present = np.flatnonzero(members)
+    members = members[present]
+    if len(present) < 2:
+        return [members for _ in thresholds]
+    distance = 1 - similarity[np.ix_(present, present)].clip(max=1)
+    tree = linkage(squareform(distance, checks=False), method)
+    labels = [fcluster(tree, 1 - t + ROUNDING, "distance") - 1 for t in thresholds]
+    return [np.bincount(label, members).astype(np.int64) for label in labels]
+
+
 def edges(similarity: str) -> Floats:
-    """[BINS + 1]"""
+    """[BINS + 1]: the ends of a histogram's bins."""
     return np.linspace(-1.0 if similarity == "embedding" else 0.0, 1.0, BINS + 1)
 
 

@@ -18,21 +18,21 @@ SPELLING = re.compile(r"\s|\$|\\left(?![a-z])|\\right(?![a-z])|\.+\s*$")
 
 
 def normalise(answer: str | None) -> str | None:
-    """The vote: white space, `$`, `\\left`, `\\right` and final dots do not count, `\\dfrac` and
-    `\\tfrac` are `\\frac`. None where nothing is left."""
+    """The vote, without white space, `$`, `\\left`, `\\right` and final dots; None without any.
+
+    `\\dfrac` and `\\tfrac` are `\\frac`.
+    """
     if answer is None:
         return None
     return re.sub(r"\\[dt]frac", r"\\frac", SPELLING.sub("", answer)) or None
 
 
 def maj_at_k(answers: Sequence[str | None], rewards: Floats, ks: Sequence[int]) -> Floats:
-    """The mean over all subsets of k of n responses, ties broken uniformly at random. [K]
+    """[K]: the mean over all subsets of k of n responses, ties broken uniformly at random.
 
     A vote is a response's normalised answer; those without one do not vote, and a subset without
     votes is wrong. The winner's value is the mean reward of all responses with that answer.
-
-    Raises:
-        ValueError: n > 1000, or a k is not in 1..n.
+    Raises ValueError where n > 1000, or a k is not in 1..n.
     """
     groups: dict[str, list[float]] = defaultdict(list)
     for answer, reward in zip(answers, rewards, strict=True):
@@ -43,7 +43,7 @@ def maj_at_k(answers: Sequence[str | None], rewards: Floats, ks: Sequence[int]) 
 
 
 def plurality(classes: Sequence[tuple[int, float]], n: int, ks: Sequence[int]) -> Floats:
-    """The winner's expected value, for classes of (votes, value) among n responses. [K]
+    """[K]: the winner's expected value, for classes of (votes, value) among n responses.
 
     Class i wins with t votes if each other class j has fewer, or has t and loses the tie. Give each
     class a uniform random rank; if i's is y, the subsets are counted by the coefficients of
@@ -60,7 +60,7 @@ def plurality(classes: Sequence[tuple[int, float]], n: int, ks: Sequence[int]) -
 
 
 def _won(classes: Sequence[tuple[int, float]], n: int, t: int) -> Floats:
-    """Over the subsets of each size in which the winner has t votes: the sum of its value. [n+1]"""
+    """[n+1]: the sum of the winner's value over the subsets of each size where it has t votes."""
     able = [(votes, value) for votes, value in classes if votes >= t]
     others = _binomials(n - sum(votes for votes, _ in able), n)  # free: none of them reaches t
     nodes, weights = np.polynomial.legendre.leggauss(_nodes(len(able)))
@@ -78,8 +78,7 @@ def _won(classes: Sequence[tuple[int, float]], n: int, t: int) -> Floats:
 
 
 def _nodes(classes: int) -> int:
-    """(classes + 1) / 2 are exact for a polynomial of that many terms; of many terms, which are all
-    positive, 4 sqrt(classes) are so too, to the rounding of a float64."""
+    """Nodes that are exact to a float64's rounding for a polynomial of positive terms."""
     return min((classes + 1) // 2, ceil(4 * classes**0.5))
 
 

@@ -1,26 +1,36 @@
-"""Every number of an evaluation, from its stored responses and verdicts: docs/metrics.md defines
-them. P problems, n responses to each, K values of k."""
+"""Every number of an evaluation, from its responses and verdicts: docs/metrics.md defines them.
+
+P problems, n responses to each, K values of k.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nemo_algos.core.draws import ucc_at_k
 from nemo_algos.evals.metrics import verdicts
 from nemo_algos.evals.metrics.bootstrap import Bootstrap, or_none
 from nemo_algos.evals.metrics.diversity import Diversity, diversity, edges
-from nemo_algos.evals.metrics.embedding import Encoder, embed, load
 from nemo_algos.evals.metrics.settings import Measure
 from nemo_algos.evals.problem import Evaluation
 
 Progress = Callable[[int, int], None]
 WORTH_PROCESSES = 100_000  # pairs of responses: below, starting processes takes longer
+
+
+class Encoder(Protocol):
+    """What is used of a `SentenceTransformer`."""
+
+    def encode(self, sentences: list[str], /) -> Any:
+        """The vectors [U, D] of texts [U]."""
+        ...
 
 
 def measure(
@@ -33,14 +43,10 @@ def measure(
 ) -> dict[str, Any]:
     """JSON-able; the keys are in docs/metrics.md.
 
-    Args:
-        workers: processes that share the problems' texts (started by spawn: in a script, call it
-            under `if __name__ == "__main__"`).
-        progress: called with (problems done, problems) after each.
-        encoder: instead of loading settings.embedding_model.
-
-    Raises:
-        ValueError: no problem, no response, or the embedding model cannot be loaded.
+    workers: processes that share the problems' texts (started by spawn: in a script, call it under
+    `if __name__ == "__main__"`). progress: called with (problems done, problems) after each.
+    encoder: instead of loading settings.embedding_model.
+    Raises ValueError: no problem, no response, or the embedding model cannot be loaded.
     """
     settings = settings or Measure()
     problems, n = evaluation.rewards.shape
@@ -78,6 +84,27 @@ def measure(
     }
 
 
+def load(model: str) -> Encoder:
+    """A sentence-transformers model, of which a text's first `max_seq_length` tokens are read.
+
+    Raises ValueError where sentence-transformers is not installed.
+    """
+    try:
+        from sentence_transformers import SentenceTransformer  # pyright: ignore
+    except ImportError as error:
+        raise ValueError(
+            "embedding similarity needs sentence-transformers: install nemo-algos[embeddings], "
+            "or take embedding out of similarities"
+        ) from error
+    return SentenceTransformer(model)
+
+
+def embed(encoder: Encoder, responses: Iterable[list[str]]) -> Iterator[NDArray[np.floating]]:
+    """[U, D] for each problem's different responses, sorted: what `Texts.unique` holds."""
+    for texts in responses:
+        yield np.asarray(encoder.encode(sorted(set(texts))))
+
+
 def _diversities(
     evaluation: Evaluation,
     settings: Measure,
@@ -85,16 +112,15 @@ def _diversities(
     progress: Progress,
     encoder: Encoder | None,
 ) -> list[Diversity]:
-    """[P]"""
     vectors: Iterator[Any] = repeat(None)
     if settings.embedding_model:
         vectors = embed(encoder or load(settings.embedding_model), evaluation.responses)
     work = (evaluation.responses, evaluation.correct, repeat(settings), vectors)
     problems, n = evaluation.rewards.shape
     if workers == 1 or problems * n**2 < WORTH_PROCESSES:
-        return _counted(map(diversity, *work), len(evaluation.problems), progress)
+        return _counted(map(diversity, *work), problems, progress)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
-        return _counted(processes.map(diversity, *work), len(evaluation.problems), progress)
+        return _counted(processes.map(diversity, *work), problems, progress)
 
 
 def _counted(found: Iterator[Diversity], problems: int, progress: Progress) -> list[Diversity]:

@@ -14,9 +14,10 @@ MOST_RESAMPLES = 100_000  # of 500 problems they take 400 MB
 
 
 class Measure(Section):
-    """ucc_threshold: two right responses are one solution from this similarity on. QUATRO does not
-    give its own: compare UCC only at equal settings, and look at the curve over `thresholds`.
+    """What is measured, and how.
 
+    ucc_threshold: two right responses are one solution from this similarity on. QUATRO does not
+    give its own: compare UCC only at equal settings, and look at the curve over `thresholds`.
     ucc_similarity: what decides it. linkage: see `cluster_sizes`. similarities: those measured.
     edit_unit: char is slow, and measured on edit_pairs pairs per problem. resamples, seed: of the
     intervals. embedding_model: sentence-transformers name or path.
@@ -35,15 +36,11 @@ class Measure(Section):
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
-    def _ucc_has_its_similarity(self) -> Measure:
+    def _keys_agree(self) -> Measure:
         if self.ucc_similarity not in self.similarities:
             raise ValueError(f"ucc_similarity={self.ucc_similarity} must be one of similarities")
         if (self.ucc_similarity, self.edit_unit) == ("edit", "char"):
             raise ValueError("ucc_similarity=edit needs all pairs: set edit_unit to word")
-        return self
-
-    @model_validator(mode="after")
-    def _embedding_has_its_model(self) -> Measure:
         if ("embedding" in self.similarities) != bool(self.embedding_model):
             raise ValueError("similarities has embedding if and only if embedding_model is set")
         return self

@@ -1,8 +1,14 @@
-"""How alike two responses are, 0 to 1, for all pairs of the U different ones: [U, U] float64."""
+"""How alike two responses to a problem are, 0 to 1, for all pairs.
+
+n responses, U different ones, V different tokens; the matrices are [U, U] float64.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +18,53 @@ from scipy.sparse import csr_array
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.metrics.pairwise import cosine_similarity
 
-from nemo_algos.evals.metrics.texts import ROUGE_TOKEN, Texts, number
-
 Floats = NDArray[np.float64]
+
+# Words, and every other printed character by itself: "x=5" and "x=7" must differ, and they do not
+# in scikit-learn's default, which drops tokens of one character.
+TOKEN = re.compile(r"\w+|[^\w\s]")
+ROUGE_TOKEN = re.compile(r"[a-z0-9]+")  # rouge-score's
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The n responses to a problem; unique [U]: sorted, index [n]: each response's place in it."""
+
+    unique: list[str]
+    index: NDArray[np.int64]
+
+    @staticmethod
+    def of(responses: list[str]) -> Texts:
+        unique, index = np.unique(np.array(responses, dtype=object), return_inverse=True)
+        return Texts(unique.tolist(), index)
+
+    @cached_property
+    def tokens(self) -> list[list[int]]:
+        """[U]: of the lower-cased text."""
+        return number(self.unique, TOKEN)
+
+    @cached_property
+    def counts(self) -> csr_array:
+        """[U, V] float64: how often each token occurs."""
+        columns = np.concatenate([np.array(t, dtype=np.int64) for t in self.tokens])
+        ends = np.cumsum([0, *map(len, self.tokens)])
+        shape = (len(self.unique), int(columns.max(initial=0)) + 1)
+        counts = csr_array((np.ones(len(columns)), columns, ends), shape=shape)
+        counts.sum_duplicates()
+        return counts
+
+
+def number(texts: list[str], token: re.Pattern[str]) -> list[list[int]]:
+    """Each text's tokens, numbered from 0 in the order in which they first occur."""
+    numbers: dict[str, int] = {}
+    return [
+        [numbers.setdefault(word, len(numbers)) for word in token.findall(text.lower())]
+        for text in texts
+    ]
 
 
 def tfidf(texts: Texts) -> Floats:
-    """Cosine of TF-IDF vectors, scikit-learn's: idf = ln((1+n) / (1+df)) + 1, df over all n
-    responses to the problem, right or wrong, repeated ones too."""
+    """Cosine of scikit-learn's TF-IDF vectors: idf = ln((1+n) / (1+df)) + 1, df over all n."""
     # One problem's responses are the corpus: over a whole benchmark the problem's own words, which
     # all its responses share, would be rare and make any two of them alike.
     vectors = TfidfTransformer().fit(texts.counts[texts.index]).transform(texts.counts)
@@ -62,7 +107,7 @@ MATRICES: dict[str, Callable[[Texts], Floats]] = {
 
 
 def pairs(matrix: Floats, index: NDArray[np.int64]) -> Floats:
-    """The similarities of responses i < j, for the places [n] of the responses. [n(n-1)/2]"""
+    """[n(n-1)/2]: the similarities of responses i < j, for the places [n] of the responses."""
     return matrix[np.ix_(index, index)][np.triu_indices(len(index), 1)]
 
 
