@@ -160,8 +160,7 @@ def written(path):
 
 @functools.cache
 def inherited(parents, nemo_config, version):
-    """NeMo-RL's config with the parents over it, interpolations as written; of the method its
-    defaults."""
+    """NeMo-RL's config with the parents over it as written; of the method its defaults."""
     configs = [snapshot.load(version).configs[nemo_config], *map(written, parents)]
     before = functools.reduce(over, configs, {"nemo_rl": {"config": DEFAULT}})
     name = at(before, "method.name")
