@@ -61,7 +61,7 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
 
 
 @contextmanager
-def of_hidden_states(vocabulary: int) -> Iterator[list[Tensor]]:
+def hidden_state_entropies(vocabulary: int) -> Iterator[list[Tensor]]:
     """Within, NeMo-RL's fused log-probs leave the entropies [b,S] of their hidden states too."""
     fused: list[Tensor] = []
     name = "from_parallel_hidden_states_to_logprobs"
@@ -111,7 +111,7 @@ class EntropyWorkerImpl(EntropyMixin, stock.MegatronPolicyWorkerImpl):
             return super().get_logprobs(data=data, **kwargs)
         vocabulary = self.megatron_cfg.model.vocab_size
         with (
-            of_hidden_states(vocabulary) as fused,
+            hidden_state_entropies(vocabulary) as fused,
             recording(stock, EntropyPostProcessor, vocabulary=vocabulary, fused=fused) as sink,
         ):
             out = super().get_logprobs(data=data, **kwargs)

@@ -174,7 +174,7 @@ def test_without_registered_columns_the_queue_loses_the_signals(
     plugged = plugged_in_queue(tmp_path, METHODS["apmpo"], "unpacked", monkeypatch)
     monkeypatch.setattr(grpo_sync, "SyncRolloutActor", InProcessRollouts)
     monkeypatch.setattr(grpo_sync, "make_actor_runtime_env", lambda _: {}, raising=False)
-    with pytest.raises(KeyError, match="high"):
+    with pytest.raises(KeyError, match="nemo_algos_signal_low"):
         plugged.train(trainer=grpo_sync.grpo_train_sync)
 
 

@@ -57,8 +57,9 @@ def test_golden_numbers_through_nemo_rl(case):
     params = {k: v for k, v in case["params"].items() if k != "kl_coef"}
     algorithm = build({"name": case["method"], **params})
     inputs = case["inputs"]
+    labels = {label: i for i, label in enumerate(dict.fromkeys(inputs["group"]))}
     rollouts = Rollouts(
-        verify._labels(inputs["group"]),
+        torch.tensor([labels[label] for label in inputs["group"]]),
         torch.tensor(inputs["rewards"], dtype=torch.float64),
         torch.tensor(inputs["mask"]).bool(),
         **{k: verify._float64(inputs[k]) for k in verify.TOKEN_INPUTS},
