@@ -1,7 +1,4 @@
-"""The command `nemo-algos train`; examples/run_grpo_math.py is the same.
-
-A config is checked before torch is loaded.
-"""
+"""The command `nemo-algos train`; examples/run_grpo_math.py is the same."""
 
 from __future__ import annotations
 
@@ -61,7 +58,7 @@ def next_folder(log_dir: Path) -> Path:
 
 def _local(merged: DictConfig, resume: Path | None) -> None:
     checked, algorithm = judged(configs.resolved(merged), resume)
-    from nemo_algos.local.run import run  # torch, after the config is checked
+    from nemo_algos.local.run import run  # transformers, after the config is judged
 
     folder = resume or next_folder(Path(checked.logger.log_dir))
     run(checked, algorithm, folder, Console(highlight=False))
