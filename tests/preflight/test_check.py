@@ -99,6 +99,15 @@ def test_what_is_close_to_a_mistake_and_right_is_left_alone(config, overrides):
     assert not [f for f in check(path_of(config), overrides, "main") if f.severity != "note"]
 
 
+def test_a_section_that_one_run_replaces_is_there_for_the_next():
+    """NeMo-RL's configs are taken in once and serve every judgement."""
+    written, release = overridden(read(SHIPPED / "nemo_rl.yaml"), []), load("main")
+    before = compose(written.copy(), release).plain
+    replaced = overridden(written.copy(), ["env._override_=true", "env.math.num_workers=3"])
+    assert compose(replaced, release).plain["env"] == {"math": {"num_workers": 3}}
+    assert compose(written.copy(), release).plain == before
+
+
 def test_every_rule_has_a_planted_mistake():
     assert {rule.__name__ for rule in RULES} == {m[0] for m in MISTAKES}
     assert len({m[0] for m in MISTAKES if m[3] != "note"}) >= 40
