@@ -4,8 +4,6 @@ A config is YAML; `defaults: other.yaml`, or a list, inherits (names are looked 
 Overrides are NeMo-RL's `a.b=c`. A schema is a pydantic model that forbids unknown keys.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import json

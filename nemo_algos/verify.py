@@ -1,7 +1,5 @@
 """This code against a golden file of float64 numbers; docs/verify.md has its format."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

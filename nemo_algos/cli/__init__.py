@@ -1,7 +1,5 @@
 """The `nemo-algos` command: a module here for each of its commands, loaded when that one is run."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor

@@ -1,7 +1,5 @@
 """The arguments that commands share, and the config that they name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated
 

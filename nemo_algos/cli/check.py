@@ -1,7 +1,5 @@
 """The command `nemo-algos check`."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from typing import Annotated

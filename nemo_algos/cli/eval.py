@@ -1,7 +1,5 @@
 """The command `nemo-algos eval`; examples/run_eval.py is the same."""
 
-from __future__ import annotations
-
 import typer
 from rich.console import Console
 

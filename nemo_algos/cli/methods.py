@@ -1,7 +1,5 @@
 """The command `nemo-algos methods`."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Any
 

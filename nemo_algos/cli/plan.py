@@ -1,7 +1,5 @@
 """The command `nemo-algos plan`."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The command `nemo-algos report`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The command `nemo-algos slurm`: a run as jobs. `slurm status|tail|stop` are in slurm.runs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

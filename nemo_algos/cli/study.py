@@ -1,7 +1,5 @@
 """The command `nemo-algos study`; examples/run_study.py is the same."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor

@@ -1,7 +1,5 @@
 """The command `nemo-algos train`; examples/run_grpo_math.py is the same."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated

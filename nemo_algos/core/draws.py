@@ -4,8 +4,6 @@ Draws are without replacement (except `best_at_k_bootstrap`), for many k at once
 problems, K values of k. All raise ValueError where a k is not in 1..n or a subset is larger than n.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

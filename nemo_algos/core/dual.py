@@ -1,7 +1,5 @@
 """QUATRO's dual: every prompt's lambda that puts the re-weighted group on its KL radius."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ of a row (gradient).
 """
 # pyright: reportCallIssue=false
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -6,8 +6,6 @@ A chunk of positions at a time: its logits in the forward, and again, with their
 backward. N positions, H hidden size, V vocabulary, of which a tensor-parallel rank holds a shard.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The power mean of a row, stable for every exponent from 0 (the geometric mean) upwards."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The key of a server: it goes into the header of a request and nowhere else."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

@@ -1,7 +1,5 @@
 """Responses of an OpenAI-compatible server (vLLM, SGLang, TensorRT-LLM, NeMo-RL's HTTP server)."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

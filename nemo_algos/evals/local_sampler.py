@@ -1,7 +1,5 @@
 """Responses of the embedded engine's models."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Responses that NeMo-RL's evaluation saved (`eval.save_path`), as a sampler that has them all."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What is asked and what came back. P problems, n responses to each."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable

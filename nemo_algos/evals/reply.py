@@ -1,7 +1,5 @@
 """What a server answers to a request for one completion, whatever it is."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """An evaluation from its config to metrics.json: load, sample what is missing, verify, measure."""
 
-from __future__ import annotations
-
 import json
 import platform
 import time

@@ -1,7 +1,5 @@
 """From a config to a trainer: the policy, its task, and a reference where one is needed."""
 
-from __future__ import annotations
-
 from pkgutil import resolve_name
 
 import torch

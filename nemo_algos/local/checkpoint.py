@@ -1,7 +1,5 @@
 """Atomic checkpoints, of numbers, tensors, lists and dictionaries: no code runs at loading."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -8,8 +8,6 @@ target 1..99. One token per number and symbol. Puzzles are split by a hash of (s
 target): a tenth is held out of warm start and training.
 """
 
-from __future__ import annotations
-
 import random
 import zlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Held-out evaluation: unbiased pass@k and the number of distinct right solutions."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

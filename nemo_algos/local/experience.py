@@ -3,8 +3,6 @@
 P prompts of L tokens, B responses of at most S tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

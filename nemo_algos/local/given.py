@@ -1,7 +1,5 @@
 """Rules about what a config names: files, functions, classes, a device, a model on disk."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ Left out on purpose: packing, tensor parallelism, a separate inference engine; t
 work. Weights and gradients are float32; `precision: bfloat16` computes under autocast.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path

@@ -3,8 +3,6 @@
 A file may come from anyone: it is checked against a shape, and the error names file, line and key.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator

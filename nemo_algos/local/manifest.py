@@ -1,7 +1,5 @@
 """manifest.json: what a run was made of. A folder holds one config's run."""
 
-from __future__ import annotations
-
 import json
 import platform
 import re

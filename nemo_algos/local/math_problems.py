@@ -1,7 +1,5 @@
 """Problems with answers from files, scored by a verifier in killable processes. No torch."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import lru_cache

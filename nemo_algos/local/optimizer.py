@@ -1,7 +1,5 @@
 """Optimizers and schedulers by the full name of their class, as NeMo-RL's configs name them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pkgutil import resolve_name
 from typing import Any

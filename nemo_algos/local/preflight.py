@@ -4,8 +4,6 @@ A rule yields findings of a typed config. RULES names the keys that each reads: 
 wrong by itself, the rule is not asked. torch is loaded only by the rules that need it.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Rows of a file or of a folder of files, to train on and to evaluate on."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """A run of the embedded engine from a checked config to its summary."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

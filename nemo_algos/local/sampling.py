@@ -1,7 +1,5 @@
 """Sampling token by token, with log-probs and entropies. B sequences, V tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The embedded engine's config: NeMo-RL's sections and key names wherever both have the thing."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field, field_validator

@@ -1,7 +1,5 @@
 """Where prompts and rewards come from: as text, whatever model reads and writes it. No torch."""
 
-from __future__ import annotations
-
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable

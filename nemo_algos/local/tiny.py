@@ -6,8 +6,6 @@ Left out on purpose: padding of prompts (a task's prompts have one length), grou
 dropout, biases. `hf_state` names the weights as transformers' LlamaForCausalLM does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """The countdown model as a policy: its own cached sampling, shared prompts, warm start."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

@@ -9,8 +9,6 @@ A token is cut where the surrogate's gradient is zero though its advantage A' is
 surrogate itself, by autograd, so that no method's rule is written twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The training loop: generate, score, driver statistics once, several clipped updates."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from typing import Any

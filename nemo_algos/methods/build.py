@@ -6,8 +6,6 @@ method: {name: gspo, bounds: {name: etr, macro: 0.2}}   a component with paramet
 method: {name: my_package.my_module:MINE}               a third party's
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -4,8 +4,6 @@ float32 [B] or [B,S], the only shapes that NeMo-RL's sharding and packing carry.
 numbers do not travel: every worker computes them from the method's parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Its workers run on CPU processes too, but for context parallelism, which needs GPUs.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import nemo_rl.models.policy.workers.dtensor_policy_worker_v2 as stock

@@ -3,8 +3,6 @@
 Imported in the worker's environment only.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ Every section of `env` with the key `verifier` is one, named by its section:
     env: {math_verify: {verifier: "nemo_algos.rewards.math:verify_math", workers: 8}}
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain

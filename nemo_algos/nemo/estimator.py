@@ -1,7 +1,5 @@
 """A method's driver half behind NeMo-RL's `compute_advantage`, and its signals' way to the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -3,8 +3,6 @@
 A NeMo-RL that computes something else under the names that we know is refused.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

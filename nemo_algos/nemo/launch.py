@@ -4,8 +4,6 @@ The steps are those of NeMo-RL's examples/run_grpo.py. Whatever is wrong with th
 ConfigError before Ray starts: what `nemo-algos check` calls an error, over the installed NeMo-RL.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import UserDict
 from collections.abc import Callable

@@ -8,8 +8,6 @@ tokens; data is [B,S], aligned with the tokens, and NeMo-RL's losses use [:, 1:]
 GSPO pass through untouched.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The metrics of a micro-batch in NeMo-RL's loss: one vector, one transfer, nothing to wait for."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

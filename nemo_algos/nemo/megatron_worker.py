@@ -7,8 +7,6 @@ index 0 and beyond a sequence's end), and over the model's real vocabulary: wher
 it, NeMo-RL's log-probs count those rows too. C ranks of context parallelism hold S / C each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """This package in every worker, by the PYTHONPATH that Ray's runtime environment carries."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

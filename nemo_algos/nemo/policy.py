@@ -6,8 +6,6 @@ compared with the trainer before it. `PolicyProxy` for grpo_train and async_grpo
 driver sees only what it reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

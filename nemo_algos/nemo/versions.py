@@ -1,7 +1,5 @@
 """What we bind of NeMo-RL, checked before Ray starts: one error that names what changed."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping

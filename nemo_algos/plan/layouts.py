@@ -1,7 +1,5 @@
 """Whether a run fits its GPUs, what a step takes, and the cheapest change that makes it fit."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from copy import deepcopy

@@ -6,8 +6,6 @@ Models", eq. 2 and 4, whose parts are here of a model without dropout, with grou
 MLP and flash attention. docs/plan.md says what is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A plan as tables for people."""
 
-from __future__ import annotations
-
 from rich.console import Console
 from rich.table import Table
 

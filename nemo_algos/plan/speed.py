@@ -5,8 +5,6 @@ N active parameters without the input embedding, L layers, a heads of size d, se
 backward twice that; full recomputation another forward.
 """
 
-from __future__ import annotations
-
 from math import log2
 
 from nemo_algos.plan.memory import Setup, cached_tokens, micro_batch_tokens

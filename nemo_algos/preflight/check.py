@@ -4,8 +4,6 @@
 release, and of the launcher, over the installed one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar

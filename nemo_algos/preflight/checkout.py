@@ -1,7 +1,5 @@
 """Where this package lies: jobs and workers import it from a checkout that all nodes mount."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nemo_algos

@@ -1,7 +1,5 @@
 """Keys of NeMo-RL's config that contradict a method; every one is refused, before `derive`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

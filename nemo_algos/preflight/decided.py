@@ -1,7 +1,5 @@
 """What a method decides of NeMo-RL's config, and which keys there are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Set
 from itertools import chain
 from types import UnionType

@@ -1,7 +1,5 @@
 """How a run lies on its GPUs: NeMo-RL's config as numbers, of training and of generation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Facts of a model that decide where it fits: of its config.json, or the shipped models.yaml."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os.path

@@ -3,8 +3,6 @@
 Megatron checks neither format nor recipe; NeMo-RL asserts some of the rest in its workers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from math import lcm
 from typing import Any

@@ -1,7 +1,5 @@
 """What a rule sees of a run, and what it says; docs/check.md names each rule's source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """NeMo-RL's own configs and keys, as shipped with this package, and a user's config over them."""
 
-from __future__ import annotations
-
 import functools
 import json
 import lzma

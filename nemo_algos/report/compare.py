@@ -1,7 +1,5 @@
 """Two models on the same problems: what changed, and where."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 from math import floor

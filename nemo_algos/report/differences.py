@@ -1,7 +1,5 @@
 """What differs between the runs' configs, library versions, git states and evaluations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of one benchmark: curves over k, diversity, difficulty."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

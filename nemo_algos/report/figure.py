@@ -1,7 +1,5 @@
 """A figure of lines with bands, as SVG for the page, as PNG, and its numbers as CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence

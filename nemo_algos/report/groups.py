@@ -1,7 +1,5 @@
 """Runs that differ in their seed alone are one group: one colour, one mean line with a band."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections import Counter

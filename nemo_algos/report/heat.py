@@ -1,7 +1,5 @@
 """The data of the token heat map: traces as columns, with numbers as they are shown."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from math import isfinite, log

@@ -1,7 +1,5 @@
 """How a number is written in the report: one function for tables, captions and the page's data."""
 
-from __future__ import annotations
-
 import json
 from math import isfinite, isnan
 from typing import Any

@@ -1,7 +1,5 @@
 """The page: sections from runs, rendered into one HTML file that needs nothing else."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Sequence

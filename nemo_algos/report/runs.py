@@ -1,7 +1,5 @@
 """What is compared: training runs, evaluations and NeMo-RL logs, read from their folders."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """The tables of the report: training, and per benchmark the runs with differences to the first."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Figures of training: metrics over steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """A run as a batch script: sbatch's options and the variables of job.sh and ray.sub."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shlex

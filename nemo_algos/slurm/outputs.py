@@ -1,7 +1,5 @@
 """The paths of a config in the container: what it mounts, what it lacks, where a job writes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath

@@ -1,7 +1,5 @@
 """A config as a job runs it: its nodes and GPUs, its folders, its time."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

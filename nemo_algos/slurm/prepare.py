@@ -4,8 +4,6 @@ rules and placement say what is wrong beside `check`; the script is batch.script
 NeMo-RL's ray.sub.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -3,8 +3,6 @@
 sbatch reads an option to the first space, and ray.sub pastes paths into shell commands unquoted.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Slurm knows a run's jobs by their name (batch.job_name); its steps are in its folder.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Figures over training steps (each arm beside its regime's baseline) and over k draws."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

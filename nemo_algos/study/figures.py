@@ -1,7 +1,5 @@
 """A figure per regime: every arm's mean and interval, the baseline's as a line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

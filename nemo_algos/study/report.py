@@ -1,7 +1,5 @@
 """What a study's folder shows of its results: summary.csv, figures, and report.md."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a study found: every arm's mean, and its difference to the baseline seed by seed."""
 
-from __future__ import annotations
-
 import csv
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """QUATRO's figure 2: the advantage of a right response against how many of its group are right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """An equal budget of tuning for every arm: by training reward, never by a test prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any

@@ -3,8 +3,6 @@
 The table of all of them, with their fields, prompts and traps, is docs/benchmarks.md.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Problems with options or a yes or no: GPQA and ACPBench."""
 
-from __future__ import annotations
-
 import hashlib
 
 from nemo_algos.evals.benchmarks.source import Options, info_of

@@ -1,7 +1,5 @@
 """Problems whose answer is a Python function: HumanEval(+) and MBPP(+)."""
 
-from __future__ import annotations
-
 import ast
 import json
 

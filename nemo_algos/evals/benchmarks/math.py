@@ -1,7 +1,5 @@
 """Problems with a mathematical answer: MATH, AMC, AIME, Minerva, OlympiadBench, GSM8K, own ones."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

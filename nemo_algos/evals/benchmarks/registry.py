@@ -1,7 +1,5 @@
 """The table of benchmarks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Where a benchmark's rows are beside files, and what its loader is given beside the rows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Questions to a SQLite database, <databases>/<db_id>/<db_id>.sqlite: Spider and BIRD."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

@@ -1,7 +1,5 @@
 """Problems with pictures: Geometry3K."""
 
-from __future__ import annotations
-
 import base64
 import io
 from pathlib import Path

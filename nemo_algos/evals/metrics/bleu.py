@@ -1,7 +1,5 @@
 """Self-BLEU (Zhu et al. 2018): BLEU-4 of each response against all others to the same problem."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

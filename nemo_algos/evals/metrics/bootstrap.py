@@ -1,7 +1,5 @@
 """How far a mean over problems is to be trusted: percentile bootstrap over problems."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """All that is read off the texts of one problem's responses. Loads no torch; runs in a worker."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

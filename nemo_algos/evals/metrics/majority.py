@@ -1,7 +1,5 @@
 """maj@k, exactly: the chance that the most frequent answer among k of the n responses is right."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence

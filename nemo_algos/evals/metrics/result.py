@@ -3,8 +3,6 @@
 P problems, n responses to each, K values of k.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat

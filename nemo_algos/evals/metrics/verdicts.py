@@ -1,7 +1,5 @@
 """What is read off verdicts, answers and lengths, problem by problem. P problems, n responses."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,8 +1,9 @@
 """All rules: the functions of these modules from a run to findings (docs/check.md has each)."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from nemo_algos.preflight.rule import Rule
+from nemo_algos.config import Finding
+from nemo_algos.preflight.rule import Preflight, Rule
 from nemo_algos.preflight.rules import (
     batch,
     data,
@@ -15,7 +16,7 @@ from nemo_algos.preflight.rules import (
 )
 
 MODULES = (layout, batch, generation, training, method, objective, data, run)
-SIGNATURE = {"run": "Preflight", "return": "Iterator[Finding]"}
+SIGNATURE = {"run": Preflight, "return": Iterator[Finding]}
 RULES: tuple[Rule, ...] = tuple(
     function
     for module in MODULES

@@ -1,7 +1,5 @@
 """Batches, micro batches and sequence lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding

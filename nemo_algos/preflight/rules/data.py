@@ -1,7 +1,5 @@
 """Prompts, verifiers, files of data. A prompt and a verifier that disagree score 0 in silence."""
 
-from __future__ import annotations
-
 import os.path
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Generation: its layout, its samples, its distance from training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding

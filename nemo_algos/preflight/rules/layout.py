@@ -1,7 +1,5 @@
 """How training lies on the GPUs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

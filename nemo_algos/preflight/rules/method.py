@@ -1,7 +1,5 @@
 """The method: its parameters' usual sizes, and of NeMo-RL's keys that go with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding, at

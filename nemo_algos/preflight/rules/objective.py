@@ -1,7 +1,5 @@
 """What NeMo-RL would train beside or instead of the method's objective, without a word."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding

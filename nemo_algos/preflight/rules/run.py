@@ -1,7 +1,5 @@
 """The run's surroundings: model files, checkpoints, the clock, logs."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

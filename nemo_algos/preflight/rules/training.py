@@ -1,7 +1,5 @@
 """The training backends' own options: optimizer, schedule, precision, LoRA, log-probs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding, at

@@ -1,7 +1,5 @@
 """Values of a wrong type or sign, put right in place so that the rules can judge the rest."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from types import NoneType
