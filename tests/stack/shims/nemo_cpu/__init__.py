@@ -1,0 +1,103 @@
+"""What a machine without a GPU needs to run NeMo-RL's own workers, vLLM and refit; tests only.
+
+A shim replaces one thing after the module that holds it was imported; nothing of NeMo-RL, Megatron
+or vLLM is edited. Each names the lines that need it (`calls`: a file below the import path, a text
+in it): a test finds them, and fails where they are gone. `python -m nemo_cpu` prints the table.
+NEMO_CPU_WITHOUT=a,b leaves shims out; a test shows that each is needed.
+"""
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Shim:
+    """One replacement: apply(module) runs after `module` was imported, before(…) ahead of it."""
+
+    name: str
+    module: str
+    calls: tuple[tuple[str, str], ...]
+    reason: str
+    apply: Callable[[Any], None]
+    before: Callable[[], None] = lambda: None
+
+    def lines(self) -> Iterator[str]:
+        """`file:line` of each call that needs it. Raises LookupError for one that is gone."""
+        for file, text in self.calls:
+            found = next((p for root in sys.path if (p := Path(root) / file).is_file()), None)
+            if found is None:
+                raise LookupError(f"{self.name}: there is no {file}")
+            source = found.read_text().splitlines()
+            number = next((n for n, line in enumerate(source, 1) if text in line), None)
+            if number is None:
+                raise LookupError(f"{self.name}: {file} has no {text!r} any more")
+            yield f"{file}:{number}"
+
+
+SHIMS: dict[str, Shim] = {}
+
+
+def shim(
+    module: str, *calls: tuple[str, str], name: str = "", before: Callable[[], None] | None = None
+) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+    """Register a function of the imported module; its docstring is the reason."""
+
+    def register(apply: Callable[[Any], None]) -> Callable[[Any], None]:
+        key = name or apply.__name__
+        assert key not in SHIMS, key
+        extra = {"before": before} if before else {}
+        SHIMS[key] = Shim(key, module, calls, apply.__doc__ or "", apply, **extra)
+        return apply
+
+    return register
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, inner: Any, shims: list[Shim]) -> None:
+        self.inner, self.shims = inner, shims
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self.inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        for one in self.shims:
+            one.before()
+        self.inner.exec_module(module)
+        for one in self.shims:
+            one.apply(module)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds nothing itself: wraps the loaders of the modules that shims are for."""
+
+    def __init__(self, shims: list[Shim]) -> None:
+        self.shims = shims
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        wanted = [one for one in self.shims if one.module == fullname]
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path) if wanted else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, wanted)
+        return spec
+
+
+def install() -> None:
+    """Before anything else is imported: sitecustomize.py."""
+    from nemo_cpu import absent  # and device, collectives, megatron, bridge (workers), engine, refit (vLLM)
+
+    without = set(os.environ.get("NEMO_CPU_WITHOUT", "").split(",")) - {""}
+    assert without <= set(SHIMS) | set(absent.MODULES), without
+    sys.meta_path.insert(0, _Finder([one for one in SHIMS.values() if one.name not in without]))
+    sys.meta_path.append(absent.Finder(without))
