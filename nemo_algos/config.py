@@ -108,6 +108,14 @@ def at(plain: Mapping[str, Any], path: str) -> Any:
     return value
 
 
+def put(plain: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value of a key's path in place, with the sections above it."""
+    *parents, key = path.split(".")
+    for name in parents:
+        plain = plain.setdefault(name, {})
+    plain[key] = value
+
+
 def _override(config: DictConfig, written: str) -> Finding | None:
     """Merge one `key.path=value` into the config; what is wrong with it, or None."""
     key, equals, value = written.lstrip("+").partition("=")

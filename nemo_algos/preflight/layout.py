@@ -1,9 +1,11 @@
 """How a run lies on its GPUs: NeMo-RL's config as numbers, of training and of generation."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nemo_algos.config import at
+from nemo_algos.preflight.models import Model
 
 
 class Layout(NamedTuple):
@@ -52,6 +54,34 @@ class Layout(NamedTuple):
     def generation_replicas(self) -> int:
         """Engines that generate side by side, rounded down."""
         return self.generation_gpus // (self.generation_tensor * self.generation_pipeline)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A resolved NeMo-RL config, `run["cluster.num_nodes"]`, and what follows from it."""
+
+    plain: Mapping[str, Any]
+    layout: Layout
+    model: Model | None  # where it is known
+
+    def __getitem__(self, path: str) -> Any:
+        return at(self.plain, path)
+
+    @property
+    def section(self) -> str:
+        """The path of the backend that trains."""
+        return f"policy.{self.layout.backend}_cfg"
+
+    @property
+    def rollouts(self) -> int:
+        """Sequences per step."""
+        return self["grpo.num_prompts_per_step"] * self["grpo.num_generations_per_prompt"]
+
+    @property
+    def packing(self) -> str | None:
+        """What fills micro batches by tokens: sequence_packing, dynamic_batching, or nothing."""
+        names = ("sequence_packing", "dynamic_batching")
+        return next((n for n in names if self[f"policy.{n}.enabled"]), None)
 
 
 def layout(plain: Mapping[str, Any]) -> Layout:

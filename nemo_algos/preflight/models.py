@@ -19,7 +19,7 @@ Count = Annotated[int, Field(ge=0, le=MOST)]
 class Model(BaseModel):
     """A decoder-only transformer, with config.json's names; `experts` 0: dense.
 
-    `attention` to `embeddings`: numbers of parameters.
+    `attention` to `expert`: numbers of parameters.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
@@ -96,16 +96,6 @@ class Model(BaseModel):
         return self.num_hidden_layers - self.dense_layers if self.experts else 0
 
     @property
-    def router(self) -> int:
-        """The router of a layer with experts."""
-        return self.hidden_size * self.experts
-
-    @property
-    def embeddings(self) -> int:
-        """Input and output, once where they are tied."""
-        return (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
-
-    @property
     def parameters(self) -> int:
         """All of them, norms apart."""
         return self._with(self.experts)
@@ -117,8 +107,10 @@ class Model(BaseModel):
 
     def _with(self, experts: int) -> int:
         layers, moe = self.num_hidden_layers, self.moe_layers
-        of_moe = moe * ((experts + self.shared_experts) * self.expert + self.router)
-        return self.embeddings + layers * self.attention + (layers - moe) * self.dense_mlp + of_moe
+        embeddings = (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
+        router = self.hidden_size * self.experts
+        of_moe = moe * ((experts + self.shared_experts) * self.expert + router)
+        return embeddings + layers * self.attention + (layers - moe) * self.dense_mlp + of_moe
 
 
 @functools.cache
