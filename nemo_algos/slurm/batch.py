@@ -56,9 +56,8 @@ def job_name(folder: Path) -> str:
 
 def mounts(job: Job, folder: Path) -> list[str]:
     """The checkout, the program and the run's folder, at their own paths in the container."""
-    own = dict.fromkeys([ROOT, folder])
-    if not job.program.is_relative_to(ROOT):
-        own[job.program.parent] = None
+    program = ROOT if job.program.is_relative_to(ROOT) else job.program.parent
+    own = dict.fromkeys([ROOT, folder, program])
     return [*(f"{path}:{path}" for path in own), *job.mounts]
 
 

@@ -49,7 +49,11 @@ def prepare(
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
     few = [Finding(o, f"is {n}: 1 or more") for o, n in sizes.keys().values() if n < 1]
     if wrong := [*rules.problems(job, folder), *few]:
-        raise ConfigError([*wrong, *_errors(config, overrides, version)])
+        try:
+            refuse(judge(overridden(read(config), overrides), load(version))[1])
+        except ConfigError as error:
+            wrong += error.findings
+        raise ConfigError(wrong)
     written = overridden(placement.located(read(config), job, folder, sizes), overrides)
     written = outputs.absolute(written, folder)
     run, findings = judge(written, load(version), batch.seconds(job.time))
@@ -61,15 +65,6 @@ def prepare(
     findings += placement.warnings(run, job, folder)
     options, script = batch.options(job, folder, plain), batch.script(job, folder, plain)
     return Submission(folder, written, script, options, batch.size(job, plain), findings)
-
-
-def _errors(config: Path, overrides: Sequence[str], version: str) -> list[Finding]:
-    """Those of the config alone."""
-    try:
-        refuse(judge(overridden(read(config), overrides), load(version))[1])
-    except ConfigError as error:
-        return error.findings
-    return []
 
 
 def points(sweep: Sequence[str], overrides: Sequence[str] = ()) -> list[tuple[str, ...]]:
