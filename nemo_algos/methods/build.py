@@ -103,7 +103,6 @@ def _third_party(name: str | Method, path: str) -> Method:
 
 
 def _fault(method: Any) -> str | None:
-    """What is wrong with a third party's record."""
     if not isinstance(method, Method):
         return f"is a {type(method).__name__}, not a Method"
     if method.name in METHODS:

@@ -1,7 +1,4 @@
-"""What the workers of both backends add to NeMo-RL's: entropies of the previous log-probs' forward.
-
-Imported in the worker's environment only.
-"""
+"""What both backends' workers add to NeMo-RL's: entropies of the previous log-probs' forward."""
 
 import functools
 from collections.abc import Iterator
@@ -39,7 +36,6 @@ class EntropyMixin:
     reference_pass = False
 
     def get_reference_policy_logprobs(self, *args: Any, **kwargs: Any) -> Any:
-        """See NeMo-RL."""
         self.reference_pass = True
         try:
             return super().get_reference_policy_logprobs(*args, **kwargs)  # pyright: ignore

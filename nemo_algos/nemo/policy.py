@@ -44,10 +44,7 @@ class PolicyProxy:
         return out
 
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As the policy's, on the batch with the method's signals; logs the method's metrics too.
-
-        Raises FloatingPointError as `monitor`.
-        """
+        """As the policy's, with signals and metrics. Raises FloatingPointError as `monitor`."""
         self._compare(data)
         batch = type(data)({**data, **self._estimator.signals_for(data["advantages"])})
         return self._logged(self._policy.train(batch, loss_fn, *args, **kwargs))
@@ -83,10 +80,7 @@ class DataPlaneProxy(PolicyProxy):
         return data
 
     def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:
-        """As the policy's; with the advantages go the method's signals.
-
-        Raises FloatingPointError as `monitor`.
-        """
+        """As the policy's, with the signals. Raises FloatingPointError as `monitor`."""
         if "advantages" in fields:
             self._compare({**self._read, **fields})
             fields = fields | self._columns(fields["advantages"])

@@ -85,10 +85,7 @@ class Plan(NamedTuple):
 
 
 def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None = None) -> Plan:
-    """The plan of a resolved NeMo-RL config; tokens: a sequence's mean, prompt and response.
-
-    Raises ValueError where no sequence has so many.
-    """
+    """The plan for sequences of `tokens` on average. Raises ValueError where none has so many."""
     run = Setup(plain, layout(plain), model, gpu)
     if tokens is not None and not 1 <= tokens <= run[LIMIT]:
         raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run[LIMIT]}, the longest")

@@ -103,7 +103,6 @@ def trainable(run: Setup) -> float:
 
 
 def _states(run: Setup, stage: Stage) -> dict[str, float]:
-    """Weights, gradients and optimizer of a stage."""
     dense, experts = held(run, stage)
     p, share = run.layout, trainable(run)
     if p.backend == "dtensor":  # FSDP: float32 weights, all sharded; one layer whole in bf16

@@ -17,10 +17,7 @@ Count = Annotated[int, Field(ge=0, le=MOST)]
 
 
 class Model(BaseModel):
-    """A decoder-only transformer, with config.json's names; `experts` 0: dense.
-
-    `attention` to `expert`: numbers of parameters.
-    """
+    """A decoder-only transformer, by config.json's names; `attention` to `expert`: parameters."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
@@ -120,10 +117,7 @@ def table() -> dict[str, dict[str, Any]]:
 
 
 def model(name: str) -> Model:
-    """By name in the table, or a folder with (or the path of) a config.json.
-
-    Raises ValueError for another model, with what to do.
-    """
+    """By name in the table, or by folder or path of a config.json. Raises ValueError for others."""
     path = os.path.join(name, "config.json") if os.path.isdir(name) else name
     if os.path.isfile(path):
         facts = json.loads(Path(path).read_text())

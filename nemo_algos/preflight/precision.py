@@ -1,7 +1,4 @@
-"""FP8 keys that would be ignored in silence, or refused only once Ray and the models are up.
-
-Megatron checks neither format nor recipe; NeMo-RL asserts some of the rest in its workers.
-"""
+"""FP8 keys that would be ignored in silence, or refused only once Ray and the models are up."""
 
 from collections.abc import Iterator, Mapping
 from math import lcm

@@ -53,7 +53,6 @@ def unmounted(plain: Mapping[str, Any], mounts: list[str]) -> Iterator[Finding]:
 
 
 def _texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of a config and its key."""
     if isinstance(value, str):
         yield above, value
     pairs = value.items() if isinstance(value, Mapping) else ()

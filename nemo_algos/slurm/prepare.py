@@ -1,8 +1,4 @@
-"""A config as Slurm jobs: judged, then a folder with a batch script, then sbatch (docs/slurm.md).
-
-rules and placement say what is wrong beside `check`; the script is batch.script, which runs
-NeMo-RL's ray.sub.
-"""
+"""A config as Slurm jobs: judged, then a folder with a batch script, then sbatch; docs/slurm.md."""
 
 import itertools
 import os
@@ -68,10 +64,7 @@ def prepare(
 
 
 def points(sweep: Sequence[str], overrides: Sequence[str] = ()) -> list[tuple[str, ...]]:
-    """The overrides of each run: `["a=1,2", "b=3"]` as (a=1, b=3), (a=2, b=3); one () of none.
-
-    Raises ConfigError where a key has no value, an empty one, or is set twice.
-    """
+    """The overrides of each run: a=1 b=3 and a=2 b=3 of `["a=1,2", "b=3"]`. Raises ConfigError."""
     split = [s.partition("=") for s in sweep]
     times = Counter(key.lstrip("+") for key, _, _ in split)
     times.update({o.partition("=")[0].lstrip("+") for o in overrides})
@@ -142,10 +135,7 @@ def sbatch(run: Submission, *words: str | Path) -> str:
 
 
 def submit(runs: Sequence[Submission], chain: int) -> Iterator[tuple[str, Path]]:
-    """sbatch's answers and the drivers' logs, of `chain` jobs of each run, one after another.
-
-    Raises OSError that names the jobs that are submitted nevertheless.
-    """
+    """sbatch's answers and drivers' logs of `chain` jobs a run. Raises OSError with those sent."""
     answers: list[str] = []
     for run in (run for run in runs for _ in range(chain)):
         try:
