@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nemo_algos.core.entropy import token_logprobs_and_entropy
+from nemo_algos.nemo import versions
 from nemo_algos.nemo.policy import ENTROPY
 
 
@@ -22,12 +23,9 @@ def entropies(logits: Tensor, group: Any, vocabulary: int | None = None) -> Tens
 def recording(module: Any, processor: type, **kwargs: Any) -> Iterator[list[Tensor]]:
     """Within, the log-prob forward of the worker's module appends entropies; kwargs: its own."""
     sink: list[Tensor] = []
-    original = module.LogprobsPostProcessor
-    module.LogprobsPostProcessor = functools.partial(processor, sink=sink, **kwargs)
-    try:
+    ours = functools.partial(processor, sink=sink, **kwargs)
+    with versions.replaced((module, "LogprobsPostProcessor", ours)):
         yield sink
-    finally:
-        module.LogprobsPostProcessor = original
 
 
 class EntropyMixin:

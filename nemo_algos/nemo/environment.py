@@ -87,7 +87,7 @@ class VerifierEnvironment(BaseMathEnvironment):
         metadata: list[Any],
         return_extracted_answer: bool = False,
     ) -> EnvironmentReturn[Any]:
-        """B conversations to rewards [B] float32. Raises ValueError where no verifier loads."""
+        """B conversations to rewards [B] float32; ValueError where the verifier does not load."""
         responses = [_response(conversation) for conversation in message_log_batch]
         verdicts = self._pool.score(responses, [str(m["ground_truth"]) for m in metadata])
         rewards = torch.tensor([v.reward for v in verdicts], dtype=torch.float32)

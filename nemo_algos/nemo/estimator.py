@@ -141,14 +141,8 @@ def in_place(estimator: Estimator) -> Iterator[None]:
     modules = [import_module(name) for name in CREATORS if versions.present(name)]
     ours = {FACTORY: partial(_creating, estimator), DEVIATIONS: _whole_group_deviations}
     places = [(m, name) for m in modules for name in ours if hasattr(m, name)]
-    stock = [getattr(module, name) for module, name in places]
-    for (module, name), theirs in zip(places, stock, strict=True):
-        setattr(module, name, ours[name](theirs))
-    try:
+    with versions.replaced(*((m, name, ours[name](getattr(m, name))) for m, name in places)):
         yield
-    finally:
-        for (module, name), theirs in zip(places, stock, strict=True):
-            setattr(module, name, theirs)
 
 
 def _whole_group_deviations(stock: Callable[..., Any]) -> Callable[..., Any]:

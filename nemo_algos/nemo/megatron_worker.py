@@ -23,6 +23,7 @@ from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
 from torch import Tensor
 
 from nemo_algos.core.linear_entropy import token_logprobs_and_entropy_from_hidden
+from nemo_algos.nemo import versions
 from nemo_algos.nemo.entropy_worker import EntropyMixin, entropies, recording
 
 
@@ -76,11 +77,8 @@ def hidden_state_entropies(vocabulary: int) -> Iterator[list[Tensor]]:
         fused.append(outputs[1])
         return original(hidden, weight, *args, **kwargs)
 
-    setattr(model_utils, name, with_entropies)
-    try:
+    with versions.replaced((model_utils, name, with_entropies)):
         yield fused
-    finally:
-        setattr(model_utils, name, original)
 
 
 def unpacked(packed: Tensor, starts: list[int], rows: int, width: int) -> Tensor:

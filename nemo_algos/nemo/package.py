@@ -44,7 +44,7 @@ def check() -> None:
 
 
 def register_worker(module: str) -> str:
-    """Our worker's name, with the stock worker's environment: prebuilt in the image, or recipe."""
+    """Give our worker the stock one's environment, prebuilt in the image or by recipe; its name."""
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 
     name, stock = f"nemo_algos.nemo.{module}.EntropyWorker", STOCK[module]

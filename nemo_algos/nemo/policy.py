@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nemo_algos.core.mismatch import monitor
 from nemo_algos.methods.loss import MismatchConfig
-from nemo_algos.nemo import columns, loss_metrics
+from nemo_algos.nemo import columns, loss_metrics, versions
 from nemo_algos.nemo.estimator import Estimator
 
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
@@ -107,14 +107,9 @@ def columns_registered(estimator: Estimator) -> Iterator[None]:
 
     entropy = (ENTROPY,) if "entropy" in estimator.algorithm.needs else ()
     names = (*columns.names(estimator.algorithm).values(), *entropy)
-    fields, aligned = tq_policy.DP_TRAIN_FIELDS, column_io.TOKEN_ALIGNED_FIELDS
+    fields = (*tq_policy.DP_TRAIN_FIELDS, *names)
+    aligned = column_io.TOKEN_ALIGNED_FIELDS | set(names)
     holders = [m for m in (tq_policy, grpo_sync) if hasattr(m, "DP_TRAIN_FIELDS")]
-    for module in holders:
-        module.DP_TRAIN_FIELDS = (*fields, *names)
-    column_io.TOKEN_ALIGNED_FIELDS = aligned | set(names)
-    try:
+    ours = [(module, "DP_TRAIN_FIELDS", fields) for module in holders]
+    with versions.replaced(*ours, (column_io, "TOKEN_ALIGNED_FIELDS", aligned)):
         yield
-    finally:
-        for module in holders:
-            module.DP_TRAIN_FIELDS = fields
-        column_io.TOKEN_ALIGNED_FIELDS = aligned
