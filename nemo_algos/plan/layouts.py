@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 from nemo_algos.config import at, put
 from nemo_algos.plan import memory, speed
 from nemo_algos.plan.memory import GPU, Setup
-from nemo_algos.preflight.layout import layout
+from nemo_algos.preflight.layout import DTENSOR, MEGATRON, VLLM, layout
 from nemo_algos.preflight.models import Model
 
-MEGATRON, PACKING = "policy.megatron_cfg", "policy.sequence_packing.train_mb_tokens"
-ENGINE = "policy.generation.vllm_cfg"
+PACKING = "policy.sequence_packing.train_mb_tokens"
 LIMIT, MICRO = "policy.max_total_sequence_length", "policy.train_micro_batch_size"
 Change = dict[str, Any]
 
@@ -113,9 +112,9 @@ def _training_changes(p: Plan) -> Iterator[Change]:
     """From what costs nothing to what costs most."""
     run, lay, model = p.run, p.run.layout, p.run.model
     if lay.backend != "megatron":
-        yield {"policy.dtensor_cfg.activation_checkpointing": True}
-        yield {"policy.dtensor_cfg.tensor_parallel_size": 2 * lay.tensor}
-        yield {"policy.dtensor_cfg.cpu_offload": True}
+        yield {f"{DTENSOR}.activation_checkpointing": True}
+        yield {f"{DTENSOR}.tensor_parallel_size": 2 * lay.tensor}
+        yield {f"{DTENSOR}.cpu_offload": True}
         return
     yield {"policy.logprob_chunk_size": 1024, f"{MEGATRON}.defer_fp32_logits": True}
     if lay.tensor > 1:
@@ -135,11 +134,11 @@ def _training_changes(p: Plan) -> Iterator[Change]:
 
 
 def _generation_changes(p: Plan) -> Iterator[Change]:
-    used = p.run[f"{ENGINE}.gpu_memory_utilization"] or 0.9
+    used = p.run[f"{VLLM}.gpu_memory_utilization"] or 0.9
     if used < 0.9:
-        yield {f"{ENGINE}.gpu_memory_utilization": 0.9}
+        yield {f"{VLLM}.gpu_memory_utilization": 0.9}
     for factor in (2, 4, 8):
-        yield {f"{ENGINE}.tensor_parallel_size": factor * p.run.layout.generation_tensor}
+        yield {f"{VLLM}.tensor_parallel_size": factor * p.run.layout.generation_tensor}
 
 
 def possible(run: Setup) -> bool:

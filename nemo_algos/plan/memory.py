@@ -9,14 +9,13 @@ MLP and flash attention. docs/plan.md says what is left out.
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nemo_algos.preflight.layout import Run
+from nemo_algos.preflight.layout import DTENSOR, MEGATRON, VLLM, Run
 from nemo_algos.preflight.models import Model
 
 ADAM = 12  # float32 master weight and two moments
 WORKSPACE = 6e9  # CUDA contexts, NCCL, the sleeping engine, fragmentation
 ENGINE_WORKSPACE = 4e9  # vLLM's activations and CUDA graphs
-LORA = ("policy.megatron_cfg.peft", "policy.dtensor_cfg.lora_cfg")
-VLLM = "policy.generation.vllm_cfg"
+LORA = (f"{MEGATRON}.peft", f"{DTENSOR}.lora_cfg")
 
 
 class GPU(NamedTuple):

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 from nemo_algos.config import at
 from nemo_algos.preflight.models import Model
 
+MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
+VLLM = "policy.generation.vllm_cfg"
+
 
 class Layout(NamedTuple):
     """Sizes of the parallel groups.
@@ -86,13 +89,13 @@ class Run:
 
 def layout(plain: Mapping[str, Any]) -> Layout:
     """The layout of a resolved NeMo-RL config."""
-    megatron = bool(at(plain, "policy.megatron_cfg.enabled"))
-    section = at(plain, "policy.megatron_cfg" if megatron else "policy.dtensor_cfg") or {}
+    megatron = bool(at(plain, f"{MEGATRON}.enabled"))
+    section = at(plain, MEGATRON if megatron else DTENSOR) or {}
     name = "{}_model_parallel_size" if megatron else "{}_parallel_size"
     nodes, per_node = at(plain, "cluster.num_nodes"), at(plain, "cluster.gpus_per_node")
     colocated = at(plain, "policy.generation.colocated.enabled") is not False
     train, generation = _shares(plain, nodes, per_node, colocated)
-    engine = at(plain, "policy.generation.vllm_cfg") or {}
+    engine = at(plain, VLLM) or {}
     return Layout(
         backend="megatron" if megatron else "dtensor",
         nodes=nodes,

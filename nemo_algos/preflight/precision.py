@@ -5,10 +5,9 @@ from math import lcm
 from typing import Any
 
 from nemo_algos.config import Finding, at, did_you_mean
+from nemo_algos.preflight.layout import MEGATRON, VLLM
 
-MEGATRON = "policy.megatron_cfg"
 FP8 = f"{MEGATRON}.fp8_cfg"
-VLLM = "policy.generation.vllm_cfg"
 DIVISOR = "policy.make_sequence_length_divisible_by"
 CORRECTION = "loss_fn.use_importance_sampling_correction"
 
