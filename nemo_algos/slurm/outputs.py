@@ -18,20 +18,12 @@ EVERYWHERE = ("/", "/tmp", "/dev/shm")  # and so in the container
 
 def absolute(written: DictConfig, folder: Path) -> DictConfig:
     """Relative files that are here, and outputs below the run's folder: a job starts elsewhere."""
-    config = _found(OmegaConf.to_container(written))
-    for key in OUTPUTS:
-        section, value = at(config, key.partition(".")[0]), at(config, key)
-        if isinstance(value, str) and not value.startswith(("/", "$", "~")):
-            section[key.partition(".")[2]] = str(folder / value)
-    return OmegaConf.create(config)
-
-
-def _found(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _found(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_found(one) for one in value]
-    return os.path.abspath(value) if isinstance(value, str) and _is_here(value) else value
+    for key, value in _texts(OmegaConf.to_container(written)):
+        if _is_here(value):
+            OmegaConf.update(written, key, os.path.abspath(value))
+        elif key in OUTPUTS and not value.startswith(("/", "$", "~")):
+            OmegaConf.update(written, key, str(folder / value))
+    return written
 
 
 def _is_here(name: str) -> bool:
@@ -61,7 +53,6 @@ def unmounted(plain: Mapping[str, Any], mounts: list[str]) -> Iterator[Finding]:
 
 
 def _texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of a config and its key."""
     if isinstance(value, str):
         yield above, value
     pairs = value.items() if isinstance(value, Mapping) else ()

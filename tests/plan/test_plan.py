@@ -6,6 +6,7 @@ Published: [N] NeMo-RL's docs/about/performance-summary.md (v0.6, H100 and GB200
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 from omegaconf import OmegaConf
@@ -102,7 +103,7 @@ def test_days_of_gpt3():
         | {"tie_word_embeddings": True}
     )
     p = planned(EXAMPLE)
-    flops = 4 * speed.forward_flops(p.run._replace(model=gpt3), 2048)
+    flops = 4 * speed.forward_flops(replace(p.run, model=gpt3), 2048)
     assert gpt3.parameters == pytest.approx(175e9, rel=0.01)
     assert 300e9 * flops / (1024 * 140e12) / 86400 == pytest.approx(34, rel=0.05)
 
