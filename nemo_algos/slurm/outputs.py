@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import Finding, at
+from nemo_algos.config import Finding, at, put
 from nemo_algos.preflight.rule import warning
 from nemo_algos.preflight.rules.data import FILES, PROMPTS
 
@@ -18,12 +18,20 @@ EVERYWHERE = ("/", "/tmp", "/dev/shm")  # and so in the container
 
 def absolute(written: DictConfig, folder: Path) -> DictConfig:
     """Relative files that are here, and outputs below the run's folder: a job starts elsewhere."""
-    for key, value in _texts(OmegaConf.to_container(written)):
-        if _is_here(value):
-            OmegaConf.update(written, key, os.path.abspath(value))
-        elif key in OUTPUTS and not value.startswith(("/", "$", "~")):
-            OmegaConf.update(written, key, str(folder / value))
-    return written
+    config = _found(OmegaConf.to_container(written))
+    for key in OUTPUTS:
+        value = at(config, key)
+        if isinstance(value, str) and not value.startswith(("/", "$", "~")):
+            put(config, key, str(folder / value))
+    return OmegaConf.create(config)
+
+
+def _found(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _found(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_found(one) for one in value]
+    return os.path.abspath(value) if isinstance(value, str) and _is_here(value) else value
 
 
 def _is_here(name: str) -> bool:
