@@ -1,12 +1,10 @@
 """One request to an OpenAI-compatible server, and what every kind of answer means."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -35,7 +33,7 @@ class Client:
             headers={"Content-Type": "application/json", **key.headers},
         )
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         await self._http.__aenter__()
         return self
 

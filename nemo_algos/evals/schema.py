@@ -1,12 +1,10 @@
 """The config of an evaluation. Loads no torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -47,7 +45,7 @@ class LocalModel(Section):
     threads: int = Field(default=1, gt=0)
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> LocalModel:
+    def _one_of_both(self) -> Self:
         if (self.run is None) == (self.policy is None):
             raise ValueError("set either model.run (a run's folder) or model.policy (a model)")
         if self.step is not None and self.run is None:
@@ -202,7 +200,7 @@ class EvalConfig(Section, Generic[Model]):
         return benchmarks
 
     @model_validator(mode="after")
-    def _keys_agree(self) -> EvalConfig[Model]:
+    def _keys_agree(self) -> Self:
         if isinstance(self.model, NemoRLFile) and len(self.chosen) > 1:
             raise ValueError("benchmarks: NeMo-RL's file is of one benchmark, name that one")
         if isinstance(self.model, LocalModel) and not self.sampling.temperature:

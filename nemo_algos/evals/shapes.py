@@ -3,9 +3,7 @@
 P problems, n responses to each. Integers end where NumPy's and JavaScript's do.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
@@ -86,7 +84,7 @@ class Curve(Shape):
     high: list[FiniteFloat | None]
 
     @model_validator(mode="after")
-    def _alike_long(self) -> Curve:
+    def _alike_long(self) -> Self:
         if {len(self.value), len(self.low), len(self.high)} != {len(self.k)}:
             raise ValueError("its lists are not as long as k")
         return self
@@ -100,7 +98,7 @@ class Histogram(Shape):
     correct: list[Count]
 
     @model_validator(mode="after")
-    def _alike_long(self) -> Histogram:
+    def _alike_long(self) -> Self:
         if not len(self.edges) - 1 == len(self.all) == len(self.correct) > 0:
             raise ValueError("its bins and edges do not fit")
         return self
@@ -142,7 +140,7 @@ class Metrics(Shape):
     settings: Settings
 
     @model_validator(mode="after")
-    def _of_one_evaluation(self) -> Metrics:
+    def _of_one_evaluation(self) -> Self:
         if "mean" not in self.scalars or "pass@k" not in self.curves:
             raise ValueError("it has no mean or no pass@k")
         columns = self.correct, self.per_problem.mean, self.per_problem.clusters
@@ -168,7 +166,7 @@ class TraceLine(Step):
     high: list[float] | None
 
     @model_validator(mode="after")
-    def _alike_long(self) -> TraceLine:
+    def _alike_long(self) -> Self:
         columns = self.cut, self.entropy, self.advantage, self.ratio, self.low, self.high
         if {len(self.tokens)} != {len(c) for c in columns if c is not None}:
             raise ValueError("it has not one number for each of tokens")

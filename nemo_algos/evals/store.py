@@ -9,8 +9,6 @@
 with another hash counts as absent, so a changed gold is verified anew without sampling.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -21,7 +19,7 @@ from functools import cached_property
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 
@@ -58,7 +56,7 @@ class Store:
         self.keys = {p.id: self._key(p) for p in self.problems}
 
     @classmethod
-    def opened(cls, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem]) -> Store:
+    def opened(cls, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem]) -> Self:
         """The folder made ready to be added to.
 
         Raises ValueError where it holds another model's, benchmark's or sampling's responses; more

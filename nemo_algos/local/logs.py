@@ -1,11 +1,9 @@
 """A run's records: metrics.jsonl, trace.jsonl, TensorBoard, a live table, the curves as PNG."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 from rich.console import Console
@@ -63,7 +61,7 @@ class Log:
 
             self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> Self:
         self.live.start()
         return self
 

@@ -1,7 +1,5 @@
 """The runs of a study; a row of results.csv for each that has finished."""
 
-from __future__ import annotations
-
 import csv
 import json
 import time
@@ -99,7 +97,7 @@ def train(run: Trial, folder: Path) -> Row:
     return {**row, "failed": failed, "CPU seconds": seconds, **found, **late}
 
 
-def measures(sampled: Sampled) -> dict[str, float]:
+def measures(sampled: "Sampled") -> dict[str, float]:
     """pass@k and UCC@k for k = 1, 2, 4, ...; mean tokens of all and of right responses, if any."""
     n = len(sampled.lengths[0])
     ks = [2**i for i in range(n.bit_length())]

@@ -3,12 +3,11 @@
 n responses, U different ones, V different tokens; the matrices are [U, U] float64.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +32,10 @@ class Texts:
     unique: list[str]
     index: NDArray[np.int64]
 
-    @staticmethod
-    def of(responses: list[str]) -> Texts:
+    @classmethod
+    def of(cls, responses: list[str]) -> Self:
         unique, index = np.unique(np.array(responses, dtype=object), return_inverse=True)
-        return Texts(unique.tolist(), index)
+        return cls(unique.tolist(), index)
 
     @cached_property
     def tokens(self) -> list[list[int]]:
