@@ -11,7 +11,7 @@ from nemo_algos.core.metrics import Stats
 from nemo_algos.core.mismatch import monitor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.local import trace
-from nemo_algos.local.evaluation import answered, encoded
+from nemo_algos.local.evaluation import attempts
 from nemo_algos.local.experience import Experience, Policy, micro_batches
 from nemo_algos.local.optimizer import optimizer_of, scheduler_of
 from nemo_algos.local.schema import LocalConfig
@@ -80,13 +80,12 @@ class Trainer:
         """A rollout batch with rewards, and reference log-probs where they are needed."""
         grpo, correct = self.config.grpo, self.config.loss_fn.use_importance_sampling_correction
         examples = self.task.examples(self.step_number, grpo.num_prompts_per_step)
-        prompts = encoded(self.policy, self.task, examples)
-        experience = self.policy.generate(prompts, grpo.num_generations_per_prompt, self.generator)
-        verdicts = self.task.verify(*answered(self.policy, examples, experience))
+        asked = examples, grpo.num_generations_per_prompt, self.generator
+        experience, *_, verdicts = attempts(self.policy, self.task, *asked)
         self.unverified = sum(verdict.status != "ok" for verdict in verdicts)
         experience, ref_logprobs = self._with_reference(experience)
         rollouts = Rollouts(
-            group=experience.of,
+            group=experience.group,
             rewards=torch.tensor([v.reward for v in verdicts], dtype=torch.float64),
             mask=experience.mask,
             old_logprobs=experience.logprobs,
@@ -100,7 +99,7 @@ class Trainer:
         """Both log-probs by one forward: ERPO's z-scores of their gap would amplify rounding."""
         if self.reference is None:
             return experience, None
-        every = torch.arange(len(experience.of))
+        every = torch.arange(len(experience.group))
         old = self._logprobs(self.policy, experience, every)
         return replace(experience, logprobs=old), self._logprobs(self.reference, experience, every)
 
@@ -120,7 +119,7 @@ class Trainer:
     def _traces(
         self, experience: Experience, rollouts: Rollouts, signals: Signals
     ) -> list[dict[str, Any]]:
-        rows = trace.traced_rows(experience.of, self.config.logger.traced_prompts)
+        rows = trace.traced_rows(experience.group, self.config.logger.traced_prompts)
         after = self._logprobs(self.policy, experience, rows)[rows]
         tokens = trace.tokens_of(self.algorithm, rollouts[rows], signals[rows], after)
         return trace.lines(self.step_number, rows, experience, rollouts, tokens, self.policy.decode)

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nemo_algos.study import summary, trust_region
-from nemo_algos.study.curves import draw_draws, draw_steps, draw_tradeoffs
 from nemo_algos.study.design import Cell, Regime, Study
-from nemo_algos.study.figures import draw
+from nemo_algos.study.figures import draw, draw_draws, draw_steps, draw_tradeoffs
 from nemo_algos.study.runner import results
 from nemo_algos.study.summary import Estimate, Result, summarise
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from nemo_algos.local.evaluation import Sampled
 
 LATE = 10  # steps at the end that the late means are of
-EVALUATION_SEED = 1234
 Row = dict[str, float | str]
 
 
@@ -75,7 +74,7 @@ def train(run: Trial, folder: Path) -> Row:
     from rich.console import Console
 
     from nemo_algos.local.build import build_trainer
-    from nemo_algos.local.evaluation import sample
+    from nemo_algos.local.evaluation import SEED, sample
     from nemo_algos.methods.build import build
 
     torch.set_num_threads(1)
@@ -88,7 +87,7 @@ def train(run: Trial, folder: Path) -> Row:
     except FloatingPointError as error:
         failed = str(error)
     (folder / "raw" / f"{run.id}.jsonl").write_text("".join(json.dumps(s) + "\n" for s in steps))
-    asked = grpo.max_val_samples, grpo.val_samples_per_prompt, EVALUATION_SEED
+    asked = grpo.max_val_samples, grpo.val_samples_per_prompt, SEED
     found = measures(sample(trainer.policy, trainer.task, *asked))
     seconds, last = time.process_time() - start, steps[-LATE:]
     names = dict.fromkeys(name for step in last for name in step)

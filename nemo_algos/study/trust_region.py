@@ -27,5 +27,4 @@ def draw(path: Path, size: int = 8) -> None:
         for delta in DELTAS:
             axis.plot(range(1, size), right_advantages(size, delta), "o-", label=f"delta {delta}")
         axis.set(xlabel=f"right responses of {size}", ylabel="A of a right response", yscale="log")
-        axis.grid(alpha=0.3)
         axis.legend()

@@ -8,6 +8,7 @@ import torch
 from nemo_algos import config
 from nemo_algos.local import countdown
 from nemo_algos.local.preflight import parse
+from nemo_algos.local.schema import GenerationSection
 from nemo_algos.local.tasks import Countdown
 from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy
@@ -54,7 +55,7 @@ def policy(seed=0):
     model = Tiny(TinyConfig())
     model.embed.weight.data *= 2
     model.embed.weight.data[countdown.EOS] *= 8
-    return TinyPolicy(model, 12)
+    return TinyPolicy(model, GenerationSection(max_new_tokens=12))
 
 
 def trainer(*overrides, trained=None, reference=None, task=None, **settings):
