@@ -52,13 +52,6 @@ class LocalModel(Section):
             raise ValueError("model.step is of a run: set model.run")
         return self
 
-    @property
-    def folder(self) -> Path:
-        """Where its evaluations are kept."""
-        if self.policy:
-            return Path("runs/eval") / _as_name(self.policy.model_name)
-        return Path(self.run or "") / ("eval" if self.step is None else f"eval-step-{self.step}")
-
 
 class EndpointModel(Section):
     """An OpenAI-compatible server, such as vLLM's.
@@ -121,11 +114,6 @@ class EndpointModel(Section):
             raise ValueError(f"it must be JSON: {error}") from None
         return extra
 
-    @property
-    def folder(self) -> Path:
-        """Where its evaluations are kept."""
-        return Path("runs/eval") / _as_name(self.name)
-
 
 class NemoRLFile(Section):
     """The eval.save_path of NeMo-RL's examples/run_eval.py, or the file in it.
@@ -135,11 +123,6 @@ class NemoRLFile(Section):
 
     engine: Literal["nemo_rl"]
     file: str
-
-    @property
-    def folder(self) -> Path:
-        """Where its evaluations are kept."""
-        return Path("runs/eval") / _as_name(self.file.removesuffix(".json"))
 
 
 class BenchmarkSection(Section):
@@ -219,7 +202,15 @@ class EvalConfig(Section, Generic[Model]):
     @property
     def folder(self) -> Path:
         """`out`, or the model's own."""
-        return Path(self.out) if self.out else self.model.folder
+        if self.out:
+            return Path(self.out)
+        match self.model:
+            case LocalModel(run=str(run), step=step):
+                return Path(run) / ("eval" if step is None else f"eval-step-{step}")
+            case LocalModel(policy=PolicySection(model_name=name)) | EndpointModel(name=name):
+                return Path("runs/eval") / _as_name(name)
+            case NemoRLFile(file=file):
+                return Path("runs/eval") / _as_name(file.removesuffix(".json"))
 
 
 def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:

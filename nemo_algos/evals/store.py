@@ -53,7 +53,9 @@ class Store:
         self.lock = lock
         verifier = manifest["verifier"]
         self.judge_key = [verifier, _sources(verifier), *map(version, JUDGES)]
-        self.keys = {p.id: self._key(p) for p in self.problems}
+        belonging = _belonging(manifest)
+        images = {p.id: [_content(image) for image in p.images] for p in self.problems}
+        self.keys = {p.id: _hash([belonging, p.prompt, images[p.id]]) for p in self.problems}
 
     @classmethod
     def opened(cls, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem]) -> Self:
@@ -71,10 +73,6 @@ class Store:
         for name in ("generations.jsonl", "verdicts.jsonl"):
             cut_broken_end(folder / name)
         return cls(folder, manifest, problems, lock)
-
-    def _key(self, problem: Problem) -> str:
-        images = [_content(image) for image in problem.images]
-        return _hash([_belonging(self.manifest), problem.prompt, images])
 
     @cached_property
     def generations(self) -> dict[Place, Generation]:
