@@ -209,8 +209,8 @@ class EvalConfig(Section, Generic[Model]):
                 return Path(run) / ("eval" if step is None else f"eval-step-{step}")
             case LocalModel(policy=PolicySection(model_name=name)) | EndpointModel(name=name):
                 return Path("runs/eval") / _as_name(name)
-            case NemoRLFile(file=file):
-                return Path("runs/eval") / _as_name(file.removesuffix(".json"))
+        assert isinstance(self.model, NemoRLFile)
+        return Path("runs/eval") / _as_name(self.model.file.removesuffix(".json"))
 
 
 def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:

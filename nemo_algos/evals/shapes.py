@@ -52,8 +52,6 @@ class VerdictLine(Shape):
 
 
 class Sampling(Shape):
-    """As configured."""
-
     samples: Positive
 
 
@@ -112,8 +110,6 @@ class PerProblem(Shape):
 
 
 class Settings(Shape):
-    """As measured."""
-
     ucc_similarity: Similarity
     ucc_threshold: FiniteFloat
     linkage: str
@@ -174,14 +170,10 @@ class TraceLine(Step):
 
 
 class Grpo(Shape):
-    """What the report shows of it."""
-
     seed: Count | None = None
 
 
 class Config(Shape):
-    """Of a training run."""
-
     method: dict[str, Any] = Field(default={})
     grpo: Grpo = Grpo()
 

@@ -146,17 +146,16 @@ class Store:
                 whole.append((p, judged))
         if not whole:
             raise ValueError(f"{self.folder} has no problem with all its {len(samples)} responses")
+        rows = [row for _, row in whole]
         return Evaluation(
             benchmark=self.manifest["benchmark"],
             problems=[p for p, _ in whole],
-            responses=[[g.response for g, _ in row] for _, row in whole],
-            rewards=np.array([[v.reward for _, v in row] for _, row in whole], dtype=np.float64),
-            answers=[[answer_of(g.response) for g, _ in row] for _, row in whole]
-            if answer_of
-            else [],
-            tokens=np.array([[g.tokens for g, _ in row] for _, row in whole], dtype=np.int64),
-            finished=np.array([[FINISHED.get(g.finish, 0.0) for g, _ in row] for _, row in whole]),
-            statuses=Counter(v.status for _, row in whole for _, v in row),
+            responses=[[g.response for g, _ in row] for row in rows],
+            rewards=np.array([[v.reward for _, v in row] for row in rows], dtype=np.float64),
+            answers=[[answer_of(g.response) for g, _ in row] for row in rows] if answer_of else [],
+            tokens=np.array([[g.tokens for g, _ in row] for row in rows], dtype=np.int64),
+            finished=np.array([[FINISHED.get(g.finish, 0.0) for g, _ in row] for row in rows]),
+            statuses=Counter(v.status for row in rows for _, v in row),
         )
 
 

@@ -46,8 +46,7 @@ def sample(policy: Policy, task: Task, prompts: int, samples: int, seed: int) ->
         solutions += [task.solution(e, r) if v.reward > 0 else None for e, r, v in judged]
         lengths += experience.mask.sum(1).tolist()
     starts = range(0, len(solutions), samples or 1)
-    groups = ([x[i : i + samples] for i in starts] for x in (solutions, lengths))
-    return Sampled(*groups)
+    return Sampled(*([x[i : i + samples] for i in starts] for x in (solutions, lengths)))
 
 
 def evaluate(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> dict[str, float]:

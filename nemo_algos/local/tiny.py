@@ -102,8 +102,7 @@ class Tiny(nn.Module):
         first, cache = self.prompt(prompts)
         s, length = responses.shape[1] - 1, prompts.shape[1]
         x, rotation = self.embed(responses[:, :-1]), self._rotation(length, s)
-        ones = torch.ones(s, length + s, dtype=torch.bool, device=x.device)
-        visible = ones.tril(length)
+        visible = torch.ones(s, length + s, dtype=torch.bool, device=x.device).tril(length)
         for layer, (prompt_k, prompt_v) in zip(self._layers(), cache, strict=True):
             q, k, v = layer.project(x, rotation)
             k, v = torch.cat((prompt_k[group], k), 2), torch.cat((prompt_v[group], v), 2)

@@ -38,8 +38,7 @@ class Trainer:
         parameters = list(policy.model.parameters())
         self.optimizer = optimizer_of(config.policy.optimizer, parameters)
         self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
-        self.generator = torch.Generator(next(policy.model.parameters()).device)
-        self.generator.manual_seed(config.grpo.seed)
+        self.generator = torch.Generator(parameters[0].device).manual_seed(config.grpo.seed)
         self.step_number = 0
         self.unverified = 0  # responses of the last batch that the verifier could not judge
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
@@ -59,9 +58,8 @@ class Trainer:
         rate = self.optimizer.param_groups[0]["lr"]
         self.scheduler.step()
         self.step_number += 1
-        self.traces = self._traces(experience, rollouts, signals) if self._traced() else []
+        self.traces = self._traces(experience, rollouts, signals)
         seconds = time.perf_counter() - start
-        tokens = int(rollouts.lengths.sum())
         return {
             **rollout_metrics(rollouts, signals),
             "loss": 0.0,  # where every group is flat and nothing was trained
@@ -73,7 +71,7 @@ class Trainer:
             "lr": rate,
             "time/seconds": seconds,
             "time/generate": generated - start,
-            "tokens_per_second": tokens / seconds,
+            "tokens_per_second": int(rollouts.lengths.sum()) / seconds,
         }
 
     def collect(self) -> tuple[Experience, Rollouts]:
@@ -111,18 +109,17 @@ class Trainer:
             out[micro] = policy.logprobs(experience, micro)
         return out.where(experience.mask, 0.0)
 
-    def _traced(self) -> bool:
-        period, number = self.config.logger.trace_period, self.step_number
-        ends = (1, self.config.grpo.max_num_steps)
-        return period > 0 and (number in ends or number % period == 0)
-
     def _traces(
         self, experience: Experience, rollouts: Rollouts, signals: Signals
     ) -> list[dict[str, Any]]:
-        rows = trace.traced_rows(experience.group, self.config.logger.traced_prompts)
+        settings, step = self.config.logger, self.step_number
+        at_end = step in (1, self.config.grpo.max_num_steps)
+        if not (settings.trace_period and (at_end or step % settings.trace_period == 0)):
+            return []
+        rows = trace.traced_rows(experience.group, settings.traced_prompts)
         after = self._logprobs(self.policy, experience, rows)[rows]
         tokens = trace.tokens_of(self.algorithm, rollouts[rows], signals[rows], after)
-        return trace.lines(self.step_number, rows, experience, rollouts, tokens, self.policy.decode)
+        return trace.lines(step, rows, experience, rollouts, tokens, self.policy.decode)
 
     def update(
         self, experience: Experience, rollouts: Rollouts, signals: Signals
@@ -132,7 +129,8 @@ class Trainer:
         Inert sequences are skipped, but count in every mean and in the number of optimizer steps.
         """
         every = torch.arange(len(rollouts))
-        live = ~self._inert(signals)
+        penalty = self.config.loss_fn.reference_policy_kl_penalty
+        live = ~self.algorithm.inert_rows(signals) | (penalty > 0)
         total, norm = Stats.empty(), 0.0
         for _ in range(self.config.grpo.num_update_epochs):
             for rows in every.split(self.config.policy.train_global_batch_size):
@@ -140,10 +138,6 @@ class Trainer:
                 total += self._accumulate(rows, experience, rollouts, signals, counts)
                 norm = self._optimizer_step()
         return total, norm
-
-    def _inert(self, signals: Signals) -> Tensor:
-        inert = self.algorithm.inert_rows(signals)
-        return inert & (self.config.loss_fn.reference_policy_kl_penalty == 0)
 
     def _accumulate(
         self,

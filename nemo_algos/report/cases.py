@@ -72,8 +72,7 @@ class Stored:
         manifest = read_object(_there(folder / "manifest.json"), EvalManifest)
         every = dict.fromkeys(chosen, range(manifest["sampling"]["samples"]))
         rows = read_lines(_there(folder / "problems.jsonl"), ProblemLine)
-        problems = {row["id"]: row for row in rows if row["id"] in every}
-        stored = cls(problems)
+        stored = cls({row["id"]: row for row in rows if row["id"] in every})
         for row in _at(every, folder / "verdicts.jsonl", VerdictLine):
             stored.verdicts.setdefault(row["problem"], {})[row["sample"]] = row
         wanted = {problem: mixed(verdicts) for problem, verdicts in stored.verdicts.items()}

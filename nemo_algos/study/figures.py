@@ -1,15 +1,14 @@
 """Figures of a study: arms beside the baseline, over training steps, over k draws, and tuned."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nemo_algos.local.lines import read_lines
-from nemo_algos.local.logs import Metrics
-from nemo_algos.study.design import Cell, Regime, Study, tuning_of
+from nemo_algos.local.logs import Metrics, drawn
+from nemo_algos.study.design import Cell, Study, tuning_of
 from nemo_algos.study.summary import KS, Result, estimate
 from nemo_algos.study.tuning import label
 
@@ -19,32 +18,8 @@ TRADE = ("pass@1", "UCC@64")
 SMOOTH = 5  # steps that a point is the mean of
 COLOR, BASELINE = "#0072B2", "#888888"
 COLORS = [f"C{i}" for i in range(10)] + ["black", "gold", "navy", "hotpink"]
-STYLE: Any = {
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "axes.titlesize": 10,
-    "axes.labelsize": 9,
-    "figure.titlesize": 10,
-    "legend.fontsize": 9,
-}
 BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "fontsize": 8}  # a legend
 Means = dict[tuple[str, str], float]  # by arm and metric
-
-
-@contextmanager
-def drawn(path: Path, size: tuple[float, float], columns: int = 1, **options: Any) -> Iterator[Any]:
-    """(figure, axes) to draw on, saved as this file; its folder is made."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, columns, figsize=size, constrained_layout=True, **options)
-        yield figure, axes
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
-        plt.close(figure)
 
 
 def draw(study: Study, results: Sequence[Result], folder: Path) -> None:
@@ -154,19 +129,18 @@ def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> Non
 
     Slower training keeps more solutions: who is off the line that the others' values draw?
     """
-    for name, regime in ((tuning_of(n), r) for n, r in study.regimes.items() if r.tune):
-        with drawn(folder / "figures" / f"{name}_tradeoff.png", (7.5, 4.4)) as (figure, axis):
-            _lines(axis, regime, _means(results, name))
+    for name, regime in study.regimes.items():
+        if not regime.tune:
+            continue
+        sweep, path = tuning_of(name), folder / "figures" / f"{tuning_of(name)}_tradeoff.png"
+        means = _means(results, sweep)
+        with drawn(path, (7.5, 4.4)) as (figure, axis):
+            for color, arm in zip(COLORS, regime.arms, strict=False):
+                labels = [label(arm, value) for value in regime.tune.values]
+                there = [x for x in labels if all((x, metric) in means for metric in TRADE)]
+                x, y = ([means[point, metric] for point in there] for metric in TRADE)
+                axis.plot(x, y, "o-", color=color, markersize=4, label=arm)
+                axis.plot(x[:1], y[:1], "o", color=color, markersize=7, markerfacecolor="white")
             axis.set(xlabel=TRADE[0], ylabel=TRADE[1])
             axis.legend(**BESIDE)
-            figure.suptitle(f"{name}: a point per value, the first one hollow")
-
-
-def _lines(axis: Any, regime: Regime, means: Means) -> None:
-    assert regime.tune
-    for color, arm in zip(COLORS, regime.arms, strict=False):
-        labels = [label(arm, value) for value in regime.tune.values]
-        there = [x for x in labels if all((x, metric) in means for metric in TRADE)]
-        x, y = ([means[point, metric] for point in there] for metric in TRADE)
-        axis.plot(x, y, "o-", color=color, markersize=4, label=arm)
-        axis.plot(x[:1], y[:1], "o", color=color, markersize=7, markerfacecolor="white")
+            figure.suptitle(f"{sweep}: a point per value, the first one hollow")

@@ -1,6 +1,7 @@
 """The runs of a study; a row of results.csv for each that has finished."""
 
 import csv
+import io
 import json
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nemo_algos.core.draws import pass_at_k, ucc_at_k
-from nemo_algos.local.lines import refuse_links_out
+from nemo_algos.local.lines import refuse_links_out, replace
 from nemo_algos.study.design import Trial
 
 if TYPE_CHECKING:
@@ -60,12 +61,11 @@ def go(runs: Sequence[Trial], folder: Path, processes: Executor) -> Iterator[Row
 def _write(path: Path, rows: list[Row]) -> None:
     """All rows anew, so that a column that a later run brings is there for all."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    partial = path.with_suffix(".tmp")
-    with open(partial, "w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-    partial.replace(path)
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, columns)
+    writer.writeheader()
+    writer.writerows(rows)
+    replace(path, table.getvalue())
 
 
 def train(run: Trial, folder: Path) -> Row:

@@ -6,7 +6,7 @@ import torch
 
 from nemo_algos.core import dual
 from nemo_algos.core.groups import Groups
-from nemo_algos.study.figures import drawn
+from nemo_algos.local.logs import drawn
 
 DELTAS = (0.001, 0.01, 0.1)
 MAX_KL_FRACTION = 0.95  # QUATRO's default

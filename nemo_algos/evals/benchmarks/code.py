@@ -70,9 +70,9 @@ def mbpp_plus(rows: list[Row], options: Options) -> Iterator[Problem]:
 
 def _tested(row: Row, options: Options) -> str:
     """The function of the solution that test_list calls first; one is named as a builtin, `sum`."""
-    texts = row.text("code"), "\n".join(row.list("test_list"))
     try:
-        solution, tests = map(ast.parse, texts)
+        solution = ast.parse(row.text("code"))
+        tests = ast.parse("\n".join(row.list("test_list")))
     except SyntaxError as error:
         raise ValueError(f"{row.where}: its code or test_list is no Python: {error}") from None
     defined = {node.name for node in solution.body if isinstance(node, ast.FunctionDef)}

@@ -8,12 +8,9 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from nemo_algos.evals.metrics.bleu import self_bleu
+from nemo_algos.evals.metrics.bleu import Ints, self_bleu
 from nemo_algos.evals.metrics.settings import Measure
-from nemo_algos.evals.metrics.similarity import MATRICES, Texts, cosine, edit_pairs, pairs
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from nemo_algos.evals.metrics.similarity import MATRICES, Floats, Texts, cosine, edit_pairs, pairs
 
 BINS = 50
 ROUNDING = 1e-9  # a similarity this little under the threshold has reached it
@@ -57,10 +54,7 @@ def diversity(
 
 
 def cluster_sizes(
-    similarity: Floats,
-    members: Ints,
-    thresholds: Sequence[float],
-    method: str,
+    similarity: Floats, members: Ints, thresholds: Sequence[float], method: str
 ) -> list[Ints]:
     """For each threshold the number of responses in each cluster.
 

@@ -4,7 +4,6 @@ n responses, U different ones, V different tokens; the matrices are [U, U] float
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -97,12 +96,7 @@ def cosine(vectors: NDArray[np.floating]) -> Floats:
     return cosine_similarity(np.asarray(vectors, dtype=np.float64))
 
 
-MATRICES: dict[str, Callable[[Texts], Floats]] = {
-    "tfidf": tfidf,
-    "rouge_l": rouge_l,
-    "jaccard": jaccard,
-    "edit": edit,
-}
+MATRICES = {matrix.__name__: matrix for matrix in (tfidf, rouge_l, jaccard, edit)}
 
 
 def pairs(matrix: Floats, index: NDArray[np.int64]) -> Floats:
