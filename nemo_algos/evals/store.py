@@ -120,13 +120,11 @@ class Store:
         return _hash([generation.response, problem.answer, self.judge_key])
 
     def add(self, generations: Sequence[Generation]) -> None:
-        """Append responses."""
         self.generations.update({(g.problem, g.sample): g for g in generations})
         rows = ({**g._asdict(), "key": self.keys[g.problem]} for g in generations)
         append_lines(self.folder / "generations.jsonl", rows)
 
     def judge(self, judged: Iterable[tuple[Problem, Generation, Verdict]]) -> None:
-        """Append verdicts."""
         rows = []
         for problem, generation, verdict in judged:
             key = self._judged(problem, generation)

@@ -74,8 +74,7 @@ class HFPolicy:
             return out.logits[:, -1]
 
         logits, pad = first.logits[:, -1][index], self.tokenizer.pad_token_id
-        sampling = self.config.generation
-        sampled = decode(logits, next_logits, self.ends, pad, sampling, generator)
+        sampled = decode(logits, next_logits, self.ends, pad, self.config.generation, generator)
         return Decoded(*(x.cpu() for x in sampled))
 
     def _forward(

@@ -80,6 +80,5 @@ def lines(
 
 
 def _numbers(values: Tensor) -> list[Any]:
-    """With 6 digits; bools as they are."""
     plain = values.tolist()
     return plain if values.dtype == torch.bool else [float(f"{x:.{DIGITS}g}") for x in plain]

@@ -181,7 +181,6 @@ class Trainer:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
         self.step_number = state["step"]
         self.policy.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from nemo_algos.study import figures, report, trust_region
+from nemo_algos.study import figures, report
 from nemo_algos.study.design import Cell, Study
 from nemo_algos.study.summary import Estimate, Result
 
@@ -86,13 +86,13 @@ def test_a_line_of_values_per_arm(tmp_path, monkeypatch):
 @pytest.mark.parametrize("delta", [1e-4, 0.01])
 def test_the_advantage_of_a_right_response(delta):
     """e^A is the weight that the tilt gives: its mean is 1, and mean(e^A A) = delta."""
-    for right, a in enumerate(trust_region.right_advantages(8, delta), 1):
+    for right, a in enumerate(report.right_advantages(8, delta), 1):
         p = right / 8
         wrong = (1 - p * math.exp(a)) / (1 - p)  # e^A of a wrong one
         assert p * a * math.exp(a) + (1 - p) * wrong * math.log(wrong) == pytest.approx(delta)
 
 
 def test_it_falls_as_more_are_right_and_with_delta():
-    small, large = (trust_region.right_advantages(8, delta) for delta in (0.01, 0.1))
+    small, large = (report.right_advantages(8, delta) for delta in (0.01, 0.1))
     assert small == sorted(small, reverse=True) and len(small) == 7
     assert all(a < b for a, b in zip(small, large, strict=True))

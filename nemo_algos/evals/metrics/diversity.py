@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
+from sklearn.metrics.pairwise import cosine_similarity
 
 from nemo_algos.evals.metrics.bleu import Ints, self_bleu
 from nemo_algos.evals.metrics.settings import Measure
-from nemo_algos.evals.metrics.similarity import MATRICES, Floats, Texts, cosine, edit_pairs, pairs
+from nemo_algos.evals.metrics.similarity import MATRICES, Floats, Texts, edit_pairs, pairs
 
 BINS = 50
 ROUNDING = 1e-9  # a similarity this little under the threshold has reached it
@@ -83,7 +84,7 @@ def _matrices(
     for name in settings.similarities:
         if name == "embedding":
             assert vectors is not None
-            found[name] = cosine(vectors)
+            found[name] = cosine_similarity(np.asarray(vectors, dtype=np.float64))
         elif (name, settings.edit_unit) != ("edit", "char"):
             found[name] = MATRICES[name](texts)
     for matrix in found.values():

@@ -91,11 +91,6 @@ def edit(texts: Texts) -> Floats:
     return cdist(tokens, tokens, scorer=Levenshtein.normalized_similarity, dtype=np.float64)
 
 
-def cosine(vectors: NDArray[np.floating]) -> Floats:
-    """Cosine of embeddings [U, D]; from -1."""
-    return cosine_similarity(np.asarray(vectors, dtype=np.float64))
-
-
 MATRICES = {matrix.__name__: matrix for matrix in (tfidf, rouge_l, jaccard, edit)}
 
 
