@@ -21,8 +21,7 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
     data = config.data
     task = (OURS.get(data.task) or resolve_name(data.task))(data, config.grpo.seed)
     policy = policy_of(config.policy, data.rules, console)
-    limit = data.max_input_seq_length
-    if limit:
+    if limit := data.max_input_seq_length:
         task.keep(lambda e: len(policy.encode(task.prompt(e), task.prefix(e))) <= limit)
     if isinstance(task, MathProblems) and task.dropped:
         console.print(f"{task.dropped} problems dropped: empty answer, or prompt too long")
