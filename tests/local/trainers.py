@@ -26,6 +26,7 @@ SMALL = [
     "policy.train_micro_batch_size=16",
     "policy.max_grad_norm=1000",
 ]
+UP_TO_12 = GenerationSection(max_new_tokens=12)
 
 
 class MadeUp(Countdown):
@@ -55,7 +56,7 @@ def policy(seed=0):
     model = Tiny(TinyConfig())
     model.embed.weight.data *= 2
     model.embed.weight.data[countdown.EOS] *= 8
-    return TinyPolicy(model, GenerationSection(max_new_tokens=12))
+    return TinyPolicy(model, UP_TO_12)
 
 
 def trainer(*overrides, trained=None, reference=None, task=None, **settings):
