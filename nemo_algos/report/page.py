@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def write(folders: Sequence[Path], out: Path) -> Path:
     return path
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.loader = PackageLoader("nemo_algos.report")
