@@ -150,7 +150,7 @@ def trained(seed: int, steps: int) -> tuple[Trainer, Policies]:
 
 def draw(trainer: Trainer, sampler: Tiny, seed: int) -> tuple[Experience, Tensor]:
     """Responses and their rewards [B]."""
-    trainer.policy = TinyPolicy(sampler, trainer.config.policy.generation.max_new_tokens)
+    trainer.policy = TinyPolicy(sampler, trainer.config.policy.generation)
     trainer.generator.manual_seed(seed)
     experience, rollouts = trainer.collect()
     return experience, rollouts.rewards
@@ -158,7 +158,7 @@ def draw(trainer: Trainer, sampler: Tiny, seed: int) -> tuple[Experience, Tensor
 
 def logprobs(model: Tiny, experience: Experience) -> tuple[Tensor, Tensor]:
     """Of the tokens, and the entropy; each [B,S], nats."""
-    logits = model.response_logits(experience.prompts, experience.of, experience.tokens)
+    logits = model.response_logits(experience.prompts, experience.group, experience.tokens)
     logp = logits.log_softmax(-1)
     return logp.gather(-1, experience.tokens[..., None])[..., 0], -(logp.exp() * logp).sum(-1)
 
@@ -169,7 +169,7 @@ def judge(policies: Policies, experience: Experience, rewards: Tensor) -> Judged
     with torch.no_grad():
         old, entropy = logprobs(policies.old, e)
         reference, _ = logprobs(policies.reference, e)
-    rollouts = Rollouts(e.of, rewards, e.mask, old, reference, entropy, e.gen_logprobs)
+    rollouts = Rollouts(e.group, rewards, e.mask, old, reference, entropy, e.gen_logprobs)
     return Judged(e.tokens, rollouts, logprobs(policies.new, e)[0], [*policies.new.parameters()])
 
 

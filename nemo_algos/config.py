@@ -80,10 +80,7 @@ def read(path: Path) -> DictConfig:
 
 
 def overridden(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
-    """The config, changed in place by the overrides `a.b=c`; `a.b=` sets an empty string.
-
-    Raises ConfigError with every wrong one.
-    """
+    """The config with the overrides `a.b=c` set in place. Raises ConfigError with all that fail."""
     findings = [p for o in overrides if (p := _override(merged, o))]
     if findings:
         raise ConfigError(findings)
@@ -106,6 +103,14 @@ def at(plain: Mapping[str, Any], path: str) -> Any:
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
+
+
+def put(plain: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value of a key's path in place, with the sections above it."""
+    *parents, key = path.split(".")
+    for name in parents:
+        plain = plain.setdefault(name, {})
+    plain[key] = value
 
 
 def _override(config: DictConfig, written: str) -> Finding | None:
@@ -206,7 +211,6 @@ def _nemo_rl_keys() -> frozenset[str]:
 
 
 def _fields(annotation: Any, loc: Sequence[str]) -> list[str]:
-    """The names of the keys below a key's path."""
     if get_origin(annotation) in (Union, UnionType):
         return next((found for a in get_args(annotation) if (found := _fields(a, loc))), [])
     if get_origin(annotation) is dict:

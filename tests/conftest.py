@@ -1,9 +1,38 @@
 """Makes tests/ importable (batches.py), and keeps the tests on one thread."""
 
+import os
+import sys
+from pathlib import Path
+
+if sys.dont_write_bytecode:  # else each process of the suite would compile the libraries anew
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+    os.environ |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": sys.pycache_prefix}
+
 import pytest
 import torch
 
 torch.set_num_threads(1)
+# files of few tests that take long: at the end, one of them would leave the other cores idle
+FIRST = {
+    "test_doc_commands.py",
+    "test_entropy_triton.py",
+    "test_hostile_code.py",
+    "test_hostile_folders.py",
+    "test_hostile_math.py",
+    "test_imports.py",
+    "test_pool.py",
+    "test_report.py",
+    "test_resume.py",
+    "test_study_cli.py",
+    "test_trace.py",
+    "test_wheel.py",
+}
+
+
+def pytest_collection_modifyitems(items):
+    """The order in which the workers take the files (--no-loadscope-reorder)."""
+    items.sort(key=lambda item: item.path.name not in FIRST)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -54,7 +54,6 @@ def plan(
 
 
 def _counts(nodes: str) -> list[int]:
-    """The numbers of --nodes. Raises ValueError."""
     if not re.fullmatch(r"(0*[1-9][0-9]*(,0*[1-9][0-9]*)*)?", nodes):
         raise ValueError(f"--nodes {nodes}: write numbers from 1, such as 4,8")
     return [int(count) for count in nodes.split(",") if count]

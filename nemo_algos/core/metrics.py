@@ -131,10 +131,7 @@ def _histogram(log_values: Tensor) -> Tensor:
 def clip_sums(
     log_ratio: Tensor, advantages: Tensor, low: Tensor | float, high: Tensor | float, weight: Tensor
 ) -> dict[str, Tensor]:
-    """Tokens outside the bounds by the advantage's sign and by side; `clipped`: without a gradient.
-
-    weight [B,S]: as in ratio_sums.
-    """
+    """Tokens outside the bounds by sign of the advantage and side; weight [B,S]: see ratio_sums."""
     outside = {
         "": weight,
         "_above": _compare(torch.gt, log_ratio, log1p(high, log_ratio.dtype)) * weight,

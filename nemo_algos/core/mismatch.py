@@ -40,10 +40,7 @@ def monitor(
     threshold: float,
     stop_above: float | None,
 ) -> dict[str, float]:
-    """`measure`, with a limit of the mean, nats.
-
-    Raises FloatingPointError where the mean is above the limit, or a log-prob is not finite.
-    """
+    """`measure`; FloatingPointError where the mean is above the limit or a log-prob not finite."""
     distances = measure(old_logprobs, gen_logprobs, mask, threshold)
     if stop_above is None:
         return distances

@@ -82,10 +82,7 @@ class Pools:
         return centred.mul_(self.spread(scale.to(values.dtype)))
 
     def _centred(self, values: Tensor) -> Tensor:
-        """x - mean, exactly 0 where a pool's values are equal.
-
-        A rounded mean of theirs need not be their value, so one of them is subtracted first.
-        """
+        """x - mean; exactly 0 for equal values, whose rounded mean may be another number."""
         shifted = values - self.spread(self._one_of(values))
         shifted.mul_(as_number(self.mask))
         shifted.sub_(self.spread(self.mean(shifted).to(values.dtype)))

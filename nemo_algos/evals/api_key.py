@@ -30,7 +30,6 @@ class ApiKey:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of a request."""
         return {"Authorization": f"Bearer {self._key}"} if self._key else {}
 
     def shown(self, text: str) -> str:
@@ -55,7 +54,6 @@ class ApiKey:
 
 
 def _spellings(key: str) -> set[str]:
-    """The ways in which a key may come back."""
     found = {key, quote(key), quote(key, safe=""), quote_plus(key), html.escape(key)}
     found |= {json.dumps(key)[1:-1], repr(key)[1:-1], key.encode().hex()}
     for before in ("", " ", "  "):  # where it stands in a text decides its Base64

@@ -1,17 +1,15 @@
 """One request to an OpenAI-compatible server, and what every kind of answer means."""
 
-from __future__ import annotations
-
 import asyncio
+import json
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import httpx
 
 from nemo_algos.evals.api_key import ApiKey
-from nemo_algos.evals.reply import Failed, Odd, Refused, Reply, parsed
 from nemo_algos.evals.schema import EndpointModel
 
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504}
@@ -20,6 +18,36 @@ LONGEST_ASKED = 300.0  # seconds that a server may ask to wait
 CONNECT_SECONDS = 60.0
 LARGEST = 64 << 20  # bytes of an answer
 SHOWN = 300  # characters
+FINISH = {
+    **dict.fromkeys(("stop", "eos_token", "stop_sequence"), "stop"),
+    **dict.fromkeys(("length", "max_tokens"), "length"),
+}
+
+
+class Failed(Exception):
+    """A failure that may pass. wait: seconds that the server asks for."""
+
+    def __init__(self, reason: str, wait: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+class Odd(Failed):
+    """The server is there, and answers something else than a completion."""
+
+
+class Refused(Exception):
+    """The server will not answer this request, such as one that is too long for its context."""
+
+
+class Reply(NamedTuple):
+    """A response; tokens -1, finish "": unknown; model: the server's name for it."""
+
+    text: str
+    tokens: int
+    finish: str
+    model: str
+    choices: int
 
 
 class Client:
@@ -35,7 +63,7 @@ class Client:
             headers={"Content-Type": "application/json", **key.headers},
         )
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         await self._http.__aenter__()
         return self
 
@@ -111,3 +139,54 @@ def _seconds(retry_after: str) -> float:
     except (TypeError, ValueError, OverflowError):
         return 0.0
     return min(max(seconds, 0.0), LONGEST_ASKED)
+
+
+def parsed(content: bytes, *, chat: bool) -> Reply:
+    """The first completion of an answer. Raises Odd where there is none."""
+    try:
+        answer = json.loads(content)
+    except (ValueError, RecursionError):
+        raise Odd(f"no JSON: {content[:2000].decode(errors='replace')}") from None
+    odd = Odd(f"something else than a completion: {json.dumps(answer)[:2000]}")
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
+        raise odd
+    first = choices[0]
+    completed = None if chat or "message" in first else _text(first.get("text"))
+    text = _message(first.get("message")) if chat else completed
+    if text is None:
+        raise odd
+    finish, model = first.get("finish_reason"), answer.get("model")
+    return Reply(
+        text,
+        _tokens(answer.get("usage")),
+        FINISH.get(finish, "") if isinstance(finish, str) else "",
+        model if isinstance(model, str) else "",
+        len(choices),
+    )
+
+
+def _message(message: Any) -> str | None:
+    """What the model wrote, its reasoning too where the server has cut it off the answer."""
+    if not isinstance(message, dict):
+        return None
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    known = isinstance(reasoning, str) and reasoning
+    thought = f"<think>\n{reasoning}\n</think>\n" if known else ""
+    content = _text(message.get("content"))
+    return None if content is None else thought + content
+
+
+def _text(content: Any) -> str | None:
+    """A string, or a list of parts, of which those that are text; empty for null."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else "" if content is None else None
+    parts = (part.get("text") if isinstance(part, dict) else part for part in content)
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _tokens(usage: Any) -> int:
+    number = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**53:
+        return -1
+    return number

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.evals.api_key import ApiKey
-from nemo_algos.evals.client import Client
+from nemo_algos.evals.client import Client, Failed, Odd, Refused, Reply
 from nemo_algos.evals.problem import REFUSED, URLS, Add, Generation, Problem, Wanted, seed_of
-from nemo_algos.evals.reply import Failed, Odd, Refused, Reply
 from nemo_algos.evals.schema import EndpointModel, SamplingSection
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds before another attempt, doubled each time
@@ -64,9 +63,8 @@ class Endpoint:
             if isinstance(refused, Odd):
                 self._odd.add(problem.id)
             if len(self._odd) >= ODD_IN_A_ROW:
-                number = len(self._odd)
                 raise ValueError(
-                    f"{client.url} has no completions: {number} problems got {refused}"
+                    f"{client.url} has no completions: {len(self._odd)} problems got {refused}"
                 ) from None
             return Generation(problem.id, sample, "", -1, f"{REFUSED}: {refused}")
         self._odd.clear()

@@ -117,7 +117,6 @@ class NemoRLResults:
     def judged(
         self, unverified: Iterable[tuple[Problem, Generation]]
     ) -> Iterator[tuple[Problem, Generation, Verdict]]:
-        """NeMo-RL's rewards as verdicts."""
         for p, g in unverified:
             yield p, g, Verdict(self.rows[p.id, g.sample].reward, "ok")
 

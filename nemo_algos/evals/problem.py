@@ -44,7 +44,6 @@ class Generation(NamedTuple):
 
     @property
     def refused(self) -> bool:
-        """The server gave no response."""
         return self.finish.startswith(REFUSED)
 
 

@@ -1,12 +1,10 @@
 """The config of an evaluation. Loads no torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -47,19 +45,12 @@ class LocalModel(Section):
     threads: int = Field(default=1, gt=0)
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> LocalModel:
+    def _one_of_both(self) -> Self:
         if (self.run is None) == (self.policy is None):
             raise ValueError("set either model.run (a run's folder) or model.policy (a model)")
         if self.step is not None and self.run is None:
             raise ValueError("model.step is of a run: set model.run")
         return self
-
-    @property
-    def folder(self) -> Path:
-        """Where its evaluations are kept."""
-        if self.policy:
-            return Path("runs/eval") / _as_name(self.policy.model_name)
-        return Path(self.run or "") / ("eval" if self.step is None else f"eval-step-{self.step}")
 
 
 class EndpointModel(Section):
@@ -123,11 +114,6 @@ class EndpointModel(Section):
             raise ValueError(f"it must be JSON: {error}") from None
         return extra
 
-    @property
-    def folder(self) -> Path:
-        """Where its evaluations are kept."""
-        return Path("runs/eval") / _as_name(self.name)
-
 
 class NemoRLFile(Section):
     """The eval.save_path of NeMo-RL's examples/run_eval.py, or the file in it.
@@ -137,11 +123,6 @@ class NemoRLFile(Section):
 
     engine: Literal["nemo_rl"]
     file: str
-
-    @property
-    def folder(self) -> Path:
-        """Where its evaluations are kept."""
-        return Path("runs/eval") / _as_name(self.file.removesuffix(".json"))
 
 
 class BenchmarkSection(Section):
@@ -202,7 +183,7 @@ class EvalConfig(Section, Generic[Model]):
         return benchmarks
 
     @model_validator(mode="after")
-    def _keys_agree(self) -> EvalConfig[Model]:
+    def _keys_agree(self) -> Self:
         if isinstance(self.model, NemoRLFile) and len(self.chosen) > 1:
             raise ValueError("benchmarks: NeMo-RL's file is of one benchmark, name that one")
         if isinstance(self.model, LocalModel) and not self.sampling.temperature:
@@ -221,7 +202,15 @@ class EvalConfig(Section, Generic[Model]):
     @property
     def folder(self) -> Path:
         """`out`, or the model's own."""
-        return Path(self.out) if self.out else self.model.folder
+        if self.out:
+            return Path(self.out)
+        match self.model:
+            case LocalModel(run=str(run), step=step):
+                return Path(run) / ("eval" if step is None else f"eval-step-{step}")
+            case LocalModel(policy=PolicySection(model_name=name)) | EndpointModel(name=name):
+                return Path("runs/eval") / _as_name(name)
+        assert isinstance(self.model, NemoRLFile)
+        return Path("runs/eval") / _as_name(self.model.file.removesuffix(".json"))
 
 
 def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:

@@ -3,9 +3,7 @@
 P problems, n responses to each. Integers end where NumPy's and JavaScript's do.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
@@ -54,8 +52,6 @@ class VerdictLine(Shape):
 
 
 class Sampling(Shape):
-    """As configured."""
-
     samples: Positive
 
 
@@ -86,7 +82,7 @@ class Curve(Shape):
     high: list[FiniteFloat | None]
 
     @model_validator(mode="after")
-    def _alike_long(self) -> Curve:
+    def _alike_long(self) -> Self:
         if {len(self.value), len(self.low), len(self.high)} != {len(self.k)}:
             raise ValueError("its lists are not as long as k")
         return self
@@ -100,7 +96,7 @@ class Histogram(Shape):
     correct: list[Count]
 
     @model_validator(mode="after")
-    def _alike_long(self) -> Histogram:
+    def _alike_long(self) -> Self:
         if not len(self.edges) - 1 == len(self.all) == len(self.correct) > 0:
             raise ValueError("its bins and edges do not fit")
         return self
@@ -114,8 +110,6 @@ class PerProblem(Shape):
 
 
 class Settings(Shape):
-    """As measured."""
-
     ucc_similarity: Similarity
     ucc_threshold: FiniteFloat
     linkage: str
@@ -142,7 +136,7 @@ class Metrics(Shape):
     settings: Settings
 
     @model_validator(mode="after")
-    def _of_one_evaluation(self) -> Metrics:
+    def _of_one_evaluation(self) -> Self:
         if "mean" not in self.scalars or "pass@k" not in self.curves:
             raise ValueError("it has no mean or no pass@k")
         columns = self.correct, self.per_problem.mean, self.per_problem.clusters
@@ -168,7 +162,7 @@ class TraceLine(Step):
     high: list[float] | None
 
     @model_validator(mode="after")
-    def _alike_long(self) -> TraceLine:
+    def _alike_long(self) -> Self:
         columns = self.cut, self.entropy, self.advantage, self.ratio, self.low, self.high
         if {len(self.tokens)} != {len(c) for c in columns if c is not None}:
             raise ValueError("it has not one number for each of tokens")
@@ -176,14 +170,10 @@ class TraceLine(Step):
 
 
 class Grpo(Shape):
-    """What the report shows of it."""
-
     seed: Count | None = None
 
 
 class Config(Shape):
-    """Of a training run."""
-
     method: dict[str, Any] = Field(default={})
     grpo: Grpo = Grpo()
 

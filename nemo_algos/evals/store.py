@@ -9,8 +9,6 @@
 with another hash counts as absent, so a changed gold is verified anew without sampling.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -21,7 +19,7 @@ from functools import cached_property
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 
@@ -55,10 +53,12 @@ class Store:
         self.lock = lock
         verifier = manifest["verifier"]
         self.judge_key = [verifier, _sources(verifier), *map(version, JUDGES)]
-        self.keys = {p.id: self._key(p) for p in self.problems}
+        belonging = _belonging(manifest)
+        images = {p.id: [_content(image) for image in p.images] for p in self.problems}
+        self.keys = {p.id: _hash([belonging, p.prompt, images[p.id]]) for p in self.problems}
 
     @classmethod
-    def opened(cls, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem]) -> Store:
+    def opened(cls, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem]) -> Self:
         """The folder made ready to be added to.
 
         Raises ValueError where it holds another model's, benchmark's or sampling's responses; more
@@ -73,10 +73,6 @@ class Store:
         for name in ("generations.jsonl", "verdicts.jsonl"):
             cut_broken_end(folder / name)
         return cls(folder, manifest, problems, lock)
-
-    def _key(self, problem: Problem) -> str:
-        images = [_content(image) for image in problem.images]
-        return _hash([_belonging(self.manifest), problem.prompt, images])
 
     @cached_property
     def generations(self) -> dict[Place, Generation]:
@@ -124,13 +120,11 @@ class Store:
         return _hash([generation.response, problem.answer, self.judge_key])
 
     def add(self, generations: Sequence[Generation]) -> None:
-        """Append responses."""
         self.generations.update({(g.problem, g.sample): g for g in generations})
         rows = ({**g._asdict(), "key": self.keys[g.problem]} for g in generations)
         append_lines(self.folder / "generations.jsonl", rows)
 
     def judge(self, judged: Iterable[tuple[Problem, Generation, Verdict]]) -> None:
-        """Append verdicts."""
         rows = []
         for problem, generation, verdict in judged:
             key = self._judged(problem, generation)
@@ -150,17 +144,16 @@ class Store:
                 whole.append((p, judged))
         if not whole:
             raise ValueError(f"{self.folder} has no problem with all its {len(samples)} responses")
+        rows = [row for _, row in whole]
         return Evaluation(
             benchmark=self.manifest["benchmark"],
             problems=[p for p, _ in whole],
-            responses=[[g.response for g, _ in row] for _, row in whole],
-            rewards=np.array([[v.reward for _, v in row] for _, row in whole], dtype=np.float64),
-            answers=[[answer_of(g.response) for g, _ in row] for _, row in whole]
-            if answer_of
-            else [],
-            tokens=np.array([[g.tokens for g, _ in row] for _, row in whole], dtype=np.int64),
-            finished=np.array([[FINISHED.get(g.finish, 0.0) for g, _ in row] for _, row in whole]),
-            statuses=Counter(v.status for _, row in whole for _, v in row),
+            responses=[[g.response for g, _ in row] for row in rows],
+            rewards=np.array([[v.reward for _, v in row] for row in rows], dtype=np.float64),
+            answers=[[answer_of(g.response) for g, _ in row] for row in rows] if answer_of else [],
+            tokens=np.array([[g.tokens for g, _ in row] for row in rows], dtype=np.int64),
+            finished=np.array([[FINISHED.get(g.finish, 0.0) for g, _ in row] for row in rows]),
+            statuses=Counter(v.status for row in rows for _, v in row),
         )
 
 

@@ -2,7 +2,6 @@
 
 from pkgutil import resolve_name
 
-import torch
 from rich.console import Console
 from rich.progress import Progress
 
@@ -11,8 +10,7 @@ from nemo_algos.local.experience import Policy
 from nemo_algos.local.given import OURS, device_named
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.math_problems import MathProblems
-from nemo_algos.local.schema import TINY, GenerationSection, LocalConfig, PolicySection
-from nemo_algos.local.tiny import Tiny
+from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
 from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.algorithm import Algorithm
@@ -23,8 +21,7 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
     data = config.data
     task = (OURS.get(data.task) or resolve_name(data.task))(data, config.grpo.seed)
     policy = policy_of(config.policy, data.rules, console)
-    limit = data.max_input_seq_length
-    if limit:
+    if limit := data.max_input_seq_length:
         task.keep(lambda e: len(policy.encode(task.prompt(e), task.prefix(e))) <= limit)
     if isinstance(task, MathProblems) and task.dropped:
         console.print(f"{task.dropped} problems dropped: empty answer, or prompt too long")
@@ -43,11 +40,4 @@ def policy_of(policy: PolicySection, rules: Rules, console: Console) -> Policy:
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("warm start (once, then cached)", total=1.0)
         model = warm_started(rules, 0, lambda share: progress.update(bar, completed=share))
-    return tiny_policy(model, policy.generation, device)
-
-
-def tiny_policy(model: Tiny, sampling: GenerationSection, device: torch.device) -> TinyPolicy:
-    """A countdown model that samples so."""
-    return TinyPolicy(
-        model.to(device), sampling.max_new_tokens, sampling.temperature, sampling.top_p
-    )
+    return TinyPolicy(model.to(device), policy.generation)

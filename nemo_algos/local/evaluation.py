@@ -7,9 +7,11 @@ import torch
 from nemo_algos.core.draws import pass_at_k
 from nemo_algos.local.experience import Experience, Policy
 from nemo_algos.local.tasks import Task
+from nemo_algos.rewards import Verdict
 
 KS = (1, 4, 16, 64)
 CHUNK = 32  # prompts generated at a time
+SEED = 1234  # of the evaluations before and after training
 
 
 class Sampled(NamedTuple):
@@ -19,17 +21,15 @@ class Sampled(NamedTuple):
     lengths: list[list[int]]
 
 
-def encoded(policy: Policy, task: Task, examples: list[Any]) -> list[list[int]]:
-    """Token ids of each example's prompt."""
-    return [policy.encode(task.prompt(e), task.prefix(e)) for e in examples]
-
-
-def answered(
-    policy: Policy, examples: list[Any], experience: Experience
-) -> tuple[list[Any], list[str]]:
-    """[B] both: the example that each response answers, and the response's text."""
-    responses = [policy.text(tokens) for tokens in experience.responses()]
-    return [examples[i] for i in experience.of.tolist()], responses
+def attempts(
+    policy: Policy, task: Task, examples: list[Any], samples: int, generator: torch.Generator
+) -> tuple[Experience, list[Any], list[str], list[Verdict]]:
+    """`samples` responses to each example; [B]: the example, the text and the verdict of each."""
+    prompts = [policy.encode(task.prompt(e), task.prefix(e)) for e in examples]
+    experience = policy.generate(prompts, samples, generator)
+    texts = [policy.text(tokens) for tokens in experience.responses()]
+    asked = [examples[i] for i in experience.group.tolist()]
+    return experience, asked, texts, task.verify(asked, texts)
 
 
 def sample(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> Sampled:
@@ -41,15 +41,12 @@ def sample(policy: Policy, task: Task, prompts: int, samples: int, seed: int) ->
     generator = torch.Generator(next(policy.model.parameters()).device).manual_seed(seed)
     solutions, lengths = list[Any](), list[int]()
     for i in range(0, len(examples), CHUNK):
-        asked = examples[i : i + CHUNK]
-        experience = policy.generate(encoded(policy, task, asked), samples, generator)
-        asked, responses = answered(policy, asked, experience)
-        judged = zip(asked, responses, task.verify(asked, responses), strict=True)
+        experience, *columns = attempts(policy, task, examples[i : i + CHUNK], samples, generator)
+        judged = zip(*columns, strict=True)
         solutions += [task.solution(e, r) if v.reward > 0 else None for e, r, v in judged]
         lengths += experience.mask.sum(1).tolist()
     starts = range(0, len(solutions), samples or 1)
-    groups = ([x[i : i + samples] for i in starts] for x in (solutions, lengths))
-    return Sampled(*groups)
+    return Sampled(*([x[i : i + samples] for i in starts] for x in (solutions, lengths)))
 
 
 def evaluate(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> dict[str, float]:

@@ -16,15 +16,15 @@ from nemo_algos.local.schema import PolicySection
 class Experience:
     """Responses to prompts. On the CPU, whatever the policy's device: the statistics need float64.
 
-    prompts [P,L] ids, left-padded where lengths differ (prompt_mask [P,L]); of [B]: each response's
-    prompt; tokens [B,S] ids; mask [B,S] bool, the response with its end token; logprobs, entropy
-    [B,S]: of the sampling policy at the sampling temperature as the training forward computes them,
-    nats, 0 off the mask; gen_logprobs [B,S]: as the sampler computed them.
+    prompts [P,L] ids, left-padded where lengths differ (prompt_mask [P,L]); group [B]: each one's
+    prompt; tokens [B,S] ids; mask [B,S] bool, the response with its end token; logprobs,
+    entropy [B,S]: of the sampling policy at the sampling temperature as the training forward
+    computes them, nats, 0 off the mask; gen_logprobs [B,S]: as the sampler computed them.
     """
 
     prompts: Tensor
     prompt_mask: Tensor
-    of: Tensor
+    group: Tensor
     tokens: Tensor
     mask: Tensor
     logprobs: Tensor
@@ -86,7 +86,7 @@ def micro_batches(experience: Experience, rows: Tensor, policy: PolicySection) -
         return []
     if not policy.dynamic_batching.enabled:
         return list(rows.split(policy.train_micro_batch_size))
-    prompts, responses = experience.prompt_mask.sum(1)[experience.of], experience.mask.sum(1)
+    prompts, responses = experience.prompt_mask.sum(1)[experience.group], experience.mask.sum(1)
     order = rows[(prompts + responses)[rows].argsort(stable=True)]
     batches, start, longest = [], 0, [0, 0]
     for end, lengths in enumerate(torch.stack((prompts, responses), 1)[order].tolist()):

@@ -127,7 +127,8 @@ def device_named(name: str) -> Any:
 def model(policy: PolicySection) -> list[Finding]:
     """A folder or file holds a model's config, weights and tokenizer; hub names are not asked."""
     name = policy.model_name
-    if name == TINY or not _on_disk(name):
+    on_disk = name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).is_dir()
+    if name == TINY or not on_disk:
         return []
     from transformers import AutoConfig
 
@@ -142,10 +143,6 @@ def model(policy: PolicySection) -> list[Finding]:
         reason = f"{name} holds no .safetensors (pickles are not read): save it so"
         findings.append(Finding(key, reason))
     return findings or found(hf.load_tokenizer, policy)
-
-
-def _on_disk(name: str) -> bool:
-    return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).is_dir()
 
 
 RULES: dict[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]] = {

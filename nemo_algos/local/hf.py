@@ -37,11 +37,11 @@ class HFPolicy:
         self, prompts: list[list[int]], group_size: int, generator: torch.Generator
     ) -> Experience:
         ids, prompt_mask = self._left_padded(prompts)
-        of = torch.arange(len(prompts)).repeat_interleave(group_size)
-        chunks = of.split(self.config.generation_batch_size)
+        group = torch.arange(len(prompts)).repeat_interleave(group_size)
+        chunks = group.split(self.config.generation_batch_size)
         sampled = self._joined([self._sample(ids, prompt_mask, c, generator) for c in chunks])
         tokens, mask, logprobs, entropy = sampled
-        drawn = Experience(ids, prompt_mask, of, tokens, mask, logprobs, entropy, logprobs)
+        drawn = Experience(ids, prompt_mask, group, tokens, mask, logprobs, entropy, logprobs)
         return self._rescored(drawn) if self.autocast else drawn
 
     def _left_padded(self, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -52,10 +52,10 @@ class HFPolicy:
 
     @torch.no_grad()
     def _sample(
-        self, ids: Tensor, prompt_mask: Tensor, of: Tensor, generator: torch.Generator
+        self, ids: Tensor, prompt_mask: Tensor, group: Tensor, generator: torch.Generator
     ) -> Decoded:
-        """Responses to prompts[of]; each prompt is prefilled once."""
-        used, index = of.unique(return_inverse=True)
+        """Responses to prompts[group]; each prompt is prefilled once."""
+        used, index = group.unique(return_inverse=True)
         index = index.to(self.device)
         self.model.eval()
         ids, visible = ids[used].to(self.device), prompt_mask[used].to(self.device)
@@ -73,17 +73,8 @@ class HFPolicy:
             )
             return out.logits[:, -1]
 
-        sampling = self.config.generation
-        sampled = decode(
-            first.logits[:, -1][index],
-            next_logits,
-            torch.tensor(sorted(self.ends), device=self.device),
-            self.tokenizer.pad_token_id,
-            sampling.max_new_tokens,
-            sampling.temperature,
-            generator,
-            sampling.top_p,
-        )
+        logits, pad = first.logits[:, -1][index], self.tokenizer.pad_token_id
+        sampled = decode(logits, next_logits, self.ends, pad, self.config.generation, generator)
         return Decoded(*(x.cpu() for x in sampled))
 
     def _forward(
@@ -109,7 +100,7 @@ class HFPolicy:
     def _rescored(self, drawn: Experience) -> Experience:
         """Log-probs and entropy by the training forward, from which bfloat16's cache differs."""
         logprobs, entropy = torch.zeros_like(drawn.logprobs), torch.zeros_like(drawn.entropy)
-        for rows in micro_batches(drawn, torch.arange(len(drawn.of)), self.config):
+        for rows in micro_batches(drawn, torch.arange(len(drawn.group)), self.config):
             logprobs[rows], entropy[rows] = self._score(drawn, rows)
         return replace(drawn, logprobs=logprobs, entropy=entropy)
 
@@ -121,12 +112,12 @@ class HFPolicy:
         self.model.train(
             self.config.dtensor_cfg.activation_checkpointing and torch.is_grad_enabled()
         )
-        of, mask = experience.of[rows], experience.mask[rows]
+        group, mask = experience.group[rows], experience.mask[rows]
         response = int(mask.sum(1).max())
-        prompt = int(experience.prompt_mask[of].sum(1).max())
+        prompt = int(experience.prompt_mask[group].sum(1).max())
         tokens = experience.tokens[rows, :response].to(self.device)
-        ids = torch.cat((experience.prompts[of, -prompt:].to(self.device), tokens), 1)
-        visible = torch.cat((experience.prompt_mask[of, -prompt:], mask[:, :response]), 1)
+        ids = torch.cat((experience.prompts[group, -prompt:].to(self.device), tokens), 1)
+        visible = torch.cat((experience.prompt_mask[group, -prompt:], mask[:, :response]), 1)
         visible = visible.to(self.device)
         before = torch.arange(prompt - 1, prompt - 1 + response, device=self.device)
         logits = self._forward(ids, visible, _positions(visible), before, use_cache=False).logits

@@ -1,11 +1,10 @@
 """A run's records: metrics.jsonl, trace.jsonl, TensorBoard, a live table, the curves as PNG."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 from rich.console import Console
@@ -63,7 +62,7 @@ class Log:
 
             self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> Self:
         self.live.start()
         return self
 
@@ -113,28 +112,45 @@ CURVES = {
 }
 
 
-def plot(folder: Path, title: str) -> Path:
-    """curves.png: six panels over steps."""
+STYLE: Any = {
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "figure.titlesize": 10,
+    "legend.fontsize": 9,
+}
+
+
+@contextmanager
+def drawn(path: Path, size: tuple[float, float], columns: int = 1, **options: Any) -> Iterator[Any]:
+    """(figure, axes) to draw on, saved as this file; its folder is made."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    rows = read(folder)
-    figure, axes = plt.subplots(2, 3, figsize=(12, 6.5), constrained_layout=True)
-    for axis, (name, keys) in zip(axes.flat, CURVES.items(), strict=True):
-        for key in keys:
-            points = [(r["step"], r[key]) for r in rows if key in r]
-            if points:
-                axis.plot(*zip(*points, strict=True), label=key, linewidth=1.3)
-        axis.set_title(name, fontsize=10)
-        axis.grid(alpha=0.3)
-        if len(axis.lines) > 1:
-            axis.legend(fontsize=7)
-    for axis in axes[1]:
-        axis.set_xlabel("step")
-    figure.suptitle(title)
-    path = folder / "curves.png"
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(ncols=columns, figsize=size, constrained_layout=True, **options)
+        yield figure, axes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+        plt.close(figure)
+
+
+def plot(folder: Path, title: str) -> Path:
+    """curves.png: six panels over steps."""
+    rows, path = read(folder), folder / "curves.png"
+    with drawn(path, (12, 6.5), 3, nrows=2, dpi=110) as (figure, axes):
+        for axis, (name, keys) in zip(axes.flat, CURVES.items(), strict=True):
+            for key in keys:
+                points = [(r["step"], r[key]) for r in rows if key in r]
+                if points:
+                    axis.plot(*zip(*points, strict=True), label=key, linewidth=1.3)
+            axis.set_title(name)
+            if len(axis.lines) > 1:
+                axis.legend(fontsize=7)
+        for axis in axes[1]:
+            axis.set_xlabel("step")
+        figure.suptitle(title, fontsize=12)
     return path

@@ -23,8 +23,6 @@ NAMES_CODE = {
 
 
 class Manifest(Shape):
-    """What is read of it."""
-
     config: dict[str, Any]
 
 

@@ -17,13 +17,11 @@ from rich.table import Table
 
 from nemo_algos.local import checkpoint, manifest
 from nemo_algos.local.build import build_trainer
-from nemo_algos.local.evaluation import evaluate
+from nemo_algos.local.evaluation import SEED, evaluate
 from nemo_algos.local.logs import Log, plot, read
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.algorithm import Algorithm
-
-EVALUATION_SEED = 1234
 
 
 class Stopped(Exception):
@@ -123,9 +121,8 @@ class Run:
         self.console.print(f"resumed at step {step} from {path}", soft_wrap=True)
 
     def _evaluation(self) -> dict[str, float]:
-        grpo, t = self.config.grpo, self.trainer
-        samples = grpo.val_samples_per_prompt
-        return evaluate(t.policy, t.task, grpo.max_val_samples, samples, EVALUATION_SEED)
+        grpo, asked = self.config.grpo, (self.trainer.policy, self.trainer.task)
+        return evaluate(*asked, grpo.max_val_samples, grpo.val_samples_per_prompt, SEED)
 
     def _train(self) -> None:
         trainer, last = self.trainer, self.config.grpo.max_num_steps

@@ -1,10 +1,12 @@
 """Sampling token by token, with log-probs and entropies. B sequences, V tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from nemo_algos.local.schema import GenerationSection
 
 
 class Decoded(NamedTuple):
@@ -19,26 +21,25 @@ class Decoded(NamedTuple):
 def decode(
     logits: Tensor,
     next_logits: Callable[[Tensor], Tensor],
-    ends: Tensor,
+    ends: Iterable[int],
     pad: int,
-    max_new_tokens: int,
-    temperature: float,
+    sampling: GenerationSection,
     generator: torch.Generator,
-    top_p: float = 1.0,
 ) -> Decoded:
-    """From the first token's logits [B,V] until every sequence has drawn one of `ends` [E].
+    """From the first token's logits [B,V] until every sequence has drawn one of `ends`.
 
-    next_logits(tokens [B]) -> [B,V] appends one token to every sequence.
-    top_p: draw from the fewest tokens that have this probability together; log-probs and entropies
-    stay those of the whole distribution.
+    next_logits(tokens [B]) -> [B,V] appends one token to every sequence. sampling.top_p: draw from
+    the fewest tokens that have this probability together; log-probs and entropies stay those of the
+    whole distribution.
     """
+    last = torch.tensor(sorted(ends), device=logits.device)
     alive = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
     columns: list[tuple[Tensor, ...]] = []
     while True:
-        token, logprob, entropy = sample(logits / temperature, generator, top_p)
+        token, logprob, entropy = sample(logits / sampling.temperature, generator, sampling.top_p)
         columns.append((token.where(alive, pad), alive, logprob, entropy))
-        alive = alive & ~torch.isin(token, ends)
-        if len(columns) == max_new_tokens or not alive.any():
+        alive = alive & ~torch.isin(token, last)
+        if len(columns) == sampling.max_new_tokens or not alive.any():
             break
         logits = next_logits(columns[-1][0])
     tokens, mask, logprobs, entropy = (torch.stack(c, 1) for c in zip(*columns, strict=True))

@@ -120,7 +120,6 @@ class DataSection(Section):
 
     @property
     def rules(self) -> Rules:
-        """Of countdown."""
         return Rules(self.numbers, self.use_all)
 
     @field_validator("task")

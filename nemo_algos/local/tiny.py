@@ -97,18 +97,17 @@ class Tiny(nn.Module):
             x = layer.finish(x, F.scaled_dot_product_attention(q, k, v, is_causal=True))
         return x[:, -1], cache
 
-    def response_logits(self, prompts: Tensor, of: Tensor, responses: Tensor) -> Tensor:
-        """Logits [B,S,V] for responses [B,S] to prompts[of], of [B]; a prompt is computed once."""
+    def response_logits(self, prompts: Tensor, group: Tensor, responses: Tensor) -> Tensor:
+        """Logits [B,S,V] for responses [B,S] to prompts[group]; a prompt is computed once."""
         first, cache = self.prompt(prompts)
         s, length = responses.shape[1] - 1, prompts.shape[1]
         x, rotation = self.embed(responses[:, :-1]), self._rotation(length, s)
-        ones = torch.ones(s, length + s, dtype=torch.bool, device=x.device)
-        visible = ones.tril(length)
+        visible = torch.ones(s, length + s, dtype=torch.bool, device=x.device).tril(length)
         for layer, (prompt_k, prompt_v) in zip(self._layers(), cache, strict=True):
             q, k, v = layer.project(x, rotation)
-            k, v = torch.cat((prompt_k[of], k), 2), torch.cat((prompt_v[of], v), 2)
+            k, v = torch.cat((prompt_k[group], k), 2), torch.cat((prompt_v[group], v), 2)
             x = layer.finish(x, F.scaled_dot_product_attention(q, k, v, attn_mask=visible))
-        return self.logits(torch.cat((first[of][:, None], x), dim=1))
+        return self.logits(torch.cat((first[group][:, None], x), dim=1))
 
     def step(self, tokens: Tensor, parents: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """Last hidden state [N,D] and cache of the prefixes `parents` [N], each with a token more.

@@ -16,18 +16,16 @@ from torch.nn.utils.rnn import pad_sequence
 from nemo_algos.local import countdown, tiny
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.sampling import decode
+from nemo_algos.local.schema import GenerationSection
 
 WARM_STEPS, WARM_BATCH, WARM_LR = 700, 64, 4e-3
 
 
 class TinyPolicy:
-    """A `Tiny` model that samples at `temperature` (from `top_p` of its distribution)."""
+    """A `Tiny` model and how it samples."""
 
-    def __init__(
-        self, model: tiny.Tiny, max_new_tokens: int, temperature: float = 1.0, top_p: float = 1.0
-    ) -> None:
-        self.model, self.max_new_tokens, self.ends = model, max_new_tokens, {countdown.EOS}
-        self.temperature, self.top_p = temperature, top_p
+    def __init__(self, model: tiny.Tiny, sampling: GenerationSection) -> None:
+        self.model, self.sampling, self.ends = model, sampling, {countdown.EOS}
 
     @torch.no_grad()
     def generate(
@@ -39,9 +37,9 @@ class TinyPolicy:
         """
         device, vocab = self.model.embed.weight.device, self.model.config.vocab
         ids = torch.tensor(prompts)
-        of = torch.arange(len(prompts)).repeat_interleave(group_size)
+        group = torch.arange(len(prompts)).repeat_interleave(group_size)
         hidden, cache = self.model.prompt(ids.to(device))
-        row = of.to(device)
+        row = group.to(device)
 
         def next_logits(drawn: Tensor) -> Tensor:
             nonlocal row, cache
@@ -49,29 +47,21 @@ class TinyPolicy:
             hidden, cache = self.model.step(distinct % vocab, distinct // vocab, cache)
             return self.model.logits(hidden)[row]
 
-        sampled = decode(
-            self.model.logits(hidden)[row],
-            next_logits,
-            torch.tensor([countdown.EOS], device=device),
-            countdown.PAD,
-            self.max_new_tokens,
-            self.temperature,
-            generator,
-            self.top_p,
-        )
+        first = self.model.logits(hidden)[row]
+        sampled = decode(first, next_logits, self.ends, countdown.PAD, self.sampling, generator)
         tokens, mask, logprobs, entropy = (x.cpu() for x in sampled)
         all_shown = torch.ones_like(ids).bool()
-        return Experience(ids, all_shown, of, tokens, mask, logprobs, entropy, logprobs)
+        return Experience(ids, all_shown, group, tokens, mask, logprobs, entropy, logprobs)
 
     def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
         """See Policy. Equal responses to a prompt are computed once."""
         device = self.model.embed.weight.device
-        responses = torch.cat((experience.of[rows, None], experience.tokens[rows]), 1)
+        responses = torch.cat((experience.group[rows, None], experience.tokens[rows]), 1)
         distinct, row = responses.unique(dim=0, return_inverse=True)
-        used, of = distinct[:, 0].unique(return_inverse=True)
+        used, group = distinct[:, 0].unique(return_inverse=True)
         prompts, tokens = experience.prompts[used].to(device), distinct[:, 1:].to(device)
-        logits = self.model.response_logits(prompts, of.to(device), tokens)
-        return token_logprobs(logits / self.temperature, tokens).cpu()[row]
+        logits = self.model.response_logits(prompts, group.to(device), tokens)
+        return token_logprobs(logits / self.sampling.temperature, tokens).cpu()[row]
 
     def encode(self, prompt: str, prefix: str = "") -> list[int]:
         """See Policy. Raises ValueError for a word that is not countdown's."""
@@ -139,13 +129,13 @@ def _teach(
     model: tiny.Tiny, rules: countdown.Rules, rng: random.Random, progress: Callable[[float], None]
 ) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), WARM_LR, betas=(0.9, 0.98), weight_decay=0.01)
-    of = torch.arange(WARM_BATCH)
+    group = torch.arange(WARM_BATCH)
     for step in range(WARM_STEPS):
         batch = [countdown.sample(rng, rules) for _ in range(WARM_BATCH)]
         prompts = torch.tensor([countdown.tokens_of(f"{puzzle} :")[:-1] for puzzle, _ in batch])
         responses = [torch.tensor(countdown.encode(steps)) for _, steps in batch]
         tokens = pad_sequence(responses, batch_first=True, padding_value=countdown.PAD)
-        logprobs = token_logprobs(model.response_logits(prompts, of, tokens), tokens)
+        logprobs = token_logprobs(model.response_logits(prompts, group, tokens), tokens)
         loss = -logprobs[tokens != countdown.PAD].mean()
         optimizer.zero_grad()
         loss.backward()

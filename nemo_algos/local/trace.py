@@ -26,9 +26,9 @@ RESPONSES = 8  # of a prompt
 DIGITS = 6
 
 
-def traced_rows(of: Tensor, prompts: int) -> Tensor:
-    """[N]: up to 8 responses to each of the first prompts; of [B] as in Experience."""
-    return torch.cat([(of == p).nonzero().flatten()[:RESPONSES] for p in range(prompts)])
+def traced_rows(group: Tensor, prompts: int) -> Tensor:
+    """[N]: up to 8 responses to each of the first prompts; group [B] as in Experience."""
+    return torch.cat([(group == p).nonzero().flatten()[:RESPONSES] for p in range(prompts)])
 
 
 def tokens_of(
@@ -63,7 +63,7 @@ def lines(
     responses = experience.responses()
     out = []
     for i, row in enumerate(rows.tolist()):
-        mask, group = experience.mask[row], int(experience.of[row])
+        mask, group = experience.mask[row], int(experience.group[row])
         prompt = experience.prompts[group][experience.prompt_mask[group]]
         values = {name: _numbers(x[i][mask]) for name, x in tokens.items()}
         bounds = {k: values[k] if tokens[k][i].isfinite().all() else None for k in ("low", "high")}
@@ -80,6 +80,5 @@ def lines(
 
 
 def _numbers(values: Tensor) -> list[Any]:
-    """With 6 digits; bools as they are."""
     plain = values.tolist()
     return plain if values.dtype == torch.bool else [float(f"{x:.{DIGITS}g}") for x in plain]

@@ -11,7 +11,7 @@ from nemo_algos.core.metrics import Stats
 from nemo_algos.core.mismatch import monitor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.local import trace
-from nemo_algos.local.evaluation import answered, encoded
+from nemo_algos.local.evaluation import attempts
 from nemo_algos.local.experience import Experience, Policy, micro_batches
 from nemo_algos.local.optimizer import optimizer_of, scheduler_of
 from nemo_algos.local.schema import LocalConfig
@@ -38,8 +38,7 @@ class Trainer:
         parameters = list(policy.model.parameters())
         self.optimizer = optimizer_of(config.policy.optimizer, parameters)
         self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
-        self.generator = torch.Generator(next(policy.model.parameters()).device)
-        self.generator.manual_seed(config.grpo.seed)
+        self.generator = torch.Generator(parameters[0].device).manual_seed(config.grpo.seed)
         self.step_number = 0
         self.unverified = 0  # responses of the last batch that the verifier could not judge
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
@@ -59,9 +58,8 @@ class Trainer:
         rate = self.optimizer.param_groups[0]["lr"]
         self.scheduler.step()
         self.step_number += 1
-        self.traces = self._traces(experience, rollouts, signals) if self._traced() else []
+        self.traces = self._traces(experience, rollouts, signals)
         seconds = time.perf_counter() - start
-        tokens = int(rollouts.lengths.sum())
         return {
             **rollout_metrics(rollouts, signals),
             "loss": 0.0,  # where every group is flat and nothing was trained
@@ -73,20 +71,19 @@ class Trainer:
             "lr": rate,
             "time/seconds": seconds,
             "time/generate": generated - start,
-            "tokens_per_second": tokens / seconds,
+            "tokens_per_second": int(rollouts.lengths.sum()) / seconds,
         }
 
     def collect(self) -> tuple[Experience, Rollouts]:
         """A rollout batch with rewards, and reference log-probs where they are needed."""
         grpo, correct = self.config.grpo, self.config.loss_fn.use_importance_sampling_correction
         examples = self.task.examples(self.step_number, grpo.num_prompts_per_step)
-        prompts = encoded(self.policy, self.task, examples)
-        experience = self.policy.generate(prompts, grpo.num_generations_per_prompt, self.generator)
-        verdicts = self.task.verify(*answered(self.policy, examples, experience))
+        asked = examples, grpo.num_generations_per_prompt, self.generator
+        experience, *_, verdicts = attempts(self.policy, self.task, *asked)
         self.unverified = sum(verdict.status != "ok" for verdict in verdicts)
         experience, ref_logprobs = self._with_reference(experience)
         rollouts = Rollouts(
-            group=experience.of,
+            group=experience.group,
             rewards=torch.tensor([v.reward for v in verdicts], dtype=torch.float64),
             mask=experience.mask,
             old_logprobs=experience.logprobs,
@@ -100,7 +97,7 @@ class Trainer:
         """Both log-probs by one forward: ERPO's z-scores of their gap would amplify rounding."""
         if self.reference is None:
             return experience, None
-        every = torch.arange(len(experience.of))
+        every = torch.arange(len(experience.group))
         old = self._logprobs(self.policy, experience, every)
         return replace(experience, logprobs=old), self._logprobs(self.reference, experience, every)
 
@@ -112,18 +109,17 @@ class Trainer:
             out[micro] = policy.logprobs(experience, micro)
         return out.where(experience.mask, 0.0)
 
-    def _traced(self) -> bool:
-        period, number = self.config.logger.trace_period, self.step_number
-        ends = (1, self.config.grpo.max_num_steps)
-        return period > 0 and (number in ends or number % period == 0)
-
     def _traces(
         self, experience: Experience, rollouts: Rollouts, signals: Signals
     ) -> list[dict[str, Any]]:
-        rows = trace.traced_rows(experience.of, self.config.logger.traced_prompts)
+        settings, step = self.config.logger, self.step_number
+        at_end = step in (1, self.config.grpo.max_num_steps)
+        if not (settings.trace_period and (at_end or step % settings.trace_period == 0)):
+            return []
+        rows = trace.traced_rows(experience.group, settings.traced_prompts)
         after = self._logprobs(self.policy, experience, rows)[rows]
         tokens = trace.tokens_of(self.algorithm, rollouts[rows], signals[rows], after)
-        return trace.lines(self.step_number, rows, experience, rollouts, tokens, self.policy.decode)
+        return trace.lines(step, rows, experience, rollouts, tokens, self.policy.decode)
 
     def update(
         self, experience: Experience, rollouts: Rollouts, signals: Signals
@@ -133,7 +129,8 @@ class Trainer:
         Inert sequences are skipped, but count in every mean and in the number of optimizer steps.
         """
         every = torch.arange(len(rollouts))
-        live = ~self._inert(signals)
+        penalty = self.config.loss_fn.reference_policy_kl_penalty
+        live = ~self.algorithm.inert_rows(signals) | (penalty > 0)
         total, norm = Stats.empty(), 0.0
         for _ in range(self.config.grpo.num_update_epochs):
             for rows in every.split(self.config.policy.train_global_batch_size):
@@ -141,10 +138,6 @@ class Trainer:
                 total += self._accumulate(rows, experience, rollouts, signals, counts)
                 norm = self._optimizer_step()
         return total, norm
-
-    def _inert(self, signals: Signals) -> Tensor:
-        inert = self.algorithm.inert_rows(signals)
-        return inert & (self.config.loss_fn.reference_policy_kl_penalty == 0)
 
     def _accumulate(
         self,
@@ -188,7 +181,6 @@ class Trainer:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
         self.step_number = state["step"]
         self.policy.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -57,11 +57,7 @@ class APMPOParams(Params):
 
 
 def _reward_moments(rollouts: Rollouts, params: APMPOParams) -> tuple[Tensor, Tensor]:
-    """mu_R and sigma_R (population), [B].
-
-    Of the whole batch but what the trainer masks out (the paper's text), or of the group (its
-    Algorithm 1).
-    """
+    """mu_R and sigma_R, [B]: of the batch but for masked rows (paper) or group (Algorithm 1)."""
     rewards, groups = rollouts.rewards, rollouts.groups
     if params.statistics == "group":
         return groups.mean(rewards)[groups.index], groups.std(rewards)[groups.index]

@@ -103,7 +103,6 @@ def _third_party(name: str | Method, path: str) -> Method:
 
 
 def _fault(method: Any) -> str | None:
-    """What is wrong with a third party's record."""
     if not isinstance(method, Method):
         return f"is a {type(method).__name__}, not a Method"
     if method.name in METHODS:
@@ -133,15 +132,11 @@ def _misfits(a: Algorithm) -> list[str]:
         )
     if bounds is not base and bounds.bounds is None and bounds.constant_bounds is no_bounds:
         reasons.append(f"{bounds.name} has no bounds of its own to give: drop bounds")
-    if a.base.params.dual_clip is not None and not dual_clip_has_meaning(a):
+    # it cuts a ratio that the surrogate itself clips, with advantages of a fixed sign
+    plain = base.clips == base.form == "ratio" and base.reweight is keep_advantages
+    if a.base.params.dual_clip is not None and not plain:
         reasons.append(
             f"dual_clip has no meaning for {base.name}: it cuts the plain clipped ratio of grpo, "
             "etr, erpo and gspo"
         )
     return reasons
-
-
-def dual_clip_has_meaning(a: Algorithm) -> bool:
-    """Only a ratio that the surrogate itself clips, with advantages of a fixed sign."""
-    m = a.base.method
-    return m.clips == "ratio" and m.reweight is keep_advantages and m.form == "ratio"

@@ -41,7 +41,6 @@ class Signals:
     reports: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __getitem__(self, rows: Tensor | slice) -> Signals:
-        """The signals of these rows."""
         return self._map(lambda x: x[rows])
 
     def to(self, *args: Any) -> Signals:

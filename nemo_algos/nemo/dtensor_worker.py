@@ -1,7 +1,4 @@
-"""NeMo-RL's DTensor (v2) worker that also returns exact token entropies; see megatron_worker.
-
-Its workers run on CPU processes too, but for context parallelism, which needs GPUs.
-"""
+"""NeMo-RL's DTensor (v2) worker that also returns exact token entropies; see megatron_worker."""
 
 from typing import Any
 
@@ -33,7 +30,6 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
         original_seq_len: int,
         sequence_dim: int = 1,
     ) -> Tensor:
-        """See NeMo-RL."""
         entropy = self._entropy(logits, processed_inputs, sequence_dim)  # at predicting positions
         lengths = data_dict["input_lengths"].tolist()
         if self.enable_seq_packing:
@@ -66,7 +62,6 @@ class EntropyWorkerImpl(EntropyMixin, stock.DTensorPolicyWorkerV2Impl):
     """get_logprobs also returns `entropies` [B,S]; the reference model's forward does not."""
 
     def get_logprobs(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        """See NeMo-RL."""
         if self.reference_pass:
             return super().get_logprobs(data, *args, **kwargs)
         with recording(stock, EntropyPostProcessor) as sink:

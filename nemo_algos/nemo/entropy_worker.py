@@ -1,7 +1,4 @@
-"""What the workers of both backends add to NeMo-RL's: entropies of the previous log-probs' forward.
-
-Imported in the worker's environment only.
-"""
+"""What both backends' workers add to NeMo-RL's: entropies of the previous log-probs' forward."""
 
 import functools
 from collections.abc import Iterator
@@ -12,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nemo_algos.core.entropy import token_logprobs_and_entropy
+from nemo_algos.nemo import versions
 from nemo_algos.nemo.policy import ENTROPY
 
 
@@ -25,12 +23,9 @@ def entropies(logits: Tensor, group: Any, vocabulary: int | None = None) -> Tens
 def recording(module: Any, processor: type, **kwargs: Any) -> Iterator[list[Tensor]]:
     """Within, the log-prob forward of the worker's module appends entropies; kwargs: its own."""
     sink: list[Tensor] = []
-    original = module.LogprobsPostProcessor
-    module.LogprobsPostProcessor = functools.partial(processor, sink=sink, **kwargs)
-    try:
+    ours = functools.partial(processor, sink=sink, **kwargs)
+    with versions.replaced((module, "LogprobsPostProcessor", ours)):
         yield sink
-    finally:
-        module.LogprobsPostProcessor = original
 
 
 class EntropyMixin:
@@ -39,7 +34,6 @@ class EntropyMixin:
     reference_pass = False
 
     def get_reference_policy_logprobs(self, *args: Any, **kwargs: Any) -> Any:
-        """See NeMo-RL."""
         self.reference_pass = True
         try:
             return super().get_reference_policy_logprobs(*args, **kwargs)  # pyright: ignore

@@ -28,10 +28,7 @@ ACTOR = f"{__name__}.VerifierActor"
 
 
 class VerifierConfig(Section):
-    """A section of `env`: "module:function" twice, and VerifierPool's arguments.
-
-    extractor: gives the answers of NeMo-RL's cons@k.
-    """
+    """A section of `env`: "module:function" twice (extractor: of cons@k), the pool's arguments."""
 
     verifier: str
     extractor: str = "nemo_algos.rewards.answers:boxed"
@@ -90,10 +87,7 @@ class VerifierEnvironment(BaseMathEnvironment):
         metadata: list[Any],
         return_extracted_answer: bool = False,
     ) -> EnvironmentReturn[Any]:
-        """B conversations to rewards [B] float32; every episode ends.
-
-        Raises ValueError where the verifier does not load.
-        """
+        """B conversations to rewards [B] float32; ValueError where the verifier does not load."""
         responses = [_response(conversation) for conversation in message_log_batch]
         verdicts = self._pool.score(responses, [str(m["ground_truth"]) for m in metadata])
         rewards = torch.tensor([v.reward for v in verdicts], dtype=torch.float32)

@@ -114,11 +114,8 @@ class Estimator:
 
 
 def check_complete(rollouts: Rollouts, size: int) -> None:
-    """Raise ValueError where a group is not one, or several, of `size` rows.
-
-    A prompt may be drawn twice, and prompts that NeMo-RL cuts to their first tokens are one group.
-    """
-    wrong = rollouts.groups.count % size != 0
+    """Raise ValueError where a group is not one, or several, of `size` rows."""
+    wrong = rollouts.groups.count % size != 0  # a prompt may be drawn twice
     if wrong.any():
         raise ValueError(
             f"a group of {int(rollouts.groups.count[wrong][0])} responses came to the advantages, "
@@ -140,21 +137,12 @@ def row_hash(rows: Tensor) -> Tensor:
 
 @contextmanager
 def in_place(estimator: Estimator) -> Iterator[None]:
-    """Within, NeMo-RL's trainers create this estimator for `adv_estimator.name: nemo_algos`.
-
-    Stock names are theirs; and dynamic sampling keeps or drops whole groups.
-    """
+    """Within, NeMo-RL's trainers create this estimator for its name, and sample whole groups."""
     modules = [import_module(name) for name in CREATORS if versions.present(name)]
     ours = {FACTORY: partial(_creating, estimator), DEVIATIONS: _whole_group_deviations}
     places = [(m, name) for m in modules for name in ours if hasattr(m, name)]
-    stock = [getattr(module, name) for module, name in places]
-    for (module, name), theirs in zip(places, stock, strict=True):
-        setattr(module, name, ours[name](theirs))
-    try:
+    with versions.replaced(*((m, name, ours[name](getattr(m, name))) for m, name in places)):
         yield
-    finally:
-        for (module, name), theirs in zip(places, stock, strict=True):
-            setattr(module, name, theirs)
 
 
 def _whole_group_deviations(stock: Callable[..., Any]) -> Callable[..., Any]:

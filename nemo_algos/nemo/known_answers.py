@@ -1,7 +1,4 @@
-"""Two responses whose loss is known, through the estimator and the loss, before Ray starts.
-
-A NeMo-RL that computes something else under the names that we know is refused.
-"""
+"""Two responses whose loss is known: a NeMo-RL that computes something else is refused."""
 
 import math
 from typing import Any
@@ -72,7 +69,6 @@ def answer(name: str) -> tuple[float, float]:
 
 
 def _batch(estimator: Estimator) -> dict[str, Tensor]:
-    """As NeMo-RL's trainers make it."""
     estimator.entropy = ENTROPY
     advantages = estimator.compute_advantage(
         prompt_ids=torch.ones(2, 1, dtype=torch.long),

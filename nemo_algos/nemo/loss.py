@@ -81,15 +81,12 @@ class AlgorithmLoss(ClippedPGLossFn):
 
 
 def is_stock(algorithm: Algorithm) -> bool:
-    """Whether NeMo-RL's loss is this one as it stands: GRPO's or GSPO's with constant bounds.
-
-    `max_log_ratio` must be at its default, since NeMo-RL does not clamp log-ratios.
-    """
+    """Whether NeMo-RL's loss is this one: GRPO's or GSPO's, constant bounds, the default clamp."""
     base, bounds = algorithm.base, algorithm.bounds.method
     return (
         base.method in (METHODS["grpo"], METHODS["gspo"])
         and (bounds.bounds, bounds.constant_bounds) == (None, clip_bounds)
-        and base.params.max_log_ratio == Params().max_log_ratio
+        and base.params.max_log_ratio == Params().max_log_ratio  # NeMo-RL clamps none
     )
 
 

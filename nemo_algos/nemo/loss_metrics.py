@@ -63,10 +63,7 @@ def sent(
     global_valid_toks: Tensor,
     stock: bool,
 ) -> Sent:
-    """The metrics of a micro-batch, not waited for.
-
-    stock: NeMo-RL's loss has the true log-probs, and reports their entropy itself.
-    """
+    """The metrics of a micro-batch, not waited for; stock: NeMo-RL reports their entropy itself."""
     sums = _sums(algorithm, batch)
     per_token = torch.stack([sums[k] for k in PER_TOKEN.values()]) / global_valid_toks
     per_sequence = torch.stack([sums[k] for k in PER_SEQUENCE.values()]) / global_valid_seqs
@@ -84,10 +81,7 @@ def sent(
 
 
 def by_sign(shares: dict[str, list[float]]) -> dict[str, list[float]]:
-    """A step's metrics by micro-batch, clips by sign as shares of the tokens of that sign.
-
-    So that they mean what they do in the embedded engine; a share of nothing is left out.
-    """
+    """A step's metrics, clips by sign as shares of that sign's tokens, like the embedded engine."""
     counts = {sign: sum(shares.get(name, [])) for sign, name in SIGNS.items()}
     means = {k: count for k, (_, count) in OWN.items() if count in counts and k in shares}
     rest = {k: v for k, v in shares.items() if k not in means and k not in SIGNS.values()}

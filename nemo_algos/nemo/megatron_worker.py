@@ -23,6 +23,7 @@ from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
 from torch import Tensor
 
 from nemo_algos.core.linear_entropy import token_logprobs_and_entropy_from_hidden
+from nemo_algos.nemo import versions
 from nemo_algos.nemo.entropy_worker import EntropyMixin, entropies, recording
 
 
@@ -36,7 +37,6 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
         self.sink, self.vocabulary, self.fused = sink, vocabulary, fused
 
     def __call__(self, data_dict: Any, input_ids: Tensor, cu_seqlens_padded: Tensor) -> Callable:
-        """See NeMo-RL: a function of the logits, or of fused log-probs."""
         inner = super().__call__(data_dict, input_ids, cu_seqlens_padded)
         rows, width = data_dict["input_ids"].shape
 
@@ -77,18 +77,12 @@ def hidden_state_entropies(vocabulary: int) -> Iterator[list[Tensor]]:
         fused.append(outputs[1])
         return original(hidden, weight, *args, **kwargs)
 
-    setattr(model_utils, name, with_entropies)
-    try:
+    with versions.replaced((model_utils, name, with_entropies)):
         yield fused
-    finally:
-        setattr(model_utils, name, original)
 
 
 def unpacked(packed: Tensor, starts: list[int], rows: int, width: int) -> Tensor:
-    """packed [T/C], at predicting positions, -> [rows,width], at predicted tokens.
-
-    Sequence i is in starts[i]..starts[i+1].
-    """
+    """packed [T/C], sequence i in starts[i]..starts[i+1], -> [rows,width], at predicted tokens."""
     group = train.get_context_parallel_group()
     ranks = dist.get_world_size(group)
     out = packed.new_zeros(rows, width)
@@ -104,7 +98,6 @@ class EntropyWorkerImpl(EntropyMixin, stock.MegatronPolicyWorkerImpl):
     """get_logprobs also returns `entropies` [B,S]; the reference model's forward does not."""
 
     def get_logprobs(self, *, data: Any, **kwargs: Any) -> Any:
-        """See NeMo-RL."""
         if self.reference_pass:
             return super().get_logprobs(data=data, **kwargs)
         vocabulary = self.megatron_cfg.model.vocab_size

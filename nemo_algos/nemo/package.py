@@ -13,10 +13,7 @@ STOCK = {
 
 
 def export() -> None:
-    """Put this package on PYTHONPATH, before Ray starts.
-
-    Raises ValueError where that would carry other packages too.
-    """
+    """Put this package on PYTHONPATH before Ray starts. Raises ValueError where it is installed."""
     if reason := refusal(ROOT):
         raise ValueError(reason)
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -24,10 +21,7 @@ def export() -> None:
 
 
 def check() -> None:
-    """Import this package on every node of the running cluster.
-
-    Raises ValueError that names the nodes where it fails.
-    """
+    """Import this package on every node of the cluster. Raises ValueError with those that fail."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -50,10 +44,7 @@ def check() -> None:
 
 
 def register_worker(module: str) -> str:
-    """Tell NeMo-RL which environment our worker runs in; returns the worker's full name.
-
-    The image's prebuilt environment of the stock worker where there is one, else its recipe.
-    """
+    """Give our worker the stock one's environment, prebuilt in the image or by recipe; its name."""
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 
     name, stock = f"nemo_algos.nemo.{module}.EntropyWorker", STOCK[module]

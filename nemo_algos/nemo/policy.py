@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nemo_algos.core.mismatch import monitor
 from nemo_algos.methods.loss import MismatchConfig
-from nemo_algos.nemo import columns, loss_metrics
+from nemo_algos.nemo import columns, loss_metrics, versions
 from nemo_algos.nemo.estimator import Estimator
 
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
@@ -44,10 +44,7 @@ class PolicyProxy:
         return out
 
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As the policy's, on the batch with the method's signals; logs the method's metrics too.
-
-        Raises FloatingPointError as `monitor`.
-        """
+        """As the policy's, with signals and metrics. Raises FloatingPointError as `monitor`."""
         self._compare(data)
         batch = type(data)({**data, **self._estimator.signals_for(data["advantages"])})
         return self._logged(self._policy.train(batch, loss_fn, *args, **kwargs))
@@ -83,10 +80,7 @@ class DataPlaneProxy(PolicyProxy):
         return data
 
     def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:
-        """As the policy's; with the advantages go the method's signals.
-
-        Raises FloatingPointError as `monitor`.
-        """
+        """As the policy's, with the signals. Raises FloatingPointError as `monitor`."""
         if "advantages" in fields:
             self._compare({**self._read, **fields})
             fields = fields | self._columns(fields["advantages"])
@@ -113,14 +107,9 @@ def columns_registered(estimator: Estimator) -> Iterator[None]:
 
     entropy = (ENTROPY,) if "entropy" in estimator.algorithm.needs else ()
     names = (*columns.names(estimator.algorithm).values(), *entropy)
-    fields, aligned = tq_policy.DP_TRAIN_FIELDS, column_io.TOKEN_ALIGNED_FIELDS
+    fields = (*tq_policy.DP_TRAIN_FIELDS, *names)
+    aligned = column_io.TOKEN_ALIGNED_FIELDS | set(names)
     holders = [m for m in (tq_policy, grpo_sync) if hasattr(m, "DP_TRAIN_FIELDS")]
-    for module in holders:
-        module.DP_TRAIN_FIELDS = (*fields, *names)
-    column_io.TOKEN_ALIGNED_FIELDS = aligned | set(names)
-    try:
+    ours = [(module, "DP_TRAIN_FIELDS", fields) for module in holders]
+    with versions.replaced(*ours, (column_io, "TOKEN_ALIGNED_FIELDS", aligned)):
         yield
-    finally:
-        for module in holders:
-            module.DP_TRAIN_FIELDS = fields
-        column_io.TOKEN_ALIGNED_FIELDS = aligned

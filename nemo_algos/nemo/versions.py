@@ -3,8 +3,10 @@
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import Any, get_args, get_type_hints
 
 TESTED = "v0.7.0 and main of 2026-08-22 (7ea279abf)"
@@ -100,10 +102,7 @@ def arguments(trainer: Callable[..., None], given: Mapping[str, Any]) -> dict[st
 
 
 def _found(module: str, name: str) -> Any:
-    found: Any = import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
+    return attrgetter(name)(import_module(module))
 
 
 def _parameters(module: str, name: str, wanted: tuple[str, ...]) -> Iterator[str]:
@@ -153,6 +152,19 @@ def get(section: Any, key: str, default: Any = None) -> Any:
     if isinstance(section, Mapping):
         return section.get(key, default)
     return getattr(section, key, default)
+
+
+@contextmanager
+def replaced(*places: tuple[Any, str, Any]) -> Iterator[None]:
+    """Within, attributes of NeMo-RL's modules are ours: (module, name, value)."""
+    stock = [(module, name, getattr(module, name)) for module, name, _ in places]
+    try:
+        for module, name, value in places:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in stock:
+            setattr(module, name, value)
 
 
 def present(module: str) -> bool:

@@ -6,14 +6,13 @@ from copy import deepcopy
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from nemo_algos.config import at
+from nemo_algos.config import at, put
 from nemo_algos.plan import memory, speed
 from nemo_algos.plan.memory import GPU, Setup
-from nemo_algos.preflight.layout import layout
+from nemo_algos.preflight.layout import DTENSOR, MEGATRON, VLLM, layout
 from nemo_algos.preflight.models import Model
 
-MEGATRON, PACKING = "policy.megatron_cfg", "policy.sequence_packing.train_mb_tokens"
-ENGINE = "policy.generation.vllm_cfg"
+PACKING = "policy.sequence_packing.train_mb_tokens"
 LIMIT, MICRO = "policy.max_total_sequence_length", "policy.train_micro_batch_size"
 Change = dict[str, Any]
 
@@ -42,7 +41,7 @@ class Plan(NamedTuple):
     @property
     def overlaps(self) -> bool:
         """Whether generation runs beside training."""
-        return bool(self.run.at("grpo.async_grpo.enabled"))
+        return bool(self.run["grpo.async_grpo.enabled"])
 
     @property
     def step_seconds(self) -> float:
@@ -54,26 +53,21 @@ class Plan(NamedTuple):
     @property
     def steps(self) -> int:
         """Steps of the run."""
-        return self.run.at("grpo.max_num_steps")
+        return self.run["grpo.max_num_steps"]
 
     @property
     def gpu_hours(self) -> float:
         """GPU-hours of the run."""
         return self.steps * self.step_seconds * self.run.layout.gpus / 3600
 
-    @property
-    def flops(self) -> float:
-        """FLOPs of a step, trained and scored; what models need, not what is recomputed."""
-        total = speed.rollouts(self.run) * self.tokens
-        return 4 * total * speed.forward_flops(self.run, self.tokens)
-
     def numbers(self) -> dict[str, Any]:
-        """Everything, for scripts."""
+        """Everything, for scripts; FLOPs as the model needs them, without what is recomputed."""
+        run, total = self.run, self.run.rollouts * self.tokens
         return {
-            "layout": self.run.layout._asdict(),
-            "gpu": self.run.gpu.name,
-            "parameters": self.run.model.parameters,
-            "active_parameters": self.run.model.active_parameters,
+            "layout": run.layout._asdict(),
+            "gpu": run.gpu.name,
+            "parameters": run.model.parameters,
+            "active_parameters": run.model.active_parameters,
             "mean_tokens": self.tokens,
             "training_bytes": self.training,
             "generation_bytes": self.generation,
@@ -82,42 +76,35 @@ class Plan(NamedTuple):
             "fits": {"training": self.trains, "generation": self.generates},
             "seconds": self.phases,
             "step_seconds": self.step_seconds,
-            "step_flops": self.flops,
-            "step_tokens": speed.rollouts(self.run) * self.tokens,
-            "run_tokens": self.steps * speed.rollouts(self.run) * self.tokens,
+            "step_flops": 4 * total * speed.forward_flops(run, self.tokens),
+            "step_tokens": total,
+            "run_tokens": self.steps * total,
             "gpu_hours": self.gpu_hours,
         }
 
 
 def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None = None) -> Plan:
-    """The plan of a resolved NeMo-RL config; tokens: a sequence's mean, prompt and response.
-
-    Raises ValueError where no sequence has so many.
-    """
+    """The plan for sequences of `tokens` on average. Raises ValueError where none has so many."""
     run = Setup(plain, layout(plain), model, gpu)
-    if tokens is not None and not 1 <= tokens <= run.at(LIMIT):
-        raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run.at(LIMIT)}, the longest")
-    mean: float = tokens or speed.LENGTH * run.at(LIMIT)
+    if tokens is not None and not 1 <= tokens <= run[LIMIT]:
+        raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run[LIMIT]}, the longest")
+    mean: float = tokens or speed.LENGTH * run[LIMIT]
     return Plan(
         run=run,
         tokens=mean,
         training=memory.training(run),
         generation=memory.generation(run),
         host=memory.on_host(run),
-        cached_sequences=memory.cached_tokens(run) / run.at(LIMIT),
+        cached_sequences=memory.cached_tokens(run) / run[LIMIT],
         phases=speed.phases(run, mean),
     )
 
 
 def changed(plain: Mapping[str, Any], change: Change) -> dict[str, Any]:
     """The config with these keys set."""
-    out: dict[str, Any] = deepcopy(dict(plain))
+    out = deepcopy(dict(plain))
     for path, value in change.items():
-        *parents, key = path.split(".")
-        section = out
-        for name in parents:
-            section = section.setdefault(name, {})
-        section[key] = value
+        put(out, path, value)
     return out
 
 
@@ -125,17 +112,17 @@ def _training_changes(p: Plan) -> Iterator[Change]:
     """From what costs nothing to what costs most."""
     run, lay, model = p.run, p.run.layout, p.run.model
     if lay.backend != "megatron":
-        yield {"policy.dtensor_cfg.activation_checkpointing": True}
-        yield {"policy.dtensor_cfg.tensor_parallel_size": 2 * lay.tensor}
-        yield {"policy.dtensor_cfg.cpu_offload": True}
+        yield {f"{DTENSOR}.activation_checkpointing": True}
+        yield {f"{DTENSOR}.tensor_parallel_size": 2 * lay.tensor}
+        yield {f"{DTENSOR}.cpu_offload": True}
         return
     yield {"policy.logprob_chunk_size": 1024, f"{MEGATRON}.defer_fp32_logits": True}
     if lay.tensor > 1:
         yield {f"{MEGATRON}.sequence_parallel": True}
-    if run.at("policy.sequence_packing.enabled"):
-        yield {PACKING: max(run.at(LIMIT), (run.at(PACKING) or 0) // 2)}
+    if run["policy.sequence_packing.enabled"]:
+        yield {PACKING: max(run[LIMIT], (run[PACKING] or 0) // 2)}
     else:
-        yield {MICRO: max(1, run.at(MICRO) // 2)}
+        yield {MICRO: max(1, run[MICRO] // 2)}
     yield {f"{MEGATRON}.activation_checkpointing": True}
     sizes = {"expert": lay.expert, "tensor": lay.tensor, "pipeline": lay.pipeline}
     for factor, (name, size) in itertools.product((2, 4, 8), sizes.items()):
@@ -147,11 +134,11 @@ def _training_changes(p: Plan) -> Iterator[Change]:
 
 
 def _generation_changes(p: Plan) -> Iterator[Change]:
-    used = p.run.at(f"{ENGINE}.gpu_memory_utilization") or 0.9
+    used = p.run[f"{VLLM}.gpu_memory_utilization"] or 0.9
     if used < 0.9:
-        yield {f"{ENGINE}.gpu_memory_utilization": 0.9}
+        yield {f"{VLLM}.gpu_memory_utilization": 0.9}
     for factor in (2, 4, 8):
-        yield {f"{ENGINE}.tensor_parallel_size": factor * p.run.layout.generation_tensor}
+        yield {f"{VLLM}.tensor_parallel_size": factor * p.run.layout.generation_tensor}
 
 
 def possible(run: Setup) -> bool:
@@ -161,7 +148,7 @@ def possible(run: Setup) -> bool:
     heads = m.num_attention_heads % p.tensor == 0 and copied
     ranks = p.train_gpus % p.model_ranks == 0 and p.tensor <= p.gpus_per_node
     experts = not m.experts or (m.experts % p.expert == 0 and p.train_gpus % p.expert_ranks == 0)
-    batch = p.data > 0 and run.at("policy.train_global_batch_size") % p.data == 0
+    batch = p.data > 0 and run["policy.train_global_batch_size"] % p.data == 0
     engines = p.generation_gpus % (p.generation_tensor * p.generation_pipeline) == 0
     return heads and ranks and experts and batch and engines and p.pipeline <= m.num_hidden_layers
 
@@ -170,10 +157,10 @@ def remedy(p: Plan) -> Change | None:
     """The cheapest change that makes it fit; None where none is needed or none helps."""
     change: Change = {}
     wanted = {"trains": _training_changes, "generates": _generation_changes}
-    for fits, candidates in ((attrgetter(name), listed) for name, listed in wanted.items()):
-        if fits(p):
+    for name, candidates in wanted.items():
+        if getattr(p, name):
             continue
-        found = _cheapest(p, fits, list(candidates(p)))
+        found = _cheapest(p, attrgetter(name), list(candidates(p)))
         if found is None:
             return None
         change |= found

@@ -6,17 +6,16 @@ Models", eq. 2 and 4, whose parts are here of a model without dropout, with grou
 MLP and flash attention. docs/plan.md says what is left out.
 """
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nemo_algos.config import at
-from nemo_algos.preflight.layout import Layout
+from nemo_algos.preflight.layout import DTENSOR, MEGATRON, VLLM, Run
 from nemo_algos.preflight.models import Model
 
 ADAM = 12  # float32 master weight and two moments
 WORKSPACE = 6e9  # CUDA contexts, NCCL, the sleeping engine, fragmentation
 ENGINE_WORKSPACE = 4e9  # vLLM's activations and CUDA graphs
-MEGATRON, LORA = "policy.megatron_cfg", ("policy.megatron_cfg.peft", "policy.dtensor_cfg.lora_cfg")
+LORA = (f"{MEGATRON}.peft", f"{DTENSOR}.lora_cfg")
 
 
 class GPU(NamedTuple):
@@ -38,21 +37,16 @@ SHEETS = (
 GPUS = {gpu.name: gpu for gpu in SHEETS}
 
 
-class Setup(NamedTuple):
-    """plain: the resolved NeMo-RL config."""
+@dataclass(frozen=True)
+class Setup(Run):
+    """A run of a known model on a kind of GPU."""
 
-    plain: Mapping[str, Any]
-    layout: Layout
     model: Model
     gpu: GPU
 
-    def at(self, path: str) -> Any:
-        """A key's value, None where it is not there."""
-        return at(self.plain, path)
-
     def backend(self, key: str) -> Any:
         """A key of the training backend's section."""
-        return self.at(f"policy.{self.layout.backend}_cfg.{key}")
+        return self[f"{self.section}.{key}"]
 
 
 class Stage(NamedTuple):
@@ -66,11 +60,11 @@ class Stage(NamedTuple):
 
 def micro_batch_tokens(run: Setup) -> float:
     """Of a micro-batch in training, on one context-parallel rank."""
-    longest = run.at("policy.max_total_sequence_length")
-    for name in ("sequence_packing", "dynamic_batching"):
-        if run.at(f"policy.{name}.enabled"):
-            return (run.at(f"policy.{name}.train_mb_tokens") or longest) / run.layout.context
-    return run.at("policy.train_micro_batch_size") * longest / run.layout.context
+    longest = run["policy.max_total_sequence_length"]
+    tokens = run["policy.train_micro_batch_size"] * longest
+    if run.packing:
+        tokens = run[f"policy.{run.packing}.train_mb_tokens"] or longest
+    return tokens / run.layout.context
 
 
 def stages(run: Setup) -> list[Stage]:
@@ -93,24 +87,21 @@ def held(run: Setup, stage: Stage) -> tuple[float, float]:
     dense += moe * m.shared_experts * m.expert
     ends = stage.first + stage.last if not (m.tie_word_embeddings and p.pipeline == 1) else 1
     dense += ends * m.vocab_size * m.hidden_size
-    return dense / p.tensor + moe * m.router, moe * m.experts * m.expert / (
-        p.expert * p.expert_tensor
-    )
+    experts = moe * m.experts * m.expert / (p.expert * p.expert_tensor)
+    return dense / p.tensor + moe * (m.hidden_size * m.experts), experts
 
 
 def trainable(run: Setup) -> float:
     """The share of the parameters that has gradients: 1, or LoRA's."""
     for path in LORA:
-        section = run.at(path) or {}
-        if section.get("enabled"):
-            m, rank = run.model, section.get("dim") or 8
+        if run[f"{path}.enabled"]:
+            m, rank = run.model, run[f"{path}.dim"] or 8
             ends = 4 * 2 * m.hidden_size + 3 * (m.hidden_size + m.intermediate_size)
             return rank * ends * m.num_hidden_layers / m.parameters
     return 1.0
 
 
 def _states(run: Setup, stage: Stage) -> dict[str, float]:
-    """Weights, gradients and optimizer of a stage."""
     dense, experts = held(run, stage)
     p, share = run.layout, trainable(run)
     if p.backend == "dtensor":  # FSDP: float32 weights, all sharded; one layer whole in bf16
@@ -161,7 +152,7 @@ def _logits(run: Setup) -> float:
     if run.backend("use_fused_linear_logprobs"):
         return 0.0
     numbers = micro_batch_tokens(run) * run.model.vocab_size / run.layout.tensor
-    chunked = run.at("policy.logprob_chunk_size")
+    chunked = run["policy.logprob_chunk_size"]
     logits = 2 if chunked and run.backend("defer_fp32_logits") else 4
     return numbers * (logits + 4 + (0 if chunked else 4))
 
@@ -180,10 +171,9 @@ def training(run: Setup) -> dict[str, float]:
 def generation(run: Setup) -> dict[str, float]:
     """Bytes by component of an engine's GPU; the KV cache takes what is left of its share."""
     m, p = run.model, run.layout
-    section = run.at("policy.generation.vllm_cfg") or {}
-    weight = 1 if section.get("precision") == "fp8" else 2
+    weight = 1 if run[f"{VLLM}.precision"] == "fp8" else 2
     weights = weight * m.parameters / (p.generation_tensor * p.generation_pipeline)
-    share = (section.get("gpu_memory_utilization") or 0.9) * run.gpu.memory
+    share = (run[f"{VLLM}.gpu_memory_utilization"] or 0.9) * run.gpu.memory
     cache = max(0.0, share - weights - ENGINE_WORKSPACE)
     return {"weights": weights, "workspace": ENGINE_WORKSPACE, "KV cache": cache}
 
@@ -191,8 +181,7 @@ def generation(run: Setup) -> dict[str, float]:
 def cached_tokens(run: Setup) -> float:
     """Tokens that an engine's KV cache holds."""
     m, p = run.model, run.layout
-    kind = str((run.at("policy.generation.vllm_cfg") or {}).get("kv_cache_dtype"))
-    number = 1 if kind.startswith("fp8") else 2
+    number = 1 if str(run[f"{VLLM}.kv_cache_dtype"]).startswith("fp8") else 2
     split = 1 if m.kv_lora_rank else min(p.generation_tensor, m.kv_heads)
     token = number * m.num_hidden_layers * m.kv_numbers / (split * p.generation_pipeline)
     return generation(run)["KV cache"] / token
@@ -200,12 +189,11 @@ def cached_tokens(run: Setup) -> float:
 
 def on_host(run: Setup) -> dict[str, float]:
     """Bytes of a node's memory: the reference, and what colocated training leaves there."""
-    p, each = run.layout, run.layout.gpus_per_node
-    worst = [_states(run, stage) for stage in stages(run)]
-    weights = max(s["weights"] for s in worst)
-    states = max(s["weights"] + s["optimizer"] for s in worst) if p.colocated else 0.0
-    needs_reference = bool(run.at("loss_fn.reference_policy_kl_penalty"))
+    p, parts = run.layout, [_states(run, stage) for stage in stages(run)]
+    compared = run["loss_fn.reference_policy_kl_penalty"]
+    weights = max(s["weights"] for s in parts) if compared else 0.0
+    states = max(s["weights"] + s["optimizer"] for s in parts) if p.colocated else 0.0
     return {
-        "reference weights": each * weights * needs_reference,
-        "offloaded while generating": each * states,
+        "reference weights": p.gpus_per_node * weights,
+        "offloaded while generating": p.gpus_per_node * states,
     }

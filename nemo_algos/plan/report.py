@@ -3,7 +3,6 @@
 from rich.console import Console
 from rich.table import Table
 
-from nemo_algos.plan import speed
 from nemo_algos.plan.layouts import Change, Plan
 
 GB = 1e9
@@ -21,7 +20,7 @@ def show(p: Plan, change: Change | None, console: Console) -> None:
     console.print(_bytes(p))
     console.print(_seconds(p))
     steps = min(p.steps, 100)
-    tokens, seconds = steps * speed.rollouts(run) * p.tokens, steps * p.step_seconds
+    tokens, seconds = steps * run.rollouts * p.tokens, steps * p.step_seconds
     hours = f"{seconds / 3600:.1f} hours, {seconds * lay.gpus / 3600:,.0f} GPU-hours"
     console.print(f"{steps} of {p.steps} steps: {tokens / 1e9:.2f}B tokens, {hours}")
     console.print(_verdict(p, change), soft_wrap=True)
@@ -29,9 +28,8 @@ def show(p: Plan, change: Change | None, console: Console) -> None:
 
 def _bytes(p: Plan) -> Table:
     table = Table("GB on a GPU", "training", "generation", "on a node's host", box=None)
-    names = dict.fromkeys((*p.training, *p.generation, *p.host))
     parts = (p.training, p.generation, p.host)
-    for name in names:
+    for name in p.training | p.generation | p.host:
         cells = [f"{part[name] / GB:.1f}" if name in part else "" for part in parts]
         table.add_row(name, *cells)
     totals = [f"{sum(part.values()) / GB:.1f}" for part in parts]

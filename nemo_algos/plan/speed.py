@@ -8,6 +8,7 @@ backward twice that; full recomputation another forward.
 from math import log2
 
 from nemo_algos.plan.memory import Setup, cached_tokens, micro_batch_tokens
+from nemo_algos.preflight.layout import VLLM
 
 LENGTH = 0.7  # of max_total_sequence_length: a sequence's mean, where --mean-tokens is not given
 TRAINING, EXPERTS = 0.40, 0.12  # share of the data sheet's FLOP/s reached, dense and with experts
@@ -18,11 +19,6 @@ REDUCING = 15e-6  # of each of a layer's two all-reduces, within a node; BETWEEN
 BETWEEN = 60e-6
 REFIT = 4e9  # bytes per second of new weights into each engine's GPU
 FIXED = 10.0  # seconds: rewards, advantages, data, waking and sleeping the engine
-
-
-def rollouts(run: Setup) -> int:
-    """Sequences of a step."""
-    return run.at("grpo.num_prompts_per_step") * run.at("grpo.num_generations_per_prompt")
 
 
 def forward_flops(run: Setup, tokens: float) -> float:
@@ -50,20 +46,20 @@ def _reached(run: Setup, micro_batches: float) -> float:
 
 def micro_batches(run: Setup, tokens: float) -> float:
     """Micro-batches of an optimizer step on each data-parallel rank."""
-    sequences = run.at("policy.train_global_batch_size") / max(1, run.layout.data)
-    if run.at("policy.sequence_packing.enabled"):
+    sequences = run["policy.train_global_batch_size"] / max(1, run.layout.data)
+    if run["policy.sequence_packing.enabled"]:
         return sequences * tokens / (micro_batch_tokens(run) * run.layout.context)
-    return sequences / run.at("policy.train_micro_batch_size")
+    return sequences / run["policy.train_micro_batch_size"]
 
 
 def decoding_step(run: Setup, sequences: float, tokens: float) -> float:
     """Seconds of a token of `sequences` at once on an engine, `tokens` / 2 of each in the cache."""
     m, p = run.model, run.layout
-    section = run.at("policy.generation.vllm_cfg") or {}
     ranks = p.generation_tensor * p.generation_pipeline
     met = 1 - (1 - m.experts_per_token / m.experts) ** sequences if m.experts else 0.0
     experts = m.moe_layers * m.experts * m.expert
-    weights = (1 if section.get("precision") == "fp8" else 2) * (m.parameters - experts * (1 - met))
+    weight = 1 if run[f"{VLLM}.precision"] == "fp8" else 2
+    weights = weight * (m.parameters - experts * (1 - met))
     split = 1 if m.kv_lora_rank else min(p.generation_tensor, m.kv_heads)
     cache = sequences * tokens / 2 * 2 * m.num_hidden_layers * m.kv_numbers / split
     reading = (weights / ranks + cache / p.generation_pipeline) / (READING * run.gpu.bandwidth)
@@ -77,23 +73,23 @@ def generation_seconds(run: Setup, tokens: float) -> float:
 
     The longest response ends the last wave; async engines go on with other steps' meanwhile.
     """
-    sequences = rollouts(run) / max(1, run.layout.generation_replicas)
+    sequences = run.rollouts / max(1, run.layout.generation_replicas)
     room = max(1.0, cached_tokens(run) / tokens)
-    if run.at("grpo.async_grpo.enabled"):
-        age = run.at("grpo.async_grpo.max_trajectory_age_steps") or 1
+    if run["grpo.async_grpo.enabled"]:
+        age = run["grpo.async_grpo.max_trajectory_age_steps"] or 1
         at_once = min(sequences * age, room)
         return decoding_step(run, at_once, tokens) * tokens * sequences / at_once
     at_once = min(sequences, room)
-    longest = run.at("policy.max_total_sequence_length")
+    longest = run["policy.max_total_sequence_length"]
     step = decoding_step(run, at_once, tokens)
     return step * (longest + (sequences / at_once - 1) * tokens)
 
 
 def phases(run: Setup, tokens: float) -> dict[str, float]:
     """Seconds of a step by phase; sequences of `tokens` on average."""
-    total = rollouts(run) * tokens
+    total = run.rollouts * tokens
     reached = _reached(run, micro_batches(run, tokens))
-    forwards = 2 if run.at("loss_fn.reference_policy_kl_penalty") else 1
+    forwards = 2 if run["loss_fn.reference_policy_kl_penalty"] else 1
     engine = run.layout.generation_tensor * run.layout.generation_pipeline
     return {
         "generation": generation_seconds(run, tokens),

@@ -75,7 +75,7 @@ def judged(
         findings += conflicts(plain, written, algorithm)
         derive(plain, algorithm)
     facts = _kept(findings, lambda: _model(plain))
-    run = Preflight(plain, written, algorithm, layout(plain), facts, version, seconds)
+    run = Preflight(plain, layout(plain), facts, written, algorithm, version, seconds)
     return run, _sorted([*findings, *(finding for rule in RULES for finding in rule(run))])
 
 

@@ -8,6 +8,8 @@ from nemo_algos.config import ConfigError, Finding, at, validate
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import DERIVED, LossConfig
 from nemo_algos.preflight import precision
+from nemo_algos.preflight.layout import DTENSOR, MEGATRON
+from nemo_algos.preflight.precision import CORRECTION
 
 OURS_ALONE = "the advantages are the method's"
 # what would change the meaning of a method: key, the only value, reason
@@ -34,7 +36,6 @@ NOT_ASYNC = (
 )
 RESHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
 SKIP = "grpo.skip_reference_policy_logprobs_calculation"
-CORRECTION = "loss_fn.use_importance_sampling_correction"
 
 
 def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list[Finding]:
@@ -150,22 +151,20 @@ def _reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Ite
 
 def _entropy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
     """NeMo-RL reads a missing `_v2` as false."""
-    section = "policy.dtensor_cfg"
-    old = at(plain, f"{section}.enabled") and not at(plain, f"{section}._v2")
+    old = at(plain, f"{DTENSOR}.enabled") and not at(plain, f"{DTENSOR}._v2")
     if "entropy" in algorithm.needs and old:
         what = f"{algorithm.name} needs exact entropies, which our extension gives for DTensor v2"
-        yield Finding(f"{section}._v2", f"{what} and Megatron: set it to true")
+        yield Finding(f"{DTENSOR}._v2", f"{what} and Megatron: set it to true")
 
 
 def _fused_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
-    megatron = "policy.megatron_cfg"
-    if at(plain, f"{megatron}.use_linear_ce_fusion_loss"):
+    if at(plain, f"{MEGATRON}.use_linear_ce_fusion_loss"):
         reason = "NeMo-RL v0.7.0 has it for SFT and DPO only: switch it off"
-        yield Finding(f"{megatron}.use_linear_ce_fusion_loss", reason)
+        yield Finding(f"{MEGATRON}.use_linear_ce_fusion_loss", reason)
     temperature = at(plain, "policy.generation.temperature")
-    if at(plain, f"{megatron}.use_fused_linear_logprobs") and temperature != 1:
+    if at(plain, f"{MEGATRON}.use_fused_linear_logprobs") and temperature != 1:
         reason = "NeMo-RL divides fused log-probs, not logits, by the temperature: set it to 1, or"
-        hint = f"{reason} {megatron}.use_fused_linear_logprobs to false"
+        hint = f"{reason} {MEGATRON}.use_fused_linear_logprobs to false"
         yield Finding("policy.generation.temperature", hint)
 
 

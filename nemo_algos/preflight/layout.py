@@ -1,9 +1,14 @@
 """How a run lies on its GPUs: NeMo-RL's config as numbers, of training and of generation."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nemo_algos.config import at
+from nemo_algos.preflight.models import Model
+
+MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
+VLLM = "policy.generation.vllm_cfg"
 
 
 class Layout(NamedTuple):
@@ -54,15 +59,43 @@ class Layout(NamedTuple):
         return self.generation_gpus // (self.generation_tensor * self.generation_pipeline)
 
 
+@dataclass(frozen=True)
+class Run:
+    """A resolved NeMo-RL config, `run["cluster.num_nodes"]`, and what follows from it."""
+
+    plain: Mapping[str, Any]
+    layout: Layout
+    model: Model | None  # where it is known
+
+    def __getitem__(self, path: str) -> Any:
+        return at(self.plain, path)
+
+    @property
+    def section(self) -> str:
+        """The path of the backend that trains."""
+        return f"policy.{self.layout.backend}_cfg"
+
+    @property
+    def rollouts(self) -> int:
+        """Sequences per step."""
+        return self["grpo.num_prompts_per_step"] * self["grpo.num_generations_per_prompt"]
+
+    @property
+    def packing(self) -> str | None:
+        """What fills micro batches by tokens: sequence_packing, dynamic_batching, or nothing."""
+        names = ("sequence_packing", "dynamic_batching")
+        return next((n for n in names if self[f"policy.{n}.enabled"]), None)
+
+
 def layout(plain: Mapping[str, Any]) -> Layout:
     """The layout of a resolved NeMo-RL config."""
-    megatron = bool(at(plain, "policy.megatron_cfg.enabled"))
-    section = at(plain, "policy.megatron_cfg" if megatron else "policy.dtensor_cfg") or {}
+    megatron = bool(at(plain, f"{MEGATRON}.enabled"))
+    section = at(plain, MEGATRON if megatron else DTENSOR) or {}
     name = "{}_model_parallel_size" if megatron else "{}_parallel_size"
     nodes, per_node = at(plain, "cluster.num_nodes"), at(plain, "cluster.gpus_per_node")
     colocated = at(plain, "policy.generation.colocated.enabled") is not False
     train, generation = _shares(plain, nodes, per_node, colocated)
-    engine = at(plain, "policy.generation.vllm_cfg") or {}
+    engine = at(plain, VLLM) or {}
     return Layout(
         backend="megatron" if megatron else "dtensor",
         nodes=nodes,

@@ -17,10 +17,7 @@ Count = Annotated[int, Field(ge=0, le=MOST)]
 
 
 class Model(BaseModel):
-    """A decoder-only transformer, with config.json's names; `experts` 0: dense.
-
-    `attention` to `embeddings`: numbers of parameters.
-    """
+    """A decoder-only transformer, by config.json's names; `attention` to `expert`: parameters."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
@@ -96,16 +93,6 @@ class Model(BaseModel):
         return self.num_hidden_layers - self.dense_layers if self.experts else 0
 
     @property
-    def router(self) -> int:
-        """The router of a layer with experts."""
-        return self.hidden_size * self.experts
-
-    @property
-    def embeddings(self) -> int:
-        """Input and output, once where they are tied."""
-        return (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
-
-    @property
     def parameters(self) -> int:
         """All of them, norms apart."""
         return self._with(self.experts)
@@ -117,8 +104,10 @@ class Model(BaseModel):
 
     def _with(self, experts: int) -> int:
         layers, moe = self.num_hidden_layers, self.moe_layers
-        of_moe = moe * ((experts + self.shared_experts) * self.expert + self.router)
-        return self.embeddings + layers * self.attention + (layers - moe) * self.dense_mlp + of_moe
+        embeddings = (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
+        router = self.hidden_size * self.experts
+        of_moe = moe * ((experts + self.shared_experts) * self.expert + router)
+        return embeddings + layers * self.attention + (layers - moe) * self.dense_mlp + of_moe
 
 
 @functools.cache
@@ -128,10 +117,7 @@ def table() -> dict[str, dict[str, Any]]:
 
 
 def model(name: str) -> Model:
-    """By name in the table, or a folder with (or the path of) a config.json.
-
-    Raises ValueError for another model, with what to do.
-    """
+    """By name in the table, or by folder or path of a config.json. Raises ValueError for others."""
     path = os.path.join(name, "config.json") if os.path.isdir(name) else name
     if os.path.isfile(path):
         facts = json.loads(Path(path).read_text())

@@ -1,17 +1,13 @@
-"""FP8 keys that would be ignored in silence, or refused only once Ray and the models are up.
-
-Megatron checks neither format nor recipe; NeMo-RL asserts some of the rest in its workers.
-"""
+"""FP8 keys that would be ignored in silence, or refused only once Ray and the models are up."""
 
 from collections.abc import Iterator, Mapping
 from math import lcm
 from typing import Any
 
 from nemo_algos.config import Finding, at, did_you_mean
+from nemo_algos.preflight.layout import MEGATRON, VLLM
 
-MEGATRON = "policy.megatron_cfg"
 FP8 = f"{MEGATRON}.fp8_cfg"
-VLLM = "policy.generation.vllm_cfg"
 DIVISOR = "policy.make_sequence_length_divisible_by"
 CORRECTION = "loss_fn.use_importance_sampling_correction"
 

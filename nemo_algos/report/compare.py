@@ -34,11 +34,11 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     ids = [i for i in base["ids"] if i in set(tuned["ids"])]
     if not ids:
         raise ValueError("no problem in common: evaluate both on one benchmark")
-    before, after = (_of(run["correct"], run, ids) for run in (base, tuned))
-    means = [_of(run["per_problem"]["mean"], run, ids) for run in (base, tuned)]
+    before, after = (_aligned(run["correct"], run, ids) for run in (base, tuned))
+    means = [_aligned(run["per_problem"]["mean"], run, ids) for run in (base, tuned)]
     bootstrap = Bootstrap(ids, base["settings"]["resamples"], base["settings"]["seed"])
     gain = pass_at_k(after, n, ks) - pass_at_k(before, n, ks)
-    clusters = [_of(run["per_problem"]["clusters"], run, ids) for run in (base, tuned)]
+    clusters = [_aligned(run["per_problem"]["clusters"], run, ids) for run in (base, tuned)]
     alike = all(base["settings"][name] == tuned["settings"][name] for name in SOLUTION)
     return {
         "benchmark": base["benchmark"],
@@ -53,7 +53,7 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of(values: Iterable[float], run: dict[str, Any], ids: list[str]) -> NDArray[Any]:
+def _aligned(values: Iterable[float], run: dict[str, Any], ids: list[str]) -> NDArray[Any]:
     """A run's values [P], in the order of `ids`."""
     by_id = dict(zip(run["ids"], values, strict=True))
     return np.array([by_id[i] for i in ids])

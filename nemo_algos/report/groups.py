@@ -1,6 +1,5 @@
 """Runs that differ in their seed alone are one group: one colour, one mean line with a band."""
 
-import copy
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -40,7 +39,6 @@ def _config(run: LoadedRun) -> str:
     """Without seed and folder."""
     if "grpo" not in run.config:
         return run.label
-    plain = copy.deepcopy(run.config)
-    plain["grpo"].pop("seed", None)
-    plain.pop("logger", None)
+    plain = {key: value for key, value in run.config.items() if key != "logger"}
+    plain["grpo"] = {key: value for key, value in plain["grpo"].items() if key != "seed"}
     return json.dumps(plain, sort_keys=True)

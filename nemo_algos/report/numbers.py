@@ -1,8 +1,6 @@
 """How a number is written in the report: one function for tables, captions and the page's data."""
 
-import json
 from math import isfinite, isnan
-from typing import Any
 
 MISSING = "–"  # noqa: RUF001
 
@@ -21,11 +19,3 @@ def shown(x: float | None, digits: int = 3) -> str:
 def signed(x: float) -> str:
     """With its sign, for differences."""
     return shown(x) if not x > 0 else f"+{shown(x)}"
-
-
-def script_json(value: Any) -> str:
-    """ASCII JSON that may stand in a <script> element; numbers are finite."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return text

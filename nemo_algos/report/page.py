@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from nemo_algos.report.cases import cases
 from nemo_algos.report.figure import Figure
 from nemo_algos.report.groups import Group, groups
 from nemo_algos.report.heat import heat
-from nemo_algos.report.numbers import script_json
 from nemo_algos.report.runs import LoadedRun, read_runs
 
 
@@ -51,11 +51,12 @@ def write(folders: Sequence[Path], out: Path) -> Path:
     return path
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.loader = PackageLoader("nemo_algos.report")
     environment.undefined = StrictUndefined
-    environment.filters["script_json"] = lambda value: Markup(script_json(value))
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment
 
 
@@ -66,8 +67,8 @@ def _benchmark(
     against: summary.Differences,
     out: Path,
 ) -> dict[str, Any]:
-    paired = [found for found in against.values() if isinstance(found, dict)]
-    buckets = [(b["above"], b["up_to"]) for b in paired[0]["buckets"]] if paired else []
+    first = next(iter(against.found.values()), {"buckets": []})
+    buckets = [(b["above"], b["up_to"]) for b in first["buckets"]]
     return {
         "name": name,
         "cautions": [*differences.unlike(runs, name), *summary.unpaired(against)],

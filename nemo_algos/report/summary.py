@@ -11,9 +11,14 @@ from nemo_algos.report.numbers import MISSING, shown, signed
 from nemo_algos.report.runs import LoadedRun
 
 KS = (4, 16, 64, 256, 1024)
-Differences = dict[str, dict[str, Any] | str]  # to the first run, by label; or why there is none
-Against = dict[str, Differences]  # by benchmark
 LAST = 10  # a training metric is its mean over the last tenth of the steps
+
+
+class Differences(NamedTuple):
+    """To the first run, by label: what compare() gives, or the reason why there is none."""
+
+    found: dict[str, dict[str, Any]]
+    reasons: dict[str, str]
 
 
 class Cell(NamedTuple):
@@ -72,16 +77,16 @@ def _end(run: LoadedRun, name: str) -> float | None:
 def differences(runs: Sequence[LoadedRun], benchmark: str) -> Differences:
     """compare() of the first run that has the benchmark with each other one."""
     having = [run for run in runs if benchmark in run.evals]
-    out: Differences = {}
+    out = Differences({}, {})
     for run in having[1:]:
         try:
-            out[run.label] = compare(having[0].evals[benchmark], run.evals[benchmark])
+            out.found[run.label] = compare(having[0].evals[benchmark], run.evals[benchmark])
         except ValueError as error:
-            out[run.label] = str(error)
+            out.reasons[run.label] = str(error)
     return out
 
 
-def overview(runs: Sequence[LoadedRun], against: Against) -> Table:
+def overview(runs: Sequence[LoadedRun], against: dict[str, Differences]) -> Table:
     """Per benchmark the mean and pass@k at the largest k, a column per run."""
     columns = [run for run in runs if run.evals]
     rows: list[tuple[str, list[Cell]]] = []
@@ -106,7 +111,7 @@ def of_benchmark(runs: Sequence[LoadedRun], benchmark: str, against: Differences
     rows = [("problems × samples", size)]  # noqa: RUF001
     rows += [(name, [_cell(run, benchmark, name, against) for run in columns]) for name in named]
     rows += [("not judged", [_unjudged(m["statuses"]) for m in metrics])]
-    notes = [f"{label}: {reason}" for label, reason in against.items() if isinstance(reason, str)]
+    notes = [f"{label}: {reason}" for label, reason in against.reasons.items()]
     for run in columns:
         counts = run.evals[benchmark].get("excluded", {})
         if counts:
@@ -126,8 +131,7 @@ def _cell(run: LoadedRun, benchmark: str, name: str, against: Differences) -> Ce
     """A scalar, or a curve at k (pass@4), with its interval and the difference to the first run."""
     if benchmark not in run.evals:
         return Cell(MISSING)
-    metrics, paired = run.evals[benchmark], against.get(run.label)
-    paired = paired if isinstance(paired, dict) else {}
+    metrics, paired = run.evals[benchmark], against.found.get(run.label, {})
     if name in metrics["scalars"]:
         return _interval(metrics["scalars"][name], paired.get(name))
     curve, at, k = name.rpartition("@")
@@ -167,24 +171,22 @@ def _at(curve: Any, k: int) -> Any:
 
 def unpaired(against: Differences) -> list[str]:
     """A sentence for each run that has other problems than the first."""
-    paired = {label: c for label, c in against.items() if isinstance(c, dict)}
     return [
         f"{label}: the difference is over {found['problems']} problems; {only['base']} that only "
         f"the first run has and {only['tuned']} that only this one has are not in it."
-        for label, found in paired.items()
+        for label, found in against.found.items()
         if any((only := found["unpaired"]).values())
     ]
 
 
 def flips(against: Differences) -> Table | None:
     """Problems by the first run's difficulty: solved before and after, and flipped."""
-    paired = {label: c for label, c in against.items() if isinstance(c, dict)}
-    if not paired:
+    if not against.found:
         return None
-    buckets = next(iter(paired.values()))["buckets"]
+    buckets = next(iter(against.found.values()))["buckets"]
     names = [bucket_name(b["above"], b["up_to"]) for b in buckets]
     rows = []
-    for label, found in paired.items():
+    for label, found in against.found.items():
         cells, s = [], found["solved"]
         for b in found["buckets"]:
             solved = f"{b['problems'] - b['unsolved_by_base']} → {b['solved_by_tuned']}"

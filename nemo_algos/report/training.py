@@ -52,14 +52,12 @@ CAPTIONS = {
 
 def figures(groups: Sequence[Group]) -> list[Figure]:
     """Those that at least one run has."""
-    made = [_figure(curve, groups) for curve in CURVES]
-    return [figure for figure in made if figure.lines]
-
-
-def _figure(curve: Curve, groups: Sequence[Group]) -> Figure:
-    lines = [line for group in groups if (line := _line(curve, group))]
-    name, caption = f"training_{curve.name}", CAPTIONS[curve.name]
-    return Figure(name, curve.title, "step", curve.y_label, lines, caption, curve.scale)
+    made = []
+    for curve in CURVES:
+        name, lines = f"training_{curve.name}", [x for g in groups if (x := _line(curve, g))]
+        about = curve.title, "step", curve.y_label, lines, CAPTIONS[curve.name], curve.scale
+        made += [Figure(name, *about)] if lines else []
+    return made
 
 
 def _line(curve: Curve, group: Group) -> Line | None:

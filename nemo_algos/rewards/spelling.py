@@ -32,10 +32,6 @@ def _rules(*rules: tuple[str, Spelling]) -> list[tuple[re.Pattern[str], Spelling
     return [(re.compile(pattern), spelling) for pattern, spelling in rules]
 
 
-def _scaled(match: re.Match[str]) -> str:
-    return f"*{SCALES[match[2].lower()]}{match[1]}"
-
-
 def _mixed(match: re.Match[str]) -> str:
     whole, over, under = map(int, match.groups())
     return rf"\frac{{{whole * under + over}}}{{{under}}}" if over < under else match[0]
@@ -95,7 +91,7 @@ SPELLINGS = _rules(
     (rf"{START}(\d+){SPACE}*\\[cdt]?frac\s*\{{(\d+)\}}\s*\{{(\d+)\}}", _mixed),
     (
         rf"(?i)(?<=[\d}}])((?:{SPACE}|\$)*(?:\\text\s*\{{\s*)?)({SCALE_WORD})s?(?![a-z米克瓦])",
-        _scaled,
+        lambda match: f"*{SCALES[match[2].lower()]}{match[1]}",
     ),
     (r"(?<=\d)\s*\^\s*\{\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}+", ""),
     (rf"(?<!\s){SPACE}+(?=\\?%)", ""),

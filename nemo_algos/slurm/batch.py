@@ -30,10 +30,7 @@ class Job(NamedTuple):
 
 
 def seconds(time: str) -> int:
-    """The limit that sbatch reads: minutes[:seconds], H:M:S, or days-hours[:minutes[:seconds]].
-
-    Raises ValueError for another text.
-    """
+    """Seconds of M[:S], H:M:S or D-H[:M[:S]], as sbatch reads it. Raises ValueError for others."""
     match = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+(?::[0-9]+){0,2})", time)
     if match is None:
         raise ValueError(f"{time!r} is no time: write it as Slurm does, 4:00:00 or 2-12")
@@ -56,9 +53,8 @@ def job_name(folder: Path) -> str:
 
 def mounts(job: Job, folder: Path) -> list[str]:
     """The checkout, the program and the run's folder, at their own paths in the container."""
-    own = dict.fromkeys([ROOT, folder])
-    if not job.program.is_relative_to(ROOT):
-        own[job.program.parent] = None
+    program = ROOT if job.program.is_relative_to(ROOT) else job.program.parent
+    own = dict.fromkeys([ROOT, folder, program])
     return [*(f"{path}:{path}" for path in own), *job.mounts]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import Finding, at
+from nemo_algos.config import Finding, at, put
 from nemo_algos.preflight.rule import warning
 from nemo_algos.preflight.rules.data import FILES, PROMPTS
 
@@ -20,9 +20,9 @@ def absolute(written: DictConfig, folder: Path) -> DictConfig:
     """Relative files that are here, and outputs below the run's folder: a job starts elsewhere."""
     config = _found(OmegaConf.to_container(written))
     for key in OUTPUTS:
-        section, value = at(config, key.partition(".")[0]), at(config, key)
+        value = at(config, key)
         if isinstance(value, str) and not value.startswith(("/", "$", "~")):
-            section[key.partition(".")[2]] = str(folder / value)
+            put(config, key, str(folder / value))
     return OmegaConf.create(config)
 
 
@@ -61,7 +61,6 @@ def unmounted(plain: Mapping[str, Any], mounts: list[str]) -> Iterator[Finding]:
 
 
 def _texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of a config and its key."""
     if isinstance(value, str):
         yield above, value
     pairs = value.items() if isinstance(value, Mapping) else ()

@@ -1,8 +1,4 @@
-"""A config as Slurm jobs: judged, then a folder with a batch script, then sbatch (docs/slurm.md).
-
-rules and placement say what is wrong beside `check`; the script is batch.script, which runs
-NeMo-RL's ray.sub.
-"""
+"""A config as Slurm jobs: judged, then a folder with a batch script, then sbatch; docs/slurm.md."""
 
 import itertools
 import os
@@ -49,7 +45,11 @@ def prepare(
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
     few = [Finding(o, f"is {n}: 1 or more") for o, n in sizes.keys().values() if n < 1]
     if wrong := [*rules.problems(job, folder), *few]:
-        raise ConfigError([*wrong, *_errors(config, overrides, version)])
+        try:
+            refuse(judge(overridden(read(config), overrides), load(version))[1])
+        except ConfigError as error:
+            wrong += error.findings
+        raise ConfigError(wrong)
     written = overridden(placement.located(read(config), job, folder, sizes), overrides)
     written = outputs.absolute(written, folder)
     run, findings = judge(written, load(version), batch.seconds(job.time))
@@ -63,20 +63,8 @@ def prepare(
     return Submission(folder, written, script, options, batch.size(job, plain), findings)
 
 
-def _errors(config: Path, overrides: Sequence[str], version: str) -> list[Finding]:
-    """Those of the config alone."""
-    try:
-        refuse(judge(overridden(read(config), overrides), load(version))[1])
-    except ConfigError as error:
-        return error.findings
-    return []
-
-
 def points(sweep: Sequence[str], overrides: Sequence[str] = ()) -> list[tuple[str, ...]]:
-    """The overrides of each run: `["a=1,2", "b=3"]` as (a=1, b=3), (a=2, b=3); one () of none.
-
-    Raises ConfigError where a key has no value, an empty one, or is set twice.
-    """
+    """The overrides of each run: a=1 b=3 and a=2 b=3 of `["a=1,2", "b=3"]`. Raises ConfigError."""
     split = [s.partition("=") for s in sweep]
     times = Counter(key.lstrip("+") for key, _, _ in split)
     times.update({o.partition("=")[0].lstrip("+") for o in overrides})
@@ -147,10 +135,7 @@ def sbatch(run: Submission, *words: str | Path) -> str:
 
 
 def submit(runs: Sequence[Submission], chain: int) -> Iterator[tuple[str, Path]]:
-    """sbatch's answers and the drivers' logs, of `chain` jobs of each run, one after another.
-
-    Raises OSError that names the jobs that are submitted nevertheless.
-    """
+    """sbatch's answers and drivers' logs of `chain` jobs a run. Raises OSError with those sent."""
     answers: list[str] = []
     for run in (run for run in runs for _ in range(chain)):
         try:

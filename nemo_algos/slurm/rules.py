@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from nemo_algos.config import Finding
 from nemo_algos.preflight.checkout import ROOT, refusal
@@ -45,7 +44,6 @@ LONGEST = 65535 // 60  # minutes before the limit that sbatch's --signal takes
 
 
 def problems(job: Job, folder: Path) -> Iterator[Finding]:
-    """All at once."""
     yield from _shapes(job, folder)
     yield from _missing(job)
     yield from _times(job)
@@ -57,19 +55,12 @@ def problems(job: Job, folder: Path) -> Iterator[Finding]:
 
 def _shapes(job: Job, folder: Path) -> Iterator[Finding]:
     """Whatever a shell, sbatch or pyxis would take apart."""
-    values: dict[str, tuple[Any, ...]] = {
-        "--account": (job.account,),
-        "--partition": (job.partition,),
-        "--sbatch": job.options,
-        "--image": (job.image,),
-        "--mounts": job.mounts,
-        "--checkout": (job.nemo_rl,),
-        "--program": (job.program,),
-        "--out": (folder,),
-        "checkout": (ROOT,),
-    }
+    values = {f"--{name}": value for name, value in job._asdict().items()}
+    values |= {"--sbatch": job.options, "--checkout": job.nemo_rl, "--out": folder}
+    values |= {"checkout": ROOT}
     for option, (shape, hint) in SHAPES.items():
-        for value in map(str, values[option]):
+        given = values[option]
+        for value in map(str, given if isinstance(given, tuple) else [given]):
             if not re.fullmatch(shape, value):
                 yield Finding(option, f"{value!r}: {hint}")
     for option in job.options:

@@ -1,7 +1,4 @@
-"""The commands `nemo-algos slurm status | tail | stop RUN`, of a run that is on its way.
-
-Slurm knows a run's jobs by their name (batch.job_name); its steps are in its folder.
-"""
+"""The commands `nemo-algos slurm status | tail | stop RUN`; Slurm knows a run by batch.job_name."""
 
 import os
 import re
@@ -63,7 +60,6 @@ def _is_run(folder: Path) -> bool:
 
 
 def _jobs(folder: Path) -> list[str]:
-    """Ids of what waits or runs."""
     from nemo_algos.slurm.batch import job_name
 
     name = f"--name={job_name(folder)}"
@@ -112,7 +108,6 @@ def _last_words(folder: Path) -> str:
 
 
 def _asked(*command: str) -> str:
-    """What Slurm answers."""
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:

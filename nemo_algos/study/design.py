@@ -14,12 +14,10 @@
 Two arms of one config, written alike, are one run, whatever their regimes and names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -56,7 +54,7 @@ class Regime(Section):
     tune: Tuning | None = None
 
     @model_validator(mode="after")
-    def _is_consistent(self) -> Regime:
+    def _is_consistent(self) -> Self:
         if self.baseline not in self.arms:
             raise ValueError(f"baseline={self.baseline} is not one of the arms")
         if self.tune and self.first_seed < self.tune.seeds:
@@ -74,7 +72,7 @@ class Study(Section):
     out: str = "runs/study"
 
     @model_validator(mode="after")
-    def _no_regime_is_anothers_tuning(self) -> Study:
+    def _no_regime_is_anothers_tuning(self) -> Self:
         taken = {tuning_of(name) for name, r in self.regimes.items() if r.tune} & {*self.regimes}
         if taken:
             raise ValueError(f"{', '.join(sorted(taken))} is a tuning's name: rename the regime")

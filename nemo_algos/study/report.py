@@ -3,14 +3,20 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nemo_algos.study import summary, trust_region
-from nemo_algos.study.curves import draw_draws, draw_steps, draw_tradeoffs
+import torch
+
+from nemo_algos.core import dual
+from nemo_algos.core.groups import Groups
+from nemo_algos.local.logs import drawn
+from nemo_algos.study import summary
 from nemo_algos.study.design import Cell, Regime, Study
-from nemo_algos.study.figures import draw
+from nemo_algos.study.figures import draw, draw_draws, draw_steps, draw_tradeoffs
 from nemo_algos.study.runner import results
 from nemo_algos.study.summary import Estimate, Result, summarise
 
 SHOWN = ("pass@1", "pass@16", "pass@64", "UCC@64", "reward", "entropy", "length of right")
+DELTAS = (0.001, 0.01, 0.1)
+MAX_KL_FRACTION = 0.95  # QUATRO's default
 HEAD = """# {title}
 
 Mean ± half of the 95 % interval (Student's t over the seeds) on the held-out puzzles; below it the
@@ -28,7 +34,7 @@ def show(study: Study, cells: Sequence[Cell], name: str, folder: Path) -> list[R
     draw_draws(study, found, folder)
     draw_tradeoffs(study, found, folder)
     draw_steps(study, cells, folder)
-    trust_region.draw(folder / "figures" / "quatro_advantages.png")
+    draw_advantages(folder / "figures" / "quatro_advantages.png")
     write(study, found, f"The study {name}", folder / "report.md")
     return found
 
@@ -70,3 +76,21 @@ def _cell(result: Result | None) -> str:
 
 def _half(estimate: Estimate) -> str:
     return f" ± {(estimate.high - estimate.low) / 2:.3f}" if estimate.n > 1 else ""
+
+
+def right_advantages(size: int, delta: float) -> list[float]:
+    """A of a right response (rewards 0, 1) where 1, 2, .. size - 1 of the group are right."""
+    right = torch.arange(1, size)
+    rewards = (torch.arange(size) < right[:, None]).double().flatten()
+    groups = Groups.of(torch.arange(size - 1).repeat_interleave(size))
+    radius = dual.kl_radius(rewards, groups, delta, MAX_KL_FRACTION)
+    return dual.solve(rewards, groups, radius)[0][::size].tolist()
+
+
+def draw_advantages(path: Path, size: int = 8) -> None:
+    """QUATRO's figure 2: a line per delta."""
+    with drawn(path, (5.5, 3.4)) as (_, axis):
+        for delta in DELTAS:
+            axis.plot(range(1, size), right_advantages(size, delta), "o-", label=f"delta {delta}")
+        axis.set(xlabel=f"right responses of {size}", ylabel="A of a right response", yscale="log")
+        axis.legend()

@@ -1,8 +1,7 @@
 """The runs of a study; a row of results.csv for each that has finished."""
 
-from __future__ import annotations
-
 import csv
+import io
 import json
 import time
 from collections import Counter
@@ -15,14 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nemo_algos.core.draws import pass_at_k, ucc_at_k
-from nemo_algos.local.lines import refuse_links_out
+from nemo_algos.local.lines import refuse_links_out, replace
 from nemo_algos.study.design import Trial
 
 if TYPE_CHECKING:
     from nemo_algos.local.evaluation import Sampled
 
 LATE = 10  # steps at the end that the late means are of
-EVALUATION_SEED = 1234
 Row = dict[str, float | str]
 
 
@@ -63,12 +61,11 @@ def go(runs: Sequence[Trial], folder: Path, processes: Executor) -> Iterator[Row
 def _write(path: Path, rows: list[Row]) -> None:
     """All rows anew, so that a column that a later run brings is there for all."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    partial = path.with_suffix(".tmp")
-    with open(partial, "w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-    partial.replace(path)
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, columns)
+    writer.writeheader()
+    writer.writerows(rows)
+    replace(path, table.getvalue())
 
 
 def train(run: Trial, folder: Path) -> Row:
@@ -77,7 +74,7 @@ def train(run: Trial, folder: Path) -> Row:
     from rich.console import Console
 
     from nemo_algos.local.build import build_trainer
-    from nemo_algos.local.evaluation import sample
+    from nemo_algos.local.evaluation import SEED, sample
     from nemo_algos.methods.build import build
 
     torch.set_num_threads(1)
@@ -90,7 +87,7 @@ def train(run: Trial, folder: Path) -> Row:
     except FloatingPointError as error:
         failed = str(error)
     (folder / "raw" / f"{run.id}.jsonl").write_text("".join(json.dumps(s) + "\n" for s in steps))
-    asked = grpo.max_val_samples, grpo.val_samples_per_prompt, EVALUATION_SEED
+    asked = grpo.max_val_samples, grpo.val_samples_per_prompt, SEED
     found = measures(sample(trainer.policy, trainer.task, *asked))
     seconds, last = time.process_time() - start, steps[-LATE:]
     names = dict.fromkeys(name for step in last for name in step)
@@ -99,7 +96,7 @@ def train(run: Trial, folder: Path) -> Row:
     return {**row, "failed": failed, "CPU seconds": seconds, **found, **late}
 
 
-def measures(sampled: Sampled) -> dict[str, float]:
+def measures(sampled: "Sampled") -> dict[str, float]:
     """pass@k and UCC@k for k = 1, 2, 4, ...; mean tokens of all and of right responses, if any."""
     n = len(sampled.lengths[0])
     ks = [2**i for i in range(n.bit_length())]

@@ -89,7 +89,6 @@ def _values(by_seed: dict[int, Row], column: str) -> dict[int, float]:
 
 
 def write(results: Sequence[Result], path: Path) -> None:
-    """summary.csv."""
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(HEADINGS)

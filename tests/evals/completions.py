@@ -59,7 +59,7 @@ def server(answer=echo):
             pass
 
     http = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever)
+    thread = threading.Thread(target=http.serve_forever, args=[0.01])  # seconds until it ends
     thread.start()
     try:
         yield f"http://127.0.0.1:{http.server_port}/v1", seen

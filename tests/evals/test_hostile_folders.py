@@ -7,6 +7,7 @@ traceback.
 import json
 import os
 import pickle
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,18 +45,22 @@ def marker(tmp_path):
     return tmp_path / "marker"
 
 
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
-    """Drawing takes most of a report's time."""
-    monkeypatch.setattr("nemo_algos.report.figure.Figure.save", lambda *_: "<svg></svg>")
+@pytest.fixture(scope="module", autouse=True)
+def cheap(tmp_path_factory):
+    """Nothing is drawn, little taught, few puzzles made: what takes most of the commands' time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nemo_algos.report.figure.Figure.save", lambda *_: "<svg></svg>")
+        patch.setattr("nemo_algos.local.run.plot", lambda folder, _: folder / "curves.png")
+        patch.setattr("nemo_algos.evals.benchmarks.source.PUZZLES", 2)
+        patch.setattr(tiny_policy, "WARM_STEPS", 1)
+        patch.setenv("NEMO_ALGOS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch, tmp_path_factory):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, cheap):
     """A training run with a checkpoint, and its evaluation."""
-    monkeypatch.setattr(tiny_policy, "WARM_STEPS", 1)
-    monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-    folder = folders.training(tmp_path / "run", steps=2)
+    folder = folders.training(tmp_path_factory.mktemp("trained") / "run", steps=2)
     small = ["max_num_steps=1", "max_val_samples=1", "val_samples_per_prompt=1"]
     plain = config.load(CONFIGS / "grpo.yaml", [f"grpo.{key}" for key in small])
     plain["logger"]["tensorboard_enabled"] = False
@@ -67,6 +72,12 @@ def run(tmp_path, monkeypatch, tmp_path_factory):
     checkpoint.save(folder / "checkpoints", state, keep_last=2)
     folders.evaluation(folder / "eval" / "math500", problems=2, samples=2)
     return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of it."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from nemo_algos.evals.metrics.diversity import cluster_sizes
 from nemo_algos.evals.metrics.similarity import (
     TOKEN,
     Texts,
-    cosine,
     edit,
     edit_pairs,
     jaccard,
@@ -129,12 +128,6 @@ def test_rouge_has_tokens_of_its_own():
 def test_more_tokens_than_there_are_characters_before_the_surrogates():
     many = [" ".join(f"w{i}" for i in range(60_000)), "w0 w59999 w55300"]
     exactly(rouge_l(Texts.of(many))[0, 1], 2 * 2 / 60_003)
-
-
-def test_cosine_of_embeddings():
-    exactly(
-        cosine(np.array([[1.0, 0], [3, 4], [-2, 0]])), [[1, 0.6, -1], [0.6, 1, -0.6], [-1, -0.6, 1]]
-    )
 
 
 def test_pairs_are_those_of_the_responses():

@@ -7,11 +7,13 @@ import torch
 
 from nemo_algos.local import evaluation
 from nemo_algos.local.evaluation import evaluate, sample
-from nemo_algos.local.schema import DataSection
+from nemo_algos.local.schema import DataSection, GenerationSection
 from nemo_algos.local.tasks import Countdown
 from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.rewards import Verdict
+
+UP_TO_12 = GenerationSection(max_new_tokens=12)
 
 
 class Scripted:
@@ -36,8 +38,8 @@ class Scripted:
     def generate(self, prompts, group_size, generator):
         self.asked.append((len(prompts), group_size, generator.initial_seed()))
         rows = [[p, i] for (p,) in prompts for i in range(group_size)]
-        of = torch.arange(len(prompts)).repeat_interleave(group_size)
-        return SimpleNamespace(responses=lambda: rows, of=of, mask=torch.ones(len(rows), 2))
+        group = torch.arange(len(prompts)).repeat_interleave(group_size)
+        return SimpleNamespace(responses=lambda: rows, group=group, mask=torch.ones(len(rows), 2))
 
     def text(self, tokens):
         example, place = tokens
@@ -85,7 +87,7 @@ def test_nothing_held_out_gives_nothing(problems, samples):
 
 def test_an_evaluation_is_repeatable_and_moves_no_random_state_and_no_weights():
     torch.manual_seed(0)
-    policy, task = TinyPolicy(Tiny(TinyConfig()), 12), Countdown(DataSection(), seed=0)
+    policy, task = TinyPolicy(Tiny(TinyConfig()), UP_TO_12), Countdown(DataSection(), seed=0)
     generator = torch.Generator().manual_seed(1)
     weights = {k: v.clone() for k, v in policy.model.state_dict().items()}
     states = torch.get_rng_state(), generator.get_state()

@@ -33,7 +33,7 @@ def close(got, want):
 @torch.no_grad()
 def direct(policy, experience, row):
     """Log-probs and entropies of one response by a plain forward of its own, without padding."""
-    prompt, response = PROMPTS[experience.of[row]], experience.responses()[row]
+    prompt, response = PROMPTS[experience.group[row]], experience.responses()[row]
     logits = policy.model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
     logp = (logits.double() / TEMPERATURE).log_softmax(-1)
     logprobs = logp.gather(1, torch.tensor(response)[:, None])[:, 0]
@@ -44,7 +44,7 @@ def direct(policy, experience, row):
 def test_generated_logprobs_and_entropy_are_the_models(folder, generation_batch_size):
     policy = policy_of(folder, generation_batch_size=generation_batch_size)
     drawn = drawn_by(policy)
-    assert drawn.of.tolist() == [i for i in range(len(PROMPTS)) for _ in range(G)]
+    assert drawn.group.tolist() == [i for i in range(len(PROMPTS)) for _ in range(G)]
     assert drawn.gen_logprobs is drawn.logprobs
     assert drawn.mask.shape == drawn.logprobs.shape == drawn.entropy.shape == drawn.tokens.shape
     for row in range(len(PROMPTS) * G):

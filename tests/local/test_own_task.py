@@ -29,6 +29,7 @@ def test_it_trains_and_a_resume_asks_before_it_loads_it(ending):
     rows = [json.loads(line) for line in (ending / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 2 and all(0 <= row["reward/mean"] < 1 for row in rows)
     assert max(row["reward/mean"] for row in rows) > 0
+    assert (ending / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((ending / "summary.json").read_text())["after"] == {}  # nothing held out
     assert manifest.foreign_code(manifest.read(ending / "manifest.json")) == {
         "data.task": "ending:Ending"

@@ -35,10 +35,14 @@ SMALL = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def short_warm_start(monkeypatch, tmp_path_factory):
-    monkeypatch.setattr(tiny_policy, "WARM_STEPS", 2)
-    monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+@pytest.fixture(scope="module", autouse=True)
+def short_warm_start(tmp_path_factory):
+    """Little is taught, and nothing drawn at the end, which takes longer than such a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny_policy, "WARM_STEPS", 2)
+        patch.setenv("NEMO_ALGOS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setattr("nemo_algos.local.run.plot", lambda folder, _: folder / "curves.png")
+        yield
 
 
 def train(folder, *overrides, name="etr.yaml"):
@@ -46,6 +50,14 @@ def train(folder, *overrides, name="etr.yaml"):
     out = io.StringIO()
     run(*parse(plain), folder, Console(file=out, width=200))
     return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, short_warm_start):
+    """A run that nothing stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    train(folder)
+    return folder
 
 
 def metrics(folder):
@@ -61,8 +73,9 @@ def weights(folder):
 
 def assert_same_run(folder, other):
     assert metrics(folder) == metrics(other)
+    others = weights(other)
     for name, value in weights(folder).items():
-        assert torch.equal(value, weights(other)[name]), name
+        assert torch.equal(value, others[name]), name
 
 
 def counted(work, event):
@@ -92,19 +105,18 @@ def killed(folder, moment):
     return process.exitcode
 
 
-def test_ten_kills_at_random_moments_equal_the_uninterrupted_run(tmp_path):
-    train(tmp_path / "whole")
+def test_ten_kills_at_random_moments_equal_the_uninterrupted_run(tmp_path, whole):
     length = counted(lambda: train(tmp_path / "again"), lambda _: None)
     rng, folder = random.Random(0), tmp_path / "killed"
     codes = [killed(folder, rng.randrange(int(0.6 * length))) for _ in range(10)]
     assert set(codes) <= {0, -signal.SIGKILL} and codes.count(-signal.SIGKILL) >= 5
     train(folder)
-    assert_same_run(folder, tmp_path / "whole")
+    assert_same_run(folder, whole)
     assert json.loads((folder / "summary.json").read_text())["steps"] == 12
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_the_step_and_names_the_resume_command(tmp_path, monkeypatch, number):
+def test_a_signal_saves_the_step_and_names_the_resume_command(tmp_path, monkeypatch, whole, number):
     from nemo_algos.local.trainer import Trainer
 
     step = Trainer.step
@@ -114,20 +126,17 @@ def test_a_signal_saves_the_step_and_names_the_resume_command(tmp_path, monkeypa
             os.kill(os.getpid(), number)
         return step(self)
 
-    monkeypatch.setattr(Trainer, "step", signalled)
     given = ["etr.yaml", *SMALL, f"logger.log_dir={tmp_path}", "--resume", f"{tmp_path}/stopped"]
-    done = CliRunner().invoke(app, ["train", *given])
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", signalled)
+        done = CliRunner().invoke(app, ["train", *given])
     assert done.exit_code == 128 + number  # as a shell says it: 143 or 130
     command = f"  uv run nemo-algos train --resume {tmp_path / 'stopped'}"
     assert done.stderr.splitlines() == ["stopped; to go on:", command]
     latest = checkpoint.latest(tmp_path / "stopped" / "checkpoints")
     assert latest is not None and latest.name == "step_000005.pt"
-    monkeypatch.undo()
-    monkeypatch.setattr(tiny_policy, "WARM_STEPS", 2)
-    monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path / "cache"))
     train(tmp_path / "stopped")
-    train(tmp_path / "whole")
-    assert_same_run(tmp_path / "stopped", tmp_path / "whole")
+    assert_same_run(tmp_path / "stopped", whole)
 
 
 def test_a_signal_before_the_first_step_leaves_at_once(tmp_path, monkeypatch):
@@ -154,11 +163,10 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
     assert torch.equal(checkpoint.load(good)["model"], state["model"])
 
 
-def test_resuming_with_another_config_is_refused_with_the_difference(tmp_path):
-    train(tmp_path / "run")
+def test_resuming_with_another_config_is_refused_with_the_difference(whole):
     with pytest.raises(ValueError, match=r"grpo\.seed: 42 -> 7"):
-        train(tmp_path / "run", "grpo.seed=7")
-    done = CliRunner().invoke(app, ["train", "--resume", f"{tmp_path}/run", "grpo.seed=7"])
+        train(whole, "grpo.seed=7")
+    done = CliRunner().invoke(app, ["train", "--resume", str(whole), "grpo.seed=7"])
     assert done.exit_code == 2 and "grpo.seed: 42 -> 7" in done.stderr
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nemo_algos.local.sampling import decode, sample
+from nemo_algos.local.schema import GenerationSection
 
 V, END, PAD = 5, 4, 3
 LOGITS = torch.tensor([1.0, 0.0, -1.0, -0.5, 0.5])
@@ -15,11 +16,14 @@ def rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+def sampling(steps, **settings):
+    return GenerationSection(max_new_tokens=steps, **settings)
+
+
 def draw(logits, steps=1, seed=0, temperature=1.0, ends=(END,)):
     """Decode with a model that has the same logits at every step."""
-    return decode(
-        logits, lambda tokens: logits, torch.tensor(ends), PAD, steps, temperature, rng(seed)
-    )
+    settings = sampling(steps, temperature=temperature)
+    return decode(logits, lambda tokens: logits, ends, PAD, settings, rng(seed))
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -36,7 +40,7 @@ def test_later_tokens_are_drawn_from_the_model_that_saw_the_earlier_ones():
     n = 20_000
     table = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0]])
     start = torch.zeros(n, 3)
-    out = decode(start, lambda t: table[t], torch.tensor([9]), PAD, 2, 1.0, rng())
+    out = decode(start, lambda t: table[t], {9}, PAD, sampling(2), rng())
     stays = out.tokens[:, 0] == out.tokens[:, 1]
     want = math.e**2 / (math.e**2 + 2)
     assert stays.double().mean().item() == pytest.approx(want, abs=0.012)  # 4 sd
@@ -66,7 +70,7 @@ def scripted(*columns):
         return certain(columns[len(given)])
 
     first = certain(columns[0])
-    out = decode(first, next_logits, torch.tensor([END, 0]), PAD, len(columns), 1.0, rng())
+    out = decode(first, next_logits, {END, 0}, PAD, sampling(len(columns)), rng())
     return out, given
 
 
@@ -133,7 +137,7 @@ def test_one_seed_one_draw():
 def test_top_p_keeps_the_fewest_likeliest_tokens(top_p, kept):
     # softmax(LOGITS) = .456 .168 .062 .102 .277 -> sorted .456, .733, .900, .938 + ... by hand
     n = 50_000
-    out = decode(LOGITS.expand(n, V), lambda t: t, torch.tensor([END]), PAD, 1, 1.0, rng(), top_p)
+    out = decode(LOGITS.expand(n, V), lambda t: t, {END}, PAD, sampling(1, top_p=top_p), rng())
     p = LOGITS.double().softmax(0)
     seen = out.tokens[:, 0].bincount(minlength=V).double() / n
     assert seen.nonzero().flatten().tolist() == kept

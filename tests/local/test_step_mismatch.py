@@ -21,7 +21,7 @@ SMALL = ["grpo.max_num_steps=4", "grpo.max_val_samples=4", "grpo.val_samples_per
 
 
 def mismatched():
-    return trainers.Mismatched(trainers.policy().model, 12)
+    return trainers.Mismatched(trainers.policy().model, trainers.UP_TO_12)
 
 
 def of(metrics):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nemo_algos.local import countdown, tiny_policy
+from nemo_algos.local.schema import GenerationSection
 from nemo_algos.local.tiny import Tiny, TinyConfig, hf_config
 from nemo_algos.local.tiny_policy import TinyPolicy, token_logprobs, warm_started
 
@@ -43,7 +44,7 @@ def llama(model, tmp_path_factory):
     from transformers import LlamaForCausalLM
 
     folder = tmp_path_factory.mktemp("llama")
-    TinyPolicy(model, S).save(str(folder))
+    TinyPolicy(model, GenerationSection(max_new_tokens=S)).save(str(folder))
     loaded, report = LlamaForCausalLM.from_pretrained(
         folder, dtype=torch.float64, output_loading_info=True
     )
@@ -124,17 +125,17 @@ def test_generated_logprobs_are_those_of_any_rows(temperature):
     torch.manual_seed(0)
     model = Tiny(TinyConfig())
     model.embed.weight.data *= 4  # probabilities far from equal
-    policy = TinyPolicy(model, S, temperature)
+    policy = TinyPolicy(model, GenerationSection(max_new_tokens=S, temperature=temperature))
     puzzles = countdown.held_out(5, countdown.Rules())
     prompts = [policy.encode(f"{p} :") for p in puzzles]
     generator = torch.Generator().manual_seed(3)
     drawn = policy.generate(prompts, G, generator)
-    assert drawn.of.tolist() == [i for i in range(5) for _ in range(G)]
+    assert drawn.group.tolist() == [i for i in range(5) for _ in range(G)]
     assert drawn.prompts.tolist() == prompts and drawn.prompt_mask.all()
     for rows in (torch.arange(20), torch.tensor([13]), torch.tensor([19, 2, 7, 2])):
         mask = drawn.mask[rows]
         close(policy.logprobs(drawn, rows)[mask], drawn.logprobs[rows][mask])
-    logits = model.response_logits(drawn.prompts, drawn.of, drawn.tokens) / temperature
+    logits = model.response_logits(drawn.prompts, drawn.group, drawn.tokens) / temperature
     logp = logits.log_softmax(-1)
     close(drawn.entropy[drawn.mask], -(logp.exp() * logp).sum(-1)[drawn.mask])
 

@@ -8,6 +8,7 @@ import torch
 from nemo_algos import config
 from nemo_algos.local import countdown
 from nemo_algos.local.preflight import parse
+from nemo_algos.local.schema import GenerationSection
 from nemo_algos.local.tasks import Countdown
 from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy
@@ -25,6 +26,7 @@ SMALL = [
     "policy.train_micro_batch_size=16",
     "policy.max_grad_norm=1000",
 ]
+UP_TO_12 = GenerationSection(max_new_tokens=12)
 
 
 class MadeUp(Countdown):
@@ -54,7 +56,7 @@ def policy(seed=0):
     model = Tiny(TinyConfig())
     model.embed.weight.data *= 2
     model.embed.weight.data[countdown.EOS] *= 8
-    return TinyPolicy(model, 12)
+    return TinyPolicy(model, UP_TO_12)
 
 
 def trainer(*overrides, trained=None, reference=None, task=None, **settings):

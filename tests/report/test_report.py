@@ -35,6 +35,12 @@ def written(tmp_path_factory):
     return root / "out"
 
 
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Drawing takes most of a report's time."""
+    monkeypatch.setattr("nemo_algos.report.figure.Figure.save", lambda *_: "<svg></svg>")
+
+
 @pytest.fixture(scope="module")
 def html(written):
     return (written / "index.html").read_text()
@@ -150,7 +156,7 @@ def test_the_same_page_again_but_for_the_time(written, html, tmp_path):
     assert re.sub(r"written [\d -]+:\d\d", "", again) == re.sub(r"written [\d -]+:\d\d", "", html)
 
 
-def test_missing_parts_say_how_to_get_them(tmp_path):
+def test_missing_parts_say_how_to_get_them(tmp_path, no_figures):
     run = folders.training(tmp_path / "a", traces=False)
     html = write([run], tmp_path / "out").read_text()
     assert "<code>nemo-algos eval</code> makes one" in html
@@ -183,7 +189,9 @@ def unlike(tmp_path_factory):
     folders.evaluation(root / "c" / "math500", problems=10, seed=3)
     folders.change_json(root / "b/math500/manifest.json", sampling__temperature=0.6)
     folders.change_json(root / "b/math500/manifest.json", versions={"python": "3.12", "torch": "2"})
-    return write([root / name for name in "abc"], root / "out").read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nemo_algos.report.figure.Figure.save", lambda *_: "<svg></svg>")
+        return write([root / name for name in "abc"], root / "out").read_text()
 
 
 def test_evaluations_that_are_not_alike_are_said(unlike):
@@ -233,7 +241,7 @@ def test_an_evaluation_by_its_folder_or_the_one_above(tmp_path):
     assert inside.evals == above.evals and list(inside.evals) == ["math500"]
 
 
-def test_nemo_rl_logs_have_our_names(tmp_path):
+def test_nemo_rl_logs_have_our_names(tmp_path, no_figures):
     values = {
         "train/reward": {1: 0.25, 2: 0.5},
         "train/approx_entropy": {1: 1.0, 2: float("nan")},

@@ -8,10 +8,10 @@ import folders
 import numpy as np
 import pytest
 
-from nemo_algos.report import cases, differences, evaluation, heat, training
+from nemo_algos.report import cases, differences, evaluation, heat, page, training
 from nemo_algos.report.figure import Figure, Line, running_mean
 from nemo_algos.report.groups import COLORS, groups
-from nemo_algos.report.numbers import script_json, shown, signed
+from nemo_algos.report.numbers import shown, signed
 from nemo_algos.report.runs import LoadedRun
 
 INF = float("inf")
@@ -36,10 +36,11 @@ def test_signs():
 
 def test_json_in_a_script_holds_no_markup():
     hostile = {"a": "</script><!--&\u2028\ud800"}
-    text = script_json(hostile)
+    written = page._environment().from_string("{{ data | tojson }}")
+    text = written.render(data=hostile)
     assert not set("<>&") & set(text) and text.isascii() and json.loads(text) == hostile
     with pytest.raises(ValueError):
-        script_json([float("nan")])
+        written.render(data=[float("nan")])
 
 
 def test_running_mean_by_hand():

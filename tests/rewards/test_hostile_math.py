@@ -34,22 +34,33 @@ def test_the_set_is_large_and_boxes_are_within_what_is_read():
 
 
 @pytest.fixture(scope="module")
-def judged():
-    others = children()
-    names = [name for name in HOSTILE if name not in SLOW] + ENDLESS
+def others():
+    """The processes from before."""
+    return children()
+
+
+@pytest.fixture(scope="module")
+def pool(others):
+    """Its workers are started anew after a timeout only: a start takes seconds."""
     with VerifierPool(VERIFIER, workers=2, deadline=1.0) as pool:
-        verdicts = pool.score(
-            [*(HOSTILE[name] for name in names), r"\boxed{7}"], ["7"] * (len(names) + 1)
-        )
-    assert children() == others
-    return dict(zip([*names, "seven"], verdicts, strict=True)), pool.counts
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def judged(pool):
+    names = [name for name in HOSTILE if name not in SLOW] + ENDLESS
+    ordinary = [r"\boxed{7}", r"\boxed{3}", r"\boxed{\frac{14}{2}}"]
+    responses = [*(HOSTILE[name] for name in names), *ordinary]
+    verdicts = pool.score(responses, ["7"] * len(responses))
+    return dict(zip([*names, *ordinary], verdicts, strict=True)), pool.counts.copy()
 
 
 def test_every_hostile_response_is_judged_and_counted(judged):
     verdicts, counts = judged
-    assert verdicts.pop("seven") == Verdict(1.0, "ok")
+    assert verdicts.pop(r"\boxed{7}") == verdicts.pop(r"\boxed{\frac{14}{2}}") == Verdict(1.0, "ok")
+    assert verdicts.pop(r"\boxed{3}") == Verdict(0.0, "ok")
     assert {verdict.reward for verdict in verdicts.values()} == {0.0}
-    assert counts == Counter(verdict.status for verdict in verdicts.values()) + Counter(ok=1)
+    assert counts == Counter(verdict.status for verdict in verdicts.values()) + Counter(ok=3)
     assert set(counts) == {"ok", "timeout", "too_long"}
 
 
@@ -70,10 +81,14 @@ def test_memory_limit():
     assert verdicts[1] == Verdict(1.0, "ok")
 
 
-def test_many_verifications_leave_no_process_and_start_no_more_than_the_workers():
-    others = children()
-    with VerifierPool(VERIFIER, workers=2) as pool:
-        verdicts = pool.scores((rf"\boxed{{{i}}}" for i in range(500)), map(str, range(500)))
-        assert sum(verdict.reward for verdict in verdicts) == 500
-        assert len(children() - others) == 2
-    assert children() == others and pool.counts == Counter(ok=500)
+def test_many_verifications_leave_no_process_and_start_no_more_than_the_workers(
+    pool, others, judged
+):
+    """Also where hostile responses came before."""
+    verdicts = pool.scores((rf"\boxed{{{i}}}" for i in range(500)), map(str, range(500)))
+    assert sum(verdict.reward for verdict in verdicts) == 500
+    _, counts = judged
+    assert pool.counts - counts == Counter(ok=500)
+    assert len(children() - others) == 2
+    pool.close()
+    assert children() == others

@@ -255,15 +255,6 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert worker > 0 and gone(worker)
 
 
-def test_hostile_mathematics():
-    with VerifierPool("nemo_algos.rewards.math:verify_math", deadline=1.5) as pool:
-        verdicts = pool.score(
-            [r"\boxed{\frac{1}{2}}", r"\boxed{9^{9^{9^{9}}}}", r"\boxed{3}"], ["0.5", "7", "4"]
-        )
-    assert verdicts == [Verdict(1.0, "ok"), Verdict(0.0, "timeout"), Verdict(0.0, "ok")]
-    assert pool.counts == Counter(ok=2, timeout=1)
-
-
 def test_a_verifiers_own_timeout_is_a_timeout(pool):
     before = pid(pool)
     verdicts = act(pool, ("own_clock", "late"), ("echo", "1"))

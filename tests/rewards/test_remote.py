@@ -51,7 +51,7 @@ def reply(status, run_status, stdout="", message=""):
 def server(monkeypatch):
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         server.reply = None
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
         monkeypatch.setenv("NEMO_ALGOS_SANDBOX_URL", f"http://127.0.0.1:{server.server_port}/")
         yield server
         server.shutdown()

@@ -10,7 +10,7 @@ import trainers
 from rich.console import Console
 
 from nemo_algos.local import build
-from nemo_algos.local.evaluation import sample
+from nemo_algos.local.evaluation import SEED, sample
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.build import build as method
 from nemo_algos.study import design, runner
@@ -58,7 +58,7 @@ def test_a_row_is_what_a_run_by_hand_gives(tmp_path, monkeypatch):
         row = runner.train(run, _with_raw(tmp_path))
     trainer = build.build_trainer(run.config, method(run.config.method), Console(quiet=True))
     steps = [trainer.step() for _ in range(12)]
-    found = measures(sample(trainer.policy, trainer.task, 5, 4, runner.EVALUATION_SEED))
+    found = measures(sample(trainer.policy, trainer.task, 5, 4, SEED))
     assert (row["id"], row["method"], row["seed"], row["steps"]) == (run.id, "grpo", 0, 12)
     assert row["CPU seconds"] == 7.5
     assert {name: row[name] for name in found} == found

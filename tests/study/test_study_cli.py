@@ -55,8 +55,9 @@ def run(file, tmp_path, monkeypatch):
     return lambda *overrides: CliRunner().invoke(app, ["study", file, out, *overrides])
 
 
-def test_to_the_report_and_again(run, tmp_path):
+def test_to_the_report_and_again(run, tmp_path, monkeypatch):
     first = run()
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)  # once will do
     assert first.exit_code == 0, first.output
     assert "8 runs, 0 of them done" in first.stdout and "12 runs, 8 of them done" in first.stdout
     assert "12 runs, 12 of them done" in run().stdout

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from nemo_algos.study import curves, figures, report, trust_region
+from nemo_algos.study import figures, report
 from nemo_algos.study.design import Cell, Study
 from nemo_algos.study.summary import Estimate, Result
 
@@ -53,8 +53,8 @@ def test_figures_are_drawn_of_what_there_is(tmp_path):
         (tmp_path / "raw" / f"{name}.jsonl").write_text(raw)
     cells = [Cell("r", "grpo", 7, "g7"), Cell("r", "grpo", 8, "g8"), Cell("r", "etr", 7, "e7")]
     figures.draw(STUDY, RESULTS, tmp_path)
-    curves.draw_draws(STUDY, RESULTS, tmp_path)
-    curves.draw_steps(STUDY, [*cells, Cell("r", "etr", 8, "missing")], tmp_path)
+    figures.draw_draws(STUDY, RESULTS, tmp_path)
+    figures.draw_steps(STUDY, [*cells, Cell("r", "etr", 8, "missing")], tmp_path)
     drawn = {str(p.relative_to(tmp_path / "figures")) for p in tmp_path.rglob("*.png")}
     assert drawn == {"r.png", "r_draws.png", "r/etr.png"}
 
@@ -77,7 +77,7 @@ def test_a_line_of_values_per_arm(tmp_path, monkeypatch):
         for i, arm in numbers
         for metric, shift in (("pass@1", 0.0), ("UCC@64", 0.5))
     ]
-    curves.draw_tradeoffs(study, results, tmp_path)
+    figures.draw_tradeoffs(study, results, tmp_path)
     assert drawn[::2] == [([0, 1], [0.5, 1.5], "grpo"), ([2], [2.5], "etr")]
     assert drawn[1::2] == [([0], [0.5], None), ([2], [2.5], None)]  # the first value's
     assert (tmp_path / "figures" / "r_tuning_tradeoff.png").exists()
@@ -86,13 +86,13 @@ def test_a_line_of_values_per_arm(tmp_path, monkeypatch):
 @pytest.mark.parametrize("delta", [1e-4, 0.01])
 def test_the_advantage_of_a_right_response(delta):
     """e^A is the weight that the tilt gives: its mean is 1, and mean(e^A A) = delta."""
-    for right, a in enumerate(trust_region.right_advantages(8, delta), 1):
+    for right, a in enumerate(report.right_advantages(8, delta), 1):
         p = right / 8
         wrong = (1 - p * math.exp(a)) / (1 - p)  # e^A of a wrong one
         assert p * a * math.exp(a) + (1 - p) * wrong * math.log(wrong) == pytest.approx(delta)
 
 
 def test_it_falls_as_more_are_right_and_with_delta():
-    small, large = (trust_region.right_advantages(8, delta) for delta in (0.01, 0.1))
+    small, large = (report.right_advantages(8, delta) for delta in (0.01, 0.1))
     assert small == sorted(small, reverse=True) and len(small) == 7
     assert all(a < b for a, b in zip(small, large, strict=True))

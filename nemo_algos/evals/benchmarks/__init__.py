@@ -51,7 +51,7 @@ def load(
         raise ValueError(f"{name} reads files of your own: set data to the path of one")
     path = Path(data)
     options = Options(seed, path if path.is_dir() else path.parent, databases)
-    problems = benchmark.problems(rows, options)
+    problems = list(benchmark.problems(rows, options))
     if not problems:
         raise ValueError(f"{source}: none of its {len(rows)} rows is in {name}")
     ids = Counter(problem.id for problem in problems)

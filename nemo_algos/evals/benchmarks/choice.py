@@ -1,6 +1,7 @@
 """Problems with options or a yes or no: GPQA and ACPBench."""
 
 import hashlib
+from collections.abc import Iterator
 
 from nemo_algos.evals.benchmarks.source import Options, info_of
 from nemo_algos.evals.problem import Problem
@@ -16,9 +17,17 @@ LETTER = (
 YES_NO = "Please reason step by step, and put your final answer, yes or no, within \\boxed{}."
 
 
-def gpqa(rows: list[Row], options: Options) -> list[Problem]:
+def gpqa(rows: list[Row], options: Options) -> Iterator[Problem]:
     """Four options in the order of `order`, the letter of "Correct Answer" as the gold."""
-    return [_gpqa(row, options) for row in rows]
+    keys = ("Correct Answer", *(f"Incorrect Answer {i}" for i in (1, 2, 3)))
+    for row in rows:
+        name, texts = row.text("Record ID"), [row.text(key).strip() for key in keys]
+        options.counts["problems with equal options"] += len(set(texts)) < len(texts)
+        shown = order(options.seed, name)
+        lines = [f"{letter}. {texts[i]}" for letter, i in zip(LETTERS, shown, strict=False)]
+        question = GPQA.format(question=row.text("Question").strip(), options="\n".join(lines))
+        info = info_of(row, "High-level domain", "Subdomain")
+        yield Problem(name, question + LETTER, LETTERS[shown.index(0)], info=info)
 
 
 def order(seed: int, name: str, number: int = 4) -> list[int]:
@@ -27,27 +36,15 @@ def order(seed: int, name: str, number: int = 4) -> list[int]:
     return sorted(range(number), key=digests.__getitem__)
 
 
-def _gpqa(row: Row, options: Options) -> Problem:
-    name = row.text("Record ID")
-    keys = ("Correct Answer", *(f"Incorrect Answer {i}" for i in (1, 2, 3)))
-    texts = [row.text(key).strip() for key in keys]
-    options.counts["problems with equal options"] += len(set(texts)) < len(texts)
-    shown = order(options.seed, name)
-    lines = [f"{letter}. {texts[i]}" for letter, i in zip(LETTERS, shown, strict=False)]
-    prompt = GPQA.format(question=row.text("Question").strip(), options="\n".join(lines)) + LETTER
-    info = info_of(row, "High-level domain", "Subdomain")
-    return Problem(name, prompt, LETTERS[shown.index(0)], info=info)
-
-
-def acpbench_bool(rows: list[Row], options: Options) -> list[Problem]:
+def acpbench_bool(rows: list[Row], options: Options) -> Iterator[Problem]:
     """Context and question; "yes" or "no"."""
-    return [_acpbench(row, i, options, ["yes", "no"], YES_NO) for i, row in enumerate(rows)]
+    return (_acpbench(row, i, options, ["yes", "no"], YES_NO) for i, row in enumerate(rows))
 
 
-def acpbench_mcq(rows: list[Row], options: Options) -> list[Problem]:
+def acpbench_mcq(rows: list[Row], options: Options) -> Iterator[Problem]:
     """Context and question, which lists the options; the gold is one of choices["label"]."""
     labels = [Row(dict(row.need("choices")), row.where).list("label") for row in rows]
-    return [_acpbench(row, i, options, labels[i], LETTER) for i, row in enumerate(rows)]
+    return (_acpbench(row, i, options, labels[i], LETTER) for i, row in enumerate(rows))
 
 
 def _acpbench(row: Row, place: int, options: Options, valid: list[str], ask: str) -> Problem:

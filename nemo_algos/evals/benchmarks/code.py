@@ -2,6 +2,7 @@
 
 import ast
 import json
+from collections.abc import Iterator
 
 from nemo_algos.evals.benchmarks.source import Options
 from nemo_algos.evals.problem import Problem
@@ -22,16 +23,16 @@ BROKEN_TEST = "_poly(*candidate(*inp), inp)"
 MBPP_TEST = range(11, 511)  # of 974: 1..10 are for prompts, 511.. for training
 
 
-def humaneval(rows: list[Row], options: Options) -> list[Problem]:
+def humaneval(rows: list[Row], options: Options) -> Iterator[Problem]:
     """`test` defines check(candidate)."""
-    return [_humaneval(row, SECONDS) for row in rows]
+    return (_humaneval(row, SECONDS) for row in rows)
 
 
-def humaneval_plus(rows: list[Row], options: Options) -> list[Problem]:
+def humaneval_plus(rows: list[Row], options: Options) -> Iterator[Problem]:
     """As the hub has it: the same with more in `test`, but for a task that no solution passes."""
     sound = [row for row in rows if BROKEN_TEST not in row.text("test")]
     options.counts["tasks with a broken test left out"] += len(rows) - len(sound)
-    return [_humaneval(row, PLUS_SECONDS) for row in sound]
+    return (_humaneval(row, PLUS_SECONDS) for row in sound)
 
 
 def _humaneval(row: Row, seconds: float) -> Problem:
@@ -41,42 +42,37 @@ def _humaneval(row: Row, seconds: float) -> Problem:
     return Problem(row.text("task_id"), COMPLETE.format(prompt=start.rstrip()), answer)
 
 
-def mbpp(rows: list[Row], options: Options) -> list[Problem]:
+def mbpp(rows: list[Row], options: Options) -> Iterator[Problem]:
     """The test split; the prompt shows test_list, which is run; the challenge tests are not."""
-    inside = [row for row in rows if int(row.need("task_id")) in MBPP_TEST]
-    options.counts["rows outside the test split"] += len(rows) - len(inside)
-    return [_mbpp(row, options) for row in inside]
+    inside, counts = [r for r in rows if int(r.need("task_id")) in MBPP_TEST], options.counts
+    counts["rows outside the test split"] += len(rows) - len(inside)
+    for row in inside:
+        setup, tests = str(row.get("test_setup_code") or ""), row.list("test_list")
+        counts["problems with setup code"] += bool(setup)
+        counts["problems with challenge tests, not run"] += bool(row.get("challenge_test_list"))
+        counts["problems with \\r\\n in their tests"] += "\r\n" in "".join([setup, *tests])
+        # setup code uses the classes of the solution, so it runs after it
+        shown = "\n".join([*([setup] if setup else []), *tests]).replace("\r\n", "\n")
+        prompt = WRITE.format(task=row.text("text", "prompt").strip(), tests=shown)
+        answer = _answer("", _tested(row, options), shown + "\n")
+        yield Problem(row.text("task_id"), prompt, answer)
 
 
-def _mbpp(row: Row, options: Options) -> Problem:
-    setup, tests = str(row.get("test_setup_code") or ""), row.list("test_list")
-    options.counts["problems with setup code"] += bool(setup)
-    options.counts["problems with challenge tests, not run"] += bool(row.get("challenge_test_list"))
-    options.counts["problems with \\r\\n in their tests"] += "\r\n" in "".join([setup, *tests])
-    # setup code uses the classes of the solution, so it runs after it
-    shown = "\n".join([*([setup] if setup else []), *tests]).replace("\r\n", "\n")
-    prompt = WRITE.format(task=row.text("text", "prompt").strip(), tests=shown)
-    return Problem(row.text("task_id"), prompt, _answer("", _tested(row, options), shown + "\n"))
-
-
-def mbpp_plus(rows: list[Row], options: Options) -> list[Problem]:
+def mbpp_plus(rows: list[Row], options: Options) -> Iterator[Problem]:
     """MBPP+ as the hub has it: the prompt shows test_list, the script `test` is run."""
-    return [_mbpp_plus(row, options) for row in rows]
-
-
-def _mbpp_plus(row: Row, options: Options) -> Problem:
-    _refuse_release(row)
-    shown = "\n".join([*(row.get("test_imports") or []), *row.list("test_list")])
-    prompt = WRITE.format(task=row.text("prompt").strip(), tests=shown)
-    answer = _answer("", _tested(row, options), row.text("test") + "\n", PLUS_SECONDS)
-    return Problem(row.text("task_id"), prompt, answer)
+    for row in rows:
+        _refuse_release(row)
+        shown = "\n".join([*(row.get("test_imports") or []), *row.list("test_list")])
+        prompt = WRITE.format(task=row.text("prompt").strip(), tests=shown)
+        answer = _answer("", _tested(row, options), row.text("test") + "\n", PLUS_SECONDS)
+        yield Problem(row.text("task_id"), prompt, answer)
 
 
 def _tested(row: Row, options: Options) -> str:
     """The function of the solution that test_list calls first; one is named as a builtin, `sum`."""
-    texts = row.text("code"), "\n".join(row.list("test_list"))
     try:
-        solution, tests = map(ast.parse, texts)
+        solution = ast.parse(row.text("code"))
+        tests = ast.parse("\n".join(row.list("test_list")))
     except SyntaxError as error:
         raise ValueError(f"{row.where}: its code or test_list is no Python: {error}") from None
     defined = {node.name for node in solution.body if isinstance(node, ast.FunctionDef)}

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from nemo_algos.evals.benchmarks.source import Options, info_of
@@ -23,31 +24,28 @@ LEADING_ZEROS = re.compile(r"0[0-9]+\Z")
 HAS_UNIT = re.compile(r"\\circ|\d\s*\\(text|mathrm|mbox)\b")
 
 
-def problems(rows: list[Row], options: Options) -> list[Problem]:
+def problems(rows: list[Row], options: Options) -> Iterator[Problem]:
     """One problem per row, its gold as `gold_of` says. ValueError where a field is missing."""
-    return [_problem(row, i, options) for i, row in enumerate(rows)]
-
-
-def _problem(row: Row, place: int, options: Options) -> Problem:
     counts = options.counts
-    answer, unit = gold_of(row, counts), row.get("unit")
-    question = row.text(*QUESTION)
-    if row.get("context"):  # OlympiadBench
-        question = f"{row.text('context')}\n{question}"
-    prompt = PROMPT.format(problem=question)
-    if str(row.get("is_multiple_answer")).lower() == "true":
-        counts["several answers"] += 1
-        prompt += SEVERAL
-    if unit:
-        counts["units outside the gold"] += 1
-        prompt += UNIT.format(unit=unit)
-        # "4.2" in "%": only the gold 4.2\% takes a response of 4.2, of 4.2\% and of 0.042
-        answer += r"\%" if unit == "%" else ""
-    counts["error tolerances not used"] += bool(row.get("error"))
-    counts["percent golds"] += "%" in answer
-    counts["golds with a unit"] += bool(HAS_UNIT.search(answer))
-    info = info_of(row, "level", "subject", "type", "subfield", "answer_type", "unit", "error")
-    return Problem(options.id_of(row, place, *IDS), prompt, answer, info=info)
+    for place, row in enumerate(rows):
+        answer, unit = gold_of(row, counts), row.get("unit")
+        question = row.text(*QUESTION)
+        if row.get("context"):  # OlympiadBench
+            question = f"{row.text('context')}\n{question}"
+        prompt = PROMPT.format(problem=question)
+        if str(row.get("is_multiple_answer")).lower() == "true":
+            counts["several answers"] += 1
+            prompt += SEVERAL
+        if unit:
+            counts["units outside the gold"] += 1
+            prompt += UNIT.format(unit=unit)
+            # "4.2" in "%": only the gold 4.2\% takes a response of 4.2, of 4.2\% and of 0.042
+            answer += r"\%" if unit == "%" else ""
+        counts["error tolerances not used"] += bool(row.get("error"))
+        counts["percent golds"] += "%" in answer
+        counts["golds with a unit"] += bool(HAS_UNIT.search(answer))
+        info = info_of(row, "level", "subject", "type", "subfield", "answer_type", "unit", "error")
+        yield Problem(options.id_of(row, place, *IDS), prompt, answer, info=info)
 
 
 def gold_of(row: Row, counts: Counter[str]) -> str:

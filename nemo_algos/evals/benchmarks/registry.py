@@ -1,6 +1,6 @@
 """The table of benchmarks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nemo_algos.evals.benchmarks import choice, code, math, sql, vision
@@ -9,7 +9,7 @@ from nemo_algos.evals.problem import Problem
 from nemo_algos.local.rows import Row
 from nemo_algos.rewards import answers
 
-Problems = Callable[[list[Row], Options], list[Problem]]
+Problems = Callable[[list[Row], Options], Iterator[Problem]]
 AnswerOf = Callable[[str], str | None]
 
 MATH = "nemo_algos.rewards.math:verify_math"
@@ -43,10 +43,9 @@ def _countdown(name: str, numbers: int) -> Benchmark:
     return Benchmark(name, _puzzles, COUNTDOWN, None, 5.0, Puzzles(numbers))
 
 
-def _puzzles(rows: list[Row], options: Options) -> list[Problem]:
+def _puzzles(rows: list[Row], options: Options) -> Iterator[Problem]:
     """The prompt is the puzzle and a colon; the puzzle itself is what a solution answers."""
-    texts = [row.text("puzzle") for row in rows]
-    return [Problem(text, f"{text} :", text) for text in texts]
+    return (Problem(text, f"{text} :", text) for text in (row.text("puzzle") for row in rows))
 
 
 def _math(name: str, hub: Hub | None, problems: Problems = math.problems) -> Benchmark:

@@ -3,6 +3,7 @@
 import json
 import re
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -18,36 +19,30 @@ SPIDER_SECONDS, BIRD_SECONDS = 5.0, 30.0  # for one query; 30 is BIRD's own limi
 EVIDENCE = "{question}\n\nEvidence: {evidence}"
 
 
-def spider(rows: list[Row], options: Options) -> list[Problem]:
+def spider(rows: list[Row], options: Options) -> Iterator[Problem]:
     """The gold is `query`. Rows count as often as they occur, in order if it has ORDER BY."""
     schemas = _schemas(rows, options)
-    return [_spider(row, i, schemas, options) for i, row in enumerate(rows)]
+    for place, row in enumerate(rows):
+        query, question = row.text("query"), row.text("question").strip()
+        ordered = bool(re.search(r"\border\s+by\b", query, re.IGNORECASE))
+        options.counts["queries with ORDER BY"] += ordered
+        prompt = PROMPT.format(schema=schemas[row.text("db_id")], question=question)
+        answer = _answer(row, query, "ordered" if ordered else "bag", SPIDER_SECONDS, options)
+        yield Problem(str(place), prompt, answer, info=info_of(row, "db_id"))
 
 
-def _spider(row: Row, place: int, schemas: dict[str, str], options: Options) -> Problem:
-    query = row.text("query")
-    ordered = bool(re.search(r"\border\s+by\b", query, re.IGNORECASE))
-    options.counts["queries with ORDER BY"] += ordered
-    prompt = PROMPT.format(schema=schemas[row.text("db_id")], question=row.text("question").strip())
-    answer = _answer(row, query, "ordered" if ordered else "bag", SPIDER_SECONDS, options)
-    return Problem(str(place), prompt, answer, info=info_of(row, "db_id"))
-
-
-def bird(rows: list[Row], options: Options) -> list[Problem]:
+def bird(rows: list[Row], options: Options) -> Iterator[Problem]:
     """The gold is `SQL` or `sql`; evidence is shown. Rows are compared as sets."""
     schemas = _schemas(rows, options)
-    return [_bird(row, i, schemas, options) for i, row in enumerate(rows)]
-
-
-def _bird(row: Row, place: int, schemas: dict[str, str], options: Options) -> Problem:
-    question, evidence = row.text("question").strip(), str(row.get("evidence") or "").strip()
-    options.counts["questions without evidence"] += not evidence
-    if evidence:
-        question = EVIDENCE.format(question=question, evidence=evidence)
-    prompt = PROMPT.format(schema=schemas[row.text("db_id")], question=question)
-    answer = _answer(row, row.text("SQL", "sql"), "set", BIRD_SECONDS, options)
-    name = options.id_of(row, place, "question_id")
-    return Problem(name, prompt, answer, info=info_of(row, "db_id", "difficulty"))
+    for place, row in enumerate(rows):
+        question, evidence = row.text("question").strip(), str(row.get("evidence") or "").strip()
+        options.counts["questions without evidence"] += not evidence
+        if evidence:
+            question = EVIDENCE.format(question=question, evidence=evidence)
+        prompt = PROMPT.format(schema=schemas[row.text("db_id")], question=question)
+        answer = _answer(row, row.text("SQL", "sql"), "set", BIRD_SECONDS, options)
+        name = options.id_of(row, place, "question_id")
+        yield Problem(name, prompt, answer, info=info_of(row, "db_id", "difficulty"))
 
 
 def _answer(row: Row, query: str, rule: str, seconds: float, options: Options) -> str:

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,17 @@ from nemo_algos.local.rows import Row
 MARK = "<image>"
 
 
-def geometry3k(rows: list[Row], options: Options) -> list[Problem]:
+def geometry3k(rows: list[Row], options: Options) -> Iterator[Problem]:
     """`images`: paths (relative to the file), URLs, pictures; marks `<image>` leave the prompt."""
-    return [_problem(row, i, options) for i, row in enumerate(rows)]
-
-
-def _problem(row: Row, place: int, options: Options) -> Problem:
-    question = row.text(*QUESTION)
-    images = tuple(_image(image, row, options.folder) for image in row.list("images"))
-    differ = question.count(MARK) != len(images)
-    options.counts["other number of <image> marks than images"] += differ
-    prompt = PROMPT.format(problem=question.replace(MARK, "").strip())
-    row.need(*ANSWER)
-    answer = gold_of(row, options.counts)
-    return Problem(options.id_of(row, place, *IDS), prompt, answer, images)
+    for place, row in enumerate(rows):
+        question = row.text(*QUESTION)
+        images = tuple(_image(image, row, options.folder) for image in row.list("images"))
+        differ = question.count(MARK) != len(images)
+        options.counts["other number of <image> marks than images"] += differ
+        prompt = PROMPT.format(problem=question.replace(MARK, "").strip())
+        row.need(*ANSWER)
+        answer = gold_of(row, options.counts)
+        yield Problem(options.id_of(row, place, *IDS), prompt, answer, images)
 
 
 def _image(image: Any, row: Row, folder: Path) -> str:

@@ -3,9 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_algos.evals.metrics.similarity import Texts
+from nemo_algos.evals.metrics.similarity import Floats, Texts
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ORDERS = 4

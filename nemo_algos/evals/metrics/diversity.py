@@ -7,13 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
+from sklearn.metrics.pairwise import cosine_similarity
 
-from nemo_algos.evals.metrics.bleu import self_bleu
+from nemo_algos.evals.metrics.bleu import Ints, self_bleu
 from nemo_algos.evals.metrics.settings import Measure
-from nemo_algos.evals.metrics.similarity import MATRICES, Texts, cosine, edit_pairs, pairs
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from nemo_algos.evals.metrics.similarity import MATRICES, Floats, Texts, edit_pairs, pairs
 
 BINS = 50
 ROUNDING = 1e-9  # a similarity this little under the threshold has reached it
@@ -57,10 +55,7 @@ def diversity(
 
 
 def cluster_sizes(
-    similarity: Floats,
-    members: Ints,
-    thresholds: Sequence[float],
-    method: str,
+    similarity: Floats, members: Ints, thresholds: Sequence[float], method: str
 ) -> list[Ints]:
     """For each threshold the number of responses in each cluster.
 
@@ -89,7 +84,7 @@ def _matrices(
     for name in settings.similarities:
         if name == "embedding":
             assert vectors is not None
-            found[name] = cosine(vectors)
+            found[name] = cosine_similarity(np.asarray(vectors, dtype=np.float64))
         elif (name, settings.edit_unit) != ("edit", "char"):
             found[name] = MATRICES[name](texts)
     for matrix in found.values():

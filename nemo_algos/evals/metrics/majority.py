@@ -61,7 +61,9 @@ def _won(classes: Sequence[tuple[int, float]], n: int, t: int) -> Floats:
     """[n+1]: the sum of the winner's value over the subsets of each size where it has t votes."""
     able = [(votes, value) for votes, value in classes if votes >= t]
     others = _binomials(n - sum(votes for votes, _ in able), n)  # free: none of them reaches t
-    nodes, weights = np.polynomial.legendre.leggauss(_nodes(len(able)))
+    # so many are exact to a float64's rounding for a polynomial of positive terms
+    number = min((len(able) + 1) // 2, ceil(4 * len(able) ** 0.5))
+    nodes, weights = np.polynomial.legendre.leggauss(number)
     y = (nodes[:, None] + 1) / 2
     # [2, Y, n+1]: subsets with at most t of each class so far, one of which is the winner; none is
     subsets = np.zeros((2, len(y), n + 1))
@@ -73,11 +75,6 @@ def _won(classes: Sequence[tuple[int, float]], n: int, t: int) -> Floats:
         subsets[:, :, t:] += y * reaching
         subsets[0, :, t:] += value * reaching[1]
     return weights / 2 @ subsets[0]
-
-
-def _nodes(classes: int) -> int:
-    """Nodes that are exact to a float64's rounding for a polynomial of positive terms."""
-    return min((classes + 1) // 2, ceil(4 * classes**0.5))
 
 
 def _binomials(m: int, degree: int) -> Floats:

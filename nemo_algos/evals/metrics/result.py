@@ -52,7 +52,11 @@ def measure(
         raise ValueError(f"{problems} problems with {n} responses: sample at least one of each")
     ks, ids = verdicts.powers_of_two(n), [problem.id for problem in evaluation.problems]
     bootstrap = Bootstrap(ids, settings.resamples, settings.seed)
-    found = _diversities(evaluation, settings, workers, progress or (lambda *_: None), encoder)
+    found = list[Diversity]()
+    for each in _diversities(evaluation, settings, workers, encoder):
+        found.append(each)
+        if progress:
+            progress(len(found), problems)
     ucc = np.array([[ucc_at_k(sizes, n, ks) for sizes in each.sizes] for each in found])  # [P,T,K]
     clusters = np.array([[len(sizes) for sizes in each.sizes] for each in found])  # [P,T]
     scalars = verdicts.scalars(evaluation) | {"ucr": clusters[:, 0] / n}
@@ -104,29 +108,18 @@ def embed(encoder: Encoder, responses: Iterable[list[str]]) -> Iterator[NDArray[
 
 
 def _diversities(
-    evaluation: Evaluation,
-    settings: Measure,
-    workers: int,
-    progress: Progress,
-    encoder: Encoder | None,
-) -> list[Diversity]:
+    evaluation: Evaluation, settings: Measure, workers: int, encoder: Encoder | None
+) -> Iterator[Diversity]:
     vectors: Iterator[Any] = repeat(None)
     if settings.embedding_model:
         vectors = embed(encoder or load(settings.embedding_model), evaluation.responses)
     work = (evaluation.responses, evaluation.correct, repeat(settings), vectors)
     problems, n = evaluation.rewards.shape
     if workers == 1 or problems * n**2 < WORTH_PROCESSES:
-        return _counted(map(diversity, *work), problems, progress)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
-        return _counted(processes.map(diversity, *work), problems, progress)
-
-
-def _counted(found: Iterator[Diversity], problems: int, progress: Progress) -> list[Diversity]:
-    out = []
-    for each in found:
-        out.append(each)
-        progress(len(out), problems)
-    return out
+        yield from map(diversity, *work)
+    else:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+            yield from processes.map(diversity, *work)
 
 
 def _histograms(found: list[Diversity]) -> dict[str, dict[str, list[float]]]:

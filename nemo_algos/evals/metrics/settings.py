@@ -1,8 +1,6 @@
 """What can be chosen about the metrics."""
 
-from __future__ import annotations
-
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -36,7 +34,7 @@ class Measure(Section):
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
-    def _keys_agree(self) -> Measure:
+    def _keys_agree(self) -> Self:
         if self.ucc_similarity not in self.similarities:
             raise ValueError(f"ucc_similarity={self.ucc_similarity} must be one of similarities")
         if (self.ucc_similarity, self.edit_unit) == ("edit", "char"):

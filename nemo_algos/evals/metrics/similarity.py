@@ -3,12 +3,10 @@
 n responses, U different ones, V different tokens; the matrices are [U, U] float64.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +31,10 @@ class Texts:
     unique: list[str]
     index: NDArray[np.int64]
 
-    @staticmethod
-    def of(responses: list[str]) -> Texts:
+    @classmethod
+    def of(cls, responses: list[str]) -> Self:
         unique, index = np.unique(np.array(responses, dtype=object), return_inverse=True)
-        return Texts(unique.tolist(), index)
+        return cls(unique.tolist(), index)
 
     @cached_property
     def tokens(self) -> list[list[int]]:
@@ -93,17 +91,7 @@ def edit(texts: Texts) -> Floats:
     return cdist(tokens, tokens, scorer=Levenshtein.normalized_similarity, dtype=np.float64)
 
 
-def cosine(vectors: NDArray[np.floating]) -> Floats:
-    """Cosine of embeddings [U, D]; from -1."""
-    return cosine_similarity(np.asarray(vectors, dtype=np.float64))
-
-
-MATRICES: dict[str, Callable[[Texts], Floats]] = {
-    "tfidf": tfidf,
-    "rouge_l": rouge_l,
-    "jaccard": jaccard,
-    "edit": edit,
-}
+MATRICES = {matrix.__name__: matrix for matrix in (tfidf, rouge_l, jaccard, edit)}
 
 
 def pairs(matrix: Floats, index: NDArray[np.int64]) -> Floats:

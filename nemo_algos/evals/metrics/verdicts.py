@@ -4,10 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_algos.core.draws import best_at_k, best_at_k_bootstrap, pass_at_k, pass_hat_k
-from nemo_algos.evals.metrics.majority import LARGEST, maj_at_k
+from nemo_algos.evals.metrics.majority import LARGEST, Floats, maj_at_k
 from nemo_algos.evals.problem import Evaluation
-
-Floats = NDArray[np.float64]
 
 
 def powers_of_two(n: int) -> list[int]:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
+from nemo_algos.preflight.layout import VLLM
+from nemo_algos.preflight.precision import CORRECTION
 from nemo_algos.preflight.rule import Preflight, error, note, warning
 
 GENERATION = "policy.generation"
-VLLM = f"{GENERATION}.vllm_cfg"
-CORRECTION = "loss_fn.use_importance_sampling_correction"
 
 
 def engines(run: Preflight) -> Iterator[Finding]:

@@ -4,10 +4,10 @@ import os
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
+from nemo_algos.preflight.layout import DTENSOR, MEGATRON
 from nemo_algos.preflight.rule import Preflight, error, warning
 
 RESOURCES = "policy.generation.colocated.resources"
-MEGATRON = "policy.megatron_cfg"
 
 
 def one_backend(run: Preflight) -> Iterator[Finding]:
@@ -119,7 +119,7 @@ def context_parallel(run: Preflight) -> Iterator[Finding]:
         yield error(packed, "DTensor's context parallelism refuses packing: set it to false")
     if a.context > 1 and not run.megatron and a.sequence_parallel and a.tensor > 1:
         reason = "DTensor has it or context parallelism, not both"
-        yield error("policy.dtensor_cfg.sequence_parallel", f"{reason}: set it to false")
+        yield error(f"{DTENSOR}.sequence_parallel", f"{reason}: set it to false")
 
 
 def divisor(run: Preflight) -> Iterator[Finding]:
@@ -142,16 +142,16 @@ def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
 
 def replicas(run: Preflight) -> Iterator[Finding]:
     """DTensor's hybrid sharding divides data parallelism."""
-    copies = run["policy.dtensor_cfg.dp_replicate_size"] or 1
+    copies = run[f"{DTENSOR}.dp_replicate_size"] or 1
     if not run.megatron and run.layout.data % copies:
         what = f"does not divide the {run.layout.data} data-parallel ranks"
-        yield error("policy.dtensor_cfg.dp_replicate_size", f"{what}: choose a divisor")
+        yield error(f"{DTENSOR}.dp_replicate_size", f"{what}: choose a divisor")
 
 
 def offload_alone(run: Preflight) -> Iterator[Finding]:
     """DTensor cannot offload on one GPU."""
-    if not run.megatron and run.layout.train_gpus == 1 and run["policy.dtensor_cfg.cpu_offload"]:
-        yield error("policy.dtensor_cfg.cpu_offload", "needs more than one GPU: set it to false")
+    if not run.megatron and run.layout.train_gpus == 1 and run[f"{DTENSOR}.cpu_offload"]:
+        yield error(f"{DTENSOR}.cpu_offload", "needs more than one GPU: set it to false")
 
 
 def other_backend(run: Preflight) -> Iterator[Finding]:

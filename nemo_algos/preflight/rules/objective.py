@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 from nemo_algos.config import Finding
 from nemo_algos.preflight.conflicts import pass_rate_readers
+from nemo_algos.preflight.layout import MEGATRON, VLLM
 from nemo_algos.preflight.rule import Preflight, error, note, warning
 from nemo_algos.preflight.rules.data import datasets
-from nemo_algos.preflight.rules.generation import GENERATION, VLLM
+from nemo_algos.preflight.rules.generation import GENERATION
 from nemo_algos.preflight.rules.method import KL, NORM
-from nemo_algos.preflight.rules.training import LORA, MEGATRON
+from nemo_algos.preflight.rules.training import LORA
 
 BALANCE = f"{MEGATRON}.moe_router_load_balancing_type"
 BIASES = f"{MEGATRON}.moe_router_bias_update_rate"

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from glob import escape
+from operator import mul
 from pathlib import Path
 
 from nemo_algos.config import Finding, at
@@ -16,6 +17,7 @@ MUST_SAVE = "checkpointing.checkpoint_must_save_by"
 METRIC = "checkpointing.metric_name"
 # bytes of a parameter in a checkpoint: BF16 weights; FP32 weights and two moments of Adam
 WEIGHTS, OPTIMIZER = 2, 12
+SECONDS = (86400, 3600, 60, 1)  # of DD:HH:MM:SS
 
 
 def model_there(run: Preflight) -> Iterator[Finding]:
@@ -72,13 +74,8 @@ def save_time(run: Preflight) -> Iterator[Finding]:
             yield warning(MUST_SAVE, f"{reason}: {hint}")
     elif len(parts) != 4 or not all(p.isdecimal() for p in parts):
         yield error(MUST_SAVE, f"{found!r} is not DD:HH:MM:SS: write e.g. 00:03:45:00")
-    elif limit is not None and seconds_of(parts) >= limit:
+    elif limit is not None and sum(map(mul, map(int, parts), SECONDS)) >= limit:
         yield error(MUST_SAVE, f"is not before the job's end after {limit} s: lower it")
-
-
-def seconds_of(parts: list[str]) -> int:
-    """Of days, hours, minutes and seconds."""
-    return sum(int(p) * s for p, s in zip(parts, (86400, 3600, 60, 1), strict=True))
 
 
 def best_metric(run: Preflight) -> Iterator[Finding]:

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding, at
+from nemo_algos.preflight.layout import DTENSOR, MEGATRON
 from nemo_algos.preflight.rule import Preflight, error, warning
 
-MEGATRON = "policy.megatron_cfg"
 OPTIMIZER = f"{MEGATRON}.optimizer"
 SCHEDULER = f"{MEGATRON}.scheduler"
-DTENSOR = "policy.dtensor_cfg"
 LORA = f"{DTENSOR}.lora_cfg"
 SECOND_VERSION = (
     "automodel_kwargs",

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import Finding, at, resolved
+from nemo_algos.config import Finding, at, put, resolved
 
 REFERENCE, COMPUTED = re.compile(r"\$\{([\w.]+)\}"), re.compile(r"\$\{(add|mul|div|max):")
 REQUIRED = ("checkpointing", "cluster", "data", "grpo", "loss_fn", "policy", "policy.generation")
@@ -75,24 +75,16 @@ NUMBERS = (
 
 
 def repaired(plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig) -> list[Finding]:
-    """What was wrong; whole numbers become ints, as NeMo-RL reads them.
-
-    base, tree: NeMo-RL's own config, interpolations as written.
-    """
-    wrong = [*_types(plain, base, base), *_missing(plain), *_signs(plain)]
+    """What was wrong; plain is put right by NeMo-RL's own config: base, and its omegaconf tree."""
+    wrong = [*_types(plain, base, base), *_signs(plain)]
     for path in sorted({p.path for p in wrong}):  # a section before its keys
         value = _referred(at(base, path), f"{path.rpartition('.')[0]}.", base)
         if isinstance(value, Mapping):
             value = resolved(OmegaConf.select(tree, path))
-        _set(plain, path, value)
+        put(plain, path, value)
     for path in POSITIVE:
-        _set(plain, path, int(at(plain, path)))
+        put(plain, path, int(at(plain, path)))
     return wrong
-
-
-def _set(plain: dict[str, Any], path: str, value: Any) -> None:
-    above, _, key = path.rpartition(".")
-    (at(plain, above) if above else plain)[key] = value
 
 
 def _types(
@@ -125,13 +117,10 @@ def _referred(value: Any, above: str, base: Mapping[str, Any]) -> Any:
     return 0 if isinstance(value, str) and COMPUTED.match(value) else value
 
 
-def _missing(plain: Mapping[str, Any]) -> Iterator[Finding]:
+def _signs(plain: Mapping[str, Any]) -> Iterator[Finding]:
     for path in REQUIRED:
         if at(plain, path) is None:
             yield Finding(path, "must not be null: remove the line")
-
-
-def _signs(plain: Mapping[str, Any]) -> Iterator[Finding]:
     for path in FLAGS:
         if not isinstance(at(plain, path), (bool, NoneType)):
             yield Finding(path, f"must be true or false, got {at(plain, path)!r}")

@@ -42,10 +42,7 @@ def saved(checkpoints: Path) -> int:
 
 
 def start(record: Path, checkpoints: Path) -> int:
-    """The step that this attempt resumes from, noted in `record` with the number of starts from it.
-
-    Exits where a restart gets no further: checkpoints are lost, or too far apart.
-    """
+    """The step to resume from, noted in `record` with its starts; exits where none gets further."""
     step, starts = saved(checkpoints), 0
     if int(os.environ.get("RESTARTS", 0)) and record.exists():
         before, starts = map(int, record.read_text().split() or (step, 0))
@@ -60,10 +57,7 @@ def start(record: Path, checkpoints: Path) -> int:
 
 
 def main(run: str, program: str, last_step: str = "0") -> int:
-    """Train by `program --config RUN/config.yaml` in NeMo-RL's root, where its prompts are.
-
-    last_step: that training has not ended before.
-    """
+    """Train by `program --config RUN/config.yaml` in NeMo-RL's root, to `last_step` or beyond."""
     folder = Path(run)
     keys = yaml.safe_load((folder / "config.yaml").read_text())["checkpointing"]
     record, checkpoints = folder / "progress", Path(keys["checkpoint_dir"])
