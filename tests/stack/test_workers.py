@@ -1,11 +1,10 @@
 """Every method on NeMo-RL's own policy workers, against one plain process.
 
-NeMo-RL's Policy, worker group and workers (DTensor v2, Megatron) with our entropy worker, estimator,
-policy proxy and loss; the plain process is Hugging Face's model and the embedded engine's loss.
+NeMo-RL's Policy, worker group and workers (DTensor v2, Megatron) with our entropy worker,
+estimator, policy proxy and loss; the plain process is Hugging Face's model and the embedded loss.
 A layout's processes stay for all its methods, from the same weights each time.
 """
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import configs
 import driver
 import forked
 import models
+import nemo_cpu
 import pytest
 
 from nemo_algos import METHODS
@@ -99,32 +99,29 @@ def _case(*values: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def imported() -> None:
-    """What every case's process begins with; this one runs no backward."""
-    for backend in configs.BACKENDS:
-        importlib.import_module(f"nemo_algos.nemo.{backend}_worker")
-    importlib.import_module("nemo_rl.models.policy.lm_policy")
-    importlib.import_module("nemo_rl.algorithms.grpo")
-
-
-@pytest.fixture(scope="module")
 def policy(request: pytest.FixtureRequest, imported: None, folder: Path) -> Iterator[forked.Forked]:
     """A layout's driver.Driver, in a process of its own."""
-    layout = LAYOUTS[request.param]
-    model = models.saved(layout.kind, folder / "models")
-
-    def make() -> driver.Driver:
-        forked.install()
-        cluster = forked.cluster(layout.ranks)
-        worker = f"nemo_algos.nemo.{layout.backend}_worker.EntropyWorker"
-        return driver.Driver(layout.backend, model, cluster, worker, layout.overrides)
-
-    process = forked.Forked(make)
+    process = started(LAYOUTS[request.param], folder)
     try:
         process.built.get()
         yield process
     finally:
         process.end()
+
+
+def started(layout: Layout, folder: Path, without: str = "") -> forked.Forked:
+    """The driver.Driver of a layout; without: a shim that is undone in its process."""
+    model = models.saved(layout.kind, folder / "models")
+
+    def make() -> driver.Driver:
+        if without:
+            nemo_cpu.undo(without)
+        forked.install()
+        cluster = forked.cluster(layout.ranks)
+        worker = f"nemo_algos.nemo.{layout.backend}_worker.EntropyWorker"
+        return driver.Driver(layout.backend, model, cluster, worker, layout.overrides)
+
+    return forked.Forked(make)
 
 
 @pytest.mark.parametrize("policy", LAYOUTS, indirect=True)

@@ -81,6 +81,7 @@ class Stream:
 
 current = (MEGATRON, "torch.cuda.current_device() == local_rank")
 cuda("current_device", lambda: _device["number"], current, (BASE, "torch.cuda.current_device()"))
+cuda("device_count", lambda: 1, ("megatron/bridge/training/initialize.py", "(device_count=0)"))
 cuda("set_device", set_device, (MEGATRON, "torch.cuda.set_device(local_rank)"))
 cuda("synchronize", lambda *_: None, (AUTOMODEL, "torch.cuda.synchronize()"))
 cuda("get_device_name", lambda *_: "CPU", (TRAIN, "torch.cuda.get_device_name()"))
