@@ -24,7 +24,7 @@ def test_every_shim_names_the_lines_that_need_it(ref: str) -> None:
 
 
 def test_there_are_no_more_shims_than_these(ref: str) -> None:
-    assert len([one for one in OWN if ref in one.refs]) == {"main": 22, "v0.7.0": 21}[ref]
+    assert len([one for one in OWN if ref in one.refs]) == {"main": 23, "v0.7.0": 22}[ref]
     assert set(absent.MODULES) == {"megatron.energon"}
 
 
