@@ -3,10 +3,6 @@
 One process without Ray: NeMo-RL's worker extension in a vLLM engine, NeMo-RL's senders in a thread.
 """
 
-import os
-
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

@@ -19,10 +19,10 @@ class Sampled(NamedTuple):
 
 
 class Trainer:
-    """A policy's weights in float32."""
+    """A policy's model in transformers."""
 
-    def __init__(self, model: Path) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    def __init__(self, model: Path, dtype: torch.dtype = torch.float32) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -40,10 +40,10 @@ class Trainer:
                 weight.mul_(1 + size * torch.randn(weight.shape, generator=generator))
 
     @torch.no_grad()
-    def logprobs(self, sampled: Sampled) -> torch.Tensor:
+    def logprobs(self, sampled: Sampled, temperature: float = TEMPERATURE) -> torch.Tensor:
         """Of the response's tokens, nats."""
         ids = torch.tensor([sampled.prompt + sampled.response])
-        logits = self.model(ids).logits[0, len(sampled.prompt) - 1 : -1] / TEMPERATURE
+        logits = self.model(ids).logits[0, len(sampled.prompt) - 1 : -1].float() / temperature
         return logits.log_softmax(-1).gather(1, ids[0, len(sampled.prompt) :, None])[:, 0]
 
     def distance(self, responses: Sequence[Sampled]) -> float:
