@@ -1,4 +1,4 @@
-"""The mismatch monitor on a real sampler: what bf16 costs, an engine one refit behind, a stale cache."""
+"""The mismatch monitor on a real sampler: in bf16, one refit behind, with a stale cache."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,9 @@ class Trained:
         return {"all_mb_metrics": {}}
 
 
-def watched(trainer: Trainer, responses: list[Sampled], stop_above: float | None = None) -> dict[str, float]:
+def watched(
+    trainer: Trainer, responses: list[Sampled], stop_above: float | None = None
+) -> dict[str, float]:
     """The metrics of a step of NeMo-RL's with these responses.
 
     Raises FloatingPointError as the monitor, before anything is trained.

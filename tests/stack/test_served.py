@@ -1,4 +1,4 @@
-"""`nemo-algos eval` against a real `vllm serve`, which here runs as it is: none of the shims are in it."""
+"""`nemo-algos eval` against a real `vllm serve`, which runs as it is: without the shims."""
 
 import json
 import os
@@ -35,7 +35,9 @@ class Served:
 
     def __init__(self, model: Path, log: Path) -> None:
         (model / "chat.jinja").write_text(TEMPLATE)
-        options = f"--port {PORT} --max-model-len 128 --max-num-seqs 16 --dtype float32 --enforce-eager"
+        options = (
+            f"--port {PORT} --max-model-len 128 --max-num-seqs 16 --dtype float32 --enforce-eager"
+        )
         memory = "--gpu-memory-utilization 0.3 --host 127.0.0.1 --served-model-name tiny"
         self.process = subprocess.Popen(
             [
@@ -117,7 +119,9 @@ def finished(process: subprocess.Popen[str], status: int = 0) -> str:
 
 def lines(folder: Path) -> list[dict[str, Any]]:
     path = folder / "out/math/generations.jsonl"
-    whole = [x for x in path.read_text().splitlines(True) if x.endswith("\n")] if path.exists() else []
+    whole = (
+        [x for x in path.read_text().splitlines(True) if x.endswith("\n")] if path.exists() else []
+    )
     return [json.loads(line) for line in whole]
 
 

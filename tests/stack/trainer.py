@@ -1,5 +1,6 @@
-"""What the sampler is held against: a transformers model, and the distance of the two's log-probs."""
+"""What a sampler is held against: a model of transformers, and how far the two are apart."""
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 TEMPERATURE = 0.8
+SAME = 1e-4  # nats: float32, other kernels
 
 
 class Sampled(NamedTuple):
@@ -54,3 +56,9 @@ class Trainer:
 def prompts(count: int = 16, length: int = 5, seed: int = 0) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(8, 64, (count, length), generator=generator).tolist()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
