@@ -41,13 +41,17 @@ class Refused(Exception):
 
 
 class Reply(NamedTuple):
-    """A response; tokens -1, finish "": unknown; model: the server's name for it."""
+    """A response; tokens -1, finish "": unknown; model: the server's name for it.
+
+    logprobs: of its tokens, nats; None where the server sends none.
+    """
 
     text: str
     tokens: int
     finish: str
     model: str
     choices: int
+    logprobs: list[float] | None
 
 
 class Client:
@@ -163,6 +167,7 @@ def parsed(content: bytes, *, chat: bool) -> Reply:
         FINISH.get(finish, "") if isinstance(finish, str) else "",
         model if isinstance(model, str) else "",
         len(choices),
+        _logprobs(first.get("logprobs")),
     )
 
 
@@ -183,6 +188,20 @@ def _text(content: Any) -> str | None:
         return content if isinstance(content, str) else "" if content is None else None
     parts = (part.get("text") if isinstance(part, dict) else part for part in content)
     return "".join(part for part in parts if isinstance(part, str))
+
+
+def _logprobs(found: Any) -> list[float] | None:
+    """A chat's are in objects, one a token; a completion's are a list of numbers."""
+    if not isinstance(found, dict):
+        return None
+    values = found.get("token_logprobs")
+    if isinstance(tokens := found.get("content"), list):
+        values = [token.get("logprob") if isinstance(token, dict) else None for token in tokens]
+    if not isinstance(values, list):
+        return None
+    plain = (v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool))
+    numbers = [float(v) for v in plain if abs(v) < 2**53]
+    return numbers if len(numbers) == len(values) else None
 
 
 def _tokens(usage: Any) -> int:
