@@ -12,7 +12,7 @@ from nemo_algos.local.given import OURS, device_named
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.math_problems import MathProblems
 from nemo_algos.local.schema import TINY, GenerationSection, LocalConfig, PolicySection
-from nemo_algos.local.tiny import Tiny
+from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.algorithm import Algorithm
@@ -42,8 +42,15 @@ def policy_of(policy: PolicySection, rules: Rules, console: Console) -> Policy:
         return HFPolicy(policy, device)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("warm start (once, then cached)", total=1.0)
-        model = warm_started(rules, 0, lambda share: progress.update(bar, completed=share))
+        model = warm_started(
+            rules, 0, lambda share: progress.update(bar, completed=share), shape_of(policy)
+        )
     return tiny_policy(model, policy.generation, device)
+
+
+def shape_of(policy: PolicySection) -> TinyConfig:
+    """The sizes of the countdown model."""
+    return TinyConfig(**policy.shape.model_dump()) if policy.shape else TinyConfig()
 
 
 def tiny_policy(model: Tiny, sampling: GenerationSection, device: torch.device) -> TinyPolicy:
