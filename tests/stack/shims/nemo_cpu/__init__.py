@@ -42,6 +42,7 @@ class Shim:
 
 
 SHIMS: dict[str, Shim] = {}
+REPLACED: dict[str, list[tuple[Any, str, Any]]] = {}  # by shim: owner, name, what was there
 
 
 def shim(
@@ -73,7 +74,9 @@ class _Loader(importlib.abc.Loader):
         for one in self.shims:
             one.before()
         self.inner.exec_module(module)
+        global _applied
         for one in self.shims:
+            _applied = one.name
             one.apply(module)
 
 
@@ -93,9 +96,30 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def replace(owner: Any, name: str, value: Any) -> Any:
+    """Set owner.name; returns what was there (None for nothing). For `apply` functions."""
+    before = getattr(owner, name, None)
+    REPLACED.setdefault(_applied, []).append((owner, name, before))
+    setattr(owner, name, value)
+    return before
+
+
+def undo(name: str) -> None:
+    """In a process of the tests': what the shim replaced is as it was."""
+    for owner, attribute, before in reversed(REPLACED.pop(name)):
+        setattr(owner, attribute, before)
+
+
+_applied = ""  # the shim whose `apply` runs
+
+
+def installed() -> bool:
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
+
+
 def install() -> None:
     """Before anything else is imported: sitecustomize.py."""
-    from nemo_cpu import absent  # and device, collectives, megatron, bridge (workers), engine, refit (vLLM)
+    from nemo_cpu import absent, bridge, collectives, device, megatron  # noqa: F401
 
     without = set(os.environ.get("NEMO_CPU_WITHOUT", "").split(",")) - {""}
     assert without <= set(SHIMS) | set(absent.MODULES), without

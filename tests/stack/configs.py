@@ -1,0 +1,88 @@
+"""NeMo-RL's examples/configs/grpo_math_1B.yaml, cut to a tiny model in float32 on two CPU processes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cpu_task import STOPS
+
+RATE = 0.02  # of plain SGD
+WIDTH = 32  # positions of a row
+COMMON = (
+    "grpo.num_prompts_per_step=4",
+    "grpo.num_generations_per_prompt=4",
+    "grpo.val_period=0",
+    "grpo.val_at_start=false",
+    "policy.train_global_batch_size=8",  # two updates for the 16 rows of a step
+    "policy.train_micro_batch_size=2",
+    "policy.logprob_batch_size=2",
+    f"policy.max_total_sequence_length={WIDTH}",
+    "policy.sequence_packing.enabled=false",
+    "policy.make_sequence_length_divisible_by=4",
+    "policy.precision=float32",
+    "policy.max_grad_norm=1000.0",
+    f"policy.generation.max_new_tokens={WIDTH - 12}",
+    f"policy.generation.stop_token_ids={STOPS}".replace(" ", ""),
+    "policy.generation.vllm_cfg.enable_vllm_metrics_logger=false",
+    "data.shuffle=false",
+    "logger.monitor_gpus=false",
+    "logger.tensorboard_enabled=false",
+    "checkpointing.enabled=false",
+    "checkpointing.metric_name=null",
+    "checkpointing.model_save_format=null",
+    "cluster.gpus_per_node=2",
+)
+DTENSOR = (
+    "policy.dtensor_cfg.enabled=true",
+    "policy.megatron_cfg.enabled=false",
+    "policy.optimizer.name=torch.optim.SGD",
+    "~policy.optimizer.kwargs",
+    f"+policy.optimizer.kwargs={{lr: {RATE}}}",
+    "~policy.scheduler",
+)
+MEGATRON = (
+    "policy.dtensor_cfg.enabled=false",
+    "policy.megatron_cfg.enabled=true",
+    "++policy.megatron_cfg.transformer_impl=local",  # no Transformer Engine
+    "++policy.megatron_cfg.train_iters=1000",
+    "++policy.megatron_cfg.checkpoint.async_save=false",
+    "policy.megatron_cfg.apply_rope_fusion=false",
+    "policy.megatron_cfg.bias_activation_fusion=false",
+    "policy.megatron_cfg.moe_permute_fusion=false",
+    "policy.megatron_cfg.optimizer.optimizer=sgd",
+    f"policy.megatron_cfg.optimizer.lr={RATE}",
+    f"policy.megatron_cfg.optimizer.min_lr={RATE}",
+    "policy.megatron_cfg.optimizer.weight_decay=0.0",
+    "policy.megatron_cfg.optimizer.sgd_momentum=0.0",
+    "policy.megatron_cfg.optimizer.bf16=false",
+    "policy.megatron_cfg.optimizer.use_distributed_optimizer=false",
+    "policy.megatron_cfg.optimizer.use_precision_aware_optimizer=false",
+    "policy.megatron_cfg.scheduler.lr_warmup_iters=0",
+    f"policy.megatron_cfg.scheduler.lr_warmup_init={RATE}",
+    "policy.megatron_cfg.distributed_data_parallel_config.overlap_grad_reduce=false",
+    "policy.megatron_cfg.distributed_data_parallel_config.overlap_param_gather=false",
+)
+BACKENDS = {"dtensor": DTENSOR, "megatron": MEGATRON}
+BATCHING: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    "packed": ("policy.sequence_packing.enabled=true",),
+    "dynamic": (
+        "policy.dynamic_batching.enabled=true",
+        "policy.dynamic_batching.sequence_length_round=4",
+    ),
+}
+
+
+def composed(backend: str, model: Path, overrides: Sequence[str] = ()) -> Any:
+    """NeMo-RL's MasterConfig, as examples/run_grpo.py makes it."""
+    import nemo_rl
+    from nemo_rl.algorithms import grpo
+    from nemo_rl.utils import config as nemo_config
+    from omegaconf import OmegaConf
+
+    nemo_config.register_omegaconf_resolvers()
+    home = Path(nemo_rl.__file__).parents[1]
+    config = nemo_config.load_config(str(home / "examples" / "configs" / "grpo_math_1B.yaml"))
+    own = (f"policy.model_name={model}", *COMMON, *BACKENDS[backend], *overrides)
+    config = nemo_config.parse_hydra_overrides(config, list(own))
+    return grpo.MasterConfig(**OmegaConf.to_container(config, resolve=True))

@@ -1,0 +1,43 @@
+"""Puts one version of NeMo-RL on the path ($NEMO_RL_REF: v0.7.0 or main), and the shims first.
+
+Shims replace things as they are imported: they are installed before anything else here.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), *(str(HERE.parent / name) for name in ("nemo", "preflight", "."))]
+
+import checkout  # noqa: E402
+import environment  # noqa: E402
+
+REF = os.environ.setdefault("NEMO_RL_REF", "main")
+_clone = checkout.home()
+if _clone is None:
+    raise pytest.UsageError("no NeMo-RL checkout: set NEMO_RL_HOME (make test-stack skips)")
+_folder = tempfile.TemporaryDirectory(prefix="nrl")  # short: Ray's sockets are below it
+os.environ.update(environment.variables(checkout.worktree(_clone, REF), Path(_folder.name)))
+sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
+
+import nemo_cpu  # noqa: E402
+
+if not nemo_cpu.installed():  # where this interpreter did not start with the shims on its path
+    nemo_cpu.install()
+
+
+@pytest.fixture(scope="session")
+def ref() -> str:
+    return REF
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    """Of this run, which the environment's variables name."""
+    yield Path(_folder.name)
+    _folder.cleanup()

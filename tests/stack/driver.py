@@ -1,0 +1,191 @@
+"""NeMo-RL's real Policy beside one plain process: the same rows, the same method, the same updates.
+
+`Driver` lives in a forked child (or in a process with a real Ray); what it returns is numbers.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import configs
+import models
+import torch
+from torch import Tensor
+
+from nemo_algos import Counts, Rollouts, build, policy_loss
+
+ROWS, GROUP = 16, 4
+
+
+def batch(vocabulary: int, seed: int = 1) -> Any:
+    """16 rows of 6 to 30 tokens in 4 groups, prompts of 4; one row is masked out."""
+    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(6, configs.WIDTH - 1, (ROWS,), generator=random)
+    ids = torch.randint(8, vocabulary, (ROWS, configs.WIDTH), generator=random)
+    columns = torch.arange(configs.WIDTH)
+    within = columns < lengths[:, None]
+    sample_mask = torch.ones(ROWS)
+    sample_mask[3] = 0.0
+    return BatchedDataDict(
+        {
+            "input_ids": ids.where(within, 0),
+            "input_lengths": lengths,
+            "token_mask": ((columns >= 4) & within).float(),
+            "sample_mask": sample_mask,
+        }
+    )
+
+
+def plain(model: Any, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies [B,S] of the tokens, 0 at the first."""
+    scores = (model(ids).logits.float() / temperature).log_softmax(-1)
+    entropy = -(scores.exp() * scores).sum(-1)
+    chosen = scores[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+    pad = torch.nn.functional.pad
+    return pad(chosen, (1, 0)), pad(entropy[:, :-1], (1, 0))
+
+
+def restore(worker: Any) -> None:
+    """In a worker: the weights that it began with."""
+    from torch.distributed.tensor import DTensor
+
+    start = getattr(worker, "reference_model_state_dict", None) or worker.reference_state_dict
+    with torch.no_grad():
+        for name, value in worker.model.state_dict().items():
+            if isinstance(value, Tensor):
+                own = value.to_local() if isinstance(value, DTensor) else value
+                own.copy_(start[name])
+
+
+class Driver:
+    def __init__(
+        self, backend: str, model: Path, cluster: Any, extension: str, overrides: tuple[str, ...]
+    ) -> None:
+        from nemo_rl.algorithms.utils import get_tokenizer
+        from nemo_rl.models.generation import configure_generation_config
+        from nemo_rl.models.policy.lm_policy import Policy
+
+        self.master = configs.composed(backend, model, overrides)
+        config = self.config = self.master.policy
+        tokenizer = get_tokenizer(config["tokenizer"])
+        config["generation"] = configure_generation_config(config["generation"], tokenizer)
+        self.policy = Policy(cluster, config, tokenizer, worker_extension_cls_fqn=extension)
+        self.start = model
+        self.model = models.loaded(model)
+        self.data = batch(self.model.config.vocab_size)
+        self.temperature = config["generation"]["temperature"]
+        columns = torch.arange(configs.WIDTH)
+        self.valid = (columns < self.data["input_lengths"][:, None]) & (columns > 0)
+
+    def forward(self) -> dict[str, float]:
+        """Largest differences of log-probs and entropies, and what is left beyond the rows' ends."""
+        self.policy.prepare_for_lp_inference()
+        got = self.policy.get_logprobs(self.data)
+        with torch.no_grad():
+            logprobs, entropies = plain(self.model, self.data["input_ids"], self.temperature)
+        beyond = got["entropies"][~self.valid].abs().max()
+        return {
+            "logprobs": self.apart(got["logprobs"], logprobs),
+            "entropies": self.apart(got["entropies"], entropies),
+            "beyond": float(beyond),
+        }
+
+    def apart(self, got: Tensor, wanted: Tensor) -> float:
+        return float((got - wanted)[self.valid].abs().max())
+
+    def reset(self) -> None:
+        """Both start again from the saved weights."""
+        from forked import get
+
+        get([worker.call(restore) for worker in self.policy.worker_group.workers])
+        self.model = models.loaded(self.start)
+
+    def updates(self, method: str) -> dict[str, Any]:
+        """Two updates by NeMo-RL's Policy and by the plain process: losses, gradient norms, and after."""
+        from nemo_rl.algorithms import grpo
+
+        from nemo_algos.nemo.estimator import Estimator
+        from nemo_algos.nemo.loss import AlgorithmLoss
+        from nemo_algos.nemo.policy import PolicyProxy
+
+        algorithm = build(method)
+        estimator = Estimator(algorithm, GROUP)
+        proxy = PolicyProxy(self.policy, estimator)
+        random = torch.Generator().manual_seed(5)
+        rewards = torch.randint(0, 2, (ROWS,), generator=random).float()
+        noise = 0.1 * torch.randn(self.valid.shape, generator=random) * self.valid
+        self.policy.prepare_for_lp_inference()
+        prev = proxy.get_logprobs(self.data)["logprobs"] + noise  # ratios leave 1: bounds clip
+        reference = self.policy.get_reference_policy_logprobs(self.data)["reference_logprobs"]
+        before = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
+        entropy, group = estimator.entropy, torch.arange(ROWS) // GROUP
+        mask = self.data["token_mask"] * self.data["sample_mask"][:, None]
+        advantages = estimator.compute_advantage(
+            prompt_ids=group[:, None],
+            rewards=rewards,
+            mask=mask,
+            logprobs_policy=prev,
+            logprobs_reference=reference,
+        )
+        columns = {
+            "advantages": advantages,
+            "prev_logprobs": prev,
+            "generation_logprobs": prev,
+            "reference_policy_logprobs": reference,
+        }
+        section = self.master.loss_fn.model_copy(update={"reference_policy_kl_penalty": 0.0})
+        fused = (self.config.get("megatron_cfg") or {}).get("use_fused_linear_logprobs", False)
+        loss = AlgorithmLoss(
+            section, algorithm, **({"use_fused_linear_logprobs": True} if fused else {})
+        )
+        self.policy.prepare_for_training()
+        results = proxy.train(type(self.data)({**self.data, **columns}), loss)
+        rollouts = Rollouts(
+            group=group,
+            rewards=rewards,
+            mask=self.data["token_mask"].bool() & self.data["sample_mask"][:, None].bool(),
+            old_logprobs=prev,
+            ref_logprobs=reference,
+            entropy=entropy,
+            sample_mask=self.data["sample_mask"].bool(),
+        )
+        losses, norms = self._train(algorithm, rollouts)
+        after = self.forward()
+        now = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
+        again = self.policy.get_reference_policy_logprobs(self.data)["reference_logprobs"]
+        return after | {
+            "losses": (results["loss"].tolist(), losses),
+            "norms": (results["grad_norm"].flatten().tolist(), norms),
+            "moved": self.apart(now, before),
+            "reference": self.apart(again, reference),
+        }
+
+    def _train(self, algorithm: Any, rollouts: Rollouts) -> tuple[list[float], list[float]]:
+        """The embedded loss on the plain model, in NeMo-RL's global batches."""
+        signals = algorithm.signals(rollouts)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=configs.RATE)
+        losses, norms = [], []
+        for rows in self._batches():
+            part = rollouts[rows]
+            logprobs, _ = plain(self.model, self.data["input_ids"][rows], self.temperature)
+            value = policy_loss(
+                algorithm, logprobs, part, signals[rows], Counts.of(part.mask)
+            ).value
+            optimizer.zero_grad()
+            value.backward()
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1000.0)
+            losses.append(float(value))
+            norms.append(float(norm))
+            optimizer.step()
+        return losses, norms
+
+    def _batches(self) -> list[Tensor]:
+        """The rows of each global batch: the batch in order, cut; each rank has a part of each."""
+        size = self.config["train_global_batch_size"]
+        return list(torch.arange(ROWS).split(size))
+
+
+def plain_logprobs(model: Any, ids: Tensor, temperature: float) -> Tensor:
+    with torch.no_grad():
+        return plain(model, ids, temperature)[0]

@@ -1,0 +1,51 @@
+"""gloo where NCCL is asked for."""
+
+from typing import Any
+
+from nemo_cpu import replace, shim
+
+AUTOMODEL = "nemo_rl/models/automodel/setup.py"
+
+
+@shim(
+    "torch.distributed.distributed_c10d",
+    (AUTOMODEL, 'backend = "nccl" if not'),
+    ("nemo_rl/models/megatron/setup.py", 'init_process_group("nccl")'),
+)
+def nccl(module: Any) -> None:
+    """NCCL has no CPU form: gloo."""
+    backend = module.Backend
+    original = backend.__new__
+
+    def new(cls: Any, name: str) -> Any:
+        return original(cls, "gloo" if name == "nccl" else name)
+
+    replace(backend, "__new__", staticmethod(new))
+
+
+@shim(
+    "torch.distributed.device_mesh",
+    ("nemo_automodel/components/distributed/mesh_utils.py", 'device_type="cuda" if backend'),
+)
+def cuda_mesh(module: Any) -> None:
+    """Automodel names the mesh's device by the backend asked for."""
+    original = module.init_device_mesh
+
+    def init_device_mesh(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return original("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+    replace(module, "init_device_mesh", init_device_mesh)
+
+
+@shim(
+    "torch.distributed.fsdp._fully_shard._fsdp_collectives",
+    ("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "ReduceOp.AVG, ReduceOp.AVG"),
+)
+def average(module: Any) -> None:
+    """FSDP2 asks for ReduceOp.AVG, which gloo refuses: a sum, divided."""
+    original = module._get_gradient_divide_factors
+
+    def by_sum(*args: Any, **kwargs: Any) -> Any:
+        return original(*args[:5], **{**kwargs, "force_sum_reduction_for_comms": True})
+
+    replace(module, "_get_gradient_divide_factors", by_sum)

@@ -1,0 +1,108 @@
+"""The two ways of weights into the engine: CUDA's IPC handles and NCCL, and nothing else of them."""
+
+import os
+import sys
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from nemo_cpu import replace, shim
+
+BACKEND = "nemo_rl/models/generation/vllm/vllm_backend.py"
+POLICY = "nemo_rl/models/policy/utils.py"
+PACKED = "nemo_rl/utils/packed_tensor.py"
+GROUP = "nemo_rl/distributed/stateless_process_group.py"
+
+
+@shim(
+    "nemo_rl.utils.nvml",
+    (BACKEND, "return get_device_uuid(self.device.index)"),
+)
+def device_uuid(module: Any) -> None:
+    """NVML's name of a device, which names the refit's socket: this run's own."""
+    run = os.environ["NEMO_CPU_SOCKET"]
+    replace(module, "get_device_uuid", lambda index: f"CPU-{run}-{index or 0}")
+
+
+@shim(
+    "nemo_rl.models.policy.utils",
+    (POLICY, "cuda_ipc_handle = get_handle_from_tensor(buffer)"),
+    (BACKEND, "buffer = rebuild_cuda_tensor_from_ipc("),
+)
+def ipc_handle(module: Any) -> None:
+    """A handle of CUDA memory: the buffer's bytes travel in its place."""
+    import torch
+
+    def rebuilt(handle: tuple[bytes], device: int) -> torch.Tensor:
+        return torch.frombuffer(bytearray(handle[0]), dtype=torch.uint8)
+
+    replace(module, "get_handle_from_tensor", lambda tensor: (tensor.numpy().tobytes(),))
+    replace(module, "rebuild_cuda_tensor_from_ipc", rebuilt)
+
+
+def _nccl() -> None:
+    """nccl4py's names, with gloo behind them: a communicator's id is the address of its store."""
+    from nemo_cpu import gloo
+
+    for name in ("nccl", "nccl.core", "nccl.core.communicator", "nccl.core.utils"):
+        sys.modules.setdefault(name, ModuleType(name))
+    sys.modules["nccl.core"].SUM = None  # type: ignore[attr-defined]
+    sys.modules["nccl.core.communicator"].Communicator = gloo.Communicator  # type: ignore[attr-defined]
+    for name in ("UniqueId", "get_unique_id"):
+        setattr(sys.modules["nccl.core.utils"], name, getattr(gloo, name))
+
+
+@shim(
+    "nemo_rl.distributed.stateless_process_group",
+    (GROUP, "from nccl.core.communicator import Communicator"),
+    before=_nccl,
+)
+def nccl4py(module: Any) -> None:
+    """nccl4py is a GPU's: its communicator is one of gloo."""
+
+
+class Stream:
+    """CUDA's, where all work is done when the call returns."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Takes any device and priority."""
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    wait_stream = record_event = wait_event = lambda self, *_: None
+
+
+@shim(
+    "torch",
+    (POLICY, "torch.cuda.current_stream().synchronize()"),
+    (PACKED, "torch.cuda.Stream()"),
+    (PACKED, "with torch.cuda.stream("),
+    (GROUP, "with torch.cuda.device(device)"),
+)
+def streams(torch: Any) -> None:
+    """No driver, no streams."""
+    replace(torch.cuda, "Stream", Stream)
+    replace(torch.cuda, "current_stream", lambda *_: Stream())
+    replace(torch.cuda, "stream", lambda *_: nullcontext())
+    replace(torch.cuda, "device", lambda *_: nullcontext())
+
+
+@shim(
+    "vllm.v1.worker.cpu.shm",
+    ("vllm/v1/worker/cpu/shm.py", "torch.cuda.current_stream = lambda"),
+    (BACKEND, "torch.cuda.current_stream().synchronize()"),
+)
+def vllm_streams(module: Any) -> None:
+    """vLLM puts a stream of its own in CUDA's place, without what NeMo-RL's receiver calls."""
+    replace(module.torch.cuda, "Stream", Stream)
+    replace(module.torch.cuda, "current_stream", lambda *_: Stream())
+
+
+@shim("torch", (PACKED, "props = torch.cuda.get_device_properties(device)"))
+def memory(torch: Any) -> None:
+    """The packed buffers' size follows the GPU's memory: 64 MiB, of which 2 % is a buffer."""
+    properties = SimpleNamespace(total_memory=64 << 20)
+    replace(torch.cuda, "get_device_properties", lambda *_: properties)
