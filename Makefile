@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-docs docs
+.PHONY: check test test-peers test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm stack-demo test-docs docs
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -35,6 +35,9 @@ test-report:  ## the report in headless Chromium
 
 test-slurm:  ## `nemo-algos slurm` on a real Slurm: three nodes in namespaces of this machine, as root
 	@tests/slurm/run.sh
+
+stack-demo:  ## a run inside NeMo-RL, all of it but the GPU, on this machine: some minutes
+	@$$(tests/stack/build.sh)/bin/python tests/stack/demo.py $(ARGS)
 
 test-docs:  ## the shell commands of README.md and docs/, page by page
 	uv sync --inexact --quiet

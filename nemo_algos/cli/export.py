@@ -11,7 +11,7 @@ from rich.console import Console
 from nemo_algos import config as configs
 from nemo_algos.cli.arguments import Config, Overrides, written
 from nemo_algos.local.lines import replace
-from nemo_algos.local.preflight import judged
+from nemo_algos.local.preflight import parse
 from nemo_algos.local.schema import TINY
 from nemo_algos.local.tasks import Countdown
 
@@ -25,7 +25,7 @@ def export(
 
     train.jsonl has the problems of all its steps in their order, validation.jsonl those held out.
     """
-    checked, _ = judged(configs.resolved(written(config, overrides, "train")), folder)
+    checked, _ = parse(configs.resolved(written(config, overrides, "train")))
     name, grpo = checked.policy.model_name, checked.grpo
     if name != TINY:
         raise ValueError(f"{config}: {name} and its data are files that any engine reads")

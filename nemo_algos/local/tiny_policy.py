@@ -134,7 +134,9 @@ def warm_started(
     """
     shape = shape or tiny.TinyConfig()
     recipe = [inspect.getsource(countdown), inspect.getsource(tiny), inspect.getsource(_teach)]
-    recipe += [str(x) for x in (shape, rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)]
+    recipe += [
+        str(x) for x in (shape, rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)
+    ]
     name = hashlib.sha256("\n".join(recipe).encode()).hexdigest()[:16]
     path = cache_dir() / f"countdown-{rules.numbers}-{name}.pt"
     model = tiny.Tiny(shape)
