@@ -1,4 +1,4 @@
-"""recipes/cpu: the NeMo-RL run for a laptop is sound, and the embedded one beside it is the same run."""
+"""recipes/cpu: the NeMo-RL run for a laptop is sound, and the embedded one beside it the same."""
 
 import pytest
 

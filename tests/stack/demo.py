@@ -1,6 +1,6 @@
 """make stack-demo: countdown's model through the whole of NeMo-RL, on this machine's CPU.
 
-demo.py [key.path=value]...: overrides of recipes/cpu/countdown-1n1g-fsdp.yaml, e.g. method.name=erpo
+demo.py [key.path=value]...: overrides of recipes/cpu/countdown-1n1g-fsdp.yaml, as method.name=erpo
 """
 
 import os

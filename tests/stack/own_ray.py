@@ -1,13 +1,12 @@
-"""A Ray of this run's own, with GPUs that it only counts; NeMo-RL's init_ray() finds it by RAY_ADDRESS."""
+"""A Ray of this run's own, with GPUs that it only counts; NeMo-RL finds it by RAY_ADDRESS."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -45,10 +44,8 @@ def end(pid: int) -> None:
         return
     every += every[0].children(recursive=True)
     for process in every:
-        try:
-            process.send_signal(signal.SIGKILL)
-        except psutil.NoSuchProcess:
-            pass
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     psutil.wait_procs(every, timeout=60)
 
 

@@ -58,9 +58,7 @@ def test_by_the_packed_collective(engine: Engine, trainer: Trainer) -> None:
         assert trainer.distance(engine.sample()) < SAME
 
 
-def test_prompts_come_from_the_cache(
-    engine: Engine, trainer: Trainer, request: pytest.FixtureRequest
-) -> None:
+def test_prompts_come_from_the_cache(engine: Engine, trainer: Trainer, request: pytest.FixtureRequest) -> None:
     assert engine.by_zmq(trainer.weights.items())
     engine.llm.reset_prefix_cache()
     cached = []
