@@ -72,7 +72,8 @@ class Endpoint:
         self._odd.clear()
         self._remark(reply, client)
         text = self.key.without(reply.text)
-        return Generation(problem.id, sample, text, reply.tokens, reply.finish)
+        logprobs = reply.logprobs if self.sampling.logprobs else None
+        return Generation(problem.id, sample, text, reply.tokens, reply.finish, logprobs)
 
     def _remark(self, reply: Reply, client: Client) -> None:
         if reply.model not in ("", self.model.name):
@@ -80,6 +81,8 @@ class Endpoint:
             self._say_once("model", f"the server calls itself {other}, not {self.model.name}")
         if reply.choices > 1:
             self._say_once("choices", "the server sends several choices for one: the first counts")
+        if self.sampling.logprobs and reply.logprobs is None:
+            self._say_once("logprobs", "the server sends no log-probs: the responses lack them")
 
     def _say_once(self, about: str, remark: str) -> None:
         if about not in self._remarks:
@@ -97,6 +100,8 @@ class Endpoint:
         }
         if s.max_tokens is not None:
             body["max_tokens"] = s.max_tokens
+        if s.logprobs:
+            body["logprobs"] = 0 if m.completions else True  # of the token alone
         if m.completions:
             body["prompt"] = m.completions.replace("{prompt}", problem.prompt)
         else:

@@ -33,7 +33,7 @@ class Generation(NamedTuple):
     """One response.
 
     tokens: its length, -1 unknown. finish: stop, length where it was cut, empty where that is
-    unknown, or "refused: " and the server's reason.
+    unknown, or "refused: " and the server's reason. logprobs: of its tokens, nats, where asked for.
     """
 
     problem: str
@@ -41,6 +41,7 @@ class Generation(NamedTuple):
     response: str
     tokens: int
     finish: str
+    logprobs: list[float] | None = None
 
     @property
     def refused(self) -> bool:

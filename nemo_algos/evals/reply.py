@@ -26,13 +26,17 @@ class Refused(Exception):
 
 
 class Reply(NamedTuple):
-    """A response; tokens -1, finish "": unknown; model: the server's name for it."""
+    """A response; tokens -1, finish "": unknown; model: the server's name for it.
+
+    logprobs: of its tokens, nats; None where the server sends none.
+    """
 
     text: str
     tokens: int
     finish: str
     model: str
     choices: int
+    logprobs: list[float] | None
 
 
 def parsed(content: bytes, *, chat: bool) -> Reply:
@@ -57,6 +61,7 @@ def parsed(content: bytes, *, chat: bool) -> Reply:
         FINISH.get(finish, "") if isinstance(finish, str) else "",
         model if isinstance(model, str) else "",
         len(choices),
+        _logprobs(first.get("logprobs")),
     )
 
 
@@ -77,6 +82,19 @@ def _text(content: Any) -> str | None:
         return content if isinstance(content, str) else "" if content is None else None
     parts = (part.get("text") if isinstance(part, dict) else part for part in content)
     return "".join(part for part in parts if isinstance(part, str))
+
+
+def _logprobs(found: Any) -> list[float] | None:
+    """A chat's are in objects, one a token; a completion's are a list of numbers."""
+    tokens = found.get("content") if isinstance(found, dict) else None
+    if isinstance(tokens, list):
+        values = [token.get("logprob") if isinstance(token, dict) else None for token in tokens]
+    else:
+        values = found.get("token_logprobs") if isinstance(found, dict) else None
+    numbers = isinstance(values, list) and all(type(v) in (int, float) for v in values)
+    if not numbers or not all(abs(v) < 2**53 for v in values):
+        return None
+    return [float(v) for v in values]
 
 
 def _tokens(usage: Any) -> int:

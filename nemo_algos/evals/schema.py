@@ -28,6 +28,7 @@ DECIDED = {
     "temperature": "sampling.temperature",
     "top_p": "sampling.top_p",
     "max_tokens": "sampling.max_tokens",
+    "logprobs": "sampling.logprobs",
     **dict.fromkeys(("api_key", "Authorization", "authorization"), KEY_GOES),
     **dict.fromkeys(("headers", "extra_headers"), KEY_GOES),
 }
@@ -158,13 +159,17 @@ class BenchmarkSection(Section):
 
 
 class SamplingSection(Section):
-    """samples: per problem. max_tokens: none for the run's own, or the server's."""
+    """samples: per problem. max_tokens: none for the run's own, or the server's.
+
+    logprobs: an endpoint's of every token are asked for and stored.
+    """
 
     samples: int = Field(default=16, gt=0)
     temperature: float = Field(default=1.0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int | None = Field(default=None, gt=0)
     seed: int = Field(default=0, ge=0)
+    logprobs: bool = False
 
 
 AnyModel = LocalModel | EndpointModel | NemoRLFile
@@ -207,6 +212,8 @@ class EvalConfig(Section, Generic[Model]):
             raise ValueError("benchmarks: NeMo-RL's file is of one benchmark, name that one")
         if isinstance(self.model, LocalModel) and not self.sampling.temperature:
             raise ValueError("sampling.temperature: the embedded engine samples: set it above 0")
+        if self.sampling.logprobs and not isinstance(self.model, EndpointModel):
+            raise ValueError("sampling.logprobs: they are an endpoint's: leave it out")
         extra = self.model.extra if isinstance(self.model, EndpointModel) else {}
         if self.sampling.max_tokens and "max_completion_tokens" in extra:
             both = "sampling.max_tokens and model.extra.max_completion_tokens"

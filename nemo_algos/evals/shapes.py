@@ -40,6 +40,7 @@ class GenerationLine(Shape):
     tokens: Annotated[int, Field(ge=-1, le=2**53)]
     finish: str
     key: str
+    logprobs: list[FiniteFloat] | None = None
 
 
 class VerdictLine(Shape):

@@ -2,7 +2,7 @@
 
     manifest.json      model, benchmark, sampling, verifier, counts, versions
     problems.jsonl     id, prompt, answer, images, info
-    generations.jsonl  problem, sample, response, tokens, finish, key
+    generations.jsonl  problem, sample, response, tokens, finish, key, logprobs if asked for
     verdicts.jsonl     problem, sample, reward, status, detail, of
 
 `key` hashes model, prompt, images and sampling; `of` hashes response, answer and verifier. A line
@@ -87,7 +87,7 @@ class Store:
             for row in read_lines(self.folder / "generations.jsonl", GenerationLine)
             if row["sample"] < samples and self.keys.get(row["problem"]) == row["key"]
         )
-        stored = (Generation(*(row[f] for f in fields)) for row in rows)
+        stored = (Generation(*(row.get(f) for f in fields)) for row in rows)
         # what was refused is asked again: the server may be another one now
         return {(g.problem, g.sample): g for g in stored if not g.refused}
 
@@ -126,7 +126,10 @@ class Store:
     def add(self, generations: Sequence[Generation]) -> None:
         """Append responses."""
         self.generations.update({(g.problem, g.sample): g for g in generations})
-        rows = ({**g._asdict(), "key": self.keys[g.problem]} for g in generations)
+        rows = [{**g._asdict(), "key": self.keys[g.problem]} for g in generations]
+        for row in rows:
+            if row["logprobs"] is None:
+                del row["logprobs"]
         append_lines(self.folder / "generations.jsonl", rows)
 
     def judge(self, judged: Iterable[tuple[Problem, Generation, Verdict]]) -> None:
@@ -218,4 +221,6 @@ def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
 def _belonging(manifest: dict[str, Any]) -> dict[str, Any]:
     """The part of a manifest that the responses depend on."""
     sampling = {k: v for k, v in manifest["sampling"].items() if k != "samples"}
+    if not sampling.get("logprobs"):  # as in the manifests of before that key
+        sampling.pop("logprobs", None)
     return {"model": manifest["model"], "benchmark": manifest["benchmark"], "sampling": sampling}

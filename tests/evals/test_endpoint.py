@@ -151,3 +151,43 @@ def test_another_protocol_is_no_response(reply):
         found = sampled(url, retries=0)
     assert len(found) == 4 and all(g.refused and not g.response for g in found.values())
     assert "something else than a completion" in found["a", 0].finish
+
+
+CHAT = {"message": {"content": "x"}, "logprobs": {"content": [{"logprob": -0.5}, {"logprob": 0}]}}
+COMPLETED = {"text": "x", "logprobs": {"tokens": ["x", ""], "token_logprobs": [-0.5, 0]}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "completions", "asked"), [(CHAT, "", True), (COMPLETED, "{prompt}", 0)]
+)
+def test_log_probs_where_asked_for(choice, completions, asked):
+    sampling = SamplingSection(logprobs=True)
+    with server(lambda body: (200, {"choices": [choice]})) as (url, seen):
+        with_them = sampled(url, PROBLEMS[:1], [0], sampling, completions=completions)
+        without = sampled(url, PROBLEMS[:1], [0], completions=completions)
+    assert seen[0][2]["logprobs"] is asked and "logprobs" not in seen[1][2]
+    assert (with_them["a", 0].logprobs, without["a", 0].logprobs) == ([-0.5, 0.0], None)
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        None,
+        [],
+        {},
+        {"content": None},
+        {"content": [{"logprob": "x"}]},
+        {"content": [None]},
+        {"content": [{"logprob": float("nan")}]},
+        {"content": [{"logprob": True}]},
+        {"content": [{"logprob": 10**400}]},
+        {"token_logprobs": [None]},
+    ],
+)
+def test_log_probs_that_are_none_are_said(logprobs, capsys):
+    reply = {"choices": [{"message": {"content": "x"}, "logprobs": logprobs}]}
+    with server(lambda body: (200, reply)) as (url, _):
+        found = sampled(url, sampling=SamplingSection(logprobs=True))
+    assert {(g.response, g.logprobs) for g in found.values()} == {("x", None)}
+    said = "warning: the server sends no log-probs: the responses lack them\n"
+    assert capsys.readouterr().out == said

@@ -84,6 +84,10 @@ def test_papers_settings():
             plain({"run": "r"}, sampling={"temperature": 0.0}),
             ["sampling.temperature: the embedded engine samples: set it above 0"],
         ),
+        (
+            plain({"run": "r"}, sampling={"logprobs": True}),
+            ["sampling.logprobs: they are an endpoint's: leave it out"],
+        ),
         (plain(benchmarks={}), ["benchmarks: name at least one"]),
         (plain(benchmarks={"math500": None}), ["benchmarks: name at least one"]),
         (
@@ -115,6 +119,7 @@ def test_mistakes_are_said(written, said):
                 "temperature",
                 "top_p",
                 "max_tokens",
+                "logprobs",
                 "stream",
                 "model",
                 "messages",

@@ -274,3 +274,21 @@ def test_a_line_that_is_no_object_is_named(tmp_path):
     (tmp_path / "generations.jsonl").write_text("[1, 2]\n")
     with pytest.raises(ValueError, match=r"line 1 is not a JSON object: remove the line"):
         opened(tmp_path).missing()
+
+
+def test_log_probs_are_kept_and_belong_to_the_evaluation(tmp_path):
+    sampling = {**MANIFEST["sampling"], "logprobs": True}
+    store = opened(tmp_path / "with", sampling=sampling)
+    store.add([answer("a", 0)._replace(logprobs=[-0.5, -1.25]), answer("a", 1)])
+    again = opened(tmp_path / "with", sampling=sampling)
+    assert [g.logprobs for g in again.generations.values()] == [[-0.5, -1.25], None]
+    with pytest.raises(ValueError, match=r"sampling\.logprobs"):
+        opened(tmp_path / "with")
+
+
+def test_a_folder_from_before_log_probs_goes_on(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0)])
+    assert "logprobs" not in (tmp_path / "generations.jsonl").read_text()
+    off = {**MANIFEST["sampling"], "logprobs": False}
+    assert places(opened(tmp_path, sampling=off).missing()) == [("a", [1]), ("b", [0, 1])]

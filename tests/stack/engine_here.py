@@ -1,10 +1,13 @@
 """A vLLM engine in this process with NeMo-RL's worker extension, and NeMo-RL's senders to it."""
 
+import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine core in this process
 
 import torch
 import vllm

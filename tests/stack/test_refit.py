@@ -3,20 +3,14 @@
 One process without Ray: NeMo-RL's worker extension in a vLLM engine, NeMo-RL's senders in a thread.
 """
 
-import os
-
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import models
 import pytest
 from engine_here import Engine
-from trainer import Trainer, prompts
+from trainer import SAME, Trainer, free_port, prompts
 
-SAME = 1e-4  # nats: float32, other kernels
 LONG = prompts(count=8, length=70)  # four blocks of 16, and some
 
 
@@ -49,7 +43,7 @@ def test_by_zmq(engine: Engine, trainer: Trainer, capfd: pytest.CaptureFixture[s
 
 
 def test_by_the_packed_collective(engine: Engine, trainer: Trainer) -> None:
-    engine.join(_port())
+    engine.join(free_port())
     for seed in (2, 3):
         trainer.move(seed)
         assert trainer.distance(engine.sample()) > 0.5
@@ -58,7 +52,9 @@ def test_by_the_packed_collective(engine: Engine, trainer: Trainer) -> None:
         assert trainer.distance(engine.sample()) < SAME
 
 
-def test_prompts_come_from_the_cache(engine: Engine, trainer: Trainer, request: pytest.FixtureRequest) -> None:
+def test_prompts_come_from_the_cache(
+    engine: Engine, trainer: Trainer, request: pytest.FixtureRequest
+) -> None:
     assert engine.by_zmq(trainer.weights.items())
     engine.llm.reset_prefix_cache()
     cached = []
@@ -73,9 +69,3 @@ def test_a_weight_that_lacks_is_told(engine: Engine, trainer: Trainer, ref: str)
     """v0.7.0's receiver has no manifest: it reports an update that is none of that weight."""
     lacking = list(trainer.weights.items())[:-1]
     assert engine.by_zmq(lacking) == (ref == "v0.7.0")
-
-
-def _port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]

@@ -1,5 +1,6 @@
-"""What the sampler is held against: a transformers model, and the distance of the two's log-probs."""
+"""What a sampler is held against: a model of transformers, and how far the two are apart."""
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -8,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 TEMPERATURE = 0.8
+SAME = 1e-4  # nats: float32, other kernels
 
 
 class Sampled(NamedTuple):
@@ -19,10 +21,10 @@ class Sampled(NamedTuple):
 
 
 class Trainer:
-    """A policy's weights in float32."""
+    """A policy's model in transformers."""
 
-    def __init__(self, model: Path) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    def __init__(self, model: Path, dtype: torch.dtype = torch.float32) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -40,10 +42,10 @@ class Trainer:
                 weight.mul_(1 + size * torch.randn(weight.shape, generator=generator))
 
     @torch.no_grad()
-    def logprobs(self, sampled: Sampled) -> torch.Tensor:
+    def logprobs(self, sampled: Sampled, temperature: float = TEMPERATURE) -> torch.Tensor:
         """Of the response's tokens, nats."""
         ids = torch.tensor([sampled.prompt + sampled.response])
-        logits = self.model(ids).logits[0, len(sampled.prompt) - 1 : -1] / TEMPERATURE
+        logits = self.model(ids).logits[0, len(sampled.prompt) - 1 : -1].float() / temperature
         return logits.log_softmax(-1).gather(1, ids[0, len(sampled.prompt) :, None])[:, 0]
 
     def distance(self, responses: Sequence[Sampled]) -> float:
@@ -54,3 +56,9 @@ class Trainer:
 def prompts(count: int = 16, length: int = 5, seed: int = 0) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(8, 64, (count, length), generator=generator).tolist()
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The two ways of weights into the engine: CUDA's IPC handles and NCCL, and nothing else of them."""
+"""The two ways of weights into the engine: what CUDA and NCCL do in them, and nothing else."""
 
 import os
 import sys
