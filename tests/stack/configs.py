@@ -1,4 +1,4 @@
-"""NeMo-RL's examples/configs/grpo_math_1B.yaml, cut to a tiny model in float32 on two CPU processes."""
+"""NeMo-RL's examples/configs/grpo_math_1B.yaml for a tiny model in float32 on CPU processes."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -31,6 +31,11 @@ if not nemo_cpu.installed():  # where this interpreter did not start with the sh
     nemo_cpu.install()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "smoke: one case of each part, run by CI")
+    config.addinivalue_line("markers", "slow: minutes; the whole suite runs it")
+
+
 @pytest.fixture(scope="session")
 def ref() -> str:
     return REF

@@ -71,7 +71,7 @@ class Driver:
         tokenizer = get_tokenizer(config["tokenizer"])
         config["generation"] = configure_generation_config(config["generation"], tokenizer)
         self.policy = Policy(cluster, config, tokenizer, worker_extension_cls_fqn=extension)
-        self.start = model
+        self.backend, self.start = backend, model
         self.model = models.loaded(model)
         self.data = batch(self.model.config.vocab_size)
         self.temperature = config["generation"]["temperature"]
@@ -79,7 +79,7 @@ class Driver:
         self.valid = (columns < self.data["input_lengths"][:, None]) & (columns > 0)
 
     def forward(self) -> dict[str, float]:
-        """Largest differences of log-probs and entropies, and what is left beyond the rows' ends."""
+        """How far log-probs and entropies are apart; the largest entropy beyond a row's end."""
         self.policy.prepare_for_lp_inference()
         got = self.policy.get_logprobs(self.data)
         with torch.no_grad():
@@ -102,9 +102,11 @@ class Driver:
         self.model = models.loaded(self.start)
 
     def updates(self, method: str) -> dict[str, Any]:
-        """Two updates by NeMo-RL's Policy and by the plain process: losses, gradient norms, and after."""
-        from nemo_rl.algorithms import grpo
+        """Two updates by NeMo-RL's Policy and by the plain process, and the forward after them.
 
+        losses of both updates and norms, the last one's gradient: a pair, NeMo-RL's and the plain;
+        moved: how far the plain log-probs went; reference: how far the reference's did.
+        """
         from nemo_algos.nemo.estimator import Estimator
         from nemo_algos.nemo.loss import AlgorithmLoss
         from nemo_algos.nemo.policy import PolicyProxy
@@ -151,12 +153,14 @@ class Driver:
             sample_mask=self.data["sample_mask"].bool(),
         )
         losses, norms = self._train(algorithm, rollouts)
+        if self.backend == "megatron":  # its workers report the mean over the global batches
+            losses = [loss / len(losses) for loss in losses]
         after = self.forward()
         now = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
         again = self.policy.get_reference_policy_logprobs(self.data)["reference_logprobs"]
         return after | {
             "losses": (results["loss"].tolist(), losses),
-            "norms": (results["grad_norm"].flatten().tolist(), norms),
+            "norms": (results["grad_norm"].flatten().tolist(), norms[-1:]),
             "moved": self.apart(now, before),
             "reference": self.apart(again, reference),
         }

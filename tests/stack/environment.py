@@ -1,4 +1,4 @@
-"""The environment variables of a run on the stack, in one place: tests, make stack-demo, Slurm's job."""
+"""The environment variables of a run on the stack, for tests, make stack-demo, Slurm's job."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
 """Processes forked from one that has imported everything, and NeMo-RL's worker group over them.
 
 Importing the workers takes half a minute, a case some seconds. `Forked` holds an object in a child
-and calls its methods; `install` (in the driver's child) makes NeMo-RL's `Policy` place its workers so:
-sharding, packing, gathering and reordering stay its own, Ray's actors and futures are these.
+and calls its methods; `install` (in the driver's child) makes NeMo-RL's Policy place its workers
+so. Sharding, packing, gathering and reordering stay its own; Ray's actors and futures are these.
 """
 
 import ctypes
@@ -111,7 +111,7 @@ def _worker(name: str, args: Any, kwargs: dict[str, Any], rank: int, env: dict[s
 
 
 def install() -> None:
-    """In this process, which does nothing else: NeMo-RL's Policy with workers that are its children."""
+    """In this process, which does nothing else: NeMo-RL's Policy has its children for workers."""
     from nemo_rl.distributed.worker_groups import RayWorkerGroup
     from nemo_rl.models.policy import lm_policy
 

@@ -1,5 +1,6 @@
 """flash-attn 2's functions on a CPU: DTensor's sequence packing asks for them by name."""
 
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, cat, stack, zeros_like
@@ -44,7 +45,7 @@ def flash_attn_varlen_func(
 ) -> Tensor:
     """[T,heads,D] each, sequences one after another -> [T,heads,D]; 0 behind the last one."""
     bounds = cu_seqlens_q.tolist()
-    spans = [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False) if b > a]
+    spans = [slice(a, b) for a, b in pairwise(bounds) if b > a]
     parts = [_attention(q[s], k[s], v[s], softmax_scale, causal) for s in spans]
     return cat([*parts, zeros_like(q[bounds[-1] :])])
 

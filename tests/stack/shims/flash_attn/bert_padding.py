@@ -1,13 +1,6 @@
-"""Imported by transformers, for batches with an attention mask: NeMo-RL packs its own."""
-
-from typing import Any
+"""What transformers and Bridge import for batches with an attention mask, and never call."""
 
 
-def pad_input(*_: Any) -> Any:
-    """Not called."""
-    raise NotImplementedError
-
-
-def unpad_input(*_: Any) -> Any:
-    """Not called."""
-    raise NotImplementedError
+def __getattr__(name: str) -> None:
+    if name.startswith("__"):
+        raise AttributeError(name)

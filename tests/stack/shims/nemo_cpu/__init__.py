@@ -26,7 +26,8 @@ class Shim:
     calls: tuple[tuple[str, str], ...]
     reason: str
     apply: Callable[[Any], None]
-    before: Callable[[], None] = lambda: None
+    before: Callable[[], None]
+    refs: tuple[str, ...]  # the versions of NeMo-RL that need it
 
     def lines(self) -> Iterator[str]:
         """`file:line` of each call that needs it. Raises LookupError for one that is gone."""
@@ -46,18 +47,28 @@ REPLACED: dict[str, list[tuple[Any, str, Any]]] = {}  # by shim: owner, name, wh
 
 
 def shim(
-    module: str, *calls: tuple[str, str], name: str = "", before: Callable[[], None] | None = None
+    module: str,
+    *calls: tuple[str, str],
+    name: str = "",
+    before: Callable[[], None] = lambda: None,
+    refs: tuple[str, ...] = ("v0.7.0", "main"),
 ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
     """Register a function of the imported module; its docstring is the reason."""
 
     def register(apply: Callable[[Any], None]) -> Callable[[Any], None]:
         key = name or apply.__name__
         assert key not in SHIMS, key
-        extra = {"before": before} if before else {}
-        SHIMS[key] = Shim(key, module, calls, apply.__doc__ or "", apply, **extra)
+        SHIMS[key] = Shim(key, module, calls, apply.__doc__ or "", apply, before, refs)
         return apply
 
     return register
+
+
+def _apply(shims: list[Shim], module: ModuleType) -> None:
+    global _applied
+    for one in shims:
+        _applied = one.name
+        one.apply(module)
 
 
 class _Loader(importlib.abc.Loader):
@@ -74,10 +85,7 @@ class _Loader(importlib.abc.Loader):
         for one in self.shims:
             one.before()
         self.inner.exec_module(module)
-        global _applied
-        for one in self.shims:
-            _applied = one.name
-            one.apply(module)
+        _apply(self.shims, module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -118,10 +126,14 @@ def installed() -> bool:
 
 
 def install() -> None:
-    """Before anything else is imported: sitecustomize.py."""
+    """Before anything else is imported, but for torch: sitecustomize.py."""
     from nemo_cpu import absent, bridge, collectives, device, engine, megatron, refit  # noqa: F401
 
     without = set(os.environ.get("NEMO_CPU_WITHOUT", "").split(",")) - {""}
     assert without <= set(SHIMS) | set(absent.MODULES), without
-    sys.meta_path.insert(0, _Finder([one for one in SHIMS.values() if one.name not in without]))
-    sys.meta_path.append(absent.Finder(without))
+    wanted = [one for one in SHIMS.values() if one.name not in without]
+    sys.meta_path.insert(0, _Finder(wanted))
+    sys.meta_path.append(absent.Finder(set(absent.MODULES) - without))
+    for one in wanted:  # tests/conftest.py imports torch
+        if one.module in sys.modules:
+            _apply([one], sys.modules[one.module])

@@ -1,17 +1,24 @@
-"""Packages of a GPU's machine that are imported and not used here: a module with the names asked for."""
+"""Packages of a GPU's machine that are imported and hardly used here: any name of them is a class.
+
+`importing(name)` lets one be found while a module is imported, and no longer: other modules ask by
+an import whether Transformer Engine is there.
+"""
 
 import importlib.abc
 import importlib.machinery
+import sys
 from types import ModuleType
 from typing import Any
 
 # name -> who imports it and why nothing of it runs
-MODULES: dict[str, str] = {}
+MODULES: dict[str, str] = {
+    "megatron.energon": "Bridge's data modules for images import it (base_energon_datamodule.py)",
+}
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, without: set[str]) -> None:
-        self.names = set(MODULES) - without
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
 
     def find_spec(
         self, fullname: str, path: Any = None, target: Any = None
@@ -29,7 +36,25 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Nothing to run."""
 
 
+class _Names(type):
+    """A class whose attributes are such classes too."""
+
+    def __getattr__(cls, name: str) -> type:
+        return _empty(name)
+
+
 def _empty(name: str) -> type:
     if name.startswith("__"):
         raise AttributeError(name)
-    return type(name, (), {})
+    return _Names(name, (), {"__init__": lambda self, *args, **kwargs: None})
+
+
+def found(name: str) -> None:
+    """From now on, until `lost`."""
+    sys.meta_path.append(Finder({name}))
+
+
+def lost(name: str) -> None:
+    sys.meta_path.pop()
+    for module in [m for m in sys.modules if m == name or m.startswith(name + ".")]:
+        del sys.modules[module]

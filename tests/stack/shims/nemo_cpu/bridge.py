@@ -1,0 +1,79 @@
+"""Megatron-Bridge without CUDA and Transformer Engine."""
+
+from functools import partial
+from typing import Any
+
+from nemo_cpu import absent, replace, shim
+
+BRIDGE = "megatron/bridge/"
+PROVIDER = BRIDGE + "models/gpt_provider.py"
+FUSIONS = (
+    "apply_rope_fusion",
+    "persist_layer_norm",
+    "masked_softmax_fusion",
+    "bias_dropout_fusion",
+    "bias_activation_fusion",
+    "gradient_accumulation_fusion",
+)
+
+
+@shim(
+    "megatron.bridge.peft.lora_layers",
+    (BRIDGE + "peft/lora_layers.py", "import transformer_engine.pytorch as te"),
+    before=partial(absent.found, "transformer_engine"),
+)
+def transformer_engine(module: Any) -> None:
+    """Imported for an isinstance."""
+    absent.lost("transformer_engine")
+
+
+@shim(
+    "megatron.bridge.training.checkpointing",
+    (BRIDGE + "training/checkpointing.py", "from modelopt.torch.opt.plugins import"),
+    before=partial(absent.found, "modelopt"),
+)
+def modelopt(module: Any) -> None:
+    """Saves and restores the state of a quantisation; there is none."""
+    absent.lost("modelopt")
+
+
+@shim(
+    "megatron.bridge.models.gpt_provider",
+    (PROVIDER, "return transformer_engine_layer_spec(config)"),
+)
+def local_layers(module: Any) -> None:
+    """A provider asks for Transformer Engine's layers, whatever transformer_impl is."""
+    replace(module, "transformer_engine_layer_spec", module.local_layer_spec)
+
+
+@shim(
+    "megatron.bridge.models.gpt_provider",
+    (
+        "megatron/core/transformer/transformer_config.py",
+        "apply_rope_fusion is not available.",
+    ),
+)
+def no_fusions(module: Any) -> None:
+    """The import from Hugging Face knows nothing of policy.megatron_cfg's fusions."""
+
+    def finalize(self: Any) -> None:
+        for name in FUSIONS:
+            setattr(self, name, False)
+        original(self)
+
+    original = replace(module.GPTModelProvider, "finalize", finalize)
+
+
+@shim(
+    "megatron.bridge.training.initialize",
+    (BRIDGE + "training/initialize.py", "assert torch.cuda.is_available()"),
+    (BRIDGE + "training/initialize.py", "with no CUDA devices available (device_count=0)"),
+)
+def without_cuda(module: Any) -> None:
+    """It has an argument that nobody passes, and counts no device where the backend is gloo."""
+
+    def initialize_megatron(cfg: Any, **kwargs: Any) -> Any:
+        cfg.dist.distributed_backend = "gloo"
+        return original(cfg, allow_no_cuda=True, **kwargs)
+
+    original = replace(module, "initialize_megatron", initialize_megatron)

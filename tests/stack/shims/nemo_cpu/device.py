@@ -1,5 +1,6 @@
 """CUDA's names meaning the CPU."""
 
+from contextlib import nullcontext
 from typing import Any
 
 from nemo_cpu import replace, shim
@@ -8,6 +9,8 @@ WORKERS = "nemo_rl/models/policy/workers/"
 V2 = WORKERS + "dtensor_policy_worker_v2.py"
 MEGATRON = WORKERS + "megatron_policy_worker.py"
 BASE = WORKERS + "base_policy_worker.py"
+CORE = "megatron/core/"
+DDP = "megatron/training/models/dist_utils.py"
 TRAIN = "nemo_rl/models/automodel/train.py"
 
 
@@ -17,9 +20,16 @@ def on_cuda(device: Any) -> bool:
     return number or str(device).startswith("cuda")
 
 
-@shim("torch", (V2, 'data = data.to("cuda")'), (V2, 'device="cuda"'), (MEGATRON, 'device="cuda"'))
+@shim(
+    "torch",
+    (V2, 'data = data.to("cuda")'),
+    (V2, 'device="cuda"'),
+    (V2, "torch.randn(1).cuda()"),
+    (MEGATRON, 'device="cuda"'),
+    (CORE + "optimizer/clip_grads.py", "param.grad.type() == 'torch.cuda.FloatTensor'"),
+)
 def device_argument(torch: Any) -> None:
-    """Tensors made on, or sent to, "cuda" stay on the CPU; nothing is pinned."""
+    """Tensors made on, or sent to, "cuda" stay on the CPU and call themselves CUDA's."""
     from torch.overrides import TorchFunctionMode
 
     class OnCPU(TorchFunctionMode):
@@ -31,10 +41,18 @@ def device_argument(torch: Any) -> None:
                 kwargs["device"] = "cpu"
             if func is torch.Tensor.to and len(args) > 1 and on_cuda(args[1]):
                 args = (args[0], "cpu", *args[2:])
-            return args[0] if func is torch.Tensor.cuda else func(*args, **kwargs)
+            elif func is torch.Tensor.cuda:
+                return args[0]
+            out = func(*args, **kwargs)
+            named = func is torch.Tensor.type and isinstance(out, str)
+            return out.replace("torch.", "torch.cuda.") if named else out
 
-    mode = OnCPU()
-    mode.__enter__()
+    def enter() -> None:
+        if torch.overrides._get_current_function_mode() is None:
+            OnCPU().__enter__()
+
+    enter()
+    replace(torch, "on_this_thread", enter)
 
 
 def cuda(name: str, value: Any, *calls: tuple[str, str]) -> None:
@@ -55,10 +73,38 @@ def set_device(device: Any) -> None:
     _device["number"] = device if isinstance(device, int) else (device.index or 0)
 
 
+class Stream:
+    """Work on a CPU has finished when the call returns."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def wait_stream(self, _: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
 current = (MEGATRON, "torch.cuda.current_device() == local_rank")
 cuda("current_device", lambda: _device["number"], current, (BASE, "torch.cuda.current_device()"))
+cuda("set_device", set_device, (MEGATRON, "torch.cuda.set_device(local_rank)"))
 cuda("synchronize", lambda *_: None, (AUTOMODEL, "torch.cuda.synchronize()"))
 cuda("get_device_name", lambda *_: "CPU", (TRAIN, "torch.cuda.get_device_name()"))
+cuda("Stream", Stream, (DDP, "torch.cuda.Stream()"))
+cuda("current_stream", lambda *_: Stream(), (DDP, "torch.cuda.current_stream()"))
+cuda("stream", lambda *_: nullcontext(), (DDP, "torch.cuda.stream("))
+
+
+RANDOM = CORE + "tensor_parallel/random.py"
+
+
+@shim(
+    "torch",
+    (RANDOM, "orig_rng_state = torch.cuda.get_rng_state()"),
+    (RANDOM, "return torch.cuda.random.get_rng_state(device=device)"),
+)
+def generator(torch: Any) -> None:
+    """The CPU's generator is the device's."""
+    for owner in (torch.cuda, torch.cuda.random):
+        replace(owner, "get_rng_state", lambda *_, **__: torch.get_rng_state())
 
 
 @shim(
