@@ -10,6 +10,7 @@ from rich.console import Console
 
 from nemo_algos import config as configs
 from nemo_algos.cli.arguments import Config, Overrides, written
+from nemo_algos.local.countdown import Puzzle
 from nemo_algos.local.lines import replace
 from nemo_algos.local.preflight import parse
 from nemo_algos.local.schema import TINY
@@ -41,7 +42,7 @@ def export(
     _write(folder / "validation.jsonl", task, task.held_out(grpo.max_val_samples))
 
 
-def _write(path: Path, task: Countdown, puzzles: Iterable[object]) -> None:
+def _write(path: Path, task: Countdown, puzzles: Iterable[Puzzle]) -> None:
     rows = ({"problem": task.prompt(p), "answer": str(p)} for p in puzzles)
     replace(path, "".join(json.dumps(row) + "\n" for row in rows))
     typer.echo(path)
