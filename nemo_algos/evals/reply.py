@@ -86,15 +86,16 @@ def _text(content: Any) -> str | None:
 
 def _logprobs(found: Any) -> list[float] | None:
     """A chat's are in objects, one a token; a completion's are a list of numbers."""
-    tokens = found.get("content") if isinstance(found, dict) else None
-    if isinstance(tokens, list):
-        values = [token.get("logprob") if isinstance(token, dict) else None for token in tokens]
-    else:
-        values = found.get("token_logprobs") if isinstance(found, dict) else None
-    numbers = isinstance(values, list) and all(type(v) in (int, float) for v in values)
-    if not numbers or not all(abs(v) < 2**53 for v in values):
+    if not isinstance(found, dict):
         return None
-    return [float(v) for v in values]
+    values = found.get("token_logprobs")
+    if isinstance(tokens := found.get("content"), list):
+        values = [token.get("logprob") if isinstance(token, dict) else None for token in tokens]
+    if not isinstance(values, list):
+        return None
+    plain = (v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool))
+    numbers = [float(v) for v in plain if abs(v) < 2**53]
+    return numbers if len(numbers) == len(values) else None
 
 
 def _tokens(usage: Any) -> int:

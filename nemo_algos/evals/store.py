@@ -87,7 +87,7 @@ class Store:
             for row in read_lines(self.folder / "generations.jsonl", GenerationLine)
             if row["sample"] < samples and self.keys.get(row["problem"]) == row["key"]
         )
-        stored = (Generation(*(row.get(f) for f in fields)) for row in rows)
+        stored = (Generation(**{f: row[f] for f in fields if f in row}) for row in rows)
         # what was refused is asked again: the server may be another one now
         return {(g.problem, g.sample): g for g in stored if not g.refused}
 

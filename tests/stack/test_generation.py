@@ -24,8 +24,12 @@ from trainer import SAME, TEMPERATURE, Sampled, Trainer, free_port, prompts
 from transformers import AutoTokenizer
 
 Refit = Callable[[dict[str, torch.Tensor]], None]
-CASES = [(False, True), (True, False), (False, False), (True, True)]  # async, colocated
-NAMES = ["sync, colocated", "async, apart", "sync, apart", "async, colocated"]
+CASES = [  # async, colocated
+    pytest.param(False, True, id="sync-colocated", marks=pytest.mark.smoke),
+    pytest.param(True, False, id="async-apart", marks=pytest.mark.slow),
+    pytest.param(False, False, id="sync-apart", marks=pytest.mark.slow),
+    pytest.param(True, True, id="async-colocated", marks=pytest.mark.slow),
+]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +124,7 @@ def by_collective(made: Any) -> Refit:
     return refit
 
 
-@pytest.mark.parametrize(("is_async", "colocated"), CASES, ids=NAMES)
+@pytest.mark.parametrize(("is_async", "colocated"), CASES)
 def test_the_sampler_follows_the_trainer(
     is_async: bool, colocated: bool, model: Path, cluster: None
 ) -> None:

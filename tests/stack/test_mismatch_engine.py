@@ -16,6 +16,7 @@ from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.policy import PolicyProxy
 
+pytestmark = pytest.mark.smoke
 LIMIT = 0.05  # docs/fp8.md: stop_above of a run without FP8
 LONG = prompts(count=16, length=70)  # four blocks of the cache's 16 tokens, and some
 

@@ -13,6 +13,8 @@ from trainer import SAME, Trainer, free_port, prompts
 
 LONG = prompts(count=8, length=70)  # four blocks of 16, and some
 
+pytestmark = pytest.mark.smoke
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -19,6 +19,7 @@ import torch
 from cpu_task import tokenizer
 from trainer import Sampled, Trainer
 
+pytestmark = pytest.mark.slow
 PROBLEMS = {"t9 t10": "t11", "t20 t21 t22": "t23", "t40 t41": "t42"}
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
 # a free port that later servers take again

@@ -1,0 +1,95 @@
+"""Each shim of vLLM's engine and of the refit is needed: without it, what it stands for fails."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import models
+import nemo_cpu
+import pytest
+import torch
+from engine_here import Engine
+from nemo_rl.models.policy import utils as policy
+from nemo_rl.utils import nvml
+from trainer import Trainer
+
+pytestmark = pytest.mark.smoke
+OWN = ("nemo_cpu.engine", "nemo_cpu.refit")
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    replaced = [(owner, attribute) for owner, attribute, _ in nemo_cpu.REPLACED[name]]
+    kept = nemo_cpu.REPLACED[name], [getattr(*one) for one in replaced]
+    nemo_cpu.undo(name)
+    try:
+        yield
+    finally:
+        nemo_cpu.REPLACED[name] = kept[0]
+        for (owner, attribute), value in zip(replaced, kept[1], strict=True):
+            setattr(owner, attribute, value)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.saved("llama", tmp_path_factory.mktemp("models"))
+
+
+DIRECT: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
+    "device_uuid": (lambda: nvml.get_device_uuid(0), Exception),
+    "ipc_handle": (
+        lambda: policy.rebuild_cuda_tensor_from_ipc(
+            policy.get_handle_from_tensor(torch.zeros(4, dtype=torch.uint8)), 0
+        ),
+        Exception,
+    ),
+    "streams": (lambda: torch.cuda.current_stream(), RuntimeError),
+    "vllm_streams": (lambda: torch.cuda.current_stream().synchronize(), AttributeError),
+    "memory": (lambda: torch.cuda.get_device_properties(torch.device("cuda")), RuntimeError),
+    "capability": (lambda: torch.cuda.get_device_capability(), RuntimeError),
+}
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_what_a_call_needs(name: str) -> None:
+    call, error = DIRECT[name]
+    call()
+    with without(name), pytest.raises(error):
+        call()
+
+
+def test_sleep_mode(model: Path) -> None:
+    with without("sleep_mode"), pytest.raises(ValueError, match="Sleep mode is not supported"):
+        Engine(model)
+
+
+def test_linear_weights(model: Path) -> None:
+    trainer = Trainer(model)
+    with without("linear_weights"):
+        engine = Engine(model)
+    engine.prepare(trainer)
+    try:
+        assert not engine.by_zmq(trainer.weights.items())
+    finally:
+        engine.close()
+
+
+def test_nccl4py() -> None:
+    import nemo_rl.distributed.stateless_process_group  # noqa: F401 - with the shim
+
+    names = [name for name in sys.modules if name == "nccl" or name.startswith("nccl.")]
+    kept = {name: sys.modules.pop(name) for name in names}
+    try:
+        with pytest.raises(ModuleNotFoundError):
+            import nccl.core  # noqa: F401
+    finally:
+        sys.modules.update(kept)
+
+
+def test_no_other_shim_is_of_these_files() -> None:
+    own = {n for n, s in nemo_cpu.SHIMS.items() if s.apply.__module__ in OWN}
+    assert own == {*DIRECT, "sleep_mode", "linear_weights", "nccl4py"}
+    for name in own:
+        assert len(list(nemo_cpu.SHIMS[name].lines())) == len(nemo_cpu.SHIMS[name].calls) > 0
