@@ -16,6 +16,7 @@ STOPPED = "stopped; what is stored stays: give the same command again to go on"
 WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 COMMANDS = {
     "train": "Train a policy with one of the methods.",
+    "export": "Write what a run starts from, for another engine.",
     "study": "Run methods x seeds x regimes, and say what they show.",
     "eval": "Sample responses to benchmarks, verify and measure them.",
     "report": "Compare runs in one HTML file that opens offline.",

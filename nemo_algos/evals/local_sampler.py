@@ -10,12 +10,12 @@ from nemo_algos.config import validate
 from nemo_algos.evals.problem import Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.evals.schema import LocalModel, SamplingSection
 from nemo_algos.local import checkpoint, manifest
-from nemo_algos.local.build import policy_of
+from nemo_algos.local.build import policy_of, shape_of
 from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
 from nemo_algos.local.given import device_named
 from nemo_algos.local.schema import TINY, GenerationSection, LocalConfig, PolicySection
-from nemo_algos.local.tiny import Tiny, TinyConfig
+from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
 
 
@@ -74,7 +74,7 @@ def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Polic
     """The policy before training, or with the weights of a checkpoint."""
     if section.model_name == TINY and weights is not None:
         device = device_named(section.device)
-        policy: Policy = TinyPolicy(Tiny(TinyConfig()).to(device), section.generation)
+        policy: Policy = TinyPolicy(Tiny(shape_of(section)).to(device), section.generation)
     else:
         policy = policy_of(section, rules, Console(stderr=True))
     if weights is not None:

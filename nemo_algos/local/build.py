@@ -11,6 +11,7 @@ from nemo_algos.local.given import OURS, device_named
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.math_problems import MathProblems
 from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
+from nemo_algos.local.tiny import TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.algorithm import Algorithm
@@ -39,5 +40,12 @@ def policy_of(policy: PolicySection, rules: Rules, console: Console) -> Policy:
         return HFPolicy(policy, device)
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("warm start (once, then cached)", total=1.0)
-        model = warm_started(rules, 0, lambda share: progress.update(bar, completed=share))
+        model = warm_started(
+            rules, 0, lambda share: progress.update(bar, completed=share), shape_of(policy)
+        )
     return TinyPolicy(model.to(device), policy.generation)
+
+
+def shape_of(policy: PolicySection) -> TinyConfig:
+    """The sizes of the countdown model."""
+    return TinyConfig(**policy.shape.model_dump()) if policy.shape else TinyConfig()

@@ -98,6 +98,16 @@ def model_fits_task(c: LocalConfig) -> Iterator[Finding]:
         yield Finding("policy.model_name", reason)
 
 
+def shape(c: LocalConfig) -> Iterator[Finding]:
+    """Sizes are countdown-tiny's; rotary embeddings turn pairs of a head's numbers."""
+    sizes = c.policy.shape
+    if sizes and c.policy.model_name != TINY:
+        yield Finding("policy.shape", f"is countdown-tiny's: {c.policy.model_name} has its own")
+    elif sizes and sizes.width % (2 * sizes.heads):
+        reason = f"{sizes.heads} heads of an even size do not make a width of {sizes.width}"
+        yield Finding("policy.shape.heads", reason)
+
+
 def countdown_fits_response(c: LocalConfig) -> Iterator[Finding]:
     """A worked solution has a step for all numbers but one."""
     needed = TOKENS_PER_STEP * (c.data.numbers - 1)
@@ -159,6 +169,7 @@ def log_dir(c: LocalConfig) -> Iterator[Finding]:
 
 BETWEEN_KEYS: Rules = {
     model_fits_task: ("policy.model_name", "data.task"),
+    shape: ("policy.shape", "policy.model_name"),
     countdown_fits_response: ("data.task", "data.numbers", "policy.generation.max_new_tokens"),
     whole_distribution: ("policy.generation.top_p",),
     batches_divide: ("grpo.num_prompts_per_step", GROUP, "policy.train_global_batch_size"),

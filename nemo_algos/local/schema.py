@@ -69,13 +69,23 @@ class DTensorSection(Section):
     activation_checkpointing: bool = False
 
 
+class Shape(Section):
+    """Sizes of countdown-tiny; vLLM on a CPU takes heads of 32 and more, so 2 of them."""
+
+    width: int = Field(default=64, gt=0)
+    layers: int = Field(default=2, gt=0)
+    heads: int = Field(default=4, gt=0)
+    hidden: int = Field(default=192, gt=0)
+
+
 class PolicySection(Section):
-    """The model and its optimizer. device, threads are ours.
+    """The model and its optimizer. device, threads, shape are ours.
 
     model_name: countdown-tiny, or a causal LM of transformers: hub name, directory, .gguf file.
     """
 
     model_name: str
+    shape: Shape | None = None
     tokenizer: TokenizerSection = TokenizerSection()
     precision: Literal["float32", "bfloat16"] = "float32"
     train_global_batch_size: int = Field(gt=0)

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -86,6 +87,23 @@ class TinyPolicy:
         save_file(tiny.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"})
         config = tiny.hf_config(self.model.config, countdown.EOS, countdown.PAD)
         (path / "config.json").write_text(json.dumps(config, indent=2))
+        _tokenizer().save_pretrained(path)
+
+
+def _tokenizer() -> Any:
+    """Countdown's words for transformers; a conversation is its messages' words, one by one."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel(countdown.TOKEN, unk_token="<pad>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        eos_token="<eos>",
+        pad_token="<pad>",
+        clean_up_tokenization_spaces=False,  # or " ," becomes ","
+        chat_template="{% for m in messages %}{{ m['content'] + ' ' }}{% endfor %}",
+    )
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -94,23 +112,30 @@ def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
     return -losses.view_as(tokens)
 
 
-def warm_started(rules: countdown.Rules, seed: int, progress: Callable[[float], None]) -> tiny.Tiny:
+def warm_started(
+    rules: countdown.Rules,
+    seed: int,
+    progress: Callable[[float], None],
+    shape: tiny.TinyConfig | None = None,
+) -> tiny.Tiny:
     """A model taught by fixed steps on fresh worked solutions.
 
     Cached by a hash of all that made it; progress(share) is called as it goes.
     """
-    model_config = tiny.TinyConfig()
+    shape = shape or tiny.TinyConfig()
     recipe = [inspect.getsource(countdown), inspect.getsource(tiny), inspect.getsource(_teach)]
-    recipe += [str(x) for x in (rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)]
+    recipe += [
+        str(x) for x in (shape, rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)
+    ]
     name = hashlib.sha256("\n".join(recipe).encode()).hexdigest()[:16]
     path = cache_dir() / f"countdown-{rules.numbers}-{name}.pt"
-    model = tiny.Tiny(model_config)
+    model = tiny.Tiny(shape)
     if path.exists():
         model.load_state_dict(torch.load(path, weights_only=True))
         return model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = tiny.Tiny(model_config)
+        model = tiny.Tiny(shape)
         _teach(model, rules, random.Random(seed), progress)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.tmp")

@@ -148,6 +148,8 @@ def _config(common: Settings, arm: str, own: Settings) -> LocalConfig:
 def _run(arm: LocalConfig, seed: int) -> Trial:
     of_seed = arm.model_copy(update={"grpo": arm.grpo.model_copy(update={"seed": seed})})
     decides = of_seed.model_dump(mode="json", exclude={"logger", "checkpointing"})
+    if of_seed.policy.shape is None:  # the key is younger than stored studies, and their ids
+        del decides["policy"]["shape"]
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     return Trial(digest[:12], of_seed)
 

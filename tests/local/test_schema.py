@@ -108,6 +108,16 @@ def test_a_scheduler_is_a_component_or_milestones():
             "policy.generation.max_new_tokens",
             "data.numbers=4 needs 18, or every response is cut",
         ),
+        (
+            [MATH, ("policy.shape", {"heads": 2})],
+            "policy.shape",
+            "is countdown-tiny's: some/model has its own",
+        ),
+        (
+            [("policy.shape", {"width": 36, "heads": 4})],
+            "policy.shape.heads",
+            "4 heads of an even size do not make a width of 36",
+        ),
     ],
 )
 def test_contradictions(changes, path, message):
@@ -121,6 +131,7 @@ POSITIVE = [
     *(f"policy.{k}" for k in ("generation_batch_size", "max_grad_norm", "threads")),
     *(f"policy.generation.{k}" for k in ("max_new_tokens", "temperature")),
     "policy.dynamic_batching.train_mb_tokens",
+    *(f"policy.shape.{k}" for k in ("width", "layers", "heads", "hidden")),
     *(f"data.{k}" for k in ("max_input_seq_length", "verifier_workers")),
     *(f"checkpointing.{k}" for k in ("save_period", "keep_last")),
 ]

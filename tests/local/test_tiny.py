@@ -1,5 +1,7 @@
 """Tiny: three ways to the same logits, transformers' among them; and the warm start's cache."""
 
+import random
+
 import pytest
 import torch
 
@@ -165,6 +167,42 @@ def test_the_warm_start_lowers_the_loss_and_is_cached(monkeypatch, tmp_path):
 
     assert same(again) and not same(other) and not same(longer)
     assert nll(longer) < nll(taught) - 0.5
+
+
+def test_each_shape_has_a_warm_start_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path))
+    monkeypatch.setattr(tiny_policy, "WARM_STEPS", 1)
+    for heads, layers in ((4, 2), (2, 2), (2, 1), (2, 2)):
+        shape = TinyConfig(heads=heads, layers=layers)
+        model = warm_started(countdown.Rules(), 0, lambda share: None, shape)
+        assert (model.config, len(model.layers)) == (shape, layers)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_saved_model_speaks_through_transformers(tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    policy = TinyPolicy(Tiny(TinyConfig(heads=2)), S)
+    policy.model.embed.weight.data *= 4
+    policy.save(str(tmp_path))
+    tokenizer, model = (
+        kind.from_pretrained(tmp_path) for kind in (AutoTokenizer, AutoModelForCausalLM)
+    )
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (countdown.EOS, countdown.PAD)
+    puzzle = countdown.held_out(1, countdown.Rules())[0]
+    message = [{"role": "user", "content": f"{puzzle} :"}]
+    text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert prompt == policy.encode(f"{puzzle} :")
+    drawn = policy.generate([prompt], 8, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits = model(torch.cat((drawn.prompts[drawn.of], drawn.tokens), 1)).logits[:, L - 1 : -1]
+    close(token_logprobs(logits, drawn.tokens)[drawn.mask], drawn.logprobs[drawn.mask])
+    solved = countdown.encode(countdown.sample(random.Random(0), countdown.Rules())[1])
+    for tokens in (*drawn.responses(), solved):
+        said = tokenizer.decode(tokens, skip_special_tokens=True)
+        assert said == policy.text([t for t in tokens if t != countdown.PAD])
 
 
 def test_answers_of_several_lengths_teach_no_padding(monkeypatch, tmp_path):

@@ -47,8 +47,12 @@ def device_argument(torch: Any) -> None:
             named = func is torch.Tensor.type and isinstance(out, str)
             return out.replace("torch.", "torch.cuda.") if named else out
 
-    mode = OnCPU()
-    mode.__enter__()
+    def enter() -> None:
+        if torch.overrides._get_current_function_mode() is None:
+            OnCPU().__enter__()
+
+    enter()
+    replace(torch, "on_this_thread", enter)
 
 
 def cuda(name: str, value: Any, *calls: tuple[str, str]) -> None:

@@ -1,0 +1,48 @@
+"""The command `nemo-algos export`."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from nemo_algos import config as configs
+from nemo_algos.cli.arguments import Config, Overrides, written
+from nemo_algos.local.countdown import Puzzle
+from nemo_algos.local.lines import replace
+from nemo_algos.local.preflight import parse
+from nemo_algos.local.schema import TINY
+from nemo_algos.local.tasks import Countdown
+
+
+def export(
+    config: Config,
+    folder: Annotated[Path, typer.Argument(help="where model/ and the .jsonl files go")],
+    overrides: Overrides = None,
+) -> None:
+    """Write the countdown model and the problems that a run starts from, for another engine.
+
+    train.jsonl has the problems of all its steps in their order, validation.jsonl those held out.
+    """
+    checked, _ = parse(configs.resolved(written(config, overrides, "train")))
+    name, grpo = checked.policy.model_name, checked.grpo
+    if name != TINY:
+        raise ValueError(f"{config}: {name} and its data are files that any engine reads")
+    import torch  # after the config is judged
+
+    from nemo_algos.local.build import policy_of
+
+    torch.set_num_threads(checked.policy.threads)
+    policy_of(checked.policy, checked.data.rules, Console()).save(str(folder / "model"))
+    task, number = Countdown(checked.data, grpo.seed), grpo.num_prompts_per_step
+    steps = (task.examples(step, number) for step in range(grpo.max_num_steps))
+    _write(folder / "train.jsonl", task, (puzzle for step in steps for puzzle in step))
+    _write(folder / "validation.jsonl", task, task.held_out(grpo.max_val_samples))
+
+
+def _write(path: Path, task: Countdown, puzzles: Iterable[Puzzle]) -> None:
+    rows = ({"problem": task.prompt(p), "answer": str(p)} for p in puzzles)
+    replace(path, "".join(json.dumps(row) + "\n" for row in rows))
+    typer.echo(path)

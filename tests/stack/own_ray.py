@@ -1,0 +1,94 @@
+"""A Ray of this run's own, with GPUs that it only counts; NeMo-RL finds it by RAY_ADDRESS."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+ATTEMPTS = 10  # Ray gives its own processes 15 to 30 s of the wall, however busy the machine is
+STARTED = "Ray runtime started."
+PORTS = ("port", "metrics-export-port", "dashboard-agent-grpc-port", "dashboard-agent-listen-port")
+PORTS += ("runtime-env-agent-port", "ray-client-server-port", "node-manager-port")
+PORTS += ("object-manager-port",)
+
+
+@contextmanager
+def head(folder: Path, env: Mapping[str, str], gpus: int) -> Iterator[dict[str, str]]:
+    """Within, a head with its files below `folder` (a short path); gives what names it.
+
+    Ends with every process that it started. Raises RuntimeError with its log where it never starts.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        ports = dict(zip(PORTS, _free(len(PORTS)), strict=True))
+        process, log = _start(folder, f"ray{attempt}", env, gpus, ports)
+        try:
+            if _up(process, log):
+                yield {"RAY_ADDRESS": f"127.0.0.1:{ports['port']}"}
+                return
+        finally:
+            end(process.pid)
+    raise RuntimeError(log.read_text())
+
+
+def end(pid: int) -> None:
+    """The process and all below it."""
+    try:
+        every = [psutil.Process(pid)]
+    except psutil.NoSuchProcess:
+        return
+    every += every[0].children(recursive=True)
+    for process in every:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(every, timeout=60)
+
+
+def _start(
+    above: Path, name: str, env: Mapping[str, str], gpus: int, ports: Mapping[str, int]
+) -> tuple["subprocess.Popen[bytes]", Path]:
+    options = {
+        **ports,
+        "node-ip-address": "127.0.0.1",
+        "num-gpus": gpus,
+        "num-cpus": 16,
+        "include-dashboard": "false",
+        "temp-dir": above / name,
+        "object-store-memory": 200 << 20,
+    }
+    words = [f"--{name}={value}" for name, value in options.items()]
+    ray = Path(sys.executable).with_name("ray")
+    log = above / f"{name}.log"
+    with open(log, "wb") as file:
+        process = subprocess.Popen(
+            [str(ray), "start", "--head", "--block", "--disable-usage-stats", *words],
+            cwd=above,  # its workers' folder too: a config's relative paths are below it
+            env={**os.environ, **env},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    return process, log
+
+
+def _up(process: "subprocess.Popen[bytes]", log: Path) -> bool:
+    while process.poll() is None:
+        if STARTED in log.read_text():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _free(number: int) -> list[int]:
+    """Ports that are free now."""
+    sockets = [socket.socket() for _ in range(number)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports

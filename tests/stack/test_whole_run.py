@@ -1,0 +1,202 @@
+"""The program itself inside NeMo-RL: Ray, Policy, vLLM, refit, verifiers, checkpoints.
+
+Each run is `examples/run_grpo_math.py --config recipes/cpu/countdown-1n1g-fsdp.yaml`, a process as
+a user starts it, on one Ray for the module. The embedded engine trains the same model from the same
+start on the same problems: between the two are NeMo-RL, vLLM and the samples they draw.
+"""
+
+import math
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import checkout
+import psutil
+import pytest
+import torch
+import whole_run
+from own_ray import end
+from safetensors.torch import load_file
+
+from nemo_algos import config
+from nemo_algos.local import build, preflight
+
+STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
+ROLLOUTS = 16 * 16
+Env = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def place(folder: Path, ref: str) -> Iterator[tuple[Path, Env]]:
+    """The folder of the runs, and their variables."""
+    clone = checkout.home()
+    assert clone is not None
+    with whole_run.running(folder, checkout.worktree(clone, ref), gpus=2) as env:
+        yield folder, env
+
+
+class Run:
+    """A run in a folder of its own beside the common start."""
+
+    def __init__(self, place: tuple[Path, Env], name: str, method: str, *overrides: str) -> None:
+        above, self.env = place
+        self.folder = above / name
+        self.folder.mkdir()
+        (self.folder / "start").symlink_to(above / "start")
+        self.results = self.folder / "results" / f"{method}-countdown-1n1g-fsdp"
+        self.overrides = (
+            f"method.name={method}",
+            f"grpo.max_num_steps={STEPS}",
+            f"policy.model_name={above}/start/model",
+            *overrides,
+        )
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        with open(self.folder / "log", "ab") as log:
+            output = {"stdout": log, "stderr": subprocess.STDOUT}
+            return whole_run.train(self.folder, self.env, *self.overrides, **output)
+
+    def whole(self) -> "Run":
+        process = self.start()
+        try:
+            assert process.wait(TIMEOUT) == 0, self.said()
+        finally:
+            end(process.pid)
+        return self
+
+    def said(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")[-20_000:]
+
+    def curve(self, name: str) -> list[float]:
+        values = whole_run.curve(self.folder, f"train/{name}")
+        assert list(values) == list(range(1, len(values) + 1)), (name, values)
+        return list(values.values())
+
+    def weights(self, step: int) -> dict[str, torch.Tensor]:
+        files = sorted(
+            (self.results / f"step_{step}" / "policy" / "weights").rglob("*.safetensors")
+        )
+        return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def is_sound(run: Run, steps: int = STEPS) -> None:
+    """What holds for every run: the sampler is the trainer, and every response is judged."""
+    rewards = run.curve("reward")
+    assert len(rewards) == steps and all(0.05 < reward < 0.95 for reward in rewards)
+    assert max(run.curve("mismatch/max")) < 1e-4
+    assert run.curve("verifier/ok") == [ROLLOUTS] * steps
+    assert all(map(math.isfinite, run.curve("loss") + run.curve("grad_norm")))
+    assert min(run.curve("grad_norm")) > 0
+
+
+def moved(run: Run, step: int) -> float:
+    """How far the largest weight is from its start, in the checkpoint of a step."""
+    start = load_file(run.folder / "start" / "model" / "model.safetensors")
+    saved = run.weights(step)
+    assert set(start) <= set(saved)
+    return max(float((saved[name] - start[name]).abs().max()) for name in start)
+
+
+@pytest.fixture(scope="module")
+def etr(place: tuple[Path, Env]) -> Run:
+    return Run(place, "etr", "etr", "checkpointing.save_period=2").whole()
+
+
+@pytest.mark.smoke
+def test_etr_from_the_command_line_to_the_checkpoint(etr: Run) -> None:
+    is_sound(etr)
+    assert 1e-4 < moved(etr, 2) < moved(etr, STEPS) < 0.1
+    assert len(set(etr.curve("etr/radius_positive"))) == STEPS
+    within(etr.curve("reward"), embedded("etr", STEPS))
+
+
+def embedded(method: str, steps: int, seeds: int = 8, rate: float = 2e-4) -> list[list[float]]:
+    """Rewards [seeds][steps] of the embedded engine: the same problems, other samples."""
+    path, rows = config.SHIPPED / whole_run.START, []
+    overrides = (f"method.name={method}", f"policy.optimizer.kwargs.lr={rate}")
+    checked, algorithm = preflight.parse(config.load(path, overrides))
+    for seed in range(seeds):
+        trainer = build.build_trainer(checked, algorithm, build.Console(quiet=True))
+        trainer.generator.manual_seed(seed)
+        rows.append([trainer.step()["reward/mean"] for _ in range(steps)])
+    return rows
+
+
+def within(curve: list[float], band: list[list[float]]) -> None:
+    """The curve is one more of the band: at each step, and as a whole.
+
+    A mean of 8 seeds and one more differ by sd sqrt(1 + 1/8); 4.5 of it has odds of 1 to 100,000.
+    """
+    by_step = list(zip(*band, strict=True))
+    spread = math.sqrt(statistics.fmean(statistics.variance(step) for step in by_step))
+    apart = [x - statistics.fmean(step) for x, step in zip(curve, by_step, strict=True)]
+    noise = math.sqrt(1 + 1 / len(band))
+    assert max(map(abs, apart)) < 4.5 * noise * spread, (apart, spread)
+    means = [statistics.fmean(row) for row in band]
+    assert abs(statistics.fmean(apart)) < 4.5 * noise * statistics.stdev(means), (apart, means)
+
+
+ASYNC = (
+    "grpo.async_grpo.enabled=true",
+    "loss_fn.use_importance_sampling_correction=true",
+    "policy.generation.vllm_cfg.async_engine=true",
+    "policy.generation.colocated.enabled=false",
+    "policy.generation.colocated.resources.gpus_per_node=1",
+    "cluster.gpus_per_node=2",
+)
+MATRIX = {
+    "grpo": ("grpo", ()),
+    "quatro": ("quatro", ()),
+    "erpo": ("erpo", ()),
+    "apmpo": ("apmpo", ()),
+    "two": ("etr", ("cluster.gpus_per_node=2",)),
+    "plane": ("erpo", ("data_plane.enabled=true",)),
+    "async": ("etr", ASYNC),
+}
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_every_method_and_trainer(place: tuple[Path, Env], name: str) -> None:
+    method, overrides = MATRIX[name]
+    is_sound(Run(place, name, method, *overrides).whole())
+
+
+def test_a_worker_is_killed_and_the_same_command_goes_on(place: tuple[Path, Env], etr: Run) -> None:
+    run = Run(place, "killed", "etr", "checkpointing.save_period=2")
+    process = run.start()
+    try:
+        until = time.monotonic() + TIMEOUT
+        while not (run.results / "step_2").exists():
+            assert process.poll() is None and time.monotonic() < until, run.said()
+            time.sleep(0.1)
+        workers = [p for p in psutil.process_iter(["cmdline"]) if worker_of(p, run)]
+        assert workers
+        for worker in workers:
+            worker.kill()
+        assert process.wait(TIMEOUT) != 0
+    finally:
+        end(process.pid)
+    assert not (run.results / f"step_{STEPS}").exists()
+    run.whole()
+    is_sound(run)
+    assert run.curve("lr") == etr.curve("lr")
+    within(run.curve("reward"), embedded("etr", STEPS))
+
+
+def worker_of(process: psutil.Process, run: Run) -> bool:
+    """Whether it is a policy worker of the run's Ray."""
+    if "DTensorPolicyWorker" not in " ".join(process.info["cmdline"] or ()):
+        return False
+    return process.environ().get("RAY_ADDRESS") == run.env["RAY_ADDRESS"]
+
+
+def test_its_curve_is_the_embedded_engines(place: tuple[Path, Env]) -> None:
+    run = Run(place, "curve", "etr", "grpo.max_num_steps=20").whole()
+    is_sound(run, 20)
+    rewards, band = run.curve("reward"), embedded("etr", 20)
+    within(rewards, band)
+    untaught = (statistics.fmean(x) for x in zip(*embedded("etr", 20, rate=1e-9), strict=True))
+    gained = [r - u for r, u in zip(rewards, untaught, strict=True)][10:]
+    assert statistics.fmean(gained) > 0.03

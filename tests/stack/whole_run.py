@@ -1,0 +1,47 @@
+"""The program itself on the stack: examples/run_grpo_math.py with a recipe, on a Ray of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import environment
+import own_ray
+
+RECIPE = "recipes/cpu/countdown-1n1g-fsdp.yaml"
+START = "recipes/cpu/countdown.yaml"
+ROOT = environment.ROOT
+
+
+@contextmanager
+def running(folder: Path, nemo_rl: Path, gpus: int = 1) -> Iterator[dict[str, str]]:
+    """Within, there are start model and data in folder/start, and a Ray; gives the variables."""
+    env = {**os.environ, **environment.variables(nemo_rl, folder)}
+    if not (folder / "start").exists():
+        words = ["-m", "nemo_algos", "export", START, "start"]
+        subprocess.run([sys.executable, *words], cwd=folder, env=env, check=True)
+    with own_ray.head(folder, env, gpus) as address:
+        yield {**env, **address}
+
+
+def train(
+    folder: Path, env: Mapping[str, str], *overrides: str, **options: Any
+) -> "subprocess.Popen[bytes]":
+    """The run; its logs and checkpoints are below `folder`."""
+    words = [str(ROOT / "examples" / "run_grpo_math.py"), "--config", RECIPE, *overrides]
+    return subprocess.Popen([sys.executable, *words], cwd=folder, env=dict(env), **options)
+
+
+def curve(folder: Path, name: str) -> dict[int, float]:
+    """A metric of all runs in the folder by step, from their TensorBoard events."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    values: dict[int, float] = {}
+    for file in sorted(folder.glob("logs/*/exp_*/tensorboard/**/events.*"), key=os.path.getmtime):
+        events = EventAccumulator(str(file)).Reload()
+        if name in events.Tags()["scalars"]:
+            values |= {event.step: event.value for event in events.Scalars(name)}
+    return values
