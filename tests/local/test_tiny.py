@@ -183,7 +183,7 @@ def test_a_saved_model_speaks_through_transformers(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.manual_seed(0)
-    policy = TinyPolicy(Tiny(TinyConfig(heads=2)), S)
+    policy = TinyPolicy(Tiny(TinyConfig(heads=2)), GenerationSection(max_new_tokens=S))
     policy.model.embed.weight.data *= 4
     policy.save(str(tmp_path))
     tokenizer, model = (
@@ -197,7 +197,9 @@ def test_a_saved_model_speaks_through_transformers(tmp_path):
     assert prompt == policy.encode(f"{puzzle} :")
     drawn = policy.generate([prompt], 8, torch.Generator().manual_seed(0))
     with torch.no_grad():
-        logits = model(torch.cat((drawn.prompts[drawn.of], drawn.tokens), 1)).logits[:, L - 1 : -1]
+        logits = model(torch.cat((drawn.prompts[drawn.group], drawn.tokens), 1)).logits[
+            :, L - 1 : -1
+        ]
     close(token_logprobs(logits, drawn.tokens)[drawn.mask], drawn.logprobs[drawn.mask])
     solved = countdown.encode(countdown.sample(random.Random(0), countdown.Rules())[1])
     for tokens in (*drawn.responses(), solved):
