@@ -126,15 +126,21 @@ VerifierActor = ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency
 
 
 def log_statuses(logger: Any, *environments: Mapping[str, Any]) -> None:
-    """Have the logger add our environments' `statuses`, which NeMo-RL asks for by no name."""
+    """Have the logger add our environments' `statuses`, which NeMo-RL asks for by no name.
+
+    NeMo-RL logs a step in several calls, and of a metric the last one counts: each has them whole.
+    """
     ours = [e for tasks in environments for e in tasks.values() if hasattr(e, "statuses")]
     if not ours:
         return
-    log = logger.log_metrics
+    log, totals, logged = logger.log_metrics, Counter[str](), -1
 
     def log_metrics(metrics: Any, step: int, prefix: str = "", **kwargs: Any) -> None:
+        nonlocal logged
         if prefix == "train":
-            totals: Counter[str] = Counter()
+            if step != logged:
+                totals.clear()
+            logged = step
             for counts in ray.get([actor.statuses.remote() for actor in ours]):
                 totals.update(counts)
             metrics = {**metrics, **totals}

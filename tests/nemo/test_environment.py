@@ -114,14 +114,14 @@ def test_statuses_are_logged_with_the_training_metrics(
     log_statuses(logger, {"a": ours, "c": other}, {"a": ours})  # no verdict counts twice
     math.step(talk(r"\boxed{4}", r"\boxed{4}"), golds("4", ""))
     logger.log_metrics({"loss": 1.0}, 7, prefix="timing/train")
+    logger.log_metrics({"turns": 1.0}, 7, prefix="train")  # NeMo-RL logs a step's rollouts apart
     logger.log_metrics({"loss": 1.0}, 7, prefix="train")
     logger.log_metrics({"loss": 2.0}, 8, prefix="train")
     assert logged[0] == ({"loss": 1.0}, 7, "timing/train")
-    assert logged[1][0] == {"loss": 1.0, **dict.fromkeys(statuses(), 0)} | {
-        "verifier/ok": 1,
-        "verifier/error": 1,
-    }
-    assert logged[2] == ({"loss": 2.0, **dict.fromkeys(statuses(), 0)}, 8, "train")
+    counted = dict.fromkeys(statuses(), 0) | {"verifier/ok": 1, "verifier/error": 1}
+    assert logged[1][0] == {"turns": 1.0, **counted}
+    assert logged[2][0] == {"loss": 1.0, **counted}
+    assert logged[3] == ({"loss": 2.0, **dict.fromkeys(statuses(), 0)}, 8, "train")
 
 
 def statuses() -> list[str]:

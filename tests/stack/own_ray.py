@@ -11,10 +11,15 @@ from pathlib import Path
 
 import psutil
 
-ATTEMPTS = 10  # Ray gives its own processes 15 to 30 s of the wall, however busy the machine is
+ATTEMPTS = 10  # Ray gives its own processes 30 s of the wall, however busy the machine is
 STARTED = "Ray runtime started."
-PORTS = ("port", "metrics-export-port", "dashboard-agent-grpc-port", "dashboard-agent-listen-port")
-PORTS += ("runtime-env-agent-port", "ray-client-server-port", "node-manager-port")
+AGENTS = {  # the file that names a port, which a raylet waits for 15 s -> the option that sets it
+    "metrics_agent_port": "dashboard-agent-grpc-port",
+    "dashboard_agent_listen_port": "dashboard-agent-listen-port",
+    "runtime_env_agent_port": "runtime-env-agent-port",
+    "metrics_export_port": "metrics-export-port",
+}
+PORTS = (*AGENTS.values(), "port", "ray-client-server-port", "node-manager-port")
 PORTS += ("object-manager-port",)
 
 
@@ -28,7 +33,7 @@ def head(folder: Path, env: Mapping[str, str], gpus: int) -> Iterator[dict[str, 
         ports = dict(zip(PORTS, _free(len(PORTS)), strict=True))
         process, log = _start(folder, f"ray{attempt}", env, gpus, ports)
         try:
-            if _up(process, log):
+            if _up(process, log, ports):
                 yield {"RAY_ADDRESS": f"127.0.0.1:{ports['port']}"}
                 return
         finally:
@@ -75,8 +80,13 @@ def _start(
     return process, log
 
 
-def _up(process: "subprocess.Popen[bytes]", log: Path) -> bool:
+def _up(process: "subprocess.Popen[bytes]", log: Path, ports: Mapping[str, int]) -> bool:
     while process.poll() is None:
+        for node in log.with_suffix("").glob("session_2*/gcs_server_port_*"):
+            for name, option in AGENTS.items():
+                file = node.with_name(node.name.replace("gcs_server_port", name))
+                if not file.exists():
+                    file.write_text(str(ports[option]))
         if STARTED in log.read_text():
             return True
         time.sleep(0.2)

@@ -171,8 +171,8 @@ def test_a_worker_is_killed_and_the_same_command_goes_on(place: tuple[Path, Env]
         while not (run.results / "step_2").exists():
             assert process.poll() is None and time.monotonic() < until, run.said()
             time.sleep(0.1)
-        workers = [p for p in psutil.process_iter(["cmdline"]) if worker_of(p, run)]
-        assert workers
+        workers = [p for p in psutil.process_iter(["cmdline", "cwd"]) if worker_of(p, run)]
+        assert len(workers) == 1
         for worker in workers:
             worker.kill()
         assert process.wait(TIMEOUT) != 0
@@ -187,9 +187,8 @@ def test_a_worker_is_killed_and_the_same_command_goes_on(place: tuple[Path, Env]
 
 def worker_of(process: psutil.Process, run: Run) -> bool:
     """Whether it is a policy worker of the run's Ray."""
-    if "DTensorPolicyWorker" not in " ".join(process.info["cmdline"] or ()):
-        return False
-    return process.environ().get("RAY_ADDRESS") == run.env["RAY_ADDRESS"]
+    title = " ".join(process.info["cmdline"] or ())
+    return "DTensorPolicyWorker" in title and process.info["cwd"] == str(run.folder.parent)
 
 
 def test_its_curve_is_the_embedded_engines(place: tuple[Path, Env]) -> None:
