@@ -1,4 +1,4 @@
-"""The same through a real Ray: its cluster, placement group, actors and futures, one case a backend."""
+"""A case of each backend through a real Ray: its cluster, placement group, actors, futures."""
 
 import json
 import os
@@ -12,6 +12,8 @@ import pytest
 import test_workers
 
 SECONDS = 1500
+HERE = Path(__file__).parent
+TESTS = [str(HERE), str(HERE.parent / "nemo")]
 
 
 @pytest.mark.smoke
@@ -20,8 +22,8 @@ def test_a_method_through_ray_is_one_processes(backend: str, folder: Path) -> No
     log = folder / f"{backend}.log"
     with log.open("w") as out:
         run = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("ray_case.py")), backend, str(folder)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(filter(None, sys.path)))},
+            [sys.executable, str(HERE / "ray_case.py"), backend, str(folder)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], *TESTS])},
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,

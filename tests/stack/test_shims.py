@@ -1,4 +1,4 @@
-"""The shims: the lines that need each, how many there are, and that none is left that nothing needs."""
+"""The shims: the lines that need each, how many there are, and that each is needed."""
 
 import os
 import subprocess
@@ -13,6 +13,7 @@ OTHERS = ("nemo_cpu.engine", "nemo_cpu.refit")  # vLLM's: test_generation.py
 OWN = [s for s in SHIMS.values() if s.apply.__module__ not in OTHERS]
 # what a module asks for as it is imported; the others are undone in a process that has imported all
 IMPORTS = ("transformer_engine", "modelopt", "fsdp_versions", *absent.MODULES)
+RAY = ("ray_thread",)  # a forked case has one thread; test_ray_workers.py fails without it
 PROGRAM = "import nemo_cpu, nemo_algos.nemo.megatron_worker"
 
 
@@ -24,7 +25,7 @@ def test_every_shim_names_the_lines_that_need_it(ref: str) -> None:
 
 
 def test_there_are_no_more_shims_than_these(ref: str) -> None:
-    assert len([one for one in OWN if ref in one.refs]) == {"main": 23, "v0.7.0": 22}[ref]
+    assert len([one for one in OWN if ref in one.refs]) == {"main": 26, "v0.7.0": 25}[ref]
     assert set(absent.MODULES) == {"megatron.energon"}
 
 
@@ -43,7 +44,7 @@ def test_without_it_the_workers_cannot_be_imported(name: str, ref: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [one.name for one in OWN if one.name not in IMPORTS])
+@pytest.mark.parametrize("name", [one.name for one in OWN if one.name not in (*IMPORTS, *RAY)])
 def test_without_it_a_case_fails(name: str, imported: None, folder: Path) -> None:
     layouts = ("dtensor-packed", "megatron-packed")
     assert any(fails(layout, folder, name) for layout in layouts)
