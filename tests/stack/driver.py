@@ -59,15 +59,6 @@ def restore(worker: Any) -> None:
                 own.copy_(start[name])
 
 
-def adapters(worker: Any) -> dict[str, Tensor]:
-    """In a worker, all of which take part: LoRA's weights, whole."""
-    from torch.distributed.tensor import DTensor
-
-    named = {k: p for k, p in worker.model.named_parameters() if "lora_" in k}
-    whole = {k: p.full_tensor() if isinstance(p, DTensor) else p for k, p in named.items()}
-    return {k: p.detach().clone() for k, p in whole.items()}
-
-
 class Driver:
     def __init__(
         self, backend: str, model: Path, cluster: Any, extension: str, overrides: tuple[str, ...]
@@ -129,22 +120,6 @@ class Driver:
             "moved": self.apart(now, before),
             "reference": self.apart(again, rollouts.ref_logprobs),
         }
-
-    def adapters(self, method: str) -> dict[str, Any]:
-        """Two updates of LoRA's adapters; the plain model with what they add to its weights."""
-        before = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
-        self._steps(build(method))
-        workers = self.policy.worker_group.workers
-        found, *_ = get([worker.call(adapters) for worker in workers])
-        section = self.config["dtensor_cfg"]["lora_cfg"]
-        with torch.no_grad():
-            for name, down in found.items():
-                if name.endswith("lora_A.weight"):
-                    up = found[name.replace("lora_A", "lora_B")]
-                    layer = self.model.get_submodule(name.removesuffix(".lora_A.weight"))
-                    layer.weight += section["alpha"] / section["dim"] * up @ down
-        now = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
-        return self.forward() | {"moved": self.apart(now, before), "adapters": len(found)}
 
     def _steps(self, algorithm: Any) -> tuple[dict[str, Any], Rollouts]:
         """What NeMo-RL's trainers do between rollouts and weights, by its Policy and our half."""

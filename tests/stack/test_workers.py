@@ -41,7 +41,6 @@ def _parallel(backend: str, **sizes: int) -> tuple[str, ...]:
                 "tp": "tensor_model_parallel_size",
                 "pp": "pipeline_model_parallel_size",
                 "cp": "context_parallel_size",
-                "ep": "expert_model_parallel_size",
             },
         ),
     }[backend]
@@ -88,11 +87,6 @@ def _layouts() -> dict[str, Layout]:
     sequence = ("policy.megatron_cfg.sequence_parallel=true",)
     wide = ("policy.make_sequence_length_divisible_by=8",)
     context = _parallel("megatron", cp=2) + packed + wide
-    experts = (
-        *_parallel("megatron", ep=2),
-        "policy.megatron_cfg.freeze_moe_router=false",
-        "policy.megatron_cfg.moe_router_dtype=null",
-    )
     megatron |= {
         "tp-sequence": Layout("megatron", _parallel("megatron", tp=2) + sequence),
         "tp-sequence-packed": Layout("megatron", _parallel("megatron", tp=2) + sequence + packed),
@@ -100,7 +94,6 @@ def _layouts() -> dict[str, Layout]:
         "tp-cp-packed": Layout(
             "megatron", context + _parallel("megatron", tp=2) + sequence, ranks=4
         ),
-        "experts": Layout("megatron", experts, kind="experts"),
     }
     return (
         every
@@ -157,28 +150,6 @@ def test_log_probs_and_entropies_are_a_plain_forwards(policy: forked.Forked) -> 
 def test_two_updates_are_one_processes(policy: forked.Forked, method: str) -> None:
     policy.call("reset").get()
     check_updates(policy.call("updates", method).get())
-
-
-LORA = Layout(
-    "dtensor",
-    (
-        "policy.dtensor_cfg.lora_cfg.enabled=true",
-        "policy.dtensor_cfg.lora_cfg.use_triton=false",
-        "++policy.dtensor_cfg.automodel_kwargs.force_hf=true",  # its own model joins q, k and v
-    ),
-)
-
-
-def test_lora_trains_what_it_adds(imported: None, folder: Path) -> None:
-    process = started(LORA, folder)
-    try:
-        check_forward(process.call("forward").get())
-        after = process.call("adapters", "erpo").get()
-        assert after["adapters"] == 2 * 7 * 2, "A and B of seven matrices in two layers"
-        assert after["moved"] > 1e-3
-        check_forward(after)
-    finally:
-        process.end()
 
 
 def check_forward(apart: dict[str, float]) -> None:
