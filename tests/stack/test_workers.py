@@ -1,11 +1,10 @@
 """Every method on NeMo-RL's own policy workers, against one plain process.
 
-NeMo-RL's Policy, worker group and workers (DTensor v2, Megatron) with our entropy worker, estimator,
-policy proxy and loss; the plain process is Hugging Face's model and the embedded engine's loss.
+NeMo-RL's Policy, worker group and workers (DTensor v2, Megatron) with our entropy worker,
+estimator, policy proxy and loss; the plain process is Hugging Face's model and the embedded loss.
 A layout's processes stay for all its methods, from the same weights each time.
 """
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import configs
 import driver
 import forked
 import models
+import nemo_cpu
 import pytest
 
 from nemo_algos import METHODS
@@ -52,8 +52,8 @@ def _layouts() -> dict[str, Layout]:
     cool = ("policy.generation.temperature=0.7",)
     chunks = ("policy.logprob_chunk_size=5",)
     fused = (
-        "policy.megatron_cfg.use_fused_linear_logprobs=true",
-        "policy.megatron_cfg.fused_linear_logprobs_chunk_size=8",
+        "++policy.megatron_cfg.use_fused_linear_logprobs=true",
+        "++policy.megatron_cfg.fused_linear_logprobs_chunk_size=8",
     )
     every = {
         f"{backend}-{batching}": Layout(backend, overrides, methods=tuple(METHODS))
@@ -83,6 +83,23 @@ def _layouts() -> dict[str, Layout]:
         "grouped-packed": Layout("megatron", packed, kind="grouped"),
         "odd": Layout("megatron", kind="odd"),
     }
+    sequence = ("policy.megatron_cfg.sequence_parallel=true",)
+    wide = ("policy.make_sequence_length_divisible_by=8",)
+    context = _parallel("megatron", cp=2) + packed + wide
+    experts = (
+        *_parallel("megatron", ep=2),
+        "policy.megatron_cfg.freeze_moe_router=false",
+        "policy.megatron_cfg.moe_router_dtype=null",
+    )
+    megatron |= {
+        "tp-sequence": Layout("megatron", _parallel("megatron", tp=2) + sequence),
+        "tp-sequence-packed": Layout("megatron", _parallel("megatron", tp=2) + sequence + packed),
+        "cp-packed": Layout("megatron", context),
+        "tp-cp-packed": Layout(
+            "megatron", context + _parallel("megatron", tp=2) + sequence, ranks=4
+        ),
+        "experts": Layout("megatron", experts, kind="experts"),
+    }
     return (
         every
         | {f"dtensor-{name}": layout for name, layout in dtensor.items()}
@@ -99,32 +116,29 @@ def _case(*values: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def imported() -> None:
-    """What every case's process begins with; this one runs no backward."""
-    for backend in configs.BACKENDS:
-        importlib.import_module(f"nemo_algos.nemo.{backend}_worker")
-    importlib.import_module("nemo_rl.models.policy.lm_policy")
-    importlib.import_module("nemo_rl.algorithms.grpo")
-
-
-@pytest.fixture(scope="module")
 def policy(request: pytest.FixtureRequest, imported: None, folder: Path) -> Iterator[forked.Forked]:
     """A layout's driver.Driver, in a process of its own."""
-    layout = LAYOUTS[request.param]
-    model = models.saved(layout.kind, folder / "models")
-
-    def make() -> driver.Driver:
-        forked.install()
-        cluster = forked.cluster(layout.ranks)
-        worker = f"nemo_algos.nemo.{layout.backend}_worker.EntropyWorker"
-        return driver.Driver(layout.backend, model, cluster, worker, layout.overrides)
-
-    process = forked.Forked(make)
+    process = started(LAYOUTS[request.param], folder)
     try:
         process.built.get()
         yield process
     finally:
         process.end()
+
+
+def started(layout: Layout, folder: Path, without: str = "") -> forked.Forked:
+    """The driver.Driver of a layout; without: a shim that is undone in its process."""
+    model = models.saved(layout.kind, folder / "models")
+
+    def make() -> driver.Driver:
+        if without:
+            nemo_cpu.undo(without)
+        forked.install()
+        cluster = forked.cluster(layout.ranks)
+        worker = f"nemo_algos.nemo.{layout.backend}_worker.EntropyWorker"
+        return driver.Driver(layout.backend, model, cluster, worker, layout.overrides)
+
+    return forked.Forked(make)
 
 
 @pytest.mark.parametrize("policy", LAYOUTS, indirect=True)
@@ -141,6 +155,24 @@ def test_log_probs_and_entropies_are_a_plain_forwards(policy: forked.Forked) -> 
 def test_two_updates_are_one_processes(policy: forked.Forked, method: str) -> None:
     policy.call("reset").get()
     check_updates(policy.call("updates", method).get())
+
+
+LORA = Layout(
+    "dtensor",
+    ("policy.dtensor_cfg.lora_cfg.enabled=true", "policy.dtensor_cfg.lora_cfg.use_triton=false"),
+)
+
+
+def test_lora_trains_what_it_adds(imported: None, folder: Path) -> None:
+    process = started(LORA, folder)
+    try:
+        check_forward(process.call("forward").get())
+        after = process.call("adapters", "erpo").get()
+        assert after["adapters"] == 2 * 7 * 2, "A and B of seven matrices in two layers"
+        assert after["moved"] > 1e-3
+        check_forward(after)
+    finally:
+        process.end()
 
 
 def check_forward(apart: dict[str, float]) -> None:
