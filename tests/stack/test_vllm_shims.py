@@ -1,5 +1,6 @@
 """Each shim of vLLM's engine and of the refit is needed: without it, what it stands for fails."""
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ OWN = ("nemo_cpu.engine", "nemo_cpu.refit")
 
 @contextmanager
 def without(name: str) -> Iterator[None]:
+    importlib.import_module(nemo_cpu.SHIMS[name].module)
     replaced = [(owner, attribute) for owner, attribute, _ in nemo_cpu.REPLACED[name]]
     kept = nemo_cpu.REPLACED[name], [getattr(*one) for one in replaced]
     nemo_cpu.undo(name)
@@ -45,19 +47,18 @@ DIRECT: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
         ),
         Exception,
     ),
-    "streams": (lambda: torch.cuda.current_stream(), RuntimeError),
+    "stream_number": (lambda: int(torch.cuda.current_stream().cuda_stream), TypeError),
     "vllm_streams": (lambda: torch.cuda.current_stream().synchronize(), AttributeError),
-    "memory": (lambda: torch.cuda.get_device_properties(torch.device("cuda")), RuntimeError),
-    "capability": (lambda: torch.cuda.get_device_capability(), RuntimeError),
+    "properties": (lambda: torch.cuda.get_device_capability(), RuntimeError),
 }
 
 
 @pytest.mark.parametrize("name", DIRECT)
 def test_what_a_call_needs(name: str) -> None:
     call, error = DIRECT[name]
-    call()
     with without(name), pytest.raises(error):
         call()
+    call()
 
 
 def test_sleep_mode(model: Path) -> None:
