@@ -14,6 +14,7 @@ FUSIONS = (
     "bias_dropout_fusion",
     "bias_activation_fusion",
     "gradient_accumulation_fusion",
+    "moe_permute_fusion",
 )
 
 
