@@ -41,6 +41,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 DIRECT: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
     "device_uuid": (lambda: nvml.get_device_uuid(0), Exception),
+    "free_memory": (lambda: nvml.get_free_memory_bytes(0), Exception),
     "ipc_handle": (
         lambda: policy.rebuild_cuda_tensor_from_ipc(
             policy.get_handle_from_tensor(torch.zeros(4, dtype=torch.uint8)), 0
