@@ -3,6 +3,7 @@
 Shims replace things as they are imported: they are installed before anything else here.
 """
 
+import importlib
 import os
 import sys
 import tempfile
@@ -46,3 +47,20 @@ def folder() -> Iterator[Path]:
     """Of this run, which the environment's variables name."""
     yield Path(_folder.name)
     _folder.cleanup()
+
+
+IMPORTED = (
+    "nemo_algos.nemo.dtensor_worker",
+    "nemo_algos.nemo.megatron_worker",
+    "nemo_algos.nemo.loss",
+    "nemo_algos.nemo.policy",
+    "nemo_rl.models.policy.lm_policy",
+    "nemo_rl.algorithms.grpo",
+)
+
+
+@pytest.fixture(scope="session")
+def imported() -> None:
+    """What every forked case begins with; this process runs no backward."""
+    for name in IMPORTED:
+        importlib.import_module(name)

@@ -3,6 +3,10 @@
 from nemo_cpu import SHIMS, absent
 
 for shim in SHIMS.values():
-    print(f"| `{shim.name}` | {', '.join(f'`{x}`' for x in shim.lines())} | {shim.reason} |")
+    try:
+        lines = ", ".join(f"`{line}`" for line in shim.lines())
+    except LookupError:
+        lines = f"NeMo-RL {' and '.join(shim.refs)} only"
+    print(f"| `{shim.name}` | {lines} | {shim.reason} |")
 for name, reason in absent.MODULES.items():
     print(f"| `{name}` | | {reason} |")

@@ -67,13 +67,8 @@ def no_fusions(module: Any) -> None:
 @shim(
     "megatron.bridge.training.initialize",
     (BRIDGE + "training/initialize.py", "assert torch.cuda.is_available()"),
-    (BRIDGE + "training/initialize.py", "with no CUDA devices available (device_count=0)"),
 )
 def without_cuda(module: Any) -> None:
-    """It has an argument that nobody passes, and counts no device where the backend is gloo."""
-
-    def initialize_megatron(cfg: Any, **kwargs: Any) -> Any:
-        cfg.dist.distributed_backend = "gloo"
-        return original(cfg, allow_no_cuda=True, **kwargs)
-
-    original = replace(module, "initialize_megatron", initialize_megatron)
+    """It has an argument that nobody passes."""
+    original = module.initialize_megatron
+    replace(module, "initialize_megatron", partial(original, allow_no_cuda=True))

@@ -23,18 +23,6 @@ def nccl(module: Any) -> None:
     replace(backend, "__new__", staticmethod(new))
 
 
-@shim("torch.distributed.distributed_c10d", (AUTOMODEL, "torch.distributed.init_process_group("))
-def thread(module: Any) -> None:
-    """Ray runs an actor in another thread than torch was imported in; a mode is a thread's own."""
-    original = module.init_process_group
-
-    def init_process_group(*args: Any, **kwargs: Any) -> None:
-        module.torch.on_this_thread()
-        original(*args, **kwargs)
-
-    replace(module, "init_process_group", init_process_group)
-
-
 @shim(
     "torch.distributed.device_mesh",
     ("nemo_automodel/components/distributed/mesh_utils.py", 'device_type="cuda" if backend'),

@@ -1,5 +1,6 @@
 """CUDA's names meaning the CPU."""
 
+import threading
 from contextlib import nullcontext
 from typing import Any
 
@@ -47,12 +48,35 @@ def device_argument(torch: Any) -> None:
             named = func is torch.Tensor.type and isinstance(out, str)
             return out.replace("torch.", "torch.cuda.") if named else out
 
-    def enter() -> None:
-        if torch.overrides._get_current_function_mode() is None:
-            OnCPU().__enter__()
+    global _mode
+    _mode = OnCPU
+    _enter()
 
-    enter()
-    replace(torch, "on_this_thread", enter)
+
+_mode: Any = None
+_entered = threading.local()
+
+
+def _enter() -> None:
+    """A mode holds in the thread that entered it."""
+    if not hasattr(_entered, "mode"):
+        _entered.mode = _mode()
+        _entered.mode.__enter__()
+
+
+@shim(
+    "torch.distributed.distributed_c10d",
+    ("nemo_rl/models/automodel/setup.py", "torch.distributed.init_process_group(backend=backend)"),
+)
+def ray_thread(module: Any) -> None:
+    """Ray builds an actor in another thread than the one that imported torch."""
+
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        if _mode is not None:
+            _enter()
+        original(*args, **kwargs)
+
+    original = replace(module, "init_process_group", init_process_group)
 
 
 def cuda(name: str, value: Any, *calls: tuple[str, str]) -> None:
@@ -85,6 +109,7 @@ class Stream:
 
 current = (MEGATRON, "torch.cuda.current_device() == local_rank")
 cuda("current_device", lambda: _device["number"], current, (BASE, "torch.cuda.current_device()"))
+cuda("device_count", lambda: 1, ("megatron/bridge/training/initialize.py", "(device_count=0)"))
 cuda("set_device", set_device, (MEGATRON, "torch.cuda.set_device(local_rank)"))
 cuda("synchronize", lambda *_: None, (AUTOMODEL, "torch.cuda.synchronize()"))
 cuda("get_device_name", lambda *_: "CPU", (TRAIN, "torch.cuda.get_device_name()"))
