@@ -1,10 +1,9 @@
-"""vLLM's engine and TransferQueue, where NeMo-RL asks them for what this machine has not."""
+"""vLLM's engine, where NeMo-RL's worker asks it for what only a GPU has."""
 
 from typing import Any
 
 from nemo_cpu import replace, shim
 
-ADAPTER = "nemo_rl/data_plane/adapters/transfer_queue.py"
 WORKER = "nemo_rl/models/generation/vllm/vllm_worker.py"
 
 
@@ -33,15 +32,3 @@ def linear_weights(module: Any) -> None:
         layer.cpu_linear = torch.nn.functional.linear
 
     replace(module, "dispatch_cpu_unquantized_gemm", keep)
-
-
-@shim("torch", (WORKER, "torch.cuda.get_device_capability()[0] >= 8"))
-def capability(torch: Any) -> None:
-    """Where enable_prefix_caching is null, it follows the GPU's generation: an A100's."""
-    replace(torch.cuda, "get_device_capability", lambda *_: (8, 0))
-
-
-@shim("nemo_rl.data_plane.adapters.transfer_queue", (ADAPTER, 'requires("nemo-rl")'))
-def installed_queue(module: Any) -> None:
-    """NeMo-RL has pip install TransferQueue for each actor, as its own metadata say: it is here."""
-    replace(module, "_patch_tq_actor_runtime_env", lambda: None)
