@@ -1,12 +1,12 @@
 #!/bin/sh
 # Prints the folder of the stack's environment; builds it (2 minutes, 7 GB) where there is none for
-# these requirements. Files are copied: NeMo-RL's patches.py rewrites vLLM's in place.
+# these requirements, unless --path is given. Files are copied: NeMo-RL's patches.py rewrites vLLM's in place.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/nemo_algos
 hash=$(cat "$here/requirements.txt" "$here/overrides.txt" "$here/unresolved.txt" | sha256sum | cut -c1-12)
 venv=$cache/stack-$hash
-if [ ! -e "$venv/complete" ]; then
+if [ "${1:-}" != --path ] && [ ! -e "$venv/complete" ]; then
 	rm -rf "$venv"
 	python=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12*/bin/python 2>/dev/null | tail -1)
 	uv venv --quiet --python "${python:-3.12}" "$venv" >&2
