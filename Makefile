@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-container stack-demo test-docs docs
+.PHONY: check test test-peers test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs docs
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -38,6 +38,9 @@ test-slurm:  ## `nemo-algos slurm` on a real Slurm: three nodes in namespaces of
 
 test-container:  ## docker/Dockerfile, built by buildah on a stand-in for NeMo-RL's image, as root
 	@tests/container/run.sh
+
+test-stack:  ## NeMo-RL with its own workers, vLLM and refit on a CPU, v0.7.0 and main; skipped where no checkout is
+	@tests/stack/run.sh
 
 stack-demo:  ## a run inside NeMo-RL, all of it but the GPU, on this machine: some minutes
 	@$$(tests/stack/build.sh)/bin/python tests/stack/demo.py $(ARGS)

@@ -121,10 +121,8 @@ class Store:
 
     def add(self, generations: Sequence[Generation]) -> None:
         self.generations.update({(g.problem, g.sample): g for g in generations})
-        rows = [{**g._asdict(), "key": self.keys[g.problem]} for g in generations]
-        for row in rows:
-            if row["logprobs"] is None:
-                del row["logprobs"]
+        known = ({k: v for k, v in g._asdict().items() if v is not None} for g in generations)
+        rows = ({**row, "key": self.keys[row["problem"]]} for row in known)
         append_lines(self.folder / "generations.jsonl", rows)
 
     def judge(self, judged: Iterable[tuple[Problem, Generation, Verdict]]) -> None:

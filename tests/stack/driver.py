@@ -9,6 +9,7 @@ from typing import Any
 import configs
 import models
 import torch
+from forked import get
 from torch import Tensor
 
 from nemo_algos import Counts, Rollouts, build, policy_loss
@@ -96,8 +97,6 @@ class Driver:
 
     def reset(self) -> None:
         """Both start again from the saved weights."""
-        from forked import get
-
         get([worker.call(restore) for worker in self.policy.worker_group.workers])
         self.model = models.loaded(self.start)
 
@@ -107,11 +106,27 @@ class Driver:
         losses of both updates and norms, the last one's gradient: a pair, NeMo-RL's and the plain;
         moved: how far the plain log-probs went; reference: how far the reference's did.
         """
+        before = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
+        algorithm = build(method)
+        results, rollouts = self._steps(algorithm)
+        losses, norms = self._train(algorithm, rollouts)
+        if self.backend == "megatron":  # its workers report the mean over the global batches
+            losses = [loss / len(losses) for loss in losses]
+        now = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
+        again = self.policy.get_reference_policy_logprobs(self.data)["reference_logprobs"]
+        return self.forward() | {
+            "losses": (results["loss"].tolist(), losses),
+            "norms": (results["grad_norm"].flatten().tolist(), norms[-1:]),
+            "moved": self.apart(now, before),
+            "reference": self.apart(again, rollouts.ref_logprobs),
+        }
+
+    def _steps(self, algorithm: Any) -> tuple[dict[str, Any], Rollouts]:
+        """What NeMo-RL's trainers do between rollouts and weights, by its Policy and our half."""
         from nemo_algos.nemo.estimator import Estimator
         from nemo_algos.nemo.loss import AlgorithmLoss
         from nemo_algos.nemo.policy import PolicyProxy
 
-        algorithm = build(method)
         estimator = Estimator(algorithm, GROUP)
         proxy = PolicyProxy(self.policy, estimator)
         random = torch.Generator().manual_seed(5)
@@ -120,11 +135,18 @@ class Driver:
         self.policy.prepare_for_lp_inference()
         prev = proxy.get_logprobs(self.data)["logprobs"] + noise  # ratios leave 1: bounds clip
         reference = self.policy.get_reference_policy_logprobs(self.data)["reference_logprobs"]
-        before = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
-        entropy, group = estimator.entropy, torch.arange(ROWS) // GROUP
         mask = self.data["token_mask"] * self.data["sample_mask"][:, None]
+        rollouts = Rollouts(
+            group=torch.arange(ROWS) // GROUP,
+            rewards=rewards,
+            mask=mask.bool(),
+            old_logprobs=prev,
+            ref_logprobs=reference,
+            entropy=estimator.entropy,
+            sample_mask=self.data["sample_mask"].bool(),
+        )
         advantages = estimator.compute_advantage(
-            prompt_ids=group[:, None],
+            prompt_ids=rollouts.group[:, None],
             rewards=rewards,
             mask=mask,
             logprobs_policy=prev,
@@ -138,32 +160,10 @@ class Driver:
         }
         section = self.master.loss_fn.model_copy(update={"reference_policy_kl_penalty": 0.0})
         fused = (self.config.get("megatron_cfg") or {}).get("use_fused_linear_logprobs", False)
-        loss = AlgorithmLoss(
-            section, algorithm, **({"use_fused_linear_logprobs": True} if fused else {})
-        )
+        extra = {"use_fused_linear_logprobs": True} if fused else {}
+        loss = AlgorithmLoss(section, algorithm, **extra)
         self.policy.prepare_for_training()
-        results = proxy.train(type(self.data)({**self.data, **columns}), loss)
-        rollouts = Rollouts(
-            group=group,
-            rewards=rewards,
-            mask=self.data["token_mask"].bool() & self.data["sample_mask"][:, None].bool(),
-            old_logprobs=prev,
-            ref_logprobs=reference,
-            entropy=entropy,
-            sample_mask=self.data["sample_mask"].bool(),
-        )
-        losses, norms = self._train(algorithm, rollouts)
-        if self.backend == "megatron":  # its workers report the mean over the global batches
-            losses = [loss / len(losses) for loss in losses]
-        after = self.forward()
-        now = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
-        again = self.policy.get_reference_policy_logprobs(self.data)["reference_logprobs"]
-        return after | {
-            "losses": (results["loss"].tolist(), losses),
-            "norms": (results["grad_norm"].flatten().tolist(), norms[-1:]),
-            "moved": self.apart(now, before),
-            "reference": self.apart(again, reference),
-        }
+        return proxy.train(type(self.data)({**self.data, **columns}), loss), rollouts
 
     def _train(self, algorithm: Any, rollouts: Rollouts) -> tuple[list[float], list[float]]:
         """The embedded loss on the plain model, in NeMo-RL's global batches."""

@@ -4,23 +4,20 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine core in this process
 
+import refit_socket
 import torch
 import vllm
-import zmq
 from nemo_rl.distributed.stateless_process_group import StatelessProcessGroup
 from nemo_rl.models.policy.utils import stream_weights_via_ipc_zmq_impl
-from nemo_rl.utils.nvml import get_device_uuid
 from nemo_rl.utils.packed_tensor import packed_broadcast_producer
 from torch.overrides import _get_current_function_mode_stack
 from trainer import TEMPERATURE, Sampled, Trainer, prompts
 
 EXTENSION = "nemo_rl.models.generation.vllm.vllm_backend.VllmInternalWorkerExtension"
-SECONDS = 60_000  # ms that a sender waits for the engine
 
 
 class Engine:
@@ -41,12 +38,8 @@ class Engine:
             worker_extension_cls=EXTENSION,
             disable_log_stats=False,
         )
-        self.socket = zmq.Context.instance().socket(zmq.REQ)
-        for option in (zmq.RCVTIMEO, zmq.SNDTIMEO):
-            self.socket.setsockopt(option, SECONDS)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.address = f"ipc:///tmp/{get_device_uuid(0)}.sock"
-        self.socket.bind(self.address)
+        self._held = ExitStack()
+        self.socket = self._held.enter_context(refit_socket.bound())
         self.cached = 0  # tokens of prompts that the last `sample` took from the cache
 
     def sample(self, asked: list[list[int]] | None = None, tokens: int = 24) -> list[Sampled]:
@@ -90,8 +83,7 @@ class Engine:
     def close(self) -> None:
         """The next engine's sockets have the same address."""
         self.llm.collective_rpc("cleanup")
-        self.socket.close()
-        Path(self.address.removeprefix("ipc://")).unlink(missing_ok=True)
+        self._held.close()
 
     def _beside(self, send: Callable[[], None], method: str, *args: Any) -> Any:
         """The engine's answer to `method`, while another thread sends."""

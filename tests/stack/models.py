@@ -21,22 +21,12 @@ SIZES = {
     "pad_token_id": 0,
     "tie_word_embeddings": False,
 }
-EXPERTS = {
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "head_dim": 32,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "norm_topk_prob": True,
-}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "tied": ("Llama", {"tie_word_embeddings": True}),
     "odd": ("Llama", {"vocab_size": VOCABULARY + 1}),  # two ranks do not divide it
     "grouped": ("Llama", {"num_attention_heads": 4, "num_key_value_heads": 2}),
     "qwen2": ("Qwen2", {}),
-    "experts": ("Qwen3Moe", EXPERTS),
 }
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,14 @@ import local_ray
 import models
 import pytest
 import ray
+import refit_socket
 import torch
-import zmq
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.distributed.stateless_process_group import StatelessProcessGroup
 from nemo_rl.distributed.virtual_cluster import RayVirtualCluster
 from nemo_rl.models.generation import configure_generation_config
 from nemo_rl.models.generation.vllm import VllmGeneration
 from nemo_rl.models.policy.utils import stream_weights_via_ipc_zmq_impl
-from nemo_rl.utils.nvml import get_device_uuid
 from nemo_rl.utils.packed_tensor import packed_broadcast_producer
 from trainer import SAME, TEMPERATURE, Sampled, Trainer, free_port, prompts
 from transformers import AutoTokenizer
@@ -90,25 +90,22 @@ def _sampled(prompt: list[int], out: Any) -> Sampled:
     return Sampled(prompt, out["output_ids"][response].tolist(), out["logprobs"][response])
 
 
-def by_zmq(made: Any) -> Refit:
+@contextmanager
+def by_zmq(made: Any) -> Iterator[Refit]:
     """From this process, as a policy's worker does it."""
-    sender = zmq.Context.instance().socket(zmq.REQ)
-    for option in (zmq.RCVTIMEO, zmq.SNDTIMEO):
-        sender.setsockopt(option, 120_000)
-    sender.setsockopt(zmq.LINGER, 0)
-    sender.bind(f"ipc:///tmp/{get_device_uuid(0)}.sock")
+    with refit_socket.bound() as sender:
 
-    def refit(weights: dict[str, torch.Tensor]) -> None:
-        assert made.prepare_for_generation(tags=["weights"])
-        answers = made.update_weights_via_ipc_zmq()
-        stream_weights_via_ipc_zmq_impl(iter(weights.items()), 1 << 16, sender, 0, "trainer")
-        assert ray.get(answers) == [True]
+        def refit(weights: dict[str, torch.Tensor]) -> None:
+            assert made.prepare_for_generation(tags=["weights"])
+            answers = made.update_weights_via_ipc_zmq()
+            stream_weights_via_ipc_zmq_impl(iter(weights.items()), 1 << 16, sender, 0, "trainer")
+            assert ray.get(answers) == [True]
 
-    refit.close = sender.close  # type: ignore[attr-defined]
-    return refit
+        yield refit
 
 
-def by_collective(made: Any) -> Refit:
+@contextmanager
+def by_collective(made: Any) -> Iterator[Refit]:
     port = free_port()
     joined = made.init_collective("127.0.0.1", port, 2, train_world_size=1)
     group = StatelessProcessGroup("127.0.0.1", port, rank=0, world_size=2)
@@ -120,8 +117,7 @@ def by_collective(made: Any) -> Refit:
         packed_broadcast_producer(iter(weights.items()), group, 0, lambda named: named[1])
         assert ray.get(answers) == [True]
 
-    refit.close = lambda: None  # type: ignore[attr-defined]
-    return refit
+    yield refit
 
 
 @pytest.mark.parametrize(("is_async", "colocated"), CASES)
@@ -134,13 +130,12 @@ def test_the_sampler_follows_the_trainer(
     try:
         made.prepare_refit_info(trainer.shapes)
         assert made.finish_generation()
-        refit = (by_zmq if colocated else by_collective)(made)
-        for seed in (1, 2):
-            trainer.move(seed)
-            assert trainer.distance(sample(made, is_async)) > 100 * SAME
-            refit(trainer.weights)
-            assert trainer.distance(sample(made, is_async)) < SAME
-        refit.close()  # type: ignore[attr-defined]
+        with (by_zmq if colocated else by_collective)(made) as refit:
+            for seed in (1, 2):
+                trainer.move(seed)
+                assert trainer.distance(sample(made, is_async)) > 100 * SAME
+                refit(trainer.weights)
+                assert trainer.distance(sample(made, is_async)) < SAME
     finally:
         assert made.shutdown()
         own.shutdown()

@@ -86,6 +86,23 @@ def refitted(engine: Engine, trainer: Trainer) -> None:
     engine.llm.reset_prefix_cache()
 
 
+def test_a_bf16_sampler_is_as_far_as_bf16_explains(model: Path) -> None:
+    """As far as the trainer's own model in bf16; beyond float32, and below what ends a run."""
+    trainer = Trainer(model)
+    halved = Engine(model, dtype="bfloat16")
+    try:
+        halved.prepare(trainer)
+        refitted(halved, trainer)
+        responses = halved.sample()
+    finally:
+        halved.close()
+    found = watched(trainer, responses, stop_above=LIMIT)
+    own = Trainer(model, dtype=torch.bfloat16)
+    explained = watched(trainer, [s._replace(logprobs=own.logprobs(s)) for s in responses])
+    assert explained["mean"] / 2 < found["mean"] < 2 * explained["mean"]
+    assert found["p99"] < 2 * explained["p99"] and found["mean"] > 1e-4
+
+
 def test_one_precision_is_no_mismatch(engine: Engine, model: Path) -> None:
     trainer = Trainer(model)
     refitted(engine, trainer)
@@ -121,20 +138,3 @@ def test_a_stale_prefix_cache_ends_the_first_step(engine: Engine, model: Path) -
     engine.llm.reset_prefix_cache()
     assert watched(trainer, engine.sample(LONG), stop_above=LIMIT)["max"] < 1e-4
     assert engine.cached == 0
-
-
-def test_a_bf16_sampler_is_as_far_as_bf16_explains(engine: Engine, model: Path) -> None:
-    """As far as the trainer's own model in bf16; beyond float32, and below what ends a run."""
-    trainer = Trainer(model)
-    halved = Engine(model, dtype="bfloat16")
-    try:
-        halved.prepare(trainer)
-        refitted(halved, trainer)
-        responses = halved.sample()
-    finally:
-        halved.close()
-    found = watched(trainer, responses, stop_above=LIMIT)
-    own = Trainer(model, dtype=torch.bfloat16)
-    explained = watched(trainer, [s._replace(logprobs=own.logprobs(s)) for s in responses])
-    assert explained["mean"] / 2 < found["mean"] < 2 * explained["mean"]
-    assert found["p99"] < 2 * explained["p99"] and found["mean"] > 1e-4

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "upstream.md"
-PROGRAMS = dict(re.findall(r"```python\n# upstream/(\w+)\.py\n(.*?)```", PAGE.read_text(), re.DOTALL))
+FENCE = re.compile(r"```python\n# upstream/(\w+)\.py\n(.*?)```", re.DOTALL)
+PROGRAMS = dict(FENCE.findall(PAGE.read_text()))
 
 
 def run(name: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """Under two ranks."""
     (tmp_path / f"{name}.py").write_text(PROGRAMS[name])
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
-        [*command, str(tmp_path / f"{name}.py")], capture_output=True, text=True, timeout=300
-    )
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *ranks, str(tmp_path / f"{name}.py")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def test_the_vocabulary(tmp_path):

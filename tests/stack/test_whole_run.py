@@ -110,31 +110,12 @@ def test_etr_from_the_command_line_to_the_checkpoint(etr: Run) -> None:
     within(etr.curve("reward"), embedded("etr", STEPS))
 
 
-ASYNC = (
-    "grpo.async_grpo.enabled=true",
-    "loss_fn.use_importance_sampling_correction=true",
-    "policy.generation.vllm_cfg.async_engine=true",
-    "policy.generation.colocated.enabled=false",
-    "policy.generation.colocated.resources.gpus_per_node=1",
-    "cluster.gpus_per_node=2",
-)
-MATRIX = {
-    "grpo": ("grpo", ()),
-    "quatro": ("quatro", ()),
-    "erpo": ("erpo", ()),
-    "apmpo": ("apmpo", ()),
-    "two": ("etr", ("cluster.gpus_per_node=2",)),
-    "plane": ("erpo", ("data_plane.enabled=true",)),
-    "async": ("etr", ASYNC),
-}
+@pytest.mark.slow
+def test_erpo_with_the_workers_entropies(place: tuple[Path, Env]) -> None:
+    is_sound(Run(place, "erpo", "erpo").whole())
 
 
-@pytest.mark.parametrize("name", MATRIX)
-def test_every_method_and_trainer(place: tuple[Path, Env], name: str) -> None:
-    method, overrides = MATRIX[name]
-    is_sound(Run(place, name, method, *overrides).whole())
-
-
+@pytest.mark.slow
 def test_a_worker_is_killed_and_the_same_command_goes_on(place: tuple[Path, Env], etr: Run) -> None:
     run = Run(place, "killed", "etr", "checkpointing.save_period=2")
     process = run.start()
@@ -163,6 +144,7 @@ def worker_of(process: psutil.Process, run: Run) -> bool:
     return "DTensorPolicyWorker" in title and process.info["cwd"] == str(run.folder.parent)
 
 
+@pytest.mark.slow
 def test_its_curve_is_the_embedded_engines(place: tuple[Path, Env]) -> None:
     run = Run(place, "curve", "etr", "grpo.max_num_steps=20").whole()
     is_sound(run, 20)

@@ -5,6 +5,7 @@ estimator, policy proxy and loss; the plain process is Hugging Face's model and 
 A layout's processes stay for all its methods, from the same weights each time.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,6 @@ def _parallel(backend: str, **sizes: int) -> tuple[str, ...]:
                 "tp": "tensor_model_parallel_size",
                 "pp": "pipeline_model_parallel_size",
                 "cp": "context_parallel_size",
-                "ep": "expert_model_parallel_size",
             },
         ),
     }[backend]
@@ -52,8 +52,8 @@ def _layouts() -> dict[str, Layout]:
     cool = ("policy.generation.temperature=0.7",)
     chunks = ("policy.logprob_chunk_size=5",)
     fused = (
-        "policy.megatron_cfg.use_fused_linear_logprobs=true",
-        "policy.megatron_cfg.fused_linear_logprobs_chunk_size=8",
+        "++policy.megatron_cfg.use_fused_linear_logprobs=true",
+        "++policy.megatron_cfg.fused_linear_logprobs_chunk_size=8",
     )
     every = {
         f"{backend}-{batching}": Layout(backend, overrides, methods=tuple(METHODS))
@@ -76,12 +76,24 @@ def _layouts() -> dict[str, Layout]:
         "tp": Layout("megatron", _parallel("megatron", tp=2)),
         "pp": Layout("megatron", _parallel("megatron", pp=2)),
         "tp-pp-packed": Layout("megatron", _parallel("megatron", tp=2, pp=2) + packed, ranks=4),
-        "fused": Layout("megatron", fused),
         "temperature-packed": Layout("megatron", cool + packed),
         "tied-pp": Layout("megatron", _parallel("megatron", pp=2), kind="tied"),
         "qwen2-tp": Layout("megatron", _parallel("megatron", tp=2), kind="qwen2"),
         "grouped-packed": Layout("megatron", packed, kind="grouped"),
         "odd": Layout("megatron", kind="odd"),
+    }
+    if os.environ["NEMO_RL_REF"] == "main":  # v0.7.0 has another fusion of the loss alone
+        megatron["fused"] = Layout("megatron", fused)
+    sequence = ("policy.megatron_cfg.sequence_parallel=true",)
+    wide = ("policy.make_sequence_length_divisible_by=8",)
+    context = _parallel("megatron", cp=2) + packed + wide
+    megatron |= {
+        "tp-sequence": Layout("megatron", _parallel("megatron", tp=2) + sequence),
+        "tp-sequence-packed": Layout("megatron", _parallel("megatron", tp=2) + sequence + packed),
+        "cp-packed": Layout("megatron", context),
+        "tp-cp-packed": Layout(
+            "megatron", context + _parallel("megatron", tp=2) + sequence, ranks=4
+        ),
     }
     return (
         every

@@ -25,7 +25,7 @@ def nccl(module: Any) -> None:
 
 @shim("torch.distributed.distributed_c10d", (AUTOMODEL, "torch.distributed.init_process_group("))
 def thread(module: Any) -> None:
-    """Ray runs an actor in another thread than the one that imported torch; a mode is a thread's."""
+    """Ray runs an actor in another thread than the one that imported torch."""
     original = module.init_process_group
 
     def init_process_group(*args: Any, **kwargs: Any) -> None:

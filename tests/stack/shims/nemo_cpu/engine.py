@@ -32,9 +32,3 @@ def linear_weights(module: Any) -> None:
         layer.cpu_linear = torch.nn.functional.linear
 
     replace(module, "dispatch_cpu_unquantized_gemm", keep)
-
-
-@shim("torch", (WORKER, "torch.cuda.get_device_capability()[0] >= 8"))
-def capability(torch: Any) -> None:
-    """Where enable_prefix_caching is null, it follows the GPU's generation: an A100's."""
-    replace(torch.cuda, "get_device_capability", lambda *_: (8, 0))

@@ -1,5 +1,7 @@
 """megatron-core without CUDA and Transformer Engine."""
 
+from copy import copy
+from itertools import pairwise
 from queue import Queue
 from typing import Any
 
@@ -27,6 +29,15 @@ def fsdp_versions(module: Any) -> None:
 def packed_attention(module: Any) -> None:
     """Packed sequences are Transformer Engine's alone: dense attention within each of them."""
     import torch
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
+
+    def held(starts: list[int], rank: int, size: int) -> Any:
+        """[T/C]: the tokens of a context-parallel rank, chunks r and 2C-1-r of each sequence."""
+        if size == 1:
+            return torch.arange(starts[-1])
+        chunks = [torch.arange(a, b).chunk(2 * size) for a, b in pairwise(starts)]
+        return torch.cat([x for c in chunks for x in (c[rank], c[2 * size - 1 - rank])])
 
     def forward(
         self: Any,
@@ -44,9 +55,14 @@ def packed_attention(module: Any) -> None:
             return original(self, *args, packed_seq_params=None, **kwargs)
         starts = packed_seq_params.cu_seqlens_q_padded
         starts = packed_seq_params.cu_seqlens_q if starts is None else starts
-        tokens = torch.arange(len(query))
-        sequence = torch.bucketize(tokens, starts.long(), right=True)
-        allowed = (sequence[:, None] == sequence) & (tokens[:, None] >= tokens)
+        group = parallel_state.get_context_parallel_group()
+        parts = [held(starts.tolist(), rank, group.size()) for rank in range(group.size())]
+        tokens, others = parts[group.rank()], torch.cat(parts)
+        if group.size() > 1:
+            gather = gather_from_sequence_parallel_region
+            key, value = (gather(x, True, group) for x in (key, value))
+        rows, columns = (torch.bucketize(x, starts.long(), right=True) for x in (tokens, others))
+        allowed = (rows[:, None] == columns) & (tokens[:, None] >= others)
         query, key, value = (x.transpose(0, 1) for x in (query, key, value))  # [heads,T,D]
         out = torch.nn.functional.scaled_dot_product_attention(
             query, key, value, allowed, scale=self.softmax_scale, enable_gqa=True
@@ -54,6 +70,38 @@ def packed_attention(module: Any) -> None:
         return out.transpose(0, 1).flatten(1)[:, None]
 
     original = replace(module.DotProductAttention, "forward", forward)
+
+
+@shim(
+    "megatron.core.transformer.dot_product_attention",
+    (CORE + "transformer/dot_product_attention.py", "Context parallelism is only supported by TE"),
+)
+def context_parallel(module: Any) -> None:
+    """Context parallelism is Transformer Engine's alone: packed_attention gathers the keys."""
+
+    def __init__(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        alone = copy(config)
+        alone.context_parallel_size = 1
+        original(self, alone, *args, **kwargs)
+
+    original = replace(module.DotProductAttention, "__init__", __init__)
+
+
+@shim(
+    "megatron.core.transformer.torch_norm",
+    (CORE + "transformer/torch_norm.py", "sequence parallel not supported by torch LayerNorm"),
+)
+def sequence_parallel_norm(module: Any) -> None:
+    """Each rank norms its part of a sequence, and says so to finalize_model_grads."""
+
+    def new(cls: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        alone = copy(config)
+        alone.sequence_parallel = False
+        norm = original(cls, alone, *args, **kwargs)
+        norm.weight.sequence_parallel = config.sequence_parallel
+        return norm
+
+    original = replace(module.WrappedTorchNorm, "__new__", staticmethod(new))
 
 
 @shim(

@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from nemo_cpu import replace, shim
+from nemo_cpu.device import Stream
 
 BACKEND = "nemo_rl/models/generation/vllm/vllm_backend.py"
 BASE = "nemo_rl/models/policy/workers/base_policy_worker.py"
@@ -68,32 +69,14 @@ def nccl4py(module: Any) -> None:
     """nccl4py is a GPU's: its communicator is one of gloo."""
 
 
-class Stream:
-    """CUDA's, where all work is done when the call returns."""
-
-    cuda_stream = 0
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        """Takes any device and priority."""
-
-    def synchronize(self) -> None:
-        """Nothing to wait for."""
-
-    wait_stream = record_event = wait_event = lambda self, *_: None
-
-
 @shim(
     "torch",
-    (POLICY, "torch.cuda.current_stream().synchronize()"),
-    (PACKED, "torch.cuda.Stream()"),
-    (PACKED, "with torch.cuda.stream("),
+    (GROUP, "stream=int(stream.cuda_stream)"),
     (GROUP, "with torch.cuda.device(device)"),
 )
-def streams(torch: Any) -> None:
-    """No driver, no streams."""
-    replace(torch.cuda, "Stream", Stream)
-    replace(torch.cuda, "current_stream", lambda *_: Stream())
-    replace(torch.cuda, "stream", lambda *_: nullcontext())
+def stream_number(torch: Any) -> None:
+    """NCCL is given a device and the number of a stream."""
+    replace(Stream, "cuda_stream", 0)
     replace(torch.cuda, "device", lambda *_: nullcontext())
 
 
@@ -108,8 +91,12 @@ def vllm_streams(module: Any) -> None:
     replace(module.torch.cuda, "current_stream", lambda *_: Stream())
 
 
-@shim("torch", (PACKED, "props = torch.cuda.get_device_properties(device)"))
-def memory(torch: Any) -> None:
-    """The packed buffers' size follows the GPU's memory: 64 MiB, of which 2 % is a buffer."""
-    properties = SimpleNamespace(total_memory=64 << 20)
-    replace(torch.cuda, "get_device_properties", lambda *_: properties)
+@shim(
+    "torch",
+    (PACKED, "props = torch.cuda.get_device_properties(device)"),
+    ("nemo_rl/models/generation/vllm/vllm_worker.py", "torch.cuda.get_device_capability()[0] >= 8"),
+)
+def properties(torch: Any) -> None:
+    """The packed buffers are 2 % of the GPU's memory; prefixes are cached from an A100 on."""
+    here = SimpleNamespace(total_memory=64 << 20, major=8, minor=0)
+    replace(torch.cuda, "get_device_properties", lambda *_: here)
