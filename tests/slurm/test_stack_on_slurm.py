@@ -56,6 +56,22 @@ def curves(run: Run) -> dict[str, list[float]]:
     return {name: list(values.values()) for name, values in read.items()}
 
 
+def went_on(run: Run) -> None:
+    """Saved where it was asked to stop, and from there as if it had not been."""
+    assert ["stopped early" in text for text in drivers(run)] == [True, False]
+    saved = (run.folder / "checkpoints").glob("step_*")
+    steps = {int(path.name.removeprefix("step_")) for path in saved}
+    assert SIGNALLED_AT <= min(steps) < max(steps) == STEPS and len(steps) == 2
+    assert run.finished
+    found = curves(run)
+    assert found["lr"] == pytest.approx(WARMUP)
+    assert found["verifier/ok"] == [ROLLOUTS] * STEPS
+    assert max(found["mismatch/max"]) < 1e-4
+    assert all(map(math.isfinite, found["loss"] + found["grad_norm"]))
+    assert min(found["grad_norm"]) > 0
+    within(found["reward"], embedded("etr", STEPS))
+
+
 @pytest.mark.skipif(bool(stack.MISSING), reason=stack.MISSING)
 def test_a_signalled_run_is_requeued_and_its_curve_goes_on(cluster: Cluster, whole: Run) -> None:
     job = whole.submit(f"{OPTIONS} {START} --program {PROGRAM} {OVERRIDES}")
@@ -67,15 +83,4 @@ def test_a_signalled_run_is_requeued_and_its_curve_goes_on(cluster: Cluster, who
     until(step_runs, f"no step {SIGNALLED_AT}", MINUTES * 60)
     assert cluster.user(f"scancel --batch --signal=USR1 {job}").returncode == 0
     assert whole.ended(seconds=MINUTES * 60) == ("COMPLETED", "0:0", 1)
-    assert ["stopped early" in text for text in drivers(whole)] == [True, False]
-    saved = (whole.folder / "checkpoints").glob("step_*")
-    steps = {int(path.name.removeprefix("step_")) for path in saved}
-    assert SIGNALLED_AT <= min(steps) < max(steps) == STEPS and len(steps) == 2
-    assert whole.finished
-    found = curves(whole)
-    assert found["lr"] == pytest.approx(WARMUP)
-    assert found["verifier/ok"] == [ROLLOUTS] * STEPS
-    assert max(found["mismatch/max"]) < 1e-4
-    assert all(map(math.isfinite, found["loss"] + found["grad_norm"]))
-    assert min(found["grad_norm"]) > 0
-    within(found["reward"], embedded("etr", STEPS))
+    went_on(whole)
