@@ -8,7 +8,7 @@ from pathlib import Path
 
 import image
 import pytest
-import stack
+import stack_image
 from cluster import HERE, ROOT, Cluster
 from runs import CONFIG, Run
 
@@ -27,7 +27,12 @@ def cluster() -> Iterator[Cluster]:
         if image.checkout.home():
             pythons.append(image.environment(folder / "ray", image.newest_python()))
         pythons.append(Path(sys.base_prefix))
-        seen = [ROOT, Path(sys.prefix), *(python.parent for python in pythons), *stack.folders()]
+        seen = [
+            ROOT,
+            Path(sys.prefix),
+            *(python.parent for python in pythons),
+            *stack_image.folders(),
+        ]
         cluster = Cluster(folder, seen)
         image.nemo_rl(folder / "nemo-rl")
         image.bare_checkout(cluster.home / "light", (HERE / "light" / "ray.sub").read_text())

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-import stack
+import stack_image
 from band import embedded, within
 from cluster import SINGLE, Cluster, until
 from runs import ENDED, Run
@@ -31,11 +31,11 @@ READ += "print(json.dumps([w.curve(pathlib.Path(folder), f'train/{name}') for na
 @pytest.fixture
 def whole(cluster: Cluster, run: Run) -> Iterator[Run]:
     """A run of the shipped recipe, on nodes of one GPU."""
-    stack.write(cluster)
+    stack_image.write(cluster)
     for name in SINGLE:
         cluster.start_node(name)
     until(lambda: cluster.states("single") == {"idle": 2}, "no two idle nodes", 60)
-    run.config = stack.RECIPE
+    run.config = stack_image.RECIPE
     yield run
 
 
@@ -47,8 +47,8 @@ def drivers(run: Run) -> list[str]:
 
 def curves(run: Run) -> dict[str, list[float]]:
     """Metrics of all attempts by step, as the stack's TensorBoard reads them."""
-    command = [stack.PYTHON, "-c", READ, run.folder, *METRICS]
-    path = {**os.environ, "PYTHONPATH": str(stack.STACK)}
+    command = [stack_image.PYTHON, "-c", READ, run.folder, *METRICS]
+    path = {**os.environ, "PYTHONPATH": str(stack_image.STACK)}
     done = subprocess.run(command, env=path, check=True, capture_output=True, text=True)
     read = dict(zip(METRICS, json.loads(done.stdout.splitlines()[-1]), strict=True))
     for name, values in read.items():
@@ -72,7 +72,7 @@ def went_on(run: Run) -> None:
     within(found["reward"], embedded("etr", STEPS))
 
 
-@pytest.mark.skipif(bool(stack.MISSING), reason=stack.MISSING)
+@pytest.mark.skipif(bool(stack_image.MISSING), reason=stack_image.MISSING)
 def test_a_signalled_run_is_requeued_and_its_curve_goes_on(cluster: Cluster, whole: Run) -> None:
     job = whole.submit(f"{OPTIONS} {START} --program {PROGRAM} {OVERRIDES}")
 
