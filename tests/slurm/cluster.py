@@ -13,7 +13,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 NODES = ("n1", "n2", "n3")
-HOSTS = "127.0.0.1 localhost\n10.77.0.254 ctl\n" + "".join(f"10.77.0.{n[1]} {n}\n" for n in NODES)
+SINGLE = ("n4", "n5")  # of one GPU, in the partition `single`: started by the tests that use them
+ADDRESSES = "".join(f"10.77.0.{name[1]} {name}\n" for name in (*NODES, *SINGLE))
+HOSTS = f"127.0.0.1 localhost\n10.77.0.254 ctl\n{ADDRESSES}"
 USER = {"passwd": "user:x:1234:1234::/srv/user:/bin/bash", "group": "user:x:1234:"}
 NOTHING = "# no line: Slurm refuses an empty file\n"
 NAMESPACES = ("--net", "--pid", "--mount", "--uts", "--ipc")
@@ -111,9 +113,9 @@ class Cluster:
         script = ["bash", "-c", f"cd && {command}"]
         return subprocess.run(self.inside([*words, *script]), capture_output=True, text=True)
 
-    def states(self) -> dict[str, int]:
-        """How many of the three nodes are idle, allocated, down."""
-        lines = self.root("sinfo", "--noheader", "-p", "batch", "-o", "%T %D").splitlines()
+    def states(self, partition: str = "batch") -> dict[str, int]:
+        """How many of the nodes are idle, allocated, down."""
+        lines = self.root("sinfo", "--noheader", "-p", partition, "-o", "%T %D").splitlines()
         return {state: int(count) for state, count in (line.split() for line in lines)}
 
     def start_node(self, name: str) -> None:

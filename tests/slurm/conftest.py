@@ -8,6 +8,7 @@ from pathlib import Path
 
 import image
 import pytest
+import stack_image
 from cluster import HERE, ROOT, Cluster
 from runs import CONFIG, Run
 
@@ -26,12 +27,17 @@ def cluster() -> Iterator[Cluster]:
         if image.checkout.home():
             pythons.append(image.environment(folder / "ray", image.newest_python()))
         pythons.append(Path(sys.base_prefix))
-        seen = [ROOT, Path(sys.prefix), *(python.parent for python in pythons)]
+        seen = [
+            ROOT,
+            Path(sys.prefix),
+            *(python.parent for python in pythons),
+            *stack_image.folders(),
+        ]
         cluster = Cluster(folder, seen)
         image.nemo_rl(folder / "nemo-rl")
         image.bare_checkout(cluster.home / "light", (HERE / "light" / "ray.sub").read_text())
         for environment, python in zip(("light", "ray"), pythons, strict=False):
-            image.write(cluster.home / f"{environment}.sqsh", environment, python)
+            image.write(cluster.home / f"{environment}.sqsh", f"/srv/{environment}", python)
         (cluster.home / "etr.yaml").write_text(CONFIG)
         try:
             cluster.start()

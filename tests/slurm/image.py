@@ -57,9 +57,11 @@ def bare_checkout(folder: Path, ray_sub: str, version: str = "0.7.0") -> None:
     (folder / "nemo_rl" / "package_info.py").write_text("".join(lines))
 
 
-def write(file: Path, venv: str, base: Path) -> None:
-    """The image: NeMo-RL, the cluster's environment /srv/VENV, and that one's Python."""
-    binds = [f"/srv/{venv}:/opt/nemo_rl_venv", "/srv/nemo-rl:/opt/nemo-rl"]
+def write(file: Path, venv: str, base: Path, *lines: str) -> None:
+    """The image: NeMo-RL, the environment VENV on the nodes, that one's Python; further lines."""
+    image = [f"{venv}:/opt/nemo_rl_venv", "/srv/nemo-rl:/opt/nemo-rl"]
     if not base.is_relative_to("/usr"):
-        binds.append(f"{base.parent}:{base.parent}")
-    file.write_text("\n".join(binds) + "\n")
+        image.append(f"{base.parent}:{base.parent}")
+    image += ["PATH=/opt/nemo_rl_venv/bin:/usr/bin:/bin:/usr/sbin:/sbin"]
+    image += ["PYTHONPATH=/opt/nemo-rl", *lines]
+    file.write_text("\n".join(image) + "\n")

@@ -1,6 +1,6 @@
 /* Stands in for pyxis: the options of srun that ray.sub gives, and a root of its own for each task.
- * An image is a file of lines "SOURCE:TARGET", folders of the node. The task sees the node's system,
- * the image's folders and --container-mounts, and nothing else: a mount that is missing is missed. */
+ * An image is a file of lines "SOURCE:TARGET", folders of the node, and "NAME=VALUE", variables. The task
+ * sees the node's system, these folders and --container-mounts, and nothing else: a missing mount is missed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
@@ -92,7 +92,10 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 		return -1;
 	while (fgets(line, sizeof line, binds)) {
 		line[strcspn(line, "\n")] = 0;
-		if (bind(line))
+		if (*line != '/' && (next = strchr(line, '='))) {
+			*next++ = 0;
+			spank_setenv(spank, line, next, 1);
+		} else if (bind(line))
 			return -1;
 	}
 	fclose(binds);
@@ -105,7 +108,5 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 int slurm_spank_task_init(spank_t spank, int count, char **arguments) {
 	if (!*image)
 		return 0;
-	spank_setenv(spank, "PATH", "/opt/nemo_rl_venv/bin:/usr/bin:/bin:/usr/sbin:/sbin", 1);
-	spank_setenv(spank, "PYTHONPATH", "/opt/nemo-rl", 1);
 	return *workdir && chdir(workdir) ? fails("couldn't chdir", workdir) : 0;
 }

@@ -16,12 +16,12 @@ class Run:
 
     def __init__(self, cluster: Cluster, name: str, out: str = "runs") -> None:
         self.cluster, self.name, self.out = cluster, name, out
-        self.folder = cluster.home / out / name
+        self.folder, self.config = cluster.home / out / name, "etr.yaml"
         self.jobs: list[int] = []
 
     def command(self, line: str = "", **environment: str) -> CompletedProcess[str]:
         """`nemo-algos slurm` without --submit."""
-        command = f"nemo-algos slurm etr.yaml {OPTIONS} --program {PROGRAM} --out {self.out}"
+        command = f"nemo-algos slurm {self.config} {OPTIONS} --program {PROGRAM} --out {self.out}"
         return self.cluster.user(f"{command} --name {self.name} {line}", **environment)
 
     def submit(self, line: str = "", **environment: str) -> int:

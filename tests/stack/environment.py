@@ -6,6 +6,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+START = "recipes/cpu/countdown.yaml"  # its model, its problems
 WORKERS = (
     "nemo_rl.models.policy.workers.dtensor_policy_worker_v2.DTensorPolicyWorkerV2",
     "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorker",
@@ -17,8 +18,8 @@ WORKERS = (
 )
 
 
-def variables(nemo_rl: Path, folder: Path) -> dict[str, str]:
-    """For a NeMo-RL checkout and a folder of this run's own.
+def variables(nemo_rl: Path, folder: Path, prefix: str = sys.prefix) -> dict[str, str]:
+    """For a NeMo-RL checkout, a folder of this run's own, and the stack's environment.
 
     Every worker's environment is this one, in the place where NeMo-RL's image has them prebuilt.
     """
@@ -26,7 +27,7 @@ def variables(nemo_rl: Path, folder: Path) -> dict[str, str]:
     environments.mkdir(parents=True, exist_ok=True)
     for name in WORKERS:
         if not (environments / name).is_symlink():
-            (environments / name).symlink_to(sys.prefix)
+            (environments / name).symlink_to(prefix)
     return {
         "PYTHONPATH": os.pathsep.join(map(str, (HERE / "shims", nemo_rl, ROOT))),
         "NEMO_RL_VENV_DIR": str(environments),
@@ -43,7 +44,7 @@ def variables(nemo_rl: Path, folder: Path) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CACHE_ROOT": str(Path(sys.prefix) / "vllm"),  # what it knows of models: saves minutes
+        "VLLM_CACHE_ROOT": str(Path(prefix) / "vllm"),  # what it knows of models: saves minutes
         "RAY_AUTH_MODE": "disabled",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "RAY_USAGE_STATS_ENABLED": "0",

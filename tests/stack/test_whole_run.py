@@ -17,11 +17,9 @@ import psutil
 import pytest
 import torch
 import whole_run
+from band import embedded, within
 from own_ray import end
 from safetensors.torch import load_file
-
-from nemo_algos import config
-from nemo_algos.local import build, preflight
 
 STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
 ROLLOUTS = 16 * 16
@@ -110,32 +108,6 @@ def test_etr_from_the_command_line_to_the_checkpoint(etr: Run) -> None:
     assert 1e-4 < moved(etr, 2) < moved(etr, STEPS) < 0.1
     assert len(set(etr.curve("etr/radius_positive"))) == STEPS
     within(etr.curve("reward"), embedded("etr", STEPS))
-
-
-def embedded(method: str, steps: int, seeds: int = 8, rate: float = 2e-4) -> list[list[float]]:
-    """Rewards [seeds][steps] of the embedded engine: the same problems, other samples."""
-    path, rows = config.SHIPPED / whole_run.START, []
-    overrides = (f"method.name={method}", f"policy.optimizer.kwargs.lr={rate}")
-    checked, algorithm = preflight.parse(config.load(path, overrides))
-    for seed in range(seeds):
-        trainer = build.build_trainer(checked, algorithm, build.Console(quiet=True))
-        trainer.generator.manual_seed(seed)
-        rows.append([trainer.step()["reward/mean"] for _ in range(steps)])
-    return rows
-
-
-def within(curve: list[float], band: list[list[float]]) -> None:
-    """The curve is one more of the band: at each step, and as a whole.
-
-    A mean of 8 seeds and one more differ by sd sqrt(1 + 1/8); 4.5 of it has odds of 1 to 100,000.
-    """
-    by_step = list(zip(*band, strict=True))
-    spread = math.sqrt(statistics.fmean(statistics.variance(step) for step in by_step))
-    apart = [x - statistics.fmean(step) for x, step in zip(curve, by_step, strict=True)]
-    noise = math.sqrt(1 + 1 / len(band))
-    assert max(map(abs, apart)) < 4.5 * noise * spread, (apart, spread)
-    means = [statistics.fmean(row) for row in band]
-    assert abs(statistics.fmean(apart)) < 4.5 * noise * statistics.stdev(means), (apart, means)
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ import environment
 import own_ray
 
 RECIPE = "recipes/cpu/countdown-1n1g-fsdp.yaml"
-START = "recipes/cpu/countdown.yaml"
 ROOT = environment.ROOT
 
 
@@ -21,7 +20,7 @@ def running(folder: Path, nemo_rl: Path, gpus: int = 1) -> Iterator[dict[str, st
     """Within, there are start model and data in folder/start, and a Ray; gives the variables."""
     env = {**os.environ, **environment.variables(nemo_rl, folder)}
     if not (folder / "start").exists():
-        words = ["-m", "nemo_algos", "export", START, "start"]
+        words = ["-m", "nemo_algos", "export", environment.START, "start"]
         subprocess.run([sys.executable, *words], cwd=folder, env=env, check=True)
     with own_ray.head(folder, env, gpus) as address:
         yield {**env, **address}
@@ -40,7 +39,7 @@ def curve(folder: Path, name: str) -> dict[int, float]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     values: dict[int, float] = {}
-    for file in sorted(folder.glob("logs/*/exp_*/tensorboard/**/events.*"), key=os.path.getmtime):
+    for file in sorted(folder.glob("logs/**/exp_*/tensorboard/**/events.*"), key=os.path.getmtime):
         events = EventAccumulator(str(file)).Reload()
         if name in events.Tags()["scalars"]:
             values |= {event.step: event.value for event in events.Scalars(name)}
