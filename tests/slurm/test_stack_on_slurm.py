@@ -21,7 +21,7 @@ from nemo_algos.slurm.batch import PROGRAM
 STEPS, SIGNALLED_AT, ROLLOUTS, MINUTES = 5, 2, 16 * 16, 60
 OPTIONS = "--nodes 2 --partition single --checkout /srv/nemo-rl --image stack.sqsh"
 START = "--mounts /srv/user/start:/srv/user/start"
-OVERRIDES = f"grpo.max_num_steps={STEPS} policy.train_micro_batch_size=32"
+OVERRIDES = f"grpo.max_num_steps={STEPS}"
 WARMUP = [2e-4 * (0.2 + 0.8 * step / 5) for step in range(STEPS)]  # the recipe's LinearLR
 METRICS = ("lr", "reward", "mismatch/max", "verifier/ok", "loss", "grad_norm")
 READ = "import json, pathlib, sys, whole_run as w; folder, *names = sys.argv[1:]; "
