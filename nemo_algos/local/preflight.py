@@ -105,7 +105,7 @@ def shape(c: LocalConfig) -> Iterator[Finding]:
         yield Finding("policy.shape", f"is countdown-tiny's: {c.policy.model_name} has its own")
     elif sizes and sizes.width % (2 * sizes.heads):
         reason = f"{sizes.heads} heads of an even size do not make a width of {sizes.width}"
-        yield Finding("policy.shape.heads", reason)
+        yield Finding("policy.shape.heads", f"{reason}: choose a divisor of half the width")
 
 
 def countdown_fits_response(c: LocalConfig) -> Iterator[Finding]:

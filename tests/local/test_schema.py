@@ -116,7 +116,7 @@ def test_a_scheduler_is_a_component_or_milestones():
         (
             [("policy.shape", {"width": 36, "heads": 4})],
             "policy.shape.heads",
-            "4 heads of an even size do not make a width of 36",
+            "4 heads of an even size do not make a width of 36: choose a divisor of half the width",
         ),
     ],
 )
