@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 
 STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
 ROLLOUTS = 16 * 16
+WARMUP = [2e-4 * (0.2 + 0.8 * step / 5) for step in range(3)]  # the recipe's LinearLR
 STALE = Path(__file__).with_name("stale.py")
 Env = dict[str, str]
 
@@ -141,7 +142,7 @@ def test_a_method_logs_what_is_its_own(place: tuple[Path, Env], method: str) -> 
     assert all(len(x) == 2 and all(map(math.isfinite, x)) for x in found.values())
 
 
-OTHERWISE = {  # a word of the log that no other run says, overrides
+OTHERWISE = {  # a word of the log that no other of these runs says, an override
     "data_plane": ("SimpleStorageUnit", "data_plane.enabled=true"),
     "two_ranks": ("DTensorPolicyWorkerV2[rank=1]", "cluster.gpus_per_node=2"),
     "megatron": (
@@ -153,13 +154,13 @@ OTHERWISE = {  # a word of the log that no other run says, overrides
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERWISE)
-def test_etr_otherwise(place: tuple[Path, Env], etr: Run, name: str) -> None:
+def test_etr_otherwise(place: tuple[Path, Env], name: str) -> None:
     word, override = OTHERWISE[name]
     run = Run(place, name, "etr", "grpo.max_num_steps=3", override).whole()
     is_sound(run, 3)
-    assert word in run.said() and word not in etr.said()
+    assert word in run.said()
     assert set(own(run)) == OWN["etr"]
-    assert run.curve("lr") == pytest.approx(etr.curve("lr")[:3])
+    assert run.curve("lr") == pytest.approx(WARMUP)
     within(run.curve("reward"), embedded("etr", 3))
 
 
