@@ -2,7 +2,7 @@
 
 from nemo_cpu import SHIMS, absent
 
-OTHERS = ("nemo_cpu.engine", "nemo_cpu.refit")  # vLLM's: test_vllm_shims.py
+OTHERS = ("nemo_cpu.engine", "nemo_cpu.refit", "nemo_cpu.data_plane")  # test_vllm_shims.py
 OWN = [s for s in SHIMS.values() if s.apply.__module__ not in OTHERS]
 
 
