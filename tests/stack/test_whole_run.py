@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import checkout
 import psutil
@@ -24,6 +25,7 @@ from safetensors.torch import load_file
 STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
 ROLLOUTS = 16 * 16
 WARMUP = [2e-4 * (0.2 + 0.8 * step / 5) for step in range(3)]  # the recipe's LinearLR
+STALE = Path(__file__).with_name("stale.py")
 Env = dict[str, str]
 
 
@@ -52,15 +54,15 @@ class Run:
             *overrides,
         )
 
-    def start(self) -> "subprocess.Popen[bytes]":
+    def start(self, **options: Any) -> "subprocess.Popen[bytes]":
         with open(self.folder / "log", "ab") as log:
-            output = {"stdout": log, "stderr": subprocess.STDOUT}
-            return whole_run.train(self.folder, self.env, *self.overrides, **output)
+            options |= {"stdout": log, "stderr": subprocess.STDOUT}
+            return whole_run.train(self.folder, self.env, *self.overrides, **options)
 
-    def whole(self) -> "Run":
-        process = self.start()
+    def whole(self, status: int = 0, **options: Any) -> "Run":
+        process = self.start(**options)
         try:
-            assert process.wait(TIMEOUT) == 0, self.said()[-20_000:]
+            assert process.wait(TIMEOUT) == status, self.said()[-20_000:]
         finally:
             end(process.pid)
         return self
@@ -111,14 +113,11 @@ def test_etr_from_the_command_line_to_the_checkpoint(etr: Run) -> None:
     within(etr.curve("reward"), embedded("etr", STEPS))
 
 
-@pytest.mark.slow
-def test_erpo_with_the_workers_entropies(place: tuple[Path, Env]) -> None:
-    is_sound(Run(place, "erpo", "erpo").whole())
-
-
 OWN = {
+    "grpo": set(),
     "etr": {"etr/radius_positive", "etr/radius_negative"},
     "quatro": {"quatro/capped_share", "quatro/lambda"},
+    "erpo": {"erpo/gate", "erpo/gate_open_share", "erpo/process_signal", "erpo/progress_std"},
     "apmpo": {"apmpo/eps_ada", "apmpo/fss", "apmpo/exponent"},
 }
 
@@ -134,7 +133,7 @@ def own(run: Run) -> dict[str, list[float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["apmpo", "quatro"])
+@pytest.mark.parametrize("method", sorted(OWN.keys() - {"etr"}))
 def test_a_method_logs_what_is_its_own(place: tuple[Path, Env], method: str) -> None:
     run = Run(place, method, method, "grpo.max_num_steps=2").whole()
     is_sound(run, 2)
@@ -186,6 +185,19 @@ def test_the_asynchronous_trainer(place: tuple[Path, Env]) -> None:
     assert sum(run.curve("verifier/ok")) >= 3 * ROLLOUTS
     assert all(map(math.isfinite, run.curve("loss") + run.curve("grad_norm")))
     within(run.curve("reward"), embedded("etr", 3))
+
+
+@pytest.mark.slow
+def test_a_stale_sampler_stops_the_run(place: tuple[Path, Env]) -> None:
+    """Step 2 is not trained on; step 1's checkpoint is whole."""
+    overrides = ("checkpointing.save_period=1", "mismatch.stop_above=1e-3")
+    run = Run(place, "stale", "etr", *overrides).whole(1, program=STALE)
+    assert "disagree by more than mismatch.stop_above=0.001" in run.said()
+    assert [path.name for path in run.results.glob("*step_*")] == ["step_1"]
+    assert 1e-5 < moved(run, 1) < 0.1
+    assert len(run.curve("mismatch/max")) == 1
+    run.whole()  # with the refits again
+    is_sound(run)
 
 
 @pytest.mark.slow

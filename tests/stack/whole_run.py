@@ -27,10 +27,14 @@ def running(folder: Path, nemo_rl: Path, gpus: int = 1) -> Iterator[dict[str, st
 
 
 def train(
-    folder: Path, env: Mapping[str, str], *overrides: str, **options: Any
+    folder: Path,
+    env: Mapping[str, str],
+    *overrides: str,
+    program: Path = ROOT / "examples" / "run_grpo_math.py",
+    **options: Any,
 ) -> "subprocess.Popen[bytes]":
     """The run; its logs and checkpoints are below `folder`."""
-    words = [str(ROOT / "examples" / "run_grpo_math.py"), "--config", RECIPE, *overrides]
+    words = [str(program), "--config", RECIPE, *overrides]
     return subprocess.Popen([sys.executable, *words], cwd=folder, env=dict(env), **options)
 
 
