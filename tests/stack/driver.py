@@ -8,13 +8,14 @@ from typing import Any
 
 import configs
 import models
+import ray
 import torch
-from forked import get
 from torch import Tensor
 
 from nemo_algos import Counts, Rollouts, build, policy_loss
 
 ROWS, GROUP = 16, 4
+TERMS = ROWS * configs.WIDTH  # of the sum that a gradient is
 
 
 def batch(vocabulary: int, seed: int = 1) -> Any:
@@ -59,6 +60,18 @@ def restore(worker: Any) -> None:
                 own.copy_(start[name])
 
 
+def weights(worker: Any) -> dict[str, Tensor]:
+    """In a worker, all of which take part: what a refit sends, whole, by Hugging Face's names."""
+    if hasattr(worker, "megatron_bridge"):
+        worker.prepare_refit_info()
+        named = worker._iter_params_with_optional_kv_scales()
+    else:
+        from nemo_rl.models.policy.workers import dtensor_policy_worker_v2 as v2
+
+        named = v2.dtensor_params_generator(worker.model, torch.float32)
+    return {name: value.detach().clone() for name, value in named}
+
+
 class Driver:
     def __init__(
         self, backend: str, model: Path, cluster: Any, extension: str, overrides: tuple[str, ...]
@@ -97,14 +110,15 @@ class Driver:
 
     def reset(self) -> None:
         """Both start again from the saved weights."""
-        get([worker.call(restore) for worker in self.policy.worker_group.workers])
+        self._in_workers(restore)
         self.model = models.loaded(self.start)
 
     def updates(self, method: str) -> dict[str, Any]:
         """Two updates by NeMo-RL's Policy and by the plain process, and the forward after them.
 
         losses of both updates and norms, the last one's gradient: a pair, NeMo-RL's and the plain;
-        moved: how far the plain log-probs went; reference: how far the reference's did.
+        moved: how far the plain log-probs went; reference: how far the reference's did; weights:
+        the largest error of a weight, in units of what float32 allows.
         """
         before = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
         algorithm = build(method)
@@ -119,7 +133,25 @@ class Driver:
             "norms": (results["grad_norm"].flatten().tolist(), norms[-1:]),
             "moved": self.apart(now, before),
             "reference": self.apart(again, rollouts.ref_logprobs),
+            "weights": max(self._weights_apart().values()),
         }
+
+    def _weights_apart(self) -> dict[str, float]:
+        """By name; 1 is an ulp of the weight, and of each term of the sum that moved it."""
+        got, *_ = self._in_workers(weights)
+        wanted, start = self.model.state_dict(), models.loaded(self.start).state_dict()
+        assert {name for name, _ in self.model.named_parameters()} <= set(got) <= set(wanted)
+        eps = torch.finfo(torch.float32).eps
+        found = {}
+        for name, value in got.items():
+            moved = (wanted[name] - start[name]).abs().max()
+            allowed = eps * (wanted[name].abs().max() + TERMS * moved)
+            found[name] = float((value - wanted[name]).abs().max() / allowed)
+        return found
+
+    def _in_workers(self, function: Any) -> list[Any]:
+        workers = self.policy.worker_group.workers
+        return ray.get([worker.__ray_call__.remote(function) for worker in workers])
 
     def _steps(self, algorithm: Any) -> tuple[dict[str, Any], Rollouts]:
         """What NeMo-RL's trainers do between rollouts and weights, by its Policy and our half."""

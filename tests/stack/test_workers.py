@@ -2,11 +2,14 @@
 
 NeMo-RL's Policy, worker group and workers (DTensor v2, Megatron) with our entropy worker,
 estimator, policy proxy and loss; the plain process is Hugging Face's model and the embedded loss.
-A layout's processes stay for all its methods, from the same weights each time.
+The workers are forked, or actors of a real Ray. A layout's processes stay for all its methods, from
+the same weights each time.
 """
 
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,9 @@ import driver
 import forked
 import models
 import nemo_cpu
+import own_ray
 import pytest
+import ray
 
 from nemo_algos import METHODS
 
@@ -30,6 +35,7 @@ class Layout:
     kind: str = "llama"
     ranks: int = 2
     methods: tuple[str, ...] = FEW
+    ray: bool = False
 
 
 def _parallel(backend: str, **sizes: int) -> tuple[str, ...]:
@@ -95,8 +101,13 @@ def _layouts() -> dict[str, Layout]:
             "megatron", context + _parallel("megatron", tp=2) + sequence, ranks=4
         ),
     }
+    through_ray = {
+        f"{backend}-ray": Layout(backend, packed, methods=("erpo",), ray=True)
+        for backend in configs.BACKENDS
+    }
     return (
         every
+        | through_ray
         | {f"dtensor-{name}": layout for name, layout in dtensor.items()}
         | {f"megatron-{name}": layout for name, layout in megatron.items()}
     )
@@ -113,33 +124,40 @@ def _case(*values: str) -> Any:
 @pytest.fixture(scope="module")
 def policy(request: pytest.FixtureRequest, imported: None, folder: Path) -> Iterator[forked.Forked]:
     """A layout's driver.Driver, in a process of its own."""
-    process = started(LAYOUTS[request.param], folder)
-    try:
+    layout, address = LAYOUTS[request.param], ""
+    with ExitStack() as held:
+        if layout.ray:
+            path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+            head = held.enter_context(own_ray.head(folder, path, layout.ranks))
+            address = head["RAY_ADDRESS"]
+        process = started(layout, folder, address)
+        held.callback(process.end)
         process.built.get()
         yield process
-    finally:
-        process.end()
 
 
-def started(layout: Layout, folder: Path, without: str = "") -> forked.Forked:
-    """The driver.Driver of a layout; without: a shim that is undone in its process."""
+def started(layout: Layout, folder: Path, address: str = "", without: str = "") -> forked.Forked:
+    """The driver.Driver of a layout, on the Ray of this address; without: a shim to undo in it."""
     model = models.saved(layout.kind, folder / "models")
 
     def make() -> driver.Driver:
+        from nemo_algos.nemo import package
+
         if without:
             nemo_cpu.undo(without)
-        forked.install()
-        cluster = forked.cluster(layout.ranks)
-        worker = f"nemo_algos.nemo.{layout.backend}_worker.EntropyWorker"
+        cluster = actors(address, layout.ranks) if layout.ray else forked.cluster(layout.ranks)
+        worker = package.register_worker(f"{layout.backend}_worker")
         return driver.Driver(layout.backend, model, cluster, worker, layout.overrides)
 
     return forked.Forked(make)
 
 
-@pytest.mark.parametrize("policy", LAYOUTS, indirect=True)
-def test_log_probs_and_entropies_are_a_plain_forwards(policy: forked.Forked) -> None:
-    policy.call("reset").get()
-    check_forward(policy.call("forward").get())
+def actors(address: str, ranks: int) -> Any:
+    """A cluster of one node, whose workers are Ray's actors."""
+    from nemo_rl.distributed.virtual_cluster import RayVirtualCluster
+
+    ray.init(address, log_to_driver=False)
+    return RayVirtualCluster([ranks], num_gpus_per_node=ranks)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +165,9 @@ def test_log_probs_and_entropies_are_a_plain_forwards(policy: forked.Forked) -> 
     [_case(name, method) for name, layout in LAYOUTS.items() for method in layout.methods],
     indirect=["policy"],
 )
-def test_two_updates_are_one_processes(policy: forked.Forked, method: str) -> None:
+def test_a_method_is_one_processes(policy: forked.Forked, method: str) -> None:
     policy.call("reset").get()
+    check_forward(policy.call("forward").get())
     check_updates(policy.call("updates", method).get())
 
 
@@ -168,3 +187,4 @@ def check_updates(found: dict[str, Any]) -> None:
     assert found["logprobs"] < tolerance
     assert found["entropies"] < tolerance
     assert found["reference"] < 1e-6
+    assert found["weights"] < 1.0
