@@ -127,9 +127,8 @@ def policy(request: pytest.FixtureRequest, imported: None, folder: Path) -> Iter
     layout, address = LAYOUTS[request.param], ""
     with ExitStack() as held:
         if layout.ray:
-            path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-            head = held.enter_context(own_ray.head(folder, path, layout.ranks))
-            address = head["RAY_ADDRESS"]
+            head = own_ray.head(folder, {}, layout.ranks)
+            address = held.enter_context(head)["RAY_ADDRESS"]
         process = started(layout, folder, address)
         held.callback(process.end)
         process.built.get()
@@ -156,6 +155,7 @@ def actors(address: str, ranks: int) -> Any:
     """A cluster of one node, whose workers are Ray's actors."""
     from nemo_rl.distributed.virtual_cluster import RayVirtualCluster
 
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # the actors', which import driver.py
     ray.init(address, log_to_driver=False)
     return RayVirtualCluster([ranks], num_gpus_per_node=ranks)
 
