@@ -1,5 +1,6 @@
 """Megatron-Bridge without CUDA and Transformer Engine."""
 
+import importlib
 from functools import partial
 from typing import Any
 
@@ -14,13 +15,20 @@ FUSIONS = (
     "bias_dropout_fusion",
     "bias_activation_fusion",
     "gradient_accumulation_fusion",
+    "moe_permute_fusion",
 )
+
+
+def _transformer_engine() -> None:
+    """For lora_layers alone: what it imports asks whether Transformer Engine is there."""
+    importlib.import_module("megatron.bridge.peft.utils")
+    absent.found("transformer_engine")
 
 
 @shim(
     "megatron.bridge.peft.lora_layers",
     (BRIDGE + "peft/lora_layers.py", "import transformer_engine.pytorch as te"),
-    before=partial(absent.found, "transformer_engine"),
+    before=_transformer_engine,
 )
 def transformer_engine(module: Any) -> None:
     """Imported for an isinstance."""
@@ -72,3 +80,12 @@ def without_cuda(module: Any) -> None:
     """It has an argument that nobody passes."""
     original = module.initialize_megatron
     replace(module, "initialize_megatron", partial(original, allow_no_cuda=True))
+
+
+@shim(
+    "megatron.bridge.training.initialize",
+    (BRIDGE + "training/initialize.py", "compile_helpers()"),
+)
+def no_make(module: Any) -> None:
+    """It would run make for the indices of data sets; the package has no Makefile."""
+    replace(module, "compile_helpers", lambda: None)

@@ -47,17 +47,3 @@ def cuda_mesh(module: Any) -> None:
         return original("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
 
     replace(module, "init_device_mesh", init_device_mesh)
-
-
-@shim(
-    "torch.distributed.fsdp._fully_shard._fsdp_collectives",
-    ("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "ReduceOp.AVG, ReduceOp.AVG"),
-)
-def average(module: Any) -> None:
-    """FSDP2 asks for ReduceOp.AVG, which gloo refuses: a sum, divided."""
-    original = module._get_gradient_divide_factors
-
-    def by_sum(*args: Any, **kwargs: Any) -> Any:
-        return original(*args[:5], **{**kwargs, "force_sum_reduction_for_comms": True})
-
-    replace(module, "_get_gradient_divide_factors", by_sum)

@@ -82,6 +82,9 @@ class Stream:
 
     def synchronize(self) -> None: ...
 
+    def record_event(self) -> Any:
+        return self
+
 
 current = (MEGATRON, "torch.cuda.current_device() == local_rank")
 cuda("current_device", lambda: _device["number"], current, (BASE, "torch.cuda.current_device()"))
