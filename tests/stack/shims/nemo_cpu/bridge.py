@@ -1,6 +1,5 @@
 """Megatron-Bridge without CUDA and Transformer Engine."""
 
-import importlib
 from functools import partial
 from typing import Any
 
@@ -19,20 +18,23 @@ FUSIONS = (
 )
 
 
-def _transformer_engine() -> None:
-    """For lora_layers alone: what it imports asks whether Transformer Engine is there."""
-    importlib.import_module("megatron.bridge.peft.utils")
-    absent.found("transformer_engine")
-
-
 @shim(
     "megatron.bridge.peft.lora_layers",
     (BRIDGE + "peft/lora_layers.py", "import transformer_engine.pytorch as te"),
-    before=_transformer_engine,
+    before=partial(absent.found, "transformer_engine"),
 )
 def transformer_engine(module: Any) -> None:
     """Imported for an isinstance."""
     absent.lost("transformer_engine")
+
+
+@shim(
+    "megatron.bridge.peft.utils",
+    (BRIDGE + "peft/utils.py", "elif HAVE_TE and any("),
+)
+def local_adapters(module: Any) -> None:
+    """Without Transformer Engine megatron-core's names of its layers are there, and no classes."""
+    replace(module, "HAVE_TE", False)
 
 
 @shim(
