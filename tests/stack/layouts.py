@@ -96,7 +96,7 @@ TWO = {"tp", "pp", "cp", "fsdp"}  # ranks; of data parallelism where there is no
 class Layout:
     def __init__(self, name: str) -> None:
         self.backend, *words = name.split("-")
-        known = OPTIONS[self.backend] | dict.fromkeys(KINDS, ()) | {"fsdp": (), "ray": ()}
+        known = dict.fromkeys((*KINDS, "plain", "fsdp", "ray"), ()) | OPTIONS[self.backend]
         self.overrides = tuple(text for word in words for text in known[word])
         self.kind = next((word for word in words if word in KINDS), "llama")
         self.ranks = max(2, 2 ** len(TWO.intersection(words)))

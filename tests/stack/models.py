@@ -30,6 +30,7 @@ EXPERTS = {
     "moe_intermediate_size": 64,
     "head_dim": 32,
     "norm_topk_prob": True,
+    "pad_token_id": None,  # padding is routed, and trained by the routers' loss
 }
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
