@@ -60,6 +60,7 @@ OPTIONS = {
         "sequence": ("policy.dtensor_cfg.sequence_parallel=true",),
         "lora": (
             "policy.dtensor_cfg.lora_cfg.enabled=true",
+            "policy.dtensor_cfg.lora_cfg.alpha=8",
             "policy.dtensor_cfg.lora_cfg.use_triton=false",
             "++policy.dtensor_cfg.automodel_kwargs.force_hf=true",  # its own model joins q, k and v
         ),
@@ -75,6 +76,7 @@ OPTIONS = {
         "sequence": ("policy.megatron_cfg.sequence_parallel=true",),
         "lora": (
             "policy.megatron_cfg.peft.enabled=true",
+            "policy.megatron_cfg.peft.alpha=8",
             "policy.megatron_cfg.peft.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]",
             "policy.megatron_cfg.peft.lora_dtype=null",
         ),
