@@ -40,7 +40,7 @@ def test_every_shim_names_the_lines_that_need_it(ref: str) -> None:
 
 
 def test_there_are_no_more_shims_than_these(ref: str) -> None:
-    assert len([one for one in OWN if ref in one.refs]) == {"main": 27, "v0.7.0": 26}[ref]
+    assert len([one for one in OWN if ref in one.refs]) == {"main": 26, "v0.7.0": 25}[ref]
     assert set(absent.MODULES) == {"megatron.energon"}
 
 
@@ -61,7 +61,8 @@ def test_without_it_a_case_fails(name: str, imported: None, folder: Path) -> Non
 def test_without_it_a_fresh_case_fails(name: str, ref: str) -> None:
     if ref not in SHIMS[name].refs:
         return
-    output = failed(name, NEEDS.get(name, "megatron-plain"))
+    names = {"device_argument": "device_argument,thread"}  # which enters its mode in a thread
+    output = failed(names.get(name, name), NEEDS.get(name, "megatron-plain"))
     assert any(text in output for _, text in SHIMS[name].calls), output
 
 

@@ -2,7 +2,6 @@
 
 from copy import copy
 from itertools import pairwise
-from queue import Queue
 from typing import Any
 
 from nemo_cpu import replace, shim
@@ -115,13 +114,3 @@ def expert_splits(module: Any) -> None:
         return tensor.numpy() if as_numpy and tensor is not None else tensor
 
     replace(module, "maybe_move_tensor_to_cpu", moved)
-
-
-@shim(
-    "megatron.core.dist_checkpointing.strategies.filesystem_async",
-    (CORE + "dist_checkpointing/strategies/filesystem_async.py", "ctx.Manager().Queue()"),
-)
-def results_of_this_process(module: Any) -> None:
-    """A spawned manager imports the test's __main__ again; its threads write here anyway."""
-    results: Queue[Any] = Queue()
-    replace(module, "get_write_results_queue", lambda *_: results)
