@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs docs
+.PHONY: check test test-peers test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu docs
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -44,6 +44,9 @@ test-stack:  ## NeMo-RL with its own workers, vLLM and refit on a CPU, v0.7.0 an
 
 stack-demo:  ## a run inside NeMo-RL, all of it but the GPU, on this machine: some minutes
 	@$$(tests/stack/build.sh)/bin/python tests/stack/demo.py $(ARGS)
+
+test-gpu:  ## what only a GPU shows: kernels, losses, the engine on CUDA (a minute)
+	uv run pytest -q -o addopts="" tests/gpu
 
 test-docs:  ## the shell commands of README.md and docs/, page by page
 	uv sync --inexact --quiet

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Annotated
 
 import timing
@@ -60,16 +61,13 @@ def backward(route: Route, logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def cuda_seconds(function: Callable[[], object], times: int = 20) -> float:
-    """Median, after three calls to warm up."""
-    seconds = []
-    for _ in range(times + 3):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
+    """Median of a call's time where calls follow each other, as in training; three warm up."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(times + 4)]
+    for event in events:
+        event.record()
         function()
-        end.record()
-        torch.cuda.synchronize()
-        seconds.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(seconds[3:])
+    torch.cuda.synchronize()
+    return statistics.median(a.elapsed_time(b) / 1e3 for a, b in pairwise(events[3:]))
 
 
 def cuda_extra(function: Callable[[], object]) -> int:

@@ -41,14 +41,13 @@ def linear(x: Tensor, weight: Quantised) -> Tensor:
     inputs, scale = quantised(x, 1)
     if not x.is_cuda:
         return (dequantised(inputs, scale) @ dequantised(*weight).T).bfloat16()
-    return F.scaled_mm(
+    # F.scaled_mm, the public name, breaks torch.compile's graph in torch 2.11
+    return torch._scaled_mm(
         inputs,
         weight[0].t(),
         scale.t().contiguous().t(),  # cuBLAS reads the scales of 1 x 128 blocks token by token
-        F.ScalingType.BlockWise1x128,
         weight[1].t(),
-        F.ScalingType.BlockWise128x128,
-        output_dtype=torch.bfloat16,
+        out_dtype=torch.bfloat16,
     )
 
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, WARPS = 4096, 8
+BLOCK, WARPS = 4096, 4
 
 
 def moments(logits: Tensor, local: Tensor, temperature: float, real: int, lowest: float) -> Tensor:

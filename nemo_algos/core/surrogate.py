@@ -57,7 +57,10 @@ def all_finite(values: Tensor, mask: Tensor) -> bool:
 
 def clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     """x cut to [low, high]; the gradient passes at a bound, where torch's versions differ."""
-    cut = x.detach().clamp(min=low).clamp(max=high)  # pyright: ignore
+    return _kept(x, x.detach().clamp(min=low).clamp(max=high))  # pyright: ignore
+
+
+def _kept(x: Tensor, cut: Tensor) -> Tensor:
     return x.where(x == cut, cut) if x.requires_grad else cut
 
 
@@ -91,10 +94,10 @@ def one_sided_clip(
 
     u = min(r, 1+high) for A > 0 and max(r, 1-low) for A <= 0.
     """
-    gains = advantages > 0
-    floor = torch.where(gains, -torch.inf, log1p(-low, log_ratio.dtype))
-    ceiling = torch.where(gains, log1p(high, log_ratio.dtype), torch.inf)
-    return clamp(log_ratio, floor, ceiling)
+    own, dtype = log_ratio.detach(), log_ratio.dtype
+    # not `where` of two numbers: a GPU would be waited for
+    below, above = own.minimum(log1p(high, dtype)), own.maximum(log1p(-low, dtype))
+    return _kept(log_ratio, torch.where(advantages > 0, below, above))
 
 
 def clipped_surrogate(

@@ -1,6 +1,7 @@
 """Puts one version of NeMo-RL on the path ($NEMO_RL_REF: v0.7.0 or main), and the shims first.
 
-Shims replace things as they are imported: they are installed before anything else here.
+Shims replace things as they are imported: they are installed before anything else here, but where
+there is a GPU.
 """
 
 import importlib
@@ -26,10 +27,11 @@ _folder = tempfile.TemporaryDirectory(prefix="nrl")  # short: Ray's sockets are 
 os.environ.update(environment.variables(checkout.worktree(_clone, REF), Path(_folder.name)))
 sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
 
-import nemo_cpu  # noqa: E402
+if environment.SHIMS:
+    import nemo_cpu
 
-if not nemo_cpu.installed():  # where this interpreter did not start with the shims on its path
-    nemo_cpu.install()
+    if not nemo_cpu.installed():  # this interpreter did not start with the shims on its path
+        nemo_cpu.install()
 
 
 def pytest_configure(config: pytest.Config) -> None:

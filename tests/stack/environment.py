@@ -1,11 +1,13 @@
 """The environment variables of a run on the stack, for tests, make stack-demo, Slurm's job."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+SHIMS = () if shutil.which("nvidia-smi") else (HERE / "shims",)  # a GPU needs none
 START = "recipes/cpu/countdown.yaml"  # its model, its problems
 WORKERS = (
     "nemo_rl.models.policy.workers.dtensor_policy_worker_v2.DTensorPolicyWorkerV2",
@@ -29,7 +31,7 @@ def variables(nemo_rl: Path, folder: Path, prefix: str = sys.prefix) -> dict[str
         if not (environments / name).is_symlink():
             (environments / name).symlink_to(prefix)
     return {
-        "PYTHONPATH": os.pathsep.join(map(str, (HERE / "shims", nemo_rl, ROOT))),
+        "PYTHONPATH": os.pathsep.join(map(str, (*SHIMS, nemo_rl, ROOT))),
         "NEMO_RL_VENV_DIR": str(environments),
         "NRL_MEGATRON_CHECKPOINT_DIR": str(folder / "megatron"),
         "NEMO_CPU_SOCKET": folder.name,  # names the refit's ipc:///tmp/….sock of this run
