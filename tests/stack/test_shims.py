@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nemo_cpu
 import pytest
 import test_workers
 from layouts import Layout
@@ -47,7 +48,12 @@ def test_there_are_no_more_shims_than_these(ref: str) -> None:
 @pytest.mark.parametrize("name", [s.name for s in OWN if s.name not in LEFT_OUT])
 def test_without_it_a_case_fails(name: str, imported: None, folder: Path) -> None:
     layout = Layout(NEEDS.get(name, "megatron-plain"))
-    process = test_workers.started(layout, folder, without=name)
+
+    def undo() -> None:
+        nemo_cpu.undo(name)
+        os.environ["NRL_MEGATRON_CHECKPOINT_DIR"] = str(folder / name)  # imports the model anew
+
+    process = test_workers.started(layout, folder, before=undo)
     try:
         with pytest.raises(RuntimeError) as raised:
             process.built.get()

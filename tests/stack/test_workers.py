@@ -8,8 +8,7 @@ the same weights each time.
 
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from typing import Any
 import driver
 import forked
 import models
-import nemo_cpu
 import own_ray
 import pytest
 import ray
@@ -45,16 +43,16 @@ def policy(request: pytest.FixtureRequest, imported: None, folder: Path) -> Iter
         yield process
 
 
-def started(layout: Layout, folder: Path, address: str = "", without: str = "") -> forked.Forked:
-    """The driver.Driver of a layout, on the Ray of this address; without: a shim to undo in it."""
+def started(
+    layout: Layout, folder: Path, address: str = "", before: Callable[[], None] = lambda: None
+) -> forked.Forked:
+    """The driver.Driver of a layout, on the Ray of this address; `before` runs first in it."""
     model = models.saved(layout.kind, folder / "models")
 
     def make() -> driver.Driver:
         from nemo_algos.nemo import package
 
-        if without:
-            nemo_cpu.undo(without)
-            os.environ["NRL_MEGATRON_CHECKPOINT_DIR"] = tempfile.mkdtemp(dir=folder)  # imports anew
+        before()
         cluster = actors(address, layout.ranks) if layout.ray else forked.cluster(layout.ranks)
         worker = package.register_worker(f"{layout.backend}_worker")
         return driver.Driver(layout.backend, model, cluster, worker, layout.overrides)
