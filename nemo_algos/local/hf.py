@@ -34,7 +34,8 @@ class HFPolicy:
         self.autocast = False
         sizes = self.model.config.get_text_config(decoder=True)
         layers = DynamicCache(config=sizes).layers
-        self.window = min((x.sliding_window for x in layers if x.is_sliding), default=torch.inf)
+        windows = (getattr(layer, "sliding_window", torch.inf) for layer in layers)
+        self.window = min(windows, default=torch.inf)  # of all layers, what the nearest see
         self.width = sizes.hidden_size if self._takes_trees(sizes.hidden_size) else 0
         self.autocast = config.precision == "bfloat16"
         stops = self.model.generation_config.eos_token_id

@@ -51,7 +51,7 @@ def trees(experience: Experience, rows: Tensor, policy: PolicySection, width: in
         experience.group[rows].tolist(), prompts, lengths, strict=True
     ):
         room = budget(prompt, width) if width else 0
-        tree, used = last.get(group, (-1, room))
+        tree, used = last.get(group, (0, room + 1))
         if used + length > (room if limit is None else min(room, limit - prompt)):
             tree, used, known = known, 0, known + 1
         last[group] = tree, used + length
@@ -100,7 +100,7 @@ def forest(experience: Experience, rows: Tensor, tree: Tensor) -> Forest:
     vocabulary, known = int(tokens.max()) + 1, 1
     place, node = torch.zeros_like(tokens), tree  # of the level above, by row of the model
     row, column, fill = torch.arange(len(group)), lengths - 1, lengths.clone()
-    nexts, branches = list[tuple[Tensor, ...]](), list[tuple[Tensor, ...]]()
+    nexts, branches = [(tree[:0],) * 3], list[tuple[Tensor, ...]]()
     for s in range(int(shown.sum(1).max())):
         on = shown[:, s]
         keys, index = (node[on] * vocabulary + tokens[on, s]).unique(return_inverse=True)
