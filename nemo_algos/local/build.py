@@ -7,7 +7,8 @@ from rich.progress import Progress
 
 from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
-from nemo_algos.local.given import OURS, device_named
+from nemo_algos.local.given import OURS
+from nemo_algos.local.hardware import device_of
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.math_problems import MathProblems
 from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
@@ -35,7 +36,7 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
 
 def policy_of(policy: PolicySection, rules: Rules, console: Console) -> Policy:
     """The policy before training; the countdown model is taught on first use."""
-    device = device_named(policy.device)
+    device = device_of(policy)
     if policy.model_name != TINY:
         return HFPolicy(policy, device)
     with Progress(console=console, transient=True) as progress:

@@ -108,20 +108,11 @@ def optimizer(c: LocalConfig) -> Iterator[Finding]:
 
 def device(policy: PolicySection) -> list[Finding]:
     """This machine has it."""
-    return [] if policy.device == "cpu" else found(device_named, policy.device)
+    if policy.device in ("cpu", "auto"):
+        return []
+    from nemo_algos.local.hardware import device_of
 
-
-def device_named(name: str) -> Any:
-    """A torch.device: cpu, cuda, mps or auto. Raises ConfigError where it is not there."""
-    import torch
-
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        name = next((d for d, available in there.items() if available), "cpu")
-    if not there.get(name, True):
-        reason = f"{name} is not available here; use cpu or auto"
-        raise ConfigError([Finding("policy.device", reason)])
-    return torch.device(name)
+    return found(device_of, policy)
 
 
 def model(policy: PolicySection) -> list[Finding]:

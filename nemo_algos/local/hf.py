@@ -1,7 +1,6 @@
 """Any causal LM of transformers as a policy: a hub name, a directory or a GGUF file.
 
-Left out on purpose: packing, tensor parallelism, a separate inference engine; that is NeMo-RL's
-work. Weights and gradients are float32; `precision: bfloat16` computes under autocast.
+Left out on purpose: tensor parallelism, a separate inference engine; that is NeMo-RL's work. Weights and gradients are float32; `precision: bfloat16` computes under autocast.
 """
 
 from dataclasses import replace
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.local.experience import Experience
+from nemo_algos.local.hardware import precision_of
 from nemo_algos.local.sampling import Decoded, decode
 from nemo_algos.local.schema import PolicySection
 from nemo_algos.local.tree import Forest, forest, micro_batches, trees
@@ -37,7 +37,7 @@ class HFPolicy:
         windows = (getattr(layer, "sliding_window", torch.inf) for layer in layers)
         self.window = min(windows, default=torch.inf)  # of all layers, what the nearest see
         self.width = sizes.hidden_size if self._takes_trees(sizes.hidden_size) else 0
-        self.autocast = config.precision == "bfloat16"
+        self.autocast = precision_of(config) == "bfloat16"
         stops = self.model.generation_config.eos_token_id
         stops = stops if isinstance(stops, list) else [stops]
         self.ends = {self.tokenizer.eos_token_id, *stops} - {None}

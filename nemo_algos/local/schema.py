@@ -79,7 +79,7 @@ class Shape(Section):
 
 
 class PolicySection(Section):
-    """The model and its optimizer. device, threads, shape are ours.
+    """The model and its optimizer. device, threads, shape are ours; auto: see hardware.py.
 
     model_name: countdown-tiny, or a causal LM of transformers: hub name, directory, .gguf file.
     """
@@ -87,7 +87,7 @@ class PolicySection(Section):
     model_name: str
     shape: Shape | None = None
     tokenizer: TokenizerSection = TokenizerSection()
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
     train_global_batch_size: int = Field(gt=0)
     train_micro_batch_size: int = Field(gt=0)
     generation_batch_size: int = Field(default=64, gt=0)
@@ -97,8 +97,8 @@ class PolicySection(Section):
     optimizer: Component
     scheduler: list[Component | Milestones] = Field(default_factory=list)
     generation: GenerationSection
-    device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
-    threads: int = Field(default=1, gt=0)
+    device: Literal["cpu", "cuda", "mps", "auto"] = "auto"
+    threads: int | None = Field(default=None, gt=0)
 
 
 class Split(Section):

@@ -116,9 +116,8 @@ def forest(experience: Experience, rows: Tensor, tree: Tensor) -> Forest:
         column[followed] = fill[at] + torch.arange(len(at)) - torch.searchsorted(at, at)
         fill += at.bincount(minlength=len(fill))
         branches.append((at, column[followed], above[followed], token[followed], lengths[at] + s))
-    return Forest(
-        *_rows(experience, group, fill, branches), *map(torch.cat, zip(*nexts, strict=True)), place
-    )
+    after = (torch.cat(x) for x in zip(*nexts, strict=True))
+    return Forest(*(*_rows(experience, group, fill, branches), *after, place))
 
 
 def _rows(

@@ -8,7 +8,6 @@ from small_llama import WORDS
 
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.hf import HFPolicy
-from nemo_algos.local.tree import budget, forest, micro_batches, trees
 
 TEMPERATURE = 0.7
 COMMON = {
