@@ -1,6 +1,7 @@
 """Any causal LM of transformers as a policy: a hub name, a directory or a GGUF file.
 
-Left out on purpose: tensor parallelism, a separate inference engine; that is NeMo-RL's work. Weights and gradients are float32; `precision: bfloat16` computes under autocast.
+Left out on purpose: tensor parallelism, a separate inference engine; that is NeMo-RL's work.
+Weights and gradients are float32; `precision: bfloat16` computes under autocast.
 """
 
 from dataclasses import replace

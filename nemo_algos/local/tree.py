@@ -116,8 +116,9 @@ def forest(experience: Experience, rows: Tensor, tree: Tensor) -> Forest:
         column[followed] = fill[at] + torch.arange(len(at)) - torch.searchsorted(at, at)
         fill += at.bincount(minlength=len(fill))
         branches.append((at, column[followed], above[followed], token[followed], lengths[at] + s))
-    after = (torch.cat(x) for x in zip(*nexts, strict=True))
-    return Forest(*(*_rows(experience, group, fill, branches), *after, place))
+    ids, positions, filled, sees = _rows(experience, group, fill, branches)
+    row, column, after = (torch.cat(x) for x in zip(*nexts, strict=True))
+    return Forest(ids, positions, filled, sees, row, column, after, place)
 
 
 def _rows(
