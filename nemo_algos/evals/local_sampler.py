@@ -14,6 +14,7 @@ from nemo_algos.local.build import policy_of, shape_of
 from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
 from nemo_algos.local.hardware import device_of
+from nemo_algos.local.lora import load_trained
 from nemo_algos.local.schema import TINY, GenerationSection, LocalConfig, PolicySection
 from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
@@ -79,7 +80,7 @@ def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Polic
         policy = policy_of(section, rules, Console(stderr=True))
     if weights is not None:
         try:
-            policy.model.load_state_dict(checkpoint.load(weights)["model"])
+            load_trained(policy.model, checkpoint.load(weights)["model"])
         except (LookupError, TypeError, AttributeError, RuntimeError) as error:
             reason = checkpoint.first_line(error)
             raise ValueError(f"{weights} cannot be loaded: {reason}") from None

@@ -35,13 +35,21 @@ class Experience:
         return [row[:n] for row, n in zip(self.tokens.tolist(), lengths, strict=True)]
 
 
-class Policy(Protocol):
-    """A causal LM that speaks text, samples and can be trained."""
+class Scorer(Protocol):
+    """A causal LM that gives log-probs."""
 
     @property
     def model(self) -> nn.Module:
         """What the optimizer trains."""
         ...
+
+    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
+        """[N,S] log-probs of the responses `rows` [N], with gradient; defined on the mask."""
+        ...
+
+
+class Policy(Scorer, Protocol):
+    """One that also speaks text and samples."""
 
     @property
     def ends(self) -> set[int]:
@@ -56,10 +64,6 @@ class Policy(Protocol):
         self, prompts: list[list[int]], group_size: int, generator: torch.Generator
     ) -> Experience:
         """`group_size` responses to each prompt, sampled at the policy's temperature."""
-        ...
-
-    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
-        """[N,S] log-probs of the responses `rows` [N], with gradient; defined on the mask."""
         ...
 
     def tree_width(self, experience: Experience) -> int:

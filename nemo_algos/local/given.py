@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -11,6 +12,7 @@ from nemo_algos.local.math_problems import MathProblems, read
 from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
 from nemo_algos.local.tasks import Countdown, Task
 
+NO_PEFT = "needs peft: uv run --extra lora ..."
 OURS: dict[str, type[Task]] = {"countdown": Countdown, "math": MathProblems}
 
 
@@ -118,6 +120,8 @@ def device(policy: PolicySection) -> list[Finding]:
 def model(policy: PolicySection) -> list[Finding]:
     """A folder or file holds a model's config, weights and tokenizer; hub names are not asked."""
     name = policy.model_name
+    if policy.dtensor_cfg.lora_cfg.enabled and not find_spec("peft"):
+        return [Finding("policy.dtensor_cfg.lora_cfg.enabled", NO_PEFT)]
     on_disk = name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).is_dir()
     if name == TINY or not on_disk:
         return []

@@ -16,6 +16,7 @@ from nemo_algos.config import ConfigError, Finding
 from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.hardware import precision_of
+from nemo_algos.local.lora import adapted, merged
 from nemo_algos.local.sampling import Decoded, decode
 from nemo_algos.local.schema import PolicySection
 from nemo_algos.local.tree import Forest, forest, micro_batches, trees
@@ -178,7 +179,7 @@ class HFPolicy:
         return self.tokenizer.decode(tokens)
 
     def save(self, folder: str) -> None:
-        self.model.save_pretrained(folder)
+        merged(self.model).save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
@@ -231,11 +232,15 @@ def load_model(config: PolicySection) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     kwargs = {"dtype": torch.float32, "use_safetensors": True}  # a .bin file is a pickle
-    model = from_pretrained(AutoModelForCausalLM, "policy.model_name", config.model_name, **kwargs)
+    model: Any = from_pretrained(
+        AutoModelForCausalLM, "policy.model_name", config.model_name, **kwargs
+    )
     for module in model.modules():  # dropout would make the ratio differ from 1 before any update
         for name in ("p", "attention_dropout"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
+    if config.dtensor_cfg.lora_cfg.enabled:
+        model = adapted(model, config.dtensor_cfg.lora_cfg)
     if config.dtensor_cfg.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model

@@ -63,10 +63,28 @@ class DynamicBatching(Section):
     train_mb_tokens: int = Field(default=4096, gt=0)
 
 
+class LoraSection(Section):
+    """Adapters of rank dim. dropout: none, it would make the ratio differ from 1 by itself.
+
+    match_all_linear: every linear layer but the output layer; else target_modules, or all without
+    exclude_modules (names, * stands for anything).
+    """
+
+    enabled: bool = False
+    target_modules: list[str] = Field(default_factory=list)
+    exclude_modules: list[str] = Field(default_factory=list)
+    match_all_linear: bool = True
+    dim: int = Field(default=8, gt=0)
+    alpha: int = Field(default=32, gt=0)
+    dropout: float = Field(default=0.0, ge=0, le=0)
+    lora_A_init: Literal["xavier", "uniform"] = "xavier"
+
+
 class DTensorSection(Section):
     """activation_checkpointing: recompute activations in the backward pass."""
 
     activation_checkpointing: bool = False
+    lora_cfg: LoraSection = LoraSection()
 
 
 class Shape(Section):

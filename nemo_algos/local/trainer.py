@@ -12,7 +12,8 @@ from nemo_algos.core.mismatch import monitor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.local import trace
 from nemo_algos.local.evaluation import attempts
-from nemo_algos.local.experience import Experience, Policy
+from nemo_algos.local.experience import Experience, Policy, Scorer
+from nemo_algos.local.lora import load_trained, trained
 from nemo_algos.local.optimizer import optimizer_of, scheduler_of
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.tasks import Task
@@ -32,7 +33,7 @@ class Trainer:
         algorithm: Algorithm,
         policy: Policy,
         task: Task,
-        reference: Policy | None,
+        reference: Scorer | None,
     ) -> None:
         self.config, self.algorithm, self.policy, self.task = config, algorithm, policy, task
         self.reference = reference
@@ -103,7 +104,7 @@ class Trainer:
         return replace(experience, logprobs=old), self._logprobs(self.reference, experience, every)
 
     @torch.no_grad()
-    def _logprobs(self, policy: Policy, experience: Experience, rows: Tensor) -> Tensor:
+    def _logprobs(self, policy: Scorer, experience: Experience, rows: Tensor) -> Tensor:
         """Of the responses `rows`; [B,S], 0 elsewhere."""
         out = torch.zeros_like(experience.logprobs)
         for micro in self._micro_batches(experience, rows):
@@ -181,7 +182,7 @@ class Trainer:
         """Everything that the next step depends on."""
         return {
             "step": self.step_number,
-            "model": self.policy.model.state_dict(),
+            "model": trained(self.policy.model),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "generator": self.generator.get_state(),
@@ -189,7 +190,7 @@ class Trainer:
 
     def load(self, state: dict[str, Any]) -> None:
         self.step_number = state["step"]
-        self.policy.model.load_state_dict(state["model"])
+        load_trained(self.policy.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         self.generator.set_state(state["generator"])
