@@ -94,7 +94,7 @@ def test_a_checkpoint_holds_adapters_and_a_saved_model_has_them_merged(folder, t
     ("names", "layers"),
     [
         ({"target_modules": ["*_proj"]}, 7),
-        ({"target_modules": ["q_proj", "*.mlp.*"]}, 4),
+        ({"target_modules": ["q_proj", "*.mlp.*_proj"]}, 4),
         ({"exclude_modules": ["*.mlp.*", "o_proj"]}, 3),
     ],
 )
