@@ -8,6 +8,7 @@ from small_llama import WORDS
 
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.hf import HFPolicy
+from nemo_algos.local.tree import budget, forest, micro_batches, trees
 
 TEMPERATURE = 0.7
 COMMON = {
@@ -106,3 +107,89 @@ def test_trees_are_exact(policy, cut):
     close(got_entropy.detach(), entropy.detach())
     for one, other in zip(gradients(policy, got), want, strict=True):
         close(one, other)
+
+
+def rows_of_text(grown):
+    """Of each row of the model: its tokens, and for each the tokens that it sees."""
+    out = []
+    for ids, filled, sees in zip(grown.ids, grown.filled, grown.sees, strict=True):
+        n = int(filled.sum())
+        out.append([(int(ids[i]), ids[sees[i].nonzero()[:, 0]].tolist()) for i in range(n)])
+    return out
+
+
+def small(responses, prompts=((5, 6),), group=None):
+    """An experience of these token ids, padded."""
+    width, longest = max(map(len, responses)), max(map(len, prompts))
+    mask = torch.tensor([[i < len(r) for i in range(width)] for r in responses])
+    tokens = torch.tensor([[*r, *[0] * (width - len(r))] for r in responses])
+    shown = torch.tensor([[i >= longest - len(p) for i in range(longest)] for p in prompts])
+    ids = torch.tensor([[*[0] * (longest - len(p)), *p] for p in prompts])
+    of = torch.tensor(group or [0] * len(responses))
+    return Experience(ids, shown, of, tokens, mask, *[torch.zeros(mask.shape)] * 3)
+
+
+def test_what_responses_begin_with_alike_is_there_once_and_last_tokens_are_not():
+    of = small([[7, 8, 9], [7, 8, 3], [7, 4], [1]])
+    grown = forest(of, torch.arange(4), torch.zeros(4, dtype=torch.long))
+    assert rows_of_text(grown) == [
+        [(5, [5]), (6, [5, 6]), (7, [5, 6, 7]), (8, [5, 6, 7, 8])],
+    ]
+    assert grown.positions.tolist() == [[0, 1, 2, 3]]
+    assert grown.tokens.tolist() == [1, 7, 4, 8, 3, 9]
+    assert grown.column.tolist() == [1, 1, 2, 2, 3, 3]  # what each of these follows
+    assert grown.place.tolist() == [[2, 4, 6], [2, 4, 5], [2, 3, 0], [1, 0, 0]]
+
+
+def test_branches_and_prompts_do_not_see_one_another():
+    of = small([[7, 8, 9], [4, 8, 3], [7, 8, 9]], [(5, 6), (2,)], [0, 0, 1])
+    grown = forest(of, torch.arange(3), torch.tensor([0, 0, 1]))
+    assert rows_of_text(grown) == [
+        [
+            *[(5, [5]), (6, [5, 6]), (4, [5, 6, 4]), (7, [5, 6, 7])],
+            *[(8, [5, 6, 4, 8]), (8, [5, 6, 7, 8])],
+        ],
+        [(2, [2]), (7, [2, 7]), (8, [2, 7, 8])],
+    ]
+    assert grown.positions.tolist() == [[0, 1, 2, 2, 3, 3], [0, 1, 2, 0, 0, 0]]
+
+
+def test_a_tree_is_as_large_as_is_cheapest():
+    prompt, width, length = 100, 64, 10
+
+    def cost(k):  # of a response where k share a tree: linear layers, attention
+        return 6 * width * (prompt / k + length) + (prompt + k * length) ** 2 / k
+
+    best = min(range(1, 200), key=cost)
+    assert budget(prompt, width) // length == pytest.approx(best, abs=1)
+    of = small([[7] * length] * 60, [tuple(range(4, 4 + 9)) * 11 + (4,)])
+    tree = trees(of, torch.arange(60), small_llama.section("any"), width)
+    assert tree.bincount().tolist() == [best, best, 60 - 2 * best]
+    assert trees(of, torch.arange(60), small_llama.section("any"), 0).tolist() == list(range(60))
+
+
+@pytest.mark.parametrize("limit", [20, 40, 64, 150])
+def test_dynamic_batches_of_trees_keep_to_their_tokens(limit):
+    of, rows = experience(), torch.randperm(18, generator=torch.Generator().manual_seed(0))
+    dynamic = {"enabled": True, "train_mb_tokens": limit}
+    section = small_llama.section("any", dynamic_batching=dynamic)
+    batches = micro_batches(of, rows, section, 32)
+    assert sorted(torch.cat(batches).tolist()) == list(range(18))
+    for batch in batches:
+        assert forest(of, batch, trees(of, batch, section, 32)).ids.numel() <= limit
+    alone = micro_batches(of, rows, section, 0)
+    assert len(batches) < len(alone) or limit == 20
+
+
+def test_generation_computes_a_beginning_once_and_no_finished_response(tmp_path):
+    policy = HFPolicy(small_llama.section(small_llama.save(tmp_path)), torch.device("cpu"))
+    fed, forward = [], policy.model.forward
+    policy.model.forward = lambda **kw: fed.append(len(kw["input_ids"])) or forward(**kw)
+    drawn = policy.generate([[7, 20, 9], [5, 6]], 30, torch.Generator().manual_seed(0))
+    texts = [tuple(r) for r in drawn.responses()]
+    begun = [
+        {(g, t[:n]) for g, t in zip(drawn.group.tolist(), texts, strict=True) if len(t) > n}
+        for n in range(1, 10)
+    ]
+    assert fed == [2, *map(len, filter(None, begun))]
+    assert max(fed) < 60
