@@ -107,10 +107,10 @@ def engine(seed: int) -> Trainer:
 
 
 class Turns(TrainerCallback):
-    """After every `steps` rollout batches of TRL it is the other's turn."""
+    """After every `updates` of TRL it is the other's turn."""
 
-    def __init__(self, trl: Run, steps: int, other: Callable[[], None]) -> None:
-        self.trl, self.updates, self.other = trl, steps * UPDATES, other
+    def __init__(self, trl: Run, updates: int, other: Callable[[], None]) -> None:
+        self.trl, self.updates, self.other = trl, updates, other
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """See TrainerCallback."""
@@ -215,7 +215,7 @@ def compare(model: Trainer, steps: int, block: int, seed: int) -> tuple[Run, Run
 
     with tempfile.TemporaryDirectory() as folder:
         model.policy.save(folder)
-        trl_trainer(folder, problems, trl, Turns(trl, block, turn), seed).train()
+        trl_trainer(folder, problems, trl, Turns(trl, block * UPDATES, turn), seed).train()
     return ours, trl
 
 

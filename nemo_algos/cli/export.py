@@ -34,7 +34,7 @@ def export(
 
     from nemo_algos.local.build import policy_of
 
-    torch.set_num_threads(checked.policy.threads)
+    torch.set_num_threads(1)
     policy_of(checked.policy, checked.data.rules, Console()).save(str(folder / "model"))
     task, number = Countdown(checked.data, grpo.seed), grpo.num_prompts_per_step
     steps = (task.examples(step, number) for step in range(grpo.max_num_steps))

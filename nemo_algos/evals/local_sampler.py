@@ -13,7 +13,8 @@ from nemo_algos.local import checkpoint, manifest
 from nemo_algos.local.build import policy_of, shape_of
 from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
-from nemo_algos.local.given import device_named
+from nemo_algos.local.hardware import device_of
+from nemo_algos.local.lora import load_trained
 from nemo_algos.local.schema import TINY, GenerationSection, LocalConfig, PolicySection
 from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
@@ -73,13 +74,13 @@ def _trained(model: LocalModel) -> tuple[PolicySection, Rules]:
 def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Policy:
     """The policy before training, or with the weights of a checkpoint."""
     if section.model_name == TINY and weights is not None:
-        device = device_named(section.device)
+        device = device_of(section)
         policy: Policy = TinyPolicy(Tiny(shape_of(section)).to(device), section.generation)
     else:
         policy = policy_of(section, rules, Console(stderr=True))
     if weights is not None:
         try:
-            policy.model.load_state_dict(checkpoint.load(weights)["model"])
+            load_trained(policy.model, checkpoint.load(weights)["model"])
         except (LookupError, TypeError, AttributeError, RuntimeError) as error:
             reason = checkpoint.first_line(error)
             raise ValueError(f"{weights} cannot be loaded: {reason}") from None

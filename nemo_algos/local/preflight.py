@@ -108,6 +108,17 @@ def shape(c: LocalConfig) -> Iterator[Finding]:
         yield Finding("policy.shape.heads", f"{reason}: choose a divisor of half the width")
 
 
+def lora(c: LocalConfig) -> Iterator[Finding]:
+    """Adapters are put on a transformers model, by peft, in layers named in one way."""
+    section, key = c.policy.dtensor_cfg.lora_cfg, "policy.dtensor_cfg.lora_cfg"
+    named = [n for n in ("target_modules", "exclude_modules") if getattr(section, n)]
+    if section.enabled and c.policy.model_name == TINY:
+        yield Finding(f"{key}.enabled", "countdown-tiny is trained whole: set it to false")
+    if len(named) + section.match_all_linear != 1:
+        reason = "set this, or else target_modules or else exclude_modules"
+        yield Finding(f"{key}.match_all_linear", reason)
+
+
 def countdown_fits_response(c: LocalConfig) -> Iterator[Finding]:
     """A worked solution has a step for all numbers but one."""
     needed = TOKENS_PER_STEP * (c.data.numbers - 1)
@@ -170,6 +181,7 @@ def log_dir(c: LocalConfig) -> Iterator[Finding]:
 BETWEEN_KEYS: Rules = {
     model_fits_task: ("policy.model_name", "data.task"),
     shape: ("policy.shape", "policy.model_name"),
+    lora: ("policy.model_name", "policy.dtensor_cfg.lora_cfg"),
     countdown_fits_response: ("data.task", "data.numbers", "policy.generation.max_new_tokens"),
     whole_distribution: ("policy.generation.top_p",),
     batches_divide: ("grpo.num_prompts_per_step", GROUP, "policy.train_global_batch_size"),

@@ -18,6 +18,7 @@ from rich.table import Table
 from nemo_algos.local import checkpoint, manifest
 from nemo_algos.local.build import build_trainer
 from nemo_algos.local.evaluation import SEED, evaluate
+from nemo_algos.local.hardware import threads_of
 from nemo_algos.local.logs import Log, plot, read
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.trainer import Trainer
@@ -59,7 +60,7 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path, console: Consol
     the folder holds a run of another config, or is broken; SystemExit, 130 or 143, where a signal
     stopped it.
     """
-    torch.set_num_threads(config.policy.threads)
+    torch.set_num_threads(threads_of(config.policy))
     manifest.refuse_another(folder, config)
     with stopping() as stop:
         try:

@@ -63,10 +63,28 @@ class DynamicBatching(Section):
     train_mb_tokens: int = Field(default=4096, gt=0)
 
 
+class LoraSection(Section):
+    """Adapters of rank dim. dropout: none, it would make the ratio differ from 1 by itself.
+
+    match_all_linear: every linear layer but the output layer; else target_modules, or all without
+    exclude_modules (names, * stands for anything).
+    """
+
+    enabled: bool = False
+    target_modules: list[str] = Field(default_factory=list)
+    exclude_modules: list[str] = Field(default_factory=list)
+    match_all_linear: bool = True
+    dim: int = Field(default=8, gt=0)
+    alpha: int = Field(default=32, gt=0)
+    dropout: float = Field(default=0.0, ge=0, le=0)
+    lora_A_init: Literal["xavier", "uniform"] = "xavier"
+
+
 class DTensorSection(Section):
     """activation_checkpointing: recompute activations in the backward pass."""
 
     activation_checkpointing: bool = False
+    lora_cfg: LoraSection = LoraSection()
 
 
 class Shape(Section):
@@ -79,7 +97,7 @@ class Shape(Section):
 
 
 class PolicySection(Section):
-    """The model and its optimizer. device, threads, shape are ours.
+    """The model and its optimizer. device, threads, shape are ours; auto: see hardware.py.
 
     model_name: countdown-tiny, or a causal LM of transformers: hub name, directory, .gguf file.
     """
@@ -87,7 +105,7 @@ class PolicySection(Section):
     model_name: str
     shape: Shape | None = None
     tokenizer: TokenizerSection = TokenizerSection()
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
     train_global_batch_size: int = Field(gt=0)
     train_micro_batch_size: int = Field(gt=0)
     generation_batch_size: int = Field(default=64, gt=0)
@@ -97,8 +115,8 @@ class PolicySection(Section):
     optimizer: Component
     scheduler: list[Component | Milestones] = Field(default_factory=list)
     generation: GenerationSection
-    device: Literal["cpu", "cuda", "mps", "auto"] = "cpu"
-    threads: int = Field(default=1, gt=0)
+    device: Literal["cpu", "cuda", "mps", "auto"] = "auto"
+    threads: int | None = Field(default=None, gt=0)
 
 
 class Split(Section):

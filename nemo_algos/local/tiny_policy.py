@@ -64,6 +64,10 @@ class TinyPolicy:
         logits = self.model.response_logits(prompts, group.to(device), tokens)
         return token_logprobs(logits / self.sampling.temperature, tokens).cpu()[row]
 
+    def tree_width(self, experience: Experience) -> int:
+        """See Policy. It shares prompts itself."""
+        return 0
+
     def encode(self, prompt: str, prefix: str = "") -> list[int]:
         """See Policy. Raises ValueError for a word that is not countdown's."""
         try:

@@ -12,10 +12,12 @@ from nemo_algos.core.mismatch import monitor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.local import trace
 from nemo_algos.local.evaluation import attempts
-from nemo_algos.local.experience import Experience, Policy, micro_batches
+from nemo_algos.local.experience import Experience, Policy, Scorer
+from nemo_algos.local.lora import load_trained, trained
 from nemo_algos.local.optimizer import optimizer_of, scheduler_of
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.tasks import Task
+from nemo_algos.local.tree import micro_batches
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import policy_loss
 from nemo_algos.methods.signals import Signals
@@ -31,14 +33,14 @@ class Trainer:
         algorithm: Algorithm,
         policy: Policy,
         task: Task,
-        reference: Policy | None,
+        reference: Scorer | None,
     ) -> None:
         self.config, self.algorithm, self.policy, self.task = config, algorithm, policy, task
         self.reference = reference
-        parameters = list(policy.model.parameters())
-        self.optimizer = optimizer_of(config.policy.optimizer, parameters)
+        self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        self.optimizer = optimizer_of(config.policy.optimizer, self.parameters)
         self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
-        self.generator = torch.Generator(parameters[0].device).manual_seed(config.grpo.seed)
+        self.generator = torch.Generator(self.parameters[0].device).manual_seed(config.grpo.seed)
         self.step_number = 0
         self.unverified = 0  # responses of the last batch that the verifier could not judge
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
@@ -102,12 +104,16 @@ class Trainer:
         return replace(experience, logprobs=old), self._logprobs(self.reference, experience, every)
 
     @torch.no_grad()
-    def _logprobs(self, policy: Policy, experience: Experience, rows: Tensor) -> Tensor:
+    def _logprobs(self, policy: Scorer, experience: Experience, rows: Tensor) -> Tensor:
         """Of the responses `rows`; [B,S], 0 elsewhere."""
         out = torch.zeros_like(experience.logprobs)
-        for micro in micro_batches(experience, rows, self.config.policy):
+        for micro in self._micro_batches(experience, rows):
             out[micro] = policy.logprobs(experience, micro)
         return out.where(experience.mask, 0.0)
+
+    def _micro_batches(self, experience: Experience, rows: Tensor) -> list[Tensor]:
+        width = self.policy.tree_width(experience)
+        return micro_batches(experience, rows, self.config.policy, width)
 
     def _traces(
         self, experience: Experience, rollouts: Rollouts, signals: Signals
@@ -149,9 +155,11 @@ class Trainer:
     ) -> Stats:
         """Gradients of these rows [N], micro-batch by micro-batch; zero where there are none."""
         total = Stats.empty()
-        for parameter in self.policy.model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        for micro in micro_batches(experience, rows, self.config.policy):
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad.zero_()
+        for micro in self._micro_batches(experience, rows):
             logprobs = self.policy.logprobs(experience, micro)
             batch = rollouts[micro], signals[micro]
             loss = policy_loss(self.algorithm, logprobs, *batch, counts, self.config.loss_fn)
@@ -161,7 +169,7 @@ class Trainer:
 
     def _optimizer_step(self) -> float:
         limit = self.config.policy.max_grad_norm
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), limit)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
         if not norm.isfinite():
             raise FloatingPointError(
                 f"the gradient's norm is {float(norm)} at step {self.step_number + 1}, "
@@ -174,7 +182,7 @@ class Trainer:
         """Everything that the next step depends on."""
         return {
             "step": self.step_number,
-            "model": self.policy.model.state_dict(),
+            "model": trained(self.policy.model),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "generator": self.generator.get_state(),
@@ -182,7 +190,7 @@ class Trainer:
 
     def load(self, state: dict[str, Any]) -> None:
         self.step_number = state["step"]
-        self.policy.model.load_state_dict(state["model"])
+        load_trained(self.policy.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         self.generator.set_state(state["generator"])

@@ -5,8 +5,8 @@ import small_llama
 import torch
 from small_llama import WORDS
 
-from nemo_algos.local.experience import micro_batches
 from nemo_algos.local.hf import HFPolicy
+from nemo_algos.local.tree import micro_batches
 
 EOS, STOP, PAD = (WORDS.index(w) for w in ("<eos>", "<stop>", "<pad>"))
 PROMPTS = [[7, 20, 9], [5, 6, 30, 31, 14, 8, 11, 29, 4], [33], [10, 13, 21, 4, 25]]
@@ -134,7 +134,7 @@ def test_bfloat16_keeps_float32_weights_and_rescores_the_draw(folder):
     drawn = drawn_by(policy)
     gap = (drawn.logprobs - drawn.gen_logprobs)[drawn.mask].abs()
     assert 1e-4 < gap.mean() < 0.1
-    every = micro_batches(drawn, torch.arange(24), policy.config)
+    every = micro_batches(drawn, torch.arange(24), policy.config, 32)
     assert [len(rows) for rows in every] == [4] * 6
     for rows in every:  # the ratio is exactly 1 before the first update
         assert torch.equal(policy.logprobs(drawn, rows), drawn.logprobs[rows])
@@ -154,7 +154,7 @@ def test_a_dynamic_batch_costs_the_forward_no_more_than_its_tokens(folder):
     forward = policy.model.forward
     policy.model.forward = lambda **kw: seen.append(kw["input_ids"].numel()) or forward(**kw)
     got = torch.zeros_like(drawn.logprobs)
-    for rows in micro_batches(drawn, torch.arange(24), policy.config):
+    for rows in micro_batches(drawn, torch.arange(24), policy.config, 32):
         got[rows] = policy.logprobs(drawn, rows).detach()
     assert max(seen) <= 60 and len(seen) > 4
     close(got, drawn.logprobs)

@@ -6,7 +6,8 @@ import pytest
 import small_llama
 import torch
 
-from nemo_algos.local.experience import Experience, micro_batches
+from nemo_algos.local.experience import Experience
+from nemo_algos.local.tree import micro_batches
 
 
 def experience_of(prompt_lengths, response_lengths, group):
@@ -26,11 +27,13 @@ def test_dynamic_batches_keep_to_their_tokens_and_cover_every_row_once(limit):
     experience = experience_of(prompts, responses, 3)
     dynamic = {"enabled": True, "train_mb_tokens": limit}
     rows = torch.randperm(60, generator=rng)[:50]
-    batches = micro_batches(experience, rows, small_llama.section("any", dynamic_batching=dynamic))
+    batches = micro_batches(
+        experience, rows, small_llama.section("any", dynamic_batching=dynamic), 0
+    )
     assert sorted(torch.cat(batches).tolist()) == sorted(rows.tolist())
 
     def cost(batch):
-        width = max(prompts[i // 3] for i in batch) + max(responses[i] for i in batch)
+        width = max(prompts[i // 3] + responses[i] for i in batch)
         return len(batch) * width
 
     assert all(len(batch) == 1 or cost(batch) <= limit for batch in batches)
@@ -42,8 +45,8 @@ def test_dynamic_batches_keep_to_their_tokens_and_cover_every_row_once(limit):
 
 def test_fixed_batches_and_no_rows():
     experience, section = experience_of([3, 4], [5, 6, 7, 8], 2), small_llama.section("any")
-    batches = micro_batches(experience, torch.tensor([3, 1, 0, 2, 1]), section)
+    batches = micro_batches(experience, torch.tensor([3, 1, 0, 2, 1]), section, 0)
     assert [b.tolist() for b in batches] == [[3, 1, 0, 2], [1]]
     for enabled in (True, False):
         section = small_llama.section("any", dynamic_batching={"enabled": enabled})
-        assert micro_batches(experience, torch.tensor([], dtype=torch.long), section) == []
+        assert micro_batches(experience, torch.tensor([], dtype=torch.long), section, 0) == []

@@ -46,7 +46,7 @@ def test_what_the_shipped_config_says():
     checked = check()
     batch = checked.grpo.num_prompts_per_step * checked.grpo.num_generations_per_prompt
     assert batch * checked.grpo.num_update_epochs / checked.policy.train_global_batch_size == 4
-    assert checked.policy.threads == 1 and checked.policy.device == "cpu"
+    assert checked.policy.threads is None and checked.policy.device == "auto"
     assert isinstance(checked.policy.scheduler[0], Component)
     assert check(MATH).data.train.input_key == "problem"
 
@@ -155,7 +155,11 @@ def test_what_must_not_be_negative(path):
     ("path", "value", "message"),
     [
         ("engine", "vllm", "input should be 'local', got 'vllm'"),
-        ("policy.precision", "float16", "input should be 'float32' or 'bfloat16', got 'float16'"),
+        (
+            "policy.precision",
+            "float16",
+            "input should be 'auto', 'float32' or 'bfloat16', got 'float16'",
+        ),
         ("policy.device", "tpu", "input should be 'cpu', 'cuda', 'mps' or 'auto', got 'tpu'"),
         ("data.task", "chess", "no task 'chess' (valid: countdown, math, package.module:NAME)"),
         ("data.numbers", 1, "input should be greater than or equal to 2, got 1"),
