@@ -131,7 +131,8 @@ class Store:
             key = self._judged(problem, generation)
             self.verdicts[problem.id, generation.sample] = key, verdict
             place = {"problem": problem.id, "sample": generation.sample}
-            rows.append({**place, **asdict(verdict), "of": key})
+            judged_so = {k: getattr(verdict, k) for k in ("reward", "status", "detail")}
+            rows.append({**place, **judged_so, "of": key})
         append_lines(self.folder / "verdicts.jsonl", rows)
 
     def evaluation(self, answer_of: Callable[[str], str | None] | None) -> Evaluation:

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from nemo_algos.local.prompts import Asked
 from nemo_algos.local.schema import PolicySection
 
 
@@ -50,8 +51,8 @@ class Policy(Protocol):
         """Token ids, each of which ends a response."""
         ...
 
-    def encode(self, prompt: str, prefix: str = "") -> list[int]:
-        """Token ids of what the user says, and of how the answer begins."""
+    def encode(self, prompt: Asked, prefix: str = "") -> list[int]:
+        """Token ids of what the user says, or of a conversation, and of how the answer begins."""
         ...
 
     def generate(

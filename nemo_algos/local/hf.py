@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.local.experience import Experience, micro_batches
+from nemo_algos.local.prompts import Asked
 from nemo_algos.local.sampling import Decoded, decode
 from nemo_algos.local.schema import PolicySection
 
@@ -125,7 +126,7 @@ class HFPolicy:
         logprobs, entropy = (_right_padded(x.cpu(), mask.shape[1], 0.0) for x in scored)
         return logprobs.where(mask, 0.0), entropy.where(mask, 0.0)
 
-    def encode(self, prompt: str, prefix: str = "") -> list[int]:
+    def encode(self, prompt: Asked, prefix: str = "") -> list[int]:
         """See Policy. In the chat template."""
         return chat(self.tokenizer, prompt, prefix)
 
@@ -148,9 +149,9 @@ def _right_padded(x: Tensor, width: int, value: float) -> Tensor:
     return nn.functional.pad(x, (0, width - x.shape[1]), value=value)
 
 
-def chat(tokenizer: Any, prompt: str, prefix: str = "") -> list[int]:
-    """Token ids of a user's message in the chat template, and of how the answer begins."""
-    messages = [{"role": "user", "content": prompt}]
+def chat(tokenizer: Any, prompt: Asked, prefix: str = "") -> list[int]:
+    """Token ids of a user's message, or of more, in the chat template, and the answer's start."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     return tokenizer(text + prefix, add_special_tokens=False)["input_ids"]
 

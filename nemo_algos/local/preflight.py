@@ -14,7 +14,7 @@ from nemo_algos import config as configs
 from nemo_algos.config import ConfigError, Finding, validate
 from nemo_algos.local import given
 from nemo_algos.local.countdown import TOKENS_PER_STEP
-from nemo_algos.local.schema import TINY, LocalConfig
+from nemo_algos.local.schema import TINY, VERIFIER, LocalConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 
@@ -149,6 +149,13 @@ def task_has_data(c: LocalConfig) -> Iterator[Finding]:
         yield Finding("data.task", reason)
 
 
+def one_reward(c: LocalConfig) -> Iterator[Finding]:
+    """A verifier is the reward where no others are named."""
+    if c.data.rewards and c.data.verifier != VERIFIER:
+        reason = "data.rewards names the functions: remove this, or name it there"
+        yield Finding("data.verifier", reason)
+
+
 def prompt_has_problem(c: LocalConfig) -> Iterator[Finding]:
     """Else all prompts are one."""
     if "{problem}" not in c.data.prompt:
@@ -175,5 +182,6 @@ BETWEEN_KEYS: Rules = {
     batches_divide: ("grpo.num_prompts_per_step", GROUP, "policy.train_global_batch_size"),
     group_of_one: (GROUP,),
     task_has_data: ("data.task", "data.train", "data.validation"),
+    one_reward: ("data.verifier", "data.rewards"),
     prompt_has_problem: ("data.prompt",),
 }

@@ -24,7 +24,7 @@ from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.algorithm import Algorithm
 
 
-class Stopped(Exception):
+class Stopped(BaseException):  # no Exception, which a reward function's failure would be
     """A signal ended the run where it can be resumed."""
 
 
@@ -132,6 +132,8 @@ class Run:
             while trainer.step_number < last and not self.stop.requested:
                 start = time.perf_counter()
                 log.write(trainer.step_number + 1, trainer.step(), trainer.traces)
+                for sentence in trainer.said:
+                    self.console.print(f"warning: {sentence}", style="yellow", soft_wrap=True)
                 self.seconds += time.perf_counter() - start
                 self._save_if_due()
             self.stop.stepping = False

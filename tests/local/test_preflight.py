@@ -80,7 +80,7 @@ def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
     messages = {
         "data.train.data_path": f"cannot read {tmp_path / 'nope.jsonl'}: No such file",
         "data.validation.data_path": "row 1 has no key 'problem' (valid: question): set input_key",
-        "data.verifier": "three cannot be called with (response, answer): missing a required",
+        "data.verifier": "three needs extra: a reward function is given response, answer, prompt",
         "policy.optimizer": "cannot make torch.optim.Adamw with",
         "policy.scheduler": "cannot make torch.optim.lr_scheduler.No with {}",
         "policy.device": "is not available here; use cpu or auto",
@@ -128,7 +128,7 @@ def test_data_that_cannot_be_used_names_the_fix(tmp_path, llama, name, content, 
         ("operator:nothing", "cannot import operator:nothing: AttributeError"),
         ("operator", "write it as package.module:NAME"),
         ("math:pi", "math:pi is no function"),
-        ("operator:neg", "operator:neg cannot be called with (response, answer): too many"),
+        ("operator:neg", "operator:neg needs a: a reward function is given response,"),
     ],
 )
 def test_a_verifier_is_a_function_of_response_and_answer(tmp_path, llama, verifier, message):
