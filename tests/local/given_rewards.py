@@ -51,3 +51,20 @@ def odd_only(tokens):
 
 def endless(response, answer):
     return float("nan")
+
+
+def late(response):
+    global calls
+    calls += 1
+    if calls > 16:
+        raise RuntimeError("the judge is gone")
+    return float(calls % 2)
+
+
+calls = 0
+
+
+def even_text(response):
+    if len(response) % 2:
+        raise ValueError("odd")
+    return 1.0

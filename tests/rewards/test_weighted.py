@@ -79,6 +79,7 @@ def test_by_name_whatever_the_order_and_by_place_where_the_names_are_others():
     ("function", "given", "needs"),
     [
         (lambda completions, answer, **rest: 0, GIVEN, "needs completions: "),
+        (lambda prompts, completions: 0, GIVEN, "needs prompts, completions: "),
         (lambda response, answer, solution: 0, GIVEN, "needs solution: "),
         (lambda r: 0, GIVEN, "needs r: "),
         (lambda: 0, GIVEN, "takes nothing: "),
@@ -127,5 +128,5 @@ def test_a_function_that_judges_nothing_stops_the_run(score, pool, name, reason)
 def test_some_verdicts_are_enough_and_none_are_no_failure():
     refuse_unjudged([Verdict(0.0, "timeout"), Verdict(0.0, "ok")])
     refuse_unjudged([])
-    with pytest.raises(Unjudged, match="none of 1 responses: mend it; the last: timeout, waits$"):
+    with pytest.raises(Unjudged, match=r"none of 1 responses: mend it; the last: timeout, waits$"):
         refuse_unjudged([Verdict(0.0, "timeout", "waits")])
