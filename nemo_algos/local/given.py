@@ -88,6 +88,35 @@ def own_task(c: LocalConfig) -> Iterator[Finding]:
         yield Finding("data.max_input_seq_length", f"{name} cannot leave prompts out")
 
 
+def response_length(c: LocalConfig) -> Iterator[Finding]:
+    """The answers fit into a response, as far as a tokenizer on disk, or their words, tell."""
+    limit, boxed = c.policy.generation.max_new_tokens, "\\boxed" in c.data.prompt
+    reads = any(reward.function == VERIFIER for reward in c.data.functions.values())
+    if c.data.task != "math" or not c.data.train or not reads:
+        return
+    try:
+        answers = [example.answer for example in read(c.data.train)]
+        count = _counter(c.policy, boxed)
+    except ValueError:  # said by data_files and model
+        return
+    lengths = [count(f"\\boxed{{{answer}}}" if boxed else answer) + 1 for answer in answers]
+    if longer := sum(length > limit for length in lengths):
+        what = f"{limit} tokens do not hold the answers of {longer} of {len(lengths)} rows"
+        also = ", and the prompt asks to reason before it" if "eason" in c.data.prompt else ""
+        reason = f"{what}, which take up to {max(lengths)}{also}: raise it"
+        yield Finding("policy.generation.max_new_tokens", reason, "warning")
+
+
+def _counter(policy: PolicySection, boxed: bool) -> Callable[[str], int]:
+    """How many tokens a text has, or at least."""
+    if not Path(policy.model_name).is_dir():
+        return lambda text: len(text.split()) + (3 if boxed else 0)  # \boxed, { and }
+    from nemo_algos.local import hf
+
+    tokenizer = hf.load_tokenizer(policy)
+    return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
 def prompt_lengths(c: LocalConfig) -> Iterator[Finding]:
     """Some prompt fits, as far as a tokenizer on disk tells."""
     limit = c.data.max_input_seq_length
@@ -156,6 +185,7 @@ RULES: dict[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]] = {
     data_files: ("data.task", "data.train", "data.validation"),
     reward_functions: ("data.verifier", "data.rewards"),
     own_task: ("data.task", "data.max_input_seq_length", "data.verifier", "data.rewards"),
+    response_length: ("data", "policy"),
     prompt_lengths: ("data", "policy.model_name", "policy.tokenizer"),
     optimizer: ("policy.optimizer", "policy.scheduler"),
     lambda c: iter(device(c.policy)): ("policy.device",),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from nemo_algos.config import did_you_mean
 from nemo_algos.local.prompts import Asked, Messages, asked_of
-from nemo_algos.local.rows import Row, after_hashes, from_files
+from nemo_algos.local.rows import Row, after_hashes, load
 from nemo_algos.local.schema import DataSection, Split
 from nemo_algos.local.tasks import Task
 
@@ -25,7 +25,7 @@ def read(split: Split) -> list[Example]:
 
     Raises ValueError with the place of the first broken row, or where none has problem and answer.
     """
-    rows, _ = from_files(split.data_path)
+    rows, _ = load(split.data_path, subset=split.subset, split=split.split)
     examples = [_example(row, split) for row in rows]
     if not any(example.problem and example.answer for example in examples):
         raise ValueError(f"{split.data_path}: no row has both a problem and an answer")

@@ -108,9 +108,14 @@ class PolicySection(Section):
 
 
 class Split(Section):
-    """A file (.jsonl, .json, .csv, each also .gz); the keys of problem and gold answer."""
+    """A file (.jsonl, .json, .csv, each also .gz; .parquet), or a data set: folder, or hub name.
+
+    subset, split: of a data set. The keys of problem (text, or a conversation) and gold answer.
+    """
 
     data_path: str
+    subset: str | None = None
+    split: str | None = None
     input_key: str = "problem"
     output_key: str = "answer"
 

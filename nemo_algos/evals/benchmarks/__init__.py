@@ -11,7 +11,7 @@ from nemo_algos.config import did_you_mean
 from nemo_algos.evals.benchmarks.registry import BENCHMARKS, Benchmark
 from nemo_algos.evals.benchmarks.source import Options
 from nemo_algos.evals.problem import Problem
-from nemo_algos.local.rows import from_files
+from nemo_algos.local.rows import load as rows_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def load(
         raise ValueError(f"limit must be at least 1, got {limit}")
     benchmark = BENCHMARKS[name]
     if data != "hub":
-        rows, source = from_files(data, benchmark.files)
+        rows, source = rows_of(data, benchmark.files)
     elif benchmark.hub:
         rows, source = benchmark.hub.rows()
     else:
