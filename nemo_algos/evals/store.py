@@ -55,7 +55,12 @@ class Store:
         self.judge_key = [verifier, _sources(verifier), *map(version, JUDGES)]
         belonging = _belonging(manifest)
         images = {p.id: [_content(image) for image in p.images] for p in self.problems}
-        self.keys = {p.id: _hash([belonging, p.prompt, images[p.id]]) for p in self.problems}
+        self.keys = {
+            p.id: _hash(
+                [belonging, p.prompt, images[p.id], *([p.before, p.prefix] if p.led else [])]
+            )
+            for p in self.problems
+        }
 
     @classmethod
     def opened(cls, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem]) -> Self:

@@ -1,10 +1,12 @@
 """What a model is asked, in training and in evaluation: one definition for both. No torch."""
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
-from nemo_algos.config import Section
+from nemo_algos.config import Section, validate
+from nemo_algos.local.lines import read_object, replace
 
 Messages = list[dict[str, str]]  # role: system, user or assistant; content
 Asked = str | Messages  # of a row: a problem's text, or a conversation that the user ends
@@ -16,6 +18,7 @@ class Message(Section):
 
 
 CHAT = TypeAdapter(list[Message])
+FILE = "nemo_algos_prompt.json"  # in the folder of a trained model
 
 
 class PromptSection(Section):
@@ -40,6 +43,24 @@ class PromptSection(Section):
         """How the answer begins; the model goes on from there."""
         last = asked if isinstance(asked, str) else asked[-1]["content"]
         return self.answer_prefix.replace("{problem}", last)
+
+
+class TrainedPrompt(PromptSection):
+    """With the keys of the rows and the rewards' names: what lies beside a trained model."""
+
+    input_key: str = "problem"
+    output_key: str = "answer"
+    rewards: list[str] = Field(default=[])
+
+    def write(self, model: Path) -> None:
+        """Into the model's folder."""
+        replace(model / FILE, self.model_dump_json(indent=2))
+
+    @classmethod
+    def read(cls, model: Path) -> Self | None:
+        """From a model's folder; None where it has none. Raises ValueError where it is broken."""
+        path = model / FILE
+        return validate(cls, read_object(path), str(path)) if path.is_file() else None
 
 
 def said(prompt: Asked) -> str:

@@ -151,6 +151,8 @@ class Run:
         """Save the model and the curves, evaluate, write summary.json and say where things are."""
         after = self._evaluation()
         self.trainer.policy.save(str(self.folder / "model"))
+        if self.config.data.task == "math":
+            self.config.data.trained.write(self.folder / "model")
         name = self.trainer.algorithm.name
         curves = plot(self.folder, f"{name}, seed {self.config.grpo.seed}")
         rows = read(self.folder)

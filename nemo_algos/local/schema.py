@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 
 from nemo_algos.config import Section, did_you_mean
 from nemo_algos.local.countdown import Rules
-from nemo_algos.local.prompts import PromptSection
+from nemo_algos.local.prompts import PromptSection, TrainedPrompt
 from nemo_algos.methods.loss import LossConfig, MismatchConfig
 from nemo_algos.rewards.weighted import Reward
 
@@ -156,6 +156,14 @@ class DataSection(PromptSection):
         if self.rewards is None:
             return {"": Reward(self.verifier)}
         return {name: Reward(r.function, r.weight, r.pool) for name, r in self.rewards.items()}
+
+    @property
+    def trained(self) -> TrainedPrompt:
+        """What an evaluation needs to ask the same."""
+        own = self.model_dump(include={*PromptSection.model_fields})
+        keys = self.train.model_dump(include={"input_key", "output_key"}) if self.train else {}
+        rewards = [reward.function for reward in self.functions.values()]
+        return TrainedPrompt(**own, **keys, rewards=rewards)
 
     @field_validator("rewards")
     @classmethod

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nemo_algos.local.countdown import Rules, held_out
 from nemo_algos.local.hub import rows_of
+from nemo_algos.local.prompts import TrainedPrompt
 from nemo_algos.local.rows import Row, numbered
 
 PUZZLES = 256
@@ -16,13 +17,15 @@ class Options:
     """What a loader is given beside the rows.
 
     seed: of the options' order. folder: of the file read, for images. databases: folder of the
-    SQLite files. counts: what a loader had to change or leave out, counted as it goes.
+    SQLite files. counts: what a loader had to change or leave out, counted as it goes. trained: how
+    the model was asked in training, where the benchmark's own prompt is not wanted.
     """
 
     seed: int = 0
     folder: Path = Path()
     databases: str = ""
     counts: Counter[str] = field(default_factory=Counter)
+    trained: TrainedPrompt | None = None
 
     def id_of(self, row: Row, place: int, *names: str) -> str:
         """The row's own id, else its place (from 0), counted."""
