@@ -7,6 +7,7 @@ import torch
 from nemo_algos.core.draws import pass_at_k
 from nemo_algos.local.experience import Experience, Policy
 from nemo_algos.local.tasks import Response, Task
+from nemo_algos.local.turns import generate
 from nemo_algos.rewards import Verdict
 from nemo_algos.rewards.weighted import refuse_unjudged
 
@@ -29,9 +30,9 @@ def attempts(
 
     Raises Unjudged where none could be judged.
     """
-    prompts = [policy.encode(task.prompt(e), task.prefix(e)) for e in examples]
-    experience = policy.generate(prompts, samples, generator)
-    texts = [Response(policy.text(tokens), len(tokens)) for tokens in experience.responses()]
+    experience = generate(policy, task, examples, samples, generator)
+    lengths = zip(experience.responses(), experience.mask.sum(1).tolist(), strict=True)
+    texts = [Response(policy.text(tokens), length) for tokens, length in lengths]
     asked = [examples[i] for i in experience.group.tolist()]
     verdicts = task.verify(asked, texts)
     refuse_unjudged(verdicts)

@@ -20,7 +20,8 @@ class Experience:
     prompts [P,L] ids, left-padded where lengths differ (prompt_mask [P,L]); group [B]: each one's
     prompt; tokens [B,S] ids; mask [B,S] bool, the response with its end token; logprobs,
     entropy [B,S]: of the sampling policy at the sampling temperature as the training forward
-    computes them, nats, 0 off the mask; gen_logprobs [B,S]: as the sampler computed them.
+    computes them, nats, 0 off the mask; gen_logprobs [B,S]: as the sampler computed them;
+    shown [B,S] bool, where an environment spoke within: the mask and its tokens.
     """
 
     prompts: Tensor
@@ -31,10 +32,16 @@ class Experience:
     logprobs: Tensor
     entropy: Tensor
     gen_logprobs: Tensor
+    shown: Tensor | None = None
+
+    @property
+    def present(self) -> Tensor:
+        """[B,S] bool: all that is no padding."""
+        return self.mask if self.shown is None else self.shown
 
     def responses(self) -> list[list[int]]:
         """Token ids of each response, without padding."""
-        lengths = self.mask.sum(1).tolist()
+        lengths = self.present.sum(1).tolist()
         return [row[:n] for row, n in zip(self.tokens.tolist(), lengths, strict=True)]
 
 
@@ -65,6 +72,10 @@ class Policy(Protocol):
         """[N,S] log-probs of the responses `rows` [N], with gradient; defined on the mask."""
         ...
 
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text within a response."""
+        ...
+
     def text(self, tokens: list[int]) -> str:
         """What a response's token ids say, without special ones."""
         ...
@@ -87,7 +98,7 @@ def micro_batches(experience: Experience, rows: Tensor, policy: PolicySection) -
         return []
     if not policy.dynamic_batching.enabled:
         return list(rows.split(policy.train_micro_batch_size))
-    prompts, responses = experience.prompt_mask.sum(1)[experience.group], experience.mask.sum(1)
+    prompts, responses = experience.prompt_mask.sum(1)[experience.group], experience.present.sum(1)
     order = rows[(prompts + responses)[rows].argsort(stable=True)]
     batches, start, longest = [], 0, [0, 0]
     for end, lengths in enumerate(torch.stack((prompts, responses), 1)[order].tolist()):

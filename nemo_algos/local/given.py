@@ -84,6 +84,9 @@ def own_task(c: LocalConfig) -> Iterator[Finding]:
         for key, usual in (("rewards", None), ("verifier", VERIFIER)):
             if getattr(c.data, key) != usual:
                 yield Finding(f"data.{key}", f"{name} judges by its own verify: remove it")
+    if kind.turns and c.policy.model_name == TINY:
+        reason = f"{TINY} takes prompts of one length, and {name} has turns: name another model"
+        yield Finding("policy.model_name", reason)
     if c.data.max_input_seq_length and kind.keep is Task.keep:
         yield Finding("data.max_input_seq_length", f"{name} cannot leave prompts out")
 
@@ -184,7 +187,13 @@ def model(policy: PolicySection) -> list[Finding]:
 RULES: dict[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]] = {
     data_files: ("data.task", "data.train", "data.validation"),
     reward_functions: ("data.verifier", "data.rewards"),
-    own_task: ("data.task", "data.max_input_seq_length", "data.verifier", "data.rewards"),
+    own_task: (
+        "policy.model_name",
+        "data.task",
+        "data.max_input_seq_length",
+        "data.verifier",
+        "data.rewards",
+    ),
     response_length: ("data", "policy"),
     prompt_lengths: ("data", "policy.model_name", "policy.tokenizer"),
     optimizer: ("policy.optimizer", "policy.scheduler"),

@@ -114,11 +114,12 @@ class HFPolicy:
             self.config.dtensor_cfg.activation_checkpointing and torch.is_grad_enabled()
         )
         group, mask = experience.group[rows], experience.mask[rows]
-        response = int(mask.sum(1).max())
+        present = experience.present[rows]
+        response = int(present.sum(1).max())
         prompt = int(experience.prompt_mask[group].sum(1).max())
         tokens = experience.tokens[rows, :response].to(self.device)
         ids = torch.cat((experience.prompts[group, -prompt:].to(self.device), tokens), 1)
-        visible = torch.cat((experience.prompt_mask[group, -prompt:], mask[:, :response]), 1)
+        visible = torch.cat((experience.prompt_mask[group, -prompt:], present[:, :response]), 1)
         visible = visible.to(self.device)
         before = torch.arange(prompt - 1, prompt - 1 + response, device=self.device)
         logits = self._forward(ids, visible, _positions(visible), before, use_cache=False).logits
@@ -129,6 +130,9 @@ class HFPolicy:
     def encode(self, prompt: Asked, prefix: str = "") -> list[int]:
         """See Policy. In the chat template."""
         return chat(self.tokenizer, prompt, prefix)
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def text(self, tokens: list[int]) -> str:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)

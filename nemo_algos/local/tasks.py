@@ -70,6 +70,16 @@ class Task(ABC):
         """How the answer begins; the model goes on from there."""
         return ""
 
+    turns = 0  # of the environment in a response, at most
+
+    def reply(self, example: Any, response: str) -> str | None:
+        """What the environment says after a response that may go on; None ends it.
+
+        It is put as it is behind the response's tokens, whose end token stays; the model goes on
+        from there, and is not trained on it.
+        """
+        return None
+
     def held_out(self, number: int) -> list[Any]:
         """Up to `number` examples to evaluate on, always the same."""
         return []

@@ -75,6 +75,9 @@ class TinyPolicy:
                 f"the countdown model does not know {error}: it can answer the benchmark countdown"
             ) from None
 
+    def ids(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def text(self, tokens: list[int]) -> str:
         return countdown.decode([t for t in tokens if t != countdown.EOS])
 

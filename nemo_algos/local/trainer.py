@@ -98,12 +98,17 @@ class Trainer:
         return experience, rollouts
 
     def _with_reference(self, experience: Experience) -> tuple[Experience, Tensor | None]:
-        """Both log-probs by one forward: ERPO's z-scores of their gap would amplify rounding."""
+        """Both log-probs by one forward: ERPO's z-scores of their gap would amplify rounding.
+
+        So those of responses with turns, which the sampler has seen in parts.
+        """
+        every = torch.arange(len(experience.group))
+        if self.reference or self.task.turns:
+            old = self._logprobs(self.policy, experience, every)
+            experience = replace(experience, logprobs=old)
         if self.reference is None:
             return experience, None
-        every = torch.arange(len(experience.group))
-        old = self._logprobs(self.policy, experience, every)
-        return replace(experience, logprobs=old), self._logprobs(self.reference, experience, every)
+        return experience, self._logprobs(self.reference, experience, every)
 
     @torch.no_grad()
     def _logprobs(self, policy: Policy, experience: Experience, rows: Tensor) -> Tensor:
