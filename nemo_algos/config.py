@@ -48,11 +48,11 @@ class Section(BaseModel):
 
 
 class ConfigError(ValueError):
-    """All errors of a configuration at once, a line each."""
+    """All errors of a configuration at once, a line each; `findings` may have warnings too."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = list(findings)
-        super().__init__("\n".join(map(str, self.findings)))
+        super().__init__("\n".join(str(f) for f in findings if f.severity == "error"))
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Findi
         return Finding(path, f"unknown key{did_you_mean(loc[-1], _fields(schema, loc[:-1]))}")
     if error["type"] == "value_error":
         return Finding(path, str(error["ctx"]["error"]))
-    if error["type"] == "missing":
+    if error["type"] == "missing" or error["input"] is None:
         return Finding(path, "missing: set it")
     message = error["msg"][0].lower() + error["msg"][1:]
     return Finding(path, f"{message}, got {error['input']!r}")

@@ -12,6 +12,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from nemo_algos.rewards import Unjudged
+
 STOPPED = "stopped; what is stored stays: give the same command again to go on"
 WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 COMMANDS = {
@@ -61,7 +63,7 @@ def ended() -> Iterator[None]:
         raise _exit(2, named if error.filename else error) from None
     except BrokenPipeError:
         raise
-    except (OSError, FloatingPointError, BrokenExecutor) as error:
+    except (OSError, FloatingPointError, BrokenExecutor, Unjudged) as error:
         raise _exit(1, error) from None
     except KeyboardInterrupt:
         raise _exit(130, STOPPED) from None

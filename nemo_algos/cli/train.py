@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from nemo_algos import config as configs
-from nemo_algos.cli.arguments import SHAPE, shipped, written
+from nemo_algos.cli.arguments import SHAPE, shipped, show, written
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.local import manifest
 from nemo_algos.local.preflight import judged
@@ -55,7 +55,8 @@ def next_folder(log_dir: Path) -> Path:
 
 
 def _local(merged: DictConfig, resume: Path | None) -> None:
-    checked, algorithm = judged(configs.resolved(merged), resume)
+    checked, algorithm, warnings = judged(configs.resolved(merged), resume)
+    show(warnings, err=True)
     from nemo_algos.local.run import run  # transformers, after the config is judged
 
     folder = resume or next_folder(Path(checked.logger.log_dir))

@@ -104,7 +104,8 @@ class Endpoint:
             body["prompt"] = m.completions.replace("{prompt}", problem.prompt)
         else:
             system = [{"role": "system", "content": m.system}] if m.system else []
-            body["messages"] = [*system, {"role": "user", "content": _content(problem)}]
+            user = {"role": "user", "content": _content(problem)}
+            body["messages"] = [*system, *problem.before, user]
         return json.dumps(body).encode()
 
     async def _answer(self, client: Client, body: bytes) -> Reply:

@@ -6,16 +6,16 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from nemo_algos.config import validate
 from nemo_algos.evals.problem import Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.evals.schema import LocalModel, SamplingSection
-from nemo_algos.local import checkpoint, manifest
+from nemo_algos.evals.trained import config_of
+from nemo_algos.local import checkpoint
 from nemo_algos.local.build import policy_of, shape_of
 from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
 from nemo_algos.local.hardware import device_of
 from nemo_algos.local.lora import load_trained
-from nemo_algos.local.schema import TINY, GenerationSection, LocalConfig, PolicySection
+from nemo_algos.local.schema import TINY, GenerationSection, PolicySection
 from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
 
@@ -50,7 +50,7 @@ class LocalSampler:
             generator.manual_seed(seed_of(self.seed, problem.id, samples[0]))
             if problem.images:
                 raise ValueError("the embedded engine sees no images: ask a server (model.engine)")
-            prompt = self.policy.encode(problem.prompt)
+            prompt = self.policy.encode(problem.messages, problem.prefix)
             experience = self.policy.generate([prompt], len(samples), generator)
             drawn = zip(samples, experience.responses(), strict=True)
             add([self._generation(problem, i, tokens) for i, tokens in drawn])
@@ -64,10 +64,7 @@ def _trained(model: LocalModel) -> tuple[PolicySection, Rules]:
     """The policy's config, and the rules of its countdown."""
     if model.policy:
         return model.policy, Rules()
-    path = Path(model.run or "") / "manifest.json"
-    if not path.is_file():
-        raise ValueError(f"model.run: {model.run} is no training run: no manifest.json")
-    config = validate(LocalConfig, manifest.read(path), "model.run: its config")
+    config = config_of(model.run or "")
     return config.policy, config.data.rules
 
 

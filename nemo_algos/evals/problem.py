@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_algos.local.prompts import Messages
+
 REFUSED = "refused"
 URLS = ("http://", "https://", "data:")  # an image that begins so is no file
 
@@ -19,7 +21,8 @@ class Problem:
 
     id: unique in its benchmark. prompt: all that the user says, instructions included. answer: what
     the verifier is given (a gold; a letter; JSON of tests or of a query). images: paths or URLs.
-    info: what the report shows beside it, e.g. the level.
+    info: what the report shows beside it, e.g. the level. before: messages ahead of the prompt;
+    prefix: how the answer begins (a server cannot be given one).
     """
 
     id: str
@@ -27,6 +30,18 @@ class Problem:
     answer: str
     images: tuple[str, ...] = ()
     info: dict[str, str] = field(default_factory=dict)
+    before: Messages = field(default_factory=list)
+    prefix: str = ""
+
+    @property
+    def led(self) -> bool:
+        """Whether there is more than the prompt."""
+        return bool(self.before or self.prefix)
+
+    @property
+    def messages(self) -> Messages:
+        """The conversation, which the prompt ends."""
+        return [*self.before, {"role": "user", "content": self.prompt}]
 
 
 class Generation(NamedTuple):

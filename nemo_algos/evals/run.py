@@ -16,13 +16,14 @@ from rich.progress import MofNCompleteColumn, Progress
 
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.evals.benchmarks import Loaded, load
-from nemo_algos.evals.benchmarks.registry import EXTRACTORS
+from nemo_algos.evals.benchmarks.registry import BENCHMARKS, EXTRACTORS
 from nemo_algos.evals.metrics.result import measure
 from nemo_algos.evals.nemo_file import THEIRS, NemoRLResults
 from nemo_algos.evals.problem import Generation, Sampler
 from nemo_algos.evals.schema import EndpointModel, EvalConfig, LocalModel, NemoRLFile
 from nemo_algos.evals.store import Store
 from nemo_algos.evals.table import table
+from nemo_algos.evals.trained import prompt_of
 from nemo_algos.local import given
 from nemo_algos.local.lines import replace
 from nemo_algos.rewards import Verdict, VerifierPool
@@ -55,6 +56,7 @@ def _sampled(
 ) -> Iterator[tuple[Loaded, Store]]:
     """Each benchmark with its verified responses, as soon as it has them."""
     loaded = _loaded(config)
+    _say_rewards(loaded, config, console)
     asked = _sampler(model, config, console)
     stores = [_store(each, asked, config) for each in loaded]
     with ExitStack() as held:
@@ -102,13 +104,15 @@ def _sampler(model: LocalModel | EndpointModel, config: EvalConfig, console: Con
 def _loaded(config: EvalConfig) -> list[Loaded]:
     """Every benchmark, before a model is. Raises ConfigError with all that cannot be used."""
     loaded, findings = list[Loaded](), list[Finding]()
+    trained = prompt_of(config.model)
     for name, section in config.chosen.items():
         key = f"benchmarks.{name}"
         if section.verifier:
             findings += given.found(given.verifier, section.verifier, f"{key}.verifier")
         options = section.model_dump(include={"data", "seed", "databases"})
+        asked = trained if section.prompt == "trained" else None
         try:
-            loaded.append(load(name, **options, limit=section.problems))
+            loaded.append(load(name, **options, limit=section.problems, trained=asked))
         except ValueError as error:
             findings.append(Finding(f"{key}.data", str(error)))
     if isinstance(config.model, LocalModel) and config.model.policy:
@@ -135,6 +139,17 @@ def _store(loaded: Loaded, model: Sampler, config: EvalConfig) -> Store:
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
     }
     return Store.opened(config.folder / name, manifest, loaded.problems)
+
+
+def _say_rewards(loaded: list[Loaded], config: EvalConfig, console: Console) -> None:
+    """Training's own functions are code, which a folder may not bring: they have to be named."""
+    trained = prompt_of(config.model)
+    for name in (each.benchmark.name for each in loaded if trained):
+        verifier = config.chosen[name].verifier or BENCHMARKS[name].verifier
+        if trained and trained.rewards not in ([], [verifier]):
+            theirs = f"trained with {', '.join(trained.rewards)}"
+            line = f"{name}: {theirs}, judged by {verifier}; another: benchmarks.{name}.verifier"
+            console.print(line, markup=False, soft_wrap=True)
 
 
 def _say_counts(loaded: Loaded, console: Console) -> None:

@@ -130,12 +130,15 @@ class BenchmarkSection(Section):
     """One benchmark: its data (hub, or a file), only the first `problems`, another verifier.
 
     seed: of the options' order (GPQA). databases: the folder of SQLite files (Spider, BIRD).
+    prompt: where the model was trained here on rows, problems with a mathematical answer are asked
+    as in training; `benchmark`: as the benchmark has it.
     """
 
     data: str = "hub"
     problems: int | None = Field(default=None, gt=0)
     seed: int = 0
     databases: str = ""
+    prompt: Literal["trained", "benchmark"] = "trained"
     verifier: str | None = None
 
 

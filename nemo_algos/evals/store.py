@@ -55,7 +55,12 @@ class Store:
         self.judge_key = [verifier, _sources(verifier), *map(version, JUDGES)]
         belonging = _belonging(manifest)
         images = {p.id: [_content(image) for image in p.images] for p in self.problems}
-        self.keys = {p.id: _hash([belonging, p.prompt, images[p.id]]) for p in self.problems}
+        self.keys = {
+            p.id: _hash(
+                [belonging, p.prompt, images[p.id], *([p.before, p.prefix] if p.led else [])]
+            )
+            for p in self.problems
+        }
 
     @classmethod
     def opened(cls, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem]) -> Self:
@@ -131,7 +136,8 @@ class Store:
             key = self._judged(problem, generation)
             self.verdicts[problem.id, generation.sample] = key, verdict
             place = {"problem": problem.id, "sample": generation.sample}
-            rows.append({**place, **asdict(verdict), "of": key})
+            judged_so = {k: getattr(verdict, k) for k in ("reward", "status", "detail")}
+            rows.append({**place, **judged_so, "of": key})
         append_lines(self.folder / "verdicts.jsonl", rows)
 
     def evaluation(self, answer_of: Callable[[str], str | None] | None) -> Evaluation:

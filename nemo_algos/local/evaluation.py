@@ -6,8 +6,10 @@ import torch
 
 from nemo_algos.core.draws import pass_at_k
 from nemo_algos.local.experience import Experience, Policy
-from nemo_algos.local.tasks import Task
+from nemo_algos.local.tasks import Response, Task
+from nemo_algos.local.turns import generate
 from nemo_algos.rewards import Verdict
+from nemo_algos.rewards.weighted import refuse_unjudged
 
 KS = (1, 4, 16, 64)
 CHUNK = 32  # prompts generated at a time
@@ -23,13 +25,18 @@ class Sampled(NamedTuple):
 
 def attempts(
     policy: Policy, task: Task, examples: list[Any], samples: int, generator: torch.Generator
-) -> tuple[Experience, list[Any], list[str], list[Verdict]]:
-    """`samples` responses to each example; [B]: the example, the text and the verdict of each."""
-    prompts = [policy.encode(task.prompt(e), task.prefix(e)) for e in examples]
-    experience = policy.generate(prompts, samples, generator)
-    texts = [policy.text(tokens) for tokens in experience.responses()]
+) -> tuple[Experience, list[Any], list[Response], list[Verdict]]:
+    """`samples` responses to each example; [B]: the example, the text and the verdict of each.
+
+    Raises Unjudged where none could be judged.
+    """
+    experience = generate(policy, task, examples, samples, generator)
+    lengths = zip(experience.responses(), experience.mask.sum(1).tolist(), strict=True)
+    texts = [Response(policy.text(tokens), length) for tokens, length in lengths]
     asked = [examples[i] for i in experience.group.tolist()]
-    return experience, asked, texts, task.verify(asked, texts)
+    verdicts = task.verify(asked, texts)
+    refuse_unjudged(verdicts)
+    return experience, asked, texts, verdicts
 
 
 def sample(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> Sampled:

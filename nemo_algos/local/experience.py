@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from nemo_algos.local.prompts import Asked
+
 
 @dataclass(frozen=True)
 class Experience:
@@ -17,7 +19,8 @@ class Experience:
     prompts [P,L] ids, left-padded where lengths differ (prompt_mask [P,L]); group [B]: each one's
     prompt; tokens [B,S] ids; mask [B,S] bool, the response with its end token; logprobs,
     entropy [B,S]: of the sampling policy at the sampling temperature as the training forward
-    computes them, nats, 0 off the mask; gen_logprobs [B,S]: as the sampler computed them.
+    computes them, nats, 0 off the mask; gen_logprobs [B,S]: as the sampler computed them;
+    shown [B,S] bool, where an environment spoke within: the mask and its tokens.
     """
 
     prompts: Tensor
@@ -28,10 +31,16 @@ class Experience:
     logprobs: Tensor
     entropy: Tensor
     gen_logprobs: Tensor
+    shown: Tensor | None = None
+
+    @property
+    def present(self) -> Tensor:
+        """[B,S] bool: all that is no padding."""
+        return self.mask if self.shown is None else self.shown
 
     def responses(self) -> list[list[int]]:
         """Token ids of each response, without padding."""
-        lengths = self.mask.sum(1).tolist()
+        lengths = self.present.sum(1).tolist()
         return [row[:n] for row, n in zip(self.tokens.tolist(), lengths, strict=True)]
 
 
@@ -56,8 +65,8 @@ class Policy(Scorer, Protocol):
         """Token ids, each of which ends a response."""
         ...
 
-    def encode(self, prompt: str, prefix: str = "") -> list[int]:
-        """Token ids of what the user says, and of how the answer begins."""
+    def encode(self, prompt: Asked, prefix: str = "") -> list[int]:
+        """Token ids of what the user says, or of a conversation, and of how the answer begins."""
         ...
 
     def generate(
@@ -68,6 +77,10 @@ class Policy(Scorer, Protocol):
 
     def tree_width(self, experience: Experience) -> int:
         """Hidden size of a model whose one row holds many responses to a prompt, else 0."""
+        ...
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text within a response."""
         ...
 
     def text(self, tokens: list[int]) -> str:

@@ -1,7 +1,6 @@
 """Rules about what a config names: files, functions, classes, a device, a model on disk."""
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
@@ -9,8 +8,9 @@ from typing import Any
 
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.local.math_problems import MathProblems, read
-from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
+from nemo_algos.local.schema import TINY, VERIFIER, LocalConfig, PolicySection
 from nemo_algos.local.tasks import Countdown, Task
+from nemo_algos.rewards.function import GIVEN, PAIR, RewardFunction
 
 NO_PEFT = "needs peft: uv run --extra lora ..."
 OURS: dict[str, type[Task]] = {"countdown": Countdown, "math": MathProblems}
@@ -23,7 +23,10 @@ def named(name: str, key: str) -> Any:
             raise ValueError("write it as package.module:NAME")
         return resolve_name(name)
     except Exception as error:  # whatever the module does when it is imported
-        reason = f"cannot import {name}: {type(error).__name__}: {error}"
+        here = Path(f"{name.partition(':')[0].partition('.')[0]}.py").exists()
+        unseen = here and isinstance(error, ModuleNotFoundError)
+        cure = "; it lies in this folder: put PYTHONPATH=. before the command" if unseen else ""
+        reason = f"cannot import {name}: {type(error).__name__}: {error}{cure}"
         raise ConfigError([Finding(key, reason)]) from None
 
 
@@ -36,18 +39,13 @@ def found(look: Callable[..., object], *args: Any) -> list[Finding]:
     return []
 
 
-def verifier(name: str, key: str) -> None:
-    """Raises ConfigError for what cannot be called with a response and an answer."""
+def verifier(name: str, key: str, given: Sequence[str] = PAIR) -> None:
+    """Raises ConfigError for what cannot be called with a response and an answer, or with less."""
     function = named(name, key)
-    if not callable(function):
-        raise ConfigError([Finding(key, f"{name} is no function")])
     try:
-        inspect.signature(function).bind("response", "answer")
-    except TypeError as error:
-        reason = f"{name} cannot be called with (response, answer): {error}"
-        raise ConfigError([Finding(key, reason)]) from None
-    except ValueError:  # of a function in C, which has no signature
-        return
+        RewardFunction(function, given)
+    except ValueError as error:
+        raise ConfigError([Finding(key, f"{name} {error}")]) from None
 
 
 def data_files(c: LocalConfig) -> Iterator[Finding]:
@@ -61,9 +59,11 @@ def data_files(c: LocalConfig) -> Iterator[Finding]:
             yield Finding(f"data.{name}.data_path", str(error))
 
 
-def math_verifier(c: LocalConfig) -> Iterator[Finding]:
-    """It judges a response by an answer."""
-    yield from found(verifier, c.data.verifier, "data.verifier")
+def reward_functions(c: LocalConfig) -> Iterator[Finding]:
+    """They ask for nothing that they are not given."""
+    for name, reward in c.data.functions.items():
+        key = f"data.rewards.{name}.function" if name else "data.verifier"
+        yield from found(verifier, reward.function, key, GIVEN)
 
 
 def own_task(c: LocalConfig) -> Iterator[Finding]:
@@ -76,11 +76,50 @@ def own_task(c: LocalConfig) -> Iterator[Finding]:
         return
     if not (isinstance(kind, type) and issubclass(kind, Task)):
         yield Finding("data.task", f"{name} is no subclass of nemo_algos.local.tasks.Task")
-    elif kind.__abstractmethods__:
-        lacking = ", ".join(sorted(kind.__abstractmethods__))
-        yield Finding("data.task", f"{name} lacks {lacking}")
-    elif c.data.max_input_seq_length and kind.keep is Task.keep:
+        return
+    lacking = sorted(kind.__abstractmethods__)
+    if kind.verify is Task.verify and kind.answer is Task.answer:
+        lacking.append("verify (or answer, for data.rewards)")
+    if lacking:
+        yield Finding("data.task", f"{name} lacks {', '.join(lacking)}")
+    elif kind.verify is not Task.verify:
+        for key, usual in (("rewards", None), ("verifier", VERIFIER)):
+            if getattr(c.data, key) != usual:
+                yield Finding(f"data.{key}", f"{name} judges by its own verify: remove it")
+    if kind.turns and c.policy.model_name == TINY:
+        reason = f"{TINY} takes prompts of one length, and {name} has turns: name another model"
+        yield Finding("policy.model_name", reason)
+    if c.data.max_input_seq_length and kind.keep is Task.keep:
         yield Finding("data.max_input_seq_length", f"{name} cannot leave prompts out")
+
+
+def response_length(c: LocalConfig) -> Iterator[Finding]:
+    """The answers fit into a response, as far as a tokenizer on disk, or their words, tell."""
+    limit, boxed = c.policy.generation.max_new_tokens, "\\boxed" in c.data.prompt
+    reads = any(reward.function == VERIFIER for reward in c.data.functions.values())
+    if c.data.task != "math" or not c.data.train or not reads:
+        return
+    try:
+        answers = [example.answer for example in read(c.data.train)]
+        count = _counter(c.policy, boxed)
+    except ValueError:  # said by data_files and model
+        return
+    lengths = [count(f"\\boxed{{{answer}}}" if boxed else answer) + 1 for answer in answers]
+    if longer := sum(length > limit for length in lengths):
+        what = f"{limit} tokens do not hold the answers of {longer} of {len(lengths)} rows"
+        also = ", and the prompt asks to reason before it" if "eason" in c.data.prompt else ""
+        reason = f"{what}, which take up to {max(lengths)}{also}: raise it"
+        yield Finding("policy.generation.max_new_tokens", reason, "warning")
+
+
+def _counter(policy: PolicySection, boxed: bool) -> Callable[[str], int]:
+    """How many tokens a text has, or at least."""
+    if not Path(policy.model_name).is_dir():
+        return lambda text: len(text.split()) + (3 if boxed else 0)  # \boxed, { and }
+    from nemo_algos.local import hf
+
+    tokenizer = hf.load_tokenizer(policy)
+    return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def prompt_lengths(c: LocalConfig) -> Iterator[Finding]:
@@ -142,8 +181,15 @@ def model(policy: PolicySection) -> list[Finding]:
 
 RULES: dict[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]] = {
     data_files: ("data.task", "data.train", "data.validation"),
-    math_verifier: ("data.verifier",),
-    own_task: ("data.task", "data.max_input_seq_length"),
+    reward_functions: ("data.verifier", "data.rewards"),
+    own_task: (
+        "policy.model_name",
+        "data.task",
+        "data.max_input_seq_length",
+        "data.verifier",
+        "data.rewards",
+    ),
+    response_length: ("data", "policy"),
     prompt_lengths: ("data", "policy.model_name", "policy.tokenizer"),
     optimizer: ("policy.optimizer", "policy.scheduler"),
     lambda c: iter(device(c.policy)): ("policy.device",),

@@ -17,6 +17,7 @@ from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.hardware import precision_of
 from nemo_algos.local.lora import adapted, merged
+from nemo_algos.local.prompts import Asked
 from nemo_algos.local.sampling import Decoded, decode
 from nemo_algos.local.schema import PolicySection
 from nemo_algos.local.tree import Forest, forest, micro_batches, trees
@@ -168,9 +169,12 @@ class HFPolicy:
             ids, positions = grown.ids.to(self.device), grown.positions.to(self.device)
             return self._forward(ids, mask, positions, 0, use_cache=False).logits[0]
 
-    def encode(self, prompt: str, prefix: str = "") -> list[int]:
+    def encode(self, prompt: Asked, prefix: str = "") -> list[int]:
         """See Policy. In the chat template."""
         return chat(self.tokenizer, prompt, prefix)
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def text(self, tokens: list[int]) -> str:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
@@ -191,9 +195,9 @@ def _right_padded(x: Tensor, width: int, value: float) -> Tensor:
     return nn.functional.pad(x, (0, width - x.shape[1]), value=value)
 
 
-def chat(tokenizer: Any, prompt: str, prefix: str = "") -> list[int]:
-    """Token ids of a user's message in the chat template, and of how the answer begins."""
-    messages = [{"role": "user", "content": prompt}]
+def chat(tokenizer: Any, prompt: Asked, prefix: str = "") -> list[int]:
+    """Token ids of a user's message, or of more, in the chat template, and the answer's start."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     return tokenizer(text + prefix, add_special_tokens=False)["input_ids"]
 

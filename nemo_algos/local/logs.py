@@ -20,6 +20,7 @@ SHOWN = {
     "ratio p99": "ratio/p99",
     "length": "length/mean",
     "tokens/s": "tokens_per_second",
+    "unjudged": "reward/unverified",
 }
 ROWS = 12
 

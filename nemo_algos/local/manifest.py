@@ -17,7 +17,7 @@ LIBRARIES = ("torch", "transformers", "numpy", "nemo-algos")
 NAMES_CODE = {
     r"method\b": r"[^:]*",
     r"data\.task\b": r"[^:]*",
-    r"data\.verifier\b": r"nemo_algos\.rewards\.math:verify_math",
+    r"data\.(verifier|rewards\..+\.function)\b": r"nemo_algos\.rewards\.math:verify_math",
     r"policy\.(optimizer|scheduler\.\d+)\.name\b": r"torch\.optim\.(lr_scheduler\.)?\w+",
 }
 

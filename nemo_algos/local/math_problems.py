@@ -1,4 +1,4 @@
-"""Problems with answers from files, scored by a verifier in killable processes. No torch."""
+"""Problems with answers from files. No torch."""
 
 import random
 from collections.abc import Callable
@@ -6,17 +6,18 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nemo_algos.config import did_you_mean
-from nemo_algos.local.rows import Row, after_hashes, from_files
+from nemo_algos.local.prompts import Asked, Messages, asked_of
+from nemo_algos.local.rows import Row, after_hashes, load
 from nemo_algos.local.schema import DataSection, Split
 from nemo_algos.local.tasks import Task
-from nemo_algos.rewards import Verdict, VerifierPool
 
 
 class Example(NamedTuple):
-    """The problem's text and its gold answer."""
+    """The problem's text, or the conversation that it ends; its gold answer; its row."""
 
-    problem: str
+    problem: Asked
     answer: str
+    row: dict[str, Any]
 
 
 def read(split: Split) -> list[Example]:
@@ -24,21 +25,25 @@ def read(split: Split) -> list[Example]:
 
     Raises ValueError with the place of the first broken row, or where none has problem and answer.
     """
-    rows, _ = from_files(split.data_path)
+    rows, _ = load(split.data_path, subset=split.subset, split=split.split)
     examples = [_example(row, split) for row in rows]
-    if not any(problem and answer for problem, answer in examples):
+    if not any(example.problem and example.answer for example in examples):
         raise ValueError(f"{split.data_path}: no row has both a problem and an answer")
     return examples
 
 
 def _example(row: Row, split: Split) -> Example:
-    for name, key in (("input_key", split.input_key), ("output_key", split.output_key)):
-        if key not in row.values:
-            hint = did_you_mean(key, list(row.values))
-            raise ValueError(f"{row.where} has no key {key!r}{hint}: set {name}")
-    texts = (row.values[key] for key in (split.input_key, split.output_key))
-    problem, answer = ("" if text is None else str(text) for text in texts)
-    return Example(problem, after_hashes(answer))
+    problem, said = asked_of(_field(row, "input_key", split.input_key), row.where)
+    own = said is not None and split.output_key not in row.values
+    answer = said if own else _field(row, "output_key", split.output_key)
+    return Example(problem, after_hashes("" if answer is None else str(answer)), row.values)
+
+
+def _field(row: Row, name: str, key: str) -> Any:
+    if key not in row.values:
+        hint = did_you_mean(key, list(row.values))
+        raise ValueError(f"{row.where} has no key {key!r}{hint}: set {name}")
+    return row.values[key]
 
 
 class MathProblems(Task):
@@ -54,7 +59,6 @@ class MathProblems(Task):
         self.dropped = 0
         self.train, self.validation = read(data.train), data.validation and read(data.validation)
         self.keep(lambda example: bool(example.problem and example.answer))
-        self.pool = VerifierPool(data.verifier, workers=data.verifier_workers)
         self.order = lru_cache(maxsize=2)(self._order)
 
     def keep(self, fits: Callable[[Any], bool]) -> None:
@@ -83,14 +87,14 @@ class MathProblems(Task):
     def held_out(self, number: int) -> list[Example]:
         return (self.validation or [])[:number]
 
-    def prompt(self, example: Example) -> str:
-        return self.data.prompt.replace("{problem}", example.problem)
+    def prompt(self, example: Example) -> Messages:
+        return self.data.messages(example.problem)
 
     def prefix(self, example: Example) -> str:
-        return self.data.answer_prefix.replace("{problem}", example.problem)
+        return self.data.prefix(example.problem)
 
-    def verify(self, examples: list[Any], responses: list[str]) -> list[Verdict]:
-        return self.pool.score(responses, [example.answer for example in examples])
+    def answer(self, example: Example) -> str:
+        return example.answer
 
-    def close(self) -> None:
-        self.pool.close()
+    def row(self, example: Example) -> dict[str, Any]:
+        return example.row

@@ -8,13 +8,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_algos import config as configs
 from nemo_algos.config import ConfigError, Finding, validate
 from nemo_algos.local import given
 from nemo_algos.local.countdown import TOKENS_PER_STEP
-from nemo_algos.local.schema import TINY, LocalConfig
+from nemo_algos.local.schema import TINY, VERIFIER, LocalConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 
@@ -22,13 +22,22 @@ Rules = Mapping[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]]
 GROUP = "grpo.num_generations_per_prompt"
 
 
+class Judged(NamedTuple):
+    """What a run is made of, and the warnings about it."""
+
+    config: LocalConfig
+    algorithm: Algorithm
+    warnings: list[Finding]
+
+
 def parse(plain: dict[str, Any]) -> tuple[LocalConfig, Algorithm]:
     """The typed config and its algorithm, files and devices aside. Raises ConfigError with all."""
-    return _judged(plain, BETWEEN_KEYS)
+    config, algorithm, _ = _judged(plain, BETWEEN_KEYS)
+    return config, algorithm
 
 
-def judged(plain: dict[str, Any], folder: Path | None = None) -> tuple[LocalConfig, Algorithm]:
-    """As parse; data, verifier, optimizer, device, model and folder are looked at too.
+def judged(plain: dict[str, Any], folder: Path | None = None) -> Judged:
+    """As parse; data, rewards, optimizer, device, model and folder are looked at too.
 
     folder: of a run to go on with, in place of one below logger.log_dir.
     """
@@ -36,7 +45,7 @@ def judged(plain: dict[str, Any], folder: Path | None = None) -> tuple[LocalConf
     return _judged(plain, {**BETWEEN_KEYS, **given.RULES, **made})
 
 
-def _judged(plain: dict[str, Any], rules: Rules) -> tuple[LocalConfig, Algorithm]:
+def _judged(plain: dict[str, Any], rules: Rules) -> Judged:
     config, wrong, findings = _typed(plain)
     algorithm, method = None, plain.get("method")
     try:
@@ -46,9 +55,11 @@ def _judged(plain: dict[str, Any], rules: Rules) -> tuple[LocalConfig, Algorithm
     for rule, keys in rules.items():
         if config and not any(_above(k, w) or _above(w, k) for k in keys for w in wrong):
             findings += rule(config)
-    if findings or config is None or algorithm is None:
-        raise ConfigError(list(dict.fromkeys(findings)))
-    return config, algorithm
+    findings = list(dict.fromkeys(findings))
+    wrong_at_all = any(f.severity == "error" for f in findings)
+    if wrong_at_all or config is None or algorithm is None:
+        raise ConfigError(findings)
+    return Judged(config, algorithm, findings)
 
 
 def _above(key: str, other: str) -> bool:
@@ -153,11 +164,18 @@ def group_of_one(c: LocalConfig) -> Iterator[Finding]:
 def task_has_data(c: LocalConfig) -> Iterator[Finding]:
     """Files are math's."""
     if c.data.task == "math" and c.data.train is None:
-        reason = "task math needs data.train.data_path: a .jsonl, .json or .csv file"
+        reason = "task math needs data.train.data_path: a file of rows, or a data set"
         yield Finding("data.train", reason)
     if c.data.task == "countdown" and (c.data.train or c.data.validation):
         reason = "countdown makes its own puzzles: set data.task: math for files"
         yield Finding("data.task", reason)
+
+
+def one_reward(c: LocalConfig) -> Iterator[Finding]:
+    """A verifier is the reward where no others are named."""
+    if c.data.rewards and c.data.verifier != VERIFIER:
+        reason = "data.rewards names the functions: remove this, or name it there"
+        yield Finding("data.verifier", reason)
 
 
 def prompt_has_problem(c: LocalConfig) -> Iterator[Finding]:
@@ -187,5 +205,6 @@ BETWEEN_KEYS: Rules = {
     batches_divide: ("grpo.num_prompts_per_step", GROUP, "policy.train_global_batch_size"),
     group_of_one: (GROUP,),
     task_has_data: ("data.task", "data.train", "data.validation"),
+    one_reward: ("data.verifier", "data.rewards"),
     prompt_has_problem: ("data.prompt",),
 }

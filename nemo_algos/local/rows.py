@@ -1,4 +1,4 @@
-"""Rows of a file or of a folder of files, to train on and to evaluate on."""
+"""Rows of files or data sets, to train on and to evaluate on."""
 
 import csv
 import gzip
@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SUFFIXES = ".jsonl, .json, .csv, or one of these with .gz"
-TO_JSONL = "pandas.read_parquet(FILE).to_json('x.jsonl', orient='records', lines=True)"
+from nemo_algos.local import hub
+
+SUFFIXES = ".jsonl, .json, .csv, or one of these with .gz, and .parquet"
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
@@ -49,14 +51,23 @@ class Row:
         return value
 
 
-def from_files(data: str, pattern: str | None = None) -> tuple[list[Row], str]:
-    """The rows of a file, and "name sha256:..."; or of a folder's files that match `pattern`.
+def load(
+    data: str, pattern: str | None = None, subset: str | None = None, split: str | None = None
+) -> tuple[list[Row], str]:
+    """The rows, and "name sha256:..." or a data set's fingerprint.
 
-    Raises ValueError: nothing there, a suffix that is not read, or a broken file, with its place.
+    data: a file; a folder whose files match `pattern`; without a pattern a folder with a data set,
+    or the hub's name of one. Raises ValueError: nothing there, a suffix that is not read, or a
+    broken file, with its place.
     """
     path = Path(data)
-    if path.is_dir() and pattern is None:
-        raise ValueError(f"{data} is a folder: give one file ({SUFFIXES})")
+    of_hub = not path.exists() and not _is_file(path) and HUB_NAME.fullmatch(data)
+    if pattern is None and (of_hub or path.is_dir()):
+        rows, fingerprint = hub.rows_of(data, subset, split)
+        name = " ".join(filter(None, [data if of_hub else path.name, subset, split]))
+        return numbered(rows, name), f"{name} fingerprint:{fingerprint}"
+    if subset or split:
+        raise ValueError(f"{data} is a file, which has no subset and no split: remove them")
     files = sorted(path.rglob(pattern)) if pattern and path.is_dir() else [path]
     if not files:
         raise ValueError(f"{data} holds no file {pattern}")
@@ -73,10 +84,24 @@ def from_files(data: str, pattern: str | None = None) -> tuple[list[Row], str]:
     return rows, f"{path.name} sha256:{digest.hexdigest()}"
 
 
+def numbered(rows: list[dict[str, Any]], name: str) -> list[Row]:
+    """Rows of a data set, each with its place. Raises ValueError where there are none."""
+    if not rows:
+        raise ValueError(f"{name} holds no rows")
+    return [Row(values, f"{name}, row {i}") for i, values in enumerate(rows, 1)]
+
+
+def _is_file(path: Path) -> bool:
+    kind = [s for s in path.suffixes if s != ".gz"][-1:]
+    return kind in ([".jsonl"], [".json"], [".csv"], [".parquet"])
+
+
 def _parse(file: Path, content: bytes) -> list[Row]:
     suffixes = file.suffixes
-    if [s for s in suffixes if s != ".gz"][-1:] not in ([".jsonl"], [".json"], [".csv"]):
-        raise ValueError(f"{file}: only {SUFFIXES} is read: convert it, e.g. {TO_JSONL}")
+    if not _is_file(file):
+        raise ValueError(f"{file}: only {SUFFIXES} is read: convert it to one of them")
+    if suffixes[-1:] == [".parquet"]:
+        return numbered([*hub.parquet_rows(file)], str(file))
     try:
         if suffixes[-1:] == [".gz"]:
             content, suffixes = gzip.decompress(content), suffixes[:-1]

@@ -25,7 +25,7 @@ from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.algorithm import Algorithm
 
 
-class Stopped(Exception):
+class Stopped(BaseException):  # no Exception, which a reward function's failure would be
     """A signal ended the run where it can be resumed."""
 
 
@@ -133,6 +133,8 @@ class Run:
             while trainer.step_number < last and not self.stop.requested:
                 start = time.perf_counter()
                 log.write(trainer.step_number + 1, trainer.step(), trainer.traces)
+                for sentence in trainer.said:
+                    self.console.print(f"warning: {sentence}", style="yellow", soft_wrap=True)
                 self.seconds += time.perf_counter() - start
                 self._save_if_due()
             self.stop.stepping = False
@@ -150,6 +152,8 @@ class Run:
         """Save the model and the curves, evaluate, write summary.json and say where things are."""
         after = self._evaluation()
         self.trainer.policy.save(str(self.folder / "model"))
+        if self.config.data.task == "math":
+            self.config.data.trained.write(self.folder / "model")
         name = self.trainer.algorithm.name
         curves = plot(self.folder, f"{name}, seed {self.config.grpo.seed}")
         rows = read(self.folder)

@@ -3,11 +3,25 @@
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 from nemo_algos.local import countdown
+from nemo_algos.local.prompts import Asked, said
 from nemo_algos.local.schema import DataSection
 from nemo_algos.rewards import Verdict
+from nemo_algos.rewards.weighted import Rewards
+
+
+class Response(str):
+    """What a model has answered; tokens: how many of them it wrote."""
+
+    tokens: int
+
+    def __new__(cls, text: str, tokens: int) -> Self:
+        response = super().__new__(cls, text)
+        response.tokens = tokens
+        return response
 
 
 class Task(ABC):
@@ -24,16 +38,47 @@ class Task(ABC):
         """The `number` examples of a training step (from 0): the same whenever it is asked."""
 
     @abstractmethod
-    def prompt(self, example: Any) -> str:
-        """All that the user says."""
+    def prompt(self, example: Any) -> Asked:
+        """All that the user says, or a conversation: messages with role and content."""
 
-    @abstractmethod
-    def verify(self, examples: list[Any], responses: list[str]) -> list[Verdict]:
-        """A verdict on each response, to the example in the same place."""
+    def answer(self, example: Any) -> str:
+        """What data.rewards, or data.verifier, compare a response with."""
+        raise NotImplementedError
+
+    def row(self, example: Any) -> dict[str, Any]:
+        """What reward functions see as `row`."""
+        return {}
+
+    @cached_property
+    def rewards(self) -> Rewards:
+        """Those of the config, for `verify`."""
+        return Rewards(self.data.functions, self.data.verifier_workers)
+
+    def verify(self, examples: list[Any], responses: list[Response]) -> list[Verdict]:
+        """A verdict on each response, to the example in the same place: by the config's rewards."""
+        return self.rewards.score(
+            {
+                "response": responses,
+                "answer": [self.answer(e) for e in examples],
+                "prompt": [said(self.prompt(e)) for e in examples],
+                "row": [self.row(e) for e in examples],
+                "tokens": [r.tokens for r in responses],
+            }
+        )
 
     def prefix(self, example: Any) -> str:
         """How the answer begins; the model goes on from there."""
         return ""
+
+    turns = 0  # of the environment in a response, at most
+
+    def reply(self, example: Any, response: str) -> str | None:
+        """What the environment says after a response that may go on; None ends it.
+
+        It is put as it is behind the response's tokens, whose end token stays; the model goes on
+        from there, and is not trained on it.
+        """
+        return None
 
     def held_out(self, number: int) -> list[Any]:
         """Up to `number` examples to evaluate on, always the same."""
@@ -49,7 +94,8 @@ class Task(ABC):
 
     def close(self) -> None:
         """Release processes."""
-        return
+        if "rewards" in self.__dict__:
+            self.rewards.close()
 
 
 class Countdown(Task):
@@ -65,7 +111,7 @@ class Countdown(Task):
     def prompt(self, example: countdown.Puzzle) -> str:
         return f"{example} :"
 
-    def verify(self, examples: list[Any], responses: list[str]) -> list[Verdict]:
+    def verify(self, examples: list[Any], responses: list[Response]) -> list[Verdict]:
         pairs = zip(examples, responses, strict=True)
         return [Verdict(float(self.solution(*pair) is not None), "ok") for pair in pairs]
 

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.local import countdown, tiny
 from nemo_algos.local.experience import Experience
+from nemo_algos.local.prompts import Asked
 from nemo_algos.local.sampling import decode
 from nemo_algos.local.schema import GenerationSection
 
@@ -68,14 +69,18 @@ class TinyPolicy:
         """See Policy. It shares prompts itself."""
         return 0
 
-    def encode(self, prompt: str, prefix: str = "") -> list[int]:
+    def encode(self, prompt: Asked, prefix: str = "") -> list[int]:
         """See Policy. Raises ValueError for a word that is not countdown's."""
+        texts = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt]
         try:
-            return [countdown.TOKEN[word] for word in f"{prompt} {prefix}".split()]
+            return [countdown.TOKEN[word] for word in " ".join([*texts, prefix]).split()]
         except KeyError as error:
             raise ValueError(
                 f"the countdown model does not know {error}: it can answer the benchmark countdown"
             ) from None
+
+    def ids(self, text: str) -> list[int]:
+        return self.encode(text)
 
     def text(self, tokens: list[int]) -> str:
         return countdown.decode([t for t in tokens if t != countdown.EOS])

@@ -60,7 +60,6 @@ def lines(
     text: Callable[[list[int]], str],
 ) -> list[dict[str, Any]]:
     """The lines of the responses `rows` [N]; tokens: see tokens_of; text: of token ids."""
-    responses = experience.responses()
     out = []
     for i, row in enumerate(rows.tolist()):
         mask, group = experience.mask[row], int(experience.group[row])
@@ -71,7 +70,7 @@ def lines(
             "step": step,
             "group": group,
             "prompt": text(prompt.tolist()),
-            "tokens": [text([token]) for token in responses[row]],
+            "tokens": [text([token]) for token in experience.tokens[row][mask].tolist()],
             "reward": float(rollouts.rewards[row]),
             "entropy": _numbers(experience.entropy[row][mask]),
         }

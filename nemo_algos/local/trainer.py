@@ -15,12 +15,14 @@ from nemo_algos.local.evaluation import attempts
 from nemo_algos.local.experience import Experience, Policy, Scorer
 from nemo_algos.local.lora import load_trained, trained
 from nemo_algos.local.optimizer import optimizer_of, scheduler_of
+from nemo_algos.local.remarks import Remarks
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.tasks import Task
 from nemo_algos.local.tree import micro_batches
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import policy_loss
 from nemo_algos.methods.signals import Signals
+from nemo_algos.rewards import Verdict
 from nemo_algos.rollouts import Rollouts
 
 
@@ -42,7 +44,9 @@ class Trainer:
         self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
         self.generator = torch.Generator(self.parameters[0].device).manual_seed(config.grpo.seed)
         self.step_number = 0
-        self.unverified = 0  # responses of the last batch that the verifier could not judge
+        self.verdicts: list[Verdict] = []  # on the responses of the last batch
+        self.remarks = Remarks(policy.ends, config.policy.generation.max_new_tokens)
+        self.said: list[str] = []  # of the last step
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
 
     def step(self) -> dict[str, float]:
@@ -61,6 +65,7 @@ class Trainer:
         self.scheduler.step()
         self.step_number += 1
         self.traces = self._traces(experience, rollouts, signals)
+        self.said = self.remarks.of(self.step_number, self.verdicts, experience)
         seconds = time.perf_counter() - start
         return {
             **rollout_metrics(rollouts, signals),
@@ -68,7 +73,7 @@ class Trainer:
             **stats.summary(),
             **signals.metrics,
             **mismatch,
-            "reward/unverified": self.unverified,
+            **reward_metrics(self.verdicts),
             "grad_norm": grad_norm,
             "lr": rate,
             "time/seconds": seconds,
@@ -81,12 +86,11 @@ class Trainer:
         grpo, correct = self.config.grpo, self.config.loss_fn.use_importance_sampling_correction
         examples = self.task.examples(self.step_number, grpo.num_prompts_per_step)
         asked = examples, grpo.num_generations_per_prompt, self.generator
-        experience, *_, verdicts = attempts(self.policy, self.task, *asked)
-        self.unverified = sum(verdict.status != "ok" for verdict in verdicts)
+        experience, *_, self.verdicts = attempts(self.policy, self.task, *asked)
         experience, ref_logprobs = self._with_reference(experience)
         rollouts = Rollouts(
             group=experience.group,
-            rewards=torch.tensor([v.reward for v in verdicts], dtype=torch.float64),
+            rewards=torch.tensor([v.reward for v in self.verdicts], dtype=torch.float64),
             mask=experience.mask,
             old_logprobs=experience.logprobs,
             ref_logprobs=ref_logprobs,
@@ -96,12 +100,17 @@ class Trainer:
         return experience, rollouts
 
     def _with_reference(self, experience: Experience) -> tuple[Experience, Tensor | None]:
-        """Both log-probs by one forward: ERPO's z-scores of their gap would amplify rounding."""
+        """Both log-probs by one forward: ERPO's z-scores of their gap would amplify rounding.
+
+        So those of responses with turns, which the sampler has seen in parts.
+        """
+        every = torch.arange(len(experience.group))
+        if self.reference or self.task.turns:
+            old = self._logprobs(self.policy, experience, every)
+            experience = replace(experience, logprobs=old)
         if self.reference is None:
             return experience, None
-        every = torch.arange(len(experience.group))
-        old = self._logprobs(self.policy, experience, every)
-        return replace(experience, logprobs=old), self._logprobs(self.reference, experience, every)
+        return experience, self._logprobs(self.reference, experience, every)
 
     @torch.no_grad()
     def _logprobs(self, policy: Scorer, experience: Experience, rows: Tensor) -> Tensor:
@@ -194,6 +203,16 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         self.generator.set_state(state["generator"])
+
+
+def reward_metrics(verdicts: list[Verdict]) -> dict[str, float]:
+    """Responses that could not be judged; each named reward's mean, unweighted, and its own."""
+    out: dict[str, float] = {"reward/unverified": sum(v.status != "ok" for v in verdicts)}
+    for name in dict.fromkeys(name for v in verdicts for name in v.parts):
+        parts = [v.parts[name] for v in verdicts if name in v.parts]
+        out[f"reward/{name}"] = sum(part.reward for part in parts) / len(parts)
+        out[f"unverified/{name}"] = sum(part.status != "ok" for part in parts)
+    return out
 
 
 def rollout_metrics(rollouts: Rollouts, signals: Signals) -> dict[str, float]:

@@ -83,17 +83,12 @@ def micro_batches(
 def _lengths(experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens [N] of each response's prompt, and its own."""
     prompts = experience.prompt_mask.sum(1)[experience.group[rows]]
-    return prompts, present(experience.mask[rows]).sum(1)
-
-
-def present(mask: Tensor) -> Tensor:
-    """[N,S] up to each row's last True: what a response holds, trained or not."""
-    return mask.flip(1).cummax(1).values.flip(1)
+    return prompts, experience.present[rows].sum(1)
 
 
 def forest(experience: Experience, rows: Tensor, tree: Tensor) -> Forest:
     """The responses `rows` [N] in the trees `tree` [N]."""
-    tokens, shown = experience.tokens[rows], present(experience.mask[rows])
+    tokens, shown = experience.tokens[rows], experience.present[rows]
     group = torch.zeros(int(tree.max()) + 1, dtype=torch.long)
     group[tree] = experience.group[rows]
     lengths = experience.prompt_mask[group].sum(1)

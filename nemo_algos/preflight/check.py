@@ -45,10 +45,9 @@ def check(
         written = overridden(read(find(name)), overrides)
         if OmegaConf.select(written, "engine") == "nemo_rl":
             return judge(written, load(version), seconds)[1]
-        judged_locally(resolved(written))
+        return judged_locally(resolved(written)).warnings
     except ConfigError as error:
         return _sorted(error.findings)
-    return []
 
 
 def judge(

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import LifoQueue
 from threading import Lock
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 Status = Literal["ok", "timeout", "error", "too_long", "memory"]
 
@@ -29,11 +29,17 @@ class Verdict:
     """The outcome for one response: `reward` is the verifier's where `status` is "ok", else 0.0.
 
     `detail`: the exception, or how the process ended, where it is an "error" or a "timeout".
+    `parts`: by name, what the reward is the weighted sum of.
     """
 
     reward: float
     status: Status
     detail: str = field(default="", compare=False)
+    parts: "Mapping[str, Verdict]" = field(default_factory=dict, compare=False)
+
+
+class Unjudged(Exception):
+    """A reward function could judge no response of a batch: nothing would be learned from it."""
 
 
 class VerifierPool:
@@ -65,8 +71,10 @@ class VerifierPool:
         self._idle: LifoQueue[_Process | None] = LifoQueue()
         self._vacate()
 
-    def score(self, responses: list[str], answers: list[str]) -> list[Verdict]:
-        """All verdicts, one per response, in order.
+    def score(
+        self, responses: Sequence[str], answers: Sequence[str], **more: Sequence[Any]
+    ) -> list[Verdict]:
+        """All verdicts, one per response, in order; more: see `scores`.
 
         Raises ValueError where the lists differ in length, or the verifier could not be loaded.
         """
@@ -74,18 +82,21 @@ class VerifierPool:
             raise ValueError(
                 f"{len(responses)} responses but {len(answers)} answers: pass one answer for each."
             )
-        return list(self.scores(responses, answers))
+        return list(self.scores(responses, answers, **more))
 
-    def scores(self, responses: Iterable[str], answers: Iterable[str]) -> Iterator[Verdict]:
+    def scores(
+        self, responses: Iterable[str], answers: Iterable[str], **more: Iterable[Any]
+    ) -> Iterator[Verdict]:
         """One verdict per response, in order, each as soon as it and those before it are there.
 
-        Raises ValueError where the verifier could not be loaded, or one of the two ends first.
+        more: what else a verifier may name (see RewardFunction), one value per response, as JSON.
+        Raises ValueError where the verifier could not be loaded, or one of them ends first.
         """
-        threads = ThreadPoolExecutor(self.workers)
+        threads, names = ThreadPoolExecutor(self.workers), ("response", "answer", *more)
         try:
             pending: deque[Future[Verdict]] = deque()
-            for response, answer in zip(responses, answers, strict=True):
-                pending.append(threads.submit(self._judge, response, answer))
+            for row in zip(responses, answers, *more.values(), strict=True):
+                pending.append(threads.submit(self._judge, dict(zip(names, row, strict=True))))
                 if len(pending) == AHEAD:
                     yield pending.popleft().result()
             while pending:
@@ -111,13 +122,13 @@ class VerifierPool:
         for _ in range(self.workers):
             self._idle.put(None)
 
-    def _judge(self, response: str, answer: str) -> Verdict:
+    def _judge(self, given: dict[str, Any]) -> Verdict:
         verdict = Verdict(0.0, "too_long")
-        if len(response) <= self.max_chars:
+        if len(given["response"]) <= self.max_chars:
             process = self._idle.get()
             try:
                 process = process or _Process(self._command)
-                verdict = process.judge(response, answer, self.deadline)
+                verdict = process.judge(given, self.deadline)
             finally:
                 self._idle.put(process if process is not None and process.alive else None)
         with self._counting:
@@ -149,11 +160,11 @@ class _Process:
         """Whether it can take another item."""
         return self._popen.returncode is None
 
-    def judge(self, response: str, answer: str, deadline: float) -> Verdict:
+    def judge(self, given: dict[str, Any], deadline: float) -> Verdict:
         """The verdict on one item; kills a worker that cannot go on."""
         line = b""
         with suppress(BrokenPipeError):
-            self._requests.write(json.dumps([response, answer]).encode() + b"\n")
+            self._requests.write(json.dumps(given, default=str).encode() + b"\n")
             self._requests.flush()
             line = self._read(deadline * PATIENCE)
         if line:

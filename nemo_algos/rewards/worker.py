@@ -1,25 +1,25 @@
 """The child half of `VerifierPool`, run as a module: `worker module:function memory_mb seconds`.
 
-One JSON line `[response, answer]` in on stdin, one JSON line `[reward, status, detail]` out on
-stdout, until stdin ends. The first line out is a JSON string: empty when the verifier is loaded,
-else why it could not be.
+One JSON line `{"response": ..., "answer": ..., ...}` in on stdin, one JSON line `[reward, status,
+detail]` out on stdout, until stdin ends. The first line out is a JSON string: empty when the
+verifier is loaded, else why it could not be.
 """
 
+import inspect
 import json
-import math
 import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from nemo_algos.rewards.function import DETAIL_CHARS, RewardFunction, describe, number
 from nemo_algos.rewards.pool import PATIENCE
 
 # Prepared beforehand, because an exhausted process may have no memory left to build it.
 OUT_OF_MEMORY = b'[0.0, "memory", ""]\n'
-DETAIL_CHARS = 300
 
 
 def main() -> None:
@@ -28,15 +28,15 @@ def main() -> None:
     requests, replies = _claim_pipes()
     try:
         module, _, function = name.partition(":")
-        verify = getattr(import_module(module), function)
+        verify = RewardFunction(getattr(import_module(module), function))
     except Exception as error:
-        os.write(replies, _line(_describe(error)))
+        os.write(replies, _line(describe(error)))
         return
     _limit(memory_mb)
     os.write(replies, _line(""))
     for request in requests:
         _end_after(seconds)
-        reply = _judge(verify, *json.loads(request))
+        reply = _judge(verify, json.loads(request))
         _end_after(0)  # never
         os.write(replies, reply)
 
@@ -64,22 +64,23 @@ def _limit(memory_mb: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
 
 
-def _judge(verify: Callable[[str, str], float], response: str, answer: str) -> bytes:
+def _judge(verify: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> bytes:
     try:
-        reward = float(verify(response, answer))
-        if not math.isfinite(reward):
-            raise ValueError(f"the verifier returned {reward}")
-        return _line([reward, "ok", ""])
+        return _line([number(_awaited(verify(given))), "ok", ""])
     except MemoryError:
         return OUT_OF_MEMORY
     except TimeoutError as error:  # of a verifier that has a clock of its own
         return _line([0.0, "timeout", str(error)[:DETAIL_CHARS]])
     except BaseException as error:
-        return _line([0.0, "error", _describe(error)])
+        return _line([0.0, "error", describe(error)])
 
 
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:DETAIL_CHARS]
+def _awaited(value: Any) -> Any:
+    if not inspect.iscoroutine(value):
+        return value
+    import asyncio  # of few verifiers
+
+    return asyncio.run(value)
 
 
 def _line(value: object) -> bytes:

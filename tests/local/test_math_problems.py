@@ -11,6 +11,7 @@ from nemo_algos.local import math_problems
 from nemo_algos.local.hf import chat
 from nemo_algos.local.math_problems import MathProblems
 from nemo_algos.local.schema import DataSection, Split
+from nemo_algos.local.tasks import Response
 
 
 def jsonl(path, rows):
@@ -23,7 +24,12 @@ def problems(count):
 
 
 def read(path, **keys):
-    return math_problems.read(Split(data_path=str(path), **keys))
+    examples = math_problems.read(Split(data_path=str(path), **keys))
+    return [(example.problem, example.answer) for example in examples]
+
+
+def responses(*texts):
+    return [Response(text, len(text.split())) for text in texts]
 
 
 def error(path, text, **keys):
@@ -187,17 +193,18 @@ def test_rewards_by_math_verify_in_the_pool(task_of):
     bad = {"problem": "what", "answer": "}"}  # a gold answer that nothing can equal
     task = task_of([*problems(3), bad])
     asked = [task.train[i] for i in (2, 2, 2, 0, 0, 0, 3, 3)]  # answers 3, 1, }
-    texts = ["so 3", "2", "1 + 2 = 3", "1", "3", "so", "3", "3"]
+    texts = responses("so 3", "2", "1 + 2 = 3", "1", "3", "so", "3", "3")
     verdicts = task.verify(asked, texts)
     assert [v.reward for v in verdicts] == [1, 0, 1, 1, 0, 0, 0, 0]
     assert [v.status for v in verdicts] == ["ok"] * 6 + ["error"] * 2
     assert task.solution(asked[0], "so 3") == "so 3"
 
 
-def test_another_verifier_by_name(task_of):
+def test_another_verifier_by_name(task_of, monkeypatch):
     task = task_of(problems(3), verifier="operator:eq")  # the very same text
     asked = [task.train[i] for i in (0, 0, 1)]
-    assert [v.reward for v in task.verify(asked, ["1", "so 1", "2"])] == [1, 0, 1]
-    missing = task_of(problems(3), verifier="operator:nothing")
-    with pytest.raises(ValueError, match="'operator:nothing' did not load"):
-        missing.verify(asked, ["1", "2", "3"])
+    assert [v.reward for v in task.verify(asked, responses("1", "so 1", "2"))] == [1, 0, 1]
+    monkeypatch.setattr("operator.later", lambda r, a: 1.0, raising=False)  # in this process alone
+    missing = task_of(problems(3), verifier="operator:later")
+    with pytest.raises(ValueError, match="'operator:later' did not load"):
+        missing.verify(asked, responses("1", "2", "3"))

@@ -80,7 +80,7 @@ def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
     messages = {
         "data.train.data_path": f"cannot read {tmp_path / 'nope.jsonl'}: No such file",
         "data.validation.data_path": "row 1 has no key 'problem' (valid: question): set input_key",
-        "data.verifier": "three cannot be called with (response, answer): missing a required",
+        "data.verifier": "three needs extra: a reward function is given response, answer, prompt",
         "policy.optimizer": "cannot make torch.optim.Adamw with",
         "policy.scheduler": "cannot make torch.optim.lr_scheduler.No with {}",
         "policy.device": "is not available here; use cpu or auto",
@@ -102,15 +102,19 @@ def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.parquet", b"PAR1", "only .jsonl, .json, .csv, or one of these with .gz is read: conv"),
-        ("a.txt", b"{}", "pandas.read_parquet(FILE).to_json('x.jsonl', orient='records'"),
+        ("a.parquet", b"PAR1", "is no parquet: "),
+        (
+            "a.txt",
+            b"{}",
+            "only .jsonl, .json, .csv, or one of these with .gz, and .parquet is read",
+        ),
         ("a.jsonl", b'[{"problem": "q", "answer": "1"}]', "is one JSON list: call it .json"),
         ("a.jsonl", b"\xff\xfe", "codec can't decode"),
         ("a.jsonl.gz", b"no gzip", "cannot read"),
         ("a.json", b"{}", "must hold a list of rows"),
         ("a.json", b'[{"problem": "", "answer": "1"}]', "no row has both a problem and an answer"),
         ("a.csv", b"problem;answer\n1;2\n", "has no key 'problem'"),
-        ("folder", None, "is a folder: give one file (.jsonl, .json, .csv"),
+        ("folder", None, "cannot load "),
     ],
 )
 def test_data_that_cannot_be_used_names_the_fix(tmp_path, llama, name, content, message):
@@ -128,7 +132,7 @@ def test_data_that_cannot_be_used_names_the_fix(tmp_path, llama, name, content, 
         ("operator:nothing", "cannot import operator:nothing: AttributeError"),
         ("operator", "write it as package.module:NAME"),
         ("math:pi", "math:pi is no function"),
-        ("operator:neg", "operator:neg cannot be called with (response, answer): too many"),
+        ("operator:neg", "operator:neg needs a: a reward function is given response,"),
     ],
 )
 def test_a_verifier_is_a_function_of_response_and_answer(tmp_path, llama, verifier, message):

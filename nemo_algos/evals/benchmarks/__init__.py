@@ -11,7 +11,8 @@ from nemo_algos.config import did_you_mean
 from nemo_algos.evals.benchmarks.registry import BENCHMARKS, Benchmark
 from nemo_algos.evals.benchmarks.source import Options
 from nemo_algos.evals.problem import Problem
-from nemo_algos.local.rows import from_files
+from nemo_algos.local.prompts import TrainedPrompt
+from nemo_algos.local.rows import load as rows_of
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,18 @@ class Loaded:
 
 
 def load(
-    name: str, data: str = "hub", *, seed: int = 0, databases: str = "", limit: int | None = None
+    name: str,
+    data: str = "hub",
+    *,
+    seed: int = 0,
+    databases: str = "",
+    limit: int | None = None,
+    trained: TrainedPrompt | None = None,
 ) -> Loaded:
     """The problems of the benchmark `name`, the first `limit` of them.
 
     data: "hub", a file, or for ACPBench a folder. seed: of the order of GPQA's options. databases:
-    folder of the SQLite files of Spider and BIRD.
+    folder of the SQLite files of Spider and BIRD. trained: see Options.
     Raises ValueError: an unknown name, data that cannot be read, a row without its fields, an id
     twice, a limit below 1.
     """
@@ -44,13 +51,14 @@ def load(
         raise ValueError(f"limit must be at least 1, got {limit}")
     benchmark = BENCHMARKS[name]
     if data != "hub":
-        rows, source = from_files(data, benchmark.files)
+        rows, source = rows_of(data, benchmark.files)
     elif benchmark.hub:
         rows, source = benchmark.hub.rows()
     else:
         raise ValueError(f"{name} reads files of your own: set data to the path of one")
     path = Path(data)
-    options = Options(seed, path if path.is_dir() else path.parent, databases)
+    folder = path if path.is_dir() else path.parent
+    options = Options(seed, folder, databases, trained=trained)
     problems = list(benchmark.problems(rows, options))
     if not problems:
         raise ValueError(f"{source}: none of its {len(rows)} rows is in {name}")
@@ -60,6 +68,6 @@ def load(
         raise ValueError(
             f"{len(twice)} ids occur more than once, such as {twice[0]!r}: ids must be unique"
         )
-    texts = {(problem.prompt, problem.images) for problem in problems}
+    texts = {(p.prompt, p.images, str(p.before)) for p in problems}
     options.counts["problems with the prompt of another"] += len(problems) - len(texts)
     return Loaded(benchmark, problems[:limit], +options.counts, source)

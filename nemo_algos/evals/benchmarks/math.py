@@ -8,10 +8,13 @@ from typing import Any
 
 from nemo_algos.evals.benchmarks.source import Options, info_of
 from nemo_algos.evals.problem import Problem
+from nemo_algos.local.prompts import Asked, TrainedPrompt, asked_of
 from nemo_algos.local.rows import Row, after_hashes
 from nemo_algos.rewards.answers import boxed
 
-PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{{}}."
+OWN = TrainedPrompt(
+    prompt="{problem}\nPlease reason step by step, and put your final answer within \\boxed{}."
+)
 SEVERAL = " If there are several answers, put all of them in one box, separated by commas."
 UNIT = " Give the answer in {unit}, without the unit."
 
@@ -26,36 +29,49 @@ HAS_UNIT = re.compile(r"\\circ|\d\s*\\(text|mathrm|mbox)\b")
 
 def problems(rows: list[Row], options: Options) -> Iterator[Problem]:
     """One problem per row, its gold as `gold_of` says. ValueError where a field is missing."""
-    counts = options.counts
+    counts, wording = options.counts, options.trained or OWN
     for place, row in enumerate(rows):
-        answer, unit = gold_of(row, counts), row.get("unit")
-        question = row.text(*QUESTION)
-        if row.get("context"):  # OlympiadBench
-            question = f"{row.text('context')}\n{question}"
-        prompt = PROMPT.format(problem=question)
+        answer, unit = gold_of(row, counts, wording), row.get("unit")
+        asked, more = _asked(row, wording), ""
         if str(row.get("is_multiple_answer")).lower() == "true":
             counts["several answers"] += 1
-            prompt += SEVERAL
+            more += SEVERAL
         if unit:
             counts["units outside the gold"] += 1
-            prompt += UNIT.format(unit=unit)
+            more += UNIT.format(unit=unit)
             # "4.2" in "%": only the gold 4.2\% takes a response of 4.2, of 4.2\% and of 0.042
             answer += r"\%" if unit == "%" else ""
         counts["error tolerances not used"] += bool(row.get("error"))
         counts["percent golds"] += "%" in answer
         counts["golds with a unit"] += bool(HAS_UNIT.search(answer))
         info = info_of(row, "level", "subject", "type", "subfield", "answer_type", "unit", "error")
-        yield Problem(options.id_of(row, place, *IDS), prompt, answer, info=info)
+        *before, last = wording.messages(asked)
+        prompt, prefix = last["content"] + more, wording.prefix(asked)
+        own = options.id_of(row, place, *IDS)
+        yield Problem(own, prompt, answer, info=info, before=before, prefix=prefix)
 
 
-def gold_of(row: Row, counts: Counter[str]) -> str:
+def _asked(row: Row, wording: TrainedPrompt) -> Asked:
+    """The problem's text, or its conversation."""
+    names = (wording.input_key, *QUESTION)
+    value = row.need(*names)
+    if isinstance(value, list):
+        return asked_of(value, row.where)[0]
+    context = f"{row.text('context')}\n" if row.get("context") else ""  # OlympiadBench
+    return context + row.text(*names)
+
+
+def gold_of(row: Row, counts: Counter[str], wording: TrainedPrompt = OWN) -> str:
     """The gold answer as LaTeX, each conversion counted.
 
     A whole float loses its ".0", a list is joined with ", " and loses its "$", a GSM8K answer is
     what follows "####" without commas, whole numbers lose leading zeros; without an answer it is
     the last box of the solution. Raises ValueError where nothing is left.
     """
-    value = row.get(*ANSWER)
+    value = row.get(wording.output_key, *ANSWER)
+    chat = row.get(wording.input_key)
+    if value is None and isinstance(chat, list):
+        value = asked_of(chat, row.where)[1]
     if value is None:
         gold = _last_box(row, counts)
     elif isinstance(value, float):

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nemo_algos.local.countdown import Rules, held_out
-from nemo_algos.local.rows import Row
+from nemo_algos.local.hub import rows_of
+from nemo_algos.local.prompts import TrainedPrompt
+from nemo_algos.local.rows import Row, numbered
 
 PUZZLES = 256
 
@@ -15,13 +17,15 @@ class Options:
     """What a loader is given beside the rows.
 
     seed: of the options' order. folder: of the file read, for images. databases: folder of the
-    SQLite files. counts: what a loader had to change or leave out, counted as it goes.
+    SQLite files. counts: what a loader had to change or leave out, counted as it goes. trained: how
+    the model was asked in training, where the benchmark's own prompt is not wanted.
     """
 
     seed: int = 0
     folder: Path = Path()
     databases: str = ""
     counts: Counter[str] = field(default_factory=Counter)
+    trained: TrainedPrompt | None = None
 
     def id_of(self, row: Row, place: int, *names: str) -> str:
         """The row's own id, else its place (from 0), counted."""
@@ -50,22 +54,11 @@ class Hub:
 
     def rows(self) -> tuple[list[Row], str]:
         """The rows, and "path split fingerprint:...". Raises ValueError where there are none."""
-        try:
-            from datasets import load_dataset  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise ValueError(
-                f"{self.path} is read by the package datasets, which is not installed: run with "
-                "`uv run --with datasets ...`, or give the path of a file as data"
-            ) from None
         rows, prints = list[Row](), list[str]()
         for config in self.configs:
-            try:
-                loaded = load_dataset(self.path, config, split=self.split)
-            except Exception as error:  # the hub's, the network's, or the file format's own classes
-                raise ValueError(f"cannot load {self} from the hub: {error}") from None
-            where = f"{self.path} {config or ''}".strip()
-            rows += [Row(dict(values), f"{where}, row {i}") for i, values in enumerate(loaded, 1)]
-            prints.append(loaded._fingerprint)
+            found, fingerprint = rows_of(self.path, config, self.split)
+            rows += numbered(found, f"{self.path} {config or ''}".strip())
+            prints.append(fingerprint)
         return rows, f"{self} fingerprint:{'+'.join(prints)}"
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.evals.benchmarks.math import ANSWER, IDS, PROMPT, QUESTION, gold_of
+from nemo_algos.evals.benchmarks.math import ANSWER, IDS, OWN, QUESTION, gold_of
 from nemo_algos.evals.benchmarks.source import Options
 from nemo_algos.evals.problem import URLS, Problem
+from nemo_algos.local.prompts import said
 from nemo_algos.local.rows import Row
 
 MARK = "<image>"
@@ -21,7 +22,7 @@ def geometry3k(rows: list[Row], options: Options) -> Iterator[Problem]:
         images = tuple(_image(image, row, options.folder) for image in row.list("images"))
         differ = question.count(MARK) != len(images)
         options.counts["other number of <image> marks than images"] += differ
-        prompt = PROMPT.format(problem=question.replace(MARK, "").strip())
+        prompt = said(OWN.messages(question.replace(MARK, "").strip()))
         row.need(*ANSWER)
         answer = gold_of(row, options.counts)
         yield Problem(options.id_of(row, place, *IDS), prompt, answer, images)

@@ -1,0 +1,61 @@
+"""Rows of a data set of the hub or of a folder, by the package datasets, and of parquet files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+SAVED = ("state.json", "dataset_dict.json")  # what save_to_disk leaves in a folder
+
+
+def rows_of(
+    name: str, subset: str | None = None, split: str | None = None
+) -> tuple[list[dict[str, Any]], str]:
+    """The rows of a split, and its fingerprint.
+
+    name: of the hub, or a folder: of save_to_disk's, or of files as the hub has them. split: may be
+    left out where there is only one. Raises ValueError where there are none.
+    """
+    datasets = _package(name)
+    datasets.disable_progress_bars()
+    try:
+        if any((Path(name) / file).exists() for file in SAVED):
+            found = datasets.load_from_disk(name)
+        else:
+            found = datasets.load_dataset(name, subset, split=split)
+    except Exception as error:  # the hub's, the network's, or the file format's own classes
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        asked = " ".join(filter(None, [name, subset, split]))
+        where = "" if Path(name).exists() else " from the hub, nor is there such a file"
+        raise ValueError(f"cannot load {asked}{where}: {reason}") from None
+    chosen = _chosen(name, found, split) if isinstance(found, dict) else found
+    return [dict(values) for values in chosen], chosen._fingerprint
+
+
+def _chosen(name: str, splits: dict[str, Any], split: str | None) -> Any:
+    if split is None and len(splits) == 1:
+        return next(iter(splits.values()))
+    if split not in splits:
+        raise ValueError(f"{name} has the splits {', '.join(splits)}: set split to one of them")
+    return splits[split]
+
+
+def parquet_rows(file: Path) -> Sequence[dict[str, Any]]:
+    """The rows of a parquet file. Raises ValueError."""
+    _package(str(file))
+    import pyarrow.parquet  # with datasets
+
+    try:
+        return pyarrow.parquet.read_table(file).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{file} is no parquet: {str(error).splitlines()[0]}") from None
+
+
+def _package(name: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError(
+            f"{name} is read by the package datasets, which is not installed: run with "
+            "`uv run --extra datasets ...`, or give a .jsonl, .json or .csv file"
+        ) from None
+    return datasets

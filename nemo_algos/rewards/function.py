@@ -1,0 +1,75 @@
+"""A reward function: what it is given, by its parameters' names, and what it may return."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+PAIR = ("response", "answer")
+GIVEN = (*PAIR, "prompt", "row", "tokens")
+BATCHES = {"prompts", "completions"}  # TRL's names, of functions that return a list
+DETAIL_CHARS = 300
+
+
+class RewardFunction:
+    """A function of some of `given`, by name; or of (response, answer), whatever it calls them.
+
+    response, answer, prompt: texts; row: the data's row, a dict; tokens: of the response, a number.
+    **kwargs gets them all. Raises ValueError where the function needs anything else.
+    """
+
+    def __init__(self, function: Callable[..., Any], given: Sequence[str] = GIVEN) -> None:
+        self.function = function
+        self.names = _names(function, given)  # None: response and answer, by place
+
+    def __call__(self, given: Mapping[str, Any]) -> Any:
+        """What the function returns for one response: a number, or what becomes one by await."""
+        if self.names is None:
+            return self.function(given["response"], given["answer"])
+        return self.function(**{name: given[name] for name in self.names if name in given})
+
+
+def _names(function: Callable[..., Any], given: Sequence[str]) -> tuple[str, ...] | None:
+    if not callable(function):
+        raise ValueError("is no function")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of a function in C, which has none
+        return None
+    parameters = signature.parameters.values()
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = [p.name for p in parameters if p.name in given and p.kind in by_name]
+    rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    others = (p for p in parameters if p.name not in known and p.kind not in rest)
+    needed = [p.name for p in others if p.default is p.empty]
+    every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+    if not needed and (known or every):
+        return tuple(given) if every else tuple(known)
+    if _takes_two(signature) and not every and BATCHES.isdisjoint(needed):
+        return None
+    asks = f"needs {', '.join(needed)}" if needed else "takes nothing"
+    raise ValueError(
+        f"{asks}: a reward function is given {', '.join(given)}, those that it names, "
+        "for one response, and returns a number"
+    )
+
+
+def _takes_two(signature: inspect.Signature) -> bool:
+    try:
+        signature.bind(*PAIR)
+    except TypeError:
+        return False
+    return True
+
+
+def number(value: Any) -> float:
+    """The reward. Raises ValueError or TypeError for what is no finite number."""
+    reward = float(value)
+    if not math.isfinite(reward):
+        raise ValueError(f"the verifier returned {reward}")
+    return reward
+
+
+def describe(error: BaseException) -> str:
+    """Type and text of an exception, cut."""
+    return f"{type(error).__name__}: {error}"[:DETAIL_CHARS]

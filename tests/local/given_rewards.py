@@ -1,0 +1,70 @@
+"""Reward functions for tests, named `given_rewards:NAME`."""
+
+import asyncio
+import json
+import os
+
+
+def boom(r, a):
+    raise KeyError("gold")
+
+
+def trl(completions, answer, **kwargs):
+    return [1.0 for _ in completions]
+
+
+def everything(response, answer, prompt, row, tokens):
+    """A digit for each of what is given, as it should be for rows {problem, answer, level}."""
+    right = (prompt == f"say {row['problem']}") + 2 * (row["answer"] == answer)
+    return right + 4 * (tokens == len(response.split())) + 8 * row["level"]
+
+
+def open_ended(response, **given):
+    return float(json.dumps(sorted(given)) == '["answer", "prompt", "row", "tokens"]')
+
+
+async def slowly(response, answer):
+    """1 where the others are under way too, else as long as one alone takes."""
+    slowly.running = getattr(slowly, "running", 0) + 1
+    await asyncio.sleep(0)
+    return float(slowly.running)
+
+
+async def alone(tokens):
+    await asyncio.sleep(0)
+    return tokens / 8
+
+
+def process(tokens):
+    return os.getpid()
+
+
+def short(tokens):
+    return 1 / (1 + tokens)
+
+
+def odd_only(tokens):
+    if tokens % 2 == 0:
+        raise ValueError(f"{tokens} is even")
+    return 1.0
+
+
+def endless(response, answer):
+    return float("nan")
+
+
+def late(response):
+    global calls
+    calls += 1
+    if calls > 16:
+        raise RuntimeError("the judge is gone")
+    return float(calls % 2)
+
+
+calls = 0
+
+
+def even_text(response):
+    if len(response) % 2:
+        raise ValueError("odd")
+    return 1.0
