@@ -1,6 +1,6 @@
 """Strict configuration, without torch: inheritance, overrides, every error at once.
 
-A config is YAML; `defaults: other.yaml`, or a list, inherits (names are looked up beside the file).
+A config is YAML; `defaults: other.yaml`, or a list, inherits: a file beside it, or a shipped one.
 Overrides are NeMo-RL's `a.b=c`. A schema is a pydantic model that forbids unknown keys.
 """
 
@@ -131,13 +131,19 @@ def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
     own = _read(path)
     names = own.pop("defaults", None)
     parents = [
-        _with_parents((path.parent / str(name)).resolve(), (*children, path))
+        _with_parents(_parent(path, str(name)), (*children, path))
         for name in (names if isinstance(names, ListConfig) else [names])
         if name is not None
     ]
     merged = OmegaConf.merge(*parents, own)
     assert isinstance(merged, DictConfig)
     return merged
+
+
+def _parent(path: Path, name: str) -> Path:
+    """The file beside it, else the shipped one of that name."""
+    beside = (path.parent / name).resolve()
+    return SHIPPED / name if not beside.exists() and (SHIPPED / name).exists() else beside
 
 
 def _read(path: Path) -> DictConfig:

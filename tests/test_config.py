@@ -192,9 +192,11 @@ LOCAL = sorted(p for p in SHIPPED.glob("*.yaml") if config.read(p).engine == "lo
 
 @pytest.mark.parametrize("path", LOCAL, ids=lambda p: p.name)
 def test_shipped_configs_parse_and_build(path):
-    inherited = path.name == "local.yaml"  # names no method
-    overrides = ["method.name=grpo"] if inherited else []
-    checked, algorithm = check(*overrides, name=path.name)
+    named = {  # what a file leaves to who uses it
+        "local.yaml": ["method.name=grpo"],
+        "math.yaml": ["policy.model_name=a/b", "data.train.data_path=train.jsonl"],
+    }
+    checked, algorithm = check(*named.get(path.name, []), name=path.name)
     if path.stem in METHODS:
         assert algorithm.name == path.stem
     batch = checked.grpo.num_prompts_per_step * checked.grpo.num_generations_per_prompt
@@ -207,3 +209,10 @@ def test_shipped_configs_differ_in_their_method_only():
     assert (dapo.mean, clip_high.mean) == ("token", "sequence")
     assert dapo.base.params.clip_high == clip_high.base.params.clip_high
     assert check(name="etr.yaml")[0].policy == check(name="dapo.yaml")[0].policy
+
+
+def test_a_parent_lies_beside_the_file_or_is_shipped(tmp_path):
+    (tmp_path / "own.yaml").write_text("defaults: math.yaml\npolicy: {model_name: a/b}\n")
+    assert config.load(tmp_path / "own.yaml")["policy"]["device"] == "auto"
+    (tmp_path / "math.yaml").write_text("policy: {device: mine}\n")
+    assert config.load(tmp_path / "own.yaml") == {"policy": {"device": "mine", "model_name": "a/b"}}

@@ -28,6 +28,9 @@ from nemo_algos.local.schema import LocalConfig, Section
 
 Settings = dict[str, Any]  # key.path: value
 
+# keys that are younger than stored studies, and their ids
+YOUNGER = (("policy", "shape"), ("data", "rewards"), ("data", "system_prompt"))
+
 
 class Tuning(Section):
     """Each arm gets the value of a key that ends with the highest training reward, seeds 0 on."""
@@ -148,8 +151,9 @@ def _config(common: Settings, arm: str, own: Settings) -> LocalConfig:
 def _run(arm: LocalConfig, seed: int) -> Trial:
     of_seed = arm.model_copy(update={"grpo": arm.grpo.model_copy(update={"seed": seed})})
     decides = of_seed.model_dump(mode="json", exclude={"logger", "checkpointing"})
-    if of_seed.policy.shape is None:  # the key is younger than stored studies, and their ids
-        del decides["policy"]["shape"]
+    for section, key in YOUNGER:
+        if not decides[section][key]:  # as without the key
+            del decides[section][key]
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     return Trial(digest[:12], of_seed)
 

@@ -191,9 +191,51 @@ def test_schedulers_are_made_and_step(scheduler, messages):
 
 def test_nothing_is_wrong_with_what_the_shipped_configs_name():
     for path in sorted(preflight.configs.SHIPPED.glob("*.yaml")):
-        if "method" in read(path) and not {"engine", "nemo_rl"} <= {*read(path)}:
-            shipped = {} if path.name == "smollm2.yaml" else findings(name=path.name)
-            assert shipped == {}, path
+        written = {*read(path)}
+        own = path.name in ("smollm2.yaml", "math.yaml")  # they name a model, or ask for one
+        if "method" in written and not {"engine", "nemo_rl"} <= written and not own:
+            assert findings(name=path.name) == {}, path
+
+
+def test_own_problems_need_a_model_and_rows():
+    assert findings(name="math.yaml") == {
+        "policy.model_name": "missing: set it",
+        "data.train": "task math needs data.train.data_path: a file of rows, or a data set",
+    }
+
+
+def limits(tmp_path, llama, tokens, *overrides):
+    """The warnings about a limit of so many tokens."""
+    given = own(tmp_path, llama, f"policy.generation.max_new_tokens={tokens}", *overrides)
+    given += ["data.train.data_path=" + str(tmp_path / "answers.jsonl"), "policy.device=cpu"]
+    answers = [{"problem": "what", "answer": answer} for answer in ("1 2 3 4 5 6 7", "1", "2")]
+    rows(tmp_path / "answers.jsonl", *answers)
+    return check("math.yaml", given, "main")
+
+
+def test_a_limit_that_the_answers_exceed_is_warned_of(tmp_path, llama):
+    key, plain = "policy.generation.max_new_tokens", "data.prompt='{problem}'"
+    (warning,) = limits(tmp_path, llama, 7, plain)
+    taken = "7 tokens do not hold the answers of 1 of 3 rows, which take up to 8"
+    assert warning == (key, f"{taken}: raise it", "warning")
+    assert limits(tmp_path, llama, 8, plain) == []
+    (warning,) = limits(tmp_path, "some/name", 4)  # by words, and what a box takes
+    assert warning.message == (
+        "4 tokens do not hold the answers of 3 of 3 rows, which take up to 11, "
+        "and the prompt asks to reason before it: raise it"
+    )
+    assert limits(tmp_path, "some/name", 1, plain, "data.verifier=operator:eq") == []
+    done = invoke("check", "math.yaml", *own(tmp_path, "a/b", "policy.generation.max_new_tokens=4"))
+    assert done.exit_code == 0 and "warning policy.generation.max_new_tokens" in done.output
+
+
+def test_training_begins_with_the_warnings(tmp_path, llama):
+    given = own(tmp_path, llama, "policy.generation.max_new_tokens=1", "grpo.max_num_steps=1")
+    quick = ["grpo.num_prompts_per_step=2", "grpo.val_samples_per_prompt=0", "policy.device=cpu"]
+    done = invoke("train", "math.yaml", *given, *quick, "logger.tensorboard_enabled=false")
+    assert done.exit_code == 0, done.output
+    assert "warning policy.generation.max_new_tokens: 1 tokens do not hold" in done.stderr
+    assert "of 16 responses were cut at policy.generation.max_new_tokens=1: raise it" in done.output
 
 
 @pytest.mark.parametrize("lacks", ["config.json", "model.safetensors", "tokenizer.json"])
