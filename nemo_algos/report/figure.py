@@ -98,10 +98,10 @@ class Figure:
         if self.scale == "log":
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
         for i, line in enumerate(self.lines):
             others = {*axes.get_children()}
             _DRAW[line.kind](axes, line)
