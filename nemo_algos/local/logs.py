@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from nemo_algos.local.lines import Shape, append_lines, read_lines, replace
+from nemo_algos.local.style import STYLE
 
 SHOWN = {
     "reward": "reward/mean",
@@ -110,16 +111,6 @@ CURVES = {
     "ratio": ("ratio/mean", "ratio/p99", "ratio/max"),
     "KL to the sampling policy (nats)": ("kl/old",),
     "gradient norm": ("grad_norm",),
-}
-
-
-STYLE: Any = {
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "axes.titlesize": 10,
-    "axes.labelsize": 9,
-    "figure.titlesize": 10,
-    "legend.fontsize": 9,
 }
 
 

@@ -20,8 +20,10 @@ def generate(
     """`samples` responses to each example, gone on with as long as the task replies."""
     prompts = [policy.encode(task.prompt(e), task.prefix(e)) for e in examples]
     experience = policy.generate(prompts, samples, generator)
+    if not task.turns:
+        return experience
     asked, turns = experience.group.tolist(), [[turn] for turn in _turns(experience)]
-    going = list(range(len(turns))) if task.turns else []
+    going = list(range(len(turns)))
     for _ in range(task.turns):
         said = {i: task.reply(examples[asked[i]], policy.text(_tokens(turns[i]))) for i in going}
         replies = {i: policy.ids(text) for i, text in said.items() if text is not None}
@@ -33,7 +35,7 @@ def generate(
         for i, turn in zip(replies, _turns(policy.generate(heard, 1, generator)), strict=True):
             turns[i].append(turn)
         going = list(replies)
-    return _joined(experience, turns) if task.turns else experience
+    return _joined(experience, turns)
 
 
 def _turns(experience: Experience) -> list[Turn]:

@@ -36,7 +36,12 @@ def figures(
     having = [group._replace(runs=runs) for group, runs in with_it if runs]
     made = [_over_k(name, benchmark, having) for name in CURVES]
     made += [_over_thresholds(benchmark, having), by_difficulty(benchmark, having, buckets)]
-    made += [_histogram(benchmark, having, s, side) for side in SIDES for s in SIMILARITIES]
+    return [figure for figure in made if figure.lines]
+
+
+def similarities(benchmark: str, groups: Sequence[Group]) -> list[Figure]:
+    """Histograms of pairs of responses, of right ones and of all."""
+    made = [_histogram(benchmark, groups, s, side) for side in SIDES for s in SIMILARITIES]
     return [figure for figure in made if figure.lines]
 
 
@@ -153,7 +158,7 @@ def bucket_name(above: float, up_to: float) -> str:
 def _histogram(benchmark: str, groups: Sequence[Group], similarity: str, side: str) -> Figure:
     lines = []
     for group in groups:
-        found = [run.evals[benchmark].get("histograms", {}) for run in group.runs]
+        found = [run.evals.get(benchmark, {}).get("histograms", {}) for run in group.runs]
         found = [h[similarity] for h in found if similarity in h]
         counts = np.sum([h[side] for h in found], axis=0)
         if counts.sum() > 0:

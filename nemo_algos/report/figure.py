@@ -2,37 +2,21 @@
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from nemo_algos.local.style import STYLE
+
 SIZE = (3.9, 2.75)  # inches at 100 pixels: three in a row of a laptop's page
 MARGINS = {"left": 0.13, "right": 0.985, "bottom": 0.17, "top": 0.9}  # axes line up in a row
-STYLE: Any = {
-    "text.parse_math": False,
-    "font.size": 8.5,
-    "font.family": "DejaVu Sans",  # comes with matplotlib; the page names substitutes
-    "svg.fonttype": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#888888",
-    "axes.labelcolor": "#333333",
-    "axes.titlesize": 9.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.8,
-    "xtick.color": "#333333",
-    "ytick.color": "#333333",
-    "lines.linewidth": 1.7,
-    "lines.solid_capstyle": "round",
-}
+POINTS = 1000  # of a line, that the page knows
 
 
 @dataclass(frozen=True)
@@ -40,7 +24,7 @@ class Line:
     """y over x, with a band low..high where there is one.
 
     kind: line; points (with error bars); steps (x holds one more edge than y). smooth: draw the
-    mean over that many neighbours, and the values themselves faintly.
+    mean over that many neighbours, and the values themselves faintly; 0: only these.
     """
 
     label: str
@@ -51,7 +35,18 @@ class Line:
     high: Sequence[float] | None = None
     kind: Literal["line", "points", "steps"] = "line"
     dashed: bool = False
-    smooth: int = 1
+    smooth: int = 0
+
+    def values(self) -> dict[str, Any]:
+        """For the page: five digits of every, of long lines every second, third, ... point."""
+        x = [*np.add(self.x[1:], self.x[:-1]) / 2] if self.kind == "steps" else self.x
+        rows = {"x": x, "y": self.y, "low": self.low or [], "high": self.high or []}
+        every = slice(None, None, -(-len(self.y) // POINTS) or 1)
+        columns = {
+            k: [float(f"{v:.5g}") if isfinite(v) else None for v in row[every]]
+            for k, row in rows.items()
+        }
+        return {"label": self.label, "color": self.color, "smooth": self.smooth > 0, **columns}
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,10 @@ class Figure:
     ticks: Sequence[str] = ()
 
     def save(self, folder: Path) -> str:
-        """NAME.png with a legend and NAME.csv in the folder; returns the SVG, without one."""
+        """NAME.png with a legend and NAME.csv in the folder; returns the SVG, without one.
+
+        Its data-plot is what curves.js draws from, its artists' ids are NAME.LINE.PART.
+        """
         import matplotlib
 
         matplotlib.use("Agg")
@@ -81,6 +79,7 @@ class Figure:
             self._draw(axes)
             svg = io.StringIO()
             drawn.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+            plot = escape(json.dumps(self._plot(axes), allow_nan=False, separators=(",", ":")))
             named = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
             if named:
                 beneath = {"loc": "upper left", "bbox_to_anchor": (0.02, 0), "frameon": False}
@@ -88,7 +87,7 @@ class Figure:
             drawn.savefig(folder / f"{self.name}.png", dpi=200, bbox_inches="tight")
             plt.close(drawn)
         text = svg.getvalue()
-        return text[text.index("<svg") :]
+        return f'<svg data-plot="{plot}"{text[text.index("<svg") + 4 :]}'
 
     def _draw(self, axes: Any) -> None:
         from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
@@ -99,19 +98,30 @@ class Figure:
         if self.scale == "log":
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             axes.yaxis.set_major_locator(MaxNLocator(5))
-        for line in self.lines:
+        axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+        for i, line in enumerate(self.lines):
+            others = {*axes.get_children()}
             _DRAW[line.kind](axes, line)
             _mark_nonfinite(axes, line)
+            for n, artist in enumerate(a for a in axes.get_children() if a not in others):
+                artist.set_gid(f"{self.name}.{i}.{artist.get_gid() or n}")
         if self.ticks:
             axes.set_xticks(range(len(self.ticks)), self.ticks)
             axes.set_xlim(-0.5, len(self.ticks) - 0.5)
         axes.set(title=self.title, xlabel=self.x_label)
         at_top = {"ha": "right", "color": "#555555", "transform": axes.transAxes}
         axes.text(1, 1.035, self.y_label, **at_top)
+
+    def _plot(self, axes: Any) -> dict[str, Any]:
+        """The lines' values, and of each axis its limits, their places in the SVG, and if log."""
+        (left, right, bottom, top), (width, height) = MARGINS.values(), np.multiply(SIZE, 72)
+        x = [*axes.get_xlim(), left * width, right * width, axes.get_xscale() == "log"]
+        y = [*axes.get_ylim(), (1 - bottom) * height, (1 - top) * height, self.scale == "log"]
+        lines = [line.values() for line in self.lines]
+        return {"name": self.name, "x": x, "y": y, "ticks": [*self.ticks], "lines": lines}
 
     def csv(self) -> str:
         """A row per point: series, x, value, low, high; as drawn before smoothing."""
@@ -134,15 +144,16 @@ class Figure:
 
 def _line(axes: Any, line: Line) -> None:
     y, style = np.asarray(line.y, dtype=float), "--" if line.dashed else "-"
-    if line.smooth > 1:
+    if line.smooth:
         axes.plot(line.x, y, color=line.color, alpha=0.25, linewidth=0.8)
         y = running_mean(y, line.smooth)
-    axes.plot(line.x, y, style, color=line.color, label=line.label)
+    axes.plot(line.x, y, style, color=line.color, label=line.label, gid="mean")
     if len(y) == 1:
         axes.plot(line.x, y, "o", color=line.color, markersize=4)
     if line.low is not None and line.high is not None:
         low, high = (running_mean(np.asarray(b, float), line.smooth) for b in (line.low, line.high))
-        axes.fill_between(line.x, low, high, color=line.color, alpha=0.14, linewidth=0)
+        style = {"color": line.color, "alpha": 0.14, "linewidth": 0, "gid": "band"}
+        axes.fill_between(line.x, low, high, **style)
 
 
 def _points(axes: Any, line: Line) -> None:

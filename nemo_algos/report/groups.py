@@ -5,10 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from nemo_algos.local.style import COLORS
 from nemo_algos.report.runs import LoadedRun
-
-# Okabe and Ito's colours, told apart by colour-blind readers; yellow is too light on white
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 class Group(NamedTuple):

@@ -75,6 +75,7 @@ def _benchmark(
         "table": summary.of_benchmark(runs, name, against),
         "flips": summary.flips(against),
         "figures": _drawn(evaluation.figures(name, grouped, buckets), out),
+        "similar": _drawn(evaluation.similarities(name, grouped), out),
     }
 
 

@@ -9,7 +9,7 @@ from nemo_algos.report.figure import Figure, Line
 from nemo_algos.report.groups import Group
 from nemo_algos.report.runs import Series
 
-SMOOTHED_FROM, WINDOWS = 50, 25  # from so many steps on, over a 25th of them
+WINDOWS = 25  # smoothed over a 25th of the steps
 
 
 class Curve(NamedTuple):
@@ -68,7 +68,7 @@ def _line(curve: Curve, group: Group) -> Line | None:
         return None
     dashed = group.dashed or found[0][0] != curve.metrics[0]
     steps, values = together([series for _, series in found])
-    window = len(steps) // WINDOWS if len(steps) >= SMOOTHED_FROM else 1
+    window = max(len(steps) // WINDOWS, 1)
     band = (values.min(0).tolist(), values.max(0).tolist()) if len(values) > 1 else (None, None)
     mean, style = values.mean(0).tolist(), {"dashed": dashed, "smooth": window}
     return Line(group.label, group.color, steps, mean, *band, **style)

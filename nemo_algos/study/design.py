@@ -4,18 +4,19 @@
     regimes:
       staleness_8:
         claim: QUATRO stays stable ...         # what a paper says
-        baseline: grpo                         # the arm that the others are compared with
+        baseline: GRPO                         # the arm that the others are compared with
         seeds: 10
         settings: {grpo.num_update_epochs: 2}
         arms:
-          grpo: {}                             # the shipped grpo.yaml
-          no_macro: {config: etr.yaml, method.macro: 0.0}
+          GRPO: {}                             # the shipped grpo.yaml
+          without macro: {config: etr.yaml, method.macro: 0.0}
 
 Two arms of one config, written alike, are one run, whatever their regimes and names.
 """
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -43,10 +44,11 @@ class Tuning(Section):
 class Regime(Section):
     """Arms that are compared with a baseline.
 
-    claim: of a paper, and where; seeds: how many, from first_seed on; exploratory: without a
-    hypothesis fixed beforehand.
+    title: of its figures; claim: of a paper, and where; seeds: how many, from first_seed on;
+    exploratory: without a hypothesis fixed beforehand.
     """
 
+    title: str = ""
     claim: str
     baseline: str
     arms: dict[str, Settings] = Field(min_length=2)
@@ -80,6 +82,11 @@ class Study(Section):
         if taken:
             raise ValueError(f"{', '.join(sorted(taken))} is a tuning's name: rename the regime")
         return self
+
+
+def in_files(arm: str) -> str:
+    """An arm's name in the names of files: Clip-High -> clip_high, of clip_high.yaml."""
+    return re.sub(r"[^\w./]+", "_", arm.lower())
 
 
 def tuning_of(regime: str) -> str:
@@ -136,7 +143,7 @@ def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
 
 
 def _config(common: Settings, arm: str, own: Settings) -> LocalConfig:
-    settings = {"config": f"{arm}.yaml", **common, **own}
+    settings = {"config": f"{in_files(arm)}.yaml", **common, **own}
     if "grpo.seed" in settings:
         raise ConfigError([Finding("grpo.seed", "is the study's: set seeds and first_seed")])
     path = config.find(str(settings.pop("config")))

@@ -53,7 +53,8 @@ def _section(name: str, regime: Regime, results: Sequence[Result]) -> Iterator[s
     written = ", ".join(f"`{key}={value}`" for key, value in regime.settings.items())
     settings = f" Settings: {written}." if written else ""
     seeds = f"{regime.first_seed} to {regime.first_seed + regime.seeds - 1}"
-    yield f"## {name}\n\nClaim: {regime.claim}.\n"
+    yield f"## {regime.title} ({name})\n" if regime.title else f"## {name}\n"
+    yield f"Claim: {regime.claim}.\n"
     yield f"Baseline {regime.baseline}, seeds {seeds}, {kind}.{settings}\n"
     yield f"| arm | n | {' | '.join(SHOWN)} |\n|---|---|{'---|' * len(SHOWN)}"
     for arm in dict.fromkeys(r.arm for r in results):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from nemo_algos.study.design import Cell, Regime, Settings, Study, tuning_of
+from nemo_algos.study.design import Cell, Regime, Settings, Study, in_files, tuning_of
 from nemo_algos.study.runner import Row
 
 
@@ -19,6 +19,7 @@ def _sweep(regime: Regime) -> Regime:
     key, values = regime.tune.key, regime.tune.values
     arms = {label(arm, v): _with(regime, arm, v) for arm in regime.arms for v in values}
     return Regime(
+        title=f"{regime.title}, tuning".lstrip(", "),
         claim=f"none: chooses {key} for each arm",
         baseline=next(iter(arms)),
         arms=arms,
@@ -35,7 +36,7 @@ def label(arm: str, value: Any) -> str:
 
 def _with(regime: Regime, arm: str, value: Any) -> Settings:
     assert regime.tune
-    return {"config": f"{arm}.yaml", **regime.arms[arm], regime.tune.key: value}
+    return {"config": f"{in_files(arm)}.yaml", **regime.arms[arm], regime.tune.key: value}
 
 
 def chosen(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Study:

@@ -3,8 +3,10 @@
 From a file, without a network, at a laptop's size.
 """
 
+import re
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,17 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(Path(__file__).parents[1] / "evals"))
 import folders
 
+from nemo_algos.report import training
+from nemo_algos.report.figure import running_mean
 from nemo_algos.report.page import write
+from nemo_algos.report.runs import read_run
 
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
 LAPTOP = {"width": 1366, "height": 768}
+PHONE = {"width": 390, "height": 844}
 TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
@@ -74,7 +80,7 @@ def wide(page):
     return page.evaluate("document.documentElement.scrollWidth - innerWidth")
 
 
-@pytest.mark.parametrize("width", [1366, 800])
+@pytest.mark.parametrize("width", [1366, 800, 360])
 def test_nothing_is_wider_than_the_page(page, width):
     page.set_viewport_size({"width": width, "height": 768})
     assert wide(page) == 0
@@ -93,6 +99,140 @@ def test_figures_have_lines_of_the_runs_colours(page):
     assert all(c.lower() in drawn for c in ("#0072B2", "#D55E00", "#009E73"))
     assert page.locator(".legend li").all_text_contents() == ["a (2 seeds)", "c", "d"]
     assert "3 values that are not finite" in page.inner_text("#training_grad_norm")
+
+
+def hover(page, x):
+    """The rows of the tip where the pointer is at this share of the figure's width."""
+    page.evaluate(
+        """x => { const svg = document.querySelector("#training_reward svg");
+        const { left, top, width } = svg.getBoundingClientRect(), to = left + x * width;
+        svg.dispatchEvent(new PointerEvent("pointermove", { clientX: to, clientY: top + 9 })); }""",
+        x,
+    )
+    return page.locator("#tip :is(caption, tr)").all_text_contents()
+
+
+def rewards(report, name):
+    return read_run(report.parents[1] / name).metrics["reward/mean"]
+
+
+def smooth(page, share):
+    """Move the slider to this share of the steps."""
+    page.locator("#smoothing").fill(str(share))
+    assert page.text_content("#smoothing-share") == f"{share} % of the steps"
+
+
+@pytest.mark.parametrize(("share", "width"), [(4, 2), (0, 0), (20, 12)])  # of 60 steps
+def test_hover_shows_the_smoothed_values_and_those_behind(page, report, share, width):
+    smooth(page, share)
+    steps, both = training.together([rewards(report, "a"), rewards(report, "b")])
+    mean = both.mean(0)
+    step = int(hover(page, 0.6)[0])
+    i = steps.index(step)
+    assert 20 < step < 50
+    rows = {row[0]: row[1:] for row in (cells(tr) for tr in page.locator("#tip tr").all())}
+    assert list(rows) == ["a (2 seeds)", "c", "d"]
+    (value, about) = rows["a (2 seeds)"]
+    assert float(value) == pytest.approx(running_mean(mean, width)[i], rel=2e-4)
+    behind = [float(x) for x in about.replace("here ", "").replace(" to", ",").split(", ")]
+    expected = [*([mean[i]] if width > 1 else []), both[:, i].min(), both[:, i].max()]
+    assert behind == pytest.approx(expected, rel=2e-4)
+
+
+def cells(row):
+    return row.locator("th, td").all_text_contents()
+
+
+def points(page, part):
+    """The corners of a line of the figure of the reward, [x, y] in the SVG."""
+    path = page.get_attribute(f'[id="training_reward.{part}"] path', "d")
+    return [[float(x) for x in pair.split()[:2]] for pair in re.split("[ML]", path)[1:]]
+
+
+def test_smoothing_moves_the_line_and_none_leaves_the_values(page):
+    smooth(page, 0)
+    values = points(page, "0.mean")
+    assert len(values) == 60
+    for corner in points(page, "0.0"):  # matplotlib's, without the corners that nobody would see
+        assert min(abs(x - corner[0]) + abs(y - corner[1]) for x, y in values) < 0.02
+    smooth(page, 20)
+    moved = points(page, "0.mean")
+    assert [x for x, _ in moved] == [x for x, _ in values]
+    rough, even = (sum(abs(a[1] - b[1]) for a, b in pairwise(p)) for p in (values, moved))
+    assert even < 0.7 * rough
+
+
+def visible(page, line):
+    parts = page.locator(f'[id^="training_reward.{line}."]')
+    return [part.evaluate("e => getComputedStyle(e).display != 'none'") for part in parts.all()]
+
+
+def test_a_run_is_switched_off_and_on_in_every_figure(page):
+    assert visible(page, 1) == [True] * 3  # its values, their mean, marks
+    page.click(".legend button >> text=c")
+    assert visible(page, 1) == [False] * 3 and visible(page, 0) == [True] * 4  # with a band
+    assert page.locator('#training [id*=".1.mean"]:visible').count() == 0
+    assert page.get_attribute(".legend li:nth-child(2) button", "aria-pressed") == "false"
+    assert [row.split("0.")[0] for row in hover(page, 0.6)[1:]] == ["a (2 seeds)", "d"]
+    page.click(".legend button >> text=c")
+    assert visible(page, 1) == [True] * 3 and len(hover(page, 0.6)) == 4
+
+
+PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 29)"}
+CONTRAST = """e => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const light = (color) => {
+    canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map((v) => v / 255)
+      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  const style = getComputedStyle(e), own = style.backgroundColor !== "rgba(0, 0, 0, 0)";
+  const ink = light(e.closest("svg") ? style.fill : style.color);
+  const paper = light((own ? style : getComputedStyle(document.body)).backgroundColor);
+  return Math.max(ink, paper) / Math.min(ink, paper);
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_can_be_read(page, scheme):
+    page.emulate_media(color_scheme=scheme)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == PAPER[scheme]
+    for by in ("entropy", "ratio", "advantage"):
+        page.click(f"#heat-color [data-by={by}]")
+        tokens = page.locator("#heat .token:not(.nan)").all()
+        assert len(tokens) > 6 and min(token.evaluate(CONTRAST) for token in tokens) > 4
+    said = "#training_reward text, th, td, small, .note, .verdict, nav a, select, #case .text"
+    texts = page.locator(said).locator("visible=true").all()
+    assert len(texts) > 100 and min(text.evaluate(CONTRAST) for text in texts[::7]) > 4.5
+    page.click("#theme")
+    other = {"light": "dark", "dark": "light"}[scheme]
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == PAPER[other]
+
+
+def test_on_a_phone_figures_are_a_strip_and_tables_scroll(page):
+    page.set_viewport_size(PHONE)
+    boxes = [figure.bounding_box() for figure in page.locator("#training figure").all()]
+    assert len(boxes) == 9 and len({box["y"] for box in boxes}) == 1
+    assert boxes[0]["width"] < PHONE["width"] - 40 < boxes[1]["x"] + 40  # the next one is seen
+    table = page.locator("#summary .wide").first
+    assert table.evaluate("e => e.scrollWidth - e.clientWidth") > 50
+    first = table.locator("tbody th").first
+    at = first.bounding_box()["x"]
+    table.evaluate("e => e.scrollLeft = 100")
+    assert first.bounding_box()["x"] == at  # the run's name stays
+    hint = table.evaluate("e => getComputedStyle(e).backgroundImage")
+    assert hint.count("gradient(") == 2
+
+
+def test_similarities_are_folded_behind_cases_and_tokens(page):
+    folded = page.locator("#eval-1 details >> nth=0")
+    assert folded.locator("figure").count() == 4
+    assert folded.locator("figure:visible").count() == 0
+    sections = page.locator("main > section").evaluate_all("all => all.map(e => e.id)")
+    assert sections == ["summary", "training", "tokens", "eval-1", "cases", "config"]
+    folded.locator("summary").first.click()
+    assert folded.locator("figure:visible").count() == 4
 
 
 def test_arrows_go_through_the_cases(page):

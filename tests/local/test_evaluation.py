@@ -19,6 +19,8 @@ UP_TO_12 = GenerationSection(max_new_tokens=12)
 class Scripted:
     """A task and a policy of 40 problems whose responses are found or not by plan."""
 
+    turns = 0
+
     def __init__(self, plan):
         self.plan, self.asked = plan, []
         self.model = torch.nn.Linear(1, 1)

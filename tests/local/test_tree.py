@@ -51,9 +51,10 @@ def experience():
     prompts = torch.randint(4, len(WORDS), (3, 9), generator=rng).where(prompt_mask, 0)
     tokens = torch.randint(4, 7, (18, 6), generator=rng)
     mask = torch.arange(6) < torch.randint(1, 7, (18, 1), generator=rng)
-    mask[4], mask[5], tokens[8] = False, torch.tensor([1, 1, 0, 0, 1, 0]).bool(), tokens[7]
-    zeros = torch.zeros(mask.shape)
-    return Experience(prompts, prompt_mask, group, tokens, mask, *[zeros] * 3)
+    mask[4], mask[5], tokens[8] = False, torch.arange(6) < 5, tokens[7]
+    shown, zeros = mask.clone(), torch.zeros(mask.shape)
+    mask[5, 2:4] = False
+    return Experience(prompts, prompt_mask, group, tokens, mask, *[zeros] * 3, shown)
 
 
 @pytest.fixture(scope="module", params=MODELS)

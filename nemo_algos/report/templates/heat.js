@@ -4,12 +4,11 @@
   const selects = ["run", "step", "prompt", "response"].map((id) => byId(`heat-${id}`));
   const [inRun, inStep, inPrompt, inResponse] = selects;
   const buttons = [...byId("heat-color").querySelectorAll("button")];
-  const HUES = { low: [0, 84, 148], high: [213, 94, 0] };
   let by = "entropy", step = 0;  // a step stays chosen from run to run
 
   const at = (column, i) => (Array.isArray(column) ? column[i] : column);
 
-  // -1 to 1 of the scale: 0 is white. NaN and infinities have no colour.
+  // -1 to 1 of the scale: 0 is the paper's colour. NaN and infinities have no colour.
   function share(value) {
     const x = parseFloat(value);
     const along = by === "ratio" ? Math.log(x) : x;
@@ -17,9 +16,8 @@
   }
 
   function color(s) {
-    const hue = s < 0 || by === "entropy" ? HUES.low : HUES.high;
-    const mixed = hue.map((c) => Math.round(255 + (c - 255) * Math.abs(s) * 0.9));
-    return `rgb(${mixed})`;
+    const hue = s < 0 || by === "entropy" ? "--low" : "--high";
+    return `color-mix(in srgb, var(${hue}) ${Math.round(Math.abs(s) * 90)}%, var(--paper))`;
   }
 
   function paint(node, value) {
@@ -56,13 +54,7 @@
     };
     const lines = Object.entries(rows).map(([name, value]) =>
       element("tr", {}, element("th", {}, name), element("td", {}, value)));
-    byId("tip").replaceChildren(element("table", {}, ...lines));
-    byId("tip").hidden = false;
-    const box = node.getBoundingClientRect(), size = byId("tip").getBoundingClientRect();
-    const left = Math.min(box.left, document.documentElement.clientWidth - size.width - 8);
-    const under = box.bottom + 6 + size.height < innerHeight;
-    byId("tip").style.left = `${Math.max(4, left)}px`;
-    byId("tip").style.top = `${under ? box.bottom + 6 : Math.max(4, box.top - size.height - 6)}px`;
+    tell(node.getBoundingClientRect(), ...lines);
   }
 
   function traced(response, i) {

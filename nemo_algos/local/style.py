@@ -1,0 +1,32 @@
+"""How every figure looks: a run's curves, the report's, the study's."""
+
+from typing import Any
+
+# Okabe and Ito's colours, told apart by colour-blind readers, on white and on black: without their
+# yellow, and with grey for black
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+STYLE: Any = {
+    "text.parse_math": False,
+    "font.size": 8.5,
+    "font.family": "DejaVu Sans",  # comes with matplotlib; the page names substitutes
+    "svg.fonttype": "none",
+    "axes.prop_cycle": f"cycler('color', {list(COLORS)})",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#888888",
+    "axes.labelcolor": "#333333",
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#333333",
+    "ytick.color": "#333333",
+    "lines.linewidth": 1.7,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": False,
+    "figure.titlesize": 10,
+    "savefig.facecolor": "white",
+}
