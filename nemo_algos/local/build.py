@@ -9,7 +9,6 @@ from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
 from nemo_algos.local.given import OURS, device_named
 from nemo_algos.local.hf import HFPolicy
-from nemo_algos.local.math_problems import MathProblems
 from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
 from nemo_algos.local.tiny import TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
@@ -24,8 +23,6 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
     policy = policy_of(config.policy, data.rules, console)
     if limit := data.max_input_seq_length:
         task.keep(lambda e: len(policy.encode(task.prompt(e), task.prefix(e))) <= limit)
-    if isinstance(task, MathProblems) and task.dropped:
-        console.print(f"{task.dropped} problems dropped: empty answer, or prompt too long")
     reference = None
     if config.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs:
         reference = policy_of(config.policy, data.rules, console)

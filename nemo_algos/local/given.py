@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -10,6 +11,7 @@ from nemo_algos.config import ConfigError, Finding
 from nemo_algos.local.math_problems import MathProblems, read
 from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
 from nemo_algos.local.tasks import Countdown, Task
+from nemo_algos.local.trackers import enabled
 
 OURS: dict[str, type[Task]] = {"countdown": Countdown, "math": MathProblems}
 
@@ -145,11 +147,20 @@ def model(policy: PolicySection) -> list[Finding]:
     return findings or found(hf.load_tokenizer, policy)
 
 
+def trackers(c: LocalConfig) -> Iterator[Finding]:
+    """The libraries of those that are enabled are there."""
+    for name in enabled(c.logger):
+        if find_spec(name) is None:
+            reason = f"{name} is not installed: uv pip install 'nemo-algos[{name}]'"
+            yield Finding(f"logger.{name}_enabled", reason)
+
+
 RULES: dict[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]] = {
     data_files: ("data.task", "data.train", "data.validation"),
     math_verifier: ("data.verifier",),
     own_task: ("data.task", "data.max_input_seq_length"),
     prompt_lengths: ("data", "policy.model_name", "policy.tokenizer"),
+    trackers: ("logger",),
     optimizer: ("policy.optimizer", "policy.scheduler"),
     lambda c: iter(device(c.policy)): ("policy.device",),
     lambda c: iter(model(c.policy)): ("policy.model_name", "policy.tokenizer"),

@@ -92,5 +92,9 @@ class MathProblems(Task):
     def verify(self, examples: list[Any], responses: list[str]) -> list[Verdict]:
         return self.pool.score(responses, [example.answer for example in examples])
 
+    def counts(self) -> str:
+        dropped = f", {self.dropped} dropped (empty, or too long)" if self.dropped else ""
+        return f"{len(self.train)} problems, {len(self.validation or [])} held out{dropped}"
+
     def close(self) -> None:
         self.pool.close()

@@ -133,7 +133,7 @@ POSITIVE = [
     "policy.dynamic_batching.train_mb_tokens",
     *(f"policy.shape.{k}" for k in ("width", "layers", "heads", "hidden")),
     *(f"data.{k}" for k in ("max_input_seq_length", "verifier_workers")),
-    *(f"checkpointing.{k}" for k in ("save_period", "keep_last")),
+    *(f"checkpointing.{k}" for k in ("save_period", "keep_top_k")),
 ]
 
 
