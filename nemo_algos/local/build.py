@@ -35,11 +35,16 @@ def policy_of(policy: PolicySection, rules: Rules, console: Console) -> Policy:
     device = device_named(policy.device)
     if policy.model_name != TINY:
         return HFPolicy(policy, device)
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("warm start (once, then cached)", total=1.0)
-        model = warm_started(
-            rules, 0, lambda share: progress.update(bar, completed=share), shape_of(policy)
-        )
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar, told = progress.add_task("warm start (once, then cached)", total=1.0), [0.0]
+
+        def tell(share: float) -> None:
+            progress.update(bar, completed=share)
+            if not console.is_terminal and share >= told[0]:
+                console.print(f"warm start (once, then cached): {share:.0%}")
+                told[0] = share + 0.25
+
+        model = warm_started(rules, 0, tell, shape_of(policy))
     return TinyPolicy(model.to(device), policy.generation)
 
 

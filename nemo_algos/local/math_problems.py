@@ -94,7 +94,7 @@ class MathProblems(Task):
 
     def counts(self) -> str:
         dropped = f", {self.dropped} dropped (empty, or too long)" if self.dropped else ""
-        return f"{len(self.train)} problems, {len(self.validation or [])} held out{dropped}"
+        return f"{len(self.train)} problems{dropped}"
 
     def close(self) -> None:
         self.pool.close()

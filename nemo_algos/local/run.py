@@ -126,7 +126,9 @@ class Run:
             self.config.policy.model_name,
         )
         size, device = sum(p.numel() for p in parameters), parameters[0].device
-        return f"{name}, {size:,} parameters, on {device}; {self.trainer.task.counts()}"
+        data, asked = self.trainer.task, self.config.grpo.max_val_samples
+        held_out = f"{len(data.held_out(asked))} to evaluate on"
+        return f"{name}, {size:,} parameters, on {device}; {data.counts()}, {held_out}"
 
     def _resume(self, path: Path) -> None:
         state = checkpoint.load(path)

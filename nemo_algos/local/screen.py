@@ -13,9 +13,10 @@ from rich.table import Table
 
 from nemo_algos.local.evaluation import Response
 
+HELD_OUT = "validation/accuracy"
 SHOWN = {
     "reward": "reward/mean",
-    "held out": "validation/accuracy",
+    "held out": HELD_OUT,
     "entropy": "entropy/exact",
     "clipped": "clip/fraction",
     "ratio p99": "ratio/p99",
@@ -57,12 +58,13 @@ class Screen:
         """A line of metrics.jsonl; what comes later of the same step joins it."""
         number = int(row["step"])
         if self.rows and self.rows[-1]["step"] == number:
-            self.rows[-1] |= row
-            return
+            row = {**self.rows.pop(), **row}
         self.rows.append(dict(row))
         self.bar.update(self.task, completed=number)
-        if number > self.done and (number % 10 == 0 or number == self.steps or self._silent()):
-            shown = (f"{k} {row[v]:.4g}" for k, v in SHOWN.items() if v in row)
+        if HELD_OUT in row:
+            self._redraw()
+        elif number > self.done and (number % 10 == 0 or number == self.steps or self._silent()):
+            shown = (f"{k} {_short(row[v])}" for k, v in SHOWN.items() if v in row)
             pace = (time.monotonic() - self.start) / (number - self.done)
             left = f"{pace * (self.steps - number) / 60:.1f} min left"
             self._line(f"step {number}/{self.steps}  {'  '.join(shown)}  {left}")
@@ -72,7 +74,8 @@ class Screen:
         task = self.bar.add_task(doing, total=len(items))
         for i, item in enumerate(items):
             if i == 0 or self._silent():
-                self._line(f"{doing}: {i} of {len(items)} parts done")
+                self._line(doing + f": {i} of {len(items)} parts done" * bool(i))
+            self._redraw()
             yield item
             self.bar.advance(task)
         self.bar.remove_task(task)
@@ -90,6 +93,11 @@ class Screen:
             say(self.console, text)
         self.spoke = time.monotonic()
 
+    def _redraw(self) -> None:
+        """Here, where the height changes: in between, a line printed would not find the top."""
+        if self.live.is_started:
+            self.live.refresh()
+
     def _silent(self) -> bool:
         return time.monotonic() - self.spoke >= SILENCE
 
@@ -97,9 +105,13 @@ class Screen:
         names = {k: v for k, v in SHOWN.items() if any(v in row for row in self.rows)}
         table = Table("step", *names, box=box.SIMPLE_HEAD)
         for row in self.rows:
-            cells = (f"{row[name]:.4g}" if name in row else "" for name in names.values())
+            cells = (_short(row[name]) if name in row else "" for name in names.values())
             table.add_row(str(int(row["step"])), *cells)
         return Group(*[table] * bool(self.rows), self.bar)
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _printable(text: str) -> str:

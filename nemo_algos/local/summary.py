@@ -62,7 +62,7 @@ class Record:
 
     def refuse_unknown(self, metrics: dict[str, float]) -> None:
         """Raises ValueError where the first step has no such metric."""
-        if not self.rows[1] and self.metric not in ("", *metrics) and HELD_OUT not in self.metric:
+        if 1 not in self.rows and self.metric not in ("", *metrics) and HELD_OUT not in self.metric:
             near = did_you_mean(self.metric, list(metrics))
             raise ValueError(f"checkpointing.metric_name: a step has no {self.metric}{near}")
 
@@ -93,7 +93,7 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
     folder, step, name = record.folder, trainer.step_number, trainer.algorithm.name
     trainer.policy.save(str(folder / "model"))
     curves = plot(folder, f"{name}, seed {record.config.grpo.seed}")
-    best = _best(trainer, record)
+    best, name_of = _best(trainer, record), record.metric
     trained = [row for row in record.rows.values() if "tokens_per_second" in row]
     seconds = sum(row.get("time/seconds", 0.0) for row in trained)
     found = {
@@ -101,7 +101,7 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
         "steps": step,
         "before": record.held_out(0),
         "after": record.held_out(step),
-        **({"best": {**record.rows[best]}} if best else {}),
+        **({"best": {"step": best, name_of: record.rows[best][name_of]}} if best else {}),
         "seconds": seconds,
         "tokens_per_second": median([row["tokens_per_second"] for row in trained] or [0.0]),
     }

@@ -49,7 +49,7 @@ class Task(ABC):
 
     def counts(self) -> str:
         """What is said of the data as a run begins."""
-        return f"task {self.data.task}"
+        return self.data.task
 
     def close(self) -> None:
         """Release processes."""
