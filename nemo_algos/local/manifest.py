@@ -68,7 +68,8 @@ def changed(folder: Path, config: LocalConfig, step: int) -> list[str]:
     """
     path = folder / "manifest.json"
     manifest, now = read_object(path, Manifest), config.model_dump(mode="json")
-    lines = differences(validate(LocalConfig, manifest["config"]).model_dump(mode="json"), now)
+    before = validate(LocalConfig, manifest["config"]).model_dump(mode="json")
+    lines = [" ".join(line.split()) for line in differences(before, now)]
     refused = [f"{line} ({reason})" for line in lines if (reason := _reason(line))]
     if refused:
         remedy = "resume with its own, or use another folder"

@@ -151,6 +151,7 @@ def evaluations(c: LocalConfig) -> Iterator[Finding]:
         yield Finding(METRIC, "no checkpoint is the best of none: set checkpointing.enabled")
     if (name is None) != (threshold is None):
         yield Finding(STOP, "is a metric and its threshold: set both, or neither")
+        return
     asked = {STOP: name, METRIC: metric if source == "val" else None}
     if not any(asked.values()):
         return

@@ -107,8 +107,13 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
     }
     (folder / "summary.json").write_text(json.dumps(found, indent=2))
     steps = {"before": 0, "after": step} | ({f"best, step {best}": best} if best else {})
-    title = f"{name}: {step} steps in {seconds:.1f} s{record.reached(step)}"
-    _say(console, title, {label: record.held_out(s) for label, s in steps.items()})
+    if ended := record.reached(step):
+        say(console, f"ended early{ended}")
+    _say(
+        console,
+        f"{name}: {step} steps in {seconds:.1f} s",
+        {label: record.held_out(s) for label, s in steps.items()},
+    )
     lines = [f"run folder   {folder}", f"curves       {curves}"]
     lines += [f"model        {folder / 'model'}  (Hugging Face format)"]
     lines += [f"best model   {folder / 'best_model'}  (step {best})"] * bool(best)
