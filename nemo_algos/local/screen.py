@@ -103,7 +103,7 @@ class Screen:
 
     def _shown(self) -> Group:
         names = {k: v for k, v in SHOWN.items() if any(v in row for row in self.rows)}
-        table = Table("step", *names, box=box.SIMPLE_HEAD)
+        table = Table("step", *names, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         for row in self.rows:
             cells = (_short(row[name]) if name in row else "" for name in names.values())
             table.add_row(str(int(row["step"])), *cells)

@@ -1,6 +1,7 @@
 """What a person sees: at 80 columns whole, in a pipe a line at a time, never what a model obeys."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -30,7 +31,7 @@ def test_the_table_is_whole_at_80_columns_and_stays():
             shown.step({"step": step, **ROW})
             if step % 10 == 0:
                 shown.step({"step": step, HELD_OUT: 0.1234567})
-    lines = console.file.getvalue().splitlines()
+    lines = re.sub("\x1b[^A-Za-z]*.", "", console.file.getvalue()).splitlines()
     header = max(i for i, line in enumerate(lines) if "tokens/s" in line)
     last = lines[header:]
     assert all(name in last[0] for name in SHOWN)
@@ -82,7 +83,7 @@ def test_the_best_and_the_worst_responses(number, rewards):
     console = seen(False)
     responses = [Response("p", "r", reward) for reward in (1, 3, 0, 2)]
     Screen(console, 0, 3).responses(responses, number)
-    lines = console.file.getvalue().splitlines()
+    lines = re.sub("\x1b[^A-Za-z]*.", "", console.file.getvalue()).splitlines()
     assert [line for line in lines if "reward" in line] == [f"reward {r}" for r in rewards]
 
 
