@@ -69,7 +69,6 @@ def trained(tmp_path_factory, cheap):
     trainer = build_trainer(*parse(plain), Console(quiet=True))
     trainer.step_number = 1
     checkpoint.save(folder / "checkpoints", trainer.state(), keep_top_k=2)
-    (folder / "summary.json").unlink()  # which says that nothing is left to do
     folders.evaluation(folder / "eval" / "math500", problems=2, samples=2)
     return folder
 
@@ -103,6 +102,7 @@ def evaluate(run):
 
 
 def resume(run):
+    (run / "summary.json").unlink(missing_ok=True)  # else there is nothing left to do
     done = invoke("train", "--resume", run)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.output
