@@ -1,39 +1,49 @@
 """The command `nemo-algos study`; examples/run_study.py is the same."""
 
 import signal
+import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
 from nemo_algos.cli.arguments import Config, Overrides, written
-from nemo_algos.study import design, tuning
-from nemo_algos.study.design import Cell, Study, Trial
-from nemo_algos.study.figures import SHOWN
-from nemo_algos.study.runner import go, results
-from nemo_algos.study.summary import Result
+from nemo_algos.local.lines import locked, refuse_links_out
+
+if TYPE_CHECKING:
+    from nemo_algos.study.design import Cell, Study, Trial
+    from nemo_algos.study.summary import Result
 
 
 def study(config: Config, overrides: Overrides = None) -> None:
     """Run methods x seeds x regimes on the embedded engine, and say what they show."""
     written(config, [], "study")
+    from nemo_algos.study import design, tuning  # what they load takes seconds
+    from nemo_algos.study.runner import results
+
     plan, console = design.load(config, overrides or []), Console(highlight=False)
     design.runs(plan)
     runs, cells = design.runs(tuning.sweeps(plan))
     folder = design.folder(plan, config)
-    if runs:
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse_links_out(folder)
+    with locked(folder, "writing to"):
+        if runs:
+            _go(runs, folder, plan.workers, console)
+            plan = tuning.chosen(plan, cells, results(folder / "results.csv"))
+        runs, cells = design.runs(plan)
         _go(runs, folder, plan.workers, console)
-        plan = tuning.chosen(plan, cells, results(folder / "results.csv"))
-    runs, cells = design.runs(plan)
-    _go(runs, folder, plan.workers, console)
-    _show(plan, cells, folder, console)
+        _show(plan, cells, folder, console)
 
 
-def _go(runs: Sequence[Trial], folder: Path, workers: int, console: Console) -> None:
+def _go(runs: Sequence["Trial"], folder: Path, workers: int, console: Console) -> None:
+    from nemo_algos.study.runner import go, results
+
     there = results(folder / "results.csv")
     done = sum(r.id in there for r in runs)
     console.print(f"{len(runs)} runs, {done} of them done; results in {folder}", soft_wrap=True)
@@ -45,14 +55,17 @@ def _go(runs: Sequence[Trial], folder: Path, workers: int, console: Console) -> 
         spawn = get_context("spawn")
         with ProcessPoolExecutor(workers, spawn, signal.signal, interrupt) as processes:
             try:
-                for _ in go(runs, folder, processes):
+                for i, _ in enumerate(go(runs, folder, processes), done + 1):
                     progress.advance(task)
+                    if not console.is_terminal:
+                        console.print(f"{time.strftime('%H:%M:%S')}  {i} of {len(runs)} runs done")
             finally:
                 processes.shutdown(cancel_futures=True)
 
 
-def _show(plan: Study, cells: Sequence[Cell], folder: Path, console: Console) -> None:
+def _show(plan: "Study", cells: Sequence["Cell"], folder: Path, console: Console) -> None:
     from nemo_algos.study import report  # numpy, scipy and torch, after the design is checked
+    from nemo_algos.study.figures import SHOWN
 
     found = report.show(plan, cells, folder.name, folder)
     for name, regime in plan.regimes.items():
@@ -65,7 +78,7 @@ def _show(plan: Study, cells: Sequence[Cell], folder: Path, console: Console) ->
         console.print(table)
 
 
-def _cell(result: Result | None) -> str:
+def _cell(result: "Result | None") -> str:
     """The mean and its difference to the baseline, starred where that is resolved."""
     if result is None:
         return "-"

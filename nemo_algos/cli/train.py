@@ -1,5 +1,7 @@
 """The command `nemo-algos train`; examples/run_grpo_math.py is the same."""
 
+import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +38,8 @@ def train(
 ) -> None:
     """Train a policy with one of the methods."""
     overrides = words or []
+    if not sys.stderr.isatty():  # bars of other libraries: a line now and then, not hundreds
+        os.environ.setdefault("TQDM_MININTERVAL", "5")
     if config is None and overrides and "=" not in overrides[0]:
         config, *overrides = overrides
     if resume and resume.exists() and not resume.is_dir():
@@ -48,19 +52,12 @@ def train(
     launch(merged, resume)
 
 
-def next_folder(log_dir: Path) -> Path:
-    """log_dir/exp_001, exp_002, ... as NeMo-RL numbers them."""
-    taken = [int(p.name[4:]) for p in log_dir.glob("exp_*") if p.name[4:].isdigit()]
-    return log_dir / f"exp_{max(taken, default=0) + 1:03d}"
-
-
 def _local(merged: DictConfig, resume: Path | None) -> None:
     checked, algorithm, warnings = judged(configs.resolved(merged), resume)
     show(warnings, err=True)
     from nemo_algos.local.run import run  # transformers, after the config is judged
 
-    folder = resume or next_folder(Path(checked.logger.log_dir))
-    run(checked, algorithm, folder, Console(highlight=False))
+    run(checked, algorithm, resume, Console(highlight=False))
 
 
 def _nemo_rl(merged: DictConfig, resume: Path | None) -> None:

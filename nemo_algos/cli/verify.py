@@ -7,14 +7,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nemo_algos.verify import errors_of, read
-
 
 def verify(
     file: Annotated[Path, typer.Argument(help="golden file, .json or .json.gz")],
     tolerance: Annotated[float | None, typer.Option(help="default: the file's own")] = None,
 ) -> None:
     """Compare this code with a golden file of float64 numbers; exit 1 where it differs."""
+    from nemo_algos.verify import errors_of, read  # torch
+
     golden = read(file)
     errors = [error for case in golden["cases"] for error in errors_of(case)]
     limit = float(golden.get("tolerance", 1e-6)) if tolerance is None else tolerance

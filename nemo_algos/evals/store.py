@@ -9,7 +9,6 @@
 with another hash counts as absent, so a changed gold is verified anew without sampling.
 """
 
-import fcntl
 import hashlib
 import json
 from collections import Counter
@@ -28,6 +27,7 @@ from nemo_algos.evals.shapes import EvalManifest, GenerationLine, VerdictLine
 from nemo_algos.local.lines import (
     append_lines,
     cut_broken_end,
+    locked,
     read_lines,
     read_object,
     refuse_links_out,
@@ -71,7 +71,7 @@ class Store:
         """
         folder.mkdir(parents=True, exist_ok=True)
         refuse_links_out(folder)
-        lock = _locked(folder)
+        lock = locked(folder, "evaluating into")
         _refuse_another(folder, manifest)
         replace(folder / "manifest.json", json.dumps(manifest, indent=2))
         replace(folder / "problems.jsonl", "".join(json.dumps(asdict(p)) + "\n" for p in problems))
@@ -166,16 +166,6 @@ class Store:
 
 def _hash(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
-
-
-def _locked(folder: Path) -> IO[str]:
-    """Released by the kernel when this process ends. Raises ValueError where another has it."""
-    lock = open(folder / "lock", "w")  # noqa: SIM115 - for as long as the store lives
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ValueError(f"another process is evaluating into {folder}: wait, or set out") from None
-    return lock
 
 
 def _sources(verifier: str) -> str:

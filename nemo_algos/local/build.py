@@ -11,7 +11,6 @@ from nemo_algos.local.given import OURS
 from nemo_algos.local.hardware import device_of
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.lora import WithoutAdapters
-from nemo_algos.local.math_problems import MathProblems
 from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
 from nemo_algos.local.tiny import TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
@@ -26,8 +25,6 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
     policy = policy_of(config.policy, data.rules, console)
     if limit := data.max_input_seq_length:
         task.keep(lambda e: len(policy.encode(task.prompt(e), task.prefix(e))) <= limit)
-    if isinstance(task, MathProblems) and task.dropped:
-        console.print(f"{task.dropped} problems dropped: empty answer, or prompt too long")
     reference = None
     if config.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs:
         reference = _reference(config, policy, console)
@@ -48,11 +45,16 @@ def policy_of(policy: PolicySection, rules: Rules, console: Console) -> Policy:
     device = device_of(policy)
     if policy.model_name != TINY:
         return HFPolicy(policy, device)
-    with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("warm start (once, then cached)", total=1.0)
-        model = warm_started(
-            rules, 0, lambda share: progress.update(bar, completed=share), shape_of(policy)
-        )
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar, told = progress.add_task("warm start (once, then cached)", total=1.0), [0.0]
+
+        def tell(share: float) -> None:
+            progress.update(bar, completed=share)
+            if not console.is_terminal and share >= told[0]:
+                console.print(f"warm start (once, then cached): {share:.0%}")
+                told[0] = share + 0.25
+
+        model = warm_started(rules, 0, tell, shape_of(policy))
     return TinyPolicy(model.to(device), policy.generation)
 
 

@@ -1,9 +1,12 @@
 """Atomic checkpoints, of numbers, tensors, lists and dictionaries: no code runs at loading."""
 
+import math
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,9 +15,15 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 NAME = re.compile(r"step_(\d{6,})\.pt")
 
 
-def save(folder: Path, state: dict[str, Any], keep_last: int) -> Path:
+def save(
+    folder: Path,
+    state: dict[str, Any],
+    keep_top_k: int | None,
+    values: Mapping[int, float] = MappingProxyType({}),
+) -> Path:
     """Write step_N.pt at once: a kill at any moment leaves the last good one.
 
+    Beside it the keep_top_k highest are kept, by the values of their steps, then by the steps.
     Raises OSError where the disk is full, ValueError for a state that could not be loaded again.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,9 +48,16 @@ def save(folder: Path, state: dict[str, Any], keep_last: int) -> Path:
             "and a checkpoint holds numbers and tensors only: take another one"
         )
     partial.replace(path)
-    for old in sorted(steps(folder).items())[:-keep_last]:
-        old[1].unlink()
+    kept = ranked(folder, values)[:keep_top_k]
+    for step, old in steps(folder).items():
+        if step not in kept and old != path:
+            old.unlink()
     return path
+
+
+def ranked(folder: Path, values: Mapping[int, float]) -> list[int]:
+    """The steps of the checkpoints, the best value first; of equal ones, the last."""
+    return sorted(steps(folder), key=lambda s: (values.get(s, -math.inf), s), reverse=True)
 
 
 def steps(folder: Path) -> dict[int, Path]:

@@ -1,11 +1,14 @@
 """Held-out evaluation: unbiased pass@k and the number of distinct right solutions."""
 
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 
 from nemo_algos.core.draws import pass_at_k
 from nemo_algos.local.experience import Experience, Policy
+from nemo_algos.local.prompts import said
 from nemo_algos.local.tasks import Response, Task
 from nemo_algos.local.turns import generate
 from nemo_algos.rewards import Verdict
@@ -13,14 +16,27 @@ from nemo_algos.rewards.weighted import refuse_unjudged
 
 KS = (1, 4, 16, 64)
 CHUNK = 32  # prompts generated at a time
-SEED = 1234  # of the evaluations before and after training
+SEED = 1234  # of every evaluation of a run
+
+
+class Shown(NamedTuple):
+    """A response that a person sees."""
+
+    prompt: str
+    text: str
+    reward: float
 
 
 class Sampled(NamedTuple):
-    """`samples` responses to each held-out example: its solution (None: wrong), and its tokens."""
+    """`samples` responses to each held-out example: its solution (None: wrong), and its tokens.
+
+    rewards: of all responses; first: to each example one of them.
+    """
 
     solutions: list[list[Any]]
     lengths: list[list[int]]
+    rewards: Sequence[float] = ()
+    first: Sequence[Shown] = ()
 
 
 def attempts(
@@ -39,34 +55,49 @@ def attempts(
     return experience, asked, texts, verdicts
 
 
-def sample(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> Sampled:
-    """Responses to up to `prompts` held-out examples.
+def sample(
+    policy: Policy,
+    task: Task,
+    prompts: int,
+    samples: int,
+    seed: int,
+    track: Callable[[Sequence[int]], Iterable[int]] = iter,
+) -> Sampled:
+    """Responses to up to `prompts` held-out examples; track: goes through the chunks, in sight.
 
     Draws from a generator of its own, so that training is the same with and without evaluation.
     """
     examples = task.held_out(prompts) if samples else []
     generator = torch.Generator(next(policy.model.parameters()).device).manual_seed(seed)
-    solutions, lengths = list[Any](), list[int]()
-    for i in range(0, len(examples), CHUNK):
+    solutions, lengths, rewards = list[Any](), list[int](), list[float]()
+    first = list[Shown]()
+    for i in track(range(0, len(examples), CHUNK)):
         experience, *columns = attempts(policy, task, examples[i : i + CHUNK], samples, generator)
-        judged = zip(*columns, strict=True)
+        judged = list(zip(*columns, strict=True))
         solutions += [task.solution(e, r) if v.reward > 0 else None for e, r, v in judged]
         lengths += experience.mask.sum(1).tolist()
+        rewards += [v.reward for _, _, v in judged]
+        first += [Shown(said(task.prompt(e)), r, v.reward) for e, r, v in judged[::samples]]
     starts = range(0, len(solutions), samples or 1)
-    return Sampled(*([x[i : i + samples] for i in starts] for x in (solutions, lengths)))
+    grouped, sizes = ([x[i : i + samples] for i in starts] for x in (solutions, lengths))
+    return Sampled(grouped, sizes, rewards, first)
 
 
-def evaluate(policy: Policy, task: Task, prompts: int, samples: int, seed: int) -> dict[str, float]:
-    """pass@k for k in 1, 4, 16, 64 (up to `samples`) and distinct right solutions per example.
+def names(samples: int) -> list[str]:
+    """What `measured` gives for so many samples."""
+    return ["accuracy", *(f"pass@{k}" for k in KS if k <= samples), "distinct"] if samples else []
 
-    Empty where the task holds out nothing.
+
+def measured(found: Sampled) -> dict[str, float]:
+    """The mean reward (NeMo-RL's name is accuracy), pass@k for k in 1, 4, 16, 64 (up to `samples`).
+
+    And distinct right solutions per example. Empty where the task holds out nothing.
     """
-    found = sample(policy, task, prompts, samples, seed).solutions
-    if not found:
+    if not found.solutions:
         return {}
-    correct = [sum(s is not None for s in group) for group in found]
-    distinct = [len({s for s in group if s is not None}) for group in found]
-    ks = [k for k in KS if k <= samples]
-    means = pass_at_k(correct, samples, ks).mean(0).tolist()
-    out = {f"pass@{k}": mean for k, mean in zip(ks, means, strict=True)}
-    return {**out, "distinct": sum(distinct) / len(distinct)}
+    samples = len(found.solutions[0])
+    correct = [sum(s is not None for s in group) for group in found.solutions]
+    distinct = [len({s for s in group if s is not None}) for group in found.solutions]
+    passed = pass_at_k(correct, samples, [k for k in KS if k <= samples]).mean(0).tolist()
+    values = (fmean(found.rewards), *passed, fmean(distinct))
+    return dict(zip(names(samples), values, strict=True))

@@ -10,6 +10,7 @@ from nemo_algos.config import ConfigError, Finding
 from nemo_algos.local.math_problems import MathProblems, read
 from nemo_algos.local.schema import TINY, VERIFIER, LocalConfig, PolicySection
 from nemo_algos.local.tasks import Countdown, Task
+from nemo_algos.local.trackers import enabled
 from nemo_algos.rewards.function import GIVEN, PAIR, RewardFunction
 
 NO_PEFT = "needs peft: uv run --extra lora ..."
@@ -179,6 +180,14 @@ def model(policy: PolicySection) -> list[Finding]:
     return findings or found(hf.load_tokenizer, policy)
 
 
+def trackers(c: LocalConfig) -> Iterator[Finding]:
+    """The libraries of those that are enabled are there."""
+    for name in enabled(c.logger):
+        if find_spec(name) is None:
+            reason = f"{name} is not installed: uv pip install 'nemo-algos[{name}]'"
+            yield Finding(f"logger.{name}_enabled", reason)
+
+
 RULES: dict[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]] = {
     data_files: ("data.task", "data.train", "data.validation"),
     reward_functions: ("data.verifier", "data.rewards"),
@@ -191,6 +200,7 @@ RULES: dict[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]] = {
     ),
     response_length: ("data", "policy"),
     prompt_lengths: ("data", "policy.model_name", "policy.tokenizer"),
+    trackers: ("logger",),
     optimizer: ("policy.optimizer", "policy.scheduler"),
     lambda c: iter(device(c.policy)): ("policy.device",),
     lambda c: iter(model(c.policy)): ("policy.model_name", "policy.tokenizer"),

@@ -3,11 +3,12 @@
 A file may come from anyone: it is checked against a shape, and the error names file, line and key.
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -82,6 +83,20 @@ def replace(path: Path, text: str) -> None:
     partial = path.with_suffix(".tmp")
     partial.write_text(text)
     partial.replace(path)
+
+
+def locked(folder: Path, doing: str) -> IO[str]:
+    """The folder's lock, until it is closed or the process ends, however that is.
+
+    Raises ValueError where another process has it.
+    """
+    lock = open(folder / "lock", "w")  # noqa: SIM115 - as long as it is held
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise ValueError(f"another process is {doing} {folder}: wait, or set another") from None
+    return lock
 
 
 def refuse_links_out(folder: Path, pattern: str = "*") -> None:

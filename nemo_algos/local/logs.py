@@ -1,29 +1,18 @@
-"""A run's records: metrics.jsonl, trace.jsonl, TensorBoard, a live table, the curves as PNG."""
+"""A run's records: metrics.jsonl, trace.jsonl, what trackers are told, the curves as PNG."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
+from nemo_algos.local.folder import RECORD
 from nemo_algos.local.lines import Shape, append_lines, read_lines, replace
+from nemo_algos.local.schema import LoggerSection
 from nemo_algos.local.style import STYLE
-
-SHOWN = {
-    "reward": "reward/mean",
-    "entropy": "entropy/exact",
-    "clipped": "clip/fraction",
-    "ratio p99": "ratio/p99",
-    "length": "length/mean",
-    "tokens/s": "tokens_per_second",
-    "unjudged": "reward/unverified",
-}
-ROWS = 12
+from nemo_algos.local.trackers import TRACKERS, Send, Told, enabled
 
 
 class Step(Shape):
@@ -46,66 +35,62 @@ class StepMetrics(Metrics, Step):
 class Log:
     """Use as a context manager; `write` once per step."""
 
-    def __init__(
-        self, folder: Path, console: Console, tensorboard: bool, done: int, steps: int
-    ) -> None:
-        """Drop the lines after `done`, the steps behind a resumed run."""
-        self.path, self.traces = folder / "metrics.jsonl", folder / "trace.jsonl"
-        self.steps, self.console = steps, console
-        self.recent: list[dict[str, Any]] = []
-        self.live = Live(console=console, refresh_per_second=4, transient=True)
-        self.writer = None
+    def __init__(self, settings: LoggerSection, run: Told, say: Callable[[str], None]) -> None:
+        """Drop the lines after `run.done`, the steps behind a resumed run."""
+        self.path, self.traces = run.folder / RECORD, run.folder / "trace.jsonl"
+        self.settings, self.run, self.say = settings, run, say
+        self.waiting: list[dict[str, float]] = []  # of step 0, until there is another
+        self.senders: dict[str, Send] = {}
+        self.open = ExitStack()
         for path in (self.path, self.traces):
             if path.exists():
-                kept = [row for row in read_lines(path, Step) if row["step"] <= done]
+                kept = [row for row in read_lines(path, Step) if row["step"] <= run.done]
                 replace(path, "".join(json.dumps(row) + "\n" for row in kept))
-        if tensorboard:
-            from torch.utils.tensorboard.writer import SummaryWriter
-
-            self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
 
     def __enter__(self) -> Self:
-        self.live.start()
+        """Raises ValueError for a tracker that cannot be begun with."""
+        for name in enabled(self.settings):
+            try:
+                told = TRACKERS[name](self.run, self.settings)
+                self.senders[name] = self.open.enter_context(told)
+            except Exception as error:  # whatever a library raises
+                self.open.close()
+                raise ValueError(f"logger.{name}_enabled: {error}") from error
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.live.stop()
-        if self.writer:
-            self.writer.close()
+        try:
+            self.open.close()
+        except Exception as failure:  # whatever a library raises: nothing is lost here by it
+            self.say(f"a tracker did not end well: {failure}")
 
     def write(
         self, step: int, metrics: dict[str, float], traces: Sequence[dict[str, Any]] = ()
-    ) -> None:
-        """One step; traces: lines of trace.jsonl."""
+    ) -> dict[str, float]:
+        """A line of metrics.jsonl; traces: lines of trace.jsonl."""
         row = {"step": step, **metrics}
-        append_lines(self.path, [row])
+        self.waiting.append(row)
+        if step:
+            append_lines(self.path, self.waiting)
+            self.waiting.clear()
         if traces:
             append_lines(self.traces, traces)
-        if self.writer:
-            for name, value in metrics.items():
-                self.writer.add_scalar(name, value, step)
-        self.recent = [*self.recent, row][-ROWS:]
-        if self.console.is_terminal:
-            self.live.update(self._table())
-        elif step % 10 == 0 or step == self.steps:
-            shown = (f"{k} {row[v]:.4g}" for k, v in SHOWN.items() if v in row)
-            self.console.print(f"step {step}/{self.steps}  " + "  ".join(shown), soft_wrap=True)
-
-    def _table(self) -> Table:
-        table = Table("step", *SHOWN, title=f"step {self.recent[-1]['step']} of {self.steps}")
-        for row in self.recent:
-            cells = (f"{row[name]:.4g}" if name in row else "-" for name in SHOWN.values())
-            table.add_row(str(row["step"]), *cells)
-        return table
+        for name, send in list(self.senders.items()):
+            try:
+                send(metrics, step)
+            except Exception as error:  # as above
+                self.say(f"{name} is told no more, from step {step} on: {error}")
+                del self.senders[name]
+        return row
 
 
 def read(folder: Path) -> list[dict[str, float]]:
-    """The steps of a run."""
-    return list(read_lines(folder / "metrics.jsonl", StepMetrics))
+    """The lines of a run: one of each step, and one of each evaluation, after its step's."""
+    return list(read_lines(folder / RECORD, StepMetrics))
 
 
 CURVES = {
-    "reward": ("reward/mean",),
+    "reward": ("reward/mean", "validation/accuracy"),
     "entropy (nats)": ("entropy/exact",),
     "clip fraction": ("clip/fraction", "clip/positive_above", "clip/negative_below"),
     "ratio": ("ratio/mean", "ratio/p99", "ratio/max"),

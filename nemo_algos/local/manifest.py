@@ -9,6 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
+from nemo_algos.config import validate
 from nemo_algos.local.lines import Shape, read_object, refuse_links_out, replace
 from nemo_algos.local.schema import LocalConfig
 
@@ -22,35 +25,78 @@ NAMES_CODE = {
 }
 
 
+# keys with which a run may go on: they change how far, how fast or how well seen it trains, or the
+# size of its updates, but neither what is asked and rewarded nor which numbers are stored
+MAY_CHANGE = (
+    r"logger\.|checkpointing\.|mismatch\.|data\.verifier_workers:"
+    r"|grpo\.(max_num_steps|val_\w+|max_val_samples|stop_at_\w+):"
+    r"|policy\.(device|threads|generation_batch_size|train_micro_batch_size|max_grad_norm):"
+    r"|policy\.(dynamic_batching|dtensor_cfg)\.|policy\.scheduler:"
+    r"|policy\.optimizer\.kwargs\.(lr|betas|eps|weight_decay):"
+)
+REASONS = {
+    r"method\b": "the steps so far are another method's",
+    r"policy\.optimizer\b": "the checkpoint holds this optimizer's state",
+    r"policy\.(model_name|shape|tokenizer)\b": "the checkpoint holds this model's weights",
+    r"data\.|grpo\.(seed|num_prompts_per_step):": "other problems would come, or other rewards",
+}
+OTHER_STEPS = "a step would be another one: start a new run"
+
+
 class Manifest(Shape):
     config: dict[str, Any]
-
-
-def refuse_another(folder: Path, config: LocalConfig) -> None:
-    """Raises ValueError where the folder holds a run of another config, or links out of it."""
-    refuse_links_out(folder)
-    path = folder / "manifest.json"
-    different = differences(read(path), config.model_dump(mode="json")) if path.exists() else []
-    if different:
-        remedy = "resume with its own, or use another folder"
-        listed = "\n  ".join(different)
-        raise ValueError(f"{folder} holds a run of another config; {remedy}:\n  {listed}")
+    started: str = ""
+    changes: list[Any] = Field(default=[])
 
 
 def write(folder: Path, config: LocalConfig) -> None:
-    """Write manifest.json where there is none: config, versions, git state."""
-    path = folder / "manifest.json"
-    if path.exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write manifest.json: config, versions, git state."""
     manifest = {
         "config": config.model_dump(mode="json"),
         "seed": config.grpo.seed,
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
         "git": _git_state(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "started": _now(),
     }
-    replace(path, json.dumps(manifest, indent=2))
+    replace(folder / "manifest.json", json.dumps(manifest, indent=2))
+
+
+def changed(folder: Path, config: LocalConfig, step: int) -> list[str]:
+    """What this config changes in the folder's run, from this step on: a line in its manifest.
+
+    Raises ValueError, with the reason for each key, where the steps so far would be another run's.
+    """
+    path = folder / "manifest.json"
+    manifest, now = read_object(path, Manifest), config.model_dump(mode="json")
+    before = validate(LocalConfig, manifest["config"]).model_dump(mode="json")
+    lines = [" ".join(line.split()) for line in differences(before, now)]
+    refused = [f"{line} ({reason})" for line in lines if (reason := _reason(line))]
+    if refused:
+        remedy = "resume with its own, or use another folder"
+        listed = "\n  ".join(refused)
+        raise ValueError(f"{folder} holds a run of another config; {remedy}:\n  {listed}")
+    if lines:
+        changes = [*manifest.get("changes", []), {"step": step, "at": _now(), "changed": lines}]
+        manifest |= {"config": now, "changes": changes}
+        replace(path, json.dumps(manifest, indent=2))
+    return lines
+
+
+def id_of(folder: Path) -> str:
+    """A name that no other run has, nor one that was here before."""
+    started = read_object(folder / "manifest.json", Manifest).get("started", "")
+    return re.sub(r"[^\w-]", "", f"{folder.name}-{started}")
+
+
+def _reason(line: str) -> str:
+    """Why a difference may not be; empty where it may."""
+    if re.match(MAY_CHANGE, line):
+        return ""
+    return next((reason for key, reason in REASONS.items() if re.match(key, line)), OTHER_STEPS)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def read(path: Path) -> dict[str, Any]:

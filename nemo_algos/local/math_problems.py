@@ -98,3 +98,7 @@ class MathProblems(Task):
 
     def row(self, example: Example) -> dict[str, Any]:
         return example.row
+
+    def counts(self) -> str:
+        dropped = f", {self.dropped} dropped (empty, or too long)" if self.dropped else ""
+        return f"{len(self.train)} problems{dropped}"

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nemo_algos import config as configs
-from nemo_algos.config import ConfigError, Finding, validate
+from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
 from nemo_algos.local import given
 from nemo_algos.local.countdown import TOKENS_PER_STEP
-from nemo_algos.local.schema import TINY, VERIFIER, LocalConfig
+from nemo_algos.local.schema import TINY, VERIFIER, Component, LocalConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 
 Rules = Mapping[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]]
 GROUP = "grpo.num_generations_per_prompt"
+STOP, METRIC = "grpo.stop_at_validation_metric", "checkpointing.metric_name"
 
 
 class Judged(NamedTuple):
@@ -161,6 +162,40 @@ def group_of_one(c: LocalConfig) -> Iterator[Finding]:
         yield Finding(GROUP, reason)
 
 
+def evaluations(c: LocalConfig) -> Iterator[Finding]:
+    """What an evaluation is asked for is what it measures, and it comes."""
+    section, grpo = c.checkpointing, c.grpo
+    name, threshold = grpo.stop_at_validation_metric, grpo.stop_at_validation_threshold
+    source, _, metric = (section.metric_name or "").partition(":")
+    if section.metric_name and (source not in ("train", "val") or not metric):
+        yield Finding(METRIC, f"{section.metric_name!r}: write it as val:NAME or train:NAME")
+    if section.metric_name and not section.enabled:
+        yield Finding(METRIC, "no checkpoint is the best of none: set checkpointing.enabled")
+    if (name is None) != (threshold is None):
+        yield Finding(STOP, "is a metric and its threshold: set both, or neither")
+        return
+    asked = {STOP: name, METRIC: metric if source == "val" else None}
+    if not any(asked.values()):
+        return
+    from nemo_algos.local.evaluation import names
+
+    known = names(grpo.val_samples_per_prompt)
+    for key, wanted in asked.items():
+        if wanted and wanted not in known:
+            yield Finding(key, f"an evaluation has no {wanted}{did_you_mean(wanted, known)}")
+        elif wanted and not grpo.val_period:
+            yield Finding(key, f"{wanted} is measured by evaluations: set grpo.val_period")
+
+
+def schedule_lasts(c: LocalConfig) -> Iterator[Finding]:
+    """Some schedules end with an error."""
+    for entry in c.policy.scheduler:
+        total = entry.kwargs.get("total_steps") if isinstance(entry, Component) else None
+        if isinstance(total, int) and total < c.grpo.max_num_steps:
+            reason = f"total_steps={total} is below grpo.max_num_steps={c.grpo.max_num_steps}"
+            yield Finding("policy.scheduler", f"{reason}: the run would end with an error there")
+
+
 def task_has_data(c: LocalConfig) -> Iterator[Finding]:
     """Files are math's."""
     if c.data.task == "math" and c.data.train is None:
@@ -207,4 +242,6 @@ BETWEEN_KEYS: Rules = {
     task_has_data: ("data.task", "data.train", "data.validation"),
     one_reward: ("data.verifier", "data.rewards"),
     prompt_has_problem: ("data.prompt",),
+    evaluations: ("grpo", "checkpointing"),
+    schedule_lasts: ("policy.scheduler", "grpo.max_num_steps"),
 }

@@ -1,26 +1,27 @@
 """A run of the embedded engine from a checked config to its summary."""
 
-import json
-import shutil
 import signal
-import statistics
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
-from nemo_algos.local import checkpoint, manifest
+from nemo_algos.local import checkpoint, manifest, summary
 from nemo_algos.local.build import build_trainer
-from nemo_algos.local.evaluation import SEED, evaluate
-from nemo_algos.local.hardware import threads_of
-from nemo_algos.local.logs import Log, plot, read
-from nemo_algos.local.schema import LocalConfig
+from nemo_algos.local.evaluation import SEED, measured, sample
+from nemo_algos.local.folder import RECORD, opened
+from nemo_algos.local.hardware import described, threads_of
+from nemo_algos.local.logs import Log
+from nemo_algos.local.schema import Component, LocalConfig
+from nemo_algos.local.screen import Screen, say
+from nemo_algos.local.summary import HELD_OUT, Record
+from nemo_algos.local.trackers import Told
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.algorithm import Algorithm
 
@@ -53,59 +54,79 @@ def stopping() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def run(config: LocalConfig, algorithm: Algorithm, folder: Path, console: Console) -> None:
-    """Train in `folder`, continuing what is there; write checkpoints, logs, summary.json, curves.
+def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console: Console) -> None:
+    """Train in `folder`, continuing what is there, else in a new one below logger.log_dir.
 
-    A folder that was not there is there from the first finished step on. Raises ValueError where
-    the folder holds a run of another config, or is broken; SystemExit, 130 or 143, where a signal
-    stopped it.
+    Raises ValueError where the folder holds a run of another config, is another process's, or is
+    broken; SystemExit, 130 or 143, where a signal stopped it.
     """
     torch.set_num_threads(threads_of(config.policy))
-    manifest.refuse_another(folder, config)
-    with stopping() as stop:
+    with stopping() as stop, opened(folder, Path(config.logger.log_dir)) as place:
         try:
+            begun = _begun(place, config, console)
+            if said := summary.finished(place, config) if begun else "":
+                return say(console, said)
+            say(console, f"loading {config.policy.model_name}")
             trainer = build_trainer(config, algorithm, console)
-            with closing(trainer.task), removed_without_a_step(folder):
-                manifest.write(folder, config)
-                Run(trainer, folder, console, stop).go()
+            with closing(trainer.task):
+                Run(trainer, place, console, stop).go()
         except Stopped:
             again = "" if config.checkpointing.enabled else " from the start (checkpointing is off)"
-            resume = f"to go on{again}:\n  uv run nemo-algos train --resume {folder}"
-            rest = resume if folder.exists() else "before the first step: nothing is kept"
+            resume = f"to go on{again}:\n  uv run nemo-algos train --resume {place}"
+            rest = resume if (place / RECORD).exists() else "before the first step: nothing is kept"
             print(f"stopped; {rest}", file=sys.stderr)
             raise SystemExit(128 + stop.requested) from None
 
 
-@contextmanager
-def removed_without_a_step(folder: Path) -> Iterator[None]:
-    """An error before the first finished step removes a folder that was not there before."""
-    fresh = not folder.exists()
-    try:
-        yield
-    except BaseException:
-        if fresh and not (folder / "metrics.jsonl").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
+def _begun(folder: Path, config: LocalConfig, console: Console) -> bool:
+    """Whether there is a run to go on with, its changes said; else a new manifest is written."""
+    there = checkpoint.steps(folder / "checkpoints")
+    if not (there or (folder / RECORD).exists()) or not (folder / "manifest.json").exists():
+        manifest.write(folder, config)
+        return False
+    step = max(there, default=0)
+    for line in manifest.changed(folder, config, step):
+        say(console, f"from step {step} on: {line}")
+        key, old, *_ = line.split()
+        if key == "grpo.max_num_steps:" and _lasts(config, int(old)):
+            say(console, f"policy.scheduler, made for {old} steps, stays so: set it to stretch it")
+    return True
+
+
+def _lasts(config: LocalConfig, steps: int) -> bool:
+    """Whether the schedule has a number of so many steps."""
+    named = [e.kwargs for e in config.policy.scheduler if isinstance(e, Component)]
+    return any(steps in kwargs.values() for kwargs in named)
 
 
 class Run:
-    """A trainer in its folder: evaluate, train, evaluate, report."""
+    """A trainer in its folder: train, evaluate when it is time to, sum up."""
 
     def __init__(self, trainer: Trainer, folder: Path, console: Console, stop: Stop) -> None:
         self.trainer, self.folder, self.console, self.stop = trainer, folder, console, stop
-        self.config = trainer.config
-        self.before: dict[str, float] = {}
-        self.seconds = 0.0  # of training, over all resumes
+        self.config, self.checkpoints = trainer.config, folder / "checkpoints"
+        self.last = self.config.grpo.max_num_steps
 
     def go(self) -> None:
         """From the newest checkpoint, else from the start, to the end. Raises Stopped."""
-        path = checkpoint.latest(self.folder / "checkpoints")
-        if path:
+        if path := checkpoint.latest(self.checkpoints):
             self._resume(path)
-        else:
-            self.before = self._evaluation()
-        self._train()
-        self._finish()
+        done, dump = self.trainer.step_number, self.config.model_dump(mode="json")
+        told = Told(self.folder, dump, manifest.id_of(self.folder), done)
+        self.screen = Screen(self.console, done, self.last)
+        self.log = Log(self.config.logger, told, partial(say, self.console))
+        self.record = Record(self.folder, self.config)
+        say(self.console, f"{self.folder}: {self._facts()}")
+        with self.log, self.screen:
+            self._train()
+        summary.write(self.trainer, self.record, self.console)
+
+    def _facts(self) -> str:
+        policy, data = self.config.policy, self.trainer.task
+        size = sum(p.numel() for p in self.trainer.policy.model.parameters())
+        held_out = f"{len(data.held_out(self.config.grpo.max_val_samples))} to evaluate on"
+        model = f"{policy.model_name}, {size:,} parameters, on {described(policy)}"
+        return f"{model}; {data.counts()}, {held_out}"
 
     def _resume(self, path: Path) -> None:
         state = checkpoint.load(path)
@@ -113,73 +134,58 @@ class Run:
             if state["step"] not in checkpoint.steps(path.parent):
                 raise ValueError(f"its step is {state['step']}")
             self.trainer.load(state)
-            self.before = {str(name): float(x) for name, x in state["before"].items()}
-            self.seconds = float(state["seconds"])
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {checkpoint.first_line(error)}"
             raise ValueError(f"{path} is no checkpoint of this run ({reason}): remove it") from None
-        step = self.trainer.step_number
-        self.console.print(f"resumed at step {step} from {path}", soft_wrap=True)
-
-    def _evaluation(self) -> dict[str, float]:
-        grpo, asked = self.config.grpo, (self.trainer.policy, self.trainer.task)
-        return evaluate(*asked, grpo.max_val_samples, grpo.val_samples_per_prompt, SEED)
+        say(self.console, f"resumed at step {self.trainer.step_number} from {path}")
 
     def _train(self) -> None:
-        trainer, last = self.trainer, self.config.grpo.max_num_steps
-        tensorboard = self.config.logger.tensorboard_enabled
-        with Log(self.folder, self.console, tensorboard, trainer.step_number, last) as log:
+        trainer, record = self.trainer, self.record
+        while True:
+            if self._due():
+                self._evaluate()
+            if trainer.step_number >= self.last or record.reached(trainer.step_number):
+                return
             self.stop.stepping = True
-            while trainer.step_number < last and not self.stop.requested:
-                start = time.perf_counter()
-                log.write(trainer.step_number + 1, trainer.step(), trainer.traces)
-                for sentence in trainer.said:
-                    self.console.print(f"warning: {sentence}", style="yellow", soft_wrap=True)
-                self.seconds += time.perf_counter() - start
-                self._save_if_due()
+            metrics = trainer.step()
+            record.refuse_unknown(metrics)
+            self._write(metrics, trainer.traces)
+            for sentence in trainer.said:
+                say(self.console, f"warning: {sentence}")
+            self._save_if_due()
             self.stop.stepping = False
-        if trainer.step_number < last:
-            raise Stopped
+            if self.stop.requested:
+                raise Stopped
+
+    def _due(self) -> bool:
+        """Whether to evaluate now; not where it has been done before a kill."""
+        step, grpo = self.trainer.step_number, self.config.grpo
+        if self.record.held_out(step):
+            return False
+        if step in (0, self.last):
+            return grpo.val_at_end if step else grpo.val_at_start
+        return bool(grpo.val_period) and step % grpo.val_period == 0
+
+    def _evaluate(self) -> None:
+        grpo, step = self.config.grpo, self.trainer.step_number
+        asked = self.trainer.policy, self.trainer.task, grpo.max_val_samples
+        track = partial(self.screen.track, doing=f"evaluating at step {step}")
+        found = sample(*asked, grpo.val_samples_per_prompt, SEED, track)
+        if values := measured(found):
+            self._write({f"{HELD_OUT}{name}": value for name, value in values.items()})
+            self.screen.responses(found.first, self.config.logger.num_val_samples_to_print)
+            shown = "  ".join(f"{name} {value:.3f}" for name, value in values.items())
+            say(self.console, f"step {step}/{self.last}  held out: {shown}")
+
+    def _write(self, metrics: dict[str, float], traces: Sequence[Any] = ()) -> None:
+        row = self.log.write(self.trainer.step_number, metrics, traces)
+        self.record.add(row)
+        self.screen.step(row)
 
     def _save_if_due(self) -> None:
+        """Also before an evaluation, which a signal may end."""
         number, settings = self.trainer.step_number, self.config.checkpointing
-        at_end = number == self.config.grpo.max_num_steps or self.stop.requested
-        if settings.enabled and (at_end or number % settings.save_period == 0):
-            state = {**self.trainer.state(), "before": self.before, "seconds": self.seconds}
-            checkpoint.save(self.folder / "checkpoints", state, settings.keep_last)
-
-    def _finish(self) -> None:
-        """Save the model and the curves, evaluate, write summary.json and say where things are."""
-        after = self._evaluation()
-        self.trainer.policy.save(str(self.folder / "model"))
-        if self.config.data.task == "math":
-            self.config.data.trained.write(self.folder / "model")
-        name = self.trainer.algorithm.name
-        curves = plot(self.folder, f"{name}, seed {self.config.grpo.seed}")
-        rows = read(self.folder)
-        speeds = [row["tokens_per_second"] for row in rows if "tokens_per_second" in row]
-        summary = {
-            "method": name,
-            "steps": self.trainer.step_number,
-            "before": self.before,
-            "after": after,
-            "seconds": self.seconds,
-            "tokens_per_second": statistics.median(speeds or [0.0]),
-        }
-        (self.folder / "summary.json").write_text(json.dumps(summary, indent=2))
-        title = f"{name}: {len(rows)} steps in {self.seconds:.1f} s"
-        self._say(title, {"before": self.before, "after": after}, curves)
-
-    def _say(self, title: str, evaluations: dict[str, dict[str, float]], curves: Path) -> None:
-        table = Table("held out", *evaluations["after"], title=title)
-        for label, values in evaluations.items():
-            table.add_row(label, *(f"{v:.3f}" for v in values.values()))
-        self.console.print(table if evaluations["after"] else title)
-        self.console.print(
-            f"run folder   {self.folder}\n"
-            f"curves       {curves}\n"
-            f"model        {self.folder / 'model'}  (Hugging Face format)\n"
-            f"TensorBoard  uvx tensorboard --logdir {self.folder}",
-            soft_wrap=True,
-            highlight=False,
-        )
+        due = number == self.last or number % settings.save_period == 0 or self._due()
+        if settings.enabled and (due or self.stop.requested):
+            state, values = self.trainer.state(), self.record.values()
+            checkpoint.save(self.checkpoints, state, settings.keep_top_k, values)

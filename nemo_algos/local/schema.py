@@ -22,6 +22,8 @@ class GRPOSection(Section):
     """Rollout batches.
 
     num_update_epochs (ours): passes over each batch; updates = epochs * batch / global batch.
+    val_period: steps between evaluations, 0: none; once stop_at_validation_metric is at its
+    threshold, training ends.
     """
 
     num_prompts_per_step: int = Field(gt=0)
@@ -31,6 +33,11 @@ class GRPOSection(Section):
     seed: int = Field(default=42, ge=0)
     val_samples_per_prompt: int = Field(default=64, ge=0)
     max_val_samples: int = Field(default=128, gt=0)
+    val_period: int = Field(default=0, ge=0)
+    val_at_start: bool = True
+    val_at_end: bool = True
+    stop_at_validation_metric: str | None = None
+    stop_at_validation_threshold: float | None = None
 
 
 class Component(Section):
@@ -201,25 +208,60 @@ class DataSection(PromptSection):
         return task
 
 
-class LoggerSection(Section):
-    """Where a run's folder `exp_NNN` is made.
+class Project(Section):
+    """Of trackio; name: of the run, else its folder's."""
 
-    trace_period (ours): tokens of the first traced_prompts prompts go to trace.jsonl at the first,
-    the last and every trace_period-th step; 0: never.
+    project: str = "nemo-algos"
+    name: str | None = None
+
+
+class Wandb(Project):
+    """Arguments of wandb.init."""
+
+    entity: str | None = None
+
+
+class MLflow(Section):
+    """tracking_uri: else $MLFLOW_TRACKING_URI, else MLflow's own."""
+
+    experiment_name: str = "nemo-algos"
+    run_name: str | None = None
+    tracking_uri: str | None = None
+
+
+class LoggerSection(Section):
+    """Where a run's folder `exp_NNN` is made, and who else is told.
+
+    num_val_samples_to_print: responses of each evaluation, the better and the worse ones.
+    trackio is ours, and so is trace_period: tokens of the first traced_prompts prompts go to
+    trace.jsonl at the first, the last and every trace_period-th step; 0: never.
     """
 
     log_dir: str
+    num_val_samples_to_print: int = Field(default=2, ge=0)
     tensorboard_enabled: bool = True
+    wandb_enabled: bool = False
+    wandb: Wandb = Wandb()
+    mlflow_enabled: bool = False
+    mlflow: MLflow = MLflow()
+    trackio_enabled: bool = False
+    trackio: Project = Project()
     trace_period: int = Field(default=20, ge=0)
     traced_prompts: int = Field(default=2, gt=0)
 
 
 class CheckpointSection(Section):
-    """Atomic checkpoints in the run's folder every save_period steps; keep_last are kept."""
+    """Atomic checkpoints in the run's folder every save_period steps, and before evaluations.
+
+    The newest is kept, and the keep_top_k best by metric_name, `val:NAME` or `train:NAME`; without
+    one the keep_top_k newest; null: all.
+    """
 
     enabled: bool = True
     save_period: int = Field(default=20, gt=0)
-    keep_last: int = Field(default=2, gt=0)
+    keep_top_k: int | None = Field(default=2, gt=0)
+    metric_name: str | None = Field(default=None)
+    higher_is_better: bool = True
 
 
 class LocalConfig(Section):

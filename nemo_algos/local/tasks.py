@@ -92,6 +92,10 @@ class Task(ABC):
         """Leave out the examples whose prompts are longer than data.max_input_seq_length."""
         raise ValueError(f"data.max_input_seq_length: {self.data.task} cannot leave prompts out")
 
+    def counts(self) -> str:
+        """What is said of the data as a run begins."""
+        return self.data.task
+
     def close(self) -> None:
         """Release processes."""
         if "rewards" in self.__dict__:

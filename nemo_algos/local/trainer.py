@@ -1,6 +1,7 @@
 """The training loop: generate, score, driver statistics once, several clipped updates."""
 
 import time
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -195,14 +196,33 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "generator": self.generator.get_state(),
+            "rates": self._rates(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.step_number = state["step"]
+        """Go on from a state.
+
+        Another learning rate or schedule counts from here on, as if it had been there all the time;
+        on another kind of device other responses are drawn.
+        """
+        self.step_number, optimizer = state["step"], state["optimizer"]
         load_trained(self.policy.model, state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.load_state_dict(state["scheduler"])
-        self.generator.set_state(state["generator"])
+        if state["rates"] == self._rates():
+            self.scheduler.load_state_dict(state["scheduler"])
+        else:
+            with warnings.catch_warnings(action="ignore"):  # no step of the optimizer goes before
+                for _ in range(self.step_number):
+                    self.scheduler.step()
+            groups = self.optimizer.state_dict()["param_groups"]
+            optimizer = {**optimizer, "param_groups": groups}
+        self.optimizer.load_state_dict(optimizer)
+        if state["generator"].shape == self.generator.get_state().shape:
+            self.generator.set_state(state["generator"])
+        else:
+            self.generator.manual_seed(self.config.grpo.seed + self.step_number)
+
+    def _rates(self) -> dict[str, Any]:
+        return self.config.policy.model_dump(mode="json", include={"optimizer", "scheduler"})
 
 
 def reward_metrics(verdicts: list[Verdict]) -> dict[str, float]:

@@ -28,6 +28,9 @@ from nemo_algos.local.preflight import parse
 from nemo_algos.local.schema import LocalConfig, Section
 
 Settings = dict[str, Any]  # key.path: value
+STOP = "stop_at_validation_"
+EVALUATIONS = {"val_period", "val_at_start", "val_at_end", f"{STOP}metric", f"{STOP}threshold"}
+DECIDE_NOTHING = {"logger": True, "checkpointing": True, "grpo": EVALUATIONS}  # in a study
 
 # keys that are younger than stored studies, and their ids
 YOUNGER = (("policy", "shape"), ("data", "rewards"), ("data", "system_prompt"))
@@ -157,7 +160,7 @@ def _config(common: Settings, arm: str, own: Settings) -> LocalConfig:
 
 def _run(arm: LocalConfig, seed: int) -> Trial:
     of_seed = arm.model_copy(update={"grpo": arm.grpo.model_copy(update={"seed": seed})})
-    decides = of_seed.model_dump(mode="json", exclude={"logger", "checkpointing"})
+    decides = of_seed.model_dump(mode="json", exclude=DECIDE_NOTHING)
     for section, key in YOUNGER:
         if not decides[section][key]:  # as without the key
             del decides[section][key]

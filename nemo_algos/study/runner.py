@@ -106,6 +106,6 @@ def measures(sampled: "Sampled") -> dict[str, float]:
     out = {f"pass@{k}": float(x) for k, x in zip(ks, passed, strict=True)}
     out |= {f"UCC@{k}": float(x) for k, x in zip(ks, unique, strict=True)}
     every, right = [x for group in sampled.lengths for x in group], list[int]()
-    for solutions, lengths in zip(*sampled, strict=True):
+    for solutions, lengths in zip(sampled.solutions, sampled.lengths, strict=True):
         right += [x for s, x in zip(solutions, lengths, strict=True) if s is not None]
     return out | {"length": fmean(every)} | ({"length of right": fmean(right)} if right else {})

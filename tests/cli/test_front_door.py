@@ -50,6 +50,13 @@ def test_the_overview_loads_no_command_and_no_config():
     assert shell(["-c", f"{code}; {loads}"]).stdout.splitlines()[-1] == "[]"
 
 
+def test_no_command_loads_a_large_library_before_it_is_run():
+    large = "('torch', 'scipy', 'transformers', 'matplotlib', 'sklearn')"
+    code = "import sys; from nemo_algos.cli import COMMANDS, loaded; list(map(loaded, COMMANDS)); "
+    done = shell(["-c", f"{code}print([m for m in {large} if m in sys.modules])"])
+    assert done.stdout == "[]\n", done.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_each(command):
     done = CliRunner().invoke(app, [command, "--help"])
@@ -214,7 +221,12 @@ def test_every_shipped_config_is_of_its_folders_command():
 
 
 def test_keys_of_nemo_rl_are_named_as_such():
-    keys = ["logger.wandb_enabled", "grpo.val_period", "policy.dtensor_cfg.lora_cfg", "cluster"]
+    keys = [
+        "logger.swanlab_enabled",
+        "grpo.val_batch_size",
+        "policy.dtensor_cfg.lora_cfg",
+        "cluster",
+    ]
     status, said = ended("train", "etr.yaml", *(f"{key}={{}}" for key in keys))
     assert status == 2
     assert sorted(said) == [

@@ -50,7 +50,7 @@ def cheap(tmp_path_factory):
     """Nothing is drawn, little taught, few puzzles made: what takes most of the commands' time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nemo_algos.report.figure.Figure.save", lambda *_: "<svg></svg>")
-        patch.setattr("nemo_algos.local.run.plot", lambda folder, _: folder / "curves.png")
+        patch.setattr("nemo_algos.local.summary.plot", lambda folder, _: folder / "curves.png")
         patch.setattr("nemo_algos.evals.benchmarks.source.PUZZLES", 2)
         patch.setattr(tiny_policy, "WARM_STEPS", 1)
         patch.setenv("NEMO_ALGOS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
@@ -68,8 +68,7 @@ def trained(tmp_path_factory, cheap):
     folders.change_json(folder / "manifest.json", config=checked.model_dump(mode="json"))
     trainer = build_trainer(*parse(plain), Console(quiet=True))
     trainer.step_number = 1
-    state = {**trainer.state(), "before": {"pass@1": 0.5}, "seconds": 1.0}
-    checkpoint.save(folder / "checkpoints", state, keep_last=2)
+    checkpoint.save(folder / "checkpoints", trainer.state(), keep_top_k=2)
     folders.evaluation(folder / "eval" / "math500", problems=2, samples=2)
     return folder
 
@@ -103,6 +102,7 @@ def evaluate(run):
 
 
 def resume(run):
+    (run / "summary.json").unlink(missing_ok=True)  # else there is nothing left to do
     done = invoke("train", "--resume", run)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.output

@@ -29,7 +29,7 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "manifest.json").write_text(json.dumps({"config": config.model_dump(mode="json")}))
     for step in (1, 2):
         state = {"step": step, "model": weights(step).state_dict()}
-        checkpoint.save(tmp_path / "checkpoints", state, keep_last=2)
+        checkpoint.save(tmp_path / "checkpoints", state, keep_top_k=2)
     monkeypatch.setattr(build, "warm_started", lambda *_: weights(0))
     return str(tmp_path)
 

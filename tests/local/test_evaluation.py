@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nemo_algos.local import evaluation
-from nemo_algos.local.evaluation import evaluate, sample
+from nemo_algos.local.evaluation import measured, names, sample
 from nemo_algos.local.schema import DataSection, GenerationSection
 from nemo_algos.local.tasks import Countdown
 from nemo_algos.local.tiny import Tiny, TinyConfig
@@ -14,6 +14,10 @@ from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.rewards import Verdict
 
 UP_TO_12 = GenerationSection(max_new_tokens=12)
+
+
+def evaluate(*asked, **more):
+    return measured(sample(*asked, **more))
 
 
 class Scripted:
@@ -59,18 +63,16 @@ def test_the_mean_over_problems_and_chunks():
     plan = [["a", "a", "b", None]] * 30 + [[None] * 4] * 10
     scripted = Scripted(plan)
     out = evaluate(scripted, scripted, 128, 4, seed=5)
-    assert out == pytest.approx({"pass@1": 0.75 * 0.75, "pass@4": 0.75, "distinct": 2 * 0.75})
+    assert out == pytest.approx(
+        {"accuracy": 0.75 * 0.75, "pass@1": 0.75 * 0.75, "pass@4": 0.75, "distinct": 2 * 0.75}
+    )
     assert scripted.asked == [(evaluation.CHUNK, 4, 5), (8, 4, 5)]
 
 
 def test_k_up_to_the_samples_and_as_many_problems_as_asked_for():
     scripted = Scripted([[*"abcde", *[None] * 11]] * 40)
-    assert list(evaluate(scripted, scripted, 3, 16, 0)) == [
-        "pass@1",
-        "pass@4",
-        "pass@16",
-        "distinct",
-    ]
+    expected = ["accuracy", "pass@1", "pass@4", "pass@16", "distinct"]
+    assert list(evaluate(scripted, scripted, 3, 16, 0)) == expected == names(16)
     assert scripted.asked == [(3, 16, 0)]
 
 

@@ -41,7 +41,7 @@ def short_warm_start(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_policy, "WARM_STEPS", 2)
         patch.setenv("NEMO_ALGOS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        patch.setattr("nemo_algos.local.run.plot", lambda folder, _: folder / "curves.png")
+        patch.setattr("nemo_algos.local.summary.plot", lambda folder, _: folder / "curves.png")
         yield
 
 
@@ -151,12 +151,12 @@ def test_a_signal_before_the_first_step_leaves_at_once(tmp_path, monkeypatch):
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
     folder = tmp_path / "checkpoints"
     state = {"step": 1, "model": torch.arange(100_000)}
-    good = checkpoint.save(folder, state, keep_last=2)
+    good = checkpoint.save(folder, state, keep_top_k=2)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
         with pytest.raises(OSError, match=r"cannot save .*last good checkpoint is .*step_000001"):
-            checkpoint.save(folder, {**state, "step": 2}, keep_last=2)
+            checkpoint.save(folder, {**state, "step": 2}, keep_top_k=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert checkpoint.latest(folder) == good and list(folder.iterdir()) == [good]
@@ -171,7 +171,7 @@ def test_resuming_with_another_config_is_refused_with_the_difference(whole):
 
 
 def test_old_checkpoints_go(tmp_path):
-    train(tmp_path / "run", "checkpointing.keep_last=3")
+    train(tmp_path / "run", "checkpointing.keep_top_k=3")
     names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
     assert names == ["step_000008.pt", "step_000010.pt", "step_000012.pt"]
 
@@ -223,15 +223,15 @@ def test_the_state_of_every_scheduler_is_loaded_as_data(tmp_path):
 
 def test_a_state_that_holds_objects_is_refused_as_it_is_saved(tmp_path):
     """Not after days, when the run is to be resumed."""
-    good = checkpoint.save(tmp_path, {"step": 1}, keep_last=2)
+    good = checkpoint.save(tmp_path, {"step": 1}, keep_top_k=2)
     said = pytest.raises(ValueError, match=r"state holds random.Random, and a checkpoint holds")
     with said:
-        checkpoint.save(tmp_path, {"step": 2, "optimizer": random.Random(0)}, keep_last=2)
+        checkpoint.save(tmp_path, {"step": 2, "optimizer": random.Random(0)}, keep_top_k=2)
     assert list(tmp_path.iterdir()) == [good]
 
 
 def test_the_newest_checkpoint_is_that_of_the_largest_step(tmp_path):
     for step in (999_999, 1_000_000):
-        path = checkpoint.save(tmp_path, {"step": step}, keep_last=1)
+        path = checkpoint.save(tmp_path, {"step": step}, keep_top_k=1)
     (tmp_path / "step_zzzzzz.pt").write_text("")
     assert checkpoint.latest(tmp_path) == path and checkpoint.steps(tmp_path) == {1_000_000: path}

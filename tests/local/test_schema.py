@@ -133,7 +133,7 @@ POSITIVE = [
     "policy.dynamic_batching.train_mb_tokens",
     *(f"policy.shape.{k}" for k in ("width", "layers", "heads", "hidden")),
     *(f"data.{k}" for k in ("max_input_seq_length", "verifier_workers")),
-    *(f"checkpointing.{k}" for k in ("save_period", "keep_last")),
+    *(f"checkpointing.{k}" for k in ("save_period", "keep_top_k")),
 ]
 
 
@@ -144,7 +144,12 @@ def test_what_must_be_positive(path):
         assert found == [(path, f"input should be greater than 0, got {value}")]
 
 
-@pytest.mark.parametrize("path", ["grpo.seed", "grpo.val_samples_per_prompt"])
+PRINTED = "logger.num_val_samples_to_print"
+
+
+@pytest.mark.parametrize(
+    "path", ["grpo.seed", "grpo.val_samples_per_prompt", "grpo.val_period", PRINTED]
+)
 def test_what_must_not_be_negative(path):
     assert check((path, 0))
     (found,) = problems((path, -1))
@@ -174,7 +179,7 @@ def test_what_must_not_be_negative(path):
         ("data.train.path", "x", "unknown key"),
         ("grpo.num_prompt_per_step", 8, "unknown key (did you mean num_prompts_per_step?)"),
         ("checkpointing.save_perod", 8, "unknown key (did you mean save_period?)"),
-        ("logger.wandb_enabled", True, "is NeMo-RL's, not in the embedded engine: remove it"),
+        ("logger.swanlab_enabled", True, "is NeMo-RL's, not in the embedded engine: remove it"),
         ("grop", {}, "unknown key (did you mean grpo?)"),
     ],
 )

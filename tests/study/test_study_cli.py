@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from nemo_algos.cli import app
 from nemo_algos.cli import study as study_cli
 from nemo_algos.local import build
+from nemo_algos.local.lines import locked
 
 STUDY = {
     "settings": {
@@ -65,6 +66,21 @@ def test_to_the_report_and_again(run, tmp_path, monkeypatch):
     assert "## r_tuning" in (folder / "report.md").read_text()
     assert len((folder / "summary.csv").read_text().splitlines()) > 20
     assert len(list((folder / "raw").iterdir())) == 12
+
+
+def test_each_run_is_a_line_where_there_is_no_terminal(run):
+    lines = run("settings={grpo.num_update_epochs: 2}").stdout.splitlines()
+    assert [line[8:] for line in lines if line.endswith("12 runs done")] == [
+        f"  {i} of 12 runs done" for i in range(9, 13)
+    ]
+
+
+def test_two_at_a_time_do_not_write_to_one_folder(run, tmp_path):
+    (tmp_path / "out" / "mine").mkdir(parents=True)
+    with locked(tmp_path / "out" / "mine", "writing to"):
+        done = run()
+    said = f"another process is writing to {tmp_path}/out/mine: wait, or set another\n"
+    assert (done.exit_code, done.stderr) == (2, said)
 
 
 @pytest.mark.parametrize(
