@@ -23,6 +23,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from nemo_algos.config import ConfigError, Finding, Section, validate
 from nemo_algos.rewards import VerifierPool
+from nemo_algos.rewards.function import PAIR, RewardFunction
 
 ACTOR = f"{__name__}.VerifierActor"
 
@@ -64,7 +65,9 @@ def _problems(name: str, section: Mapping[str, Any]) -> Iterator[Finding]:
         return
     for key in ("verifier", "extractor"):
         try:
-            resolve_name(getattr(settings, key))
+            function = resolve_name(getattr(settings, key))
+            if key == "verifier":
+                RewardFunction(function, PAIR)
         except Exception as error:
             yield Finding(f"env.{name}.{key}", f"did not load as module:function: {error}")
 

@@ -80,6 +80,7 @@ def test_by_name_whatever_the_order_and_by_place_where_the_names_are_others():
     [
         (lambda completions, answer, **rest: 0, GIVEN, "needs completions: "),
         (lambda prompts, completions: 0, GIVEN, "needs prompts, completions: "),
+        (lambda texts, gold, **rest: 0, GIVEN, "needs texts, gold: "),
         (lambda response, answer, solution: 0, GIVEN, "needs solution: "),
         (lambda r: 0, GIVEN, "needs r: "),
         (lambda: 0, GIVEN, "takes nothing: "),
