@@ -6,7 +6,7 @@ ConfigError before Ray starts: what `nemo-algos check` calls an error, over the 
 
 import functools
 from collections import UserDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,7 +128,9 @@ def train(
     environment.log_statuses(made["logger"], task_to_env, val_task_to_env)
     estimator = Estimator(algorithm, versions.get(cfg.grpo, "num_generations_per_prompt"))
     with ExitStack() as stack:
-        stack.callback(_shutdown, made["policy_generation"], task_to_env, val_task_to_env)
+        # the policy too: left to its __del__ at the interpreter's end, that may be a SIGSEGV
+        workers = dict.fromkeys((made["policy_generation"], policy))
+        stack.callback(_shutdown, workers, task_to_env, val_task_to_env)
         # also after an error, asynchronous saves end before the workers do; v0.7.0 has none
         stack.callback(getattr(made["checkpointer"], "shutdown", lambda: None))
         stack.enter_context(in_place(estimator))
@@ -185,8 +187,9 @@ def policy_factory(master_config: Any, algorithm: Algorithm) -> Callable[..., An
     return functools.partial(Policy, **extension)
 
 
-def _shutdown(generation: Any, *environments: dict[str, Any]) -> None:
+def _shutdown(workers: Iterable[Any], *environments: dict[str, Any]) -> None:
     stop = getattr(grpo, "shutdown_environments", None)  # not in v0.7.0, where Ray's end ends them
     if stop:
         stop(*environments)
-    generation.shutdown()
+    for group in workers:
+        group.shutdown()

@@ -327,7 +327,8 @@ def test_after_an_error_saves_end_before_the_workers(monkeypatch, asynchronous_s
     master, algorithm = compose()
     ended, error = [], FloatingPointError("the sampler and the trainer disagree")
     saves = Part("saves", ended) if asynchronous_saves else object()  # v0.7.0's has no shutdown
-    made = (None, Part("generation", ended), *[None] * 6, saves, None, master)
+    workers = (Part("policy", ended), Part("generation", ended))
+    made = (*workers, *[None] * 6, saves, None, master)
     setup = functools.wraps(launch.grpo.setup)(lambda *_, **__: made)
     monkeypatch.setattr(launch, "get_tokenizer", lambda _: None)
     monkeypatch.setattr(launch, "configure_generation_config", lambda config, *_, **__: config)
@@ -337,7 +338,7 @@ def test_after_an_error_saves_end_before_the_workers(monkeypatch, asynchronous_s
     monkeypatch.setattr(launch.grpo, "grpo_train", trained)
     with pytest.raises(FloatingPointError):
         launch.train(master, algorithm, AlgorithmLoss(master.loss_fn, algorithm), MismatchConfig())
-    assert ended == ["saves", "generation"][not asynchronous_saves :]
+    assert ended == ["saves", "generation", "policy"][not asynchronous_saves :]
 
 
 @pytest.mark.usefixtures("in_process")

@@ -10,7 +10,10 @@ from nemo_algos.preflight.check import check
 from nemo_algos.preflight.conflicts import conflicts
 
 FOLDER = SHIPPED / "recipes" / "cpu"
-RUNS = sorted(path.name for path in FOLDER.glob("*g-*.yaml"))
+RUNS = {  # with the versions that the first line names
+    path.name: path.read_text().splitlines()[0].removeprefix("# NeMo-RL ").split(", ")
+    for path in sorted(FOLDER.glob("*g-*.yaml"))
+}
 METHODS = ("grpo", "etr", "quatro", "erpo", "apmpo")
 SAME = [
     *(f"grpo.{k}" for k in ("num_prompts_per_step", "num_generations_per_prompt", "max_num_steps")),
@@ -26,8 +29,9 @@ def composed(name, version, *overrides):
     return snapshot.compose(written, snapshot.load(version))
 
 
-@pytest.mark.parametrize("version", snapshot.VERSIONS)
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name, version", [(n, v) for n, versions in RUNS.items() for v in versions]
+)
 def test_it_is_sound_with_every_method(name, version):
     for method in METHODS:
         made = composed(name, version, f"method.name={method}")
@@ -39,12 +43,29 @@ def test_it_is_sound_with_every_method(name, version):
     assert {f.path for f in found if f.severity != "note"} <= {
         "policy.model_name",
         "policy.optimizer.kwargs.lr",
+        "policy.megatron_cfg.optimizer.lr",
         "data.train.data_path",
     }
 
 
-def test_there_is_one():
-    assert RUNS == ["countdown-1n1g-fsdp.yaml"]
+def test_there_are_two():
+    assert {
+        "countdown-1n1g-fsdp.yaml": list(snapshot.VERSIONS),
+        "countdown-1n1g-megatron.yaml": ["main"],
+    } == RUNS
+
+
+def test_megatron_has_the_same_optimizer():
+    plain = composed("countdown-1n1g-megatron.yaml", "main").plain
+    section, fsdp = plain["policy"]["megatron_cfg"], composed("countdown-1n1g-fsdp.yaml", "main")
+    adam, kwargs = section["optimizer"], fsdp.plain["policy"]["optimizer"]["kwargs"]
+    ours = (adam["lr"], adam["min_lr"], [adam["adam_beta1"], adam["adam_beta2"]])
+    assert ours == (kwargs["lr"], kwargs["lr"], kwargs["betas"])
+    assert adam["weight_decay"] == kwargs["weight_decay"] and adam["adam_eps"] == kwargs["eps"]
+    warmup, scheduler = fsdp.plain["policy"]["scheduler"][0]["kwargs"], section["scheduler"]
+    assert scheduler["lr_warmup_iters"] == warmup["total_iters"]
+    assert scheduler["lr_warmup_init"] == pytest.approx(kwargs["lr"] * warmup["start_factor"])
+    assert scheduler["lr_decay_style"] == "constant"
 
 
 def test_both_engines_run_the_same():

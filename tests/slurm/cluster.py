@@ -97,7 +97,7 @@ class Cluster:
     def root(self, *command: str) -> str:
         """The output of a command as root."""
         done = subprocess.run(self.inside(list(command)), capture_output=True, text=True)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert done.returncode == 0, done
         return done.stdout
 
     def user(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make test-slurm: `nemo-algos slurm` on Debian's Slurm, three nodes in namespaces of this machine.
-#   tests/slurm/run.sh [pytest arguments]; -m smoke is the part that CI runs
+#   tests/slurm/run.sh [FILE] [pytest arguments]; -m smoke is the part that CI runs
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 skip() {
@@ -18,4 +18,5 @@ if ! dpkg-query --show "${packages[@]}" >/dev/null 2>&1; then
 fi
 unshare --net --pid --mount --uts --ipc --fork mount --make-rprivate / 2>/dev/null ||
 	skip "no namespaces: this container lacks CAP_SYS_ADMIN"
-uv run pytest -q -o addopts="" tests/slurm "$@"
+[[ ${1:-} == tests/* ]] || set -- tests/slurm "$@"
+uv run pytest -q -o addopts="" "$@"

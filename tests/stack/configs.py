@@ -7,7 +7,8 @@ from typing import Any
 from cpu_task import STOPS
 
 RATE = 0.02  # of plain SGD
-WIDTH = 32  # positions of a row
+ROWS, WIDTH = 16, 32  # of a step; positions of a row
+TERMS = ROWS * WIDTH  # of the sums that gradients are
 COMMON = (
     "grpo.num_prompts_per_step=4",
     "grpo.num_generations_per_prompt=4",
@@ -86,3 +87,13 @@ def composed(backend: str, model: Path, overrides: Sequence[str] = ()) -> Any:
     own = (f"policy.model_name={model}", *COMMON, *BACKENDS[backend], *overrides)
     config = nemo_config.parse_hydra_overrides(config, list(own))
     return grpo.MasterConfig(**OmegaConf.to_container(config, resolve=True))
+
+
+def lora(policy: dict[str, Any]) -> dict[str, Any]:
+    """The section of the backend in use."""
+    megatron = policy["megatron_cfg"]
+    return megatron["peft"] if megatron["enabled"] else policy["dtensor_cfg"]["lora_cfg"]
+
+
+def replayed(policy: dict[str, Any]) -> bool:
+    return bool((policy.get("router_replay") or {}).get("enabled"))

@@ -19,7 +19,7 @@ if clone is None:
     sys.exit("stack-demo: no NeMo-RL checkout (NEMO_RL_HOME names one): see tests/nemo/run.sh")
 nemo_rl = checkout.worktree(clone, os.environ.get("NEMO_RL_REF", "main"))
 folder = Path(tempfile.mkdtemp(prefix="nrl"))
-with whole_run.running(folder, nemo_rl) as env:
+with whole_run.running(folder, nemo_rl, gpus=2) as env:
     status = whole_run.train(folder, env, *sys.argv[1:]).wait()
 for step, reward in whole_run.curve(folder, "train/reward").items():
     print(f"step {step:3d}  reward {reward:.3f}")

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import configs
+import in_workers
 import models
+import ray
 import torch
-from forked import get
+from configs import ROWS
+from plain import Plain
 from torch import Tensor
 
-from nemo_algos import Counts, Rollouts, build, policy_loss
+from nemo_algos import Rollouts, build
 
-ROWS, GROUP = 16, 4
+GROUP = 4
 
 
 def batch(vocabulary: int, seed: int = 1) -> Any:
@@ -38,27 +41,6 @@ def batch(vocabulary: int, seed: int = 1) -> Any:
     )
 
 
-def plain(model: Any, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies [B,S] of the tokens, 0 at the first."""
-    scores = (model(ids).logits.float() / temperature).log_softmax(-1)
-    entropy = -(scores.exp() * scores).sum(-1)
-    chosen = scores[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
-    pad = torch.nn.functional.pad
-    return pad(chosen, (1, 0)), pad(entropy[:, :-1], (1, 0))
-
-
-def restore(worker: Any) -> None:
-    """In a worker: the weights that it began with."""
-    from torch.distributed.tensor import DTensor
-
-    start = getattr(worker, "reference_model_state_dict", None) or worker.reference_state_dict
-    with torch.no_grad():
-        for name, value in worker.model.state_dict().items():
-            if isinstance(value, Tensor):
-                own = value.to_local() if isinstance(value, DTensor) else value
-                own.copy_(start[name])
-
-
 class Driver:
     def __init__(
         self, backend: str, model: Path, cluster: Any, extension: str, overrides: tuple[str, ...]
@@ -73,9 +55,11 @@ class Driver:
         config["generation"] = configure_generation_config(config["generation"], tokenizer)
         self.policy = Policy(cluster, config, tokenizer, worker_extension_cls_fqn=extension)
         self.backend, self.start = backend, model
-        self.model = models.loaded(model)
-        self.data = batch(self.model.config.vocab_size)
-        self.temperature = config["generation"]["temperature"]
+        self.reset()
+        self.data = batch(self.plain.model.config.vocab_size)
+        self.ids = self.data["input_ids"]
+        if configs.replayed(config):
+            self.data["routed_experts"] = models.routes(self.plain.model.config, self.ids)
         columns = torch.arange(configs.WIDTH)
         self.valid = (columns < self.data["input_lengths"][:, None]) & (columns > 0)
 
@@ -84,7 +68,7 @@ class Driver:
         self.policy.prepare_for_lp_inference()
         got = self.policy.get_logprobs(self.data)
         with torch.no_grad():
-            logprobs, entropies = plain(self.model, self.data["input_ids"], self.temperature)
+            logprobs, entropies = self.plain.forward(self.ids)
         beyond = got["entropies"][~self.valid].abs().max()
         return {
             "logprobs": self.apart(got["logprobs"], logprobs),
@@ -97,29 +81,39 @@ class Driver:
 
     def reset(self) -> None:
         """Both start again from the saved weights."""
-        get([worker.call(restore) for worker in self.policy.worker_group.workers])
-        self.model = models.loaded(self.start)
+        self._in_workers(in_workers.restore)
+        lora = configs.lora(self.config)["enabled"]
+        adapters = self._in_workers(in_workers.adapters)[0] if lora else {}
+        self.plain = Plain(self.start, self.config, adapters)
 
     def updates(self, method: str) -> dict[str, Any]:
         """Two updates by NeMo-RL's Policy and by the plain process, and the forward after them.
 
         losses of both updates and norms, the last one's gradient: a pair, NeMo-RL's and the plain;
-        moved: how far the plain log-probs went; reference: how far the reference's did.
+        moved: how far the plain log-probs went; reference: how far the reference's did; weights:
+        the largest error of a weight, in units of what float32 allows.
         """
-        before = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
+        with torch.no_grad():
+            before, _ = self.plain.forward(self.ids)
         algorithm = build(method)
         results, rollouts = self._steps(algorithm)
-        losses, norms = self._train(algorithm, rollouts)
+        losses, norms = self.plain.train(algorithm, rollouts, self.ids)
         if self.backend == "megatron":  # its workers report the mean over the global batches
             losses = [loss / len(losses) for loss in losses]
-        now = plain_logprobs(self.model, self.data["input_ids"], self.temperature)
+        with torch.no_grad():
+            now, _ = self.plain.forward(self.ids)
         again = self.policy.get_reference_policy_logprobs(self.data)["reference_logprobs"]
         return self.forward() | {
             "losses": (results["loss"].tolist(), losses),
             "norms": (results["grad_norm"].flatten().tolist(), norms[-1:]),
             "moved": self.apart(now, before),
             "reference": self.apart(again, rollouts.ref_logprobs),
+            "weights": self.plain.apart(self._in_workers(in_workers.weights)[0]),
         }
+
+    def _in_workers(self, function: Any) -> list[Any]:
+        workers = self.policy.worker_group.workers
+        return ray.get([worker.__ray_call__.remote(function) for worker in workers])
 
     def _steps(self, algorithm: Any) -> tuple[dict[str, Any], Rollouts]:
         """What NeMo-RL's trainers do between rollouts and weights, by its Policy and our half."""
@@ -164,32 +158,3 @@ class Driver:
         loss = AlgorithmLoss(section, algorithm, **extra)
         self.policy.prepare_for_training()
         return proxy.train(type(self.data)({**self.data, **columns}), loss), rollouts
-
-    def _train(self, algorithm: Any, rollouts: Rollouts) -> tuple[list[float], list[float]]:
-        """The embedded loss on the plain model, in NeMo-RL's global batches."""
-        signals = algorithm.signals(rollouts)
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=configs.RATE)
-        losses, norms = [], []
-        for rows in self._batches():
-            part = rollouts[rows]
-            logprobs, _ = plain(self.model, self.data["input_ids"][rows], self.temperature)
-            value = policy_loss(
-                algorithm, logprobs, part, signals[rows], Counts.of(part.mask)
-            ).value
-            optimizer.zero_grad()
-            value.backward()
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1000.0)
-            losses.append(float(value))
-            norms.append(float(norm))
-            optimizer.step()
-        return losses, norms
-
-    def _batches(self) -> list[Tensor]:
-        """The rows of each global batch: the batch in order, cut; each rank has a part of each."""
-        size = self.config["train_global_batch_size"]
-        return list(torch.arange(ROWS).split(size))
-
-
-def plain_logprobs(model: Any, ids: Tensor, temperature: float) -> Tensor:
-    with torch.no_grad():
-        return plain(model, ids, temperature)[0]

@@ -55,8 +55,7 @@ class Forked:
         self.built = Future(self)
         self.waiting = deque([self.built])
 
-    def call(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> Future:
-        """A method by its name, or a function whose first argument is the object."""
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Future:
         self.pipe.send_bytes(ray.cloudpickle.dumps((method, args, kwargs)))
         self.waiting.append(Future(self))
         return self.waiting[-1]
@@ -90,8 +89,7 @@ def _serve(make: Callable[[], Any], pipe: Any) -> None:
                 target, answer = make(), None
             else:
                 method, args, kwargs = ray.cloudpickle.loads(pipe.recv_bytes())
-                call = getattr(target, method) if isinstance(method, str) else None
-                answer = call(*args, **kwargs) if call else method(target, *args, **kwargs)
+                answer = getattr(target, method)(*args, **kwargs)
         except EOFError:
             os._exit(0)
         except BaseException:
@@ -150,7 +148,8 @@ def get(refs: Any, **_: Any) -> Any:
 
 
 def cluster(ranks: int) -> Any:
-    """What Policy asks of a RayVirtualCluster: one node with so many devices."""
+    """What Policy asks of a RayVirtualCluster: one node of children of this process."""
+    install()
     return SimpleNamespace(
         world_size=lambda: ranks,
         get_placement_groups=lambda: [SimpleNamespace(bundle_count=ranks)],

@@ -31,6 +31,7 @@ def test_the_vocabulary(tmp_path):
     [
         ("fused_without_sequence_parallel", "The size of tensor a (0) must match"),
         ("sampling_importance_ratio", "AssertionError: tensor(4.)"),
+        ("engine_port", "address already in use"),
     ],
 )
 def test_it_ends_in_an_error(name, error, tmp_path):
@@ -43,4 +44,5 @@ def test_every_program_is_run():
         "tp_vocabulary",
         "fused_without_sequence_parallel",
         "sampling_importance_ratio",
+        "engine_port",
     }

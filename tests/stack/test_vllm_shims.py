@@ -1,6 +1,6 @@
-"""Each shim of vLLM's engine and of the refit is needed: without it, what it stands for fails."""
+"""Each shim of vLLM's engine, the refit and the data plane is needed: without it, a thing fails."""
 
-import importlib
+import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +13,13 @@ import pytest
 import torch
 import zmq
 from engine_here import Engine
+from nemo_rl.data_plane.adapters import transfer_queue
 from nemo_rl.models.policy import utils as policy
 from nemo_rl.utils import nvml
 from trainer import Trainer
 
 pytestmark = pytest.mark.smoke
-OWN = ("nemo_cpu.engine", "nemo_cpu.refit")
+OWN = ("nemo_cpu.engine", "nemo_cpu.refit", "nemo_cpu.data_plane")
 
 
 @contextmanager
@@ -51,6 +52,10 @@ DIRECT: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
     ),
     "stream_number": (lambda: int(torch.cuda.current_stream().cuda_stream), TypeError),
     "vllm_streams": (lambda: torch.cuda.current_stream().synchronize(), AttributeError),
+    "queue_actors": (
+        lambda: transfer_queue._patch_tq_actor_runtime_env(),
+        importlib.metadata.PackageNotFoundError,
+    ),
     "properties": (lambda: torch.cuda.get_device_capability(), RuntimeError),
 }
 

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import checkout
 import psutil
@@ -23,6 +24,8 @@ from safetensors.torch import load_file
 
 STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
 ROLLOUTS = 16 * 16
+WARMUP = [2e-4 * (0.2 + 0.8 * step / 5) for step in range(3)]  # the recipe's LinearLR
+STALE = Path(__file__).with_name("stale.py")
 Env = dict[str, str]
 
 
@@ -51,21 +54,21 @@ class Run:
             *overrides,
         )
 
-    def start(self) -> "subprocess.Popen[bytes]":
+    def start(self, **options: Any) -> "subprocess.Popen[bytes]":
         with open(self.folder / "log", "ab") as log:
-            output = {"stdout": log, "stderr": subprocess.STDOUT}
-            return whole_run.train(self.folder, self.env, *self.overrides, **output)
+            options |= {"stdout": log, "stderr": subprocess.STDOUT}
+            return whole_run.train(self.folder, self.env, *self.overrides, **options)
 
-    def whole(self) -> "Run":
-        process = self.start()
+    def whole(self, status: int = 0, **options: Any) -> "Run":
+        process = self.start(**options)
         try:
-            assert process.wait(TIMEOUT) == 0, self.said()
+            assert process.wait(TIMEOUT) == status, self.said()[-20_000:]
         finally:
             end(process.pid)
         return self
 
     def said(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")[-20_000:]
+        return (self.folder / "log").read_text(errors="replace")
 
     def curve(self, name: str) -> list[float]:
         values = whole_run.curve(self.folder, f"train/{name}")
@@ -110,9 +113,91 @@ def test_etr_from_the_command_line_to_the_checkpoint(etr: Run) -> None:
     within(etr.curve("reward"), embedded("etr", STEPS))
 
 
+OWN = {
+    "grpo": set(),
+    "etr": {"etr/radius_positive", "etr/radius_negative"},
+    "quatro": {"quatro/capped_share", "quatro/lambda"},
+    "erpo": {"erpo/gate", "erpo/gate_open_share", "erpo/process_signal", "erpo/progress_std"},
+    "apmpo": {"apmpo/eps_ada", "apmpo/fss", "apmpo/exponent"},
+}
+
+
+def own(run: Run) -> dict[str, list[float]]:
+    """Its metrics of any method."""
+    every = whole_run.curves(run.folder)
+    return {
+        name: list(steps.values())
+        for name, steps in ((n.removeprefix("train/"), s) for n, s in every.items())
+        if name.split("/")[0] in OWN
+    }
+
+
 @pytest.mark.slow
-def test_erpo_with_the_workers_entropies(place: tuple[Path, Env]) -> None:
-    is_sound(Run(place, "erpo", "erpo").whole())
+@pytest.mark.parametrize("method", sorted(OWN.keys() - {"etr"}))
+def test_a_method_logs_what_is_its_own(place: tuple[Path, Env], method: str) -> None:
+    run = Run(place, method, method, "grpo.max_num_steps=2").whole()
+    is_sound(run, 2)
+    found = own(run)
+    assert set(found) == OWN[method]
+    assert all(len(x) == 2 and all(map(math.isfinite, x)) for x in found.values())
+
+
+OTHERWISE = {  # a word of the log that no other of these runs says, an override
+    "data_plane": ("SimpleStorageUnit", "data_plane.enabled=true"),
+    "two_ranks": ("DTensorPolicyWorkerV2[rank=1]", "cluster.gpus_per_node=2"),
+    "megatron": (
+        "MegatronPolicyWorker[rank=0]",
+        "--config=recipes/cpu/countdown-1n1g-megatron.yaml",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_etr_otherwise(place: tuple[Path, Env], name: str) -> None:
+    word, override = OTHERWISE[name]
+    run = Run(place, name, "etr", "grpo.max_num_steps=3", override).whole()
+    is_sound(run, 3)
+    assert word in run.said()
+    assert set(own(run)) == OWN["etr"]
+    assert run.curve("lr") == pytest.approx(WARMUP)
+    within(run.curve("reward"), embedded("etr", 3))
+
+
+ASYNC = (
+    "grpo.async_grpo.enabled=true",
+    "loss_fn.use_importance_sampling_correction=true",
+    "policy.generation.vllm_cfg.async_engine=true",
+    "policy.generation.colocated.enabled=false",
+    "policy.generation.colocated.resources.gpus_per_node=1",
+    "cluster.gpus_per_node=2",  # one trains, one samples
+)
+
+
+@pytest.mark.slow
+def test_the_asynchronous_trainer(place: tuple[Path, Env]) -> None:
+    """Its sampler is one step behind from the second on, and the monitor says so."""
+    run = Run(place, "async", "etr", "grpo.max_num_steps=3", *ASYNC).whole()
+    assert run.curve("avg_trajectory_age") == [0, 1, 1]
+    first, *later = run.curve("mismatch/max")
+    assert first < 1e-4 and min(later) > 0.01
+    assert set(own(run)) == OWN["etr"]
+    assert sum(run.curve("verifier/ok")) >= 3 * ROLLOUTS
+    assert all(map(math.isfinite, run.curve("loss") + run.curve("grad_norm")))
+    within(run.curve("reward"), embedded("etr", 3))
+
+
+@pytest.mark.slow
+def test_a_stale_sampler_stops_the_run(place: tuple[Path, Env]) -> None:
+    """Step 2 is not trained on; step 1's checkpoint is whole."""
+    overrides = ("checkpointing.save_period=1", "mismatch.stop_above=1e-3")
+    run = Run(place, "stale", "etr", *overrides).whole(1, program=STALE)
+    assert "disagree by more than mismatch.stop_above=0.001" in run.said()
+    assert [path.name for path in run.results.glob("*step_*")] == ["step_1"]
+    assert 1e-5 < moved(run, 1) < 0.1
+    assert len(run.curve("mismatch/max")) == 1
+    run.whole()  # with the refits again
+    is_sound(run)
 
 
 @pytest.mark.slow
@@ -122,7 +207,7 @@ def test_a_worker_is_killed_and_the_same_command_goes_on(place: tuple[Path, Env]
     try:
         until = time.monotonic() + TIMEOUT
         while not (run.results / "step_2").exists():
-            assert process.poll() is None and time.monotonic() < until, run.said()
+            assert process.poll() is None and time.monotonic() < until, run.said()[-20_000:]
             time.sleep(0.1)
         workers = [p for p in psutil.process_iter(["cmdline", "cwd"]) if worker_of(p, run)]
         assert len(workers) == 1

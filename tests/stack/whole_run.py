@@ -27,20 +27,30 @@ def running(folder: Path, nemo_rl: Path, gpus: int = 1) -> Iterator[dict[str, st
 
 
 def train(
-    folder: Path, env: Mapping[str, str], *overrides: str, **options: Any
+    folder: Path,
+    env: Mapping[str, str],
+    *overrides: str,
+    program: Path = ROOT / "examples" / "run_grpo_math.py",
+    **options: Any,
 ) -> "subprocess.Popen[bytes]":
     """The run; its logs and checkpoints are below `folder`."""
-    words = [str(ROOT / "examples" / "run_grpo_math.py"), "--config", RECIPE, *overrides]
+    words = [str(program), "--config", RECIPE, *overrides]
     return subprocess.Popen([sys.executable, *words], cwd=folder, env=dict(env), **options)
 
 
-def curve(folder: Path, name: str) -> dict[int, float]:
-    """A metric of all runs in the folder by step, from their TensorBoard events."""
+def curves(folder: Path) -> dict[str, dict[int, float]]:
+    """The metrics of all runs in the folder by step, from their TensorBoard events."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    values: dict[int, float] = {}
+    values: dict[str, dict[int, float]] = {}
     for file in sorted(folder.glob("logs/**/exp_*/tensorboard/**/events.*"), key=os.path.getmtime):
         events = EventAccumulator(str(file)).Reload()
-        if name in events.Tags()["scalars"]:
-            values |= {event.step: event.value for event in events.Scalars(name)}
+        for name in events.Tags()["scalars"]:
+            steps = {event.step: event.value for event in events.Scalars(name)}
+            values[name] = values.get(name, {}) | steps
     return values
+
+
+def curve(folder: Path, name: str) -> dict[int, float]:
+    """One of them; nothing where it is not there."""
+    return curves(folder).get(name, {})

@@ -14,6 +14,7 @@ FUSIONS = (
     "bias_dropout_fusion",
     "bias_activation_fusion",
     "gradient_accumulation_fusion",
+    "moe_permute_fusion",
 )
 
 
@@ -25,6 +26,15 @@ FUSIONS = (
 def transformer_engine(module: Any) -> None:
     """Imported for an isinstance."""
     absent.lost("transformer_engine")
+
+
+@shim(
+    "megatron.bridge.peft.utils",
+    (BRIDGE + "peft/utils.py", "elif HAVE_TE and any("),
+)
+def local_adapters(module: Any) -> None:
+    """Without Transformer Engine megatron-core's names of its layers are there, and no classes."""
+    replace(module, "HAVE_TE", False)
 
 
 @shim(
@@ -72,3 +82,12 @@ def without_cuda(module: Any) -> None:
     """It has an argument that nobody passes."""
     original = module.initialize_megatron
     replace(module, "initialize_megatron", partial(original, allow_no_cuda=True))
+
+
+@shim(
+    "megatron.bridge.training.initialize",
+    (BRIDGE + "training/initialize.py", "compile_helpers()"),
+)
+def no_make(module: Any) -> None:
+    """It would run make for the indices of data sets; the package has no Makefile."""
+    replace(module, "compile_helpers", lambda: None)

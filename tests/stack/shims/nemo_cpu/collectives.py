@@ -3,6 +3,7 @@
 from typing import Any
 
 from nemo_cpu import replace, shim
+from nemo_cpu.device import EMPTY
 
 AUTOMODEL = "nemo_rl/models/automodel/setup.py"
 
@@ -23,7 +24,11 @@ def nccl(module: Any) -> None:
     replace(backend, "__new__", staticmethod(new))
 
 
-@shim("torch.distributed.distributed_c10d", (AUTOMODEL, "torch.distributed.init_process_group("))
+@shim(
+    "torch.distributed.distributed_c10d",
+    (AUTOMODEL, "torch.distributed.init_process_group("),
+    EMPTY,
+)
 def thread(module: Any) -> None:
     """Ray runs an actor in another thread than the one that imported torch."""
     original = module.init_process_group
@@ -38,6 +43,7 @@ def thread(module: Any) -> None:
 @shim(
     "torch.distributed.device_mesh",
     ("nemo_automodel/components/distributed/mesh_utils.py", 'device_type="cuda" if backend'),
+    ("torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py", "copy_out_event.record()"),
 )
 def cuda_mesh(module: Any) -> None:
     """Automodel names the mesh's device by the backend asked for."""
@@ -47,17 +53,3 @@ def cuda_mesh(module: Any) -> None:
         return original("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
 
     replace(module, "init_device_mesh", init_device_mesh)
-
-
-@shim(
-    "torch.distributed.fsdp._fully_shard._fsdp_collectives",
-    ("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "ReduceOp.AVG, ReduceOp.AVG"),
-)
-def average(module: Any) -> None:
-    """FSDP2 asks for ReduceOp.AVG, which gloo refuses: a sum, divided."""
-    original = module._get_gradient_divide_factors
-
-    def by_sum(*args: Any, **kwargs: Any) -> Any:
-        return original(*args[:5], **{**kwargs, "force_sum_reduction_for_comms": True})
-
-    replace(module, "_get_gradient_divide_factors", by_sum)

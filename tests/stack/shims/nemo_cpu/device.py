@@ -12,6 +12,10 @@ BASE = WORKERS + "base_policy_worker.py"
 CORE = "megatron/core/"
 DDP = "megatron/training/models/dist_utils.py"
 TRAIN = "nemo_rl/models/automodel/train.py"
+EMPTY = (
+    "nemo_automodel/components/checkpoint/checkpointing.py",
+    "torch.empty_like(t, device=device",
+)
 
 
 def on_cuda(device: Any) -> bool:
@@ -25,6 +29,7 @@ def on_cuda(device: Any) -> bool:
     (V2, 'data = data.to("cuda")'),
     (V2, 'device="cuda"'),
     (V2, "torch.randn(1).cuda()"),
+    EMPTY,
     (MEGATRON, 'device="cuda"'),
     (CORE + "optimizer/clip_grads.py", "param.grad.type() == 'torch.cuda.FloatTensor'"),
 )
@@ -82,6 +87,9 @@ class Stream:
 
     def synchronize(self) -> None: ...
 
+    def record_event(self) -> Any:
+        return self
+
 
 current = (MEGATRON, "torch.cuda.current_device() == local_rank")
 cuda("current_device", lambda: _device["number"], current, (BASE, "torch.cuda.current_device()"))
@@ -112,6 +120,7 @@ def generator(torch: Any) -> None:
     "transformers.utils.import_utils",
     ("nemo_rl/models/automodel/setup.py", 'attn_implementation="flash_attention_2" if'),
     ("transformers/utils/import_utils.py", "if not is_available or not (is_torch_cuda_available()"),
+    ("transformers/modeling_utils.py", "is not available on CPU"),
 )
 def flash_attention(module: Any) -> None:
     """Packed sequences ask for flash-attn 2: the package of that name beside this one, dense."""

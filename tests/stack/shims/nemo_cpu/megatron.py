@@ -2,7 +2,6 @@
 
 from copy import copy
 from itertools import pairwise
-from queue import Queue
 from typing import Any
 
 from nemo_cpu import replace, shim
@@ -13,7 +12,7 @@ WORKER = "nemo_rl/models/policy/workers/megatron_policy_worker.py"
 
 @shim(
     "megatron.core.distributed.fsdp.mcore_fsdp_adapter",
-    (WORKER, "FullyShardedDataParallelV1,"),
+    (WORKER, "FullyShardedDataParallelV1"),
     refs=("main",),
 )
 def fsdp_versions(module: Any) -> None:
@@ -105,19 +104,13 @@ def sequence_parallel_norm(module: Any) -> None:
 
 
 @shim(
-    "megatron.core.dist_checkpointing.strategies.filesystem_async",
-    (CORE + "dist_checkpointing/strategies/filesystem_async.py", "ctx.Manager().Queue()"),
+    "megatron.core.transformer.moe.token_dispatcher",
+    (CORE + "tensor_parallel/mappings.py", "torch.distributed.all_to_all_single("),
 )
-def results_of_this_process(module: Any) -> None:
-    """A spawned manager imports the test's __main__ again; its threads write here anyway."""
-    results: Queue[Any] = Queue()
-    replace(module, "get_write_results_queue", lambda *_: results)
+def expert_splits(module: Any) -> None:
+    """How many tokens go to each rank: numbers, once they have left the GPU."""
 
+    def moved(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return tensor.numpy() if as_numpy and tensor is not None else tensor
 
-@shim(
-    "megatron.core.datasets.utils",
-    ("megatron/bridge/training/initialize.py", "compile_helpers()"),
-)
-def no_make(module: Any) -> None:
-    """Bridge would run make for the indices of data sets, which NeMo-RL has none of."""
-    replace(module, "compile_helpers", lambda: None)
+    replace(module, "maybe_move_tensor_to_cpu", moved)

@@ -21,9 +21,14 @@ GROUP = "nemo_rl/distributed/stateless_process_group.py"
     (BACKEND, "return get_device_uuid(self.device.index)"),
 )
 def device_uuid(module: Any) -> None:
-    """NVML's name of a device, which names the refit's socket: this run's own."""
-    run = os.environ["NEMO_CPU_SOCKET"]
-    replace(module, "get_device_uuid", lambda index: f"CPU-{run}-{index or 0}")
+    """NVML's name of a device, which names the refit's socket: this run's own, by Ray's number."""
+    import ray
+
+    def get_device_uuid(index: int | None) -> str:
+        numbers = ray.get_gpu_ids() if ray.is_initialized() else []
+        return f"CPU-{os.environ['NEMO_CPU_SOCKET']}-{int(numbers[0]) if numbers else index or 0}"
+
+    replace(module, "get_device_uuid", get_device_uuid)
 
 
 @shim("nemo_rl.utils.nvml", (BASE, "return get_free_memory_bytes(device_idx)"))

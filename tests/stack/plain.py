@@ -1,0 +1,76 @@
+"""The plain process beside NeMo-RL's workers: Hugging Face's model and the embedded loss."""
+
+from pathlib import Path
+from typing import Any
+
+import configs
+import models
+import torch
+from torch import Tensor
+
+from nemo_algos import Counts, Rollouts, policy_loss
+
+AUXILIARY = 1e-3  # coefficient of the routers' loss, which Bridge sets
+EPS = torch.finfo(torch.float32).eps
+
+
+class Plain:
+    """The model in `start`; policy: NeMo-RL's section; adapters: the workers' at the start."""
+
+    def __init__(self, start: Path, policy: dict[str, Any], adapters: dict[str, Tensor]) -> None:
+        self.start, self.policy = start, policy
+        self.temperature = policy["generation"]["temperature"]
+        self.model = models.loaded(start)
+        if adapters:
+            self.model = models.adapted(self.model, adapters, configs.lora(policy))
+        if configs.replayed(policy):
+            self.model = models.routed(self.model)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies [B,S] of the tokens, 0 at the first."""
+        scores = (self.model(ids).logits.float() / self.temperature).log_softmax(-1)
+        entropy = -(scores.exp() * scores).sum(-1)
+        chosen = scores[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+        pad = torch.nn.functional.pad
+        return pad(chosen, (1, 0)), pad(entropy[:, :-1], (1, 0))
+
+    def train(
+        self, algorithm: Any, rollouts: Rollouts, ids: Tensor
+    ) -> tuple[list[float], list[float]]:
+        """An update by each global batch, rows in order; their losses and gradients' norms."""
+        signals = algorithm.signals(rollouts)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=configs.RATE)
+        losses, norms = [], []
+        for rows in torch.arange(len(ids)).split(self.policy["train_global_batch_size"]):
+            part = rollouts[rows]
+            counts = Counts.of(part.mask)
+            logprobs, _ = self.forward(ids[rows])
+            loss = policy_loss(algorithm, logprobs, part, signals[rows], counts).value
+            optimizer.zero_grad()
+            (loss + self._imbalance(ids[rows]) / part.mask.sum()).backward()
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1000.0)
+            losses.append(float(loss))
+            norms.append(float(norm))
+            optimizer.step()
+        return losses, norms
+
+    def _imbalance(self, ids: Tensor) -> Tensor:
+        """What Megatron adds to the gradient, by micro-batches; it is in no reported loss."""
+        if self.policy["megatron_cfg"]["moe_router_load_balancing_type"] == "none":
+            return torch.zeros(())
+        parts = ids.split(self.policy["train_micro_batch_size"])
+        return AUXILIARY * torch.stack([models.imbalance(self.model, part) for part in parts]).sum()
+
+    def apart(self, weights: dict[str, Tensor]) -> float:
+        """The largest error of a weight, of what float32 allows.
+
+        Two updates round it in each process, half an ulp each; and each term of what moved it.
+        """
+        wanted, start = models.named(self.model), models.named(models.loaded(self.start))
+        assert set(wanted) - set(weights) <= set(self.model.all_tied_weights_keys)
+        errors = []
+        for name, value in weights.items():
+            moved = (wanted[name] - start[name]).abs().max()
+            allowed = EPS * (2 * wanted[name].abs().max() + configs.TERMS * moved)
+            errors.append((value - wanted[name]).abs().max() / allowed)
+        return float(torch.stack(errors).max())
