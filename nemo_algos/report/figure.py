@@ -43,7 +43,7 @@ class Line:
         rows = {"x": x, "y": self.y, "low": self.low or [], "high": self.high or []}
         every = slice(None, None, -(-len(self.y) // POINTS) or 1)
         columns = {
-            k: [float(f"{v:.5g}") if isfinite(v) else None for v in row[every]]
+            k: [float(f"{v:.{9 if k == 'x' else 5}g}") if isfinite(v) else None for v in row[every]]
             for k, row in rows.items()
         }
         return {"label": self.label, "color": self.color, "smooth": self.smooth > 0, **columns}

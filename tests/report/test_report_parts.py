@@ -1,16 +1,19 @@
 """Pieces of the report: numbers, smoothing, seeds, the choice of what is embedded."""
 
+import html
 import json
 import random
+import re
 from pathlib import Path
 
 import folders
 import numpy as np
 import pytest
 
+from nemo_algos.local.style import COLORS
 from nemo_algos.report import cases, differences, evaluation, heat, page, training
 from nemo_algos.report.figure import Figure, Line, running_mean
-from nemo_algos.report.groups import COLORS, groups
+from nemo_algos.report.groups import groups
 from nemo_algos.report.numbers import shown, signed
 from nemo_algos.report.runs import LoadedRun
 
@@ -278,3 +281,20 @@ def test_scales_are_of_finite_values():
     scales = heat._scales([row])
     assert scales["entropy"] == 0.5 and scales["ratio"] == pytest.approx(np.log(2))
     assert scales["advantage"] == pytest.approx(2.98)
+
+
+def test_the_page_is_told_the_values_and_where_they_lie(tmp_path):
+    y = [0.123456789, float("inf"), *[0.5] * 2498]
+    lines = [Line('<b>"', "#0072B2", range(2500), y, smooth=3), Line("c", "#D55E00", [0], [1])]
+    svg = Figure("f", "", "step", "y", lines).save(tmp_path)
+    written = re.match(r'<svg data-plot="([^"<>]*)"', svg)
+    plot = json.loads(html.unescape(written[1]))
+    assert (plot["name"], plot["x"][4], plot["ticks"]) == ("f", False, [])
+    assert plot["x"][2:4] == pytest.approx([0.13 * 280.8, 0.985 * 280.8])  # 3.9 inches of 72
+    long, short = plot["lines"]
+    assert (long["label"], long["smooth"], short["smooth"]) == ('<b>"', True, False)
+    assert len(long["x"]) == len(long["y"]) == 834 and long["x"][:3] == [0, 3, 6]
+    assert long["y"][:2] == [0.12346, 0.5] and long["low"] == []
+    assert set(re.findall(r'id="(f\.0\.\w+)"', svg)) == {"f.0.0", "f.0.mean", "f.0.2"}
+    steps = Line("s", "#0072B2", [0, 1, 3], [float("nan"), 2], kind="steps").values()
+    assert (steps["x"], steps["y"]) == ([0.5, 2], [None, 2])

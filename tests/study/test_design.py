@@ -59,6 +59,26 @@ def test_settings_reach_the_runs_the_arms_own_last(tmp_path):
     assert of["parts", "no_micro", 0].method == {"name": "etr", "micro": 0.0}
 
 
+def test_an_arms_name_is_read_by_people_and_names_its_config(tmp_path):
+    """Clip-High is clip_high.yaml, and the same run as under any other name."""
+    arms = {"Clip-High": {}, "other": {"config": "clip_high.yaml"}, "GRPO": {}}
+    named = {**WRITTEN["regimes"]["eight"], "baseline": "GRPO", "arms": arms}
+    runs, cells = design.runs(study(tmp_path, eight=named))
+    of = {(c.arm, c.seed): c.run for c in cells if c.regime == "eight"}
+    assert of["Clip-High", 0] == of["other", 0] != of["GRPO", 0]
+    high = {run.id: run.config for run in runs}[of["Clip-High", 0]]
+    assert high.method["clip_high"] == 0.28
+    assert design.in_files("QUATRO, delta 0.1") == "quatro_delta_0.1"
+
+
+@pytest.mark.parametrize("name", ["full", "quick", "methods"])
+def test_the_shipped_studies_names_are_not_identifiers(name):
+    for regime in design.load(f"study/{name}.yaml", []).regimes.values():
+        assert [arm for arm in regime.arms if "_" in arm] == []
+        assert len({design.in_files(arm) for arm in regime.arms}) == len(regime.arms)
+        assert regime.title or name == "quick"
+
+
 def test_seed_by_seed_so_that_a_stopped_study_compares(tmp_path):
     runs, _ = design.runs(study(tmp_path))
     assert [run.config.grpo.seed for run in runs] == sorted(run.config.grpo.seed for run in runs)

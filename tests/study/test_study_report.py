@@ -6,8 +6,9 @@ import math
 import pytest
 
 from nemo_algos.study import figures, report
-from nemo_algos.study.design import Cell, Study
+from nemo_algos.study.design import Cell, Study, Tuning
 from nemo_algos.study.summary import Estimate, Result
+from nemo_algos.study.tuning import sweeps
 
 STUDY = Study.model_validate(
     {
@@ -43,6 +44,18 @@ def test_the_tables(tmp_path):
     assert grpo.startswith("| grpo | 3 | 0.500 ± 0.100<br>+0.000 ± 0.000 | - |")
     assert etr.startswith("| etr | 3 | 0.700 ± 0.050<br>**+0.200 ± 0.100** | - |")
     assert "| 0.300 |" in etr
+
+
+def test_a_title_is_the_sections_and_the_sweeps(tmp_path):
+    regime = STUDY.regimes["r"].model_copy(update={"title": "8 updates"})
+    titled = STUDY.model_copy(update={"regimes": {"r": regime}})
+    report.write(titled, RESULTS, "T", tmp_path / "report.md")
+    assert "\n## 8 updates (r)\n\nClaim: etr is better.\n" in (tmp_path / "report.md").read_text()
+    tune = Tuning(key="policy.optimizer.kwargs.lr", values=[1, 2])
+    regimes = {"r": regime.model_copy(update={"tune": tune})}
+    regimes["s"] = regimes["r"].model_copy(update={"title": ""})
+    swept = sweeps(STUDY.model_copy(update={"regimes": regimes})).regimes
+    assert [r.title for r in swept.values()] == ["8 updates, tuning", "tuning"]
 
 
 def test_figures_are_drawn_of_what_there_is(tmp_path):

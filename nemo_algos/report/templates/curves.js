@@ -73,9 +73,9 @@
     const apart = (line, i) => Math.abs(at(plot.x, line.x[i]) - pointer.x);
     const nearest = (line) => line.x.reduce((best, _, i) => (apart(line, i) < apart(line, best) ? i : best), 0);
     const found = shown.map((line) => [line, nearest(line)]);
-    if (!found.length) return leave();
+    if (!found.length) return;
     const [first, i] = found.reduce((a, b) => (apart(...b) < apart(...a) ? b : a));
-    const title = plot.ticks.length ? plot.ticks[Math.round(first.x[i])] : written(first.x[i]);
+    const title = plot.ticks.length ? plot.ticks[Math.round(first.x[i])] : first.x[i];
     tell({ left: event.clientX + 14, bottom: event.clientY + 8, top: event.clientY - 8 }, element("caption", {}, title),
       ...found.filter(([line, j]) => Math.abs(at(plot.x, line.x[j]) - at(plot.x, first.x[i])) < 30).map(row));
   }
@@ -85,15 +85,14 @@
       line.mean && line.mean[i] !== line.y[i] ? `here ${written(line.y[i])}` : "",
       line.low.length ? `${written(line.low[i])} to ${written(line.high[i])}` : "",
     ].filter(Boolean).join(", ");
-    const name = element("th", {}, element("i", { class: "chip", run: line.color }), line.label);
-    return element("tr", {}, name, element("td", {}, written((line.mean ?? line.y)[i])), element("td", {}, about));
+    const name = [element("i", { class: "chip", run: line.color }), line.label];
+    const values = [written((line.mean ?? line.y)[i]), about];
+    return element("tr", {}, element("th", {}, ...name), ...values.map((value) => element("td", {}, value)));
   }
-
-  const leave = () => (byId("tip").hidden = true);
 
   for (const plot of plots) {
     plot.svg.addEventListener("pointermove", (event) => hover(plot, event));
-    plot.svg.addEventListener("pointerleave", leave);
+    plot.svg.addEventListener("pointerleave", () => (byId("tip").hidden = true));
   }
   for (const button of document.querySelectorAll(".legend button")) button.addEventListener("click", () => toggle(button));
   const smooth = () => {
