@@ -41,6 +41,7 @@ def described(policy: PolicySection) -> str:
     """Such as `cpu (2 threads), float32`; a GPU by its name."""
     device, precision = device_of(policy), precision_of(policy)
     if device.type == "cpu":
-        return f"cpu ({threads_of(policy)} threads), {precision}"
+        threads = threads_of(policy)
+        return f"cpu ({threads} thread{'s' * (threads > 1)}), {precision}"
     name = torch.cuda.get_device_name() if device.type == "cuda" else "Apple GPU"
     return f"{device.type} ({name}), {precision}"

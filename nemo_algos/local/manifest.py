@@ -31,13 +31,14 @@ MAY_CHANGE = (
     r"logger\.|checkpointing\.|mismatch\.|data\.verifier_workers:"
     r"|grpo\.(max_num_steps|val_\w+|max_val_samples|stop_at_\w+):"
     r"|policy\.(device|threads|generation_batch_size|train_micro_batch_size|max_grad_norm):"
-    r"|policy\.(dynamic_batching|dtensor_cfg)\.|policy\.scheduler:"
+    r"|policy\.(dynamic_batching\.|dtensor_cfg\.activation_|scheduler:)"
     r"|policy\.optimizer\.kwargs\.(lr|betas|eps|weight_decay):"
 )
 REASONS = {
     r"method\b": "the steps so far are another method's",
     r"policy\.optimizer\b": "the checkpoint holds this optimizer's state",
     r"policy\.(model_name|shape|tokenizer)\b": "the checkpoint holds this model's weights",
+    r"policy\.dtensor_cfg\.lora_cfg\b": "the checkpoint holds these adapters' weights",
     r"data\.|grpo\.(seed|num_prompts_per_step):": "other problems would come, or other rewards",
 }
 OTHER_STEPS = "a step would be another one: start a new run"

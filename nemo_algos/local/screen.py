@@ -21,7 +21,7 @@ SHOWN = {
     "clipped": "clip/fraction",
     "ratio p99": "ratio/p99",
     "length": "length/mean",
-    "tokens/s": "tokens_per_second",
+    "tok/s": "tokens_per_second",
     "unjudged": "reward/unverified",
 }
 ROWS = 12
@@ -112,7 +112,9 @@ class Screen:
 
 
 def _short(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if abs(value) >= 0.01 else f"{value:.2g}"
 
 
 def _printable(text: str) -> str:

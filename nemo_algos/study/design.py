@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
+from nemo_algos.local.hardware import device_of, threads_of
 from nemo_algos.local.preflight import parse
 from nemo_algos.local.schema import LocalConfig, Section
 
@@ -164,6 +165,10 @@ def _run(arm: LocalConfig, seed: int) -> Trial:
     for section, key in YOUNGER:
         if not decides[section][key]:  # as without the key
             del decides[section][key]
+    policy = of_seed.policy
+    if not policy.dtensor_cfg.lora_cfg.enabled:
+        del decides["policy"]["dtensor_cfg"]["lora_cfg"]
+    decides["policy"] |= {"device": device_of(policy).type, "threads": threads_of(policy)}
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     return Trial(digest[:12], of_seed)
 

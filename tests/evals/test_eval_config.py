@@ -14,6 +14,7 @@ from nemo_algos.evals.schema import checked
 SHIPPED = Path(__file__).parents[2] / "nemo_algos" / "configs" / "eval"
 NEEDED = {
     "countdown": ["model.run=runs/etr/exp_001"],
+    "own": ["model.run=runs/etr/exp_001", "benchmarks.math.data=test.jsonl"],
     "nemo_rl": ["model.file=evaluation_data.json"],
 }
 ENDPOINT = {"engine": "endpoint", "url": "http://localhost/v1", "name": "m"}

@@ -381,7 +381,8 @@ def test_the_number_of_a_run_that_was_killed_before_a_step_is_free_again(tmp_pat
 def test_what_a_run_says_first(tmp_path):
     said = train(tmp_path / "run", "grpo.max_num_steps=1", "logger.num_val_samples_to_print=1")
     lines = said.splitlines()
-    facts = "countdown-tiny, 113,856 parameters, on cpu; countdown, 2 to evaluate on"
+    model = "countdown-tiny, 113,856 parameters, on cpu (1 thread), float32"
+    facts = f"{model}; countdown, 2 to evaluate on"
     assert lines[:3] == [
         "loading countdown-tiny",
         f"{tmp_path / 'run'}: {facts}",

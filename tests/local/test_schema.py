@@ -66,7 +66,7 @@ def test_a_scheduler_is_a_component_or_milestones():
         (
             [("data.task", "math"), ("policy.model_name", "some/model")],
             "data.train",
-            "task math needs data.train.data_path: a .jsonl, .json or .csv file",
+            "task math needs data.train.data_path: a file of rows, or a data set",
         ),
         *(
             (
@@ -172,7 +172,7 @@ def test_what_must_not_be_negative(path):
         ("grpo.max_num_steps", 1.5, "got 1.5"),
         ("policy.max_grad_norm", float("nan"), "got nan"),
         ("policy.generation.temperature", float("inf"), "got inf"),
-        ("policy.generation", None, "got None"),
+        ("policy.generation", None, "missing: set it"),
         ("policy.generaton", {}, "unknown key (did you mean generation?)"),
         ("policy.generation.top_k", 1, "is NeMo-RL's, not in the embedded engine: remove it"),
         ("policy.optimizer.lr", 1.0, "unknown key (valid: kwargs, name)"),

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from nemo_algos.local import screen
-from nemo_algos.local.evaluation import Response
+from nemo_algos.local.evaluation import Shown
 from nemo_algos.local.screen import HELD_OUT, SHOWN, Screen
 
 ROW = {
@@ -17,6 +17,7 @@ ROW = {
     "ratio/p99": 1.0672,
     "length/mean": 1023.98,
     "tokens_per_second": 19418.44,
+    "reward/unverified": 512,
 }
 
 
@@ -32,14 +33,24 @@ def test_the_table_is_whole_at_80_columns_and_stays():
             if step % 10 == 0:
                 shown.step({"step": step, HELD_OUT: 0.1234567})
     lines = re.sub("\x1b[^A-Za-z]*.", "", console.file.getvalue()).splitlines()
-    header = max(i for i, line in enumerate(lines) if "tokens/s" in line)
+    header = max(i for i, line in enumerate(lines) if "tok/s" in line)
     last = lines[header:]
     assert all(name in last[0] for name in SHOWN)
     assert "…" not in "".join(last) and max(map(len, last)) <= 80
     rows = [line.split() for line in last if line.strip()[:2].isdigit()]
     assert [row[0] for row in rows] == [str(step) for step in range(19, 31)]
-    assert rows[-1] == ["30", "0.482", "0.123", "0.000977", "0.000817", "1.07", "1024", "19418"]
-    assert rows[0] == ["19", "0.482", "0.000977", "0.000817", "1.07", "1024", "19418"]
+    assert rows[-1] == [
+        "30",
+        "0.482",
+        "0.123",
+        "0.00098",
+        "0.00082",
+        "1.07",
+        "1024",
+        "19418",
+        "512",
+    ]
+    assert rows[0] == ["19", "0.482", "0.00098", "0.00082", "1.07", "1024", "19418", "512"]
     assert any("30/40" in line for line in last)
 
 
@@ -81,7 +92,7 @@ def test_an_evaluation_speaks_at_once_and_every_5_seconds(clock):
 )
 def test_the_best_and_the_worst_responses(number, rewards):
     console = seen(False)
-    responses = [Response("p", "r", reward) for reward in (1, 3, 0, 2)]
+    responses = [Shown("p", "r", reward) for reward in (1, 3, 0, 2)]
     Screen(console, 0, 3).responses(responses, number)
     lines = re.sub("\x1b[^A-Za-z]*.", "", console.file.getvalue()).splitlines()
     assert [line for line in lines if "reward" in line] == [f"reward {r}" for r in rewards]
@@ -90,7 +101,7 @@ def test_the_best_and_the_worst_responses(number, rewards):
 def test_a_response_gives_the_terminal_no_orders():
     console = seen(False)
     text = "\x1b[31mred\x07 \r\n[bold]no markup[/bold]\u202e" + "x" * 999
-    Screen(console, 0, 3).responses([Response("a\nb", text, 1.0)], 1)
+    Screen(console, 0, 3).responses([Shown("a\nb", text, 1.0)], 1)
     said = console.file.getvalue()
     assert said.splitlines()[:2] == ["reward 1", "  a b"]
     assert said.splitlines()[2].startswith("   [31mred    [bold]no markup[/bold] xxx")

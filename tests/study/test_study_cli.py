@@ -63,7 +63,7 @@ def test_to_the_report_and_again(run, tmp_path, monkeypatch):
     assert "8 runs, 0 of them done" in first.stdout and "12 runs, 8 of them done" in first.stdout
     assert "12 runs, 12 of them done" in run().stdout
     folder = tmp_path / "out" / "mine"
-    assert "## r_tuning" in (folder / "report.md").read_text()
+    assert "(r_tuning)\n" in (folder / "report.md").read_text()
     assert len((folder / "summary.csv").read_text().splitlines()) > 20
     assert len(list((folder / "raw").iterdir())) == 12
 
