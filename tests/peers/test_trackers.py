@@ -42,7 +42,8 @@ def offline(tmp_path, monkeypatch):
 def train(folder, name, steps):
     given = [*SMALL, *NAMED[name], f"logger.{name}_enabled=true", f"grpo.max_num_steps={steps}"]
     plain = config.load(config.SHIPPED / "grpo.yaml", [*given, f"logger.log_dir={folder.parent}"])
-    run(*judged(plain, folder), folder, Console(file=io.StringIO()))
+    checked, algorithm, _ = judged(plain, folder)
+    run(checked, algorithm, folder, Console(file=io.StringIO()))
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     return {row["step"]: row["entropy/exact"] for row in rows if "entropy/exact" in row}
