@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from nemo_algos.data.countdown import Rules
 from nemo_algos.evals.problem import Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.evals.schema import LocalModel, SamplingSection
 from nemo_algos.evals.trained import config_of
 from nemo_algos.local import checkpoint
 from nemo_algos.local.build import policy_of, shape_of
-from nemo_algos.local.countdown import Rules
 from nemo_algos.local.experience import Policy
 from nemo_algos.local.hardware import device_of
 from nemo_algos.local.lora import load_trained

@@ -5,7 +5,7 @@ from pkgutil import resolve_name
 from rich.console import Console
 from rich.progress import Progress
 
-from nemo_algos.local.countdown import Rules
+from nemo_algos.data.countdown import Rules
 from nemo_algos.local.experience import Policy, Scorer
 from nemo_algos.local.given import OURS
 from nemo_algos.local.hardware import device_of

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from nemo_algos.local.prompts import Asked
+from nemo_algos.data.prompts import Asked
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.core.entropy import token_logprobs_and_entropy
+from nemo_algos.data.prompts import Asked
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.hardware import precision_of
 from nemo_algos.local.lora import adapted, merged
-from nemo_algos.local.prompts import Asked
 from nemo_algos.local.sampling import Decoded, decode
 from nemo_algos.local.schema import PolicySection
 from nemo_algos.local.tree import Forest, forest, micro_batches, trees

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from nemo_algos import config as configs
 from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
+from nemo_algos.data.countdown import TOKENS_PER_STEP
+from nemo_algos.data.schema import VERIFIER
 from nemo_algos.local import given
-from nemo_algos.local.countdown import TOKENS_PER_STEP
-from nemo_algos.local.schema import TINY, VERIFIER, Component, LocalConfig
+from nemo_algos.local.schema import TINY, Component, LocalConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from nemo_algos.config import did_you_mean
+from nemo_algos.lines import Shape, read_object
 from nemo_algos.local import checkpoint
-from nemo_algos.local.lines import Shape, read_object
 from nemo_algos.local.logs import plot, read
 from nemo_algos.local.lora import load_trained
 from nemo_algos.local.schema import GRPOSection, LocalConfig

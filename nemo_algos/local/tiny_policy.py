@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from nemo_algos.local import countdown, tiny
+from nemo_algos.data import countdown
+from nemo_algos.data.prompts import Asked
+from nemo_algos.local import tiny
 from nemo_algos.local.experience import Experience
-from nemo_algos.local.prompts import Asked
 from nemo_algos.local.sampling import decode
 from nemo_algos.local.schema import GenerationSection
 

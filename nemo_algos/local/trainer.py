@@ -11,6 +11,7 @@ from torch import Tensor
 from nemo_algos.core.metrics import Stats
 from nemo_algos.core.mismatch import monitor
 from nemo_algos.core.surrogate import Counts
+from nemo_algos.data.tasks import Task
 from nemo_algos.local import trace
 from nemo_algos.local.evaluation import attempts
 from nemo_algos.local.experience import Experience, Policy, Scorer
@@ -18,7 +19,6 @@ from nemo_algos.local.lora import load_trained, trained
 from nemo_algos.local.optimizer import optimizer_of, scheduler_of
 from nemo_algos.local.remarks import Remarks
 from nemo_algos.local.schema import LocalConfig
-from nemo_algos.local.tasks import Task
 from nemo_algos.local.tree import micro_batches
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import policy_loss

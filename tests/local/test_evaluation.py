@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from nemo_algos.data.schema import DataSection
+from nemo_algos.data.tasks import Countdown
 from nemo_algos.local import evaluation
 from nemo_algos.local.evaluation import measured, names, sample
-from nemo_algos.local.schema import DataSection, GenerationSection
-from nemo_algos.local.tasks import Countdown
+from nemo_algos.local.schema import GenerationSection
 from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.rewards import Verdict

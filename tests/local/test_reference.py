@@ -8,9 +8,9 @@ import trainers
 from rich.console import Console
 from trainers import update, weights
 
+from nemo_algos.data.schema import DataSection
 from nemo_algos.local import tiny_policy
 from nemo_algos.local.build import build_trainer
-from nemo_algos.local.schema import DataSection
 
 ADAM = {"name": "torch.optim.AdamW", "kwargs": {"lr": 0.003}}
 KL = "loss_fn.reference_policy_kl_penalty=0.05"

@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from nemo_algos.local import countdown, tiny_policy
+from nemo_algos.data import countdown
+from nemo_algos.local import tiny_policy
 from nemo_algos.local.schema import GenerationSection
 from nemo_algos.local.tiny import Tiny, TinyConfig, hf_config
 from nemo_algos.local.tiny_policy import TinyPolicy, token_logprobs, warm_started

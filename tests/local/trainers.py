@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 
 from nemo_algos import config
-from nemo_algos.local import countdown
+from nemo_algos.data import countdown
+from nemo_algos.data.tasks import Countdown
 from nemo_algos.local.preflight import parse
 from nemo_algos.local.schema import GenerationSection
-from nemo_algos.local.tasks import Countdown
 from nemo_algos.local.tiny import Tiny, TinyConfig
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.local.trainer import Trainer

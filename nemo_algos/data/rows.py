@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.local import hub
+from nemo_algos.data import hub
 
 SUFFIXES = ".jsonl, .json, .csv, or one of these with .gz, and .parquet"
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
