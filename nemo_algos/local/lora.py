@@ -64,14 +64,8 @@ def load_trained(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     model.load_state_dict(state, strict=False)
 
 
-class WithoutAdapters:
-    """The policy before training, in the same weights."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy, self.model = policy, policy.model
-
-    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
-        """See Policy."""
-        model: Any = self.model
-        with model.disable_adapter():
-            return self.policy.logprobs(experience, rows)
+def without_adapters(policy: Policy, experience: Experience, rows: Tensor) -> Tensor:
+    """See Policy.logprobs. Of the policy before training, in the same weights."""
+    model: Any = policy.model
+    with model.disable_adapter():
+        return policy.logprobs(experience, rows)
