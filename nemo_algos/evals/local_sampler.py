@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from nemo_algos.config import first_line
 from nemo_algos.data.countdown import Rules
 from nemo_algos.evals.problem import Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.evals.schema import LocalModel, SamplingSection
@@ -79,8 +80,7 @@ def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Polic
         try:
             load_trained(policy.model, checkpoint.load(weights)["model"])
         except (LookupError, TypeError, AttributeError, RuntimeError) as error:
-            reason = checkpoint.first_line(error)
-            raise ValueError(f"{weights} cannot be loaded: {reason}") from None
+            raise ValueError(f"{weights} cannot be loaded: {first_line(error)}") from None
     return policy
 
 

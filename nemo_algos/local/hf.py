@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from nemo_algos.config import ConfigError, Finding
+from nemo_algos.config import ConfigError, Finding, first_line
 from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.data.prompts import Asked
 from nemo_algos.local.experience import Experience
@@ -253,8 +253,7 @@ def from_pretrained(factory: Any, key: str, name: str, **kwargs: Any) -> Any:
             raise OSError(NO_GGUF)
         loaded = factory.from_pretrained(str(path.parent), gguf_file=path.name, **kwargs)
     except (OSError, ImportError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ConfigError([Finding(key, f"cannot load {name}: {first}")]) from error
+        raise ConfigError([Finding(key, f"cannot load {name}: {first_line(error)}")]) from error
     if hasattr(loaded, "hf_quantizer"):  # the weights are float32 now, and are saved so
         loaded.hf_quantizer = None
         del loaded.config.quantization_config

@@ -127,13 +127,16 @@ def warm_started(
 ) -> tiny.Tiny:
     """A model taught by fixed steps on fresh worked solutions.
 
-    Cached by a hash of all that made it; progress(share) is called as it goes.
+    Cached by a hash of all that made it, in $NEMO_ALGOS_CACHE, else in nemo_algos below the user's
+    cache directory; progress(share) is called as it goes.
     """
     sources = (inspect.getsource(code) for code in (countdown, tiny, _teach))
     numbers = (shape, rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)
     recipe = "\n".join(map(str, (*sources, *numbers)))
     name = hashlib.sha256(recipe.encode()).hexdigest()[:16]
-    path = cache_dir() / f"countdown-{rules.numbers}-{name}.pt"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(os.environ.get("NEMO_ALGOS_CACHE") or Path(base) / "nemo_algos")
+    path = folder / f"countdown-{rules.numbers}-{name}.pt"
     model = tiny.Tiny(shape)
     if path.exists():
         model.load_state_dict(torch.load(path, weights_only=True))
@@ -142,17 +145,11 @@ def warm_started(
         torch.manual_seed(seed)
         model = tiny.Tiny(shape)
         _teach(model, rules, random.Random(seed), progress)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.tmp")
     torch.save(model.state_dict(), partial)
     partial.replace(path)
     return model
-
-
-def cache_dir() -> Path:
-    """$NEMO_ALGOS_CACHE, else nemo_algos under the user's cache directory."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("NEMO_ALGOS_CACHE") or Path(base) / "nemo_algos")
 
 
 def _teach(

@@ -166,9 +166,7 @@ class Trainer:
         """Gradients of these rows [N], micro-batch by micro-batch; zero where there are none."""
         total = Stats.empty()
         for parameter in self.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            parameter.grad.zero_()
+            parameter.grad = torch.zeros_like(parameter)
         for micro in self._micro_batches(experience, rows):
             logprobs = self.policy.logprobs(experience, micro)
             batch = rollouts[micro], signals[micro]
