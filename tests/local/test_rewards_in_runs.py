@@ -128,7 +128,7 @@ def test_a_function_in_this_folder_that_is_not_on_the_path(tmp_path, monkeypatch
 def test_a_reward_that_a_folder_names_is_code(name):
     def foreign(function):
         config = {"data": {"rewards": {name: {"function": function, "weight": 1.0, "pool": True}}}}
-        return manifest.foreign_code(config)
+        return manifest.foreign(config)
 
     assert foreign("os:system") == {f"data.rewards.{name}.function": "os:system"}
     assert foreign("nemo_algos.rewards.math:verify_math") == {}
