@@ -15,6 +15,7 @@ ALLOWED = {
     "rollouts": {"core"},
     "core": {"core", "rollouts"},
     "config": set(),
+    "processes": set(),
     "rewards": {"rewards"},
     "methods": {"methods", "core", "rollouts", "config"},
     "verify": {"methods", "core", "rollouts"},

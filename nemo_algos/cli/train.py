@@ -1,7 +1,5 @@
 """The command `nemo-algos train`; examples/run_grpo_math.py is the same."""
 
-import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -38,8 +36,6 @@ def train(
 ) -> None:
     """Train a policy with one of the methods."""
     overrides = words or []
-    if not sys.stderr.isatty():  # bars of other libraries: a line now and then, not hundreds
-        os.environ.setdefault("TQDM_MININTERVAL", "5")
     if config is None and overrides and "=" not in overrides[0]:
         config, *overrides = overrides
     if resume and resume.exists() and not resume.is_dir():

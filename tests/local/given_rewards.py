@@ -35,6 +35,14 @@ async def alone(tokens):
     return tokens / 8
 
 
+def with_row(response, answer, row=None):
+    return float(response == answer)
+
+
+def by_prompt(response, prompt):
+    return float(prompt in response)
+
+
 def process(tokens):
     return os.getpid()
 

@@ -85,6 +85,9 @@ def test_by_name_whatever_the_order_and_by_place_where_the_names_are_others():
         (lambda r: 0, GIVEN, "needs r: "),
         (lambda: 0, GIVEN, "takes nothing: "),
         (lambda response, answer, prompt: 0, PAIR, "needs prompt: "),
+        (lambda response, prompt: 0, PAIR, "needs prompt: "),
+        (lambda response, answer, row=None: 0, PAIR, "needs row: "),
+        (lambda text, tokens: 0, GIVEN, "needs text: "),
     ],
 )
 def test_what_asks_for_more_is_refused(function, given, needs):

@@ -51,7 +51,7 @@ def file(tmp_path):
 def run(file, tmp_path, monkeypatch):
     """The command in this process, on an untaught model."""
     monkeypatch.setattr(build, "warm_started", lambda *_: trainers.policy().model)
-    monkeypatch.setattr(study_cli, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
+    monkeypatch.setattr(study_cli, "fresh", lambda _: ThreadPoolExecutor(1))
     out = f"out={tmp_path}/out"
     return lambda *overrides: CliRunner().invoke(app, ["study", file, out, *overrides])
 
