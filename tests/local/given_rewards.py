@@ -51,6 +51,15 @@ def short(tokens):
     return 1 / (1 + tokens)
 
 
+def tenth(tokens):
+    return 0.1
+
+
+def asked_in_words(prompt, tokens):
+    """Whether the prompt is the whole message of test_as_trained, and the length is known."""
+    return float(prompt.startswith("what is ") and prompt.endswith(" + 1 ?") and 1 <= tokens <= 4)
+
+
 def odd_only(tokens):
     if tokens % 2 == 0:
         raise ValueError(f"{tokens} is even")

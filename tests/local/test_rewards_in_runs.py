@@ -63,6 +63,30 @@ def test_the_sum_trains_and_each_is_logged(tmp_path, overrides):
     assert "unjudged" in done.output
 
 
+def test_each_is_measured_in_evaluations_too(tmp_path, overrides):
+    short = reward("short", "short", weight=0.5)
+    tenth = reward("tenth", "tenth", weight=-1, pool="false")
+    (train,) = (o for o in overrides if o.startswith("data.train.data_path"))
+    held_out = [train.replace("train", "validation", 1), "grpo.val_samples_per_prompt=2"]
+    every = ["grpo.val_period=1", "checkpointing.metric_name=val:reward/short"]
+    given = [o for o in overrides if o != "data.validation=null"]
+    done, rows = run(tmp_path, *given, *short, *tenth, *held_out, *every)
+    assert done.exit_code == 0, done.output
+    found = [row for row in rows if "validation/accuracy" in row]
+    assert len(found) == 3
+    for row in found:
+        assert row["validation/reward/tenth"] == pytest.approx(0.1)
+        total = 0.5 * row["validation/reward/short"] - 0.1
+        assert row["validation/accuracy"] == pytest.approx(total)
+    summary = json.loads((tmp_path / "runs" / "exp_001" / "summary.json").read_text())
+    best = max(row["validation/reward/short"] for row in found[1:])
+    assert summary["best"]["validation/reward/short"] == best
+    unknown = findings(*given, *short, *held_out, *every[:1], f"{every[1]}s")
+    assert unknown["checkpointing.metric_name"] == (
+        "an evaluation has no reward/shorts (did you mean reward/short?)"
+    )
+
+
 def test_what_judges_nothing_stops_the_run_at_step_1(tmp_path, overrides):
     done, _ = run(tmp_path, *overrides, "data.verifier=given_rewards:boom")
     assert done.exit_code == 1 and not list((tmp_path / "runs").glob("*"))

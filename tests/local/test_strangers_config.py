@@ -6,7 +6,12 @@ from nemo_algos.local.manifest import foreign
 from nemo_algos.local.schema import LocalConfig
 
 SCHEMA = LocalConfig.model_json_schema()
-TEXTS = {"data.prompt", "data.system_prompt", "data.answer_prefix", "policy.tokenizer.chat_template"}
+TEXTS = {
+    "data.prompt",
+    "data.system_prompt",
+    "data.answer_prefix",
+    "policy.tokenizer.chat_template",
+}
 SERVERS = {"logger.mlflow.tracking_uri", "logger.wandb.entity"}
 CODE = {"data.verifier", "data.rewards.x.function", "policy.optimizer.name"}
 CODE |= {"policy.scheduler.0.name"}
