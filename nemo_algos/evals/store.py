@@ -5,8 +5,8 @@
     generations.jsonl  problem, sample, response, tokens, finish, key, logprobs if asked for
     verdicts.jsonl     problem, sample, reward, status, detail, of
 
-`key` hashes model, prompt, images and sampling; `of` hashes response, prompt, answer and verifier. A line
-with another hash counts as absent, so a changed gold is verified anew without sampling.
+`key` hashes model, prompt, images and sampling; `of` hashes response, prompt, answer and verifier.
+A line with another hash counts as absent, so a changed gold is verified anew without sampling.
 """
 
 import hashlib

@@ -46,7 +46,7 @@ def asked(value):
 
 
 def test_every_text_of_the_schema_is_walked():
-    assert PATHS > TEXTS | SERVERS | CODE | {"method.x", "policy.optimizer.kwargs.x"}
+    assert TEXTS | SERVERS | CODE | {"method.x", "policy.optimizer.kwargs.x"} < PATHS
     assert {"policy.model_name", "data.train.data_path", "logger.log_dir"} < PATHS
 
 
