@@ -66,6 +66,21 @@ def odd_only(tokens):
     return 1.0
 
 
+async def odd_later(tokens):
+    await asyncio.sleep(0)
+    return odd_only(tokens)
+
+
+def patient(tokens):
+    if tokens % 2 == 0:
+        raise TimeoutError("slow")
+    return 1.0
+
+
+def boundless(response, answer):
+    return float("inf")
+
+
 def endless(response, answer):
     return float("nan")
 

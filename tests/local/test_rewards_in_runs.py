@@ -61,6 +61,7 @@ def test_the_sum_trains_and_each_is_logged(tmp_path, overrides):
     counted = f"warning: step 1: {rows[0]['reward/unverified']} of 16 responses could not be judged"
     assert counted in done.output and "; the last: odd: ValueError: odd\n" in done.output
     assert "unjudged" in done.output
+    assert done.output.count("could not be judged") == 1  # the second step's reason is the same
 
 
 def test_each_is_measured_in_evaluations_too(tmp_path, overrides):
