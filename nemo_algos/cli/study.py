@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from nemo_algos.study.design import Cell, Study, Trial
     from nemo_algos.study.summary import Result
 
+STARRED = "*: the 95 % interval of the difference leaves out 0; intervals and figures are in"
+
 
 def study(config: Config, overrides: Overrides = None) -> None:
     """Run methods x seeds x regimes on the embedded engine, and say what they show."""
@@ -72,6 +74,7 @@ def _show(plan: "Study", cells: Sequence["Cell"], folder: Path, console: Console
                 numbers = (_cell(cell.get(metric)) for metric in SHOWN)
                 table.add_row(arm, str(cell["pass@1"].value.n), *numbers)
         console.print(table)
+    console.print(f"{STARRED} {folder / 'report.md'}", soft_wrap=True)
 
 
 def _cell(result: "Result | None") -> str:

@@ -1,12 +1,14 @@
 """Reward functions in whole runs: logged apart, told of when they fail, and stopped for."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import small_llama
 from commands import invoke
 
 from nemo_algos.local import manifest
+from nemo_algos.local.remarks import Remarks
 from nemo_algos.preflight.check import check
 
 ROWS = [{"problem": f"{i} + 1 ?", "answer": str(i + 1), "level": i} for i in range(8)]
@@ -103,6 +105,14 @@ def test_what_judges_nothing_later_leaves_the_run_as_it_was(tmp_path, overrides,
     assert done.exit_code == 1 and len(rows) == 1
     assert "the reward late could judge none of 16 responses" in done.stderr
     assert (tmp_path / "runs" / "exp_001" / "checkpoints" / "step_000001.pt").exists()
+
+
+def test_it_is_said_where_nearly_all_responses_were_cut():
+    for cut, told in ((8, 0), (9, 1)):
+        rows = [[5, 2]] * cut + [[5, 1]] * (10 - cut)
+        experience = SimpleNamespace(responses=lambda rows=rows: rows)
+        assert len(Remarks({1}, 2).of(1, [], experience)) == told
+        assert Remarks({1}, 2).of(2, [], experience) == []
 
 
 def findings(*overrides, name="smollm2.yaml"):

@@ -6,6 +6,8 @@ And to go on with more steps, another learning rate, in the same folder.
 import json
 import os
 import signal
+import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -16,12 +18,14 @@ from test_resume import assert_same_run, metrics, short_warm_start, train, weigh
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError
-from nemo_algos.local import checkpoint, logs, manifest
+from nemo_algos.local import checkpoint, logs, manifest, trackers
 from nemo_algos.local import run as running
 from nemo_algos.local.folder import opened
 from nemo_algos.local.lines import locked
 from nemo_algos.local.preflight import judged, parse
+from nemo_algos.local.schema import LoggerSection
 from nemo_algos.local.summary import Record, _say
+from nemo_algos.local.trackers import Told
 
 ACCURACY = {0: 0.1, 3: 0.5, 6: 0.3, 9: 0.2, 12: 0.4, 15: 0.9}
 EVERY_3 = ["grpo.val_period=3", "checkpointing.metric_name=val:accuracy"]
@@ -87,6 +91,31 @@ def test_evaluations_are_in_tensorboard_and_in_the_curves(tmp_path, monkeypatch,
     line = figures[0].axes[0].lines[1]
     assert line.get_label() == "validation/accuracy"
     assert line.get_xydata().tolist() == [[s, ACCURACY[s]] for s in (0, 3, 6, 9, 12)]
+
+
+def test_what_a_kill_has_left_in_tensorboard_is_hidden(tmp_path):
+    from nemo_algos.report.runs import read_events
+
+    for done, steps in ((0, (1, 2, 3, 4)), (2, (3,))):
+        with trackers.tensorboard(
+            Told(tmp_path, {}, "id", done), LoggerSection(log_dir="-")
+        ) as send:
+            for step in steps:
+                send({"x": float(step + done)}, step)
+    assert read_events(tmp_path)["x"] == ([1, 2, 3], [1, 2, 5])
+
+
+@pytest.mark.parametrize("uri", [None, "http://here"])
+def test_mlflow_tells_the_server_that_is_named_and_no_other(tmp_path, monkeypatch, uri):
+    told, metrics = [], []
+    fake = {"set_tracking_uri": told.append, "set_experiment": told.append}
+    fake |= {"search_runs": lambda **_: [], "start_run": lambda **_: nullcontext()}
+    fake |= {"log_dict": lambda *_: None, "log_metrics": lambda *sent: metrics.append(sent)}
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(**fake))
+    settings = LoggerSection.model_validate({"log_dir": "-", "mlflow": {"tracking_uri": uri}})
+    with trackers.mlflow(Told(tmp_path, {}, "id", 0), settings) as send:
+        send({"pass@1": 0.5}, 3)
+    assert told == [*filter(None, [uri]), "nemo-algos"] and metrics == [({"pass_at_1": 0.5}, 3)]
 
 
 def test_an_evaluation_that_a_signal_ends_loses_no_step(tmp_path, monkeypatch):

@@ -64,6 +64,10 @@ def test_to_the_report_and_again(run, tmp_path, monkeypatch):
     assert "12 runs, 12 of them done" in run().stdout
     folder = tmp_path / "out" / "mine"
     assert "(r_tuning)\n" in (folder / "report.md").read_text()
+    assert first.stdout.splitlines()[-1] == (
+        "*: the 95 % interval of the difference leaves out 0; intervals and figures are in "
+        f"{folder}/report.md"
+    )
     assert len((folder / "summary.csv").read_text().splitlines()) > 20
     assert len(list((folder / "raw").iterdir())) == 12
 
