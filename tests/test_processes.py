@@ -43,11 +43,10 @@ def test_processes_begin_in_these_files_alone():
 
 @pytest.mark.parametrize("program", [FRESH, POOL, SANDBOX])
 def test_they_end_where_we_are_killed(program):
-    done = subprocess.run(
-        [sys.executable, "-c", program + KILLED], stdout=subprocess.PIPE, text=True, check=False
-    )
-    assert done.returncode == -signal.SIGKILL
-    child = int(done.stdout)
+    with subprocess.Popen([sys.executable, "-c", program + KILLED], stdout=subprocess.PIPE) as ours:
+        assert ours.stdout
+        child = int(ours.stdout.readline())  # not to its end, which a child left over would hold
+        assert ours.wait() == -signal.SIGKILL
     for _ in range(3000):  # a minute, of which some milliseconds are needed
         if not _runs(child):
             return
