@@ -3,6 +3,7 @@
 import time
 import warnings
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import policy_loss
 from nemo_algos.methods.signals import Signals
 from nemo_algos.rewards import Verdict
+from nemo_algos.rewards.weighted import parts
 from nemo_algos.rollouts import Rollouts
 
 
@@ -226,10 +228,9 @@ class Trainer:
 def reward_metrics(verdicts: list[Verdict]) -> dict[str, float]:
     """Responses that could not be judged; each named reward's mean, unweighted, and its own."""
     out: dict[str, float] = {"reward/unverified": sum(v.status != "ok" for v in verdicts)}
-    for name in dict.fromkeys(name for v in verdicts for name in v.parts):
-        parts = [v.parts[name] for v in verdicts if name in v.parts]
-        out[f"reward/{name}"] = sum(part.reward for part in parts) / len(parts)
-        out[f"unverified/{name}"] = sum(part.status != "ok" for part in parts)
+    for name, judged in parts(verdicts).items():
+        out[f"reward/{name}"] = fmean(part.reward for part in judged)
+        out[f"unverified/{name}"] = sum(part.status != "ok" for part in judged)
     return out
 
 
