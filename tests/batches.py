@@ -111,7 +111,7 @@ def run(
 ) -> Result:
     """The loss of a batch, d loss / d logprobs and the statistics."""
     algorithm = build(method)
-    signals = algorithm.signals(batch.rollouts) if signals is None else signals
+    signals = algorithm.signals(batch.rollouts, {}) if signals is None else signals
     counts = Counts.of(batch.rollouts.mask) if counts is None else counts
     logprobs = batch.logprobs.clone().requires_grad_()
     loss = policy_loss(algorithm, logprobs, batch.rollouts, signals, counts, config)
