@@ -79,11 +79,16 @@ def make(
         "entropy": 2 * torch.rand(shape, generator=rng, dtype=torch.float64),
     }
     tensors = {k: off_mask(v, mask).to(dtype) for k, v in tensors.items()}
+    won = torch.tensor([flat[i][1] for i in order], dtype=torch.float64)
     rollouts = Rollouts(
         group=torch.tensor([flat[i][0] for i in order]),
-        rewards=torch.tensor([flat[i][1] for i in order], dtype=torch.float64),
+        rewards=won,
         mask=mask,
         **tensors,
+        reward_parts={"right": (won > 0.5).double(), "brief": mask.sum(1) / positions},
+        reward_weights={"right": 1.0, "brief": 0.3},
+        prompt=torch.tensor([2**40 - flat[i][0] for i in order]),
+        drift=torch.full_like(won, 0.01),
     )
     return Batch(rollouts, off_mask(logprobs, mask).to(dtype))
 

@@ -82,12 +82,16 @@ def advantages(
 
 
 def standardized(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = EPS) -> Tensor:
-    """(x - mean) / (std + eps) over the sequences `kept` [B], [B] -> [B]; 0 where all are equal."""
+    """(x - mean) / (std + eps) over the sequences `kept` [B], [B] -> [B].
+
+    Exactly 0 at the mean, and everywhere where all are equal.
+    """
     among = values[kept]
     if not len(among):
         return torch.zeros_like(values)
-    equal = among.max() - among.min() <= EPS * among.abs().max().clamp(min=1.0)
-    return ((values - among.mean()) / deviation(values, kept, std, eps)).where(~equal, 0.0)
+    centred, tolerance = values - among.mean(), EPS * among.abs().max().clamp(min=1.0)
+    zero = (centred.abs() <= tolerance) | (among.max() - among.min() <= tolerance)
+    return (centred / deviation(values, kept, std, eps)).where(~zero, 0.0)
 
 
 def deviation(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = EPS) -> Tensor:

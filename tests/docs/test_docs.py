@@ -76,7 +76,7 @@ def test_the_method_of_the_page_is_the_one_it_describes(folder):
     algorithm = build(yaml.safe_load(block)["method"])
     assert (algorithm.name, algorithm.mean, algorithm.needs) == ("rare", "sequence", frozenset())
     batch = make(rewards=((1.0, 0.0, 0.0, 0.0),), spread=0.4)
-    signals = algorithm.signals(batch.rollouts)
+    signals = algorithm.signals(batch.rollouts, {})
     close(signals.high, 0.35)
     assert signals.metrics == {"rare/clip_high": pytest.approx(0.35)}
     name = "my_package.my_module:MINE"
