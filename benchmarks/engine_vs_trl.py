@@ -43,7 +43,7 @@ from transformers.utils.logging import disable_progress_bar as hide_transformers
 from trl import GRPOConfig, GRPOTrainer
 
 from nemo_algos import config
-from nemo_algos.local import countdown
+from nemo_algos.data import countdown
 from nemo_algos.local.build import build_trainer
 from nemo_algos.local.preflight import parse
 from nemo_algos.local.trainer import Trainer

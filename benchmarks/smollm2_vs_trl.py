@@ -42,6 +42,7 @@ from trl import GRPOConfig, GRPOTrainer
 from nemo_algos import config
 from nemo_algos.local.build import build_trainer
 from nemo_algos.local.preflight import parse
+from nemo_algos.local.tasks import Response
 from nemo_algos.local.trainer import Trainer
 
 CONFIG = Path(__file__).parents[1] / "nemo_algos/configs/smollm2.yaml"
@@ -77,7 +78,8 @@ def trl_trainer(ours: Trainer, folder: str, examples: list[Any], turns: Turns) -
     def reward(
         completions: list[str], completion_ids: list[list[int]], example: list[int], **_: Any
     ) -> list[float]:
-        verdicts = ours.task.verify([examples[i] for i in example], completions)
+        answers = [Response(*pair) for pair in zip(completions, map(len, completion_ids), strict=True)]
+        verdicts = ours.task.verify([examples[i] for i in example], answers)
         rewards = [v.reward for v in verdicts]
         turns.trl.add(sum(map(len, completion_ids)), statistics.fmean(rewards))
         return rewards

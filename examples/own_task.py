@@ -5,8 +5,8 @@ PYTHONPATH=examples uv run nemo-algos train grpo.yaml data.task=own_task:Adding
 
 import random
 
-from nemo_algos.local import countdown
-from nemo_algos.local.tasks import Task
+from nemo_algos.data import countdown
+from nemo_algos.data.tasks import Task
 from nemo_algos.rewards import Verdict
 
 

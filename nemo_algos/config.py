@@ -92,7 +92,7 @@ def resolved(merged: DictConfig) -> dict[str, Any]:
     try:
         plain = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError([Finding(error.full_key or "", str(error).splitlines()[0])]) from None
+        raise ConfigError([Finding(error.full_key or "", first_line(error))]) from None
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
 
@@ -170,6 +170,11 @@ def _no_file(path: Path) -> str:
     hint = f" (did you mean {stems[near[0]]}?)" if near else ""
     where = f"{path.relative_to(SHIPPED)} here, nor a shipped one" if own else path
     return f"no config file {where}{hint}"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of its message, else its type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def did_you_mean(name: str, valid: Sequence[str]) -> str:

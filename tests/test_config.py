@@ -216,3 +216,11 @@ def test_a_parent_lies_beside_the_file_or_is_shipped(tmp_path):
     assert config.load(tmp_path / "own.yaml")["policy"]["device"] == "auto"
     (tmp_path / "math.yaml").write_text("policy: {device: mine}\n")
     assert config.load(tmp_path / "own.yaml") == {"policy": {"device": "mine", "model_name": "a/b"}}
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [(OSError(), "OSError"), (ValueError(" \n"), "ValueError"), (ValueError("\na\nb"), "a")],
+)
+def test_an_error_without_a_message_is_told_by_its_type(error, line):
+    assert config.first_line(error) == line

@@ -15,6 +15,9 @@ ALLOWED = {
     "rollouts": {"core"},
     "core": {"core", "rollouts"},
     "config": set(),
+    "lines": {"config"},
+    "style": set(),
+    "data": {"data", "rewards", "lines", "config"},
     "rewards": {"rewards"},
     "methods": {"methods", "core", "rollouts", "config"},
     "verify": {"methods", "core", "rollouts"},
@@ -105,7 +108,7 @@ def loaded(code):
     [
         (
             "import nemo_algos.config, nemo_algos.methods, nemo_algos.methods.build\n"
-            "import nemo_algos.rewards\n"
+            "import nemo_algos.rewards, nemo_algos.data.tasks, nemo_algos.data.math_problems\n"
             "from nemo_algos.cli import COMMANDS, loaded\n"
             "for name in COMMANDS:\n    if name != 'verify': loaded(name)\n"
             "from nemo_algos.methods.build import build; build({'name': 'erpo', 'bounds': 'etr'})",

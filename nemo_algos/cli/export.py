@@ -10,11 +10,11 @@ from rich.console import Console
 
 from nemo_algos import config as configs
 from nemo_algos.cli.arguments import Config, Overrides, written
-from nemo_algos.local.countdown import Puzzle
-from nemo_algos.local.lines import replace
+from nemo_algos.data.countdown import Puzzle
+from nemo_algos.data.tasks import Countdown
+from nemo_algos.lines import replace
 from nemo_algos.local.preflight import parse
 from nemo_algos.local.schema import TINY
-from nemo_algos.local.tasks import Countdown
 
 
 def export(

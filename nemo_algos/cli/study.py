@@ -13,7 +13,7 @@ from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
 from nemo_algos.cli.arguments import Config, Overrides, written
-from nemo_algos.local.lines import locked, refuse_links_out
+from nemo_algos.lines import locked, refuse_links_out
 
 if TYPE_CHECKING:
     from nemo_algos.study.design import Cell, Study, Trial

@@ -6,16 +6,17 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from nemo_algos.config import first_line
+from nemo_algos.data.countdown import Rules
 from nemo_algos.evals.problem import Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.evals.schema import LocalModel, SamplingSection
 from nemo_algos.evals.trained import config_of
 from nemo_algos.local import checkpoint
-from nemo_algos.local.build import policy_of, shape_of
-from nemo_algos.local.countdown import Rules
+from nemo_algos.local.build import policy_of
 from nemo_algos.local.experience import Policy
 from nemo_algos.local.hardware import device_of
 from nemo_algos.local.lora import load_trained
-from nemo_algos.local.schema import TINY, GenerationSection, PolicySection
+from nemo_algos.local.schema import TINY, GenerationSection, PolicySection, Shape
 from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
 
@@ -72,15 +73,14 @@ def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Polic
     """The policy before training, or with the weights of a checkpoint."""
     if section.model_name == TINY and weights is not None:
         device = device_of(section)
-        policy: Policy = TinyPolicy(Tiny(shape_of(section)).to(device), section.generation)
+        policy: Policy = TinyPolicy(Tiny(section.shape or Shape()).to(device), section.generation)
     else:
         policy = policy_of(section, rules, Console(stderr=True))
     if weights is not None:
         try:
             load_trained(policy.model, checkpoint.load(weights)["model"])
         except (LookupError, TypeError, AttributeError, RuntimeError) as error:
-            reason = checkpoint.first_line(error)
-            raise ValueError(f"{weights} cannot be loaded: {reason}") from None
+            raise ValueError(f"{weights} cannot be loaded: {first_line(error)}") from None
     return policy
 
 

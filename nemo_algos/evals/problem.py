@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_algos.local.prompts import Messages
+from nemo_algos.data.prompts import Messages
 
 REFUSED = "refused"
 URLS = ("http://", "https://", "data:")  # an image that begins so is no file

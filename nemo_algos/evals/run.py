@@ -24,8 +24,8 @@ from nemo_algos.evals.schema import EndpointModel, EvalConfig, LocalModel, NemoR
 from nemo_algos.evals.store import Store
 from nemo_algos.evals.table import table
 from nemo_algos.evals.trained import prompt_of
+from nemo_algos.lines import replace
 from nemo_algos.local import given
-from nemo_algos.local.lines import replace
 from nemo_algos.rewards import Verdict, VerifierPool
 
 STORED_AT_ONCE = 64

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
 from nemo_algos.evals.metrics.settings import MOST_RESAMPLES, Similarity
-from nemo_algos.local.lines import Shape
-from nemo_algos.local.logs import Step
+from nemo_algos.lines import Shape, Step
 from nemo_algos.rewards.pool import Status
 
 LARGEST = 1e9  # of a reward; a mean of larger ones may be no number

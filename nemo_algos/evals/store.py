@@ -24,7 +24,7 @@ import numpy as np
 
 from nemo_algos.evals.problem import REFUSED, URLS, Evaluation, Generation, Problem
 from nemo_algos.evals.shapes import EvalManifest, GenerationLine, VerdictLine
-from nemo_algos.local.lines import (
+from nemo_algos.lines import (
     append_lines,
     cut_broken_end,
     locked,

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from nemo_algos.config import validate
+from nemo_algos.data.prompts import TrainedPrompt
 from nemo_algos.evals.schema import LocalModel
 from nemo_algos.local import manifest
-from nemo_algos.local.prompts import TrainedPrompt
 from nemo_algos.local.schema import LocalConfig
 
 

@@ -1,18 +1,18 @@
 """From a config to a trainer: the policy, its task, and a reference where one is needed."""
 
+from functools import partial
 from pkgutil import resolve_name
 
 from rich.console import Console
 from rich.progress import Progress
 
-from nemo_algos.local.countdown import Rules
-from nemo_algos.local.experience import Policy, Scorer
+from nemo_algos.data.countdown import Rules
+from nemo_algos.local.experience import Policy, Score
 from nemo_algos.local.given import OURS
 from nemo_algos.local.hardware import device_of
 from nemo_algos.local.hf import HFPolicy
-from nemo_algos.local.lora import WithoutAdapters
-from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
-from nemo_algos.local.tiny import TinyConfig
+from nemo_algos.local.lora import without_adapters
+from nemo_algos.local.schema import TINY, LocalConfig, PolicySection, Shape
 from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods.algorithm import Algorithm
@@ -31,13 +31,13 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
     return Trainer(config, algorithm, policy, task, reference)
 
 
-def _reference(config: LocalConfig, policy: Policy, console: Console) -> Scorer:
+def _reference(config: LocalConfig, policy: Policy, console: Console) -> Score:
     """The policy as before the first step, also in a resumed run."""
     if config.policy.dtensor_cfg.lora_cfg.enabled:
-        return WithoutAdapters(policy)
+        return partial(without_adapters, policy)
     reference = policy_of(config.policy, config.data.rules, console)
     reference.model.requires_grad_(False)
-    return reference
+    return reference.logprobs
 
 
 def policy_of(policy: PolicySection, rules: Rules, console: Console) -> Policy:
@@ -54,10 +54,5 @@ def policy_of(policy: PolicySection, rules: Rules, console: Console) -> Policy:
                 console.print(f"warm start (once, then cached): {share:.0%}")
                 told[0] = share + 0.25
 
-        model = warm_started(rules, 0, tell, shape_of(policy))
+        model = warm_started(rules, 0, tell, policy.shape or Shape())
     return TinyPolicy(model.to(device), policy.generation)
-
-
-def shape_of(policy: PolicySection) -> TinyConfig:
-    """The sizes of the countdown model."""
-    return TinyConfig(**policy.shape.model_dump()) if policy.shape else TinyConfig()

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
+from nemo_algos.config import first_line
+
 NAME = re.compile(r"step_(\d{6,})\.pt")
 
 
@@ -87,8 +89,3 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise ValueError(f"{path} cannot be loaded: it holds no state")
     return state
-
-
-def first_line(error: Exception) -> str:
-    """The first line of its message, else its type."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

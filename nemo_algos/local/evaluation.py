@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 
 from nemo_algos.core.draws import pass_at_k
+from nemo_algos.data.prompts import said
+from nemo_algos.data.tasks import Response, Task
 from nemo_algos.local.experience import Experience, Policy
-from nemo_algos.local.prompts import said
-from nemo_algos.local.tasks import Response, Task
 from nemo_algos.local.turns import generate
 from nemo_algos.rewards import Verdict
 from nemo_algos.rewards.weighted import refuse_unjudged

@@ -3,13 +3,14 @@
 P prompts of L tokens, B responses of at most S tokens.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from nemo_algos.local.prompts import Asked
+from nemo_algos.data.prompts import Asked
 from nemo_algos.rollouts import prompt_key
 
 
@@ -50,8 +51,11 @@ class Experience:
         return [row[:n] for row, n in zip(self.tokens.tolist(), lengths, strict=True)]
 
 
-class Scorer(Protocol):
-    """A causal LM that gives log-probs."""
+Score = Callable[[Experience, Tensor], Tensor]  # as Policy.logprobs
+
+
+class Policy(Protocol):
+    """A causal LM that gives log-probs, speaks text and samples."""
 
     @property
     def model(self) -> nn.Module:
@@ -61,10 +65,6 @@ class Scorer(Protocol):
     def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
         """[N,S] log-probs of the responses `rows` [N], with gradient; defined on the mask."""
         ...
-
-
-class Policy(Scorer, Protocol):
-    """One that also speaks text and samples."""
 
     @property
     def ends(self) -> set[int]:

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from nemo_algos.local.lines import locked, refuse_links_out
+from nemo_algos.lines import locked, refuse_links_out
 
 RECORD = "metrics.jsonl"  # is there from the first finished step on
 HELD = "training in"

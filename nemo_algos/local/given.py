@@ -7,9 +7,10 @@ from pkgutil import resolve_name
 from typing import Any
 
 from nemo_algos.config import ConfigError, Finding
-from nemo_algos.local.math_problems import MathProblems, read
-from nemo_algos.local.schema import TINY, VERIFIER, LocalConfig, PolicySection
-from nemo_algos.local.tasks import Countdown, Task
+from nemo_algos.data.math_problems import MathProblems, read
+from nemo_algos.data.schema import VERIFIER
+from nemo_algos.data.tasks import Countdown, Task
+from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
 from nemo_algos.local.trackers import enabled
 from nemo_algos.rewards.function import GIVEN, PAIR, RewardFunction
 
@@ -76,7 +77,7 @@ def own_task(c: LocalConfig) -> Iterator[Finding]:
         yield from error.findings
         return
     if not (isinstance(kind, type) and issubclass(kind, Task)):
-        yield Finding("data.task", f"{name} is no subclass of nemo_algos.local.tasks.Task")
+        yield Finding("data.task", f"{name} is no subclass of nemo_algos.data.tasks.Task")
         return
     lacking = sorted(kind.__abstractmethods__)
     if kind.verify is Task.verify and kind.answer is Task.answer:

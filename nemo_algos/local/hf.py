@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from nemo_algos.config import ConfigError, Finding
+from nemo_algos.config import ConfigError, Finding, first_line
 from nemo_algos.core.entropy import token_logprobs_and_entropy
+from nemo_algos.data.prompts import Asked
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.hardware import precision_of
 from nemo_algos.local.lora import adapted, merged
-from nemo_algos.local.prompts import Asked
 from nemo_algos.local.sampling import Decoded, decode
 from nemo_algos.local.schema import PolicySection
 from nemo_algos.local.tree import Forest, forest, micro_batches, trees
@@ -48,19 +49,18 @@ class HFPolicy:
     def generate(
         self, prompts: list[list[int]], group_size: int, generator: torch.Generator
     ) -> Experience:
-        ids, prompt_mask = self._left_padded(prompts)
+        pad = self.tokenizer.pad_token_id
+        ids = _padded([torch.tensor(p) for p in prompts], pad, "left")
+        prompt_mask = _padded([torch.ones(len(p)).bool() for p in prompts], False, "left")
         group = torch.arange(len(prompts)).repeat_interleave(group_size)
         chunks = group.split(self.config.generation_batch_size)
-        sampled = self._joined([self._sample(ids, prompt_mask, c, generator) for c in chunks])
-        tokens, mask, logprobs, entropy = sampled
+        sampled = (self._sample(ids, prompt_mask, chunk, generator) for chunk in chunks)
+        columns = zip(zip(*sampled, strict=True), (pad, False, 0.0, 0.0), strict=True)
+        tokens, mask, logprobs, entropy = (
+            _padded([row for chunk in column for row in chunk], value) for column, value in columns
+        )
         drawn = Experience(ids, prompt_mask, group, tokens, mask, logprobs, entropy, logprobs)
         return self._rescored(drawn) if self.autocast else drawn
-
-    def _left_padded(self, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
-        longest, pad = max(map(len, prompts)), self.tokenizer.pad_token_id
-        ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts])
-        lengths = torch.tensor([[len(p)] for p in prompts])
-        return ids, torch.arange(longest) >= longest - lengths
 
     @torch.no_grad()
     def _sample(
@@ -71,7 +71,8 @@ class HFPolicy:
         index = index.to(self.device)
         self.model.eval()
         ids, visible = ids[used].to(self.device), prompt_mask[used].to(self.device)
-        first = self._forward(ids, visible, _positions(visible), 1, use_cache=True)
+        positions = (visible.long().cumsum(1) - 1).clamp(min=0)
+        first = self._forward(ids, visible, positions, 1, use_cache=True)
         cache, going = first.past_key_values, torch.ones_like(index, dtype=torch.bool)
         ends, vocabulary = torch.tensor([*self.ends], device=self.device), first.logits.shape[-1]
 
@@ -104,13 +105,6 @@ class HFPolicy:
                 logits_to_keep=keep,
                 **kwargs,
             )
-
-    def _joined(self, parts: list[Decoded]) -> Decoded:
-        """Chunks of different length, padded on the right."""
-        longest = max(p.tokens.shape[1] for p in parts)
-        fill = (self.tokenizer.pad_token_id, False, 0.0, 0.0)
-        columns = zip(zip(*parts, strict=True), fill, strict=True)
-        return Decoded(*(torch.cat([_right_padded(x, longest, f) for x in c]) for c, f in columns))
 
     @torch.no_grad()
     def _rescored(self, drawn: Experience) -> Experience:
@@ -190,12 +184,8 @@ class HFPolicy:
         self.tokenizer.save_pretrained(folder)
 
 
-def _positions(visible: Tensor) -> Tensor:
-    return (visible.long().cumsum(1) - 1).clamp(min=0)
-
-
-def _right_padded(x: Tensor, width: int, value: float) -> Tensor:
-    return nn.functional.pad(x, (0, width - x.shape[1]), value=value)
+def _padded(rows: list[Tensor], value: float, side: str = "right") -> Tensor:
+    return pad_sequence(rows, batch_first=True, padding_value=value, padding_side=side)
 
 
 def chat(tokenizer: Any, prompt: Asked, prefix: str = "") -> list[int]:
@@ -266,8 +256,7 @@ def from_pretrained(factory: Any, key: str, name: str, **kwargs: Any) -> Any:
             raise OSError(NO_GGUF)
         loaded = factory.from_pretrained(str(path.parent), gguf_file=path.name, **kwargs)
     except (OSError, ImportError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ConfigError([Finding(key, f"cannot load {name}: {first}")]) from error
+        raise ConfigError([Finding(key, f"cannot load {name}: {first_line(error)}")]) from error
     if hasattr(loaded, "hf_quantizer"):  # the weights are float32 now, and are saved so
         loaded.hf_quantizer = None
         del loaded.config.quantization_config

@@ -1,31 +1,16 @@
 """A run's records: metrics.jsonl, trace.jsonl, what trackers are told, the curves as PNG."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field
-
+from nemo_algos.lines import Metrics, Step, append_lines, read_lines, replace
 from nemo_algos.local.folder import RECORD
-from nemo_algos.local.lines import Shape, append_lines, read_lines, replace
 from nemo_algos.local.schema import LoggerSection
-from nemo_algos.local.style import STYLE
 from nemo_algos.local.trackers import TRACKERS, Send, Told, enabled
-
-
-class Step(Shape):
-    """A line of a record."""
-
-    step: int = Field(ge=-(2**53), le=2**53)
-
-
-class Metrics(Shape):
-    """Numbers by name, NaN and infinities too."""
-
-    __pydantic_extra__: dict[str, float | None]  # pyright: ignore[reportIncompatibleVariableOverride]
-    model_config = Shape.model_config | {"extra": "allow"}
+from nemo_algos.style import drawn
 
 
 class StepMetrics(Metrics, Step):
@@ -97,22 +82,6 @@ CURVES = {
     "KL to the sampling policy (nats)": ("kl/old",),
     "gradient norm": ("grad_norm",),
 }
-
-
-@contextmanager
-def drawn(path: Path, size: tuple[float, float], columns: int = 1, **options: Any) -> Iterator[Any]:
-    """(figure, axes) to draw on, saved as this file; its folder is made."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(ncols=columns, figsize=size, constrained_layout=True, **options)
-        yield figure, axes
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
-        plt.close(figure)
 
 
 def plot(folder: Path, title: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nemo_algos.config import ConfigError, Finding
+from nemo_algos.config import ConfigError, Finding, first_line
 from nemo_algos.local.experience import Experience, Policy
 from nemo_algos.local.schema import LoraSection
 
@@ -31,8 +31,7 @@ def adapted(model: nn.Module, section: LoraSection) -> nn.Module:
         try:
             made: Any = get_peft_model(model, settings)  # pyright: ignore[reportArgumentType]
         except ValueError as error:
-            first = str(error).splitlines()[0]
-            raise ConfigError([Finding(f"{KEY}.target_modules", first)]) from None
+            raise ConfigError([Finding(f"{KEY}.target_modules", first_line(error))]) from None
         for name, parameter in made.named_parameters():
             if section.lora_A_init == "xavier" and ".lora_A." in name:
                 nn.init.xavier_normal_(parameter)
@@ -64,14 +63,8 @@ def load_trained(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     model.load_state_dict(state, strict=False)
 
 
-class WithoutAdapters:
-    """The policy before training, in the same weights."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy, self.model = policy, policy.model
-
-    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
-        """See Policy."""
-        model: Any = self.model
-        with model.disable_adapter():
-            return self.policy.logprobs(experience, rows)
+def without_adapters(policy: Policy, experience: Experience, rows: Tensor) -> Tensor:
+    """See Policy.logprobs. Of the policy before training, in the same weights."""
+    model: Any = policy.model
+    with model.disable_adapter():
+        return policy.logprobs(experience, rows)

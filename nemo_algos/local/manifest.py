@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from nemo_algos.config import validate
-from nemo_algos.local.lines import Shape, read_object, refuse_links_out, replace
+from nemo_algos.lines import Shape, read_object, refuse_links_out, replace
 from nemo_algos.local.schema import LocalConfig
 
 LIBRARIES = ("torch", "transformers", "numpy", "nemo-algos")

@@ -75,17 +75,14 @@ def rehearse(optimizer: Component, scheduler: Sequence[Component | Milestones]) 
     rates = [group.get("lr", 1.0) for group in stepped.param_groups]
     if not findings and not all(rate > 0 for rate in rates):
         findings.append(Finding(f"{OPTIMIZER}.kwargs.lr", f"is {rates[0]}: set it above 0"))
-    return findings + _steps(scheduler, stepped)
-
-
-def _steps(scheduler: Sequence[Component | Milestones], optimizer: Optimizer) -> list[Finding]:
+    each: Any = stepped
     try:
-        made = scheduler_of(scheduler, optimizer)
-    except ConfigError as error:
-        return error.findings
-    for key, each in ((OPTIMIZER, optimizer), (SCHEDULER, made)):
-        try:
+        made = scheduler_of(scheduler, stepped)
+        for each in (stepped, made):
             each.step()
-        except Exception as error:  # such as LBFGS, which wants a function
-            return [Finding(key, f"{type(each).__name__} cannot step: {error}")]
-    return []
+    except ConfigError as error:
+        findings += error.findings
+    except Exception as error:  # such as LBFGS, which wants a function
+        key = OPTIMIZER if each is stepped else SCHEDULER
+        findings.append(Finding(key, f"{type(each).__name__} cannot step: {error}"))
+    return findings

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from nemo_algos import config as configs
 from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
+from nemo_algos.data.countdown import TOKENS_PER_STEP
+from nemo_algos.data.schema import VERIFIER
 from nemo_algos.local import given
-from nemo_algos.local.countdown import TOKENS_PER_STEP
-from nemo_algos.local.schema import TINY, VERIFIER, Component, LocalConfig
+from nemo_algos.local.schema import TINY, Component, LocalConfig
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 
@@ -89,18 +90,14 @@ def _typed(plain: dict[str, Any]) -> tuple[LocalConfig | None, set[str], list[Fi
 
 def _replace(plain: dict[str, Any], path: str, usual: Any) -> str:
     """The usual value in place of the one at the path, or of the list above it; where that is."""
-    keys, place, section = path.split("."), list[str](), plain
-    for key in keys:
-        place.append(key)
-        below = section.get(key)
-        if key == keys[-1] or not isinstance(below, dict):
-            break
-        section = below
-    value = configs.at(usual, ".".join(place))
-    section.pop(place[-1], None)
-    if value is not None:
-        section[place[-1]] = deepcopy(value)
-    return ".".join(place)
+    above, _, key = path.rpartition(".")
+    section = configs.at(plain, above) if above else plain
+    if not isinstance(section, dict):
+        return _replace(plain, above, usual)
+    section.pop(key, None)
+    if (value := configs.at(usual, path)) is not None:
+        section[key] = deepcopy(value)
+    return path
 
 
 def model_fits_task(c: LocalConfig) -> Iterator[Finding]:

@@ -2,16 +2,17 @@
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from rich.console import Console
 
+from nemo_algos.config import first_line
 from nemo_algos.local import checkpoint, manifest, summary
 from nemo_algos.local.build import build_trainer
 from nemo_algos.local.evaluation import SEED, measured, sample
@@ -31,7 +32,10 @@ class Stopped(BaseException):  # no Exception, which a reward function's failure
 
 
 class Stop:
-    """SIGTERM and SIGINT: while `stepping`, the step is finished and saved first; else at once."""
+    """Within, SIGTERM and SIGINT ask for a stop instead of killing.
+
+    While `stepping`, the step is finished and saved first; else they stop at once.
+    """
 
     requested = 0  # the signal's number
     stepping = False
@@ -41,16 +45,12 @@ class Stop:
         if not self.stepping:
             raise Stopped
 
+    def __enter__(self) -> Self:
+        self.old = {s: signal.signal(s, self) for s in (signal.SIGTERM, signal.SIGINT)}
+        return self
 
-@contextmanager
-def stopping() -> Iterator[Stop]:
-    """Within, SIGTERM and SIGINT ask for a stop instead of killing."""
-    stop = Stop()
-    old = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in old.items():
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self.old.items():
             signal.signal(number, handler)
 
 
@@ -61,7 +61,7 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
     broken; SystemExit, 130 or 143, where a signal stopped it.
     """
     torch.set_num_threads(threads_of(config.policy))
-    with stopping() as stop, opened(folder, Path(config.logger.log_dir)) as place:
+    with Stop() as stop, opened(folder, Path(config.logger.log_dir)) as place:
         try:
             begun = _begun(place, config, console)
             if said := summary.finished(place, config) if begun else "":
@@ -135,16 +135,17 @@ class Run:
                 raise ValueError(f"its step is {state['step']}")
             self.trainer.load(state)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            reason = f"{type(error).__name__}: {checkpoint.first_line(error)}"
+            reason = f"{type(error).__name__}: {first_line(error)}"
             raise ValueError(f"{path} is no checkpoint of this run ({reason}): remove it") from None
         say(self.console, f"resumed at step {self.trainer.step_number} from {path}")
 
     def _train(self) -> None:
-        trainer, record = self.trainer, self.record
+        trainer, record, grpo = self.trainer, self.record, self.config.grpo
         while True:
             if self._due():
                 self._evaluate()
-            if trainer.step_number >= self.last or record.reached(trainer.step_number):
+            step = trainer.step_number
+            if step >= self.last or summary.reached(grpo, record.held_out(step)):
                 return
             self.stop.stepping = True
             metrics = trainer.step()

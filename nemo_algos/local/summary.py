@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from nemo_algos.config import did_you_mean
+from nemo_algos.lines import Shape, read_object
 from nemo_algos.local import checkpoint
-from nemo_algos.local.lines import Shape, read_object
 from nemo_algos.local.logs import plot, read
 from nemo_algos.local.lora import load_trained
 from nemo_algos.local.schema import GRPOSection, LocalConfig
@@ -51,15 +51,11 @@ class Record:
         row = self.rows.get(step, {})
         return {k.removeprefix(HELD_OUT): v for k, v in row.items() if k.startswith(HELD_OUT)}
 
-    def reached(self, step: int) -> str:
-        """See `reached`."""
-        return reached(self.config.grpo, self.held_out(step))
-
     def values(self) -> dict[int, float]:
         """By step, of the metric that checkpoints are compared by: the higher the better."""
         sign = 1 if self.config.checkpointing.higher_is_better else -1
-        found = {step: row.get(self.metric) for step, row in self.rows.items()}
-        return {step: sign * v for step, v in found.items() if v is not None and not math.isnan(v)}
+        found = ((step, row.get(self.metric)) for step, row in self.rows.items())
+        return {step: sign * v for step, v in found if v is not None and not math.isnan(v)}
 
     def refuse_unknown(self, metrics: dict[str, float]) -> None:
         """Raises ValueError where the first step has no such metric."""
@@ -108,7 +104,7 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
     }
     (folder / "summary.json").write_text(json.dumps(found, indent=2))
     steps = {"before": 0, "after": step} | ({f"best, step {best}": best} if best else {})
-    if ended := record.reached(step):
+    if ended := reached(record.config.grpo, record.held_out(step)):
         say(console, f"ended early{ended}")
     _say(
         console,

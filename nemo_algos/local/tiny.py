@@ -6,32 +6,21 @@ Left out on purpose: padding of prompts (a task's prompts have one length), grou
 dropout, biases. `hf_state` names the weights as transformers' LlamaForCausalLM does.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nemo_algos.data.countdown import EOS, PAD, VOCABULARY
+from nemo_algos.local.schema import Shape
 
-@dataclass(frozen=True)
-class TinyConfig:
-    """Sizes; the default is the countdown model of 113,856 parameters."""
-
-    vocab: int = 110
-    width: int = 64
-    layers: int = 2
-    heads: int = 4
-    hidden: int = 192
-    rope_theta: float = 10_000.0
-
-
+ROPE_THETA = 10_000.0
 Cache = list[tuple[Tensor, Tensor]]  # keys and values of each layer, [N,H,T,E]
 
 
 class Layer(nn.Module):
     """Attention and SwiGLU, pre-norm."""
 
-    def __init__(self, c: TinyConfig) -> None:
+    def __init__(self, c: Shape) -> None:
         super().__init__()
         self.heads = c.heads
         self.attention_norm = nn.RMSNorm(c.width, eps=1e-6)
@@ -66,20 +55,20 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 class Tiny(nn.Module):
     """The model. `response_logits` trains, `prompt` and `step` decode."""
 
-    def __init__(self, config: TinyConfig) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.config = config
-        self.embed = nn.Embedding(config.vocab, config.width)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.shape = shape
+        self.embed = nn.Embedding(len(VOCABULARY), shape.width)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.width, eps=1e-6)
         for parameter in self.parameters():
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.05)
 
     def _rotation(self, start: int, length: int) -> tuple[Tensor, Tensor]:
-        e = self.config.width // self.config.heads
+        e = self.shape.width // self.shape.heads
         device = self.embed.weight.device
-        inverse = self.config.rope_theta ** -(torch.arange(0, e, 2, device=device) / e)
+        inverse = ROPE_THETA ** -(torch.arange(0, e, 2, device=device) / e)
         angles = torch.arange(start, start + length, device=device)[:, None] * inverse
         angles = torch.cat((angles, angles), dim=-1)[:, None]
         return angles.cos(), angles.sin()
@@ -151,23 +140,23 @@ def hf_state(model: Tiny) -> dict[str, Tensor]:
     return {name: weight.detach().clone().contiguous() for name, weight in state.items()}
 
 
-def hf_config(config: TinyConfig, eos: int, pad: int) -> dict[str, object]:
+def hf_config(shape: Shape) -> dict[str, object]:
     """config.json for transformers."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": config.vocab,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.heads,
-        "intermediate_size": config.hidden,
-        "rope_theta": config.rope_theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "vocab_size": len(VOCABULARY),
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "intermediate_size": shape.hidden,
+        "rope_theta": ROPE_THETA,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
         "rms_norm_eps": 1e-6,
         "max_position_embeddings": 64,
         "tie_word_embeddings": True,
         "bos_token_id": None,
-        "eos_token_id": eos,
-        "pad_token_id": pad,
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
     }

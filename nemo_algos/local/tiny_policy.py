@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.core.entropy import token_logprobs_and_entropy
-from nemo_algos.local import countdown, tiny
+from nemo_algos.data import countdown
+from nemo_algos.data.prompts import Asked
+from nemo_algos.local import tiny
 from nemo_algos.local.experience import Experience
-from nemo_algos.local.prompts import Asked
 from nemo_algos.local.sampling import decode
-from nemo_algos.local.schema import GenerationSection
+from nemo_algos.local.schema import GenerationSection, Shape
 
 WARM_STEPS, WARM_BATCH, WARM_LR = 700, 64, 4e-3
 
@@ -38,7 +39,7 @@ class TinyPolicy:
 
         Responses to a prompt that have begun alike are one row of the model until they part.
         """
-        device, vocab = self.model.embed.weight.device, self.model.config.vocab
+        device, vocab = self.model.embed.weight.device, self.model.embed.num_embeddings
         ids = torch.tensor(prompts)
         group = torch.arange(len(prompts)).repeat_interleave(group_size)
         hidden, cache = self.model.prompt(ids.to(device))
@@ -104,8 +105,8 @@ class TinyPolicy:
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         save_file(tiny.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"})
-        config = tiny.hf_config(self.model.config, countdown.EOS, countdown.PAD)
-        (path / "config.json").write_text(json.dumps(config, indent=2))
+        config = json.dumps(tiny.hf_config(self.model.shape), indent=2)
+        (path / "config.json").write_text(config)
         _tokenizer().save_pretrained(path)
 
 
@@ -132,22 +133,20 @@ def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def warm_started(
-    rules: countdown.Rules,
-    seed: int,
-    progress: Callable[[float], None],
-    shape: tiny.TinyConfig | None = None,
+    rules: countdown.Rules, seed: int, progress: Callable[[float], None], shape: Shape = Shape()
 ) -> tiny.Tiny:
     """A model taught by fixed steps on fresh worked solutions.
 
-    Cached by a hash of all that made it; progress(share) is called as it goes.
+    Cached by a hash of all that made it, in $NEMO_ALGOS_CACHE, else in nemo_algos below the user's
+    cache directory; progress(share) is called as it goes.
     """
-    shape = shape or tiny.TinyConfig()
-    recipe = [inspect.getsource(countdown), inspect.getsource(tiny), inspect.getsource(_teach)]
-    recipe += [
-        str(x) for x in (shape, rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)
-    ]
-    name = hashlib.sha256("\n".join(recipe).encode()).hexdigest()[:16]
-    path = cache_dir() / f"countdown-{rules.numbers}-{name}.pt"
+    sources = (inspect.getsource(code) for code in (countdown, tiny, _teach))
+    numbers = (shape, rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)
+    recipe = "\n".join(map(str, (*sources, *numbers)))
+    name = hashlib.sha256(recipe.encode()).hexdigest()[:16]
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(os.environ.get("NEMO_ALGOS_CACHE") or Path(base) / "nemo_algos")
+    path = folder / f"countdown-{rules.numbers}-{name}.pt"
     model = tiny.Tiny(shape)
     if path.exists():
         model.load_state_dict(torch.load(path, weights_only=True))
@@ -156,17 +155,11 @@ def warm_started(
         torch.manual_seed(seed)
         model = tiny.Tiny(shape)
         _teach(model, rules, random.Random(seed), progress)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.tmp")
     torch.save(model.state_dict(), partial)
     partial.replace(path)
     return model
-
-
-def cache_dir() -> Path:
-    """$NEMO_ALGOS_CACHE, else nemo_algos under the user's cache directory."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("NEMO_ALGOS_CACHE") or Path(base) / "nemo_algos")
 
 
 def _teach(

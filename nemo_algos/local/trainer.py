@@ -11,14 +11,14 @@ from torch import Tensor
 from nemo_algos.core.metrics import Stats
 from nemo_algos.core.mismatch import monitor
 from nemo_algos.core.surrogate import Counts
+from nemo_algos.data.tasks import Task
 from nemo_algos.local import trace
 from nemo_algos.local.evaluation import attempts
-from nemo_algos.local.experience import Experience, Policy, Scorer
+from nemo_algos.local.experience import Experience, Policy, Score
 from nemo_algos.local.lora import load_trained, trained
 from nemo_algos.local.optimizer import optimizer_of, scheduler_of
 from nemo_algos.local.remarks import Remarks
 from nemo_algos.local.schema import LocalConfig
-from nemo_algos.local.tasks import Task
 from nemo_algos.local.tree import micro_batches
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import policy_loss
@@ -36,7 +36,7 @@ class Trainer:
         algorithm: Algorithm,
         policy: Policy,
         task: Task,
-        reference: Scorer | None,
+        reference: Score | None,
     ) -> None:
         self.config, self.algorithm, self.policy, self.task = config, algorithm, policy, task
         self.reference = reference
@@ -114,7 +114,9 @@ class Trainer:
         """How far the updates moved the log-probs of these responses, where that is asked for."""
         if "drift" not in self.needs:
             return {}
-        after = self._logprobs(self.policy, experience, torch.arange(len(experience.group)))
+        after = self._logprobs(
+            self.policy.logprobs, experience, torch.arange(len(experience.group))
+        )
         moved = (after - experience.logprobs)[experience.mask].abs().double()
         return {"drift": float(moved.mean()) if len(moved) else 0.0}
 
@@ -125,18 +127,18 @@ class Trainer:
         """
         every = torch.arange(len(experience.group))
         if self.reference or self.task.turns:
-            old = self._logprobs(self.policy, experience, every)
+            old = self._logprobs(self.policy.logprobs, experience, every)
             experience = replace(experience, logprobs=old)
         if self.reference is None:
             return experience, None
         return experience, self._logprobs(self.reference, experience, every)
 
     @torch.no_grad()
-    def _logprobs(self, policy: Scorer, experience: Experience, rows: Tensor) -> Tensor:
+    def _logprobs(self, score: Score, experience: Experience, rows: Tensor) -> Tensor:
         """Of the responses `rows`; [B,S], 0 elsewhere."""
         out = torch.zeros_like(experience.logprobs)
         for micro in self._micro_batches(experience, rows):
-            out[micro] = policy.logprobs(experience, micro)
+            out[micro] = score(experience, micro)
         return out.where(experience.mask, 0.0)
 
     def _micro_batches(self, experience: Experience, rows: Tensor) -> list[Tensor]:
@@ -151,7 +153,7 @@ class Trainer:
         if not (settings.trace_period and (at_end or step % settings.trace_period == 0)):
             return []
         rows = trace.traced_rows(experience.group, settings.traced_prompts)
-        after = self._logprobs(self.policy, experience, rows)[rows]
+        after = self._logprobs(self.policy.logprobs, experience, rows)[rows]
         tokens = trace.tokens_of(self.algorithm, rollouts[rows], signals[rows], after)
         return trace.lines(step, rows, experience, rollouts, tokens, self.policy.decode)
 
@@ -184,9 +186,7 @@ class Trainer:
         """Gradients of these rows [N], micro-batch by micro-batch; zero where there are none."""
         total = Stats.empty()
         for parameter in self.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            parameter.grad.zero_()
+            parameter.grad = torch.zeros_like(parameter)
         for micro in self._micro_batches(experience, rows):
             logprobs, entropy = self._scored(experience, micro)
             batch = rollouts[micro], signals[micro], counts, self.config.loss_fn, entropy

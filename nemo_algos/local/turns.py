@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from nemo_algos.data.tasks import Task
 from nemo_algos.local.experience import Experience, Policy
-from nemo_algos.local.tasks import Task
 
 OF_TOKENS = ("tokens", "mask", "logprobs", "entropy", "gen_logprobs")
 Turn = dict[str, Tensor]  # the columns of OF_TOKENS, one value per token

@@ -69,7 +69,8 @@ class Algorithm:
     def needs(self) -> frozenset[Need]:
         """Of each component what its part of the method needs, and of the terms."""
         needed = self.advantages.of_advantages | self.base.of_rest | self.bounds.of_rest
-        return needed.union(*(added.term.needs for added in self.terms))
+        parts: frozenset[Need] = frozenset({"reward_parts"} if self.columns else ())
+        return needed.union(parts, *(added.term.needs for added in self.terms))
 
     @property
     def columns(self) -> dict[str, str]:
@@ -158,7 +159,8 @@ class Algorithm:
                 "the signals before, {} for the first"
             )
         for need, remedy in PER_SEQUENCE.items():
-            if need in self.needs and getattr(rollouts, need) is None:
+            given = getattr(rollouts, need)
+            if need in self.needs and (given is None or (isinstance(given, dict) and not given)):
                 raise ValueError(f"{self.name} needs {need}: {remedy}")
         for need in {"ref_logprobs", "entropy"} & self.needs:
             value = getattr(rollouts, need)

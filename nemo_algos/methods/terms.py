@@ -122,8 +122,9 @@ class Added(NamedTuple):
 
     def loss(self, inputs: Inputs, signals: Signals) -> Tensor:
         """These rows' share of coef mean(values), a scalar."""
-        values = self.term.values(inputs, signals, self.params).where(inputs.mask, 0.0)
-        return (values * signals.extras[self.key]).sum()
+        weights = signals.extras[self.key]
+        values = self.term.values(inputs, signals, self.params)
+        return (values.where(inputs.mask & (weights != 0), 0.0) * weights).sum()
 
 
 def negative_entropy(inputs: Inputs, signals: Signals, params: Any) -> Tensor:

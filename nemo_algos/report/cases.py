@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from nemo_algos.evals.benchmarks.registry import EXTRACTORS, AnswerOf
 from nemo_algos.evals.shapes import EvalManifest, GenerationLine, ProblemLine, VerdictLine
-from nemo_algos.local.lines import Shape, read_lines, read_object
+from nemo_algos.lines import Shape, read_lines, read_object
 from nemo_algos.report.groups import Group
 from nemo_algos.report.numbers import shown
 from nemo_algos.report.runs import LoadedRun

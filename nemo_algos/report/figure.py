@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nemo_algos.local.style import STYLE
+from nemo_algos.style import STYLE
 
 SIZE = (3.9, 2.75)  # inches at 100 pixels: three in a row of a laptop's page
 MARGINS = {"left": 0.13, "right": 0.985, "bottom": 0.17, "top": 0.9}  # axes line up in a row

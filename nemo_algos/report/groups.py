@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from nemo_algos.local.style import COLORS
 from nemo_algos.report.runs import LoadedRun
+from nemo_algos.style import COLORS
 
 
 class Group(NamedTuple):

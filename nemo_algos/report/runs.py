@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.evals.shapes import Metrics, RunManifest, Summary, TraceLine
-from nemo_algos.local.lines import Shape, read_lines, read_object, refuse_links_out
+from nemo_algos.lines import Shape, read_lines, read_object, refuse_links_out
 from nemo_algos.local.logs import StepMetrics
 
 Series = tuple[list[float], list[float]]  # steps, values

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from nemo_algos.local.lines import read_lines
-from nemo_algos.local.logs import Metrics, drawn
-from nemo_algos.local.style import COLORS
+from nemo_algos.lines import Metrics, read_lines
 from nemo_algos.study.design import Cell, Regime, Study, in_files, tuning_of
 from nemo_algos.study.summary import KS, Result, estimate
 from nemo_algos.study.tuning import label
+from nemo_algos.style import COLORS, drawn
 
 SHOWN = ("pass@1", "pass@64", "UCC@64", "entropy")
 STEP_METRICS = ("reward/mean", "entropy/exact", "clip/fraction", "kl/old")

@@ -7,12 +7,12 @@ import torch
 
 from nemo_algos.core import dual
 from nemo_algos.core.groups import Groups
-from nemo_algos.local.logs import drawn
 from nemo_algos.study import summary
 from nemo_algos.study.design import Cell, Regime, Study
 from nemo_algos.study.figures import draw, draw_draws, draw_steps, draw_tradeoffs
 from nemo_algos.study.runner import results
 from nemo_algos.study.summary import Estimate, Result, summarise
+from nemo_algos.style import drawn
 
 SHOWN = ("pass@1", "pass@16", "pass@64", "UCC@64", "reward", "entropy", "length of right")
 DELTAS = (0.001, 0.01, 0.1)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nemo_algos.core.draws import pass_at_k, ucc_at_k
-from nemo_algos.local.lines import refuse_links_out, replace
+from nemo_algos.lines import refuse_links_out, replace
 from nemo_algos.study.design import Trial
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 from nemo_algos import config
 from nemo_algos.cli import app
 from nemo_algos.config import SHIPPED
-from nemo_algos.local import countdown, tiny_policy
+from nemo_algos.data import countdown
+from nemo_algos.data.tasks import Countdown
+from nemo_algos.local import tiny_policy
 from nemo_algos.local.preflight import parse
-from nemo_algos.local.tasks import Countdown
 
 RECIPE = "recipes/cpu/countdown.yaml"
 

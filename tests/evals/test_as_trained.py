@@ -6,9 +6,9 @@ import pytest
 import small_llama
 from commands import invoke
 
+from nemo_algos.data.prompts import FILE, TrainedPrompt
 from nemo_algos.evals.benchmarks import load
 from nemo_algos.local.hf import HFPolicy
-from nemo_algos.local.prompts import FILE, TrainedPrompt
 
 ROWS = [
     {"chat": [{"role": "user", "content": f"what is {i} + 1"}], "gold": str(i + 1)}

@@ -9,10 +9,10 @@ from types import ModuleType
 
 import pytest
 
+from nemo_algos.data import countdown
+from nemo_algos.data import rows as files
 from nemo_algos.evals.benchmarks import BENCHMARKS, load
 from nemo_algos.evals.benchmarks.source import Hub
-from nemo_algos.local import countdown
-from nemo_algos.local import rows as files
 
 ROWS = [{"problem": "one\u2028two", "answer": "1"}, {"problem": "é", "answer": "2"}]
 LINES = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\r\n"

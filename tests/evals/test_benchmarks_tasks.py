@@ -10,11 +10,11 @@ from sys import executable
 import pytest
 from PIL import Image
 
+from nemo_algos.data.rows import Row
 from nemo_algos.evals.benchmarks import load
 from nemo_algos.evals.benchmarks.choice import order
 from nemo_algos.evals.benchmarks.source import Options
 from nemo_algos.evals.benchmarks.vision import geometry3k
-from nemo_algos.local.rows import Row
 
 
 @pytest.fixture

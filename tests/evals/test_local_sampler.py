@@ -8,10 +8,11 @@ import small_llama
 import torch
 import trainers
 
+from nemo_algos.data import countdown
 from nemo_algos.evals.local_sampler import LocalSampler
 from nemo_algos.evals.problem import Problem
 from nemo_algos.evals.schema import LocalModel, SamplingSection
-from nemo_algos.local import build, checkpoint, countdown
+from nemo_algos.local import build, checkpoint
 
 PROBLEMS = [Problem("6 10 1 > 17", "6 10 1 > 17 :", "6 10 1 > 17"), Problem("b", "1 2 3 > 6 :", "")]
 

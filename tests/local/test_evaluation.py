@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from nemo_algos.data.schema import DataSection
+from nemo_algos.data.tasks import Countdown
 from nemo_algos.local import evaluation
 from nemo_algos.local.evaluation import measured, names, sample
-from nemo_algos.local.schema import DataSection, GenerationSection
-from nemo_algos.local.tasks import Countdown
-from nemo_algos.local.tiny import Tiny, TinyConfig
+from nemo_algos.local.schema import GenerationSection, Shape
+from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.rewards import Verdict
 
@@ -91,7 +92,7 @@ def test_nothing_held_out_gives_nothing(problems, samples):
 
 def test_an_evaluation_is_repeatable_and_moves_no_random_state_and_no_weights():
     torch.manual_seed(0)
-    policy, task = TinyPolicy(Tiny(TinyConfig()), UP_TO_12), Countdown(DataSection(), seed=0)
+    policy, task = TinyPolicy(Tiny(Shape()), UP_TO_12), Countdown(DataSection(), seed=0)
     generator = torch.Generator().manual_seed(1)
     weights = {k: v.clone() for k, v in policy.model.state_dict().items()}
     states = torch.get_rng_state(), generator.get_state()

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from nemo_algos import cli
 from nemo_algos.config import ConfigError, load, read
+from nemo_algos.data.tasks import Task
 from nemo_algos.local import given, preflight
 from nemo_algos.local.optimizer import rehearse
 from nemo_algos.local.schema import Component, Milestones
-from nemo_algos.local.tasks import Task
 from nemo_algos.preflight.check import check
 
 
@@ -266,7 +266,7 @@ def test_every_prompt_too_long(tmp_path, llama):
     ("task", "message"),
     [
         ("nowhere:T", "cannot import nowhere:T"),
-        ("operator:eq", "is no subclass of nemo_algos.local.tasks.Task"),
+        ("operator:eq", "is no subclass of nemo_algos.data.tasks.Task"),
         (f"{__name__}:Half", "Half lacks prompt, verify"),
     ],
 )

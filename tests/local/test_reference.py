@@ -8,9 +8,9 @@ import trainers
 from rich.console import Console
 from trainers import update, weights
 
+from nemo_algos.data.schema import DataSection
 from nemo_algos.local import tiny_policy
 from nemo_algos.local.build import build_trainer
-from nemo_algos.local.schema import DataSection
 
 ADAM = {"name": "torch.optim.AdamW", "kwargs": {"lr": 0.003}}
 KL = "loss_fn.reference_policy_kl_penalty=0.05"
@@ -33,12 +33,12 @@ def test_a_reference_only_where_one_is_needed_and_it_stays(
         return
     made.task = trainers.MadeUp(DataSection(), 0)
     start = weights(made)
-    frozen = [p.clone() for p in made.reference.model.parameters()]
+    frozen = [p.clone() for p in made.reference.__self__.model.parameters()]
     assert torch.equal(torch.cat([p.flatten() for p in frozen]), start)
-    assert not any(p.requires_grad for p in made.reference.model.parameters())
+    assert not any(p.requires_grad for p in made.reference.__self__.model.parameters())
     first, second = made.step()["kl/ref"], made.step()["kl/ref"]
     assert 0 < first < 1e-2 < second and not torch.equal(weights(made), start)
-    for parameter, before in zip(made.reference.model.parameters(), frozen, strict=True):
+    for parameter, before in zip(made.reference.__self__.model.parameters(), frozen, strict=True):
         assert torch.equal(parameter, before) and parameter.grad is None
 
 

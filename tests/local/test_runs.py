@@ -15,10 +15,10 @@ from test_resume import assert_same_run, metrics, short_warm_start, train, weigh
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError
+from nemo_algos.lines import locked
 from nemo_algos.local import checkpoint, logs, manifest
 from nemo_algos.local import run as running
 from nemo_algos.local.folder import opened
-from nemo_algos.local.lines import locked
 from nemo_algos.local.preflight import judged, parse
 
 ACCURACY = {0: 0.1, 3: 0.5, 6: 0.3, 9: 0.2, 12: 0.4, 15: 0.9}

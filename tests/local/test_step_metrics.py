@@ -8,7 +8,7 @@ import trainers
 from rounding import rounding
 from trainers import GROUP, ROWS, update
 
-from nemo_algos.local.schema import DataSection
+from nemo_algos.data.schema import DataSection
 from nemo_algos.methods import METHODS
 
 KL = "loss_fn.reference_policy_kl_penalty=0.05"

@@ -5,9 +5,10 @@ import random
 import pytest
 import torch
 
-from nemo_algos.local import countdown, tiny_policy
-from nemo_algos.local.schema import GenerationSection
-from nemo_algos.local.tiny import Tiny, TinyConfig, hf_config
+from nemo_algos.data import countdown
+from nemo_algos.local import tiny_policy
+from nemo_algos.local.schema import GenerationSection, Shape
+from nemo_algos.local.tiny import Tiny, hf_config
 from nemo_algos.local.tiny_policy import TinyPolicy, token_logprobs, warm_started
 
 P, L, G, S, V = 3, 6, 4, 12, 110
@@ -17,7 +18,7 @@ P, L, G, S, V = 3, 6, 4, 12, 110
 def model():
     """A model in float64 with weights so large that attention attends and norms scale."""
     torch.manual_seed(0)
-    model = Tiny(TinyConfig()).double()
+    model = Tiny(Shape()).double()
     for parameter in model.parameters():
         draw = torch.randn if parameter.dim() == 2 else torch.rand
         scale, shift = (0.3, 0.0) if parameter.dim() == 2 else (1.0, 0.5)
@@ -125,7 +126,7 @@ def test_a_token_does_not_see_later_ones(model, batch):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_generated_logprobs_are_those_of_any_rows(temperature):
     torch.manual_seed(0)
-    model = Tiny(TinyConfig())
+    model = Tiny(Shape())
     model.embed.weight.data *= 4  # probabilities far from equal
     policy = TinyPolicy(model, GenerationSection(max_new_tokens=S, temperature=temperature))
     puzzles = countdown.held_out(5, countdown.Rules())
@@ -143,9 +144,9 @@ def test_generated_logprobs_are_those_of_any_rows(temperature):
 
 
 def test_config_for_transformers_has_the_sizes():
-    config = hf_config(TinyConfig(vocab=7, width=8, layers=3, heads=2, hidden=5), eos=1, pad=2)
+    config = hf_config(Shape(width=8, layers=3, heads=2, hidden=5))
     keys = ("vocab_size", "hidden_size", "num_hidden_layers", "num_key_value_heads", "eos_token_id")
-    assert [config[k] for k in keys] == [7, 8, 3, 2, 1]
+    assert [config[k] for k in keys] == [V, 8, 3, 2, countdown.EOS]
 
 
 def test_the_warm_start_lowers_the_loss_and_is_cached(monkeypatch, tmp_path):
@@ -173,9 +174,9 @@ def test_each_shape_has_a_warm_start_of_its_own(monkeypatch, tmp_path):
     monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path))
     monkeypatch.setattr(tiny_policy, "WARM_STEPS", 1)
     for heads, layers in ((4, 2), (2, 2), (2, 1), (2, 2)):
-        shape = TinyConfig(heads=heads, layers=layers)
+        shape = Shape(heads=heads, layers=layers)
         model = warm_started(countdown.Rules(), 0, lambda share: None, shape)
-        assert (model.config, len(model.layers)) == (shape, layers)
+        assert (model.shape, len(model.layers)) == (shape, layers)
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -183,7 +184,7 @@ def test_a_saved_model_speaks_through_transformers(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.manual_seed(0)
-    policy = TinyPolicy(Tiny(TinyConfig(heads=2)), GenerationSection(max_new_tokens=S))
+    policy = TinyPolicy(Tiny(Shape(heads=2)), GenerationSection(max_new_tokens=S))
     policy.model.embed.weight.data *= 4
     policy.save(str(tmp_path))
     tokenizer, model = (

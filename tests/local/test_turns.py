@@ -6,10 +6,10 @@ import torch
 
 from nemo_algos import config
 from nemo_algos.core.surrogate import Counts
+from nemo_algos.data.tasks import Task
 from nemo_algos.local.evaluation import attempts
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.preflight import parse
-from nemo_algos.local.tasks import Task
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.preflight.check import check
 from nemo_algos.rewards import Verdict

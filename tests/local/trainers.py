@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 
 from nemo_algos import config
-from nemo_algos.local import countdown
+from nemo_algos.data import countdown
+from nemo_algos.data.tasks import Countdown
 from nemo_algos.local.preflight import parse
-from nemo_algos.local.schema import GenerationSection
-from nemo_algos.local.tasks import Countdown
-from nemo_algos.local.tiny import Tiny, TinyConfig
+from nemo_algos.local.schema import GenerationSection, Shape
+from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.rewards import Verdict
@@ -53,7 +53,7 @@ def checked(*overrides, method="grpo", optimizer=SGD, scheduler=()):
 def policy(seed=0):
     """Its probabilities are far from equal, and its responses of all lengths."""
     torch.manual_seed(seed)
-    model = Tiny(TinyConfig())
+    model = Tiny(Shape())
     model.embed.weight.data *= 2
     model.embed.weight.data[countdown.EOS] *= 8
     return TinyPolicy(model, UP_TO_12)
@@ -63,7 +63,7 @@ def trainer(*overrides, trained=None, reference=None, task=None, **settings):
     """trained, reference: policies; untaught ones of two seeds unless given."""
     cfg, algorithm = checked(*overrides, **settings)
     needed = cfg.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs
-    reference = (reference or policy(seed=1)) if needed else None
+    reference = (reference or policy(seed=1)).logprobs if needed else None
     task = task or MadeUp(cfg.data, cfg.grpo.seed)
     return Trainer(cfg, algorithm, trained or policy(), task, reference)
 

@@ -93,7 +93,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["method.name=quatro", "grpo.use_dynamic_sampling=true"],
             "grpo.use_dynamic_sampling",
-            "near the sampling policy",
+            "drops groups of equal rewards, which quatro trains on too: switch it off",
         ),
         (
             ["method.name=apmpo", "grpo.use_dynamic_sampling=true"],

@@ -10,12 +10,12 @@ import folders
 import numpy as np
 import pytest
 
-from nemo_algos.local.style import COLORS
 from nemo_algos.report import cases, differences, evaluation, heat, page, training
 from nemo_algos.report.figure import Figure, Line, running_mean
 from nemo_algos.report.groups import groups
 from nemo_algos.report.numbers import shown, signed
 from nemo_algos.report.runs import LoadedRun
+from nemo_algos.style import COLORS
 
 INF = float("inf")
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from nemo_algos.cli import app
 from nemo_algos.cli import study as study_cli
+from nemo_algos.lines import locked
 from nemo_algos.local import build
-from nemo_algos.local.lines import locked
 
 STUDY = {
     "settings": {

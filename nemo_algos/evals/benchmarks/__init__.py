@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_algos.config import did_you_mean
+from nemo_algos.data.prompts import TrainedPrompt
+from nemo_algos.data.rows import load as rows_of
 from nemo_algos.evals.benchmarks.registry import BENCHMARKS, Benchmark
 from nemo_algos.evals.benchmarks.source import Options
 from nemo_algos.evals.problem import Problem
-from nemo_algos.local.prompts import TrainedPrompt
-from nemo_algos.local.rows import load as rows_of
 
 
 @dataclass(frozen=True)

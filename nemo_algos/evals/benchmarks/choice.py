@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Iterator
 
+from nemo_algos.data.rows import Row
 from nemo_algos.evals.benchmarks.source import Options, info_of
 from nemo_algos.evals.problem import Problem
-from nemo_algos.local.rows import Row
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 GPQA = "{question}\n\n{options}\n\n"

@@ -4,9 +4,9 @@ import ast
 import json
 from collections.abc import Iterator
 
+from nemo_algos.data.rows import Row
 from nemo_algos.evals.benchmarks.source import Options
 from nemo_algos.evals.problem import Problem
-from nemo_algos.local.rows import Row
 
 COMPLETE = (
     "Complete this Python function.\n\n```python\n{prompt}\n```\n\n"

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from nemo_algos.data.prompts import Asked, TrainedPrompt, asked_of
+from nemo_algos.data.rows import Row, after_hashes
 from nemo_algos.evals.benchmarks.source import Options, info_of
 from nemo_algos.evals.problem import Problem
-from nemo_algos.local.prompts import Asked, TrainedPrompt, asked_of
-from nemo_algos.local.rows import Row, after_hashes
 from nemo_algos.rewards.answers import boxed
 
 OWN = TrainedPrompt(

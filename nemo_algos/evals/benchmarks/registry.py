@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from nemo_algos.data.rows import Row
 from nemo_algos.evals.benchmarks import choice, code, math, sql, vision
 from nemo_algos.evals.benchmarks.source import Hub, Options, Puzzles
 from nemo_algos.evals.problem import Problem
-from nemo_algos.local.rows import Row
 from nemo_algos.rewards import answers
 
 Problems = Callable[[list[Row], Options], Iterator[Problem]]
@@ -14,7 +14,7 @@ AnswerOf = Callable[[str], str | None]
 
 MATH = "nemo_algos.rewards.math:verify_math"
 CHOICE = "nemo_algos.rewards.choice:verify_choice"
-COUNTDOWN = "nemo_algos.local.countdown:verify"
+COUNTDOWN = "nemo_algos.data.countdown:verify"
 CODE = "nemo_algos.rewards.code:verify_code"
 SQL = "nemo_algos.rewards.sql:verify_sql"
 

@@ -4,10 +4,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nemo_algos.local.countdown import Rules, held_out
-from nemo_algos.local.hub import rows_of
-from nemo_algos.local.prompts import TrainedPrompt
-from nemo_algos.local.rows import Row, numbered
+from nemo_algos.data.countdown import Rules, held_out
+from nemo_algos.data.hub import rows_of
+from nemo_algos.data.prompts import TrainedPrompt
+from nemo_algos.data.rows import Row, numbered
 
 PUZZLES = 256
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from nemo_algos.data.rows import Row
 from nemo_algos.evals.benchmarks.source import Options, info_of
 from nemo_algos.evals.problem import Problem
-from nemo_algos.local.rows import Row
 
 PROMPT = (
     "A SQLite database has these tables:\n\n```sql\n{schema}\n```\n\n{question}\n\n"

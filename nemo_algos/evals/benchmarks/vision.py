@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nemo_algos.data.prompts import said
+from nemo_algos.data.rows import Row
 from nemo_algos.evals.benchmarks.math import ANSWER, IDS, OWN, QUESTION, gold_of
 from nemo_algos.evals.benchmarks.source import Options
 from nemo_algos.evals.problem import URLS, Problem
-from nemo_algos.local.prompts import said
-from nemo_algos.local.rows import Row
 
 MARK = "<image>"
 

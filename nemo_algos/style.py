@@ -1,5 +1,8 @@
 """How every figure looks: a run's curves, the report's, the study's."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 # Okabe and Ito's colours, told apart by colour-blind readers, on white and on black: without their
@@ -30,3 +33,19 @@ STYLE: Any = {
     "figure.titlesize": 10,
     "savefig.facecolor": "white",
 }
+
+
+@contextmanager
+def drawn(path: Path, size: tuple[float, float], columns: int = 1, **options: Any) -> Iterator[Any]:
+    """(figure, axes) to draw on, saved as this file; its folder is made."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(ncols=columns, figsize=size, constrained_layout=True, **options)
+        yield figure, axes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+        plt.close(figure)

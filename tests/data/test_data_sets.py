@@ -5,9 +5,9 @@ import json
 import datasets
 import pytest
 
-from nemo_algos.local import math_problems, rows
-from nemo_algos.local.math_problems import MathProblems
-from nemo_algos.local.schema import DataSection, Split
+from nemo_algos.data import math_problems, rows
+from nemo_algos.data.math_problems import MathProblems
+from nemo_algos.data.schema import DataSection, Split
 
 ROWS = [{"problem": f"{i} + 1", "answer": str(i + 1), "level": i} for i in range(3)]
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from nemo_algos.local import countdown
-from nemo_algos.local.countdown import TOKEN, Puzzle, Rules, solution
+from nemo_algos.data import countdown
+from nemo_algos.data.countdown import TOKEN, Puzzle, Rules, solution
 
 PROBLEM = Puzzle((6, 10, 1), 17)
 

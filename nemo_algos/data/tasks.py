@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any, Self
 
-from nemo_algos.local import countdown
-from nemo_algos.local.prompts import Asked, said
-from nemo_algos.local.schema import DataSection
+from nemo_algos.data import countdown
+from nemo_algos.data.prompts import Asked, said
+from nemo_algos.data.schema import DataSection
 from nemo_algos.rewards import Verdict
 from nemo_algos.rewards.weighted import Rewards
 

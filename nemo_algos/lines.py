@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nemo_algos.config import problems_of
 
@@ -22,6 +22,19 @@ class Shape(BaseModel):
     """What an object must hold; it may hold more."""
 
     model_config = ConfigDict(strict=True)
+
+
+class Step(Shape):
+    """A line of a record."""
+
+    step: int = Field(ge=-(2**53), le=2**53)
+
+
+class Metrics(Shape):
+    """Numbers by name, NaN and infinities too."""
+
+    __pydantic_extra__: dict[str, float | None]  # pyright: ignore[reportIncompatibleVariableOverride]
+    model_config = Shape.model_config | {"extra": "allow"}
 
 
 def read_lines(path: Path, shape: type[BaseModel] = Shape) -> Iterator[dict[str, Any]]:

@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nemo_algos.config import did_you_mean
-from nemo_algos.local.prompts import Asked, Messages, asked_of
-from nemo_algos.local.rows import Row, after_hashes, load
-from nemo_algos.local.schema import DataSection, Split
-from nemo_algos.local.tasks import Task
+from nemo_algos.data.prompts import Asked, Messages, asked_of
+from nemo_algos.data.rows import Row, after_hashes, load
+from nemo_algos.data.schema import DataSection, Split
+from nemo_algos.data.tasks import Task
 
 
 class Example(NamedTuple):

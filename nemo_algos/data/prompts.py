@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError
 
 from nemo_algos.config import Section, validate
-from nemo_algos.local.lines import read_object, replace
+from nemo_algos.lines import read_object, replace
 
 Messages = list[dict[str, str]]  # role: system, user or assistant; content
 Asked = str | Messages  # of a row: a problem's text, or a conversation that the user ends

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nemo_algos.config import first_line
+
 SAVED = ("state.json", "dataset_dict.json")  # what save_to_disk leaves in a folder
 
 
@@ -23,20 +25,15 @@ def rows_of(
         else:
             found = datasets.load_dataset(name, subset, split=split)
     except Exception as error:  # the hub's, the network's, or the file format's own classes
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         asked = " ".join(filter(None, [name, subset, split]))
         where = "" if Path(name).exists() else " from the hub, nor is there such a file"
-        raise ValueError(f"cannot load {asked}{where}: {reason}") from None
-    chosen = _chosen(name, found, split) if isinstance(found, dict) else found
-    return [dict(values) for values in chosen], chosen._fingerprint
-
-
-def _chosen(name: str, splits: dict[str, Any], split: str | None) -> Any:
-    if split is None and len(splits) == 1:
-        return next(iter(splits.values()))
-    if split not in splits:
-        raise ValueError(f"{name} has the splits {', '.join(splits)}: set split to one of them")
-    return splits[split]
+        raise ValueError(f"cannot load {asked}{where}: {first_line(error)}") from None
+    if isinstance(found, dict):
+        wanted = next(iter(found)) if split is None and len(found) == 1 else split
+        if wanted not in found:
+            raise ValueError(f"{name} has the splits {', '.join(found)}: set split to one of them")
+        found = found[wanted]
+    return [dict(values) for values in found], found._fingerprint
 
 
 def parquet_rows(file: Path) -> Sequence[dict[str, Any]]:
@@ -47,7 +44,7 @@ def parquet_rows(file: Path) -> Sequence[dict[str, Any]]:
     try:
         return pyarrow.parquet.read_table(file).to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{file} is no parquet: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{file} is no parquet: {first_line(error)}") from None
 
 
 def _package(name: str) -> Any:

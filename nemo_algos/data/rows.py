@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.local import hub
+from nemo_algos.data import hub
 
 SUFFIXES = ".jsonl, .json, .csv, or one of these with .gz, and .parquet"
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -61,7 +61,7 @@ def load(
     broken file, with its place.
     """
     path = Path(data)
-    of_hub = not path.exists() and not _is_file(path) and HUB_NAME.fullmatch(data)
+    of_hub = not path.exists() and not _kind(path) and HUB_NAME.fullmatch(data)
     if pattern is None and (of_hub or path.is_dir()):
         rows, fingerprint = hub.rows_of(data, subset, split)
         name = " ".join(filter(None, [data if of_hub else path.name, subset, split]))
@@ -91,30 +91,28 @@ def numbered(rows: list[dict[str, Any]], name: str) -> list[Row]:
     return [Row(values, f"{name}, row {i}") for i, values in enumerate(rows, 1)]
 
 
-def _is_file(path: Path) -> bool:
-    kind = [s for s in path.suffixes if s != ".gz"][-1:]
-    return kind in ([".jsonl"], [".json"], [".csv"], [".parquet"])
+def _kind(path: Path) -> str:
+    """Its suffix without .gz, where such files are read, else empty."""
+    kind = Path(path.name.removesuffix(".gz")).suffix
+    return kind if kind in (".jsonl", ".json", ".csv", ".parquet") else ""
 
 
 def _parse(file: Path, content: bytes) -> list[Row]:
-    suffixes = file.suffixes
-    if not _is_file(file):
+    if not (kind := _kind(file)):
         raise ValueError(f"{file}: only {SUFFIXES} is read: convert it to one of them")
-    if suffixes[-1:] == [".parquet"]:
+    if kind == ".parquet":
         return numbered([*hub.parquet_rows(file)], str(file))
     try:
-        if suffixes[-1:] == [".gz"]:
-            content, suffixes = gzip.decompress(content), suffixes[:-1]
-        text = content.decode("utf-8-sig")
+        text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {file}: {error}") from None
-    match suffixes[-1:]:
-        case [".jsonl"]:
+    match kind:
+        case ".jsonl":
             lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
             values = [(i, _json(line, f"{file}, row {i}")) for i, line in lines]
             if len(values) == 1 and isinstance(values[0][1], list):
                 raise ValueError(f"{file} is one JSON list: call it .json, or write a row per line")
-        case [".json"]:
+        case ".json":
             values = _json(text, str(file))
             if not isinstance(values, list):
                 raise ValueError(f"{file} must hold a list of rows")

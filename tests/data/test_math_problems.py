@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 import small_llama
 
-from nemo_algos.local import math_problems
+from nemo_algos.data import math_problems
+from nemo_algos.data.math_problems import MathProblems
+from nemo_algos.data.schema import DataSection, Split
+from nemo_algos.data.tasks import Response
 from nemo_algos.local.hf import chat
-from nemo_algos.local.math_problems import MathProblems
-from nemo_algos.local.schema import DataSection, Split
-from nemo_algos.local.tasks import Response
 
 
 def jsonl(path, rows):
