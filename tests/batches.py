@@ -86,7 +86,6 @@ def make(
         mask=mask,
         **tensors,
         reward_parts={"right": (won > 0.5).double(), "brief": mask.sum(1) / positions},
-        reward_weights={"right": 1.0, "brief": 0.3},
         prompt=torch.tensor([2**40 - flat[i][0] for i in order]),
         drift=torch.full_like(won, 0.01),
     )

@@ -32,7 +32,7 @@ def loss_on(device, name):
     algorithm = build(name)
     rollouts = moved(batch.rollouts, device)
     logprobs = batch.logprobs.to(device).requires_grad_()
-    signals = algorithm.signals(rollouts)
+    signals = algorithm.signals(rollouts, {})
     loss = policy_loss(algorithm, logprobs, rollouts, signals, Counts.of(rollouts.mask), batches.KL)
     loss.value.backward()
     return loss.value.cpu(), logprobs.grad.cpu(), loss.stats.summary()

@@ -9,11 +9,11 @@ from unittest import mock
 import pytest
 from cpu_run import Run
 from mistakes import MISTAKES, SHARED
+from nemo_batch import METHODS
 from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
 from nemo_algos.config import ConfigError
-from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo import launch, package, versions
