@@ -201,7 +201,7 @@ def reward_parts(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Findin
     if algorithm is None or ":" in c.data.task:  # whose verdicts may have parts of their own
         return
     known = [*(c.data.rewards or {})]
-    if "reward_parts" in algorithm.needs and not known:
+    if "reward_parts" in algorithm.advantages.of_advantages and not known:
         yield Finding("data.rewards", f"{algorithm.name} needs named rewards: name two or more")
     for key, name in algorithm.columns.items():
         if name not in known:

@@ -21,9 +21,10 @@ def moved(record, device):
     """A dataclass of tensors on another device."""
     assert is_dataclass(record) and not isinstance(record, type)
     tensors = {f.name: getattr(record, f.name) for f in fields(record)}
-    return replace(
-        record, **{k: v.to(device) for k, v in tensors.items() if isinstance(v, torch.Tensor)}
-    )
+    if parts := tensors.pop("reward_parts", None):
+        tensors["reward_parts"] = {name: x.to(device) for name, x in parts.items()}
+    on_device = {k: v.to(device) for k, v in tensors.items() if isinstance(v, torch.Tensor)}
+    return replace(record, **tensors | on_device)
 
 
 def loss_on(device, name):
