@@ -14,7 +14,6 @@ from nemo_algos.methods.method import Method
 from nemo_algos.methods.quatro import QUATRO
 from nemo_algos.methods.spo import SPO
 
-METHODS: dict[str, Method] = {
-    m.name: m
-    for m in (ETR, QUATRO, ERPO, APMPO, GRPO, GSPO, GMPO, GPG, CISPO, GDPO, SPO, EMA_BASELINE)
-}
+_STUDIED = (ETR, QUATRO, ERPO, APMPO, GRPO, GSPO, GMPO, GPG, CISPO)
+METHODS: dict[str, Method] = {m.name: m for m in (*_STUDIED, GDPO, SPO, EMA_BASELINE)}
+STUDIED = tuple(m.name for m in _STUDIED)  # each with a page, a config, figures

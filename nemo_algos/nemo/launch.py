@@ -145,15 +145,15 @@ def train(
 
 def estimator_of(algorithm: Algorithm, cfg: Any, tokenizer: Any, made: dict[str, Any]) -> Estimator:
     """The driver half; its memory, where it has one, is in NeMo-RL's checkpoints."""
-    remembers = "memory" in algorithm.needs
-    return Estimator(
-        algorithm,
-        versions.get(cfg.grpo, "num_generations_per_prompt"),
-        versions.get(cfg.policy, "train_global_batch_size"),
-        tokenizer.pad_token_id,
-        memory.restored(made["checkpointer"]) if remembers else {},
-        functools.partial(memory.keep, made["grpo_save_state"]),
-    )
+    own: dict[str, Any] = {}
+    if "memory" in algorithm.needs:
+        own["memory"] = memory.restored(made["checkpointer"])
+        own["keep"] = functools.partial(memory.keep, made["grpo_save_state"])
+    if "prompt" in algorithm.needs:
+        own["pad"] = tokenizer.pad_token_id
+    group_size = versions.get(cfg.grpo, "num_generations_per_prompt")
+    batch_size = versions.get(cfg.policy, "train_global_batch_size")
+    return Estimator(algorithm, group_size, batch_size, **own)
 
 
 def fused_logprobs(master_config: Any) -> dict[str, bool]:

@@ -85,7 +85,9 @@ def shaped_filter(run: Preflight) -> Iterator[Finding]:
 
 def graded_rewards(run: Preflight) -> Iterator[Finding]:
     """Pass rates, and groups of equal outcomes, need rewards of right and wrong."""
-    readers = pass_rate_readers(run.algorithm) if run.algorithm else []
+    a = run.algorithm
+    named = a and a.columns.keys() & {"method.pass_rate", "method.bounds.pass_rate"}
+    readers = pass_rate_readers(a) if a and not named else []
     readers += ["dynamic sampling"] if run[DYNAMIC] else []
     for path, data in datasets(run):
         name = data.get("env_name")
