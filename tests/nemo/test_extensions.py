@@ -1,8 +1,8 @@
 """Loss terms, parts of the reward and a memory inside NeMo-RL, against the embedded engine."""
 
+import functools
 import json
 from dataclasses import replace
-from functools import partial
 
 import batches
 import nemo_batch
@@ -11,13 +11,15 @@ import torch
 from nemo_rl.algorithms import grpo
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.checkpoint import CheckpointManager
+from test_grpo_train import Plugged
 
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import policy_loss
-from nemo_algos.nemo import loss_metrics, memory
+from nemo_algos.nemo import launch, loss_metrics, memory
 from nemo_algos.nemo.estimator import Estimator, prompt_keys
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.nemo.policy import PolicyProxy
 from nemo_algos.rollouts import prompt_key
 
 NLL = {"terms": {"nll": {"coef": 0.5}}}
@@ -167,7 +169,7 @@ def remembering(path):
     manager = CheckpointManager(config)
     state = versions_state(manager)
     algorithm = build({"name": "spo", "forgetting": "constant"})
-    own = {"memory": memory.restored(manager), "keep": partial(memory.keep, state)}
+    own = {"memory": memory.restored(manager), "keep": functools.partial(memory.keep, state)}
     return Estimator(algorithm, 1, pad=0, **own), manager, state
 
 
@@ -226,3 +228,50 @@ def test_a_prompts_number_does_not_depend_on_the_padding_of_its_batch():
     wide = prompt_keys(torch.tensor([[7, 9, 9, 9, 9], [5, 6, 9, 9, 9]]), 9)
     assert narrow.tolist() == [prompt_key([5, 6]), prompt_key([7]), prompt_key([5, 6])]
     assert wide.tolist() == [prompt_key([7]), prompt_key([5, 6])]
+
+
+# ---- NeMo-RL's own trainer
+
+WHOLE = {"name": "spo", "forgetting": "constant", **NLL}
+
+
+def plugged(path, method, *overrides, mode="fused"):
+    """A run with the driver half as the launcher makes it."""
+    made = Plugged(path, method, list(overrides), mode=mode)
+    parts = {"checkpointer": made.run.checkpointer, "grpo_save_state": made.run.state}
+    given = made.algorithm, made.run.config, made.run.tokenizer, parts
+    made.estimator = launch.estimator_of(*given)
+    made.proxy = PolicyProxy(made.run.policy, made.estimator)
+    return made
+
+
+@functools.cache
+def trained(path):
+    """Three steps of SPO with a term."""
+    return plugged(path, WHOLE).train()
+
+
+@pytest.fixture
+def whole(in_process, tmp_path_factory):
+    return trained(tmp_path_factory.getbasetemp() / "whole")
+
+
+def test_a_run_resumed_by_nemo_rl_remembers_to_the_bit(whole, tmp_path):
+    first = plugged(tmp_path, WHOLE, "grpo.max_num_steps=2").train()
+    second = plugged(tmp_path, WHOLE)
+    assert second.estimator.memory == first.estimator.memory != {}
+    second.train()
+    assert torch.equal(second.weights(), whole.weights())
+    assert second.estimator.memory == whole.estimator.memory
+    for metric in ("loss", "terms/nll", "spo/value", "spo/known_prompts"):
+        assert second.series("train", metric) == [whole.run.logger.kept["train"][3][metric]]
+    forgetful = plugged(tmp_path / "anew", WHOLE, "grpo.max_num_steps=1").train()
+    assert forgetful.estimator.memory != whole.estimator.memory
+
+
+def test_packing_changes_nothing_of_a_term(whole, tmp_path):
+    unpacked = plugged(tmp_path, WHOLE, mode="unpacked").train()
+    torch.testing.assert_close(unpacked.weights(), whole.weights(), rtol=1e-4, atol=1e-6)
+    want = pytest.approx(whole.series("train", "terms/nll"), rel=1e-4)
+    assert unpacked.series("train", "terms/nll") == want
+    assert all(x > 0 for x in want.expected)
