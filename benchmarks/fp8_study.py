@@ -176,14 +176,14 @@ def judge(policies: Policies, experience: Experience, rewards: Tensor) -> Judged
 def gradient(a: Algorithm, judged: Judged, loss: LossConfig = LossConfig()) -> Tensor:
     """Of the loss, [N]."""
     rollouts, counts = judged.rollouts, Counts.of(judged.rollouts.mask)
-    value = policy_loss(a, judged.new, rollouts, a.signals(rollouts), counts, loss).value
+    value = policy_loss(a, judged.new, rollouts, a.signals(rollouts, {}), counts, loss).value
     grads = torch.autograd.grad(value, judged.parameters, retain_graph=True)
     return torch.cat([g.flatten() for g in grads])
 
 
 def clipped(a: Algorithm, judged: Judged) -> Tensor:
     """float [T]: 1 for the tokens that `clip/fraction` counts."""
-    mask, signals = judged.rollouts.mask, a.signals(judged.rollouts)
+    mask, signals = judged.rollouts.mask, a.signals(judged.rollouts, {})
     shaped = a.shape(judged.log_ratio, mask, signals)
     above = (signals.advantages > 0) & (shaped.judged > log1p(shaped.high, torch.float32))
     below = (signals.advantages < 0) & (shaped.judged < log1p(-shaped.low, torch.float32))

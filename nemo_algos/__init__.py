@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from nemo_algos.methods.loss import LossConfig, batch_loss, policy_loss
     from nemo_algos.methods.method import ClipParams, Method, Params
     from nemo_algos.methods.signals import Signals, Term
-    from nemo_algos.rollouts import Rollouts
+    from nemo_algos.methods.terms import Inputs, LossTerm, TermParams
+    from nemo_algos.rollouts import Rollouts, prompt_key
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "LossConfig", "Method", "Params",
-    "Rollouts", "Signals", "Term", "batch_loss", "build", "policy_loss",
+    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "Inputs", "LossConfig",
+    "LossTerm", "Method", "Params", "Rollouts", "Signals", "Term", "TermParams", "batch_loss",
+    "build", "policy_loss", "prompt_key",
 ]  # fmt: skip
 _HOMES = {
     "config": ("ConfigError",),
@@ -31,7 +33,8 @@ _HOMES = {
     "methods.loss": ("LossConfig", "batch_loss", "policy_loss"),
     "methods.method": ("ClipParams", "Method", "Params"),
     "methods.signals": ("Signals", "Term"),
-    "rollouts": ("Rollouts",),
+    "methods.terms": ("Inputs", "LossTerm", "TermParams"),
+    "rollouts": ("Rollouts", "prompt_key"),
 }
 
 

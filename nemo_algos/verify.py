@@ -61,10 +61,10 @@ def compute(method: str, params: dict[str, Any], inputs: dict[str, Any]) -> dict
         group=torch.tensor([labels[label] for label in inputs["group"]]),
         rewards=torch.tensor(inputs["rewards"], dtype=torch.float64),
         mask=torch.tensor(inputs["mask"]).bool(),
-        **{k: _float64(inputs[k]) for k in TOKEN_INPUTS},
+        **{k: _float64(inputs[k]) for k in TOKEN_INPUTS},  # pyright: ignore[reportArgumentType]
     )
     logprobs = _float64(inputs["logprobs"]).requires_grad_()
-    signals = algorithm.signals(rollouts)
+    signals = algorithm.signals(rollouts, {})
     loss = policy_loss(algorithm, logprobs, rollouts, signals, Counts.of(rollouts.mask), config)
     loss.value.backward()
     assert logprobs.grad is not None

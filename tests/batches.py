@@ -79,11 +79,15 @@ def make(
         "entropy": 2 * torch.rand(shape, generator=rng, dtype=torch.float64),
     }
     tensors = {k: off_mask(v, mask).to(dtype) for k, v in tensors.items()}
+    won = torch.tensor([flat[i][1] for i in order], dtype=torch.float64)
     rollouts = Rollouts(
         group=torch.tensor([flat[i][0] for i in order]),
-        rewards=torch.tensor([flat[i][1] for i in order], dtype=torch.float64),
+        rewards=won,
         mask=mask,
         **tensors,
+        reward_parts={"right": (won > 0.5).double(), "brief": mask.sum(1) / positions},
+        prompt=torch.tensor([2**40 - flat[i][0] for i in order]),
+        drift=torch.full_like(won, 0.01),
     )
     return Batch(rollouts, off_mask(logprobs, mask).to(dtype))
 
@@ -111,7 +115,7 @@ def run(
 ) -> Result:
     """The loss of a batch, d loss / d logprobs and the statistics."""
     algorithm = build(method)
-    signals = algorithm.signals(batch.rollouts) if signals is None else signals
+    signals = algorithm.signals(batch.rollouts, {}) if signals is None else signals
     counts = Counts.of(batch.rollouts.mask) if counts is None else counts
     logprobs = batch.logprobs.clone().requires_grad_()
     loss = policy_loss(algorithm, logprobs, batch.rollouts, signals, counts, config)

@@ -33,7 +33,7 @@ def loaded(program):
 
 def test_only_what_computes_loads_torch():
     assert not loaded("import nemo_algos; dir(nemo_algos)")
-    light = set(nemo_algos.__all__) - {"Counts", "Rollouts"}
+    light = set(nemo_algos.__all__) - {"Counts", "Rollouts", "prompt_key"}
     assert not loaded(f"from nemo_algos import {', '.join(sorted(light))}; build('erpo')")
     assert loaded("from nemo_algos import Rollouts")
 
@@ -52,10 +52,14 @@ def test_every_name_is_there_and_no_other():
 @every_method
 def test_one_call_is_its_two_halves_to_the_bit(name):
     batch, algorithm = make(seed=2), build(name)
-    signals, counts = algorithm.signals(batch.rollouts), Counts.of(batch.rollouts.mask)
+    signals, counts = algorithm.signals(batch.rollouts, {}), Counts.of(batch.rollouts.mask)
     leaf, other = (batch.logprobs.clone().requires_grad_() for _ in range(2))
     want = policy_loss(algorithm, leaf, batch.rollouts, signals, counts, KL)
     want.value.backward()
+    if "memory" in algorithm.needs:
+        with pytest.raises(ValueError, match=f"^{name} remembers the batches before: give"):
+            batch_loss(name, other, batch.rollouts, KL)
+        return
     for method in (name, METHODS[name], {"name": METHODS[name]}, algorithm):
         other.grad = None
         loss, metrics = batch_loss(method, other, batch.rollouts, KL)

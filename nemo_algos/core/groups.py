@@ -64,8 +64,10 @@ class Groups:
         return (self.count == 1) | (spread <= self.tolerance(rewards))
 
 
-def advantages(rewards: Tensor, groups: Groups, std: AdvantageStd = "sample") -> Tensor:
-    """Group advantage A_i = (R_i - mean) / (std + 1e-6), [B] -> [B] float64.
+def advantages(
+    rewards: Tensor, groups: Groups, std: AdvantageStd = "sample", eps: float = EPS
+) -> Tensor:
+    """Group advantage A_i = (R_i - mean) / (std + eps), [B] -> [B] float64.
 
     std: sample (n - 1), population (n) or none (no division). Exactly 0 in flat groups and at the
     group's mean.
@@ -74,6 +76,29 @@ def advantages(rewards: Tensor, groups: Groups, std: AdvantageStd = "sample") ->
     zero = groups.flat(rewards)[groups.index]
     zero |= centred.abs() <= groups.tolerance(rewards)[groups.index]
     if std != "none":
-        scale = groups.std(rewards, dof=1 if std == "sample" else 0) + EPS
+        scale = groups.std(rewards, dof=1 if std == "sample" else 0) + eps
         centred = centred / scale[groups.index]
     return centred.where(~zero, 0.0)
+
+
+def standardized(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = EPS) -> Tensor:
+    """(x - mean) / (std + eps) over the sequences `kept` [B], [B] -> [B].
+
+    Exactly 0 at the mean, and everywhere where all are equal.
+    """
+    among = values[kept]
+    if not len(among):
+        return torch.zeros_like(values)
+    centred, tolerance = values - among.mean(), EPS * among.abs().max().clamp(min=1.0)
+    zero = (centred.abs() <= tolerance) | (among.max() - among.min() <= tolerance)
+    return (centred / deviation(values, kept, std, eps)).where(~zero, 0.0)
+
+
+def deviation(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = EPS) -> Tensor:
+    """std + eps over the sequences `kept` [B], a scalar; 1 for none, and eps for one sequence."""
+    if std == "none":
+        return values.new_ones(())
+    among = values[kept]
+    centred = among - among.mean()
+    dof = 1 if std == "sample" else 0
+    return (centred.square().sum() / max(len(among) - dof, 1)).sqrt() + eps

@@ -41,7 +41,8 @@ class Stats:
     def summary(self) -> dict[str, float]:
         """The metrics, in nats and shares; a share of nothing is left out."""
         s = {k: float(v) for k, v in self.sums.items()}
-        out = {k: s[k] for k in ("loss", "kl_loss", "nonfinite_tokens") if k in s}
+        own = [k for k in s if k.startswith("terms/")]
+        out = {k: s[k] for k in ("loss", "kl_loss", *own, "nonfinite_tokens") if k in s}
         for name, (total, count) in MEANS.items():
             if total in s and s[count] > 0:
                 out[name] = s[total] / s[count]

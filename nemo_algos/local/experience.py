@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_algos.data.prompts import Asked
+from nemo_algos.rollouts import prompt_key
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Experience:
         """[B,S] bool: all that is no padding."""
         return self.mask if self.shown is None else self.shown
 
+    def prompt_keys(self) -> Tensor:
+        """[B] int64: the number of each response's prompt, the same in every batch."""
+        rows = zip(self.prompts, self.prompt_mask, strict=True)
+        return torch.tensor([prompt_key(ids[shown].tolist()) for ids, shown in rows])[self.group]
+
     def responses(self) -> list[list[int]]:
         """Token ids of each response, without padding."""
         lengths = self.present.sum(1).tolist()
@@ -63,6 +69,10 @@ class Policy(Protocol):
     @property
     def ends(self) -> set[int]:
         """Token ids, each of which ends a response."""
+        ...
+
+    def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """[N,S] each: log-probs, and exact entropies, nats, both with gradient."""
         ...
 
     def encode(self, prompt: Asked, prefix: str = "") -> list[int]:

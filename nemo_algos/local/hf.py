@@ -138,6 +138,9 @@ class HFPolicy:
     def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
         return self._score(experience, rows, self.tree_width(experience))[0]
 
+    def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self._score(experience, rows, self.tree_width(experience))
+
     def _score(self, experience: Experience, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """Log-probs and entropy [N,S], 0 off the mask."""
         self.model.train(

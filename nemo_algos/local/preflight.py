@@ -7,6 +7,7 @@ wrong by itself, the rule is not asked. torch is loaded only by the rules that n
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +55,8 @@ def _judged(plain: dict[str, Any], rules: Rules) -> Judged:
         algorithm = build(method) if isinstance(method, (dict, str)) else None
     except ConfigError as error:
         findings += error.findings
-    for rule, keys in rules.items():
+    with_method = {partial(rule, algorithm=algorithm): keys for rule, keys in OF_METHOD.items()}
+    for rule, keys in {**rules, **with_method}.items():
         if config and not any(_above(k, w) or _above(w, k) for k in keys for w in wrong):
             findings += rule(config)
     if config and algorithm:
@@ -154,9 +156,10 @@ def batches_divide(c: LocalConfig) -> Iterator[Finding]:
         yield Finding("policy.train_global_batch_size", reason)
 
 
-def group_of_one(c: LocalConfig) -> Iterator[Finding]:
-    """Advantages compare the responses of a prompt."""
-    if c.grpo.num_generations_per_prompt == 1:
+def group_of_one(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Finding]:
+    """Advantages compare the responses of a prompt, unless they remember earlier ones."""
+    remembers = algorithm and "memory" in algorithm.advantages.of_advantages
+    if c.grpo.num_generations_per_prompt == 1 and not remembers:
         reason = "a group of one has no advantage, so nothing is learned: set 8 or more"
         yield Finding(GROUP, reason)
 
@@ -193,6 +196,22 @@ def schedule_lasts(c: LocalConfig) -> Iterator[Finding]:
         if isinstance(total, int) and total < c.grpo.max_num_steps:
             reason = f"total_steps={total} is below grpo.max_num_steps={c.grpo.max_num_steps}"
             yield Finding("policy.scheduler", f"{reason}: the run would end with an error there")
+
+
+def reward_parts(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Finding]:
+    """What a method reads by name is among the named rewards."""
+    if algorithm is None or ":" in c.data.task:  # whose verdicts may have parts of their own
+        return
+    known = [*(c.data.rewards or {})]
+    if "reward_parts" in algorithm.advantages.of_advantages and not known:
+        yield Finding("data.rewards", f"{algorithm.name} needs named rewards: name two or more")
+    for key, name in algorithm.columns.items():
+        if name not in known:
+            reason = f"data.rewards has no {name}" if known else "data.rewards names none"
+            yield Finding(key, f"{reason}{did_you_mean(name, known)}")
+    weights = getattr(algorithm.advantages.params, "weights", {})
+    for name in (n for n in weights if known and n not in known):
+        yield Finding(f"method.weights.{name}", f"no such reward{did_you_mean(name, known)}")
 
 
 def task_has_data(c: LocalConfig) -> Iterator[Finding]:
@@ -247,10 +266,11 @@ BETWEEN_KEYS: Rules = {
     countdown_fits_response: ("data.task", "data.numbers", "policy.generation.max_new_tokens"),
     whole_distribution: ("policy.generation.top_p",),
     batches_divide: ("grpo.num_prompts_per_step", GROUP, "policy.train_global_batch_size"),
-    group_of_one: (GROUP,),
     task_has_data: ("data.task", "data.train", "data.validation"),
     one_reward: ("data.verifier", "data.rewards"),
     prompt_has_problem: ("data.prompt",),
     evaluations: ("grpo", "checkpointing", "data.rewards", "data.verifier"),
     schedule_lasts: ("policy.scheduler", "grpo.max_num_steps"),
 }
+
+OF_METHOD = {group_of_one: (GROUP,), reward_parts: ("data.rewards", "data.task")}

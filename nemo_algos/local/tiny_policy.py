@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.data import countdown
 from nemo_algos.data.prompts import Asked
 from nemo_algos.local import tiny
@@ -57,14 +58,23 @@ class TinyPolicy:
         return Experience(ids, all_shown, group, tokens, mask, logprobs, entropy, logprobs)
 
     def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
-        """See Policy. Equal responses to a prompt are computed once."""
+        logits, tokens, row = self._logits(experience, rows)
+        return token_logprobs(logits / self.sampling.temperature, tokens).cpu()[row]
+
+    def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
+        logits, tokens, row = self._logits(experience, rows)
+        scored = token_logprobs_and_entropy(logits, tokens, self.sampling.temperature)
+        logprobs, entropy = (x.cpu()[row] for x in scored)
+        return logprobs, entropy
+
+    def _logits(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [D,S,V] and tokens [D,S] of distinct responses; the one that each row [N] is."""
         device = self.model.embed.weight.device
         responses = torch.cat((experience.group[rows, None], experience.tokens[rows]), 1)
         distinct, row = responses.unique(dim=0, return_inverse=True)
         used, group = distinct[:, 0].unique(return_inverse=True)
         prompts, tokens = experience.prompts[used].to(device), distinct[:, 1:].to(device)
-        logits = self.model.response_logits(prompts, group.to(device), tokens)
-        return token_logprobs(logits / self.sampling.temperature, tokens).cpu()[row]
+        return self.model.response_logits(prompts, group.to(device), tokens), tokens, row
 
     def tree_width(self, experience: Experience) -> int:
         """See Policy. It shares prompts itself."""

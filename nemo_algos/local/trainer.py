@@ -47,6 +47,7 @@ class Trainer:
         self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
         self.generator = torch.Generator(self.parameters[0].device).manual_seed(config.grpo.seed)
         self.step_number = 0
+        self.needs, self.memory = algorithm.needs, dict[str, Any]()  # as of the last signals
         self.verdicts: list[Verdict] = []  # on the responses of the last batch
         self.remarks = Remarks(policy.ends, config.policy.generation.max_new_tokens)
         self.said: list[str] = []  # of the last step
@@ -62,8 +63,10 @@ class Trainer:
         generated = time.perf_counter()
         logprobs, limit = (experience.logprobs, experience.gen_logprobs), self.config.mismatch
         mismatch = monitor(*logprobs, experience.mask, limit.threshold, limit.stop_above)
-        signals = self.algorithm.signals(rollouts)
+        rows = self.config.policy.train_global_batch_size
+        signals = self.algorithm.signals(rollouts, self.memory, rows)
         stats, grad_norm = self.update(experience, rollouts, signals)
+        self.memory = {**signals.memory, **self._moved(experience)}
         rate = self.optimizer.param_groups[0]["lr"]
         self.scheduler.step()
         self.step_number += 1
@@ -91,16 +94,33 @@ class Trainer:
         asked = examples, grpo.num_generations_per_prompt, self.generator
         experience, *_, self.verdicts = attempts(self.policy, self.task, *asked)
         experience, ref_logprobs = self._with_reference(experience)
+        parts = reward_parts(self.verdicts)
+        weights = {k: f.weight for k, f in self.config.data.functions.items() if k in parts}
+        rewards = torch.tensor([v.reward for v in self.verdicts], dtype=torch.float64)
         rollouts = Rollouts(
             group=experience.group,
-            rewards=torch.tensor([v.reward for v in self.verdicts], dtype=torch.float64),
+            rewards=rewards,
             mask=experience.mask,
             old_logprobs=experience.logprobs,
             ref_logprobs=ref_logprobs,
             entropy=experience.entropy,
             gen_logprobs=experience.gen_logprobs if correct else None,
+            reward_parts=parts,
+            reward_weights=weights,
+            prompt=experience.prompt_keys() if "prompt" in self.needs else None,
+            drift=rewards.new_full(rewards.shape, self.memory.get("drift", 0.0)),
         )
         return experience, rollouts
+
+    def _moved(self, experience: Experience) -> dict[str, float]:
+        """How far the updates moved the log-probs of these responses, where that is asked for."""
+        if "drift" not in self.needs:
+            return {}
+        after = self._logprobs(
+            self.policy.logprobs, experience, torch.arange(len(experience.group))
+        )
+        moved = (after - experience.logprobs)[experience.mask].abs().double()
+        return {"drift": float(moved.mean()) if len(moved) else 0.0}
 
     def _with_reference(self, experience: Experience) -> tuple[Experience, Tensor | None]:
         """Both log-probs by one forward: ERPO's z-scores of their gap would amplify rounding.
@@ -170,12 +190,18 @@ class Trainer:
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
         for micro in self._micro_batches(experience, rows):
-            logprobs = self.policy.logprobs(experience, micro)
-            batch = rollouts[micro], signals[micro]
-            loss = policy_loss(self.algorithm, logprobs, *batch, counts, self.config.loss_fn)
+            logprobs, entropy = self._scored(experience, micro)
+            batch = rollouts[micro], signals[micro], counts, self.config.loss_fn, entropy
+            loss = policy_loss(self.algorithm, logprobs, *batch)
             loss.value.backward()
             total += loss.stats
         return total
+
+    def _scored(self, experience: Experience, micro: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Log-probs with gradient, and entropies where their gradient is asked for."""
+        if "entropy_gradient" in self.needs:
+            return self.policy.logprobs_and_entropy(experience, micro)
+        return self.policy.logprobs(experience, micro), None
 
     def _optimizer_step(self) -> float:
         limit = self.config.policy.max_grad_norm
@@ -196,6 +222,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "generator": self.generator.get_state(),
+            "memory": self.memory,
             "rates": self._rates(),
         }
 
@@ -206,6 +233,7 @@ class Trainer:
         on another kind of device other responses are drawn.
         """
         self.step_number, optimizer = state["step"], state["optimizer"]
+        self.memory = state.get("memory", {})
         load_trained(self.policy.model, state["model"])
         if state["rates"] == self._rates():
             self.scheduler.load_state_dict(state["scheduler"])
@@ -223,6 +251,13 @@ class Trainer:
 
     def _rates(self) -> dict[str, Any]:
         return self.config.policy.model_dump(mode="json", include={"optimizer", "scheduler"})
+
+
+def reward_parts(verdicts: list[Verdict]) -> dict[str, Tensor]:
+    """[B] float64 by name: the parts that every reward is made of."""
+    names = set.intersection(*(set(v.parts) for v in verdicts)) if verdicts else set[str]()
+    parts = {name: [v.parts[name].reward for v in verdicts] for name in sorted(names)}
+    return {name: torch.tensor(values, dtype=torch.float64) for name, values in parts.items()}
 
 
 def reward_metrics(verdicts: list[Verdict]) -> dict[str, float]:

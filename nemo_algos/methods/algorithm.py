@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nemo_algos import core
 from nemo_algos.methods.method import Method, Need
-from nemo_algos.methods.signals import Shaped, Signals
+from nemo_algos.methods.signals import Memory, Shaped, Signals, Term
+from nemo_algos.methods.terms import Added
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.rollouts import Rollouts
+
+
+PER_SEQUENCE = {
+    "reward_parts": "name the parts of the reward, each [B]",
+    "prompt": "give each sequence its prompt's own number [B], e.g. `prompt_key` of its tokens",
+    "drift": "measure how far the policy has moved since the batch before, [B]",
+}
 
 
 class Component(NamedTuple):
@@ -21,20 +29,36 @@ class Component(NamedTuple):
     method: Method
     params: Any
 
+    @property
+    def of_rest(self) -> frozenset[Need]:
+        """What its bounds and extras need."""
+        more = self.method.bounds or self.method.extras
+        return self.method.needs & {"unit_rewards"} if more else frozenset()
+
+    @property
+    def of_advantages(self) -> frozenset[Need]:
+        """What its advantages need."""
+        return self.method.needs - self.of_rest | self.params.needs
+
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A base method, and the methods that give advantages and bounds (usually the base itself)."""
+    """A base method, and the methods that give advantages and bounds (usually the base itself).
+
+    terms: what the loss has beside the surrogate.
+    """
 
     base: Component
     advantages: Component
     bounds: Component
+    terms: tuple[Added, ...] = ()
 
     @property
     def name(self) -> str:
-        """The method's name, or erpo+etr for ERPO's advantages within ETR's bounds."""
+        """The method's name, or erpo+etr+nll for ERPO's advantages, ETR's bounds, an NLL term."""
         components = (self.advantages, self.base, self.bounds)
-        return "+".join(dict.fromkeys(c.method.name for c in components))
+        names = [c.method.name for c in components] + [added.term.name for added in self.terms]
+        return "+".join(dict.fromkeys(names))
 
     @property
     def mean(self) -> Any:
@@ -43,10 +67,20 @@ class Algorithm:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Advantages need ref_logprobs and entropy; bounds and extras unit_rewards."""
-        token_inputs = self.advantages.method.needs & {"ref_logprobs", "entropy"}
-        others = self.base.method.needs | self.bounds.method.needs
-        return token_inputs | (others & {"unit_rewards"})
+        """Of each component what its part of the method needs, and of the terms."""
+        needed = self.advantages.of_advantages | self.base.of_rest | self.bounds.of_rest
+        parts: frozenset[Need] = frozenset({"reward_parts"} if self.columns else ())
+        return needed.union(parts, *(added.term.needs for added in self.terms))
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The reward parts that are read by name: the key that names it -> the part."""
+        parts = {"method.bounds": self.bounds.params, "method": self.base.params}
+        parts |= {f"method.terms.{added.term.name}": added.params for added in self.terms}
+        named = {f"{k}.pass_rate": getattr(p, "pass_rate", None) for k, p in parts.items()}
+        if self.bounds is self.base:
+            del named["method.bounds.pass_rate"]
+        return {key: name for key, name in named.items() if name is not None}
 
     @property
     def constant_bounds(self) -> tuple[float, float] | None:
@@ -62,30 +96,49 @@ class Algorithm:
             "advantages": "advantages" in self.advantages.method.per_token,
             **dict.fromkeys(bounds, "bounds" in self.bounds.method.per_token),
             **{k: k in self.base.method.per_token for k in self.base.method.extras},
+            **dict.fromkeys((added.key for added in self.terms), False),
         }
 
-    def signals(self, rollouts: Rollouts) -> Signals:
+    def signals(
+        self, rollouts: Rollouts, memory: Memory | None = None, batch_size: int | None = None
+    ) -> Signals:
         """The driver half, once per rollout batch over all its groups.
 
+        memory: of the signals of the batch before, {} for the first; batch_size: sequences of an
+        optimizer batch, which are taken in order (none: all), over which loss terms are means.
         Raises ValueError when an input that the method needs is missing or out of range, or when
         a method's function returns a shape that its record does not declare.
         """
-        self._check(rollouts)
-        terms = [self.advantages.method.advantages(rollouts, self.advantages.params)]
-        values = {"advantages": terms[0].value}
-        if self.bounds.method.bounds:
-            terms.append(self.bounds.method.bounds(rollouts, self.bounds.params))
-            values |= zip(("low", "high"), terms[-1].value, strict=True)
-        for name, extra in self.base.method.extras.items():
-            terms.append(extra(rollouts, self.base.params))
-            values[name] = terms[-1].value
+        self._check(rollouts, memory)
+        terms = self._driven(rollouts, memory or {})
+        values: dict[str, Any] = {k: term.value for k, term in terms.items()}
+        if bounds := values.pop("bounds", None):
+            values |= zip(("low", "high"), bounds, strict=True)
+        for added in self.terms:
+            size = batch_size or max(len(rollouts), 1)
+            values[added.key] = added.weights(rollouts, values[added.key], size)
         columns = {k: self._column(k, v, rollouts) for k, v in values.items()}
-        metrics = {k: v for term in terms for k, v in term.metrics.items()}
+        metrics = {k: v for term in terms.values() for k, v in term.metrics.items()}
         if rollouts.sample_mask is not None:
             metrics["rollouts/masked_share"] = float((~rollouts.kept).double().mean())
         low, high = self.constant_bounds or (columns.pop("low"), columns.pop("high"))
-        reports = {k: v for term in terms for k, v in term.reports.items()}
-        return Signals(columns.pop("advantages"), low, high, columns, metrics, reports)
+        reports = {k: v for term in terms.values() for k, v in term.reports.items()}
+        kept = {k: term.memory for k, term in terms.items() if term.memory}
+        return Signals(columns.pop("advantages"), low, high, columns, metrics, reports, kept)
+
+    def _driven(self, rollouts: Rollouts, memory: Memory) -> dict[str, Term]:
+        """What the driver's functions return, by the signal that each gives."""
+        (method, params), bounds = self.advantages, self.bounds
+        remembered = [memory.get("advantages", {})] if "memory" in method.needs else []
+        terms = {"advantages": method.advantages(rollouts, params, *remembered)}
+        if bounds.method.bounds:
+            terms["bounds"] = bounds.method.bounds(rollouts, bounds.params)
+        for name, extra in self.base.method.extras.items():
+            terms[name] = extra(rollouts, self.base.params)
+        for added in self.terms:
+            past = memory.get(added.key, {})
+            terms[added.key] = added.term.coef(rollouts, added.params, past)
+        return terms
 
     def _column(self, name: str, value: Tensor | float, rollouts: Rollouts) -> Tensor:
         """[B,1], or [B,S] where the method says so."""
@@ -99,7 +152,16 @@ class Algorithm:
             )
         return value if self.per_token[name] else value[:, None]
 
-    def _check(self, rollouts: Rollouts) -> None:
+    def _check(self, rollouts: Rollouts, memory: Memory | None) -> None:
+        if "memory" in self.needs and memory is None:
+            raise ValueError(
+                f"{self.name} remembers the batches before: give `Algorithm.signals` the memory of "
+                "the signals before, {} for the first"
+            )
+        for need, remedy in PER_SEQUENCE.items():
+            given = getattr(rollouts, need)
+            if need in self.needs and (given is None or (isinstance(given, dict) and not given)):
+                raise ValueError(f"{self.name} needs {need}: {remedy}")
         for need in {"ref_logprobs", "entropy"} & self.needs:
             value = getattr(rollouts, need)
             if value is None:
@@ -110,12 +172,18 @@ class Algorithm:
                     f"{self.name} spreads every token's {need} over its group, and one on a "
                     "response token is not finite: look for the NaN in the model's forward pass"
                 )
-        outside = (rollouts.rewards < 0) | (rollouts.rewards > 1)
-        if "unit_rewards" in self.needs and outside.any():
+        needs = [(c.of_rest, c.params) for c in (self.base, self.bounds)]
+        for needed, params in [*needs, (self.advantages.of_advantages, self.advantages.params)]:
+            if "unit_rewards" in needed:
+                self._check_unit(rollouts.column(getattr(params, "pass_rate", None)))
+
+    def _check_unit(self, rewards: Tensor) -> None:
+        outside = (rewards < 0) | (rewards > 1)
+        if outside.any():
             row = int(outside.nonzero()[0])
             raise ValueError(
                 f"{self.name} needs rewards in [0, 1], but sequence {row} has "
-                f"{float(rollouts.rewards[row]):g}: map them, e.g. (R + 1) / 2 for rewards of +-1"
+                f"{float(rewards[row]):g}: map them, e.g. (R + 1) / 2 for rewards of +-1"
             )
 
     def shape(self, log_ratio: Tensor, mask: Tensor, signals: Signals) -> Shaped:
@@ -137,6 +205,8 @@ class Algorithm:
         return (shaped.low, shaped.high) if self.base.method.clips == "ratio" else infinite
 
     def inert_rows(self, signals: Signals) -> Tensor:
-        """bool [B]: sequences that add nothing to J's gradient because their advantage is 0."""
+        """bool [B]: sequences that add nothing to the gradient: no advantage, in no loss term."""
         zero = (signals.advantages == 0).all(1)
+        for added in self.terms:
+            zero = zero & (signals.extras[added.key][:, 0] == 0)
         return zero if self.base.method.flat_group_is_inert else zero.new_zeros(zero.shape)

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 class APMPOParams(Params):
-    """gamma = 0 leaves only FAC ("+FAC" of table 6), clip_max = clip_min only PMPO."""
+    """gamma = 0 leaves only FAC ("+FAC" of table 6), clip_max = clip_min only PMPO.
+
+    pass_rate: the part of the reward that mu_R and sigma_R are of, in place of the whole.
+    """
 
     advantage_std: Literal["sample", "population", "none"] = "population"
     gamma: float = Field(default=0.8, ge=0)
@@ -40,6 +43,7 @@ class APMPOParams(Params):
     exponent: Literal["exponential", "linear"] = "exponential"
     stability: Literal["fss", "mean", "inverse_std"] = "fss"
     symmetric: bool = False
+    pass_rate: str | None = None
 
     @model_validator(mode="after")
     def _in_range(self) -> APMPOParams:
@@ -57,8 +61,11 @@ class APMPOParams(Params):
 
 
 def _reward_moments(rollouts: Rollouts, params: APMPOParams) -> tuple[Tensor, Tensor]:
-    """mu_R and sigma_R, [B]: of the batch but for masked rows (paper) or group (Algorithm 1)."""
-    rewards, groups = rollouts.rewards, rollouts.groups
+    """mu_R and sigma_R, [B]: of the batch but for masked rows (paper) or group (Algorithm 1).
+
+    R is the reward, or the part of it that `pass_rate` names.
+    """
+    rewards, groups = rollouts.column(params.pass_rate), rollouts.groups
     if params.statistics == "group":
         return groups.mean(rewards)[groups.index], groups.std(rewards)[groups.index]
     kept = rewards[rollouts.kept] if rollouts.kept.any() else rewards

@@ -4,12 +4,16 @@ method: {name: etr, micro: 0.05}                        one method
 method: {advantages: erpo, bounds: etr}      a combination; the rest is that of `advantages`' method
 method: {name: gspo, bounds: {name: etr, macro: 0.2}}   a component with parameters of its own
 method: {name: my_package.my_module:MINE}               a third party's
+method: {name: etr, terms: {nll: {coef: 0.1}}}          terms beside the surrogate
+method: {name: etr, terms: {own: {name: my_package.my_module:OWN}}}
 """
 
 import importlib
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
+from nemo_algos.config import ConfigError, Finding, Section, did_you_mean, validate
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.algorithm import Algorithm, Component
 from nemo_algos.methods.method import (
@@ -20,7 +24,9 @@ from nemo_algos.methods.method import (
     keep_advantages,
     no_bounds,
 )
+from nemo_algos.methods.terms import TERMS, Added, LossTerm, constant
 
+Record = TypeVar("Record", Method, LossTerm)
 COMPONENTS = ("advantages", "bounds")
 RATIO_KEYS = ("max_log_ratio", "dual_clip")  # read of the base's parameters alone
 
@@ -34,10 +40,12 @@ def build(method: dict[str, Any] | str | Method) -> Algorithm:
     block = _block(method, "method")
     written = {k: block.pop(k, None) for k in COMPONENTS}
     blocks = {k: _block(v, f"method.{k}") for k, v in written.items() if v is not None}
+    findings = list[Finding]()
+    terms = _terms(block.pop("terms", {}), findings)
     # without a name, one method gives the base and the advantages
     if "name" not in block and "advantages" in blocks:
         block = blocks.pop("advantages") | block
-    findings = [
+    findings += [
         Finding(f"method.{name}.{key}", f"is of the ratio, not of {name}: write it under method")
         for name, values in blocks.items()
         for key in RATIO_KEYS
@@ -48,7 +56,8 @@ def build(method: dict[str, Any] | str | Method) -> Algorithm:
     if findings:
         raise ConfigError(findings)
     assert base is not None
-    algorithm = Algorithm(base, *(resolved.get(name) or base for name in COMPONENTS))
+    advantages, bounds = (resolved.get(name) or base for name in COMPONENTS)
+    algorithm = Algorithm(base, advantages, bounds, terms)
     if misfits := _misfits(algorithm):
         raise ConfigError([Finding("method", reason) for reason in misfits])
     return algorithm
@@ -72,46 +81,106 @@ def _resolve(block: dict[str, Any], path: str, findings: list[Finding]) -> Compo
     return Component(method, params)
 
 
+def _terms(blocks: Any, findings: list[Finding]) -> tuple[Added, ...]:
+    """The terms by name; what is wrong goes into the findings."""
+    if not isinstance(blocks, Mapping):
+        findings.append(Finding("method.terms", f"must be blocks by name, got {blocks!r}"))
+        return ()
+    terms = list[Added]()
+    for key, block in blocks.items():
+        try:
+            terms.append(_term(str(key), block))
+        except ConfigError as error:
+            findings += error.findings
+    for i, (term, _) in enumerate(terms):
+        before = [other.name for other, _ in terms[:i] if term.holds and other.holds == term.holds]
+        if before:
+            reason = f"holds the {term.holds}, and so does {before[0]}: keep one of them"
+            findings.append(Finding(f"method.terms.{term.name}", reason))
+    return tuple(terms)
+
+
+def _term(key: str, block: Any) -> Added:
+    """The term of its own name, or that its block's `name` gives."""
+    path = f"method.terms.{key}"
+    if not isinstance(block, Mapping):
+        raise ConfigError(
+            [Finding(path, f"must be a block of parameters, e.g. {{}}, got {block!r}")]
+        )
+    named = f"{path}.name" if "name" in block else path
+    term = _found(block.get("name", key), named, LossTerm, TERMS, _term_fault)
+    if term.name != key:
+        reason = f"calls itself {term.name}: write it under method.terms.{term.name}"
+        raise ConfigError([Finding(named, reason)])
+    return Added(term, validate(term.params, {k: v for k, v in block.items() if k != "name"}, path))
+
+
 def find(name: Any, path: str = "method") -> Method:
     """The method of a name, of `package.module:NAME`, or of a record; ConfigError where none is."""
-    if isinstance(name, str) and name in METHODS:
-        return METHODS[name]
-    if isinstance(name, Method) and METHODS.get(name.name) is name:
+    if name is None:
+        hint = did_you_mean(str(name), list(METHODS))
+        raise ConfigError([Finding(f"{path}.name", f"missing: name a method{hint}")])
+    return _found(name, f"{path}.name", Method, METHODS, _fault)
+
+
+def _found(
+    name: Any,
+    path: str,
+    kind: type[Record],
+    known: Mapping[str, Record],
+    fault: Callable[[Any], str | None],
+) -> Record:
+    """The record of a name, of `package.module:NAME`, or itself; its fault where it is not ours."""
+    if isinstance(name, str) and name in known:
+        return known[name]
+    if isinstance(name, kind) and known.get(name.name) is name:
         return name
-    if isinstance(name, Method) or (isinstance(name, str) and ":" in name):
-        return _third_party(name, path)
-    hint = did_you_mean(str(name), list(METHODS))
-    reason = "missing: name a method" if name is None else f"unknown method {name!r}"
-    raise ConfigError([Finding(f"{path}.name", f"{reason}{hint}")])
+    if not isinstance(name, kind) and not (isinstance(name, str) and ":" in name):
+        what = "method" if kind is Method else "term"
+        hint = did_you_mean(str(name), list(known))
+        raise ConfigError([Finding(path, f"unknown {what} {name!r}{hint}")])
+    record = _imported(name, path) if isinstance(name, str) else name
+    if not isinstance(record, kind):
+        article = "a Method" if kind is Method else "a LossTerm"
+        raise ConfigError([Finding(path, f"{name!r} is a {type(record).__name__}, not {article}")])
+    reason = f"calls itself {record.name}, which exists: rename it"
+    if reason := reason if record.name in known else fault(record):
+        label = name if isinstance(name, str) else name.name
+        raise ConfigError([Finding(path, f"{label!r} {reason}")])
+    return record
 
 
-def _third_party(name: str | Method, path: str) -> Method:
-    method = name
-    if isinstance(name, str):
-        module, _, attribute = name.partition(":")
-        try:
-            method = getattr(importlib.import_module(module), attribute)
-        except (Exception, SystemExit) as error:  # whatever the module's own code raises
-            reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-            finding = Finding(f"{path}.name", f"cannot import {name!r}: {reason}")
-            raise ConfigError([finding]) from error
-    if fault := _fault(method):
-        label = name.name if isinstance(name, Method) else name
-        raise ConfigError([Finding(f"{path}.name", f"{label!r} {fault}")])
-    assert isinstance(method, Method)
-    return method
+def _imported(name: str, path: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # whatever the module's own code raises
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        raise ConfigError([Finding(path, f"cannot import {name!r}: {reason}")]) from error
 
 
-def _fault(method: Any) -> str | None:
-    if not isinstance(method, Method):
-        return f"is a {type(method).__name__}, not a Method"
-    if method.name in METHODS:
-        return f"calls itself {method.name}, which exists: rename it"
+def _fault(method: Method) -> str | None:
     if not (isinstance(method.params, type) and issubclass(method.params, Params)):
         return "has params that are not a subclass of Params: derive them from it"
-    constant = method.bounds is None and method.constant_bounds is clip_bounds
-    if constant and not issubclass(method.params, ClipParams):
+    fixed = method.bounds is None and method.constant_bounds is clip_bounds
+    if fixed and not issubclass(method.params, ClipParams):
         return "has no clip_low and clip_high: derive its params from ClipParams, or give it bounds"
+    takes = len(inspect.signature(method.advantages).parameters)
+    if takes != (3 if "memory" in method.needs else 2):
+        return (
+            f"has advantages of {takes} arguments: (rollouts, params), and memory as the third "
+            "where its needs name memory"
+        )
+    return None
+
+
+def _term_fault(term: LossTerm) -> str | None:
+    if not (isinstance(term.params, type) and issubclass(term.params, Section)):
+        return "has params that are not a subclass of TermParams: derive them from it"
+    if "aggregation" not in term.params.model_fields:
+        return "has no parameter aggregation: derive its params from TermParams"
+    if term.coef is constant and "coef" not in term.params.model_fields:
+        return "has no parameter coef: derive its params from TermParams, or give it coef"
     return None
 
 

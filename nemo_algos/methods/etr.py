@@ -3,8 +3,9 @@
     radius_i = clip_base + micro tanh(A_i) + macro 4 p_g (1 - p_g)                 (eq. 6-8, Alg. 1)
     J        = mean_i mean_t min(r_it A_i, clip(r_it, 1 - radius_i, 1 + radius_i) A_i)       (eq. 9)
 
-p_g is the share of the group's rewards above 0. `direction: inverse` is the paper's ablation (fig.
-6): -micro. The theorem's eps * sqrt(rho) form is not what Algorithm 1 runs; we run Algorithm 1.
+p_g is the share of the group's rewards above 0, or of that part of the reward which `pass_rate`
+names. `direction: inverse` is the paper's ablation (fig. 6): -micro. The theorem's eps * sqrt(rho)
+form is not what Algorithm 1 runs; we run Algorithm 1.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ if TYPE_CHECKING:
 
 
 class ETRParams(Params):
-    """The paper's lambda_1 is micro, its lambda_2 macro; the bounds stay inside (0, 2)."""
+    """The paper's lambda_1 is micro, its lambda_2 macro; the bounds stay inside (0, 2).
+
+    pass_rate: the part of the reward that is above 0 for a success, in place of the whole.
+    """
 
     clip_base: float = 0.2
     micro: float = Field(default=0.1, ge=0)
     macro: float = Field(default=0.1, ge=0)
     direction: Literal["asymmetric", "inverse"] = "asymmetric"
+    pass_rate: str | None = None
 
     @model_validator(mode="after")
     def _radius_in_range(self) -> ETRParams:
@@ -50,7 +55,7 @@ def bounds(rollouts: Rollouts, params: ETRParams) -> Term:
     groups = rollouts.groups
     advantages = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)  # [B]
     sign = 1 if params.direction == "asymmetric" else -1
-    p = groups.mean(rollouts.rewards > 0)[groups.index]
+    p = groups.mean(rollouts.column(params.pass_rate) > 0)[groups.index]
     elastic = sign * params.micro * advantages.tanh()
     radius = params.clip_base + elastic + params.macro * 4 * p * (1 - p)
     sides = {"positive": radius[advantages > 0], "negative": radius[advantages < 0]}

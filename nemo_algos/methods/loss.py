@@ -1,6 +1,6 @@
 """The loss: surrogate, off-policy weights, KL penalty, and the statistics of what happened.
 
-loss = -J + kl_coef KL        J = mean( w_t  min(r' A', clip(r') A') )   or   mean( w_t A' log pi )
+loss = -J + kl_coef KL + terms   J = mean( w_t  min(r' A', clip(r') A') )  or  mean( w_t A' log pi )
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.methods.method import Method
 from nemo_algos.methods.signals import Shaped, Signals
+from nemo_algos.methods.terms import Inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,16 +98,18 @@ def batch_loss(
     logprobs: Tensor,
     rollouts: Rollouts,
     config: LossConfig = LossConfig(),
+    entropy: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The loss of a whole rollout batch, scalar, and its metrics: both halves in one call.
 
     method: what `build` takes, or gives; logprobs [B,S]: log pi_theta, nats, with gradient. Group
-    statistics are of these rollouts: for minibatches take `Algorithm.signals` of the whole batch,
-    and `policy_loss` of each. Raises ConfigError as `build`, the rest as `policy_loss`.
+    statistics are of these rollouts: for minibatches, and for methods with a memory, take
+    `Algorithm.signals` of the whole batch, and `policy_loss` of each. Raises ConfigError as
+    `build`, the rest as `policy_loss`.
     """
     algorithm = method if isinstance(method, Algorithm) else build(method)
     signals, counts = algorithm.signals(rollouts), core.surrogate.Counts.of(rollouts.mask)
-    loss = policy_loss(algorithm, logprobs, rollouts, signals, counts, config)
+    loss = policy_loss(algorithm, logprobs, rollouts, signals, counts, config, entropy)
     return loss.value, {**signals.metrics, **loss.stats.summary()}
 
 
@@ -123,11 +126,12 @@ def policy_loss(
 
     logprobs [B,S]: log pi_theta, nats, with gradient; rollouts, signals: of the same rows; counts:
     of the whole optimizer batch; entropy [B,S]: exact entropy of pi_theta for the metrics, where it
-    is known.
-    Raises ValueError for missing reference or sampler log-probs, FloatingPointError for non-finite
-    log-probs on response tokens (`on_nonfinite: report` drops and counts them).
+    is known, and with gradient for terms that need it.
+    Raises ValueError for missing reference or sampler log-probs or entropies, FloatingPointError
+    for non-finite log-probs on response tokens (`on_nonfinite: report` drops and counts them).
     """
     _check_inputs(logprobs, rollouts, config)
+    _check_entropy(algorithm, logprobs, entropy)
     mask, limit = _finite(logprobs, rollouts, config), algorithm.base.params.max_log_ratio
     log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
     shaped = algorithm.shape(log_ratio, mask, signals)
@@ -143,7 +147,8 @@ def policy_loss(
     if mask is not rollouts.mask and terms.shape == mask.shape:
         terms = terms.where(mask, 0.0)  # a dropped token adds nothing, and counts in the mean
     loss = -core.surrogate.reduce(terms, rollouts.mask, algorithm.mean, counts)
-    parts = {}
+    parts = term_losses(algorithm, logprobs, entropy, mask, signals)
+    loss = sum(parts.values(), loss)
     if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is not None:
         kind = config.reference_policy_kl_type
         kl = core.surrogate.kl_terms(logprobs, rollouts.ref_logprobs, mask, kind)
@@ -153,6 +158,20 @@ def policy_loss(
     stats = _stats(shaped, logprobs.detach(), log_ratio.detach(), rollouts, mask, limit, entropy)
     sums = stats.sums | parts | {"loss": loss}
     return Loss(loss, replace(stats, sums={k: v.detach().double() for k, v in sums.items()}))
+
+
+def term_losses(
+    algorithm: Algorithm, logprobs: Tensor, entropy: Tensor | None, mask: Tensor, signals: Signals
+) -> dict[str, Tensor]:
+    """These rows' share of each term of the loss, scalars by `terms/NAME`."""
+    if not algorithm.terms:
+        return {}
+    dtype = core.surrogate.working_dtype(logprobs)
+    given = (logprobs, entropy if "entropy_gradient" in algorithm.needs else None)
+    logprobs_, entropy_ = (x if x is None else x.to(dtype).where(mask, 0.0) for x in given)
+    assert logprobs_ is not None
+    inputs, signals = Inputs(logprobs_, entropy_, mask), signals.to(mask.device, dtype)
+    return {f"terms/{added.term.name}": added.loss(inputs, signals) for added in algorithm.terms}
 
 
 def surrogate(algorithm: Algorithm, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -177,6 +196,15 @@ def _check_inputs(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> N
     if config.use_importance_sampling_correction and rollouts.gen_logprobs is None:
         needed = "gen_logprobs [B, S], the sampler's log-probs"
         raise ValueError(f"use_importance_sampling_correction needs {needed}")
+
+
+def _check_entropy(algorithm: Algorithm, logprobs: Tensor, entropy: Tensor | None) -> None:
+    needed = "entropy_gradient" in algorithm.needs
+    if needed and (entropy is None or logprobs.requires_grad > entropy.requires_grad):
+        raise ValueError(
+            f"{algorithm.name} needs the policy's entropy with its gradient: give policy_loss the "
+            "entropy [B, S] that is computed from the logits"
+        )
 
 
 def _finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from nemo_algos.rollouts import Rollouts
 
-Need = Literal["ref_logprobs", "entropy", "unit_rewards"]
+Need = Literal[
+    "ref_logprobs", "entropy", "unit_rewards", "reward_parts", "memory", "prompt", "drift",
+    "entropy_gradient",
+]  # fmt: skip
 
 
 class Params(Section):
@@ -30,6 +33,11 @@ class Params(Section):
     advantage_std: Literal["sample", "population", "none"] = "sample"
     max_log_ratio: float = Field(default=20.0, gt=0, le=20)
     dual_clip: float | None = Field(default=None, gt=1)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the method needs with these values, beside what its record says."""
+        return frozenset()
 
 
 class ClipParams(Params):
@@ -76,6 +84,9 @@ class Method:
     log_ratio(l, mask, signals, params)           -> log r', [B,S] or [B,1]
     reweight(log r', mask, signals, params)       -> A'
 
+    needs      of rollouts and engine; with "memory" advantages takes a third argument, the memory
+               of its Term before ({} at first), and unit_rewards are for bounds and extras where
+               the record has any, else for the advantages
     per_token  of advantages, bounds and extras, those that are [B,S]
     form       ratio: min(r' A', clip(r') A');  logprob: A' log pi (score function)
     mean       of J and KL, where the parameters have no `aggregation` to choose it
@@ -87,7 +98,7 @@ class Method:
     name: str
     paper: str
     params: type[Params]
-    advantages: Callable[[Rollouts, Any], Term] = group_advantages
+    advantages: Callable[..., Term] = group_advantages
     bounds: Callable[[Rollouts, Any], Term] | None = None
     constant_bounds: Callable[[Any], tuple[float, float]] = clip_bounds
     extras: Mapping[str, Callable[[Rollouts, Any], Term]] = field(default_factory=dict)

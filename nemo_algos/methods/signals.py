@@ -13,16 +13,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+Memory = Mapping[str, Any]  # what JSON holds: numbers, texts, lists and dictionaries by text
+
+
 class Term(NamedTuple):
     """What a driver function returns.
 
     value: advantages or an extra, [B] or (named in Method.per_token) [B,S]; of bounds, (low, high),
-    numbers or such tensors. metrics: numbers. reports: [B] or [B,S], read by nobody in a worker.
+    numbers or such tensors; of a loss term's `coef`, a number. metrics: numbers. reports: [B] or
+    [B,S], read by nobody in a worker. memory: what the function is given with the next batch.
     """
 
     value: Any
     metrics: Mapping[str, float] = {}
     reports: Mapping[str, Tensor] = {}
+    memory: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,8 @@ class Signals:
     """The driver half's result for a rollout batch: constants of the loss, [B,1] or [B,S].
 
     low, high: clip to [1 - low, 1 + high], plain numbers where no batch changes them; extras: the
-    method's own, by name; metrics: numbers; reports: tensors that no worker reads.
+    method's own and the weights of loss terms, by name; metrics: numbers; reports: tensors that no
+    worker reads; memory: for the next batch's `Algorithm.signals`.
     """
 
     advantages: Tensor
@@ -39,6 +45,7 @@ class Signals:
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     reports: Mapping[str, Tensor] = field(default_factory=dict)
+    memory: Memory = field(default_factory=dict)
 
     def __getitem__(self, rows: Tensor | slice) -> Signals:
         return self._map(lambda x: x[rows])

@@ -4,16 +4,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from nemo_rl.algorithms.utils import get_gdpo_reward_component_keys
 from torch import Tensor
 
 from nemo_algos.core.groups import Groups
 from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.signals import Signals
+from nemo_algos.methods.signals import Memory, Signals
 from nemo_algos.nemo import columns, versions
-from nemo_algos.rollouts import Rollouts
+from nemo_algos.rollouts import Rollouts, prompt_key
 
 # grpo.adv_estimator.name: NeMo-RL's own factory refuses it, so an unpatched path cannot run GRPO
 NAME = "nemo_algos"
@@ -29,14 +31,25 @@ CREATORS = (
 class Estimator:
     """compute_advantage of NeMo-RL's protocol; keeps the signals until `signals_for` takes them.
 
-    group_size: of complete groups, grpo.num_generations_per_prompt. Put here by the policy's proxy,
-    of the previous log-probs' forward: entropy [B,S]; masks, its token_mask [B,S] and sample_mask
-    [B], which tell an empty response from one that NeMo-RL masks out.
+    group_size: of complete groups, grpo.num_generations_per_prompt; batch_size: sequences of an
+    optimizer batch, policy.train_global_batch_size; pad: the token behind shorter prompts; memory:
+    to begin with; keep: is given the memory after each batch. Put here by the policy's proxy, of
+    the previous log-probs' forward: entropy [B,S]; masks, its token_mask [B,S] and sample_mask [B],
+    which tell an empty response from one that NeMo-RL masks out.
     """
 
-    def __init__(self, algorithm: Algorithm, group_size: int = 1) -> None:
-        self.algorithm = algorithm
-        self.group_size = group_size
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        group_size: int = 1,
+        batch_size: int | None = None,
+        pad: int | None = None,
+        memory: Memory = MappingProxyType({}),
+        keep: Callable[[Memory], None] = lambda memory: None,
+    ) -> None:
+        self.algorithm, self.needs = algorithm, algorithm.needs
+        self.group_size, self.batch_size, self.pad = group_size, batch_size, pad
+        self.memory, self.keep = memory, keep
         self.entropy: Tensor | None = None
         self.masks: tuple[Tensor, Tensor] | None = None
         self.last_metrics: dict[str, float] = {}
@@ -72,9 +85,14 @@ class Estimator:
             ref_logprobs=logprobs_reference,
             entropy=entropy,
             sample_mask=self._unmasked(mask, sample_mask),
+            reward_parts=reward_parts(repeated_batch) if "reward_parts" in self.needs else None,
+            prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
         )
         check_complete(rollouts, self.group_size)
-        signals = self.algorithm.signals(rollouts)
+        signals = self.algorithm.signals(rollouts, self.memory, self.batch_size)
+        if "memory" in self.needs:
+            self.memory = signals.memory
+            self.keep(self.memory)
         advantages = signals.advantages.float().expand(mask.shape).contiguous()
         self.last_metrics = dict(signals.metrics)
         self._kept = (advantages, signals)
@@ -133,6 +151,27 @@ def row_hash(rows: Tensor) -> Tensor:
     bound = 2**63 - 1
     weights = torch.randint(-bound, bound, (rows.shape[1],), generator=generator) | 1
     return (rows.long() * weights.to(rows.device)).sum(1)
+
+
+def reward_parts(batch: Any) -> dict[str, Tensor]:
+    """[B] by name: NeMo-RL's `reward/NAME`, in v0.7.0 `reward1`, `reward2`, ..."""
+    return {
+        key.removeprefix("reward/"): batch[key] for key in get_gdpo_reward_component_keys(batch)
+    }
+
+
+def prompt_keys(rows: Tensor, pad: int | None) -> Tensor:
+    """[B,P] token ids -> [B] int64: the prompt's number in every batch, however wide it is."""
+    distinct, index = rows.unique(dim=0, return_inverse=True)
+    keys = [prompt_key(_unpadded(row, pad)) for row in distinct.tolist()]
+    return torch.tensor(keys, dtype=torch.long)[index]
+
+
+def _unpadded(row: list[int], pad: int | None) -> list[int]:
+    end = len(row)
+    while end and row[end - 1] == pad:
+        end -= 1
+    return row[:end]
 
 
 @contextmanager

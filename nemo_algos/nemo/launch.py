@@ -27,7 +27,7 @@ from rich.console import Console
 from nemo_algos.config import Finding, validate
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import MismatchConfig
-from nemo_algos.nemo import environment, known_answers, package, versions
+from nemo_algos.nemo import environment, known_answers, memory, package, versions
 from nemo_algos.nemo.estimator import Estimator, in_place
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
@@ -126,7 +126,7 @@ def train(
     )
     cfg, policy = made["master_config"], made["policy"]
     environment.log_statuses(made["logger"], task_to_env, val_task_to_env)
-    estimator = Estimator(algorithm, versions.get(cfg.grpo, "num_generations_per_prompt"))
+    estimator = estimator_of(algorithm, cfg, tokenizer, made)
     with ExitStack() as stack:
         # the policy too: left to its __del__ at the interpreter's end, that may be a SIGSEGV
         workers = dict.fromkeys((made["policy_generation"], policy))
@@ -141,6 +141,19 @@ def train(
         own = {"policy": proxy(policy, estimator, mismatch), "tokenizer": tokenizer}
         own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}
         train(**versions.arguments(train, made | own))
+
+
+def estimator_of(algorithm: Algorithm, cfg: Any, tokenizer: Any, made: dict[str, Any]) -> Estimator:
+    """The driver half; its memory, where it has one, is in NeMo-RL's checkpoints."""
+    own: dict[str, Any] = {}
+    if "memory" in algorithm.needs:
+        own["memory"] = memory.restored(made["checkpointer"])
+        own["keep"] = functools.partial(memory.keep, made["grpo_save_state"])
+    if "prompt" in algorithm.needs:
+        own["pad"] = tokenizer.pad_token_id
+    group_size = versions.get(cfg.grpo, "num_generations_per_prompt")
+    batch_size = versions.get(cfg.policy, "train_global_batch_size")
+    return Estimator(algorithm, group_size, batch_size, **own)
 
 
 def fused_logprobs(master_config: Any) -> dict[str, bool]:

@@ -3,7 +3,8 @@
     ClippedPGLossFn( prev + log_ratio',  advantages = A',  ratio_clip = bounds,
     curr_logprobs_unfiltered = log pi )
 
-KL, importance-sampling correction, dual clip and the base metrics stay NeMo-RL's. B sequences of S
+Terms beside the surrogate are added to it. KL, importance-sampling correction, dual clip and the
+base metrics stay NeMo-RL's. B sequences of S
 tokens; data is [B,S], aligned with the tokens, and NeMo-RL's losses use [:, 1:] of it. GRPO and
 GSPO pass through untouched.
 """
@@ -18,7 +19,9 @@ from torch import Tensor
 from nemo_algos.core import surrogate
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.methods.loss import term_losses
 from nemo_algos.methods.method import Params, clip_bounds, token_log_ratio
+from nemo_algos.methods.signals import Signals
 from nemo_algos.nemo import columns, loss_metrics
 from nemo_algos.nemo.loss_metrics import MicroBatch
 from nemo_algos.preflight.decided import decided
@@ -45,18 +48,20 @@ class AlgorithmLoss(ClippedPGLossFn):
     ) -> tuple[Tensor, dict[str, Any]]:
         """A micro-batch's share of the global batch's loss, and its metrics; see NeMo-RL."""
         counts = (global_valid_seqs, global_valid_toks)
-        batch = self._batch(next_token_logprobs, data)
+        batch, signals = self._batch(next_token_logprobs, data)
+        terms = term_losses(self.algorithm, batch.logprobs, None, batch.mask, signals)
         # on their way to the host before NeMo-RL's loss waits for its own: they add no wait
-        sent = loss_metrics.sent(self.algorithm, batch, data, *counts, is_stock(self.algorithm))
+        stock = is_stock(self.algorithm)
+        sent = loss_metrics.sent(self.algorithm, batch, data, *counts, stock, terms)
         if is_stock(self.algorithm):
             logprobs, data = self._untouched(batch, data)
         else:
             logprobs, data = _replaced(self.algorithm, batch, data)
             self.ratio_clip_min, self.ratio_clip_max = self.algorithm.ratio_bounds(batch.shaped)
         loss, values = super().__call__(logprobs, data, *counts)
-        return loss, values | sent.arrived()
+        return sum(terms.values(), loss), values | sent.arrived()
 
-    def _batch(self, logprobs: Tensor, data: Any) -> MicroBatch:
+    def _batch(self, logprobs: Tensor, data: Any) -> tuple[MicroBatch, Signals]:
         algorithm = self.algorithm
         weight = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
         mask, prev = weight.bool(), data["prev_logprobs"][:, 1:]
@@ -68,7 +73,8 @@ class AlgorithmLoss(ClippedPGLossFn):
         shaped = algorithm.shape(log_ratio, mask, signals)
         finite = gap.isfinite() | ~mask
         zero = (signals.advantages == 0) & algorithm.base.method.flat_group_is_inert
-        return MicroBatch(logprobs, prev, weight, mask, gap, finite, limit, log_ratio, shaped, zero)
+        made = (logprobs, prev, weight, mask, gap, finite, limit, log_ratio, shaped, zero)
+        return MicroBatch(*made), signals
 
     def _untouched(self, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:
         """NeMo-RL's own log-probs and batch; where A is 0 and the ratio overflows, a ratio of 1."""

@@ -62,8 +62,12 @@ def sent(
     global_valid_seqs: Tensor,
     global_valid_toks: Tensor,
     stock: bool,
+    terms: dict[str, Tensor],
 ) -> Sent:
-    """The metrics of a micro-batch, not waited for; stock: NeMo-RL reports their entropy itself."""
+    """The metrics of a micro-batch, not waited for.
+
+    stock: NeMo-RL reports their entropy itself; terms: shares of the loss by name.
+    """
     sums = _sums(algorithm, batch)
     per_token = torch.stack([sums[k] for k in PER_TOKEN.values()]) / global_valid_toks
     per_sequence = torch.stack([sums[k] for k in PER_SEQUENCE.values()]) / global_valid_seqs
@@ -74,6 +78,8 @@ def sent(
     if algorithm.base.method.form == "logprob":  # NeMo-RL's ratio is then the log-prob
         names += PROBS_RATIO
         values += 2 * [_probs_ratio(batch, sums["ratio"] / global_valid_toks)]
+    names += terms
+    values += [share.detach()[None].to(per_token) for share in terms.values()]
     vector = torch.cat(values)
     host = vector.to("cpu", non_blocking=True)
     done = torch.cuda.current_stream(vector.device).record_event() if vector.is_cuda else None

@@ -24,6 +24,9 @@ BOUND: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (GRPO, "calculate_baseline_and_std_per_prompt", ("prompts", "rewards")),
     (GRPO, "MasterConfig", ()),
     (GRPO, "setup", ("master_config", "tokenizer", "dataset", "val_dataset", "policy_factory")),
+    ("nemo_rl.algorithms.utils", "get_gdpo_reward_component_keys", ("batch",)),
+    ("nemo_rl.utils.checkpoint", "CheckpointManager.get_latest_checkpoint_path", ()),
+    ("nemo_rl.utils.checkpoint", "CheckpointManager.load_training_info", ("checkpoint_path",)),
     ("nemo_rl.models.policy.lm_policy", "Policy", ("worker_extension_cls_fqn",)),
     ("nemo_rl.utils.config", "load_config", ()),
 )

@@ -17,7 +17,7 @@ FIXED: tuple[tuple[str, Any, str], ...] = (
     ("loss_fn.disable_ppo_ratio", False, "a method without a ratio is method.name: gpg"),
     ("loss_fn.use_cispo", False, "set method.name: cispo"),
     ("loss_fn.force_on_policy_ratio", False, "it makes every ratio 1"),
-    ("loss_fn.positive_example_nll_weight", 0.0, "it would be of the method's ratio"),
+    ("loss_fn.positive_example_nll_weight", 0.0, "set method.terms: {nll: {coef: ...}}"),
     ("loss_fn.use_kl_in_reward", False, "the method's advantages read no KL; it stays in the loss"),
     ("grpo.normalize_rewards", True, "set method.advantage_std: none"),
     ("grpo.advantage_clip_low", None, OURS_ALONE),
@@ -51,6 +51,8 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
         *_reference(plain, written, algorithm),
         *_fused_logprobs(plain),
         *_entropy(plain, algorithm),
+        *_terms(algorithm),
+        *_drift(algorithm),
         *_single_controller(plain, written),
     ]
 
@@ -126,9 +128,10 @@ def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[F
     if batchwise:
         reason = "drops groups before apmpo's batch statistics"
         yield Finding(path, f"{reason}: set {batchwise[0]}.statistics: group, or switch it off")
-    if not algorithm.base.method.flat_group_is_inert:
-        held = f"which hold {algorithm.name} near the sampling policy"
-        yield Finding(path, f"drops groups of equal rewards, {held}: switch it off")
+    trained = (algorithm.base.method, algorithm.advantages.method)
+    if not all(method.flat_group_is_inert for method in trained):
+        reason = f"drops groups of equal rewards, which {algorithm.name} trains on too"
+        yield Finding(path, f"{reason}: switch it off")
 
 
 def _reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
@@ -155,6 +158,21 @@ def _entropy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
     if "entropy" in algorithm.needs and old:
         what = f"{algorithm.name} needs exact entropies, which our extension gives for DTensor v2"
         yield Finding(f"{DTENSOR}._v2", f"{what} and Megatron: set it to true")
+
+
+def _terms(algorithm: Algorithm) -> Iterator[Finding]:
+    for added in algorithm.terms:
+        if "entropy_gradient" in added.term.needs:
+            what = "needs the gradient of the entropy, and NeMo-RL gives its loss log-probs alone"
+            hint = "train it in the embedded engine, or remove it"
+            yield Finding(f"method.terms.{added.term.name}", f"{what}: {hint}")
+
+
+def _drift(algorithm: Algorithm) -> Iterator[Finding]:
+    if "drift" in algorithm.needs:
+        what = "needs how far each batch moved the policy, and NeMo-RL scores no response again"
+        hint = "of spo, set forgetting: constant"
+        yield Finding("method", f"{algorithm.name} {what} after its update: {hint}")
 
 
 def _fused_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:

@@ -114,6 +114,6 @@ def test_rounding_changes_logits_and_every_gradient_but_not_the_given_model():
 def test_clip_decisions_add_up_to_the_losses_clip_fraction(name):
     a, (rollouts, logprobs) = build(name), make(large=False)
     counts = Counts.of(rollouts.mask)
-    stats = policy_loss(a, logprobs, rollouts, a.signals(rollouts), counts).stats
+    stats = policy_loss(a, logprobs, rollouts, a.signals(rollouts, {}), counts).stats
     clips = study.clipped(a, study.Judged(rollouts.mask, rollouts, logprobs, []))
     assert float(clips.mean()) == pytest.approx(stats.summary()["clip/fraction"])

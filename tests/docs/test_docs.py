@@ -14,6 +14,7 @@ import tokenize
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from batches import close, make, run
 
@@ -71,12 +72,12 @@ def test_every_python_block_runs(page, folder):
 def test_the_method_of_the_page_is_the_one_it_describes(folder):
     """Other numbers than the page's: p = 1/4 in a group of four, so clip_high = 0.2 (1 + 3/4)."""
     page = ROOT / "docs" / "add_a_method.md"
-    assert execute(page, folder) == (1, 1)
-    (block,) = blocks(page.read_text(), "yaml")
+    assert execute(page, folder) == (2, 3)
+    block, with_term = blocks(page.read_text(), "yaml")
     algorithm = build(yaml.safe_load(block)["method"])
     assert (algorithm.name, algorithm.mean, algorithm.needs) == ("rare", "sequence", frozenset())
     batch = make(rewards=((1.0, 0.0, 0.0, 0.0),), spread=0.4)
-    signals = algorithm.signals(batch.rollouts)
+    signals = algorithm.signals(batch.rollouts, {})
     close(signals.high, 0.35)
     assert signals.metrics == {"rare/clip_high": pytest.approx(0.35)}
     name = "my_package.my_module:MINE"
@@ -87,6 +88,12 @@ def test_the_method_of_the_page_is_the_one_it_describes(folder):
     close(half.grad[failures], whole.grad[failures] / 2)
     assert (half.grad[~failures] == whole.grad[~failures]).all()
     assert float(whole.grad[failures].abs().max()) > 0.01
+    short = build(yaml.safe_load(with_term)["method"])
+    weights = short.signals(make().rollouts).extras["term_short"][:, 0]
+    lengths, won = make().rollouts.lengths, make().rollouts.rewards > 0
+    counted = won & (lengths > 0) & (lengths < 6)
+    assert torch.equal(weights > 0, counted) and counted.any()
+    assert float((weights * lengths).sum()) == pytest.approx(0.1)
 
 
 def test_a_block_that_fails_is_seen(folder):

@@ -21,9 +21,10 @@ def moved(record, device):
     """A dataclass of tensors on another device."""
     assert is_dataclass(record) and not isinstance(record, type)
     tensors = {f.name: getattr(record, f.name) for f in fields(record)}
-    return replace(
-        record, **{k: v.to(device) for k, v in tensors.items() if isinstance(v, torch.Tensor)}
-    )
+    if parts := tensors.pop("reward_parts", None):
+        tensors["reward_parts"] = {name: x.to(device) for name, x in parts.items()}
+    on_device = {k: v.to(device) for k, v in tensors.items() if isinstance(v, torch.Tensor)}
+    return replace(record, **tensors | on_device)
 
 
 def loss_on(device, name):
@@ -32,7 +33,7 @@ def loss_on(device, name):
     algorithm = build(name)
     rollouts = moved(batch.rollouts, device)
     logprobs = batch.logprobs.to(device).requires_grad_()
-    signals = algorithm.signals(rollouts)
+    signals = algorithm.signals(rollouts, {})
     loss = policy_loss(algorithm, logprobs, rollouts, signals, Counts.of(rollouts.mask), batches.KL)
     loss.value.backward()
     return loss.value.cpu(), logprobs.grad.cpu(), loss.stats.summary()

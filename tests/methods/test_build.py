@@ -88,7 +88,7 @@ def test_building_leaves_the_block_as_it_was():
 
 NEEDS_ONE = "needs one advantage per sequence, but erpo gives one per token: use its advantages"
 NO_MEANING = "it cuts the plain clipped ratio of grpo, etr, erpo and gspo"
-VALID = "(valid: etr, quatro, erpo, apmpo, grpo, gspo, gmpo, gpg, cispo)"
+VALID = "(valid: etr, quatro, erpo, apmpo, grpo, gspo, gmpo, gpg, cispo, gdpo, spo, ema_baseline)"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_refused_with_the_reason(block, message):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_dual_clip_where_it_has_a_meaning(name):
-    if name in ("etr", "erpo", "grpo", "gspo"):
+    if name in ("etr", "erpo", "grpo", "gspo", "gdpo", "spo", "ema_baseline"):
         assert build({"name": name, "dual_clip": 3}).base.params.dual_clip == 3
     else:
         reason = f"method: dual_clip has no meaning for {name}: {NO_MEANING}"
@@ -200,7 +200,7 @@ def test_a_third_partys_method_trains(module):
     rollouts = Rollouts(torch.tensor([5, 5]), torch.tensor([1, 0]), mask, torch.zeros(2, 2))
     ratios = torch.tensor([[1.5, 7.0], [7.0, 0.9]], dtype=torch.float64)
     logprobs = ratios.log().requires_grad_()
-    signals = algorithm.signals(rollouts)
+    signals = algorithm.signals(rollouts, {})
     loss = policy_loss(algorithm, logprobs, rollouts, signals, Counts.of(mask)).value
     loss.backward()
     assert (algorithm.name, algorithm.mean) == ("half", "sequence")

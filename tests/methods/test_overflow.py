@@ -61,7 +61,8 @@ def test_score_functions_keep_their_gradient_there(name):
 @every_method
 def test_zero_advantage_contributes_exactly_0_at_1e4(name):
     batch, _ = extreme(torch.float32)
-    flat = change(batch, rewards=torch.ones(16))
+    parts = dict.fromkeys(("right", "brief"), torch.ones(16))
+    flat = change(batch, rewards=torch.ones(16), reward_parts=parts)
     result = run({"name": name}, flat, LossConfig())
     silent = name != "quatro"  # which pulls back to pi_old
     assert (result.value == 0) == silent

@@ -10,13 +10,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from nemo_rl.algorithms.loss import ClippedPGLossConfig
+from nemo_rl.algorithms.utils import get_gdpo_reward_component_keys
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
 
+from nemo_algos import methods
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.rollouts import Rollouts
+
+# with nothing but a batch; the others: test_extensions.py
+METHODS = [k for k, m in methods.METHODS.items() if not m.needs & {"memory", "reward_parts"}]
 
 
 def shifted(x: Tensor) -> Tensor:
@@ -24,7 +29,19 @@ def shifted(x: Tensor) -> Tensor:
     return F.pad(x, (1, 0))
 
 
-def batch(algorithm: Algorithm, rollouts: Rollouts) -> BatchedDataDict[Any]:
+def components(rollouts: Rollouts) -> dict[str, Tensor]:
+    """The parts of the reward under the keys that both versions know: `reward1`, `reward/reward1`.
+
+    In the order of their names.
+    """
+    parts = enumerate(rollouts.reward_parts or {}, start=1)
+    key = "reward/reward{}" if get_gdpo_reward_component_keys({"reward/a": 0}) else "reward{}"
+    return {key.format(i): (rollouts.reward_parts or {})[name] for i, name in parts}
+
+
+def batch(
+    algorithm: Algorithm, rollouts: Rollouts, batch_size: int | None = None
+) -> BatchedDataDict[Any]:
     """What NeMo-RL's trainer would hand to `policy.train`, signals included.
 
     Off the mask there are zeros.
@@ -39,13 +56,13 @@ def batch(algorithm: Algorithm, rollouts: Rollouts) -> BatchedDataDict[Any]:
     old, ref, gen = (
         clean(x) for x in (rollouts.old_logprobs, rollouts.ref_logprobs, rollouts.gen_logprobs)
     )
-    estimator = Estimator(algorithm)
+    estimator = Estimator(algorithm, batch_size=batch_size)
     estimator.entropy = None if rollouts.entropy is None else clean(rollouts.entropy)
     advantages = estimator.compute_advantage(
         prompt_ids=rollouts.group[:, None].expand(-1, 3),
         rewards=rollouts.rewards,
         mask=mask.float(),
-        repeated_batch={},
+        repeated_batch=components(rollouts),
         logprobs_policy=old,
         logprobs_reference=ref,
     )

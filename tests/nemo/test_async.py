@@ -92,7 +92,7 @@ def test_trains_off_policy_with_our_signals(
             algorithm,
             token_logprobs(plugged.proxy.models[step], batch["input_ids"]),
             rollouts,
-            algorithm.signals(rollouts),
+            algorithm.signals(rollouts, {}),
             Counts.of(mask),
             LossConfig(use_importance_sampling_correction=True),
         )

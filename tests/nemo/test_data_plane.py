@@ -132,13 +132,14 @@ SYNC_ROLLOUT = grpo_sync.SyncRolloutActor.__ray_metadata__.modified_class
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [("etr", "unpacked"), ("erpo", "fused")],
+    [("etr", "unpacked"), ("erpo", "fused"), ("nll", "unpacked")],
 )
 def test_the_queue_trains_what_grpo_train_does(
     name: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = Plugged(tmp_path / "other", METHODS[name], [], mode=mode).train()
-    plugged = plugged_in_queue(tmp_path / "queue", METHODS[name], mode, monkeypatch)
+    method = METHODS.get(name, {"name": "grpo", "terms": {"nll": {}}})
+    other = Plugged(tmp_path / "other", method, [], mode=mode).train()
+    plugged = plugged_in_queue(tmp_path / "queue", method, mode, monkeypatch)
     monkeypatch.setattr(grpo_sync, "SyncRolloutActor", InProcessRollouts)
     monkeypatch.setattr(grpo_sync, "make_actor_runtime_env", lambda _: {}, raising=False)
     fields = tq_policy.DP_TRAIN_FIELDS
@@ -161,6 +162,7 @@ def test_the_queue_trains_what_grpo_train_does(
         torch.testing.assert_close(*advantages, rtol=near, atol=near)
     metrics = ("loss", "clip/fraction", "ratio/mean", *other.estimator.calls[0]["metrics"])
     metrics += ("mismatch/mean", "mismatch/p99", "mismatch/share_above")
+    metrics += tuple(f"terms/{added.term.name}" for added in plugged.algorithm.terms)
     for metric in metrics:
         got, want = plugged.series("train", metric), other.series("train", metric)
         assert got == pytest.approx(want, rel=near, abs=near), metric

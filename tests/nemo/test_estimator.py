@@ -10,12 +10,12 @@ import batches
 import nemo_batch
 import pytest
 import torch
+from nemo_batch import METHODS
 from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
 from nemo_algos.core import groups
-from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
 from nemo_algos.nemo import columns, versions
 from nemo_algos.nemo.estimator import (
@@ -45,7 +45,7 @@ def computed(name="etr"):
         prompt_ids=rollouts.group[:, None],
         rewards=rollouts.rewards,
         mask=rollouts.mask.float(),
-        repeated_batch={},
+        repeated_batch=nemo_batch.components(rollouts),
         logprobs_policy=rollouts.old_logprobs,
         logprobs_reference=rollouts.ref_logprobs,
         teacher_logprobs=None,
@@ -56,7 +56,7 @@ def computed(name="etr"):
 @pytest.mark.parametrize("name", METHODS)
 def test_advantages_are_the_methods_own(name):
     estimator, advantages, rollouts = computed(name)
-    wanted = build(name).signals(rollouts)
+    wanted = build(name).signals(rollouts, {})
     assert advantages.dtype == torch.float32 and advantages.shape == rollouts.mask.shape
     torch.testing.assert_close(advantages, wanted.advantages.float().expand(rollouts.mask.shape))
     assert estimator.last_metrics == dict(wanted.metrics)

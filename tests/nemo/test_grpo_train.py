@@ -167,7 +167,7 @@ def embedded(plugged: Plugged, step: int) -> tuple[list[dict[str, float]], list[
     batch, call = plugged.proxy.batches[step], plugged.estimator.calls[step]
     model = copy.deepcopy(plugged.proxy.models[step])
     rollouts = rollouts_of(batch, call)
-    signals = plugged.algorithm.signals(rollouts)
+    signals = plugged.algorithm.signals(rollouts, {})
     optimizer = torch.optim.SGD(model.parameters(), lr=plugged.lr, momentum=0.9)
     summaries, norms = [], []
     for start in range(0, 16, 4):

@@ -7,9 +7,9 @@ import textwrap
 
 import pytest
 import torch
+from nemo_batch import METHODS
 from nemo_rl.algorithms.loss import loss_functions
 
-from nemo_algos.methods import METHODS
 from nemo_algos.nemo import known_answers, launch, versions
 
 OLD, REF, NEW, H = (

@@ -9,11 +9,11 @@ from unittest import mock
 import pytest
 from cpu_run import Run
 from mistakes import MISTAKES, SHARED
+from nemo_batch import METHODS
 from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
 from nemo_algos.config import ConfigError
-from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo import launch, package, versions
@@ -93,7 +93,38 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["method.name=quatro", "grpo.use_dynamic_sampling=true"],
             "grpo.use_dynamic_sampling",
-            "near the sampling policy",
+            "drops groups of equal rewards, which quatro trains on too: switch it off",
+        ),
+        (
+            ["method.name=grpo", "method.advantages=ema_baseline", DYNAMIC],
+            "grpo.use_dynamic_sampling",
+            "which ema_baseline+grpo trains on too",
+        ),
+        (
+            ["method.terms.entropy.coef=0.1"],
+            "method.terms.entropy",
+            "needs the gradient of the entropy, and NeMo-RL gives its loss log-probs alone",
+        ),
+        (
+            ["method.terms.adaptive_entropy.target=0.1"],
+            "method.terms.adaptive_entropy",
+            "needs the gradient of the entropy",
+        ),
+        (
+            ["method={name: spo}"],
+            "method",
+            "spo needs how far each batch moved the policy, and NeMo-RL scores no response again "
+            "after its update: of spo, set forgetting: constant",
+        ),
+        (
+            ["method={name: gdpo}"],
+            "data.train.env_name",
+            "math gives one reward, and gdpo reads its parts: take math_multi_reward",
+        ),
+        (
+            ["loss_fn.positive_example_nll_weight=0.1"],
+            "loss_fn.positive_example_nll_weight",
+            "set method.terms: {nll: {coef: ...}}",
         ),
         (
             ["method.name=apmpo", "grpo.use_dynamic_sampling=true"],

@@ -10,12 +10,12 @@ import nemo_batch
 import pytest
 import torch
 from device_waits import HostReads, Waits
+from nemo_batch import METHODS
 from nemo_rl.algorithms.loss import ClippedPGLossFn
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
 from nemo_algos import verify
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.methods import METHODS
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
@@ -97,7 +97,7 @@ def test_agrees_with_the_embedded_surrogate(name, dual_clip, correction):
         algorithm,
         leaf,
         rollouts,
-        algorithm.signals(rollouts),
+        algorithm.signals(rollouts, {}),
         Counts.of(rollouts.mask),
         LossConfig(**correction),
     ).value
@@ -116,7 +116,7 @@ def test_the_kl_penalty_has_the_same_value_and_another_gradient(name):
     leaf = logprobs.clone().requires_grad_()
     config = LossConfig(reference_policy_kl_penalty=0.1)
     counts = Counts.of(rollouts.mask)
-    ours = policy_loss(algorithm, leaf, rollouts, algorithm.signals(rollouts), counts, config)
+    ours = policy_loss(algorithm, leaf, rollouts, algorithm.signals(rollouts, {}), counts, config)
     (plain,) = torch.autograd.grad(ours.value, leaf)
     torch.testing.assert_close(value, ours.value.detach(), rtol=1e-6, atol=1e-7)
     assert metrics["kl_penalty"] > 0 and (gradient - plain).abs().max() > 1e-4
@@ -165,7 +165,7 @@ def test_metrics_are_those_of_the_embedded_engine():
         AlgorithmLoss(nemo_batch.config(), algorithm), logprobs, data
     )
     counts = Counts.of(rollouts.mask)
-    signals = algorithm.signals(rollouts)
+    signals = algorithm.signals(rollouts, {})
     ours = policy_loss(algorithm, logprobs, rollouts, signals, counts).stats.summary()
     for name in ("clip/fraction", "ratio/mean", "kl/old", "kl/old_sequence"):
         assert metrics[name] == pytest.approx(ours[name], rel=1e-6), name
@@ -378,7 +378,7 @@ def test_a_signal_travels_once_and_a_number_not_at_all(method):
     own = {k.removeprefix(columns.PREFIX) for k in data if k.startswith("nemo_algos_")}
     assert own == COLUMNS[method]
     got = columns.read(data, algorithm)
-    want = algorithm.signals(rollouts)
+    want = algorithm.signals(rollouts, {})
     for name in ("low", "high"):
         pair = (torch.as_tensor(getattr(x, name)).double() for x in (got, want))
         torch.testing.assert_close(*pair, rtol=1e-6, atol=0)
@@ -403,7 +403,7 @@ def test_bounds_of_each_token_clip_in_nemo_rl():
         AlgorithmLoss(nemo_batch.config(), algorithm), logprobs, data
     )
     # NeMo-RL's batch has a position in front
-    signals = algorithm.signals(rollouts)
+    signals = algorithm.signals(rollouts, {})
     signals = replace(signals, high=data["nemo_algos_signal_high"][:, 1:].double())
     leaf = logprobs.clone().requires_grad_()
     ours = policy_loss(algorithm, leaf, rollouts, signals, Counts.of(rollouts.mask)).value
@@ -435,7 +435,7 @@ def test_clips_by_sign_are_shares_of_that_signs_tokens_as_in_the_embedded_engine
             for k, v in loss(logprobs[i : i + 1], data.slice(i, i + 1), *counts)[1].items():
                 parts.setdefault(k, []).append(v)
         got = {k: sum(v) for k, v in loss_metrics.by_sign(parts).items()}
-        signals = algorithm.signals(rollouts)
+        signals = algorithm.signals(rollouts, {})
         counts = Counts.of(rollouts.mask)
         want = policy_loss(algorithm, logprobs, rollouts, signals, counts).stats.summary()
         names = {k for k in want if k.startswith(("clip/", "kl/old", "ratio/mean"))}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from nemo_batch import METHODS
 from nemo_rl.algorithms.loss import ClippedPGLossConfig
 from nemo_rl.utils.config import load_config
 from objective_keys import DECIDED, HONOURED, NEUTRAL, REFUSED
@@ -15,7 +16,6 @@ from omegaconf import OmegaConf
 from test_launch import compose
 
 from nemo_algos.config import ConfigError
-from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
 from nemo_algos.nemo import known_answers, launch
 from nemo_algos.nemo.estimator import Estimator

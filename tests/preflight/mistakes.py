@@ -345,6 +345,8 @@ OBJECTIVE = [
         "data.train.env_name",
         "which dynamic sampling reads",
     ),
+    ("reward_parts", ONE, ["method={name: gdpo}"], E, "data.train.env_name", "math_multi_reward"),
+    ("reward_parts", ONE, ["method.pass_rate=a"], E, "data.train.env_name", "etr reads its parts"),
     ("failed_generations", ONE, [f"{VLLM}.async_engine=true"], N, f"{VLLM}.async", "reward 0"),
     ("failed_generations", DENSE, [f"{GEN}.backend=megatron"], N, f"{GEN}.backend", "reward 0"),
 ]

@@ -7,7 +7,7 @@ from models import KINDS
 
 from nemo_algos import METHODS
 
-EVERY = tuple(METHODS)
+EVERY = tuple(k for k, m in METHODS.items() if not m.needs & {"memory", "reward_parts"})
 FEW = ("erpo", "quatro")  # entropies and token bounds; sequences
 LAYOUTS = {
     "dtensor-plain": EVERY,

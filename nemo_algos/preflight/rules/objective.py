@@ -17,6 +17,7 @@ MTP = f"{MEGATRON}.mtp_num_layers"
 MTP_LOSS = f"{MEGATRON}.mtp_loss_scaling_factor"
 REPLAY = "policy.router_replay.enabled"
 DYNAMIC = "grpo.use_dynamic_sampling"
+ONE_REWARD = ("code", "code_jaccard", "math", "math_default", "reward_model", "vlm")
 GRADED = ("code_jaccard", "math_multi_reward", "reward_model", "vlm")  # environments
 
 
@@ -84,13 +85,27 @@ def shaped_filter(run: Preflight) -> Iterator[Finding]:
 
 def graded_rewards(run: Preflight) -> Iterator[Finding]:
     """Pass rates, and groups of equal outcomes, need rewards of right and wrong."""
-    readers = pass_rate_readers(run.algorithm) if run.algorithm else []
+    a = run.algorithm
+    named = a and a.columns.keys() & {"method.pass_rate", "method.bounds.pass_rate"}
+    readers = pass_rate_readers(a) if a and not named else []
     readers += ["dynamic sampling"] if run[DYNAMIC] else []
     for path, data in datasets(run):
         name = data.get("env_name")
         if readers and path == "data.train" and name in GRADED:
             what = f"the rewards of {name} are no mere right and wrong, which"
             yield warning(f"{path}.env_name", f"{what} {' and '.join(readers)} reads: change one")
+
+
+def reward_parts(run: Preflight) -> Iterator[Finding]:
+    """Parts of the reward come from NeMo-RL's environment of several rewards, or from one's own."""
+    a = run.algorithm
+    if a is None or "reward_parts" not in a.needs or run["env.should_use_nemo_gym"]:
+        return
+    for path, data in datasets(run):
+        name = data.get("env_name")
+        if path == "data.train" and name in ONE_REWARD:
+            what = f"{name} gives one reward, and {a.name} reads its parts"
+            yield error(f"{path}.env_name", f"{what}: take math_multi_reward, or one of your own")
 
 
 def failed_generations(run: Preflight) -> Iterator[Finding]:
