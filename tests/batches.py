@@ -26,6 +26,8 @@ TOKEN_FIELDS = ("old_logprobs", "ref_logprobs", "entropy", "gen_logprobs")
 REWARDS = ((0.0, 1.0, 0.3, 0.0, 1.0, 0.7), (1.0,) * 4, (0.6,), (0.0, 0.5, 1.0), (0.0, 1.0))
 
 every_method = pytest.mark.parametrize("name", METHODS)
+# a term beside the advantage pulls to pi_old, or to a teacher, where the advantage is 0
+PULLING = {"quatro", "kl_cov", "prime_rl", "dro", "kimi", "opd"}
 
 
 class Batch(NamedTuple):

@@ -1,16 +1,21 @@
 """The methods by name, without torch; others as `package.module:NAME` (docs/add_a_method.md)."""
 
-from nemo_algos.methods.apmpo import APMPO
-from nemo_algos.methods.cispo import CISPO
-from nemo_algos.methods.erpo import ERPO
-from nemo_algos.methods.etr import ETR
-from nemo_algos.methods.gmpo import GMPO
-from nemo_algos.methods.gpg import GPG
-from nemo_algos.methods.grpo import GRPO
-from nemo_algos.methods.gspo import GSPO
-from nemo_algos.methods.method import Method
-from nemo_algos.methods.quatro import QUATRO
+from importlib import import_module
 
-METHODS: dict[str, Method] = {
-    m.name: m for m in (ETR, QUATRO, ERPO, APMPO, GRPO, GSPO, GMPO, GPG, CISPO)
+from nemo_algos.methods.method import Method
+
+# files by what their methods change; a method is a record in one of them
+FILES = {
+    "studied here": ("etr", "quatro", "erpo", "apmpo", "grpo", "gspo", "gmpo", "gpg", "cispo"),
+    "other advantages": ("baselines",),
+    "some tokens only": ("token_choice",),
+    "other weights": ("soft_weights",),
+    "one ratio per response": ("sequence_ratios",),
+    "a divergence": ("divergences",),
 }
+MODULES = {f: [import_module(f"{__name__}.{name}") for name in names] for f, names in FILES.items()}
+FAMILIES = {
+    family: [x for module in modules for x in vars(module).values() if isinstance(x, Method)]
+    for family, modules in MODULES.items()
+}
+METHODS: dict[str, Method] = {m.name: m for family in FAMILIES.values() for m in family}

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nemo_algos import core
-from nemo_algos.methods.method import Method, Need
+from nemo_algos.methods.method import Method, Need, group_advantages
 from nemo_algos.methods.signals import Shaped, Signals
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.rollouts import Rollouts
+
+NOTHING = frozenset[Need]()
+TOKEN_INPUTS = frozenset[Need](("ref_logprobs", "entropy", "gen_logprobs"))
 
 
 class Component(NamedTuple):
@@ -43,10 +46,11 @@ class Algorithm:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Advantages need ref_logprobs and entropy; bounds and extras unit_rewards."""
-        token_inputs = self.advantages.method.needs & {"ref_logprobs", "entropy"}
-        others = self.base.method.needs | self.bounds.method.needs
-        return token_inputs | (others & {"unit_rewards"})
+        """Inputs that its advantages and the base's extras read; unit_rewards of its bounds too."""
+        base, advantages, bounds = (c.method for c in (self.base, self.advantages, self.bounds))
+        own = advantages.advantages is not group_advantages
+        inputs = (advantages.needs if own else NOTHING) | (base.needs if base.extras else NOTHING)
+        return inputs & TOKEN_INPUTS | (inputs | base.needs | bounds.needs) & {"unit_rewards"}
 
     @property
     def constant_bounds(self) -> tuple[float, float] | None:
@@ -100,7 +104,7 @@ class Algorithm:
         return value if self.per_token[name] else value[:, None]
 
     def _check(self, rollouts: Rollouts) -> None:
-        for need in {"ref_logprobs", "entropy"} & self.needs:
+        for need in TOKEN_INPUTS & self.needs:
             value = getattr(rollouts, need)
             if value is None:
                 needed = f"{self.name} needs {need} [B, S]"

@@ -102,5 +102,5 @@ APMPO = Method(
     bounds=bounds,
     extras={"exponent": exponent},
     reweight=reweight,
-    needs=frozenset({"unit_rewards"}),
+    needs=frozenset({"unit_rewards", "sequence_advantages"}),
 )
