@@ -19,3 +19,4 @@ FAMILIES = {
     for family, modules in MODULES.items()
 }
 METHODS: dict[str, Method] = {m.name: m for family in FAMILIES.values() for m in family}
+STUDIED = tuple(m.name for m in FAMILIES["studied here"])  # each with a page, a config, figures

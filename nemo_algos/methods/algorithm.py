@@ -133,7 +133,8 @@ class Algorithm:
         shaped = method.log_ratio(log_ratio, mask, signals, params)
         advantages = method.reweight(shaped.detach(), mask, signals, params)
         judged = log_ratio if method.clips == "token" else shaped
-        return Shaped(shaped, advantages, judged, signals.low, signals.high)
+        side = signals.advantages if method.clips == "weight" else advantages
+        return Shaped(shaped, advantages, judged, signals.low, signals.high, side)
 
     def ratio_bounds(self, shaped: Shaped) -> tuple[Tensor | float, Tensor | float]:
         """The low and high of the surrogate itself: infinite where the method clips elsewhere."""

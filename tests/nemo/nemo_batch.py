@@ -48,6 +48,7 @@ def batch(algorithm: Algorithm, rollouts: Rollouts) -> BatchedDataDict[Any]:
         repeated_batch={},
         logprobs_policy=old,
         logprobs_reference=ref,
+        generation_logprobs=gen,
     )
     return BatchedDataDict(
         {
