@@ -62,7 +62,7 @@ def dr_grpo(rollouts: Rollouts, params: DrGRPOParams) -> Term:
 
 def rloo(rollouts: Rollouts, params: BaselineParams) -> Term:
     """A_i = (R_i - mean) n / (n - 1), [B]: R_i less the mean of the others."""
-    count = rollouts.groups.count
+    count = rollouts.groups.count.double()
     return Term(
         _centred(rollouts, params) * (count / (count - 1).clamp(min=1))[rollouts.groups.index]
     )
