@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 import torch
-from batches import close, make, run
+from batches import PLAIN, close, make, run
 
 from nemo_algos.config import ConfigError
 from nemo_algos.core.groups import advantages as group_advantages
@@ -12,7 +12,6 @@ from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
-from nemo_algos.methods.method import keep_advantages
 from nemo_algos.rollouts import Rollouts
 
 EVERY_INPUT = {"ref_logprobs", "entropy", "gen_logprobs"}
@@ -164,8 +163,7 @@ def test_refused_with_the_reason(block, message):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_dual_clip_where_it_has_a_meaning(name):
-    method = METHODS[name]
-    if method.clips == method.form == "ratio" and method.reweight is keep_advantages:
+    if name in PLAIN:
         assert build({"name": name, "dual_clip": 3}).base.params.dual_clip == 3
     else:
         reason = f"method: dual_clip has no meaning for {name}: {NO_MEANING}"
