@@ -70,7 +70,7 @@ class QuadraticParams(GPGParams):
 
 
 def tv_bounds(rollouts: Rollouts, params: TVParams | PrimeRLParams) -> Term:
-    """[1 - tv_low / p, 1 + tv_high / p], [B,S]."""
+    """[1 - low / p, 1 + high / p], [B,S]."""
     dtype = core.surrogate.working_dtype(rollouts.old_logprobs)
     inverse = rollouts.old_logprobs.to(dtype).where(rollouts.mask, 0.0).neg().exp()
     return Term((params.low * inverse, params.high * inverse))
@@ -138,7 +138,11 @@ DPPO_KL = _score(
     clips=None,
 )
 PRIME_RL = _masked(
-    "prime_rl", "prime-rl's default", PrimeRLParams, reweight=prime_rl, flat_group_is_inert=False
+    "prime_rl",
+    "prime-rl, after arXiv 2602.04879",
+    PrimeRLParams,
+    reweight=prime_rl,
+    flat_group_is_inert=False,
 )
 DRO = _quadratic("dro", "DRO, arXiv 2405.19107")
 KIMI = _quadratic(

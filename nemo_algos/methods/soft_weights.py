@@ -139,7 +139,7 @@ ASPO = Method(
 FIPO = Method("fipo", "FIPO, arXiv 2603.19835", FIPOParams, reweight=fipo, mean="token")
 OPSM = Method(
     "opsm",
-    "Off-policy sequence masking (DeepSeek-V3.2), arXiv 2512.02556",
+    "OPSM (DeepSeek-V3.2), arXiv 2512.02556",
     OPSMParams,
     extras={"gap": gap},
     reweight=opsm,

@@ -102,7 +102,7 @@ class Estimator:
         return columns.written(signals, self.algorithm)
 
     def _sampled(self, given: Tensor | None, batch: Any, width: int) -> Tensor | None:
-        """The sampler's log-probs [B,S], of the messages where nobody passed them: in grpo_train."""
+        """The sampler's log-probs [B,S]: of the messages where nobody passes them (grpo_train)."""
         if given is not None or "gen_logprobs" not in self.algorithm.needs:
             return given
         logs = ([m["generation_logprobs"] for m in log] for log in batch["message_log"])

@@ -5,14 +5,12 @@ beside the surrogate) the gradient alone is compared. NEMO_ALGOS_PARITY=file.csv
 differences found, from which docs/methods/zoo.md is generated (scripts/method_index.py).
 """
 
-import csv
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
+import parity
 import pytest
 import swift_peer
 import torch
@@ -26,7 +24,6 @@ from nemo_algos.methods import METHODS, STUDIED
 from nemo_algos.methods.build import build
 
 TOLERANCE = 1e-10
-FIGURES: dict[tuple[str, str], list[tuple[float, float | None]]] = {}
 VERL, TRL, SWIFT = "verl 0.9.1", "TRL 1.16", "ms-swift 4.6"
 
 
@@ -377,20 +374,6 @@ def cases() -> Iterator[Case]:
 CASES = list(cases())
 
 
-@pytest.fixture(scope="module", autouse=True)
-def figures() -> Iterator[None]:
-    """The largest differences of all seeds, as a file where one is asked for."""
-    yield
-    if path := os.environ.get("NEMO_ALGOS_PARITY"):
-        with Path(path).open("w", newline="") as file:
-            write = csv.writer(file, lineterminator="\n").writerow
-            write(("method", "against", "loss", "gradient"))
-            for (method, against), found in FIGURES.items():
-                losses, gradients = zip(*found, strict=True)
-                loss = "" if losses[0] is None else f"{max(losses):.0e}"
-                write((method, against, loss, f"{max(gradients):.0e}"))
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.method['name']}/{c.against}")
 def test_loss_and_gradient(case: Case) -> None:
     for seed in SEEDS:
@@ -400,7 +383,7 @@ def test_loss_and_gradient(case: Case) -> None:
         assert want.grad.abs().max() > 1e-4
         errors = difference(got, want)
         found = (None if case.gradient_only else errors[0], errors[1])
-        FIGURES.setdefault((case.method["name"], case.against), []).append(found)  # pyright: ignore
+        parity.record(case.method["name"], case.against, *found)
         assert max(error for error in found if error is not None) < TOLERANCE, (seed, errors)
 
 
