@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from nemo_algos import core
-from nemo_algos.methods.method import ClipParams, Method, Need, Params
+from nemo_algos.methods.method import ClipParams, Method, Need, group_advantages
 from nemo_algos.methods.signals import Term
 
 if TYPE_CHECKING:
@@ -51,20 +51,17 @@ class DrGRPOParams(ClipParams):
     max_tokens: int = Field(default=3000, ge=1)
 
 
-def _centred(rollouts: Rollouts, params: Params) -> Tensor:
-    return core.groups.advantages(rollouts.rewards, rollouts.groups, params.advantage_std)
-
-
 def dr_grpo(rollouts: Rollouts, params: DrGRPOParams) -> Term:
     """A_i = (R_i - mean) |o_i| / max_tokens, [B]."""
-    return Term(_centred(rollouts, params) * rollouts.lengths / params.max_tokens)
+    return Term(group_advantages(rollouts, params).value * rollouts.lengths / params.max_tokens)
 
 
 def rloo(rollouts: Rollouts, params: BaselineParams) -> Term:
     """A_i = (R_i - mean) n / (n - 1), [B]: R_i less the mean of the others."""
     count = rollouts.groups.count.double()
     return Term(
-        _centred(rollouts, params) * (count / (count - 1).clamp(min=1))[rollouts.groups.index]
+        group_advantages(rollouts, params).value
+        * (count / (count - 1).clamp(min=1))[rollouts.groups.index]
     )
 
 
@@ -78,7 +75,7 @@ def opo(rollouts: Rollouts, params: BaselineParams) -> Term:
 def maxrl(rollouts: Rollouts, params: BaselineParams) -> Term:
     """A_i = (R_i - mean) / mean, [B]; 0 where the group has no success."""
     mean = rollouts.groups.mean(rollouts.rewards)[rollouts.groups.index]
-    return Term((_centred(rollouts, params) / mean).where(mean > 0, 0.0))
+    return Term((group_advantages(rollouts, params).value / mean).where(mean > 0, 0.0))
 
 
 def pass_at_k(rollouts: Rollouts, params: BaselineParams) -> Term:
@@ -94,7 +91,7 @@ def lite_ppo(rollouts: Rollouts, params: BaselineParams) -> Term:
     """A_i = (R_i - mean) / (std of the batch's rewards + 1e-6), [B]."""
     rewards = rollouts.rewards[rollouts.kept]
     deviation = rewards.std(correction=1) if len(rewards) > 1 else rewards.new_zeros(())
-    return Term(_centred(rollouts, params) / (deviation + core.groups.EPS))
+    return Term(group_advantages(rollouts, params).value / (deviation + core.groups.EPS))
 
 
 def reinforce_pp(rollouts: Rollouts, params: BaselineParams) -> Term:
@@ -104,7 +101,7 @@ def reinforce_pp(rollouts: Rollouts, params: BaselineParams) -> Term:
 
 def reinforce_pp_baseline(rollouts: Rollouts, params: BaselineParams) -> Term:
     """reinforce_pp of R_i - mean, [B]."""
-    return Term(_whitened(_centred(rollouts, params), rollouts))
+    return Term(_whitened(group_advantages(rollouts, params).value, rollouts))
 
 
 def _scaled(values: Tensor, rollouts: Rollouts, params: BaselineParams) -> Tensor:

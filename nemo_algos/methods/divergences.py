@@ -22,7 +22,7 @@ log pi_theta, drops tokens with q - p < -.2 and adds 1e-3 l^2.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -43,23 +43,23 @@ TINY = 1e-8  # of the probability of all other tokens, as verl's
 class TVParams(Params):
     """low, high: how far a token's probability may move; cap: of the ratio."""
 
-    low: float = Field(default=0.2, ge=0)
-    high: float = Field(default=0.2, ge=0)
+    low: float = Field(default=0.2, gt=0)
+    high: float = Field(default=0.2, gt=0)
     cap: float = Field(default=20.0, gt=1)
 
 
 class KLParams(TVParams):
     """low, high: of the divergence, nats."""
 
-    low: float = Field(default=0.05, ge=0)
-    high: float = Field(default=0.05, ge=0)
+    low: float = Field(default=0.05, gt=0)
+    high: float = Field(default=0.05, gt=0)
 
 
-class PrimeRLParams(GPGParams):
-    """low, high: as dppo_tv's; kl_tau: of l^2."""
+class PrimeRLParams(TVParams):
+    """cap: beyond any ratio; kl_tau: of l^2."""
 
-    low: float = Field(default=0.2, ge=0)
-    high: float = Field(default=0.2, ge=0)
+    advantage_std: Literal["sample", "population", "none"] = "none"
+    cap: float = Field(default=1e9, gt=1)
     kl_tau: float = Field(default=1e-3, ge=0)
 
 
@@ -69,28 +69,23 @@ class QuadraticParams(GPGParams):
     beta: float = Field(default=0.1, ge=0)
 
 
-def tv_bounds(rollouts: Rollouts, params: TVParams | PrimeRLParams) -> Term:
+def tv_bounds(rollouts: Rollouts, params: TVParams) -> Term:
     """[1 - low / p, 1 + high / p], [B,S]."""
     dtype = core.surrogate.working_dtype(rollouts.old_logprobs)
     inverse = rollouts.old_logprobs.to(dtype).where(rollouts.mask, 0.0).neg().exp()
     return Term((params.low * inverse, params.high * inverse))
 
 
-def _within(log_ratio: Tensor, signals: Signals) -> Tensor:
-    """r where it is within the bound of the advantage's sign, else 0."""
-    ratio = log_ratio.exp()
-    down = ratio >= 1 - signals.low
-    return ratio.where((ratio <= 1 + signals.high).where(signals.advantages > 0, down), 0.0)
-
-
 def dppo_tv(log_ratio: Tensor, mask: Tensor, signals: Signals, params: TVParams) -> Tensor:
     """A'_it = min(r_t, cap) A_i within the bounds, else 0, [B,S]."""
-    return _within(log_ratio, signals).clamp(max=params.cap) * signals.advantages
+    A, ratio = signals.advantages, log_ratio.exp()
+    within = (ratio <= 1 + signals.high).where(A > 0, ratio >= 1 - signals.low)
+    return ratio.clamp(max=params.cap).where(within, 0.0) * A
 
 
 def prime_rl(log_ratio: Tensor, mask: Tensor, signals: Signals, params: PrimeRLParams) -> Tensor:
     """A'_it = r_t A_i within the bounds, else 0, less 2 kl_tau l_t, [B,S]."""
-    return _within(log_ratio, signals) * signals.advantages - 2 * params.kl_tau * log_ratio
+    return dppo_tv(log_ratio, mask, signals, params) - 2 * params.kl_tau * log_ratio
 
 
 def old_logprobs(rollouts: Rollouts, params: KLParams) -> Term:
