@@ -8,8 +8,9 @@ check:  ## lint, format, types
 test:
 	uv run pytest
 
-test-peers:  ## against verl's and TRL's own losses, in an environment that has them
-	uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
+test-peers:  ## against verl's, TRL's and ms-swift's own losses, in an environment that has them
+	uv pip install -q --no-deps --target .peers "ms-swift==4.6.*"
+	PYTHONPATH=.peers uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
 		--with-editable . pytest -q -o addopts="" tests/peers
 
 test-nemo:  ## NeMo-RL's own code on CPU, v0.7.0 and main; skipped where no checkout of it is
@@ -54,5 +55,6 @@ test-docs:  ## the shell commands of README.md and docs/, page by page
 
 docs:  ## the site into site/, pages and links checked; site/index.html opens without a server
 	uv run scripts/study_page.py
+	uv run scripts/method_index.py
 	NO_MKDOCS_2_WARNING=1 uv run --no-project --isolated --python 3.11 \
 		--with-requirements docs/requirements.txt mkdocs build --strict --quiet

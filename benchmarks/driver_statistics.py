@@ -26,7 +26,7 @@ import timing
 import torch
 import typer
 
-from nemo_algos.methods import METHODS
+from nemo_algos.methods import STUDIED
 from nemo_algos.methods.build import build
 from nemo_algos.rollouts import Rollouts
 
@@ -69,7 +69,7 @@ def per_sequence(prompts: int, responses: int, rounds: int) -> None:
     if loop := verl():
         calls["verl"] = lambda: loop(rewards[:, None], ones[:, None], group.numpy())
     peers = list(calls)
-    for name in (x for x in METHODS if x != "erpo"):
+    for name in (x for x in STUDIED if x != "erpo"):
         a = build(name)
         calls[name] = lambda a=a: a.signals(Rollouts(group, rewards, wide.bool(), wide))
         calls[f"{name}, known"] = lambda a=a: a.signals(rollouts)

@@ -34,7 +34,7 @@ from nemo_algos.local.preflight import parse
 from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.local.trainer import Trainer
-from nemo_algos.methods import METHODS
+from nemo_algos.methods import STUDIED
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
@@ -185,8 +185,8 @@ def clipped(a: Algorithm, judged: Judged) -> Tensor:
     """float [T]: 1 for the tokens that `clip/fraction` counts."""
     mask, signals = judged.rollouts.mask, a.signals(judged.rollouts, {})
     shaped = a.shape(judged.log_ratio, mask, signals)
-    above = (signals.advantages > 0) & (shaped.judged > log1p(shaped.high, torch.float32))
-    below = (signals.advantages < 0) & (shaped.judged < log1p(-shaped.low, torch.float32))
+    above = (shaped.side > 0) & (shaped.judged > log1p(shaped.high, torch.float32))
+    below = (shaped.side < 0) & (shaped.judged < log1p(-shaped.low, torch.float32))
     return (above | below).expand_as(mask)[mask].float()
 
 
@@ -243,7 +243,7 @@ def ratios(cases: dict[str, Case]) -> dict[str, dict[str, float]]:
 def measure(seed: int, steps: int) -> Iterator[tuple[tuple[str, ...], float]]:
     """(row, column...), value."""
     every = cases(*trained(seed, steps))
-    for name in METHODS:
+    for name in STUDIED:
         a = build(name)
         exact = gradient(a, every["float32"].judged)
         for k, case in every.items():

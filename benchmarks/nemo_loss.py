@@ -18,7 +18,7 @@ import torch
 from nemo_rl.algorithms.advantage_estimator import AdvEstimatorConfig, GRPOAdvantageEstimator
 from nemo_rl.algorithms.loss import ClippedPGLossConfig, ClippedPGLossFn
 
-from nemo_algos.methods import METHODS
+from nemo_algos.methods import STUDIED
 from nemo_algos.methods.build import build
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
@@ -71,7 +71,7 @@ def loss_batch(name: str) -> tuple[AlgorithmLoss, dict[str, torch.Tensor], torch
 def losses() -> None:
     """Forward and backward of a loss call, B = 8, S = 4096."""
     counts = (torch.tensor(float(B)), torch.tensor(float(B * (S - 1))))
-    for name in METHODS:
+    for name in STUDIED:
         loss, data, logprobs = loss_batch(name)
         stock = ClippedPGLossFn(ClippedPGLossConfig(reference_policy_kl_penalty=0.0))
         ms, (low, middle, high) = compare(

@@ -21,7 +21,7 @@ import torch
 import typer
 
 from nemo_algos.core.surrogate import Counts, clipped_surrogate, difference, reduce
-from nemo_algos.methods import METHODS
+from nemo_algos.methods import STUDIED
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import policy_loss, surrogate
@@ -88,7 +88,7 @@ def main(
     rollouts, logprobs = make(sequences, positions)
     counts, grpo = Counts.of(rollouts.mask), build("grpo").signals(rollouts)
     losses: dict[str, Loss] = {"plain": partial(plain, logprobs, rollouts, grpo, counts)}
-    for name in METHODS:
+    for name in STUDIED:
         a = build(name)
         signals = a.signals(rollouts)
         losses[name] = partial(bare, a, logprobs, rollouts, signals, counts)
@@ -100,7 +100,7 @@ def main(
     print(f"plain: forward {timing.milliseconds(times, 'plain forward'):.1f} ms", end=", ")
     print(f"forward and backward {timing.milliseconds(times, 'plain both'):.1f} ms of CPU")
     print("ratio to plain [quartiles]: forward, forward and backward; the same with stats")
-    for name in METHODS:
+    for name in STUDIED:
         row = [
             timing.ratio(times, f"{name}{stats} {part}", f"plain {part}")
             for stats in ("", "+stats")

@@ -15,6 +15,7 @@ from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods import METHODS
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
+from nemo_algos.methods.method import keep_advantages
 from nemo_algos.methods.signals import Signals
 from nemo_algos.rollouts import Rollouts
 
@@ -26,6 +27,16 @@ TOKEN_FIELDS = ("old_logprobs", "ref_logprobs", "entropy", "gen_logprobs")
 REWARDS = ((0.0, 1.0, 0.3, 0.0, 1.0, 0.7), (1.0,) * 4, (0.6,), (0.0, 0.5, 1.0), (0.0, 1.0))
 
 every_method = pytest.mark.parametrize("name", METHODS)
+# a term beside the advantage pulls to pi_old, or to a teacher, where the advantage is 0
+PULLING = {"quatro", "kl_cov", "prime_rl", "dro", "kimi", "opd"}
+
+
+# GRPO's surrogate with nothing in its way: what dual_clip is for
+PLAIN = [
+    name
+    for name, method in METHODS.items()
+    if method.clips == method.form == "ratio" and method.reweight is keep_advantages
+]
 
 
 class Batch(NamedTuple):

@@ -25,7 +25,7 @@ COMMANDS = {
     "check": "Find what is wrong with a run before it starts, without a GPU.",
     "plan": "Memory, time and GPU-hours of a run, and what makes it fit.",
     "slurm": "A config as a Slurm job; status, tail and stop of a run.",
-    "methods": "What each method does and needs, and its defaults.",
+    "methods": "The methods, and what one does, needs and has as defaults.",
     "verify": "Compare this code with a golden file of float64 numbers.",
 }
 

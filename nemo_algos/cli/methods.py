@@ -7,24 +7,45 @@ import typer
 from rich.console import Console
 from rich.padding import Padding
 
-from nemo_algos.methods import METHODS
+from nemo_algos.methods import FAMILIES, METHODS
+from nemo_algos.methods.build import find
 from nemo_algos.methods.method import Method
 from nemo_algos.methods.terms import TERMS, LossTerm
 
 
-def methods(as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False) -> None:
-    """List the methods: ratio, bounds, mean, what they need, paper and defaults; then the terms."""
-    rows = [*map(facts, METHODS.values()), *map(facts_of_term, TERMS.values())]
+def methods(
+    name: Annotated[str | None, typer.Argument(help="one of them, with its defaults")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+) -> None:
+    """List the methods, their papers and the terms; or what one does, needs, has as defaults."""
+    terms = [facts_of_term(term) for term in TERMS.values()]
+    asked = [*map(facts, METHODS.values()), *terms] if name is None else [_asked(name)]
     if as_json:
-        return typer.echo(json.dumps(rows, indent=2))
+        return typer.echo(json.dumps(asked, indent=2))
     console = Console(highlight=False)
-    for row in rows:
-        name = row.pop("method", None) or f"terms.{row.pop('term')}"
-        paper, defaults = (row.pop(key) for key in ("paper", "defaults"))
-        console.print(f"[bold]{name}[/bold]  {paper}")
-        for values in (row, defaults):
-            pairs = (f"{k}={v}" for k, v in values.items())
-            console.print(Padding("  ".join(pairs), (0, 4), expand=False), markup=False)
+    if name is not None:
+        return details(console, asked[0])
+    families = {k: [(m.name, m.paper) for m in members] for k, members in FAMILIES.items()}
+    families |= {"terms of the loss": [(f"terms.{t['term']}", t["paper"]) for t in terms]}
+    for family, members in families.items():
+        console.print(f"[bold]{family}[/bold]")
+        for member, paper in members:
+            console.print(f"  {member:<23}{paper}", markup=False)
+
+
+def _asked(name: str) -> dict[str, Any]:
+    term = TERMS.get(name.removeprefix("terms."))
+    return facts_of_term(term) if name.startswith("terms.") and term else facts(find(name))
+
+
+def details(console: Console, row: dict[str, Any]) -> None:
+    """A method's facts, in lines that break between them."""
+    name = row.pop("method", None) or f"terms.{row.pop('term')}"
+    paper, defaults = (row.pop(key) for key in ("paper", "defaults"))
+    console.print(f"[bold]{name}[/bold]  {paper}")
+    for values in (row, defaults):
+        pairs = (f"{k}={v}" for k, v in values.items())
+        console.print(Padding("  ".join(pairs), (0, 4), expand=False), markup=False)
 
 
 def facts(method: Method) -> dict[str, Any]:

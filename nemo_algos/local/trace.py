@@ -46,7 +46,7 @@ def tokens_of(
         "ratio": shaped.judged.detach().exp(),
         "low": 1 - torch.as_tensor(shaped.low, dtype=log_ratio.dtype),
         "high": 1 + torch.as_tensor(shaped.high, dtype=log_ratio.dtype),
-        "cut": (gradient == 0) & (shaped.advantages != 0),
+        "cut": (gradient == 0) & (shaped.side != 0),
     }
     return {name: x.expand(mask.shape) for name, x in values.items()}
 

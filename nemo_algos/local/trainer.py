@@ -90,6 +90,7 @@ class Trainer:
     def collect(self) -> tuple[Experience, Rollouts]:
         """A rollout batch with rewards, and reference log-probs where they are needed."""
         grpo, correct = self.config.grpo, self.config.loss_fn.use_importance_sampling_correction
+        sampled = correct or "gen_logprobs" in self.algorithm.needs
         examples = self.task.examples(self.step_number, grpo.num_prompts_per_step)
         asked = examples, grpo.num_generations_per_prompt, self.generator
         experience, *_, self.verdicts = attempts(self.policy, self.task, *asked)
@@ -104,7 +105,7 @@ class Trainer:
             old_logprobs=experience.logprobs,
             ref_logprobs=ref_logprobs,
             entropy=experience.entropy,
-            gen_logprobs=experience.gen_logprobs if correct else None,
+            gen_logprobs=experience.gen_logprobs if sampled else None,
             reward_parts=parts,
             reward_weights=weights,
             prompt=experience.prompt_keys() if "prompt" in self.needs else None,

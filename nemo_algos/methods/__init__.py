@@ -1,19 +1,23 @@
 """The methods by name, without torch; others as `package.module:NAME` (docs/add_a_method.md)."""
 
-from nemo_algos.methods.apmpo import APMPO
-from nemo_algos.methods.cispo import CISPO
-from nemo_algos.methods.ema_baseline import EMA_BASELINE
-from nemo_algos.methods.erpo import ERPO
-from nemo_algos.methods.etr import ETR
-from nemo_algos.methods.gdpo import GDPO
-from nemo_algos.methods.gmpo import GMPO
-from nemo_algos.methods.gpg import GPG
-from nemo_algos.methods.grpo import GRPO
-from nemo_algos.methods.gspo import GSPO
-from nemo_algos.methods.method import Method
-from nemo_algos.methods.quatro import QUATRO
-from nemo_algos.methods.spo import SPO
+from importlib import import_module
 
-_STUDIED = (ETR, QUATRO, ERPO, APMPO, GRPO, GSPO, GMPO, GPG, CISPO)
-METHODS: dict[str, Method] = {m.name: m for m in (*_STUDIED, GDPO, SPO, EMA_BASELINE)}
-STUDIED = tuple(m.name for m in _STUDIED)  # each with a page, a config, figures
+from nemo_algos.methods.method import Method
+
+# files by what their methods change; a method is a record in one of them
+FILES = {
+    "studied here": ("etr", "quatro", "erpo", "apmpo", "grpo", "gspo", "gmpo", "gpg", "cispo"),
+    "other advantages": ("baselines",),
+    "parts of the reward, memory": ("gdpo", "spo", "ema_baseline"),
+    "some tokens only": ("token_choice",),
+    "other weights": ("soft_weights",),
+    "one ratio per response": ("sequence_ratios",),
+    "a divergence": ("divergences",),
+}
+MODULES = {f: [import_module(f"{__name__}.{name}") for name in names] for f, names in FILES.items()}
+FAMILIES = {
+    family: [x for module in modules for x in vars(module).values() if isinstance(x, Method)]
+    for family, modules in MODULES.items()
+}
+METHODS: dict[str, Method] = {m.name: m for family in FAMILIES.values() for m in family}
+STUDIED = tuple(m.name for m in FAMILIES["studied here"])  # each with a page, a config, figures

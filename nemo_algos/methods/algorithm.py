@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nemo_algos import core
-from nemo_algos.methods.method import Method, Need
+from nemo_algos.methods.method import Method, Need, group_advantages
 from nemo_algos.methods.signals import Memory, Shaped, Signals, Term
 from nemo_algos.methods.terms import Added
 
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nemo_algos.rollouts import Rollouts
+
+NOTHING = frozenset[Need]()
+TOKEN_INPUTS = frozenset[Need](("ref_logprobs", "entropy", "gen_logprobs"))
+UNIT = frozenset[Need](("unit_rewards",))
+OF_PARTNERS = frozenset[Need](("sequence_advantages", "sequence_mean"))
 
 
 PER_SEQUENCE = {
@@ -32,13 +37,15 @@ class Component(NamedTuple):
     @property
     def of_rest(self) -> frozenset[Need]:
         """What its bounds and extras need."""
+        inputs = TOKEN_INPUTS if self.method.extras else NOTHING
         more = self.method.bounds or self.method.extras
-        return self.method.needs & {"unit_rewards"} if more else frozenset()
+        return self.method.needs & (inputs | UNIT) if more else NOTHING
 
     @property
     def of_advantages(self) -> frozenset[Need]:
         """What its advantages need."""
-        return self.method.needs - self.of_rest | self.params.needs
+        own = self.method.advantages is not group_advantages
+        return (self.method.needs - OF_PARTNERS if own else NOTHING) | self.params.needs
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,7 @@ class Algorithm:
             given = getattr(rollouts, need)
             if need in self.needs and (given is None or (isinstance(given, dict) and not given)):
                 raise ValueError(f"{self.name} needs {need}: {remedy}")
-        for need in {"ref_logprobs", "entropy"} & self.needs:
+        for need in TOKEN_INPUTS & self.needs:
             value = getattr(rollouts, need)
             if value is None:
                 needed = f"{self.name} needs {need} [B, S]"
@@ -197,7 +204,8 @@ class Algorithm:
         shaped = method.log_ratio(log_ratio, mask, signals, params)
         advantages = method.reweight(shaped.detach(), mask, signals, params)
         judged = log_ratio if method.clips == "token" else shaped
-        return Shaped(shaped, advantages, judged, signals.low, signals.high)
+        side = signals.advantages if method.clips == "weight" else advantages
+        return Shaped(shaped, advantages, judged, signals.low, signals.high, side)
 
     def ratio_bounds(self, shaped: Shaped) -> tuple[Tensor | float, Tensor | float]:
         """The low and high of the surrogate itself: infinite where the method clips elsewhere."""

@@ -109,5 +109,5 @@ APMPO = Method(
     bounds=bounds,
     extras={"exponent": exponent},
     reweight=reweight,
-    needs=frozenset({"unit_rewards"}),
+    needs=frozenset({"unit_rewards", "sequence_advantages"}),
 )

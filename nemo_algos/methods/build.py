@@ -188,11 +188,17 @@ def _misfits(a: Algorithm) -> list[str]:
     """Why the components have no meaning together."""
     base, advantages, bounds = a.base.method, a.advantages.method, a.bounds.method
     reasons = []
-    if a.per_token["advantages"] and (base.ratio == "sequence" or base.extras):
-        kind = "power mean" if base.ratio == "token" else "sequence ratio"
+    one = base.ratio == "sequence" or "sequence_advantages" in base.needs
+    if a.per_token["advantages"] and one:
+        kind = "sequence ratio" if base.ratio == "sequence" else "weight of a whole response"
         reasons.append(
             f"{base.name}'s {kind} needs one advantage per sequence, but {advantages.name} gives "
             "one per token: use its advantages with a token ratio (grpo, etr's bounds, cispo)"
+        )
+    if "sequence_mean" in advantages.needs and a.mean == "token":
+        reasons.append(
+            f"{advantages.name}'s advantages grow with the response, and {base.name}'s token mean "
+            "would weigh it by its length again: use a sequence mean"
         )
     if bounds is not base and base.clips is None:
         reasons.append(

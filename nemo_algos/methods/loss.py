@@ -237,7 +237,7 @@ def _stats(
     weight = mask.to(log_ratio.dtype)
     stats = core.metrics.ratio_stats(log_ratio, shaped.log_ratio.detach(), logprobs, mask, limit)
     judged = shaped.judged.detach()
-    stats.sums |= core.metrics.clip_sums(judged, shaped.advantages, shaped.low, shaped.high, weight)
+    stats.sums |= core.metrics.clip_sums(judged, shaped.side, shaped.low, shaped.high, weight)
     tokens = core.surrogate.token_counts(rollouts.mask).sum()
     stats.sums["nonfinite_tokens"] = tokens - stats.sums["tokens"]
     if rollouts.ref_logprobs is not None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from nemo_algos.rollouts import Rollouts
 
 Need = Literal[
-    "ref_logprobs", "entropy", "unit_rewards", "reward_parts", "memory", "prompt", "drift",
-    "entropy_gradient",
+    "ref_logprobs", "entropy", "gen_logprobs", "unit_rewards", "reward_parts", "memory", "prompt",
+    "drift", "entropy_gradient", "sequence_advantages", "sequence_mean",
 ]  # fmt: skip
 
 
@@ -93,6 +93,8 @@ class Method:
     clips      where the bounds act: ratio (the surrogate's), token (inside log_ratio), weight
                (inside reweight), or None
     flat_group_is_inert  a group with equal rewards adds nothing to the gradient (KL apart)
+    needs      of the rollouts (log-probs, entropy, rewards in [0, 1]), or of its partners: one
+               advantage per sequence, J as a sequence mean
     """
 
     name: str

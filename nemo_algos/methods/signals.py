@@ -64,10 +64,14 @@ class Signals:
 
 
 class Shaped(NamedTuple):
-    """The surrogate's log r' and A', [B,S] or [B,1], and the log-ratio that low and high judge."""
+    """The surrogate's log r' and A', [B,S] or [B,1], and the log-ratio that low and high judge.
+
+    side: its sign tells which bound cuts; A' itself, or A where reweight cuts it to 0.
+    """
 
     log_ratio: Tensor
     advantages: Tensor
     judged: Tensor
     low: Tensor | float
     high: Tensor | float
+    side: Tensor

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from nemo_rl.algorithms.utils import get_gdpo_reward_component_keys
 from torch import Tensor
 
@@ -84,6 +85,7 @@ class Estimator:
             old_logprobs=logprobs_policy,
             ref_logprobs=logprobs_reference,
             entropy=entropy,
+            gen_logprobs=self._sampled(generation_logprobs, repeated_batch, mask.shape[1]),
             sample_mask=self._unmasked(mask, sample_mask),
             reward_parts=reward_parts(repeated_batch) if "reward_parts" in self.needs else None,
             prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
@@ -116,6 +118,14 @@ class Estimator:
                 "switch off grpo.advantage_clip_low/high and the message-level advantage penalties"
             )
         return columns.written(signals, self.algorithm)
+
+    def _sampled(self, given: Tensor | None, batch: Any, width: int) -> Tensor | None:
+        """The sampler's log-probs [B,S]: of the messages where nobody passes them (grpo_train)."""
+        if given is not None or "gen_logprobs" not in self.algorithm.needs:
+            return given
+        logs = ([m["generation_logprobs"] for m in log] for log in batch["message_log"])
+        rows = [torch.cat(messages) for messages in logs]
+        return torch.stack([F.pad(row, (0, width - len(row))) for row in rows])
 
     def _unmasked(self, mask: Tensor, sample_mask: Tensor | None) -> Tensor | None:
         """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said.

@@ -101,7 +101,7 @@ def _sums(algorithm: Algorithm, batch: MicroBatch) -> dict[str, Tensor]:
     shaped_log_ratio = log_ratio if one_per_token else shaped.log_ratio.detach()
     sums = metrics.ratio_sums(log_ratio, log_ratio.exp(), shaped_log_ratio, weight, batch.limit)
     judged = shaped.judged.detach()
-    return sums | metrics.clip_sums(judged, shaped.advantages, shaped.low, shaped.high, weight)
+    return sums | metrics.clip_sums(judged, shaped.side, shaped.low, shaped.high, weight)
 
 
 def _approx_entropy(batch: MicroBatch, data: Any) -> Tensor:

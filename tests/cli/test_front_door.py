@@ -274,11 +274,20 @@ def test_a_bug_of_ours_stays_a_traceback():
 def test_methods_keep_their_values_in_a_narrow_pipe():
     text = CliRunner().invoke(app, ["methods"]).stdout
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) < 60
     rows = json.loads(CliRunner().invoke(app, ["methods", "--json"]).stdout)
     known = [*cli.import_module("nemo_algos.methods").METHODS, *TERMS]
     assert [r.get("method") or r["term"] for r in rows] == known
     for row in rows:
-        assert {f"{k}={v}" for k, v in row["defaults"].items()} <= {*text.split()}
+        assert row["method"] in text.split() and row["paper"] in text
+        own = CliRunner().invoke(app, ["methods", row["method"]]).stdout
+        assert "…" not in own and max(map(len, own.splitlines())) <= 80
+        assert {f"{k}={v}" for k, v in row["defaults"].items()} <= {*own.split()}
+
+
+def test_a_method_that_is_none_has_a_nearest_name():
+    status, (line,) = ended("methods", "sapoo")
+    assert status == 2 and line == "method.name: unknown method 'sapoo' (did you mean sapo?)"
 
 
 NOT_WHOLE = " is not JSON, or not whole: a golden file has version, tolerance and cases"

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from batches import change, every_method, make, on_policy, run
+from batches import change, make, on_policy, run
 
+from nemo_algos.methods import METHODS
 from nemo_algos.methods.loss import LossConfig
 from nemo_algos.rollouts import Rollouts
 
@@ -121,8 +122,15 @@ def test_p99_is_within_1_percent_of_the_quantile(spread):
     assert got["ratio/mean"] == pytest.approx(float(ratio.mean()))
 
 
-@every_method
+def test_sapos_gate_is_2_over_tau_on_policy():
+    right, wrong = 2 / 1.0, 2 / 1.05
+    got = summary("sapo", on_policy(by_hand([[0.0], [0.0]])))
+    assert got["ratio/mean"] == pytest.approx((right + wrong) / 2)
+
+
+@pytest.mark.parametrize("name", [m for m in METHODS if m not in ("sapo", "gepo")])
 def test_on_policy_ratios_are_1(name):
+    """But sapo's gate, and gepo's, whose denominator is a group's."""
     got = summary(name, on_policy(make()))
     assert got["ratio/mean"] == got["ratio/max"] == 1
     assert got["ratio/p99"] == pytest.approx(1, rel=0.01)

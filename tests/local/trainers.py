@@ -45,7 +45,9 @@ class MadeUp(Countdown):
 
 
 def checked(*overrides, method="grpo", optimizer=SGD, scheduler=()):
-    plain = config.load(CONFIGS / f"{method}.yaml", [*SMALL, *overrides])
+    own = (CONFIGS / f"{method}.yaml").exists()
+    named = [] if own else [f"method.name={method}"]
+    plain = config.load(CONFIGS / f"{method if own else 'grpo'}.yaml", [*SMALL, *named, *overrides])
     plain["policy"] |= {"optimizer": optimizer, "scheduler": list(scheduler)}
     return parse(plain)
 

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 import torch
-from batches import close, make, run
+from batches import PLAIN, close, make, run
 
 from nemo_algos.config import ConfigError
 from nemo_algos.core.groups import advantages as group_advantages
@@ -14,6 +14,7 @@ from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
 from nemo_algos.rollouts import Rollouts
 
+EVERY_INPUT = {"ref_logprobs", "entropy", "gen_logprobs"}
 ERPO_ETR = {"advantages": "erpo", "bounds": "etr"}
 
 
@@ -41,6 +42,12 @@ def refusals(block):
         ({"name": "apmpo", "bounds": "etr"}, "apmpo+etr", "sequence", {"unit_rewards"}),
         ({"name": "grpo", "advantages": "apmpo"}, "apmpo+grpo", "sequence", set()),
         ({"name": "cispo", "bounds": "etr"}, "cispo+etr", "token", set()),
+        ({"name": "grpo", "advantages": "maxrl"}, "maxrl+grpo", "sequence", {"unit_rewards"}),
+        ({"name": "sapo", "advantages": "opd"}, "opd+sapo", "sequence", {"ref_logprobs"}),
+        ({"name": "opsm", "advantages": "erpo"}, "erpo+opsm", "sequence", EVERY_INPUT),
+        ({"name": "grpo", "advantages": "opsm"}, "opsm+grpo", "sequence", set()),
+        ({"name": "grpo", "bounds": "dppo_tv"}, "grpo+dppo_tv", "sequence", set()),
+        ({"advantages": "rloo", "bounds": "etr"}, "rloo+etr", "token", set()),
     ],
 )
 def test_name_mean_and_needs(block, name, mean, needs):
@@ -87,22 +94,39 @@ def test_building_leaves_the_block_as_it_was():
 # ---- what is refused
 
 NEEDS_ONE = "needs one advantage per sequence, but erpo gives one per token: use its advantages"
+GROWS = "advantages grow with the response, and "
 NO_MEANING = "it cuts the plain clipped ratio of grpo, etr, erpo and gspo"
-VALID = "(valid: etr, quatro, erpo, apmpo, grpo, gspo, gmpo, gpg, cispo, gdpo, spo, ema_baseline)"
+VALID = f"(valid: {', '.join(METHODS)})"
 
 
 @pytest.mark.parametrize(
     ("block", "message"),
     [
-        ({"name": "apmpo", "advantages": "erpo"}, f"method: apmpo's power mean {NEEDS_ONE}"),
+        (
+            {"name": "apmpo", "advantages": "erpo"},
+            f"method: apmpo's weight of a whole response {NEEDS_ONE}",
+        ),
         ({"name": "gspo", "advantages": "erpo"}, f"method: gspo's sequence ratio {NEEDS_ONE}"),
         ({"name": "gmpo", "advantages": "erpo"}, f"method: gmpo's sequence ratio {NEEDS_ONE}"),
         ({"name": "quatro", "advantages": "erpo"}, f"method: quatro's sequence ratio {NEEDS_ONE}"),
         ({"name": "gpg", "bounds": "etr"}, "method: gpg has no ratio to clip, so bounds of etr"),
         ({"name": "grpo", "bounds": "gpg"}, "method: gpg has no bounds of its own to give"),
         ({"name": "grpo", "bounds": "quatro"}, "method: quatro has no bounds of its own to give"),
+        (
+            {"name": "vespo", "advantages": "opd"},
+            "method: vespo's weight of a whole response needs",
+        ),
+        ({"name": "gepo", "advantages": "high_entropy"}, "method: gepo's sequence ratio needs one"),
+        ({"name": "gpg", "advantages": "luspo"}, f"method: luspo's {GROWS}"),
+        (
+            {"name": "grpo", "advantages": "dr_grpo", "aggregation": "token"},
+            f"method: dr_grpo's {GROWS}",
+        ),
+        ({"name": "dppo_kl", "bounds": "etr"}, "method: dppo_kl has no ratio to clip, so bounds"),
+        ({"name": "grpo", "bounds": "sapo"}, "method: sapo has no bounds of its own to give"),
+        ({"name": "sapo", "dual_clip": 3}, "method: dual_clip has no meaning for sapo"),
         ("ert", "method.name: unknown method 'ert' (did you mean etr?)"),
-        ({"name": "reinforce"}, f"method.name: unknown method 'reinforce' {VALID}"),
+        ({"name": "zzz"}, f"method.name: unknown method 'zzz' {VALID}"),
         ({"name": 3}, f"method.name: unknown method 3 {VALID}"),
         ({}, f"method.name: missing: name a method {VALID}"),
         ({"bounds": "etr"}, f"method.name: missing: name a method {VALID}"),
@@ -139,7 +163,7 @@ def test_refused_with_the_reason(block, message):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_dual_clip_where_it_has_a_meaning(name):
-    if name in ("etr", "erpo", "grpo", "gspo", "gdpo", "spo", "ema_baseline"):
+    if name in PLAIN:
         assert build({"name": name, "dual_clip": 3}).base.params.dual_clip == 3
     else:
         reason = f"method: dual_clip has no meaning for {name}: {NO_MEANING}"
@@ -237,7 +261,10 @@ def test_a_module_that_does_not_import_is_one_sentence(module, source, reason):
     ("source", "reason"),
     [
         ("MINE = 3", "is a int, not a Method"),
-        ("from nemo_algos.methods import ETR as MINE", "calls itself etr, which exists: rename it"),
+        (
+            "from nemo_algos.methods.etr import ETR as MINE",
+            "calls itself etr, which exists: rename it",
+        ),
         (IMPORTS + "MINE = Method('m', '-', params=dict)", "has params that are not a subclass of"),
         (IMPORTS + "MINE = Method('m', '-', params=Params())", "has params that are not a subcl"),
         (IMPORTS + "MINE = Method('m', '-', params=Params)", "has no clip_low and clip_high: deri"),

@@ -21,7 +21,7 @@ from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.rollouts import Rollouts
 
 # with nothing but a batch; the others: test_extensions.py
-METHODS = [k for k, m in methods.METHODS.items() if not m.needs & {"memory", "reward_parts"}]
+METHODS = {k: m for k, m in methods.METHODS.items() if not m.needs & {"memory", "reward_parts"}}
 
 
 def shifted(x: Tensor) -> Tensor:
@@ -65,6 +65,7 @@ def batch(
         repeated_batch=components(rollouts),
         logprobs_policy=old,
         logprobs_reference=ref,
+        generation_logprobs=gen,
     )
     return BatchedDataDict(
         {

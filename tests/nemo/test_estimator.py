@@ -49,6 +49,7 @@ def computed(name="etr"):
         logprobs_policy=rollouts.old_logprobs,
         logprobs_reference=rollouts.ref_logprobs,
         teacher_logprobs=None,
+        generation_logprobs=rollouts.gen_logprobs,
     )
     return estimator, advantages, rollouts
 
@@ -110,6 +111,31 @@ def test_the_arguments_are_those_of_nemo_rls_trainers():
     assert set(signature.parameters) == {"self", *(name for names in calls for name in names)}
 
 
+def test_the_samplers_logprobs_are_read_of_the_messages_where_nobody_passes_them():
+    """NeMo-RL's grpo_train; rows are of unequal length there, and padded to the batch's."""
+    rollouts, _ = batches.make(seed=1, large=False)
+    assert rollouts.gen_logprobs is not None
+    cut = rollouts.mask.shape[1] - 2
+    keep = (torch.arange(cut + 2) < cut) | (torch.arange(len(rollouts)) > 3)[:, None]
+    mask, gen = rollouts.mask & keep, rollouts.gen_logprobs.where(rollouts.mask & keep, 0.0)
+    logs = [
+        [{"generation_logprobs": row[:4]}, {"generation_logprobs": row[4 : cut + 2 * (i > 3)]}]
+        for i, row in enumerate(gen)
+    ]
+
+    def gaps(**arguments):
+        estimator = Estimator(build("opsm"))
+        rest = (rollouts.group[:, None], rollouts.rewards, mask.float())
+        arguments["logprobs_policy"] = rollouts.old_logprobs
+        return estimator.signals_for(estimator.compute_advantage(*rest, **arguments))
+
+    (passed,), (read,) = (
+        gaps(**given).values()
+        for given in ({"generation_logprobs": gen}, {"repeated_batch": {"message_log": logs}})
+    )
+    assert passed.abs().max() > 0.01 and torch.equal(passed, read)
+
+
 def some_arguments(**others):
     zeros = torch.zeros(2, 3)
     known = {"prompt_ids": zeros, "rewards": zeros[:, 0], "mask": zeros + 1, "repeated_batch": {}}
@@ -133,7 +159,8 @@ def of_groups(*labels, generations=4, name="etr", **others):
     rows, rewards = len(labels), (torch.arange(len(labels)) % 3 == 0).float()
     ones = torch.ones(rows, 2)
     estimator = Estimator(build(name), generations)
-    arguments = {"mask": ones, "logprobs_policy": -ones, "logprobs_reference": -ones, **others}
+    logprobs = ("logprobs_policy", "logprobs_reference", "generation_logprobs")
+    arguments = {"mask": ones, **dict.fromkeys(logprobs, -ones), **others}
     prompts = torch.tensor(labels)[:, None]
     estimator.entropy = ones
     return estimator, estimator.compute_advantage(
@@ -275,7 +302,13 @@ def test_prompts_that_were_cut_to_their_first_tokens_break_nothing(name):
         sample = kept[rows].float()
         mask = tokens[rows] * sample[:, None]
         advantages = estimator.compute_advantage(
-            labels[rows][:, None], rewards[rows], mask, {}, old[rows], ref[rows]
+            labels[rows][:, None],
+            rewards[rows],
+            mask,
+            {},
+            old[rows],
+            ref[rows],
+            generation_logprobs=old[rows],
         )
         logprobs = {"prev_logprobs": old[rows], "generation_logprobs": old[rows]}
         masks = {"token_mask": tokens[rows], "sample_mask": sample}

@@ -72,7 +72,9 @@ class RecordingEstimator(Estimator):
     def compute_advantage(self, **inputs: Any) -> Tensor:  # pyright: ignore
         entropy = self.entropy
         advantages = super().compute_advantage(**inputs)
+        assert self._kept is not None
         results = {"advantages": advantages.clone(), "metrics": self.last_metrics}
+        results["signals"] = self._kept[1]
         self.calls.append({**inputs, "entropy": entropy, **results})
         return advantages
 
@@ -409,3 +411,16 @@ def test_dynamic_sampling_trains_whole_groups(name: str, tmp_path: Path) -> None
         assert all(len(set(rewards)) > 1 for rewards in groups.values())
         rare += sum(sum(rewards) in (1, 3) for rewards in groups.values() if len(rewards) == 4)
     assert rare > 0
+
+
+def test_the_samplers_logprobs_reach_a_method_that_needs_them(tmp_path: Path) -> None:
+    """grpo_train passes none to the advantages: they are read of its messages."""
+    plugged = Plugged(tmp_path, {"name": "opsm"}, ["grpo.max_num_steps=1"]).train()
+    (call,), (batch,) = plugged.estimator.calls, plugged.proxy.batches
+    assert call.get("generation_logprobs") is None
+    gap = batch["generation_logprobs"] - batch["prev_logprobs"]
+    mask = batch["token_mask"] * batch["sample_mask"][:, None]
+    want = (gap * mask).sum(1) / mask.sum(1).clamp(min=1)
+    got = call["signals"].extras["gap"][:, 0]
+    assert want.abs().max() > 1e-8
+    torch.testing.assert_close(got.float(), want.float(), rtol=1e-4, atol=1e-7)

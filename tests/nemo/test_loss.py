@@ -16,6 +16,7 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
 from nemo_algos import verify
 from nemo_algos.core.surrogate import Counts
+from nemo_algos.methods import STUDIED
 from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
@@ -34,7 +35,7 @@ TIS = {
 }
 STOCK = ("grpo", "gspo")  # at their defaults NeMo-RL's own, which does not clamp log-ratios at 20:
 UNCLAMPED = {"grpo-1-0", "grpo-1-3", "gspo-1-4", "grpo-2-1", "gspo-2-4", "gspo-2-5"}
-DUAL_CLIPPED = ("etr", "erpo", "grpo", "gspo")
+SPARSE = ("pass_at_k", "high_entropy", "m2po")  # an advantage of 0 where the others have one
 
 
 def stock_of(algorithm: Algorithm, **values: Any) -> ClippedPGLossFn:
@@ -81,7 +82,7 @@ def test_golden_numbers_through_nemo_rl(case):
 @pytest.mark.parametrize("dual_clip", [None, 1.5], ids=["no dual clip", "dual clip"])
 @pytest.mark.parametrize("name", METHODS)
 def test_agrees_with_the_embedded_surrogate(name, dual_clip, correction):
-    if dual_clip and name not in DUAL_CLIPPED:
+    if dual_clip and name not in batches.PLAIN:
         with pytest.raises(ValueError, match="dual_clip has no meaning"):
             build({"name": name, "dual_clip": dual_clip})
         return
@@ -285,7 +286,7 @@ def through_nemo(name: str, batch: batches.Batch, **config: Any) -> Any:
     ("far", "kl"),  # NeMo-RL's penalty is of log pi, whatever the advantage
     [*((far, 0.0) for far in FAR), *((far, 0.1) for far in FAR if abs(FAR[far][0]) < 1e3)],
 )
-@pytest.mark.parametrize("name", [m for m in METHODS if m != "quatro"])
+@pytest.mark.parametrize("name", [m for m in METHODS if METHODS[m].flat_group_is_inert])
 def test_a_flat_group_is_0_at_any_log_ratio(name, far, kl):
     """Also beyond float32's exp: value and gradient, and the other group is as it was."""
     flat = slice(0, 4)
@@ -302,7 +303,7 @@ def test_a_flat_group_is_0_at_any_log_ratio(name, far, kl):
 
 @pytest.mark.parametrize("far", [f for f in FAR if f not in ("100", "-100", "1e30")])
 @pytest.mark.parametrize("rows", [slice(4, 5), slice(5, 6)], ids=["A<0", "A>0"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [m for m in METHODS if m not in SPARSE])
 def test_elsewhere_what_is_not_finite_shows(name, rows, far):
     """The clamp would make 20 of an infinite log-ratio. GRPO and GSPO are NeMo-RL's own."""
     batch = two_groups(FAR[far], rows, torch.float32)
@@ -439,9 +440,8 @@ def test_clips_by_sign_are_shares_of_that_signs_tokens_as_in_the_embedded_engine
         counts = Counts.of(rollouts.mask)
         want = policy_loss(algorithm, logprobs, rollouts, signals, counts).stats.summary()
         names = {k for k in want if k.startswith(("clip/", "kl/old", "ratio/mean"))}
-        assert len(names) == 8 and names == {
-            k for k in got if k.startswith(("clip/", "kl/old", "ratio/mean"))
-        }
+        assert len(names) == 8 or method not in STUDIED  # some have no A < 0
+        assert names == {k for k in got if k.startswith(("clip/", "kl/old", "ratio/mean"))}
         for name in names:
             assert got[name] == pytest.approx(want[name], rel=1e-5, abs=1e-9), (method, name)
         if method in ("grpo", "etr", "apmpo"):

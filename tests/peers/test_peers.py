@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
+import parity
 import pytest
 import torch
 import trl_peer
@@ -22,6 +23,7 @@ from nemo_algos.rollouts import Rollouts
 
 SEEDS = range(5)
 KL = 0.1
+PEERS = {"verl": "verl 0.9.1", "trl": "TRL 1.16"}
 DUAL_CLIP = 1.5  # the ratio of every batch goes beyond it
 GROUP_SIZES = (4, 7, 16, 8, 13)
 POSITIONS = 11
@@ -176,8 +178,9 @@ def ours(method: dict[str, Any], data: Batch, kl_coef: float) -> tuple[Result, d
 
 @pytest.mark.parametrize("kl_coef", [0.0, KL], ids=["", "kl"])
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_loss_and_gradient(case: Case, seed: int, kl_coef: float) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradient(name: str, seed: int, kl_coef: float) -> None:
+    case = CASES[name]
     data = batch(seed)
     got, sums = ours(case.method, data, kl_coef)
     for side in case.bites:
@@ -185,6 +188,9 @@ def test_loss_and_gradient(case: Case, seed: int, kl_coef: float) -> None:
     advantages = build(case.method).signals(data.rollouts).advantages
     want = differentiate(lambda x: case.peer(data.rollouts, x, advantages, kl_coef), data.logprobs)
     assert want.grad.abs().max() > 1e-3
+    peer = PEERS[name.split("/")[1].split("-")[0]]
+    errors = ((a - b).abs().max().item() for a, b in zip(got, want, strict=True))
+    parity.record(case.method["name"], peer, *errors)
     exactly(got.loss, want.loss)
     exactly(got.grad, want.grad)
 

@@ -36,7 +36,7 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-LossType = Literal["grpo", "dapo", "bnpo", "cispo"]
+LossType = Literal["grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"]
 Level = Literal["token", "sequence"]
 
 
@@ -45,6 +45,7 @@ def _one_process() -> SimpleNamespace:
     return SimpleNamespace(
         num_processes=1,
         gather=lambda tensor: tensor,
+        pad_across_processes=lambda tensor, dim, pad_index: tensor,
         reduce=lambda tensor, reduction: tensor,
     )
 
@@ -52,9 +53,13 @@ def _one_process() -> SimpleNamespace:
 class BareTrainer(GRPOTrainer):
     """A GRPOTrainer that can only compute its loss, from log-probs that are given."""
 
-    def __init__(self, config: GRPOConfig, logprobs: Tensor) -> None:
+    def __init__(
+        self, config: GRPOConfig, logprobs: Tensor, entropies: Tensor | None = None
+    ) -> None:
         self.args = config
         self.logprobs = logprobs
+        self.entropies = torch.zeros_like(logprobs) if entropies is None else entropies
+        self.max_completion_length = config.max_completion_length
         self.model = SimpleNamespace(training=True)
         self.accelerator = _one_process()
         self._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
@@ -73,8 +78,8 @@ class BareTrainer(GRPOTrainer):
     def _get_per_token_logps_and_entropies(
         self, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor, None]:
-        """(log-probs, entropies, aux loss); the entropies are only a metric here."""
-        return self.logprobs, torch.zeros_like(self.logprobs), None
+        """(log-probs, entropies, aux loss); entropies are a metric, or choose the tokens."""
+        return self.logprobs, self.entropies, None
 
 
 def _config(**settings: Any) -> GRPOConfig:
@@ -117,8 +122,14 @@ def loss(
     beta: float = 0.0,
     ref_logprobs: Tensor | None = None,
     delta: float | None = None,
+    entropies: Tensor | None = None,
+    sampled: Tensor | None = None,
+    **settings: Any,
 ) -> Tensor:
-    """`GRPOTrainer._compute_loss` in TRL's own terms; `beta` > 0 needs `ref_logprobs`."""
+    """`GRPOTrainer._compute_loss` in TRL's own terms; `beta` > 0 needs `ref_logprobs`.
+
+    entropies [B,S]: of the policy; sampled [B,S]: the sampler's log-probs; settings: of GRPOConfig.
+    """
     config = _config(
         loss_type=loss_type,
         epsilon=epsilon,
@@ -126,11 +137,13 @@ def loss(
         importance_sampling_level=level,
         beta=beta,
         delta=delta,
+        **settings,
     )
-    trainer = BareTrainer(config, logprobs)
-    return trainer._compute_loss(
-        trainer.model, _batch(old_logprobs, advantages, mask, ref_logprobs)
-    )
+    trainer = BareTrainer(config, logprobs, entropies)
+    batch = _batch(old_logprobs, advantages, mask, ref_logprobs)
+    if sampled is not None:
+        batch["sampling_per_token_logps"] = sampled
+    return trainer._compute_loss(trainer.model, batch)
 
 
 def grpo(

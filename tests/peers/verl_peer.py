@@ -22,13 +22,14 @@ here. What a comparison has to set, because verl differs:
 # pyright: reportMissingImports=false
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo import core_algos
-from verl.workers.config import ActorConfig
+from verl.workers.config import ActorConfig, PolicyLossConfig
 
 Aggregation = Literal["token", "sequence"]
 _MODES = {"token": "token-mean", "sequence": "seq-mean-token-mean"}
@@ -45,6 +46,7 @@ def _loss(
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     dual_clip: float | None = None,
+    **policy_loss: Any,
 ) -> Tensor:
     config = ActorConfig(
         strategy="fsdp",
@@ -54,6 +56,7 @@ def _loss(
         clip_ratio_low=clip_low,
         clip_ratio_high=clip_high,
         clip_ratio_c=_NO_DUAL_CLIP if dual_clip is None else dual_clip,
+        policy_loss=PolicyLossConfig(loss_mode=name, **policy_loss),
     )
     per_token = advantages[:, None] if advantages.dim() == 1 else advantages
     loss, _ = core_algos.get_policy_loss_fn(name)(
@@ -143,6 +146,32 @@ def cispo(
     return _loss("cispo", *args, aggregation, clip_low, clip_high)
 
 
+def named(
+    name: str,
+    old_logprobs: Tensor,
+    logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    **settings: Any,
+) -> Tensor:
+    """The registered loss `name`; settings: `_loss`'s, and those of verl's `policy_loss` section.
+
+    Of dppo_tv and dppo_kl clip_low and clip_high bound the divergence, and dual_clip the ratio.
+    """
+    return _loss(name, old_logprobs, logprobs, advantages, mask, **settings)
+
+
+def own_defaults(
+    old_logprobs: Tensor, logprobs: Tensor, advantages: Tensor, mask: Tensor
+) -> Tensor:
+    """What verl trains with where nothing is set: its actor's own config."""
+    config = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True)
+    loss, _ = core_algos.get_policy_loss_fn(config.policy_loss.loss_mode)(
+        old_logprobs, logprobs, advantages, mask.bool(), config.loss_agg_mode, config
+    )
+    return loss
+
+
 def k3_kl(
     logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, *, aggregation: Aggregation = "token"
 ) -> Tensor:
@@ -171,6 +200,24 @@ def advantages_grpo(
         _token_level(rewards, mask), mask.bool(), np.asarray(group), epsilon, normalise
     )
     return advantages
+
+
+def advantages(
+    name: str, rewards: Tensor, mask: Tensor, group: Sequence[int], **algorithm: Any
+) -> Tensor:
+    """The registered estimator `name`, [B, S]; the reward stands on a response's last token.
+
+    Of an empty response on the last position: most sum every one, and reinforce_plus_plus none.
+    """
+    last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
+    last[:, -1] |= ~mask.any(1)
+    values, _ = core_algos.get_adv_estimator_fn(name)(
+        token_level_rewards=last * rewards[:, None],
+        response_mask=mask.double(),  # of integers it makes float32 means
+        index=np.asarray(group),
+        config=AlgoConfig(**algorithm),
+    )
+    return values
 
 
 def advantages_gpg(

@@ -5,9 +5,9 @@ import os
 import configs
 from models import KINDS
 
-from nemo_algos import METHODS
+from nemo_algos.methods import STUDIED
 
-EVERY = tuple(k for k, m in METHODS.items() if not m.needs & {"memory", "reward_parts"})
+EVERY = STUDIED
 FEW = ("erpo", "quatro")  # entropies and token bounds; sequences
 LAYOUTS = {
     "dtensor-plain": EVERY,

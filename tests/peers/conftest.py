@@ -1,0 +1,10 @@
+"""NEMO_ALGOS_PARITY=file.csv: where the comparisons write the largest differences they found."""
+
+import os
+
+import parity
+
+
+def pytest_sessionfinish(session, exitstatus):
+    if (path := os.environ.get("NEMO_ALGOS_PARITY")) and exitstatus == 0:
+        parity.write(path)
