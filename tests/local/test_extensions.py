@@ -37,6 +37,13 @@ class InParts(MadeUp):
         ]
 
 
+class Again(MadeUp):
+    """The same puzzles at each step."""
+
+    def examples(self, step, number):
+        return super().examples(0, number)
+
+
 # ---- terms
 
 
@@ -207,11 +214,12 @@ def test_a_group_of_one_is_for_what_remembers():
 
 @pytest.mark.parametrize(("method", "overrides"), REMEMBERING, ids=str)
 def test_a_resumed_run_remembers_to_the_bit(method, overrides, tmp_path):
-    whole = trainer(*overrides, method=method)
+    task = Again(trainers.checked()[0].data, 0)
+    whole = trainer(*overrides, method=method, task=task)
     whole.step()
     checkpoint.save(tmp_path, whole.state(), None)
     last = whole.step()
-    resumed = trainer(*overrides, method=method, trained=trainers.policy(seed=3))
+    resumed = trainer(*overrides, method=method, task=task, trained=trainers.policy(seed=3))
     resumed.load(checkpoint.load(tmp_path / "step_000001.pt"))
     metrics = resumed.step()
     assert torch.equal(weights(resumed), weights(whole)) and resumed.memory == whole.memory
@@ -219,7 +227,10 @@ def test_a_resumed_run_remembers_to_the_bit(method, overrides, tmp_path):
     assert {k: v for k, v in metrics.items() if not k.startswith(timed)} == {
         k: v for k, v in last.items() if not k.startswith(timed)
     }
-    assert whole.memory
+    forgetful = trainer(*overrides, method=method, task=task)
+    forgetful.load({**checkpoint.load(tmp_path / "step_000001.pt"), "memory": {}})
+    forgetful.step()
+    assert not torch.equal(weights(forgetful), weights(whole)) and whole.memory
 
 
 def test_a_checkpoint_from_before_there_was_a_memory_goes_on():

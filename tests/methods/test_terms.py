@@ -352,7 +352,8 @@ def own(tmp_path, monkeypatch):
 def test_a_term_of_ones_own(own):
     batch = make(large=False)
     block = {"name": "grpo", "terms": {"square": {"name": "own_terms:MINE", "coef": 2.0}}}
-    summary = run(block, batch, entropies(batch))[3]
+    _, grad, _, summary = run(block, batch, entropies(batch))
+    assert grad.isfinite().all() and not grad[~batch.rollouts.mask].any()
     inside = batch.rollouts.mask & (batch.rollouts.rewards < 1)[:, None]
     want = 2 * float(batch.logprobs[inside].square().mean())
     assert summary["terms/square"] == pytest.approx(want)
