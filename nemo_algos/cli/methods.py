@@ -26,7 +26,7 @@ def methods(
     if name is not None:
         return details(console, asked[0])
     families = {k: [(m.name, m.paper) for m in members] for k, members in FAMILIES.items()}
-    families |= {"terms of the loss": [(f"terms.{t['term']}", t["paper"]) for t in terms]}
+    families |= {"terms of the loss": [(t["method"], t["paper"]) for t in terms]}
     for family, members in families.items():
         console.print(f"[bold]{family}[/bold]")
         for member, paper in members:
@@ -40,8 +40,7 @@ def _asked(name: str) -> dict[str, Any]:
 
 def details(console: Console, row: dict[str, Any]) -> None:
     """A method's facts, in lines that break between them."""
-    name = row.pop("method", None) or f"terms.{row.pop('term')}"
-    paper, defaults = (row.pop(key) for key in ("paper", "defaults"))
+    name, paper, defaults = (row.pop(key) for key in ("method", "paper", "defaults"))
     console.print(f"[bold]{name}[/bold]  {paper}")
     for values in (row, defaults):
         pairs = (f"{k}={v}" for k, v in values.items())
@@ -66,7 +65,7 @@ def facts_of_term(term: LossTerm) -> dict[str, Any]:
     """What a term of the loss adds and needs."""
     defaults = {k: v for k, v in term.params().model_dump().items() if v is not None}
     return {
-        "term": term.name,
+        "method": f"terms.{term.name}",
         "paper": term.paper,
         "adds": (term.values.__doc__ or "").splitlines()[0],
         "needs": sorted(term.needs),

@@ -276,8 +276,8 @@ def test_methods_keep_their_values_in_a_narrow_pipe():
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
     assert len(text.splitlines()) < 60
     rows = json.loads(CliRunner().invoke(app, ["methods", "--json"]).stdout)
-    known = [*cli.import_module("nemo_algos.methods").METHODS, *TERMS]
-    assert [r.get("method") or r["term"] for r in rows] == known
+    known = [*cli.import_module("nemo_algos.methods").METHODS, *(f"terms.{name}" for name in TERMS)]
+    assert [r["method"] for r in rows] == known
     for row in rows:
         assert row["method"] in text.split() and row["paper"] in text
         own = CliRunner().invoke(app, ["methods", row["method"]]).stdout

@@ -13,7 +13,11 @@ from nemo_algos.methods import METHODS, STUDIED
 
 GENTLE = {"name": "torch.optim.AdamW", "kwargs": {"lr": 1e-4}}  # dr_grpo's gradient is small
 HALF = ("grpo.num_prompts_per_step=4", "policy.train_global_batch_size=8")
-ELSEWHERE = {"gdpo", "spo", "ema_baseline"}  # with rewards and prompts of their own: test_extensions
+ELSEWHERE = {
+    "gdpo",
+    "spo",
+    "ema_baseline",
+}  # with rewards and prompts of their own: test_extensions
 OWN = dict.fromkeys(("high_entropy", "clip_cov", "m2po"), "chosen_share") | {"opd": "teacher_kl"}
 
 
