@@ -19,6 +19,7 @@ from torch import Tensor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import LossConfig, policy_loss
+from nemo_algos.methods.signals import Memory
 from nemo_algos.rollouts import Rollouts
 
 SEEDS = range(5)
@@ -161,10 +162,12 @@ def differentiate(loss: Callable[[Tensor], Tensor], logprobs: Tensor) -> Result:
     return Result(value.detach(), leaf.grad)
 
 
-def ours(method: dict[str, Any], data: Batch, kl_coef: float) -> tuple[Result, dict[str, Tensor]]:
+def ours(
+    method: dict[str, Any], data: Batch, kl_coef: float, memory: Memory | None = None
+) -> tuple[Result, dict[str, Tensor]]:
     """Loss and gradient, and the sums of the statistics."""
     algorithm = build(method)
-    signals = algorithm.signals(data.rollouts)
+    signals = algorithm.signals(data.rollouts, memory)
     config = LossConfig(reference_policy_kl_penalty=kl_coef)
     counts, sums = Counts.of(data.rollouts.mask), {}
 

@@ -22,9 +22,14 @@ from torch import Tensor
 
 from nemo_algos.methods import METHODS, STUDIED
 from nemo_algos.methods.build import build
+from nemo_algos.methods.signals import Memory
 
 TOLERANCE = 1e-10
 VERL, TRL, SWIFT = "verl 0.9.1", "TRL 1.16", "ms-swift 4.6"
+WEIGHTS = {"right": 1.0, "brief": 0.3}
+SEEN = {
+    str(size): [0.1 * size, 0.5, 0.0] for size in (7, 16, 8)
+}  # alpha, beta, way of some prompts
 
 
 class Case(NamedTuple):
@@ -40,6 +45,7 @@ class Case(NamedTuple):
     rewards: str = "binary"
     holes: bool = True
     on_policy: bool = False
+    memory: Memory | None = None
 
 
 def batch(seed: int, case: Case) -> Batch:
@@ -58,7 +64,14 @@ def batch(seed: int, case: Case) -> Batch:
         rewards = (2 * rewards).round() / 2
     gen = rollouts.old_logprobs + 0.4 * normal(shape)
     logprobs = rollouts.old_logprobs.clone() if case.on_policy else logprobs.clamp(max=-1e-3)
-    return Batch(replace(rollouts, gen_logprobs=gen, rewards=rewards, mask=mask), logprobs)
+    changes = {"gen_logprobs": gen, "rewards": rewards, "mask": mask, "prompt": rollouts.group}
+    parts = {"right": rewards, "brief": normal(len(rewards)).round()}
+    changes |= {
+        "reward_parts": parts,
+        "reward_weights": WEIGHTS,
+        "drift": torch.zeros_like(rewards),
+    }
+    return Batch(replace(rollouts, **changes), logprobs)
 
 
 # ---- what several losses are made of
@@ -294,6 +307,31 @@ def opd(data: Batch, logprobs: Tensor) -> Tensor:
     return token_mean(data, (logprobs - r.old_logprobs).exp() * (r.ref_logprobs - r.old_logprobs))
 
 
+def gdpo(data: Batch, logprobs: Tensor) -> Tensor:
+    def of(rewards: Tensor, rows: Tensor) -> Tensor:
+        return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+
+    total = 0.0
+    for name, part in (data.rollouts.reward_parts or {}).items():
+        alone = Batch(replace(data.rollouts, rewards=part), logprobs)
+        total = total + WEIGHTS[name] * per_group(alone, of)
+    A = (total - total.mean()) / (total.std() + 1e-6)
+    return sequence_mean(data, clipped(data, logprobs, A[:, None], 0.2, 0.2))
+
+
+def spo(data: Batch, logprobs: Tensor) -> Tensor:
+    """v = alpha / (alpha + beta), one half for prompts not seen."""
+    tracked = [SEEN.get(str(g), [1.0, 1.0, 0.0]) for g in group_of(data)]
+    a = data.rollouts.rewards - torch.tensor([x / (x + y) for x, y, _ in tracked]).double()
+    A = (a - a.mean()) / (a.std() + 1e-6)
+    return sequence_mean(data, clipped(data, logprobs, A[:, None], 0.2, 0.2))
+
+
+def ema_baseline(data: Batch, logprobs: Tensor) -> Tensor:
+    A = data.rollouts.rewards[:, None] - 0.3
+    return sequence_mean(data, clipped(data, logprobs, A, 0.2, 0.2))
+
+
 def cases() -> Iterator[Case]:
     def verl(name: str, setting: str, against: str = "", **keys: Any) -> Case:
         loss = partial(by_verl, estimator=setting, **keys)
@@ -316,6 +354,14 @@ def cases() -> Iterator[Case]:
     yield Case({"name": "lite_ppo"}, "formula (ROLL, AReaL)", lite_ppo)
     trl = partial(trl_loss, loss_type="dr_grpo", rows=True, centred=True, max_completion_length=50)
     yield Case({"name": "dr_grpo", "max_tokens": 50}, f"{TRL} loss_type=dr_grpo", trl)
+
+    yield Case({"name": "gdpo"}, "formula (its advantages also: TRL 1.16's code)", gdpo)
+    yield Case(
+        {"name": "spo"}, "formula", spo, memory={"advantages": {"way": 0.0, "prompts": SEEN}}
+    )
+    yield Case(
+        {"name": "ema_baseline"}, "formula", ema_baseline, memory={"advantages": {"baseline": 0.3}}
+    )
 
     trl = partial(trl_loss, loss_type="dapo", epsilon_high=0.28, entropies=True)
     top = partial(trl, top_entropy_quantile=0.2)
@@ -378,7 +424,7 @@ CASES = list(cases())
 def test_loss_and_gradient(case: Case) -> None:
     for seed in SEEDS:
         data = batch(seed, case)
-        got, _ = ours(case.method, data, 0.0)
+        got, _ = ours(case.method, data, 0.0, case.memory)
         want = differentiate(lambda x, data=data: case.loss(data, x), data.logprobs)
         assert want.grad.abs().max() > 1e-4
         errors = difference(got, want)
