@@ -121,7 +121,8 @@ class Estimator:
 
     def _sampled(self, given: Tensor | None, batch: Any, width: int) -> Tensor | None:
         """The sampler's log-probs [B,S]: of the messages where nobody passes them (grpo_train)."""
-        if given is not None or "gen_logprobs" not in self.algorithm.needs:
+        wanted = given is None and "gen_logprobs" in self.algorithm.needs
+        if not wanted or "message_log" not in batch:
             return given
         logs = ([m["generation_logprobs"] for m in log] for log in batch["message_log"])
         rows = [torch.cat(messages) for messages in logs]

@@ -134,6 +134,8 @@ def test_the_samplers_logprobs_are_read_of_the_messages_where_nobody_passes_them
         for given in ({"generation_logprobs": gen}, {"repeated_batch": {"message_log": logs}})
     )
     assert passed.abs().max() > 0.01 and torch.equal(passed, read)
+    with pytest.raises(ValueError, match="opsm needs gen_logprobs"):
+        gaps(repeated_batch={})
 
 
 def some_arguments(**others):
