@@ -40,9 +40,9 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from nemo_algos import config
+from nemo_algos.data.tasks import Response
 from nemo_algos.local.build import build_trainer
 from nemo_algos.local.preflight import parse
-from nemo_algos.local.tasks import Response
 from nemo_algos.local.trainer import Trainer
 
 CONFIG = Path(__file__).parents[1] / "nemo_algos/configs/smollm2.yaml"
@@ -78,8 +78,9 @@ def trl_trainer(ours: Trainer, folder: str, examples: list[Any], turns: Turns) -
     def reward(
         completions: list[str], completion_ids: list[list[int]], example: list[int], **_: Any
     ) -> list[float]:
-        answers = [Response(*pair) for pair in zip(completions, map(len, completion_ids), strict=True)]
-        verdicts = ours.task.verify([examples[i] for i in example], answers)
+        pairs = zip(completions, map(len, completion_ids), strict=True)
+        responses = [Response(*pair) for pair in pairs]
+        verdicts = ours.task.verify([examples[i] for i in example], responses)
         rewards = [v.reward for v in verdicts]
         turns.trl.add(sum(map(len, completion_ids)), statistics.fmean(rewards))
         return rewards

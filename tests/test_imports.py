@@ -18,6 +18,7 @@ ALLOWED = {
     "lines": {"config"},
     "style": set(),
     "data": {"data", "rewards", "lines", "config"},
+    "processes": set(),
     "rewards": {"rewards"},
     "methods": {"methods", "core", "rollouts", "config"},
     "verify": {"methods", "core", "rollouts"},

@@ -1,10 +1,7 @@
 """The command `nemo-algos study`; examples/run_study.py is the same."""
 
-import signal
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +11,13 @@ from rich.table import Table
 
 from nemo_algos.cli.arguments import Config, Overrides, written
 from nemo_algos.lines import locked, refuse_links_out
+from nemo_algos.processes import fresh
 
 if TYPE_CHECKING:
     from nemo_algos.study.design import Cell, Study, Trial
     from nemo_algos.study.summary import Result
+
+STARRED = "*: the 95 % interval of the difference leaves out 0; intervals and figures are in"
 
 
 def study(config: Config, overrides: Overrides = None) -> None:
@@ -50,10 +50,8 @@ def _go(runs: Sequence["Trial"], folder: Path, workers: int, console: Console) -
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("runs", total=len(runs), completed=done)
-        # a worker ends at Ctrl-C: what it runs is lost, and what waits is not begun
-        interrupt = (signal.SIGINT, signal.SIG_DFL)
-        spawn = get_context("spawn")
-        with ProcessPoolExecutor(workers, spawn, signal.signal, interrupt) as processes:
+        # at Ctrl-C what a worker runs is lost, and what waits is not begun
+        with fresh(workers) as processes:
             try:
                 for i, _ in enumerate(go(runs, folder, processes), done + 1):
                     progress.advance(task)
@@ -76,6 +74,7 @@ def _show(plan: "Study", cells: Sequence["Cell"], folder: Path, console: Console
                 numbers = (_cell(cell.get(metric)) for metric in SHOWN)
                 table.add_row(arm, str(cell["pass@1"].value.n), *numbers)
         console.print(table)
+    console.print(f"{STARRED} {folder / 'report.md'}", soft_wrap=True)
 
 
 def _cell(result: "Result | None") -> str:

@@ -1,7 +1,5 @@
 """The command `nemo-algos train`; examples/run_grpo_math.py is the same."""
 
-import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +19,7 @@ NO_NEMO_RL = (
     "or from a checkout of github.com/NVIDIA-NeMo/RL with `uv run` (docs/nemo_rl.md)"
 )
 NO_CONFIG = "name a config: nemo-algos train etr.yaml"
-FOREIGN = "is code that the folder names, which may come from anyone: if you trust it, say so"
+FOREIGN = "is code or a server that the folder names, which may come from anyone: if you trust it"
 
 
 def train(
@@ -38,8 +36,6 @@ def train(
 ) -> None:
     """Train a policy with one of the methods."""
     overrides = words or []
-    if not sys.stderr.isatty():  # bars of other libraries: a line now and then, not hundreds
-        os.environ.setdefault("TQDM_MININTERVAL", "5")
     if config is None and overrides and "=" not in overrides[0]:
         config, *overrides = overrides
     if resume and resume.exists() and not resume.is_dir():
@@ -71,7 +67,7 @@ def _nemo_rl(merged: DictConfig, resume: Path | None) -> None:
 
 
 def _resumed(resume: Path | None, overrides: list[str]) -> DictConfig:
-    """The config of the run to resume, its code only where an override names it again."""
+    """The config of the run to resume, code and servers only where an override names them again."""
     if resume is None:
         raise _error(NO_CONFIG)
     path = resume / "manifest.json"
@@ -82,13 +78,13 @@ def _resumed(resume: Path | None, overrides: list[str]) -> DictConfig:
     except (OSError, ValueError) as error:
         raise _error(f"{path} is not a run's manifest ({error}): resume another folder") from None
     given = {override.partition("=")[0].lstrip("+") for override in overrides}
-    foreign = [
-        Finding(key, f"{code} {FOREIGN}: {key}={code}, or --config FILE")
-        for key, code in manifest.foreign_code(plain).items()
+    unasked = [
+        Finding(key, f"{value} {FOREIGN}, say so: {key}={value}, or --config FILE")
+        for key, value in manifest.foreign(plain).items()
         if key not in given
     ]
-    if foreign:
-        raise ConfigError(foreign)
+    if unasked:
+        raise ConfigError(unasked)
     return OmegaConf.create({**plain, "engine": "local"})
 
 

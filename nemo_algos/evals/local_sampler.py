@@ -14,7 +14,7 @@ from nemo_algos.evals.trained import config_of
 from nemo_algos.local import checkpoint
 from nemo_algos.local.build import policy_of
 from nemo_algos.local.experience import Policy
-from nemo_algos.local.hardware import device_of
+from nemo_algos.local.hardware import device_of, threads_of
 from nemo_algos.local.lora import load_trained
 from nemo_algos.local.schema import TINY, GenerationSection, PolicySection, Shape
 from nemo_algos.local.tiny import Tiny
@@ -28,9 +28,9 @@ class LocalSampler:
     """
 
     def __init__(self, model: LocalModel, sampling: SamplingSection) -> None:
-        torch.set_num_threads(model.threads)
         self.seed = sampling.seed
         section, rules = _trained(model)
+        torch.set_num_threads(model.threads or threads_of(section))
         generation = GenerationSection(
             max_new_tokens=sampling.max_tokens or section.generation.max_new_tokens,
             temperature=sampling.temperature,

@@ -27,6 +27,7 @@ from nemo_algos.evals.trained import prompt_of
 from nemo_algos.lines import replace
 from nemo_algos.local import given
 from nemo_algos.rewards import Verdict, VerifierPool
+from nemo_algos.rewards.function import PAIR
 
 STORED_AT_ONCE = 64
 LOG_SECONDS = 60.0
@@ -71,6 +72,8 @@ def _sampled(
 
 
 def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tuple[Loaded, Store]:
+    if wrong := _wrong_verifiers(config):
+        raise ConfigError(wrong)
     results = NemoRLResults(model)
     ((name, section),) = config.chosen.items()
     loaded = results.loaded(name)
@@ -103,18 +106,15 @@ def _sampler(model: LocalModel | EndpointModel, config: EvalConfig, console: Con
 
 def _loaded(config: EvalConfig) -> list[Loaded]:
     """Every benchmark, before a model is. Raises ConfigError with all that cannot be used."""
-    loaded, findings = list[Loaded](), list[Finding]()
+    loaded, findings = list[Loaded](), _wrong_verifiers(config)
     trained = prompt_of(config.model)
     for name, section in config.chosen.items():
-        key = f"benchmarks.{name}"
-        if section.verifier:
-            findings += given.found(given.verifier, section.verifier, f"{key}.verifier")
         options = section.model_dump(include={"data", "seed", "databases"})
         asked = trained if section.prompt == "trained" else None
         try:
             loaded.append(load(name, **options, limit=section.problems, trained=asked))
         except ValueError as error:
-            findings.append(Finding(f"{key}.data", str(error)))
+            findings.append(Finding(f"benchmarks.{name}.data", str(error)))
     if isinstance(config.model, LocalModel) and config.model.policy:
         policy = config.model.policy
         wrong = given.device(policy) + given.model(policy)
@@ -122,6 +122,14 @@ def _loaded(config: EvalConfig) -> list[Loaded]:
     if findings:
         raise ConfigError(findings)
     return loaded
+
+
+def _wrong_verifiers(config: EvalConfig) -> list[Finding]:
+    """Those that ask for what they are not given: of models that are not ours, lengths and more."""
+    names = (*PAIR, "prompt", "tokens") if isinstance(config.model, LocalModel) else PAIR
+    named = {f"benchmarks.{name}.verifier": s.verifier for name, s in config.chosen.items()}
+    asked = [(verifier, key, names) for key, verifier in named.items() if verifier]
+    return [finding for each in asked for finding in given.found(given.verifier, *each)]
 
 
 def _store(loaded: Loaded, model: Sampler, config: EvalConfig) -> Store:
@@ -192,7 +200,9 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
         _progress("verified", len(given), console) as advance,
         VerifierPool(store.manifest["verifier"], workers=workers, deadline=deadline) as pool,
     ):
-        verdicts = pool.scores([g.response for _, g in given], [p.answer for p, _ in given])
+        pairs = [g.response for _, g in given], [p.answer for p, _ in given]
+        more = {"prompt": [p.prompt for p, _ in given], "tokens": [g.tokens for _, g in given]}
+        verdicts = pool.scores(*pairs, **more)
         for i in range(0, len(given), STORED_AT_ONCE):
             chunk = given[i : i + STORED_AT_ONCE]
             store.judge((p, g, next(verdicts)) for p, g in chunk)

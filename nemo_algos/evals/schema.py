@@ -36,14 +36,14 @@ class LocalModel(Section):
     """The embedded engine: the policy of a training run, or any causal LM of transformers.
 
     run: folder of a training run; step: of one of its checkpoints, 0 for the policy before
-    training, none for the newest. policy: a model without a run.
+    training, none for the newest. policy: a model without a run. threads: else as in training.
     """
 
     engine: Literal["local"] = "local"
     run: str | None = None
     step: int | None = Field(default=None, ge=0)
     policy: PolicySection | None = None
-    threads: int = Field(default=1, gt=0)
+    threads: int | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:

@@ -5,8 +5,8 @@
     generations.jsonl  problem, sample, response, tokens, finish, key, logprobs if asked for
     verdicts.jsonl     problem, sample, reward, status, detail, of
 
-`key` hashes model, prompt, images and sampling; `of` hashes response, answer and verifier. A line
-with another hash counts as absent, so a changed gold is verified anew without sampling.
+`key` hashes model, prompt, images and sampling; `of` hashes response, prompt, answer and verifier.
+A line with another hash counts as absent, so a changed gold is verified anew without sampling.
 """
 
 import hashlib
@@ -122,7 +122,7 @@ class Store:
         return verdict if judged == self._judged(problem, generation) else None
 
     def _judged(self, problem: Problem, generation: Generation) -> str:
-        return _hash([generation.response, problem.answer, self.judge_key])
+        return _hash([generation.response, problem.prompt, problem.answer, self.judge_key])
 
     def add(self, generations: Sequence[Generation]) -> None:
         self.generations.update({(g.problem, g.sample): g for g in generations})

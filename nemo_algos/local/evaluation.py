@@ -12,7 +12,7 @@ from nemo_algos.data.tasks import Response, Task
 from nemo_algos.local.experience import Experience, Policy
 from nemo_algos.local.turns import generate
 from nemo_algos.rewards import Verdict
-from nemo_algos.rewards.weighted import refuse_unjudged
+from nemo_algos.rewards.weighted import parts, refuse_unjudged
 
 KS = (1, 4, 16, 64)
 CHUNK = 32  # prompts generated at a time
@@ -30,12 +30,12 @@ class Shown(NamedTuple):
 class Sampled(NamedTuple):
     """`samples` responses to each held-out example: its solution (None: wrong), and its tokens.
 
-    rewards: of all responses; first: to each example one of them.
+    verdicts: of all responses; first: to each example one of them.
     """
 
     solutions: list[list[Any]]
     lengths: list[list[int]]
-    rewards: Sequence[float] = ()
+    verdicts: Sequence[Verdict] = ()
     first: Sequence[Shown] = ()
 
 
@@ -69,29 +69,31 @@ def sample(
     """
     examples = task.held_out(prompts) if samples else []
     generator = torch.Generator(next(policy.model.parameters()).device).manual_seed(seed)
-    solutions, lengths, rewards = list[Any](), list[int](), list[float]()
+    solutions, lengths, verdicts = list[Any](), list[int](), list[Verdict]()
     first = list[Shown]()
     for i in track(range(0, len(examples), CHUNK)):
         experience, *columns = attempts(policy, task, examples[i : i + CHUNK], samples, generator)
         judged = list(zip(*columns, strict=True))
         solutions += [task.solution(e, r) if v.reward > 0 else None for e, r, v in judged]
         lengths += experience.mask.sum(1).tolist()
-        rewards += [v.reward for _, _, v in judged]
+        verdicts += [v for _, _, v in judged]
         first += [Shown(said(task.prompt(e)), r, v.reward) for e, r, v in judged[::samples]]
     starts = range(0, len(solutions), samples or 1)
     grouped, sizes = ([x[i : i + samples] for i in starts] for x in (solutions, lengths))
-    return Sampled(grouped, sizes, rewards, first)
+    return Sampled(grouped, sizes, verdicts, first)
 
 
-def names(samples: int) -> list[str]:
-    """What `measured` gives for so many samples."""
-    return ["accuracy", *(f"pass@{k}" for k in KS if k <= samples), "distinct"] if samples else []
+def names(samples: int, rewards: Iterable[str] = ()) -> list[str]:
+    """What `measured` gives for so many samples, judged by named rewards or by one without ("")."""
+    known = ["accuracy", *(f"pass@{k}" for k in KS if k <= samples), "distinct"]
+    return [*known, *(f"reward/{name}" for name in rewards if name)] if samples else []
 
 
 def measured(found: Sampled) -> dict[str, float]:
     """The mean reward (NeMo-RL's name is accuracy), pass@k for k in 1, 4, 16, 64 (up to `samples`).
 
-    And distinct right solutions per example. Empty where the task holds out nothing.
+    Distinct right solutions per example; each named reward's mean, unweighted. Empty where the task
+    holds out nothing.
     """
     if not found.solutions:
         return {}
@@ -99,5 +101,7 @@ def measured(found: Sampled) -> dict[str, float]:
     correct = [sum(s is not None for s in group) for group in found.solutions]
     distinct = [len({s for s in group if s is not None}) for group in found.solutions]
     passed = pass_at_k(correct, samples, [k for k in KS if k <= samples]).mean(0).tolist()
-    values = (fmean(found.rewards), *passed, fmean(distinct))
-    return dict(zip(names(samples), values, strict=True))
+    named = {name: fmean(v.reward for v in of) for name, of in parts(found.verdicts).items()}
+    accuracy = fmean(verdict.reward for verdict in found.verdicts)
+    values = (accuracy, *passed, fmean(distinct), *named.values())
+    return dict(zip(names(samples, named), values, strict=True))

@@ -4,8 +4,10 @@ Left out on purpose: tensor parallelism, a separate inference engine; that is Ne
 Weights and gradients are float32; `precision: bfloat16` computes under autocast.
 """
 
+from contextlib import redirect_stderr
 from dataclasses import replace
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -244,17 +246,23 @@ def load_model(config: PolicySection) -> nn.Module:
 
 
 def from_pretrained(factory: Any, key: str, name: str, **kwargs: Any) -> Any:
-    """What a class of transformers loads, as data. Raises ConfigError at the key."""
+    """What a class of transformers loads, as data, without bars. Raises ConfigError at the key."""
+    import huggingface_hub
+    import transformers
+
     if name.startswith(("/", ".", "~")) and not Path(name).exists():
         raise ConfigError([Finding(key, f"cannot load {name}: no such file or directory")])
     kwargs["trust_remote_code"] = False  # not None, which asks at the terminal
+    transformers.logging.disable_progress_bar()
+    huggingface_hub.utils.enable_progress_bars()  # downloads may take minutes
     try:
         if not name.endswith(".gguf"):
             return factory.from_pretrained(name, **kwargs)
         path = gguf_path(name)
         if not path.exists():
             raise OSError(NO_GGUF)
-        loaded = factory.from_pretrained(str(path.parent), gguf_file=path.name, **kwargs)
+        with redirect_stderr(StringIO()):  # its bar has no switch
+            loaded = factory.from_pretrained(str(path.parent), gguf_file=path.name, **kwargs)
     except (OSError, ImportError, ValueError) as error:
         raise ConfigError([Finding(key, f"cannot load {name}: {first_line(error)}")]) from error
     if hasattr(loaded, "hf_quantizer"):  # the weights are float32 now, and are saved so

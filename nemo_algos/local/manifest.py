@@ -16,14 +16,16 @@ from nemo_algos.lines import Shape, read_object, refuse_links_out, replace
 from nemo_algos.local.schema import LocalConfig
 
 LIBRARIES = ("torch", "transformers", "numpy", "nemo-algos")
-# keys that name code, and what they may name without asking
-NAMES_CODE = {
+# keys that name code or whom a run tells, and texts for the model: what they hold without asking
+HARMLESS = {
     r"method\b": r"[^:]*",
     r"data\.task\b": r"[^:]*",
     r"data\.(verifier|rewards\..+\.function)\b": r"nemo_algos\.rewards\.math:verify_math",
     r"policy\.(optimizer|scheduler\.\d+)\.name\b": r"torch\.optim\.(lr_scheduler\.)?\w+",
+    r"logger\.(mlflow\.tracking_uri|wandb\.entity)\b": r"None",
+    r"data\.(prompt|system_prompt|answer_prefix)\b|policy\.tokenizer\.chat_template\b": r".*",
 }
-
+NO_ADDRESS = r"(?!.*://).*"  # of every other key
 
 # keys with which a run may go on: they change how far, how fast or how well seen it trains, or the
 # size of its updates, but neither what is asked and rewarded nor which numbers are stored
@@ -115,13 +117,13 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     return [] if old == new else [f"{path}: {old} -> {new}"]
 
 
-def foreign_code(config: Any, path: str = "") -> dict[str, str]:
-    """Keys of a run's config whose values, or references, name code neither ours nor torch's."""
+def foreign(config: Any, path: str = "") -> dict[str, str]:
+    """Keys of a run's config that name code neither ours nor torch's, a server, or a reference."""
     if isinstance(config, (dict, list)):
         items = config.items() if isinstance(config, dict) else enumerate(config)
-        inner = (foreign_code(value, f"{path}.{key}".strip(".")) for key, value in items)
+        inner = (foreign(value, f"{path}.{key}".strip(".")) for key, value in items)
         return {key: value for found in inner for key, value in found.items()}
-    harmless = next((known for key, known in NAMES_CODE.items() if re.match(key, path)), ".*")
+    harmless = next((h for key, h in HARMLESS.items() if re.match(key, path)), NO_ADDRESS)
     text = str(config)
     known = "${" not in text and re.fullmatch(harmless, text, re.DOTALL)
     return {} if known else {path: text}

@@ -179,7 +179,7 @@ def evaluations(c: LocalConfig) -> Iterator[Finding]:
         return
     from nemo_algos.local.evaluation import names
 
-    known = names(grpo.val_samples_per_prompt)
+    known = names(grpo.val_samples_per_prompt, c.data.functions)
     for key, wanted in asked.items():
         if wanted and wanted not in known:
             yield Finding(key, f"an evaluation has no {wanted}{did_you_mean(wanted, known)}")
@@ -229,6 +229,16 @@ def one_reward(c: LocalConfig) -> Iterator[Finding]:
         yield Finding("data.verifier", reason)
 
 
+def unit_rewards(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Finding]:
+    """Functions in [0, 1] have a weighted sum there, where the method needs it."""
+    weights = [reward.weight for reward in c.data.functions.values()]
+    low, high = sum(w for w in weights if w < 0), sum(w for w in weights if w > 0)
+    if algorithm and None in algorithm.unit_columns and (low < 0 or high > 1 + 1e-9):
+        reason = f"functions in [0, 1] so weighted add up to a reward in [{low:g}, {high:g}]"
+        cure = f"{algorithm.name} stops at one outside [0, 1]: let positive weights add up to 1"
+        yield Finding("data.rewards", f"{reason}; {cure}", "warning")
+
+
 def prompt_has_problem(c: LocalConfig) -> Iterator[Finding]:
     """Else all prompts are one."""
     if "{problem}" not in c.data.prompt:
@@ -257,8 +267,12 @@ BETWEEN_KEYS: Rules = {
     task_has_data: ("data.task", "data.train", "data.validation"),
     one_reward: ("data.verifier", "data.rewards"),
     prompt_has_problem: ("data.prompt",),
-    evaluations: ("grpo", "checkpointing"),
+    evaluations: ("grpo", "checkpointing", "data.rewards", "data.verifier"),
     schedule_lasts: ("policy.scheduler", "grpo.max_num_steps"),
 }
 
-OF_METHOD = {group_of_one: (GROUP,), reward_parts: ("data.rewards", "data.task")}
+OF_METHOD = {
+    group_of_one: (GROUP,),
+    reward_parts: ("data.rewards", "data.task"),
+    unit_rewards: ("data.rewards",),
+}

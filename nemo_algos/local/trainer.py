@@ -3,6 +3,7 @@
 import time
 import warnings
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.loss import policy_loss
 from nemo_algos.methods.signals import Signals
 from nemo_algos.rewards import Verdict
+from nemo_algos.rewards.weighted import parts
 from nemo_algos.rollouts import Rollouts
 
 
@@ -92,8 +94,8 @@ class Trainer:
         asked = examples, grpo.num_generations_per_prompt, self.generator
         experience, *_, self.verdicts = attempts(self.policy, self.task, *asked)
         experience, ref_logprobs = self._with_reference(experience)
-        parts = reward_parts(self.verdicts)
-        weights = {k: f.weight for k, f in self.config.data.functions.items() if k in parts}
+        by_name = reward_parts(self.verdicts)
+        weights = {k: f.weight for k, f in self.config.data.functions.items() if k in by_name}
         rewards = torch.tensor([v.reward for v in self.verdicts], dtype=torch.float64)
         rollouts = Rollouts(
             group=experience.group,
@@ -103,7 +105,7 @@ class Trainer:
             ref_logprobs=ref_logprobs,
             entropy=experience.entropy,
             gen_logprobs=experience.gen_logprobs if correct else None,
-            reward_parts=parts,
+            reward_parts=by_name,
             reward_weights=weights,
             prompt=experience.prompt_keys() if "prompt" in self.needs else None,
             drift=rewards.new_full(rewards.shape, self.memory.get("drift", 0.0)),
@@ -253,18 +255,17 @@ class Trainer:
 
 def reward_parts(verdicts: list[Verdict]) -> dict[str, Tensor]:
     """[B] float64 by name: the parts that every reward is made of."""
-    names = set.intersection(*(set(v.parts) for v in verdicts)) if verdicts else set[str]()
-    parts = {name: [v.parts[name].reward for v in verdicts] for name in sorted(names)}
-    return {name: torch.tensor(values, dtype=torch.float64) for name, values in parts.items()}
+    whole = {k: v for k, v in parts(verdicts).items() if len(v) == len(verdicts)}
+    rewards = {name: [verdict.reward for verdict in of] for name, of in whole.items()}
+    return {name: torch.tensor(values, dtype=torch.float64) for name, values in rewards.items()}
 
 
 def reward_metrics(verdicts: list[Verdict]) -> dict[str, float]:
     """Responses that could not be judged; each named reward's mean, unweighted, and its own."""
     out: dict[str, float] = {"reward/unverified": sum(v.status != "ok" for v in verdicts)}
-    for name in dict.fromkeys(name for v in verdicts for name in v.parts):
-        parts = [v.parts[name] for v in verdicts if name in v.parts]
-        out[f"reward/{name}"] = sum(part.reward for part in parts) / len(parts)
-        out[f"unverified/{name}"] = sum(part.status != "ok" for part in parts)
+    for name, judged in parts(verdicts).items():
+        out[f"reward/{name}"] = fmean(part.reward for part in judged)
+        out[f"unverified/{name}"] = sum(part.status != "ok" for part in judged)
     return out
 
 

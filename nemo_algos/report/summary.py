@@ -9,8 +9,10 @@ from nemo_algos.report.compare import compare
 from nemo_algos.report.evaluation import bucket_name
 from nemo_algos.report.numbers import MISSING, shown, signed
 from nemo_algos.report.runs import LoadedRun
+from nemo_algos.report.training import CURVES
 
 KS = (4, 16, 64, 256, 1024)
+MEASURED = ("reward", "entropy", "clip_above", "clip_below", "kl_old")  # of training's curves
 LAST = 10  # a training metric is its mean over the last tenth of the steps
 
 
@@ -43,11 +45,11 @@ def training(runs: Sequence[LoadedRun]) -> Table | None:
     trained = [run for run in runs if run.metrics]
     if not trained:
         return None
-    measured = ["reward/mean", "entropy/exact", "clip/fraction", "kl/old"]
+    measured = {c.title: c.metrics[0] for c in CURVES if c.name in MEASURED}
     after = [[k for k in run.summary.get("after", {}) if k.startswith("pass@")] for run in trained]
     held_out = list(dict.fromkeys(k for names in after for k in (*names[:1], *names[-1:])))
     headings = ["run", "method", "seed", "steps", *measured, *(f"held-out {k}" for k in held_out)]
-    rows = [(run.label, _trained_cells(run, measured, held_out)) for run in trained]
+    rows = [(run.label, _trained_cells(run, [*measured.values()], held_out)) for run in trained]
     note = "Metrics: mean over the last tenth of the steps. Held out: before → after training."
     return Table("Training", headings, rows, [note])
 

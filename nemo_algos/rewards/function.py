@@ -7,7 +7,7 @@ from typing import Any
 
 PAIR = ("response", "answer")
 GIVEN = (*PAIR, "prompt", "row", "tokens")
-BATCHES = {"prompts", "completions"}  # TRL's names, of functions that return a list
+NO_PLACE = {*GIVEN[2:], "prompts", "completions"}  # by name only; TRL's are of lists
 DETAIL_CHARS = 300
 
 
@@ -15,7 +15,8 @@ class RewardFunction:
     """A function of some of `given`, by name; or of (response, answer), whatever it calls them.
 
     response, answer, prompt: texts; row: the data's row, a dict; tokens: of the response, a number.
-    **kwargs gets them all. Raises ValueError where the function needs anything else.
+    **kwargs gets them all. Raises ValueError where the function needs anything else, or could take
+    more of these than are given here.
     """
 
     def __init__(self, function: Callable[..., Any], given: Sequence[str] = GIVEN) -> None:
@@ -41,11 +42,11 @@ def _names(function: Callable[..., Any], given: Sequence[str]) -> tuple[str, ...
     known = [p.name for p in parameters if p.name in given and p.kind in by_name]
     rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     others = (p for p in parameters if p.name not in known and p.kind not in rest)
-    needed = [p.name for p in others if p.default is p.empty]
+    needed = [p.name for p in others if p.default is p.empty or p.name in GIVEN]
     every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
     if not needed and (known or every):
         return tuple(given) if every else tuple(known)
-    if _takes_two(signature) and not every and BATCHES.isdisjoint(needed):
+    if _takes_two(signature) and not every and NO_PLACE.isdisjoint([*needed, *known]):
         return None
     asks = f"needs {', '.join(needed)}" if needed else "takes nothing"
     raise ValueError(

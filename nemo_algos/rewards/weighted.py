@@ -106,6 +106,12 @@ class Rewards:
             judge.close()
 
 
+def parts(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
+    """Of rewards that are sums, each function's verdicts by its name."""
+    names = dict.fromkeys(name for verdict in verdicts for name in verdict.parts)
+    return {name: [v.parts[name] for v in verdicts if name in v.parts] for name in names}
+
+
 def refuse_unjudged(verdicts: Sequence[Verdict], name: str = "") -> None:
     """Raises Unjudged where there are verdicts and none of them is "ok"."""
     if verdicts and all(verdict.status != "ok" for verdict in verdicts):

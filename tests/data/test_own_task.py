@@ -31,16 +31,16 @@ def test_it_trains_and_a_resume_asks_before_it_loads_it(ending):
     assert max(row["reward/mean"] for row in rows) > 0
     assert (ending / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((ending / "summary.json").read_text())["after"] == {}  # nothing held out
-    assert manifest.foreign_code(manifest.read(ending / "manifest.json")) == {
+    assert manifest.foreign(manifest.read(ending / "manifest.json")) == {
         "data.task": "ending:Ending"
     }
     refused = invoke("train", "--resume", ending)
     assert refused.exit_code == 2
-    assert "data.task: ending:Ending is code that the folder names" in refused.stderr
+    assert "data.task: ending:Ending is code or a server that the folder names" in refused.stderr
     assert invoke("train", "--resume", ending, "data.task=ending:Ending").exit_code == 0
 
 
 @pytest.mark.parametrize("task", ["os:system", "nemo_algos.data.tasks:Countdown", "${x}"])
 def test_a_task_that_a_folder_names_is_code(task):
-    assert manifest.foreign_code({"data": {"task": task}}) == {"data.task": task}
-    assert manifest.foreign_code({"data": {"task": "math"}}) == {}
+    assert manifest.foreign({"data": {"task": task}}) == {"data.task": task}
+    assert manifest.foreign({"data": {"task": "math"}}) == {}

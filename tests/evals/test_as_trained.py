@@ -92,6 +92,21 @@ def test_the_benchmarks_own_prompt_on_demand(trained, tmp_path):
     assert words.startswith("user 1 + 1 <unk>") and words.endswith("assistant")
 
 
+def test_a_reward_is_given_prompt_and_length_as_in_training(trained, tmp_path):
+    folder, _ = trained
+    given = [f"model.run={folder / 'runs' / 'exp_001'}", "benchmarks.math.verifier=given_rewards:"]
+    evaluated(folder, tmp_path, given[0], f"{given[1]}asked_in_words")
+    metrics = json.loads((tmp_path / "math" / "metrics.json").read_text())
+    assert metrics["scalars"]["mean"]["value"] == 1
+    data = f"benchmarks.math.data={folder / 'rows.jsonl'}"
+    refused = invoke("eval", "eval/own.yaml", data, given[0], f"{given[1]}with_row")
+    assert refused.exit_code == 2 and refused.stderr == (
+        "benchmarks.math.verifier: given_rewards:with_row needs row: a reward function is given "
+        "response, answer, prompt, tokens, those that it names, for one response, and returns a "
+        "number\n"
+    )
+
+
 def test_what_lies_beside_the_model(trained, tmp_path):
     path = trained[0] / "runs" / "exp_001" / "model"
     found = TrainedPrompt.read(path)

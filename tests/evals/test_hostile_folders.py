@@ -292,14 +292,15 @@ def test_no_value_of_a_file_leads_to_a_traceback(shown, place):
         ({"method": {"name": "${logger.log_dir}"}, "logger__log_dir": "os:system"}, "method.name"),
         ({"policy__optimizer__name": "subprocess.Popen"}, "policy.optimizer.name"),
         ({"policy__scheduler": [{"name": "torch.hub.load"}]}, "policy.scheduler.0.name"),
+        ({"logger__mlflow__tracking_uri": "http://x"}, "logger.mlflow.tracking_uri"),
     ],
 )
-def test_code_that_a_runs_config_names_has_to_be_named_again(run, keys, code):
+def test_code_or_a_server_that_a_runs_config_names_has_to_be_named_again(run, keys, code):
     written = {f"config__{key}": value for key, value in keys.items()}
     folders.change_json(run / "manifest.json", **written)
     status, said = resume(run)
     assert status == 2 and f"{code}: " in said
-    assert "is code that the folder names, which may come from anyone" in said
+    assert "is code or a server that the folder names, which may come from anyone" in said
     assert evaluate(run)[0] in (0, 2)
 
 

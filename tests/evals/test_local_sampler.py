@@ -56,6 +56,17 @@ def test_the_weights_are_those_of_the_step(run, step, seed):
         assert torch.equal(got, want)
 
 
+def test_threads_are_those_of_training_unless_set(run, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    policy = small_llama.section(small_llama.save(tmp_path / "llama"))
+    for model in (LocalModel(run=run), LocalModel(run=run, threads=3), LocalModel(policy=policy)):
+        sampler(model)
+    sampler(LocalModel(policy=policy.model_copy(update={"threads": 2})))
+    assert asked == [1, 3, 7, 2]
+
+
 def test_identity_is_of_weights_wherever_they_lie(run):
     assert sampler(LocalModel(run=run)).identity == sampler(LocalModel(run=run + "/")).identity
     hashes = {s: sampler(LocalModel(run=run, step=s)).identity["weights"] for s in (0, 1, 2, None)}

@@ -139,13 +139,27 @@ def test_a_verifier_that_does_not_load_is_said_before_anything_is_sampled(writte
     assert not seen
 
 
+@pytest.mark.parametrize("engine", ["endpoint", "nemo_rl"])
+@pytest.mark.parametrize("name", ["by_prompt", "with_row", "alone"])
+def test_what_only_our_own_models_give_is_refused(written, engine, name):
+    written["benchmarks"]["math"]["verifier"] = f"given_rewards:{name}"
+    if engine == "nemo_rl":
+        written["model"] = {"engine": engine, "file": "none.json"}
+    else:
+        written["model"]["url"] = "http://localhost:9/v1"
+    with pytest.raises(
+        ConfigError, match=r"needs \w+: a reward function is given response, answer, "
+    ):
+        evaluate(checked(written), Console(quiet=True))
+
+
 def test_nothing_is_sampled_where_a_file_is_missing(written):
     """All files at once, and what else can be seen without a model."""
     written["benchmarks"]["math500"] = {"data": "none.jsonl"}
     written["benchmarks"]["gsm8k"] = {"data": "none.parquet", "verifier": "operator:neg"}
     with server(answer) as (url, seen), pytest.raises(ConfigError) as raised:
         run(written, url)
-    keys = ["math500.data", "gsm8k.verifier", "gsm8k.data"]
+    keys = ["gsm8k.verifier", "math500.data", "gsm8k.data"]
     assert [f.path for f in raised.value.findings] == [f"benchmarks.{key}" for key in keys]
     assert "cannot read none.jsonl" in str(raised.value) and not seen
     policy = {"model_name": "./none", "device": "cuda", "optimizer": {"name": "torch.optim.SGD"}}

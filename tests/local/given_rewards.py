@@ -35,6 +35,14 @@ async def alone(tokens):
     return tokens / 8
 
 
+def with_row(response, answer, row=None):
+    return float(response == answer)
+
+
+def by_prompt(response, prompt):
+    return float(prompt in response)
+
+
 def process(tokens):
     return os.getpid()
 
@@ -43,10 +51,34 @@ def short(tokens):
     return 1 / (1 + tokens)
 
 
+def tenth(tokens):
+    return 0.1
+
+
+def asked_in_words(prompt, tokens):
+    """Whether the prompt is the whole message of test_as_trained, and the length is known."""
+    return float(prompt.startswith("what is ") and prompt.endswith(" + 1 ?") and 1 <= tokens <= 4)
+
+
 def odd_only(tokens):
     if tokens % 2 == 0:
         raise ValueError(f"{tokens} is even")
     return 1.0
+
+
+async def odd_later(tokens):
+    await asyncio.sleep(0)
+    return odd_only(tokens)
+
+
+def patient(tokens):
+    if tokens % 2 == 0:
+        raise TimeoutError("slow")
+    return 1.0
+
+
+def boundless(response, answer):
+    return float("inf")
 
 
 def endless(response, answer):

@@ -2,12 +2,15 @@
 
 import json
 
+import huggingface_hub
 import pytest
 import small_llama
 import torch
+import transformers
 from small_llama import WORDS
+from tqdm.auto import tqdm
 
-from nemo_algos.local.hf import HFPolicy, load_model, load_tokenizer
+from nemo_algos.local.hf import HFPolicy, from_pretrained, load_model, load_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,23 @@ def test_a_tokenizer_without_template_or_pad_token(folder, tmp_path, lacks, mess
     assert named.chat_template == small_llama.TEMPLATE and named.pad_token_id == WORDS.index(
         "<pad>"
     )
+
+
+class Reader:
+    """As transformers' reader of GGUF files, whose bar is tqdm's own."""
+
+    @staticmethod
+    def from_pretrained(folder, gguf_file, trust_remote_code):
+        return [gguf_file for _ in tqdm([0])]
+
+
+def test_no_bars_but_of_downloads(folder, tmp_path, capsys):
+    (tmp_path / "x.gguf").touch()
+    transformers.logging.enable_progress_bar()
+    load_model(small_llama.section(folder))
+    assert from_pretrained(Reader, "-", str(tmp_path / "x.gguf")) == ["x.gguf"]
+    assert capsys.readouterr().err == ""
+    assert not huggingface_hub.utils.are_progress_bars_disabled()
 
 
 @pytest.mark.parametrize("name", ["nothing/here", "nothing/here.gguf", "empty"])

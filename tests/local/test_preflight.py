@@ -14,6 +14,7 @@ from nemo_algos.data.tasks import Task
 from nemo_algos.local import given, preflight
 from nemo_algos.local.optimizer import rehearse
 from nemo_algos.local.schema import Component, Milestones
+from nemo_algos.methods import METHODS
 from nemo_algos.preflight.check import check
 
 
@@ -227,6 +228,30 @@ def test_a_limit_that_the_answers_exceed_is_warned_of(tmp_path, llama):
     assert limits(tmp_path, "some/name", 1, plain, "data.verifier=operator:eq") == []
     done = invoke("check", "math.yaml", *own(tmp_path, "a/b", "policy.generation.max_new_tokens=4"))
     assert done.exit_code == 0 and "warning policy.generation.max_new_tokens" in done.output
+
+
+def weighted(tmp_path, method, *weights):
+    """What is said of such a run's rewards."""
+    given = own(tmp_path, "some/name", f"method={method}", "policy.device=cpu")
+    for i, weight in enumerate(weights):
+        name = f"data.rewards.r{i}"
+        given += [f"{name}.function=given_rewards:short", f"{name}.weight={weight}"]
+    return check("math.yaml", given, "main")
+
+
+def test_weights_that_leave_0_to_1_are_warned_of_where_a_method_needs_it(tmp_path):
+    (warning,) = weighted(tmp_path, "{name: grpo, bounds: apmpo}", 1.5, -0.5)
+    assert warning == (
+        "data.rewards",
+        "functions in [0, 1] so weighted add up to a reward in [-0.5, 1.5]; "
+        "grpo+apmpo stops at one outside [0, 1]: let positive weights add up to 1",
+        "warning",
+    )
+    assert "[0, 1.2]; apmpo stops" in weighted(tmp_path, "apmpo", 1, 0.2)[0].message
+    assert "[-0.1, 1]; apmpo stops" in weighted(tmp_path, "apmpo", 1, -0.1)[0].message
+    assert weighted(tmp_path, "apmpo", 0.7, 0.2, 0.1) == [] == weighted(tmp_path, "apmpo")
+    for name, method in METHODS.items():
+        assert bool(weighted(tmp_path, name, 2)) == ("unit_rewards" in method.needs)
 
 
 def test_training_begins_with_the_warnings(tmp_path, llama):

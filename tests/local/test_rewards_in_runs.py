@@ -1,12 +1,14 @@
 """Reward functions in whole runs: logged apart, told of when they fail, and stopped for."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import small_llama
 from commands import invoke
 
 from nemo_algos.local import manifest
+from nemo_algos.local.remarks import Remarks
 from nemo_algos.preflight.check import check
 
 ROWS = [{"problem": f"{i} + 1 ?", "answer": str(i + 1), "level": i} for i in range(8)]
@@ -61,6 +63,31 @@ def test_the_sum_trains_and_each_is_logged(tmp_path, overrides):
     counted = f"warning: step 1: {rows[0]['reward/unverified']} of 16 responses could not be judged"
     assert counted in done.output and "; the last: odd: ValueError: odd\n" in done.output
     assert "unjudged" in done.output
+    assert done.output.count("could not be judged") == 1  # the second step's reason is the same
+
+
+def test_each_is_measured_in_evaluations_too(tmp_path, overrides):
+    short = reward("short", "short", weight=0.5)
+    tenth = reward("tenth", "tenth", weight=-1, pool="false")
+    (train,) = (o for o in overrides if o.startswith("data.train.data_path"))
+    held_out = [train.replace("train", "validation", 1), "grpo.val_samples_per_prompt=2"]
+    every = ["grpo.val_period=1", "checkpointing.metric_name=val:reward/short"]
+    given = [o for o in overrides if o != "data.validation=null"]
+    done, rows = run(tmp_path, *given, *short, *tenth, *held_out, *every)
+    assert done.exit_code == 0, done.output
+    found = [row for row in rows if "validation/accuracy" in row]
+    assert len(found) == 3
+    for row in found:
+        assert row["validation/reward/tenth"] == pytest.approx(0.1)
+        total = 0.5 * row["validation/reward/short"] - 0.1
+        assert row["validation/accuracy"] == pytest.approx(total)
+    summary = json.loads((tmp_path / "runs" / "exp_001" / "summary.json").read_text())
+    best = max(row["validation/reward/short"] for row in found[1:])
+    assert summary["best"]["validation/reward/short"] == best
+    unknown = findings(*given, *short, *held_out, *every[:1], f"{every[1]}s")
+    assert unknown["checkpointing.metric_name"] == (
+        "an evaluation has no reward/shorts (did you mean reward/short?)"
+    )
 
 
 def test_what_judges_nothing_stops_the_run_at_step_1(tmp_path, overrides):
@@ -78,6 +105,14 @@ def test_what_judges_nothing_later_leaves_the_run_as_it_was(tmp_path, overrides,
     assert done.exit_code == 1 and len(rows) == 1
     assert "the reward late could judge none of 16 responses" in done.stderr
     assert (tmp_path / "runs" / "exp_001" / "checkpoints" / "step_000001.pt").exists()
+
+
+def test_it_is_said_where_nearly_all_responses_were_cut():
+    for cut, told in ((8, 0), (9, 1)):
+        rows = [[5, 2]] * cut + [[5, 1]] * (10 - cut)
+        experience = SimpleNamespace(responses=lambda rows=rows: rows)
+        assert len(Remarks({1}, 2).of(1, [], experience)) == told
+        assert Remarks({1}, 2).of(2, [], experience) == []
 
 
 def findings(*overrides, name="smollm2.yaml"):
@@ -128,7 +163,7 @@ def test_a_function_in_this_folder_that_is_not_on_the_path(tmp_path, monkeypatch
 def test_a_reward_that_a_folder_names_is_code(name):
     def foreign(function):
         config = {"data": {"rewards": {name: {"function": function, "weight": 1.0, "pool": True}}}}
-        return manifest.foreign_code(config)
+        return manifest.foreign(config)
 
     assert foreign("os:system") == {f"data.rewards.{name}.function": "os:system"}
     assert foreign("nemo_algos.rewards.math:verify_math") == {}

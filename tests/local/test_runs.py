@@ -6,20 +6,26 @@ And to go on with more steps, another learning rate, in the same folder.
 import json
 import os
 import signal
+import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 import trainers
+from rich.console import Console
 from test_resume import assert_same_run, metrics, short_warm_start, train, weights  # noqa: F401
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError
 from nemo_algos.lines import locked
-from nemo_algos.local import checkpoint, logs, manifest
+from nemo_algos.local import checkpoint, logs, manifest, trackers
 from nemo_algos.local import run as running
 from nemo_algos.local.folder import opened
 from nemo_algos.local.preflight import judged, parse
+from nemo_algos.local.schema import LoggerSection
+from nemo_algos.local.summary import Record, _say
+from nemo_algos.local.trackers import Told
 
 ACCURACY = {0: 0.1, 3: 0.5, 6: 0.3, 9: 0.2, 12: 0.4, 15: 0.9}
 EVERY_3 = ["grpo.val_period=3", "checkpointing.metric_name=val:accuracy"]
@@ -87,6 +93,31 @@ def test_evaluations_are_in_tensorboard_and_in_the_curves(tmp_path, monkeypatch,
     assert line.get_xydata().tolist() == [[s, ACCURACY[s]] for s in (0, 3, 6, 9, 12)]
 
 
+def test_what_a_kill_has_left_in_tensorboard_is_hidden(tmp_path):
+    from nemo_algos.report.runs import read_events
+
+    for done, steps in ((0, (1, 2, 3, 4)), (2, (3,))):
+        with trackers.tensorboard(
+            Told(tmp_path, {}, "id", done), LoggerSection(log_dir="-")
+        ) as send:
+            for step in steps:
+                send({"x": float(step + done)}, step)
+    assert read_events(tmp_path)["x"] == ([1, 2, 3], [1, 2, 5])
+
+
+@pytest.mark.parametrize("uri", [None, "http://here"])
+def test_mlflow_tells_the_server_that_is_named_and_no_other(tmp_path, monkeypatch, uri):
+    told, metrics = [], []
+    fake = {"set_tracking_uri": told.append, "set_experiment": told.append}
+    fake |= {"search_runs": lambda **_: [], "start_run": lambda **_: nullcontext()}
+    fake |= {"log_dict": lambda *_: None, "log_metrics": lambda *sent: metrics.append(sent)}
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(**fake))
+    settings = LoggerSection.model_validate({"log_dir": "-", "mlflow": {"tracking_uri": uri}})
+    with trackers.mlflow(Told(tmp_path, {}, "id", 0), settings) as send:
+        send({"pass@1": 0.5}, 3)
+    assert told == [*filter(None, [uri]), "nemo-algos"] and metrics == [({"pass_at_1": 0.5}, 3)]
+
+
 def test_an_evaluation_that_a_signal_ends_loses_no_step(tmp_path, monkeypatch):
     evaluate = running.Run._evaluate
 
@@ -145,6 +176,20 @@ def test_a_metric_of_training(tmp_path, scripted):
     rows = [row for row in metrics(tmp_path / "run") if "entropy/exact" in row]
     entropy = {row["step"]: row["entropy/exact"] for row in rows if row["step"] in saved}
     assert summary(tmp_path / "run")["best"]["step"] == max(entropy, key=entropy.__getitem__)
+
+
+def test_what_is_no_number_is_not_the_best(tmp_path):
+    named = ["checkpointing.metric_name=train:reward/mean"]
+    record = Record(tmp_path, parse(config.load(config.SHIPPED / "etr.yaml", named))[0])
+    for step, value in enumerate((0.25, float("nan"), 0.5)):
+        record.add({"step": step, "reward/mean": value})
+    assert record.values() == {0: 0.25, 2: 0.5}
+
+
+def test_accuracy_is_said_where_it_is_not_pass_at_1(capsys):
+    for accuracy, known in ((0.5, False), (0.25, True)):
+        _say(Console(), "-", {"before": {"accuracy": accuracy, "pass@1": 0.5}})
+        assert ("accuracy" in capsys.readouterr().out) == known
 
 
 def test_a_metric_that_training_has_not(tmp_path):
@@ -258,6 +303,7 @@ def test_another_learning_rate_counts_as_if_it_had_always_been(tmp_path, whole):
     usual = {row["step"]: row["lr"] for row in metrics(whole) if "lr" in row}
     times = {step: lr[step] / usual[step] for step in lr}
     assert times == pytest.approx({s: 1 if s <= 2 else 2 if s <= 8 else 0.5 for s in lr})
+    assert [step for step, _ in changes(folder)] == [2, 8]
     state = checkpoint.load(folder / "checkpoints" / "step_000012.pt")
     assert state["optimizer"]["param_groups"][0]["weight_decay"] == 0.5
     assert int(state["optimizer"]["state"][0]["step"]) == 24  # the moments went on
@@ -347,6 +393,23 @@ def test_every_key_may_change_or_is_refused_with_a_reason(tmp_path):
 
 
 # ---- the folder
+
+
+def test_a_folder_that_was_there_stays_and_a_new_one_without_a_step_goes(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").touch()
+    for name in ("mine", "new"):
+        with pytest.raises(KeyError), opened(tmp_path / name, tmp_path) as folder:
+            assert folder.is_dir()
+            raise KeyError
+    assert (tmp_path / "mine" / "notes").exists() and not (tmp_path / "new").exists()
+
+
+def test_a_folder_whose_links_lead_out_is_refused(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "checkpoints").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="link"), opened(tmp_path / "mine", tmp_path):
+        pass
 
 
 def test_a_folder_is_of_one_process(tmp_path):

@@ -169,6 +169,13 @@ def test_a_tree_is_as_large_as_is_cheapest():
     assert trees(of, torch.arange(60), small_llama.section("any"), 0).tolist() == list(range(60))
 
 
+def test_a_tree_keeps_to_the_tokens_of_a_micro_batch():
+    of, dynamic = small([[7] * 5] * 10, [(4, 5, 6, 7)]), {"enabled": True, "train_mb_tokens": 20}
+    section = small_llama.section("any", dynamic_batching=dynamic)
+    assert budget(4, 32) == 28  # a whole tree would have five responses
+    assert trees(of, torch.arange(10), section, 32).bincount().tolist() == [3, 3, 3, 1]
+
+
 @pytest.mark.parametrize("limit", [20, 40, 64, 150])
 def test_dynamic_batches_of_trees_keep_to_their_tokens(limit):
     of, rows = experience(), torch.randperm(18, generator=torch.Generator().manual_seed(0))

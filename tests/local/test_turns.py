@@ -70,8 +70,9 @@ def direct(trainer, experience, i):
 
 
 def test_what_is_generated(llama):
-    trainer = trainer_of(llama)
-    asked = trainer.task.examples(0, 4), 4, trainer.generator
+    trainer, replies = trainer_of(llama), []
+    reply, asked = trainer.task.reply, (trainer.task.examples(0, 4), 4, trainer.generator)
+    trainer.task.reply = lambda *said: replies.append(reply(*said)) or replies[-1]
     experience, _, texts, _ = attempts(trainer.policy, trainer.task, *asked)
     ids, turns = trainer.policy.ids(" ".join(SAID)), set()
     for i, (tokens, mask) in enumerate(zip(experience.tokens, experience.mask, strict=True)):
@@ -84,6 +85,7 @@ def test_what_is_generated(llama):
         for column in (experience.logprobs, experience.entropy, experience.gen_logprobs):
             assert (column[i][~mask] == 0).all() and (column[i][mask] != 0).any()
     assert turns == {0, 1, 2}
+    assert len(replies) == 16 + sum(said is not None for said in replies[:16])  # ended: not asked
 
 
 @pytest.mark.parametrize("method", ["grpo", "gpg"])

@@ -148,6 +148,16 @@ def test_the_recipe_of_the_docs_composes() -> None:
 
 
 LOADS = "env.maths.verifier=json:loads"
+RICHER = (  # in the embedded engine rewards, and this environment cannot give them what they name
+    ("everything", "prompt, row, tokens"),
+    ("alone", "tokens"),
+    ("with_row", "row"),
+    ("by_prompt", "prompt"),
+)
+
+
+def _given(name: str) -> list[str]:
+    return [f"env.maths.verifier=given_rewards:{name}"]
 
 
 @pytest.mark.parametrize(
@@ -155,6 +165,7 @@ LOADS = "env.maths.verifier=json:loads"
     [
         (["env.maths.verifier=nowhere:f"], "env.maths.verifier", "No module named 'nowhere'"),
         (["env.maths.verifier=json:f"], "env.maths.verifier", "no attribute 'f'"),
+        *((_given(name), "env.maths.verifier", f"needs {what}: a reward") for name, what in RICHER),
         (["env.math.verifier=json:loads"], "env.math", "give yours another name"),
         ([LOADS, "env.maths.worker=2"], "env.maths.worker", "workers"),
         ([LOADS, "env.maths.workers=0"], "env.maths.workers", "greater than 0"),

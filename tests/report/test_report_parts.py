@@ -10,7 +10,7 @@ import folders
 import numpy as np
 import pytest
 
-from nemo_algos.report import cases, differences, evaluation, heat, page, training
+from nemo_algos.report import cases, differences, evaluation, heat, page, summary, training
 from nemo_algos.report.figure import Figure, Line, running_mean
 from nemo_algos.report.groups import groups
 from nemo_algos.report.numbers import shown, signed
@@ -298,3 +298,15 @@ def test_the_page_is_told_the_values_and_where_they_lie(tmp_path):
     assert set(re.findall(r'id="(f\.0\.\w+)"', svg)) == {"f.0.0", "f.0.mean", "f.0.2"}
     steps = Line("s", "#0072B2", [0, 1, 3], [float("nan"), 2], kind="steps").values()
     assert (steps["x"], steps["y"]) == ([0.5, 2], [None, 2])
+
+
+def test_the_table_of_training_has_the_names_of_the_curves():
+    names = ("reward/mean", "entropy/exact", "clip/positive_above", "clip/negative_below", "kl/old")
+    ends = dict(zip(names, (0.5, 0.25, 0.125, 0.75, 3.0), strict=True))
+    metrics = {name: ([1.0, 2.0], [9.0, end]) for name, end in ends.items()}
+    table = summary.training([run("a", metrics=metrics), run("b")])
+    titles = {curve.metrics[0]: curve.title for curve in training.CURVES}
+    assert table.headings == ["run", "method", "seed", "steps", *(titles[n] for n in names)]
+    ((_, cells),) = table.rows
+    shown_ends = [shown(end) for end in ends.values()]
+    assert [cell.text for cell in cells] == ["grpo", "1", "2", *shown_ends]

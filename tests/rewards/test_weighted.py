@@ -49,6 +49,24 @@ def test_an_async_function_is_awaited_for_all_responses_at_once(score):
     assert score("slowly", pool=False) == [Verdict(2.0, "ok")] * 2
 
 
+@pytest.mark.parametrize("pool", [True, False])
+def test_an_async_function_may_fail_for_some(score, pool):
+    failed, judged = score("odd_later", pool)
+    assert (failed.status, failed.detail) == ("error", "ValueError: 2 is even")
+    assert judged == Verdict(1.0, "ok")
+
+
+def test_the_status_of_a_sum_is_its_parts_and_close_ends_the_processes():
+    rewards = Rewards({n: Reward(f"given_rewards:{n}") for n in ("patient", "process")})
+    late, ok = rewards.score(COLUMNS)
+    assert (late.status, late.detail, ok.status) == ("timeout", "patient: slow", "ok")
+    pid = int(ok.parts["process"].reward)
+    os.kill(pid, 0)
+    rewards.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 @pytest.mark.parametrize(
     ("function", "names"),
     [
@@ -85,6 +103,9 @@ def test_by_name_whatever_the_order_and_by_place_where_the_names_are_others():
         (lambda r: 0, GIVEN, "needs r: "),
         (lambda: 0, GIVEN, "takes nothing: "),
         (lambda response, answer, prompt: 0, PAIR, "needs prompt: "),
+        (lambda response, prompt: 0, PAIR, "needs prompt: "),
+        (lambda response, answer, row=None: 0, PAIR, "needs row: "),
+        (lambda text, tokens: 0, GIVEN, "needs text: "),
     ],
 )
 def test_what_asks_for_more_is_refused(function, given, needs):
@@ -113,7 +134,11 @@ def test_the_weighted_sum_and_its_parts(score):
 @pytest.mark.parametrize("pool", [True, False])
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("boom", "KeyError: 'gold'"), ("endless", "ValueError: the verifier returned nan")],
+    [
+        ("boom", "KeyError: 'gold'"),
+        ("endless", "ValueError: the verifier returned nan"),
+        ("boundless", "ValueError: the verifier returned inf"),
+    ],
 )
 def test_a_function_that_judges_nothing_stops_the_run(score, pool, name, reason):
     wrong = Reward(f"given_rewards:{name}", 1.0, pool)

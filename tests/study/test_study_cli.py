@@ -51,7 +51,7 @@ def file(tmp_path):
 def run(file, tmp_path, monkeypatch):
     """The command in this process, on an untaught model."""
     monkeypatch.setattr(build, "warm_started", lambda *_: trainers.policy().model)
-    monkeypatch.setattr(study_cli, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))
+    monkeypatch.setattr(study_cli, "fresh", lambda _: ThreadPoolExecutor(1))
     out = f"out={tmp_path}/out"
     return lambda *overrides: CliRunner().invoke(app, ["study", file, out, *overrides])
 
@@ -64,6 +64,10 @@ def test_to_the_report_and_again(run, tmp_path, monkeypatch):
     assert "12 runs, 12 of them done" in run().stdout
     folder = tmp_path / "out" / "mine"
     assert "(r_tuning)\n" in (folder / "report.md").read_text()
+    assert first.stdout.splitlines()[-1] == (
+        "*: the 95 % interval of the difference leaves out 0; intervals and figures are in "
+        f"{folder}/report.md"
+    )
     assert len((folder / "summary.csv").read_text().splitlines()) > 20
     assert len(list((folder / "raw").iterdir())) == 12
 

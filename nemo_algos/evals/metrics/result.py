@@ -4,9 +4,7 @@ P problems, n responses to each, K values of k.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
-from multiprocessing import get_context
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +16,7 @@ from nemo_algos.evals.metrics.bootstrap import Bootstrap, or_none
 from nemo_algos.evals.metrics.diversity import Diversity, diversity, edges
 from nemo_algos.evals.metrics.settings import Measure
 from nemo_algos.evals.problem import Evaluation
+from nemo_algos.processes import fresh
 
 Progress = Callable[[int, int], None]
 WORTH_PROCESSES = 100_000  # pairs of responses: below, starting processes takes longer
@@ -118,7 +117,7 @@ def _diversities(
     if workers == 1 or problems * n**2 < WORTH_PROCESSES:
         yield from map(diversity, *work)
     else:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+        with fresh(workers) as processes:
             yield from processes.map(diversity, *work)
 
 
