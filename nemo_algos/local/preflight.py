@@ -59,8 +59,6 @@ def _judged(plain: dict[str, Any], rules: Rules) -> Judged:
     for rule, keys in {**rules, **with_method}.items():
         if config and not any(_above(k, w) or _above(w, k) for k in keys for w in wrong):
             findings += rule(config)
-    if config and algorithm:
-        findings += unit_rewards(config, algorithm)
     findings = list(dict.fromkeys(findings))
     wrong_at_all = any(f.severity == "error" for f in findings)
     if wrong_at_all or config is None or algorithm is None:
@@ -231,11 +229,11 @@ def one_reward(c: LocalConfig) -> Iterator[Finding]:
         yield Finding("data.verifier", reason)
 
 
-def unit_rewards(c: LocalConfig, algorithm: Algorithm) -> Iterator[Finding]:
+def unit_rewards(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Finding]:
     """Functions in [0, 1] have a weighted sum there, where the method needs it."""
     weights = [reward.weight for reward in c.data.functions.values()]
     low, high = sum(w for w in weights if w < 0), sum(w for w in weights if w > 0)
-    if "unit_rewards" in algorithm.needs and (low < 0 or high > 1 + 1e-9):
+    if algorithm and None in algorithm.unit_columns and (low < 0 or high > 1 + 1e-9):
         reason = f"functions in [0, 1] so weighted add up to a reward in [{low:g}, {high:g}]"
         cure = f"{algorithm.name} stops at one outside [0, 1]: let positive weights add up to 1"
         yield Finding("data.rewards", f"{reason}; {cure}", "warning")
@@ -273,4 +271,8 @@ BETWEEN_KEYS: Rules = {
     schedule_lasts: ("policy.scheduler", "grpo.max_num_steps"),
 }
 
-OF_METHOD = {group_of_one: (GROUP,), reward_parts: ("data.rewards", "data.task")}
+OF_METHOD = {
+    group_of_one: (GROUP,),
+    reward_parts: ("data.rewards", "data.task"),
+    unit_rewards: ("data.rewards",),
+}

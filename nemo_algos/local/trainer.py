@@ -95,8 +95,8 @@ class Trainer:
         asked = examples, grpo.num_generations_per_prompt, self.generator
         experience, *_, self.verdicts = attempts(self.policy, self.task, *asked)
         experience, ref_logprobs = self._with_reference(experience)
-        parts = reward_parts(self.verdicts)
-        weights = {k: f.weight for k, f in self.config.data.functions.items() if k in parts}
+        by_name = reward_parts(self.verdicts)
+        weights = {k: f.weight for k, f in self.config.data.functions.items() if k in by_name}
         rewards = torch.tensor([v.reward for v in self.verdicts], dtype=torch.float64)
         rollouts = Rollouts(
             group=experience.group,
@@ -106,7 +106,7 @@ class Trainer:
             ref_logprobs=ref_logprobs,
             entropy=experience.entropy,
             gen_logprobs=experience.gen_logprobs if sampled else None,
-            reward_parts=parts,
+            reward_parts=by_name,
             reward_weights=weights,
             prompt=experience.prompt_keys() if "prompt" in self.needs else None,
             drift=rewards.new_full(rewards.shape, self.memory.get("drift", 0.0)),
@@ -256,9 +256,9 @@ class Trainer:
 
 def reward_parts(verdicts: list[Verdict]) -> dict[str, Tensor]:
     """[B] float64 by name: the parts that every reward is made of."""
-    names = set.intersection(*(set(v.parts) for v in verdicts)) if verdicts else set[str]()
-    parts = {name: [v.parts[name].reward for v in verdicts] for name in sorted(names)}
-    return {name: torch.tensor(values, dtype=torch.float64) for name, values in parts.items()}
+    whole = {k: v for k, v in parts(verdicts).items() if len(v) == len(verdicts)}
+    rewards = {name: [verdict.reward for verdict in of] for name, of in whole.items()}
+    return {name: torch.tensor(values, dtype=torch.float64) for name, values in rewards.items()}
 
 
 def reward_metrics(verdicts: list[Verdict]) -> dict[str, float]:

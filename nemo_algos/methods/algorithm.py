@@ -90,6 +90,14 @@ class Algorithm:
         return {key: name for key, name in named.items() if name is not None}
 
     @property
+    def unit_columns(self) -> set[str | None]:
+        """What must be in [0, 1]: parts of the reward by name, None for the whole."""
+        needing = [c.params for c in (self.base, self.bounds) if "unit_rewards" in c.of_rest]
+        if "unit_rewards" in self.advantages.of_advantages:
+            needing.append(self.advantages.params)
+        return {getattr(params, "pass_rate", None) for params in needing}
+
+    @property
     def constant_bounds(self) -> tuple[float, float] | None:
         """(low, high) where they are the same in every batch, else None."""
         method, params = self.bounds
@@ -179,10 +187,8 @@ class Algorithm:
                     f"{self.name} spreads every token's {need} over its group, and one on a "
                     "response token is not finite: look for the NaN in the model's forward pass"
                 )
-        needs = [(c.of_rest, c.params) for c in (self.base, self.bounds)]
-        for needed, params in [*needs, (self.advantages.of_advantages, self.advantages.params)]:
-            if "unit_rewards" in needed:
-                self._check_unit(rollouts.column(getattr(params, "pass_rate", None)))
+        for name in self.unit_columns:
+            self._check_unit(rollouts.column(name))
 
     def _check_unit(self, rewards: Tensor) -> None:
         outside = (rewards < 0) | (rewards > 1)

@@ -10,7 +10,8 @@ import torch
 from batches import every_method, make
 
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.local.tiny import Tiny, TinyConfig
+from nemo_algos.local.schema import Shape
+from nemo_algos.local.tiny import Tiny
 from nemo_algos.methods.build import build
 from nemo_algos.methods.loss import policy_loss
 
@@ -89,7 +90,7 @@ def test_each_product_has_its_blocks_along_what_it_sums():
 
 def test_without_rounding_the_patched_model_is_the_given_one():
     torch.manual_seed(0)
-    model = Tiny(TinyConfig()).double()
+    model = Tiny(Shape()).double()
     seen = set()
 
     def none(x, square):
@@ -103,7 +104,7 @@ def test_without_rounding_the_patched_model_is_the_given_one():
 
 def test_rounding_changes_logits_and_every_gradient_but_not_the_given_model():
     torch.manual_seed(0)
-    model = Tiny(TinyConfig())
+    model = Tiny(Shape())
     before = gradients(model)
     low = gradients(study.rounded(model, study.ROUNDINGS["e4m3 32"]))
     assert all(not a.equal(b) for a, b in zip(low, before, strict=True))

@@ -14,7 +14,7 @@ from nemo_algos.core.surrogate import Counts
 from nemo_algos.local import checkpoint
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.hf import HFPolicy
-from nemo_algos.local.preflight import parse
+from nemo_algos.local.preflight import _judged, parse
 from nemo_algos.methods.loss import policy_loss
 from nemo_algos.rewards import Verdict
 from nemo_algos.rollouts import prompt_key
@@ -189,6 +189,13 @@ def test_what_is_not_among_the_rewards_is_refused_before_the_run():
     parse(config.load(trainers.CONFIGS / "math.yaml", [
         "policy.model_name=a/b", "data.train.data_path=x.jsonl", *TWO, "method.name=gdpo",
     ]))  # fmt: skip
+
+
+def test_weights_are_no_matter_where_a_part_is_read_by_name():
+    given = ["policy.model_name=a/b", "data.train.data_path=x.jsonl", *TWO, "method.name=apmpo"]
+    for more, number in (([], 1), (["method.pass_rate=right"], 0)):
+        plain = config.load(trainers.CONFIGS / "math.yaml", [*given, *more])
+        assert len(_judged(plain, {}).warnings) == number  # the weights add up to 2
 
 
 def test_every_mistake_of_the_extensions_at_once():
