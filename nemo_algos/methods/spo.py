@@ -49,25 +49,32 @@ class SPOParams(ClipParams):
 
 def advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Term:
     """A_i, [B]; it remembers `way`, the sum of all moves, and alpha, beta and `way` by prompt."""
-    rewards, prompts, kept = rollouts.rewards, rollouts.prompt, rollouts.kept
+    rewards, kept, prompts = rollouts.rewards, rollouts.kept, rollouts.prompt
     assert prompts is not None
     groups, keys = core.groups.Groups.of(prompts), [str(key) for key in prompts.unique().tolist()]
-    moved = 0.0 if rollouts.drift is None else float(rollouts.drift[:1].sum())
-    way, past = memory.get("way", 0.0) + moved, memory.get("prompts", {})
+    way, past = memory.get("way", 0.0) + _moved(rollouts), memory.get("prompts", {})
     tracked = [past.get(key, [params.prior, params.prior, way]) for key in keys]
     alpha, beta, left = rewards.new_tensor(tracked).view(-1, 3).unbind(1)
     value, rho = alpha / (alpha + beta), _rho(way - left, params)
-    won = groups.sum(rewards.where(kept, 0.0))
-    alpha, beta = rho * alpha + won, rho * beta + groups.sum(kept) - won
+    won, answers = groups.sum(rewards.where(kept, 0.0)), groups.sum(kept)
+    alpha, beta = rho * alpha + won, rho * beta + answers - won
     now = zip(keys, alpha.tolist(), beta.tolist(), strict=True)
-    memory = {"way": way, "prompts": {**past, **{key: [a, b, way] for key, a, b in now}}}
-    known = sum(key in past for key in keys) / max(len(keys), 1)
-    metrics = {"spo/known_prompts": known}
-    if keys:
-        metrics |= {"spo/value": float(value.mean()), "spo/rho": float(rho.mean())}
+    seen = {**past, **{key: [a, b, way] for key, a, b in now}}
     raw = rewards - value[groups.index]
     standard = core.groups.standardized(raw, kept, params.advantage_std)
-    return Term(standard, metrics, memory=memory)
+    return Term(standard, _metrics(keys, past, value, rho), memory={"way": way, "prompts": seen})
+
+
+def _moved(rollouts: Rollouts) -> float:
+    """Nats since the batch before."""
+    return 0.0 if rollouts.drift is None else float(rollouts.drift[:1].sum())
+
+
+def _metrics(keys: list[str], past: Memory, value: Tensor, rho: Tensor) -> dict[str, float]:
+    known = {"spo/known_prompts": sum(key in past for key in keys) / max(len(keys), 1)}
+    return (
+        {**known, "spo/value": float(value.mean()), "spo/rho": float(rho.mean())} if keys else known
+    )
 
 
 def _rho(moved: Tensor, params: SPOParams) -> Tensor:
