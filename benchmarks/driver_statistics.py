@@ -27,7 +27,7 @@ import torch
 import typer
 
 from nemo_algos.methods import STUDIED
-from nemo_algos.methods.build import build
+from nemo_algos.objective.build import build
 from nemo_algos.rollouts import Rollouts
 
 NEMO_RL = Path(os.environ.get("NEMO_RL_DIR", "~/.cache/nemo_algos/nemo-rl")).expanduser()

@@ -35,9 +35,9 @@ from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.methods import STUDIED
-from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig, policy_loss
+from nemo_algos.objective.algorithm import Algorithm
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import LossConfig, policy_loss
 from nemo_algos.rollouts import Rollouts
 
 CONFIG = Path(__file__).parents[1] / "nemo_algos" / "configs" / "grpo.yaml"

@@ -19,9 +19,9 @@ from nemo_rl.algorithms.advantage_estimator import AdvEstimatorConfig, GRPOAdvan
 from nemo_rl.algorithms.loss import ClippedPGLossConfig, ClippedPGLossFn
 
 from nemo_algos.methods import STUDIED
-from nemo_algos.methods.build import build
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.objective.build import build
 
 B, S = 8, 4096
 PROMPTS, RESPONSES, POSITIONS = 512, 16, 2048

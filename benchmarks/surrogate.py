@@ -22,10 +22,10 @@ import typer
 
 from nemo_algos.core.surrogate import Counts, clipped_surrogate, difference, reduce
 from nemo_algos.methods import STUDIED
-from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import policy_loss, surrogate
 from nemo_algos.methods.signals import Signals
+from nemo_algos.objective.algorithm import Algorithm
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import policy_loss, surrogate
 from nemo_algos.rollouts import Rollouts
 
 Loss = Callable[[], torch.Tensor]

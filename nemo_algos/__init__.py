@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from nemo_algos.config import ConfigError
     from nemo_algos.core.surrogate import Counts
     from nemo_algos.methods import METHODS
-    from nemo_algos.methods.algorithm import Algorithm
-    from nemo_algos.methods.build import build
-    from nemo_algos.methods.loss import LossConfig, batch_loss, policy_loss
     from nemo_algos.methods.method import ClipParams, Method, Params
     from nemo_algos.methods.signals import Signals, Term
-    from nemo_algos.methods.terms import Inputs, LossTerm, TermParams
+    from nemo_algos.objective.algorithm import Algorithm
+    from nemo_algos.objective.build import build
+    from nemo_algos.objective.loss import LossConfig, batch_loss, policy_loss
+    from nemo_algos.objective.terms import Inputs, LossTerm, TermParams
     from nemo_algos.rollouts import Rollouts, prompt_key
 
 __version__ = "0.1.0"
@@ -28,12 +28,12 @@ _HOMES = {
     "config": ("ConfigError",),
     "core.surrogate": ("Counts",),
     "methods": ("METHODS",),
-    "methods.algorithm": ("Algorithm",),
-    "methods.build": ("build",),
-    "methods.loss": ("LossConfig", "batch_loss", "policy_loss"),
+    "objective.algorithm": ("Algorithm",),
+    "objective.build": ("build",),
+    "objective.loss": ("LossConfig", "batch_loss", "policy_loss"),
     "methods.method": ("ClipParams", "Method", "Params"),
     "methods.signals": ("Signals", "Term"),
-    "methods.terms": ("Inputs", "LossTerm", "TermParams"),
+    "objective.terms": ("Inputs", "LossTerm", "TermParams"),
     "rollouts": ("Rollouts", "prompt_key"),
 }
 

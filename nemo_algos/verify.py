@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig, policy_loss
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import LossConfig, policy_loss
 from nemo_algos.rollouts import Rollouts
 
 FORMAT = "a golden file has version, tolerance and cases, see docs/verify.md"

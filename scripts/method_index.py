@@ -11,8 +11,8 @@ from typing import get_args
 
 from nemo_algos.cli.methods import facts
 from nemo_algos.methods import FAMILIES, STUDIED
-from nemo_algos.methods.loss import LossConfig
 from nemo_algos.methods.method import Method, group_advantages, keep_advantages, token_log_ratio
+from nemo_algos.objective.loss import LossConfig
 
 FOLDER = Path(__file__).parents[1] / "docs" / "methods"
 SHARED = ("advantage_std", "max_log_ratio", "aggregation")

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods import METHODS
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig, policy_loss
 from nemo_algos.methods.method import keep_advantages
 from nemo_algos.methods.signals import Signals
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import LossConfig, policy_loss
 from nemo_algos.rollouts import Rollouts
 
 KL = LossConfig(reference_policy_kl_penalty=0.01)

@@ -21,7 +21,8 @@ ALLOWED = {
     "processes": set(),
     "rewards": {"rewards"},
     "methods": {"methods", "core", "rollouts", "config"},
-    "verify": {"methods", "core", "rollouts"},
+    "objective": {"objective", "methods", "core", "rollouts", "config"},
+    "verify": {"methods", "objective", "core", "rollouts"},
     "plan": {"plan", "preflight", "config"},
     "slurm": {"slurm", "plan", "preflight", "config"},
 }
@@ -63,7 +64,7 @@ def part_and_imports(path):
     [
         ("import nemo_algos.core.dual", {"core"}),
         ("from nemo_algos import core, config", {"core", "config"}),
-        ("from nemo_algos.methods.build import build", {"methods"}),
+        ("from nemo_algos.objective.build import build", {"objective"}),
         ("def f():\n    from nemo_algos.local import run", {"local"}),
         ("if TYPE_CHECKING:\n    from nemo_algos.rollouts import Rollouts", {"rollouts"}),
         ("from . import groups", {"core"}),
@@ -108,11 +109,11 @@ def loaded(code):
     ("code", "want"),
     [
         (
-            "import nemo_algos.config, nemo_algos.methods, nemo_algos.methods.build\n"
+            "import nemo_algos.config, nemo_algos.methods, nemo_algos.objective.build\n"
             "import nemo_algos.rewards, nemo_algos.data.tasks, nemo_algos.data.math_problems\n"
             "from nemo_algos.cli import COMMANDS, loaded\n"
             "for name in COMMANDS:\n    if name != 'verify': loaded(name)\n"
-            "from nemo_algos.methods.build import build; build({'name': 'erpo', 'bounds': 'etr'})",
+            "from nemo_algos import build; build({'name': 'erpo', 'bounds': 'etr'})",
             [],
         ),
         ("from nemo_algos.preflight.check import check; check('nemo_rl.yaml', [], 'main')", []),

@@ -5,7 +5,7 @@ import torch
 from batches import change, close, make
 
 from nemo_algos.config import ConfigError
-from nemo_algos.methods.build import build
+from nemo_algos.objective.build import build
 from nemo_algos.rollouts import Rollouts
 
 NAN, INF = float("nan"), float("inf")

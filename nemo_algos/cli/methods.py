@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.padding import Padding
 
 from nemo_algos.methods import FAMILIES, METHODS
-from nemo_algos.methods.build import find
 from nemo_algos.methods.method import Method
-from nemo_algos.methods.terms import TERMS, LossTerm
+from nemo_algos.objective.build import find
+from nemo_algos.objective.terms import TERMS, LossTerm
 
 
 def methods(

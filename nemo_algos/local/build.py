@@ -15,7 +15,7 @@ from nemo_algos.local.lora import without_adapters
 from nemo_algos.local.schema import TINY, LocalConfig, PolicySection, Shape
 from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
 from nemo_algos.local.trainer import Trainer
-from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.objective.algorithm import Algorithm
 
 
 def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -> Trainer:

@@ -17,8 +17,8 @@ from nemo_algos.data.countdown import TOKENS_PER_STEP
 from nemo_algos.data.schema import VERIFIER
 from nemo_algos.local import given
 from nemo_algos.local.schema import TINY, Component, LocalConfig
-from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.build import build
+from nemo_algos.objective.algorithm import Algorithm
+from nemo_algos.objective.build import build
 
 Rules = Mapping[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]]
 GROUP = "grpo.num_generations_per_prompt"

@@ -24,7 +24,7 @@ from nemo_algos.local.screen import Screen, say
 from nemo_algos.local.summary import HELD_OUT, Record
 from nemo_algos.local.trackers import Told
 from nemo_algos.local.trainer import Trainer
-from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.objective.algorithm import Algorithm
 
 
 class Stopped(BaseException):  # no Exception, which a reward function's failure would be

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from nemo_algos.config import Section
 from nemo_algos.data.schema import DataSection
-from nemo_algos.methods.loss import LossConfig, MismatchConfig
+from nemo_algos.objective.loss import LossConfig, MismatchConfig
 
 TINY = "countdown-tiny"
 

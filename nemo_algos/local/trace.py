@@ -17,9 +17,9 @@ from torch import Tensor
 
 from nemo_algos.core.surrogate import difference
 from nemo_algos.local.experience import Experience
-from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.loss import surrogate
 from nemo_algos.methods.signals import Signals
+from nemo_algos.objective.algorithm import Algorithm
+from nemo_algos.objective.loss import surrogate
 from nemo_algos.rollouts import Rollouts
 
 RESPONSES = 8  # of a prompt

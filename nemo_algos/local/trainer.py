@@ -21,9 +21,9 @@ from nemo_algos.local.optimizer import optimizer_of, scheduler_of
 from nemo_algos.local.remarks import Remarks
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.tree import micro_batches
-from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.loss import policy_loss
 from nemo_algos.methods.signals import Signals
+from nemo_algos.objective.algorithm import Algorithm
+from nemo_algos.objective.loss import policy_loss
 from nemo_algos.rewards import Verdict
 from nemo_algos.rewards.weighted import parts
 from nemo_algos.rollouts import Rollouts

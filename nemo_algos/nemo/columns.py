@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.signals import Signals
+from nemo_algos.objective.algorithm import Algorithm
 
 PREFIX = "nemo_algos_signal_"
 

@@ -13,9 +13,9 @@ from nemo_rl.algorithms.utils import get_gdpo_reward_component_keys
 from torch import Tensor
 
 from nemo_algos.core.groups import Groups
-from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.signals import Memory, Signals
 from nemo_algos.nemo import columns, versions
+from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.rollouts import Rollouts, prompt_key
 
 # grpo.adv_estimator.name: NeMo-RL's own factory refuses it, so an unpatched path cannot run GRPO

@@ -7,10 +7,10 @@ import torch
 from nemo_rl.algorithms.loss import ClippedPGLossConfig
 from torch import Tensor
 
-from nemo_algos.methods.build import build
 from nemo_algos.nemo import versions
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.objective.build import build
 from nemo_algos.preflight.decided import decided
 
 # method: the loss with a k3 penalty of 0.5, and its derivative along DIRECTION (direct formulas in

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from nemo_algos.core import surrogate
 from nemo_algos.methods import METHODS
-from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.loss import term_losses
 from nemo_algos.methods.method import Params, clip_bounds, token_log_ratio
 from nemo_algos.methods.signals import Signals
 from nemo_algos.nemo import columns, loss_metrics
 from nemo_algos.nemo.loss_metrics import MicroBatch
+from nemo_algos.objective.algorithm import Algorithm
+from nemo_algos.objective.loss import term_losses
 from nemo_algos.preflight.decided import decided
 
 

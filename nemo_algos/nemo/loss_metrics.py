@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nemo_algos.core import metrics
-from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.methods.method import token_log_ratio
 from nemo_algos.methods.signals import Shaped
+from nemo_algos.objective.algorithm import Algorithm
 
 # Shares of all valid tokens (sequences), the counts that a worker knows: NeMo-RL adds them up over
 # micro-batches and ranks, and `by_sign` divides at the driver.

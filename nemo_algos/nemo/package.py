@@ -27,7 +27,7 @@ def check() -> None:
 
     def attempt() -> str:  # a local function: pickled by value, so that it can say what fails
         try:
-            import nemo_algos.methods.build  # noqa: F401
+            import nemo_algos.objective.build  # noqa: F401
         except ImportError as error:
             return str(error)
         return ""

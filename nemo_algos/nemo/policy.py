@@ -13,9 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from nemo_algos.core.mismatch import monitor
-from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo import columns, loss_metrics, versions
 from nemo_algos.nemo.estimator import Estimator
+from nemo_algos.objective.loss import MismatchConfig
 
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
 

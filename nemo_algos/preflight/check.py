@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Finding, at, find, overridden, read, resolved, validate
 from nemo_algos.local.preflight import judged as judged_locally
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import MismatchConfig
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import MismatchConfig
 from nemo_algos.preflight.conflicts import conflicts
 from nemo_algos.preflight.decided import derive
 from nemo_algos.preflight.layout import layout

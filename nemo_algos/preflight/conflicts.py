@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from nemo_algos.config import ConfigError, Finding, at, validate
-from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.loss import DERIVED, LossConfig
+from nemo_algos.objective.algorithm import Algorithm
+from nemo_algos.objective.loss import DERIVED, LossConfig
 from nemo_algos.preflight import precision
 from nemo_algos.preflight.layout import DTENSOR, MEGATRON
 from nemo_algos.preflight.precision import CORRECTION

@@ -6,7 +6,7 @@ from types import UnionType
 from typing import Any, NotRequired, Union, get_args, get_origin
 
 from nemo_algos.config import ConfigError, Finding, did_you_mean
-from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.preflight import precision
 
 OURS = ("engine", "method", "mismatch", "nemo_rl")

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from nemo_algos.config import Finding
-from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.preflight.layout import Run
 
 error = Finding

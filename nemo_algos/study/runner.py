@@ -75,7 +75,7 @@ def train(run: Trial, folder: Path) -> Row:
 
     from nemo_algos.local.build import build_trainer
     from nemo_algos.local.evaluation import SEED, sample
-    from nemo_algos.methods.build import build
+    from nemo_algos.objective.build import build
 
     torch.set_num_threads(1)
     start = time.process_time()

@@ -12,8 +12,8 @@ from batches import every_method, make
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.local.schema import Shape
 from nemo_algos.local.tiny import Tiny
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import policy_loss
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import policy_loss
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "fp8_study.py"
 study = SimpleNamespace(**runpy.run_path(str(FILE)))

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from nemo_algos import cli
 from nemo_algos.cli import COMMANDS, STOPPED, app, loaded
 from nemo_algos.config import SHIPPED
-from nemo_algos.methods.terms import TERMS
+from nemo_algos.objective.terms import TERMS
 
 ROOT = Path(__file__).parents[2]
 CONFIGURED = ("train", "study", "eval", "check", "plan", "slurm")

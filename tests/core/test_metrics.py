@@ -7,7 +7,7 @@ import torch
 from batches import change, make, on_policy, run
 
 from nemo_algos.methods import METHODS
-from nemo_algos.methods.loss import LossConfig
+from nemo_algos.objective.loss import LossConfig
 from nemo_algos.rollouts import Rollouts
 
 from batches import Batch  # isort: skip

@@ -9,7 +9,7 @@ from batches import close, make
 from nemo_algos.core.groups import Groups
 from nemo_algos.core.tokens import Pools
 from nemo_algos.methods import erpo
-from nemo_algos.methods.build import build
+from nemo_algos.objective.build import build
 
 
 def scattered(lengths, seed=0, positions=40):

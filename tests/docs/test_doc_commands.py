@@ -113,13 +113,13 @@ def test_a_page_runs_in_its_folder_until_a_block_is_wrong(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "```bash\ntest -f a/b.py && echo 1 > one\nmake tests   # a remark\n```\n"
-        "```bash gpu\ntouch never\n```\n```bash\ntrue; cat one two | cat\n```\n"
+        "```bash gpu\ntouch never\n```\n```bash\ncat one; cat two | cat\n```\n"
         "```bash\ntouch never\n```\n```python\n# a/b.py\n```\n"
     )
     folder = tmp_path / "folder"
     folder.mkdir()
     wrong = doc_commands.run(page, folder, {"make tests"})
-    assert "page.md:8: exit status 1\ntrue; cat one two | cat\n" in wrong
+    assert "page.md:8: exit status 1\ncat one; cat two | cat\n" in wrong
     assert "1\n" in wrong and "two: No such file" in wrong
     assert sorted(p.name for p in folder.iterdir()) == ["a", "one"]
 

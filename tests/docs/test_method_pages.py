@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from nemo_algos import config
 from nemo_algos.local.preflight import parse
 from nemo_algos.methods import METHODS, STUDIED
-from nemo_algos.methods.build import build
+from nemo_algos.objective.build import build
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "methods"

@@ -10,8 +10,8 @@ import trainers
 
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.local.hf import HFPolicy
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import policy_loss
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import policy_loss
 
 GPU = torch.device("cuda")
 PROMPTS = [[7, 20, 9], [5, 6, 30, 31, 14, 8, 11, 29, 4], [33], [10, 13, 21, 4, 25]]

@@ -13,9 +13,9 @@ pytest.importorskip("nemo_rl", reason="runs where NeMo-RL is")
 from nemo_rl.algorithms.loss import ClippedPGLossConfig, ClippedPGLossFn
 
 from nemo_algos.methods import METHODS
-from nemo_algos.methods.build import build
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.objective.build import build
 
 B, S = 8, 512
 LACKING = {"memory", "reward_parts"}  # of this batch

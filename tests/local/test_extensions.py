@@ -15,7 +15,7 @@ from nemo_algos.local import checkpoint
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.preflight import _judged, parse
-from nemo_algos.methods.loss import policy_loss
+from nemo_algos.objective.loss import policy_loss
 from nemo_algos.rewards import Verdict
 from nemo_algos.rollouts import prompt_key
 

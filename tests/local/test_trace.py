@@ -13,7 +13,7 @@ from trainers import checked, trainer
 from nemo_algos.local import checkpoint, trace
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.run import Run
-from nemo_algos.methods.build import build
+from nemo_algos.objective.build import build
 from nemo_algos.rollouts import Rollouts
 
 # a group of a right response of two tokens and a wrong one of two, population std: A = +1, -1
@@ -77,7 +77,7 @@ def test_the_cut_share_of_a_whole_batch_is_the_metric():
     from batches import make
 
     from nemo_algos.core.surrogate import Counts
-    from nemo_algos.methods.loss import policy_loss
+    from nemo_algos.objective.loss import policy_loss
 
     batch = make(large=False, dtype=torch.float64)
     rollouts = replace(batch.rollouts, rewards=(batch.rollouts.rewards > 0.5).double())

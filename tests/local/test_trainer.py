@@ -8,7 +8,7 @@ import trainers
 from rounding import rounding
 from trainers import GROUP, ROWS, update, weights
 
-from nemo_algos.methods.algorithm import Algorithm
+from nemo_algos.objective.algorithm import Algorithm
 
 KL = "loss_fn.reference_policy_kl_penalty=0.05"
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import policy_loss
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import policy_loss
 from nemo_algos.rollouts import Rollouts
 
 METHODS = ("etr", "quatro", "erpo", "apmpo")

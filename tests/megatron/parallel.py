@@ -24,8 +24,8 @@ from torch import Tensor
 from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.core.linear_entropy import token_logprobs_and_entropy_from_hidden
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import policy_loss
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import policy_loss
 
 MICRO = 2
 

@@ -7,8 +7,8 @@ import torch
 from batches import change, close, make, run
 
 from nemo_algos.core.groups import advantages
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import LossConfig
 
 NO_KL = LossConfig()
 

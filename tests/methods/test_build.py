@@ -10,8 +10,8 @@ from nemo_algos.config import ConfigError
 from nemo_algos.core.groups import advantages as group_advantages
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods import METHODS
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig, policy_loss
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import LossConfig, policy_loss
 from nemo_algos.rollouts import Rollouts
 
 EVERY_INPUT = {"ref_logprobs", "entropy", "gen_logprobs"}

@@ -9,7 +9,7 @@ import torch
 from batches import GARBAGE, TOKEN_FIELDS, change, close, make, run
 
 from nemo_algos.core.groups import advantages as group_advantages
-from nemo_algos.methods.build import build
+from nemo_algos.objective.build import build
 from nemo_algos.rollouts import Rollouts
 
 NAN = float("nan")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from batches import change, close, make, run
 
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import LossConfig
 
 
 def radius(rewards, **params):

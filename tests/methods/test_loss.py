@@ -8,8 +8,8 @@ from batches import close
 from pydantic import ValidationError
 
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import DERIVED, LossConfig, policy_loss
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import DERIVED, LossConfig, policy_loss
 from nemo_algos.rollouts import Rollouts
 
 NAN, INF = float("nan"), float("inf")

@@ -9,9 +9,9 @@ import torch
 from batches import close, make
 
 from nemo_algos.config import ConfigError
-from nemo_algos.methods.build import build
 from nemo_algos.methods.method import ClipParams, Method
 from nemo_algos.methods.signals import Term
+from nemo_algos.objective.build import build
 from nemo_algos.rollouts import Rollouts, prompt_key
 
 REMEMBERING = [{"name": "spo"}, {"name": "ema_baseline"}, {"name": "etr", "advantages": "spo"}]

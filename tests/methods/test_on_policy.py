@@ -3,7 +3,7 @@
 import pytest
 from batches import close, make, on_policy, run
 
-from nemo_algos.methods.loss import LossConfig
+from nemo_algos.objective.loss import LossConfig
 
 
 @pytest.mark.parametrize("std", ["sample", "population", "none"])

@@ -4,8 +4,8 @@ import pytest
 import torch
 from batches import close, make, run
 
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import LossConfig
 
 
 def log_s(batch, mean):

@@ -8,7 +8,7 @@ from batches import close, make, run
 
 from nemo_algos.core.groups import advantages as group_advantages
 from nemo_algos.core.groups import standardized
-from nemo_algos.methods.build import build
+from nemo_algos.objective.build import build
 from nemo_algos.rollouts import Rollouts
 
 GROUPS = ((0.0, 1.0, 0.3, 0.7), (1.0, 0.2, 0.0, 0.6), (0.1, 0.5, 1.0, 0.0))

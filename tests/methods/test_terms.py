@@ -10,9 +10,9 @@ from batches import KL, Batch, close, make, off_mask
 from nemo_algos.config import ConfigError
 from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig, batch_loss, policy_loss
-from nemo_algos.methods.terms import TERMS
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import LossConfig, batch_loss, policy_loss
+from nemo_algos.objective.terms import TERMS
 from nemo_algos.rollouts import Rollouts
 
 ALL = {"entropy": {"coef": 0.3}, "nll": {"coef": 0.2}}

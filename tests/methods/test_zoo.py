@@ -6,8 +6,8 @@ import pytest
 import torch
 from batches import Batch, close, make, run
 
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import LossConfig
 from nemo_algos.rollouts import Rollouts
 
 MASK = torch.arange(4) < torch.tensor([[1], [2], [3], [4], [2], [2]])

@@ -15,9 +15,9 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
 
 from nemo_algos import methods
-from nemo_algos.methods.algorithm import Algorithm
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.rollouts import Rollouts
 
 # with nothing but a batch; the others: test_extensions.py

@@ -15,7 +15,7 @@ from no_ray import Actor, Done
 from test_grpo_train import METHODS, Plugged, rollouts_of, token_logprobs
 
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.methods.loss import LossConfig, policy_loss
+from nemo_algos.objective.loss import LossConfig, policy_loss
 
 pytestmark = pytest.mark.usefixtures("in_process")
 STEPS = 3

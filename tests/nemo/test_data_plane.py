@@ -30,10 +30,10 @@ from rounding import rounding
 from test_entropy import OneModel
 from test_grpo_train import METHODS, STEPS, UPDATES, Plugged
 
-from nemo_algos.methods.build import build
 from nemo_algos.nemo import columns, megatron_worker
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.policy import ENTROPY, DataPlaneProxy, columns_registered
+from nemo_algos.objective.build import build
 
 pytestmark = pytest.mark.usefixtures("queue_cluster", "in_process")
 OVERRIDES = ["data_plane.enabled=true", "data_plane.storage_capacity=1000"]

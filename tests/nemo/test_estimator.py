@@ -16,7 +16,6 @@ from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
 from nemo_algos.core import groups
-from nemo_algos.methods.build import build
 from nemo_algos.nemo import columns, versions
 from nemo_algos.nemo.estimator import (
     CREATORS,
@@ -28,6 +27,7 @@ from nemo_algos.nemo.estimator import (
 )
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import PolicyProxy
+from nemo_algos.objective.build import build
 
 
 def master(name):

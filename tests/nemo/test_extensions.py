@@ -14,12 +14,12 @@ from nemo_rl.utils.checkpoint import CheckpointManager
 from test_grpo_train import Plugged
 
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import policy_loss
 from nemo_algos.nemo import launch, loss_metrics, memory
 from nemo_algos.nemo.estimator import Estimator, prompt_keys
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import PolicyProxy
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import policy_loss
 from nemo_algos.rollouts import prompt_key
 
 NLL = {"terms": {"nll": {"coef": 0.5}}}

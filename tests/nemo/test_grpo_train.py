@@ -20,13 +20,13 @@ from rounding import rounding
 from torch import Tensor
 
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import policy_loss
 from nemo_algos.nemo import versions
 from nemo_algos.nemo.estimator import FACTORY, Estimator, in_place
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.megatron_worker import EntropyPostProcessor
 from nemo_algos.nemo.policy import PolicyProxy
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import policy_loss
 from nemo_algos.preflight import decided
 from nemo_algos.preflight.conflicts import conflicts
 from nemo_algos.rollouts import Rollouts

@@ -14,10 +14,10 @@ from omegaconf import OmegaConf
 from nemo_algos import config as strict
 from nemo_algos.config import ConfigError
 from nemo_algos.methods import STUDIED
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo import launch, package, versions
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import MismatchConfig
 from nemo_algos.preflight import decided
 from nemo_algos.preflight.check import check
 

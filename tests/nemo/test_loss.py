@@ -17,13 +17,13 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_algos import verify
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods import STUDIED
-from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig, policy_loss
 from nemo_algos.methods.method import ClipParams, Method
 from nemo_algos.methods.signals import Term
 from nemo_algos.nemo import columns, loss_metrics
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.objective.algorithm import Algorithm
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import LossConfig, policy_loss
 from nemo_algos.preflight.decided import decided
 from nemo_algos.rollouts import Rollouts
 

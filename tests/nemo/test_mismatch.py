@@ -13,10 +13,10 @@ import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from test_grpo_train import METHODS, Plugged
 
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.policy import DataPlaneProxy
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import MismatchConfig
 
 pytestmark = pytest.mark.usefixtures("in_process")
 OFFSETS = (0.0, 0.25, 0.75, 1.0)

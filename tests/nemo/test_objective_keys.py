@@ -16,10 +16,10 @@ from test_launch import compose
 
 from nemo_algos.config import ConfigError
 from nemo_algos.methods import STUDIED
-from nemo_algos.methods.build import build
 from nemo_algos.nemo import known_answers, launch
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.objective.build import build
 from nemo_algos.preflight import decided
 from nemo_algos.preflight.check import check
 

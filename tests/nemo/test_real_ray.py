@@ -18,9 +18,9 @@ import ray
 import torch
 from ray._private import ray_constants
 
-from nemo_algos.methods.build import build
 from nemo_algos.nemo import package
 from nemo_algos.nemo.loss import AlgorithmLoss
+from nemo_algos.objective.build import build
 
 Start = Callable[[], None]
 

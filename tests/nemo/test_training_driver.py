@@ -21,7 +21,7 @@ from nemo_rl.utils.checkpoint import CheckpointManager
 from nemo_rl.utils.config import load_config
 from nemo_rl.utils.timer import TimeoutChecker
 assert sys.argv[1] == "--config", sys.argv
-import nemo_algos.methods.build
+import nemo_algos.objective.build
 print(nemo_algos.__path__[0])
 configs = Path(nemo_rl.__path__[0]).parent / "examples" / "configs"
 data = load_config(configs / "grpo_math_1B.yaml")["data"]["default"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from trl.trainer import grpo_trainer
 
-from nemo_algos.methods.build import build
+from nemo_algos.objective.build import build
 from nemo_algos.rollouts import Rollouts
 
 BRANCH = 'elif self.multi_objective_aggregation == "normalize_then_sum":'

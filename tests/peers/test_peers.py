@@ -17,9 +17,9 @@ import verl_peer
 from torch import Tensor
 
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import LossConfig, policy_loss
 from nemo_algos.methods.signals import Memory
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import LossConfig, policy_loss
 from nemo_algos.rollouts import Rollouts
 
 SEEDS = range(5)

@@ -4,7 +4,7 @@ import pytest
 
 from nemo_algos import config
 from nemo_algos.config import SHIPPED, at
-from nemo_algos.methods.build import build
+from nemo_algos.objective.build import build
 from nemo_algos.preflight import snapshot
 from nemo_algos.preflight.check import check
 from nemo_algos.preflight.conflicts import conflicts

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from nemo_algos import config
 from nemo_algos.config import ConfigError, at
 from nemo_algos.methods import METHODS
-from nemo_algos.methods.build import build
+from nemo_algos.objective.build import build
 from nemo_algos.preflight import models, snapshot
 from nemo_algos.preflight.check import check
 from nemo_algos.preflight.conflicts import conflicts

@@ -25,7 +25,7 @@ def pid_and_node() -> tuple[int, str]:
     """Where a part of the step ran. Imports our package, which only the driver's path has."""
     import os
 
-    import nemo_algos.methods.build  # noqa: F401
+    import nemo_algos.objective.build  # noqa: F401
 
     return os.getpid(), ray.get_runtime_context().get_node_id()
 

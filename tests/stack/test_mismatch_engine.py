@@ -11,10 +11,10 @@ from engine_here import Engine
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from trainer import Sampled, Trainer, prompts
 
-from nemo_algos.methods.build import build
-from nemo_algos.methods.loss import MismatchConfig
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.policy import PolicyProxy
+from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import MismatchConfig
 
 pytestmark = pytest.mark.smoke
 LIMIT = 0.05  # docs/fp8.md: stop_above of a run without FP8

@@ -12,7 +12,7 @@ from rich.console import Console
 from nemo_algos.local import build
 from nemo_algos.local.evaluation import SEED, sample
 from nemo_algos.local.trainer import Trainer
-from nemo_algos.methods.build import build as method
+from nemo_algos.objective.build import build as method
 from nemo_algos.study import design, runner
 from nemo_algos.study.runner import measures
 

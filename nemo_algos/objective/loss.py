@@ -12,11 +12,11 @@ from pydantic import Field, model_validator
 
 from nemo_algos import core
 from nemo_algos.config import Section
-from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.build import build
 from nemo_algos.methods.method import Method
 from nemo_algos.methods.signals import Shaped, Signals
-from nemo_algos.methods.terms import Inputs
+from nemo_algos.objective.algorithm import Algorithm
+from nemo_algos.objective.build import build
+from nemo_algos.objective.terms import Inputs
 
 if TYPE_CHECKING:
     from torch import Tensor

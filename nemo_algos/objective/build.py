@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from nemo_algos.config import ConfigError, Finding, Section, did_you_mean, validate
 from nemo_algos.methods import METHODS
-from nemo_algos.methods.algorithm import Algorithm, Component
 from nemo_algos.methods.method import (
     ClipParams,
     Method,
@@ -24,7 +23,8 @@ from nemo_algos.methods.method import (
     keep_advantages,
     no_bounds,
 )
-from nemo_algos.methods.terms import TERMS, Added, LossTerm, constant
+from nemo_algos.objective.algorithm import Algorithm, Component
+from nemo_algos.objective.terms import TERMS, Added, LossTerm, constant
 
 Record = TypeVar("Record", Method, LossTerm)
 COMPONENTS = ("advantages", "bounds")

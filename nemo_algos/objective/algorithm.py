@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nemo_algos import core
 from nemo_algos.methods.method import Method, Need, group_advantages
 from nemo_algos.methods.signals import Memory, Shaped, Signals, Term
-from nemo_algos.methods.terms import Added
+from nemo_algos.objective.terms import Added
 
 if TYPE_CHECKING:
     from torch import Tensor
