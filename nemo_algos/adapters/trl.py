@@ -1,0 +1,148 @@
+"""The methods in TRL's GRPOTrainer (1.16): TRL generates, rewards and steps; the loss is ours.
+
+The driver half is computed once per generation batch, on every process from the rows of all, for a
+process may end within a group. TRL shuffles and cuts that batch, and a column of row numbers in it.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOConfig, GRPOTrainer
+
+from nemo_algos import (
+    ConfigError,
+    Counts,
+    Finding,
+    LossConfig,
+    Rollouts,
+    build,
+    policy_loss,
+    validate,
+)
+from nemo_algos.adapters.trl_settings import misfits
+
+VISION = [*signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][8:]
+
+
+class MethodTrainer(GRPOTrainer):
+    """GRPOTrainer with `method:` and `loss_fn:` blocks, which mean what they mean in a config.
+
+    All other arguments are GRPOTrainer's. The reference is TRL's own model, kept where the method
+    or a KL penalty needs it. Raises ConfigError with all that is wrong in the blocks, and with the
+    settings of TRL's that our loss would ignore.
+    """
+
+    def __init__(
+        self,
+        *given: Any,
+        args: GRPOConfig,
+        method: Any,
+        loss_fn: Mapping[str, Any] | None = None,
+        **named: Any,
+    ) -> None:
+        self.algorithm = build(method)
+        self.loss_config = validate(LossConfig, dict(loss_fn or {}), "loss_fn")
+        if findings := [*misfits(self.algorithm, args)]:
+            raise ConfigError(findings)
+        penalty = self.loss_config.reference_policy_kl_penalty
+        args = copy.copy(args)
+        args.beta = float("ref_logprobs" in self.algorithm.needs or penalty > 0)  # TRL's switch
+        super().__init__(*given, args=args, **named)
+        args.beta = 0.0
+        if self.aux_loss_enabled:
+            reason = "the loss has no load balance of experts: set it to 0"
+            raise ConfigError([Finding("args.router_aux_loss_coef", reason)])
+        self._own, self._stats = {}, None  # by mode: evaluations come between a batch's steps
+
+    def _calculate_rewards(self, *args: Any) -> Tensor:
+        self._rewards = super()._calculate_rewards(*args)  # [N, functions], of all processes
+        return self._rewards
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super()._generate_and_score_completions(inputs)
+        own = self._rollouts(batch)
+        given = {f.name: getattr(own, f.name) for f in fields(own)}
+        whole = Rollouts(**{k: self._everyones(x) for k, x in given.items() if x is not None})
+        signals = self.algorithm.signals(whole)
+        self._log(signals.metrics)
+        shown = (signals.advantages * whole.mask).sum(1) / whole.lengths.clamp(min=1)
+        for _ in range(len(whole)):
+            self._logs["advantages"].pop()  # TRL's
+        self._logs["advantages"].extend(shown.tolist())
+        rows = torch.arange(len(own), device=own.mask.device)
+        signals = replace(signals, reports={})[rows + len(own) * self.accelerator.process_index]
+        self._own[self.model.training] = own, signals[:, : own.mask.shape[1]]
+        return batch | {"rows": rows}
+
+    def _rollouts(self, batch: Mapping[str, Any]) -> Rollouts:
+        """Of this process; a group is consecutive rows of all processes'."""
+        completion, train, args = batch["completion_mask"], self.model.training, self.args
+        first = len(completion) * self.accelerator.process_index
+        rows = torch.arange(first, first + len(completion), device=completion.device)
+        rewards, old, entropy = self._rewards[rows], batch.get("old_per_token_logps"), None
+        total = (rewards * self.reward_weights.to(rewards)).nansum(1)
+        if old is None or "entropy" in self.algorithm.needs:
+            size = args.per_device_train_batch_size if train else args.per_device_eval_batch_size
+            with torch.no_grad():
+                old, entropy = self._scored(self.model, batch, size)
+        return Rollouts(
+            group=rows // (self.num_generations if train else self.num_generations_eval),
+            rewards=total.where(~rewards.isnan().all(1), torch.nan),  # nobody's are refused
+            mask=(completion * batch.get("tool_mask", 1)).bool(),
+            old_logprobs=old,
+            ref_logprobs=batch.get("ref_per_token_logps"),
+            entropy=entropy,
+            gen_logprobs=batch.get("sampling_per_token_logps"),
+            sample_mask=completion.any(1) if self.mask_truncated_completions else None,
+        )
+
+    def _scored(self, model: Any, batch: Mapping[str, Any], size: int | None = None) -> Any:
+        """Log-probs and exact entropies of the completions, [B,S] each."""
+        names, keep = ("ids", "mask"), batch["completion_ids"].shape[1]
+        both = (torch.cat([batch[f"prompt_{n}"], batch[f"completion_{n}"]], 1) for n in names)
+        vision = {k: batch[k] for k in VISION if k in batch}
+        score = self._get_per_token_logps_and_entropies
+        return score(model, *both, keep, size, compute_entropy=True, **vision)[:2]
+
+    def _everyones(self, x: Tensor) -> Tensor:
+        number = x.long() if x.dtype == torch.bool else x  # padding makes int64 of bool
+        padded = self.accelerator.pad_across_processes(number, dim=1)
+        return self.accelerator.gather(padded).to(x.dtype)
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        inputs, steps = (
+            super()._prepare_inputs(generation_batch),
+            self.args.gradient_accumulation_steps,
+        )
+        train, window = self.model.training, [inputs]
+        if train:
+            start = self._step % self.args.steps_per_generation // steps * steps
+            window = self._buffered_inputs[start : start + steps]
+        mask = self._own[train][0].mask[torch.cat([x["rows"] for x in window])]
+        counts = Counts.of(mask)
+        numbers = torch.tensor([counts.sequences, counts.tokens], device=mask.device)
+        self._counts = Counts(*self.accelerator.reduce(numbers).tolist())  # of the optimizer batch
+        return inputs
+
+    def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
+        rollouts, signals = (x[inputs["rows"]] for x in self._own[self.model.training])
+        logprobs, entropy = self._scored(model, inputs)
+        given = (signals, self._counts, self.loss_config, entropy)
+        loss = policy_loss(self.algorithm, logprobs, rollouts, *given)
+        stats = self._stats = loss.stats if self._stats is None else self._stats + loss.stats
+        if self.accelerator.sync_gradients:
+            reduce, top = self.accelerator.reduce, self._everyones(stats.max_log_ratio[None]).max()
+            sums = dict(zip(stats.sums, reduce(torch.stack([*stats.sums.values()])), strict=True))
+            stats = replace(stats, sums=sums, histogram=reduce(stats.histogram), max_log_ratio=top)
+            self._log({k: v for k, v in stats.summary().items() if k != "loss"})  # TRL has its own
+            self._stats = None
+        return loss.value * self.accelerator.num_processes  # which average their gradients
+
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._metrics["train" if self.model.training else "eval"][name].append(value)
