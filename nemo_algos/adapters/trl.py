@@ -4,7 +4,6 @@ The driver half is computed once per generation batch, on every process from the
 process may end within a group. TRL shuffles and cuts that batch, and a column of row numbers in it.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from inspect import signature
@@ -14,49 +13,28 @@ import torch
 from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
-from nemo_algos import (
-    ConfigError,
-    Counts,
-    Finding,
-    LossConfig,
-    Rollouts,
-    build,
-    policy_loss,
-    validate,
-)
-from nemo_algos.adapters.trl_settings import misfits
+from nemo_algos import ConfigError, Counts, Finding, Rollouts, policy_loss
+from nemo_algos.adapters.trl_settings import judged
 
+UNBALANCED = "the loss does not balance experts: set it to 0"
 VISION = [*signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][8:]
 
 
 class MethodTrainer(GRPOTrainer):
     """GRPOTrainer with `method:` and `loss_fn:` blocks, which mean what they mean in a config.
 
-    All other arguments are GRPOTrainer's. The reference is TRL's own model, kept where the method
-    or a KL penalty needs it. Raises ConfigError with all that is wrong in the blocks, and with the
-    settings of TRL's that our loss would ignore.
+    All other arguments are GRPOTrainer's, and so is the reference model, kept where it is needed.
+    Raises ConfigError with all that is wrong in the blocks, and in args beside them.
     """
 
     def __init__(
-        self,
-        *given: Any,
-        args: GRPOConfig,
-        method: Any,
-        loss_fn: Mapping[str, Any] | None = None,
-        **named: Any,
+        self, *given: Any, args: GRPOConfig, method: Any, loss_fn: Any = None, **named: Any
     ) -> None:
-        self.algorithm = build(method)
-        self.loss_config = validate(LossConfig, dict(loss_fn or {}), "loss_fn")
-        if findings := [*misfits(self.algorithm, args)]:
-            raise ConfigError(findings)
-        penalty = self.loss_config.reference_policy_kl_penalty
-        args = copy.copy(args)
-        args.beta = float("ref_logprobs" in self.algorithm.needs or penalty > 0)  # TRL's switch
+        self.algorithm, self.loss_config, args = judged(method, loss_fn, args)
         super().__init__(*given, args=args, **named)
-        args.beta = 0.0
-        if self.aux_loss_enabled:
-            reason = "the loss has no load balance of experts: set it to 0"
-            raise ConfigError([Finding("args.router_aux_loss_coef", reason)])
+        args.beta = 0.0  # self.beta goes on: TRL asks the reference in every generation
+        if self.aux_loss_enabled:  # by the model's own coefficient, where none is written
+            raise ConfigError([Finding("args.router_aux_loss_coef", UNBALANCED)])
         self._own, self._stats = {}, None  # by mode: evaluations come between a batch's steps
 
     def _calculate_rewards(self, *args: Any) -> Tensor:
@@ -65,7 +43,9 @@ class MethodTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch = super()._generate_and_score_completions(inputs)
-        own = self._rollouts(batch)
+        rows = torch.arange(len(batch["completion_mask"]), device=self.accelerator.device)
+        numbers = rows + len(rows) * self.accelerator.process_index  # among all processes'
+        own = self._rollouts(batch, numbers)
         given = {f.name: getattr(own, f.name) for f in fields(own)}
         whole = Rollouts(**{k: self._everyones(x) for k, x in given.items() if x is not None})
         signals = self.algorithm.signals(whole)
@@ -74,34 +54,32 @@ class MethodTrainer(GRPOTrainer):
         for _ in range(len(whole)):
             self._logs["advantages"].pop()  # TRL's
         self._logs["advantages"].extend(shown.tolist())
-        rows = torch.arange(len(own), device=own.mask.device)
-        signals = replace(signals, reports={})[rows + len(own) * self.accelerator.process_index]
-        self._own[self.model.training] = own, signals[:, : own.mask.shape[1]]
+        signals = replace(signals, reports={})[numbers][:, : own.mask.shape[1]]
+        self._own[self.model.training] = own, signals
         return batch | {"rows": rows}
 
-    def _rollouts(self, batch: Mapping[str, Any]) -> Rollouts:
-        """Of this process; a group is consecutive rows of all processes'."""
+    def _rollouts(self, batch: dict[str, Any], numbers: Tensor) -> Rollouts:
+        """Of this process, whose rows these are; a group is consecutive rows of all processes'."""
         completion, train, args = batch["completion_mask"], self.model.training, self.args
-        first = len(completion) * self.accelerator.process_index
-        rows = torch.arange(first, first + len(completion), device=completion.device)
-        rewards, old, entropy = self._rewards[rows], batch.get("old_per_token_logps"), None
+        rewards, old, entropy = self._rewards[numbers], batch.get("old_per_token_logps"), None
+        correct = self.loss_config.use_importance_sampling_correction
         total = (rewards * self.reward_weights.to(rewards)).nansum(1)
         if old is None or "entropy" in self.algorithm.needs:
             size = args.per_device_train_batch_size if train else args.per_device_eval_batch_size
             with torch.no_grad():
                 old, entropy = self._scored(self.model, batch, size)
         return Rollouts(
-            group=rows // (self.num_generations if train else self.num_generations_eval),
+            group=numbers // (self.num_generations if train else self.num_generations_eval),
             rewards=total.where(~rewards.isnan().all(1), torch.nan),  # nobody's are refused
             mask=(completion * batch.get("tool_mask", 1)).bool(),
             old_logprobs=old,
             ref_logprobs=batch.get("ref_per_token_logps"),
             entropy=entropy,
-            gen_logprobs=batch.get("sampling_per_token_logps"),
+            gen_logprobs=batch.get("sampling_per_token_logps") if correct else None,
             sample_mask=completion.any(1) if self.mask_truncated_completions else None,
         )
 
-    def _scored(self, model: Any, batch: Mapping[str, Any], size: int | None = None) -> Any:
+    def _scored(self, model: Any, batch: dict[str, Any], size: int | None = None) -> Any:
         """Log-probs and exact entropies of the completions, [B,S] each."""
         names, keep = ("ids", "mask"), batch["completion_ids"].shape[1]
         both = (torch.cat([batch[f"prompt_{n}"], batch[f"completion_{n}"]], 1) for n in names)
@@ -110,16 +88,13 @@ class MethodTrainer(GRPOTrainer):
         return score(model, *both, keep, size, compute_entropy=True, **vision)[:2]
 
     def _everyones(self, x: Tensor) -> Tensor:
-        number = x.long() if x.dtype == torch.bool else x  # padding makes int64 of bool
-        padded = self.accelerator.pad_across_processes(number, dim=1)
+        numbers = x if x.is_floating_point() else x.long()  # padding makes int64 of bool
+        padded = self.accelerator.pad_across_processes(numbers, dim=1)
         return self.accelerator.gather(padded).to(x.dtype)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        inputs, steps = (
-            super()._prepare_inputs(generation_batch),
-            self.args.gradient_accumulation_steps,
-        )
-        train, window = self.model.training, [inputs]
+        inputs, train = super()._prepare_inputs(generation_batch), self.model.training
+        steps, window = self.args.gradient_accumulation_steps, [inputs]
         if train:
             start = self._step % self.args.steps_per_generation // steps * steps
             window = self._buffered_inputs[start : start + steps]
@@ -129,11 +104,11 @@ class MethodTrainer(GRPOTrainer):
         self._counts = Counts(*self.accelerator.reduce(numbers).tolist())  # of the optimizer batch
         return inputs
 
-    def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> Tensor:
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         rollouts, signals = (x[inputs["rows"]] for x in self._own[self.model.training])
         logprobs, entropy = self._scored(model, inputs)
-        given = (signals, self._counts, self.loss_config, entropy)
-        loss = policy_loss(self.algorithm, logprobs, rollouts, *given)
+        batch = (logprobs, rollouts, signals, self._counts)
+        loss = policy_loss(self.algorithm, *batch, self.loss_config, entropy)
         stats = self._stats = loss.stats if self._stats is None else self._stats + loss.stats
         if self.accelerator.sync_gradients:
             reduce, top = self.accelerator.reduce, self._everyones(stats.max_log_ratio[None]).max()

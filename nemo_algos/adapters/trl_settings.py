@@ -1,11 +1,13 @@
-"""What a method needs and TRL has not; settings of TRL's that our loss replaces."""
+"""What is asked of TRL and the loss, judged: what TRL lacks, what of TRL's the loss replaces."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
 from trl import GRPOConfig
 
-from nemo_algos import Algorithm, Finding
+from nemo_algos import Algorithm, ConfigError, Finding, LossConfig, build, validate
 
 GIVEN = {"ref_logprobs", "entropy", "unit_rewards"}  # of all that methods need
 CORRECTION = "vllm_importance_sampling_correction"
@@ -29,6 +31,19 @@ REPLACED = {  # by how their names begin
     "vllm_importance_sampling_clip": "set loss_fn.truncated_importance_sampling_ratio",
     "vllm_importance_sampling_mode": "set loss_fn.truncated_importance_sampling_type",
 }
+
+
+def judged(method: Any, loss_fn: Any, args: GRPOConfig) -> tuple[Algorithm, LossConfig, GRPOConfig]:
+    """The blocks `method:` and `loss_fn:`, and args with beta 1 where TRL must keep a reference.
+
+    Raises ConfigError with every finding.
+    """
+    algorithm, loss = build(method), validate(LossConfig, dict(loss_fn or {}), "loss_fn")
+    if findings := [*misfits(algorithm, args)]:
+        raise ConfigError(findings)
+    args, penalty = copy.copy(args), loss.reference_policy_kl_penalty
+    args.beta = float("ref_logprobs" in algorithm.needs or penalty > 0)  # TRL's only switch
+    return algorithm, loss, args
 
 
 def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:
