@@ -86,3 +86,107 @@ def test_it_learns(method, model):
     run.train()
     rewards = [row["reward"] for row in run.state.log_history if "reward" in row]
     print("LEARN", method, fmean(rewards[:5]), fmean(rewards[-5:]))
+
+
+def case(method, loss_fn=None, **args):
+    return {"method": method, "loss_fn": loss_fn or {}, "args": args}
+
+
+def cut(per_device, accumulated, generations=1):
+    """Of 12 rows in a generation's optimizer batch, of each process."""
+    steps = accumulated * generations
+    return {
+        "per_device_train_batch_size": per_device,
+        "gradient_accumulation_steps": accumulated,
+        "steps_per_generation": steps,
+    }
+
+
+CORRECTED = {
+    "reference_policy_kl_penalty": 0.01,
+    "use_importance_sampling_correction": True,
+    "truncated_importance_sampling_type": "tis",
+    "truncated_importance_sampling_ratio": 2.0,
+}
+METHODS = {  # loss of the tokens' mean with all inputs, and of the sequences' with batch statistics
+    "erpo+etr": {"method": COMBINED, "loss_fn": CORRECTED},
+    "apmpo": {"method": "apmpo", "loss_fn": {}},
+}
+ITERATED = {
+    f"{name}, {n} iteration(s)": {**method, "num_iterations": n}
+    for name, method in METHODS.items()
+    for n in (1, 2)
+}
+BETWEEN = {"eval_strategy": "steps", "eval_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def whole(model):
+    """Each run on one process, with batches of one piece."""
+    return {name: trajectory(model, case(**x, **cut(12, 1))) for name, x in ITERATED.items()}
+
+
+@pytest.fixture(scope="module")
+def of_two_processes(model, tmp_path_factory):
+    """The same runs on two processes, of which the first ends within the second group of three."""
+    folder = tmp_path_factory.mktemp("two")
+    cases = {name: case(**x, **cut(6, 1)) for name, x in ITERATED.items()}
+    cases["cut"] = case(**ITERATED["erpo+etr, 2 iteration(s)"], **cut(3, 2), **BETWEEN)
+    (folder / "cases.json").write_text(json.dumps(cases))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
+    out, root = folder / "out.pt", Path(__file__).parents[2]
+    command += [trl_runs.__file__, str(model), str(folder / "cases.json"), str(out)]
+    env = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return torch.load(out, weights_only=True)
+
+
+def equal(got, want):
+    """Weights to 1e-6, and the logs."""
+    first = [row for row in got["logs"] if not any(k.startswith("eval_") for k in row)]
+    assert [row.keys() for row in first] == [row.keys() for row in want["logs"]]
+    for row, other in zip(first, want["logs"], strict=True):
+        for name, value in row.items():
+            assert value == pytest.approx(other[name], rel=1e-4, abs=1e-6), name
+    for name, weight in want["weights"].items():
+        torch.testing.assert_close(got["weights"][name], weight, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ITERATED)
+def test_accumulated(name, whole, model):
+    for per_device, accumulated in ((6, 2), (3, 4)):
+        equal(trajectory(model, case(**ITERATED[name], **cut(per_device, accumulated))), whole[name])
+
+
+@pytest.mark.parametrize("name", ITERATED)
+def test_on_two_processes(name, whole, of_two_processes):
+    equal(of_two_processes[name], whole[name])
+
+
+def test_accumulated_on_two_processes_with_evaluations_between(whole, of_two_processes):
+    equal(of_two_processes["cut"], whole["erpo+etr, 2 iteration(s)"])
+
+
+def test_two_optimizer_batches_of_a_generation(model):
+    """TRL shuffles their rows alike, for there are as many; counts are of each."""
+    runs = [
+        trajectory(model, case(**METHODS[name], num_iterations=2, **cut(*pieces, generations=2)))
+        for name in METHODS
+        for pieces in ((6, 1), (3, 2), (2, 3))
+    ]
+    for first, second, third in (runs[:3], runs[3:]):
+        equal(second, first)
+        equal(third, first)
+
+
+def test_the_runs_go_somewhere(whole, model):
+    """Weights move by far more than they may differ, and tokens are clipped and masked."""
+    start = trainer(model, settings(model)).model.state_dict()
+    for name, run in whole.items():
+        moved = max(float((run["weights"][k] - start[k]).abs().max()) for k in start)
+        assert moved > 1e-3, name
+        assert {"rollouts/masked_share", "ratio/mean", "entropy/exact"} <= run["logs"][-1].keys()
+        assert 0 < run["logs"][0]["rollouts/masked_share"] < 1
+    assert whole["erpo+etr, 2 iteration(s)"]["logs"][1]["clip/fraction"] > 0
+    assert whole["erpo+etr, 1 iteration(s)"]["logs"][1]["erpo/gate"] > 0

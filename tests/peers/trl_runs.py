@@ -100,7 +100,7 @@ def trajectory(folder: str | Path, case: dict[str, Any]) -> dict[str, Any]:
         "num_generations": 4,
         "num_generations_eval": 4,
         "optim": "sgd",  # Adam makes a step of any gradient, and so of its rounding
-        "learning_rate": 0.5,
+        "learning_rate": 0.01,
         "max_grad_norm": 0.0,
         "mask_truncated_completions": True,
     }
