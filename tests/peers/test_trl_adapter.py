@@ -3,20 +3,28 @@
 TRL's own GRPO step by step; what the cut of a batch must not change; learning; what is refused.
 """
 
+import dataclasses
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 import torch
 import trl_runs
+from peft import LoraConfig
 from rich.console import Console
-from trl_runs import settings, trainer, trajectory
+from trl import GRPOConfig, GRPOTrainer
+from trl_runs import GROUP, settings, trainer, trajectory
 
-from nemo_algos import config, core
+from nemo_algos import ConfigError, Method, Params, config, core
+from nemo_algos.adapters import trl as adapter
+from nemo_algos.adapters import trl_settings
 from nemo_algos.local import tiny_policy
 from nemo_algos.local.build import policy_of
 from nemo_algos.local.preflight import parse
@@ -133,7 +141,13 @@ def of_two_processes(model, tmp_path_factory):
     cases = {name: case(**x, **cut(6, 1)) for name, x in ITERATED.items()}
     cases["cut"] = case(**ITERATED["erpo+etr, 2 iteration(s)"], **cut(3, 2), **BETWEEN)
     (folder / "cases.json").write_text(json.dumps(cases))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node=2",
+        "--master_port=0",
+    ]
     out, root = folder / "out.pt", Path(__file__).parents[2]
     command += [trl_runs.__file__, str(model), str(folder / "cases.json"), str(out)]
     env = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
@@ -156,7 +170,9 @@ def equal(got, want):
 @pytest.mark.parametrize("name", ITERATED)
 def test_accumulated(name, whole, model):
     for per_device, accumulated in ((6, 2), (3, 4)):
-        equal(trajectory(model, case(**ITERATED[name], **cut(per_device, accumulated))), whole[name])
+        equal(
+            trajectory(model, case(**ITERATED[name], **cut(per_device, accumulated))), whole[name]
+        )
 
 
 @pytest.mark.parametrize("name", ITERATED)
@@ -190,3 +206,152 @@ def test_the_runs_go_somewhere(whole, model):
         assert 0 < run["logs"][0]["rollouts/masked_share"] < 1
     assert whole["erpo+etr, 2 iteration(s)"]["logs"][1]["clip/fraction"] > 0
     assert whole["erpo+etr, 1 iteration(s)"]["logs"][1]["erpo/gate"] > 0
+
+
+REFUSED = {
+    "beta": 0.04,
+    "delta": 2.0,
+    "entropy_coef": 0.01,
+    "epsilon": 0.1,
+    "epsilon_high": 0.28,
+    "importance_sampling_level": "sequence",
+    "loss_type": "grpo",
+    "multi_objective_aggregation": "normalize_then_sum",
+    "off_policy_mask_threshold": 0.5,
+    "sapo_temperature_neg": 2.0,
+    "scale_rewards": "batch",
+    "top_entropy_quantile": 0.2,
+    "use_adaptive_entropy": True,
+    "use_bias_correction_kl": False,
+    "use_liger_kernel": True,
+    "vespo_k_pos": 1.0,
+    "vllm_importance_sampling_clip_min": 0.5,
+    "vllm_importance_sampling_mode": "token_mask",
+}
+
+
+def found(model, method="grpo", loss_fn=None, **args):
+    with pytest.raises(ConfigError) as raised:
+        trainer(model, settings(model, **args), method, loss_fn=loss_fn)
+    return {f.path: f.message for f in raised.value.findings}
+
+
+def test_settings_of_trls_loss_are_refused_all_at_once(model):
+    messages = found(model, **REFUSED)
+    assert messages.keys() == {f"args.{name}" for name in REFUSED}
+    assert messages["args.epsilon"] == (
+        "is of TRL's own loss: leave it out; set method.clip_low and method.clip_high"
+    )
+    for name, message in messages.items():
+        assert message.startswith("is of TRL's own loss: leave it out; "), name
+
+
+def test_every_setting_that_trls_loss_reads_is_refused_or_ours():
+    """So that a new one of TRL's is seen: what its loss reads of args and of itself."""
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    read = set(re.findall(r"self\.(?:args\.)?(\w+)", source)) & {f.name for f in fields(GRPOConfig)}
+    refused = {n for n in read if any(n.startswith(prefix) for prefix in trl_settings.REPLACED)}
+    ours = {"max_completion_length", "steps_per_generation", "router_aux_loss_coef"}
+    assert read - refused == ours | {"use_vllm"}
+
+
+def test_what_trl_cannot_give(model):
+    own = Method("own", "-", Params, needs=frozenset({"ref_logprobs", "values"}))
+    own = dataclasses.replace(own, constant_bounds=lambda params: (0.2, 0.2))
+    assert found(model, own) == {"method": "own needs values, which TRL has not"}
+    uneven = {"gradient_accumulation_steps": 2, "steps_per_generation": 3}
+    assert found(model, **uneven) == {
+        "args.steps_per_generation": "must be a multiple of gradient_accumulation_steps, so that a "
+        "generation batch is whole optimizer batches"
+    }
+    assert found(model, use_vllm=True) == {
+        "args.vllm_importance_sampling_correction": "is of TRL's own loss: set it to False, and "
+        "loss_fn.use_importance_sampling_correction for ours"
+    }
+
+
+def test_blocks_are_judged_as_in_a_config(model):
+    assert found(model, {"name": "etr", "mikro": 0.1}) == {
+        "method.mikro": "unknown key (did you mean micro?)"
+    }
+    assert found(model, loss_fn={"ratio_clip_min": 0.2}) == {
+        "loss_fn": "ratio_clip_min is the method's bounds: set method.clip_low"
+    }
+
+
+def test_a_balance_of_experts_is_refused(model, monkeypatch):
+    """As TRL has it from a model's own config, where no coefficient is written."""
+    init = GRPOTrainer.__init__
+
+    def of_experts(self, *args, **named):
+        init(self, *args, **named)
+        self.aux_loss_enabled = True
+
+    monkeypatch.setattr(GRPOTrainer, "__init__", of_experts)
+    refused = {"args.router_aux_loss_coef": "the loss does not balance experts: set it to 0"}
+    assert found(model) == refused
+
+
+def test_a_reward_that_no_function_gives_is_refused(model):
+    def none(completions, **_):
+        return [None if i == 3 else 1.0 for i in range(len(completions))]
+
+    run = trainer(model, settings(model, max_steps=1), "grpo", reward_funcs=[none, none])
+    with pytest.raises(ValueError, match=r"rewards must be finite, but sequence 3 has nan"):
+        run.train()
+
+
+def test_rewards_are_weighted_and_one_function_may_have_none(model):
+    def some(completions, **_):
+        return [None if i % 2 else 1.0 for i in range(len(completions))]
+
+    def number(completions, **_):
+        return [float(i) for i in range(len(completions))]
+
+    args = settings(model, max_steps=1, reward_weights=[0.5, 2.0])
+    run = trainer(model, args, "grpo", reward_funcs=[some, number])
+    run.train()
+    rollouts, _ = run._own[True]
+    assert rollouts.rewards.tolist() == [2.0 * i + 0.5 * (i % 2 == 0) for i in range(64)]
+    assert rollouts.group.tolist() == [i // GROUP for i in range(64)]
+
+
+def test_the_reference_is_the_first_model_and_lora_has_it_too(model):
+    """Without a beta of the user's: 0 at first, then further from the policy with each step."""
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+    for named in ({}, {"peft_config": lora}):
+        args = settings(model, max_steps=3, learning_rate=1e-2)
+        run = trainer(model, args, "erpo", **named)
+        run.train()
+        assert args.beta == run.args.beta == 0.0
+        assert (run.ref_model is None) == bool(named)
+        distance = [row["kl/ref"] for row in run.state.log_history[:-1]]
+        assert distance[0] < 1e-9 and 1e-5 < distance[1] < distance[2]
+
+
+def test_without_need_no_reference_is_kept(model):
+    assert trainer(model, settings(model), "etr").beta == 0.0
+
+
+def test_images_reach_the_forward(model, monkeypatch):
+    run = trainer(model, settings(model), "grpo")
+    seen = {}
+
+    def score(*args, **named):
+        seen.update(named)
+        return torch.zeros(2, 3), torch.zeros(2, 3), None
+
+    monkeypatch.setattr(run, "_get_per_token_logps_and_entropies", score)
+    names = [f"{part}_{kind}" for part in ("prompt", "completion") for kind in ("ids", "mask")]
+    batch = dict.fromkeys(names, torch.ones(2, 3)) | {"pixel_values": 1, "num_images": [1, 1]}
+    run._scored(None, batch | {"advantages": 0})
+    assert seen == {"compute_entropy": True, "pixel_values": 1, "num_images": [1, 1]}
+    every = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
+    assert adapter.VISION[0] == "pixel_values" and set(adapter.VISION) < set(every)
+
+
+def test_the_table_of_completions_has_our_advantages(model):
+    run = trainer(model, settings(model, max_steps=1), "gpg")
+    run.train()
+    _, signals = run._own[True]
+    assert [*run._logs["advantages"]] == pytest.approx(signals.advantages[:, 0].tolist())

@@ -1,6 +1,6 @@
 """Runs of TRL's GRPOTrainer and of ours on the countdown model, in this process or in several.
 
-    python -m torch.distributed.run --nproc_per_node 2 tests/peers/trl_runs.py MODEL CASES.json OUT
+python -m torch.distributed.run --nproc_per_node 2 tests/peers/trl_runs.py MODEL CASES.json OUT
 """
 
 import json
@@ -112,7 +112,9 @@ def trajectory(folder: str | Path, case: dict[str, Any]) -> dict[str, Any]:
     run = trainer(folder, args, case["method"], **named)
     run.train()
     timed = ("step_time", "runtime", "per_second", "epoch")
-    logs = [{k: v for k, v in row.items() if not k.endswith(timed)} for row in run.state.log_history]
+    logs = [
+        {k: v for k, v in row.items() if not k.endswith(timed)} for row in run.state.log_history
+    ]
     return {"logs": logs[:-1], "weights": run.model.state_dict()}
 
 
