@@ -5,7 +5,7 @@ process may end within a group. TRL shuffles and cuts that batch, and a column o
 """
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from inspect import signature
 from typing import Any
 
@@ -13,17 +13,15 @@ import torch
 from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
-from nemo_algos import ConfigError, Counts, Finding, Rollouts, policy_loss
-from nemo_algos.adapters.trl_settings import judged
+from nemo_algos import ConfigError, Counts, Rollouts, policy_loss
+from nemo_algos.adapters.trl_settings import UNBALANCED, judged
 
-UNBALANCED = "the loss does not balance experts: set it to 0"
 VISION = [*signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][8:]
 
 
 class MethodTrainer(GRPOTrainer):
-    """GRPOTrainer with `method:` and `loss_fn:` blocks, which mean what they mean in a config.
+    """GRPOTrainer with our `method:` and `loss_fn:` blocks; its other arguments are TRL's.
 
-    All other arguments are GRPOTrainer's, and so is the reference model, kept where it is needed.
     Raises ConfigError with all that is wrong in the blocks, and in args beside them.
     """
 
@@ -34,7 +32,7 @@ class MethodTrainer(GRPOTrainer):
         super().__init__(*given, args=args, **named)
         args.beta = 0.0  # self.beta goes on: TRL asks the reference in every generation
         if self.aux_loss_enabled:  # by the model's own coefficient, where none is written
-            raise ConfigError([Finding("args.router_aux_loss_coef", UNBALANCED)])
+            raise ConfigError([UNBALANCED])
         self._own, self._stats = {}, None  # by mode: evaluations come between a batch's steps
 
     def _calculate_rewards(self, *args: Any) -> Tensor:
@@ -51,23 +49,23 @@ class MethodTrainer(GRPOTrainer):
         signals = self.algorithm.signals(whole)
         self._log(signals.metrics)
         shown = (signals.advantages * whole.mask).sum(1) / whole.lengths.clamp(min=1)
-        for _ in range(len(whole)):
-            self._logs["advantages"].pop()  # TRL's
-        self._logs["advantages"].extend(shown.tolist())
+        log = self._logs["advantages"]
+        for _ in range(min(len(whole), len(log))):
+            log.pop()  # TRL's
+        log.extend(shown.tolist())
         signals = replace(signals, reports={})[numbers][:, : own.mask.shape[1]]
         self._own[self.model.training] = own, signals
         return batch | {"rows": rows}
 
     def _rollouts(self, batch: dict[str, Any], numbers: Tensor) -> Rollouts:
         """Of this process, whose rows these are; a group is consecutive rows of all processes'."""
-        completion, train, args = batch["completion_mask"], self.model.training, self.args
+        completion, train = batch["completion_mask"], self.model.training
         rewards, old, entropy = self._rewards[numbers], batch.get("old_per_token_logps"), None
         correct = self.loss_config.use_importance_sampling_correction
         total = (rewards * self.reward_weights.to(rewards)).nansum(1)
         if old is None or "entropy" in self.algorithm.needs:
-            size = args.per_device_train_batch_size if train else args.per_device_eval_batch_size
             with torch.no_grad():
-                old, entropy = self._scored(self.model, batch, size)
+                old, entropy = self._scored(self.model, batch, self._train_batch_size)
         return Rollouts(
             group=numbers // (self.num_generations if train else self.num_generations_eval),
             rewards=total.where(~rewards.isnan().all(1), torch.nan),  # nobody's are refused
@@ -99,8 +97,7 @@ class MethodTrainer(GRPOTrainer):
             start = self._step % self.args.steps_per_generation // steps * steps
             window = self._buffered_inputs[start : start + steps]
         mask = self._own[train][0].mask[torch.cat([x["rows"] for x in window])]
-        counts = Counts.of(mask)
-        numbers = torch.tensor([counts.sequences, counts.tokens], device=mask.device)
+        numbers = torch.tensor(astuple(Counts.of(mask)), device=mask.device)
         self._counts = Counts(*self.accelerator.reduce(numbers).tolist())  # of the optimizer batch
         return inputs
 

@@ -32,6 +32,8 @@ REPLACED = {  # by how their names begin
     "vllm_importance_sampling_mode": "set loss_fn.truncated_importance_sampling_type",
 }
 
+UNBALANCED = Finding("args.router_aux_loss_coef", "the loss does not balance experts: set it to 0")
+
 
 def judged(method: Any, loss_fn: Any, args: GRPOConfig) -> tuple[Algorithm, LossConfig, GRPOConfig]:
     """The blocks `method:` and `loss_fn:`, and args with beta 1 where TRL must keep a reference.
