@@ -3,7 +3,6 @@
 TRL's own GRPO step by step; what the cut of a batch must not change; learning; what is refused.
 """
 
-import dataclasses
 import inspect
 import json
 import os
@@ -13,6 +12,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from rich.console import Console
 from trl import GRPOConfig, GRPOTrainer
 from trl_runs import GROUP, settings, trainer, trajectory
 
-from nemo_algos import ConfigError, Method, Params, config, core
+from nemo_algos import ConfigError, config, core
 from nemo_algos.adapters import trl as adapter
 from nemo_algos.adapters import trl_settings
 from nemo_algos.local import tiny_policy
@@ -30,7 +30,7 @@ from nemo_algos.local.build import policy_of
 from nemo_algos.local.preflight import parse
 
 COMBINED = {"advantages": {"name": "erpo"}, "bounds": {"name": "etr"}}
-LEARNERS = ["etr", "quatro", "erpo", "apmpo", COMBINED, {"name": "gspo", "bounds": "etr"}]
+MARGIN = 0.08  # found: 0.138 to 0.182; with the loss negated the reward falls
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,14 +86,18 @@ def test_our_grpo_is_trls(pair, model, monkeypatch):
     assert max(row["clip/fraction"] for row in logs[1]) > 0
 
 
-@pytest.mark.parametrize("method", LEARNERS, ids=str)
+LEARNERS = ["etr", "quatro", "erpo", "apmpo", COMBINED, {"name": "gspo", "bounds": "etr"}]
+IN_SHORT = [pytest.param(m, marks=[] if m is COMBINED else pytest.mark.long) for m in LEARNERS]
+
+
+@pytest.mark.parametrize("method", IN_SHORT, ids=str)
 def test_it_learns(method, model):
-    lr = 3e-4 if method == "quatro" else 2e-3
-    args = settings(model, max_steps=40, num_iterations=2, learning_rate=lr)
-    run = trainer(model, args, method)
+    """From the mean of ten batches of 128 to that of the last ten."""
+    changed = {"per_device_train_batch_size": 128, "learning_rate": 3e-4, "adam_beta2": 0.99}
+    run = trainer(model, settings(model, max_steps=80, num_iterations=2, **changed), method)
     run.train()
     rewards = [row["reward"] for row in run.state.log_history if "reward" in row]
-    print("LEARN", method, fmean(rewards[:5]), fmean(rewards[-5:]))
+    assert len(rewards) == 40 and fmean(rewards[-10:]) - fmean(rewards[:10]) > MARGIN
 
 
 def case(method, loss_fn=None, **args):
@@ -245,14 +249,14 @@ def test_every_setting_that_trls_loss_reads_is_refused_or_ours():
     source = inspect.getsource(GRPOTrainer._compute_loss)
     read = set(re.findall(r"self\.(?:args\.)?(\w+)", source)) & {f.name for f in fields(GRPOConfig)}
     refused = {n for n in read if any(n.startswith(prefix) for prefix in trl_settings.REPLACED)}
-    ours = {"max_completion_length", "steps_per_generation", "router_aux_loss_coef"}
-    assert read - refused == ours | {"use_vllm"}
+    judged = {"use_vllm", trl_settings.CORRECTION, "router_aux_loss_coef", "steps_per_generation"}
+    assert read - refused == {"max_completion_length", *judged}  # of sampling, too
 
 
 def test_what_trl_cannot_give(model):
-    own = Method("own", "-", Params, needs=frozenset({"ref_logprobs", "values"}))
-    own = dataclasses.replace(own, constant_bounds=lambda params: (0.2, 0.2))
-    assert found(model, own) == {"method": "own needs values, which TRL has not"}
+    own = SimpleNamespace(name="own", needs={"ref_logprobs", "values", "drift"})
+    (finding,) = trl_settings.misfits(own, settings(model))
+    assert str(finding) == "method: own needs drift, values, which TRL has not"
     uneven = {"gradient_accumulation_steps": 2, "steps_per_generation": 3}
     assert found(model, **uneven) == {
         "args.steps_per_generation": "must be a multiple of gradient_accumulation_steps, so that a "
