@@ -30,8 +30,8 @@ def main(
     folder: Annotated[Path, typer.Argument(help="what `nemo-algos export` wrote")],
     method: Annotated[str, typer.Argument(help="a name, or a `method:` block")] = "etr",
     loss_fn: Annotated[str, typer.Option(help="a `loss_fn:` block")] = "{}",
-    steps: int = 100,
-    learning_rate: float = 2e-4,
+    steps: int = 200,
+    learning_rate: float = 3e-4,
 ) -> None:
     """Two updates from every 16 puzzles of 8 responses each, and the mean reward of each batch."""
     torch.set_num_threads(1)
