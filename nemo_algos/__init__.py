@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nemo_algos.config import ConfigError
+    from nemo_algos.config import ConfigError, Finding, validate
     from nemo_algos.core.surrogate import Counts
     from nemo_algos.methods import METHODS
     from nemo_algos.methods.method import ClipParams, Method, Params
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "Inputs", "LossConfig",
-    "LossTerm", "Method", "Params", "Rollouts", "Signals", "Term", "TermParams", "batch_loss",
-    "build", "policy_loss", "prompt_key",
+    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "Finding", "Inputs",
+    "LossConfig", "LossTerm", "Method", "Params", "Rollouts", "Signals", "Term", "TermParams",
+    "batch_loss", "build", "policy_loss", "prompt_key", "validate",
 ]  # fmt: skip
 _HOMES = {
-    "config": ("ConfigError",),
+    "config": ("ConfigError", "Finding", "validate"),
     "core.surrogate": ("Counts",),
     "methods": ("METHODS",),
     "objective.algorithm": ("Algorithm",),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import nemo_algos
+
 PACKAGE = Path(__file__).parents[1] / "nemo_algos"
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("torch", "transformers", "ray", "nemo_rl", "megatron", "matplotlib", "sympy")
@@ -25,6 +27,7 @@ ALLOWED = {
     "verify": {"methods", "objective", "core", "rollouts"},
     "plan": {"plan", "preflight", "config"},
     "slurm": {"slurm", "plan", "preflight", "config"},
+    "adapters": {"adapters", *nemo_algos.__all__},
 }
 FORBIDDEN = {
     "preflight": {"nemo", "plan", "slurm", "evals", "report", "study", "cli"},

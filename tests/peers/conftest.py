@@ -8,3 +8,7 @@ import parity
 def pytest_sessionfinish(session, exitstatus):
     if (path := os.environ.get("NEMO_ALGOS_PARITY")) and exitstatus == 0:
         parity.write(path)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: what `make test-trl` runs, and test-peers does not")

@@ -1,0 +1,67 @@
+"""What is asked of TRL and the loss, judged: what TRL lacks, what of TRL's the loss replaces."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from trl import GRPOConfig
+
+from nemo_algos import Algorithm, ConfigError, Finding, LossConfig, build, validate
+
+GIVEN = {"ref_logprobs", "entropy", "unit_rewards"}  # of all that methods need
+CORRECTION = "vllm_importance_sampling_correction"
+REPLACED = {  # by how their names begin
+    "beta": "set loss_fn.reference_policy_kl_penalty",
+    "delta": "set method.dual_clip",
+    "entropy_": "every method here has its own loss",
+    "epsilon": "set method.clip_low and method.clip_high",
+    "importance_sampling_level": "choose a method of sequence ratios, gspo or quatro",
+    "loss_type": "choose a method, and method.aggregation",
+    "multi_objective_aggregation": "rewards are summed, and the method normalises the sum",
+    "off_policy_mask_threshold": "set loss_fn.truncated_importance_sampling_type",
+    "sapo_": "choose a method of ours",
+    "scale_rewards": "set method.advantage_std",
+    "top_entropy_quantile": "every token is in the loss",
+    "use_adaptive_entropy": "the loss has no entropy bonus",
+    "use_bias_correction_kl": "our KL penalty is as with False",
+    "use_liger_kernel": "log-probs and entropies come from TRL's own fused head",
+    "vespo_": "choose a method of ours",
+    "vllm_importance_sampling_cap": "set loss_fn.truncated_importance_sampling_ratio",
+    "vllm_importance_sampling_clip": "set loss_fn.truncated_importance_sampling_ratio",
+    "vllm_importance_sampling_mode": "set loss_fn.truncated_importance_sampling_type",
+}
+
+UNBALANCED = Finding("args.router_aux_loss_coef", "the loss does not balance experts: set it to 0")
+
+
+def judged(method: Any, loss_fn: Any, args: GRPOConfig) -> tuple[Algorithm, LossConfig, GRPOConfig]:
+    """The blocks `method:` and `loss_fn:`, and args with beta 1 where TRL must keep a reference.
+
+    Raises ConfigError with every finding.
+    """
+    algorithm, loss = build(method), validate(LossConfig, dict(loss_fn or {}), "loss_fn")
+    if findings := [*misfits(algorithm, args)]:
+        raise ConfigError(findings)
+    args, penalty = copy.copy(args), loss.reference_policy_kl_penalty
+    args.beta = float("ref_logprobs" in algorithm.needs or penalty > 0)  # TRL's only switch
+    return algorithm, loss, args
+
+
+def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:
+    """Each with what to do about it."""
+    if missing := sorted(algorithm.needs - GIVEN):
+        yield Finding("method", f"{algorithm.name} needs {', '.join(missing)}, which TRL has not")
+    if algorithm.terms:
+        reason = "are counted over optimizer batches, whose rows TRL shuffles afterwards: drop them"
+        yield Finding("method.terms", reason)
+    for field in fields(GRPOConfig):
+        advice = next((v for k, v in REPLACED.items() if field.name.startswith(k)), None)
+        if advice and getattr(args, field.name) != field.default:
+            yield Finding(f"args.{field.name}", f"is of TRL's own loss: leave it out; {advice}")
+    if args.use_vllm and getattr(args, CORRECTION):
+        ours = "set it to False, and loss_fn.use_importance_sampling_correction for ours"
+        yield Finding(f"args.{CORRECTION}", f"is of TRL's own loss: {ours}")
+    if args.steps_per_generation % args.gradient_accumulation_steps:
+        reason = "must be a multiple of gradient_accumulation_steps, so that a generation batch "
+        yield Finding("args.steps_per_generation", reason + "is whole optimizer batches")
