@@ -20,7 +20,8 @@ ALLOWED = {
     "data": {"data", "rewards", "lines", "config"},
     "rewards": {"rewards"},
     "methods": {"methods", "core", "rollouts", "config"},
-    "verify": {"methods", "core", "rollouts"},
+    "verify": {"methods", "core", "rollouts", "conformance"},
+    "conformance": {"conformance", "methods", "verify", "lines"},
     "plan": {"plan", "preflight", "config"},
     "slurm": {"slurm", "plan", "preflight", "config"},
 }
