@@ -118,9 +118,9 @@ def _rollouts(inputs: dict[str, Any]) -> Rollouts:
 def _signals(algorithm: Algorithm, given: dict[str, Any]) -> Signals:
     columns = {k: _float64(v) for k, v in given.items()}
     columns = {k: v[:, None] if v.dim() == 1 else v for k, v in columns.items()}
-    bounds = columns.pop("low", None), columns.pop("high", None)
-    low, high = algorithm.constant_bounds or bounds
-    return Signals(columns.pop("advantages"), low, high, columns)
+    low, high = algorithm.constant_bounds or (columns["low"], columns["high"])
+    extras = {k: v for k, v in columns.items() if k not in ("advantages", "low", "high")}
+    return Signals(columns["advantages"], low, high, extras)
 
 
 def _column(value: Tensor | float, mask: Tensor) -> Tensor:

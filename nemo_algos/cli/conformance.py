@@ -48,9 +48,12 @@ def run(
 def _function(name: str) -> Any:
     sys.path.insert(0, "")  # a module of the current folder
     try:
-        return pkgutil.resolve_name(name)
+        function = pkgutil.resolve_name(name)
     except (Exception, SystemExit) as error:  # whatever the module's own code raises
         raise ValueError(f"cannot import {name!r}: {type(error).__name__}: {error}") from error
+    if not callable(function):
+        raise ValueError(f"{name} is a {type(function).__name__}: name a function, module:function")
+    return function
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

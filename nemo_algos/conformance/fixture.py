@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -66,7 +66,7 @@ class Fixture(Shape):
         return self
 
 
-def _check_sizes(where: str, mask: list[list[int]], values: dict[str, Any]) -> None:
+def _check_sizes(where: str, mask: Sequence[Sequence[int]], values: dict[str, Any]) -> None:
     sizes = [(), (len(mask),), (len(mask), *{len(row) for row in mask})]
     for name, value in values.items():
         try:
@@ -80,17 +80,18 @@ def _check_sizes(where: str, mask: list[list[int]], values: dict[str, Any]) -> N
 def made() -> dict[str, Any]:
     """The fixture of all methods, as JSON has it."""
     batches = traps()
-    cases = [_case(method, trap, batches[trap]) for method in METHODS for trap in batches]
+    cases = [case(method, trap, batches[trap]) for method in METHODS for trap in batches]
     inputs = {trap: batch.inputs for trap, batch in batches.items()}
     return {"version": 1, "tolerance": TOLERANCE, "inputs": inputs, "cases": cases}
 
 
-def _case(method: str, trap: str, batch: Batch) -> dict[str, Any]:
+def case(method: str, trap: str, batch: Batch) -> dict[str, Any]:
+    """What the code here computes of a batch."""
     algorithm, lengths = build(method), [sum(row) for row in batch.inputs["mask"]]
     got = {k: _listed(v) for k, v in compute(method, {}, batch.inputs).items()}
     signals = {k: got.pop(k) for k in {*algorithm.per_token, "low", "high"} & {*got}}
-    sequences, pieces = sum(length > 0 for length in lengths), len(batch.pieces or [0])
-    counts = {"sequences": sequences, "tokens": sum(lengths)}
+    counts = {"sequences": sum(length > 0 for length in lengths), "tokens": sum(lengths)}
+    counts |= {"rows": len(lengths), "pieces": len(batch.pieces or [0])}
     return {
         "name": f"{method}-{trap}",
         "method": method,
@@ -98,7 +99,7 @@ def _case(method: str, trap: str, batch: Batch) -> dict[str, Any]:
         "params": algorithm.base.params.model_dump(),
         "inputs": trap,
         "signals": signals,
-        "counts": counts | {"rows": len(lengths), "pieces": pieces},
+        "counts": counts,
         "pieces": batch.pieces,
         "expected": got,
     }
@@ -127,17 +128,14 @@ def read(folder: Path) -> dict[str, Any]:
 def run(
     function: Callable[..., Any], fixture: dict[str, Any], method: str = "", trap: str = ""
 ) -> list[dict[str, Any]]:
-    """The method, trap, verdict and detail (see `judged`) of each case, or of those that are named.
-
-    Raises ValueError where there is none.
-    """
+    """Method, trap, verdict and detail (see `judged`) of each case; ValueError where none is."""
     rows = []
     for case in fixture["cases"]:
         if method in ("", case["method"]) and trap in ("", case["trap"]):
             inputs = fixture["inputs"][case["inputs"]]
             verdict, detail = judged(function, case, inputs, fixture["tolerance"])
-            names = {"method": case["method"], "trap": case["trap"]}
-            rows.append(names | {"verdict": verdict, "detail": detail})
+            row = {"method": case["method"], "trap": case["trap"], "verdict": verdict}
+            rows.append(row | {"detail": detail})
     if not rows:
         known = (sorted({case[k] for case in fixture["cases"]}) for k in ("method", "trap"))
         raise ValueError(

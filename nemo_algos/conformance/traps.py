@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 POSITIONS = 8
 REWARDS = ((0.0, 1.0, 0.3, 0.6), (1.0, 1.0, 0.0, 0.7), (0.2, 0.9, 0.4, 0.0), (0.0, 0.0, 1.0, 0.5))
 ROWS = range(16)
-TOKENS = ("old_logprobs", "logprobs", "ref_logprobs", "gen_logprobs", "entropy")
-JUMPS = (25, -25, 6, -6, 3, -3)  # of log-ratios
 CUT = [[0], [*range(1, 6)], [*range(6, 9)], [*range(9, 16)]]  # micro-batches
 # two ranks with every other response each, in two micro-batches
 RANKS = [[*ROWS[0:8:2]], [*ROWS[8::2]], [*ROWS[1:8:2]], [*ROWS[9::2]]]
@@ -82,14 +80,14 @@ def _lengths(empty: int = -1) -> list[list[int]]:
 
 
 def _extreme(inputs: Inputs) -> Inputs:
-    for i, jump in enumerate(JUMPS * 2):
+    for i, jump in enumerate((25, -25, 6, -6, 3, -3) * 2):
         row = inputs["old_logprobs" if jump > 0 else "logprobs"][i]
         row[i % POSITIONS] = round(row[i % POSITIONS] - abs(jump), 4)
     return inputs
 
 
 def _nan_off_mask(inputs: Inputs) -> Inputs:
-    for name in TOKENS:
+    for name in inputs.keys() - {"group", "rewards", "mask"}:
         for row, own in zip(inputs[name], inputs["mask"], strict=True):
             row[:] = [x if token else None for x, token in zip(row, own, strict=True)]
     return inputs
