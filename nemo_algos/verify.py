@@ -13,7 +13,7 @@ from torch import Tensor
 from nemo_algos.conformance import conform
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.methods.algorithm import Algorithm
-from nemo_algos.methods.build import build
+from nemo_algos.methods.build import build, find
 from nemo_algos.methods.loss import LossConfig, policy_loss
 from nemo_algos.methods.signals import Signals
 from nemo_algos.rollouts import Rollouts
@@ -77,9 +77,10 @@ def compute(
     A worker's inputs have no rewards: then signals are the driver half's, of these rows, and counts
     those of the whole batch (docs/conformance.md).
     """
-    params = dict(params)
-    config = LossConfig(reference_policy_kl_penalty=params.pop("kl_coef", 0.0))
-    algorithm = build({"name": method, **params})
+    params, penalty = {"name": method, **params}, 0.0
+    if "kl_coef" not in find(method).params.model_fields:
+        penalty = params.pop("kl_coef", 0.0)
+    config, algorithm = LossConfig(reference_policy_kl_penalty=penalty), build(params)
     rollouts, logprobs = _rollouts(inputs), _float64(inputs["logprobs"]).requires_grad_()
     if "rewards" in inputs:
         driven, whole = algorithm.signals(rollouts), Counts.of(rollouts.mask)

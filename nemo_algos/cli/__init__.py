@@ -27,7 +27,7 @@ COMMANDS = {
     "slurm": "A config as a Slurm job; status, tail and stop of a run.",
     "methods": "What each method does and needs, and its defaults.",
     "verify": "Compare this code with a golden file of float64 numbers.",
-    "conformance": "Cases by which any framework can say that a method of it conforms.",
+    "conformance": "Cases by which any framework can say that it conforms.",
 }
 
 

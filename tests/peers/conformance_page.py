@@ -26,7 +26,8 @@ TESTED = {
     "verl": ("verl", "Its registered losses, its own advantages"),
     "trl": (
         "TRL",
-        "`GRPOTrainer._compute_loss`, the fixture's advantages: its own are made within generation",
+        "`GRPOTrainer._compute_loss`, the fixture's advantages (its own, made within generation, "
+        "have std + 1e-4)",
     ),
     "swift": ("ms-swift", "`GRPOTrainer._compute_loss_and_metrics`, its own advantages"),
     "openrlhf": ("OpenRLHF", "`PolicyLoss`, the fixture's advantages"),
