@@ -21,6 +21,7 @@ DEFECTS = {
     "token_mean": "unequal_lengths",
     "mean_over_positions": "holes",
     "mask_ignored": "holes",
+    "gradient_off_the_mask": "holes",
     "empty_rows_counted": "empty_rows",
     "flat_groups_not_counted": "flat_groups",
     "flat_groups_not_flat": "flat_groups",
@@ -72,11 +73,10 @@ def function(method, params, inputs, signals, counts, defect=""):
     weights = weight(mask, counts, A, defect)
     J, slope = J * weights, slope * weights
     sign = 1 if defect == "sign" else -1
-    return {
-        "loss": sign * J.sum(),
-        "grad": sign * slope * (1 + (defect == "gradient_doubled")),
-        **own,
-    }
+    grad = sign * slope * (2 if defect == "gradient_doubled" else 1)
+    if defect == "gradient_off_the_mask":
+        grad = np.where(mask, grad, 0.01)
+    return {"loss": sign * J.sum(), "grad": grad, **own}
 
 
 def weight(mask, counts, A, defect):
