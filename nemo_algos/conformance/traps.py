@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 POSITIONS = 8
 REWARDS = ((0.0, 1.0, 0.3, 0.6), (1.0, 1.0, 0.0, 0.7), (0.2, 0.9, 0.4, 0.0), (0.0, 0.0, 1.0, 0.5))
 ROWS = range(16)
+TOKENS = ("old_logprobs", "logprobs", "ref_logprobs", "gen_logprobs", "entropy")
 CUT = [[0], [*range(1, 6)], [*range(6, 9)], [*range(9, 16)]]  # micro-batches
 # two ranks with every other response each, in two micro-batches
 RANKS = [[*ROWS[0:8:2]], [*ROWS[8::2]], [*ROWS[1:8:2]], [*ROWS[9::2]]]
@@ -87,7 +88,7 @@ def _extreme(inputs: Inputs) -> Inputs:
 
 
 def _nan_off_mask(inputs: Inputs) -> Inputs:
-    for name in inputs.keys() - {"group", "rewards", "mask"}:
+    for name in TOKENS:
         for row, own in zip(inputs[name], inputs["mask"], strict=True):
             row[:] = [x if token else None for x, token in zip(row, own, strict=True)]
     return inputs
