@@ -53,15 +53,15 @@ def made(
     flat = [(label, reward) for label, group in enumerate(rewards) for reward in group]
 
     def moved(rows: list[list[float]], scale: float) -> list[list[float]]:
-        """Half of it alike for the whole response."""
+        """By -scale to scale, half of it alike for the whole response; below 0."""
         by = [[rng.random() - 0.5 for _ in range(POSITIONS + 1)] for _ in rows]
         pairs = zip(rows, by, strict=True)
         return [
-            [round(x + scale * (u + of), 4) for x, u in zip(r, us, strict=True)]
+            [round(min(x + scale * (u + of), -0.01), 4) for x, u in zip(r, us, strict=True)]
             for r, (of, *us) in pairs
         ]
 
-    old = moved([[-2.0] * POSITIONS for _ in flat], 1.2)
+    old = moved([[-1.2] * POSITIONS for _ in flat], 1.2)
     return {
         "group": [label for label, _ in flat],
         "rewards": [reward for _, reward in flat],
@@ -70,7 +70,7 @@ def made(
         "logprobs": moved(old, 0.7),
         "ref_logprobs": moved(old, 0.3),
         "gen_logprobs": moved(old, 0.3),
-        "entropy": moved([[1.0] * POSITIONS for _ in flat], 0.9),
+        "entropy": [[-x for x in row] for row in moved([[-1.0] * POSITIONS for _ in flat], 0.9)],
     }
 
 
