@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu docs
+.PHONY: check test test-peers conformance test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu docs
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -8,10 +8,14 @@ check:  ## lint, format, types
 test:
 	uv run pytest
 
+PEERS = uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
+	--with-editable .
 test-peers:  ## against verl's, TRL's and ms-swift's own losses, in an environment that has them
 	uv pip install -q --no-deps --target .peers "ms-swift==4.6.*"
-	PYTHONPATH=.peers uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
-		--with-editable . pytest -q -o addopts="" tests/peers
+	PYTHONPATH=.peers $(PEERS) pytest -q -o addopts="" tests/peers
+
+conformance:  ## the tables of docs/conformance.md: six frameworks on our cases
+	$(PEERS) python tests/peers/conformance_page.py
 
 test-nemo:  ## NeMo-RL's own code on CPU, v0.7.0 and main; skipped where no checkout of it is
 	@tests/nemo/run.sh

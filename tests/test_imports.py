@@ -22,7 +22,8 @@ ALLOWED = {
     "rewards": {"rewards"},
     "methods": {"methods", "core", "rollouts", "config"},
     "objective": {"objective", "methods", "core", "rollouts", "config"},
-    "verify": {"methods", "objective", "core", "rollouts"},
+    "verify": {"methods", "objective", "core", "rollouts", "conformance"},
+    "conformance": {"conformance", "methods", "objective", "verify", "lines"},
     "plan": {"plan", "preflight", "config"},
     "slurm": {"slurm", "plan", "preflight", "config"},
 }
