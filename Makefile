@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-trl test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu docs
+.PHONY: check test test-peers test-trl conformance test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu docs
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -9,14 +9,17 @@ test:
 	uv run pytest
 
 PEERS = PYTHONPATH=.peers uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
-	--with-editable . pytest -q -o addopts=""
+	--with-editable .
 
 test-peers:  ## against verl's, TRL's and ms-swift's own losses, in an environment that has them
 	uv pip install -q --no-deps --target .peers "ms-swift==4.6.*"
-	$(PEERS) -m "not long" tests/peers
+	$(PEERS) pytest -q -o addopts="" -m "not long" tests/peers
 
 test-trl:  ## every method of the adapter learns in TRL's trainer, in the same environment
-	$(PEERS) -m long tests/peers/test_trl_adapter.py
+	$(PEERS) pytest -q -o addopts="" -m long tests/peers/test_trl_adapter.py
+
+conformance:  ## the tables of docs/conformance.md: six frameworks on our cases
+	$(PEERS) python tests/peers/conformance_page.py
 
 test-nemo:  ## NeMo-RL's own code on CPU, v0.7.0 and main; skipped where no checkout of it is
 	@tests/nemo/run.sh

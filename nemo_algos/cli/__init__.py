@@ -27,6 +27,7 @@ COMMANDS = {
     "slurm": "A config as a Slurm job; status, tail and stop of a run.",
     "methods": "The methods, and what one does, needs and has as defaults.",
     "verify": "Compare this code with a golden file of float64 numbers.",
+    "conformance": "Cases by which any framework can say that it conforms.",
 }
 
 

@@ -40,8 +40,9 @@ def test_every_command_is_a_module_of_its_name_and_in_the_overview():
     modules = {p.stem for p in Path(cli.__file__).parent.glob("*.py")}
     assert modules == {*COMMANDS, "__init__", "arguments"}
     said = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
+    width = max(map(len, COMMANDS))
     for name, sentence in COMMANDS.items():
-        assert f"│ {name:7}  {sentence}" in said, name
+        assert f"│ {name:{width}}  {sentence}" in said, name
         assert loaded(name).help.strip()
 
 
