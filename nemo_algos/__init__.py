@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nemo_algos.config import ConfigError
+    from nemo_algos.config import ConfigError, Finding, validate
     from nemo_algos.core.surrogate import Counts
     from nemo_algos.methods import METHODS
     from nemo_algos.methods.algorithm import Algorithm
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "LossConfig", "Method", "Params",
-    "Rollouts", "Signals", "Term", "batch_loss", "build", "policy_loss",
+    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "Finding", "LossConfig",
+    "Method", "Params", "Rollouts", "Signals", "Term", "batch_loss", "build", "policy_loss", "validate",
 ]  # fmt: skip
 _HOMES = {
-    "config": ("ConfigError",),
+    "config": ("ConfigError", "Finding", "validate"),
     "core.surrogate": ("Counts",),
     "methods": ("METHODS",),
     "methods.algorithm": ("Algorithm",),
