@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,13 +24,15 @@ from tensordict.tensorclass import NonTensorStack
 from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+from verl.trainer.ppo.utils import need_reference_policy
+from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils import tensordict_utils as tu
-from verl.utils.metric import Metric
+from verl.utils.config import validate_config
 from verl.workers.config import ActorConfig
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
-from nemo_algos import ConfigError, Counts, LossConfig, Rollouts, build, policy_loss
+from nemo_algos import ConfigError, Counts, LossConfig, Rollouts, policy_loss
 from nemo_algos.adapters.verl import MethodTrainer, method_loss
 from nemo_algos.adapters.verl_settings import REPLACED
 
@@ -43,9 +46,10 @@ METHODS = {
     "gspo+etr": {"name": "gspo", "bounds": "etr"},
     "grpo": {"name": "grpo"},
     "gpg": {"name": "gpg"},
-    "cispo": {"name": "cispo", "aggregation": "token"},
+    "cispo": {"name": "cispo"},
 }
 LOSS = LossConfig(reference_policy_kl_penalty=0.01)
+OWN = ["method_advantages", "method_sequences", "method_tokens"]
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 exactly = partial(torch.testing.assert_close, rtol=0, atol=1e-12)
 OVERRIDES = [
@@ -59,12 +63,14 @@ OVERRIDES = [
 ]
 
 
-def config(method: Any = "grpo", *overrides: str, name: str = "ppo_trainer") -> Any:
-    """verl's own config, composed by Hydra as on its command line; method: the block."""
+def config(
+    method: Any = "grpo", *overrides: str, loss: Any = None, name: str = "ppo_trainer"
+) -> Any:
+    """verl's own config, composed by Hydra as on its command line; method, loss: the blocks."""
     with initialize_config_module("verl.trainer.config", version_base=None):
         composed = compose(name, overrides=[*OVERRIDES, *overrides])
     OmegaConf.resolve(composed)
-    return OmegaConf.merge({"method": method}, composed)
+    return OmegaConf.merge({"method": method, "loss_fn": loss}, composed)
 
 
 def trainer(method: Any, *overrides: str, ranks: int = 1) -> MethodTrainer:
@@ -200,7 +206,7 @@ def test_verls_advantage_step_is_our_driver_half(queue, method):
     for name, per_token in made.algorithm.per_token.items():
         inside = direct(rows).mask if per_token else slice(None)
         exactly(data[f"method_{name}"][inside], named[name][inside])
-    assert metrics == want.metrics
+    assert metrics == pytest.approx(want.metrics, abs=1e-12)
     shown = want.advantages.expand(direct(rows).mask.shape)
     inside = padded([torch.ones(len(x)) for x in sent["responses"].unbind()]) > 0
     exactly(data["advantages"][inside], shown[inside])  # what verl's metrics read
@@ -251,64 +257,176 @@ def test_the_loss_is_ours_however_verl_cuts(queue, method, ranks, micro):
 @pytest.mark.parametrize("mean", ["token", "sequence"])
 def test_grpo_is_verls_own_loss_at_equal_settings(queue, mean):
     rows = responses(empty=None)  # verl's mean of sequences counts empty ones too
-    block = {"name": "grpo", "aggregation": mean, "clip_high": 0.28, "dual_clip": 3.0}
-    made = trainer(block)
+    made = trainer({"name": "grpo", "aggregation": mean, "clip_high": 0.28, "dual_clip": 3.0})
     data = fetched(made._compute_advantage(stored(rows), {}))
-    tu.assign_non_tensor(data, use_dynamic_bsz=False, micro_batch_size_per_gpu=MINI * GROUP)
-    modes = {"token": "token-mean", "sequence": "seq-mean-token-mean"}
     theirs = ActorConfig(
         strategy="fsdp",
         rollout_n=1,
         use_dynamic_bsz=True,
         clip_ratio_high=0.28,
-        loss_agg_mode=modes[mean],
+        loss_agg_mode={"token": "token-mean", "sequence": "seq-mean-token-mean"}[mean],
         use_kl_loss=True,
-        kl_loss_coef=0.01,
+        kl_loss_coef=LOSS.reference_policy_kl_penalty,
     )
-    rollouts = direct(rows)
+    rollouts, size = direct(rows), MINI * GROUP
     noise = torch.randn(rollouts.mask.shape, generator=torch.Generator().manual_seed(3))
-    for first in (0, MINI * GROUP):
-        part = tu.index_select_tensor_dict(data, torch.arange(first, first + MINI * GROUP))
+    for first in (0, size):
+        part = tu.index_select_tensor_dict(data, torch.arange(first, first + size))
         tokens = int(part["response_mask"].values().sum())
-        known = {"dp_size": 1, "batch_num_tokens": tokens, "global_batch_size": MINI * GROUP}
-        tu.assign_non_tensor(part, **known)
-        span = slice(first, first + MINI * GROUP)
-        leaf = (rollouts.old_logprobs + 0.3 * noise)[span].requires_grad_()
+        tu.assign_non_tensor(part, dp_size=1, batch_num_tokens=tokens, global_batch_size=size)
+        leaf = (rollouts.old_logprobs + 0.3 * noise)[first : first + size].requires_grad_()
         output = {"log_probs": full_length(leaf, part)}
-        want, _ = ppo_loss(theirs, output, part)
         got, _ = method_loss(output, part, algorithm=made.algorithm, config=LOSS)
-        torch.testing.assert_close(got, want, rtol=0, atol=1e-8)  # verl's / (|o| + 1e-8)
-        pair = [torch.autograd.grad(x, leaf, retain_graph=True)[0] for x in (got, want)]
-        torch.testing.assert_close(*pair, rtol=0, atol=1e-8)
+        want, _ = ppo_loss(theirs, output, part)
+        closely = partial(torch.testing.assert_close, rtol=0, atol=1e-8)  # verl's / (|o| + 1e-8)
+        closely(got, want)
+        closely(*(torch.autograd.grad(x, leaf, retain_graph=True)[0] for x in (got, want)))
 
 
 def test_verls_padding_takes_no_part(queue):
-    """A batch that does not fill its optimizer batches: verl appends rows, ours counts none."""
+    """A batch that does not fill its optimizer batches: verl appends rows, and none counts."""
     rows = {k: v[: 5 * GROUP] for k, v in responses().items()}
     made, metrics = trainer("apmpo"), {}
-    batch = upsample_batch_to_divisible_size(stored_in_order(rows), MINI * GROUP, 2)
+    batch = upsample_batch_to_divisible_size(stored(rows), MINI * GROUP, eos_token_id=2)
     assert [tag.get("is_padding", False) for tag in batch.tags] == [False] * 20 + [True] * 4
-    filled = {k: [*rows[k], *4 * [torch.zeros(1).to(rows[k][0])]] for k in rows}
-    tq.kv_batch_put(batch.keys, batch.partition_id, pack(filled, ("old_log_probs", "entropy")))
-    data = fetched(made._compute_advantage(batch, metrics)).exclude("uid", "extra").to_padded_tensor()
-    whole = Rollouts(
-        group=[row // GROUP for row in range(20)],
-        rewards=torch.stack([x.sum() for x in rows["rm_scores"]]),
-        mask=padded(rows["response_mask"]) > 0,
-        old_logprobs=padded(rows["old_log_probs"]),
-        entropy=padded(rows["entropy"]),
-    )
+    data = fetched(made._compute_advantage(batch, metrics)).select(*OWN).to_padded_tensor()
+    whole = direct(rows)
     want = made.algorithm.signals(whole)
     exactly(data["method_advantages"][:20], want.advantages)
     assert data["method_advantages"][20:].tolist() == [[0.0]] * 4
     assert metrics.pop("rollouts/masked_share") == 4 / 24
-    assert metrics == want.metrics
-    real = (whole.mask.any(1)[:12].sum(), whole.mask.any(1)[12:].sum())
-    assert data["method_sequences"].flatten().tolist() == [float(real[0])] * 12 + [float(real[1])] * 12
+    assert metrics == pytest.approx(want.metrics, abs=1e-12)
+    for name, real in {"sequences": whole.mask.any(1), "tokens": whole.lengths}.items():
+        count = [float(x.sum()) for x in real.split(MINI * GROUP)]
+        assert data[f"method_{name}"].flatten().tolist() == [*12 * count[:1], *12 * count[1:]]
 
 
-def test_two_outputs_of_one_response_are_refused(queue):
+def test_several_outputs_of_one_response_are_refused(queue):
     batch = stored(responses())
-    batch.keys[1] = batch.keys[0][:-1] + "1"
+    first = batch.keys[0]
+    batch.keys[1] = f"{first.rpartition('_')[0]}_1"
+    data = tq.kv_batch_get([first], "train")
+    tq.kv_batch_put([batch.keys[1]], "train", data)
     with pytest.raises(ValueError) as error:
-        trainer("grpo")._rollouts_of(batch)
+        trainer("grpo")._compute_advantage(batch, {})
+    assert str(error.value) == (
+        "an agent loop gave several outputs for one response, which a group cannot weigh: let it "
+        "give one"
+    )
+
+
+def test_the_loss_reaches_the_workers(monkeypatch):
+    """Set once verl has made them, and whole after the trip that Ray gives it."""
+    sent = []
+    group = SimpleNamespace(set_loss_fn=lambda f: sent.append(cloudpickle.dumps(f)))
+    made = MethodTrainer(config({"advantages": "erpo", "bounds": "etr"}))
+    base = MethodTrainer.__mro__[1]
+    monkeypatch.setattr(base, "_setup", lambda self: setattr(self, "actor_rollout_wg", group))
+    made._setup()
+    (loss,) = map(cloudpickle.loads, sent)
+    assert loss.func is method_loss
+    assert loss.keywords == {"algorithm": made.algorithm, "config": made.loss_config}
+
+
+REFUSED = {  # another value for each setting that our loss replaces
+    "actor_rollout_ref.actor.clip_ratio": 0.3,
+    "actor_rollout_ref.actor.clip_ratio_c": 4.0,
+    "actor_rollout_ref.actor.clip_ratio_high": 0.28,
+    "actor_rollout_ref.actor.clip_ratio_low": 0.1,
+    "actor_rollout_ref.actor.entropy_coeff": 0.01,
+    "actor_rollout_ref.actor.kl_loss_coef": 0.01,
+    "actor_rollout_ref.actor.kl_loss_type": "mse",
+    "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-mean",
+    "actor_rollout_ref.actor.loss_scale_factor": 100,
+    "actor_rollout_ref.actor.policy_loss.loss_mode": "gspo",
+    "actor_rollout_ref.actor.shuffle": True,
+    "actor_rollout_ref.actor.tau_neg": 1.0,
+    "actor_rollout_ref.actor.tau_pos": 1.1,
+    "actor_rollout_ref.actor.use_kl_loss": True,
+    "algorithm.adv_estimator": "grpo",
+    "algorithm.gamma": 0.99,
+    "algorithm.kl_ctrl.kl_coef": 0.01,
+    "algorithm.kl_penalty": "abs",
+    "algorithm.lam": 0.95,
+    "algorithm.norm_adv_by_std_in_grpo": False,
+    "algorithm.rollout_correction.rollout_is": "token",
+    "algorithm.use_kl_in_reward": True,
+    "algorithm.use_pf_ppo": True,
+    "distillation.enabled": True,
+}
+
+
+@pytest.mark.parametrize("key", REPLACED)
+def test_what_our_loss_replaces_is_refused_by_name(key):
+    written, value = next((k, v) for k, v in REFUSED.items() if k == key or k.startswith(f"{key}."))
+    with pytest.raises(ConfigError) as error:
+        MethodTrainer(config("grpo", f"{written}={value}"))
+    assert [(f.path, f.message) for f in error.value.findings] == [
+        (key, f"our loss replaces verl's: leave it out; {REPLACED[key]}")
+    ]
+
+
+def test_everything_wrong_is_said_at_once():
+    overrides = ["critic.enable=null", "actor_rollout_ref.rollout.calculate_log_probs=False"]
+    block = {"use_importance_sampling_correction": True}
+    with pytest.raises(ConfigError) as error:
+        MethodTrainer(config("grpo", *overrides, "algorithm.lam=0.9", loss=block))
+    assert [f.path for f in error.value.findings] == [
+        "algorithm.lam",
+        "critic.enable",
+        "actor_rollout_ref.rollout.calculate_log_probs",
+    ]
+    with pytest.raises(ConfigError, match=r"^method: must be a name or a block with a name"):
+        MethodTrainer(config(None))
+    with pytest.raises(ConfigError, match=r"loss_fn.kl_coef"):
+        MethodTrainer(config(loss={"kl_coef": 0.1}))
+
+
+def test_the_defaults_are_those_of_verl_with_megatron_too():
+    fsdp, megatron = (config(name=name) for name in ("ppo_trainer", "ppo_megatron_trainer"))
+    for key in REPLACED:
+        values = [OmegaConf.select(x, key, throw_on_missing=True) for x in (fsdp, megatron)]
+        assert values[0] == values[1], key
+
+
+@pytest.mark.parametrize(
+    ("method", "loss", "kept"),
+    [("grpo", {}, False), ("erpo", {}, True), ("grpo", {"reference_policy_kl_penalty": 0.1}, True)],
+)
+def test_the_reference_is_kept_where_it_is_needed(method, loss, kept):
+    made = MethodTrainer(config(method, loss=loss))
+    assert made.use_reference_policy is kept
+    assert (made.use_critic, made.trainer_mode) == (False, "sync")
+    assert type(made.replay_buffer).__name__ == "ReplayBuffer"  # of the synchronous trainer
+
+
+def test_the_example_is_a_command_line_of_verls(tmp_path):
+    """Its words go to a stand-in for python, then through verl's own Hydra and our trainer."""
+    stub = tmp_path / "python3"
+    stub.write_text('#!/bin/sh\necho "$VERL_USE_EXTERNAL_MODULES"\nprintf "%s\\n" "$@"\n')
+    stub.chmod(0o755)
+    script = Path(__file__).parents[2] / "examples" / "verl_gsm8k.sh"
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": "/home/user"}
+    said = subprocess.run(
+        ["bash", script, "trainer.total_epochs=1"], env=path, capture_output=True, text=True
+    )
+    assert said.returncode == 0, said.stderr
+    modules, dash_m, program, *overrides = said.stdout.splitlines()
+    assert (modules, dash_m, program) == ("nemo_algos.adapters.verl", "-m", "verl.trainer.main_ppo")
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        composed = compose("ppo_trainer", overrides=overrides)
+    assert overrides[-1] == "trainer.total_epochs=1"
+    need = {"use_reference_policy": need_reference_policy(composed), "use_critic": False}
+    validate_config(composed, **need)
+    made = get_trainer_cls(composed.trainer.v1.trainer_mode)(composed)
+    assert (type(made), made.algorithm.name) == (MethodTrainer, "etr")
+
+
+def test_verl_loads_the_adapter_by_name():
+    program = (
+        "import verl; from verl.trainer.ppo.v1 import get_trainer_cls as f; print(f('nemo_algos'))"
+    )
+    env = os.environ | {"VERL_USE_EXTERNAL_MODULES": "nemo_algos.adapters.verl"}
+    env.pop("VERL_PLATFORM")
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert done.stdout == "<class 'nemo_algos.adapters.verl.MethodTrainer'>\n", done.stderr
