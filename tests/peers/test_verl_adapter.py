@@ -378,7 +378,7 @@ def test_everything_wrong_is_said_at_once():
     ]
     with pytest.raises(ConfigError, match=r"^method: must be a name or a block with a name"):
         MethodTrainer(config(None))
-    with pytest.raises(ConfigError, match=r"loss_fn.kl_coef"):
+    with pytest.raises(ConfigError, match="loss_fn: kl_coef is named as in NeMo-RL"):
         MethodTrainer(config(loss={"kl_coef": 0.1}))
 
 

@@ -1,6 +1,7 @@
-"""verl's engines on a CPU: the platform that verl 0.9 lets others register, and its own FSDP engine.
+"""verl on a CPU: a platform, which verl 0.9 lets others register, for its own FSDP engine.
 
-Loaded by VERL_USE_EXTERNAL_MODULES, with VERL_PLATFORM=cpu.
+VERL_USE_EXTERNAL_MODULES=verl_cpu VERL_PLATFORM=cpu, and VERL_ENGINE_DEVICE=cuda, by which verl
+chooses the engine.
 """
 
 # pyright: reportMissingImports=false
@@ -10,8 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
+from verl.utils import import_utils
 
 
 def no_bytes(*_: Any, **__: Any) -> int:
@@ -27,6 +30,7 @@ DEVICE = SimpleNamespace(  # as far as verl asks it
     empty_cache=no_bytes,
     synchronize=no_bytes,
     is_available=lambda: True,
+    get_device_name=lambda *_: "CPU",
     get_rng_state=torch.get_rng_state,
     set_rng_state=torch.set_rng_state,
 )
@@ -87,10 +91,10 @@ class PlatformCPU(PlatformBase):
         pass
 
     def ray_resource_name(self) -> str:
-        return "CPU"
+        return "GPU"  # of which verl counts one to a rank: Ray takes any number's word
 
     def ray_resource_options(self, num_gpus: float) -> dict[str, Any]:
-        return {"num_cpus": num_gpus}
+        return {"num_gpus": num_gpus}
 
     def ray_noset_envvars(self) -> list[str]:
         return []
@@ -102,9 +106,12 @@ class PlatformCPU(PlatformBase):
         raise NotImplementedError
 
 
-def register_engine() -> None:
-    """verl's FSDP engine, which knows cuda and npu, for this platform too."""
-    from verl.workers.engine import EngineRegistry, FSDPEngineWithLMHead
 
-    EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")(FSDPEngineWithLMHead)
-    EngineRegistry.register(model_type="language_model", backend="fsdp", device="cpu")(FSDPEngineWithLMHead)
+def init_process_group(*given: Any, backend: str = "gloo", **named: Any) -> None:
+    """torch's, for verl's "cpu:gloo,cpu:gloo", which it refuses."""
+    torch_init(*given, backend="gloo" if backend.startswith("cpu:gloo,cpu") else backend, **named)
+
+
+torch_init, dist.init_process_group = dist.init_process_group, init_process_group
+import_utils.is_trl_available = lambda: False  # verl 0.9.1 imports a name of TRL's that 1.0 dropped
+torch.Tensor.pin_memory = lambda self, *_: self  # there is no device to copy to
