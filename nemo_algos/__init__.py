@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "Finding", "LossConfig",
-    "Method", "Params", "Rollouts", "Signals", "Term", "batch_loss", "build", "policy_loss", "validate",
+    "Method", "Params", "Rollouts", "Signals", "Term", "batch_loss", "build", "policy_loss",
+    "validate",
 ]  # fmt: skip
 _HOMES = {
     "config": ("ConfigError", "Finding", "validate"),

@@ -21,8 +21,11 @@ from verl.workers.utils.padding import no_padding_2_padding, response_to_nested
 import nemo_algos as na
 from nemo_algos.adapters.verl_settings import misfits
 
-READ = ["response_mask", "rm_scores", "old_log_probs", "ref_log_prob", "entropy", "uid"]
-LOSS_READS = ["response_mask", "old_log_probs", "ref_log_prob", "rollout_log_probs"]
+FIELDS = {
+    "old_log_probs": "old_logprobs", "ref_log_prob": "ref_logprobs",
+    "rollout_log_probs": "gen_logprobs", "entropy": "entropy",
+}  # fmt: skip
+READ = ["response_mask", "rm_scores", *FIELDS]
 COUNTS = ("sequences", "tokens")  # of the optimizer batch
 NO_SHARES = ("loss", "clip/positive", "clip/negative", "ratio/p99")  # verl's; of other counts
 
@@ -41,8 +44,7 @@ class MethodTrainer(PPOTrainerSync):
         self.loss_config = na.validate(na.LossConfig, blocks.get("loss_fn") or {}, "loss_fn")
         if findings := [*misfits(self.algorithm, self.loss_config, config)]:
             raise na.ConfigError(findings)
-        penalty = self.loss_config.reference_policy_kl_penalty
-        if "ref_logprobs" in self.algorithm.needs or penalty > 0:
+        if "ref_logprobs" in self.algorithm.needs or self.loss_config.reference_policy_kl_penalty:
             config.actor_rollout_ref.actor.use_kl_loss = True  # verl's switch for the reference
         config.trainer.v1.trainer_mode = "sync"  # by which verl chooses what else goes with it
         super().__init__(config)
@@ -54,9 +56,10 @@ class MethodTrainer(PPOTrainerSync):
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         place = {"keys": batch.keys, "partition_id": batch.partition_id}
-        data = tq.kv_batch_get(**place, select_fields=READ)
-        nested, uids = data["response_mask"], data.pop("uid").tolist()
-        rollouts = _rollouts(batch, uids, data.to_padded_tensor())
+        data = tq.kv_batch_get(**place, select_fields=["uid", *READ])
+        group, nested = _groups(batch, data.pop("uid").tolist()), data["response_mask"]
+        rows, padding = data.to_padded_tensor(), [t.get("is_padding", False) for t in batch.tags]
+        rollouts = _rollouts(rows, group, ~torch.tensor(padding) if any(padding) else None)
         signals = self.algorithm.signals(rollouts)
         metrics.update(signals.metrics)
         known = {**vars(signals), **signals.extras, **self._counts(rollouts.mask)}
@@ -77,21 +80,18 @@ class MethodTrainer(PPOTrainerSync):
         return dict(zip(COUNTS, sums, strict=True))
 
 
-def _rollouts(batch: Any, uids: list[str], data: TensorDict) -> na.Rollouts:
+def _groups(batch: Any, uids: list[str]) -> Tensor:
     if len({key.rpartition("_")[0] for key in batch.keys}) < len(batch):
-        reason = "an agent loop gave several outputs for one response, which a group cannot weigh"
-        raise ValueError(f"{reason}: let it give one")
+        reason = "an agent loop gave several outputs for one response: a group cannot weigh them"
+        raise ValueError(reason)
     labels = {uid: label for label, uid in enumerate(dict.fromkeys(uids))}
-    padding = torch.tensor([tag.get("is_padding", False) for tag in batch.tags])
-    return na.Rollouts(
-        group=[labels[uid] for uid in uids],
-        rewards=data["rm_scores"].double().sum(1),
-        mask=data["response_mask"].bool(),
-        old_logprobs=data["old_log_probs"],
-        ref_logprobs=data.get("ref_log_prob"),
-        entropy=data.get("entropy"),
-        sample_mask=~padding if padding.any() else None,
-    )
+    return torch.tensor([labels[uid] for uid in uids])
+
+
+def _rollouts(rows: TensorDict, group: Tensor, kept: Tensor | None = None) -> na.Rollouts:
+    mask, rewards = rows["response_mask"].bool(), rows["rm_scores"].double().sum(1)
+    tokens = {ours: rows[theirs] for theirs, ours in FIELDS.items() if theirs in rows}
+    return na.Rollouts(group=group, rewards=rewards, mask=mask, sample_mask=kept, **tokens)
 
 
 def method_loss(
@@ -104,26 +104,17 @@ def method_loss(
 ) -> tuple[Tensor, dict[str, Metric]]:
     """In place of verl's `ppo_loss`: a micro-batch's, times the ranks, which average gradients."""
     own = {k: f"method_{k}" for k in (*algorithm.per_token, *COUNTS)}
-    rows = data.select(*LOSS_READS, *own.values(), strict=False).to_padded_tensor()
+    rows = data.select(*READ, *own.values(), strict=False).to_padded_tensor()
     columns = {k: rows[v] for k, v in own.items()}
-    counts = na.Counts(*(float(columns.pop(k)[0]) for k in COUNTS))
+    counts = na.Counts(**{k: float(columns.pop(k)[0]) for k in COUNTS})
     bounds = algorithm.constant_bounds or (columns.pop("low"), columns.pop("high"))
     signals = na.Signals(columns.pop("advantages"), *bounds, columns)
-    nothing = torch.zeros(len(rows), dtype=torch.long)  # groups and rewards: the driver half's
-    rollouts = na.Rollouts(
-        group=nothing,
-        rewards=nothing,
-        mask=rows["response_mask"].bool(),
-        old_logprobs=rows["old_log_probs"],
-        ref_logprobs=rows.get("ref_log_prob"),
-        gen_logprobs=rows.get("rollout_log_probs"),
-    )
-    logprobs = no_padding_2_padding(model_output["log_probs"], data)
+    rollouts = _rollouts(rows, torch.arange(len(rows)))  # groups are the driver half's
     entropy = model_output.get("entropy")
+    logprobs = no_padding_2_padding(model_output["log_probs"], data)
     entropy = entropy if entropy is None else no_padding_2_padding(entropy, data)
     loss = na.policy_loss(algorithm, logprobs, rollouts, signals, counts, config, entropy)
     shares = replace(loss.stats, sums=loss.stats.sums | vars(counts)).summary()
-    shown = {k: v * data["dp_size"] for k, v in shares.items() if not k.startswith(NO_SHARES)}
-    metrics = {k: Metric("sum", v) for k, v in shown.items() if k != "ratio/max"}
-    top = {"ratio/max": Metric("max", shares["ratio/max"])} if "ratio/max" in shares else {}
-    return loss.value * data["dp_size"], metrics | top
+    top = Metric("max", shares.pop("ratio/max", 0.0))
+    sums = {k: v * data["dp_size"] for k, v in shares.items() if not k.startswith(NO_SHARES)}
+    return loss.value * data["dp_size"], {"ratio/max": top} | Metric.from_dict(sums, "sum")

@@ -106,7 +106,6 @@ class PlatformCPU(PlatformBase):
         raise NotImplementedError
 
 
-
 def init_process_group(*given: Any, backend: str = "gloo", **named: Any) -> None:
     """torch's, for verl's "cpu:gloo,cpu:gloo", which it refuses."""
     torch_init(*given, backend="gloo" if backend.startswith("cpu:gloo,cpu") else backend, **named)

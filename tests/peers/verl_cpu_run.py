@@ -1,4 +1,4 @@
-"""verl's own trainer on a CPU, in a process of its own: `verl_cpu_run.py DIR RANKS HYDRA_OVERRIDES`.
+"""verl's own trainer on a CPU, in a process of its own: `verl_cpu_run.py DIR RANKS OVERRIDES`.
 
 All of it is verl's but the inference server, which has no CPU form: `Sampler` puts responses of the
 initial model into verl's queue, as its agent loop does. DIR has the model and the data; into it go
@@ -7,21 +7,9 @@ verl's metrics (metrics.jsonl) and the batches as they came to the advantage ste
 
 # pyright: reportMissingImports=false
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
-
-here, ranks = Path(sys.argv[1]), int(sys.argv[2])
-os.environ |= {
-    "GLOO_SOCKET_IFNAME": "lo",
-    "HF_HUB_OFFLINE": "1",
-    "PYTHONPATH": os.pathsep.join(p for p in [str(Path(__file__).parent), *sys.path] if p),
-    "VERL_ENGINE_DEVICE": "cuda",
-    "VERL_FILE_LOGGER_PATH": str(here / "metrics.jsonl"),
-    "VERL_PLATFORM": "cpu",
-    "VERL_USE_EXTERNAL_MODULES": "verl_cpu,nemo_algos.adapters.verl",
-}  # before verl
 
 import ray
 import torch
@@ -34,7 +22,10 @@ from verl.utils.config import validate_config
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-ROLLOUT, ACTOR, REF, MODEL = (f"actor_rollout_ref.{k}" for k in ("rollout", "actor", "ref", "model"))
+here, ranks = Path(sys.argv[1]), int(sys.argv[2])
+ROLLOUT, ACTOR, REF, MODEL = (
+    f"actor_rollout_ref.{k}" for k in ("rollout", "actor", "ref", "model")
+)
 SETTINGS = [
     "trainer.v1.trainer_mode=nemo_algos",
     "critic.enable=False",
