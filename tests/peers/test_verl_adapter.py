@@ -78,9 +78,9 @@ def trainer(method: Any, *overrides: str, ranks: int = 1) -> MethodTrainer:
 
 
 @pytest.fixture(scope="module")
-def queue(tmp_path_factory):
+def queue():
     """verl's TransferQueue, in a Ray of our own."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     settings = config().transfer_queue
     settings.backend.SimpleStorage.num_data_storage_units = 1
     tq.init(settings)
@@ -352,14 +352,35 @@ REFUSED = {  # another value for each setting that our loss replaces
 }
 
 
-@pytest.mark.parametrize("key", REPLACED)
-def test_what_our_loss_replaces_is_refused_by_name(key):
-    written, value = next((k, v) for k, v in REFUSED.items() if k == key or k.startswith(f"{key}."))
+HONOURED = {  # what else these sections of verl's have, with verl's engine or queue
+    "actor_rollout_ref.actor": "_target_ calculate_entropy calculate_sum_pi_squared checkpoint "
+    "data_loader_seed entropy_checkpointing entropy_from_logits_chunk_size "
+    "entropy_from_logits_with_chunking freeze_vision_tower fsdp_config grad_clip optim "
+    "pad_to_length ppo_epochs ppo_max_token_len_per_gpu ppo_micro_batch_size "
+    "ppo_micro_batch_size_per_gpu ppo_mini_batch_size profiler qat rollout_n strategy "
+    "ulysses_sequence_parallel_size use_dynamic_bsz use_fused_kernels use_prefix_grouper "
+    "use_remove_padding use_torch_compile",
+    "algorithm": "_target_ filter_groups pf_ppo",
+}
+
+
+@pytest.mark.parametrize(("written", "value"), REFUSED.items(), ids=REFUSED)
+def test_what_our_loss_replaces_is_refused_by_name(written, value):
     with pytest.raises(ConfigError) as error:
         MethodTrainer(config("grpo", f"{written}={value}"))
+    key = next(k for k in (written, written.rpartition(".")[0]) if k in REPLACED)
     assert [(f.path, f.message) for f in error.value.findings] == [
         (key, f"our loss replaces verl's: leave it out; {REPLACED[key]}")
     ]
+
+
+def test_no_setting_of_verls_is_ignored():
+    """Each key of the sections of its loss and advantages is refused, or honoured by verl."""
+    for section, names in HONOURED.items():
+        keys = set(OmegaConf.select(config(), section))
+        refused = {k.removeprefix(f"{section}.") for k in REPLACED if k.startswith(f"{section}.")}
+        assert keys == set(names.split()) | refused, section
+    assert {k for k in REPLACED if not any(w.startswith(k) for w in REFUSED)} == set()
 
 
 def test_everything_wrong_is_said_at_once():

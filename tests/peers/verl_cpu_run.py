@@ -112,7 +112,7 @@ def main() -> None:
     validate_config(config, use_reference_policy=False, use_critic=False)
     OmegaConf.resolve(config)
     config.transfer_queue.enable = True
-    ray.init(num_cpus=16, num_gpus=ranks, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=16, num_gpus=ranks, include_dashboard=False, log_to_driver=False)
     tq.init(config.transfer_queue)
     RolloutReplicaRegistry.register("none", lambda: RolloutReplica)
     base, batches = get_trainer_cls("nemo_algos"), []
