@@ -1,7 +1,9 @@
 """`from nemo_algos import ...`: no torch until used, lists taken, one call equal to two halves."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -112,3 +114,12 @@ def test_log_probs_without_a_gradient_are_refused():
     rollouts = Rollouts([0, 0], [1, 0], [[True, True]] * 2, PER_TOKEN)
     with pytest.raises(ValueError, match="logprobs must be a tensor with gradient, got a list"):
         batch_loss("grpo", PER_TOKEN, rollouts)
+
+
+def test_adapters_take_public_names_alone():
+    """`import nemo_algos as na`: each na.NAME is in `__all__`."""
+    for path in (Path(nemo_algos.__file__).parent / "adapters").glob("*.py"):
+        tree = ast.walk(ast.parse(path.read_text()))
+        taken = (node for node in tree if isinstance(node, ast.Attribute))
+        names = {node.attr for node in taken if getattr(node.value, "id", None) == "na"}
+        assert names <= set(nemo_algos.__all__), path

@@ -1,0 +1,54 @@
+"""What a method needs and verl has not; settings of verl's that our loss replaces."""
+
+from collections.abc import Iterator
+from importlib.resources import files
+
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.utils import need_critic
+
+from nemo_algos import Algorithm, Finding, LossConfig
+
+GIVEN = {"ref_logprobs", "entropy", "unit_rewards"}  # of all that methods need
+KL = "set loss_fn.reference_policy_kl_penalty and loss_fn.reference_policy_kl_type"
+REPLACED = {
+    "actor_rollout_ref.actor.clip_ratio": "set method.clip_low and method.clip_high",
+    "actor_rollout_ref.actor.clip_ratio_c": "set method.dual_clip",
+    "actor_rollout_ref.actor.clip_ratio_high": "set method.clip_high",
+    "actor_rollout_ref.actor.clip_ratio_low": "set method.clip_low",
+    "actor_rollout_ref.actor.entropy_coeff": "there is no entropy bonus in it",
+    "actor_rollout_ref.actor.kl_loss_coef": KL,
+    "actor_rollout_ref.actor.kl_loss_type": KL,
+    "actor_rollout_ref.actor.loss_agg_mode": "set method.aggregation",
+    "actor_rollout_ref.actor.loss_scale_factor": "its means divide by what the batch has",
+    "actor_rollout_ref.actor.policy_loss": "choose a method",
+    "actor_rollout_ref.actor.shuffle": "it counts the sequences of mini-batches cut in order",
+    "actor_rollout_ref.actor.tau_neg": "choose a method",
+    "actor_rollout_ref.actor.tau_pos": "choose a method",
+    "actor_rollout_ref.actor.use_kl_loss": KL,
+    "algorithm.adv_estimator": "the method has its own",
+    "algorithm.gamma": "a reward is of a whole response",
+    "algorithm.kl_ctrl": KL,
+    "algorithm.kl_penalty": KL,
+    "algorithm.lam": "a reward is of a whole response",
+    "algorithm.norm_adv_by_std_in_grpo": "set method.advantage_std",
+    "algorithm.rollout_correction": "set loss_fn.use_importance_sampling_correction",
+    "algorithm.use_kl_in_reward": KL,
+    "algorithm.use_pf_ppo": "every sequence is in it once",
+    "distillation.enabled": "there is no teacher in it",
+}
+
+
+def misfits(algorithm: Algorithm, loss: LossConfig, config: DictConfig) -> Iterator[Finding]:
+    """Each with what to do about it."""
+    if missing := sorted(algorithm.needs - GIVEN):
+        yield Finding("method", f"{algorithm.name} needs {', '.join(missing)}, which verl has not")
+    stock = OmegaConf.load(str(files("verl.trainer.config") / "_generated_ppo_trainer.yaml"))
+    for key, advice in REPLACED.items():
+        if OmegaConf.select(config, key) != OmegaConf.select(stock, key):
+            yield Finding(key, f"our loss replaces verl's: leave it out; {advice}")
+    if need_critic(config):
+        yield Finding("critic.enable", "no method has a critic: set it to False")
+    rollout = config.actor_rollout_ref.rollout
+    if loss.use_importance_sampling_correction and not rollout.calculate_log_probs:
+        reason = "loss_fn.use_importance_sampling_correction needs the sampler's: set it to True"
+        yield Finding("actor_rollout_ref.rollout.calculate_log_probs", reason)
