@@ -42,6 +42,9 @@ def misfits(algorithm: Algorithm, loss: LossConfig, config: DictConfig) -> Itera
     """Each with what to do about it."""
     if missing := sorted(algorithm.needs - GIVEN):
         yield Finding("method", f"{algorithm.name} needs {', '.join(missing)}, which verl has not")
+    if algorithm.terms:
+        reason = "need the counts of their own rows in each of verl's mini-batches: drop them"
+        yield Finding("method.terms", reason)
     stock = OmegaConf.load(str(files("verl.trainer.config") / "_generated_ppo_trainer.yaml"))
     for key, advice in REPLACED.items():
         if OmegaConf.select(config, key) != OmegaConf.select(stock, key):
