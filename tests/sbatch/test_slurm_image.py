@@ -39,7 +39,7 @@ def test_bake_makes_the_package_importable_in_every_environment(image):
     assert run(image, "bake").returncode == 0
     after = run(image, "smoke")
     assert after.returncode == 0, after.stderr
-    file = image / "ours" / "nemo_algos" / "methods" / "build.py"
+    file = image / "ours" / "nemo_algos" / "objective" / "build.py"
     assert after.stdout.splitlines() == [str(file)] * 3 + ["smoke: 3 environments"]
 
 
