@@ -1,8 +1,12 @@
 """NEMO_ALGOS_PARITY=file.csv: where the comparisons write the largest differences they found."""
 
 import os
+import tempfile
 
 import parity
+
+TRACKIO = tempfile.TemporaryDirectory()  # trackio reads this when it is imported, which TRL does
+os.environ["TRACKIO_DIR"] = TRACKIO.name
 
 
 def pytest_sessionfinish(session, exitstatus):

@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import sqlite3
 import struct
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -32,7 +34,6 @@ def offline(tmp_path, monkeypatch):
     monkeypatch.setattr(tiny_policy, "WARM_STEPS", 2)
     monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.chdir(tmp_path)
@@ -60,7 +61,7 @@ def mlflow_values(offline):
 
 
 def trackio_values(offline):
-    (file,) = (offline / "trackio").glob("mine*.db")
+    (file,) = Path(os.environ["TRACKIO_DIR"]).glob("mine*.db")
     with sqlite3.connect(file) as database:
         rows = database.execute("select run_name, step, metrics from metrics").fetchall()
     assert {row[0] for row in rows} == {"first"}
