@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nemo_algos.core.metrics import Stats
-from nemo_algos.core.mismatch import monitor
+from nemo_algos.core.mismatch import Monitor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.data.tasks import Task
 from nemo_algos.local import trace
@@ -50,6 +50,7 @@ class Trainer:
         self.needs, self.memory = algorithm.needs, dict[str, Any]()  # as of the last signals
         self.verdicts: list[Verdict] = []  # on the responses of the last batch
         self.remarks = Remarks(policy.ends, config.policy.generation.max_new_tokens)
+        self.monitor = Monitor(config.mismatch.threshold, config.mismatch.stop_above)
         self.said: list[str] = []  # of the last step
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
 
@@ -61,8 +62,8 @@ class Trainer:
         start = time.perf_counter()
         experience, rollouts = self.collect()
         generated = time.perf_counter()
-        logprobs, limit = (experience.logprobs, experience.gen_logprobs), self.config.mismatch
-        mismatch = monitor(*logprobs, experience.mask, limit.threshold, limit.stop_above)
+        logprobs = (experience.logprobs, experience.gen_logprobs)
+        mismatch, rises = self.monitor.of(*logprobs, experience.mask)
         rows = self.config.policy.train_global_batch_size
         signals = self.algorithm.signals(rollouts, self.memory, rows)
         stats, grad_norm = self.update(experience, rollouts, signals)
@@ -72,6 +73,8 @@ class Trainer:
         self.step_number += 1
         self.traces = self._traces(experience, rollouts, signals)
         self.said = self.remarks.of(self.step_number, self.verdicts, experience)
+        if rises:
+            self.said.append(f"step {self.step_number}: {rises}")
         seconds = time.perf_counter() - start
         return {
             **rollout_metrics(rollouts, signals),
