@@ -244,7 +244,8 @@ def test_the_command():
     wrong = run(ONE, "policy.train_global_batch_size=96")
     assert wrong.exit_code == 1 and "errors: 1" in wrong.output
     assert "policy.train_global_batch_size: does not divide" in wrong.output
-    (one,) = json.loads(run("mxfp8_blackwell.yaml", "--nemo-rl", "v0.7.0", "--json").output)
+    found = json.loads(run("mxfp8_blackwell.yaml", "--nemo-rl", "v0.7.0", "--json").output)
+    (one,) = [finding for finding in found if finding["severity"] == "error"]
     assert one["path"] == "policy.generation.vllm_cfg.is_mx" and one["nemo_rl"] == ["v0.7.0"]
     both = run(ONE, "policy.generation.vllm_cfg.is_mx=true", "loss_fn.x=1").output
     assert "(NeMo-RL v0.7.0)" in both

@@ -33,6 +33,8 @@ def keywords(run: Preflight) -> Iterator[Finding]:
 
 def quantised_alike(run: Preflight) -> Iterator[Finding]:
     """What rollouts leave in BF16, Megatron's FP8 training does not."""
+    if not _fp8(run):
+        return
     path = next((key for key in (KEYWORDS, FIRST, LAST) if run[key]), KEYWORDS)
     listed = ", ".join(f"{name} of {len(layers)} layers" for name, layers in _left(run).items())
     if listed and run[f"{FP8}.enabled"]:
@@ -138,7 +140,7 @@ def _left(run: Preflight) -> dict[str, list[int]]:
     """Modules that FP8 rollouts leave in BF16, and in which layers."""
     found = defaultdict[str, list[int]](list)
     words, total = _keywords(run), run.model.num_hidden_layers if run.model else 0
-    first, last = (int(run[key] or 0) if _fp8(run) else 0 for key in (FIRST, LAST))
+    first, last = (int(run[key] or 0) for key in (FIRST, LAST))
     for layer, name, parts in _parts(run):
         named = any(word in part for part in parts for word in words)
         if named or not first <= layer < total - last:
