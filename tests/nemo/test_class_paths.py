@@ -10,9 +10,13 @@ from typing import Any
 
 import nemo_rl
 import pytest
+from hydra.utils import get_object
 from launched import launched, numbers, replaced
 
 from nemo_algos.nemo import trainers, versions
+from nemo_algos.nemo.estimator import Estimator
+from nemo_algos.objective.build import build
+from nemo_algos.preflight.decided import ESTIMATOR
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -44,16 +48,22 @@ def test_without_the_patch_every_factory_is_replaced() -> None:
     assert replaced() == [name for name in trainers.CREATORS if versions.present(name)]
 
 
+def test_the_class_path_is_the_running_estimators_and_nobodys_else() -> None:
+    estimator = Estimator(build("etr"))
+    with trainers.in_place(estimator):
+        assert get_object(ESTIMATOR)({}, {}) is estimator
+    with pytest.raises(LookupError, match="is the estimator of a run that nemo_algos starts"):
+        get_object(ESTIMATOR)({}, {})
+
+
 def test_the_patch_is_small() -> None:
-    of_tests, of_the_package = 0, 0
-    for part in PATCH.read_text().split("diff --git ")[1:]:
-        lines = part.splitlines()[5:]
-        changed = sum(line.startswith(("+", "-")) for line in lines)
-        if part.startswith("a/tests/"):
-            of_tests += changed
-        else:
-            of_the_package += changed
-    assert of_the_package <= 150 and of_tests > 0
+    """What docs/upstream.md says of it."""
+    command = ["git", "apply", "--numstat", str(PATCH)]
+    table = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    changed = {"nemo_rl": 0, "tests": 0}
+    for added, removed, path in map(str.split, table.splitlines()):
+        changed[path.partition("/")[0]] += int(added) + int(removed)
+    assert changed == {"nemo_rl": 150, "tests": 85}
 
 
 @pytest.mark.usefixtures("in_process")
