@@ -96,7 +96,7 @@ def _everyones(data: dict[str, Any]) -> Data:
     own |= {"number": data["partition"], "response": data["rollout_ids"]}
     own |= {"rewards": data["rewards"], "step": [step for step, rows in pieces for _ in rows]}
     group = mpu.get_data_parallel_group_gloo(with_context_parallel=False)
-    parts = [own] * group.size()
+    parts = [own] * mpu.get_data_parallel_world_size(with_context_parallel=False)
     dist.all_gather_object(parts, own, group)
     rows = {k: [x for part in parts for x in part[k]] for k in own}
     order = sorted(range(len(rows["number"])), key=rows["number"].__getitem__)
