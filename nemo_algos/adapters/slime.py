@@ -35,12 +35,12 @@ padded = partial(pad_sequence, batch_first=True)
 def advantages(args: Namespace, rollout_data: dict[str, Any]) -> None:
     """For `custom_advantage_function_path`: the driver half.
 
-    Raises ConfigError with all that is wrong in args, ValueError where the rows of all ranks are
-    not whole groups of single responses.
+    Raises ConfigError as `judged`, ValueError where rows are no whole groups of single responses.
     """
     algorithm, _ = judged(args)
     whole = _everyones(rollout_data)
-    rollouts = _rollouts(whole, _groups(whole, args.n_samples_per_prompt), whole["rewards"])
+    rewards = torch.tensor(whole["rewards"], dtype=torch.float64)
+    rollouts = _rollouts(whole, _groups(whole, args.n_samples_per_prompt), rewards)
     signals, steps = algorithm.signals(rollouts), torch.tensor(whole["step"])
     counts = [na.Counts.of(rollouts.mask[steps == step]) for step in steps.unique()]
     rollout_data |= {k: torch.tensor(v) for k, v in signals.metrics.items()}  # slime logs them
@@ -51,8 +51,7 @@ def advantages(args: Namespace, rollout_data: dict[str, Any]) -> None:
     local = [slice_log_prob_with_cp(shown[i, : cut[1]], *cut).to(like) for i, cut, like in rows]
     rollout_data |= {"advantages": local, "returns": [x.clone() for x in local]}
     for number, tensor in zip(numbers, rollout_data["returns"], strict=True):
-        step = whole["step"][number]
-        # slime hands its loss these very tensors, and no field that it does not know
+        step = whole["step"][number]  # slime hands its loss these very tensors, and no new field
         tensor.method = number, signals, counts[step], rollout_data["global_batch_sizes"][step]
 
 
@@ -61,11 +60,13 @@ def method_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """For `custom_loss_function_path`: a micro-batch's, times the batch size slime divides by."""
     algorithm, config = judged(args)
+    if not all(hasattr(x, "method") for x in batch["returns"]):
+        raise ValueError("slime's loss gets copies of `returns`: its 0.3.1 hands on the tensors")
     given = {k: batch[k] for k in SHAPES} | slime_loss.get_rollout_top_p_logprob_kwargs(args, batch)
     given |= {"args": args, "with_entropy": True}
     scored = slime_loss.get_log_probs_and_entropy(logits, **given)[1]
     logprobs, entropy = (padded(_whole(scored[k], batch)) for k in ("log_probs", "entropy"))
-    rollouts = _rollouts(_tokens(batch), [*range(len(logprobs))], [0.0] * len(logprobs))
+    rollouts = _rollouts(_tokens(batch), [*range(len(logprobs))], torch.zeros(len(logprobs)))
     numbers, wholes, counts, sizes = zip(*(x.method for x in batch["returns"]), strict=True)
     signals = wholes[0][torch.tensor(numbers)][:, : logprobs.shape[1]]
     loss = na.policy_loss(algorithm, logprobs, rollouts, signals, counts[0], config, entropy)
@@ -112,9 +113,8 @@ def _groups(whole: Data, size: int) -> list[int]:
     return [number // size for number in whole["number"]]
 
 
-def _rollouts(rows: Data, group: list[int], rewards: list[float]) -> na.Rollouts:
+def _rollouts(rows: Data, group: list[int], rewards: Tensor) -> na.Rollouts:
     """What slime's filters have masked out whole is no empty response."""
     mask = padded(rows["mask"]).bool()
     tokens = {k: padded(rows[k]) for k in FIELDS.values() if k in rows}
-    scores = torch.tensor(rewards, dtype=torch.float64)
-    return na.Rollouts(group, scores, mask, sample_mask=mask.any(1), **tokens)
+    return na.Rollouts(group, rewards, mask, sample_mask=mask.any(1), **tokens)

@@ -131,7 +131,8 @@ def train(case: dict[str, Any], given: dict[str, Any], folder: Path) -> dict[str
         optimizer,
         SimpleNamespace(step=lambda increment: None, get_lr=lambda group: group["lr"]),
     )
-    actor.rollout_data_postprocess, actor._active_model_tag = None, "actor"
+    actor.rollout_data_postprocess = copied if case.get("copied") else None
+    actor._active_model_tag = "actor"
     actor.prof = SimpleNamespace(step=lambda rollout_id: None)
     actor.weight_updater = SimpleNamespace(pop_metrics=dict)
     actor.weights_backuper = slime_actor.TensorBackuper.create(model.named_parameters, None)
@@ -158,6 +159,11 @@ def train(case: dict[str, Any], given: dict[str, Any], folder: Path) -> dict[str
     except ValueError as error:
         return {"error": str(error)}
     return {"gradients": optimizer.gradients, "table": model.table.detach(), "logged": logged}
+
+
+def copied(_: Any, __: int, data: dict[str, Any]) -> None:
+    """As a slime would that hands its loss no more the tensors themselves."""
+    data["returns"] = [x.clone() for x in data["returns"]]
 
 
 def all_of(world: int, context: int, given: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def cases() -> dict[str, Any]:
     every["corrected"] = {"config": config("grpo", loss_fn=corrected), **one}
     every["siblings"] = {"config": config("grpo"), **one, "siblings": True}
     every["cut"] = {"config": config("grpo"), **one, "flags": [*flags, "9", *DYNAMIC]}
+    every["copied"] = {"config": config("grpo"), **one, "copied": True}
     every["unasked"] = {"config": config("grpo", loss_type="policy_loss"), **one}
     return every
 
@@ -205,6 +206,7 @@ def test_the_samplers_log_probs_correct_the_loss(runs):
 ERRORS = {
     "siblings": "a rollout gave several samples: a group cannot weigh them",
     "cut": "slime drops a part of a group: let global_batch_size divide the batch",
+    "copied": "slime's loss gets copies of `returns`: its 0.3.1 hands on the tensors",
     "unasked": "loss_type: must be custom_loss for grpo: set it beside method",
 }
 
