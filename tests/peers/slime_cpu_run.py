@@ -73,7 +73,7 @@ class Table(torch.nn.Module):
 
 
 class Optimizer:
-    """SGD, after Megatron's form; DDP's mean is of all ranks that share no tokens."""
+    """SGD in the form of Megatron's optimizers, and the mean that its DDP takes over all ranks."""
 
     def __init__(self, model: Table, lr: float) -> None:
         self.sgd, self.model = torch.optim.SGD(model.parameters(), lr), model
@@ -96,7 +96,7 @@ def arguments_of(case: dict[str, Any], folder: Path) -> argparse.Namespace:
     parser = arguments.get_slime_extra_args_provider()(argparse.ArgumentParser())
     words = ["--custom-config-path", case["config"], "--num-rollout", "1", *case["flags"]]
     args = parser.parse_args([*words, "--ref-load", str(folder), "--load", str(folder)])
-    for key, value in {**MEGATRON, **case.get("megatron", {})}.items():
+    for key, value in MEGATRON.items():
         setattr(args, key, value)
     args.debug_rollout_only = args.debug_train_only = False
     args.train_backend, args.load_debug_rollout_data = "megatron", None
