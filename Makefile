@@ -8,11 +8,10 @@ check:  ## lint, format, types
 test:
 	uv run pytest
 
-PEERS = PYTHONPATH=.peers uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
+PEERS = uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
 	--with-editable .
 
 test-peers:  ## against verl's, TRL's and ms-swift's own losses, in an environment that has them
-	uv pip install -q --no-deps --target .peers "ms-swift==4.6.*"
 	$(PEERS) pytest -q -o addopts="" -m "not long" tests/peers
 
 test-trl:  ## every method of the adapter learns in TRL's trainer, in the same environment

@@ -3,6 +3,8 @@
 import json
 import pkgutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,15 +40,26 @@ def run(
     """Compare a function with every case; exit 1 where it departs or fails, or passes none."""
     from nemo_algos.conformance import fixture  # torch
 
-    tested = _function(function)
-    rows = fixture.run(tested, fixture.read(cases) if cases else fixture.made(), method, trap)
+    with _current_folder():
+        tested = _function(function)
+        rows = fixture.run(tested, fixture.read(cases) if cases else fixture.made(), method, trap)
     typer.echo(json.dumps(rows, indent=1)) if as_json else _show(rows)
     verdicts = {row["verdict"] for row in rows}
     raise typer.Exit("pass" not in verdicts or bool(verdicts & {"departs", "fails"}))
 
 
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """Its modules can be imported, while the function runs too."""
+    before = sys.path[:]
+    sys.path.insert(0, "")
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
 def _function(name: str) -> Any:
-    sys.path.insert(0, "")  # a module of the current folder
     try:
         function = pkgutil.resolve_name(name)
     except (Exception, SystemExit) as error:  # whatever the module's own code raises

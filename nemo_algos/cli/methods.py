@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.padding import Padding
 
+from nemo_algos.config import did_you_mean
 from nemo_algos.methods import FAMILIES, METHODS
 from nemo_algos.methods.method import Method
 from nemo_algos.objective.build import find
@@ -34,8 +35,12 @@ def methods(
 
 
 def _asked(name: str) -> dict[str, Any]:
-    term = TERMS.get(name.removeprefix("terms."))
-    return facts_of_term(term) if name.startswith("terms.") and term else facts(find(name))
+    if not name.startswith("terms."):
+        return facts(find(name))
+    known = {f"terms.{term}": record for term, record in TERMS.items()}
+    if name not in known:
+        raise ValueError(f"unknown term {name!r}{did_you_mean(name, list(known))}")
+    return facts_of_term(known[name])
 
 
 def details(console: Console, row: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 from torch import Tensor
 
+from nemo_algos.config import did_you_mean
 from nemo_algos.conformance.conform import judged
 from nemo_algos.conformance.traps import Batch, traps
 from nemo_algos.lines import Shape, read_object, replace
@@ -129,7 +130,11 @@ def run(
     function: Callable[..., Any], fixture: dict[str, Any], method: str = "", trap: str = ""
 ) -> list[dict[str, Any]]:
     """Method, trap, verdict and detail (see `judged`) of each case; ValueError where none is."""
-    rows = []
+    rows, asked = [], {"method": method, "trap": trap}
+    for key, name in asked.items():
+        known = sorted({case[key] for case in fixture["cases"]})
+        if name and name not in known:
+            raise ValueError(f"no {key} {name!r} in the cases{did_you_mean(name, known)}")
     for case in fixture["cases"]:
         if method in ("", case["method"]) and trap in ("", case["trap"]):
             inputs = fixture["inputs"][case["inputs"]]
@@ -137,8 +142,5 @@ def run(
             row = {"method": case["method"], "trap": case["trap"], "verdict": verdict}
             rows.append(row | {"detail": detail})
     if not rows:
-        known = (sorted({case[k] for case in fixture["cases"]}) for k in ("method", "trap"))
-        raise ValueError(
-            "no such case: methods are {}; traps are {}".format(*map(", ".join, known))
-        )
+        raise ValueError(f"there is no case of {method} in {trap}")
     return rows

@@ -205,7 +205,8 @@ def reward_parts(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Findin
         yield Finding("data.rewards", f"{algorithm.name} needs named rewards: name two or more")
     for key, name in algorithm.columns.items():
         if name not in known:
-            reason = f"data.rewards has no {name}" if known else "data.rewards names none"
+            none = f"data.rewards names none: set data.rewards.{name}.function"
+            reason = f"data.rewards has no {name}" if known else none
             yield Finding(key, f"{reason}{did_you_mean(name, known)}")
     weights = getattr(algorithm.advantages.params, "weights", {})
     for name in (n for n in weights if known and n not in known):

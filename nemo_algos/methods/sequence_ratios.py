@@ -13,7 +13,8 @@ The sums of log pi over a response are token means in vespo and topr, as in TRL'
 gepo's p and q are the authors' code's (length-normalised); its E there is of a device's batch. TRL
 puts its correction for the sampler into vespo's W; here `loss_fn`'s multiplies the loss. topr's T+
 and T- are told by the reward, the weight is the group advantage, as in ROLL, whose ratio is each
-token's; the paper's is the trajectory's. gspo_token's and gepo's bounds are gspo's.
+token's; the paper's is the trajectory's. gspo_token's and gepo's bounds are gspo's
+here (.2), not their papers'.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ sapo: f(1) = 2 / tau, so `ratio/mean` is near 2; f has the slope of r at r = 1. 
 mean whatever its config says. aspo: the authors' code (Archer2.0) has the cap of 3 for both signs,
 and clips that differ by entropy; their loss has other values and this gradient. fipo's defaults are
 ms-swift's, which counts k - t in positions: here holes (a tool's output) do not count. The paper
-states no delta for opsm: TRL and ms-swift have it off, and fall back to pi_old where the sampler's
-log-probs are not known.
+states no delta for opsm, .1 is ours: TRL and ms-swift have it off, and fall back to pi_old where
+the sampler's log-probs are not known.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FIPOParams(ClipParams):
 
 
 class OPSMParams(ClipParams):
-    """delta: of a response's mean log-ratio, nats per token."""
+    """delta: of a response's mean log-ratio, nats per token; the paper states none."""
 
     delta: float = Field(default=0.1, ge=0)
 

@@ -289,6 +289,8 @@ def test_methods_keep_their_values_in_a_narrow_pipe():
 def test_a_method_that_is_none_has_a_nearest_name():
     status, (line,) = ended("methods", "sapoo")
     assert status == 2 and line == "method.name: unknown method 'sapoo' (did you mean sapo?)"
+    status, (line,) = ended("methods", "terms.nl")
+    assert status == 2 and line == "unknown term 'terms.nl' (did you mean terms.nll?)"
 
 
 NOT_WHOLE = " is not JSON, or not whole: a golden file has version, tolerance and cases"

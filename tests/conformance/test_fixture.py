@@ -135,7 +135,6 @@ def wrong(method, params, inputs, signals, counts):
 def wrong(tmp_path, monkeypatch):
     (tmp_path / "wrong_loss.py").write_text(SHARES)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     yield "wrong_loss:wrong"
     del sys.modules["wrong_loss"]
 
@@ -146,6 +145,14 @@ def test_what_departs_is_said_and_by_how_much(folder, wrong):
     row = next(line for line in said.splitlines() if "micro_batches" in line)
     assert re.match(r"│ micro_batches +│ refused │ loss \de\+00 ", row)
     assert "etr: has no ETR" in said and "gpg: TypeError: what is GPG?" in said
+
+
+def test_the_path_is_as_before(folder, wrong):
+    """Whatever the function's module does to it."""
+    before = [*sys.path]
+    Path("wrong_loss.py").write_text(f"import sys\nsys.path.append('elsewhere')\n{SHARES}")
+    assert conformed(wrong, "--cases", str(folder), "--trap", "plain")[0] == 1
+    assert sys.path == before and "wrong_loss" in sys.modules
 
 
 def test_as_json_and_the_status(folder, wrong):
@@ -171,7 +178,6 @@ def test_a_nan_is_no_agreement():
     assert conform.error([0.0], [None], mask) == 0
 
 
-NO_CASE = "no such case: methods are "
 NOT_WHOLE = "cases.json is not JSON ("
 
 
@@ -184,8 +190,8 @@ NOT_WHOLE = "cases.json is not JSON ("
             ["json:lods"],
             "cannot import 'json:lods': AttributeError: module 'json' has no attribute",
         ),
-        ([OURS, "--method", "grop"], NO_CASE),
-        ([OURS, "--trap", "hole"], NO_CASE),
+        ([OURS, "--method", "grop"], "no method 'grop' in the cases (did you mean grpo?)"),
+        ([OURS, "--trap", "hole"], "no trap 'hole' in the cases (did you mean holes?)"),
         (
             [OURS, "--cases", "nowhere"],
             "nowhere/cases.json: No such file or directory: name another path",
@@ -194,8 +200,9 @@ NOT_WHOLE = "cases.json is not JSON ("
 )
 def test_what_cannot_be_run(words, said, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = [*sys.path]
     status, shown, error = conformed(*words, *(() if "--cases" in words else ("--cases", ".")))
+    assert sys.path == before
     assert (status in (1, 2), shown) == (True, "") and error.startswith(said)
 
 

@@ -176,7 +176,7 @@ def test_what_is_not_among_the_rewards_is_refused_before_the_run():
         "data.rewards: gdpo needs named rewards: name two or more"
     ]
     assert refused("method.name=etr", "method.pass_rate=right") == [
-        "method.pass_rate: data.rewards names none"
+        "method.pass_rate: data.rewards names none: set data.rewards.right.function"
     ]
     pair = ["method.name=grpo", "method.bounds.name=etr", "method.bounds.pass_rate=rihgt"]
     assert refused(*TWO, *pair, "method.terms.nll.pass_rate=long") == [

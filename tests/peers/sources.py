@@ -1,4 +1,4 @@
-"""Functions of frameworks whose import asks for much more, out of the source of their wheels."""
+"""Frameworks whose import asks for much more than is there, as source: wheels, and slime by git."""
 
 import ast
 import os
@@ -7,7 +7,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 LIST = Path(__file__).with_name("sources.txt")
+SLIME = "https://github.com/THUDM/slime", "624b824a898ab0ec1fcb4d373004c7f3852bf515"  # 0.3.1
 CACHE = Path(os.environ.get("NEMO_ALGOS_CACHE", Path.home() / ".cache" / "nemo_algos"))
 
 
@@ -17,6 +20,21 @@ def folder() -> Path:
     if not found.exists():
         into = ["--no-deps", "--target", f"{found}.part", "-r", str(LIST)]
         subprocess.run(["uv", "pip", "install", "--quiet", "--python", "3.11", *into], check=True)
+        Path(f"{found}.part").rename(found)
+    return found
+
+
+def slime() -> Path:
+    """slime's checkout; the test is skipped where there is none and its host cannot be reached."""
+    home, commit = SLIME
+    found = CACHE / f"slime-{commit[:12]}"
+    if not found.exists():
+        git = ["git", "-C", f"{found}.part"]
+        subprocess.run(["git", "init", "--quiet", f"{found}.part"], check=True)
+        fetch = [*git, "fetch", "--quiet", "--depth=1", home, commit]
+        if done := subprocess.run(fetch, capture_output=True, text=True).stderr:
+            pytest.skip(f"no checkout of slime at {found}: {done}")
+        subprocess.run([*git, "checkout", "--quiet", "FETCH_HEAD"], check=True)
         Path(f"{found}.part").rename(found)
     return found
 

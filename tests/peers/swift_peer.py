@@ -1,29 +1,21 @@
-"""ms-swift's own functions (4.6), out of the source of its wheel: importing it asks for much more.
+"""ms-swift's own functions (4.6), out of the source of its wheel (sources.py).
 
 Nothing is computed here. `_compute_fipo_influence` reads a trainer's settings: `settings` has them.
 """
 
-import ast
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
 
 import torch
+from sources import take
 from torch import Tensor
 
-SOURCE = Path(importlib.util.find_spec("swift").submodule_search_locations[0])  # pyright: ignore
 NAMES = {"torch": torch, "Dict": dict, "List": list, "Optional": Optional, "Tuple": tuple}
 
 
 def function(file: str, name: str) -> Any:
     """The function or method `name` of a file of ms-swift, by itself."""
-    tree = ast.parse((SOURCE / file).read_text())
-    found = [x for x in ast.walk(tree) if isinstance(x, ast.FunctionDef) and x.name == name]
-    found[0].decorator_list = []
-    scope: dict[str, Any] = dict(NAMES)
-    exec(compile(ast.Module([found[0]], []), file, "exec"), scope)
-    return scope[name]
+    return take(f"swift/{file}", name, dict(NAMES))[name]
 
 
 def fipo_weight(
