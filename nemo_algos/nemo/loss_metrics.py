@@ -72,6 +72,10 @@ def sent(
     stock: NeMo-RL reports their entropy itself; terms: shares of the loss by name.
     """
     sums = _sums(algorithm, batch)
+    # a correction may reject a whole optimizer batch
+    global_valid_toks, global_valid_seqs = (
+        n.clamp(min=1) for n in (global_valid_toks, global_valid_seqs)
+    )
     per_token = torch.stack([sums[k] for k in PER_TOKEN.values()]) / global_valid_toks
     per_sequence = torch.stack([sums[k] for k in PER_SEQUENCE.values()]) / global_valid_seqs
     names, values = [*PER_TOKEN, *PER_SEQUENCE], [per_token, per_sequence]
