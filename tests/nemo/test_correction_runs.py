@@ -1,6 +1,6 @@
 """Rollout correction and old := sampler in NeMo-RL's own trainers, against the embedded engine.
 
-The sampler says e^-|o| times the probability that it draws with, o by the row (test_mismatch.OFFSETS).
+The sampler says e^-o times the probability that it draws with, o by the row, test_mismatch.OFFSETS.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from test_mismatch import off
 from nemo_algos.nemo.policy import columns_registered, previous_logprobs_skipped
 
 pytestmark = pytest.mark.usefixtures("in_process")
-# the ratios are 1, 1.28, 2.1 and 2.7 by the row: the last sequences are rejected, the third ones' cut
+# the ratios are 1, 1.28, 2.1 and 2.7 by the row: of four the last is rejected, the third cut
 DECOUPLED = {"rollout_is": "token", "rollout_is_threshold": 1.5}
 DECOUPLED |= {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.4_2.5"}
 BYPASS = {"bypass_mode": True, "rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.55}
