@@ -11,6 +11,8 @@ from nemo_algos.preflight import precision
 
 OURS = ("engine", "method", "mismatch", "nemo_rl", "rollout_correction")
 DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
+# a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
+ESTIMATOR = "nemo_algos.nemo.trainers.given"
 TINY_KL = 1e-8  # of a penalty that only makes NeMo-RL load the reference
 
 FREE = ("env", "data")  # custom environments and datasets have keys of their own
@@ -35,7 +37,7 @@ def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
     """Set what the method decides, in place."""
     loss, grpo = plain["loss_fn"], plain["grpo"]
     loss |= decided(algorithm)
-    grpo["adv_estimator"] = {**(grpo.get("adv_estimator") or {}), "name": "nemo_algos"}
+    grpo["adv_estimator"] = {**(grpo.get("adv_estimator") or {}), "name": ESTIMATOR}
     # only NeMo-RL's filter of flat groups reads it: a group's one right response would seem flat
     grpo["use_leave_one_out_baseline"] = False
     if "ref_logprobs" in algorithm.needs:

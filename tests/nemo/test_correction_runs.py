@@ -30,7 +30,8 @@ from test_grpo_train import (
 from test_mismatch import off
 
 from nemo_algos.core.surrogate import Counts
-from nemo_algos.nemo.policy import columns_registered, previous_logprobs_skipped
+from nemo_algos.nemo.policy import columns_registered
+from nemo_algos.nemo.trainers import previous_logprobs_skipped
 from nemo_algos.objective.loss import policy_loss
 
 pytestmark = pytest.mark.usefixtures("in_process")
