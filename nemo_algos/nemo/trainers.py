@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from nemo_rl.algorithms import advantage_estimator
+from nemo_rl.algorithms import advantage_estimator, opd
 from torch import Tensor
 
 from nemo_algos.core.groups import Groups
@@ -38,6 +38,13 @@ def in_place(estimator: Estimator) -> Iterator[None]:
     places = [(m, name) for m in modules for name in ours if hasattr(m, name)]
     path = (sys.modules[__name__], given.__name__, lambda *configs: estimator)
     with versions.replaced(path, *((m, name, ours[name](getattr(m, name))) for m, name in places)):
+        yield
+
+
+@contextmanager
+def previous_logprobs_skipped() -> Iterator[None]:
+    """Within, grpo_train and async_grpo_train ask for no previous log-probs."""
+    with versions.replaced((opd, "_skip_prev_logprobs", lambda master_config: True)):
         yield
 
 

@@ -9,7 +9,7 @@ from nemo_algos.config import ConfigError, Finding, did_you_mean
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.preflight import precision
 
-OURS = ("engine", "method", "mismatch", "nemo_rl")
+OURS = ("engine", "method", "mismatch", "nemo_rl", "rollout_correction")
 DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
 # a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
 ESTIMATOR = "nemo_algos.nemo.trainers.given"
