@@ -1,0 +1,36 @@
+"""One function per look of a cause; `RULES` is the order in which they are asked, the first decides.
+
+First what cannot be mistaken, then what leaves some tokens exact, then what is everywhere, where
+the level and its relation to token, place and odds decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nemo_algos.mismatch.picture import Evidence, Picture
+from nemo_algos.mismatch.rules import every_token, numbers, some_tokens
+
+Rule = Callable[[Picture], Evidence | None]
+RULES: list[tuple[str, Rule]] = [
+    ("shift", numbers.a_place_away),
+    ("vocabulary", numbers.larger_softmax),
+    ("truncation", numbers.cut),
+    ("temperature", numbers.tempered),
+    ("vocabulary", some_tokens.certain_ids),
+    ("old_weights", some_tokens.aged),
+    ("lora", some_tokens.grown),
+    ("prefix", some_tokens.padded),
+    ("packing", some_tokens.packed),
+    ("packing", some_tokens.certain_places),
+    ("stale_cache", some_tokens.whole_responses),
+    ("routing", some_tokens.scattered),
+    ("prefix", every_token.fading),
+    ("packing", every_token.growing),
+    ("prefix", every_token.other_prompt),
+    ("packing", every_token.of_no_token),
+    ("old_weights", every_token.updated),
+    ("precision", every_token.rounded),
+    ("lora", every_token.adapted),
+    ("bad_layer", every_token.damaged),
+]
