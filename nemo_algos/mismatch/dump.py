@@ -18,7 +18,7 @@ from nemo_algos.mismatch import foreign
 
 Array = np.ndarray
 LARGEST = 2**32  # bytes of a file's arrays
-PER_TOKEN = ("mask", "sampler_logprobs", "trainer_logprobs", "entropy")
+INTEGERS = ("tokens", "prompt_length", "weights_version", "step")
 PER_RESPONSE = ("prompt_length", "weights_version")
 NEEDED = ("tokens", "sampler_logprobs", "trainer_logprobs")
 
@@ -76,16 +76,22 @@ def _sizes(name: str, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
 def made(arrays: dict[str, Any]) -> Dump:
     """Of arrays by name, ours or another framework's; without a mask all tokens are responses'."""
     arrays = foreign.renamed(arrays)
-    lacking = [name for name in NEEDED if name not in arrays]
-    if lacking:
-        known = ", ".join(sorted(arrays)[:12]) or "nothing"
-        raise ValueError(f"lacks {', '.join(lacking)}; has {known}{foreign.remedy(arrays)}")
+    if lacking := [name for name in NEEDED if name not in arrays]:
+        has = ", ".join(sorted(arrays)[:12]) or "nothing"
+        raise ValueError(f"lacks {', '.join(lacking)}; has {has}{foreign.remedy(arrays)}")
     known = {f.name: np.asarray(arrays[f.name]) for f in fields(Dump) if f.name in arrays}
-    mask = known.get("mask", np.ones(known["tokens"].shape, dtype=bool))
-    for name in ("tokens", *PER_RESPONSE):
-        if name in known and known[name].dtype.kind in "biuf":
-            known[name] = np.nan_to_num(known[name]).astype(np.int64)
-    return Dump(**{**known, "mask": mask != 0 if mask.dtype.kind in "biuf" else mask})
+    known.setdefault("mask", np.ones(known["tokens"].shape, dtype=bool))
+    numbers = {name for name, array in known.items() if array.dtype.kind in "biuf"}
+    for name in numbers.intersection(INTEGERS):
+        known[name] = np.nan_to_num(known[name]).astype(np.int64)
+    for name in numbers.intersection(PER_RESPONSE):
+        if known[name].ndim == 0:
+            known[name] = np.full(len(known["tokens"]), known[name])
+    if "step" in numbers:
+        known["step"] = known["step"].max()
+    if "mask" in numbers:
+        known["mask"] = known["mask"] != 0
+    return Dump(**known)
 
 
 def read(path: Path) -> Dump:
@@ -124,33 +130,33 @@ def _jsonl(path: Path) -> dict[str, Any]:
     rows = [foreign.unpacked(row) for row in read_lines(path)]
     if not rows:
         raise ValueError("has no line: write a response a line")
-    names = [name for name in rows[0] if all(name in row for row in rows)]
-    lists = [name for name in names if isinstance(rows[0][name], list)]
-    columns = {name: [row[name] for row in rows] for name in names}
-    lengths = [max((len(row[name]) for name in lists), default=0) for row in rows]
-    out = {k: _filled(k, v, lengths) if k in lists else _scalars(v) for k, v in columns.items()}
+    columns = {name: [row[name] for row in rows] for name in rows[0] if _in_all(name, rows)}
+    ids = next((columns[n] for n in ("tokens", "token_ids") if n in columns), None)
+    if ids is None:
+        return columns
+    lengths = [len(row) if isinstance(row, list) else 0 for row in ids]
     shown = np.arange(max(lengths)) < np.array(lengths)[:, None]
-    return {"mask": shown, **{k: v for k, v in out.items() if v is not None}}
+    return {"mask": shown} | {k: _column(k, v, lengths) for k, v in columns.items()}
 
 
-def _scalars(values: list[Any]) -> Array | None:
-    numbers = all(isinstance(v, (int, float)) for v in values)
-    return np.array(values) if numbers else None
+def _in_all(name: str, rows: list[dict[str, Any]]) -> bool:
+    known = {field.name for field in fields(Dump)} | foreign.COLUMNS
+    return name in known and all(name in row for row in rows)
 
 
-def _filled(name: str, values: list[Any], lengths: list[int]) -> Array | None:
-    """[B,S,...] of lists of numbers; None for what is none."""
+def _column(name: str, values: list[Any], lengths: list[int]) -> Array:
+    """[B,S,...] of lists, [B] of numbers."""
     try:
         rows = [np.asarray(row, dtype=np.float64) for row in values]
     except (TypeError, ValueError):
-        return None
+        raise ValueError(f"{name} holds other things than numbers, or lists of them") from None
+    if all(row.ndim == 0 for row in rows):
+        return np.array(rows)
     for i, (row, length) in enumerate(zip(rows, lengths, strict=True), 1):
-        if len(row) != length:
-            raise ValueError(f"line {i}: {name} has {len(row)} values, other fields {length}")
+        if row.ndim != rows[0].ndim or len(row) != length or row.shape[1:] != rows[0].shape[1:]:
+            raise ValueError(f"line {i}: {name} has shape {list(row.shape)}, tokens [{length}]")
     out = np.zeros((len(rows), max(lengths), *rows[0].shape[1:]))
     for i, row in enumerate(rows):
-        if row.shape[1:] != out.shape[2:]:
-            raise ValueError(f"line {i + 1}: {name} has another shape than in line 1")
         out[i, : len(row)] = row
     return out
 

@@ -29,6 +29,7 @@ TRL = {
     "trainer_logprobs": ("old_per_token_logps",),
 }
 FRAMEWORKS = {"NeMo-RL": NEMO_RL, "verl": VERL, "TRL": TRL}
+COLUMNS = {column for names in FRAMEWORKS.values() for own in names.values() for column in own}
 SAVED = "torch.save({k: v for k, v in %s.items() if hasattr(v, 'shape')}, 'step.pt')"
 VERL_TEXTS = "verl's rollout_data_dir holds texts alone: " + SAVED % "batch.batch"
 TRL_TEXTS = "TRL's completions hold texts alone: " + SAVED % "inputs"
@@ -65,12 +66,7 @@ def unpacked(row: dict[str, Any]) -> dict[str, Any]:
     """A line of NeMo-RL's, which are batches of one."""
     if "token_ids" not in row:
         return row
-    single = {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in row.items()}
-    length = len(single["token_ids"]) if isinstance(single["token_ids"], list) else 0
-    weight = single.get("sample_loss_mask")
-    if isinstance(weight, (int, float)):
-        single["sample_loss_mask"] = [weight] * length
-    return {k: v for k, v in single.items() if not isinstance(v, list) or len(v) == length}
+    return {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in row.items()}
 
 
 def tensors(path: Path) -> dict[str, Any]:

@@ -108,6 +108,17 @@ class Picture:
         return float(np.median(self.level[first]) - np.median(self.level[~first]))
 
     @cached_property
+    def first(self) -> float:
+        """Median |moved| of the responses' first tokens, nats."""
+        first = self.place == 0
+        return float(np.median(np.abs(self.moved[first]))) if first.sum() > 4 else 0.0
+
+    @cached_property
+    def agreement(self) -> Effect:
+        """Rank correlation of the two sides' log-probs."""
+        return correlation(self.tokens.sampler, self.tokens.trainer)
+
+    @cached_property
     def off(self) -> Array:
         """Which tokens belong to the upper of two populations of levels."""
         return self.level > split(self.level)[0]
@@ -120,9 +131,14 @@ class Picture:
         return explained(self.level, self.row).size > 0.3
 
     @cached_property
-    def certain_ids(self) -> Effect:
-        """How much of whether a token is off is the token's."""
-        return explained(self.off.astype(float), self.token)
+    def onset(self) -> tuple[Array, Array]:
+        """Off and token of those before the first that is off, and of it, where one is before it."""
+        new = np.diff(self.row, prepend=-1) != 0
+        before = np.cumsum(self.off) - self.off  # of all tokens
+        before -= np.maximum.accumulate(np.where(new, before, 0))  # of the response's
+        begun = np.isin(self.row, self.row[new & self.off])
+        some = (before == 0) & ~begun
+        return self.off[some], self.token[some]
 
     @cached_property
     def off_share(self) -> Array:

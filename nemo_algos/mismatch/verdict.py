@@ -17,7 +17,7 @@ from nemo_algos.mismatch.tokens import Tokens, gathered
 
 TOKENS, RESPONSES, UNSURE = 200, 8, 100  # fewer tell nothing
 CLEAN = 1e-4  # nats: mean |d| of float32 by another route; single tokens 20 times
-SURPRISE = 1e-8  # chance that tokens as surprising are of the recorded distribution
+SURPRISE = 1e-6  # chance that tokens as surprising are of the recorded distribution
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 from nemo_algos.mismatch.picture import Evidence, Picture
 
 ROUNDING = 0.35  # nats of the odds; FP8 weights of the toy models stay below
+BF16 = 0.008  # nats of the odds: less is rounding, whatever its look
 UPDATE = 1.2  # nats of the odds: more is no one step
 
 
@@ -31,9 +32,24 @@ def growing(p: Picture) -> Evidence | None:
     return Evidence(p.trend.size, p.trend.p, found)
 
 
+def other_tokens(p: Picture) -> Evidence | None:
+    """The trainer's log-probs have nothing to do with the sampler's, or hardly."""
+    median, level = p.typical * p.spread, float(p.tokens.d.mean())
+    unlike = p.agreement.size < 0.2 and level < -1
+    if not unlike and (median < 6 or p.smooth.size > 0.4):
+        return None
+    found = f"log-probs as if of other tokens (rank correlation {p.agreement.size:.2f})"
+    return Evidence(p.agreement.size, p.loud, f"{found}, {level:.1f} nats apart")
+
+
+def template(p: Picture) -> Evidence | None:
+    """Largest where a response begins, and there by a factor of e and more."""
+    return fading(p) if p.first > 1 else None
+
+
 def other_prompt(p: Picture) -> Evidence | None:
     """Very large, and no token or odds in particular."""
-    if p.spread < 2.5 or p.by_token.size > 0.24 or p.smooth.size > 0.4:
+    if p.spread < 4.5 or p.by_token.size > 0.24 or p.smooth.size > 0.4:
         return None
     found = f"as after another prompt: odds move by {p.spread:.1f} nats, of no token in particular"
     return Evidence(p.spread, p.loud, found)
@@ -60,7 +76,7 @@ def updated(p: Picture) -> Evidence | None:
 def rounded(p: Picture) -> Evidence | None:
     """Small, of no token, of likely and rare ones alike."""
     hidden = p.rare.size < -0.22 and p.typical < 0.55
-    if p.spread > ROUNDING or p.by_token.size > 0.16 or hidden:
+    if p.spread > BF16 and (p.spread > ROUNDING or p.by_token.size > 0.16 or hidden):
         return None
     found = f"noise of {p.spread:.3f} nats on every token's odds, whatever token, odds or place"
     return Evidence(p.spread, p.loud, found)

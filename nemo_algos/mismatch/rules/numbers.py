@@ -6,10 +6,10 @@ import numpy as np
 from scipy import stats
 
 from nemo_algos.mismatch.picture import SIGNIFICANT, Evidence, Picture
-from nemo_algos.mismatch.statistics import correlation
+from nemo_algos.mismatch.statistics import correlation, explained
 
 NOISE = 1e-5  # nats, of float32
-RARER = 28.0  # times rarer than all that is cut: no filter keeps such a token
+RARER = 60.0  # times rarer than all that is cut: no filter keeps such a token
 
 
 def a_place_away(p: Picture) -> Evidence | None:
@@ -57,7 +57,7 @@ def cut(p: Picture) -> Evidence | None:
 def _one_sign(p: Picture) -> Evidence | None:
     """Whether d of every token has one sign: a sum over other entries, not other logits."""
     d = p.tokens.d[np.abs(p.tokens.d) > NOISE]
-    if len(d) < 0.3 * len(p.tokens.d) or np.abs(d).max() > 5 or p.certain_ids.size > 0.8:
+    if len(d) < 0.3 * len(p.tokens.d) or np.abs(d).max() > 5 or _by_id(p) > 0.8:
         return None
     positive = float((d > 0).mean())
     if 0.005 < positive < 0.995:
@@ -65,6 +65,10 @@ def _one_sign(p: Picture) -> Evidence | None:
     sign, side = (1.0, "less") if positive > 0.5 else (-1.0, "more")
     found = f"{max(positive, 1 - positive):.1%} of the tokens are {side} likely to the sampler"
     return Evidence(sign, 0.5 ** (len(p.tokens.lengths) - 1), found)
+
+
+def _by_id(p: Picture) -> float:
+    return explained(p.off.astype(float), p.token).size
 
 
 def _sure_alone(p: Picture) -> float:

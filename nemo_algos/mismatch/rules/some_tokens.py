@@ -6,17 +6,21 @@ import numpy as np
 from scipy import stats
 
 from nemo_algos.mismatch.picture import SIGNIFICANT, Evidence, Picture
-from nemo_algos.mismatch.statistics import explained
+from nemo_algos.mismatch.statistics import correlation, explained
 
 
 def certain_ids(p: Picture) -> Evidence | None:
-    """Which token it is decides."""
-    if not p.two or p.certain_ids.size < 0.8:
+    """Which token it is decides; where others follow it, of the first that is off in a response."""
+    if not p.two:
         return None
-    ids = np.unique(p.token[p.off])
-    some = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
-    found = f"which token it is decides ({p.certain_ids.size:.0%} explained): ids {some}"
-    return Evidence(p.certain_ids.size, p.certain_ids.p, found)
+    for off, token, least in ((p.off, p.token, 0.8), (*p.onset, 0.6)):
+        by_id = explained(off.astype(float), token)
+        if by_id.size > least and off.sum() > 4:
+            ids = np.unique(token[off])
+            some = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+            found = f"which token it is decides ({by_id.size:.0%} explained): ids {some}"
+            return Evidence(by_id.size, by_id.p, found)
+    return None
 
 
 def aged(p: Picture) -> Evidence | None:
@@ -91,6 +95,20 @@ def whole_responses(p: Picture) -> Evidence | None:
     share, by_row = float(p.rows_off.mean()), explained(p.off.astype(float), p.row)
     found = f"{share:.0%} of the responses are off from their first token, the others are exact"
     return Evidence(share, by_row.p, found)
+
+
+def first_places(p: Picture) -> Evidence | None:
+    """All responses, and less the further on."""
+    fading = correlation(p.place.astype(float), p.level)
+    if not p.two or p.rows_off.mean() < 0.95 or fading.size > -0.25:
+        return None
+    found = f"every response is off where it begins, and recovers (by place {fading.size:.2f})"
+    return Evidence(fading.size, fading.p, found)
+
+
+def template(p: Picture) -> Evidence | None:
+    """The same, by a factor of e and more at the first token: other words right before it."""
+    return first_places(p) if p.first > 1 else None
 
 
 def scattered(p: Picture) -> Evidence | None:
