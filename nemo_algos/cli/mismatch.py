@@ -1,10 +1,18 @@
 """The command `nemo-algos mismatch`."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from nemo_algos.mismatch.verdict import Verdict
 
 
 def mismatch(
@@ -26,13 +34,20 @@ def mismatch(
     if as_json:
         typer.echo(json.dumps(verdict.numbers(), indent=2))
         return
-    numbers = verdict.numbers()
-    typer.secho(verdict.title, bold=True)
-    typer.echo(f"  {verdict.found}")
+    _show(verdict)
+
+
+def _show(verdict: Verdict) -> None:
+    console, numbers = Console(highlight=False), verdict.numbers()
     counted = f"{numbers['tokens']:,} tokens of {numbers['responses']:,} responses"
-    typer.echo(f"  {counted}, mean |d| {numbers['mean']:.2g} nats, largest {numbers['max']:.2g}")
-    for row in numbers["evidence"]:
-        chance = "below 1e-300" if row["p"] == 0 else f"{row['p']:.1g}"
-        typer.echo(f"  {row['cause']:12} effect {row['effect']:7.3f}  p {chance}  {row['found']}")
+    console.print(f"[bold]{verdict.title}[/bold]: {escape(verdict.found)}", soft_wrap=True)
+    console.print(f"{counted}, mean |d| {numbers['mean']:.2g}, largest {numbers['max']:.2g} nats")
+    if verdict.tests:
+        table = Table("cause", "effect", "p", "found", "")
+        for name, test in verdict.tests.items():
+            mark = "[bold]named" if name == verdict.name else "fits too" if test.holds else ""
+            row = (f"{test.effect:.3g}", f"{test.p:.1g}", escape(test.found))
+            table.add_row(name, *row, mark)
+        console.print(table)
     if verdict.next_step:
-        typer.echo(f"next: {verdict.next_step}")
+        console.print(f"next: {escape(verdict.next_step)}", soft_wrap=True)

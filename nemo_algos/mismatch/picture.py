@@ -18,11 +18,17 @@ PURE = 0.75  # of a response's tokens that are off, where the response as a whol
 
 
 class Evidence(NamedTuple):
-    """effect: the size that `found` words; p: the probability of one as large by chance."""
+    """effect: the size; p: of one as large by chance; found: both in words; fits: large enough."""
 
     effect: float
     p: float
     found: str
+    fits: bool
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is large enough, and no chance."""
+        return self.fits and self.p < SIGNIFICANT
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,21 @@ class Picture:
         return explained(self.level, self.row).size > 0.3
 
     @cached_property
+    def by_id(self) -> Effect:
+        """How much of whether a token is off is the token's."""
+        return explained(self.off.astype(float), self.token)
+
+    @cached_property
+    def by_place(self) -> Effect:
+        """How much of it is the place's."""
+        return explained(self.off.astype(float), self.place)
+
+    @cached_property
+    def fading(self) -> Effect:
+        """Rank correlation of the level with the place."""
+        return correlation(self.place.astype(float), self.level)
+
+    @cached_property
     def onset(self) -> tuple[Array, Array]:
         """Off and token of those before the first that is off, and of it, where one is before it."""
         new = np.diff(self.row, prepend=-1) != 0
@@ -167,6 +188,11 @@ class Picture:
     def row_level(self) -> Array:
         """Mean level of each response [R]; NaN where none of its tokens can be compared."""
         return self.tokens.per_row(self.tokens.level, self.tokens.unsure)
+
+    @property
+    def ages_differ(self) -> bool:
+        """Whether responses are known to be of weights of several ages."""
+        return self.tokens.age is not None and np.ptp(self.tokens.age) > 0
 
     @cached_property
     def by_age(self) -> Effect:

@@ -22,13 +22,17 @@ SURPRISE = 1e-6  # chance that tokens as surprising are of the recorded distribu
 
 @dataclass(frozen=True)
 class Verdict:
-    """name: of `CAUSES`, or clean, few, unknown. others: further looks that fit, in their order."""
+    """name: of `CAUSES`, or clean, few, unknown. tests: of each cause, where there are tokens."""
 
     name: str
     found: str
-    evidence: Evidence | None
-    others: list[tuple[str, Evidence]]
+    tests: dict[str, Evidence]
     tokens: Tokens
+
+    @property
+    def others(self) -> list[str]:
+        """Further causes that fit as well."""
+        return [name for name, test in self.tests.items() if test.holds and name != self.name]
 
     @property
     def title(self) -> str:
@@ -49,7 +53,6 @@ class Verdict:
     def numbers(self) -> dict[str, Any]:
         """For scripts."""
         size = np.abs(self.tokens.d)
-        named = [(self.name, self.evidence)] if self.evidence else []
         return {
             "verdict": self.name,
             "title": self.title,
@@ -59,7 +62,8 @@ class Verdict:
             "responses": len(self.tokens.lengths),
             "mean": float(size.mean()),
             "max": float(size.max()),
-            "evidence": [{"cause": n, **e._asdict()} for n, e in [*named, *self.others]],
+            "others": self.others,
+            "tests": {name: test._asdict() for name, test in self.tests.items()},
         }
 
 
@@ -68,24 +72,27 @@ def diagnose(dumps: Sequence[Dump]) -> Verdict:
     tokens = gathered(dumps)
     if len(tokens.d) < TOKENS or len(tokens.lengths) < RESPONSES:
         count = f"{len(tokens.d)} tokens of {len(tokens.lengths)} responses tell no cause"
-        return Verdict("few", count, None, [], tokens)
+        return Verdict("few", count, {}, tokens)
     size = np.abs(tokens.d)
     if size.mean() < CLEAN and size.max() < 20 * CLEAN:
         return _exact(tokens)
     if tokens.unsure.sum() < UNSURE:
         count = f"of {len(size)} tokens only {tokens.unsure.sum()} leave a doubt to compare"
-        return Verdict("few", count, None, [], tokens)
+        return Verdict("few", count, {}, tokens)
     return _named(Picture(tokens))
 
 
 def _named(picture: Picture) -> Verdict:
-    fitting = [(name, rule(picture)) for name, rule in RULES]
-    found = [(name, e) for name, e in fitting if e is not None and e.p < SIGNIFICANT]
-    if not found:
-        return Verdict("unknown", "no cause's look is significant", None, [], picture.tokens)
-    name, evidence = found[0]
-    others = [(n, e) for i, (n, e) in enumerate(found) if n not in {m for m, _ in found[:i]}]
-    return Verdict(name, evidence.found, evidence, others[1:], picture.tokens)
+    """Of each cause the first look that holds, else the first that could be tested."""
+    tests: dict[str, Evidence] = {}
+    for name, rule in RULES:
+        evidence = rule(picture)
+        if evidence and (name not in tests or (evidence.holds and not tests[name].holds)):
+            tests[name] = evidence
+    holding = [name for name, rule in RULES if (e := rule(picture)) and e.holds]
+    if not holding:
+        return Verdict("unknown", "no look of a cause is significant", tests, picture.tokens)
+    return Verdict(holding[0], tests[holding[0]].found, tests, picture.tokens)
 
 
 def _exact(tokens: Tokens) -> Verdict:
@@ -99,5 +106,6 @@ def _exact(tokens: Tokens) -> Verdict:
             side = "less" if surprise.size < 0 else "more"
             text = f"both agree, but the tokens are {abs(surprise.size):.3f} nats {side} surprising"
             text += " than their entropy: drawn at another temperature, or with top-p or top-k"
-            return Verdict("temperature", text, Evidence(surprise.size, surprise.p, text), [], tokens)
-    return Verdict("clean", found, None, [], tokens)
+            test = Evidence(surprise.size, surprise.p, text, fits=True)
+            return Verdict("temperature", text, {"temperature": test}, tokens)
+    return Verdict("clean", found, {}, tokens)

@@ -1,7 +1,6 @@
-"""One function per look of a cause; `RULES` is the order in which they are asked, the first decides.
+"""A function per look of a cause; `RULES` is the order in which they are asked, the first decides.
 
-First what cannot be mistaken, then what leaves some tokens exact, then what is everywhere, where
-the level and its relation to token, place and odds decide.
+First what cannot be mistaken, then what leaves some tokens exact, then what is everywhere.
 """
 
 from __future__ import annotations
@@ -12,6 +11,13 @@ from nemo_algos.mismatch.picture import Evidence, Picture
 from nemo_algos.mismatch.rules import every_token, numbers, some_tokens
 
 Rule = Callable[[Picture], Evidence | None]
+
+
+def everywhere(rule: Callable[[Picture], Evidence]) -> Rule:
+    """The look does not fit where some tokens are exact."""
+    return lambda p: (e := rule(p))._replace(fits=e.fits and not p.two)
+
+
 RULES: list[tuple[str, Rule]] = [
     ("shift", numbers.a_place_away),
     ("vocabulary", numbers.larger_softmax),
@@ -27,14 +33,14 @@ RULES: list[tuple[str, Rule]] = [
     ("shift", some_tokens.template),
     ("prefix", some_tokens.first_places),
     ("routing", some_tokens.scattered),
-    ("shift", every_token.template),
-    ("prefix", every_token.fading),
-    ("packing", every_token.growing),
-    ("shift", every_token.other_tokens),
-    ("prefix", every_token.other_prompt),
-    ("packing", every_token.of_no_token),
-    ("old_weights", every_token.updated),
-    ("precision", every_token.rounded),
-    ("lora", every_token.adapted),
-    ("bad_layer", every_token.damaged),
+    ("shift", everywhere(every_token.template)),
+    ("prefix", everywhere(every_token.fading)),
+    ("packing", everywhere(every_token.growing)),
+    ("shift", everywhere(every_token.other_tokens)),
+    ("prefix", everywhere(every_token.other_prompt)),
+    ("packing", everywhere(every_token.of_no_token)),
+    ("old_weights", everywhere(every_token.updated)),
+    ("precision", everywhere(every_token.rounded)),
+    ("lora", everywhere(every_token.adapted)),
+    ("bad_layer", everywhere(every_token.damaged)),
 ]

@@ -7,93 +7,85 @@ more; training moves single tokens in every context.
 
 from __future__ import annotations
 
-import numpy as np
-
 from nemo_algos.mismatch.picture import Evidence, Picture
 
 ROUNDING = 0.35  # nats of the odds; FP8 weights of the toy models stay below
 BF16 = 0.008  # nats of the odds: less is rounding, whatever its look
 UPDATE = 1.2  # nats of the odds: more is no one step
+HIDDEN = -0.22  # rank correlation of level and odds: below, the noise is in hidden states
 
 
-def fading(p: Picture) -> Evidence | None:
+def template(p: Picture) -> Evidence:
+    """Largest where a response begins, and there by a factor of e and more."""
+    found = f"the first token's odds move by {p.first:.2g} nats, and it fades ({p.trend.size:.2f})"
+    return Evidence(p.first, p.trend.p, found, p.trend.size < -0.25 and p.first > 1)
+
+
+def fading(p: Picture) -> Evidence:
     """Largest where a response begins."""
-    if p.trend.size > -0.25:
-        return None
-    found = f"largest where a response begins (rank correlation with the place {p.trend.size:.2f})"
-    return Evidence(p.trend.size, p.trend.p, found)
+    return Evidence(p.trend.size, p.trend.p, _by_place(p), p.trend.size < -0.25)
 
 
-def growing(p: Picture) -> Evidence | None:
+def growing(p: Picture) -> Evidence:
     """The further on in a response, the larger."""
-    if p.trend.size < 0.15 or (p.start > -0.8 and p.by_token.size > 0.04):
-        return None
-    found = f"grows with the place in a response (rank correlation {p.trend.size:.2f})"
-    return Evidence(p.trend.size, p.trend.p, found)
+    fits = p.trend.size > 0.15 and (p.start < -0.8 or p.by_token.size < 0.04)
+    return Evidence(p.trend.size, p.trend.p, _by_place(p), fits)
 
 
-def other_tokens(p: Picture) -> Evidence | None:
+def _by_place(p: Picture) -> str:
+    what = "rank correlation of the level with the place, beyond token and odds"
+    return f"{what}, {p.trend.size:.2f}"
+
+
+def other_tokens(p: Picture) -> Evidence:
     """The trainer's log-probs have nothing to do with the sampler's, or hardly."""
     median, level = p.typical * p.spread, float(p.tokens.d.mean())
     unlike = p.agreement.size < 0.2 and level < -1
-    if not unlike and (median < 6 or p.smooth.size > 0.4):
-        return None
-    found = f"log-probs as if of other tokens (rank correlation {p.agreement.size:.2f})"
-    return Evidence(p.agreement.size, p.loud, f"{found}, {level:.1f} nats apart")
+    found = f"the two sides' log-probs: rank correlation {p.agreement.size:.2f}, {level:.2g} nats "
+    fits = unlike or (median > 6 and p.smooth.size < 0.4)
+    return Evidence(p.agreement.size, p.loud, found + "apart", fits)
 
 
-def template(p: Picture) -> Evidence | None:
-    """Largest where a response begins, and there by a factor of e and more."""
-    return fading(p) if p.first > 1 else None
-
-
-def other_prompt(p: Picture) -> Evidence | None:
+def other_prompt(p: Picture) -> Evidence:
     """Very large, and no token or odds in particular."""
-    if p.spread < 4.5 or p.by_token.size > 0.24 or p.smooth.size > 0.4:
-        return None
-    found = f"as after another prompt: odds move by {p.spread:.1f} nats, of no token in particular"
-    return Evidence(p.spread, p.loud, found)
+    found = f"odds move by {p.spread:.2g} nats, {p.by_token.size:.0%} of it the token's, "
+    found += f"{p.smooth.size:.0%} of the odds"
+    fits = p.spread > 4.5 and p.by_token.size < 0.24 and p.smooth.size < 0.4
+    return Evidence(p.spread, p.loud, found, fits)
 
 
-def of_no_token(p: Picture) -> Evidence | None:
+def of_no_token(p: Picture) -> Evidence:
     """In hidden states, and of no token: attention looks elsewhere."""
-    if p.by_token.size > 0.04 or p.rare.size > -0.25:
-        return None
-    found = f"rare tokens move more (rank correlation {p.rare.size:.2f}), none in particular"
-    return Evidence(p.rare.size, p.rare.p, found)
+    fits = p.by_token.size < 0.04 and p.rare.size < -0.25
+    return Evidence(p.rare.size, p.rare.p, _of_token(p), fits)
 
 
-def updated(p: Picture) -> Evidence | None:
+def updated(p: Picture) -> Evidence:
     """Single tokens in every context, likely or rare, as far as an update goes."""
-    known = p.tokens.age is not None and np.ptp(p.tokens.age) > 0
-    if known or p.spread > UPDATE or p.by_token.size < 0.2:
-        return None
-    if p.typical < 0.5 and p.rare.size < -0.22:
-        return None
-    return Evidence(p.by_token.size, p.by_token.p, _of_token(p))
+    alike = p.typical > 0.5 or p.rare.size > HIDDEN
+    fits = not p.ages_differ and p.spread < UPDATE and p.by_token.size > 0.2 and alike
+    return Evidence(p.by_token.size, p.by_token.p, _of_token(p), fits)
 
 
-def rounded(p: Picture) -> Evidence | None:
+def rounded(p: Picture) -> Evidence:
     """Small, of no token, of likely and rare ones alike."""
-    hidden = p.rare.size < -0.22 and p.typical < 0.55
-    if p.spread > BF16 and (p.spread > ROUNDING or p.by_token.size > 0.16 or hidden):
-        return None
-    found = f"noise of {p.spread:.3f} nats on every token's odds, whatever token, odds or place"
-    return Evidence(p.spread, p.loud, found)
+    alike = p.rare.size > HIDDEN or p.typical > 0.55
+    fits = p.spread < ROUNDING and p.by_token.size < 0.16 and alike
+    return Evidence(p.spread, p.loud, _of_token(p), fits or p.spread < BF16)
 
 
-def adapted(p: Picture) -> Evidence | None:
+def adapted(p: Picture) -> Evidence:
     """Single tokens in every context, with the tails of a change within the layers."""
-    if p.by_token.size < 0.21 or p.smooth.size > 0.6:
-        return None
-    return Evidence(p.by_token.size, p.by_token.p, _of_token(p))
+    fits = p.by_token.size > 0.21 and p.smooth.size < 0.6
+    return Evidence(p.by_token.size, p.by_token.p, _of_token(p), fits)
 
 
-def damaged(p: Picture) -> Evidence | None:
+def damaged(p: Picture) -> Evidence:
     """What is left: large, of no token."""
-    return Evidence(p.spread, p.loud, _of_token(p))
+    return Evidence(p.spread, p.loud, _of_token(p), True)
 
 
 def _of_token(p: Picture) -> str:
-    level = f"odds move by {p.spread:.2f} nats (median {p.typical * p.spread:.2f})"
-    return f"{level}, {p.by_token.size:.0%} of it a token's own in every context"
+    level = f"odds move by {p.spread:.2g} nats (median {p.typical * p.spread:.2g})"
+    share = f"{p.by_token.size:.0%} of it the token's in every context"
+    return f"{level}, {share}, rank correlation with the odds {p.rare.size:.2f}"
