@@ -3,6 +3,7 @@
 import time
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor
 
 from nemo_algos.core.metrics import Stats
-from nemo_algos.core.mismatch import monitor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.data.tasks import Task
 from nemo_algos.local import trace
@@ -22,6 +22,7 @@ from nemo_algos.local.remarks import Remarks
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.tree import micro_batches
 from nemo_algos.methods.signals import Signals
+from nemo_algos.mismatch.watch import watched
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.loss import policy_loss
 from nemo_algos.rewards import Verdict
@@ -52,6 +53,7 @@ class Trainer:
         self.remarks = Remarks(policy.ends, config.policy.generation.max_new_tokens)
         self.said: list[str] = []  # of the last step
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
+        self.folder: Path | None = None  # of dumps
 
     def step(self) -> dict[str, float]:
         """One rollout batch and its updates; returns the step's metrics.
@@ -61,8 +63,8 @@ class Trainer:
         start = time.perf_counter()
         experience, rollouts = self.collect()
         generated = time.perf_counter()
-        logprobs, limit = (experience.logprobs, experience.gen_logprobs), self.config.mismatch
-        mismatch = monitor(*logprobs, experience.mask, limit.threshold, limit.stop_above)
+        columns = self._columns(experience)
+        mismatch = watched(self.config.mismatch, self.folder, self.step_number + 1, columns)
         rows = self.config.policy.train_global_batch_size
         signals = self.algorithm.signals(rollouts, self.memory, rows)
         stats, grad_norm = self.update(experience, rollouts, signals)
@@ -112,6 +114,20 @@ class Trainer:
             drift=rewards.new_full(rewards.shape, self.memory.get("drift", 0.0)),
         )
         return experience, rollouts
+
+    def _columns(self, experience: Experience) -> dict[str, Tensor]:
+        """As a `Dump` has them; the sampler has the trainer's weights."""
+        version = torch.tensor(self.step_number)
+        return {
+            "tokens": experience.tokens,
+            "mask": experience.mask,
+            "sampler_logprobs": experience.gen_logprobs,
+            "trainer_logprobs": experience.logprobs,
+            "entropy": experience.entropy,
+            "prompt_length": experience.prompt_mask.sum(1)[experience.group],
+            "weights_version": version,
+            "step": version,
+        }
 
     def _moved(self, experience: Experience) -> dict[str, float]:
         """How far the updates moved the log-probs of these responses, where that is asked for."""

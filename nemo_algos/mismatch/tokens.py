@@ -83,7 +83,7 @@ class Tokens:
 
 
 def gathered(dumps: Sequence[Dump]) -> Tokens:
-    """The tokens of all of them; responses without one are left out."""
+    """The tokens of all of them; those that are not finite are left out."""
     parts = [_of(dump) for dump in dumps]
     starts = np.cumsum([0, *(len(p.lengths) for p in parts)])
     rows = np.concatenate([p.row + start for p, start in zip(parts, starts, strict=False)])
@@ -94,8 +94,9 @@ def gathered(dumps: Sequence[Dump]) -> Tokens:
 
 
 def _of(dump: Dump) -> Tokens:
-    some = dump.mask.any(1)
-    mask = dump.mask[some]
+    finite = np.isfinite(dump.sampler_logprobs) & np.isfinite(dump.trainer_logprobs)
+    some = (dump.mask & finite).any(1)
+    mask = (dump.mask & finite)[some]
     row, column = mask.nonzero()
     place = (mask.cumsum(1) - 1)[mask]
     of_tokens = (dump.sampler_logprobs, dump.trainer_logprobs, dump.tokens, dump.entropy)

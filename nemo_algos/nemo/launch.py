@@ -138,7 +138,9 @@ def train(
         if data_plane(cfg):
             stack.enter_context(columns_registered(estimator))
         train = trainer(cfg)
-        own = {"policy": proxy(policy, estimator, mismatch), "tokenizer": tokenizer}
+        step = versions.get(made["grpo_save_state"], "total_steps", 0)
+        watched = mismatch, Path(master_config.logger["log_dir"]), step
+        own = {"policy": proxy(policy, estimator, *watched), "tokenizer": tokenizer}
         own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}
         train(**versions.arguments(train, made | own))
 
