@@ -22,7 +22,7 @@ def mismatch(
     html: Annotated[Path | None, typer.Option(help="write a page with the pictures")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
-    """Why sampler and trainer disagree on the same tokens: the likely cause, evidence, next step."""
+    """Why sampler and trainer differ on the same tokens: the likely cause, evidence, next step."""
     from nemo_algos.mismatch.dump import read  # scipy
     from nemo_algos.mismatch.verdict import diagnose
 

@@ -1,4 +1,4 @@
-"""Sampler and trainer log-probs of the same tokens, on disk: .npz, or .jsonl with a response a line.
+"""Sampler and trainer log-probs of the same tokens, on disk: .npz, or .jsonl, a response a line.
 
 A file may come from anyone: it is data, never code, and what it lacks is said in a sentence.
 """

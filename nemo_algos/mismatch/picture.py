@@ -14,6 +14,7 @@ from nemo_algos.mismatch.tokens import Tokens
 Array = np.ndarray
 SIGNIFICANT = 1e-3  # above: chance
 TWO = 0.85  # of the variance of the levels between two populations; of one, normal or not, .6 to .7
+TWO_ROWS = 0.8  # the same of the responses' mean levels, which are narrower
 PURE = 0.75  # of a response's tokens that are off, where the response as a whole is
 
 
@@ -130,11 +131,20 @@ class Picture:
         return self.level > split(self.level)[0]
 
     @cached_property
+    def exact(self) -> bool:
+        """Whether some tokens are exact, to the eye of the levels' distribution."""
+        return split(self.level)[1] >= TWO or self.typical < 0.05
+
+    @cached_property
+    def two_rows(self) -> bool:
+        """Whether no token is exact, but responses are of two levels: over a floor of noise."""
+        parted = split(self.row_level[~np.isnan(self.row_level)])[1] >= TWO_ROWS
+        return not self.exact and parted and explained(self.level, self.row).size > 0.1
+
+    @property
     def two(self) -> bool:
-        """Whether some tokens are exact and others off."""
-        if split(self.level)[1] >= TWO or self.typical < 0.05:
-            return True
-        return explained(self.level, self.row).size > 0.3
+        """Whether some tokens are exact, or nearly, and others off."""
+        return self.exact or self.two_rows
 
     @cached_property
     def by_id(self) -> Effect:
@@ -172,14 +182,16 @@ class Picture:
     @cached_property
     def rows_off(self) -> Array:
         """Which responses are off [R]."""
+        if self.two_rows:
+            return self.row_level > split(self.row_level[~np.isnan(self.row_level)])[0]
         return self.off_share > 0
 
     @cached_property
     def whole_rows(self) -> bool:
         """Whether responses are exact or off as a whole."""
         within, share = self.off[self.rows_off[self.row]], float(self.rows_off.mean())
-        if not self.two or not 0 < share < 1 or within.mean() < PURE:
-            return False
+        if self.two_rows or not self.exact or not 0 < share < 1 or within.mean() < PURE:
+            return self.two_rows
         new = np.diff(self.row, prepend=-1) != 0
         first = self.off[new & self.rows_off[self.row]]
         return float(first.mean()) > float(within.mean()) - 0.05

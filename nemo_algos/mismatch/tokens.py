@@ -61,7 +61,7 @@ class Tokens:
 
     @cached_property
     def odds(self) -> Array:
-        """Between the sampler's and the trainer's [N]: noise of either side leaves no trend in it."""
+        """Between the two sides' [N]: noise of either leaves no trend in it."""
         return (odds(self.trainer) + odds(self.sampler)) / 2
 
     @cached_property
@@ -97,7 +97,7 @@ def _of(dump: Dump) -> Tokens:
     finite = np.isfinite(dump.sampler_logprobs) & np.isfinite(dump.trainer_logprobs)
     some = (dump.mask & finite).any(1)
     mask = (dump.mask & finite)[some]
-    row, column = mask.nonzero()
+    row = mask.nonzero()[0]
     place = (mask.cumsum(1) - 1)[mask]
     of_tokens = (dump.sampler_logprobs, dump.trainer_logprobs, dump.tokens, dump.entropy)
     sampler, trainer, token, entropy = (x if x is None else x[some][mask] for x in of_tokens)

@@ -10,7 +10,7 @@ import numpy as np
 
 from nemo_algos.mismatch.causes import CAUSES
 from nemo_algos.mismatch.dump import Dump
-from nemo_algos.mismatch.picture import SIGNIFICANT, Evidence, Picture
+from nemo_algos.mismatch.picture import Evidence, Picture
 from nemo_algos.mismatch.rules import RULES
 from nemo_algos.mismatch.statistics import mean
 from nemo_algos.mismatch.tokens import Tokens, gathered

@@ -17,7 +17,9 @@ def a_place_away(p: Picture) -> Evidence:
     shares = {lag: float(_agrees(p, lag).mean()) for lag in (1, -1, 2, -2)}
     lag = max(shares, key=shares.__getitem__)
     share, rows = shares[lag], len(p.tokens.lengths)
-    found = f"in {share:.0%} of the responses the trainer at t says what the sampler does at t{-lag:+d}"
+    found = (
+        f"in {share:.0%} of the responses the trainer at t says what the sampler does at t{-lag:+d}"
+    )
     chance = float(stats.binom.sf(round(share * rows) - 1, rows, 0.01))
     return Evidence(share, chance, found, share > 0.05)
 
@@ -62,10 +64,14 @@ def one_sign(p: Picture) -> tuple[float, float]:
 
 
 def one_sided(p: Picture) -> bool:
-    """Whether d has one sign: a sum over other entries, not other logits; and is of no few ids."""
-    size = np.abs(p.tokens.d)
-    some, by_id = float((size > NOISE).mean()) > 0.3, p.by_id.size > 0.8
-    return some and size.max() < 5 and not by_id and abs(one_sign(p)[0]) > 0.995
+    """Whether d has one sign, but for noise: a sum over other entries, not other logits.
+
+    Nor is it of certain ids alone.
+    """
+    d = p.tokens.d
+    some, by_id = float((np.abs(d) > NOISE).mean()) > 0.3, p.by_id.size > 0.8
+    whole = abs(float(d.sum())) > 0.97 * float(np.abs(d).sum())
+    return some and whole and not by_id and np.abs(d).max() < 5 and abs(one_sign(p)[0]) > 0.85
 
 
 def sure_alone(p: Picture) -> float:

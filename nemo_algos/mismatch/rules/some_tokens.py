@@ -55,7 +55,9 @@ def padded(p: Picture) -> Evidence | None:
 def packed(p: Picture) -> Evidence:
     """Exact responses, the first of their packs, stand singly or evenly between others."""
     share, chance = float(p.rows_off.mean()), evenness(p)
-    found = f"{share:.0%} of the responses are off, exact ones evenly between them by p {chance:.1g}"
+    found = (
+        f"{share:.0%} of the responses are off, exact ones evenly between them by p {chance:.1g}"
+    )
     return Evidence(share, chance, found, p.whole_rows)
 
 
