@@ -163,7 +163,7 @@ class Picture:
 
     @cached_property
     def onset(self) -> tuple[Array, Array]:
-        """Off and token of those before the first that is off, and of it, where one is before it."""
+        """Off and token [n] of those up to the first that is off, where that is not the first."""
         new = np.diff(self.row, prepend=-1) != 0
         before = np.cumsum(self.off) - self.off  # of all tokens
         before -= np.maximum.accumulate(np.where(new, before, 0))  # of the response's

@@ -38,6 +38,8 @@ RULES: list[tuple[str, Rule]] = [
     ("packing", everywhere(every_token.growing)),
     ("routing", everywhere(every_token.heavy)),
     ("shift", everywhere(every_token.other_tokens)),
+    ("shift", everywhere(every_token.other_template)),
+    ("prefix", everywhere(every_token.other_beginning)),
     ("prefix", everywhere(every_token.other_prompt)),
     ("packing", everywhere(every_token.of_no_token)),
     ("old_weights", everywhere(every_token.updated)),

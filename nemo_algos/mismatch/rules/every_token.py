@@ -12,6 +12,7 @@ from nemo_algos.mismatch.picture import Evidence, Picture
 ROUNDING = 0.35  # nats of the odds; FP8 weights of the toy models stay below
 BF16 = 0.01  # nats of the odds: less is rounding, whatever its look
 UPDATE = 1.2  # nats of the odds: more is no one step
+CERTAIN = 0.1  # the same: above, certain tokens move more than training moves them
 HIDDEN = -0.22  # rank correlation of level and odds: below, the noise is in hidden states
 
 
@@ -56,8 +57,19 @@ def other_prompt(p: Picture) -> Evidence:
     """Very large, and no token or odds in particular."""
     found = f"odds move by {p.spread:.2g} nats, {p.by_token.size:.0%} of it the token's, "
     found += f"{p.smooth.size:.0%} of the odds"
-    fits = p.spread > 4.5 and p.by_token.size < 0.24 and p.smooth.size < 0.4
+    fits = p.spread > 4.5 and p.by_token.size < 0.3 and p.smooth.size < 0.4
     return Evidence(p.spread, p.loud, found, fits)
+
+
+def other_beginning(p: Picture) -> Evidence:
+    """Very large, and larger at the first token."""
+    found = f"odds move by {p.spread:.2g} nats, those of first tokens by {p.first:.2g} (median)"
+    return Evidence(p.first, p.loud, found, p.spread > 2.5 and p.first > 1 and p.start > 0.22)
+
+
+def other_template(p: Picture) -> Evidence:
+    """The same, and it is another token altogether that the trainer expects first."""
+    return (e := other_beginning(p))._replace(fits=e.fits and p.first > 6 and p.start > 0.75)
 
 
 def of_no_token(p: Picture) -> Evidence:
@@ -68,7 +80,7 @@ def of_no_token(p: Picture) -> Evidence:
 
 def updated(p: Picture) -> Evidence:
     """Single tokens in every context, likely or rare, as far as an update goes."""
-    alike = p.typical > 0.5 or p.rare.size > HIDDEN
+    alike = p.typical > 0.55 or HIDDEN < p.rare.size < CERTAIN
     fits = not p.ages_differ and p.spread < UPDATE and p.by_token.size > 0.2 and alike
     return Evidence(p.by_token.size, p.by_token.p, _of_token(p), fits)
 
@@ -76,13 +88,13 @@ def updated(p: Picture) -> Evidence:
 def rounded(p: Picture) -> Evidence:
     """Small, of no token, of likely and rare ones alike."""
     alike = p.rare.size > HIDDEN or p.typical > 0.55
-    fits = p.spread < ROUNDING and p.by_token.size < 0.16 and alike
+    fits = p.spread < ROUNDING and p.by_token.size < 0.2 and alike
     return Evidence(p.spread, p.loud, _of_token(p), fits or p.spread < BF16)
 
 
 def adapted(p: Picture) -> Evidence:
     """Single tokens in every context, with the tails of a change within the layers."""
-    fits = p.by_token.size > 0.21 and p.smooth.size < 0.6
+    fits = p.by_token.size > 0.21 and p.smooth.size < 0.6 and p.rare.size < CERTAIN
     return Evidence(p.by_token.size, p.by_token.p, _of_token(p), fits)
 
 
