@@ -133,7 +133,7 @@ def _jsonl(path: Path) -> dict[str, Any]:
     columns = {name: [row[name] for row in rows] for name in rows[0] if _in_all(name, rows)}
     ids = next((columns[n] for n in ("tokens", "token_ids") if n in columns), None)
     if ids is None:
-        return columns
+        return dict.fromkeys(rows[0])
     lengths = [len(row) if isinstance(row, list) else 0 for row in ids]
     shown = np.arange(max(lengths)) < np.array(lengths)[:, None]
     return {"mask": shown} | {k: _column(k, v, lengths) for k, v in columns.items()}

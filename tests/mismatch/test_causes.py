@@ -34,7 +34,9 @@ def test_every_cause_has_its_texts_and_a_rule():
 
 def test_at_least_30_of_36_are_named_right(dumps):
     named = {where: diagnose([dump]).name for where, dump in dumps.items()}
-    wrong = [f"{cause} {k} -> {named[cause, k]}" for cause, k in PLANTED if named[cause, k] != cause]
+    wrong = [
+        f"{cause} {k} -> {named[cause, k]}" for cause, k in PLANTED if named[cause, k] != cause
+    ]
     assert len(PLANTED) == 36 and len(wrong) <= 6, wrong
 
 
