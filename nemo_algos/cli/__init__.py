@@ -23,6 +23,7 @@ COMMANDS = {
     "eval": "Sample responses to benchmarks, verify and measure them.",
     "report": "Compare runs in one HTML file that opens offline.",
     "check": "Find what is wrong with a run before it starts, without a GPU.",
+    "mismatch": "Name the cause of a difference between sampler and trainer.",
     "plan": "Memory, time and GPU-hours of a run, and what makes it fit.",
     "slurm": "A config as a Slurm job; status, tail and stop of a run.",
     "methods": "The methods, and what one does, needs and has as defaults.",

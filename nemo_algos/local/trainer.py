@@ -3,6 +3,7 @@
 import time
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -10,7 +11,6 @@ import torch
 from torch import Tensor
 
 from nemo_algos.core.metrics import Stats
-from nemo_algos.core.mismatch import Monitor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.data.tasks import Task
 from nemo_algos.local import trace
@@ -22,6 +22,7 @@ from nemo_algos.local.remarks import Remarks
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.tree import micro_batches
 from nemo_algos.methods.signals import Signals
+from nemo_algos.mismatch.watch import Watch
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.loss import policy_loss
 from nemo_algos.rewards import Verdict
@@ -50,7 +51,7 @@ class Trainer:
         self.needs, self.memory = algorithm.needs, dict[str, Any]()  # as of the last signals
         self.verdicts: list[Verdict] = []  # on the responses of the last batch
         self.remarks = Remarks(policy.ends, config.policy.generation.max_new_tokens)
-        self.monitor = Monitor(config.mismatch.threshold, config.mismatch.stop_above)
+        self.watch = Watch(config.mismatch)
         self.said: list[str] = []  # of the last step
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
 
@@ -118,11 +119,24 @@ class Trainer:
         return experience, rollouts
 
     def _mismatch(self, experience: Experience) -> tuple[dict[str, float], str]:
-        """As the monitor's, where the trainer has log-probs of its own."""
+        """As the watch's, where the trainer has log-probs of its own."""
         if self.algorithm.correction.bypass_mode:
             return {}, ""
-        logprobs = (experience.logprobs, experience.gen_logprobs)
-        return self.monitor.of(*logprobs, experience.mask)
+        return self.watch.of(self.step_number + 1, self._columns(experience))
+
+    def _columns(self, experience: Experience) -> dict[str, Tensor]:
+        """As a `Dump` has them; the sampler has the trainer's weights."""
+        version = torch.tensor(self.step_number)
+        return {
+            "tokens": experience.tokens,
+            "mask": experience.mask,
+            "sampler_logprobs": experience.gen_logprobs,
+            "trainer_logprobs": experience.logprobs,
+            "entropy": experience.entropy,
+            "prompt_length": experience.prompt_mask.sum(1)[experience.group],
+            "weights_version": version,
+            "step": version,
+        }
 
     def _moved(self, experience: Experience) -> dict[str, float]:
         """How far the updates moved the log-probs of these responses, where that is asked for."""

@@ -141,7 +141,9 @@ def train(
         elif algorithm.correction.bypass_mode:
             stack.enter_context(previous_logprobs_skipped())
         train = trainer(cfg)
-        own = {"policy": proxy(policy, estimator, mismatch), "tokenizer": tokenizer}
+        step = versions.get(made["grpo_save_state"], "total_steps", 0)
+        watched = mismatch, Path(master_config.logger["log_dir"]), step
+        own = {"policy": proxy(policy, estimator, *watched), "tokenizer": tokenizer}
         own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}
         train(**versions.arguments(train, made | own))
 

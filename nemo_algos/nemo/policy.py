@@ -8,11 +8,12 @@ driver sees only what it reads.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from nemo_algos.core.mismatch import Monitor
+from nemo_algos.mismatch.watch import Watch
 from nemo_algos.nemo import columns, loss_metrics, versions
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.objective.loss import MismatchConfig
@@ -21,15 +22,23 @@ ENTROPY = "nemo_algos_entropy"  # the column of the data plane
 
 
 class PolicyProxy:
-    """Everything but what is defined here is the policy's own."""
+    """Everything but what is defined here is the policy's own.
+
+    folder: of dumps, where there is one; step: the last one done.
+    """
 
     def __init__(
-        self, policy: Any, estimator: Estimator, mismatch: MismatchConfig = MismatchConfig()
+        self,
+        policy: Any,
+        estimator: Estimator,
+        mismatch: MismatchConfig = MismatchConfig(),
+        folder: Path | None = None,
+        step: int = 0,
     ) -> None:
         object.__setattr__(self, "_policy", policy)
         object.__setattr__(self, "_estimator", estimator)
-        monitor = Monitor(mismatch.threshold, mismatch.stop_above)
-        object.__setattr__(self, "_monitor", monitor)
+        object.__setattr__(self, "_watch", Watch(mismatch, folder))
+        object.__setattr__(self, "_step", step)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
@@ -63,9 +72,16 @@ class PolicyProxy:
         """Add the mismatch of NeMo-RL's batch, [B,S] each and sample_mask [B], to the metrics."""
         if self._bypass:
             return
-        mask = (data["token_mask"] * data["sample_mask"][:, None])[:, 1:].bool()
-        old, sampled = data["prev_logprobs"][:, 1:], data["generation_logprobs"][:, 1:]
-        mismatch, rises = self._monitor.of(old, sampled, mask)
+        object.__setattr__(self, "_step", self._step + 1)
+        columns = {
+            "mask": (data["token_mask"] * data["sample_mask"][:, None])[:, 1:].bool(),
+            "trainer_logprobs": data["prev_logprobs"][:, 1:],
+            "sampler_logprobs": data["generation_logprobs"][:, 1:],
+        }
+        if self._watch.settings.dump:
+            columns["tokens"] = data["input_ids"][:, 1:]
+            columns["prompt_length"] = data["token_mask"].argmax(1)
+        mismatch, rises = self._watch.of(self._step, columns)
         if rises:
             print(f"warning: {rises}", flush=True)
         self._estimator.last_metrics = {**self._estimator.last_metrics, **mismatch}
@@ -90,7 +106,9 @@ class DataPlaneProxy(PolicyProxy):
             return self._policy.read_from_dataplane(meta, select_fields=select_fields, **kwargs)
         wanted = [ENTROPY] if "entropy" in self._estimator.algorithm.needs else []
         there = [f for f in select_fields if f != "prev_logprobs" or not self._bypass]
-        fields = [*there, "sample_mask", *wanted]
+        dumped = self._watch.settings.dump and not self._bypass
+        ids = ["input_ids"] if dumped and "input_ids" not in select_fields else []
+        fields = [*there, "sample_mask", *wanted, *ids]
         data = self._policy.read_from_dataplane(meta, select_fields=fields, **kwargs)
         self._estimator.masks = (data["token_mask"], data.pop("sample_mask"))
         self._estimator.sampled = data["generation_logprobs"]
@@ -98,7 +116,9 @@ class DataPlaneProxy(PolicyProxy):
             data["prev_logprobs"] = data["generation_logprobs"]
         if wanted:
             self._estimator.entropy = data.pop(ENTROPY)
-        object.__setattr__(self, "_read", data)
+        object.__setattr__(self, "_read", {**data})
+        for name in ids:
+            data.pop(name)
         return data
 
     def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:

@@ -44,11 +44,13 @@ class MismatchConfig(Section):
     """The `mismatch:` section: a limit on how far the sampler is from the trainer, nats.
 
     threshold: |d| beyond which a token is counted (0.5 is a ratio of 1.65, twice as far from 1 as a
-    clip at 1.28 in the log); stop_above: limit of a step's mean |d|, none by default.
+    clip at 1.28 in the log); stop_above: limit of a step's mean |d|, none by default; dump: write
+    every so many steps' log-probs for `nemo-algos mismatch`, and those of a step that is stopped.
     """
 
     threshold: float = Field(default=0.5, gt=0)
     stop_above: float | None = Field(default=None, gt=0)
+    dump: int = Field(default=0, ge=0)
 
 
 class LossConfig(Section):

@@ -34,7 +34,12 @@ EVALUATIONS = {"val_period", "val_at_start", "val_at_end", f"{STOP}metric", f"{S
 DECIDE_NOTHING = {"logger": True, "checkpointing": True, "grpo": EVALUATIONS}  # in a study
 
 # keys that are younger than stored studies, and their ids
-YOUNGER = (("policy", "shape"), ("data", "rewards"), ("data", "system_prompt"))
+YOUNGER = (
+    ("policy", "shape"),
+    ("data", "rewards"),
+    ("data", "system_prompt"),
+    ("mismatch", "dump"),
+)
 
 
 class Tuning(Section):

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from nemo_rl.utils.logger import Logger
 from test_grpo_train import METHODS, Plugged
 
-from nemo_algos.core.mismatch import Monitor
+from nemo_algos.mismatch.dump import read as read_dump
+from nemo_algos.mismatch.watch import Watch
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy
 from nemo_algos.objective.build import build
@@ -39,8 +41,7 @@ def off(generate: Callable[..., Any]) -> Callable[..., Any]:
 
 def plugged(path: Path, config: MismatchConfig, overrides: list[str]) -> Plugged:
     made = Plugged(path, METHODS["etr"], overrides)
-    monitor = Monitor(config.threshold, config.stop_above)
-    object.__setattr__(made.proxy, "_monitor", monitor)
+    object.__setattr__(made.proxy, "_watch", Watch(config))
     return made
 
 
@@ -155,3 +156,61 @@ def test_a_rise_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 1 and said[0].startswith("warning: mismatch/mean rises by 2.0e-03 nats")
     assert estimator.last_metrics["mismatch/steps_left"] == pytest.approx(13, abs=0.1)
+
+
+def test_a_dump_of_nemo_rls_batch_is_named_by_step(tmp_path: Path) -> None:
+    """Of the queue's columns and of grpo_train's batch alike; the trainer sees no column more."""
+    batch = {
+        "input_ids": torch.tensor([[5, 6, 7], [5, 8, 9]]),
+        "generation_logprobs": torch.tensor([[9.0, -1.0, -2.0], [9.0, -3.0, -4.0]]),
+        "prev_logprobs": torch.tensor([[0.0, -1.5, -2.0], [0.0, -5.0, -5.0]]),
+        "token_mask": torch.tensor([[0, 1, 1], [0, 1, 1]]),
+        "sample_mask": torch.tensor([1.0, 0.0]),
+    }
+    settings, estimator = MismatchConfig(dump=2), Estimator(build({"name": "grpo"}))
+    for number, made in enumerate((PolicyProxy, DataPlaneProxy)):
+        folder = tmp_path / str(number)
+        proxy = made(Queue(batch), estimator, settings, folder, 4)
+        for _ in range(2):
+            if made is DataPlaneProxy:
+                wanted = ["generation_logprobs", "prev_logprobs", "token_mask"]
+                read = proxy.read_from_dataplane(None, select_fields=wanted)
+                assert list(read) == wanted
+                advantages = estimator.compute_advantage(
+                    torch.tensor([[1], [1]]),
+                    torch.tensor([0.0, 0.0]),
+                    read["token_mask"] * batch["sample_mask"][:, None],
+                    logprobs_policy=read["prev_logprobs"],
+                )
+                fields = {"advantages": advantages, "sample_mask": batch["sample_mask"]}
+                proxy.write_to_dataplane(None, fields)
+            else:
+                proxy._compare(batch)
+        assert [path.name for path in (folder / "mismatch").iterdir()] == ["step_000006.npz"]
+        dump = read_dump(folder / "mismatch" / "step_000006.npz")
+        assert dump.tokens.tolist() == [[6, 7], [8, 9]] and dump.mask[0].all()
+        assert not dump.mask[1].any() and dump.prompt_length[0] == 1
+        assert dump.trainer_logprobs[0].tolist() == [-1.5, -2.0]
+
+
+def test_nemo_rls_own_log_of_a_step_is_read(tmp_path: Path) -> None:
+    """What its logger writes of the columns that grpo_train gives it."""
+    logger = Logger.__new__(Logger)
+    logger.base_log_dir = str(tmp_path)
+    columns = {
+        "content": ["a", "b"],
+        "rewards": [1.0, 0.0],
+        "input_lengths": [3, 3],
+        "token_ids": [[5, 6, 7], [5, 8, 9]],
+        "token_loss_mask": [[0, 1, 1], [0, 1, 1]],
+        "sample_loss_mask": [1.0, 0.0],
+        "advantages": [[0.0, 1.0, 1.0], [0.0, -1.0, -1.0]],
+        "generation_logprobs": [[0.0, -1.0, -2.0], [0.0, -3.0, -4.0]],
+        "prev_logprobs": [[0.0, -1.5, -2.0], [0.0, -5.0, -5.0]],
+    }
+    logger.log_batched_dict_as_jsonl(columns, "train_data_step1.jsonl")
+    dump = read_dump(tmp_path / "train_data_step1.jsonl")
+    assert dump.tokens.tolist() == columns["token_ids"] and dump.prompt_length[0] == 1
+    assert dump.mask.tolist() == [[False, True, True], [False] * 3]
+    assert dump.sampler_logprobs.tolist() == columns["generation_logprobs"]
+    assert dump.trainer_logprobs.tolist() == columns["prev_logprobs"]

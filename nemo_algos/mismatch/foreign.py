@@ -1,0 +1,99 @@
+"""What NeMo-RL, verl and TRL call the same columns, and what their own files lack."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# a framework's columns by ours; of several the mask is the product
+NEMO_RL = {
+    "tokens": ("token_ids",),
+    "mask": ("token_loss_mask", "sample_loss_mask"),
+    "sampler_logprobs": ("generation_logprobs",),
+    "trainer_logprobs": ("prev_logprobs",),
+}
+VERL = {
+    "tokens": ("responses",),
+    "mask": ("response_mask",),
+    "sampler_logprobs": ("rollout_log_probs",),
+    "trainer_logprobs": ("old_log_probs",),
+    "entropy": ("entropys",),
+}
+TRL = {
+    "tokens": ("completion_ids",),
+    "mask": ("completion_mask", "tool_mask"),
+    "sampler_logprobs": ("sampling_per_token_logps",),
+    "trainer_logprobs": ("old_per_token_logps",),
+}
+FRAMEWORKS = {"NeMo-RL": NEMO_RL, "verl": VERL, "TRL": TRL}
+COLUMNS = {column for names in FRAMEWORKS.values() for own in names.values() for column in own}
+SAVED = "torch.save({k: v for k, v in %s.items() if hasattr(v, 'shape')}, 'step.pt')"
+VERL_TEXTS = "verl's rollout_data_dir holds texts alone: " + SAVED % "batch.batch"
+TRL_TEXTS = "TRL's completions hold texts alone: " + SAVED % "inputs"
+
+
+def renamed(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Ours by name, where the columns are a framework's; else the arrays as they are."""
+    for names in FRAMEWORKS.values():
+        if names["sampler_logprobs"][0] in arrays and "sampler_logprobs" not in arrays:
+            ours = {k: _product([arrays[n] for n in v if n in arrays]) for k, v in names.items()}
+            lengths = {"prompt_length": _prompt_length(arrays, ours.get("mask"))}
+            return {k: v for k, v in (ours | lengths).items() if v is not None}
+    return arrays
+
+
+def _product(columns: list[Any]) -> Any:
+    out = None
+    for column in map(np.asarray, columns):
+        column = column[:, None] if out is not None and column.ndim < out.ndim else column
+        out = column if out is None else out * column
+    return out
+
+
+def _prompt_length(arrays: dict[str, Any], mask: Any) -> Any:
+    """[B]: of NeMo-RL's rows what lies before the mask; verl and TRL pad prompts on the left."""
+    if "prompt_mask" in arrays:
+        return np.asarray(arrays["prompt_mask"]).sum(1)
+    if "prompts" in arrays and "attention_mask" in arrays:
+        return np.asarray(arrays["attention_mask"])[:, : np.shape(arrays["prompts"])[1]].sum(1)
+    return np.asarray(mask).argmax(1) if "token_ids" in arrays and mask is not None else None
+
+
+def unpacked(row: dict[str, Any]) -> dict[str, Any]:
+    """A line of NeMo-RL's, which are batches of one."""
+    if "token_ids" not in row:
+        return row
+    return {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in row.items()}
+
+
+def tensors(path: Path) -> dict[str, Any]:
+    """The columns of a file of torch's that holds a dictionary of tensors; it runs no code."""
+    import torch
+
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, TypeError) as error:
+        text = str(error).split("\n")[0][:200]
+        cure = SAVED % "batch.batch"
+        raise ValueError(f"is no dictionary of tensors ({text}): write it by {cure}") from None
+    if not isinstance(loaded, dict):
+        raise ValueError(f"holds a {type(loaded).__name__}: write it by {SAVED % 'batch.batch'}")
+    return {
+        str(k): (v.float() if v.dtype == torch.bfloat16 else v).numpy()
+        for k, v in loaded.items()
+        if isinstance(v, torch.Tensor)
+    }
+
+
+def remedy(arrays: dict[str, Any], suffix: str = "") -> str:
+    """What a file of another framework without log-probs asks for."""
+    if suffix == ".parquet" or "completion" in arrays:
+        return f". {TRL_TEXTS}"
+    if "output" in arrays or "gts" in arrays or {"score", "step"} <= {*arrays}:
+        return f". {VERL_TEXTS}"
+    if "token_loss_mask" in arrays:
+        return ". Did NeMo-RL's vLLM return log-probs?"
+    return ""

@@ -1,0 +1,66 @@
+"""Effect sizes and p-values; responses are the independent units, tokens of one are not."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+Array = np.ndarray
+
+
+class Effect(NamedTuple):
+    """A size, with its sign, and the probability of one as large where there is none."""
+
+    size: float
+    p: float
+
+
+NONE = Effect(0.0, 1.0)
+
+
+def explained(values: Array, group: Array) -> Effect:
+    """The share of the variance that lies between groups, without what chance gives; F test."""
+    _, group = np.unique(group, return_inverse=True)
+    count = np.bincount(group)
+    n, k = len(values), len(count)
+    total = float(((values - values.mean()) ** 2).sum()) if n else 0.0
+    if k < 2 or n <= k or total == 0:
+        return NONE
+    within = float(((values - (np.bincount(group, values) / count)[group]) ** 2).sum())
+    if within == 0:
+        return Effect(1.0, 0.0)
+    f = ((total - within) / (k - 1)) / (within / (n - k))
+    return Effect(1 - (within / (n - k)) / (total / (n - 1)), float(stats.f.sf(f, k - 1, n - k)))
+
+
+def correlation(x: Array, y: Array) -> Effect:
+    """Spearman's, over the pairs without NaN."""
+    both = ~(np.isnan(x) | np.isnan(y))
+    x, y = x[both], y[both]
+    if len(x) < 5 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return NONE
+    r, p = stats.spearmanr(x, y)
+    return Effect(float(r), float(p))
+
+
+def mean(values: Array) -> Effect:
+    """The mean over responses, and the t test of its being 0."""
+    values = values[~np.isnan(values)]
+    if len(values) < 3 or np.ptp(values) == 0:
+        return NONE
+    return Effect(float(values.mean()), float(stats.ttest_1samp(values, 0.0).pvalue))
+
+
+def split(values: Array) -> tuple[float, float]:
+    """Where two populations part best (Otsu), and the share of the variance that lies between."""
+    x = np.sort(values)
+    n, total = len(x), float(((x - x.mean()) ** 2).sum()) if len(x) else 0.0
+    if n < 3 or total == 0:
+        return float("nan"), 0.0
+    left = np.arange(1, n)
+    sums = x.cumsum()[:-1]
+    between = left * (n - left) / n * (sums / left - (x.sum() - sums) / (n - left)) ** 2
+    i = int(between.argmax())
+    return float((x[i] + x[i + 1]) / 2), float(between[i] / total)

@@ -1,0 +1,114 @@
+"""The response tokens of some dumps side by side, and how far each one's odds have moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from nemo_algos.mismatch.dump import Dump
+
+Array = np.ndarray
+SURE = 2e-3  # nats: beyond that probability float32 does not resolve the odds
+FLOOR, CEILING = 1e-7, 30.0  # of -log p, nats
+
+
+def odds(logprob: Array) -> Array:
+    """log p / (1 - p), within the floor and the ceiling."""
+    p = -np.clip(-logprob, FLOOR, CEILING)
+    return p - np.log(-np.expm1(p))
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """N tokens of R responses, in order: sampler, trainer [N] log-probs, nats.
+
+    row, place, token [N]: the response, the place in it from 0, the id; age, version, pads [R]:
+    updates since the weights that sampled, their version, padding before the prompt, or None;
+    entropy [N] of the trainer, or None.
+    """
+
+    sampler: Array
+    trainer: Array
+    row: Array
+    place: Array
+    token: Array
+    entropy: Array | None = None
+    age: Array | None = None
+    version: Array | None = None
+    pads: Array | None = None
+
+    @cached_property
+    def d(self) -> Array:
+        """log pi_trainer - log pi_sampler [N]."""
+        return self.trainer - self.sampler
+
+    @cached_property
+    def unsure(self) -> Array:
+        """[N] bool: where either leaves a doubt, so that the odds can be compared."""
+        return np.minimum(self.sampler, self.trainer) < -SURE
+
+    @cached_property
+    def moved(self) -> Array:
+        """By how much the trainer's odds of the token are higher [N], nats.
+
+        A change of the logits moves the odds of likely and of rare tokens alike; d it moves by a
+        share of 1 - p.
+        """
+        return odds(self.trainer) - odds(self.sampler)
+
+    @cached_property
+    def odds(self) -> Array:
+        """Between the two sides' [N]: noise of either leaves no trend in it."""
+        return (odds(self.trainer) + odds(self.sampler)) / 2
+
+    @cached_property
+    def level(self) -> Array:
+        """log10 of |moved| [N], from float noise up."""
+        return np.log10(np.maximum(np.abs(self.moved), 1e-5))
+
+    def per_row(self, values: Array, where: Array) -> Array:
+        """Means [R] over the tokens `where`; NaN for a response without one."""
+        rows = len(self.lengths)
+        count = np.bincount(self.row[where], minlength=rows)
+        total = np.bincount(self.row[where], values[where], minlength=rows)
+        return np.divide(total, count, out=np.full(rows, np.nan), where=count > 0)
+
+    @cached_property
+    def lengths(self) -> Array:
+        """Tokens of each response [R]."""
+        return np.bincount(self.row)
+
+
+def gathered(dumps: Sequence[Dump]) -> Tokens:
+    """The tokens of all of them; those that are not finite are left out."""
+    parts = [_of(dump) for dump in dumps]
+    starts = np.cumsum([0, *(len(p.lengths) for p in parts)])
+    rows = np.concatenate([p.row + start for p, start in zip(parts, starts, strict=False)])
+    names = ("sampler", "trainer", "place", "token", "entropy", "age", "version", "pads")
+    columns = {name: [getattr(p, name) for p in parts] for name in names}
+    whole = {k: np.concatenate(v) for k, v in columns.items() if all(x is not None for x in v)}
+    return Tokens(row=rows, **whole)
+
+
+def _of(dump: Dump) -> Tokens:
+    finite = np.isfinite(dump.sampler_logprobs) & np.isfinite(dump.trainer_logprobs)
+    some = (dump.mask & finite).any(1)
+    mask = (dump.mask & finite)[some]
+    row = mask.nonzero()[0]
+    place = (mask.cumsum(1) - 1)[mask]
+    of_tokens = (dump.sampler_logprobs, dump.trainer_logprobs, dump.tokens, dump.entropy)
+    sampler, trainer, token, entropy = (x if x is None else x[some][mask] for x in of_tokens)
+    version, length = (
+        x if x is None else x[some] for x in (dump.weights_version, dump.prompt_length)
+    )
+    if version is not None and version.ndim == 2:  # of a response that a refit has met: its oldest
+        version = np.where(mask, version, np.iinfo(np.int64).max).min(1)
+    newest = dump.step if dump.step is not None else version if version is None else version.max()
+    age = None if version is None else newest - version
+    pads = None if length is None else length.max() - length
+    floats = (x if x is None else x.astype(np.float64) for x in (sampler, trainer, entropy))
+    sampler, trainer, entropy = floats
+    return Tokens(sampler, trainer, row, place, token, entropy, age, version, pads)

@@ -1,0 +1,38 @@
+"""What both engines do with each rollout batch: measure it, and dump it where that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemo_algos.core.mismatch import Monitor
+from nemo_algos.mismatch.dump import made, write
+
+if TYPE_CHECKING:
+    from nemo_algos.objective.loss import MismatchConfig
+
+
+class Watch:
+    """A run's monitor, and where its dumps go: folder/mismatch, nowhere without a folder."""
+
+    def __init__(self, settings: MismatchConfig, folder: Path | None = None) -> None:
+        self.settings, self.folder = settings, folder
+        self.monitor = Monitor(settings.threshold, settings.stop_above)
+
+    def of(self, step: int, columns: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+        """As `Monitor.of`; step_NNNNNN.npz of every settings.dump-th step, and of one that it stops.
+
+        step: from 1; columns: tensors named as in `Dump`. Raises FloatingPointError as the monitor.
+        """
+        pair = columns["trainer_logprobs"], columns["sampler_logprobs"], columns["mask"]
+        due = self.settings.dump and step % self.settings.dump == 0
+        try:
+            return self.monitor.of(*pair)
+        except FloatingPointError:
+            due = self.settings.dump
+            raise
+        finally:
+            if due and self.folder and pair[-1].any():
+                arrays = {name: column.cpu().numpy() for name, column in columns.items()}
+                write(self.folder / "mismatch" / f"step_{step:06d}.npz", made(arrays))
