@@ -1,0 +1,121 @@
+"""`policy.generation.planted`: a sampler that is not the trainer, by as much as is asked.
+
+The trainer and evaluations stay as they are: old log-probs are the trainer's own, gen_logprobs
+those of the distribution that was drawn from.
+"""
+
+from collections import deque
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from nemo_algos.local.experience import Experience, Policy
+from nemo_algos.local.fp8 import e4m3
+from nemo_algos.local.schema import LocalConfig, PlantedSection
+from nemo_algos.local.tiny import EXPERTS_PER_TOKEN, TopExperts
+from nemo_algos.local.tiny_policy import TinyPolicy
+
+BLOCK = 128  # of e4m3
+Weights = dict[str, Tensor]
+
+
+class PlantedSampler(TinyPolicy):
+    """A copy of the policy that is refitted before each batch, and damaged then.
+
+    Noise is drawn anew at each refit, so it does not add up over steps; fp8's error stays while the
+    weights do. Embedding, output head, norms and routers are not in fp8.
+    """
+
+    def __init__(
+        self, trained: TinyPolicy, planted: PlantedSection, optimizer: Optimizer, seed: int
+    ) -> None:
+        super().__init__(deepcopy(trained.model), trained.sampling)
+        self.trained, self.planted = trained, planted
+        device = trained.model.embed.weight.device
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.past = deque([_copy(trained.model)], planted.stale_updates + 1)
+        self.scale = planted.noise**0.75  # of the noise to the weights; then as is measured
+        optimizer.register_step_post_hook(lambda *_: self.past.append(_copy(trained.model)))
+        for name, module in self.model.named_modules():
+            if isinstance(module, TopExperts) and planted.route_flips:
+                module.register_forward_hook(self._flip)
+            if planted.fp8 and isinstance(module, nn.Linear) and "router" not in name:
+                module.register_forward_pre_hook(_rounded_input)
+
+    def generate(
+        self, prompts: list[list[int]], group_size: int, generator: torch.Generator
+    ) -> Experience:
+        """See Policy."""
+        self._refit()
+        drawn = super().generate(prompts, group_size, generator)
+        with torch.no_grad():
+            *scored, experts = self.trained.scored(drawn, torch.arange(len(drawn.group)))
+        logprobs, entropy = (x.where(drawn.mask, 0.0) for x in scored)
+        if self.planted.noise:
+            measured = float((logprobs - drawn.gen_logprobs)[drawn.mask].abs().mean())
+            # damped, since the noise of one batch is one draw
+            self.scale *= min(2.0, max(0.5, self.planted.noise / measured)) ** 0.5
+        moved = {"mismatch/routes": _rerouted(drawn, experts)} if experts.shape[-1] else {}
+        return replace(drawn, logprobs=logprobs, entropy=entropy, distances=moved)
+
+    @torch.no_grad()
+    def _refit(self) -> None:
+        self.model.load_state_dict(self.past[0])
+        for name, module in self.model.named_modules():
+            if isinstance(module, nn.Linear):
+                weight = module.weight
+                if self.planted.noise:
+                    drawn = torch.empty_like(weight).normal_(generator=self.generator)
+                    weight += self.scale * weight.std() * drawn
+                if self.planted.fp8 and "router" not in name:
+                    weight.copy_(e4m3(BLOCK, weight, True))
+
+    def _flip(self, module: nn.Module, args: tuple[Tensor], chosen: Tensor) -> Tensor:
+        """chosen [...,K] with the next expert in place of the last, at random tokens."""
+        ranked = args[0].topk(EXPERTS_PER_TOKEN + 1).indices
+        draws = torch.rand(chosen.shape[:-1], device=chosen.device, generator=self.generator)
+        flipped = torch.cat((ranked[..., :-2], ranked[..., -1:]), -1)
+        return flipped.where(draws[..., None] < self.planted.route_flips, chosen)
+
+    def state(self) -> dict[str, Any]:
+        """What the next batch depends on."""
+        generator = self.generator.get_state()
+        return {"past": [*self.past], "scale": self.scale, "generator": generator}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a state, on the same kind of device."""
+        self.past.clear()
+        self.past.extend(state["past"])
+        self.scale = state["scale"]
+        self.generator.set_state(state["generator"])
+
+
+def sampler_of(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> Policy:
+    """Who generates what the policy is trained on: itself, unless another is planted."""
+    planted = config.policy.generation.planted
+    if planted is None:
+        return policy
+    assert isinstance(policy, TinyPolicy)  # says preflight
+    return PlantedSampler(policy, planted, optimizer, config.grpo.seed)
+
+
+def _copy(model: nn.Module) -> Weights:
+    return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+
+
+def _rerouted(drawn: Experience, experts: Tensor) -> float:
+    """The share of tokens and layers that the trainer's routers [B,L+S-1,layers,K] send elsewhere."""
+    assert drawn.routed_experts is not None
+    differ = (drawn.routed_experts.sort().values != experts.sort().values).any(-1)
+    read = torch.cat((drawn.prompt_mask[drawn.group], drawn.mask[:, 1:]), 1)
+    return float(differ[read].double().mean())
+
+
+def _rounded_input(module: nn.Module, args: tuple[Tensor]) -> Tensor:
+    x = args[0]
+    return e4m3(BLOCK, x.flatten(0, -2), False).view(x.shape)
