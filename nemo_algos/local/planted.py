@@ -27,8 +27,8 @@ Weights = dict[str, Tensor]
 class PlantedSampler(TinyPolicy):
     """A copy of the policy that is refitted before each batch, and damaged then.
 
-    Noise is drawn anew at each refit, so it does not add up over steps; fp8's error stays while the
-    weights do. Embedding, output head, norms and routers are not in fp8.
+    Noise errs alike in all steps, as other kernels or roundings do; only its size follows what is
+    measured. Embedding, output head and norms are spared, by fp8 routers too.
     """
 
     def __init__(
@@ -38,6 +38,8 @@ class PlantedSampler(TinyPolicy):
         self.trained, self.planted = trained, planted
         device = trained.model.embed.weight.device
         self.generator = torch.Generator(device).manual_seed(seed)
+        layers = {k: m for k, m in self.model.named_modules() if isinstance(m, nn.Linear)}
+        self.noise = {k: _normal(m.weight, self.generator) for k, m in layers.items()}
         self.past = deque([_copy(trained.model)], planted.stale_updates + 1)
         self.scale = planted.noise**0.75  # of the noise to the weights; then as is measured
         optimizer.register_step_post_hook(lambda *_: self.past.append(_copy(trained.model)))
@@ -58,7 +60,7 @@ class PlantedSampler(TinyPolicy):
         logprobs, entropy = (x.where(drawn.mask, 0.0) for x in scored)
         if self.planted.noise:
             measured = float((logprobs - drawn.gen_logprobs)[drawn.mask].abs().mean())
-            # damped, since the noise of one batch is one draw
+            # damped, since a batch is a sample
             self.scale *= min(2.0, max(0.5, self.planted.noise / measured)) ** 0.5
         moved = {"mismatch/routes": _rerouted(drawn, experts)} if experts.shape[-1] else {}
         return replace(drawn, logprobs=logprobs, entropy=entropy, distances=moved)
@@ -66,21 +68,18 @@ class PlantedSampler(TinyPolicy):
     @torch.no_grad()
     def _refit(self) -> None:
         self.model.load_state_dict(self.past[0])
-        for name, module in self.model.named_modules():
-            if isinstance(module, nn.Linear):
-                weight = module.weight
-                if self.planted.noise:
-                    drawn = torch.empty_like(weight).normal_(generator=self.generator)
-                    weight += self.scale * weight.std() * drawn
-                if self.planted.fp8 and "router" not in name:
-                    weight.copy_(e4m3(BLOCK, weight, True))
+        for name, noise in self.noise.items():
+            weight = self.model.get_parameter(f"{name}.weight")
+            weight += self.scale * weight.std() * noise  # a scale of 0 where none is asked for
+            if self.planted.fp8 and "router" not in name:
+                weight.copy_(e4m3(BLOCK, weight, True))
 
     def _flip(self, module: nn.Module, args: tuple[Tensor], chosen: Tensor) -> Tensor:
-        """chosen [...,K] with the next expert in place of the last, at random tokens."""
-        ranked = args[0].topk(EXPERTS_PER_TOKEN + 1).indices
-        draws = torch.rand(chosen.shape[:-1], device=chosen.device, generator=self.generator)
-        flipped = torch.cat((ranked[..., :-2], ranked[..., -1:]), -1)
-        return flipped.where(draws[..., None] < self.planted.route_flips, chosen)
+        """chosen [...,K], where at random tokens the next in rank has the place of any one."""
+        following = args[0].topk(EXPERTS_PER_TOKEN + 1).indices[..., -1:]
+        at, place = torch.rand(2, *following.shape, device=chosen.device, generator=self.generator)
+        flipped = chosen.scatter(-1, (place * EXPERTS_PER_TOKEN).long(), following)
+        return flipped.where(at < self.planted.route_flips, chosen)
 
     def state(self) -> dict[str, Any]:
         """What the next batch depends on."""
@@ -102,6 +101,10 @@ def sampler_of(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> Pol
         return policy
     assert isinstance(policy, TinyPolicy)  # says preflight
     return PlantedSampler(policy, planted, optimizer, config.grpo.seed)
+
+
+def _normal(weight: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.empty_like(weight).normal_(generator=generator)
 
 
 def _copy(model: nn.Module) -> Weights:

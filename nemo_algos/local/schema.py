@@ -51,7 +51,7 @@ class PlantedSection(Section):
 
     noise: mean |log-ratio| of the sampled tokens, nats, by noise in the weights; fp8: linear layers
     in e4m3; stale_updates: weights of so many optimizer updates ago; route_flips: share of tokens,
-    in each layer, whose second expert gives way to the third.
+    in each layer, one of whose two experts gives way to the third.
     """
 
     noise: float = Field(default=0.0, ge=0)
