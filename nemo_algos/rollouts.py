@@ -22,6 +22,7 @@ TENSORS = {  # the fields that are tensors: whether [B], else [B,S]
     "ref_logprobs": False,
     "entropy": False,
     "gen_logprobs": False,
+    "rollout_is_weights": False,
     "sample_mask": True,
     "prompt": True,
     "drift": True,
@@ -39,6 +40,7 @@ class Rollouts:
     ref_logprobs   [B,S]  log pi_ref, where a method or the KL penalty needs it
     entropy        [B,S]  full-vocabulary Shannon entropy of pi_old, nats, where a method needs it
     gen_logprobs   [B,S]  the sampler's own log-probs, where off-policy correction needs them
+    rollout_is_weights [B,S]  each token's factor in the loss, of `Algorithm.correct`
     sample_mask    [B]    bool, False where the trainer masks the sequence out whole (that is no
                           empty response: batch statistics leave it out); none: all take part
     reward_parts   [B]    each, by name: what the reward is the weighted sum of, where a method
@@ -60,6 +62,7 @@ class Rollouts:
     ref_logprobs: Tensor | None = None
     entropy: Tensor | None = None
     gen_logprobs: Tensor | None = None
+    rollout_is_weights: Tensor | None = None
     sample_mask: Tensor | None = None
     reward_parts: Mapping[str, Tensor] | None = None
     reward_weights: Mapping[str, float] | None = None

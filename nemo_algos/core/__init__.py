@@ -9,9 +9,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nemo_algos.core import dual, groups, metrics, mismatch, power_mean, surrogate, tokens
+    from nemo_algos.core import (
+        correction,
+        dual,
+        groups,
+        metrics,
+        mismatch,
+        power_mean,
+        surrogate,
+        tokens,
+    )
 
-    __all__ = ["dual", "groups", "metrics", "mismatch", "power_mean", "surrogate", "tokens"]
+    __all__ = [
+        "correction", "dual", "groups", "metrics", "mismatch", "power_mean", "surrogate", "tokens"
+    ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -71,6 +71,7 @@ MEANS = {
     "kl/old": ("kl_old", "tokens"),
     "kl/old_sequence": ("kl_old_sequence", "sequences"),
     "kl/ref": ("kl_ref", "tokens"),
+    "correction/rejected_tokens": ("rejected", "tokens"),
     "entropy/exact": ("entropy", "tokens"),
     "entropy/approximate": ("approximate_entropy", "tokens"),
 }

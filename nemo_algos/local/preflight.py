@@ -19,6 +19,7 @@ from nemo_algos.local import given
 from nemo_algos.local.schema import SHAPES, TINY, TINY_MOE, Component, LocalConfig, PlantedSection
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.build import build
+from nemo_algos.objective.loss import contradictions
 
 Rules = Mapping[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]]
 PLANTED = "policy.generation.planted"
@@ -53,7 +54,8 @@ def _judged(plain: dict[str, Any], rules: Rules) -> Judged:
     config, wrong, findings = _typed(plain)
     algorithm, method = None, plain.get("method")
     try:
-        algorithm = build(method) if isinstance(method, (dict, str)) else None
+        corrected = plain.get("rollout_correction")
+        algorithm = build(method, corrected) if isinstance(method, (dict, str)) else None
     except ConfigError as error:
         findings += error.findings
     with_method = {partial(rule, algorithm=algorithm): keys for rule, keys in OF_METHOD.items()}
@@ -242,6 +244,11 @@ def reward_parts(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Findin
         yield Finding(f"method.weights.{name}", f"no such reward{did_you_mean(name, known)}")
 
 
+def correction(c: LocalConfig) -> Iterator[Finding]:
+    """One weighing by the sampler, and a limit on what is measured."""
+    yield from contradictions(c.rollout_correction, c.loss_fn, c.mismatch)
+
+
 def task_has_data(c: LocalConfig) -> Iterator[Finding]:
     """Files are math's."""
     if c.data.task == "math" and c.data.train is None:
@@ -296,6 +303,7 @@ BETWEEN_KEYS: Rules = {
     countdown_fits_response: ("data.task", "data.numbers", "policy.generation.max_new_tokens"),
     whole_distribution: ("policy.generation.top_p",),
     batches_divide: ("grpo.num_prompts_per_step", GROUP, "policy.train_global_batch_size"),
+    correction: ("rollout_correction", "loss_fn", "mismatch"),
     task_has_data: ("data.task", "data.train", "data.validation"),
     one_reward: ("data.verifier", "data.rewards"),
     prompt_has_problem: ("data.prompt",),

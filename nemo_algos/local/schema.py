@@ -6,6 +6,7 @@ from pydantic import Field
 
 from nemo_algos.config import Section
 from nemo_algos.data.schema import DataSection
+from nemo_algos.objective.correction import CorrectionConfig
 from nemo_algos.objective.loss import LossConfig, MismatchConfig
 
 TINY, TINY_MOE = "countdown-tiny", "countdown-tiny-moe"
@@ -219,6 +220,7 @@ class LocalConfig(Section):
     grpo: GRPOSection
     policy: PolicySection
     loss_fn: LossConfig = LossConfig()
+    rollout_correction: CorrectionConfig = CorrectionConfig()
     mismatch: MismatchConfig = MismatchConfig()
     data: DataSection = DataSection()
     logger: LoggerSection

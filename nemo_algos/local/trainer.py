@@ -63,16 +63,16 @@ class Trainer:
         start = time.perf_counter()
         experience, rollouts = self.collect()
         generated = time.perf_counter()
-        logprobs, limit = (experience.logprobs, experience.gen_logprobs), self.config.mismatch
-        mismatch = monitor(*logprobs, experience.mask, limit.threshold, limit.stop_above)
+        mismatch = self._mismatch(experience)
+        corrected, correction = self.algorithm.correct(rollouts)
         rows = self.config.policy.train_global_batch_size
-        signals = self.algorithm.signals(rollouts, self.memory, rows)
-        stats, grad_norm = self.update(experience, rollouts, signals)
+        signals = self.algorithm.signals(corrected, self.memory, rows)
+        stats, grad_norm = self.update(experience, corrected, signals)
         self.memory = {**signals.memory, **self._moved(experience)}
         rate = self.optimizer.param_groups[0]["lr"]
         self.scheduler.step()
         self.step_number += 1
-        self.traces = self._traces(experience, rollouts, signals)
+        self.traces = self._traces(experience, corrected, signals)
         self.said = self.remarks.of(self.step_number, self.verdicts, experience)
         seconds = time.perf_counter() - start
         return {
@@ -82,6 +82,7 @@ class Trainer:
             **signals.metrics,
             **mismatch,
             **experience.distances,
+            **correction,
             **reward_metrics(self.verdicts),
             "grad_norm": grad_norm,
             "lr": rate,
@@ -116,6 +117,13 @@ class Trainer:
         )
         return experience, rollouts
 
+    def _mismatch(self, experience: Experience) -> dict[str, float]:
+        """Of sampler and trainer, where the trainer has log-probs of its own."""
+        if self.algorithm.correction.bypass_mode:
+            return {}
+        logprobs, limit = (experience.logprobs, experience.gen_logprobs), self.config.mismatch
+        return monitor(*logprobs, experience.mask, limit.threshold, limit.stop_above)
+
     def _moved(self, experience: Experience) -> dict[str, float]:
         """How far the updates moved the log-probs of these responses, where that is asked for."""
         if "drift" not in self.needs:
@@ -129,10 +137,12 @@ class Trainer:
     def _with_reference(self, experience: Experience) -> tuple[Experience, Tensor | None]:
         """Both log-probs by one forward: ERPO's z-scores of their gap would amplify rounding.
 
-        So those of responses with turns, which the sampler has seen in parts.
+        So those of responses with turns, which the sampler has seen in parts. None with
+        old := sampler.
         """
         every = torch.arange(len(experience.group))
-        if self.reference or self.task.turns:
+        bypass = self.algorithm.correction.bypass_mode
+        if (self.reference or self.task.turns) and not bypass:
             old = self._logprobs(self.policy.logprobs, experience, every)
             experience = replace(experience, logprobs=old)
         if self.reference is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nemo_algos import core
 from nemo_algos.methods.method import Method, Need, group_advantages
 from nemo_algos.methods.signals import Memory, Shaped, Signals, Term
+from nemo_algos.objective import off_policy
+from nemo_algos.objective.correction import CorrectionConfig
 from nemo_algos.objective.terms import Added
 
 if TYPE_CHECKING:
@@ -52,13 +54,14 @@ class Component(NamedTuple):
 class Algorithm:
     """A base method, and the methods that give advantages and bounds (usually the base itself).
 
-    terms: what the loss has beside the surrogate.
+    terms: what the loss has beside the surrogate; correction: for another policy's samples.
     """
 
     base: Component
     advantages: Component
     bounds: Component
     terms: tuple[Added, ...] = ()
+    correction: CorrectionConfig = field(default_factory=CorrectionConfig)
 
     @property
     def name(self) -> str:
@@ -74,10 +77,11 @@ class Algorithm:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """Of each component what its part of the method needs, and of the terms."""
+        """Of each component what its part of the method needs, of the terms, of the correction."""
         needed = self.advantages.of_advantages | self.base.of_rest | self.bounds.of_rest
         parts: frozenset[Need] = frozenset({"reward_parts"} if self.columns else ())
-        return needed.union(parts, *(added.term.needs for added in self.terms))
+        sampled: frozenset[Need] = frozenset({"gen_logprobs"} if self.correction.active else ())
+        return needed.union(parts, sampled, *(added.term.needs for added in self.terms))
 
     @property
     def columns(self) -> dict[str, str]:
@@ -112,7 +116,12 @@ class Algorithm:
             **dict.fromkeys(bounds, "bounds" in self.bounds.method.per_token),
             **{k: k in self.base.method.per_token for k in self.base.method.extras},
             **dict.fromkeys((added.key for added in self.terms), False),
+            **dict.fromkeys([off_policy.WEIGHTS] if self.correction.weighs else [], True),
         }
+
+    def correct(self, rollouts: Rollouts) -> tuple[Rollouts, dict[str, float]]:
+        """The rollouts for `signals` and the loss, corrected, and metrics; see `off_policy`."""
+        return off_policy.correct(self.correction, rollouts)
 
     def signals(
         self, rollouts: Rollouts, memory: Memory | None = None, batch_size: int | None = None
@@ -132,6 +141,8 @@ class Algorithm:
         for added in self.terms:
             size = batch_size or max(len(rollouts), 1)
             values[added.key] = added.weights(rollouts, values[added.key], size)
+        if self.correction.weighs:
+            values[off_policy.WEIGHTS] = rollouts.rollout_is_weights
         columns = {k: self._column(k, v, rollouts) for k, v in values.items()}
         metrics = {k: v for term in terms.values() for k, v in term.metrics.items()}
         if rollouts.sample_mask is not None:
@@ -168,6 +179,8 @@ class Algorithm:
         return value if self.per_token[name] else value[:, None]
 
     def _check(self, rollouts: Rollouts, memory: Memory | None) -> None:
+        if self.correction.weighs and rollouts.rollout_is_weights is None:
+            raise ValueError("give `Algorithm.signals` the rollouts that `Algorithm.correct` gives")
         if "memory" in self.needs and memory is None:
             raise ValueError(
                 f"{self.name} remembers the batches before: give `Algorithm.signals` the memory of "

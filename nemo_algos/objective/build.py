@@ -10,7 +10,8 @@ method: {name: etr, terms: {own: {name: my_package.my_module:OWN}}}
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from nemo_algos.config import ConfigError, Finding, Section, did_you_mean, validate
@@ -24,6 +25,7 @@ from nemo_algos.methods.method import (
     no_bounds,
 )
 from nemo_algos.objective.algorithm import Algorithm, Component
+from nemo_algos.objective.correction import CorrectionConfig
 from nemo_algos.objective.terms import TERMS, Added, LossTerm, constant
 
 Record = TypeVar("Record", Method, LossTerm)
@@ -31,17 +33,21 @@ COMPONENTS = ("advantages", "bounds")
 RATIO_KEYS = ("max_log_ratio", "dual_clip")  # read of the base's parameters alone
 
 
-def build(method: dict[str, Any] | str | Method) -> Algorithm:
+def build(
+    method: dict[str, Any] | str | Method,
+    rollout_correction: dict[str, Any] | CorrectionConfig | None = None,
+) -> Algorithm:
     """The algorithm of a `method:` block, or of a method (its name, or its record) with defaults.
 
-    Raises ConfigError with every finding: unknown names and keys, values out of range, components
-    that do not fit.
+    rollout_correction: the block of that name, or its config. Raises ConfigError with every
+    finding: unknown names and keys, values out of range, components that do not fit.
     """
     block = _block(method, "method")
     written = {k: block.pop(k, None) for k in COMPONENTS}
     blocks = {k: _block(v, f"method.{k}") for k, v in written.items() if v is not None}
     findings = list[Finding]()
     terms = _terms(block.pop("terms", {}), findings)
+    correction = _correction(rollout_correction, findings)
     # without a name, one method gives the base and the advantages
     if "name" not in block and "advantages" in blocks:
         block = blocks.pop("advantages") | block
@@ -57,10 +63,23 @@ def build(method: dict[str, Any] | str | Method) -> Algorithm:
         raise ConfigError(findings)
     assert base is not None
     advantages, bounds = (resolved.get(name) or base for name in COMPONENTS)
-    algorithm = Algorithm(base, advantages, bounds, terms)
-    if misfits := _misfits(algorithm):
-        raise ConfigError([Finding("method", reason) for reason in misfits])
+    algorithm = Algorithm(base, advantages, bounds, terms, correction)
+    findings += [Finding("method", reason) for reason in _misfits(algorithm)]
+    findings += [Finding("rollout_correction", reason) for reason in _two_policies(algorithm)]
+    if findings:
+        raise ConfigError(findings)
     return algorithm
+
+
+def _correction(block: Any, findings: list[Finding]) -> CorrectionConfig:
+    """What is wrong with it goes into the findings."""
+    if isinstance(block, CorrectionConfig):
+        return block
+    try:
+        return validate(CorrectionConfig, {} if block is None else block, "rollout_correction")
+    except ConfigError as error:
+        findings += error.findings
+        return CorrectionConfig()
 
 
 def _block(value: Any, path: str) -> dict[str, Any]:
@@ -215,3 +234,39 @@ def _misfits(a: Algorithm) -> list[str]:
             "etr, erpo and gspo"
         )
     return reasons
+
+
+def _two_policies(a: Algorithm) -> Iterator[str]:
+    """Why old := sampler has no meaning for the method, or the method's loss none for it."""
+    base, correction = a.base.method, a.correction
+    if not correction.bypass_mode:
+        return
+    needs = replace(a, correction=CorrectionConfig()).needs
+    if "entropy" in needs:
+        yield (
+            f"{a.name} needs the exact entropies of pi_old, which come with the forward that "
+            "bypass_mode leaves out: set bypass_mode: false"
+        )
+    if "drift" in needs:
+        yield (
+            f"{a.name} measures how far an update moves the trainer's own log-probs, which "
+            "bypass_mode leaves out: of spo, set forgetting: constant"
+        )
+    if "gen_logprobs" in needs:
+        yield (
+            f"{a.name} compares pi_old with the sampler, and in bypass_mode they are one: set "
+            "bypass_mode: false"
+        )
+    plain = base.form == "logprob" and base.reweight is keep_advantages
+    if correction.loss_type == "reinforce" and not plain:
+        yield (
+            f"loss_type: reinforce has no ratio, and {a.name} has one: set method.name: gpg (with "
+            "method.advantages of another), or loss_type: ppo_clip without rollout_is"
+        )
+    elif correction.loss_type == "ppo_clip" and plain:
+        yield f"{a.name} has no ratio to clip: set loss_type: reinforce"
+    elif correction.rollout_is and not plain:
+        yield (
+            f"{a.name}'s ratio is to the sampler in bypass_mode, and rollout_is would weigh by it "
+            "again: remove rollout_is"
+        )

@@ -5,22 +5,27 @@ loss = -J + kl_coef KL + terms   J = mean( w_t  min(r' A', clip(r') A') )  or  m
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from nemo_algos import core
-from nemo_algos.config import Section
+from nemo_algos.config import Finding, Section
 from nemo_algos.methods.method import Method
 from nemo_algos.methods.signals import Shaped, Signals
+from nemo_algos.objective import off_policy
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.build import build
+from nemo_algos.objective.correction import CorrectionConfig
 from nemo_algos.objective.terms import Inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nemo_algos.core.correction import Cut
     from nemo_algos.core.metrics import Stats
     from nemo_algos.core.surrogate import Counts
     from nemo_algos.rollouts import Rollouts
@@ -85,6 +90,25 @@ class LossConfig(Section):
             )
         return self
 
+    @property
+    def cut(self) -> tuple[Cut | None, float, float]:
+        """How off-policy weights are cut, and their bounds."""
+        low = self.truncated_importance_sampling_ratio_min or 0.0
+        high = self.truncated_importance_sampling_ratio or math.inf
+        return self.truncated_importance_sampling_type, low, high
+
+
+def contradictions(
+    correction: CorrectionConfig, loss: LossConfig, mismatch: MismatchConfig = MismatchConfig()
+) -> Iterator[Finding]:
+    """What cannot be together with a rollout correction."""
+    if correction.active and loss.use_importance_sampling_correction:
+        reason = "rollout_correction weighs by the sampler too: set this to false, or remove that"
+        yield Finding("loss_fn.use_importance_sampling_correction", reason)
+    if correction.bypass_mode and mismatch.stop_above is not None:
+        reason = "in bypass_mode the trainer's log-probs are the sampler's, and nothing is measured"
+        yield Finding("mismatch.stop_above", f"{reason}: remove it, or set bypass_mode: false")
+
 
 class Loss(NamedTuple):
     """value: scalar to differentiate, this micro-batch's share of the loss; stats: additive."""
@@ -108,9 +132,10 @@ def batch_loss(
     `build`, the rest as `policy_loss`.
     """
     algorithm = method if isinstance(method, Algorithm) else build(method)
+    rollouts, corrected = algorithm.correct(rollouts)
     signals, counts = algorithm.signals(rollouts), core.surrogate.Counts.of(rollouts.mask)
     loss = policy_loss(algorithm, logprobs, rollouts, signals, counts, config, entropy)
-    return loss.value, {**signals.metrics, **loss.stats.summary()}
+    return loss.value, {**corrected, **signals.metrics, **loss.stats.summary()}
 
 
 def policy_loss(
@@ -130,20 +155,15 @@ def policy_loss(
     Raises ValueError for missing reference or sampler log-probs or entropies, FloatingPointError
     for non-finite log-probs on response tokens (`on_nonfinite: report` drops and counts them).
     """
-    _check_inputs(logprobs, rollouts, config)
+    _check_inputs(algorithm, logprobs, rollouts, config)
     _check_entropy(algorithm, logprobs, entropy)
     mask, limit = _finite(logprobs, rollouts, config), algorithm.base.params.max_log_ratio
     log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
     shaped = algorithm.shape(log_ratio, mask, signals)
     terms = surrogate(algorithm, shaped, logprobs, mask)
-    if config.use_importance_sampling_correction:
-        assert rollouts.gen_logprobs is not None
-        kind = config.truncated_importance_sampling_type
-        low = config.truncated_importance_sampling_ratio_min
-        high = config.truncated_importance_sampling_ratio
-        per_sequence, old = algorithm.base.method.ratio == "sequence", rollouts.old_logprobs
-        weights = (old, rollouts.gen_logprobs, mask, per_sequence, kind, low, high)
-        terms = terms * core.surrogate.off_policy_weights(*weights)
+    weights = _weights(algorithm, logprobs, rollouts, signals, mask, config)
+    if weights is not None:
+        terms = terms * weights
     if mask is not rollouts.mask and terms.shape == mask.shape:
         terms = terms.where(mask, 0.0)  # a dropped token adds nothing, and counts in the mean
     loss = -core.surrogate.reduce(terms, rollouts.mask, algorithm.mean, counts)
@@ -156,6 +176,8 @@ def policy_loss(
         parts["kl_loss"] = config.reference_policy_kl_penalty * penalty
         loss = loss + parts["kl_loss"]
     stats = _stats(shaped, logprobs.detach(), log_ratio.detach(), rollouts, mask, limit, entropy)
+    if algorithm.correction.bypass_mode and weights is not None:
+        parts["rejected"] = (mask & (weights == 0)).sum()
     sums = stats.sums | parts | {"loss": loss}
     return Loss(loss, replace(stats, sums={k: v.detach().double() for k, v in sums.items()}))
 
@@ -183,7 +205,32 @@ def surrogate(algorithm: Algorithm, shaped: Shaped, logprobs: Tensor, mask: Tens
     return core.surrogate.clipped_surrogate(shaped.log_ratio, shaped.advantages, *bounds, dual_clip)
 
 
-def _check_inputs(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> None:
+def _weights(
+    algorithm: Algorithm,
+    logprobs: Tensor,
+    rollouts: Rollouts,
+    signals: Signals,
+    mask: Tensor,
+    config: LossConfig,
+) -> Tensor | None:
+    """What the terms are multiplied by, [B,S] or [B,1]; None: by 1."""
+    correction = algorithm.correction
+    if correction.bypass_mode:
+        return off_policy.of_two_policies(correction, logprobs, rollouts, mask, algorithm.mean)
+    if config.use_importance_sampling_correction:
+        assert rollouts.gen_logprobs is not None
+        log_ratio = core.correction.gap(rollouts.old_logprobs, rollouts.gen_logprobs, mask)
+        level = algorithm.base.method.ratio
+        return core.correction.importance(log_ratio, mask, level, *config.cut)
+    weights, dtype = signals.extras.get(off_policy.WEIGHTS), core.surrogate.working_dtype(logprobs)
+    return None if weights is None else weights.to(mask.device, dtype)
+
+
+def _check_inputs(
+    algorithm: Algorithm, logprobs: Tensor, rollouts: Rollouts, config: LossConfig
+) -> None:
+    for finding in contradictions(algorithm.correction, config):
+        raise ValueError(str(finding))
     if isinstance(logprobs, list):
         raise ValueError("logprobs must be a tensor with gradient, got a list")
     if logprobs.shape != rollouts.mask.shape:

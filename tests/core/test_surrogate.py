@@ -11,7 +11,6 @@ from nemo_algos.core.surrogate import (
     clipped_surrogate,
     difference,
     kl_terms,
-    off_policy_weights,
     one_sided_clip,
     reduce,
     sequence_mean,
@@ -169,60 +168,6 @@ def test_kl_is_clamped_at_20():
 def test_k3_of_tiny_gaps_is_not_rounded_away():
     out = kl_terms(tensor([[1e-7] * 4]), tensor([[0.0] * 4]), ON)
     assert out[0, 0].item() == pytest.approx(5e-15, rel=1e-6)
-
-
-# ---- off-policy weights: old - gen = log 0.5, log 1, log 2, off the mask
-
-OLD = tensor([[math.log(0.5), 0.0, math.log(2.0), NAN], [math.log(3.0), math.log(3.0), NAN, NAN]])
-GEN = torch.zeros(2, 4, dtype=torch.float64)
-MASK = torch.tensor([[True, True, True, False], [True, True, False, False]])
-
-
-@pytest.mark.parametrize(
-    ("kind", "low", "high", "want"),
-    [
-        (None, None, None, [[0.5, 1, 2, 1], [3, 3, 1, 1]]),
-        ("tis", None, 1.5, [[0.5, 1, 1.5, 1], [1.5, 1.5, 1, 1]]),
-        ("tis", 0.7, 1.5, [[0.7, 1, 1.5, 1], [1.5, 1.5, 1, 1]]),
-        ("icepop", 0.5, 1.5, [[0.5, 1, 0, 1], [0, 0, 1, 1]]),
-        ("icepop", 0.6, 2.0, [[0, 1, 2, 1], [0, 0, 1, 1]]),
-        ("seq-mask-tis", 0.9, 1.1, [[0.5, 1, 2, 1], [0, 0, 0, 0]]),  # geometric means 1 and 3
-        ("seq-mask-tis", 1.1, 4.0, [[0, 0, 0, 0], [3, 3, 1, 1]]),
-    ],
-)
-def test_token_weights_by_hand(kind, low, high, want):
-    got = off_policy_weights(OLD, GEN, MASK, False, kind, low, high)
-    close(got, tensor(want))
-
-
-@pytest.mark.parametrize(
-    ("kind", "low", "high", "want"),
-    [
-        (None, None, None, [1, 9]),
-        ("tis", None, 2.0, [1, 2]),
-        ("tis", 1.5, 20.0, [1.5, 9]),
-        ("icepop", 0.5, 2.0, [1, 0]),
-        ("icepop", 2.0, 10.0, [0, 9]),
-        (
-            "seq-mask-tis",
-            0.5,
-            3.5,
-            [1, 9],
-        ),  # judged by the geometric mean 3, weighted by the product 9
-        ("seq-mask-tis", 0.5, 2.0, [1, 0]),
-    ],
-)
-def test_sequence_weights_by_hand(kind, low, high, want):
-    got = off_policy_weights(OLD, GEN, MASK, True, kind, low, high)
-    close(got, tensor(want)[:, None])
-
-
-def test_weights_are_finite_and_carry_no_gradient():
-    old = tensor([[1e4, -1e4, 0.0, 0.0]]).requires_grad_()
-    got = off_policy_weights(old, torch.zeros(1, 4).double(), ON, True, None, None, None)
-    assert got.item() == 1 and not got.requires_grad
-    got = off_policy_weights(old, torch.zeros(1, 4).double(), ON, False, None, None, None)
-    close(got, tensor([[math.exp(20), math.exp(-20), 1, 1]]))
 
 
 # ---- reductions

@@ -1,0 +1,106 @@
+"""Of what another policy sampled: what the loss takes, and with which weight.
+
+    l = log pi_old - log pi_sampler of each token;  with old := sampler, log pi - log pi_sampler
+    J = mean, over the tokens kept, of  w min(r' A', clip(r') A')   or   w A' log pi
+
+The driver half is `correct`, the worker half `weights`; their formulas are core/correction.py's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nemo_algos import core
+from nemo_algos.objective.correction import CorrectionConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nemo_algos.core.surrogate import Mean
+    from nemo_algos.rollouts import Rollouts
+
+WEIGHTS = "rollout_is_weights"  # the signal's name
+
+
+def correct(config: CorrectionConfig, rollouts: Rollouts) -> tuple[Rollouts, dict[str, float]]:
+    """The rollouts as signals and loss take them, and metrics; the driver half.
+
+    What is rejected leaves the mask: no mean counts it, nor do the KL penalty and the terms.
+    With old := sampler nothing is rejected yet. Raises ValueError where the sampler's log-probs
+    are missing, or any is not finite.
+    """
+    if not config.active:
+        return rollouts, {}
+    mask, sampled = rollouts.mask, _sampled(rollouts)
+    if config.bypass_mode:
+        return replace(rollouts, old_logprobs=sampled), {}
+    log_ratio = core.correction.gap(rollouts.old_logprobs.double(), sampled, mask)
+    kept = core.correction.kept(log_ratio, mask, config.rejections)
+    metrics = _rejected(kept, mask)
+    weights = None
+    if config.rollout_is:
+        raw = core.correction.importance(log_ratio, mask, config.rollout_is)
+        weights = core.correction.importance(log_ratio, mask, config.rollout_is, *config.cut)
+        metrics |= _weighed(weights.expand(mask.shape)[mask], raw.expand(mask.shape)[mask])
+        mean = core.correction.mean_weight(weights, mask)
+        if config.rollout_is_batch_normalize and mean > 0:
+            weights = weights / mean
+        weights = weights.expand(mask.shape)
+    return replace(rollouts, mask=kept, rollout_is_weights=weights), metrics
+
+
+def of_two_policies(
+    config: CorrectionConfig, logprobs: Tensor, rollouts: Rollouts, mask: Tensor, mean: Mean
+) -> Tensor | None:
+    """What each token's term is multiplied by, [B,S], with old := sampler; None: by 1.
+
+    The worker half: of the policy as it is now, so that what has drifted away is rejected too. A
+    rejected token's factor is 0; it still counts in a token mean, and not in its sequence's.
+    """
+    if not (config.rollout_is or config.rollout_rs):
+        return None
+    log_ratio = core.correction.gap(logprobs, rollouts.old_logprobs, mask)
+    kept = core.correction.kept(log_ratio, mask, config.rejections)
+    factor = log_ratio.new_ones(mask.shape)
+    if config.rollout_is:
+        factor = core.correction.importance(log_ratio, mask, config.rollout_is, *config.cut)
+    if mean == "sequence":
+        factor = factor * core.correction.lengthened(kept, mask)
+    return factor.expand(mask.shape).where(kept, 0.0)
+
+
+def _sampled(rollouts: Rollouts) -> Tensor:
+    sampled = rollouts.gen_logprobs
+    if sampled is None:
+        raise ValueError("rollout_correction needs gen_logprobs [B, S], the sampler's log-probs")
+    bad = rollouts.mask & ~(sampled + rollouts.old_logprobs).isfinite()
+    if bad.any():
+        row, position = bad.nonzero()[0].tolist()
+        raise ValueError(
+            f"{int(bad.sum())} response tokens have log-probs that are not finite, the sampler's "
+            f"or the trainer's (first: sequence {row}, position {position}), so that nothing can "
+            "be corrected: sample without top_p and top_k, and look for the NaN in the model"
+        )
+    return sampled
+
+
+def _rejected(kept: Tensor, mask: Tensor) -> dict[str, float]:
+    lost, tokens = (mask & ~kept).any(1).sum(), mask.sum()
+    return {
+        "correction/rejected_tokens": float(1 - kept.sum() / tokens) if tokens else 0.0,
+        "correction/rejected_sequences": float(lost / mask.any(1).sum().clamp(min=1)),
+    }
+
+
+def _weighed(weights: Tensor, raw: Tensor) -> dict[str, float]:
+    """Of the tokens [N]; ess: (mean w)^2 / mean w^2, the share of tokens that count."""
+    if not len(weights):
+        return {}
+    mean, square = weights.mean(), weights.square().mean()
+    return {
+        "correction/weight_mean": float(mean),
+        "correction/weight_max": float(raw.max()),
+        "correction/cut_tokens": float((weights != raw).double().mean()),
+        "correction/ess": float(mean.square() / square) if square > 0 else 0.0,
+    }
