@@ -79,9 +79,10 @@ class CorrectionConfig(Section):
     @model_validator(mode="after")
     def _is_whole(self) -> CorrectionConfig:
         _ = self.cut, self.rejections
-        alone = {"rollout_is_threshold", "rollout_is_batch_normalize"} & self.model_fields_set
-        if alone and self.rollout_is is None:
-            raise ValueError(f"{min(alone)} is of weights: set rollout_is, or remove it")
+        if self.rollout_is is None:
+            for name in ("rollout_is_threshold", "rollout_is_batch_normalize"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is of weights: set rollout_is, or remove it")
         if self.loss_type and not self.bypass_mode:
             raise ValueError("loss_type is of bypass_mode: set bypass_mode: true, or remove it")
         if self.bypass_mode and self.rollout_is_batch_normalize:

@@ -165,6 +165,8 @@ def _run(arm: LocalConfig, seed: int) -> Trial:
     for section, key in YOUNGER:
         if not decides[section][key]:  # as without the key
             del decides[section][key]
+    if not of_seed.rollout_correction.active:  # younger too
+        del decides["rollout_correction"]
     policy = of_seed.policy
     if not policy.dtensor_cfg.lora_cfg.enabled:
         del decides["policy"]["dtensor_cfg"]["lora_cfg"]
