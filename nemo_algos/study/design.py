@@ -33,8 +33,15 @@ STOP = "stop_at_validation_"
 EVALUATIONS = {"val_period", "val_at_start", "val_at_end", f"{STOP}metric", f"{STOP}threshold"}
 DECIDE_NOTHING = {"logger": True, "checkpointing": True, "grpo": EVALUATIONS}  # in a study
 
-# keys that are younger than stored studies, and their ids
-YOUNGER = (("policy", "shape"), ("data", "rewards"), ("data", "system_prompt"))
+# keys that are younger than stored studies, and their ids; with these values as without the key
+YOUNGER: dict[str, Any] = {
+    "policy.shape.experts": 1,
+    "policy.shape": None,
+    "policy.router_replay": {"enabled": False},
+    "policy.generation.planted": None,
+    "data.rewards": None,
+    "data.system_prompt": None,
+}
 
 
 class Tuning(Section):
@@ -49,7 +56,7 @@ class Regime(Section):
     """Arms that are compared with a baseline.
 
     title: of its figures; claim: of a paper, and where; seeds: how many, from first_seed on;
-    exploratory: without a hypothesis fixed beforehand.
+    exploratory: without a hypothesis fixed beforehand; column: of the survival map, see survival.py.
     """
 
     title: str = ""
@@ -60,6 +67,7 @@ class Regime(Section):
     seeds: int = Field(default=5, gt=1)
     first_seed: int = Field(default=0, ge=0)
     exploratory: bool = False
+    column: str = ""
     tune: Tuning | None = None
 
     @model_validator(mode="after")
@@ -162,9 +170,11 @@ def _config(common: Settings, arm: str, own: Settings) -> LocalConfig:
 def _run(arm: LocalConfig, seed: int) -> Trial:
     of_seed = arm.model_copy(update={"grpo": arm.grpo.model_copy(update={"seed": seed})})
     decides = of_seed.model_dump(mode="json", exclude=DECIDE_NOTHING)
-    for section, key in YOUNGER:
-        if not decides[section][key]:  # as without the key
-            del decides[section][key]
+    for path, off in YOUNGER.items():
+        above, _, key = path.rpartition(".")
+        section = config.at(decides, above)
+        if section and (not section[key] or section[key] == off):
+            del section[key]
     if not of_seed.rollout_correction.active:  # younger too
         del decides["rollout_correction"]
     policy = of_seed.policy
