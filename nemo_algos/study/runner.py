@@ -79,7 +79,7 @@ def train(run: Trial, folder: Path) -> Row:
 
     torch.set_num_threads(1)
     start = time.process_time()
-    algorithm = build(run.config.method)
+    algorithm = build(run.config.method, run.config.rollout_correction)
     trainer = build_trainer(run.config, algorithm, Console(quiet=True))
     grpo, steps, failed = run.config.grpo, [], ""
     try:
