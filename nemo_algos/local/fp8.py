@@ -8,7 +8,7 @@ E4M3_MAX, SMALLEST_AMAX = 448.0, 1e-30
 
 
 def e4m3(size: int, x: Tensor, square: bool) -> Tensor:
-    """x [M,N] rounded to e4m3 in blocks of size x size, else 1 x size; each has the scale amax / 448."""
+    """x [M,N] in e4m3, in blocks of size x size or 1 x size, each with the scale amax / 448."""
     (m, n), rows = x.shape, size if square else 1
     padded = F.pad(x, (0, -n % size, 0, -m % rows))
     blocks = padded.unflatten(1, (-1, size)).unflatten(0, (-1, rows))

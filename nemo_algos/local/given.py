@@ -89,8 +89,8 @@ def own_task(c: LocalConfig) -> Iterator[Finding]:
             if getattr(c.data, key) != usual:
                 yield Finding(f"data.{key}", f"{name} judges by its own verify: remove it")
     if kind.turns and c.policy.model_name in SHAPES:
-        reason = f"{c.policy.model_name} takes prompts of one length, and {name} has turns: name another model"
-        yield Finding("policy.model_name", reason)
+        reason = f"{c.policy.model_name} takes prompts of one length, and {name} has turns"
+        yield Finding("policy.model_name", f"{reason}: name another model")
     if c.data.max_input_seq_length and kind.keep is Task.keep:
         yield Finding("data.max_input_seq_length", f"{name} cannot leave prompts out")
 

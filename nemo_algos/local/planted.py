@@ -7,7 +7,6 @@ those of the distribution that was drawn from.
 from collections import deque
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -112,7 +111,7 @@ def _copy(model: nn.Module) -> Weights:
 
 
 def _rerouted(drawn: Experience, experts: Tensor) -> float:
-    """The share of tokens and layers that the trainer's routers [B,L+S-1,layers,K] send elsewhere."""
+    """The share of tokens and layers that the trainer's routers send elsewhere: to `experts`."""
     assert drawn.routed_experts is not None
     differ = (drawn.routed_experts.sort().values != experts.sort().values).any(-1)
     read = torch.cat((drawn.prompt_mask[drawn.group], drawn.mask[:, 1:]), 1)

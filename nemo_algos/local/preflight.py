@@ -79,11 +79,11 @@ def _typed(plain: dict[str, Any]) -> tuple[LocalConfig | None, set[str], list[Fi
     plain, wrong, findings = deepcopy(plain), set[str](), list[Finding]()
     if isinstance(plain.get("method"), str):
         plain["method"] = {"name": plain["method"]}
-    usual = configs.load(configs.SHIPPED / "grpo.yaml")
     while True:
         try:
             return validate(LocalConfig, plain), wrong, findings
         except ConfigError as error:
+            usual = configs.load(configs.SHIPPED / "grpo.yaml")
             replaced = {_replace(plain, finding.path, usual) for finding in error.findings}
             findings += error.findings
             if replaced <= wrong:

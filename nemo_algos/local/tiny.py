@@ -139,9 +139,10 @@ class Tiny(nn.Module):
     def routed_logits(
         self, prompts: Tensor, group: Tensor, responses: Tensor, replayed: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """As response_logits, and the routers' experts [B,L+S-1,layers,K] of all tokens but the last.
+        """As response_logits; and of all tokens but the last the routers' experts.
 
-        replayed: experts of that shape that the tokens are sent to; a group's are one at its prompt.
+        replayed: experts, as they [B,L+S-1,layers,K], that the tokens are sent to; one prompt's
+        are alike.
         """
         s, length = responses.shape[1] - 1, prompts.shape[1]
         of_prompt = of_response = None

@@ -122,7 +122,9 @@ class TinyPolicy:
 
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        save_file(tiny_hf.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"})
+        save_file(
+            tiny_hf.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"}
+        )
         config = json.dumps(tiny_hf.hf_config(self.model.shape), indent=2)
         (path / "config.json").write_text(config)
         _tokenizer().save_pretrained(path)

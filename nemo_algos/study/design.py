@@ -17,9 +17,13 @@ Two arms of one config, written alike, are one run, whatever their regimes and n
 import hashlib
 import json
 import re
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from omegaconf import DictConfig
 from pydantic import Field, model_validator
 
 from nemo_algos import config
@@ -56,7 +60,7 @@ class Regime(Section):
     """Arms that are compared with a baseline.
 
     title: of its figures; claim: of a paper, and where; seeds: how many, from first_seed on;
-    exploratory: without a hypothesis fixed beforehand; column: of the survival map, see survival.py.
+    exploratory: without a hypothesis fixed beforehand; column: of the survival map (survival.py).
     """
 
     title: str = ""
@@ -142,10 +146,11 @@ def runs(study: Study) -> tuple[list[Trial], list[Cell]]:
 def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
     configs: dict[tuple[str, str], LocalConfig] = {}
     problems: list[Finding] = []
+    read = cache(config.read)  # the arms are of few files
     for name, regime in study.regimes.items():
         for arm, own in regime.arms.items():
             try:
-                configs[name, arm] = _config(study.settings | regime.settings, arm, own)
+                configs[name, arm] = _config(study.settings | regime.settings, arm, own, read)
             except ConfigError as error:
                 where = f"regimes.{name}.arms.{arm}"
                 problems += [Finding(where, str(p)) for p in error.findings]
@@ -154,13 +159,15 @@ def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
     return configs
 
 
-def _config(common: Settings, arm: str, own: Settings) -> LocalConfig:
+def _config(
+    common: Settings, arm: str, own: Settings, read: Callable[[Path], DictConfig]
+) -> LocalConfig:
     settings = {"config": f"{in_files(arm)}.yaml", **common, **own}
     if "grpo.seed" in settings:
         raise ConfigError([Finding("grpo.seed", "is the study's: set seeds and first_seed")])
     path = config.find(str(settings.pop("config")))
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    checked, _ = parse(config.load(path, overrides))
+    checked, _ = parse(config.resolved(config.overridden(deepcopy(read(path)), overrides)))
     if not checked.grpo.val_samples_per_prompt:
         reason = "is 0, and a study needs samples to compare"
         raise ConfigError([Finding("grpo.val_samples_per_prompt", reason)])

@@ -36,6 +36,7 @@ class Square(NamedTuple):
 
 
 Squares = dict[tuple[str, str, str], Square]  # by column, method, correction
+Panel = dict[tuple[str, str], Square]  # by method and what is beside it
 
 
 def squares(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Squares:
@@ -92,7 +93,7 @@ def draw(found: Squares, path: Path) -> None:
         grid = axes[0, 0].get_gridspec()
         for axis in axes[0]:
             axis.remove()
-        above = {(m, c): found[c, m, NONE] for m in methods for c in columns if (c, m, NONE) in found}
+        above = {(m, c): s for (c, m, x), s in found.items() if x == NONE}
         _panel(figure.add_subplot(grid[0, :]), above, methods, columns, "No correction")
         for axis, column in zip(axes[-1] if several else (), several, strict=True):
             below = {(m, x): s for (c, m, x), s in found.items() if c == column}
@@ -103,13 +104,11 @@ def draw(found: Squares, path: Path) -> None:
 
 
 def _panel(
-    axis: Any,
-    found: dict[tuple[str, str], Square],
-    methods: Sequence[str],
-    columns: Sequence[str],
-    title: str,
+    axis: Any, found: Panel, methods: Sequence[str], columns: Sequence[str], title: str
 ) -> None:
-    means = [[found[m, c].passed.mean if (m, c) in found else np.nan for c in columns] for m in methods]
+    means = np.full((len(methods), len(columns)), np.nan)
+    for (method, column), square in found.items():
+        means[methods.index(method), columns.index(column)] = square.passed.mean
     axis.imshow(means, cmap="cividis", vmin=SCALE[0], vmax=SCALE[1], aspect="auto")
     for (method, column), square in found.items():
         dark = square.passed.mean < sum(SCALE) / 2
@@ -124,10 +123,11 @@ def _panel(
     axis.set_title(title)
 
 
-def _labelled(column: str, found: dict[tuple[str, str], Square]) -> str:
+def _labelled(column: str, found: Panel) -> str:
     """With the mean |log-ratio| of sampler and trainer that its runs measured."""
-    here = [s.means["mismatch"] for (_, c), s in found.items() if c == column and "mismatch" in s.means]
-    return f"{column}\n{fmean(here):.3f} nats" if here else f"{column}\n"
+    means = [square.means.get("mismatch") for (_, c), square in found.items() if c == column]
+    measured = [mean for mean in means if mean is not None]
+    return f"{column}\n{fmean(measured):.3f} nats" if measured else f"{column}\n"
 
 
 def said(square: Square) -> str:
