@@ -46,6 +46,8 @@ def show(study: Study, cells: Sequence[Cell], name: str, folder: Path) -> list[R
 def write(study: Study, results: Sequence[Result], title: str, path: Path) -> None:
     """report.md; figures/REGIME.png lie beside it."""
     parts = [HEAD.format(title=title)]
+    if any(regime.column for regime in study.regimes.values()):
+        parts.append("![The survival map](figures/map.png)\n")
     for name, regime in study.regimes.items():
         rows = [r for r in results if r.regime == name]
         parts += _section(name, regime, rows) if rows else []

@@ -101,5 +101,6 @@ def test_a_study_with_columns_has_a_map(found, tmp_path, monkeypatch):
     with open(tmp_path / "map.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(found)
+    assert "![The survival map](figures/map.png)" in (tmp_path / "report.md").read_text()
     assert rows[0]["pass@1"] == "0.3" and rows[0]["runs"] == "3" and rows[0]["mismatch"] == "0"
     assert rows[1]["collapsed"] == "2" and rows[1]["mismatch"] == ""
