@@ -49,6 +49,10 @@ def misfits(algorithm: Algorithm, loss: LossConfig, config: DictConfig) -> Itera
     for key, advice in REPLACED.items():
         if OmegaConf.select(config, key) != OmegaConf.select(stock, key):
             yield Finding(key, f"our loss replaces verl's: leave it out; {advice}")
+    if OmegaConf.select(config, "rollout_correction"):
+        reason = "is not in this adapter: leave it out"
+        advice = "set loss_fn.use_importance_sampling_correction"
+        yield Finding("rollout_correction", f"{reason}; {advice}")
     if need_critic(config):
         yield Finding("critic.enable", "no method has a critic: set it to False")
     rollout = config.actor_rollout_ref.rollout

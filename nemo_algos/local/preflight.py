@@ -246,7 +246,8 @@ def reward_parts(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Findin
 
 def correction(c: LocalConfig) -> Iterator[Finding]:
     """One weighing by the sampler, and a limit on what is measured."""
-    yield from contradictions(c.rollout_correction, c.loss_fn, c.mismatch)
+    weighed = c.loss_fn.use_importance_sampling_correction
+    yield from contradictions(c.rollout_correction, weighed, c.mismatch.stop_above)
 
 
 def task_has_data(c: LocalConfig) -> Iterator[Finding]:

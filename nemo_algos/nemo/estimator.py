@@ -36,7 +36,8 @@ class Estimator:
     optimizer batch, policy.train_global_batch_size; pad: the token behind shorter prompts; memory:
     to begin with; keep: is given the memory after each batch. Put here by the policy's proxy, of
     the previous log-probs' forward: entropy [B,S]; masks, its token_mask [B,S] and sample_mask [B],
-    which tell an empty response from one that NeMo-RL masks out.
+    which tell an empty response from one that NeMo-RL masks out; sampled [B,S], the sampler's
+    log-probs, where the data plane has them.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class Estimator:
         self.memory, self.keep = memory, keep
         self.entropy: Tensor | None = None
         self.masks: tuple[Tensor, Tensor] | None = None
+        self.sampled: Tensor | None = None
+        self._corrected: Tensor | None = None
         self.last_metrics: dict[str, float] = {}
         self._kept: tuple[Tensor, Signals] | None = None
 
@@ -86,17 +89,19 @@ class Estimator:
             ref_logprobs=logprobs_reference,
             entropy=entropy,
             gen_logprobs=self._sampled(generation_logprobs, repeated_batch, mask.shape[1]),
-            sample_mask=self._unmasked(mask, sample_mask),
+            sample_mask=self._unmasked(mask, sample_mask, repeated_batch),
             reward_parts=reward_parts(repeated_batch) if "reward_parts" in self.needs else None,
             prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
         )
         check_complete(rollouts, self.group_size)
+        rollouts, corrected = self.algorithm.correct(rollouts)
+        self._corrected = rollouts.mask
         signals = self.algorithm.signals(rollouts, self.memory, self.batch_size)
         if "memory" in self.needs:
             self.memory = signals.memory
             self.keep(self.memory)
         advantages = signals.advantages.float().expand(mask.shape).contiguous()
-        self.last_metrics = dict(signals.metrics)
+        self.last_metrics = {**corrected, **signals.metrics}
         self._kept = (advantages, signals)
         return advantages
 
@@ -119,8 +124,24 @@ class Estimator:
             )
         return columns.written(signals, self.algorithm)
 
+    def masks_for(self, token_mask: Tensor, sample_mask: Tensor) -> dict[str, Tensor]:
+        """The training batch's masks [B,S] and [B], without what the correction has rejected.
+
+        A sequence without a token left is masked out whole, so that no mean counts it.
+        """
+        if self._corrected is None or not self.algorithm.correction.rejects:
+            return {}
+        taken = (token_mask * sample_mask[:, None]).bool()
+        lost = taken.any(1) & ~self._corrected.any(1)
+        return {
+            "token_mask": token_mask * self._corrected.to(token_mask.dtype),
+            "sample_mask": sample_mask.masked_fill(lost, 0),
+        }
+
     def _sampled(self, given: Tensor | None, batch: Any, width: int) -> Tensor | None:
         """The sampler's log-probs [B,S]: of the messages where nobody passes them (grpo_train)."""
+        sampled, self.sampled = self.sampled, None
+        given = sampled if given is None else given
         wanted = given is None and "gen_logprobs" in self.algorithm.needs
         if not wanted or "message_log" not in batch:
             return given
@@ -128,16 +149,18 @@ class Estimator:
         rows = [torch.cat(messages) for messages in logs]
         return torch.stack([F.pad(row, (0, width - len(row))) for row in rows])
 
-    def _unmasked(self, mask: Tensor, sample_mask: Tensor | None) -> Tensor | None:
+    def _unmasked(self, mask: Tensor, sample_mask: Tensor | None, batch: Any) -> Tensor | None:
         """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said.
 
-        Synchronous trainers say it by `mask` [B,S] alone, where an empty response looks the same.
+        Synchronous trainers say it by `mask` [B,S] alone, where an empty response looks the same;
+        without a forward for pi_old, by the rollouts' loss_multiplier.
         """
         masks, self.masks = self.masks, None
         if sample_mask is not None:
             return sample_mask.bool()
         if masks is None:
-            return None
+            multiplier = (batch or {}).get("loss_multiplier")
+            return None if multiplier is None else multiplier.bool()
         tokens, sample = (m.bool() for m in masks)
         return sample & (mask.bool().any(1) | ~tokens.any(1))
 

@@ -28,7 +28,12 @@ from nemo_algos.config import Finding, validate
 from nemo_algos.nemo import environment, known_answers, memory, package, versions
 from nemo_algos.nemo.estimator import Estimator, in_place
 from nemo_algos.nemo.loss import AlgorithmLoss
-from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
+from nemo_algos.nemo.policy import (
+    DataPlaneProxy,
+    PolicyProxy,
+    columns_registered,
+    previous_logprobs_skipped,
+)
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.loss import MismatchConfig
 from nemo_algos.preflight.check import judge, refuse
@@ -137,6 +142,8 @@ def train(
         proxy = DataPlaneProxy if data_plane(cfg) else PolicyProxy
         if data_plane(cfg):
             stack.enter_context(columns_registered(estimator))
+        elif algorithm.correction.bypass_mode:
+            stack.enter_context(previous_logprobs_skipped())
         train = trainer(cfg)
         own = {"policy": proxy(policy, estimator, mismatch), "tokenizer": tokenizer}
         own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}

@@ -22,6 +22,7 @@ from nemo_algos.methods.method import Params, clip_bounds, token_log_ratio
 from nemo_algos.methods.signals import Signals
 from nemo_algos.nemo import columns, loss_metrics
 from nemo_algos.nemo.loss_metrics import MicroBatch
+from nemo_algos.objective import off_policy
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.loss import term_losses
 from nemo_algos.preflight.decided import decided
@@ -36,7 +37,8 @@ class AlgorithmLoss(ClippedPGLossFn):
         normalizer = getattr(interfaces, "MetricNormalizer", None)  # not in v0.7.0
         if normalizer:
             per_token, per_sequence = loss_metrics.PER_TOKEN, loss_metrics.PER_SEQUENCE
-            self.metric_normalizations |= dict.fromkeys(per_token, normalizer.TOKENS)
+            of_tokens = (*per_token, loss_metrics.REJECTED)
+            self.metric_normalizations |= dict.fromkeys(of_tokens, normalizer.TOKENS)
             self.metric_normalizations |= dict.fromkeys(per_sequence, normalizer.SEQUENCES)
 
     def __call__(
@@ -73,14 +75,28 @@ class AlgorithmLoss(ClippedPGLossFn):
         shaped = algorithm.shape(log_ratio, mask, signals)
         finite = gap.isfinite() | ~mask
         zero = (signals.advantages == 0) & algorithm.base.method.flat_group_is_inert
-        made = (logprobs, prev, weight, mask, gap, finite, limit, log_ratio, shaped, zero)
+        factor = self._factor(logprobs.where(finite, prev), prev, mask, signals)
+        if factor is not None:
+            zero = zero | (factor == 0)
+        made = (logprobs, prev, weight, mask, gap, finite, limit, log_ratio, shaped, zero, factor)
         return MicroBatch(*made), signals
+
+    def _factor(
+        self, logprobs: Tensor, prev: Tensor, mask: Tensor, signals: Signals
+    ) -> Tensor | None:
+        """[B,S-1]: what a token's term is multiplied by; None: by 1."""
+        correction, mean = self.algorithm.correction, self.algorithm.mean
+        if correction.bypass_mode:
+            return off_policy.of_two_policies(correction, logprobs, prev, mask, mean)
+        return signals.extras.get(off_policy.WEIGHTS)
 
     def _untouched(self, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:
         """NeMo-RL's own log-probs and batch; where A is 0 and the ratio overflows, a ratio of 1."""
         silent = _silent(batch)
         own = batch.logprobs.detach().where(batch.logprobs.isfinite(), 0.0)
         data = {**data, "prev_logprobs": _aligned(torch.where(silent, own, batch.prev))}
+        if batch.factor is not None:
+            data["advantages"] = data["advantages"] * _aligned(batch.factor)
         if self.reference_policy_kl_penalty:  # gradients of both are summed in NeMo-RL's order
             return batch.logprobs, data
         return torch.where(silent, own, batch.logprobs), data
@@ -111,6 +127,8 @@ def _replaced(algorithm: Algorithm, batch: MicroBatch, data: Any) -> tuple[Tenso
     silent = _silent(batch)
     prev = batch.prev.where(batch.prev.isfinite() | ~silent, 0.0)
     advantages = batch.shaped.advantages.where(batch.finite, torch.nan).where(~batch.zero, 0.0)
+    if batch.factor is not None:
+        advantages = advantages * batch.factor
     own = {"advantages": _aligned(advantages), "prev_logprobs": _aligned(prev)}
     data = {"curr_logprobs_unfiltered": batch.logprobs, **data, **own}
     return torch.where(silent, prev, logprobs), data

@@ -18,6 +18,7 @@ SIGNS = {"positive": "clip/positive", "negative": "clip/negative"}
 PER_TOKEN = {name: total for name, (total, count) in OWN.items() if count != "sequences"}
 PER_TOKEN |= {name: sign for sign, name in SIGNS.items()}
 PER_SEQUENCE = {name: total for name, (total, count) in OWN.items() if count == "sequences"}
+REJECTED = "correction/rejected_tokens"
 PROBS_RATIO = [f"probs_ratio{c}{e}" for c in ("", "_clamped") for e in ("", "_min", "_max")]
 
 
@@ -25,7 +26,8 @@ class MicroBatch(NamedTuple):
     """A micro-batch as the method sees it; [B,S-1] but shaped and zero.
 
     gap: log pi - prev; finite: where it is, or off the mask; log_ratio: gap within +-limit, 0 off
-    the mask; zero: where an advantage of 0 contributes 0, [B,1] or [B,S-1].
+    the mask; zero: where an advantage or a weight of 0 contributes 0, [B,1] or [B,S-1]; factor: of
+    the rollout correction, None: 1.
     """
 
     logprobs: Tensor
@@ -38,6 +40,7 @@ class MicroBatch(NamedTuple):
     log_ratio: Tensor
     shaped: Shaped
     zero: Tensor
+    factor: Tensor | None
 
 
 class Sent(NamedTuple):
@@ -69,12 +72,19 @@ def sent(
     stock: NeMo-RL reports their entropy itself; terms: shares of the loss by name.
     """
     sums = _sums(algorithm, batch)
+    # a correction may reject a whole optimizer batch
+    global_valid_toks, global_valid_seqs = (
+        n.clamp(min=1) for n in (global_valid_toks, global_valid_seqs)
+    )
     per_token = torch.stack([sums[k] for k in PER_TOKEN.values()]) / global_valid_toks
     per_sequence = torch.stack([sums[k] for k in PER_SEQUENCE.values()]) / global_valid_seqs
     names, values = [*PER_TOKEN, *PER_SEQUENCE], [per_token, per_sequence]
     if not stock:
         names.append("approx_entropy")
         values.append(_approx_entropy(batch, data)[None] / global_valid_toks)
+    if algorithm.correction.bypass_mode and batch.factor is not None:
+        names.append(REJECTED)
+        values.append((batch.mask & (batch.factor == 0)).sum()[None] / global_valid_toks)
     if algorithm.base.method.form == "logprob":  # NeMo-RL's ratio is then the log-prob
         names += PROBS_RATIO
         values += 2 * [_probs_ratio(batch, sums["ratio"] / global_valid_toks)]

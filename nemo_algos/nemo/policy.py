@@ -46,11 +46,22 @@ class PolicyProxy:
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As the policy's, with signals and metrics. Raises FloatingPointError as `monitor`."""
         self._compare(data)
-        batch = type(data)({**data, **self._estimator.signals_for(data["advantages"])})
+        own = self._estimator.masks_for(data["token_mask"], data["sample_mask"])
+        own |= self._estimator.signals_for(data["advantages"])
+        if self._bypass:
+            own["prev_logprobs"] = data["generation_logprobs"]
+        batch = type(data)({**data, **own})
         return self._logged(self._policy.train(batch, loss_fn, *args, **kwargs))
+
+    @property
+    def _bypass(self) -> bool:
+        """Whether the old policy's log-probs are the sampler's."""
+        return self._estimator.algorithm.correction.bypass_mode
 
     def _compare(self, data: Mapping[str, Tensor]) -> None:
         """Add the mismatch of NeMo-RL's batch, [B,S] each and sample_mask [B], to the metrics."""
+        if self._bypass:
+            return
         mask = (data["token_mask"] * data["sample_mask"][:, None])[:, 1:].bool()
         old, sampled = data["prev_logprobs"][:, 1:], data["generation_logprobs"][:, 1:]
         limit = self._mismatch
@@ -66,14 +77,23 @@ class PolicyProxy:
 class DataPlaneProxy(PolicyProxy):
     """A TQPolicy likewise: signals are columns [B,S], the one shape that every queue carries."""
 
+    def get_logprobs_from_meta(self, *args: Any, **kwargs: Any) -> None:
+        """As the policy's; nothing where the sampler's log-probs are taken."""
+        if not self._bypass:
+            self._policy.get_logprobs_from_meta(*args, **kwargs)
+
     def read_from_dataplane(self, meta: Any, *, select_fields: list[str], **kwargs: Any) -> Any:
         """As the policy's; with the previous log-probs come the rows' mask, and the entropies."""
         if "prev_logprobs" not in select_fields:
             return self._policy.read_from_dataplane(meta, select_fields=select_fields, **kwargs)
         wanted = [ENTROPY] if "entropy" in self._estimator.algorithm.needs else []
-        fields = [*select_fields, "sample_mask", *wanted]
+        there = [f for f in select_fields if f != "prev_logprobs" or not self._bypass]
+        fields = [*there, "sample_mask", *wanted]
         data = self._policy.read_from_dataplane(meta, select_fields=fields, **kwargs)
         self._estimator.masks = (data["token_mask"], data.pop("sample_mask"))
+        self._estimator.sampled = data["generation_logprobs"]
+        if self._bypass:
+            data["prev_logprobs"] = data["generation_logprobs"]
         if wanted:
             self._estimator.entropy = data.pop(ENTROPY)
         object.__setattr__(self, "_read", data)
@@ -82,8 +102,12 @@ class DataPlaneProxy(PolicyProxy):
     def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:
         """As the policy's, with the signals. Raises FloatingPointError as `monitor`."""
         if "advantages" in fields:
-            self._compare({**self._read, **fields})
-            fields = fields | self._columns(fields["advantages"])
+            read = {**self._read, **fields}
+            self._compare(read)
+            own = self._estimator.masks_for(read["token_mask"], read["sample_mask"])
+            own |= self._columns(fields["advantages"])
+            own |= {"prev_logprobs": read["prev_logprobs"]} if self._bypass else {}
+            fields = fields | own
         self._policy.write_to_dataplane(meta, fields)
 
     def _columns(self, advantages: Tensor) -> dict[str, Tensor]:
@@ -96,6 +120,15 @@ class DataPlaneProxy(PolicyProxy):
     def train_from_meta(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As the policy's; logs the method's metrics with the loss's."""
         return self._logged(self._policy.train_from_meta(*args, **kwargs))
+
+
+@contextmanager
+def previous_logprobs_skipped() -> Iterator[None]:
+    """Within, grpo_train and async_grpo_train ask for no previous log-probs."""
+    from nemo_rl.algorithms import opd
+
+    with versions.replaced((opd, "_skip_prev_logprobs", lambda master_config: True)):
+        yield
 
 
 @contextmanager

@@ -103,6 +103,11 @@ class CorrectionConfig(Section):
         return self.rollout_is is not None and not self.bypass_mode
 
     @property
+    def rejects(self) -> bool:
+        """Whether the driver half rejects; in bypass_mode the worker half does."""
+        return self.rollout_rs is not None and not self.bypass_mode
+
+    @property
     def cut(self) -> tuple[Cut, float, float]:
         """How the weights are cut, and their bounds."""
         low, high = _bounds("rollout_is_threshold", self.rollout_is_threshold)

@@ -99,13 +99,16 @@ class LossConfig(Section):
 
 
 def contradictions(
-    correction: CorrectionConfig, loss: LossConfig, mismatch: MismatchConfig = MismatchConfig()
+    correction: CorrectionConfig, weighed: bool, stop_above: float | None = None
 ) -> Iterator[Finding]:
-    """What cannot be together with a rollout correction."""
-    if correction.active and loss.use_importance_sampling_correction:
+    """What cannot be together with a rollout correction.
+
+    weighed: loss_fn.use_importance_sampling_correction; stop_above: mismatch.stop_above.
+    """
+    if correction.active and weighed:
         reason = "rollout_correction weighs by the sampler too: set this to false, or remove that"
         yield Finding("loss_fn.use_importance_sampling_correction", reason)
-    if correction.bypass_mode and mismatch.stop_above is not None:
+    if correction.bypass_mode and stop_above is not None:
         reason = "in bypass_mode the trainer's log-probs are the sampler's, and nothing is measured"
         yield Finding("mismatch.stop_above", f"{reason}: remove it, or set bypass_mode: false")
 
@@ -214,12 +217,12 @@ def _weights(
     config: LossConfig,
 ) -> Tensor | None:
     """What the terms are multiplied by, [B,S] or [B,1]; None: by 1."""
-    correction = algorithm.correction
+    correction, old = algorithm.correction, rollouts.old_logprobs
     if correction.bypass_mode:
-        return off_policy.of_two_policies(correction, logprobs, rollouts, mask, algorithm.mean)
+        return off_policy.of_two_policies(correction, logprobs, old, mask, algorithm.mean)
     if config.use_importance_sampling_correction:
         assert rollouts.gen_logprobs is not None
-        log_ratio = core.correction.gap(rollouts.old_logprobs, rollouts.gen_logprobs, mask)
+        log_ratio = core.correction.gap(old, rollouts.gen_logprobs, mask)
         level = algorithm.base.method.ratio
         return core.correction.importance(log_ratio, mask, level, *config.cut)
     weights, dtype = signals.extras.get(off_policy.WEIGHTS), core.surrogate.working_dtype(logprobs)
@@ -229,7 +232,8 @@ def _weights(
 def _check_inputs(
     algorithm: Algorithm, logprobs: Tensor, rollouts: Rollouts, config: LossConfig
 ) -> None:
-    for finding in contradictions(algorithm.correction, config):
+    weighed = config.use_importance_sampling_correction
+    for finding in contradictions(algorithm.correction, weighed):
         raise ValueError(str(finding))
     if isinstance(logprobs, list):
         raise ValueError("logprobs must be a tensor with gradient, got a list")

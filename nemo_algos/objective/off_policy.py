@@ -51,7 +51,7 @@ def correct(config: CorrectionConfig, rollouts: Rollouts) -> tuple[Rollouts, dic
 
 
 def of_two_policies(
-    config: CorrectionConfig, logprobs: Tensor, rollouts: Rollouts, mask: Tensor, mean: Mean
+    config: CorrectionConfig, logprobs: Tensor, sampled: Tensor, mask: Tensor, mean: Mean
 ) -> Tensor | None:
     """What each token's term is multiplied by, [B,S], with old := sampler; None: by 1.
 
@@ -60,7 +60,7 @@ def of_two_policies(
     """
     if not (config.rollout_is or config.rollout_rs):
         return None
-    log_ratio = core.correction.gap(logprobs, rollouts.old_logprobs, mask)
+    log_ratio = core.correction.gap(logprobs, sampled, mask)
     kept = core.correction.kept(log_ratio, mask, config.rejections)
     factor = log_ratio.new_ones(mask.shape)
     if config.rollout_is:

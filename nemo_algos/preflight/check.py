@@ -69,7 +69,8 @@ def judged(
     plain, written, base, tree, unknown = composed
     findings = [*unknown, *repaired(plain, base, tree)]
     _kept(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
-    algorithm = _kept(findings, lambda: build(plain.get("method") or {}))
+    blocks = plain.get("method") or {}, plain.get("rollout_correction")
+    algorithm = _kept(findings, lambda: build(*blocks))
     if algorithm:
         findings += conflicts(plain, written, algorithm)
         derive(plain, algorithm)

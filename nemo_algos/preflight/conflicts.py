@@ -6,7 +6,7 @@ from typing import Any
 
 from nemo_algos.config import ConfigError, Finding, at, validate
 from nemo_algos.objective.algorithm import Algorithm
-from nemo_algos.objective.loss import DERIVED, LossConfig
+from nemo_algos.objective.loss import DERIVED, LossConfig, contradictions
 from nemo_algos.preflight import precision
 from nemo_algos.preflight.layout import DTENSOR, MEGATRON
 from nemo_algos.preflight.precision import CORRECTION
@@ -40,11 +40,13 @@ SKIP = "grpo.skip_reference_policy_logprobs_calculation"
 
 def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list[Finding]:
     """Every key that contradicts the method; written: the user's, without NeMo-RL's defaults."""
+    corrected = bool(at(plain, CORRECTION) or algorithm.correction.active)
     return [
         *_fixed(plain),
         *_loss(plain, written, algorithm),
-        *precision.conflicts(plain),
-        *_async(plain),
+        *_correction(plain, algorithm),
+        *precision.conflicts(plain, corrected),
+        *_async(plain, corrected),
         *_estimator(plain, written),
         *_rewards(plain, algorithm),
         *_dynamic_sampling(plain, algorithm),
@@ -80,11 +82,20 @@ def _loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator
         yield Finding(kind, f"{reason} token: use tis or icepop")
 
 
-def _async(plain: dict[str, Any]) -> Iterator[Finding]:
+def _correction(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
+    limit, threshold = at(plain, "mismatch.stop_above"), "grpo.seq_logprob_error_threshold"
+    yield from contradictions(algorithm.correction, bool(at(plain, CORRECTION)), limit)
+    if algorithm.correction.bypass_mode and at(plain, threshold) is not None:
+        reason = "in bypass_mode the trainer's log-probs are the sampler's, and no error is seen"
+        yield Finding(threshold, f"{reason}: set null, or a rollout_rs")
+
+
+def _async(plain: dict[str, Any], corrected: bool) -> Iterator[Finding]:
     if not at(plain, "grpo.async_grpo.enabled"):
         return
-    if not at(plain, CORRECTION):
-        yield Finding(CORRECTION, "asynchronous GRPO needs it, for its rollouts are old: set true")
+    if not corrected:
+        reason = "asynchronous GRPO needs it, for its rollouts are old: set true"
+        yield Finding(CORRECTION, f"{reason}, or choose a rollout_correction.preset")
     for path in NOT_ASYNC:
         if at(plain, path):
             yield Finding(path, "asynchronous GRPO does not do it: set it to false")

@@ -9,7 +9,7 @@ from nemo_algos.config import ConfigError, Finding, did_you_mean
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.preflight import precision
 
-OURS = ("engine", "method", "mismatch", "nemo_rl")
+OURS = ("engine", "method", "mismatch", "nemo_rl", "rollout_correction")
 DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
 TINY_KL = 1e-8  # of a penalty that only makes NeMo-RL load the reference
 

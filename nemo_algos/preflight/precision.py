@@ -23,12 +23,15 @@ KV_CACHE: tuple[tuple[str, Any], ...] = (
 )
 
 
-def conflicts(plain: Mapping[str, Any]) -> Iterator[Finding]:
-    """Every FP8 key of NeMo-RL's config that cannot do what it says."""
+def conflicts(plain: Mapping[str, Any], corrected: bool) -> Iterator[Finding]:
+    """Every FP8 key of NeMo-RL's config that cannot do what it says.
+
+    corrected: whether rollouts of another policy are corrected for.
+    """
     if at(plain, f"{FP8}.enabled"):
         yield from _training(plain)
     if at(plain, "policy.generation.backend") == "vllm":
-        yield from _rollouts(plain)
+        yield from _rollouts(plain, corrected)
 
 
 def _training(plain: Mapping[str, Any]) -> Iterator[Finding]:
@@ -58,11 +61,11 @@ def _alignment(plain: Mapping[str, Any]) -> int:
     return 32 * ranks if at(plain, f"{FP8}.fp8_recipe") == "mxfp8" else lcm(16, 8 * ranks)
 
 
-def _rollouts(plain: Mapping[str, Any]) -> Iterator[Finding]:
+def _rollouts(plain: Mapping[str, Any], corrected: bool) -> Iterator[Finding]:
     fp8, mx = at(plain, f"{VLLM}.precision") == "fp8", at(plain, f"{VLLM}.is_mx")
-    if fp8 and not at(plain, CORRECTION):
+    if fp8 and not corrected:
         reason = "FP8 rollouts are not drawn from the policy that is trained: set it to true"
-        yield Finding(CORRECTION, reason)
+        yield Finding(CORRECTION, f"{reason}, or choose a rollout_correction.preset")
     if mx and not fp8:
         reason = f"is read only with FP8 rollouts: set {VLLM}.precision: fp8"
         yield Finding(f"{VLLM}.is_mx", reason)

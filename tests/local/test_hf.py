@@ -138,6 +138,9 @@ def test_bfloat16_keeps_float32_weights_and_rescores_the_draw(folder):
     assert [len(rows) for rows in every] == [4] * 6
     for rows in every:  # the ratio is exactly 1 before the first update
         assert torch.equal(policy.logprobs(drawn, rows), drawn.logprobs[rows])
+    policy.rescores = False  # with old := sampler
+    drawn = drawn_by(policy)
+    assert drawn.logprobs is drawn.gen_logprobs
     entropy = torch.cat([direct(policy, drawn, row)[1] for row in range(24)])
     torch.testing.assert_close(drawn.entropy[drawn.mask], entropy, rtol=0, atol=0.1)
     assert drawn.entropy.dtype == drawn.logprobs.dtype == torch.float32

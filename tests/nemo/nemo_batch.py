@@ -67,17 +67,20 @@ def batch(
         logprobs_reference=ref,
         generation_logprobs=gen,
     )
+    sample_mask = (rollouts.lengths > 0).to(old.dtype)
+    bypass = algorithm.correction.bypass_mode  # as the policy's proxy does
     return BatchedDataDict(
         {
             "input_ids": torch.zeros(mask.shape, dtype=torch.long),
             "input_lengths": torch.full((len(mask),), mask.shape[1]),
             "advantages": advantages,
-            "prev_logprobs": old,
+            "prev_logprobs": gen if bypass else old,
             "generation_logprobs": gen,
             "reference_policy_logprobs": ref,
             "token_mask": mask.to(old.dtype),
             # NeMo-RL counts every sequence that is not masked; ours is one with tokens
-            "sample_mask": (rollouts.lengths > 0).to(old.dtype),
+            "sample_mask": sample_mask,
+            **estimator.masks_for(mask.to(old.dtype), sample_mask),
             **estimator.signals_for(advantages),
         }
     )

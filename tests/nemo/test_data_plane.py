@@ -94,7 +94,11 @@ class QueuePolicy(tq_policy.TQPolicy, CpuPolicy):
 
 
 def plugged_in_queue(
-    path: Path, method: dict[str, Any], mode: str, monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    method: dict[str, Any],
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
+    correction: dict[str, Any] | None = None,
 ) -> Plugged:
     """As launch.py: TQPolicy, its proxy, and the extension where the method needs entropies."""
     entropies = "entropy" in build(method).needs
@@ -110,7 +114,7 @@ def plugged_in_queue(
     monkeypatch.setattr(cpu_run, "CpuPolicy", functools.partial(QueuePolicy, dp_cfg=config))
     monkeypatch.setattr(common, "broadcast_tensor", lambda tensor, *_: tensor)  # asks for CUDA
     monkeypatch.setattr(adapter, "_patch_tq_actor_runtime_env", lambda: None)
-    plugged = Plugged(path, method, OVERRIDES, mode=mode)
+    plugged = Plugged(path, method, OVERRIDES, correction, mode=mode)
     plugged.proxy = DataPlaneProxy(plugged.run.policy, plugged.estimator)
     return plugged
 

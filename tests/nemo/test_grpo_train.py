@@ -96,10 +96,17 @@ class RecordingProxy(PolicyProxy):
 class Plugged:
     """A run with a method plugged in as launch.py does it."""
 
-    def __init__(self, path: Path, method: dict[str, Any], overrides: list[str], **kwargs: Any):
+    def __init__(
+        self,
+        path: Path,
+        method: dict[str, Any],
+        overrides: list[str],
+        correction: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
         self.lr = LR.get(method["name"], OTHERS)
         self.run = Run(path, [*COMMON, *overrides], lr=self.lr, **kwargs)
-        self.algorithm = build(method)
+        self.algorithm = build(method, correction)
         derived(self.run, self.algorithm)
         self.loss = AlgorithmLoss(self.run.config.loss_fn, self.algorithm)
         self.estimator = RecordingEstimator(self.algorithm)
@@ -168,7 +175,8 @@ def embedded(plugged: Plugged, step: int) -> tuple[list[dict[str, float]], list[
     """
     batch, call = plugged.proxy.batches[step], plugged.estimator.calls[step]
     model = copy.deepcopy(plugged.proxy.models[step])
-    rollouts = rollouts_of(batch, call)
+    rollouts = rollouts_of(batch, call, gen_logprobs=batch["generation_logprobs"])
+    rollouts, _ = plugged.algorithm.correct(rollouts)
     signals = plugged.algorithm.signals(rollouts, {})
     optimizer = torch.optim.SGD(model.parameters(), lr=plugged.lr, momentum=0.9)
     summaries, norms = [], []

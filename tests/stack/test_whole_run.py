@@ -113,6 +113,24 @@ def test_etr_from_the_command_line_to_the_checkpoint(etr: Run) -> None:
     within(etr.curve("reward"), embedded("etr", STEPS))
 
 
+def logprob_calls(run: Run) -> int:
+    """Steps that asked the workers for previous log-probs, by NeMo-RL's own timer."""
+    name = "timing/train/get_logprobs/submit_logprob_futures"
+    return len(whole_run.curve(run.folder, name))
+
+
+def test_with_old_as_the_sampler_no_step_asks_for_log_probs(
+    place: tuple[Path, Env], etr: Run
+) -> None:
+    """One implementation samples and trains here, so that all else is as without."""
+    preset = "rollout_correction.preset=bypass_ppo_clip_k3_rs"
+    two = Run(place, "two", "etr", preset, "grpo.max_num_steps=2").whole()
+    assert (logprob_calls(etr), logprob_calls(two)) == (STEPS, 0)
+    assert two.curve("correction/rejected_tokens")[0] == 0
+    assert two.curve("reward")[0] == etr.curve("reward")[0]
+    assert not whole_run.curve(two.folder, "train/mismatch/mean")
+
+
 OWN = {
     "grpo": set(),
     "etr": {"etr/radius_positive", "etr/radius_negative"},

