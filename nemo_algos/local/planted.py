@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nemo_algos.local.experience import Experience, Policy
+from nemo_algos.local.experts import EXPERTS_PER_TOKEN, TopExperts
 from nemo_algos.local.fp8 import e4m3
 from nemo_algos.local.schema import LocalConfig, PlantedSection
-from nemo_algos.local.tiny import EXPERTS_PER_TOKEN, TopExperts
 from nemo_algos.local.tiny_policy import TinyPolicy
 
 BLOCK = 128  # of e4m3

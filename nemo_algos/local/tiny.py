@@ -7,44 +7,19 @@ Left out on purpose: padding of prompts (a task's prompts have one length), grou
 dropout, biases.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nemo_algos.data.countdown import VOCABULARY
+from nemo_algos.local.experts import Router
 from nemo_algos.local.schema import Shape
 
 ROPE_THETA = 10_000.0
-EXPERTS_PER_TOKEN = 2
 # keys and values of each layer, [N,H,T,E], and the experts of its tokens, [N,T,K]
 Cache = list[tuple[Tensor, Tensor, Tensor]]
-
-
-class TopExperts(nn.Module):
-    """The experts that a router says; a module, so that a hook can say others."""
-
-    def forward(self, logits: Tensor) -> Tensor:
-        """logits [...,experts] -> [...,K], the likeliest first."""
-        return logits.topk(EXPERTS_PER_TOKEN).indices
-
-
-class Router(nn.Module):
-    """Which experts a token is sent to, and their weights: a softmax over those."""
-
-    def __init__(self, c: Shape) -> None:
-        super().__init__()
-        self.gate, self.top = nn.Linear(c.width, c.experts, bias=False), TopExperts()
-
-    def forward(self, x: Tensor, replayed: Tensor | None) -> tuple[Tensor, Tensor]:
-        """x [...,D] -> weights [...,experts], 0 off the chosen, and the router's own [...,K].
-
-        replayed [...,K]: chosen in their place.
-        """
-        logits = self.gate(x)
-        own: Tensor = self.top(logits)
-        chosen = own if replayed is None else replayed
-        among = logits.gather(-1, chosen).softmax(-1)
-        return torch.zeros_like(logits).scatter(-1, chosen, among), own
 
 
 class Layer(nn.Module):
@@ -125,10 +100,10 @@ class Tiny(nn.Module):
         replayed [P,L,layers,K]: the experts that the tokens are sent to.
         """
         x, rotation, cache = self.embed(prompts), self._rotation(0, prompts.shape[1]), []
-        for i, layer in enumerate(self._layers()):
+        for layer, routes in zip(self._layers(), self._by_layer(replayed), strict=True):
             q, k, v = layer.project(x, rotation)
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x, experts = layer.finish(x, attended, _of(replayed, i))
+            x, experts = layer.finish(x, attended, routes)
             cache.append((k, v, experts))
         return x[:, -1], cache
 
@@ -152,17 +127,17 @@ class Tiny(nn.Module):
         first, cache = self.prompt(prompts, of_prompt)
         x, rotation = self.embed(responses[:, :-1]), self._rotation(length, s)
         visible = torch.ones(s, length + s, dtype=torch.bool, device=x.device).tril(length)
-        routes = []
-        for i, (layer, (prompt_k, prompt_v, earlier)) in enumerate(
-            zip(self._layers(), cache, strict=True)
+        own, routes = list[Tensor](), self._by_layer(of_response)
+        for layer, of_layer, (prompt_k, prompt_v, earlier) in zip(
+            self._layers(), routes, cache, strict=True
         ):
             q, k, v = layer.project(x, rotation)
             k, v = torch.cat((prompt_k[group], k), 2), torch.cat((prompt_v[group], v), 2)
             attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-            x, experts = layer.finish(x, attended, _of(of_response, i))
-            routes.append(torch.cat((earlier[group], experts), 1))
+            x, experts = layer.finish(x, attended, of_layer)
+            own.append(torch.cat((earlier[group], experts), 1))
         logits = self.logits(torch.cat((first[group][:, None], x), dim=1))
-        return logits, torch.stack(routes, 2)
+        return logits, torch.stack(own, 2)
 
     def step(self, tokens: Tensor, parents: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """Last hidden state [N,D] and cache of the prefixes `parents` [N], each with a token more.
@@ -183,7 +158,6 @@ class Tiny(nn.Module):
     def _layers(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
-
-def _of(experts: Tensor | None, layer: int) -> Tensor | None:
-    """[N,T,K] of [N,T,layers,K]."""
-    return None if experts is None else experts[:, :, layer]
+    def _by_layer(self, experts: Tensor | None) -> Sequence[Tensor | None]:
+        """[N,T,K] of each layer, of [N,T,layers,K]."""
+        return [None] * len(self.layers) if experts is None else experts.unbind(2)

@@ -3,8 +3,9 @@
 from torch import Tensor
 
 from nemo_algos.data.countdown import EOS, PAD, VOCABULARY
+from nemo_algos.local.experts import EXPERTS_PER_TOKEN
 from nemo_algos.local.schema import Shape
-from nemo_algos.local.tiny import EXPERTS_PER_TOKEN, ROPE_THETA, Layer, Tiny
+from nemo_algos.local.tiny import ROPE_THETA, Layer, Tiny
 
 
 def hf_state(model: Tiny) -> dict[str, Tensor]:

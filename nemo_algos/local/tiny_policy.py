@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.data import countdown
 from nemo_algos.data.prompts import Asked
-from nemo_algos.local import tiny, tiny_hf
+from nemo_algos.local import experts, tiny, tiny_hf
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.sampling import decode
 from nemo_algos.local.schema import GenerationSection, Shape
@@ -58,9 +58,9 @@ class TinyPolicy:
         sampled = decode(first, next_logits, self.ends, countdown.PAD, self.sampling, generator)
         tokens, mask, logprobs, entropy = (x.cpu() for x in sampled)
         all_shown = torch.ones_like(ids).bool()
-        experts = torch.stack([of_layer for *_, of_layer in cache], 2)[row].cpu()
+        routes = torch.stack([of_layer for *_, of_layer in cache], 2)[row].cpu()
         scored = (tokens, mask, logprobs, entropy, logprobs)
-        return Experience(ids, all_shown, group, *scored, routed_experts=experts)
+        return Experience(ids, all_shown, group, *scored, routed_experts=routes)
 
     def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
         logits, tokens, row, _ = self._logits(experience, rows)
@@ -71,9 +71,9 @@ class TinyPolicy:
 
     def scored(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As logprobs_and_entropy; and the routers' experts [N,L+S-1,layers,K]."""
-        logits, tokens, row, experts = self._logits(experience, rows)
+        logits, tokens, row, routes = self._logits(experience, rows)
         scored = token_logprobs_and_entropy(logits, tokens, self.sampling.temperature)
-        return scored[0].cpu()[row], scored[1].cpu()[row], experts.cpu()[row]
+        return scored[0].cpu()[row], scored[1].cpu()[row], routes.cpu()[row]
 
     def _logits(
         self, experience: Experience, rows: Tensor
@@ -160,7 +160,7 @@ def warm_started(
     Cached by a hash of all that made it, in $NEMO_ALGOS_CACHE, else in nemo_algos below the user's
     cache directory; progress(share) is called as it goes.
     """
-    sources = (inspect.getsource(code) for code in (countdown, tiny, _teach))
+    sources = (inspect.getsource(code) for code in (countdown, experts, tiny, _teach))
     numbers = (shape, rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)
     recipe = "\n".join(map(str, (*sources, *numbers)))
     name = hashlib.sha256(recipe.encode()).hexdigest()[:16]

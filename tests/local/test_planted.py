@@ -7,6 +7,7 @@ from collections import deque
 import pytest
 import torch
 import trainers
+from rich.console import Console
 
 from nemo_algos.local.schema import SHAPES, TINY_MOE
 from nemo_algos.local.tiny import Tiny
@@ -182,3 +183,15 @@ def test_an_evaluation_samples_from_the_trained_weights():
     found = [sample(t.policy, t.task, *asked) for t in (plain, made)]
     assert found[0].lengths == found[1].lengths
     assert math.isfinite(made.step()["mismatch/mean"])
+
+
+def test_the_trainer_replays_and_the_reference_does_not(monkeypatch):
+    from nemo_algos.local import build
+
+    monkeypatch.setattr(build, "warm_started", lambda *_: moe().model)
+    overrides = [MOE, "policy.router_replay.enabled=true"]
+    cfg, algorithm = trainers.checked(*overrides, method="erpo")
+    made = build.build_trainer(cfg, algorithm, Console(quiet=True))
+    assert (made.policy.replays, made.reference.__self__.replays) == (True, False)
+    cfg, algorithm = trainers.checked(MOE, method="erpo")
+    assert not build.build_trainer(cfg, algorithm, Console(quiet=True)).policy.replays
