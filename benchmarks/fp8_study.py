@@ -30,6 +30,7 @@ from nemo_algos import config
 from nemo_algos.core.surrogate import Counts, log1p
 from nemo_algos.local.build import build_trainer
 from nemo_algos.local.experience import Experience
+from nemo_algos.local.fp8 import e4m3
 from nemo_algos.local.preflight import parse
 from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
@@ -41,24 +42,12 @@ from nemo_algos.objective.loss import LossConfig, policy_loss
 from nemo_algos.rollouts import Rollouts
 
 CONFIG = Path(__file__).parents[1] / "nemo_algos" / "configs" / "grpo.yaml"
-E4M3_MAX, SMALLEST_AMAX = 448.0, 1e-30
 TIS = LossConfig(
     use_importance_sampling_correction=True,
     truncated_importance_sampling_type="tis",
     truncated_importance_sampling_ratio=2.0,
 )
 Rounding = Callable[[Tensor, bool], Tensor]  # (matrix, whether in n x n blocks, else 1 x n)
-
-
-def e4m3(size: int, x: Tensor, square: bool) -> Tensor:
-    """x [M,N] rounded to e4m3 in blocks, each with the scale amax / 448."""
-    (m, n), rows = x.shape, size if square else 1
-    padded = F.pad(x, (0, -n % size, 0, -m % rows))
-    blocks = padded.unflatten(1, (-1, size)).unflatten(0, (-1, rows))
-    # a floor, since casts beyond 448 give NaN and the quotient by a subnormal scale may lie there
-    scale = blocks.abs().amax((1, 3), keepdim=True).clamp(min=SMALLEST_AMAX) / E4M3_MAX
-    rounded = (blocks / scale).to(torch.float8_e4m3fn).to(x.dtype) * scale
-    return rounded.flatten(2).flatten(0, 1)[:m, :n]
 
 
 ROUNDINGS: dict[str, Rounding] = {

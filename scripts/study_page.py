@@ -1,4 +1,4 @@
-"""What docs/study shows of its results.csv, for `make docs`: summary.csv, report.md, figures."""
+"""What docs/study shows of its results.csv files, for `make docs`: tables, report.md, figures."""
 
 from pathlib import Path
 
@@ -6,13 +6,15 @@ from nemo_algos.study import design, report, tuning
 from nemo_algos.study.runner import results
 
 FOLDER = Path(__file__).parents[1] / "docs" / "study"
+SHOWN = {"full": ".", "mismatch": "mismatch"}  # studies, and where theirs lie
 
 
 def main(folder: Path = FOLDER) -> None:
-    study = design.load("study/full.yaml", [])
-    _, cells = design.runs(tuning.sweeps(study))
-    study = tuning.chosen(study, cells, results(folder / "results.csv"))
-    report.show(study, design.runs(study)[1], "full", folder)
+    for name, place in SHOWN.items():
+        study, own = design.load(f"study/{name}.yaml", []), folder / place
+        _, cells = design.runs(tuning.sweeps(study))
+        study = tuning.chosen(study, cells, results(own / "results.csv"))
+        report.show(study, design.runs(study)[1], name, own)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from nemo_algos.local.build import policy_of
 from nemo_algos.local.experience import Policy
 from nemo_algos.local.hardware import device_of, threads_of
 from nemo_algos.local.lora import load_trained
-from nemo_algos.local.schema import TINY, GenerationSection, PolicySection, Shape
+from nemo_algos.local.schema import SHAPES, GenerationSection, PolicySection
 from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
 
@@ -71,9 +71,9 @@ def _trained(model: LocalModel) -> tuple[PolicySection, Rules]:
 
 def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Policy:
     """The policy before training, or with the weights of a checkpoint."""
-    if section.model_name == TINY and weights is not None:
-        device = device_of(section)
-        policy: Policy = TinyPolicy(Tiny(section.shape or Shape()).to(device), section.generation)
+    if section.model_name in SHAPES and weights is not None:
+        model = Tiny(section.shape or SHAPES[section.model_name]).to(device_of(section))
+        policy: Policy = TinyPolicy(model, section.generation)
     else:
         policy = policy_of(section, rules, Console(stderr=True))
     if weights is not None:

@@ -12,7 +12,7 @@ from nemo_algos.local.given import OURS
 from nemo_algos.local.hardware import device_of
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.lora import without_adapters
-from nemo_algos.local.schema import TINY, LocalConfig, PolicySection, Shape
+from nemo_algos.local.schema import SHAPES, LocalConfig, PolicySection, RouterReplaySection
 from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.objective.algorithm import Algorithm
@@ -33,10 +33,11 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
 
 
 def _reference(config: LocalConfig, policy: Policy, console: Console) -> Score:
-    """The policy as before the first step, also in a resumed run."""
+    """The policy as before the first step, also in a resumed run; not replayed, as NeMo-RL's."""
     if config.policy.dtensor_cfg.lora_cfg.enabled:
         return partial(without_adapters, policy)
-    reference = policy_of(config.policy, config.data.rules, console)
+    own_routes = config.policy.model_copy(update={"router_replay": RouterReplaySection()})
+    reference = policy_of(own_routes, config.data.rules, console)
     reference.model.requires_grad_(False)
     return reference.logprobs
 
@@ -46,7 +47,7 @@ def policy_of(
 ) -> Policy:
     """The policy before training; the countdown model is taught on first use."""
     device = device_of(policy)
-    if policy.model_name != TINY:
+    if policy.model_name not in SHAPES:
         return HFPolicy(policy, device, rescores)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar, told = progress.add_task("warm start (once, then cached)", total=1.0), [0.0]
@@ -57,5 +58,5 @@ def policy_of(
                 console.print(f"warm start (once, then cached): {share:.0%}")
                 told[0] = share + 0.25
 
-        model = warm_started(rules, 0, tell, policy.shape or Shape())
-    return TinyPolicy(model.to(device), policy.generation)
+        model = warm_started(rules, 0, tell, policy.shape or SHAPES[policy.model_name])
+    return TinyPolicy(model.to(device), policy.generation, policy.router_replay.enabled)

@@ -4,7 +4,7 @@ P prompts of L tokens, B responses of at most S tokens.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -22,7 +22,9 @@ class Experience:
     prompt; tokens [B,S] ids; mask [B,S] bool, the response with its end token; logprobs,
     entropy [B,S]: of the sampling policy at the sampling temperature as the training forward
     computes them, nats, 0 off the mask; gen_logprobs [B,S]: as the sampler computed them;
-    shown [B,S] bool, where an environment spoke within: the mask and its tokens.
+    shown [B,S] bool, where an environment spoke within: the mask and its tokens;
+    routed_experts [B,L+S-1,layers,K]: where the sampler sent each token but the last, of a model
+    with experts; distances: of the sampler from the trainer, beside the log-probs', for metrics.
     """
 
     prompts: Tensor
@@ -34,6 +36,8 @@ class Experience:
     entropy: Tensor
     gen_logprobs: Tensor
     shown: Tensor | None = None
+    routed_experts: Tensor | None = None
+    distances: dict[str, float] = field(default_factory=dict)
 
     @property
     def present(self) -> Tensor:

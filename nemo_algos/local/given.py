@@ -10,7 +10,7 @@ from nemo_algos.config import ConfigError, Finding
 from nemo_algos.data.math_problems import MathProblems, read
 from nemo_algos.data.schema import VERIFIER
 from nemo_algos.data.tasks import Countdown, Task
-from nemo_algos.local.schema import TINY, LocalConfig, PolicySection
+from nemo_algos.local.schema import SHAPES, LocalConfig, PolicySection
 from nemo_algos.local.trackers import enabled
 from nemo_algos.rewards.function import GIVEN, PAIR, RewardFunction
 
@@ -88,9 +88,9 @@ def own_task(c: LocalConfig) -> Iterator[Finding]:
         for key, usual in (("rewards", None), ("verifier", VERIFIER)):
             if getattr(c.data, key) != usual:
                 yield Finding(f"data.{key}", f"{name} judges by its own verify: remove it")
-    if kind.turns and c.policy.model_name == TINY:
-        reason = f"{TINY} takes prompts of one length, and {name} has turns: name another model"
-        yield Finding("policy.model_name", reason)
+    if kind.turns and c.policy.model_name in SHAPES:
+        reason = f"{c.policy.model_name} takes prompts of one length, and {name} has turns"
+        yield Finding("policy.model_name", f"{reason}: name another model")
     if c.data.max_input_seq_length and kind.keep is Task.keep:
         yield Finding("data.max_input_seq_length", f"{name} cannot leave prompts out")
 
@@ -164,7 +164,7 @@ def model(policy: PolicySection) -> list[Finding]:
     if policy.dtensor_cfg.lora_cfg.enabled and not find_spec("peft"):
         return [Finding("policy.dtensor_cfg.lora_cfg.enabled", NO_PEFT)]
     on_disk = name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).is_dir()
-    if name == TINY or not on_disk:
+    if name in SHAPES or not on_disk:
         return []
     from transformers import AutoConfig
 

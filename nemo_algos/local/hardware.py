@@ -3,15 +3,15 @@
 import torch
 
 from nemo_algos.config import ConfigError, Finding
-from nemo_algos.local.schema import TINY, PolicySection
+from nemo_algos.local.schema import SHAPES, PolicySection
 
 
 def device_of(policy: PolicySection) -> torch.device:
-    """Raises ConfigError where it is not there. auto: a GPU, but for countdown-tiny the CPU."""
+    """Raises ConfigError where it is not there. auto: a GPU, but for countdown models the CPU."""
     name = policy.device
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
-        found = [] if policy.model_name == TINY else [d for d, has in there.items() if has]
+        found = [] if policy.model_name in SHAPES else [d for d, has in there.items() if has]
         name = next(iter(found), "cpu")
     if not there.get(name, True):
         reason = f"{name} is not available here; use cpu or auto"
@@ -33,8 +33,8 @@ def precision_of(policy: PolicySection) -> str:
 
 
 def threads_of(policy: PolicySection) -> int:
-    """CPU threads. Unset: all cores (or $OMP_NUM_THREADS), but one for countdown-tiny."""
-    return policy.threads or (1 if policy.model_name == TINY else torch.get_num_threads())
+    """CPU threads. Unset: all cores (or $OMP_NUM_THREADS), but one for countdown models."""
+    return policy.threads or (1 if policy.model_name in SHAPES else torch.get_num_threads())
 
 
 def described(policy: PolicySection) -> str:

@@ -16,12 +16,13 @@ from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
 from nemo_algos.data.countdown import TOKENS_PER_STEP
 from nemo_algos.data.schema import VERIFIER
 from nemo_algos.local import given
-from nemo_algos.local.schema import TINY, Component, LocalConfig
+from nemo_algos.local.schema import SHAPES, TINY, TINY_MOE, Component, LocalConfig, PlantedSection
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.build import build
 from nemo_algos.objective.loss import contradictions
 
 Rules = Mapping[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]]
+PLANTED = "policy.generation.planted"
 GROUP = "grpo.num_generations_per_prompt"
 STOP, METRIC = "grpo.stop_at_validation_metric", "checkpointing.metric_name"
 
@@ -78,11 +79,11 @@ def _typed(plain: dict[str, Any]) -> tuple[LocalConfig | None, set[str], list[Fi
     plain, wrong, findings = deepcopy(plain), set[str](), list[Finding]()
     if isinstance(plain.get("method"), str):
         plain["method"] = {"name": plain["method"]}
-    usual = configs.load(configs.SHIPPED / "grpo.yaml")
     while True:
         try:
             return validate(LocalConfig, plain), wrong, findings
         except ConfigError as error:
+            usual = configs.load(configs.SHIPPED / "grpo.yaml")
             replaced = {_replace(plain, finding.path, usual) for finding in error.findings}
             findings += error.findings
             if replaced <= wrong:
@@ -103,10 +104,11 @@ def _replace(plain: dict[str, Any], path: str, usual: Any) -> str:
 
 
 def model_fits_task(c: LocalConfig) -> Iterator[Finding]:
-    """countdown-tiny knows countdown's words only."""
-    tiny, task = c.policy.model_name == TINY, c.data.task
+    """The countdown models know countdown's words only."""
+    tiny, task = c.policy.model_name in SHAPES, c.data.task
     if (tiny and task == "math") or (not tiny and task == "countdown"):
-        can = "countdown-tiny does countdown, a transformers model does math"
+        does = c.policy.model_name if tiny else TINY
+        can = f"{does} does countdown, a transformers model does math"
         reason = f"{c.policy.model_name} cannot do data.task={task}: {can}"
         yield Finding("policy.model_name", reason)
 
@@ -121,12 +123,40 @@ def shape(c: LocalConfig) -> Iterator[Finding]:
         yield Finding("policy.shape.heads", f"{reason}: choose a divisor of half the width")
 
 
+def experts(c: LocalConfig) -> Iterator[Finding]:
+    """Routes are of a model with experts, and a flip needs a third one."""
+    name, planted = c.policy.model_name, c.policy.generation.planted
+    number = _experts(c)
+    if c.policy.router_replay.enabled and number == 1:
+        reason = f"{name} has no experts here: set policy.model_name: {TINY_MOE}"
+        yield Finding("policy.router_replay.enabled", reason)
+    if planted and planted.route_flips and number < 3:
+        reason = f"{name} has no third expert: set policy.model_name: {TINY_MOE}"
+        yield Finding(f"{PLANTED}.route_flips", reason)
+
+
+def _experts(c: LocalConfig) -> int:
+    usual = SHAPES.get(c.policy.model_name)
+    return 1 if usual is None else (c.policy.shape or usual).experts
+
+
+def planted(c: LocalConfig) -> Iterator[Finding]:
+    """A countdown model has a sampler apart; noise is scaled until the mismatch is as asked."""
+    section = c.policy.generation.planted
+    if section and c.policy.model_name not in SHAPES:
+        reason = f"{c.policy.model_name} samples from the weights that it trains: remove it"
+        yield Finding(PLANTED, reason)
+    elif section and section.noise and section != PlantedSection(noise=section.noise):
+        reason = "is the whole mismatch in nats: plant nothing beside it"
+        yield Finding(f"{PLANTED}.noise", reason)
+
+
 def lora(c: LocalConfig) -> Iterator[Finding]:
     """Adapters are put on a transformers model, by peft, in layers named in one way."""
     section, key = c.policy.dtensor_cfg.lora_cfg, "policy.dtensor_cfg.lora_cfg"
     named = [n for n in ("target_modules", "exclude_modules") if getattr(section, n)]
-    if section.enabled and c.policy.model_name == TINY:
-        yield Finding(f"{key}.enabled", "countdown-tiny is trained whole: set it to false")
+    if section.enabled and c.policy.model_name in SHAPES:
+        yield Finding(f"{key}.enabled", f"{c.policy.model_name} is trained whole: set it to false")
     if len(named) + section.match_all_linear != 1:
         reason = "set this, or else target_modules or else exclude_modules"
         yield Finding(f"{key}.match_all_linear", reason)
@@ -269,6 +299,8 @@ def log_dir(c: LocalConfig) -> Iterator[Finding]:
 BETWEEN_KEYS: Rules = {
     model_fits_task: ("policy.model_name", "data.task"),
     shape: ("policy.shape", "policy.model_name"),
+    experts: ("policy.shape", "policy.model_name", "policy.router_replay", PLANTED),
+    planted: ("policy.model_name", PLANTED),
     lora: ("policy.model_name", "policy.dtensor_cfg.lora_cfg"),
     countdown_fits_response: ("data.task", "data.numbers", "policy.generation.max_new_tokens"),
     whole_distribution: ("policy.generation.top_p",),

@@ -9,7 +9,7 @@ from nemo_algos.data.schema import DataSection
 from nemo_algos.objective.correction import CorrectionConfig
 from nemo_algos.objective.loss import LossConfig, MismatchConfig
 
-TINY = "countdown-tiny"
+TINY, TINY_MOE = "countdown-tiny", "countdown-tiny-moe"
 
 
 class GRPOSection(Section):
@@ -47,12 +47,27 @@ class Milestones(Section):
     milestones: list[int]
 
 
+class PlantedSection(Section):
+    """What makes a countdown model's sampler another than its trainer, for experiments.
+
+    noise: mean |log-ratio| of the sampled tokens, nats, by noise in the weights; fp8: linear layers
+    in e4m3; stale_updates: weights of so many optimizer updates ago; route_flips: share of tokens,
+    in each layer, one of whose two experts gives way to the third.
+    """
+
+    noise: float = Field(default=0.0, ge=0)
+    fp8: bool = False
+    stale_updates: int = Field(default=0, ge=0)
+    route_flips: float = Field(default=0.0, ge=0, le=1)
+
+
 class GenerationSection(Section):
-    """Sampling. top_p: in evaluation only."""
+    """Sampling. top_p: in evaluation only; planted: in training only."""
 
     max_new_tokens: int = Field(gt=0)
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
+    planted: PlantedSection | None = None
 
 
 class TokenizerSection(Section):
@@ -94,19 +109,33 @@ class DTensorSection(Section):
     lora_cfg: LoraSection = LoraSection()
 
 
+class RouterReplaySection(Section):
+    """The trainer sends each token to the experts that the sampler has sent it to."""
+
+    enabled: bool = False
+
+
 class Shape(Section):
-    """Sizes of countdown-tiny (113,856 parameters); vLLM on a CPU takes heads of 32 and more: 2."""
+    """Sizes of countdown-tiny (113,856 parameters); vLLM on a CPU takes heads of 32 and more: 2.
+
+    experts: 1 is an MLP; of more, two of `hidden` each take every token.
+    """
 
     width: int = Field(default=64, gt=0)
     layers: int = Field(default=2, gt=0)
     heads: int = Field(default=4, gt=0)
     hidden: int = Field(default=192, gt=0)
+    experts: int = Field(default=1, gt=0)
+
+
+SHAPES = {TINY: Shape(), TINY_MOE: Shape(hidden=48, experts=8)}
 
 
 class PolicySection(Section):
     """The model and its optimizer. device, threads, shape are ours; auto: see hardware.py.
 
-    model_name: countdown-tiny, or a causal LM of transformers: hub name, directory, .gguf file.
+    model_name: countdown-tiny, countdown-tiny-moe (eight experts), or a causal LM of transformers:
+    hub name, directory, .gguf file.
     """
 
     model_name: str
@@ -122,6 +151,7 @@ class PolicySection(Section):
     optimizer: Component
     scheduler: list[Component | Milestones] = Field(default_factory=list)
     generation: GenerationSection
+    router_replay: RouterReplaySection = RouterReplaySection()
     device: Literal["cpu", "cuda", "mps", "auto"] = "auto"
     threads: int | None = Field(default=None, gt=0)
 

@@ -1,24 +1,29 @@
 """A tiny Llama (RMSNorm, RoPE, SwiGLU, tied embeddings) that computes a group's prompt once.
 
+With experts it is a tiny Mixtral: a router sends each token to two of them.
 Shapes: P prompts of L tokens, B responses of S tokens, N prefixes (a prompt and the start of a
-response) of T tokens, D width, H heads, E = D / H, V tokens.
+response) of T tokens, D width, H heads, E = D / H, V tokens; K experts of a token, 0 without.
 Left out on purpose: padding of prompts (a task's prompts have one length), grouped-query attention,
-dropout, biases. `hf_state` names the weights as transformers' LlamaForCausalLM does.
+dropout, biases.
 """
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_algos.data.countdown import EOS, PAD, VOCABULARY
+from nemo_algos.data.countdown import VOCABULARY
+from nemo_algos.local.experts import Router
 from nemo_algos.local.schema import Shape
 
 ROPE_THETA = 10_000.0
-Cache = list[tuple[Tensor, Tensor]]  # keys and values of each layer, [N,H,T,E]
+# keys and values of each layer, [N,H,T,E], and the experts of its tokens, [N,T,K]
+Cache = list[tuple[Tensor, Tensor, Tensor]]
 
 
 class Layer(nn.Module):
-    """Attention and SwiGLU, pre-norm."""
+    """Attention and SwiGLU, or experts that are SwiGLUs, pre-norm."""
 
     def __init__(self, c: Shape) -> None:
         super().__init__()
@@ -27,8 +32,9 @@ class Layer(nn.Module):
         self.qkv = nn.Linear(c.width, 3 * c.width, bias=False)
         self.out = nn.Linear(c.width, c.width, bias=False)
         self.mlp_norm = nn.RMSNorm(c.width, eps=1e-6)
-        self.gate_up = nn.Linear(c.width, 2 * c.hidden, bias=False)
-        self.down = nn.Linear(c.hidden, c.width, bias=False)
+        self.gate_up = nn.Linear(c.width, 2 * c.experts * c.hidden, bias=False)
+        self.down = nn.Linear(c.experts * c.hidden, c.width, bias=False)
+        self.router = Router(c) if c.experts > 1 else None
 
     def project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """x [B,T,D] -> rotated queries and keys, values, each [B,H,T,E]."""
@@ -38,11 +44,22 @@ class Layer(nn.Module):
         q, k = rotate(q_and_k, rotation).transpose(1, 2).chunk(2, dim=1)
         return q, k, v.transpose(1, 2)
 
-    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Residual of the attention, then the MLP."""
+    def finish(
+        self, x: Tensor, attended: Tensor, replayed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Residual of the attention, then the MLP; the router's experts [N,T,K].
+
+        All experts are computed, and those that are not chosen weigh 0.
+        """
         x = x + self.out(attended.transpose(1, 2).flatten(2))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        normed = self.mlp_norm(x)
+        gate, up = self.gate_up(normed).chunk(2, dim=-1)
+        hidden = F.silu(gate) * up
+        if self.router is None:
+            return x + self.down(hidden), hidden.new_zeros((*x.shape[:2], 0), dtype=torch.long)
+        weights, experts = self.router(normed, replayed)
+        hidden = hidden.unflatten(-1, (weights.shape[-1], -1)) * weights[..., None]
+        return x + self.down(hidden.flatten(-2)), experts
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
@@ -77,26 +94,50 @@ class Tiny(nn.Module):
         """Hidden states -> logits, tied to the embedding."""
         return F.linear(self.norm(x), self.embed.weight)
 
-    def prompt(self, prompts: Tensor) -> tuple[Tensor, Cache]:
-        """prompts [P,L] -> last hidden state [P,D], and the cache."""
+    def prompt(self, prompts: Tensor, replayed: Tensor | None = None) -> tuple[Tensor, Cache]:
+        """prompts [P,L] -> last hidden state [P,D], and the cache.
+
+        replayed [P,L,layers,K]: the experts that the tokens are sent to.
+        """
         x, rotation, cache = self.embed(prompts), self._rotation(0, prompts.shape[1]), []
-        for layer in self._layers():
+        for layer, routes in zip(self._layers(), self._by_layer(replayed), strict=True):
             q, k, v = layer.project(x, rotation)
-            cache.append((k, v))
-            x = layer.finish(x, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x, experts = layer.finish(x, attended, routes)
+            cache.append((k, v, experts))
         return x[:, -1], cache
 
     def response_logits(self, prompts: Tensor, group: Tensor, responses: Tensor) -> Tensor:
         """Logits [B,S,V] for responses [B,S] to prompts[group]; a prompt is computed once."""
-        first, cache = self.prompt(prompts)
+        return self.routed_logits(prompts, group, responses)[0]
+
+    def routed_logits(
+        self, prompts: Tensor, group: Tensor, responses: Tensor, replayed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As response_logits; and of all tokens but the last the routers' experts.
+
+        replayed: experts, as they [B,L+S-1,layers,K], that the tokens are sent to; one prompt's
+        are alike.
+        """
         s, length = responses.shape[1] - 1, prompts.shape[1]
+        of_prompt = of_response = None
+        if replayed is not None:
+            of_prompt = replayed.new_empty((len(prompts), *replayed[0, :length].shape))
+            of_prompt[group], of_response = replayed[:, :length], replayed[:, length:]
+        first, cache = self.prompt(prompts, of_prompt)
         x, rotation = self.embed(responses[:, :-1]), self._rotation(length, s)
         visible = torch.ones(s, length + s, dtype=torch.bool, device=x.device).tril(length)
-        for layer, (prompt_k, prompt_v) in zip(self._layers(), cache, strict=True):
+        own, routes = list[Tensor](), self._by_layer(of_response)
+        for layer, of_layer, (prompt_k, prompt_v, earlier) in zip(
+            self._layers(), routes, cache, strict=True
+        ):
             q, k, v = layer.project(x, rotation)
             k, v = torch.cat((prompt_k[group], k), 2), torch.cat((prompt_v[group], v), 2)
-            x = layer.finish(x, F.scaled_dot_product_attention(q, k, v, attn_mask=visible))
-        return self.logits(torch.cat((first[group][:, None], x), dim=1))
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+            x, experts = layer.finish(x, attended, of_layer)
+            own.append(torch.cat((earlier[group], experts), 1))
+        logits = self.logits(torch.cat((first[group][:, None], x), dim=1))
+        return logits, torch.stack(own, 2)
 
     def step(self, tokens: Tensor, parents: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """Last hidden state [N,D] and cache of the prefixes `parents` [N], each with a token more.
@@ -105,58 +146,18 @@ class Tiny(nn.Module):
         """
         x, rotation = self.embed(tokens)[:, None], self._rotation(cache[0][0].shape[2], 1)
         grown: Cache = []
-        for layer, (keys, values) in zip(self._layers(), cache, strict=True):
+        for layer, (keys, values, earlier) in zip(self._layers(), cache, strict=True):
             q, k, v = layer.project(x, rotation)
             if len(parents) > len(keys):  # else each prefix goes on once
-                keys, values = keys[parents], values[parents]
+                keys, values, earlier = keys[parents], values[parents], earlier[parents]
             k, v = torch.cat((keys, k), 2), torch.cat((values, v), 2)
-            grown.append((k, v))
-            x = layer.finish(x, F.scaled_dot_product_attention(q, k, v))
+            x, experts = layer.finish(x, F.scaled_dot_product_attention(q, k, v))
+            grown.append((k, v, torch.cat((earlier, experts), 1)))
         return x[:, 0], grown
 
     def _layers(self) -> list[Layer]:
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
-
-def hf_state(model: Tiny) -> dict[str, Tensor]:
-    """The weights under transformers' names for LlamaForCausalLM (tied embeddings)."""
-    embed, norm = model.embed.weight, model.norm.weight
-    state = {"model.embed_tokens.weight": embed, "model.norm.weight": norm}
-    for i, layer in enumerate(model._layers()):
-        q, k, v = layer.qkv.weight.chunk(3)
-        gate, up = layer.gate_up.weight.chunk(2)
-        names = {
-            "self_attn.q_proj": q,
-            "self_attn.k_proj": k,
-            "self_attn.v_proj": v,
-            "self_attn.o_proj": layer.out.weight,
-            "mlp.gate_proj": gate,
-            "mlp.up_proj": up,
-            "mlp.down_proj": layer.down.weight,
-            "input_layernorm": layer.attention_norm.weight,
-            "post_attention_layernorm": layer.mlp_norm.weight,
-        }
-        state |= {f"model.layers.{i}.{name}.weight": weight for name, weight in names.items()}
-    return {name: weight.detach().clone().contiguous() for name, weight in state.items()}
-
-
-def hf_config(shape: Shape) -> dict[str, object]:
-    """config.json for transformers."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": len(VOCABULARY),
-        "hidden_size": shape.width,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.heads,
-        "intermediate_size": shape.hidden,
-        "rope_theta": ROPE_THETA,
-        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
-        "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 64,
-        "tie_word_embeddings": True,
-        "bos_token_id": None,
-        "eos_token_id": EOS,
-        "pad_token_id": PAD,
-    }
+    def _by_layer(self, experts: Tensor | None) -> Sequence[Tensor | None]:
+        """[N,T,K] of each layer, of [N,T,layers,K]."""
+        return [None] * len(self.layers) if experts is None else experts.unbind(2)

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.data import countdown
 from nemo_algos.data.prompts import Asked
-from nemo_algos.local import tiny
+from nemo_algos.local import experts, tiny, tiny_hf
 from nemo_algos.local.experience import Experience
 from nemo_algos.local.sampling import decode
 from nemo_algos.local.schema import GenerationSection, Shape
@@ -26,10 +26,13 @@ WARM_STEPS, WARM_BATCH, WARM_LR = 700, 64, 4e-3
 
 
 class TinyPolicy:
-    """A `Tiny` model and how it samples."""
+    """A `Tiny` model and how it samples. replays: it scores tokens on the sampler's experts."""
 
-    def __init__(self, model: tiny.Tiny, sampling: GenerationSection) -> None:
+    def __init__(
+        self, model: tiny.Tiny, sampling: GenerationSection, replays: bool = False
+    ) -> None:
         self.model, self.sampling, self.ends = model, sampling, {countdown.EOS}
+        self.replays = replays
 
     @torch.no_grad()
     def generate(
@@ -55,26 +58,41 @@ class TinyPolicy:
         sampled = decode(first, next_logits, self.ends, countdown.PAD, self.sampling, generator)
         tokens, mask, logprobs, entropy = (x.cpu() for x in sampled)
         all_shown = torch.ones_like(ids).bool()
-        return Experience(ids, all_shown, group, tokens, mask, logprobs, entropy, logprobs)
+        routes = torch.stack([of_layer for *_, of_layer in cache], 2)[row].cpu()
+        scored = (tokens, mask, logprobs, entropy, logprobs)
+        return Experience(ids, all_shown, group, *scored, routed_experts=routes)
 
     def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
-        logits, tokens, row = self._logits(experience, rows)
+        logits, tokens, row, _ = self._logits(experience, rows)
         return token_logprobs(logits / self.sampling.temperature, tokens).cpu()[row]
 
     def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
-        logits, tokens, row = self._logits(experience, rows)
-        scored = token_logprobs_and_entropy(logits, tokens, self.sampling.temperature)
-        logprobs, entropy = (x.cpu()[row] for x in scored)
-        return logprobs, entropy
+        return self.scored(experience, rows)[:2]
 
-    def _logits(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [D,S,V] and tokens [D,S] of distinct responses; the one that each row [N] is."""
+    def scored(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As logprobs_and_entropy; and the routers' experts [N,L+S-1,layers,K]."""
+        logits, tokens, row, routes = self._logits(experience, rows)
+        scored = token_logprobs_and_entropy(logits, tokens, self.sampling.temperature)
+        return scored[0].cpu()[row], scored[1].cpu()[row], routes.cpu()[row]
+
+    def _logits(
+        self, experience: Experience, rows: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Logits [D,S,V] and tokens [D,S] of distinct responses; the one that each row [N] is.
+
+        And the routers' experts [D,L+S-1,layers,K], whether or not others are replayed.
+        """
         device = self.model.embed.weight.device
         responses = torch.cat((experience.group[rows, None], experience.tokens[rows]), 1)
         distinct, row = responses.unique(dim=0, return_inverse=True)
         used, group = distinct[:, 0].unique(return_inverse=True)
         prompts, tokens = experience.prompts[used].to(device), distinct[:, 1:].to(device)
-        return self.model.response_logits(prompts, group.to(device), tokens), tokens, row
+        replayed = None
+        if self.replays and experience.routed_experts is not None:  # alike where responses are
+            any_row = torch.empty(len(distinct), dtype=torch.long).scatter(0, row, rows)
+            replayed = experience.routed_experts[any_row].to(device)
+        scored = self.model.routed_logits(prompts, group.to(device), tokens, replayed)
+        return scored[0], tokens, row, scored[1]
 
     def tree_width(self, experience: Experience) -> int:
         """See Policy. It shares prompts itself."""
@@ -104,8 +122,10 @@ class TinyPolicy:
 
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        save_file(tiny.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"})
-        config = json.dumps(tiny.hf_config(self.model.shape), indent=2)
+        save_file(
+            tiny_hf.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"}
+        )
+        config = json.dumps(tiny_hf.hf_config(self.model.shape), indent=2)
         (path / "config.json").write_text(config)
         _tokenizer().save_pretrained(path)
 
@@ -140,7 +160,7 @@ def warm_started(
     Cached by a hash of all that made it, in $NEMO_ALGOS_CACHE, else in nemo_algos below the user's
     cache directory; progress(share) is called as it goes.
     """
-    sources = (inspect.getsource(code) for code in (countdown, tiny, _teach))
+    sources = (inspect.getsource(code) for code in (countdown, experts, tiny, _teach))
     numbers = (shape, rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)
     recipe = "\n".join(map(str, (*sources, *numbers)))
     name = hashlib.sha256(recipe.encode()).hexdigest()[:16]

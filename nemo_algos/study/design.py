@@ -17,9 +17,13 @@ Two arms of one config, written alike, are one run, whatever their regimes and n
 import hashlib
 import json
 import re
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from omegaconf import DictConfig
 from pydantic import Field, model_validator
 
 from nemo_algos import config
@@ -33,13 +37,16 @@ STOP = "stop_at_validation_"
 EVALUATIONS = {"val_period", "val_at_start", "val_at_end", f"{STOP}metric", f"{STOP}threshold"}
 DECIDE_NOTHING = {"logger": True, "checkpointing": True, "grpo": EVALUATIONS}  # in a study
 
-# keys that are younger than stored studies, and their ids
-YOUNGER = (
-    ("policy", "shape"),
-    ("data", "rewards"),
-    ("data", "system_prompt"),
-    ("mismatch", "dump"),
-)
+# keys that are younger than stored studies, and their ids; with these values as without the key
+YOUNGER: dict[str, Any] = {
+    "policy.shape.experts": 1,
+    "policy.shape": None,
+    "policy.router_replay": {"enabled": False},
+    "policy.generation.planted": None,
+    "data.rewards": None,
+    "data.system_prompt": None,
+    "mismatch.dump": 0,
+}
 
 
 class Tuning(Section):
@@ -54,7 +61,7 @@ class Regime(Section):
     """Arms that are compared with a baseline.
 
     title: of its figures; claim: of a paper, and where; seeds: how many, from first_seed on;
-    exploratory: without a hypothesis fixed beforehand.
+    exploratory: without a hypothesis fixed beforehand; column: of the survival map (survival.py).
     """
 
     title: str = ""
@@ -65,6 +72,7 @@ class Regime(Section):
     seeds: int = Field(default=5, gt=1)
     first_seed: int = Field(default=0, ge=0)
     exploratory: bool = False
+    column: str = ""
     tune: Tuning | None = None
 
     @model_validator(mode="after")
@@ -139,10 +147,11 @@ def runs(study: Study) -> tuple[list[Trial], list[Cell]]:
 def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
     configs: dict[tuple[str, str], LocalConfig] = {}
     problems: list[Finding] = []
+    read = cache(config.read)  # the arms are of few files
     for name, regime in study.regimes.items():
         for arm, own in regime.arms.items():
             try:
-                configs[name, arm] = _config(study.settings | regime.settings, arm, own)
+                configs[name, arm] = _config(study.settings | regime.settings, arm, own, read)
             except ConfigError as error:
                 where = f"regimes.{name}.arms.{arm}"
                 problems += [Finding(where, str(p)) for p in error.findings]
@@ -151,13 +160,15 @@ def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
     return configs
 
 
-def _config(common: Settings, arm: str, own: Settings) -> LocalConfig:
+def _config(
+    common: Settings, arm: str, own: Settings, read: Callable[[Path], DictConfig]
+) -> LocalConfig:
     settings = {"config": f"{in_files(arm)}.yaml", **common, **own}
     if "grpo.seed" in settings:
         raise ConfigError([Finding("grpo.seed", "is the study's: set seeds and first_seed")])
     path = config.find(str(settings.pop("config")))
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    checked, _ = parse(config.load(path, overrides))
+    checked, _ = parse(config.resolved(config.overridden(deepcopy(read(path)), overrides)))
     if not checked.grpo.val_samples_per_prompt:
         reason = "is 0, and a study needs samples to compare"
         raise ConfigError([Finding("grpo.val_samples_per_prompt", reason)])
@@ -167,9 +178,11 @@ def _config(common: Settings, arm: str, own: Settings) -> LocalConfig:
 def _run(arm: LocalConfig, seed: int) -> Trial:
     of_seed = arm.model_copy(update={"grpo": arm.grpo.model_copy(update={"seed": seed})})
     decides = of_seed.model_dump(mode="json", exclude=DECIDE_NOTHING)
-    for section, key in YOUNGER:
-        if not decides[section][key]:  # as without the key
-            del decides[section][key]
+    for path, off in YOUNGER.items():
+        above, _, key = path.rpartition(".")
+        section = config.at(decides, above)
+        if section and (not section[key] or section[key] == off):
+            del section[key]
     if not of_seed.rollout_correction.active:  # younger too
         del decides["rollout_correction"]
     policy = of_seed.policy

@@ -7,7 +7,7 @@ import torch
 
 from nemo_algos.core import dual
 from nemo_algos.core.groups import Groups
-from nemo_algos.study import summary
+from nemo_algos.study import summary, survival
 from nemo_algos.study.design import Cell, Regime, Study
 from nemo_algos.study.figures import draw, draw_draws, draw_steps, draw_tradeoffs
 from nemo_algos.study.runner import results
@@ -28,12 +28,16 @@ length of right answers in tokens.
 
 def show(study: Study, cells: Sequence[Cell], name: str, folder: Path) -> list[Result]:
     """Write what follows from the folder's results.csv, and from raw/ where it is there."""
-    found = summarise(study, cells, results(folder / "results.csv"))
+    rows = results(folder / "results.csv")
+    found = summarise(study, cells, rows)
     summary.write(found, folder / "summary.csv")
     draw(study, found, folder)
     draw_draws(study, found, folder)
     draw_tradeoffs(study, found, folder)
     draw_steps(study, cells, folder)
+    if squares := survival.squares(study, cells, rows):
+        survival.write(squares, folder / "map.csv")
+        survival.draw(squares, folder / "figures" / "map.png")
     draw_advantages(folder / "figures" / "quatro_advantages.png")
     write(study, found, f"The study {name}", folder / "report.md")
     return found
@@ -42,6 +46,8 @@ def show(study: Study, cells: Sequence[Cell], name: str, folder: Path) -> list[R
 def write(study: Study, results: Sequence[Result], title: str, path: Path) -> None:
     """report.md; figures/REGIME.png lie beside it."""
     parts = [HEAD.format(title=title)]
+    if any(regime.column for regime in study.regimes.values()):
+        parts.append("![The survival map](figures/map.png)\n")
     for name, regime in study.regimes.items():
         rows = [r for r in results if r.regime == name]
         parts += _section(name, regime, rows) if rows else []

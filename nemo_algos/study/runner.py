@@ -79,12 +79,12 @@ def train(run: Trial, folder: Path) -> Row:
 
     torch.set_num_threads(1)
     start = time.process_time()
-    algorithm = build(run.config.method)
+    algorithm = build(run.config.method, run.config.rollout_correction)
     trainer = build_trainer(run.config, algorithm, Console(quiet=True))
     grpo, steps, failed = run.config.grpo, [], ""
     try:
         steps.extend(trainer.step() for _ in range(grpo.max_num_steps))
-    except FloatingPointError as error:
+    except (FloatingPointError, ValueError) as error:  # of the loss; of numbers no longer finite
         failed = str(error)
     (folder / "raw" / f"{run.id}.jsonl").write_text("".join(json.dumps(s) + "\n" for s in steps))
     asked = grpo.max_val_samples, grpo.val_samples_per_prompt, SEED

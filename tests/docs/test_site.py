@@ -19,8 +19,10 @@ from nemo_algos.methods import FILES
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-MADE = DOCS / "study" / "report.md"  # by make docs, and so are summary.csv and the figures
-PAGES = [ROOT / "README.md", *sorted({*DOCS.rglob("*.md")} - {MADE})]
+STUDY = DOCS / "study"
+RESULTS = [Path("results.csv"), Path("mismatch/results.csv")]
+MADE = [STUDY / path.with_name("report.md") for path in RESULTS]  # by make docs, as figures are
+PAGES = [ROOT / "README.md", *sorted({*DOCS.rglob("*.md")} - {*MADE})]
 LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^[ \t]*```.*?^[ \t]*```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
@@ -44,7 +46,7 @@ def files(nav):
 
 
 def test_every_page_is_in_the_nav_once_and_every_entry_is_a_page():
-    there = [path.relative_to(DOCS).as_posix() for path in (*PAGES[1:], MADE)]
+    there = [path.relative_to(DOCS).as_posix() for path in (*PAGES[1:], *MADE)]
     assert sorted(files(SITE["nav"])) == sorted(there)
 
 
@@ -58,10 +60,10 @@ def test_relative_links_name_files(page):
 
 def made(path):
     """Whether `make docs` makes the file, so that git does not have it."""
-    lines = (MADE.parent / ".gitignore").read_text().splitlines()
+    lines = (STUDY / ".gitignore").read_text().splitlines()
     patterns = [line[1:] for line in lines if line.startswith("/")]
-    return path.is_relative_to(MADE.parent) and any(
-        path.relative_to(MADE.parent).match(pattern) for pattern in patterns
+    return path.is_relative_to(STUDY) and any(
+        path.relative_to(STUDY).match(pattern) for pattern in patterns
     )
 
 
@@ -70,13 +72,16 @@ def test_what_the_study_shows_is_made_of_its_results(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
     monkeypatch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).touch())
-    shutil.copy(MADE.parent / "results.csv", tmp_path)
+    (tmp_path / "mismatch").mkdir()
+    for results in RESULTS:
+        shutil.copy(STUDY / results, tmp_path / results)
     loaded(ROOT / "scripts" / "study_page.py").main(tmp_path)
     there = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
-    shown = LINK.findall((DOCS / "study.md").read_text() + (tmp_path / "report.md").read_text())
+    texts = (DOCS / "study.md", DOCS / "mismatch_map.md", tmp_path / "report.md")
+    shown = LINK.findall("".join(path.read_text() for path in texts))
     links = {Path(link.removeprefix("study/")) for link in shown if link.startswith("study/")}
     assert len(links) > 8 and links <= there
-    assert {path for path in there if not made(MADE.parent / path)} == {Path("results.csv")}
+    assert {path for path in there if not made(STUDY / path)} == {*RESULTS}
     assert "\nheadline,QUATRO,UCC@64,10," in (tmp_path / "summary.csv").read_text()
 
 

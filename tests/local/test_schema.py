@@ -10,6 +10,7 @@ from nemo_algos.local.preflight import parse
 from nemo_algos.local.schema import Component, Milestones
 
 CONFIGS = Path(__file__).parents[2] / "nemo_algos" / "configs"
+MODEL, PLANTED = "policy.model_name", "policy.generation.planted"
 MATH = {
     "data": {"task": "math", "train": {"data_path": "train.jsonl"}},
     "policy": {"model_name": "some/model"},
@@ -117,6 +118,34 @@ def test_a_scheduler_is_a_component_or_milestones():
             [("policy.shape", {"width": 36, "heads": 4})],
             "policy.shape.heads",
             "4 heads of an even size do not make a width of 36: choose a divisor of half the width",
+        ),
+        (
+            [(MODEL, "countdown-tiny-moe"), ("policy.shape", {"heads": 2})],
+            "policy.shape",
+            "is countdown-tiny's: countdown-tiny-moe has its own",
+        ),
+        (
+            [("policy.router_replay.enabled", True)],
+            "policy.router_replay.enabled",
+            "countdown-tiny has no experts here: set policy.model_name: countdown-tiny-moe",
+        ),
+        *(
+            (
+                [(f"{PLANTED}.route_flips", 0.1), *shape],
+                f"{PLANTED}.route_flips",
+                "countdown-tiny has no third expert: set policy.model_name: countdown-tiny-moe",
+            )
+            for shape in ([], [("policy.shape", {"experts": 2})])
+        ),
+        (
+            [MATH, (f"{PLANTED}.fp8", True)],
+            PLANTED,
+            "some/model samples from the weights that it trains: remove it",
+        ),
+        (
+            [(f"{PLANTED}.noise", 0.1), (f"{PLANTED}.stale_updates", 4)],
+            f"{PLANTED}.noise",
+            "is the whole mismatch in nats: plant nothing beside it",
         ),
     ],
 )

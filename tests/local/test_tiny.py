@@ -8,7 +8,8 @@ import torch
 from nemo_algos.data import countdown
 from nemo_algos.local import tiny_policy
 from nemo_algos.local.schema import GenerationSection, Shape
-from nemo_algos.local.tiny import Tiny, hf_config
+from nemo_algos.local.tiny import Tiny
+from nemo_algos.local.tiny_hf import hf_config
 from nemo_algos.local.tiny_policy import TinyPolicy, token_logprobs, warm_started
 
 P, L, G, S, V = 3, 6, 4, 12, 110

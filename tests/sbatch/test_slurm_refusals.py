@@ -50,6 +50,7 @@ REFUSED = [
         ["checkpointing.checkpoint_must_save_by: is not before the job's end after 3600 s"],
     ),
     ("engine=local", ["engine: must be nemo_rl"]),
+    ("policy.generation.planted.fp8=true", ["policy.generation.planted: unknown key of NeMo-RL"]),
     ("grpo.max_steps=3", ["grpo.max_steps: unknown key of NeMo-RL"]),
     ("method.name=ert", ["method.name: unknown method 'ert' (did you mean etr?)"]),
     ("loss_fn.use_cispo=true", ["loss_fn.use_cispo: must stay false: "]),

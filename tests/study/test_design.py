@@ -71,7 +71,7 @@ def test_an_arms_name_is_read_by_people_and_names_its_config(tmp_path):
     assert design.in_files("QUATRO, delta 0.1") == "quatro_delta_0.1"
 
 
-@pytest.mark.parametrize("name", ["full", "quick", "methods"])
+@pytest.mark.parametrize("name", ["full", "quick", "methods", "mismatch"])
 def test_the_shipped_studies_names_are_not_identifiers(name):
     for regime in design.load(f"study/{name}.yaml", []).regimes.values():
         assert [arm for arm in regime.arms if "_" in arm] == []
@@ -91,6 +91,19 @@ def test_a_rollout_correction_that_does_nothing_makes_no_other_run(tmp_path):
     of = {cell.arm: cell.run for cell in design.runs(study(tmp_path, own=regime))[1]}
     assert of["GRPO"] == of["disabled"]
     assert len({of[arm] for arm in presets}) == 3
+
+
+def test_what_is_off_is_as_before_there_was_such_a_key(tmp_path):
+    """So a stored study keeps its ids; the keys that plant a mismatch are others'."""
+    names = {"off": {"policy.router_replay.enabled": False}, "grpo": {}}
+    names["flips"] = {"policy.generation.planted.fp8": True}
+    names |= {"tiny": {"policy.shape": {}}, "three": {"policy.shape": {"experts": 3}}}
+    arms = {name: {"config": "grpo.yaml", **own} for name, own in names.items()}
+    eight = {**WRITTEN["regimes"]["eight"], "arms": arms}
+    _, cells = design.runs(study(tmp_path, eight=eight))
+    of = {c.arm: c.run for c in cells if c.regime == "eight" and c.seed == 0}
+    assert of["off"] == of["grpo"] == "ae356d73cce9"
+    assert len(set(of.values())) == 4 and of["tiny"] == "5d5d87551bfd"
 
 
 def test_where_results_go_does_not_make_another_run(tmp_path):
@@ -166,7 +179,9 @@ def test_seeds_from_the_first_one_on(tmp_path):
     assert sorted({c.seed for c in cells if c.regime == "parts"}) == [0, 1]
 
 
-@pytest.mark.parametrize(("name", "every", "tuning"), [("quick", 24, 8), ("full", 640, 96)])
+@pytest.mark.parametrize(
+    ("name", "every", "tuning"), [("quick", 24, 8), ("full", 640, 96), ("mismatch", 1130, 0)]
+)
 def test_shipped_studies_are_valid(name, every, tuning):
     plan = design.load(f"study/{name}.yaml", [])
     assert len(design.runs(plan)[0]) == every

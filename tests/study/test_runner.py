@@ -13,6 +13,7 @@ from nemo_algos.local import build
 from nemo_algos.local.evaluation import SEED, sample
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.objective.build import build as method
+from nemo_algos.objective.correction import CorrectionConfig
 from nemo_algos.study import design, runner
 from nemo_algos.study.runner import measures
 
@@ -66,6 +67,15 @@ def test_a_row_is_what_a_run_by_hand_gives(tmp_path, monkeypatch):
         assert row[name] == pytest.approx(sum(s[name] for s in steps[-10:]) / 10)
     raw = (tmp_path / "raw" / f"{run.id}.jsonl").read_text().splitlines()
     assert [json.loads(line)["grad_norm"] for line in raw] == [s["grad_norm"] for s in steps]
+
+
+def test_a_runs_correction_is_its_own(tmp_path):
+    """A run is made of its whole config: without a correction it would be another's."""
+    run = design.runs(STUDY)[0][0]
+    corrected = {"preset": "decoupled_token_is"}
+    config = run.config.model_copy(update={"rollout_correction": CorrectionConfig(**corrected)})
+    (row,) = go(tmp_path, [design.Trial("corrected", config)])
+    assert row["correction/weight_mean"] == pytest.approx(1, abs=1e-4)
 
 
 def _with_raw(folder):
