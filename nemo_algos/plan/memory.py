@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from nemo_algos.plan.activations import layer, logits, stage
+from nemo_algos.plan.parameters import of_layers
 from nemo_algos.plan.shapes import Training
 from nemo_algos.plan.states import states
 
@@ -26,30 +27,49 @@ def schedule(run: Training, rank: int) -> Iterator[tuple[str, int]]:
 
 
 def activations(run: Training, rank: int) -> dict[str, float]:
-    """Kept activations, and what the loss or a layer's recomputation takes at their peak."""
+    """What is kept at the peak; and on top of it the loss, or the layers recomputed."""
     p, net = run.parallel, run.network
-    mine = net.stages[rank :: p.pipeline]
-    kept, recomputed = zip(*(stage(run, layers) for layers in mine), strict=True)
-    last, end = rank == p.pipeline - 1, len(mine) - 1
+    mine, last = net.stages[rank :: p.pipeline], rank == p.pipeline - 1
+    kept, recomputed = (list(x) for x in zip(*(stage(run, s) for s in mine), strict=True))
     most, later = logits(run) if last else (0.0, 0.0)
-    predicted = sum(layer(run, x) + 8 * _hidden(run) for depth in net.mtp for x in depth) * last
-    held, best = 0.0, (0.0, 0.0)
+    if last:
+        kept[-1] += _ends(run, later)
+    held, best = 0.0, (0.0, 0.0, 0.0)
     for kind, chunk in schedule(run, rank):
-        loss = last and chunk == end
-        own = kept[chunk] + loss * (predicted + len(net.mtp) * later + 4 * _hidden(run))
         if kind == "F":
-            held += own
-            best = max(best, (held, most * loss), key=sum)
+            held += kept[chunk]
+            loss = most if chunk == len(mine) - 1 else 0.0
+            best = max(best, (held, loss, 0.0), key=sum)
         else:
-            best = max(best, (held, recomputed[chunk]), key=sum)
-            held -= own
-    return {"activations": best[0], "logits and recomputation": best[1]}
+            best = max(best, (held, 0.0, recomputed[chunk]), key=sum)
+            held -= kept[chunk]
+    names = ("activations", "logits and log-probs", "recomputed layers")
+    return dict(zip(names, best, strict=True))
 
 
-def _hidden(run: Training) -> float:
-    return run.own_tokens * run.network.hidden
+def _ends(run: Training, logits: float) -> float:
+    """Of the last stage's final norm, and of what predicts further tokens."""
+    net, norm = run.network, 2 * run.kernels.number * run.own_tokens * run.network.hidden
+    depth = sum(layer(run, parts) + 2 * norm for depth in net.mtp for parts in depth)
+    return norm + depth + len(net.mtp) * logits
 
 
-def peak(run: Training, rank: int) -> dict[str, float]:
+def gathered(run: Training) -> dict[str, float]:
+    """Whole layers in BF16 where weights are sharded: the one at work and the next."""
+    if not run.states.fully:
+        return {}
+    layers = {(parts,) for stage in run.network.stages for parts in stage}
+    largest = max(sum(of_layers(run.network, run.parallel, one)) for one in layers)
+    return {"gathered layers": 2 * 2 * largest}
+
+
+def of_rank(run: Training, rank: int) -> dict[str, float]:
     """Bytes by component on a pipeline rank, at their most."""
-    return states(run, rank) | activations(run, rank) | {"workspace": run.kernels.workspace}
+    parts = states(run, rank) | gathered(run) | activations(run, rank)
+    return parts | {"workspace": run.kernels.workspace}
+
+
+def peak(run: Training) -> dict[str, float]:
+    """Bytes by component on a GPU of the fullest pipeline rank."""
+    ranks = (of_rank(run, rank) for rank in range(run.parallel.pipeline))
+    return max(ranks, key=lambda parts: sum(parts.values()))

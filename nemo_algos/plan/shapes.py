@@ -68,7 +68,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Sizes of the groups. `data` is of the whole run: GPUs / (tensor x pipeline x context)."""
+    """Sizes of the groups."""
 
     gpus: int
     tensor: int = 1
@@ -81,14 +81,14 @@ class Parallel:
     extra_forward: bool = False  # one more before the first backward, to overlap expert all-to-all
 
     @property
-    def data(self) -> int:
+    def data(self) -> float:
         """Replicas of what lies outside experts, context-parallel ranks included."""
-        return max(1, self.gpus // (self.tensor * self.pipeline))
+        return self.gpus / (self.tensor * self.pipeline)
 
     @property
-    def expert_data(self) -> int:
+    def expert_data(self) -> float:
         """Replicas of the experts."""
-        return max(1, self.gpus // (self.expert * self.expert_tensor * self.pipeline))
+        return self.gpus / (self.expert * self.expert_tensor * self.pipeline)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ backward twice that; full recomputation another forward.
 
 from math import log2
 
-from nemo_algos.plan.memory import Setup, cached_tokens, micro_batch_tokens
+from nemo_algos.plan.generation import cached_tokens
+from nemo_algos.plan.nemo_rl_arguments import Setup, micro_batch_tokens
 from nemo_algos.preflight.layout import VLLM
 
 LENGTH = 0.7  # of max_total_sequence_length: a sequence's mean, where --mean-tokens is not given

@@ -14,7 +14,7 @@ from nemo_algos.cli import app
 from nemo_algos.config import SHIPPED, ConfigError, at, overridden, read
 from nemo_algos.plan import report
 from nemo_algos.plan.layouts import plan
-from nemo_algos.plan.memory import GPUS
+from nemo_algos.plan.gpus import GPUS
 from nemo_algos.preflight import check as module
 from nemo_algos.preflight.check import RULES, check, judged, versions
 from nemo_algos.preflight.rules.values import FLAGS, NUMBERS
