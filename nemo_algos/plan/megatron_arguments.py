@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from nemo_algos.plan.megatron_known import NOT_MODELLED, unknown
 from nemo_algos.plan.shapes import (
     Attention,
     Experts,
@@ -21,14 +22,8 @@ from nemo_algos.plan.shapes import (
 
 GPT2 = 50257  # the vocabulary of Megatron's tests, where the arguments name none
 VOCABULARIES = {"GPTSentencePieceTokenizer": 256000, "TikTokenizer": 131072}  # of their files
-NOT_MODELLED = {
-    "perform-rl-step": "an engine generates on the same GPU",
-    "flextron": "elastic widths",
-    "heterogeneous-layers-config-path": "layers of different shapes",
-    "fp4-format": "FP4",
-    "experimental-attention-variant": "attention other than softmax",
-}
 MIB = 2**20
+BYTES = {"32": 4, "16": 2, "8": 1}
 
 
 class Refused(ValueError):
@@ -36,22 +31,29 @@ class Refused(ValueError):
 
 
 class Arguments:
-    """Access with Megatron's defaults."""
+    """Access by name; `unread` are those that nobody has asked for."""
 
     def __init__(self, args: Mapping[str, Any]) -> None:
-        self.args = args
+        self._args = args
+        self.unread = set(args)
 
     def __getitem__(self, name: str) -> Any:
-        return self.args.get(name)
+        self.unread.discard(name)
+        return self._args.get(name)
 
     def number(self, name: str, default: float = 0) -> int:
         """An integer argument."""
-        value = self.args.get(name)
+        value = self[name]
         return int(default if value is None else value)
 
-    def words(self, name: str) -> list[str]:
-        """A list argument, `[a b]` or `a b`."""
-        return re.findall(r"[\w+-]+", str(self.args.get(name) or ""))
+    def probability(self, name: str) -> float:
+        """Of a dropout, .1 by default."""
+        value = self[name]
+        return 0.1 if value is None else float(value)
+
+    def size(self, name: str, default: int) -> int:
+        """Bytes of a number of this type."""
+        return next((n for t, n in BYTES.items() if t in str(self[name])), default)
 
 
 def training(args: Mapping[str, Any], gpus: int, capability: int, env: Mapping[str, Any]) -> Training:
@@ -60,14 +62,14 @@ def training(args: Mapping[str, Any], gpus: int, capability: int, env: Mapping[s
         if args.get(name):
             raise Refused(f"{name}: {reason}")
     if env.get("NVTE_CPU_OFFLOAD_V1"):
-        raise Refused("NVTE_CPU_OFFLOAD_V1: activations go to the host")
+        raise Refused("NVTE_CPU_OFFLOAD_V1: activations on the host")
     a = Arguments(args)
     p = _parallel(a, gpus)
     net = _network(a, p)
     sequences = a.number("global-batch-size") or 384  # of a batch-size schedule: its first
     micro = a.number("micro-batch-size", 1)
     replicas = max(1, p.gpus // (p.tensor * p.pipeline * p.context))
-    return Training(
+    made = Training(
         network=net,
         parallel=p,
         sequence=a.number("seq-length"),
@@ -77,6 +79,9 @@ def training(args: Mapping[str, Any], gpus: int, capability: int, env: Mapping[s
         kernels=_kernels(a, capability, env),
         recompute=_recompute(a, net),
     )
+    if names := unknown(a.unread):
+        raise Refused(f"not known here: {', '.join(names)}")
+    return made
 
 
 def _parallel(a: Arguments, gpus: int) -> Parallel:
@@ -101,12 +106,13 @@ def _parallel(a: Arguments, gpus: int) -> Parallel:
 
 def _network(a: Arguments, p: Parallel) -> Network:
     heads, hidden = a.number("num-attention-heads"), a.number("hidden-size")
-    gated, size = bool(a["swiglu"]), a.number("kv-channels", hidden // heads)
+    gated, size = bool(a["swiglu"] or a["quick-geglu"]), a.number("kv-channels", hidden // heads)
     features = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     features = a.number("ffn-hidden-size", features)
     stages, mtp = _stages(a, p)
     group = a.number("make-vocab-size-divisible-by", 128) * p.tensor
-    known = a["vocab-size"] or VOCABULARIES.get(a["tokenizer-type"], GPT2)
+    tokenizer = "TikTokenizer" if a["tiktoken-pattern"] else a["tokenizer-type"]
+    known = a["vocab-size"] or VOCABULARIES.get(tokenizer or "", GPT2)
     learned = (a["position-embedding-type"] or "learned_absolute") == "learned_absolute"
     rotary = a["use-rotary-position-embeddings"] or a["multi-latent-attention"]
     return Network(
@@ -181,7 +187,7 @@ def _stages(a: Arguments, p: Parallel) -> tuple[tuple[tuple[str, ...], ...], tup
     mtp = (layers[-1:],) * a.number("mtp-num-layers")
     if layout := a["pipeline-model-parallel-layout"]:
         return _laid_out(layout, layers), mtp
-    first, last = (a.number(f"decoder-{e}-pipeline-num-layers") for e in ("first", "last"))
+    first, last = (a.number(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
     if first or last:
         middle = layers[first : len(layers) - last]
         inner = _even(middle, p.pipeline - bool(first) - bool(last))
@@ -211,7 +217,8 @@ def _layers(a: Arguments) -> tuple[str, ...]:
 def _chunks(a: Arguments, p: Parallel, layers: int) -> int:
     if each := a.number("num-layers-per-virtual-pipeline-stage"):
         return layers // p.pipeline // each if p.pipeline > 1 else 1
-    return a.number("num-virtual-stages-per-pipeline-rank", 1)
+    given = ("num-virtual-stages-per-pipeline-rank", "virtual-pipeline-model-parallel-size")
+    return max(a.number(name, 1) for name in given)
 
 
 def _even(layers: tuple[str, ...], parts: int) -> tuple[tuple[str, ...], ...]:
@@ -239,12 +246,18 @@ def _states(a: Arguments, capability: int) -> States:
         if a["fp8-param-gather"]:
             copies -= weight  # in their place
     fully = bool(a["use-megatron-fsdp"]) and "params" in str(a["data-parallel-sharding-strategy"])
+    low = half or bool(a["grad-reduce-in-bf16"])
+    aware = bool(a["use-precision-aware-optimizer"])
+    main = 0 if weight == 4 else a.size("main-params-dtype", 4)
+    offloaded = float(a["optimizer-offload-fraction"] or 1) if a["optimizer-cpu-offload"] else 0.0
     return States(
         weight=weight,
         linear_copies=copies,
-        gradient=2 if half or a["grad-reduce-in-bf16"] else 4,
-        main=4 if weight == 2 else 0,
-        main_gradient=4 if half else 0,
+        gradient=2 if low else 4,
+        main=2 if aware and main == 4 and a["bf16"] else main,  # the half that BF16 weights lack
+        moments=a.size("exp-avg-dtype", 4) + a.size("exp-avg-sq-dtype", 4),
+        main_gradient=4 if low and not aware else 0,
+        on_host=offloaded,
         sharded=bool(a["use-distributed-optimizer"]),
         fully=fully,
         instances=a.number("num-distributed-optimizer-instances", 1),
@@ -261,14 +274,14 @@ def _kernels(a: Arguments, capability: int, env: Mapping[str, Any]) -> Kernels:
         older = capability == 8 or (capability == 10 and a["deterministic-mode"])
         backend = "flash" if older else "fused"
     number = 2 if a["bf16"] or a["fp16"] else 4
-    dropout = float(a.args.get("attention-dropout", 0.1)) > 0
+    dropout = a.probability("attention-dropout") > 0
     softmax = 4 if a["no-masked-softmax-fusion"] and a["transformer-impl"] == "local" else number
     return Kernels(
         attention=backend,
         number=number,
         linear_input=1 if a["fp8-format"] else number,
         score=softmax + dropout * (1 + number),
-        hidden_dropout=float(a.args.get("hidden-dropout", 0.1)) > 0,
+        hidden_dropout=a.probability("hidden-dropout") > 0,
         logits=_logits(a, number),
         workspace=_workspace(a, capability, env),
     )
@@ -292,8 +305,9 @@ def _workspace(a: Arguments, capability: int, env: Mapping[str, Any]) -> float:
 
 
 def _recompute(a: Arguments, net: Network) -> Recompute:
-    if a["recompute-granularity"] == "selective":
-        return Recompute(modules=frozenset(a.words("recompute-modules") or ["core_attn"]))
+    if a["recompute-granularity"] == "selective" or a["recompute-activations"]:
+        modules = re.findall(r"\w+", str(a["recompute-modules"] or "core_attn"))
+        return Recompute(modules=frozenset(modules))
     if a["recompute-granularity"] != "full":
         return Recompute()
     count = a.number("recompute-num-layers", 1)
