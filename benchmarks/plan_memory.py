@@ -1,0 +1,169 @@
+"""`plan` against what NVIDIA's functional tests of Megatron-LM measured.
+
+    uv run benchmarks/plan_memory.py memory.json.gz --out rows.csv
+
+A row holds a test's arguments (`args`, `env`), its platform, and what the last rank measured:
+`mem_max_allocated`, `mem_allocated` after a step (bytes), `iteration_time` (seconds). Predicted is
+the last pipeline rank. No number is fitted to a case. Constants from sources: cuBLAS' and
+Transformer Engine's workspaces; fitted on the half of the rows that was given: the latencies of
+nemo_algos/plan/iteration.py and ALONE here.
+
+Where a release test does not say its number of GPUs, the number is the one whose weights, gradients
+and optimizer come nearest to `mem_allocated`: such rows are counted apart, and not for the time.
+"""
+
+import csv
+import gzip
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from nemo_algos.plan import iteration, memory
+from nemo_algos.plan.gpus import GPUS
+from nemo_algos.plan.megatron_arguments import Refused, training
+from nemo_algos.plan.shapes import Training
+from nemo_algos.plan.states import states
+
+CAPABILITIES = {"A100": 8, "H100": 9, "H200": 9, "B200": 10, "GB200": 10}
+ALONE = 0.2  # fitted: seconds of a micro-batch more where a GB200 test has one node
+Row = dict[str, Any]
+
+
+class Judged(NamedTuple):
+    """A row and what was predicted for it, or the reason for refusing it."""
+
+    row: Row
+    reason: str = ""
+    gpus: int = 0
+    inferred: bool = False
+    parts: dict[str, float] = {}
+    steady: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def error(self) -> float:
+        """Of the peak, relative."""
+        return sum(self.parts.values()) / self.row["mem_max_allocated"] - 1
+
+    @property
+    def timed(self) -> float | None:
+        """Relative error of the time, where the number of GPUs is a fact."""
+        known = self.row["world"]["source"] != "assumed" and self.row.get("iteration_time")
+        return self.seconds / self.row["iteration_time"] - 1 if known else None
+
+
+def system(row: Row) -> str:
+    """The GPU of `dgx_h100_2nd`."""
+    name = row["platform"].split("_")[1].upper()
+    if name not in CAPABILITIES:
+        raise Refused(f"platform {row['platform']}")
+    return name
+
+
+def steady(run: Training) -> float:
+    """What stays allocated between steps on the last rank."""
+    last = run.parallel.pipeline - 1
+    return sum(states(run, last).values()) + run.kernels.workspace
+
+
+def made(row: Row, gpus: int) -> Training:
+    """The training of a row on so many GPUs."""
+    return training(row["args"], gpus, CAPABILITIES[system(row)], row.get("env") or {})
+
+
+def worlds(row: Row) -> Iterator[Training]:
+    """On every number of GPUs that the groups divide, powers of two and thrice."""
+    for gpus in sorted(2**k * m for k in range(13) for m in (1, 3)):
+        try:
+            yield made(row, gpus)
+        except Refused as refusal:
+            if "do not divide" not in str(refusal):
+                raise
+
+
+def judged(row: Row) -> Judged:
+    """The prediction for a row."""
+    world = row["world"]
+    inferred = world["source"] == "assumed" and row.get("test_type") == "release"
+    try:
+        run = made(row, world["nodes"] * world["gpus_per_node"]) if not inferred else None
+        measured = row["mem_allocated"]
+        run = run or min(worlds(row), key=lambda run: abs(steady(run) / measured - 1))
+        parts = memory.of_rank(run, run.parallel.pipeline - 1)
+    except Refused as refusal:
+        return Judged(row, str(refusal))
+    seconds = iteration.seconds(run, GPUS[system(row)])
+    seconds += ALONE * run.micro_batches * (system(row) == "GB200" and world["nodes"] == 1)
+    return Judged(row, "", run.parallel.gpus, inferred, parts, steady(run), seconds)
+
+
+def summary(errors: list[float]) -> str:
+    """Median and 90th percentile of |error|."""
+    ordered = sorted(map(abs, errors))
+    if not ordered:
+        return "none"
+    high = ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
+    return f"{statistics.median(ordered):6.1%} {high:6.1%}  ({len(ordered)})"
+
+
+def show(name: str, rows: list[Judged]) -> None:
+    """A platform's table."""
+    kept = [r for r in rows if not r.reason]
+    cases = {r.row["case"] for r in rows}
+    print(f"\n{name}: {len(rows)} rows of {len(cases)} cases")
+    print("  |error|, median, 90th percentile, rows")
+    print(f"  peak             {summary([r.error for r in kept])}")
+    print(f"  peak, GPUs known {summary([r.error for r in kept if not r.inferred])}")
+    print(f"  steady           {summary([r.steady / r.row['mem_allocated'] - 1 for r in kept])}")
+    print(f"  iteration time   {summary([r.timed for r in kept if r.timed is not None])}")
+
+
+def out(path: Path, rows: list[Judged]) -> None:
+    """Every row as CSV, bytes and seconds."""
+    with path.open("w", newline="") as file:
+        names = ("case", "environment", "platform", "refused", "gpus", "inferred", "measured")
+        more = ("predicted", "steady measured", "steady", "seconds measured", "seconds", "parts")
+        table = csv.writer(file)
+        table.writerow(names + more)
+        for r in rows:
+            where = [r.row[k] for k in ("case", "environment", "platform")]
+            peak = [r.row["mem_max_allocated"], sum(r.parts.values()), r.row["mem_allocated"]]
+            time = [r.steady, r.row["iteration_time"], r.seconds, json.dumps(r.parts)]
+            table.writerow([*where, r.reason, r.gpus, r.inferred, *peak, *time])
+
+
+def main(
+    file: Path,
+    csv_out: Annotated[Path | None, typer.Option("--out", help="every row, as CSV")] = None,
+) -> None:
+    """Errors by platform, refusals with their reasons, and the ten worst."""
+    opened = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "rt") as text:
+        rows = [judged(row) for row in json.load(text) if row.get("mem_max_allocated")]
+    platforms = sorted({r.row["platform"].split("_")[1] for r in rows})
+    for name in platforms:
+        show(name, [r for r in rows if r.row["platform"].split("_")[1] == name])
+    show("all", rows)
+    cases = {r.row["case"]: r.reason for r in rows}
+    refused = Counter(reason for reason in cases.values() if reason)
+    share = refused.total() / len(cases)
+    print(f"\nrefused: {refused.total()} of {len(cases)} cases ({share:.0%})")
+    for reason, count in refused.most_common():
+        print(f"  {count}  {reason}")
+    print("\nthe ten worst peaks: error, measured and predicted GB")
+    kept = [r for r in rows if not r.reason]
+    for r in sorted(kept, key=lambda r: -abs(r.error))[:10]:
+        numbers = f"{r.error:+.0%} {r.row['mem_max_allocated'] / 1e9:6.2f}"
+        where = f"{r.row['environment']} {r.row['platform']} {r.row['case']}"
+        print(f"  {numbers} {sum(r.parts.values()) / 1e9:6.2f}  {where}")
+    if csv_out:
+        out(csv_out, rows)
+
+
+if __name__ == "__main__":
+    typer.run(main)
