@@ -9,9 +9,9 @@ from rich.console import Console
 
 from nemo_algos.cli.arguments import Config, NemoRL, Overrides, written
 from nemo_algos.plan import report
+from nemo_algos.plan.gpus import GPUS
 from nemo_algos.plan.layouts import gpu_of, layouts, remedy
 from nemo_algos.plan.layouts import plan as planned
-from nemo_algos.plan.gpus import GPUS
 from nemo_algos.preflight.check import judge, refuse, versions
 from nemo_algos.preflight.models import model as facts
 from nemo_algos.preflight.snapshot import load

@@ -107,7 +107,9 @@ def stage(run: Training, layers: tuple[str, ...]) -> tuple[float, float]:
     """Kept by a stage's layers until their backward, and the layers recomputed at once then."""
     r = run.recompute
     recomputed = layers[: round(r.layers)] if r.layers < len(layers) else layers
-    inputs = run.kernels.number * run.own_tokens * run.network.hidden * -(-len(recomputed) // r.group)
+    inputs = (
+        run.kernels.number * run.own_tokens * run.network.hidden * -(-len(recomputed) // r.group)
+    )
     whole = sum(layer(run, parts) for parts in layers[len(recomputed) :])
     largest = max((layer(run, parts) for parts in recomputed), default=0.0)
     return inputs + whole, min(r.group, len(recomputed)) * largest

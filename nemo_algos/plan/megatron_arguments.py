@@ -56,7 +56,9 @@ class Arguments:
         return next((n for t, n in BYTES.items() if t in str(self[name])), default)
 
 
-def training(args: Mapping[str, Any], gpus: int, capability: int, env: Mapping[str, Any]) -> Training:
+def training(
+    args: Mapping[str, Any], gpus: int, capability: int, env: Mapping[str, Any]
+) -> Training:
     """Of these arguments on so many GPUs. Raises Refused with the reason."""
     for name, reason in NOT_MODELLED.items():
         if args.get(name):

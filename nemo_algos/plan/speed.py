@@ -7,7 +7,7 @@ backward twice that; full recomputation another forward.
 
 from math import log2
 
-from nemo_algos.plan.generation import cached_tokens
+from nemo_algos.plan.generation import cached_tokens, on_host
 from nemo_algos.plan.nemo_rl_arguments import Setup, micro_batch_tokens
 from nemo_algos.preflight.layout import VLLM
 
@@ -18,8 +18,10 @@ READING = 0.6  # share of the data sheet's memory bandwidth that decoding reache
 LAUNCHING = 4e-3  # seconds of a decoding step besides reading: scheduler, sampling, kernel launches
 REDUCING = 15e-6  # of each of a layer's two all-reduces, within a node; BETWEEN nodes instead
 BETWEEN = 60e-6
-REFIT = 4e9  # bytes per second of new weights into each engine's GPU
-FIXED = 10.0  # seconds: rewards, advantages, data, waking and sleeping the engine
+TAIL = 4  # times the mean: the longest response, where that may be so long
+OFFLOADING = 20e9  # bytes per second between a GPU and its host, PCIe
+REFIT = 3.5e9  # bytes per second of new weights into each engine's GPU
+FIXED, SAMPLE = 4.0, 3.0e-3  # seconds: waking, sleeping, data; of a sample's reward and advantage
 
 
 def forward_flops(run: Setup, tokens: float) -> float:
@@ -81,7 +83,7 @@ def generation_seconds(run: Setup, tokens: float) -> float:
         at_once = min(sequences * age, room)
         return decoding_step(run, at_once, tokens) * tokens * sequences / at_once
     at_once = min(sequences, room)
-    longest = run["policy.max_total_sequence_length"]
+    longest = min(run["policy.max_total_sequence_length"], TAIL * tokens)
     step = decoding_step(run, at_once, tokens)
     return step * (longest + (sequences / at_once - 1) * tokens)
 
@@ -92,10 +94,12 @@ def phases(run: Setup, tokens: float) -> dict[str, float]:
     reached = _reached(run, micro_batches(run, tokens))
     forwards = 2 if run["loss_fn.reference_policy_kl_penalty"] else 1
     engine = run.layout.generation_tensor * run.layout.generation_pipeline
+    left = on_host(run)["offloaded while generating"]
     return {
         "generation": generation_seconds(run, tokens),
         "log-probs": forwards * total * forward_flops(run, tokens) / reached,
         "training": total * training_flops(run, tokens) / reached,
         "refit": 2 * run.model.parameters / engine / REFIT,
-        "fixed": FIXED,
+        "offloading": 2 * left / run.layout.gpus_per_node / OFFLOADING,
+        "fixed": FIXED + SAMPLE * run.rollouts,
     }

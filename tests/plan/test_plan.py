@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from nemo_algos.cli import app
 from nemo_algos.plan import speed
-from nemo_algos.plan.layouts import changed, gpu_of, layouts, plan, possible, remedy
 from nemo_algos.plan.gpus import GPUS
+from nemo_algos.plan.layouts import changed, gpu_of, layouts, plan, possible, remedy
 from nemo_algos.plan.nemo_rl_arguments import training
 from nemo_algos.preflight import snapshot
 from nemo_algos.preflight.models import Model, model
