@@ -18,8 +18,9 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -34,14 +35,15 @@ ALONE = 0.2  # fitted: seconds of a micro-batch more where a GB200 test has one 
 Row = dict[str, Any]
 
 
-class Judged(NamedTuple):
+@dataclass(frozen=True)
+class Judged:
     """A row and what was predicted for it, or the reason for refusing it."""
 
     row: Row
     reason: str = ""
     gpus: int = 0
     inferred: bool = False
-    parts: dict[str, float] = {}
+    parts: dict[str, float] = field(default_factory=dict)
     steady: float = 0.0
     seconds: float = 0.0
 
@@ -95,8 +97,8 @@ def judged(row: Row) -> Judged:
         measured = row["mem_allocated"]
         run = run or min(worlds(row), key=lambda run: abs(steady(run) / measured - 1))
         parts = memory.of_rank(run, run.parallel.pipeline - 1)
-    except Refused as refusal:
-        return Judged(row, str(refusal))
+    except (ArithmeticError, LookupError, ValueError) as refusal:
+        return Judged(row, f"{refusal}")
     seconds = iteration.seconds(run, GPUS[system(row)])
     seconds += ALONE * run.micro_batches * (system(row) == "GB200" and world["nodes"] == 1)
     return Judged(row, "", run.parallel.gpus, inferred, parts, steady(run), seconds)

@@ -9,7 +9,7 @@ from nemo_algos.plan.shapes import Training
 
 
 def _norm(run: Training) -> float:
-    """Its input, and its output as the input of what follows, over the tokens between TP regions."""
+    """Its input, and its output that the next linear layer takes."""
     k = run.kernels
     kept = 0 if "layernorm" in run.recompute.modules else k.linear_input
     return run.own_tokens * run.network.hidden * (k.number + kept)
