@@ -28,8 +28,8 @@ BYTES = {"32": 4, "16": 2, "8": 1}
 _SOMETIMES = """
     decoder-first decoder-last exp-avg ffn-hidden fp8-param fp8-recipe kv- main-params mamba-
     max-position microbatch-group moe-ffn moe-grouped moe-latent moe-layer moe-shared mtp-
-    no-bias-swiglu no-use-layer num- pipeline-model-parallel-layout q-lora qk- recompute-
-    squared-relu swiglu tokenizer use-fused-weighted v-head wgrad-deferral
+    no-bias-swiglu no-position no-use-layer num- pipeline-model-parallel-layout q-lora qk-
+    recompute- squared-relu swiglu tokenizer use-fused-weighted use-rotary v-head wgrad-deferral
 """
 _BEGINNINGS = """
     accumulate activation-func adam adaptive-muon adlr- align- app-tag apply- async-

@@ -23,7 +23,7 @@ def network(a: Arguments, p: Parallel) -> Network:
     known = a["vocab-size"] or VOCABULARIES.get(tokenizer or "", GPT2)
     learned = (a["position-embedding-type"] or "learned_absolute") == "learned_absolute"
     others = ("use-rotary-position-embeddings", "multi-latent-attention", "no-position-embedding")
-    learned = learned and not any([a[name] for name in others])
+    learned = learned and not any(a[name] for name in others)
     return Network(
         stages=stages,
         hidden=hidden,

@@ -105,10 +105,7 @@ def test_days_of_gpt3():
 
 
 def test_activations_by_hand():
-    """Llama 8B: 8 h + 4 (a + kv) d + 4 a + 6 f bytes a token and layer, with flash attention's
-
-    transposed output 2 a d more; 4 h of the final norm; numbers of 2 bytes.
-    """
+    """Llama 8B: 8 h + 4 (a + kv) d + (2 d + 4) a + 6 f bytes a token and layer, flash attention."""
     p = planned("grpo_math_8B_megatron.yaml", **{"policy.megatron_cfg.sequence_parallel": False})
     run = training(p.run)
     tp, pp, tokens = run.parallel.tensor, run.parallel.pipeline, run.tokens
