@@ -1,6 +1,7 @@
 """`plan` against what NVIDIA's functional tests of Megatron-LM measured.
 
     uv run benchmarks/plan_memory.py memory.json.gz --out rows.csv
+    uv run benchmarks/plan_memory.py memory.json.gz --write nemo_algos/plan/expected.json
 
 A row holds a test's arguments (`args`, `env`), its platform, and what the last rank measured:
 `mem_max_allocated`, `mem_allocated` after a step (bytes), `iteration_time` (seconds). Predicted is
@@ -104,13 +105,18 @@ def judged(row: Row) -> Judged:
     return Judged(row, "", run.parallel.gpus, inferred, parts, steady(run), seconds)
 
 
-def summary(errors: list[float]) -> str:
+def quantiles(errors: list[float]) -> tuple[float, float]:
     """Median and 90th percentile of |error|."""
     ordered = sorted(map(abs, errors))
-    if not ordered:
+    return statistics.median(ordered), ordered[int(0.9 * len(ordered))]
+
+
+def summary(errors: list[float]) -> str:
+    """Median and 90th percentile of |error|, and of how many."""
+    if not errors:
         return "none"
-    high = ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
-    return f"{statistics.median(ordered):6.1%} {high:6.1%}  ({len(ordered)})"
+    median, high = quantiles(errors)
+    return f"{median:6.1%} {high:6.1%}  ({len(errors)})"
 
 
 def show(name: str, rows: list[Judged]) -> None:
@@ -123,6 +129,19 @@ def show(name: str, rows: list[Judged]) -> None:
     print(f"  peak, GPUs known {summary([r.error for r in kept if not r.inferred])}")
     print(f"  steady           {summary([r.steady / r.row['mem_allocated'] - 1 for r in kept])}")
     print(f"  iteration time   {summary([r.timed for r in kept if r.timed is not None])}")
+
+
+def write(path: Path, rows: list[Judged]) -> None:
+    """The errors that `nemo-algos plan` prints beside its numbers."""
+    kept = [r for r in rows if not r.reason]
+    found = {"peak": [r.error for r in kept]}
+    found["time"] = [r.timed for r in kept if r.timed is not None]
+    lines = []
+    for kind, errors in found.items():
+        median, high = (round(x, 3) for x in quantiles(errors))
+        numbers = {"median": median, "nine_of_ten": high, "rows": len(errors)}
+        lines.append(f'  "{kind}": {json.dumps(numbers)}')
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def out(path: Path, rows: list[Judged]) -> None:
@@ -142,6 +161,7 @@ def out(path: Path, rows: list[Judged]) -> None:
 def main(
     file: Path,
     csv_out: Annotated[Path | None, typer.Option("--out", help="every row, as CSV")] = None,
+    written: Annotated[Path | None, typer.Option("--write", help="errors, for plan")] = None,
 ) -> None:
     """Errors by platform, refusals with their reasons, and the ten worst."""
     opened = gzip.open if file.suffix == ".gz" else open
@@ -165,6 +185,8 @@ def main(
         print(f"  {numbers} {sum(r.parts.values()) / 1e9:6.2f}  {where}")
     if csv_out:
         out(csv_out, rows)
+    if written:
+        write(written, rows)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from nemo_algos.cli.arguments import Config, NemoRL, Overrides, written
-from nemo_algos.plan import report
+from nemo_algos.plan import page, report
 from nemo_algos.plan.gpus import GPUS
 from nemo_algos.plan.layouts import gpu_of, layouts, remedy
 from nemo_algos.plan.layouts import plan as planned
@@ -27,6 +28,9 @@ def plan(
     ] = None,
     nodes: Annotated[str, typer.Option(help="e.g. 4,8: rank Megatron layouts on them")] = "",
     top: Annotated[int, typer.Option(help="layouts to show")] = 10,
+    price: Annotated[float | None, typer.Option(min=0, help="of a GPU-hour: price layouts")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="to sum up; default: 100")] = None,
+    html: Annotated[Path | None, typer.Option(help="write a page with memory by layout")] = None,
     nemo_rl: NemoRL = "",
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
@@ -47,10 +51,15 @@ def plan(
         ranked = {"layouts": [x.numbers() for x in found[:top]]} if counts else {}
         typer.echo(json.dumps(p.numbers() | {"change": remedy(p)} | ranked, indent=2))
         return
-    console = Console(highlight=False)
-    report.show(p, remedy(p), console)
+    until = steps or min(p.steps, 100)
+    shown = list(report.tables(p, remedy(p), until, price))
     if counts:
-        console.print(report.ranked(found, top) if found else "no layout fits those nodes")
+        shown.append(report.ranked(found, top, price) if found else "no layout fits those nodes")
+    console = Console(highlight=False)
+    for part in shown:
+        console.print(part, soft_wrap=isinstance(part, str))
+    if html:
+        page.write(html, [p, *found[:top]], shown)
 
 
 def _counts(nodes: str) -> list[int]:

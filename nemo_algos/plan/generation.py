@@ -5,6 +5,12 @@ from nemo_algos.plan.states import states
 from nemo_algos.preflight.layout import VLLM
 
 ENGINE_WORKSPACE = 4e9  # vLLM's activations and CUDA graphs; an assumption
+SLEEPING = 2e9  # what a sleeping vLLM keeps of a GPU that trains; an assumption
+
+
+def sleeping(run: Setup) -> dict[str, float]:
+    """Bytes of the engine on a GPU that trains."""
+    return {"sleeping engine": SLEEPING} if run.layout.colocated else {}
 
 
 def generation(run: Setup) -> dict[str, float]:

@@ -24,6 +24,7 @@ class Plan(NamedTuple):
     run: Setup
     tokens: float
     training: dict[str, float]
+    log_probs: dict[str, float]
     generation: dict[str, float]
     host: dict[str, float]
     cached_sequences: float
@@ -71,6 +72,7 @@ class Plan(NamedTuple):
             "active_parameters": run.model.active_parameters,
             "mean_tokens": self.tokens,
             "training_bytes": self.training,
+            "log_prob_bytes": self.log_probs,
             "generation_bytes": self.generation,
             "host_bytes": self.host,
             "cached_sequences": self.cached_sequences,
@@ -93,10 +95,12 @@ def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None 
 
 
 def _of(run: Setup, mean: float) -> Plan:
+    made, asleep = training(run), generation.sleeping(run)
     return Plan(
         run=run,
         tokens=mean,
-        training=memory.peak(training(run)),
+        training=memory.peak(made) | asleep,
+        log_probs=memory.forward(made) | asleep,
         generation=generation.generation(run),
         host=generation.on_host(run),
         cached_sequences=generation.cached_tokens(run) / run[LIMIT],

@@ -54,6 +54,14 @@ def _ends(run: Training, logits: float) -> float:
     return norm + depth + len(net.mtp) * logits
 
 
+def forward(run: Training) -> dict[str, float]:
+    """Bytes of a pass for log-probs on the last rank, that keeps nothing for a backward."""
+    rank = run.parallel.pipeline - 1
+    largest = max(layer(run, parts) for stage in run.network.stages for parts in stage)
+    passing = {"activations": largest, "logits and log-probs": logits(run)[0]}
+    return states(run, rank) | gathered(run) | passing | {"workspace": run.kernels.workspace}
+
+
 def gathered(run: Training) -> dict[str, float]:
     """Whole layers in BF16 where weights are sharded: the one at work and the next."""
     if not run.states.fully:

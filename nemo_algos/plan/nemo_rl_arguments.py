@@ -17,7 +17,7 @@ from nemo_algos.plan.shapes import (
 from nemo_algos.preflight.layout import DTENSOR, MEGATRON, Run
 from nemo_algos.preflight.models import Model
 
-OUTSIDE = 6e9  # bytes: CUDA contexts, NCCL, the sleeping engine, fragmentation; an assumption
+OUTSIDE = 4e9  # bytes: CUDA contexts, NCCL, fragmentation; an assumption
 LORA = (f"{MEGATRON}.peft", f"{DTENSOR}.lora_cfg")
 
 

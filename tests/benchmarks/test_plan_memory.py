@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nemo_algos.plan.report import expected
+
 FILE = Path(__file__).parents[2] / "benchmarks" / "plan_memory.py"
 TINY = {"num-layers": 12, "hidden-size": 512, "num-attention-heads": 8, "micro-batch-size": 4}
 TINY |= {"global-batch-size": 32, "seq-length": 1024, "max-position-embeddings": 1024}
@@ -42,12 +44,16 @@ def test_the_tables(tmp_path, capsys):
     ]
     file, out = tmp_path / "rows.json", tmp_path / "out.csv"
     file.write_text(json.dumps(rows))
-    runpy.run_path(str(FILE))["main"](file, out)
+    errors = tmp_path / "expected.json"
+    runpy.run_path(str(FILE))["main"](file, out, errors)
     text = capsys.readouterr().out
     assert "b300: 1 rows of 1 cases" in text and "h100: 5 rows of 5 cases" in text
     assert "refused: 4 of 6 cases (67%)" in text
     for reason in ("flextron: elastic widths", "not known here: new-idea", "platform dgx_b300"):
         assert f"  1  {reason}\n" in text
+    found = json.loads(errors.read_text())
+    assert {kind: found[kind]["rows"] for kind in found} == {"peak": 2, "time": 1}
+    assert [list(part) for part in found.values()] == [list(part) for part in expected().values()]
     with out.open() as lines:
         known, inferred = [r for r in csv.DictReader(lines) if not r["refused"]]
     assert float(known["predicted"]) == pytest.approx(4702.4e6, rel=0.01)

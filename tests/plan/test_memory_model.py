@@ -64,7 +64,7 @@ def test_parameters_of_a_small_gpt():
 
 
 def test_parameters_of_15b_on_8_ranks():
-    """A layer: (48 + 2 x 8) x 128 h of queries, keys, values, h^2 of output, 8 h^2 of MLP; norms."""
+    """A layer: (48 + 2 x 8) x 128 h of queries, keys, values, h^2 of output, 8 h^2 of MLP."""
     h, run = 6144, of(GPT_15B)
     layer = (64 * 128 * h + h * h + 8 * h * h) // 8
     assert held(run).linear == 32 * layer == 32 * 48_758_784
