@@ -175,6 +175,16 @@ def test_activations_of_a_gpt_layer():
     assert activations.layer(of(TINY | dry), "*-") == 16 * T + 2 * 32 * 2**20
 
 
+def test_unfused_attention_repeats_keys_and_values():
+    """2 groups of 8 heads: 8 + 2 x 2 heads of queries, keys, values; unfused 3 x 8."""
+    grouped = {"group-query-attention": True, "num-query-groups": 2}
+    unfused = {"attention-backend": "unfused", "attention-dropout": 0.0}
+    numbers = 4096 * 64 * 2
+    few = activations.layer(of(TINY | grouped, capability=H100), "*") - 4096 * 8 * 4
+    many = activations.layer(of(TINY | grouped | unfused), "*") - 2 * 32 * 2**20
+    assert many - few == (24 - 12) * numbers
+
+
 def test_tensor_and_sequence_parallelism_split_activations():
     """TP 2 splits all but norms and masks, 5 hidden states; sequence parallelism these too."""
     half = {"tensor-model-parallel-size": 2, "attention-backend": "fused"}
