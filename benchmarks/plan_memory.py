@@ -7,7 +7,7 @@ A row holds a test's arguments (`args`, `env`), its platform, and what the last 
 `mem_max_allocated`, `mem_allocated` after a step (bytes), `iteration_time` (seconds). Predicted is
 the last pipeline rank. No number is fitted to a case. Constants from sources: cuBLAS' and
 Transformer Engine's workspaces; fitted on the half of the rows that was given: the latencies of
-nemo_algos/plan/iteration.py and ALONE here.
+nemo_algos/plan/speed.py and the three here.
 
 Where a release test does not say its number of GPUs, the number is the one whose weights, gradients
 and optimizer come nearest to `mem_allocated`: such rows are counted apart, and not for the time.
@@ -25,14 +25,17 @@ from typing import Annotated, Any
 
 import typer
 
-from nemo_algos.plan import iteration, memory
-from nemo_algos.plan.gpus import GPUS
+from nemo_algos.plan import memory, speed
+from nemo_algos.plan.gpus import GPU, GPUS
 from nemo_algos.plan.megatron_arguments import Refused, training
+from nemo_algos.plan.parameters import of_layers
 from nemo_algos.plan.shapes import Training
 from nemo_algos.plan.states import states
 
 CAPABILITIES = {"A100": 8, "H100": 9, "H200": 9, "B200": 10, "GB200": 10}
-ALONE = 0.2  # fitted: seconds of a micro-batch more where a GB200 test has one node
+MICRO_BATCH = 5.3e-3  # fitted: seconds of data, loss and pipeline messages of a micro-batch
+ITERATION = 36e-3  # fitted: of the optimizer, the gradients' reduction, logging
+ALONE = 0.2  # fitted: of a micro-batch more where a GB200 test has one node
 Row = dict[str, Any]
 
 
@@ -74,6 +77,28 @@ def steady(run: Training) -> float:
     return sum(states(run, last).values()) + run.kernels.workspace
 
 
+def flops(run: Training) -> float:
+    """Of a micro-batch on a GPU, forward and backward, causal attention; what is recomputed too."""
+    net, p, a = run.network, run.parallel, run.network.attention
+    layers = tuple(parts for stage in net.stages for parts in stage)
+    held = of_layers(net, p, layers)
+    met = net.experts.chosen / net.experts.number * p.expert * p.expert_tensor if net.experts else 0
+    weights = held.linear + met * held.experts / p.tensor
+    scores = sum("*" in parts for parts in layers) * run.sequence * a.heads * a.size / p.tensor
+    forward = (3 + bool(run.recompute.layers)) * (2 * weights + 2 * scores)
+    logits = 3 * 2 * net.vocabulary * net.hidden / p.tensor
+    return run.tokens * (forward + logits) / p.pipeline
+
+
+def iteration_seconds(run: Training, gpu: GPU) -> float:
+    """Micro-batches, and the pipeline's filling by (p - 1) / chunks of them."""
+    p, net = run.parallel, run.network
+    share = speed.EXPERTS if net.experts else speed.DENSE
+    each = max(flops(run) / (share * gpu.flops), speed.latency(run, gpu))
+    filling = (p.pipeline - 1) / (len(net.stages) / p.pipeline)
+    return (run.micro_batches + filling) * each + run.micro_batches * MICRO_BATCH + ITERATION
+
+
 def made(row: Row, gpus: int) -> Training:
     """The training of a row on so many GPUs."""
     return training(row["args"], gpus, CAPABILITIES[system(row)], row.get("env") or {})
@@ -100,7 +125,7 @@ def judged(row: Row) -> Judged:
         parts = memory.of_rank(run, run.parallel.pipeline - 1)
     except (ArithmeticError, LookupError, ValueError) as refusal:
         return Judged(row, f"{refusal}")
-    seconds = iteration.seconds(run, GPUS[system(row)])
+    seconds = iteration_seconds(run, GPUS[system(row)])
     seconds += ALONE * run.micro_batches * (system(row) == "GB200" and world["nodes"] == 1)
     return Judged(row, "", run.parallel.gpus, inferred, parts, steady(run), seconds)
 

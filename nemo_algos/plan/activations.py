@@ -35,15 +35,11 @@ def attention(run: Training) -> float:
     """Queries, keys and values as the scores need them, and the input of the projection."""
     a, p, k = run.network.attention, run.parallel, run.kernels
     heads, groups = a.heads / p.tensor, max(a.groups, p.tensor) / p.tensor
-    if k.attention == "unfused":
+    if k.attention == "unfused" or a.latent_kv:
         groups = heads  # keys and values are repeated
-    compressed = 0.0
-    if a.latent_kv:
-        ranks = 2 * (a.latent_query + a.latent_kv) + a.rotary
-        compressed = k.number * run.own_tokens * ranks
-        size, groups = a.size + a.rotary, heads
-    else:
-        size = a.size
+    ranks = 2 * (a.latent_query + a.latent_kv) + a.rotary  # before and after their norms
+    compressed = k.number * run.own_tokens * ranks
+    size = a.size + a.rotary
     mixed = k.number * (heads * size + groups * (size + a.value_size))
     if a.query_key_norm and not a.latent_kv:
         mixed += k.number * (heads + groups) * size
@@ -67,18 +63,18 @@ def mlp(run: Training) -> float:
 
 def experts(run: Training) -> float:
     """The router's, the shared expert's, and those of the tokens routed to this GPU, balanced."""
-    e, p, net = run.network.experts, run.parallel, run.network
+    e, p, k, net = run.network.experts, run.parallel, run.kernels, run.network
     assert e is not None
     outside = _norm(run) + _residual(run)
     if "moe" in run.recompute.modules:
         return outside
     rows = run.own_tokens * e.chosen * p.expert_tensor
-    width, features = e.latent or net.hidden, e.features / p.expert_tensor
-    routed = rows * width * run.kernels.linear_input + _activated(run, rows, features)
-    if not e.fused_weighting:
-        routed += run.kernels.number * rows * features  # before the router's probability weights it
+    first = k.number * (1 + net.gated)
+    weighted = k.linear_input + (0 if e.fused_weighting else k.number)
     if "moe_act" in run.recompute.modules:
-        routed -= rows * features * (run.kernels.linear_input + 2 * (not e.fused_weighting))
+        weighted = 0
+    width, features = e.latent or net.hidden, e.features / p.expert_tensor
+    routed = rows * (width * k.linear_input + features * (first + weighted))
     shared = _activated(run, run.tokens, e.shared / p.tensor)
     if "shared_experts" in run.recompute.modules:
         shared = 0.0
@@ -106,10 +102,9 @@ def layer(run: Training, parts: str) -> float:
 def stage(run: Training, layers: tuple[str, ...]) -> tuple[float, float]:
     """Kept by a stage's layers until their backward, and the layers recomputed at once then."""
     r = run.recompute
-    recomputed = layers[: round(r.layers)] if r.layers < len(layers) else layers
-    inputs = (
-        run.kernels.number * run.own_tokens * run.network.hidden * -(-len(recomputed) // r.group)
-    )
+    recomputed = layers[: r.layers]
+    groups = -(-len(recomputed) // r.group)
+    inputs = groups * run.kernels.number * run.own_tokens * run.network.hidden
     whole = sum(layer(run, parts) for parts in layers[len(recomputed) :])
     largest = max((layer(run, parts) for parts in recomputed), default=0.0)
     return inputs + whole, min(r.group, len(recomputed)) * largest

@@ -11,6 +11,7 @@ VOCABULARIES = {"GPTSentencePieceTokenizer": 256000, "TikTokenizer": 131072}  # 
 
 
 def network(a: Arguments, p: Parallel) -> Network:
+    """Its shape, on these groups. Raises Refused where the layers do not divide."""
     heads, hidden = a.number("num-attention-heads"), a.number("hidden-size")
     if not heads or not hidden:
         raise Refused("num-attention-heads and hidden-size are not given")
@@ -18,6 +19,8 @@ def network(a: Arguments, p: Parallel) -> Network:
     features = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     features = a.number("ffn-hidden-size", features)
     stages, mtp = _stages(a, p)
+    if len(stages) % p.pipeline:
+        raise Refused(f"{len(stages)} stages do not divide by a pipeline of {p.pipeline}")
     group = a.number("make-vocab-size-divisible-by", 128) * p.tensor
     tokenizer = "TikTokenizer" if a["tiktoken-pattern"] else a["tokenizer-type"]
     known = a["vocab-size"] or VOCABULARIES.get(tokenizer or "", GPT2)
@@ -68,7 +71,6 @@ def _experts(a: Arguments, features: int) -> Experts | None:
         features=a.number("moe-ffn-hidden-size", features),
         shared=a.number("moe-shared-expert-intermediate-size"),
         latent=a.number("moe-latent-size"),
-        grouped=bool(a["moe-grouped-gemm"]),
         fused_weighting=bool(fused) and (gated or plain),
     )
 

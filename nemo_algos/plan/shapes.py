@@ -26,7 +26,6 @@ class Experts:
     features: int
     shared: int = 0
     latent: int = 0  # the width that routed experts see; 0: the hidden size
-    grouped: bool = True  # one grouped GEMM for all local experts
     fused_weighting: bool = False  # activation and router probability in one kernel
 
 
@@ -127,7 +126,7 @@ class Kernels:
 class Recompute:
     """`layers` of each stage, in groups of `group`; or `modules` of every layer."""
 
-    layers: float = 0
+    layers: int = 0
     group: int = 1
     modules: frozenset[str] = frozenset()
 

@@ -8,11 +8,17 @@ backward twice that; full recomputation another forward.
 from math import log2
 
 from nemo_algos.plan.generation import cached_tokens, on_host
-from nemo_algos.plan.iteration import DENSE, EXPERTS, latency
+from nemo_algos.plan.gpus import GPU
 from nemo_algos.plan.nemo_rl_arguments import Setup, micro_batch_tokens, training
+from nemo_algos.plan.shapes import Training
 from nemo_algos.preflight.layout import VLLM
 
 LENGTH = 0.7  # of max_total_sequence_length: a sequence's mean, where --mean-tokens is not given
+DENSE, EXPERTS = 0.40, 0.12  # share of the data sheet's FLOP/s reached, dense and with experts
+# seconds of launching the kernels, fitted on half of Megatron-LM's functional tests (docs/plan.md)
+PART, MIXTURE = 1.44e-3, 5.2e-3  # forward and backward of attention, MLP or Mamba; of experts
+SPLIT = 1.5  # times as long with tensor parallelism
+SYSTEM = {"A100": 1.27, "GB200": 1.25}  # times an H100's system
 SPLITTING = 0.95  # kept of it by each doubling of TP, CP, and of EP beyond a node
 READING = 0.6  # share of the data sheet's memory bandwidth that decoding reaches
 LAUNCHING = 4e-3  # seconds of a decoding step besides reading: scheduler, sampling, kernel launches
@@ -86,6 +92,15 @@ def generation_seconds(run: Setup, tokens: float) -> float:
     longest = min(run["policy.max_total_sequence_length"], TAIL * tokens)
     step = decoding_step(run, at_once, tokens)
     return step * (longest + (sequences / at_once - 1) * tokens)
+
+
+def latency(run: Training, gpu: GPU) -> float:
+    """Seconds that a micro-batch's kernels take to launch on a GPU, however small they are."""
+    parts = "".join(parts for stage in run.network.stages for parts in stage)
+    experts = parts.count("E")
+    each = PART * (len(parts) - experts) * (4 / 3 if run.recompute.layers else 1)
+    split = SPLIT if run.parallel.tensor > 1 else 1
+    return SYSTEM.get(gpu.name, 1) * split * (each + MIXTURE * experts) / run.parallel.pipeline
 
 
 def launches(run: Setup, tokens: float) -> float:
