@@ -9,8 +9,9 @@ the last pipeline rank. No number is fitted to a case. Constants from sources: c
 Transformer Engine's workspaces; fitted on the half of the rows that was given: the latencies of
 nemo_algos/plan/speed.py and the three here.
 
-Where a release test does not say its number of GPUs, the number is the one whose weights, gradients
-and optimizer come nearest to `mem_allocated`: such rows are counted apart, and not for the time.
+Where the number of GPUs is a guess, of a release test or one that its groups do not divide, it is
+the one whose weights, gradients and optimizer come nearest to `mem_allocated`: such rows are counted
+apart, and not for the time.
 """
 
 import csv
@@ -110,23 +111,32 @@ def worlds(row: Row) -> Iterator[Training]:
         try:
             yield made(row, gpus)
         except Refused as refusal:
-            if "do not divide" not in str(refusal):
+            if "GPUs do not divide" not in str(refusal):
                 raise
+
+
+def run_of(row: Row) -> tuple[Training, bool]:
+    """The training of a row, and whether its number of GPUs is inferred."""
+    world, measured = row["world"], row["mem_allocated"]
+    guessed = world["source"] == "assumed"
+    if not (guessed and row.get("test_type") == "release"):
+        try:
+            return made(row, world["nodes"] * world["gpus_per_node"]), False
+        except Refused as refusal:
+            if not guessed or "GPUs do not divide" not in str(refusal):
+                raise
+    return min(worlds(row), key=lambda run: abs(steady(run) / measured - 1)), True
 
 
 def judged(row: Row) -> Judged:
     """The prediction for a row."""
-    world = row["world"]
-    inferred = world["source"] == "assumed" and row.get("test_type") == "release"
     try:
-        run = made(row, world["nodes"] * world["gpus_per_node"]) if not inferred else None
-        measured = row["mem_allocated"]
-        run = run or min(worlds(row), key=lambda run: abs(steady(run) / measured - 1))
+        run, inferred = run_of(row)
         parts = memory.of_rank(run, run.parallel.pipeline - 1)
     except (ArithmeticError, LookupError, ValueError) as refusal:
         return Judged(row, f"{refusal}")
     seconds = iteration_seconds(run, GPUS[system(row)])
-    seconds += ALONE * run.micro_batches * (system(row) == "GB200" and world["nodes"] == 1)
+    seconds += ALONE * run.micro_batches * (system(row) == "GB200" and row["world"]["nodes"] == 1)
     return Judged(row, "", run.parallel.gpus, inferred, parts, steady(run), seconds)
 
 
@@ -202,8 +212,10 @@ def main(
     print(f"\nrefused: {refused.total()} of {len(cases)} cases ({share:.0%})")
     for reason, count in refused.most_common():
         print(f"  {count}  {reason}")
-    print("\nthe ten worst peaks: error, measured and predicted GB")
     kept = [r for r in rows if not r.reason]
+    full = [r for r in kept if sum(r.parts.values()) > GPUS[system(r.row)].memory]
+    print(f"\nran, but predicted not to fit its GPU: {len(full)} of {len(kept)} rows")
+    print("\nthe ten worst peaks: error, measured and predicted GB")
     for r in sorted(kept, key=lambda r: -abs(r.error))[:10]:
         numbers = f"{r.error:+.0%} {r.row['mem_max_allocated'] / 1e9:6.2f}"
         where = f"{r.row['environment']} {r.row['platform']} {r.row['case']}"

@@ -5,6 +5,8 @@ Counted from the autograd functions of Megatron-Core and Transformer Engine; Kor
 layer. Numbers are of 2 bytes but where said; the input of a linear layer is kept in FP8 with FP8.
 """
 
+from collections import Counter
+
 from nemo_algos.plan.shapes import Training
 
 
@@ -105,8 +107,8 @@ def stage(run: Training, layers: tuple[str, ...]) -> tuple[float, float]:
     recomputed = layers[: r.layers]
     groups = -(-len(recomputed) // r.group)
     inputs = groups * run.kernels.number * run.own_tokens * run.network.hidden
-    whole = sum(layer(run, parts) for parts in layers[len(recomputed) :])
-    largest = max((layer(run, parts) for parts in recomputed), default=0.0)
+    whole = sum(n * layer(run, parts) for parts, n in Counter(layers[len(recomputed) :]).items())
+    largest = max((layer(run, parts) for parts in set(recomputed)), default=0.0)
     return inputs + whole, min(r.group, len(recomputed)) * largest
 
 

@@ -57,7 +57,7 @@ def _ends(run: Training, logits: float) -> float:
 def forward(run: Training) -> dict[str, float]:
     """Bytes of a pass for log-probs on the last rank, that keeps nothing for a backward."""
     rank = run.parallel.pipeline - 1
-    largest = max(layer(run, parts) for stage in run.network.stages for parts in stage)
+    largest = max(layer(run, parts) for parts in {x for s in run.network.stages for x in s})
     passing = {"activations": largest, "logits and log-probs": logits(run)[0]}
     return states(run, rank) | gathered(run) | passing | {"workspace": run.kernels.workspace}
 

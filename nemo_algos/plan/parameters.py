@@ -1,5 +1,6 @@
 """Parameters that a GPU holds, by module, as Megatron-Core builds them."""
 
+from collections import Counter
 from typing import NamedTuple
 
 from nemo_algos.plan.shapes import Experts, Network, Parallel
@@ -14,6 +15,10 @@ class Held(NamedTuple):
 
     def __add__(self, more: "Held") -> "Held":  # pyright: ignore[reportIncompatibleMethodOverride]
         return Held(*(a + b for a, b in zip(self, more, strict=True)))
+
+    def times(self, count: float) -> "Held":
+        """So many of it."""
+        return Held(*(count * n for n in self))
 
 
 def attention(net: Network, p: Parallel) -> Held:
@@ -72,7 +77,8 @@ PARTS = {"*": attention, "-": mlp, "E": experts, "M": mamba}
 
 def of_layers(net: Network, p: Parallel, layers: tuple[str, ...]) -> Held:
     """Of these layers."""
-    return sum((PARTS[part](net, p) for layer in layers for part in layer), Held())
+    counts = Counter("".join(layers))
+    return sum((PARTS[part](net, p).times(n) for part, n in counts.items()), Held())
 
 
 def of_rank(net: Network, p: Parallel, rank: int) -> Held:

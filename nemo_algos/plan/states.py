@@ -12,7 +12,7 @@ def states(run: Training, rank: int) -> dict[str, float]:
     whole = Held(1, 1, 1) if not s.fully else replicas
     weights = _bytes(held, whole, s.weight)
     weights += s.linear_copies * (held.linear / whole.linear + held.experts / whole.experts)
-    trained = Held(*(s.trained * n for n in held))
+    trained = held.times(s.trained)
     return {
         "weights": weights,
         "gradients": _bytes(trained, whole, s.gradient),

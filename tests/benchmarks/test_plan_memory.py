@@ -36,6 +36,7 @@ def test_the_tables(tmp_path, capsys):
     rows = [
         row("known"),
         row("inferred", world=assumed, test_type="release"),
+        row("guessed too few", world=assumed, args=TINY | {"tensor-model-parallel-size": 2}),
         row("elastic", args=TINY | {"flextron": True}),
         row("nobody knows", args=TINY | {"new-idea": 1}),
         row("nonsense", args=TINY | {"num-attention-heads": "eight"}),
@@ -47,15 +48,17 @@ def test_the_tables(tmp_path, capsys):
     errors = tmp_path / "expected.json"
     runpy.run_path(str(FILE))["main"](file, out, errors)
     text = capsys.readouterr().out
-    assert "b300: 1 rows of 1 cases" in text and "h100: 5 rows of 5 cases" in text
-    assert "refused: 4 of 6 cases (67%)" in text
+    assert "b300: 1 rows of 1 cases" in text and "h100: 6 rows of 6 cases" in text
+    assert "refused: 4 of 7 cases (57%)" in text
     for reason in ("flextron: elastic widths", "not known here: new-idea", "platform dgx_b300"):
         assert f"  1  {reason}\n" in text
     found = json.loads(errors.read_text())
-    assert {kind: found[kind]["rows"] for kind in found} == {"peak": 2, "time": 1}
+    assert {kind: found[kind]["rows"] for kind in found} == {"peak": 3, "time": 1}
     assert [list(part) for part in found.values()] == [list(part) for part in expected().values()]
     with out.open() as lines:
-        known, inferred = [r for r in csv.DictReader(lines) if not r["refused"]]
+        known, inferred, few = [r for r in csv.DictReader(lines) if not r["refused"]]
     assert float(known["predicted"]) == pytest.approx(4702.4e6, rel=0.01)
     assert (inferred["gpus"], inferred["inferred"]) == ("8", "True")
+    assert int(few["gpus"]) >= 2 and few["inferred"] == "True"
+    assert "predicted not to fit its GPU: 0 of 3 rows" in text
     assert "peak, GPUs known" in text and "the ten worst peaks" in text
