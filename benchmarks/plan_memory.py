@@ -10,8 +10,8 @@ Transformer Engine's workspaces; fitted on the half of the rows that was given: 
 nemo_algos/plan/speed.py and the three here.
 
 Where the number of GPUs is a guess, of a release test or one that its groups do not divide, it is
-the one whose weights, gradients and optimizer come nearest to `mem_allocated`: such rows are counted
-apart, and not for the time.
+the one whose weights, gradients and optimizer come nearest to `mem_allocated`: such rows are
+counted apart, and not for the time.
 """
 
 import csv

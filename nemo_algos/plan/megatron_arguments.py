@@ -80,6 +80,9 @@ def _states(a: Arguments, capability: int) -> States:
         if a["fp8-param-gather"]:
             copies -= weight  # in their place
     fully = bool(a["use-megatron-fsdp"]) and "params" in str(a["data-parallel-sharding-strategy"])
+    optimizer = str(a["optimizer"])
+    moments = a.size("exp-avg-dtype", 4)
+    moments += 0 if optimizer in ("sgd", "lion") else a.size("exp-avg-sq-dtype", 4)
     aware = bool(a["use-precision-aware-optimizer"])
     low = half or bool(a["grad-reduce-in-bf16"]) or (aware and a.size("main-grads-dtype", 4) == 2)
     main = 0 if weight == 4 else a.size("main-params-dtype", 4)
@@ -89,13 +92,13 @@ def _states(a: Arguments, capability: int) -> States:
         linear_copies=copies,
         gradient=2 if low else 4,
         main=2 if aware and main == 4 and a["bf16"] else main,  # the half that BF16 weights lack
-        moments=a.size("exp-avg-dtype", 4) + a.size("exp-avg-sq-dtype", 4),
+        moments=moments,
         main_gradient=4 if low and not aware else 0,
         on_host=offloaded,
-        sharded=bool(a["use-distributed-optimizer"]),
+        sharded=bool(a["use-distributed-optimizer"]) or optimizer.startswith("dist_"),
         fully=fully,
         instances=a.number("num-distributed-optimizer-instances", 1),
-        muon="muon" in str(a["optimizer"]),
+        muon="muon" in optimizer,
         muon_whole=bool(a["no-use-layer-wise-param-layout"]),
     )
 

@@ -41,7 +41,7 @@ _BEGINNINGS = """
     enable-experimental enable-ft enable-full enable-msc end-weight eod- ep-overlap error- eval-
     exit- export- external-cuda-graph filter- fim- finalize finetune first-last flash-attention
     flight- fp16-lm fp8-amax fp8-interval fp8-margin fp8-wgrad fsdp- ft- full-validation fully-
-    fused- global-batch gpu-sniff grad-norm grad-scale gradient-reduce head-lr hierarchical
+    fused- global-batch glu- gpu-sniff grad-norm grad-scale gradient-reduce head-lr hierarchical
     high-priority hysteresis init- initial- inprocess- is-hybrid iter keep-fp8 langrl layernorm
     lazy- lion load local-rank log- logging loss- lr main-grads manual- mask- max-tokens
     megatron-fsdp memory-snapshot merge- mid-level min- mock- moe-apply moe-aux moe-deepep
@@ -61,7 +61,7 @@ _BEGINNINGS = """
     use-gigatoken use-gloo use-grouped use-inference use-layer use-mamba use-mcore use-mp
     use-mup use-nccl use-nsys use-one use-persist use-pytorch use-ring use-rope use-same
     use-sharp use-te use-tok use-tp-pp use-transformer-engine valid variable- verify vocab-extra
-    vocab-file wandb warmup wd- weight- yaml yarn
+    vocab-file wandb warmup wd- weight- window- yaml yarn
 """
 IRRELEVANT = re.compile("|".join((_BEGINNINGS + _SOMETIMES).split()))
 

@@ -118,6 +118,7 @@ def test_parameters_of_mamba():
         ({"use-precision-aware-optimizer": True, "exp-avg-dtype": "fp8"}, (2, 4, 7)),
         ({"use-precision-aware-optimizer": True, "main-params-dtype": "fp16"}, (2, 4, 10)),
         ({"optimizer-cpu-offload": True, "optimizer-offload-fraction": 0.5}, (2, 4, 6)),
+        ({"optimizer": "sgd"}, (2, 4, 8)),
     ],
 )
 def test_bytes_of_a_parameter(options, each):
