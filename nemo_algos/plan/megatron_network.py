@@ -83,7 +83,7 @@ def _mamba(a: Arguments, hidden: int) -> Mamba | None:
 
 
 def _pattern(a: Arguments) -> str:
-    given = a["hybrid-layer-pattern"] or a["hybrid-override-pattern"] or ""
+    given = str(a["hybrid-layer-pattern"] or a["hybrid-override-pattern"] or "")
     if others := set(given) - set("*+-EM|/"):
         raise Refused(f"hybrid-layer-pattern: layers {' '.join(sorted(others))}")
     return given.replace("+", "*")  # latent attention
@@ -100,7 +100,7 @@ def _stages(a: Arguments, p: Parallel) -> tuple[tuple[tuple[str, ...], ...], tup
     layers = _layers(a)
     mtp = (layers[-1:],) * a.number("mtp-num-layers")
     if layout := a["pipeline-model-parallel-layout"]:
-        return _laid_out(layout, layers), mtp
+        return _laid_out(str(layout), layers), mtp
     first, last = (a.number(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
     if first or last:
         middle = layers[first : len(layers) - last]
