@@ -2,6 +2,7 @@
 
 import json
 import re
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +29,7 @@ def plan(
     ] = None,
     nodes: Annotated[str, typer.Option(help="e.g. 4,8: rank Megatron layouts on them")] = "",
     top: Annotated[int, typer.Option(help="layouts to show")] = 10,
-    price: Annotated[float | None, typer.Option(min=0, help="of a GPU-hour: price layouts")] = None,
+    price: Annotated[float | None, typer.Option(help="of a GPU-hour: price layouts")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="to sum up; default: 100")] = None,
     html: Annotated[Path | None, typer.Option(help="write a page with memory by layout")] = None,
     nemo_rl: NemoRL = "",
@@ -43,23 +44,26 @@ def plan(
     counts = _counts(nodes)
     if top < 1:
         raise ValueError(f"--top {top}: show 1 layout or more")
+    if price is not None and not 0 <= price < inf:
+        raise ValueError(f"--price {price:g}: write a number from 0")
     shape = facts(model) if model else run.model or facts(run["policy.model_name"])
     p = planned(run.plain, shape, GPUS[card], mean_tokens)
     found = [layout for n in counts for layout in layouts(p, n)]
     found.sort(key=lambda x: x.gpu_hours if len(counts) > 1 else x.step_seconds)
-    if as_json:
-        ranked = {"layouts": [x.numbers() for x in found[:top]]} if counts else {}
-        typer.echo(json.dumps(p.numbers() | {"change": remedy(p)} | ranked, indent=2))
-        return
-    until = steps or min(p.steps, 100)
-    shown = list(report.tables(p, remedy(p), until, price))
+    change, sums = remedy(p), report.summed(p, steps or min(p.steps, 100), price)
+    shown = list(report.tables(p, change, sums))
     if counts:
         shown.append(report.ranked(found, top, price) if found else "no layout fits those nodes")
+    if html:
+        page.write(html, [p, *found[:top]], shown)
+    if as_json:
+        more = {"change": change, "target": sums, "relative_errors": report.expected()}
+        ranked = {"layouts": [x.numbers() for x in found[:top]]} if counts else {}
+        typer.echo(json.dumps(p.numbers() | more | ranked, indent=2))
+        return
     console = Console(highlight=False)
     for part in shown:
         console.print(part, soft_wrap=isinstance(part, str))
-    if html:
-        page.write(html, [p, *found[:top]], shown)
 
 
 def _counts(nodes: str) -> list[int]:

@@ -26,9 +26,15 @@ def within(value: float, kind: str, digits: int = 0) -> str:
     return f"{value:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
-def tables(
-    p: Plan, change: Change | None, steps: int, price: float | None
-) -> Iterator[RenderableType]:
+def summed(p: Plan, steps: int, price: float | None = None) -> dict[str, float]:
+    """Tokens, seconds, GPU-hours and their price until this step."""
+    hours = steps * p.step_seconds * p.run.layout.gpus / 3600
+    tokens, cost = steps * p.run.rollouts * p.tokens, {"price": price * hours} if price else {}
+    seconds = steps * p.step_seconds
+    return {"steps": steps, "tokens": tokens, "seconds": seconds, "gpu_hours": hours} | cost
+
+
+def tables(p: Plan, change: Change | None, sums: dict[str, float]) -> Iterator[RenderableType]:
     """The model, its layout, bytes by component, seconds by phase, and what would make it fit."""
     run, lay = p.run, p.run.layout
     yield (
@@ -40,13 +46,16 @@ def tables(
     yield _bytes(p)
     yield _seconds(p)
     yield _errors()
-    tokens, seconds = steps * run.rollouts * p.tokens, steps * p.step_seconds
-    hours = seconds * lay.gpus / 3600
-    days = f"{seconds / 86400:.1f} days" if seconds > 2 * 86400 else f"{seconds / 3600:.1f} hours"
-    cost = f", {hours * price:,.0f} at {price:g} a GPU-hour" if price else ""
-    total = f"{tokens / 1e9:.2f}B tokens, {days}, {hours:,.0f} GPU-hours"
-    yield f"{steps} of {p.steps} steps: {total}{cost}"
+    yield _target(p, sums)
     yield _verdict(p, change)
+
+
+def _target(p: Plan, sums: dict[str, float]) -> str:
+    hours = sums["seconds"] / 3600
+    lasting = f"{hours / 24:.1f} days" if hours > 48 else f"{hours:.1f} hours"
+    cost = f", which cost {sums['price']:,.0f}" if "price" in sums else ""
+    total = f"{sums['tokens'] / 1e9:.2f}B tokens, {lasting}, {sums['gpu_hours']:,.0f} GPU-hours"
+    return f"{sums['steps']} of {p.steps} steps: {total}{cost}"
 
 
 def _bytes(p: Plan) -> Table:

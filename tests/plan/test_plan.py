@@ -181,12 +181,14 @@ def test_a_page_with_prices(tmp_path):
     asked = ["--nodes", "4", "--top", "2", "--price", "2", "--steps", "50", "--html", str(page)]
     text = CliRunner().invoke(app, ["plan", str(file), *asked]).stdout
     hours = 50 * planned(EXAMPLE).step_seconds * 32 / 3600
-    assert f"{hours:,.0f} GPU-hours, {2 * hours:,.0f} at 2 a GPU-hour" in text
+    assert f"{hours:,.0f} GPU-hours, which cost {2 * hours:,.0f}" in text
     assert "its price" in text and "9 of 10 of Megatron-LM's tests" in text
     html = page.read_text()
     assert html.count("<svg") == 1 and "as configured" in html and "sleeping engine" in html
     assert not re.search(r'(src|href)="http|@import|url\(http', html)
-    assert CliRunner().invoke(app, ["plan", str(file), "--price", "-1"]).exit_code == 2
+    numbers = json.loads(CliRunner().invoke(app, ["plan", str(file), *asked, "--json"]).stdout)
+    assert numbers["target"]["price"] == pytest.approx(2 * hours)
+    assert numbers["relative_errors"] == report.expected()
 
 
 def test_the_command(tmp_path):
@@ -206,6 +208,7 @@ def test_the_command(tmp_path):
             (["--nodes", n], f"--nodes {n}: write numbers from 1")
             for n in ("four", "0", "4,0", ",")
         ),
+        *((["--price", n], f"--price {n}: write a number from 0") for n in ("-1", "nan", "inf")),
         *((["--top", n], f"--top {n}: show 1 layout or more") for n in ("0", "-3")),
         (["--mean-tokens", "-5"], "--mean-tokens -5: choose 1 to 4096, the longest"),
         *((["--mean-tokens", n], "choose 1 to 4096") for n in ("0", "nan", "inf", "4097")),

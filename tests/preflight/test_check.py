@@ -118,7 +118,8 @@ def test_a_wrong_value_anywhere_is_survived(config, value):
         plain = _with(composed.plain, path, value)
         run, findings = judged(composed._replace(plain=plain), "main")
         if run.model and not [f for f in findings if f.severity == "error"]:
-            list(report.tables(plan(run.plain, run.model, GPUS["H100"]), None, 100, None))
+            p = plan(run.plain, run.model, GPUS["H100"])
+            list(report.tables(p, None, report.summed(p, 100)))
 
 
 @pytest.mark.parametrize("path", [*FLAGS, *NUMBERS])
