@@ -2,16 +2,18 @@
 
 import json
 import re
+from math import inf
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from nemo_algos.cli.arguments import Config, NemoRL, Overrides, written
-from nemo_algos.plan import report
+from nemo_algos.plan import page, report
+from nemo_algos.plan.gpus import GPUS
 from nemo_algos.plan.layouts import gpu_of, layouts, remedy
 from nemo_algos.plan.layouts import plan as planned
-from nemo_algos.plan.memory import GPUS
 from nemo_algos.preflight.check import judge, refuse, versions
 from nemo_algos.preflight.models import model as facts
 from nemo_algos.preflight.snapshot import load
@@ -27,6 +29,9 @@ def plan(
     ] = None,
     nodes: Annotated[str, typer.Option(help="e.g. 4,8: rank Megatron layouts on them")] = "",
     top: Annotated[int, typer.Option(help="layouts to show")] = 10,
+    price: Annotated[float | None, typer.Option(help="of a GPU-hour: price layouts")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="to sum up; default: 100")] = None,
+    html: Annotated[Path | None, typer.Option(help="write a page with memory by layout")] = None,
     nemo_rl: NemoRL = "",
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
@@ -39,18 +44,26 @@ def plan(
     counts = _counts(nodes)
     if top < 1:
         raise ValueError(f"--top {top}: show 1 layout or more")
+    if price is not None and not 0 <= price < inf:
+        raise ValueError(f"--price {price:g}: write a number from 0")
     shape = facts(model) if model else run.model or facts(run["policy.model_name"])
     p = planned(run.plain, shape, GPUS[card], mean_tokens)
     found = [layout for n in counts for layout in layouts(p, n)]
     found.sort(key=lambda x: x.gpu_hours if len(counts) > 1 else x.step_seconds)
+    change, sums = remedy(p), report.summed(p, steps or min(p.steps, 100), price)
+    shown = list(report.tables(p, change, sums))
+    if counts:
+        shown.append(report.ranked(found, top, price) if found else "no layout fits those nodes")
+    if html:
+        page.write(html, [p, *found[:top]], shown)
     if as_json:
+        more = {"change": change, "target": sums, "relative_errors": report.expected()}
         ranked = {"layouts": [x.numbers() for x in found[:top]]} if counts else {}
-        typer.echo(json.dumps(p.numbers() | {"change": remedy(p)} | ranked, indent=2))
+        typer.echo(json.dumps(p.numbers() | more | ranked, indent=2))
         return
     console = Console(highlight=False)
-    report.show(p, remedy(p), console)
-    if counts:
-        console.print(report.ranked(found, top) if found else "no layout fits those nodes")
+    for part in shown:
+        console.print(part, soft_wrap=isinstance(part, str))
 
 
 def _counts(nodes: str) -> list[int]:

@@ -7,8 +7,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from nemo_algos.config import at, put
-from nemo_algos.plan import memory, speed
-from nemo_algos.plan.memory import GPU, Setup
+from nemo_algos.plan import generation, memory, speed
+from nemo_algos.plan.gpus import GPU
+from nemo_algos.plan.nemo_rl_arguments import Setup, training
 from nemo_algos.preflight.layout import DTENSOR, MEGATRON, VLLM, layout
 from nemo_algos.preflight.models import Model
 
@@ -23,6 +24,7 @@ class Plan(NamedTuple):
     run: Setup
     tokens: float
     training: dict[str, float]
+    log_probs: dict[str, float]
     generation: dict[str, float]
     host: dict[str, float]
     cached_sequences: float
@@ -70,6 +72,7 @@ class Plan(NamedTuple):
             "active_parameters": run.model.active_parameters,
             "mean_tokens": self.tokens,
             "training_bytes": self.training,
+            "log_prob_bytes": self.log_probs,
             "generation_bytes": self.generation,
             "host_bytes": self.host,
             "cached_sequences": self.cached_sequences,
@@ -88,16 +91,28 @@ def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None 
     run = Setup(plain, layout(plain), model, gpu)
     if tokens is not None and not 1 <= tokens <= run[LIMIT]:
         raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run[LIMIT]}, the longest")
-    mean: float = tokens or speed.LENGTH * run[LIMIT]
+    return _of(run, tokens or speed.LENGTH * run[LIMIT])
+
+
+def _of(run: Setup, mean: float) -> Plan:
+    made, asleep = training(run), generation.sleeping(run)
     return Plan(
         run=run,
         tokens=mean,
-        training=memory.training(run),
-        generation=memory.generation(run),
-        host=memory.on_host(run),
-        cached_sequences=memory.cached_tokens(run) / run[LIMIT],
+        training=memory.peak(made) | asleep,
+        log_probs=memory.forward(made) | asleep,
+        generation=generation.generation(run),
+        host=generation.on_host(run),
+        cached_sequences=generation.cached_tokens(run) / run[LIMIT],
         phases=speed.phases(run, mean),
     )
+
+
+def _with(p: Plan, change: Change) -> Plan | None:
+    """The plan with these keys set, where the sizes of its groups divide."""
+    plain = changed(p.run.plain, change)
+    run = Setup(plain, layout(plain), p.run.model, p.run.gpu)
+    return _of(run, p.tokens) if possible(run) else None
 
 
 def changed(plain: Mapping[str, Any], change: Change) -> dict[str, Any]:
@@ -172,8 +187,7 @@ def _cheapest(p: Plan, fits: Any, candidates: list[Change]) -> Change | None:
 
     def fitting(changes: list[Change]) -> Iterator[tuple[Plan, Change]]:
         for change in changes:
-            other = plan(changed(p.run.plain, change), p.run.model, p.run.gpu, p.tokens)
-            if possible(other.run) and fits(other):
+            if (other := _with(p, change)) and fits(other):
                 yield other, change
 
     alone = list(fitting(candidates))
@@ -200,8 +214,8 @@ def layouts(p: Plan, nodes: int) -> list[Plan]:
             f"{MEGATRON}.num_layers_in_first_pipeline_stage": None,
             f"{MEGATRON}.num_layers_in_last_pipeline_stage": None,
         }
-        other = plan(changed(p.run.plain, change), p.run.model, p.run.gpu, p.tokens)
-        if possible(other.run) and other.trains and other.generates:
+        other = _with(p, change)
+        if other and other.trains and other.generates:
             found.append(other)
     return sorted(found, key=lambda x: x.step_seconds)
 

@@ -7,18 +7,27 @@ backward twice that; full recomputation another forward.
 
 from math import log2
 
-from nemo_algos.plan.memory import Setup, cached_tokens, micro_batch_tokens
+from nemo_algos.plan.generation import cached_tokens, on_host
+from nemo_algos.plan.gpus import GPU
+from nemo_algos.plan.nemo_rl_arguments import Setup, micro_batch_tokens, training
+from nemo_algos.plan.shapes import Training
 from nemo_algos.preflight.layout import VLLM
 
 LENGTH = 0.7  # of max_total_sequence_length: a sequence's mean, where --mean-tokens is not given
-TRAINING, EXPERTS = 0.40, 0.12  # share of the data sheet's FLOP/s reached, dense and with experts
+DENSE, EXPERTS = 0.40, 0.12  # share of the data sheet's FLOP/s reached, dense and with experts
+# seconds of launching the kernels, fitted on half of Megatron-LM's functional tests (docs/plan.md)
+PART, MIXTURE = 1.44e-3, 5.2e-3  # forward and backward of attention, MLP or Mamba; of experts
+SPLIT = 1.5  # times as long with tensor parallelism
+SYSTEM = {"A100": 1.27, "GB200": 1.25}  # times an H100's system
 SPLITTING = 0.95  # kept of it by each doubling of TP, CP, and of EP beyond a node
 READING = 0.6  # share of the data sheet's memory bandwidth that decoding reaches
 LAUNCHING = 4e-3  # seconds of a decoding step besides reading: scheduler, sampling, kernel launches
 REDUCING = 15e-6  # of each of a layer's two all-reduces, within a node; BETWEEN nodes instead
 BETWEEN = 60e-6
-REFIT = 4e9  # bytes per second of new weights into each engine's GPU
-FIXED = 10.0  # seconds: rewards, advantages, data, waking and sleeping the engine
+TAIL = 4  # times the mean: the longest response, where that may be so long
+OFFLOADING = 20e9  # bytes per second between a GPU and its host, PCIe
+REFIT = 3.4e9  # bytes per second of new weights into each engine's GPU
+FIXED, SAMPLE = 3.3, 3.4e-3  # seconds: waking, sleeping, data; of a sample's reward and advantage
 
 
 def forward_flops(run: Setup, tokens: float) -> float:
@@ -38,7 +47,7 @@ def training_flops(run: Setup, tokens: float) -> float:
 def _reached(run: Setup, micro_batches: float) -> float:
     """FLOP/s of all training GPUs, less what splitting and the bubble, (p - 1) / m, cost."""
     p = run.layout
-    share = EXPERTS if run.model.experts else TRAINING
+    share = EXPERTS if run.model.experts else DENSE
     share *= SPLITTING ** log2(p.tensor * p.context * max(1, p.expert / p.gpus_per_node))
     bubble = 1 + (p.pipeline - 1) / max(1.0, micro_batches)
     return p.train_gpus * run.gpu.flops * share / bubble
@@ -80,21 +89,41 @@ def generation_seconds(run: Setup, tokens: float) -> float:
         at_once = min(sequences * age, room)
         return decoding_step(run, at_once, tokens) * tokens * sequences / at_once
     at_once = min(sequences, room)
-    longest = run["policy.max_total_sequence_length"]
+    longest = min(run["policy.max_total_sequence_length"], TAIL * tokens)
     step = decoding_step(run, at_once, tokens)
     return step * (longest + (sequences / at_once - 1) * tokens)
 
 
+def latency(run: Training, gpu: GPU) -> float:
+    """Seconds that a micro-batch's kernels take to launch on a GPU, however small they are."""
+    parts = "".join(parts for stage in run.network.stages for parts in stage)
+    experts = parts.count("E")
+    each = PART * (len(parts) - experts) * (4 / 3 if run.recompute.layers else 1)
+    split = SPLIT if run.parallel.tensor > 1 else 1
+    return SYSTEM.get(gpu.name, 1) * split * (each + MIXTURE * experts) / run.parallel.pipeline
+
+
+def launches(run: Setup, tokens: float) -> float:
+    """Seconds below which a step's forwards and backwards cannot come, however small the model."""
+    steps = run.rollouts / run["policy.train_global_batch_size"]
+    rounds = micro_batches(run, tokens) + run.layout.pipeline - 1
+    return steps * rounds * latency(training(run), run.gpu)
+
+
 def phases(run: Setup, tokens: float) -> dict[str, float]:
     """Seconds of a step by phase; sequences of `tokens` on average."""
-    total = run.rollouts * tokens
+    total, least = run.rollouts * tokens, launches(run, tokens)
     reached = _reached(run, micro_batches(run, tokens))
-    forwards = 2 if run["loss_fn.reference_policy_kl_penalty"] else 1
+    forward = max(total * forward_flops(run, tokens) / reached, least / 3)
+    compared = bool(run["loss_fn.reference_policy_kl_penalty"])
     engine = run.layout.generation_tensor * run.layout.generation_pipeline
+    left = on_host(run)["offloaded while generating"] / run.layout.gpus_per_node
     return {
         "generation": generation_seconds(run, tokens),
-        "log-probs": forwards * total * forward_flops(run, tokens) / reached,
-        "training": total * training_flops(run, tokens) / reached,
+        "log-probs": forward,
+        "reference log-probs": compared * forward,
+        "training": max(total * training_flops(run, tokens) / reached, least),
         "refit": 2 * run.model.parameters / engine / REFIT,
-        "fixed": FIXED,
+        "offloading": 2 * left / OFFLOADING,
+        "fixed": FIXED + SAMPLE * run.rollouts,
     }

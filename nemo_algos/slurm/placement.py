@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import Finding, at
+from nemo_algos.plan.gpus import GPUS
 from nemo_algos.plan.layouts import gpu_of, plan
-from nemo_algos.plan.memory import GPUS
 from nemo_algos.preflight.rule import Preflight, warning
 from nemo_algos.slurm import batch, outputs
 from nemo_algos.slurm.batch import Job

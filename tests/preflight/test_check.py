@@ -11,14 +11,13 @@ from mistakes import MISTAKES as MOST
 from mistakes import RIGHT as MOSTLY_RIGHT
 from mistakes_fp8 import OF
 from omegaconf import OmegaConf
-from rich.console import Console
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
 from nemo_algos.config import SHIPPED, ConfigError, at, overridden, read
 from nemo_algos.plan import report
+from nemo_algos.plan.gpus import GPUS
 from nemo_algos.plan.layouts import plan
-from nemo_algos.plan.memory import GPUS
 from nemo_algos.preflight import check as module
 from nemo_algos.preflight.check import RULES, check, judged, versions
 from nemo_algos.preflight.rules.values import FLAGS, NUMBERS
@@ -126,7 +125,8 @@ def test_a_wrong_value_anywhere_is_survived(config, value):
         plain = _with(composed.plain, path, value)
         run, findings = judged(composed._replace(plain=plain), "main")
         if run.model and not [f for f in findings if f.severity == "error"]:
-            report.show(plan(run.plain, run.model, GPUS["H100"]), None, Console(quiet=True))
+            p = plan(run.plain, run.model, GPUS["H100"])
+            list(report.tables(p, None, report.summed(p, 100)))
 
 
 @pytest.mark.parametrize("path", [*FLAGS, *NUMBERS])

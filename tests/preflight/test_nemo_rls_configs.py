@@ -6,8 +6,8 @@ import pytest
 from model_facts import facts_of
 from omegaconf import OmegaConf
 
+from nemo_algos.plan.gpus import GPUS
 from nemo_algos.plan.layouts import gpu_of, plan, possible
-from nemo_algos.plan.memory import GPUS
 from nemo_algos.preflight import check
 from nemo_algos.preflight.snapshot import VERSIONS, compose, load
 
