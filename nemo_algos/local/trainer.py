@@ -3,7 +3,6 @@
 import time
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 

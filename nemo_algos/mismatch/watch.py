@@ -23,7 +23,7 @@ class Watch:
     def of(self, step: int, columns: Mapping[str, Any]) -> tuple[dict[str, float], str]:
         """As `Monitor.of`; step_NNNNNN.npz of every settings.dump-th step, and of one that it stops.
 
-        step: from 1; columns: tensors named as in `Dump`. Raises FloatingPointError as the monitor.
+        step: from 1; columns: tensors named as in `Dump`. Raises as the monitor.
         """
         pair = columns["trainer_logprobs"], columns["sampler_logprobs"], columns["mask"]
         due = self.settings.dump and step % self.settings.dump == 0
