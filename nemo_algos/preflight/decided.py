@@ -5,7 +5,7 @@ from itertools import chain
 from types import UnionType
 from typing import Any, NotRequired, Union, get_args, get_origin
 
-from nemo_algos.config import ConfigError, Finding, at, did_you_mean
+from nemo_algos.config import ConfigError, Finding, did_you_mean
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.preflight import precision
 
@@ -38,10 +38,9 @@ def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
     """Set what the method decides, in place."""
     loss, grpo = plain["loss_fn"], plain["grpo"]
     loss |= decided(algorithm)
-    if algorithm.correction.active and at(plain, "grpo.async_grpo.enabled"):
-        loss["use_importance_sampling_correction"] = (
-            True  # or the trainer stops; the loss has False
-        )
+    if algorithm.correction.active:
+        # what NeMo-RL asserts of asynchronous and FP8 rollouts; its loss goes by `decided`
+        loss["use_importance_sampling_correction"] = True
     grpo["adv_estimator"] = {**(grpo.get("adv_estimator") or {}), "name": ESTIMATOR}
     # only NeMo-RL's filter of flat groups reads it: a group's one right response would seem flat
     grpo["use_leave_one_out_baseline"] = False
