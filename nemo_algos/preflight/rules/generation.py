@@ -88,8 +88,7 @@ def asynchronous(run: Preflight) -> Iterator[Finding]:
 def precision(run: Preflight) -> Iterator[Finding]:
     """Training and generation compute alike, or the difference is corrected."""
     path = f"{VLLM}.precision"
-    corrected = run[CORRECTION] or (run.algorithm and run.algorithm.correction.active)
-    if run.vllm and run[path] not in (None, run["policy.precision"]) and not corrected:
+    if run.vllm and run[path] not in (None, run["policy.precision"]) and not run[CORRECTION]:
         what = f"{run[path]} rollouts are not drawn from the policy in {run['policy.precision']}"
         yield warning(path, f"{what}: use one precision, or {CORRECTION}: true")
 
