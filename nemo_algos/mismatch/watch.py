@@ -21,7 +21,7 @@ class Watch:
         self.monitor = Monitor(settings.threshold, settings.stop_above)
 
     def of(self, step: int, columns: Mapping[str, Any]) -> tuple[dict[str, float], str]:
-        """As `Monitor.of`; step_NNNNNN.npz of every settings.dump-th step, and of one that it stops.
+        """As `Monitor.of`; step_NNNNNN.npz of every settings.dump-th step, and of one it stops.
 
         step: from 1; columns: tensors named as in `Dump`. Raises as the monitor.
         """
