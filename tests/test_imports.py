@@ -26,7 +26,7 @@ ALLOWED = {
     "objective": {"objective", "methods", "core", "rollouts", "config"},
     "verify": {"methods", "objective", "core", "rollouts", "conformance"},
     "conformance": {"conformance", "methods", "objective", "verify", "lines", "config"},
-    "plan": {"plan", "preflight", "config"},
+    "plan": {"plan", "preflight", "config", "style"},
     "slurm": {"slurm", "plan", "preflight", "config"},
     "adapters": {"adapters", *nemo_algos.__all__},
 }
