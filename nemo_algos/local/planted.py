@@ -93,13 +93,13 @@ class PlantedSampler(TinyPolicy):
         self.generator.set_state(state["generator"])
 
 
-def sampler_of(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> Policy:
-    """Who generates what the policy is trained on: itself, unless another is planted."""
-    planted = config.policy.generation.planted
-    if planted is None:
-        return policy
+def planted(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> PlantedSampler | None:
+    """Who generates in the policy's place what it is trained on, where that is asked for."""
+    section = config.policy.generation.planted
+    if section is None:
+        return None
     assert isinstance(policy, TinyPolicy)  # says preflight
-    return PlantedSampler(policy, planted, optimizer, config.grpo.seed)
+    return PlantedSampler(policy, section, optimizer, config.grpo.seed)
 
 
 def _normal(weight: Tensor, generator: torch.Generator) -> Tensor:
