@@ -21,7 +21,8 @@ class Experience:
     prompts [P,L] ids, left-padded where lengths differ (prompt_mask [P,L]); group [B]: each one's
     prompt; tokens [B,S] ids; mask [B,S] bool, the response with its end token; logprobs,
     entropy [B,S]: of the sampling policy at the sampling temperature as the training forward
-    computes them, nats, 0 off the mask; gen_logprobs [B,S]: as the sampler computed them;
+    computes them (with old := sampler, as the sampler did), nats, 0 off the mask; gen_logprobs
+    [B,S]: as the sampler computed them;
     shown [B,S] bool, where an environment spoke within: the mask and its tokens;
     routed_experts [B,L+S-1,layers,K]: where the sampler sent each token but the last, of a model
     with experts; distances: of the sampler from the trainer, beside the log-probs', for metrics.

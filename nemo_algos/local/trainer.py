@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nemo_algos.core.metrics import Stats
-from nemo_algos.core.mismatch import monitor
+from nemo_algos.core.mismatch import Monitor
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.data.tasks import Task
 from nemo_algos.local import trace
@@ -52,6 +52,7 @@ class Trainer:
         self.needs, self.memory = algorithm.needs, dict[str, Any]()  # as of the last signals
         self.verdicts: list[Verdict] = []  # on the responses of the last batch
         self.remarks = Remarks(policy.ends, config.policy.generation.max_new_tokens)
+        self.monitor = Monitor(config.mismatch.threshold, config.mismatch.stop_above)
         self.said: list[str] = []  # of the last step
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
 
@@ -63,7 +64,7 @@ class Trainer:
         start = time.perf_counter()
         experience, rollouts = self.collect()
         generated = time.perf_counter()
-        mismatch = self._mismatch(experience)
+        mismatch, rises = self._mismatch(experience)
         corrected, correction = self.algorithm.correct(rollouts)
         rows = self.config.policy.train_global_batch_size
         signals = self.algorithm.signals(corrected, self.memory, rows)
@@ -74,6 +75,8 @@ class Trainer:
         self.step_number += 1
         self.traces = self._traces(experience, corrected, signals)
         self.said = self.remarks.of(self.step_number, self.verdicts, experience)
+        if rises:
+            self.said.append(f"step {self.step_number}: {rises}")
         seconds = time.perf_counter() - start
         return {
             **rollout_metrics(rollouts, signals),
@@ -117,12 +120,12 @@ class Trainer:
         )
         return experience, rollouts
 
-    def _mismatch(self, experience: Experience) -> dict[str, float]:
-        """Of sampler and trainer, where the trainer has log-probs of its own."""
+    def _mismatch(self, experience: Experience) -> tuple[dict[str, float], str]:
+        """As the monitor's, where the trainer has log-probs of its own."""
         if self.algorithm.correction.bypass_mode:
-            return {}
-        logprobs, limit = (experience.logprobs, experience.gen_logprobs), self.config.mismatch
-        return monitor(*logprobs, experience.mask, limit.threshold, limit.stop_above)
+            return {}, ""
+        logprobs = (experience.logprobs, experience.gen_logprobs)
+        return self.monitor.of(*logprobs, experience.mask)
 
     def _moved(self, experience: Experience) -> dict[str, float]:
         """How far the updates moved the log-probs of these responses, where that is asked for."""

@@ -10,7 +10,7 @@ FILES = {
     "other advantages": ("baselines",),
     "parts of the reward, memory": ("gdpo", "spo", "ema_baseline"),
     "some tokens only": ("token_choice",),
-    "other weights": ("soft_weights",),
+    "other weights": ("soft_weights", "ce_gppo"),
     "one ratio per response": ("sequence_ratios",),
     "a divergence": ("divergences",),
 }

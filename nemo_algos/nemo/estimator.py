@@ -1,9 +1,6 @@
 """A method's driver half behind NeMo-RL's `compute_advantage`, and its signals' way to the loss."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from importlib import import_module
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
@@ -12,21 +9,10 @@ import torch.nn.functional as F
 from nemo_rl.algorithms.utils import get_gdpo_reward_component_keys
 from torch import Tensor
 
-from nemo_algos.core.groups import Groups
 from nemo_algos.methods.signals import Memory, Signals
-from nemo_algos.nemo import columns, versions
+from nemo_algos.nemo import columns
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.rollouts import Rollouts, prompt_key
-
-# grpo.adv_estimator.name: NeMo-RL's own factory refuses it, so an unpatched path cannot run GRPO
-NAME = "nemo_algos"
-FACTORY = "_create_advantage_estimator"
-DEVIATIONS = "calculate_baseline_and_std_per_prompt"
-CREATORS = (
-    "nemo_rl.algorithms.grpo",
-    "nemo_rl.algorithms.grpo_sync",
-    "nemo_rl.algorithms.single_controller_utils.setup",
-)
 
 
 class Estimator:
@@ -206,39 +192,3 @@ def _unpadded(row: list[int], pad: int | None) -> list[int]:
     while end and row[end - 1] == pad:
         end -= 1
     return row[:end]
-
-
-@contextmanager
-def in_place(estimator: Estimator) -> Iterator[None]:
-    """Within, NeMo-RL's trainers create this estimator for its name, and sample whole groups."""
-    modules = [import_module(name) for name in CREATORS if versions.present(name)]
-    ours = {FACTORY: partial(_creating, estimator), DEVIATIONS: _whole_group_deviations}
-    places = [(m, name) for m in modules for name in ours if hasattr(m, name)]
-    with versions.replaced(*((m, name, ours[name](getattr(m, name))) for m, name in places)):
-        yield
-
-
-def _whole_group_deviations(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """NeMo-RL's baselines, and deviations [B] that are 0 in flat groups and nowhere else.
-
-    Dynamic sampling drops rows by them. NeMo-RL's own are 0 for the only right response of a group
-    (others are left in), and in groups of equal rewards some are not 0 by rounding.
-    """
-
-    def compute(prompts: Tensor, rewards: Tensor, *args: Any, **kwargs: Any) -> Any:
-        baseline, std = stock(prompts, rewards, *args, **kwargs)
-        judged = kwargs.get("std_rewards")
-        judged = (rewards if judged is None else judged).double()
-        groups = Groups.of(row_hash(prompts))
-        deviation = groups.std(judged, dof=1).where(~groups.flat(judged), 0.0)
-        return baseline, deviation[groups.index].to(std)
-
-    return compute
-
-
-def _creating(estimator: Estimator, stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def create(master_config: Any) -> Any:
-        section = versions.get(master_config.grpo, "adv_estimator", {})
-        return estimator if versions.get(section, "name") == NAME else stock(master_config)
-
-    return create

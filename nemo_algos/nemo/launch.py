@@ -26,14 +26,10 @@ from rich.console import Console
 
 from nemo_algos.config import Finding, validate
 from nemo_algos.nemo import environment, known_answers, memory, package, versions
-from nemo_algos.nemo.estimator import Estimator, in_place
+from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
-from nemo_algos.nemo.policy import (
-    DataPlaneProxy,
-    PolicyProxy,
-    columns_registered,
-    previous_logprobs_skipped,
-)
+from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
+from nemo_algos.nemo.trainers import in_place, previous_logprobs_skipped
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.loss import MismatchConfig
 from nemo_algos.preflight.check import judge, refuse

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nemo_algos.core.mismatch import monitor
+from nemo_algos.core.mismatch import Monitor
 from nemo_algos.nemo import columns, loss_metrics, versions
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.objective.loss import MismatchConfig
@@ -28,7 +28,8 @@ class PolicyProxy:
     ) -> None:
         object.__setattr__(self, "_policy", policy)
         object.__setattr__(self, "_estimator", estimator)
-        object.__setattr__(self, "_mismatch", mismatch)
+        monitor = Monitor(mismatch.threshold, mismatch.stop_above)
+        object.__setattr__(self, "_monitor", monitor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
@@ -44,7 +45,7 @@ class PolicyProxy:
         return out
 
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As the policy's, with signals and metrics. Raises FloatingPointError as `monitor`."""
+        """As the policy's, with signals and metrics. Raises FloatingPointError as `Monitor.of`."""
         self._compare(data)
         own = self._estimator.masks_for(data["token_mask"], data["sample_mask"])
         own |= self._estimator.signals_for(data["advantages"])
@@ -64,8 +65,9 @@ class PolicyProxy:
             return
         mask = (data["token_mask"] * data["sample_mask"][:, None])[:, 1:].bool()
         old, sampled = data["prev_logprobs"][:, 1:], data["generation_logprobs"][:, 1:]
-        limit = self._mismatch
-        mismatch = monitor(old, sampled, mask, limit.threshold, limit.stop_above)
+        mismatch, rises = self._monitor.of(old, sampled, mask)
+        if rises:
+            print(f"warning: {rises}", flush=True)
         self._estimator.last_metrics = {**self._estimator.last_metrics, **mismatch}
 
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +102,7 @@ class DataPlaneProxy(PolicyProxy):
         return data
 
     def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:
-        """As the policy's, with the signals. Raises FloatingPointError as `monitor`."""
+        """As the policy's, with the signals. Raises FloatingPointError as `Monitor.of`."""
         if "advantages" in fields:
             read = {**self._read, **fields}
             self._compare(read)
@@ -120,15 +122,6 @@ class DataPlaneProxy(PolicyProxy):
     def train_from_meta(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As the policy's; logs the method's metrics with the loss's."""
         return self._logged(self._policy.train_from_meta(*args, **kwargs))
-
-
-@contextmanager
-def previous_logprobs_skipped() -> Iterator[None]:
-    """Within, grpo_train and async_grpo_train ask for no previous log-probs."""
-    from nemo_rl.algorithms import opd
-
-    with versions.replaced((opd, "_skip_prev_logprobs", lambda master_config: True)):
-        yield
 
 
 @contextmanager

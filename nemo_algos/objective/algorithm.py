@@ -179,8 +179,7 @@ class Algorithm:
         return value if self.per_token[name] else value[:, None]
 
     def _check(self, rollouts: Rollouts, memory: Memory | None) -> None:
-        if self.correction.weighs and rollouts.rollout_is_weights is None:
-            raise ValueError("give `Algorithm.signals` the rollouts that `Algorithm.correct` gives")
+        off_policy.check(self.correction, rollouts)
         if "memory" in self.needs and memory is None:
             raise ValueError(
                 f"{self.name} remembers the batches before: give `Algorithm.signals` the memory of "

@@ -3,7 +3,8 @@
     l = log pi_old - log pi_sampler of each token;  with old := sampler, log pi - log pi_sampler
     J = mean, over the tokens kept, of  w min(r' A', clip(r') A')   or   w A' log pi
 
-The driver half is `correct`, the worker half `weights`; their formulas are core/correction.py's.
+The driver half is `correct`, the worker half, with old := sampler, `of_two_policies`; the formulas
+are core/correction.py's.
 """
 
 from __future__ import annotations
@@ -37,17 +38,18 @@ def correct(config: CorrectionConfig, rollouts: Rollouts) -> tuple[Rollouts, dic
         return replace(rollouts, old_logprobs=sampled), {}
     log_ratio = core.correction.gap(rollouts.old_logprobs.double(), sampled, mask)
     kept = core.correction.kept(log_ratio, mask, config.rejections)
-    metrics = _rejected(kept, mask)
-    weights = None
-    if config.rollout_is:
-        raw = core.correction.importance(log_ratio, mask, config.rollout_is)
-        weights = core.correction.importance(log_ratio, mask, config.rollout_is, *config.cut)
-        metrics |= _weighed(weights.expand(mask.shape)[mask], raw.expand(mask.shape)[mask])
-        mean = core.correction.mean_weight(weights, mask)
-        if config.rollout_is_batch_normalize and mean > 0:
-            weights = weights / mean
-        weights = weights.expand(mask.shape)
-    return replace(rollouts, mask=kept, rollout_is_weights=weights), metrics
+    weights, weighed = _weights(config, log_ratio, mask)
+    corrected = replace(rollouts, mask=kept, rollout_is_weights=weights.expand(mask.shape))
+    return corrected, _rejected(kept, mask) | weighed
+
+
+def check(config: CorrectionConfig, rollouts: Rollouts) -> None:
+    """Raise ValueError where these are not what `correct` gives."""
+    if not config.active:
+        return
+    moved = rollouts.old_logprobs != rollouts.gen_logprobs
+    if moved[rollouts.mask].any() if config.bypass_mode else rollouts.rollout_is_weights is None:
+        raise ValueError("give `Algorithm.signals` the rollouts that `Algorithm.correct` gives")
 
 
 def of_two_policies(
@@ -68,6 +70,21 @@ def of_two_policies(
     if mean == "sequence":
         factor = factor * core.correction.lengthened(kept, mask)
     return factor.expand(mask.shape).where(kept, 0.0)
+
+
+def _weights(
+    config: CorrectionConfig, log_ratio: Tensor, mask: Tensor
+) -> tuple[Tensor, dict[str, float]]:
+    """[B,S], [B,1], or 1 where none are asked for; and their metrics."""
+    if config.rollout_is is None:
+        return log_ratio.new_ones(()), {}
+    raw = core.correction.importance(log_ratio, mask, config.rollout_is)
+    weights = core.correction.importance(log_ratio, mask, config.rollout_is, *config.cut)
+    metrics = _weighed(weights.expand(mask.shape)[mask], raw.expand(mask.shape)[mask])
+    mean = core.correction.mean_weight(weights, mask)
+    if config.rollout_is_batch_normalize and mean > 0:
+        weights = weights / mean
+    return weights, metrics
 
 
 def _sampled(rollouts: Rollouts) -> Tensor:

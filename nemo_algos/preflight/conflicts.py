@@ -15,6 +15,7 @@ OURS_ALONE = "the advantages are the method's"
 # what would change the meaning of a method: key, the only value, reason
 FIXED: tuple[tuple[str, Any, str], ...] = (
     ("loss_fn.disable_ppo_ratio", False, "a method without a ratio is method.name: gpg"),
+    ("loss_fn.cls_fqn", None, "the loss is the method's"),
     ("loss_fn.use_cispo", False, "set method.name: cispo"),
     ("loss_fn.force_on_policy_ratio", False, "it makes every ratio 1"),
     ("loss_fn.positive_example_nll_weight", 0.0, "set method.terms: {nll: {coef: ...}}"),

@@ -11,6 +11,8 @@ from nemo_algos.preflight import precision
 
 OURS = ("engine", "method", "mismatch", "nemo_rl", "rollout_correction")
 DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
+# a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
+ESTIMATOR = "nemo_algos.nemo.trainers.given"
 TINY_KL = 1e-8  # of a penalty that only makes NeMo-RL load the reference
 
 FREE = ("env", "data")  # custom environments and datasets have keys of their own
@@ -20,8 +22,9 @@ UNDECLARED = {f"{precision.VLLM}.{key}" for key in OF_VLLM} | {"policy.sequence_
 
 
 def decided(algorithm: Algorithm) -> dict[str, Any]:
-    """The keys of `loss_fn` that the method decides."""
-    return {
+    """The keys of `loss_fn` that the method decides, of NeMo-RL's loss."""
+    weighed = {"use_importance_sampling_correction": False} if algorithm.correction.active else {}
+    return weighed | {
         "token_level_loss": algorithm.mean == "token",
         "sequence_level_importance_ratios": algorithm.base.method.ratio == "sequence",
         "disable_ppo_ratio": algorithm.base.method.form == "logprob",
@@ -35,7 +38,10 @@ def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
     """Set what the method decides, in place."""
     loss, grpo = plain["loss_fn"], plain["grpo"]
     loss |= decided(algorithm)
-    grpo["adv_estimator"] = {**(grpo.get("adv_estimator") or {}), "name": "nemo_algos"}
+    if algorithm.correction.active:
+        # what NeMo-RL asserts of asynchronous and FP8 rollouts; its loss goes by `decided`
+        loss["use_importance_sampling_correction"] = True
+    grpo["adv_estimator"] = {**(grpo.get("adv_estimator") or {}), "name": ESTIMATOR}
     # only NeMo-RL's filter of flat groups reads it: a group's one right response would seem flat
     grpo["use_leave_one_out_baseline"] = False
     if "ref_logprobs" in algorithm.needs:

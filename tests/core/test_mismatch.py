@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nemo_algos.core.mismatch import measure, monitor
+from nemo_algos.core.mismatch import Monitor, measure, rise
 
 NAN, INF = float("nan"), float("inf")
 
@@ -65,7 +65,7 @@ def test_of_no_token_there_is_no_mean():
 def ruled(gaps, limit):
     old = -torch.tensor([gaps])
     mask = torch.ones_like(old, dtype=torch.bool)
-    return monitor(old, torch.zeros_like(old), mask, 0.5, limit)
+    return Monitor(0.5, limit).of(old, torch.zeros_like(old), mask)[0]
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,58 @@ def test_above_the_limit_it_says_what_was_measured_and_what_to_do(gaps):
     with pytest.raises(FloatingPointError, match=r"stop_above=0\.5 .*nonfinite.*share_above") as e:
         ruled(gaps, 0.5)
     assert "not trained on" in str(e.value) and "raise mismatch.stop_above" in str(e.value)
+
+
+def test_a_rise_by_hand():
+    """Steps that each rise by .001 from .02: of 11 S is 55, its variance 165, 54 / 12.8 > 4."""
+    means = [0.02 + 0.001 * i for i in range(11)]
+    found = rise(means, 0.05)
+    assert found["mismatch/slope"] == pytest.approx(0.001)
+    assert found["mismatch/steps_left"] == pytest.approx(20)
+    assert rise(means[:10], 0.05) == {}  # (45 - 1) / 11.2 = 3.94
+    assert rise([*means[:9], means[10], means[9]], 0.05) != {}  # (53 - 1) / 12.8 = 4.05
+    assert rise([*means[:8], *reversed(means[8:])], 0.05) == {}  # (49 - 1) / 12.8 = 3.74
+
+
+def test_one_step_of_a_hundred_times_the_mean_moves_neither_slope_nor_level():
+    means = [0.01 + 0.0005 * i for i in range(40)]
+    means[20] = 1.0
+    found = rise(means, 0.05)
+    assert found["mismatch/slope"] == pytest.approx(0.0005, rel=1e-6)
+    assert found["mismatch/steps_left"] == pytest.approx(0.0205 / 0.0005)
+    assert rise(means, 0.02)["mismatch/steps_left"] == 0
+
+
+def test_what_falls_or_stands_or_wavers_is_no_rise():
+    generator = torch.Generator().manual_seed(0)
+    assert rise([], 0.05) == rise([0.1], 0.05) == rise([0.1] * 50, 0.05) == {}
+    assert rise([0.05 - 0.001 * i for i in range(40)], 0.05) == {}
+    wavering = (0.02 + 0.002 * torch.randn(1000, generator=generator)).tolist()
+    assert all(rise(wavering[i : i + 50], 0.05) == {} for i in range(0, 950, 10))
+
+
+def watched(means, limit=None):
+    monitor, one = Monitor(stop_above=limit), torch.ones(1, 1, dtype=torch.bool)
+    return [monitor.of(torch.full((1, 1), x), torch.zeros(1, 1), one) for x in means]
+
+
+def test_a_rise_is_told_once_with_its_end():
+    steps = watched([0.02 + 0.001 * i for i in range(16)], limit=0.5)
+    told = [(i, sentence) for i, (_, sentence) in enumerate(steps) if sentence]
+    assert [i for i, _ in told] == [10]
+    assert told[0][1].startswith(
+        "mismatch/mean rises by 1.0e-03 nats a step and is at 0.5, mismatch.stop_above, in some 470"
+    )
+    assert "mismatch/slope" not in steps[9][0] and "mismatch/slope" in steps[15][0]
+
+
+def test_a_rise_that_ends_far_away_is_a_metric_alone():
+    steps = watched([1e-6 * i for i in range(20)])
+    assert not any(sentence for _, sentence in steps)
+    assert steps[-1][0]["mismatch/steps_left"] == pytest.approx((0.05 - 19e-6) / 1e-6, rel=1e-3)
+
+
+def test_a_second_rise_is_told_again():
+    up = [0.01 + 0.001 * i for i in range(20)]
+    told = [bool(sentence) for _, sentence in watched([*up, *reversed(up), *up[:1] * 50, *up])]
+    assert sum(told) == 2

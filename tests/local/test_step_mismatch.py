@@ -98,3 +98,27 @@ def test_a_wrong_section_is_refused(override, path, message):
         parse(config.load(trainers.CONFIGS / "grpo.yaml", [override]))
     (problem,) = error.value.findings
     assert problem.path == path and message in problem.message
+
+
+class Drifting(trainers.Mismatched):
+    """Its sampler's log-probs are further off at every step."""
+
+    steps = 0
+
+    def generate(self, prompts, group_size, generator):
+        drawn = super().generate(prompts, group_size, generator)
+        self.steps += 1
+        return replace(drawn, gen_logprobs=drawn.logprobs - 0.002 * self.steps)
+
+
+def test_a_rise_is_said_with_the_step():
+    made = trainers.trainer(trained=Drifting(trainers.policy().model, trainers.UP_TO_12))
+    said = []
+    for _ in range(12):
+        metrics = made.step()
+        said += made.said
+    assert [s for s in said if "mismatch" in s] == [
+        "step 11: mismatch/mean rises by 2.0e-03 nats a step and is at 0.05, where a run is sick, "
+        "in some 14 steps: see whether new weights reach the sampler whole"
+    ]
+    assert metrics["mismatch/steps_left"] == pytest.approx(13, abs=0.1)

@@ -316,8 +316,9 @@ def test_one_weighing_by_the_sampler():
 
 def test_what_cannot_be_corrected_is_refused():
     batch, algorithm = hand(), build("grpo", BOTH)
-    with pytest.raises(ValueError, match=r"give `Algorithm\.signals` the rollouts that"):
-        algorithm.signals(batch.rollouts)
+    for correction in (BOTH, BYPASS, {"preset": "decoupled_geo_rs"}):
+        with pytest.raises(ValueError, match=r"give `Algorithm\.signals` the rollouts that"):
+            build("grpo", correction).signals(batch.rollouts)
     missing = replace(batch.rollouts, gen_logprobs=None)
     with pytest.raises(ValueError, match=r"rollout_correction needs gen_logprobs \[B, S\]"):
         algorithm.correct(missing)

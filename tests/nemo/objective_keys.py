@@ -49,6 +49,7 @@ DECIDED = {
 REFUSED = {
     "loss_fn.disable_ppo_ratio": ["loss_fn.disable_ppo_ratio=true"],
     "loss_fn.force_on_policy_ratio": ["loss_fn.force_on_policy_ratio=true"],
+    "loss_fn.cls_fqn": ["loss_fn.cls_fqn=a.b"],
     "loss_fn.use_cispo": ["loss_fn.use_cispo=true"],
     "loss_fn.positive_example_nll_weight": ["loss_fn.positive_example_nll_weight=0.1"],
     "loss_fn.use_kl_in_reward": ["loss_fn.use_kl_in_reward=true"],

@@ -115,7 +115,8 @@ def test_a_weight_of_0_silences_an_infinite_ratio():
 def test_a_log_prob_that_is_not_finite_is_not_taken_for_rejected():
     rollouts, logprobs = batches.make(seed=3, large=False)
     algorithm = build("etr", BYPASS["rejecting"])
-    weighty = algorithm.signals(rollouts).advantages.abs() * rollouts.mask
+    signals = algorithm.signals(algorithm.correct(rollouts)[0])
+    weighty = signals.advantages.abs() * rollouts.mask
     logprobs.view(-1)[weighty.argmax()] = torch.nan
     data = nemo_batch.batch(algorithm, rollouts)
     value, *_ = nemo_batch.loss_and_gradient(

@@ -4,10 +4,12 @@ The sampler says e^-o times the probability that it draws with, o by the row, te
 """
 
 import contextlib
+import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
+import test_async
 import torch
 from nemo_rl.algorithms import grpo_sync
 from rounding import rounding
@@ -16,10 +18,21 @@ from test_data_plane import (
     plugged_in_queue,
     queue_cluster,  # noqa: F401  a fixture
 )
-from test_grpo_train import METHODS, STEPS, UPDATES, Plugged, embedded
+from test_grpo_train import (
+    METHODS,
+    STEPS,
+    UPDATES,
+    Plugged,
+    embedded,
+    rollouts_of,
+    token_logprobs,
+)
 from test_mismatch import off
 
-from nemo_algos.nemo.policy import columns_registered, previous_logprobs_skipped
+from nemo_algos.core.surrogate import Counts
+from nemo_algos.nemo.policy import columns_registered
+from nemo_algos.nemo.trainers import previous_logprobs_skipped
+from nemo_algos.objective.loss import policy_loss
 
 pytestmark = pytest.mark.usefixtures("in_process")
 # the ratios are 1, 1.28, 2.1 and 2.7 by the row: of four the last is rejected, the third cut
@@ -97,3 +110,24 @@ def test_the_queue_trains_the_same(
         got, want = made.series("train", metric), other.series("train", metric)
         assert got == pytest.approx(want, rel=near, abs=near), metric
     torch.testing.assert_close(made.weights(), other.weights(), rtol=0, atol=near)
+
+
+def test_asynchronous_rollouts_are_clipped_against_their_own_sampler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Responses of the weights before: the first ratio of every batch but the first is no 1."""
+    bypass = {"bypass_mode": True}
+    monkeypatch.setattr(test_async, "Plugged", functools.partial(Plugged, correction=bypass))
+    overrides = [*test_async.ONE_UPDATE, "loss_fn.use_importance_sampling_correction=false"]
+    with previous_logprobs_skipped():
+        made = test_async.trained(tmp_path, "etr", "unpacked", monkeypatch, overrides)
+    for step, call in enumerate(made.estimator.calls):
+        batch = made.proxy.batches[step]
+        given = rollouts_of(batch, call, gen_logprobs=batch["generation_logprobs"])
+        rollouts, _ = made.algorithm.correct(given)
+        logprobs = token_logprobs(made.proxy.models[step], batch["input_ids"])
+        signals, counts = made.algorithm.signals(rollouts, {}), Counts.of(rollouts.mask)
+        loss = policy_loss(made.algorithm, logprobs, rollouts, signals, counts)
+        logged = made.run.logger.kept["train"][step + 1]
+        assert logged["loss"] == pytest.approx(float(loss.value), rel=1e-4, abs=2e-6)
+        assert (abs(logged["kl/old"]) < 1e-6) == (step == 0)

@@ -17,17 +17,12 @@ from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 
 from nemo_algos.core import groups
 from nemo_algos.nemo import columns, versions
-from nemo_algos.nemo.estimator import (
-    CREATORS,
-    DEVIATIONS,
-    FACTORY,
-    Estimator,
-    in_place,
-    row_hash,
-)
+from nemo_algos.nemo.estimator import Estimator, row_hash
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.policy import PolicyProxy
+from nemo_algos.nemo.trainers import CREATORS, DEVIATIONS, FACTORY, in_place
 from nemo_algos.objective.build import build
+from nemo_algos.preflight.decided import ESTIMATOR
 
 
 def master(name):
@@ -345,14 +340,14 @@ def test_every_factory_is_replaced_and_restored(module):
     stock, estimator = getattr(place, FACTORY), Estimator(build("etr"))
     with in_place(estimator):
         create = getattr(place, FACTORY)
-        assert create(master("nemo_algos")) is estimator
+        assert create(master(ESTIMATOR)) is estimator
         assert isinstance(create(master("grpo")), GRPOAdvantageEstimator)
     assert getattr(place, FACTORY) is stock
 
 
 def test_an_unpatched_trainer_refuses_the_name():
-    with pytest.raises(ValueError, match="nemo_algos"):
-        grpo._create_advantage_estimator(master("nemo_algos"))
+    with pytest.raises(ValueError, match=f"Invalid adv_estimator name: {ESTIMATOR}"):
+        grpo._create_advantage_estimator(master(ESTIMATOR))
 
 
 def test_the_proxy_adds_signals_logs_metrics_and_forwards_the_rest():

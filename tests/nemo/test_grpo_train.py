@@ -21,10 +21,11 @@ from torch import Tensor
 
 from nemo_algos.core.surrogate import Counts
 from nemo_algos.nemo import versions
-from nemo_algos.nemo.estimator import FACTORY, Estimator, in_place
+from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.nemo.megatron_worker import EntropyPostProcessor
 from nemo_algos.nemo.policy import PolicyProxy
+from nemo_algos.nemo.trainers import FACTORY, in_place
 from nemo_algos.objective.build import build
 from nemo_algos.objective.loss import policy_loss
 from nemo_algos.preflight import decided

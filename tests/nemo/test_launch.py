@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from cpu_run import Run
+from launched import launched
 from mistakes import MISTAKES, SHARED
 from omegaconf import OmegaConf
 
@@ -16,9 +16,7 @@ from nemo_algos.config import ConfigError
 from nemo_algos.methods import STUDIED
 from nemo_algos.nemo import launch, package, versions
 from nemo_algos.nemo.loss import AlgorithmLoss
-from nemo_algos.objective.build import build
 from nemo_algos.objective.loss import MismatchConfig
-from nemo_algos.preflight import decided
 from nemo_algos.preflight.check import check
 
 DYNAMIC = "grpo.use_dynamic_sampling=true"
@@ -54,7 +52,7 @@ def test_every_studied_method_composes_with_what_it_decides(name):
     assert loss.disable_ppo_ratio == (name in ("gpg", "cispo"))
     assert loss.reference_policy_kl_penalty == 0.001
     section = versions.get(master.grpo, "adv_estimator")
-    assert versions.get(section, "name") == "nemo_algos"
+    assert versions.get(section, "name") == "nemo_algos.nemo.trainers.given"
     assert master.policy["train_global_batch_size"] == 128
     assert master.policy["model_name"] == "Qwen/Qwen2.5-1.5B"  # NeMo-RL's own
 
@@ -374,21 +372,6 @@ def test_after_an_error_saves_end_before_the_workers(monkeypatch, asynchronous_s
 
 @pytest.mark.usefixtures("in_process")
 def test_the_launcher_trains_with_nemo_rls_own_trainer(monkeypatch, tmp_path):
-    """From what `setup` returns: workers and generation are cpu_run's, the rest is NeMo-RL's."""
-    run = Run(tmp_path, ["loss_fn.reference_policy_kl_penalty=0", "grpo.max_num_steps=2"])
-    algorithm = build("etr")
-    plain = run.config.model_dump()
-    decided.derive(plain, algorithm)
-    master = launch.grpo.MasterConfig(**plain)
-    made = (run.policy, run.generation, None, (None, None), run.dataloader, None, run.loss_fn)
-    made += (run.logger, run.checkpointer, run.state, master, {}, {})
-    setup = functools.wraps(launch.grpo.setup)(lambda *_, **__: made)
-    monkeypatch.setattr(launch, "get_tokenizer", lambda _: run.tokenizer)
-    monkeypatch.setattr(launch, "configure_generation_config", lambda config, *_, **__: config)
-    monkeypatch.setattr(launch, "setup_response_data", lambda *_: (0, 0, run.environments, {}))
-    monkeypatch.setattr(launch.grpo, "setup", setup)
-    monkeypatch.setattr(run.generation, "shutdown", lambda: None, raising=False)
-    loss = AlgorithmLoss(master.loss_fn, algorithm)
-    launch.train(master, algorithm, loss, MismatchConfig())
+    run = launched(tmp_path, monkeypatch)
     assert len(run.logger.series("train", "loss")) == 2
     assert min(run.logger.series("train", "etr/radius_positive")) > 0.2

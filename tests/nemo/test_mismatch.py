@@ -13,8 +13,9 @@ import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from test_grpo_train import METHODS, Plugged
 
+from nemo_algos.core.mismatch import Monitor
 from nemo_algos.nemo.estimator import Estimator
-from nemo_algos.nemo.policy import DataPlaneProxy
+from nemo_algos.nemo.policy import DataPlaneProxy, PolicyProxy
 from nemo_algos.objective.build import build
 from nemo_algos.objective.loss import MismatchConfig
 
@@ -38,7 +39,8 @@ def off(generate: Callable[..., Any]) -> Callable[..., Any]:
 
 def plugged(path: Path, config: MismatchConfig, overrides: list[str]) -> Plugged:
     made = Plugged(path, METHODS["etr"], overrides)
-    object.__setattr__(made.proxy, "_mismatch", config)
+    monitor = Monitor(config.threshold, config.stop_above)
+    object.__setattr__(made.proxy, "_monitor", monitor)
     return made
 
 
@@ -141,3 +143,15 @@ def test_the_data_plane_compares_what_the_driver_reads_and_writes(limit: float) 
         proxy.write_to_dataplane(None, fields)
         assert estimator.last_metrics["rollouts/masked_share"] == 0.5
         assert len(queue.written) == 1 and estimator.last_metrics["mismatch/mean"] == 0.25
+
+
+def test_a_rise_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """One token a step, each further from the sampler than the step before."""
+    estimator = Estimator(build("grpo"))
+    proxy, mask = PolicyProxy(object(), estimator), torch.tensor([[0.0, 1.0]])
+    for step in range(1, 13):
+        logprobs = {"prev_logprobs": torch.zeros(1, 2), "generation_logprobs": 0.002 * step * mask}
+        proxy._compare({"token_mask": mask, "sample_mask": torch.ones(1), **logprobs})
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 1 and said[0].startswith("warning: mismatch/mean rises by 2.0e-03 nats")
+    assert estimator.last_metrics["mismatch/steps_left"] == pytest.approx(13, abs=0.1)

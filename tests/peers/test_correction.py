@@ -63,10 +63,10 @@ def same(batch, ours, config, tolerance):
     weights, mask = by_verl(batch, config)
     got, _ = correct(ours, batch)
     assert torch.equal(got.mask, mask)
-    assert (weights is None) == (got.rollout_is_weights is None)
-    if weights is not None:
-        own = got.rollout_is_weights.where(batch.mask, 0.0)
-        torch.testing.assert_close(own, weights, **tolerance)
+    own = got.rollout_is_weights.where(batch.mask, 0.0)
+    torch.testing.assert_close(
+        own, batch.mask.double() if weights is None else weights, **tolerance
+    )
     return got
 
 

@@ -399,6 +399,14 @@ def test_everything_wrong_is_said_at_once():
         MethodTrainer(config(loss={"kl_coef": 0.1}))
 
 
+def test_a_block_that_the_adapter_has_not_is_refused():
+    with pytest.raises(ConfigError) as error:
+        MethodTrainer(config("grpo", "+rollout_correction.preset=decoupled_geo_rs"))
+    advice = "set loss_fn.use_importance_sampling_correction"
+    reason = f"rollout_correction: is not in this adapter: leave it out; {advice}"
+    assert [str(f) for f in error.value.findings] == [reason]
+
+
 def test_the_defaults_are_those_of_verl_with_megatron_too():
     fsdp, megatron = (config(name=name) for name in ("ppo_trainer", "ppo_megatron_trainer"))
     for key in REPLACED:

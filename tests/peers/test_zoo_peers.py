@@ -268,6 +268,16 @@ def aspo(data: Batch, logprobs: Tensor, cap: float) -> Tensor:
     return token_mean(data, torch.where(A < 0, down, up))
 
 
+def ce_gppo(data: Batch, logprobs: Tensor, betas: tuple[float, float]) -> Tensor:
+    """Three cases, as the authors' code has them."""
+    A = normalised(data)[:, None].expand_as(logprobs)
+    ratio = (logprobs - data.rollouts.old_logprobs).exp()
+    free, held = ratio * A, ratio / ratio.detach() * A
+    low, high = (ratio < 0.8) & (A < 0), (ratio > 1.28) & (A > 0)
+    terms = torch.where(low, betas[0] * 0.8 * held, free)
+    return token_mean(data, torch.where(high, betas[1] * 1.28 * held, terms))
+
+
 def fipo(data: Batch, logprobs: Tensor) -> Tensor:
     """The sum over later tokens of the response, holes not counted."""
     r, A = data.rollouts, normalised(data)
@@ -385,6 +395,9 @@ def cases() -> Iterator[Case]:
     for cap in (3.0, 1.3):
         loss = partial(aspo, cap=cap)
         yield Case({"name": "aspo", "cap": cap}, "formula (Archer2.0)", loss, gradient_only=True)
+    for betas in ((0.75, 1.0), (0.0, 0.5)):
+        method = {"name": "ce_gppo", "beta_low": betas[0], "beta_high": betas[1]}
+        yield Case(method, "formula (CE-GPPO)", partial(ce_gppo, betas=betas))
     yield Case({"name": "fipo"}, f"{SWIFT} loss_type=fipo", swift_fipo, holes=False)
     method = {"name": "fipo", "half_life": 2.0, "low": 0.9, "safety": 1.5}
     yield Case(method, "formula", fipo)

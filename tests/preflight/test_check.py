@@ -4,8 +4,12 @@ import copy
 import json
 from pathlib import Path
 
+import mistakes_fp8
 import pytest
-from mistakes import DENSE, MISTAKES, MOE, ONE, RIGHT, SHARED
+from mistakes import DENSE, MOE, ONE, SHARED
+from mistakes import MISTAKES as MOST
+from mistakes import RIGHT as MOSTLY_RIGHT
+from mistakes_fp8 import OF
 from omegaconf import OmegaConf
 from rich.console import Console
 from typer.testing import CliRunner
@@ -24,6 +28,8 @@ from nemo_algos.slurm.placement import Sizes
 from nemo_algos.slurm.prepare import prepare
 
 HERE = Path(__file__).parent
+MISTAKES = [*MOST, *mistakes_fp8.MISTAKES]
+RIGHT = [*MOSTLY_RIGHT, *mistakes_fp8.RIGHT]
 OWN, SUMS = "math.yaml", SHIPPED / "data" / "sums_train.jsonl"  # it is for one's own model and rows
 PARTS = {"local.yaml"}  # to inherit from, without a method
 CONFIGS = [p for p in SHIPPED.glob("*.yaml") if p.name not in PARTS]
@@ -58,17 +64,18 @@ def found(config, overrides, path, message, version="main"):
 def test_a_planted_mistake_is_found_by_its_rule_alone(mistake, monkeypatch):
     rule, config, overrides, severity, path, message = mistake
     monkeypatch.delenv("WANDB_MODE")
-    assert [f.severity for f in found(config, overrides, path, message)] == [severity]
+    version = OF.get(rule, "main")
+    assert [f.severity for f in found(config, overrides, path, message, version)] == [severity]
     if mistake in MISTAKES:
         monkeypatch.setattr(module, "RULES", [r for r in RULES if r.__name__ != rule])
-        assert not found(config, overrides, path, message)
+        assert not found(config, overrides, path, message, version)
 
 
 @pytest.mark.parametrize("mistake", [m for m in [*MISTAKES, *SHARED] if m[3] == "error"])
 def test_plan_and_slurm_refuse_what_check_refuses(mistake, tmp_path):
     """With the same sentences; tests/nemo has the launcher."""
-    _, config, overrides, *_ = mistake
-    file, version = path_of(config), "main"
+    rule, config, overrides, *_ = mistake
+    file, version = path_of(config), OF.get(rule, "main")
     errors = [str(f) for f in check(file, overrides, version) if f.severity == "error"]
     planned = CliRunner().invoke(app, ["plan", file, *overrides, "--nemo-rl", version])
     assert (planned.exit_code, planned.stderr.splitlines()) == (2, errors)
@@ -237,7 +244,8 @@ def test_the_command():
     wrong = run(ONE, "policy.train_global_batch_size=96")
     assert wrong.exit_code == 1 and "errors: 1" in wrong.output
     assert "policy.train_global_batch_size: does not divide" in wrong.output
-    (one,) = json.loads(run("mxfp8_blackwell.yaml", "--nemo-rl", "v0.7.0", "--json").output)
+    found = json.loads(run("mxfp8_blackwell.yaml", "--nemo-rl", "v0.7.0", "--json").output)
+    (one,) = [finding for finding in found if finding["severity"] == "error"]
     assert one["path"] == "policy.generation.vllm_cfg.is_mx" and one["nemo_rl"] == ["v0.7.0"]
     both = run(ONE, "policy.generation.vllm_cfg.is_mx=true", "loss_fn.x=1").output
     assert "(NeMo-RL v0.7.0)" in both

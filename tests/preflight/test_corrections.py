@@ -59,3 +59,10 @@ def test_what_asks_for_a_correction_takes_either(given, correction):
     assert len(asked) == 1 and asked[0].endswith(", or choose a rollout_correction.preset")
     found = errors([*given, f"rollout_correction.{correction}"], "main")
     assert not [e for e in found if e.startswith(WEIGHED)]
+
+
+@pytest.mark.parametrize(("given", "warned"), [([], True), ([BYPASS], False)])
+def test_two_precisions_are_corrected_for(given, warned):
+    half = "policy.generation.vllm_cfg.precision=float16"
+    found = [f.path for f in check("nemo_rl.yaml", [half, *given], "main")]
+    assert ("policy.generation.vllm_cfg.precision" in found) == warned

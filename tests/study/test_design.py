@@ -84,6 +84,15 @@ def test_seed_by_seed_so_that_a_stopped_study_compares(tmp_path):
     assert [run.config.grpo.seed for run in runs] == sorted(run.config.grpo.seed for run in runs)
 
 
+def test_a_rollout_correction_that_does_nothing_makes_no_other_run(tmp_path):
+    presets = ("disabled", "decoupled_geo_rs", "bypass_ppo_clip")
+    arms = {p: {"config": "grpo.yaml", "rollout_correction.preset": p} for p in presets}
+    regime = {"claim": "c", "baseline": "GRPO", "arms": {"GRPO": {}, **arms}, "seeds": 2}
+    of = {cell.arm: cell.run for cell in design.runs(study(tmp_path, own=regime))[1]}
+    assert of["GRPO"] == of["disabled"]
+    assert len({of[arm] for arm in presets}) == 3
+
+
 def test_what_is_off_is_as_before_there_was_such_a_key(tmp_path):
     """So a stored study keeps its ids; the keys that plant a mismatch are others'."""
     names = {"off": {"policy.router_replay.enabled": False}, "grpo": {}}

@@ -11,11 +11,12 @@ from nemo_algos.preflight.rules import (
     layout,
     method,
     objective,
+    quantization,
     run,
     training,
 )
 
-MODULES = (layout, batch, generation, training, method, objective, data, run)
+MODULES = (layout, batch, generation, quantization, training, method, objective, data, run)
 SIGNATURE = {"run": Preflight, "return": Iterator[Finding]}
 RULES: tuple[Rule, ...] = tuple(
     function
