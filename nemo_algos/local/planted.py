@@ -37,8 +37,11 @@ class PlantedSampler(TinyPolicy):
         self.trained, self.planted = trained, planted
         device = trained.model.embed.weight.device
         self.generator = torch.Generator(device).manual_seed(seed)
-        layers = {k: m for k, m in self.model.named_modules() if isinstance(m, nn.Linear)}
-        self.noise = {k: _normal(m.weight, self.generator) for k, m in layers.items()}
+        self.noise = {
+            name: torch.randn(module.weight.shape, device=device, generator=self.generator)
+            for name, module in self.model.named_modules()
+            if isinstance(module, nn.Linear)
+        }
         self.past = deque([_copy(trained.model)], planted.stale_updates + 1)
         self.scale = planted.noise**0.75  # of the noise to the weights; then as is measured
         optimizer.register_step_post_hook(lambda *_: self.past.append(_copy(trained.model)))
@@ -100,10 +103,6 @@ def planted(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> Plante
         return None
     assert isinstance(policy, TinyPolicy)  # says preflight
     return PlantedSampler(policy, section, optimizer, config.grpo.seed)
-
-
-def _normal(weight: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.empty_like(weight).normal_(generator=generator)
 
 
 def _copy(model: nn.Module) -> Weights:
