@@ -37,8 +37,8 @@ class Experience:
     entropy: Tensor
     gen_logprobs: Tensor
     shown: Tensor | None = None
-    routed_experts: Tensor | None = None
-    distances: dict[str, float] = field(default_factory=dict)
+    routed_experts: Tensor | None = field(default=None, kw_only=True)
+    distances: dict[str, float] = field(default_factory=dict, kw_only=True)
 
     @property
     def present(self) -> Tensor:

@@ -37,8 +37,11 @@ class PlantedSampler(TinyPolicy):
         self.trained, self.planted = trained, planted
         device = trained.model.embed.weight.device
         self.generator = torch.Generator(device).manual_seed(seed)
-        layers = {k: m for k, m in self.model.named_modules() if isinstance(m, nn.Linear)}
-        self.noise = {k: _normal(m.weight, self.generator) for k, m in layers.items()}
+        self.noise = {
+            name: torch.randn(module.weight.shape, device=device, generator=self.generator)
+            for name, module in self.model.named_modules()
+            if isinstance(module, nn.Linear)
+        }
         self.past = deque([_copy(trained.model)], planted.stale_updates + 1)
         self.scale = planted.noise**0.75  # of the noise to the weights; then as is measured
         optimizer.register_step_post_hook(lambda *_: self.past.append(_copy(trained.model)))
@@ -93,17 +96,13 @@ class PlantedSampler(TinyPolicy):
         self.generator.set_state(state["generator"])
 
 
-def sampler_of(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> Policy:
-    """Who generates what the policy is trained on: itself, unless another is planted."""
-    planted = config.policy.generation.planted
-    if planted is None:
-        return policy
+def planted(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> PlantedSampler | None:
+    """Who generates in the policy's place what it is trained on, where that is asked for."""
+    section = config.policy.generation.planted
+    if section is None:
+        return None
     assert isinstance(policy, TinyPolicy)  # says preflight
-    return PlantedSampler(policy, planted, optimizer, config.grpo.seed)
-
-
-def _normal(weight: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.empty_like(weight).normal_(generator=generator)
+    return PlantedSampler(policy, section, optimizer, config.grpo.seed)
 
 
 def _copy(model: nn.Module) -> Weights:

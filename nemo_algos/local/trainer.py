@@ -17,7 +17,7 @@ from nemo_algos.local.evaluation import attempts
 from nemo_algos.local.experience import Experience, Policy, Score
 from nemo_algos.local.lora import load_trained, trained
 from nemo_algos.local.optimizer import optimizer_of, scheduler_of
-from nemo_algos.local.planted import PlantedSampler, sampler_of
+from nemo_algos.local.planted import planted
 from nemo_algos.local.remarks import Remarks
 from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.tree import micro_batches
@@ -47,7 +47,7 @@ class Trainer:
         self.optimizer = optimizer_of(config.policy.optimizer, self.parameters)
         self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
         self.generator = torch.Generator(self.parameters[0].device).manual_seed(config.grpo.seed)
-        self.sampler = sampler_of(policy, config, self.optimizer)
+        self.planted = planted(policy, config, self.optimizer)
         self.step_number = 0
         self.needs, self.memory = algorithm.needs, dict[str, Any]()  # as of the last signals
         self.verdicts: list[Verdict] = []  # on the responses of the last batch
@@ -100,7 +100,7 @@ class Trainer:
         sampled = correct or "gen_logprobs" in self.algorithm.needs
         examples = self.task.examples(self.step_number, grpo.num_prompts_per_step)
         asked = examples, grpo.num_generations_per_prompt, self.generator
-        experience, *_, self.verdicts = attempts(self.sampler, self.task, *asked)
+        experience, *_, self.verdicts = attempts(self.planted or self.policy, self.task, *asked)
         experience, ref_logprobs = self._with_reference(experience)
         by_name = reward_parts(self.verdicts)
         weights = {k: f.weight for k, f in self.config.data.functions.items() if k in by_name}
@@ -254,7 +254,7 @@ class Trainer:
             "generator": self.generator.get_state(),
             "memory": self.memory,
             "rates": self._rates(),
-            "sampler": self.sampler.state() if isinstance(self.sampler, PlantedSampler) else {},
+            "planted": self.planted.state() if self.planted else {},
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -266,8 +266,8 @@ class Trainer:
         self.step_number, optimizer = state["step"], state["optimizer"]
         self.memory = state.get("memory", {})
         load_trained(self.policy.model, state["model"])
-        if isinstance(self.sampler, PlantedSampler):
-            self.sampler.load(state["sampler"])
+        if self.planted:
+            self.planted.load(state["planted"])
         if state["rates"] == self._rates():
             self.scheduler.load_state_dict(state["scheduler"])
         else:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,10 +125,11 @@ def _panel(
 
 
 def _labelled(column: str, found: Panel) -> str:
-    """With the mean |log-ratio| of sampler and trainer that its runs measured."""
+    """Over the mean |log-ratio| of sampler and trainer that its runs measured."""
     means = [square.means.get("mismatch") for (_, c), square in found.items() if c == column]
     measured = [mean for mean in means if mean is not None]
-    return f"{column}\n{fmean(measured):.3f} nats" if measured else f"{column}\n"
+    nats = f"{fmean(measured):.3f} nats".lstrip("0") if measured else ""
+    return f"{fill(column, 9)}\n{nats}"
 
 
 def said(square: Square) -> str:

@@ -46,7 +46,7 @@ def gaps(made, steps):
 
 def test_nothing_planted_is_the_policy_itself():
     made = trainers.trainer()
-    assert made.sampler is made.policy and made.state()["sampler"] == {}
+    assert made.planted is None and made.state()["planted"] == {}
 
 
 @pytest.mark.parametrize("asked", [0.02, 0.1, 0.3])
@@ -66,7 +66,7 @@ def test_the_sampler_says_the_probabilities_that_it_draws_from():
     drawn, rollouts = made.collect()
     with torch.no_grad():
         own = made.policy.logprobs(drawn, torch.arange(trainers.ROWS))
-        sampled = TinyPolicy.logprobs(made.sampler, drawn, torch.arange(trainers.ROWS))
+        sampled = TinyPolicy.logprobs(made.planted, drawn, torch.arange(trainers.ROWS))
     torch.testing.assert_close(rollouts.old_logprobs[drawn.mask], own[drawn.mask])
     close = {"rtol": 0, "atol": 1e-5}
     torch.testing.assert_close(drawn.gen_logprobs[drawn.mask], sampled[drawn.mask], **close)
@@ -77,13 +77,13 @@ def test_noise_errs_alike_in_every_step():
     damage = []
     for _ in range(2):
         made.step()
-        made.sampler._refit()
-        pair = (dict(m.named_parameters()) for m in (made.sampler.model, made.policy.model))
+        made.planted._refit()
+        pair = (dict(m.named_parameters()) for m in (made.planted.model, made.policy.model))
         ours, theirs = (p["layers.0.qkv.weight"] for p in pair)
-        damage.append((ours - theirs).flatten() / made.sampler.scale)
+        damage.append((ours - theirs).flatten() / made.planted.scale)
     assert torch.cosine_similarity(*damage, dim=0) > 0.999
     other = planted("noise=0.1", "noise=0.1")
-    assert torch.equal(other.sampler.noise["layers.0.qkv"], made.sampler.noise["layers.0.qkv"])
+    assert torch.equal(other.planted.noise["layers.0.qkv"], made.planted.noise["layers.0.qkv"])
 
 
 def test_fp8_rounds_weights_and_inputs_of_linear_layers_but_the_routers():
@@ -92,7 +92,7 @@ def test_fp8_rounds_weights_and_inputs_of_linear_layers_but_the_routers():
     made = planted("fp8=true", of="moe")
     (gap,) = gaps(made, 1)
     assert 1e-4 < gap.abs().mean() < 0.3
-    mine, theirs = made.sampler.model.layers[0], made.policy.model.layers[0]
+    mine, theirs = made.planted.model.layers[0], made.policy.model.layers[0]
     assert torch.equal(mine.down.weight, e4m3(128, theirs.down.weight.detach(), True))
     assert not torch.equal(mine.down.weight, theirs.down.weight)
     for name in ("router.gate.weight", "mlp_norm.weight"):
@@ -112,9 +112,9 @@ def test_stale_is_the_weights_of_so_many_updates_ago(updates):
     rollouts = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     per_step = rollouts // config.policy.train_global_batch_size
     for step in range(4):
-        made.sampler._refit()
+        made.planted._refit()
         behind = max(0, step * per_step - updates)
-        (sampled,) = [torch.cat([p.flatten() for p in made.sampler.model.parameters()])]
+        (sampled,) = [torch.cat([p.flatten() for p in made.planted.model.parameters()])]
         assert torch.equal(sampled, past[behind])
         made.step()
 
@@ -128,7 +128,7 @@ def test_routes_flip_at_the_rate(rate):
     assert rate * 0.9 < found < rate * 1.5
     logits = torch.randn(20_000, 8)
     chosen = logits.topk(2).indices
-    top = made.sampler.model.layers[0].router.top
+    top = made.planted.model.layers[0].router.top
     flipped = top(logits)
     changed = flipped != chosen
     assert changed.any(1).double().mean() == pytest.approx(rate, abs=0.02)

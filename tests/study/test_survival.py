@@ -88,7 +88,7 @@ def test_the_figure_has_each_square_once(found, monkeypatch, tmp_path):
         [survival.said(found["noise .3", m, "token IS"]) for m in ("GRPO", "ETR")],
     ]
     labels = [text.get_text() for text in above.get_xticklabels()]
-    assert labels == ["clean\n0.000 nats", "noise .3\n"]
+    assert labels == ["clean\n.000 nats", "noise .3\n"]
     assert below.get_title("left") == "Corrections of noise .3"
 
 
