@@ -99,8 +99,6 @@ def _of(dump: Dump) -> Tokens:
     mask = (dump.mask & finite)[some]
     row = mask.nonzero()[0]
     place = (mask.cumsum(1) - 1)[mask]
-    of_tokens = (dump.sampler_logprobs, dump.trainer_logprobs, dump.tokens, dump.entropy)
-    sampler, trainer, token, entropy = (x if x is None else x[some][mask] for x in of_tokens)
     version, length = (
         x if x is None else x[some] for x in (dump.weights_version, dump.prompt_length)
     )
@@ -109,6 +107,9 @@ def _of(dump: Dump) -> Tokens:
     newest = dump.step if dump.step is not None else version if version is None else version.max()
     age = None if version is None else newest - version
     pads = None if length is None else length.max() - length
-    floats = (x if x is None else x.astype(np.float64) for x in (sampler, trainer, entropy))
-    sampler, trainer, entropy = floats
+    sampler, trainer = (
+        x[some][mask].astype(np.float64) for x in (dump.sampler_logprobs, dump.trainer_logprobs)
+    )
+    entropy = None if dump.entropy is None else dump.entropy[some][mask].astype(np.float64)
+    token = dump.tokens[some][mask]
     return Tokens(sampler, trainer, row, place, token, entropy, age, version, pads)
