@@ -95,7 +95,7 @@ def test_tokens_that_are_no_numbers_are_left_out(dumps):
 def test_without_a_finite_token_there_is_an_error(dumps):
     dump = dumps["shift", 2]
     nothing = replace(dump, trainer_logprobs=np.full(dump.mask.shape, np.nan))
-    with pytest.raises(ValueError, match="^no token has two finite log-probs: look at"):
+    with pytest.raises(ValueError, match="no token has two finite log-probs: look at"):
         diagnose([nothing])
 
 
