@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from nemo_algos.cli.methods import facts
+from nemo_algos.core.correction import importance
 from nemo_algos.methods import FAMILIES, STUDIED
 from nemo_algos.methods.method import Method, group_advantages, keep_advantages, token_log_ratio
 from nemo_algos.objective.loss import LossConfig
@@ -125,12 +126,10 @@ def paper(text: str) -> str:
 
 
 def settings() -> list[str]:
-    """The corrections that LossConfig knows, as off_policy_weights describes them."""
-    from nemo_algos.core.surrogate import off_policy_weights
-
+    """The corrections that LossConfig knows, as core.correction describes them."""
     field = LossConfig.model_fields["truncated_importance_sampling_type"]
     kinds = [kind for option in get_args(field.annotation) for kind in get_args(option)]
-    text = " ".join((off_policy_weights.__doc__ or "").split())
+    text = " ".join((importance.__doc__ or "").split())
     said = {kind: re.search(rf"{kind}: (.*?)[;.] ", text + " ") for kind in kinds}
     return [f"| `{kind}` | {match[1]} |\n" for kind, match in said.items() if match]
 

@@ -15,6 +15,7 @@ import torch
 torch.set_num_threads(1)
 # files of few tests that take long: at the end, one of them would leave the other cores idle
 FIRST = {
+    "test_causes.py",
     "test_doc_commands.py",
     "test_entropy_triton.py",
     "test_hostile_code.py",

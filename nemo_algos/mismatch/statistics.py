@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -41,8 +41,8 @@ def correlation(x: Array, y: Array) -> Effect:
     x, y = x[both], y[both]
     if len(x) < 5 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return NONE
-    r, p = stats.spearmanr(x, y)
-    return Effect(float(r), float(p))
+    found: Any = stats.spearmanr(x, y)
+    return Effect(float(found.statistic), float(found.pvalue))
 
 
 def mean(values: Array) -> Effect:
@@ -50,7 +50,8 @@ def mean(values: Array) -> Effect:
     values = values[~np.isnan(values)]
     if len(values) < 3 or np.ptp(values) == 0:
         return NONE
-    return Effect(float(values.mean()), float(stats.ttest_1samp(values, 0.0).pvalue))
+    found: Any = stats.ttest_1samp(values, 0.0)
+    return Effect(float(values.mean()), float(found.pvalue))
 
 
 def split(values: Array) -> tuple[float, float]:

@@ -83,8 +83,13 @@ class Tokens:
 
 
 def gathered(dumps: Sequence[Dump]) -> Tokens:
-    """The tokens of all of them; those that are not finite are left out."""
+    """The tokens of all of them; those that are not finite are left out.
+
+    Raises ValueError where none remains.
+    """
     parts = [_of(dump) for dump in dumps]
+    if not any(len(part.row) for part in parts):
+        raise ValueError("no token has two finite log-probs: look at what writes the file")
     starts = np.cumsum([0, *(len(p.lengths) for p in parts)])
     rows = np.concatenate([p.row + start for p, start in zip(parts, starts, strict=False)])
     names = ("sampler", "trainer", "place", "token", "entropy", "age", "version", "pads")
@@ -99,16 +104,18 @@ def _of(dump: Dump) -> Tokens:
     mask = (dump.mask & finite)[some]
     row = mask.nonzero()[0]
     place = (mask.cumsum(1) - 1)[mask]
-    of_tokens = (dump.sampler_logprobs, dump.trainer_logprobs, dump.tokens, dump.entropy)
-    sampler, trainer, token, entropy = (x if x is None else x[some][mask] for x in of_tokens)
     version, length = (
         x if x is None else x[some] for x in (dump.weights_version, dump.prompt_length)
     )
     if version is not None and version.ndim == 2:  # of a response that a refit has met: its oldest
         version = np.where(mask, version, np.iinfo(np.int64).max).min(1)
-    newest = dump.step if dump.step is not None else version if version is None else version.max()
-    age = None if version is None else newest - version
-    pads = None if length is None else length.max() - length
-    floats = (x if x is None else x.astype(np.float64) for x in (sampler, trainer, entropy))
-    sampler, trainer, entropy = floats
+    age = None
+    if version is not None:
+        age = (version.max(initial=0) if dump.step is None else dump.step) - version
+    pads = None if length is None else length.max(initial=0) - length
+    sampler, trainer = (
+        x[some][mask].astype(np.float64) for x in (dump.sampler_logprobs, dump.trainer_logprobs)
+    )
+    entropy = None if dump.entropy is None else dump.entropy[some][mask].astype(np.float64)
+    token = dump.tokens[some][mask]
     return Tokens(sampler, trainer, row, place, token, entropy, age, version, pads)

@@ -84,15 +84,15 @@ def diagnose(dumps: Sequence[Dump]) -> Verdict:
 
 def _named(picture: Picture) -> Verdict:
     """Of each cause the first look that holds, else the first that could be tested."""
-    tests: dict[str, Evidence] = {}
-    for name, rule in RULES:
-        evidence = rule(picture)
-        if evidence and (name not in tests or (evidence.holds and not tests[name].holds)):
-            tests[name] = evidence
-    holding = [name for name, rule in RULES if (e := rule(picture)) and e.holds]
+    looks = [(name, evidence) for name, rule in RULES if (evidence := rule(picture))]
+    holding = [(name, evidence) for name, evidence in looks if evidence.holds]
+    tests = dict(reversed(looks)) | dict(reversed(holding))
+    order = dict.fromkeys(name for name, _ in looks)
+    tests = {name: tests[name] for name in order}
     if not holding:
         return Verdict("unknown", "no look of a cause is significant", tests, picture.tokens)
-    return Verdict(holding[0], tests[holding[0]].found, tests, picture.tokens)
+    name, evidence = holding[0]
+    return Verdict(name, evidence.found, tests, picture.tokens)
 
 
 def _exact(tokens: Tokens) -> Verdict:

@@ -92,6 +92,13 @@ def test_tokens_that_are_no_numbers_are_left_out(dumps):
     assert verdict.name == "shift" and len(verdict.tokens.d) == dump.mask.sum() - 8
 
 
+def test_without_a_finite_token_there_is_an_error(dumps):
+    dump = dumps["shift", 2]
+    nothing = replace(dump, trainer_logprobs=np.full(dump.mask.shape, np.nan))
+    with pytest.raises(ValueError, match="no token has two finite log-probs: look at"):
+        diagnose([nothing])
+
+
 def test_the_age_of_the_weights_decides(toy):
     """The same numbers: old weights with ages; a LoRA merge where the newer are worse."""
     dump = plant.half_old_weights(toy, 1)
@@ -107,7 +114,7 @@ def test_the_temperature_is_estimated(dumps):
     pair = {"trainer_logprobs": trainer, "sampler_logprobs": sampler}
     verdict = diagnose([replace(dumps["temperature", 0], **pair)])
     assert verdict.found == (
-        "100% of the change is a function of the odds (rank correlation -1.00); "
+        "98% of the change is a function of the odds (rank correlation -1.00); "
         "the sampler's log-odds are the trainer's x 1.25"
     )
 

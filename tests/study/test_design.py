@@ -1,5 +1,7 @@
 """A study's design: which runs it needs, and what is said of a wrong one."""
 
+import json
+
 import pytest
 import yaml
 
@@ -110,6 +112,15 @@ def test_where_results_go_does_not_make_another_run(tmp_path):
     ids = [r.id for r in design.runs(study(tmp_path))[0]]
     elsewhere = study(tmp_path, "settings.logger\\.log_dir=x", "out=y")
     assert [r.id for r in design.runs(elsewhere)[0]] == ids
+
+
+def test_a_younger_key_makes_no_other_run_by_its_default(tmp_path, monkeypatch):
+    written, dumps = [], json.dumps
+    seen = lambda value, **options: written.append(value) or dumps(value, **options)  # noqa: E731
+    monkeypatch.setattr(design.json, "dumps", seen)
+    design.runs(study(tmp_path))
+    decides = [config for config in written if isinstance(config, dict) and "policy" in config]
+    assert decides and {*decides[0]["mismatch"]} == {"threshold", "stop_above"}
 
 
 @pytest.mark.parametrize(

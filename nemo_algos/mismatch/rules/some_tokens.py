@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import stats
 
@@ -48,8 +50,8 @@ def padded(p: Picture) -> Evidence | None:
     agree = float((behind == off).mean())
     table = [[int((behind == a)[off == b].sum()) for a in (1, 0)] for b in (1, 0)]
     found = f"in {agree:.0%} of the responses: off behind padding, or exact without"
-    chance = float(stats.fisher_exact(table).pvalue)
-    return Evidence(agree, chance, found, p.whole_rows and agree > 0.9)
+    test: Any = stats.fisher_exact(table)
+    return Evidence(agree, float(test.pvalue), found, p.whole_rows and agree > 0.9)
 
 
 def packed(p: Picture) -> Evidence:
