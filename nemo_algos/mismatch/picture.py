@@ -206,6 +206,11 @@ class Picture:
         """Whether responses are known to be of weights of several ages."""
         return self.tokens.age is not None and np.ptp(self.tokens.age) > 0
 
+    @property
+    def least_age(self) -> float:
+        """Of the weights that sampled, in versions; 0 where it is not known."""
+        return 0.0 if self.tokens.age is None else float(self.tokens.age.min())
+
     @cached_property
     def by_age(self) -> Effect:
         """Rank correlation of the responses' level with the age of the weights that sampled."""

@@ -107,6 +107,21 @@ def test_the_age_of_the_weights_decides(toy):
     assert diagnose([turned]).name == "lora"
 
 
+def test_weights_that_are_known_to_be_old_are_the_cause(dumps):
+    """All of one age, whatever the look; temperature and flips are seen beside it."""
+    for cause in ("bad_layer", "precision", "temperature", "routing"):
+        dump, was = dumps[cause, 2], diagnose([dumps[cause, 2]]).name
+        aged, rows = {"step": np.array(7)}, len(dump.mask)
+        now = diagnose([replace(dump, **aged, weights_version=np.full(rows, 5))])
+        kept = cause in ("temperature", "routing")
+        assert now.name == (was if kept else "old_weights")
+        assert diagnose([replace(dump, **aged, weights_version=np.full(rows, 7))]).name == was
+    found = diagnose(
+        [replace(dumps["bad_layer", 2], **aged, weights_version=np.full(rows, 5))]
+    ).found
+    assert found == "all responses are of weights 2 versions old and more"
+
+
 def test_the_temperature_is_estimated(dumps):
     """Of two outcomes the log-odds are inverse to it."""
     odds = np.random.default_rng(0).normal(1, 2, dumps["temperature", 0].mask.shape)

@@ -11,7 +11,7 @@ from sides import Prompts, Toy
 from torch import Tensor, nn
 
 from nemo_algos.data import countdown as task
-from nemo_algos.local import tiny
+from nemo_algos.local import tiny_hf
 from nemo_algos.local.schema import Shape
 from nemo_algos.local.tiny_policy import warm_started
 
@@ -29,8 +29,8 @@ SAMPLES = 8  # to a prompt
 
 def countdown(rows: int = 160, seed: int = 0) -> Toy:
     """The embedded engine's model, asked with two, three and four numbers."""
-    weights = tiny.hf_state(warm_started(task.Rules(), 0, lambda share: None))
-    model = hf.LlamaForCausalLM(hf.LlamaConfig(**tiny.hf_config(Shape()))).eval()
+    weights = tiny_hf.hf_state(warm_started(task.Rules(), 0, lambda share: None))
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(**tiny_hf.hf_config(Shape()))).eval()
     assert not model.load_state_dict(weights, strict=False).unexpected_keys
     rng = random.Random(seed)
     puzzles = [

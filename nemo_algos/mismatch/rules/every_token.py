@@ -79,7 +79,10 @@ def of_no_token(p: Picture) -> Evidence:
 
 
 def updated(p: Picture) -> Evidence:
-    """Single tokens in every context, likely or rare, as far as an update goes."""
+    """Known to be of older weights; else single tokens in every context, likely or rare."""
+    if p.least_age > 0:
+        found = f"all responses are of weights {p.least_age:.0f} versions old and more"
+        return Evidence(p.least_age, p.loud, found, True)
     alike = p.typical > 0.55 or HIDDEN < p.rare.size < CERTAIN
     fits = not p.ages_differ and p.spread < UPDATE and p.by_token.size > 0.2 and alike
     return Evidence(p.by_token.size, p.by_token.p, _of_token(p), fits)
