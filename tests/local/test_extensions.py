@@ -69,7 +69,7 @@ def test_an_update_with_terms_is_the_direct_gradient():
     step = weights(made) - before
 
     other = trainer(ONE_UPDATE)
-    logits, tokens, row = other.policy._logits(experience, torch.arange(ROWS))
+    logits, tokens, row, *_ = other.policy._logits(experience, torch.arange(ROWS))
     log_p = (logits / other.policy.sampling.temperature).log_softmax(-1)[row]
     chosen = log_p.gather(-1, tokens[row][..., None])[..., 0]
     won = experience.mask & (rollouts.rewards > 0)[:, None]

@@ -231,7 +231,7 @@ def test_the_margin_is_compared_with_the_plan(here):
     keys = "policy.model_name=Qwen/Qwen2.5-7B policy.max_total_sequence_length=4096"
     long = f"{keys} grpo.num_prompts_per_step=4096"
     late = (
-        "15 minutes, but a step takes about 58 (plan): choose more, or the last step is not saved"
+        "15 minutes, but a step takes about 62 (plan): choose more, or the last step is not saved"
     )
     assert f"warning --margin: {late}" in slurm(here, long).err
     assert not any("(plan)" in line for line in slurm(here, "--name b").err)

@@ -50,7 +50,10 @@ REFUSED = [
         ["checkpointing.checkpoint_must_save_by: is not before the job's end after 3600 s"],
     ),
     ("engine=local", ["engine: must be nemo_rl"]),
-    ("policy.generation.planted.fp8=true", ["policy.generation.planted: unknown key of NeMo-RL"]),
+    (
+        "policy.generation.planted.fp8=true",
+        [f"policy.generation.planted{key}: unknown key of NeMo-RL" for key in ("", ".fp8")],
+    ),
     ("grpo.max_steps=3", ["grpo.max_steps: unknown key of NeMo-RL"]),
     ("method.name=ert", ["method.name: unknown method 'ert' (did you mean etr?)"]),
     ("loss_fn.use_cispo=true", ["loss_fn.use_cispo: must stay false: "]),
