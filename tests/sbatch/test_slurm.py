@@ -236,7 +236,7 @@ def test_the_margin_is_compared_with_the_plan(here):
     assert f"warning --margin: {late}" in slurm(here, long).err
     assert not any("(plan)" in line for line in slurm(here, "--name b").err)
     said = slurm(here, f"--time 2:00:00 --margin 65 --name c {long}")
-    assert "warning --time: a step of about 58 minutes (plan) does not fit" in said.err
+    assert "warning --time: a step of about 62 minutes (plan) does not fit" in said.err
 
 
 def test_a_cache_that_the_container_lacks(here, monkeypatch):
