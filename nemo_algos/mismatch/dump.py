@@ -20,6 +20,7 @@ Array = np.ndarray
 LARGEST = 2**32  # bytes of a file's arrays
 INTEGERS = ("tokens", "prompt_length", "weights_version", "step")
 PER_RESPONSE = ("prompt_length", "weights_version")
+WRITE = ". Write it by mismatch.dump, or by these names with numpy.savez"
 NEEDED = ("tokens", "sampler_logprobs", "trainer_logprobs")
 
 
@@ -78,7 +79,7 @@ def made(arrays: dict[str, Any]) -> Dump:
     arrays = foreign.renamed(arrays)
     if lacking := [name for name in NEEDED if name not in arrays]:
         has = ", ".join(sorted(arrays)[:12]) or "nothing"
-        raise ValueError(f"lacks {', '.join(lacking)}; has {has}{foreign.remedy(arrays)}")
+        raise ValueError(f"lacks {', '.join(lacking)}; has {has}{foreign.remedy(arrays) or WRITE}")
     known = {f.name: np.asarray(arrays[f.name]) for f in fields(Dump) if f.name in arrays}
     known.setdefault("mask", np.ones(known["tokens"].shape, dtype=bool))
     numbers = {name for name, array in known.items() if array.dtype.kind in "biuf"}
@@ -122,7 +123,7 @@ def _npz(path: Path) -> dict[str, Any]:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"is no .npz file: {error}") from None
+        raise ValueError(f"is no .npz file: {error}{WRITE}") from None
 
 
 def _jsonl(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nemo_algos.mismatch import dump as dumps
-from nemo_algos.mismatch.dump import Dump, made, read, write
+from nemo_algos.mismatch.dump import WRITE, Dump, made, read, write
 
 OURS = {
     "tokens": [[5, 6, 7], [8, 9, 0]],
@@ -178,13 +178,13 @@ VERL = {"input": "a", "output": "b", "gts": "c", "score": 1.0, "step": 3}
     [
         ("d.csv", b"", "{} is none of .npz, .jsonl, .pt"),
         ("d.npz", None, "{} is not there: name a file"),
-        ("d.npz", b"PK", "{}: is no .npz file: File is not a zip file"),
+        ("d.npz", b"PK", "{}: is no .npz file: File is not a zip file" + WRITE),
         ("d.jsonl", b"", "{}: has no line: write a response a line"),
         ("d.jsonl", b"[1]\n", "{} line 1 is not a JSON object: remove the line"),
         (
             "d.jsonl",
             b'{"tokens": [1], "sampler_logprobs": [-1]}\n',
-            "{}: lacks trainer_logprobs; has mask, sampler_logprobs, tokens",
+            "{}: lacks trainer_logprobs; has mask, sampler_logprobs, tokens" + WRITE,
         ),
         (
             "d.jsonl",
