@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,7 @@ def parts(found):
     return {name.split(".")[1] for name in found if name.startswith("nemo_algos.")}
 
 
+@cache
 def part_and_imports(path):
     relative = path.relative_to(PACKAGE.parent).with_suffix("")
     return relative.parts[1], imports(path.read_text(), ".".join(relative.parts))
@@ -135,7 +137,7 @@ def graph():
     names = {m.removesuffix(".__init__"): m for m in modules}
     edges = {}
     for module, path in modules.items():
-        found = imports(path.read_text(), module)
+        found = part_and_imports(path)[1]
         found = {n if n in names else n.rpartition(".")[0] for n in found}
         edges[module] = {names[n] for n in found if n in names and names[n] != module}
     return edges

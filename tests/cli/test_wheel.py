@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = """
 grpo.max_num_steps=1 grpo.num_prompts_per_step=2 grpo.num_generations_per_prompt=2
 policy.train_global_batch_size=2 grpo.max_val_samples=1 grpo.val_samples_per_prompt=1
+logger.tensorboard_enabled=false
 """.replace("\n", " ")
 ONE = "benchmarks.countdown.problems=1"
 COMMANDS = f"""

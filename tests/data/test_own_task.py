@@ -17,7 +17,7 @@ def ending(tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "ending.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(tiny_policy, "WARM_STEPS", 150)
+    monkeypatch.setattr(tiny_policy, "WARM_STEPS", 60)
     monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path))
     steps = ["grpo.max_num_steps=2", f"logger.log_dir={tmp_path / 'runs'}"]
     overrides = ["data.task=ending:Ending", *steps, "logger.tensorboard_enabled=false"]

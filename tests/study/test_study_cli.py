@@ -49,16 +49,16 @@ def file(tmp_path):
 
 @pytest.fixture
 def run(file, tmp_path, monkeypatch):
-    """The command in this process, on an untaught model."""
+    """The command in this process, on an untaught model; figures are not saved."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
     monkeypatch.setattr(build, "warm_started", lambda *_: trainers.policy().model)
     monkeypatch.setattr(study_cli, "fresh", lambda _: ThreadPoolExecutor(1))
     out = f"out={tmp_path}/out"
     return lambda *overrides: CliRunner().invoke(app, ["study", file, out, *overrides])
 
 
-def test_to_the_report_and_again(run, tmp_path, monkeypatch):
+def test_to_the_report_and_again(run, tmp_path):
     first = run()
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)  # once will do
     assert first.exit_code == 0, first.output
     assert "8 runs, 0 of them done" in first.stdout and "12 runs, 8 of them done" in first.stdout
     assert "12 runs, 12 of them done" in run().stdout
