@@ -25,9 +25,9 @@ def odds(logprob: Array) -> Array:
 class Tokens:
     """N tokens of R responses, in order: sampler, trainer [N] log-probs, nats.
 
-    row, place, token [N]: the response, the place in it from 0, the id; age, version, pads [R]:
-    updates since the weights that sampled, their version, padding before the prompt, or None;
-    entropy [N] of the trainer, or None.
+    row, place, token [N]: the response, the place in it from 0, the id; age, version, length,
+    prompt [R]: updates since the weights that sampled, their version, tokens of the prompt, and
+    which prompt it is, or None; entropy [N] of the trainer, or None.
     """
 
     sampler: Array
@@ -38,7 +38,8 @@ class Tokens:
     entropy: Array | None = None
     age: Array | None = None
     version: Array | None = None
-    pads: Array | None = None
+    length: Array | None = None
+    prompt: Array | None = None
 
     @cached_property
     def d(self) -> Array:
@@ -91,11 +92,25 @@ def gathered(dumps: Sequence[Dump]) -> Tokens:
     if not any(len(part.row) for part in parts):
         raise ValueError("no token has two finite log-probs: look at what writes the file")
     starts = np.cumsum([0, *(len(p.lengths) for p in parts)])
-    rows = np.concatenate([p.row + start for p, start in zip(parts, starts, strict=False)])
-    names = ("sampler", "trainer", "place", "token", "entropy", "age", "version", "pads")
+    names = (
+        "sampler",
+        "trainer",
+        "row",
+        "place",
+        "token",
+        "entropy",
+        "age",
+        "version",
+        "length",
+        "prompt",
+    )
     columns = {name: [getattr(p, name) for p in parts] for name in names}
+    for name in ("row", "prompt"):  # numbers of their own dump
+        columns[name] = [
+            x if x is None else x + n for x, n in zip(columns[name], starts, strict=False)
+        ]
     whole = {k: np.concatenate(v) for k, v in columns.items() if all(x is not None for x in v)}
-    return Tokens(row=rows, **whole)
+    return Tokens(**whole)
 
 
 def _of(dump: Dump) -> Tokens:
@@ -104,18 +119,30 @@ def _of(dump: Dump) -> Tokens:
     mask = (dump.mask & finite)[some]
     row = mask.nonzero()[0]
     place = (mask.cumsum(1) - 1)[mask]
-    version, length = (
-        x if x is None else x[some] for x in (dump.weights_version, dump.prompt_length)
-    )
+    version = None if dump.weights_version is None else dump.weights_version[some]
     if version is not None and version.ndim == 2:  # of a response that a refit has met: its oldest
         version = np.where(mask, version, np.iinfo(np.int64).max).min(1)
     age = None
     if version is not None:
         age = (version.max(initial=0) if dump.step is None else dump.step) - version
-    pads = None if length is None else length.max(initial=0) - length
+    length, prompt = _prompts(dump, some)
     sampler, trainer = (
         x[some][mask].astype(np.float64) for x in (dump.sampler_logprobs, dump.trainer_logprobs)
     )
     entropy = None if dump.entropy is None else dump.entropy[some][mask].astype(np.float64)
     token = dump.tokens[some][mask]
-    return Tokens(sampler, trainer, row, place, token, entropy, age, version, pads)
+    return Tokens(sampler, trainer, row, place, token, entropy, age, version, length, prompt)
+
+
+def _prompts(dump: Dump, some: Array) -> tuple[Array | None, Array | None]:
+    """Tokens before each response, and which prompts are the same [R]; None where not dumped."""
+    tokens, begin = dump.tokens[some], dump.mask[some].argmax(1)
+    if not begin.any():
+        return None if dump.prompt_length is None else dump.prompt_length[some], None
+    keys = [row[:n].tobytes() for row, n in zip(tokens, begin, strict=True)]
+    prompt = np.unique(keys, return_inverse=True)[1]
+    if dump.prompt_length is not None:
+        return dump.prompt_length[some], prompt
+    same = (np.cumsum(tokens != tokens[:, :1], 1) == 0).sum(1)  # of the first id, at the front
+    pad = tokens[same.argmax(), 0]
+    return begin - np.where(tokens[:, 0] == pad, np.minimum(same, begin), 0), prompt

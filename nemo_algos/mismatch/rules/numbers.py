@@ -69,7 +69,8 @@ def one_sided(p: Picture) -> bool:
     Nor is it of certain ids alone.
     """
     d = p.tokens.d
-    some, by_id = float((np.abs(d) > NOISE).mean()) > 0.3, p.by_id.size > 0.8
+    moved = float((np.abs(d) > NOISE).mean())
+    some, by_id = moved > 0.3, p.by_id.size > 0.8 and moved < 0.9
     whole = abs(float(d.sum())) > 0.97 * float(np.abs(d).sum())
     return some and whole and not by_id and np.abs(d).max() < 5 and abs(one_sign(p)[0]) > 0.85
 
