@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from megatron_lm.arguments import Refused, training
 
 from nemo_algos.plan import memory, speed
 from nemo_algos.plan.gpus import GPU, GPUS
-from nemo_algos.plan.megatron_arguments import Refused, training
 from nemo_algos.plan.parameters import of_layers
 from nemo_algos.plan.shapes import Training
 from nemo_algos.plan.states import states

@@ -76,11 +76,11 @@ def _sizes(name: str, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 def made(arrays: dict[str, Any]) -> Dump:
     """Of arrays by name, ours or another framework's; without a mask all tokens are responses'."""
-    arrays = foreign.renamed(arrays)
-    if lacking := [name for name in NEEDED if name not in arrays]:
-        has = ", ".join(sorted(arrays)[:12]) or "nothing"
+    ours = foreign.renamed(arrays)
+    if lacking := [name for name in NEEDED if name not in ours]:
+        has = ", ".join(sorted(ours)[:12]) or "nothing"
         raise ValueError(f"lacks {', '.join(lacking)}; has {has}{foreign.remedy(arrays) or WRITE}")
-    known = {f.name: np.asarray(arrays[f.name]) for f in fields(Dump) if f.name in arrays}
+    known = {f.name: np.asarray(ours[f.name]) for f in fields(Dump) if f.name in ours}
     known.setdefault("mask", np.ones(known["tokens"].shape, dtype=bool))
     numbers = {name for name, array in known.items() if array.dtype.kind in "biuf"}
     for name in numbers.intersection(INTEGERS):

@@ -33,12 +33,18 @@ COLUMNS = {column for names in FRAMEWORKS.values() for own in names.values() for
 SAVED = "torch.save({k: v for k, v in %s.items() if hasattr(v, 'shape')}, 'step.pt')"
 VERL_TEXTS = "verl's rollout_data_dir holds texts alone: " + SAVED % "batch.batch"
 TRL_TEXTS = "TRL's completions hold texts alone: " + SAVED % "inputs"
+RECORDING = {  # by a column that is always there: what makes a framework record both sides
+    "token_loss_mask": "Did NeMo-RL's vLLM return log-probs?",
+    "responses": "verl: set actor_rollout_ref.rollout.calculate_log_probs=true",
+    "completion_ids": "TRL has both with use_vllm; else the sampler's by a rollout_func, the "
+    "trainer's where num_iterations is 2 or more",
+}
 
 
 def renamed(arrays: dict[str, Any]) -> dict[str, Any]:
     """Ours by name, where the columns are a framework's; else the arrays as they are."""
     for names in FRAMEWORKS.values():
-        if names["sampler_logprobs"][0] in arrays and "sampler_logprobs" not in arrays:
+        if names["tokens"][0] in arrays and "tokens" not in arrays:
             ours = {k: _product([arrays[n] for n in v if n in arrays]) for k, v in names.items()}
             lengths = {"prompt_length": _prompt_length(arrays, ours.get("mask"))}
             return {k: v for k, v in (ours | lengths).items() if v is not None}
@@ -94,6 +100,4 @@ def remedy(arrays: dict[str, Any], suffix: str = "") -> str:
         return f". {TRL_TEXTS}"
     if "output" in arrays or "gts" in arrays or {"score", "step"} <= {*arrays}:
         return f". {VERL_TEXTS}"
-    if "token_loss_mask" in arrays:
-        return ". Did NeMo-RL's vLLM return log-probs?"
-    return ""
+    return next((f". {text}" for column, text in RECORDING.items() if column in arrays), "")

@@ -35,10 +35,9 @@ class PolicyProxy:
         folder: Path | None = None,
         step: int = 0,
     ) -> None:
-        object.__setattr__(self, "_policy", policy)
-        object.__setattr__(self, "_estimator", estimator)
-        object.__setattr__(self, "_watch", Watch(mismatch, folder))
-        object.__setattr__(self, "_step", step)
+        watch = Watch(mismatch, folder)
+        # past __setattr__
+        vars(self).update(_policy=policy, _estimator=estimator, _watch=watch, _step=step)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)

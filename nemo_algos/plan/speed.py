@@ -120,7 +120,7 @@ def phases(run: Setup, tokens: float) -> dict[str, float]:
     left = on_host(run)["offloaded while generating"] / run.layout.gpus_per_node
     return {
         "generation": generation_seconds(run, tokens),
-        "log-probs": forward,
+        "log-probs": (not run.bypass_mode) * forward,
         "reference log-probs": compared * forward,
         "training": max(total * training_flops(run, tokens) / reached, least),
         "refit": 2 * run.model.parameters / engine / REFIT,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nemo_algos.config import at
+from nemo_algos.objective.correction import CorrectionConfig
 from nemo_algos.preflight.models import Model
 
 MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
@@ -79,6 +80,11 @@ class Run:
     def rollouts(self) -> int:
         """Sequences per step."""
         return self["grpo.num_prompts_per_step"] * self["grpo.num_generations_per_prompt"]
+
+    @property
+    def bypass_mode(self) -> bool:
+        """Whether the old log-probs are the sampler's, and a step has no forward for them."""
+        return CorrectionConfig(**self["rollout_correction"] or {}).bypass_mode
 
     @property
     def packing(self) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtr, stdtrit
 
 from nemo_algos.study.design import Cell, Study
 from nemo_algos.study.runner import Row
@@ -61,8 +61,8 @@ def estimate(values: Sequence[float]) -> Estimate:
     if n < 2:
         return Estimate(n, mean, *[float("nan")] * 3)
     error = float(np.std(values, ddof=1)) / n**0.5
-    half = float(t.ppf(0.975, n - 1)) * error
-    p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error else float("nan")
+    half = float(stdtrit(n - 1, 0.975)) * error
+    p = 2 * float(stdtr(n - 1, -abs(mean) / error)) if error else float("nan")
     return Estimate(n, mean, mean - half, mean + half, p)
 
 

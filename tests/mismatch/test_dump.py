@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from nemo_algos.mismatch import dump as dumps
+from nemo_algos.mismatch import foreign
 from nemo_algos.mismatch.dump import WRITE, Dump, made, read, write
 
 OURS = {
@@ -121,6 +122,24 @@ def test_verls_and_trls_tensors_by_their_names(tmp_path):
         assert dump.mask.tolist() == made(OURS).mask.tolist()
         np.testing.assert_allclose(dump.sampler_logprobs, sampler)
         np.testing.assert_allclose(dump.trainer_logprobs, trainer)
+
+
+RECORDING = {
+    "NeMo-RL": "Did NeMo-RL's vLLM return log-probs?",
+    "verl": "verl: set actor_rollout_ref.rollout.calculate_log_probs=true",
+    "TRL": "TRL has both with use_vllm; else the sampler's by a rollout_func, the trainer's where "
+    "num_iterations is 2 or more",
+}
+
+
+@pytest.mark.parametrize("framework", foreign.FRAMEWORKS)
+@pytest.mark.parametrize("lacking", ["sampler_logprobs", "trainer_logprobs"])
+def test_a_side_that_a_framework_leaves_out_is_named(framework, lacking):
+    names = foreign.FRAMEWORKS[framework]
+    with pytest.raises(ValueError) as error:
+        made({names[ours][0]: values for ours, values in OURS.items() if ours != lacking})
+    assert str(error.value).startswith(f"lacks {lacking}; has mask, ")
+    assert str(error.value).endswith(f". {RECORDING[framework]}")
 
 
 class Hostile:

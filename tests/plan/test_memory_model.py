@@ -6,10 +6,10 @@
 from dataclasses import replace
 
 import pytest
+from megatron_lm.arguments import training
+from megatron_lm.known import Refused
 
 from nemo_algos.plan import activations, memory, parameters
-from nemo_algos.plan.megatron_arguments import training
-from nemo_algos.plan.megatron_known import Refused
 from nemo_algos.plan.states import states
 
 TINY = {

@@ -168,6 +168,13 @@ def test_the_parts_that_only_rl_has():
     assert "sleeping engine" not in apart.training and apart.phases["offloading"] == 0
 
 
+def test_old_as_the_sampler_leaves_out_a_forward():
+    three, two = planned(EXAMPLE), planned(EXAMPLE, rollout_correction={"preset": "bypass_pg_is"})
+    assert two.phases == three.phases | {"log-probs": 0.0} and three.phases["log-probs"] > 0
+    kept = planned(EXAMPLE, rollout_correction={"preset": "decoupled_token_is"})
+    assert kept.phases == three.phases
+
+
 def test_a_small_model_is_bound_by_launches():
     """16 layers of two parts, 1.44 ms each forward and backward, so many micro-batches."""
     p = planned("recipes/llm/grpo-llama3.2-1b-instruct-1n8g-fsdp2tp1.v3.yaml")

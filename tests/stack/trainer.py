@@ -41,6 +41,14 @@ class Trainer:
             for weight in self.model.parameters():
                 weight.mul_(1 + size * torch.randn(weight.shape, generator=generator))
 
+    def learn(self, ids: torch.Tensor, rate: float) -> None:
+        """The first step of Adam on these [B,S]: every weight by the rate, down its gradient."""
+        self.model(input_ids=ids, labels=ids).loss.backward()
+        with torch.no_grad():
+            for weight in self.model.parameters():
+                weight -= rate * weight.grad.sign()
+        self.model.zero_grad()
+
     @torch.no_grad()
     def logprobs(self, sampled: Sampled, temperature: float = TEMPERATURE) -> torch.Tensor:
         """Of the response's tokens, nats."""

@@ -1,11 +1,11 @@
 """Which modules training and rollouts compute in FP8: lists of two engines, which must agree."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.preflight.layout import MEGATRON, VLLM
-from nemo_algos.preflight.modules import ROUTER, is_mixture, modules
+from nemo_algos.preflight.modules import ROUTER, modules
 from nemo_algos.preflight.precision import FP8, POW2
 from nemo_algos.preflight.rule import Preflight, error, note, warning
 
@@ -18,12 +18,12 @@ SCALED = {"blockwise": "blocks of 128", "mxfp8": "blocks of 32"}  # else a tenso
 def keywords(run: Preflight) -> Iterator[Finding]:
     """A keyword leaves everything in BF16 whose name contains it, and vLLM fuses modules."""
     for keyword in _keywords(run) if run.model else ():
-        whole, partly = _reached(run, keyword), _cut(run)
-        if cut := sorted(partly & whole.keys()):
+        whole = _reached(run, keyword)
+        if cut := sorted(whole & _cut(run)):
             reason = f"{keyword} is in the names of some parts of {' and '.join(cut)} only"
             yield error(KEYWORDS, f"{reason}, at which vLLM stops: name all of them, or none")
         elif ROUTER in whole and len(whole) > 1:
-            others = " and ".join(sorted(whole.keys() - {ROUTER}))
+            others = " and ".join(sorted(whole - {ROUTER}))
             reason = f"{keyword} is in the router's name, which is in BF16 anyway, and in {others}"
             yield warning(KEYWORDS, f"{reason}, which it leaves in BF16: remove it, or name those")
         near = did_you_mean(keyword, _names(run))
@@ -36,7 +36,7 @@ def quantised_alike(run: Preflight) -> Iterator[Finding]:
     if not _fp8(run):
         return
     path = next((key for key in (KEYWORDS, FIRST, LAST) if run[key]), KEYWORDS)
-    listed = ", ".join(f"{name} of {len(layers)} layers" for name, layers in _left(run).items())
+    listed = ", ".join(f"{name} of {n} layers" for name, n in _left(run).items())
     if listed and run[f"{FP8}.enabled"]:
         reason = f"rollouts leave in BF16 what training computes in FP8 ({listed})"
         yield warning(path, f"{reason}: leave less out, or watch mismatch/mean")
@@ -101,7 +101,7 @@ def _keywords(run: Preflight) -> list[str]:
 
 
 def _parts(run: Preflight) -> Iterator[tuple[int, str, list[str]]]:
-    """Every module: its layer, its name there, its parameters' whole names."""
+    """Every module of a known model: its layer, its name there, its parameters' whole names."""
     for layer in range(run.model.num_hidden_layers if run.model else 0):
         assert run.model
         for name, parts in modules(run.model, layer).items():
@@ -110,20 +110,13 @@ def _parts(run: Preflight) -> Iterator[tuple[int, str, list[str]]]:
 
 def _names(run: Preflight) -> list[str]:
     """The last parts of parameters' names, such as o_proj."""
-    return sorted({part.rpartition(".")[2] for *_, parts in _parts(run) for part in parts})
+    quantised = (parts for _, name, parts in _parts(run) if name != ROUTER)
+    return sorted({part.rpartition(".")[2] for parts in quantised for part in parts})
 
 
-def _reached(run: Preflight, keyword: str) -> dict[str, list[int]]:
-    """Modules in whose parameters' names a keyword is, and the router: in which layers."""
-    found = defaultdict[str, list[int]](list)
-    for layer, name, parts in _parts(run):
-        if any(keyword in part for part in parts):
-            found[name].append(layer)
-    for layer in range(run.model.num_hidden_layers if run.model else 0):
-        routed = run.model and is_mixture(run.model, layer)
-        if routed and keyword in f"model.layers.{layer}.{ROUTER}":
-            found[ROUTER].append(layer)
-    return found
+def _reached(run: Preflight, keyword: str) -> set[str]:
+    """Modules in whose parameters' names a keyword is."""
+    return {name for _, name, parts in _parts(run) if any(keyword in part for part in parts)}
 
 
 def _cut(run: Preflight) -> set[str]:
@@ -136,13 +129,13 @@ def _cut(run: Preflight) -> set[str]:
     return cut
 
 
-def _left(run: Preflight) -> dict[str, list[int]]:
-    """Modules that FP8 rollouts leave in BF16, and in which layers."""
-    found = defaultdict[str, list[int]](list)
+def _left(run: Preflight) -> dict[str, int]:
+    """Modules that FP8 rollouts leave in BF16, and in how many layers."""
     words, total = _keywords(run), run.model.num_hidden_layers if run.model else 0
     first, last = (int(run[key] or 0) for key in (FIRST, LAST))
+    found = Counter[str]()
     for layer, name, parts in _parts(run):
         named = any(word in part for part in parts for word in words)
-        if named or not first <= layer < total - last:
-            found[name].append(layer)
+        if name != ROUTER and (named or not first <= layer < total - last):
+            found[name] += 1
     return found

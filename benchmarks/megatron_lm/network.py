@@ -3,7 +3,8 @@
 import re
 from typing import Any
 
-from nemo_algos.plan.megatron_known import Arguments, Refused
+from megatron_lm.known import Arguments, Refused
+
 from nemo_algos.plan.shapes import Attention, Experts, Mamba, Network, Parallel
 
 GPT2 = 50257  # the vocabulary of Megatron's tests, where the arguments name none

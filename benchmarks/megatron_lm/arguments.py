@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from nemo_algos.plan.megatron_known import NOT_MODELLED, Arguments, Refused, unknown
-from nemo_algos.plan.megatron_network import network
+from megatron_lm.known import NOT_MODELLED, Arguments, Refused, unknown
+from megatron_lm.network import network
+
 from nemo_algos.plan.shapes import (
     Kernels,
     Network,
