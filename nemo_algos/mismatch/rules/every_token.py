@@ -68,11 +68,10 @@ def other_tokens(p: Picture) -> Evidence:
 
 
 def other_prompt(p: Picture) -> Evidence:
-    """Very large, and no token or odds in particular."""
-    found = f"odds move by {p.spread:.2g} nats, {p.by_token.size:.0%} of it the token's, "
-    found += f"{p.smooth.size:.0%} of the odds"
-    fits = p.spread > 4.5 and p.by_token.size < 0.3 and p.smooth.size < 0.4
-    return Evidence(p.spread, p.loud, found, fits)
+    """Very large, and of no odds, nor of tokens unless the weights are known to be of one age."""
+    token = 0.3 if p.tokens.age is None else 0.6
+    fits = p.spread > 3 and p.by_token.size < token and p.smooth.size < 0.4
+    return Evidence(p.spread, p.loud, _of_odds(p), fits)
 
 
 def other_beginning(p: Picture) -> Evidence:
@@ -88,10 +87,8 @@ def other_template(p: Picture) -> Evidence:
 
 def other_context(p: Picture) -> Evidence:
     """Large, and of no token and no odds: not the network but what it is shown."""
-    found = f"odds move by {p.spread:.2g} nats, {p.by_token.size:.0%} of it the token's, "
-    found += f"{p.smooth.size:.0%} of the odds"
     fits = p.spread > 1 and p.by_token.size < 0.13 and p.smooth.size < 0.05
-    return Evidence(p.spread, p.loud, found, fits)
+    return Evidence(p.spread, p.loud, _of_odds(p), fits)
 
 
 def of_no_token(p: Picture) -> Evidence:
@@ -130,6 +127,11 @@ def adapted(p: Picture) -> Evidence:
 def damaged(p: Picture) -> Evidence:
     """What is left: large, of no token."""
     return Evidence(p.spread, p.loud, _of_token(p), True)
+
+
+def _of_odds(p: Picture) -> str:
+    share = f"{p.by_token.size:.0%} of it the token's, {p.smooth.size:.0%} of the odds"
+    return f"odds move by {p.spread:.2g} nats, {share}"
 
 
 def _of_token(p: Picture) -> str:

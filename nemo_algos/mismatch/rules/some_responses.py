@@ -33,9 +33,9 @@ def padded(p: Picture) -> Evidence | None:
 
 def _behind(length: Array) -> list[Array]:
     """Shorter than the longest of so many in a row, or than so many tokens."""
-    sizes = range(2, min(len(length), 65))
-    blocks = [np.arange(len(length)) // size for size in sizes]
-    longest = [np.array([length[block == i].max() for i in block]) for block in blocks]
+    rows = len(length)
+    starts = [np.arange(0, rows, size) for size in range(2, min(rows, 65))]
+    longest = [np.maximum.reduceat(length, at).repeat(at[1])[:rows] for at in starts]
     return [length < most for most in (*longest, *np.unique(length)[1:])]
 
 
