@@ -45,6 +45,14 @@ def correlation(x: Array, y: Array) -> Effect:
     return Effect(float(found.statistic), float(found.pvalue))
 
 
+def difference(x: Array, y: Array) -> Effect:
+    """Of the medians; Mann and Whitney's test."""
+    if len(x) < 5 or len(y) < 5:
+        return NONE
+    found: Any = stats.mannwhitneyu(x, y)
+    return Effect(float(np.median(x) - np.median(y)), float(found.pvalue))
+
+
 def mean(values: Array) -> Effect:
     """The mean over responses, and the t test of its being 0."""
     values = values[~np.isnan(values)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -25,9 +25,9 @@ def odds(logprob: Array) -> Array:
 class Tokens:
     """N tokens of R responses, in order: sampler, trainer [N] log-probs, nats.
 
-    row, place, token [N]: the response, the place in it from 0, the id; age, version, pads [R]:
-    updates since the weights that sampled, their version, padding before the prompt, or None;
-    entropy [N] of the trainer, or None.
+    row, place, token [N]: the response, the place in it from 0, the id; age, version, length,
+    prompt [R]: updates since the weights that sampled, their version, tokens of the prompt, and
+    which prompt it is, or None; entropy [N] of the trainer, or None.
     """
 
     sampler: Array
@@ -38,7 +38,8 @@ class Tokens:
     entropy: Array | None = None
     age: Array | None = None
     version: Array | None = None
-    pads: Array | None = None
+    length: Array | None = None
+    prompt: Array | None = None
 
     @cached_property
     def d(self) -> Array:
@@ -91,31 +92,54 @@ def gathered(dumps: Sequence[Dump]) -> Tokens:
     if not any(len(part.row) for part in parts):
         raise ValueError("no token has two finite log-probs: look at what writes the file")
     starts = np.cumsum([0, *(len(p.lengths) for p in parts)])
-    rows = np.concatenate([p.row + start for p, start in zip(parts, starts, strict=False)])
-    names = ("sampler", "trainer", "place", "token", "entropy", "age", "version", "pads")
-    columns = {name: [getattr(p, name) for p in parts] for name in names}
+    columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Tokens)}
+    for name in ("row", "prompt"):  # counted within their dump
+        pairs = zip(columns[name], starts, strict=False)
+        columns[name] = [own if own is None else own + start for own, start in pairs]
     whole = {k: np.concatenate(v) for k, v in columns.items() if all(x is not None for x in v)}
-    return Tokens(row=rows, **whole)
+    return Tokens(**whole)
 
 
 def _of(dump: Dump) -> Tokens:
-    finite = np.isfinite(dump.sampler_logprobs) & np.isfinite(dump.trainer_logprobs)
-    some = (dump.mask & finite).any(1)
-    mask = (dump.mask & finite)[some]
-    row = mask.nonzero()[0]
-    place = (mask.cumsum(1) - 1)[mask]
-    version, length = (
-        x if x is None else x[some] for x in (dump.weights_version, dump.prompt_length)
-    )
-    if version is not None and version.ndim == 2:  # of a response that a refit has met: its oldest
+    finite = dump.mask & np.isfinite(dump.sampler_logprobs) & np.isfinite(dump.trainer_logprobs)
+    some = np.flatnonzero(finite.any(1))
+    mask = finite[some]
+    columns = {
+        "row": mask.nonzero()[0],
+        "place": (mask.cumsum(1) - 1)[mask],
+        "token": dump.tokens[some][mask],
+        "sampler": dump.sampler_logprobs[some][mask].astype(np.float64),
+        "trainer": dump.trainer_logprobs[some][mask].astype(np.float64),
+    }
+    if dump.entropy is not None:
+        columns["entropy"] = dump.entropy[some][mask].astype(np.float64)
+    return Tokens(**columns, **_versions(dump, some, mask), **_prompts(dump, some))
+
+
+def _versions(dump: Dump, some: Array, mask: Array) -> dict[str, Array]:
+    """Version and age [R], where it was dumped."""
+    if dump.weights_version is None:
+        return {}
+    version = dump.weights_version[some]
+    if version.ndim == 2:  # of a response that a refit has met: its oldest
         version = np.where(mask, version, np.iinfo(np.int64).max).min(1)
-    age = None
-    if version is not None:
-        age = (version.max(initial=0) if dump.step is None else dump.step) - version
-    pads = None if length is None else length.max(initial=0) - length
-    sampler, trainer = (
-        x[some][mask].astype(np.float64) for x in (dump.sampler_logprobs, dump.trainer_logprobs)
-    )
-    entropy = None if dump.entropy is None else dump.entropy[some][mask].astype(np.float64)
-    token = dump.tokens[some][mask]
-    return Tokens(sampler, trainer, row, place, token, entropy, age, version, pads)
+    newest = version.max(initial=0) if dump.step is None else dump.step
+    return {"version": version, "age": newest - version}
+
+
+def _prompts(dump: Dump, some: Array) -> dict[str, Array]:
+    """Tokens before each response, and which prompts are the same [R], where they were dumped."""
+    tokens, begin = dump.tokens[some], dump.mask[some].argmax(1)
+    known = {} if dump.prompt_length is None else {"length": dump.prompt_length[some]}
+    if not begin.any():
+        return known
+    keys = [row[:n].tobytes() for row, n in zip(tokens, begin, strict=True)]
+    prompt = np.unique(keys, return_inverse=True)[1]
+    return {"prompt": prompt, "length": begin - _pads(tokens, begin)} | known
+
+
+def _pads(tokens: Array, begin: Array) -> Array:
+    """How often each prompt's first id is the one that begins the most padded, from there on."""
+    same = (np.cumsum(tokens != tokens[:, :1], 1) == 0).sum(1)
+    pad = tokens[same.argmax(), 0]
+    return np.where(tokens[:, 0] == pad, np.minimum(same, begin), 0)

@@ -46,6 +46,15 @@ def test_no_cause_is_named_on_20_clean_runs(toy):
     assert all(v.found.endswith("nats: rounding of float32") and not v.tests for v in verdicts)
 
 
+def test_a_copy_is_said_to_be_one(toy):
+    dump = plant.clean(toy, 0)
+    verdict = diagnose([replace(dump, trainer_logprobs=dump.sampler_logprobs)])
+    assert verdict.name == "clean"
+    assert verdict.found == (
+        "the two are the same numbers: compared with itself, or a copy (bypass mode)"
+    )
+
+
 UNMISTAKABLE = ("temperature", "truncation", "shift", "stale_cache", "routing")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nemo_algos.mismatch.picture import Evidence, Picture
-from nemo_algos.mismatch.rules import every_token, numbers, some_tokens
+from nemo_algos.mismatch.rules import every_token, numbers, some_responses, some_tokens
 
 Rule = Callable[[Picture], Evidence | None]
 
@@ -26,14 +26,18 @@ RULES: list[tuple[str, Rule]] = [
     ("vocabulary", some_tokens.certain_ids),
     ("old_weights", some_tokens.aged),
     ("lora", some_tokens.grown),
-    ("prefix", some_tokens.padded),
-    ("packing", some_tokens.packed),
+    ("prefix", some_responses.padded),
+    ("packing", some_responses.far_prompts),
+    ("stale_cache", some_responses.whole_prompts),
+    ("packing", some_responses.packed),
+    ("packing", some_responses.of_no_prompt),
     ("shift", some_tokens.template),
     ("prefix", some_tokens.first_places),
     ("packing", some_tokens.certain_places),
-    ("stale_cache", some_tokens.whole_responses),
+    ("stale_cache", some_responses.whole_responses),
     ("routing", some_tokens.scattered),
     ("shift", everywhere(every_token.template)),
+    ("stale_cache", everywhere(every_token.stale)),
     ("prefix", everywhere(every_token.fading)),
     ("packing", everywhere(every_token.growing)),
     ("routing", everywhere(every_token.heavy)),
@@ -41,6 +45,7 @@ RULES: list[tuple[str, Rule]] = [
     ("shift", everywhere(every_token.other_template)),
     ("prefix", everywhere(every_token.other_beginning)),
     ("prefix", everywhere(every_token.other_prompt)),
+    ("shift", everywhere(every_token.other_context)),
     ("packing", everywhere(every_token.of_no_token)),
     ("old_weights", everywhere(every_token.updated)),
     ("precision", everywhere(every_token.rounded)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import stats
 
@@ -9,6 +11,7 @@ from nemo_algos.mismatch.picture import Evidence, Picture
 from nemo_algos.mismatch.statistics import correlation
 
 NOISE = 1e-5  # nats, of float32
+LINE = 1000  # tokens that a line is laid through
 RARER = 60.0  # times rarer than all that is cut: no filter keeps such a token
 
 
@@ -38,7 +41,7 @@ def larger_softmax(p: Picture) -> Evidence:
     extra, side = float(np.expm1(np.abs(p.tokens.d)).mean()), "trainer" if more > 0 else "sampler"
     found = f"{abs(more):.1%} of the tokens are likelier to the other than to the {side}"
     found += f", by {extra:.2%} on average"
-    fits = one_sided(p) and (more < 0 or beyond_cut(p))
+    fits = one_sided(p) and (more < 0 or beyond_cut(p) or evenly(p))
     return Evidence(extra, chance, found, fits)
 
 
@@ -69,7 +72,8 @@ def one_sided(p: Picture) -> bool:
     Nor is it of certain ids alone.
     """
     d = p.tokens.d
-    some, by_id = float((np.abs(d) > NOISE).mean()) > 0.3, p.by_id.size > 0.8
+    moved = float((np.abs(d) > NOISE).mean())
+    some, by_id = moved > 0.3, p.by_id.size > 0.8 and moved < 0.9
     whole = abs(float(d.sum())) > 0.97 * float(np.abs(d).sum())
     return some and whole and not by_id and np.abs(d).max() < 5 and abs(one_sign(p)[0]) > 0.85
 
@@ -77,6 +81,21 @@ def one_sided(p: Picture) -> bool:
 def sure_alone(p: Picture) -> float:
     """The share of tokens that are certain to the sampler and not to the trainer: top-p's."""
     return float(((p.tokens.sampler > -1e-6) & (p.tokens.trainer < -1e-4)).mean())
+
+
+def evenly(p: Picture) -> bool:
+    """Whether the share goes with the entropy, and by less than in proportion.
+
+    What lies beyond the k likeliest vanishes the faster the surer a model is; and top-p leaves
+    tokens certain.
+    """
+    share, entropy = -np.expm1(np.minimum(p.tokens.d, 0)), p.tokens.entropy
+    if entropy is None or sure_alone(p) > 0.01:
+        return False
+    some = (share > NOISE) & (entropy > NOISE)
+    x, y = np.log(entropy[some]), np.log(share[some])
+    slope: Any = stats.siegelslopes(y[:LINE], x[:LINE])
+    return correlation(x, y).size > 0.8 and slope.slope < 0.85
 
 
 def beyond_cut(p: Picture) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy import stats
 
@@ -41,56 +39,10 @@ def grown(p: Picture) -> Evidence | None:
     return Evidence(p.by_version.size, p.by_version.p, found, p.by_version.size > 0.25)
 
 
-def padded(p: Picture) -> Evidence | None:
-    """Responses behind padding."""
-    pads = p.tokens.pads
-    if pads is None or np.ptp(pads) == 0:
-        return None
-    behind, off = pads > 0, p.rows_off
-    agree = float((behind == off).mean())
-    table = [[int((behind == a)[off == b].sum()) for a in (1, 0)] for b in (1, 0)]
-    found = f"in {agree:.0%} of the responses: off behind padding, or exact without"
-    test: Any = stats.fisher_exact(table)
-    return Evidence(agree, float(test.pvalue), found, p.whole_rows and agree > 0.9)
-
-
-def packed(p: Picture) -> Evidence:
-    """Exact responses, the first of their packs, stand singly or evenly between others."""
-    share, chance = float(p.rows_off.mean()), evenness(p)
-    found = (
-        f"{share:.0%} of the responses are off, exact ones evenly between them by p {chance:.1g}"
-    )
-    return Evidence(share, chance, found, p.whole_rows)
-
-
-def evenness(p: Picture) -> float:
-    """The chance of exact responses as single, or as evenly spread, among all."""
-    at, n = (~p.rows_off).nonzero()[0], len(p.rows_off)
-    k, gaps = len(at), np.diff(at)
-    if k < 4 or k == n or np.median(gaps) < 2:
-        return 1.0
-    runs = int((p.rows_off[1:] != p.rows_off[:-1]).sum()) + 1
-    expected = 1 + 2 * k * (n - k) / n
-    deviation = np.sqrt((expected - 1) * (expected - 2) / (n - 1))
-    single = stats.norm.sf((runs - expected) / deviation)
-    low, high = np.ceil(0.75 * np.median(gaps)), 1.25 * np.median(gaps)
-    law, even = stats.geom(k / n), int(((gaps >= low) & (gaps <= high)).sum())
-    regular = stats.binom.sf(even - 1, len(gaps), law.cdf(high) - law.cdf(low - 1))
-    return float(min(1.0, 2 * min(single, regular)))
-
-
 def certain_places(p: Picture) -> Evidence:
     """Which place it is decides."""
     found = f"whether a token is off: {p.by_place.size:.0%} explained by its place"
     return Evidence(p.by_place.size, p.by_place.p, found, p.two and p.by_place.size > 0.6)
-
-
-def whole_responses(p: Picture) -> Evidence:
-    """Some responses, from their first token on."""
-    by_row = explained(p.off.astype(float), p.row)
-    found = f"whether a token is off: {by_row.size:.0%} explained by its response; "
-    found += f"{float(p.rows_off.mean()):.0%} of the responses are"
-    return Evidence(by_row.size, by_row.p, found, p.whole_rows)
 
 
 def template(p: Picture) -> Evidence:
