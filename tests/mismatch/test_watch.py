@@ -75,7 +75,7 @@ def test_a_run_dumps_what_the_command_reads(tmp_path):
     assert (dump.weights_version == 1).all() and (dump.prompt_length == 6).all()
     result = CliRunner().invoke(app, ["mismatch", str(path)])
     assert result.exit_code == 0
-    assert result.output.startswith("clean: mean |d| 0.0e+00")
+    assert result.output.startswith("clean: the two are the same numbers: compared with itself")
 
 
 def test_a_negative_number_of_steps_is_refused():
