@@ -90,6 +90,13 @@ def test_a_change_that_fades_and_the_length_of_the_prompt(sign, named, field):
     assert diagnose([dump if field else replace(dump, prompt_length=None)]).name == named
 
 
+def test_some_prompts_four_times_as_far_off_as_others_are():
+    """Over a floor of noise, no response is exact."""
+    size = np.where(np.isin(EVERY // SAMPLES, [0, 3, 4, 7, 9, 10]), 0.08, 0.02)[:, None]
+    verdict = diagnose([made(LENGTHS, size * np.random.default_rng(2).normal(size=(ROWS, LENGTH)))])
+    assert verdict.name == "stale_cache" and "92% explained by its prompt" in verdict.found
+
+
 def test_a_wrong_beginning_fades_from_the_first_token_of_response_or_prompt():
     """The first two tokens three times as far off; or the less, the further from the prompt's."""
     rng, places = np.random.default_rng(6), np.arange(LENGTH)
@@ -104,8 +111,10 @@ def test_a_wrong_beginning_fades_from_the_first_token_of_response_or_prompt():
 def test_what_is_shown_and_not_the_network():
     """Large, of no token and no odds: another context; less so, attention; small, rounding."""
     noise = np.random.default_rng(7).normal(size=(ROWS, LENGTH))
-    for size, named in ((1.5, "shift"), (0.5, "packing"), (0.02, "precision")):
+    for size, named in ((4, "prefix"), (1.5, "shift"), (0.5, "packing"), (0.02, "precision")):
         assert diagnose([made(LENGTHS, size * noise)]).name == named
+    heavy = np.sign(noise) * np.exp(1.45 * np.random.default_rng(9).normal(size=noise.shape))
+    assert diagnose([made(LENGTHS, 0.02 * heavy)]).name == "routing"  # e**-2.1 = .12 of the spread
     rare = made(LENGTHS, 0.1 * noise).trainer_logprobs[:, WIDTH:] < -2
     of_odds = 0.1 * noise + np.where(rare, 0.1, 0)  # an odds' own share: of no rounding
     assert diagnose([made(LENGTHS, of_odds)]).name == "bad_layer"
