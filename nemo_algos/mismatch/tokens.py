@@ -139,7 +139,11 @@ def _prompts(dump: Dump, some: Array) -> dict[str, Array]:
 
 
 def _pads(tokens: Array, begin: Array) -> Array:
-    """How often each prompt's first id is the one that begins the most padded, from there on."""
+    """How often each prompt's first id is the one that begins the most padded, from there on.
+
+    None where no prompt begins with an id twice: then none is padded.
+    """
     same = (np.cumsum(tokens != tokens[:, :1], 1) == 0).sum(1)
     pad = tokens[same.argmax(), 0]
-    return np.where(tokens[:, 0] == pad, np.minimum(same, begin), 0)
+    padded = (tokens[:, 0] == pad) & (same.max() > 1)
+    return np.where(padded, np.minimum(same, begin), 0)
