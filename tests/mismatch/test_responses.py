@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from nemo_algos.mismatch.dump import Dump
 from nemo_algos.mismatch.picture import Picture
@@ -110,6 +111,13 @@ def test_what_is_shown_and_not_the_network():
     rare = made(LENGTHS, 0.1 * noise).trainer_logprobs[:, WIDTH:] < -2
     of_odds = 0.1 * noise + np.where(rare, 0.1, 0)  # an odds' own share: of no rounding
     assert diagnose([made(LENGTHS, of_odds)]).name == "bad_layer"
+
+
+def test_log_probs_kept_in_bf16_are_rounded():
+    """Rare tokens' by more, as noise in hidden states moves them; and it is too little for that."""
+    dump = made(LENGTHS, noise([]))
+    kept = torch.tensor(dump.sampler_logprobs).bfloat16().double().numpy()
+    assert diagnose([replace(dump, sampler_logprobs=kept)]).name == "precision"
 
 
 def test_lengths_and_prompts_are_read_off_the_tokens():
