@@ -68,6 +68,12 @@ def difference(x: Array, y: Array) -> Effect:
     return Effect(float(np.median(x) - np.median(y)), float(found.pvalue))
 
 
+def means(values: Array, group: Array, groups: int) -> Array:
+    """Of each of so many groups; NaN of an empty one."""
+    count, total = (np.bincount(group, x, minlength=groups) for x in (None, values))
+    return np.divide(total, count, out=np.full(groups, np.nan), where=count > 0)
+
+
 def mean(values: Array) -> Effect:
     """The mean over responses, and the t test of its being 0."""
     values = values[~np.isnan(values)]
