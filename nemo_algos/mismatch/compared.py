@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from nemo_algos.mismatch.statistics import means
 from nemo_algos.mismatch.tokens import Tokens
 
 Array = np.ndarray
@@ -76,7 +77,4 @@ class Compared:
 
     def per_row(self, values: Array) -> Array:
         """Means [R] of a column; NaN for a response without a token here."""
-        rows = len(self.tokens.lengths)
-        count = np.bincount(self.row, minlength=rows)
-        total = np.bincount(self.row, values, minlength=rows)
-        return np.divide(total, count, out=np.full(rows, np.nan), where=count > 0)
+        return means(values, self.row, len(self.tokens.lengths))

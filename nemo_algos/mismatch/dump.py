@@ -84,14 +84,16 @@ def made(arrays: dict[str, Any]) -> Dump:
     known.setdefault("mask", np.ones(known["tokens"].shape, dtype=bool))
     numbers = {name for name, array in known.items() if array.dtype.kind in "biuf"}
     for name in numbers.intersection(INTEGERS):
-        known[name] = np.nan_to_num(known[name]).astype(np.int64)
+        if not np.isfinite(known[name]).all():
+            raise ValueError(f"{name} holds NaN or infinity: give integers, or leave it out")
+        known[name] = known[name].astype(np.int64)
     for name in numbers.intersection(PER_RESPONSE):
         if known[name].ndim == 0:
             known[name] = np.full(len(known["tokens"]), known[name])
-    if "step" in numbers:
+    if "step" in numbers and known["step"].size:
         known["step"] = known["step"].max()
     if "mask" in numbers:
-        known["mask"] = known["mask"] != 0
+        known["mask"] = known["mask"] > 0
     return Dump(**known)
 
 

@@ -64,7 +64,7 @@ def by_probability(axes: Any, t: Tokens) -> None:
 
 def by_response(axes: Any, t: Tokens) -> None:
     """Blocks of exact responses between others: a stale cache, old weights, a pack's first ones."""
-    level = t.per_row(np.abs(t.d), np.ones(len(t.d), dtype=bool))
+    level = t.per_row(np.abs(t.d))
     axes.plot(np.arange(len(level)), np.maximum(level, 1e-8), ".", color=POINT, markersize=4)
     axes.set_yscale("log")
     axes.set(title="By response, in the files' order", xlabel="response", ylabel="mean |d|, nats")

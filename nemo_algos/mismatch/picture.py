@@ -121,5 +121,4 @@ class Picture(Populations):
     @cached_property
     def loud(self) -> float:
         """The probability of this size where the two agree up to rounding."""
-        every = np.ones(len(self.tokens.d), dtype=bool)
-        return mean(self.tokens.per_row(np.abs(self.tokens.d) - 1e-5, every)).p
+        return mean(self.tokens.per_row(np.abs(self.tokens.d) - 1e-5)).p

@@ -11,6 +11,7 @@ from nemo_algos.mismatch.statistics import Effect, explained, split
 
 TWO = 0.85  # of the variance of the levels between two populations; of one, normal or not, .6 to .7
 TWO_ROWS = 0.8  # the same of the responses' mean levels, which are narrower
+ROWS = 48  # responses: of fewer one population parts so by chance, of 16 7 times in 100
 PURE = 0.75  # of a response's tokens that are off, where the response as a whole is
 
 
@@ -30,7 +31,7 @@ class Populations(Compared):
     @cached_property
     def two_rows(self) -> bool:
         """Whether no token is exact, but responses are of two levels: over a floor of noise."""
-        parted = self.row_split[1] >= TWO_ROWS
+        parted = self.row_split[1] >= TWO_ROWS and len(self.row_beyond) >= ROWS
         return not self.exact and parted and explained(self.beyond, self.row).size > 0.1
 
     @cached_property

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
+from scipy.special import gammaln
 
 Array = np.ndarray
 
@@ -22,7 +23,7 @@ NONE = Effect(0.0, 1.0)
 
 def explained(values: Array, group: Array) -> Effect:
     """The share of the variance that lies between groups, without what chance gives; F test."""
-    _, group = np.unique(group, return_inverse=True)
+    _, first, group = np.unique(group, return_index=True, return_inverse=True)
     count = np.bincount(group)
     n, k = len(values), len(count)
     total = float(((values - values.mean()) ** 2).sum()) if n else 0.0
@@ -30,9 +31,23 @@ def explained(values: Array, group: Array) -> Effect:
         return NONE
     within = float(((values - (np.bincount(group, values) / count)[group]) ** 2).sum())
     if within == 0:
-        return Effect(1.0, 0.0)
+        return Effect(1.0, _of_one_value_each(values, values[first]))
     f = ((total - within) / (k - 1)) / (within / (n - k))
     return Effect(1 - (within / (n - k)) / (total / (n - 1)), float(stats.f.sf(f, k - 1, n - k)))
+
+
+def _of_one_value_each(values: Array, groups: Array) -> float:
+    """The chance that values [n] fall as [k] groups of one value each; F would call it 0.
+
+    Of groups of one it is large: they cannot but have one.
+    """
+    ways = [_orders(np.unique(x, return_counts=True)[1]) for x in (groups, values)]
+    return float(np.exp(min(0.0, ways[0] - ways[1])))
+
+
+def _orders(counts: Array) -> float:
+    """Log of in how many orders things stand, of which so many are alike."""
+    return float(gammaln(counts.sum() + 1) - gammaln(counts + 1).sum())
 
 
 def correlation(x: Array, y: Array) -> Effect:
@@ -51,6 +66,12 @@ def difference(x: Array, y: Array) -> Effect:
         return NONE
     found: Any = stats.mannwhitneyu(x, y)
     return Effect(float(np.median(x) - np.median(y)), float(found.pvalue))
+
+
+def means(values: Array, group: Array, groups: int) -> Array:
+    """Of each of so many groups; NaN of an empty one."""
+    count, total = (np.bincount(group, x, minlength=groups) for x in (None, values))
+    return np.divide(total, count, out=np.full(groups, np.nan), where=count > 0)
 
 
 def mean(values: Array) -> Effect:

@@ -9,8 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from nemo_algos.mismatch.dump import Dump
+from nemo_algos.mismatch.statistics import means
 
 Array = np.ndarray
+EVERY = slice(None)
 SURE = 2e-3  # nats: beyond that probability float32 does not resolve the odds
 FLOOR, CEILING = 1e-7, 30.0  # of -log p, nats
 
@@ -70,12 +72,9 @@ class Tokens:
         """log10 of |moved| [N], from float noise up."""
         return np.log10(np.maximum(np.abs(self.moved), 1e-5))
 
-    def per_row(self, values: Array, where: Array) -> Array:
+    def per_row(self, values: Array, where: Array | slice = EVERY) -> Array:
         """Means [R] over the tokens `where`; NaN for a response without one."""
-        rows = len(self.lengths)
-        count = np.bincount(self.row[where], minlength=rows)
-        total = np.bincount(self.row[where], values[where], minlength=rows)
-        return np.divide(total, count, out=np.full(rows, np.nan), where=count > 0)
+        return means(values[where], self.row[where], len(self.lengths))
 
     @cached_property
     def lengths(self) -> Array:
@@ -139,7 +138,11 @@ def _prompts(dump: Dump, some: Array) -> dict[str, Array]:
 
 
 def _pads(tokens: Array, begin: Array) -> Array:
-    """How often each prompt's first id is the one that begins the most padded, from there on."""
+    """How often each prompt's first id is the one that begins the most padded, from there on.
+
+    None where no prompt begins with an id twice: then none is padded.
+    """
     same = (np.cumsum(tokens != tokens[:, :1], 1) == 0).sum(1)
     pad = tokens[same.argmax(), 0]
-    return np.where(tokens[:, 0] == pad, np.minimum(same, begin), 0)
+    padded = (tokens[:, 0] == pad) & (same.max() > 1)
+    return np.where(padded, np.minimum(same, begin), 0)

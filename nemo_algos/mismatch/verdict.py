@@ -102,8 +102,7 @@ def _exact(tokens: Tokens) -> Verdict:
     if size.max() == 0:
         found = "the two are the same numbers: compared with itself, or a copy (bypass mode)"
     if tokens.entropy is not None:
-        every = np.ones(len(size), dtype=bool)
-        surprise = mean(tokens.per_row(-tokens.sampler - tokens.entropy, every))
+        surprise = mean(tokens.per_row(-tokens.sampler - tokens.entropy))
         if surprise.p < SURPRISE:
             side = "less" if surprise.size < 0 else "more"
             text = f"both agree, but the tokens are {abs(surprise.size):.3f} nats {side} surprising"

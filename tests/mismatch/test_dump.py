@@ -142,6 +142,19 @@ def test_a_side_that_a_framework_leaves_out_is_named(framework, lacking):
     assert str(error.value).endswith(f". {RECORDING[framework]}")
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float8_e5m2])
+def test_tensors_that_numpy_has_not_are_read(tmp_path, kind):
+    columns = tensors(**OURS) | {"entropy": torch.full((2, 3), 0.5, requires_grad=True)}
+    sampler = columns["sampler_logprobs"].to(kind)
+    torch.save({**columns, "sampler_logprobs": sampler}, tmp_path / "d.pt")
+    dump = read(tmp_path / "d.pt")
+    assert dump.sampler_logprobs.tolist() == sampler.float().tolist()
+    assert dump.entropy.tolist() == [[0.5] * 3] * 2
+
+
+SAVED = "torch.save({k: v for k, v in %s.items() if hasattr(v, 'shape')}, 'step.pt')"
+
+
 class Hostile:
     def __reduce__(self):
         return print, ("ran",)
@@ -154,6 +167,17 @@ def test_a_files_code_is_not_run(tmp_path, capsys):
         with pytest.raises(ValueError, match=f"{name}: "):
             read(tmp_path / name)
     assert "ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [b"hello world", b"", pickle.dumps(Hostile())])
+def test_what_torch_cannot_read_is_told_how_to_be_written(tmp_path, content):
+    """Never torch's own text, which says how to run a file's code."""
+    (tmp_path / "d.pt").write_bytes(content)
+    with pytest.raises(ValueError) as error:
+        read(tmp_path / "d.pt")
+    cure = SAVED % "batch.batch"
+    text = f"{tmp_path / 'd.pt'}: is no dictionary of dense tensors: write it by {cure}"
+    assert str(error.value) == text
 
 
 def test_a_file_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch):
@@ -175,6 +199,12 @@ BROKEN = [
         "sampler_logprobs is above 0 somewhere: give log-probs, nats",
     ),
     ({"tokens": [["a"] * 3] * 2}, "tokens holds <U1: give numbers"),
+    ({"mask": [[np.nan] * 3] * 2}, "mask is empty: there is no response's token to compare"),
+    ({"step": []}, "step has shape [0]: give []"),
+    (
+        {"weights_version": [4, np.nan]},
+        "weights_version holds NaN or infinity: give integers, or leave it out",
+    ),
 ]
 
 
@@ -186,7 +216,6 @@ def test_what_does_not_fit_is_said(tmp_path, change, sentence):
     assert str(error.value) == f"{tmp_path / 'd.npz'}: {sentence}"
 
 
-SAVED = "torch.save({k: v for k, v in %s.items() if hasattr(v, 'shape')}, 'step.pt')"
 LACKS = "lacks tokens, sampler_logprobs, trainer_logprobs"
 TEXTS = "verl's rollout_data_dir holds texts alone: "
 VERL = {"input": "a", "output": "b", "gts": "c", "score": 1.0, "step": 3}

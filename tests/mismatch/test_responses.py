@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from nemo_algos.mismatch.dump import Dump
+from nemo_algos.mismatch.picture import Picture
 from nemo_algos.mismatch.tokens import gathered
 from nemo_algos.mismatch.verdict import diagnose
 
@@ -120,6 +122,13 @@ def test_what_is_shown_and_not_the_network():
     assert diagnose([made(LENGTHS, of_odds)]).name == "bad_layer"
 
 
+def test_log_probs_kept_in_bf16_are_rounded():
+    """Rare tokens' by more, as noise in hidden states moves them; and it is too little for that."""
+    dump = made(LENGTHS, noise([]))
+    kept = torch.tensor(dump.sampler_logprobs).bfloat16().double().numpy()
+    assert diagnose([replace(dump, sampler_logprobs=kept)]).name == "precision"
+
+
 def test_lengths_and_prompts_are_read_off_the_tokens():
     dump = made(LENGTHS, noise([]))
     both = [gathered([x, x]) for x in (dump, replace(dump, prompt_length=None))]
@@ -172,3 +181,33 @@ def test_top_p_is_no_matter_of_the_ids_that_are_off_most():
         [replace(dump, sampler_logprobs=sampler, trainer_logprobs=dump.sampler_logprobs)]
     )
     assert verdict.name == "truncation"
+
+
+def test_prompts_of_one_length_are_not_padded():
+    """What begins as the first prompt does is no shorter for it."""
+    dump = replace(made(np.full(PROMPTS, WIDTH), noise(EVERY[:SAMPLES])), prompt_length=None)
+    assert np.ptp(gathered([dump]).length) == 0
+    assert diagnose([dump]).name == "stale_cache"
+
+
+def test_where_all_responses_are_off_padding_says_nothing():
+    verdict = diagnose([made(LENGTHS, 0.02 * np.random.default_rng(7).normal(size=(ROWS, LENGTH)))])
+    assert "behind padding" not in verdict.tests["prefix"].found
+
+
+def test_few_responses_are_not_two_populations():
+    """Sixteen of one normal population part as well as two do in one draw of fourteen."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        change = 0.1 * 10 ** rng.normal(0, 0.3, (ROWS, 1)) * rng.normal(size=(ROWS, LENGTH))
+        columns = {k: v[EVERY % 3 == 0] for k, v in made(LENGTHS, change, seed).arrays().items()}
+        assert not Picture(gathered([Dump(**columns)])).two, seed
+
+
+def test_a_few_tokens_agree_by_chance_with_their_neighbours():
+    """Responses of four tokens, whose log-probs have nothing to do with each other."""
+    dump = made(LENGTHS, noise([]))
+    mask = dump.mask & (np.arange(WIDTH + LENGTH) < WIDTH + 5)
+    trainer = np.random.default_rng(6).permutation(dump.trainer_logprobs, axis=0)
+    verdict = diagnose([replace(dump, mask=mask, trainer_logprobs=trainer)])
+    assert verdict.tests["shift"].found.startswith("in 0% of the responses")

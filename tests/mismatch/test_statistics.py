@@ -1,5 +1,7 @@
 """Effect sizes and p-values against scipy, known answers and their own false alarms."""
 
+from math import comb
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -33,7 +35,17 @@ def test_one_group_or_one_value_each_explains_nothing(group):
 
 
 def test_groups_without_a_spread_explain_all():
-    assert explained(np.array([1.0, 1, 2, 2]), np.array([0, 0, 1, 1])) == (1, 0)
+    """Two of six orders of four values are of pure pairs."""
+    found = explained(np.array([1.0, 1, 2, 2]), np.array([0, 0, 1, 1]))
+    assert found == (1, pytest.approx(1 / 3))
+    assert explained(np.repeat([0.0, 1], 50), np.repeat(np.arange(10), 10)).p < 1e-20
+
+
+def test_a_value_that_stands_alone_in_its_group_explains_nothing():
+    """Three ids of 200 that occur once are off, and 50 that occur twice are not."""
+    group = np.concatenate((np.arange(200), np.repeat(np.arange(200, 250), 2)))
+    found = explained((group < 3).astype(float), group)
+    assert found.size == 1 and found.p == pytest.approx(comb(250, 3) / comb(300, 3))
 
 
 def test_responses_are_the_units():

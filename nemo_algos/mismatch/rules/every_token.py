@@ -95,7 +95,7 @@ def of_no_token(p: Picture) -> Evidence:
     """In hidden states, and of no token: attention looks elsewhere."""
     hidden = p.by_token.size < 0.025 and p.rare.size < -0.25
     large = p.by_token.size < 0.055 and p.spread > ROUNDING and p.smooth.size < 0.1
-    fits = hidden or large
+    fits = p.spread > BF16 and (hidden or large)
     return Evidence(p.by_token.size, p.loud, _of_token(p), fits)
 
 

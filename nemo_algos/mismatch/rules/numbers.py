@@ -32,7 +32,7 @@ def _agrees(p: Picture, lag: int) -> np.ndarray:
     t = p.tokens
     same = np.roll(t.row, lag) == t.row
     away = t.per_row(np.abs(t.trainer - np.roll(t.sampler, lag)), same)
-    return (away < 0.2 * t.per_row(np.abs(t.d), same)) & (t.lengths > 3)
+    return (away < 0.2 * t.per_row(np.abs(t.d), same)) & (t.lengths > 7)
 
 
 def larger_softmax(p: Picture) -> Evidence:

@@ -20,7 +20,7 @@ LEAST = 0.45  # of a pack of two and more the first response alone is exact
 def padded(p: Picture) -> Evidence | None:
     """Responses behind padding: to the longest of all, or of their micro-batch."""
     length, off = p.tokens.length, p.rows_off
-    if length is None or np.ptp(length) == 0:
+    if length is None or np.ptp(length) == 0 or not 0 < off.mean() < 1:
         return None
     whole = length + p.tokens.lengths
     behind = max(_behind(length) + _behind(whole), key=lambda guess: float((guess == off).mean()))
