@@ -98,10 +98,10 @@ def resolved(merged: DictConfig) -> dict[str, Any]:
 
 
 def at(plain: Mapping[str, Any], path: str) -> Any:
-    """The value of a key's path, None where it is not there."""
+    """The value of a key's path in plain dictionaries, None where it is not there."""
     value: Any = plain
     for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
+        value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
@@ -128,16 +128,23 @@ def _override(config: DictConfig, written: str) -> Finding | None:
 def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
     if path in children:
         raise ConfigError([Finding("defaults", f"{path.name} inherits from itself")])
-    own = _read(path)
-    names = own.pop("defaults", None)
+    own = _shipped(path) if path.is_relative_to(SHIPPED) else _read(path)
+    names = own.get("defaults")
     parents = [
         _with_parents(_parent(path, str(name)), (*children, path))
         for name in (names if isinstance(names, ListConfig) else [names])
         if name is not None
     ]
     merged = OmegaConf.merge(*parents, own)
+    merged.pop("defaults", None)
     assert isinstance(merged, DictConfig)
     return merged
+
+
+@functools.cache
+def _shipped(path: Path) -> DictConfig:
+    """A file that does not change; what is read is for all, to merge and not to change."""
+    return _read(path)
 
 
 def _parent(path: Path, name: str) -> Path:

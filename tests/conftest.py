@@ -1,5 +1,6 @@
 """Makes tests/ importable (batches.py), and keeps the tests on one thread."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -10,9 +11,8 @@ if sys.dont_write_bytecode:  # else each process of the suite would compile the 
     os.environ |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": sys.pycache_prefix}
 
 import pytest
-import torch
 
-torch.set_num_threads(1)
+gc.disable()  # while modules are imported, which stay: to look for garbage in them takes seconds
 # files of few tests that take long: at the end, one of them would leave the other cores idle
 FIRST = {
     "test_causes.py",
@@ -33,6 +33,10 @@ FIRST = {
 
 def pytest_collection_modifyitems(items):
     """The order in which the workers take the files (--no-loadscope-reorder)."""
+    import torch  # not above: the process that starts the workers needs none
+
+    torch.set_num_threads(1)
+    gc.enable()
     items.sort(key=lambda item: item.path.name not in FIRST)
 
 

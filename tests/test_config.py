@@ -218,6 +218,17 @@ def test_a_parent_lies_beside_the_file_or_is_shipped(tmp_path):
     assert config.load(tmp_path / "own.yaml") == {"policy": {"device": "mine", "model_name": "a/b"}}
 
 
+def test_shipped_files_are_read_once_and_no_config_is_another_s(monkeypatch):
+    """Not what is written in it, nor below it in one of its sections."""
+    for name in ("local.yaml", "etr.yaml"):  # without a parent, and with
+        before = config.load(SHIPPED / name)
+        changed = config.read(SHIPPED / name)
+        changed.grpo.max_num_steps, changed["method"] = -7, "none"
+        monkeypatch.setattr(config, "_read", None)
+        assert config.load(SHIPPED / name) == before and "defaults" not in changed
+        monkeypatch.undo()
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [(OSError(), "OSError"), (ValueError(" \n"), "ValueError"), (ValueError("\na\nb"), "a")],

@@ -79,7 +79,7 @@ def repaired(plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig) -
     wrong = [*_types(plain, base, base), *_signs(plain)]
     for path in sorted({p.path for p in wrong}):  # a section before its keys
         value = _referred(at(base, path), f"{path.rpartition('.')[0]}.", base)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             value = resolved(OmegaConf.select(tree, path))
         put(plain, path, value)
     for path in POSITIVE:
@@ -92,7 +92,7 @@ def _types(
 ) -> Iterator[Finding]:
     for key, like in section.items():
         value, path, like = found.get(key), f"{above}{key}", _referred(like, above, base)
-        if isinstance(like, Mapping) and isinstance(value, Mapping):
+        if isinstance(like, dict) and isinstance(value, dict):
             yield from _types(value, like, base, f"{path}.")
         elif value is not None and path not in LISTS and (wrong := _unlike(like, value)):
             yield Finding(path, f"must be {wrong}, got {value!r}")
@@ -100,13 +100,13 @@ def _types(
 
 def _unlike(like: Any, value: Any) -> str | None:
     """What a value must be, where NeMo-RL's own is of another kind."""
-    if isinstance(like, Mapping):
+    if isinstance(like, dict):
         return "a section of key: value pairs"
     if isinstance(like, bool):
         return None if isinstance(value, bool) else "true or false"
     if isinstance(like, (int, float)):
         return None if _number(value) else KIND
-    return "one value" if isinstance(like, str) and isinstance(value, (list, Mapping)) else None
+    return "one value" if isinstance(like, str) and isinstance(value, (list, dict)) else None
 
 
 def _referred(value: Any, above: str, base: Mapping[str, Any]) -> Any:
