@@ -1,5 +1,6 @@
 """Which responses are off, and how a prompt's length tells what it is: hand-made numbers."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -202,3 +203,11 @@ def test_a_few_tokens_agree_by_chance_with_their_neighbours():
     trainer = np.random.default_rng(6).permutation(dump.trainer_logprobs, axis=0)
     verdict = diagnose([replace(dump, mask=mask, trainer_logprobs=trainer)])
     assert verdict.tests["shift"].found.startswith("in 0% of the responses")
+
+
+def test_whatever_is_named_is_written_for_scripts():
+    some = np.isin(EVERY // SAMPLES, [0, 3, 4, 7, 9, 10])
+    far = np.full((ROWS, LENGTH), 8.0)
+    for change in (noise(EVERY[some]), noise(EVERY), noise([]) + far):
+        numbers = diagnose([made(LENGTHS, change)]).numbers()
+        assert numbers["tests"] and json.loads(json.dumps(numbers)) == numbers
