@@ -162,6 +162,16 @@ def test_a_padded_softmax_goes_with_the_entropy_and_top_k_faster():
         assert diagnose([replace(dump, trainer_logprobs=trainer, **columns)]).name == named
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("entropy", [0.0, np.nan, np.inf])
+def test_entropies_that_tell_nothing_are_not_asked(entropy):
+    dump = made(LENGTHS, noise([]))
+    sampler = np.minimum(dump.trainer_logprobs, -0.2)
+    columns = {"sampler_logprobs": sampler, "trainer_logprobs": sampler - 0.02}
+    verdict = diagnose([replace(dump, **columns, entropy=np.full(dump.mask.shape, entropy))])
+    assert verdict.name == "truncation"
+
+
 def test_top_p_is_no_matter_of_the_ids_that_are_off_most():
     """One sign everywhere, and a third of the ids by ten times more."""
     dump = made(LENGTHS, noise([]))
