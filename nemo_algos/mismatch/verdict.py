@@ -51,7 +51,7 @@ class Verdict:
         return plain[self.name] if self.name in plain else CAUSES[self.name].next_step
 
     def numbers(self) -> dict[str, Any]:
-        """For scripts."""
+        """For scripts, of Python's own types."""
         size = np.abs(self.tokens.d)
         return {
             "verdict": self.name,
@@ -63,7 +63,7 @@ class Verdict:
             "mean": float(size.mean()),
             "max": float(size.max()),
             "others": self.others,
-            "tests": {name: test._asdict() for name, test in self.tests.items()},
+            "tests": {k: e._asdict() | {"fits": bool(e.fits)} for k, e in self.tests.items()},
         }
 
 

@@ -1,5 +1,6 @@
 """Which responses are off, and how a prompt's length tells what it is: hand-made numbers."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -159,6 +160,12 @@ def test_weights_that_are_known_to_be_new_are_not_old():
     assert diagnose([replace(dump, **known)]).name == "lora"
 
 
+def test_old_weights_whose_age_makes_no_difference_are_not_the_cause():
+    dump = made(LENGTHS, 0.02 * np.random.default_rng(7).normal(size=(ROWS, LENGTH)))
+    known = {"weights_version": 4 - EVERY % 3, "step": np.array(5)}
+    assert diagnose([replace(dump, **known)]).name == "precision"
+
+
 def test_a_padded_softmax_goes_with_the_entropy_and_top_k_faster():
     """Shares of the mass in proportion to the entropy's root, and to its square."""
     dump = made(LENGTHS, noise([]))
@@ -168,6 +175,16 @@ def test_a_padded_softmax_goes_with_the_entropy_and_top_k_faster():
         columns = {"sampler_logprobs": sampler, "entropy": entropy}
         trainer = sampler + np.log1p(-0.02 * entropy**power)
         assert diagnose([replace(dump, trainer_logprobs=trainer, **columns)]).name == named
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("entropy", [0.0, np.nan, np.inf])
+def test_entropies_that_tell_nothing_are_not_asked(entropy):
+    dump = made(LENGTHS, noise([]))
+    sampler = np.minimum(dump.trainer_logprobs, -0.2)
+    columns = {"sampler_logprobs": sampler, "trainer_logprobs": sampler - 0.02}
+    verdict = diagnose([replace(dump, **columns, entropy=np.full(dump.mask.shape, entropy))])
+    assert verdict.name == "truncation"
 
 
 def test_top_p_is_no_matter_of_the_ids_that_are_off_most():
@@ -211,3 +228,11 @@ def test_a_few_tokens_agree_by_chance_with_their_neighbours():
     trainer = np.random.default_rng(6).permutation(dump.trainer_logprobs, axis=0)
     verdict = diagnose([replace(dump, mask=mask, trainer_logprobs=trainer)])
     assert verdict.tests["shift"].found.startswith("in 0% of the responses")
+
+
+def test_whatever_is_named_is_written_for_scripts():
+    some = np.isin(EVERY // SAMPLES, [0, 3, 4, 7, 9, 10])
+    far = np.full((ROWS, LENGTH), 8.0)
+    for change in (noise(EVERY[some]), noise(EVERY), noise([]) + far):
+        numbers = diagnose([made(LENGTHS, change)]).numbers()
+        assert numbers["tests"] and json.loads(json.dumps(numbers)) == numbers

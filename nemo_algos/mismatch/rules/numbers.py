@@ -92,10 +92,12 @@ def evenly(p: Picture) -> bool:
     share, entropy = -np.expm1(np.minimum(p.tokens.d, 0)), p.tokens.entropy
     if entropy is None or sure_alone(p) > 0.01:
         return False
-    some = (share > NOISE) & (entropy > NOISE)
+    some = (share > NOISE) & (entropy > NOISE) & np.isfinite(entropy)
     x, y = np.log(entropy[some]), np.log(share[some])
+    if correlation(x, y).size < 0.8:
+        return False
     slope: Any = stats.siegelslopes(y[:LINE], x[:LINE])
-    return correlation(x, y).size > 0.8 and slope.slope < 0.85
+    return float(slope.slope) < 0.85
 
 
 def beyond_cut(p: Picture) -> bool:
