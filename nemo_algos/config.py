@@ -136,8 +136,8 @@ def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
         if name is not None
     ]
     merged = OmegaConf.merge(*parents, own)
-    merged.pop("defaults", None)
     assert isinstance(merged, DictConfig)
+    merged.pop("defaults", None)
     return merged
 
 
