@@ -63,7 +63,7 @@ class Verdict:
             "mean": float(size.mean()),
             "max": float(size.max()),
             "others": self.others,
-            "tests": {k: test._asdict() | {"fits": bool(test.fits)} for k, test in self.tests.items()},
+            "tests": {k: e._asdict() | {"fits": bool(e.fits)} for k, e in self.tests.items()},
         }
 
 

@@ -151,6 +151,12 @@ def test_weights_that_are_known_to_be_new_are_not_old():
     assert diagnose([replace(dump, **known)]).name == "lora"
 
 
+def test_old_weights_whose_age_makes_no_difference_are_not_the_cause():
+    dump = made(LENGTHS, 0.02 * np.random.default_rng(7).normal(size=(ROWS, LENGTH)))
+    known = {"weights_version": 4 - EVERY % 3, "step": np.array(5)}
+    assert diagnose([replace(dump, **known)]).name == "precision"
+
+
 def test_a_padded_softmax_goes_with_the_entropy_and_top_k_faster():
     """Shares of the mass in proportion to the entropy's root, and to its square."""
     dump = made(LENGTHS, noise([]))

@@ -100,8 +100,8 @@ def of_no_token(p: Picture) -> Evidence:
 
 
 def updated(p: Picture) -> Evidence:
-    """Known to be of older weights; else single tokens in every context, likely or rare."""
-    if p.least_age > 0:
+    """Known to be of older weights, of one age; else single tokens everywhere, likely or rare."""
+    if p.least_age > 0 and not p.ages_differ:
         found = f"all responses are of weights {p.least_age:.0f} versions old and more"
         return Evidence(p.least_age, p.loud, found, True)
     alike = p.typical > 0.55 or HIDDEN < p.rare.size < CERTAIN
