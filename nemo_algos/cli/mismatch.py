@@ -40,12 +40,19 @@ def mismatch(
 def _show(verdict: Verdict) -> None:
     console, numbers = Console(highlight=False), verdict.numbers()
     counted = f"{numbers['tokens']:,} tokens of {numbers['responses']:,} responses"
+    counted += f" ({lost:,} more are not finite)" if (lost := numbers["not_finite"]) else ""
     console.print(f"[bold]{verdict.title}[/bold]: {escape(verdict.found)}", soft_wrap=True)
     console.print(f"{counted}, mean |d| {numbers['mean']:.2g}, largest {numbers['max']:.2g} nats")
     if verdict.tests:
         table = Table("cause", "effect", "p", "found", "")
         for name, test in verdict.tests.items():
-            mark = "[bold]named" if name == verdict.name else "fits too" if test.holds else ""
+            mark = (
+                "[bold]named"
+                if name == verdict.name
+                else "fits too"
+                if name in verdict.others
+                else ""
+            )
             row = (f"{test.effect:.3g}", f"{test.p:.1g}", escape(test.found))
             table.add_row(name, *row, mark)
         console.print(table)

@@ -29,7 +29,8 @@ class Tokens:
 
     row, place, token [N]: the response, the place in it from 0, the id; age, version, length,
     prompt [R]: updates since the weights that sampled, their version, tokens of the prompt, and
-    which prompt it is, or None; entropy [N] of the trainer, or None.
+    which prompt it is, or None; entropy [N] of the trainer, or None; lost: tokens left out since a
+    side is not finite.
     """
 
     sampler: Array
@@ -42,6 +43,7 @@ class Tokens:
     version: Array | None = None
     length: Array | None = None
     prompt: Array | None = None
+    lost: int = 0
 
     @cached_property
     def d(self) -> Array:
@@ -91,12 +93,12 @@ def gathered(dumps: Sequence[Dump]) -> Tokens:
     if not any(len(part.row) for part in parts):
         raise ValueError("no token has two finite log-probs: look at what writes the file")
     starts = np.cumsum([0, *(len(p.lengths) for p in parts)])
-    columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Tokens)}
+    columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Tokens)[:-1]}
     for name in ("row", "prompt"):  # counted within their dump
         pairs = zip(columns[name], starts, strict=False)
         columns[name] = [own if own is None else own + start for own, start in pairs]
     whole = {k: np.concatenate(v) for k, v in columns.items() if all(x is not None for x in v)}
-    return Tokens(**whole)
+    return Tokens(**whole, lost=sum(int(d.mask.sum()) for d in dumps) - len(whole["row"]))
 
 
 def _of(dump: Dump) -> Tokens:

@@ -16,6 +16,7 @@ from nemo_algos.mismatch.statistics import mean
 from nemo_algos.mismatch.tokens import Tokens, gathered
 
 TOKENS, RESPONSES, UNSURE = 200, 8, 100  # fewer tell nothing
+LEFT_OVER = ("routing", "bad_layer")
 CLEAN = 1e-4  # nats: mean |d| of float32 by another route; single tokens 20 times
 SURPRISE = 1e-6  # chance that tokens as surprising are of the recorded distribution
 
@@ -31,8 +32,9 @@ class Verdict:
 
     @property
     def others(self) -> list[str]:
-        """Further causes that fit as well."""
-        return [name for name, test in self.tests.items() if test.holds and name != self.name]
+        """Further causes that fit as well; not what fits wherever nothing else does."""
+        named = (self.name, *LEFT_OVER)
+        return [name for name, test in self.tests.items() if test.holds and name not in named]
 
     @property
     def title(self) -> str:
@@ -60,6 +62,7 @@ class Verdict:
             "next_step": self.next_step,
             "tokens": len(size),
             "responses": len(self.tokens.lengths),
+            "not_finite": self.tokens.lost,
             "mean": float(size.mean()),
             "max": float(size.max()),
             "others": self.others,

@@ -7,6 +7,8 @@ more; training moves single tokens in every context.
 
 from __future__ import annotations
 
+import numpy as np
+
 from nemo_algos.mismatch.picture import Evidence, Picture
 
 ROUNDING = 0.35  # nats of the odds; FP8 weights of the toy models stay below
@@ -100,9 +102,9 @@ def of_no_token(p: Picture) -> Evidence:
 
 
 def updated(p: Picture) -> Evidence:
-    """Known to be of older weights, of one age; else single tokens everywhere, likely or rare."""
-    if p.least_age > 0 and not p.ages_differ:
-        found = f"all responses are of weights {p.least_age:.0f} versions old"
+    """Known to be of older weights, about as old all; else single tokens, likely or rare."""
+    if p.least_age > 0 and np.max(p.tokens.age) <= 2 * p.least_age:
+        found = f"all responses are of weights {p.least_age:.0f} versions old and more"
         return Evidence(p.least_age, p.loud, found, True)
     alike = p.typical > 0.55 or HIDDEN < p.rare.size < CERTAIN
     fits = p.tokens.age is None and p.spread < UPDATE and p.by_token.size > 0.2 and alike
