@@ -106,6 +106,12 @@ class Picture(Populations):
         """Of the weights that sampled, in versions; 0 where it is not known."""
         return 0.0 if self.tokens.age is None else float(self.tokens.age.min())
 
+    @property
+    def all_old(self) -> bool:
+        """Whether they are known to be of older weights, none twice as old as another."""
+        age = self.tokens.age
+        return age is not None and bool(0 < age.max() <= 2 * age.min())
+
     @cached_property
     def by_age(self) -> Effect:
         """Rank correlation of the responses' level with the age of the weights that sampled."""

@@ -98,7 +98,7 @@ def gathered(dumps: Sequence[Dump]) -> Tokens:
         pairs = zip(columns[name], starts, strict=False)
         columns[name] = [own if own is None else own + start for own, start in pairs]
     whole = {k: np.concatenate(v) for k, v in columns.items() if all(x is not None for x in v)}
-    return Tokens(**whole, lost=sum(int(d.mask.sum()) for d in dumps) - len(whole["row"]))
+    return Tokens(**whole, lost=sum(part.lost for part in parts))
 
 
 def _of(dump: Dump) -> Tokens:
@@ -114,7 +114,8 @@ def _of(dump: Dump) -> Tokens:
     }
     if dump.entropy is not None:
         columns["entropy"] = dump.entropy[some][mask].astype(np.float64)
-    return Tokens(**columns, **_versions(dump, some, mask), **_prompts(dump, some))
+    lost = int(dump.mask.sum() - finite.sum())
+    return Tokens(**columns, **_versions(dump, some, mask), **_prompts(dump, some), lost=lost)
 
 
 def _versions(dump: Dump, some: Array, mask: Array) -> dict[str, Array]:

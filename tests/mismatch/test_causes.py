@@ -99,6 +99,7 @@ def test_tokens_that_are_no_numbers_are_left_out(dumps):
     broken[:8, 0] = np.nan
     verdict = diagnose([replace(dump, trainer_logprobs=broken)])
     assert verdict.name == "shift" and len(verdict.tokens.d) == dump.mask.sum() - 8
+    assert verdict.numbers()["not_finite"] == 8
 
 
 def test_without_a_finite_token_there_is_an_error(dumps):

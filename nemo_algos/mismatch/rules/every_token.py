@@ -7,8 +7,6 @@ more; training moves single tokens in every context.
 
 from __future__ import annotations
 
-import numpy as np
-
 from nemo_algos.mismatch.picture import Evidence, Picture
 
 ROUNDING = 0.35  # nats of the odds; FP8 weights of the toy models stay below
@@ -103,7 +101,7 @@ def of_no_token(p: Picture) -> Evidence:
 
 def updated(p: Picture) -> Evidence:
     """Known to be of older weights, about as old all; else single tokens, likely or rare."""
-    if p.least_age > 0 and np.max(p.tokens.age) <= 2 * p.least_age:
+    if p.all_old:
         found = f"all responses are of weights {p.least_age:.0f} versions old and more"
         return Evidence(p.least_age, p.loud, found, True)
     alike = p.typical > 0.55 or HIDDEN < p.rare.size < CERTAIN
