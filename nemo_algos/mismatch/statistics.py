@@ -77,8 +77,10 @@ def means(values: Array, group: Array, groups: int) -> Array:
 def mean(values: Array) -> Effect:
     """The mean over responses, and the t test of its being 0."""
     values = values[~np.isnan(values)]
-    if len(values) < 3 or np.ptp(values) == 0:
+    if len(values) < 3 or not values.any():
         return NONE
+    if np.ptp(values) < 1e-9 * np.abs(values).max():  # all the same: no spread to compare it with
+        return Effect(float(values.mean()), 0.0)
     found: Any = stats.ttest_1samp(values, 0.0)
     return Effect(float(values.mean()), float(found.pvalue))
 

@@ -51,7 +51,8 @@ def test_a_value_that_stands_alone_in_its_group_explains_nothing():
 def test_responses_are_the_units():
     values = np.array([0.1, 0.2, np.nan, 0.3])
     assert mean(values).p == pytest.approx(stats.ttest_1samp([0.1, 0.2, 0.3], 0).pvalue)
-    assert mean(values[:2]) == (0, 1)
+    assert mean(values[:2]) == mean(np.zeros(5)) == (0, 1)
+    assert mean(np.full(5, 0.2) + 1e-15 * np.arange(5)) == (pytest.approx(0.2), 0)
     pair = correlation(np.array([1.0, 2, 3, 4, 5, 6]), np.array([2.0, 4, 6, 8, 11, np.nan]))
     assert pair.size == pytest.approx(1)
 

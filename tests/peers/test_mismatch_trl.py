@@ -9,37 +9,18 @@ from functools import partial
 import pytest
 import torch
 import trl_runs
-from rich.console import Console
+from trl_model import one_thread, saved  # noqa: F401
 from trl_runs import settings, trainer
 
-from nemo_algos import config
-from nemo_algos.local import tiny_policy
-from nemo_algos.local.build import policy_of
-from nemo_algos.local.preflight import parse
 from nemo_algos.mismatch import foreign
 from nemo_algos.mismatch.dump import read
 from nemo_algos.mismatch.verdict import diagnose
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    trl_runs.disable_progress_bar()
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The countdown model, hardly taught, in Hugging Face's format."""
-    folder, patch = tmp_path_factory.mktemp("countdown"), pytest.MonkeyPatch()
-    patch.setenv("NEMO_ALGOS_CACHE", str(folder / "cache"))
-    patch.setattr(tiny_policy, "WARM_STEPS", 20)
-    checked, _ = parse(config.load(config.SHIPPED / "grpo.yaml", ["data.numbers=2"]))
-    policy_of(checked.policy, trl_runs.RULES, Console(quiet=True)).save(str(folder))
-    patch.undo()
-    return folder
+    """The countdown model, hardly taught."""
+    return saved(tmp_path_factory.mktemp("countdown"), 20)
 
 
 def generated(prompts, run, temperature):

@@ -20,40 +20,22 @@ import pytest
 import torch
 import trl_runs
 from peft import LoraConfig
-from rich.console import Console
 from trl import GRPOConfig, GRPOTrainer
+from trl_model import one_thread, saved  # noqa: F401
 from trl_runs import GROUP, settings, trainer, trajectory
 
-from nemo_algos import ConfigError, build, config, core
+from nemo_algos import ConfigError, build, core
 from nemo_algos.adapters import trl as adapter
 from nemo_algos.adapters import trl_settings
-from nemo_algos.local import tiny_policy
-from nemo_algos.local.build import policy_of
-from nemo_algos.local.preflight import parse
 
 COMBINED = {"advantages": {"name": "erpo"}, "bounds": {"name": "etr"}}
 MARGIN = 0.08  # found: 0.138 to 0.182
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    trl_runs.disable_progress_bar()
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A countdown model that solves some puzzles of two numbers, in Hugging Face's format."""
-    folder, patch = tmp_path_factory.mktemp("countdown"), pytest.MonkeyPatch()
-    patch.setenv("NEMO_ALGOS_CACHE", str(folder / "cache"))
-    patch.setattr(tiny_policy, "WARM_STEPS", 100)
-    checked, _ = parse(config.load(config.SHIPPED / "grpo.yaml", ["data.numbers=2"]))
-    policy_of(checked.policy, trl_runs.RULES, Console(quiet=True)).save(str(folder))
-    patch.undo()
-    return folder
+    """A countdown model that solves some puzzles."""
+    return saved(tmp_path_factory.mktemp("countdown"), 100)
 
 
 PAIRS = {  # TRL's settings, our blocks

@@ -20,7 +20,7 @@ LEAST = 0.45  # of a pack of two and more the first response alone is exact
 def padded(p: Picture) -> Evidence | None:
     """Responses behind padding: to the longest of all, or of their micro-batch."""
     length, off = p.tokens.length, p.rows_off
-    if length is None or np.ptp(length) == 0 or not 0 < off.mean() < 1:
+    if length is None or not _differ(length, off):
         return None
     whole = length + p.tokens.lengths
     behind = max(_behind(length) + _behind(whole), key=lambda guess: float((guess == off).mean()))
@@ -29,6 +29,11 @@ def padded(p: Picture) -> Evidence | None:
     found = f"in {agree:.0%} of the responses: off behind padding, or exact without"
     test: Any = stats.fisher_exact(table)
     return Evidence(agree, float(test.pvalue), found, p.whole_rows and agree > ALIKE)
+
+
+def _differ(length: Array, off: Array) -> bool:
+    """Whether there are prompts of several lengths, and both exact responses and others."""
+    return bool(np.ptp(length) > 0 and 0 < off.mean() < 1)
 
 
 def _behind(length: Array) -> list[Array]:
@@ -42,7 +47,7 @@ def _behind(length: Array) -> list[Array]:
 def far_prompts(p: Picture) -> Evidence | None:
     """Responses to prompts beyond a length."""
     length, off = p.tokens.length, p.rows_off
-    if length is None or np.ptp(length) == 0 or not 0 < off.mean() < 1:
+    if length is None or not _differ(length, off):
         return None
     agree, least = max((float(((length >= n) == off).mean()), n) for n in np.unique(length)[1:])
     test: Any = stats.mannwhitneyu(length[off], length[~off])
