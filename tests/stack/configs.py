@@ -7,8 +7,7 @@ from typing import Any
 from cpu_task import STOPS
 
 RATE = 0.02  # of plain SGD
-ROWS, WIDTH = 16, 32  # of a step; positions of a row
-TERMS = ROWS * WIDTH  # of the sums that gradients are
+ROWS, WIDTH = 16, 32  # of a step; positions of a row, where no layout asks for more
 COMMON = (
     "grpo.num_prompts_per_step=4",
     "grpo.num_generations_per_prompt=4",

@@ -9,9 +9,17 @@ from nemo_algos.methods import STUDIED
 
 EVERY = STUDIED
 FEW = ("erpo", "quatro")  # entropies and token bounds; sequences
+# METHOD-SETTING of settings.py: corrections and terms are the loss's, whatever the layout
+ASKED = (
+    *(f"{method}-corrected" for method in EVERY),
+    *(f"{method}-rejecting" for method in EVERY),
+    *(f"{method}-bypass" for method in EVERY if method not in ("erpo", "gpg")),  # no ratio, entropy
+    *(f"{method}-weighed" for method in FEW),
+)
+SOME_ASKED = ("gspo-corrected", "apmpo-corrected", "erpo-rejecting", "quatro-bypass")
 LAYOUTS = {
     "dtensor-plain": EVERY,
-    "dtensor-packed": EVERY,
+    "dtensor-packed": EVERY + ASKED,
     "dtensor-dynamic": EVERY,
     "dtensor-tp": FEW,
     "dtensor-tp-packed": FEW,
@@ -25,7 +33,7 @@ LAYOUTS = {
     "dtensor-lora": FEW,
     "dtensor-packed-ray": ("erpo",),
     "megatron-plain": EVERY,
-    "megatron-packed": EVERY,
+    "megatron-packed": EVERY + SOME_ASKED,
     "megatron-dynamic": EVERY,
     "megatron-tp": FEW,
     "megatron-pp": FEW,

@@ -1,14 +1,13 @@
-"""The plain process beside NeMo-RL's workers: Hugging Face's model and the embedded loss."""
+"""The plain process beside NeMo-RL's workers: Hugging Face's model and the oracle's loss."""
 
 from pathlib import Path
 from typing import Any
 
 import configs
 import models
+import oracle
 import torch
 from torch import Tensor
-
-from nemo_algos import Counts, Rollouts, policy_loss
 
 AUXILIARY = 1e-3  # coefficient of the routers' loss, which Bridge sets
 EPS = torch.finfo(torch.float32).eps
@@ -34,22 +33,27 @@ class Plain:
         pad = torch.nn.functional.pad
         return pad(chosen, (1, 0)), pad(entropy[:, :-1], (1, 0))
 
+    @torch.no_grad()
+    def detached(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """`forward`, without gradient."""
+        return self.forward(ids)
+
     def train(
-        self, algorithm: Any, rollouts: Rollouts, ids: Tensor
+        self, method: str, asked: oracle.Setting, batch: oracle.Batch, ids: Tensor
     ) -> tuple[list[float], list[float]]:
         """An update by each global batch, rows in order; their losses and gradients' norms."""
-        signals = algorithm.signals(rollouts)
+        batch = asked.prepared(batch)
+        signals = oracle.signals(method, batch)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=configs.RATE)
         losses, norms = [], []
         for rows in torch.arange(len(ids)).split(self.policy["train_global_batch_size"]):
-            part = rollouts[rows]
-            counts = Counts.of(part.mask)
+            part, of = batch[rows], {name: value[rows] for name, value in signals.items()}
             logprobs, _ = self.forward(ids[rows])
-            loss = policy_loss(algorithm, logprobs, part, signals[rows], counts).value
+            loss = asked.loss(method, logprobs.double(), part, of)
             optimizer.zero_grad()
             (loss + self._imbalance(ids[rows]) / part.mask.sum()).backward()
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1000.0)
-            losses.append(float(loss))
+            losses.append(float(loss.detach()))
             norms.append(float(norm))
             optimizer.step()
         return losses, norms
@@ -61,16 +65,16 @@ class Plain:
         parts = ids.split(self.policy["train_micro_batch_size"])
         return AUXILIARY * torch.stack([models.imbalance(self.model, part) for part in parts]).sum()
 
-    def apart(self, weights: dict[str, Tensor]) -> float:
-        """The largest error of a weight, of what float32 allows.
+    def apart(self, weights: dict[str, Tensor], terms: int) -> float:
+        """The largest error of a weight, of what float32 allows; terms: of the gradients' sums.
 
-        Two updates round it in each process, half an ulp each; and each term of what moved it.
+        Four updates round it in each process, half an ulp each; and each term of what moved it.
         """
         wanted, start = models.named(self.model), models.named(models.loaded(self.start))
         assert set(wanted) - set(weights) <= set(self.model.all_tied_weights_keys)
         errors = []
         for name, value in weights.items():
             moved = (wanted[name] - start[name]).abs().max()
-            allowed = EPS * (2 * wanted[name].abs().max() + configs.TERMS * moved)
+            allowed = EPS * (4 * wanted[name].abs().max() + terms * moved)
             errors.append((value - wanted[name]).abs().max() / allowed)
         return float(torch.stack(errors).max())
