@@ -1,4 +1,4 @@
-"""The docs site, without building it (`make docs` does).
+"""The docs site, without building it (`make docs` does, and ends at a broken link).
 
 The nav and the pages are the same, links name files, the hook reads pages as a git host does, and
 the citation is this version's.
@@ -7,11 +7,14 @@ the citation is this version's.
 import importlib.util
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import doc_commands
 import pytest
 import yaml
+from markdown.extensions.toc import slugify
 
 import nemo_algos
 from nemo_algos.methods import FILES
@@ -56,6 +59,34 @@ def test_relative_links_name_files(page):
     local = [link for link in links if link and not re.match(r"\w+:", link)]
     named = [(page.parent / link).resolve() for link in local]
     assert [path for path in named if not (path.exists() or made(path))] == []
+
+
+BUILD = re.search(r"mkdocs (build .*)", (ROOT / "Makefile").read_text())[1].split()
+BROKEN = ("[a](gone.md)", "[a](b.md#gone)", "[a](#gone)", "![a](gone.png)", "[a](/b.md)", "[a](b)")
+
+
+@pytest.mark.parametrize("broken", [(), BROKEN], ids=["sound", "broken"])
+def test_make_docs_ends_at_a_broken_link(broken, tmp_path):
+    """Its own command and its settings, on two pages."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "b.md").write_text("# B\n\n## There\n")
+    links = "\n\n".join(("[a](b.md#there)", *broken))
+    (tmp_path / "docs" / "index.md").write_text(links)
+    settings = {"site_name": "two", "validation": SITE["validation"]}
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(settings))
+    command = [sys.executable, "-m", "mkdocs", *BUILD]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == bool(broken), ended.stderr
+    assert ended.stderr.count("WARNING -  Doc file") == len(broken)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_anchors_of_pages_that_are_not_in_the_site(page):
+    links = LINK.findall(CODE.sub("", (ROOT / page).read_text()))
+    named = [link.split("#") for link in links if "#" in link and "://" not in link]
+    for path, anchor in named:
+        headings = re.findall(r"^#+ (.*)", (ROOT / (path or page)).read_text(), re.MULTILINE)
+        assert anchor in {slugify(heading, "-") for heading in headings}, path
 
 
 def made(path):

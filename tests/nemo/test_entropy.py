@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import stubs
@@ -279,8 +280,12 @@ def test_the_worker_returns_entropies_with_the_policys_logprobs_only(
     ids = ids.where(torch.arange(32) < lengths[:, None], 0)
     data = BatchedDataDict({"input_ids": ids, "input_lengths": lengths})
     data |= {"token_mask": torch.ones(8, 32), "sample_mask": torch.ones(8)}
+    recording = Mock(wraps=megatron_worker.recording)
+    monkeypatch.setattr(megatron_worker, "recording", recording)
     out = run.policy.get_logprobs(data)
+    assert recording.call_count == run.policy.workers.ranks
     reference = run.policy.get_reference_policy_logprobs(data)
+    assert recording.call_count == run.policy.workers.ranks  # of the policy's forward alone
     assert set(out) == {"logprobs", "entropies"} and set(reference) == {"reference_logprobs"}
     assert stock.LogprobsPostProcessor is train.LogprobsPostProcessor
     columns = torch.arange(32)

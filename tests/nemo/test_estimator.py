@@ -377,6 +377,33 @@ def test_the_proxy_adds_signals_logs_metrics_and_forwards_the_rest():
     assert results["all_mb_metrics"]["mismatch/mean"] == [0.25]
 
 
+@pytest.mark.parametrize("bypass", [False, True])
+def test_a_step_trains_on_its_own_log_probs(bypass):
+    """log pi_old is what NeMo-RL computed in this step, and the sampler's only in bypass mode."""
+    given, trained = [], []
+
+    def train(batch, loss_fn):
+        trained.append(batch["prev_logprobs"])
+        return {"all_mb_metrics": {}}
+
+    algorithm = build("etr", {"bypass_mode": bypass})
+    proxy = PolicyProxy(SimpleNamespace(train=train), estimator := Estimator(algorithm))
+    mask, rows = torch.ones(4, 3), torch.ones(4)
+    for step in range(3):
+        old, sampler = mask * -step, mask * -step - 0.25
+        advantages = estimator.compute_advantage(
+            prompt_ids=torch.zeros(4, 1),
+            rewards=torch.tensor([1.0, 0.0, 0.0, 1.0]),
+            mask=mask,
+            logprobs_policy=old,
+            generation_logprobs=sampler,
+        )
+        data = {"advantages": advantages, "prev_logprobs": old, "generation_logprobs": sampler}
+        proxy.train(BatchedDataDict({**data, "token_mask": mask, "sample_mask": rows}), None)
+        given.append(sampler if bypass else old)
+    torch.testing.assert_close(trained, given, rtol=0, atol=0)
+
+
 def test_the_version_guard_names_what_changed(monkeypatch):
     versions.check()
     monkeypatch.setattr(versions, "BOUND", (("nemo_rl.algorithms.grpo", "grpo_train", ("nope",)),))
