@@ -61,7 +61,9 @@ class AlgorithmLoss(ClippedPGLossFn):
             logprobs, data = _replaced(self.algorithm, batch, data)
             self.ratio_clip_min, self.ratio_clip_max = self.algorithm.ratio_bounds(batch.shaped)
         loss, values = super().__call__(logprobs, data, *counts)
-        return sum(terms.values(), loss), values | sent.arrived()
+        values |= sent.arrived()
+        values["loss"] += sum(values[name] for name in terms)  # what Megatron's workers report
+        return sum(terms.values(), loss), values
 
     def _batch(self, logprobs: Tensor, data: Any) -> tuple[MicroBatch, Signals]:
         algorithm = self.algorithm

@@ -61,6 +61,7 @@ def test_a_loss_with_terms_is_the_embedded_one(block):
     torch.testing.assert_close(value, want, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(gradient, want_gradient, rtol=1e-5, atol=1e-7)
     assert metrics["terms/nll"] == pytest.approx(summary["terms/nll"], rel=1e-6)
+    assert metrics["loss"] == pytest.approx(float(value), rel=1e-6, abs=1e-7)
     bare = build({k: v for k, v in block.items() if k != "terms"})
     without = embedded(bare, rollouts, logprobs)[0]
     torch.testing.assert_close(without + metrics["terms/nll"], value, rtol=1e-6, atol=1e-7)

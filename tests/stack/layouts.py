@@ -17,6 +17,8 @@ ASKED = (
     *(f"{method}-weighed" for method in FEW),
 )
 SOME_ASKED = ("gspo-corrected", "apmpo-corrected", "erpo-rejecting", "quatro-bypass")
+LONG = ("etr", "erpo", "apmpo", "gspo-corrected", "gmpo-corrected")  # a sum of 1,000 is steep
+BF16 = ("etr", "erpo", "apmpo-corrected", "gspo-bypass")
 LAYOUTS = {
     "dtensor-plain": EVERY,
     "dtensor-packed": EVERY + ASKED,
@@ -31,6 +33,9 @@ LAYOUTS = {
     "dtensor-grouped-packed": FEW,
     "dtensor-odd": FEW,
     "dtensor-lora": FEW,
+    "dtensor-long-packed": LONG,
+    "dtensor-bf16": BF16,
+    "dtensor-hf-latent": FEW,
     "dtensor-packed-ray": ("erpo",),
     "megatron-plain": EVERY,
     "megatron-packed": EVERY + SOME_ASKED,
@@ -52,6 +57,10 @@ LAYOUTS = {
     "megatron-experts-packed": FEW,
     "megatron-experts-balanced": FEW,
     "megatron-experts-replayed": ("quatro",),  # ERPO refuses it
+    "megatron-long-packed": LONG,
+    "megatron-bf16": BF16,
+    "megatron-cp-pp-packed": FEW,
+    "megatron-pp-dp-experts": FEW,
     "megatron-packed-ray": ("erpo",),
 }
 if os.environ["NEMO_RL_REF"] == "main":  # v0.7.0 has another fusion of the loss alone
@@ -60,6 +69,8 @@ if os.environ["NEMO_RL_REF"] == "main":  # v0.7.0 has another fusion of the loss
 COMMON = configs.BATCHING | {
     "temperature": ("policy.generation.temperature=0.7",),
     "chunks": ("policy.logprob_chunk_size=5",),
+    "long": ("policy.max_total_sequence_length=1024",),
+    "bf16": ("policy.precision=bfloat16",),
 }
 OPTIONS = {
     "dtensor": COMMON
@@ -72,9 +83,15 @@ OPTIONS = {
             "policy.dtensor_cfg.lora_cfg.use_triton=false",
             "++policy.dtensor_cfg.automodel_kwargs.force_hf=true",  # its own model joins q, k and v
         ),
+        "proj": (
+            "policy.dtensor_cfg.lora_cfg.match_all_linear=false",
+            'policy.dtensor_cfg.lora_cfg.target_modules=["*_proj"]',
+        ),
+        "hf": ("++policy.dtensor_cfg.automodel_kwargs.force_hf=true",),
     },
     "megatron": COMMON
     | {
+        "bf16": ("policy.precision=bfloat16", "policy.megatron_cfg.optimizer.bf16=true"),
         "tp": ("policy.megatron_cfg.tensor_model_parallel_size=2",),
         "pp": ("policy.megatron_cfg.pipeline_model_parallel_size=2",),
         "cp": (
@@ -100,13 +117,13 @@ OPTIONS = {
         ),
     },
 }
-TWO = {"tp", "pp", "cp", "fsdp"}  # ranks; of data parallelism where there is nothing else
+TWO = {"tp", "pp", "cp", "fsdp", "dp"}  # ranks; of data parallelism where there is nothing else
 
 
 class Layout:
     def __init__(self, name: str) -> None:
         self.backend, *words = name.split("-")
-        known = dict.fromkeys((*KINDS, "plain", "fsdp", "ray"), ()) | OPTIONS[self.backend]
+        known = dict.fromkeys((*KINDS, "plain", "fsdp", "dp", "ray"), ()) | OPTIONS[self.backend]
         self.overrides = tuple(text for word in words for text in known[word])
         self.kind = next((word for word in words if word in KINDS), "llama")
         self.ranks = max(2, 2 ** len(TWO.intersection(words)))

@@ -18,7 +18,7 @@ SIZES = {
     "num_attention_heads": 2,  # of 32, the smallest that vLLM on a CPU takes
     "num_key_value_heads": 2,
     "initializer_range": 0.1,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 1024,
     "bos_token_id": 1,
     "eos_token_id": 1,
     "pad_token_id": 0,
@@ -32,6 +32,17 @@ EXPERTS = {
     "norm_topk_prob": True,
     "pad_token_id": None,  # padding is routed, and trained by the routers' loss
 }
+LATENT = {  # DeepSeek's attention, with no layer of experts
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 2,
+    "rope_interleave": True,
+}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "tied": ("Llama", {"tie_word_embeddings": True}),
@@ -39,6 +50,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "grouped": ("Llama", {"num_attention_heads": 4, "num_key_value_heads": 2}),
     "qwen2": ("Qwen2", {}),
     "experts": ("Qwen3Moe", EXPERTS),
+    "latent": ("DeepseekV3", LATENT),
 }
 
 

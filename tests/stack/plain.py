@@ -40,23 +40,30 @@ class Plain:
 
     def train(
         self, method: str, asked: oracle.Setting, batch: oracle.Batch, ids: Tensor
-    ) -> tuple[list[float], list[float]]:
-        """An update by each global batch, rows in order; their losses and gradients' norms."""
+    ) -> dict[str, list[float]]:
+        """An update by each global batch, rows in order: losses; the last gradient's norm.
+
+        mismatch: the largest of the batch, nats; none where old is the sampler.
+        """
+        gap = (batch.old - batch.generation)[batch.mask].abs().max()
         batch = asked.prepared(batch)
         signals = oracle.signals(method, batch)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=configs.RATE)
-        losses, norms = [], []
+        losses, norm = [], 0.0
         for rows in torch.arange(len(ids)).split(self.policy["train_global_batch_size"]):
             part, of = batch[rows], {name: value[rows] for name, value in signals.items()}
             logprobs, _ = self.forward(ids[rows])
             loss = asked.loss(method, logprobs.double(), part, of)
             optimizer.zero_grad()
             (loss + self._imbalance(ids[rows]) / part.mask.sum()).backward()
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1000.0)
+            norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1000.0))
             losses.append(float(loss.detach()))
-            norms.append(float(norm))
             optimizer.step()
-        return losses, norms
+        return {
+            "losses": losses,
+            "norms": [norm],
+            "mismatch": [] if asked.bypass else [float(gap)],
+        }
 
     def _imbalance(self, ids: Tensor) -> Tensor:
         """What Megatron adds to the gradient, by micro-batches; it is in no reported loss."""

@@ -1,6 +1,7 @@
 """What a case asks for beside its method: of the oracle, and by NeMo-RL's keys and ours."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from oracle import Setting
 
@@ -8,13 +9,14 @@ KL = 0.2
 TIS, PRODUCT, KEPT, NLL = 1.05, 1.2, 0.01, 0.5
 
 
-class Asked(NamedTuple):
-    """wanted: of the oracle; loss: below loss_fn; correction: rollout_correction; terms: method's."""
+@dataclass(frozen=True)
+class Asked:
+    """wanted: of the oracle; below loss_fn, rollout_correction, method.terms: NeMo-RL's and ours."""
 
     wanted: Setting
-    loss: dict[str, Any] = {}
-    correction: dict[str, Any] = {}
-    terms: dict[str, Any] = {}
+    loss: dict[str, Any] = field(default_factory=dict)
+    correction: dict[str, Any] = field(default_factory=dict)
+    terms: dict[str, Any] = field(default_factory=dict)
 
 
 ASKED = {

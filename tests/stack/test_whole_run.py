@@ -6,6 +6,7 @@ start on the same problems: between the two are NeMo-RL, vLLM and the samples th
 """
 
 import math
+import re
 import statistics
 import subprocess
 import time
@@ -170,6 +171,15 @@ OTHERWISE = {  # a word of the log that no other of these runs says, an override
 }
 
 
+ASYNC = "--config=recipes/cpu/countdown-1n2g-async.yaml"
+PAGE = Path(__file__).parents[2] / "docs" / "nemo_rl.md"
+
+
+def test_the_page_shows_these_runs_and_no_others() -> None:
+    shown = re.findall(r'make stack-demo ARGS="(\S+) grpo.max_num_steps=3"', PAGE.read_text())
+    assert sorted(shown) == sorted([*(override for _, override in OTHERWISE.values()), ASYNC])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_etr_otherwise(place: tuple[Path, Env], name: str) -> None:
@@ -182,20 +192,10 @@ def test_etr_otherwise(place: tuple[Path, Env], name: str) -> None:
     within(run.curve("reward"), embedded("etr", 3))
 
 
-ASYNC = (
-    "grpo.async_grpo.enabled=true",
-    "loss_fn.use_importance_sampling_correction=true",
-    "policy.generation.vllm_cfg.async_engine=true",
-    "policy.generation.colocated.enabled=false",
-    "policy.generation.colocated.resources.gpus_per_node=1",
-    "cluster.gpus_per_node=2",  # one trains, one samples
-)
-
-
 @pytest.mark.slow
 def test_the_asynchronous_trainer(place: tuple[Path, Env]) -> None:
     """Its sampler is one step behind from the second on, and the monitor says so."""
-    run = Run(place, "async", "etr", "grpo.max_num_steps=3", *ASYNC).whole()
+    run = Run(place, "async", "etr", "grpo.max_num_steps=3", ASYNC).whole()
     assert run.curve("avg_trajectory_age") == [0, 1, 1]
     first, *later = run.curve("mismatch/max")
     assert first < 1e-4 and min(later) > 0.01

@@ -60,6 +60,17 @@ def device_argument(torch: Any) -> None:
     replace(torch, "on_this_thread", enter)
 
 
+@shim("torch", (V2, 'torch.autocast(device_type="cuda"'))
+def autocast(torch: Any) -> None:
+    """What is cast on a GPU is cast on the CPU."""
+
+    class OnCPU(torch.autocast):
+        def __init__(self, device_type: str, *args: Any, **kwargs: Any) -> None:
+            super().__init__("cpu" if on_cuda(device_type) else device_type, *args, **kwargs)
+
+    replace(torch, "autocast", OnCPU)
+
+
 def cuda(name: str, value: Any, *calls: tuple[str, str]) -> None:
     """One name of torch.cuda."""
 
