@@ -11,7 +11,7 @@ TIS, PRODUCT, KEPT, NLL = 1.05, 1.2, 0.01, 0.5
 
 @dataclass(frozen=True)
 class Asked:
-    """wanted: of the oracle; below loss_fn, rollout_correction, method.terms: NeMo-RL's and ours."""
+    """wanted: of the oracle; the others are below loss_fn, rollout_correction, method.terms."""
 
     wanted: Setting
     loss: dict[str, Any] = field(default_factory=dict)
