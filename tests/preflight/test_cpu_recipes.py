@@ -48,9 +48,10 @@ def test_it_is_sound_with_every_method(name, version):
     }
 
 
-def test_there_are_three():
+def test_there_are_four():
     assert {
         "countdown-1n1g-fsdp.yaml": list(snapshot.VERSIONS),
+        "countdown-1n1g-lora.yaml": list(snapshot.VERSIONS),
         "countdown-1n1g-megatron.yaml": ["main"],
         "countdown-1n2g-async.yaml": list(snapshot.VERSIONS),
     } == RUNS

@@ -172,12 +172,13 @@ OTHERWISE = {  # a word of the log that no other of these runs says, an override
 
 
 ASYNC = "--config=recipes/cpu/countdown-1n2g-async.yaml"
+LORA = "--config=recipes/cpu/countdown-1n1g-lora.yaml"
 PAGE = Path(__file__).parents[2] / "docs" / "nemo_rl.md"
 
 
 def test_the_page_shows_these_runs_and_no_others() -> None:
     shown = re.findall(r'make stack-demo ARGS="(\S+) grpo.max_num_steps=3"', PAGE.read_text())
-    assert sorted(shown) == sorted([*(override for _, override in OTHERWISE.values()), ASYNC])
+    assert sorted(shown) == sorted([*(override for _, override in OTHERWISE.values()), ASYNC, LORA])
 
 
 @pytest.mark.slow
@@ -203,6 +204,11 @@ def test_the_asynchronous_trainer(place: tuple[Path, Env]) -> None:
     assert sum(run.curve("verifier/ok")) >= 3 * ROLLOUTS
     assert all(map(math.isfinite, run.curve("loss") + run.curve("grad_norm")))
     within(run.curve("reward"), embedded("etr", 3))
+
+
+@pytest.mark.slow
+def test_lora(place: tuple[Path, Env]) -> None:
+    is_sound(Run(place, "lora", "etr", "grpo.max_num_steps=3", LORA).whole(), 3)
 
 
 @pytest.mark.slow
