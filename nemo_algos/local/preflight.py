@@ -19,6 +19,7 @@ from nemo_algos.local import given
 from nemo_algos.local.schema import SHAPES, TINY, TINY_MOE, Component, LocalConfig, PlantedSection
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.build import build
+from nemo_algos.objective.correction import vanishing
 from nemo_algos.objective.loss import contradictions
 
 Rules = Mapping[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]]
@@ -249,6 +250,7 @@ def correction(c: LocalConfig) -> Iterator[Finding]:
     """One weighing by the sampler, and a limit on what is measured."""
     weighed = c.loss_fn.use_importance_sampling_correction
     yield from contradictions(c.rollout_correction, weighed, c.mismatch.stop_above)
+    yield from vanishing(c.rollout_correction, c.policy.generation.max_new_tokens)
 
 
 def task_has_data(c: LocalConfig) -> Iterator[Finding]:
@@ -305,7 +307,7 @@ BETWEEN_KEYS: Rules = {
     countdown_fits_response: ("data.task", "data.numbers", "policy.generation.max_new_tokens"),
     whole_distribution: ("policy.generation.top_p",),
     batches_divide: ("grpo.num_prompts_per_step", GROUP, "policy.train_global_batch_size"),
-    correction: ("rollout_correction", "loss_fn", "mismatch"),
+    correction: ("rollout_correction", "loss_fn", "mismatch", "policy.generation.max_new_tokens"),
     task_has_data: ("data.task", "data.train", "data.validation"),
     one_reward: ("data.verifier", "data.rewards"),
     prompt_has_problem: ("data.prompt",),

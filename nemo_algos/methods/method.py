@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from nemo_algos import core
 from nemo_algos.config import Section
@@ -27,10 +27,28 @@ Need = Literal[
 ]  # fmt: skip
 
 
+Slot = Literal["advantages", "bounds", "loss"]
+T = TypeVar("T")
+# which functions read a parameter; one without a mark is read by those of the loss
+OfAdvantages = Annotated[T, "advantages"]
+OfBounds = Annotated[T, "bounds"]
+OfLoss = Annotated[T, "loss"]
+Std = Literal["sample", "population", "none"]
+
+
+def _undivided(std: Std) -> Std:
+    if std != "none":
+        raise ValueError("this method divides by no group's deviation: remove advantage_std")
+    return std
+
+
+Undivided = OfAdvantages[Annotated[Std, AfterValidator(_undivided)]]
+
+
 class Params(Section):
     """Parameters of every method; its own class adds its paper's, with the paper's defaults."""
 
-    advantage_std: Literal["sample", "population", "none"] = "sample"
+    advantage_std: OfAdvantages[Std] = "sample"
     max_log_ratio: float = Field(default=20.0, gt=0, le=20)
     dual_clip: float | None = Field(default=None, gt=1)
 
@@ -39,12 +57,18 @@ class Params(Section):
         """What the method needs with these values, beside what its record says."""
         return frozenset()
 
+    @classmethod
+    def slots(cls, key: str) -> set[str]:
+        """The slots whose functions read this parameter."""
+        marks = {mark for mark in cls.model_fields[key].metadata if isinstance(mark, str)}
+        return marks or {"loss"}
+
 
 class ClipParams(Params):
     """Constant bounds: the ratio is clipped to [1 - clip_low, 1 + clip_high]."""
 
-    clip_low: float = Field(default=0.2, ge=0, le=1)
-    clip_high: float = Field(default=0.2, ge=0)
+    clip_low: OfBounds[float] = Field(default=0.2, ge=0, le=1)
+    clip_high: OfBounds[float] = Field(default=0.2, ge=0)
 
 
 def group_advantages(rollouts: Rollouts, params: Params) -> Term:
@@ -93,6 +117,7 @@ class Method:
     clips      where the bounds act: ratio (the surrogate's), token (inside log_ratio), weight
                (inside reweight), or None
     flat_group_is_inert  a group with equal rewards adds nothing to the gradient (KL apart)
+    own        the slots that make the method what it is, where its functions do not tell
     needs      of the rollouts (log-probs, entropy, rewards in [0, 1]), or of its partners: one
                advantage per sequence, J as a sequence mean
     """
@@ -113,3 +138,17 @@ class Method:
     mean: Literal["sequence", "token"] = "sequence"
     flat_group_is_inert: bool = True
     needs: frozenset[Need] = frozenset()
+    own: frozenset[Slot] | None = None
+
+    @property
+    def essence(self) -> frozenset[Slot]:
+        """The slots that make the method what it is; with all of them replaced it is gone."""
+        if self.own is not None:
+            return self.own
+        loss = (self.log_ratio, self.reweight, self.form, bool(self.extras))
+        parts: dict[Slot, bool] = {
+            "advantages": self.advantages is not group_advantages,
+            "bounds": bool(self.bounds) or self.constant_bounds not in (clip_bounds, no_bounds),
+            "loss": loss != (token_log_ratio, keep_advantages, "ratio", False),
+        }
+        return frozenset(slot for slot, changed in parts.items() if changed)

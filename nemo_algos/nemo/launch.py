@@ -143,7 +143,7 @@ def train(
         train = trainer(cfg)
         step = versions.get(made["grpo_save_state"], "total_steps", 0)
         watched = mismatch, Path(master_config.logger["log_dir"]), step
-        own = {"policy": proxy(policy, estimator, *watched), "tokenizer": tokenizer}
+        own = {"policy": proxy(policy, estimator, *watched, loss.config), "tokenizer": tokenizer}
         own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}
         train(**versions.arguments(train, made | own))
 

@@ -224,9 +224,8 @@ def _weights(
         return off_policy.of_two_policies(correction, logprobs, old, mask, algorithm.mean)
     if config.use_importance_sampling_correction:
         assert rollouts.gen_logprobs is not None
-        log_ratio = core.correction.gap(old, rollouts.gen_logprobs, mask)
-        level = algorithm.base.method.ratio
-        return core.correction.importance(log_ratio, mask, level, *config.cut)
+        method = algorithm.base.method
+        return off_policy.of_sampler(method, config.cut, old, rollouts.gen_logprobs, mask)
     weights, dtype = signals.extras.get(off_policy.WEIGHTS), core.surrogate.working_dtype(logprobs)
     return None if weights is None else weights.to(mask.device, dtype)
 

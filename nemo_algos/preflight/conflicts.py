@@ -44,7 +44,7 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
     corrected = bool(at(plain, CORRECTION) or algorithm.correction.active)
     return [
         *_fixed(plain),
-        *_loss(plain, written, algorithm),
+        *_loss(plain, written),
         *_correction(plain, algorithm),
         *precision.conflicts(plain, corrected),
         *_async(plain, corrected),
@@ -67,7 +67,7 @@ def _fixed(plain: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(path, f"must stay {json.dumps(value)}: {reason}")
 
 
-def _loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
+def _loss(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
     """What both engines have means the same, so the embedded engine's schema judges it."""
     for key, reason in DERIVED.items():
         if key in (written.get("loss_fn") or {}):
@@ -77,10 +77,6 @@ def _loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator
         validate(LossConfig, shared, "loss_fn")
     except ConfigError as error:
         yield from error.findings
-    kind = "loss_fn.truncated_importance_sampling_type"
-    if algorithm.base.method.ratio == "sequence" and at(plain, kind) == "seq-mask-tis":
-        reason = f"{algorithm.name} has one ratio per sequence, and NeMo-RL's seq-mask-tis one per"
-        yield Finding(kind, f"{reason} token: use tis or icepop")
 
 
 def _correction(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:

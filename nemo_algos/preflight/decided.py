@@ -21,10 +21,23 @@ OF_VLLM = (*precision.POW2, "quantization_ignored_layer_kws", "enable_prefix_cac
 UNDECLARED = {f"{precision.VLLM}.{key}" for key in OF_VLLM} | {"policy.sequence_packing.fuse_loss"}
 
 
+# of a loss whose terms we weigh by the sampler ourselves
+UNWEIGHTED = {
+    "use_importance_sampling_correction": False,
+    "truncated_importance_sampling_type": None,
+    "truncated_importance_sampling_ratio": None,
+    "truncated_importance_sampling_ratio_min": None,
+}
+
+
+def weighs(algorithm: Algorithm) -> bool:
+    """Whether our loss weighs by the sampler: NeMo-RL's takes a sequence ratio's product."""
+    return algorithm.correction.active or algorithm.base.method.ratio == "sequence"
+
+
 def decided(algorithm: Algorithm) -> dict[str, Any]:
     """The keys of `loss_fn` that the method decides, of NeMo-RL's loss."""
-    weighed = {"use_importance_sampling_correction": False} if algorithm.correction.active else {}
-    return weighed | {
+    return {
         "token_level_loss": algorithm.mean == "token",
         "sequence_level_importance_ratios": algorithm.base.method.ratio == "sequence",
         "disable_ppo_ratio": algorithm.base.method.form == "logprob",

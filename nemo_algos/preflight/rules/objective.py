@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
+from nemo_algos.objective.correction import vanishing
 from nemo_algos.preflight.conflicts import pass_rate_readers
 from nemo_algos.preflight.layout import MEGATRON, VLLM
 from nemo_algos.preflight.rule import Preflight, error, note, warning
@@ -117,3 +118,10 @@ def failed_generations(run: Preflight) -> Iterator[Finding]:
     if run[path] and not run["env.should_use_nemo_gym"]:
         what = "a generation that fails stays in its group as an empty response of reward 0"
         yield note(path, f"{what}: look for 'Error generating response' in the log")
+
+
+def vanishing_weights(run: Preflight) -> Iterator[Finding]:
+    """The product of a long response's weights is nearly always cut or near 0."""
+    tokens = run[f"{GENERATION}.max_new_tokens"] or run["policy.max_total_sequence_length"]
+    if run.algorithm and tokens:
+        yield from vanishing(run.algorithm.correction, tokens)
