@@ -246,6 +246,21 @@ def reward_parts(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Findin
         yield Finding(f"method.weights.{name}", f"no such reward{did_you_mean(name, known)}")
 
 
+def teacher(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Finding]:
+    """A method that learns from a teacher has one, and it is no reference for a KL penalty."""
+    if algorithm is None or "teacher" not in algorithm.needs:
+        return
+    key = (
+        "method.teacher" if algorithm.advantages is algorithm.base else "method.advantages.teacher"
+    )
+    if algorithm.advantages.params.teacher is None:
+        own = "without a teacher the reference is the policy itself, and nothing is learned"
+        yield Finding(key, f"{own}: set it to a model's folder or hub name")
+    penalty = "loss_fn.reference_policy_kl_penalty"
+    if c.loss_fn.reference_policy_kl_penalty:
+        yield Finding(penalty, f"the reference of {algorithm.name} is its teacher: set it to 0")
+
+
 def correction(c: LocalConfig) -> Iterator[Finding]:
     """One weighing by the sampler, and a limit on what is measured."""
     weighed = c.loss_fn.use_importance_sampling_correction
@@ -319,4 +334,5 @@ OF_METHOD = {
     group_of_one: (GROUP,),
     reward_parts: ("data.rewards", "data.task"),
     unit_rewards: ("data.rewards",),
+    teacher: ("loss_fn.reference_policy_kl_penalty",),
 }

@@ -25,7 +25,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from nemo_algos import core
 from nemo_algos.methods.method import (
@@ -56,6 +56,18 @@ class WhitenedParams(BaselineParams):
     """The batch's deviation is the only one."""
 
     advantage_std: Undivided = "none"
+
+
+class PassAtKParams(BaselineParams):
+    """No advantage is negative, so of the clips only clip_high acts."""
+
+    @model_validator(mode="after")
+    def _none_is_negative(self) -> PassAtKParams:
+        if idle := sorted(self.model_fields_set & {"clip_low", "dual_clip"}):
+            raise ValueError(
+                f"{idle[0]} acts on negative advantages, and there are none: remove it"
+            )
+        return self
 
 
 class DrGRPOParams(ClipParams):
@@ -152,7 +164,12 @@ OPO = _baseline("opo", "OPO, arXiv 2505.23585", advantages=opo)
 MAXRL = _baseline(
     "maxrl", "MaxRL, arXiv 2602.02710", advantages=maxrl, needs=frozenset({"unit_rewards"})
 )
-PASS_AT_K = _baseline("pass_at_k", "Pass@k as objective, arXiv 2503.19595", advantages=pass_at_k)
+PASS_AT_K = _baseline(
+    "pass_at_k",
+    "Pass@k as objective, arXiv 2503.19595",
+    params=PassAtKParams,
+    advantages=pass_at_k,
+)
 LITE_PPO = _baseline("lite_ppo", "Lite PPO, arXiv 2508.08221", advantages=lite_ppo)
 REINFORCE_PP = _whitening(
     "reinforce_pp",

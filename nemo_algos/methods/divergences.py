@@ -28,7 +28,15 @@ from pydantic import Field
 
 from nemo_algos import core
 from nemo_algos.methods.gpg import GPGParams
-from nemo_algos.methods.method import Method, OfAdvantages, OfBounds, Params, Std, no_bounds
+from nemo_algos.methods.method import (
+    Method,
+    OfAdvantages,
+    OfBounds,
+    Params,
+    Std,
+    Undivided,
+    no_bounds,
+)
 from nemo_algos.methods.sequence_ratios import log_product
 from nemo_algos.methods.signals import Signals, Term
 
@@ -67,6 +75,13 @@ class QuadraticParams(GPGParams):
     """beta: of the squared log-ratio's half."""
 
     beta: float = Field(default=0.1, ge=0)
+
+
+class OPDParams(Params):
+    """teacher: a model's folder or hub name, which the embedded engine loads as the reference."""
+
+    advantage_std: Undivided = "none"
+    teacher: OfAdvantages[str | None] = None
 
 
 def tv_bounds(rollouts: Rollouts, params: TVParams) -> Term:
@@ -149,8 +164,8 @@ KIMI = _quadratic(
 OPD = _free(
     "opd",
     "On-policy distillation, thinkingmachines.ai/blog",
-    Params,
+    OPDParams,
     to_teacher,
     per_token=frozenset({"advantages"}),
-    needs=frozenset({"ref_logprobs"}),
+    needs=frozenset({"ref_logprobs", "teacher"}),
 )

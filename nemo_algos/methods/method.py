@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Need = Literal[
     "ref_logprobs", "entropy", "gen_logprobs", "unit_rewards", "reward_parts", "memory", "prompt",
-    "drift", "entropy_gradient", "sequence_advantages", "sequence_mean",
+    "drift", "entropy_gradient", "teacher", "sequence_advantages", "sequence_mean",
 ]  # fmt: skip
 
 
@@ -108,9 +108,10 @@ class Method:
     log_ratio(l, mask, signals, params)           -> log r', [B,S] or [B,1]
     reweight(log r', mask, signals, params)       -> A'
 
-    needs      of rollouts and engine; with "memory" advantages takes a third argument, the memory
-               of its Term before ({} at first), and unit_rewards are for bounds and extras where
-               the record has any, else for the advantages
+    needs      of rollouts and engine; "memory": advantages takes a third argument, the memory of its
+               Term before ({} at first); unit_rewards: of bounds and extras where the record has
+               any, else of the advantages; "teacher": ref_logprobs are another model's; of partners:
+               one advantage per sequence, J as a sequence mean
     per_token  of advantages, bounds and extras, those that are [B,S]
     form       ratio: min(r' A', clip(r') A');  logprob: A' log pi (score function)
     mean       of J and KL, where the parameters have no `aggregation` to choose it
@@ -118,8 +119,6 @@ class Method:
                (inside reweight), or None
     flat_group_is_inert  a group with equal rewards adds nothing to the gradient (KL apart)
     own        the slots that make the method what it is, where its functions do not tell
-    needs      of the rollouts (log-probs, entropy, rewards in [0, 1]), or of its partners: one
-               advantage per sequence, J as a sequence mean
     """
 
     name: str

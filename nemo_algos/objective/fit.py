@@ -76,10 +76,10 @@ def _misfits(a: Algorithm) -> list[str]:
         )
     for slot, component in _replaced(a).items():
         other = component.method
-        if other.essence and slot not in other.essence and _alike(slot, component, a.base):
+        if other.essence and _alike(slot, component, a.base):
             reasons.append(
-                f"{other.name} has no {slot} of its own, so {base.name} would train unchanged: its "
-                f"idea is in its {' and '.join(sorted(other.essence))}"
+                f"the {slot} of {other.name} are those of {base.name}, so nothing would change: the "
+                f"idea of {other.name} is in its {' and '.join(sorted(other.essence))}"
             )
     if "sequence_mean" in advantages.needs and a.mean == "token":
         reasons.append(

@@ -56,6 +56,7 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
         *_entropy(plain, algorithm),
         *_terms(algorithm),
         *_drift(algorithm),
+        *_teacher(algorithm),
         *_single_controller(plain, written),
     ]
 
@@ -181,6 +182,15 @@ def _drift(algorithm: Algorithm) -> Iterator[Finding]:
         what = "needs how far each batch moved the policy, and NeMo-RL scores no response again"
         hint = "of spo, set forgetting: constant"
         yield Finding("method", f"{algorithm.name} {what} after its update: {hint}")
+
+
+def _teacher(algorithm: Algorithm) -> Iterator[Finding]:
+    if "teacher" in algorithm.needs:
+        what = (
+            f"{algorithm.name} learns from a teacher, and NeMo-RL's reference is the policy's own"
+        )
+        hint = "start, so nothing would be learned: train it in the embedded engine"
+        yield Finding("method", f"{what} {hint}")
 
 
 def _fused_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:

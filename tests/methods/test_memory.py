@@ -157,7 +157,6 @@ def test_a_memory_must_be_given():
 
 def test_what_a_method_needs_goes_with_its_part():
     assert build({"advantages": "spo", "bounds": "etr"}).needs == build("spo").needs
-    assert not build({"name": "spo", "advantages": "grpo"}).needs
     assert not build({"name": "grpo", "bounds": "spo"}).needs
 
 
