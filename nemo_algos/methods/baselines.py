@@ -64,9 +64,7 @@ class PassAtKParams(BaselineParams):
     @model_validator(mode="after")
     def _none_is_negative(self) -> PassAtKParams:
         if idle := sorted(self.model_fields_set & {"clip_low", "dual_clip"}):
-            raise ValueError(
-                f"{idle[0]} acts on negative advantages, and there are none: remove it"
-            )
+            raise ValueError(f"{idle[0]} has no meaning for pass_at_k: no advantage is negative")
         return self
 
 

@@ -108,10 +108,10 @@ class Method:
     log_ratio(l, mask, signals, params)           -> log r', [B,S] or [B,1]
     reweight(log r', mask, signals, params)       -> A'
 
-    needs      of rollouts and engine; "memory": advantages takes a third argument, the memory of its
-               Term before ({} at first); unit_rewards: of bounds and extras where the record has
-               any, else of the advantages; "teacher": ref_logprobs are another model's; of partners:
-               one advantage per sequence, J as a sequence mean
+    needs      of rollouts and engine; "memory": advantages takes a third argument, the memory of
+               its Term before ({} at first); unit_rewards: of bounds and extras where the record
+               has any, else of the advantages; "teacher": ref_logprobs are another model's; of
+               partners: one advantage per sequence, J as a sequence mean
     per_token  of advantages, bounds and extras, those that are [B,S]
     form       ratio: min(r' A', clip(r') A');  logprob: A' log pi (score function)
     mean       of J and KL, where the parameters have no `aggregation` to choose it

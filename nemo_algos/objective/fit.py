@@ -78,8 +78,8 @@ def _misfits(a: Algorithm) -> list[str]:
         other = component.method
         if other.essence and _alike(slot, component, a.base):
             reasons.append(
-                f"the {slot} of {other.name} are those of {base.name}, so nothing would change: the "
-                f"idea of {other.name} is in its {' and '.join(sorted(other.essence))}"
+                f"the {slot} of {other.name} are those of {base.name}, so nothing would change: "
+                f"the idea of {other.name} is in its {' and '.join(sorted(other.essence))}"
             )
     if "sequence_mean" in advantages.needs and a.mean == "token":
         reasons.append(

@@ -42,7 +42,12 @@ def refusals(block):
         ({"name": "grpo", "advantages": "apmpo"}, "apmpo+grpo", "sequence", set()),
         ({"name": "cispo", "bounds": "etr"}, "cispo+etr", "token", set()),
         ({"name": "grpo", "advantages": "maxrl"}, "maxrl+grpo", "sequence", {"unit_rewards"}),
-        ({"name": "sapo", "advantages": "opd"}, "opd+sapo", "sequence", {"ref_logprobs"}),
+        (
+            {"name": "sapo", "advantages": "opd"},
+            "opd+sapo",
+            "sequence",
+            {"ref_logprobs", "teacher"},
+        ),
         ({"name": "opsm", "advantages": "erpo"}, "erpo+opsm", "sequence", EVERY_INPUT),
         ({"name": "grpo", "bounds": "dppo_tv"}, "grpo+dppo_tv", "sequence", set()),
         ({"advantages": "rloo", "bounds": "etr"}, "rloo+etr", "token", set()),
@@ -164,8 +169,8 @@ def test_dual_clip_where_it_has_a_meaning(name):
     if name in PLAIN:
         assert build({"name": name, "dual_clip": 3}).base.params.dual_clip == 3
     else:
-        reason = f"method: dual_clip has no meaning for {name}: {NO_MEANING}"
-        assert refusals({"name": name, "dual_clip": 3}) == [reason]
+        (reason,) = refusals({"name": name, "dual_clip": 3})
+        assert reason.startswith(f"method: dual_clip has no meaning for {name}: ")
 
 
 def test_all_findings_of_all_components_at_once():
