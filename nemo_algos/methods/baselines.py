@@ -63,7 +63,7 @@ class PassAtKParams(BaselineParams):
 
     @model_validator(mode="after")
     def _none_is_negative(self) -> PassAtKParams:
-        if idle := sorted(self.model_fields_set & {"clip_low", "dual_clip"}):
+        if idle := [key for key in self.changed if key in ("clip_low", "dual_clip")]:
             raise ValueError(f"{idle[0]} has no meaning for pass_at_k: no advantage is negative")
         return self
 

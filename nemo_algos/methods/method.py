@@ -57,6 +57,13 @@ class Params(Section):
         """What the method needs with these values, beside what its record says."""
         return frozenset()
 
+    @property
+    def changed(self) -> list[str]:
+        """The parameters that have other values than their defaults."""
+        fields = type(self).model_fields.items()
+        defaults = {k: field.get_default(call_default_factory=True) for k, field in fields}
+        return [k for k, default in defaults.items() if getattr(self, k) != default]
+
     @classmethod
     def slots(cls, key: str) -> set[str]:
         """The slots whose functions read this parameter."""

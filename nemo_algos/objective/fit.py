@@ -25,15 +25,15 @@ def _replaced(a: Algorithm) -> dict[str, Component]:
 
 
 def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
-    """Written keys of a slot that is another's, or that is not the component's."""
+    """Changed keys of a slot that is another's, or that is not the component's."""
     base, components = a.base, _replaced(a)
     for slot, (method, params) in components.items():
-        for key in (k for k in params.model_fields_set if slot not in params.slots(k)):
+        for key in (k for k in params.changed if slot not in params.slots(k)):
             there = "Write it under method, or remove it."
             advice = there if key in type(base.params).model_fields else "Remove it."
             reason = f"only the {slot} of {method.name} are used here, and they do not read it"
             yield Finding(f"method.{slot}.{key}", f"{reason}. {advice}")
-    for key in base.params.model_fields_set:
+    for key in base.params.changed:
         slots = base.params.slots(key)
         if slots <= components.keys():
             others = " and ".join(
@@ -41,7 +41,7 @@ def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
             )
             path = f"method.{key}" if key in beside else f"method.advantages.{key}"
             yield Finding(path, f"would not be read, because {others}. Remove it.")
-    if _plain(a) and "max_log_ratio" in base.params.model_fields_set:
+    if _plain(a) and "max_log_ratio" in base.params.changed:
         reason = f"would not be read, because {base.method.name} has no ratio. Remove it."
         yield Finding("method.max_log_ratio", reason)
 
