@@ -39,7 +39,8 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
     if config.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs:
         teacher = getattr(algorithm.advantages.params, "teacher", None)
         reference = _reference(config, policy, console, teacher)
-    return Trainer(config, algorithm, policy, task, reference)
+    limited = algorithm.limited(config.policy.generation.max_new_tokens)
+    return Trainer(config, limited, policy, task, reference)
 
 
 def _teacher(name: str, config: LocalConfig, policy: Policy, console: Console) -> Score:

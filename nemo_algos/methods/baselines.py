@@ -69,7 +69,7 @@ class PassAtKParams(BaselineParams):
 
 
 class DrGRPOParams(ClipParams):
-    """max_tokens: the constant divisor, best the generation's limit (the paper's 3000)."""
+    """max_tokens: the constant divisor; where none is written, a trainer's limit of a response."""
 
     advantage_std: OfAdvantages[Std] = "none"
     max_tokens: OfAdvantages[int] = Field(default=3000, ge=1)

@@ -72,6 +72,8 @@ def judged(
     blocks = plain.get("method") or {}, plain.get("rollout_correction")
     algorithm = _kept(findings, lambda: build(*blocks))
     if algorithm:
+        limit = at(plain, "policy.generation.max_new_tokens")
+        algorithm = algorithm.limited(limit if isinstance(limit, int) else None)
         findings += conflicts(plain, written, algorithm)
         derive(plain, algorithm)
     facts = _kept(findings, lambda: _model(plain))
