@@ -130,11 +130,6 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "method.statistics: group",
         ),
         (
-            ["method.name=gspo", "loss_fn.truncated_importance_sampling_type=seq-mask-tis"],
-            "loss_fn.truncated_importance_sampling_type",
-            "tis or icepop",
-        ),
-        (
             ["policy.megatron_cfg.use_linear_ce_fusion_loss=true"],
             "policy.megatron_cfg.use_linear_ce_fusion_loss",
             "SFT and DPO only",

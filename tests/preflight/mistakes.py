@@ -349,6 +349,14 @@ OBJECTIVE = [
     ("reward_parts", ONE, ["method.pass_rate=a"], E, "data.train.env_name", "etr reads its parts"),
     ("failed_generations", ONE, [f"{VLLM}.async_engine=true"], N, f"{VLLM}.async", "reward 0"),
     ("failed_generations", DENSE, [f"{GEN}.backend=megatron"], N, f"{GEN}.backend", "reward 0"),
+    (
+        "vanishing_weights",
+        ONE,
+        ["rollout_correction.rollout_is=sequence", f"{GEN}.max_new_tokens=4096"],
+        W,
+        "rollout_correction.rollout_is",
+        "4096 tokens",
+    ),
 ]
 IMPL = "env.math.math_verify_impl"
 DATA = [
@@ -446,6 +454,7 @@ SHARED = [
     ("method", DENSE, [*ASYNC, f"{IS}=false"], E, IS, "rollouts are old"),
     ("method", ONE, [f"{SKIP}=true"], E, SKIP, "the KL penalty needs"),
     ("method", ONE, ["method.name=erpo", V1], E, f"{DT}._v2", "exact entropies"),
+    ("method", ONE, ["method={name: opd}"], E, "method", "learns from a teacher"),
     ("method", ONE, ["grpo.normalize_rewards=false"], E, "grpo.normalize_rew", "advantage_std"),
     ("method", MOE, [f"{REPLAY}=true", "method.name=erpo"], E, REPLAY, "erpo compares"),
     ("fp8", ONE, [f"{VLLM}.precision=fp8"], E, IS, "FP8 rollouts"),
@@ -548,6 +557,8 @@ RIGHT = [
     (ONE, [f"{IS}=true", f"{TIS}_type=tis", f"{TIS}_ratio=2"]),
     (ONE, [f"{IS}=true", f"{TIS}_type=icepop", f"{TIS}_ratio=2", f"{TIS}_ratio_min=2"]),
     (ONE, [f"{VLLM}.precision=float16", f"{IS}=true"]),
+    (ONE, ["rollout_correction.rollout_is=sequence", f"{GEN}.max_new_tokens=512"]),
+    (ONE, ["rollout_correction.rollout_is=geometric"]),
     (DENSE, [*FUSES, f"{MCORE}.sequence_parallel=true"]),
     (DENSE, [*FUSES, f"{MCORE}.tensor_model_parallel_size=1"]),
     (DENSE, ["policy.logprob_chunk_size=1024", f"{MCORE}.defer_fp32_logits=true"]),
