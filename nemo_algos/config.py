@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
+DEEPEST = 100  # levels of a config
 SHIPPED = Path(__file__).parent / "configs"
 with warnings.catch_warnings(action="ignore"):  # ${shipped:FILE} lies beside the shipped configs
     OmegaConf.register_new_resolver("shipped", lambda name: str(SHIPPED / name), replace=True)
@@ -155,6 +156,7 @@ def _parent(path: Path, name: str) -> Path:
 
 def _read(path: Path) -> DictConfig:
     try:
+        _refuse_deep(path.read_text())
         config = OmegaConf.load(path)
     except FileNotFoundError:
         raise ConfigError([Finding("", _no_file(path))]) from None
@@ -166,6 +168,16 @@ def _read(path: Path) -> DictConfig:
     if not isinstance(config, DictConfig):
         raise ConfigError([Finding("", f"{path} must hold key: value pairs")])
     return config
+
+
+def _refuse_deep(text: str) -> None:
+    """Raises ValueError: the stack of libyaml's composer ends the process without a word."""
+    depth = 0
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
 
 
 def _no_file(path: Path) -> str:
