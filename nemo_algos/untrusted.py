@@ -1,6 +1,6 @@
 """Bytes, names and texts that may come from anyone.
 
-They are read up to a size, they are data and never code, and a terminal gets none of their commands.
+They are read up to a size, they are data and never code, and no terminal obeys them.
 """
 
 import gzip

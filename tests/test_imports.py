@@ -20,6 +20,7 @@ ALLOWED = {
     "config": set(),
     "lines": {"config", "untrusted"},
     "untrusted": set(),
+    "terminal": {"untrusted"},
     "style": set(),
     "data": {"data", "rewards", "lines", "config", "untrusted"},
     "processes": set(),
@@ -37,7 +38,7 @@ ALLOWED = {
         "untrusted",
     },
     "plan": {"plan", "preflight", "config", "style"},
-    "slurm": {"slurm", "plan", "preflight", "config"},
+    "slurm": {"slurm", "plan", "preflight", "config", "terminal"},
     "adapters": {"adapters", *nemo_algos.__all__},
 }
 FORBIDDEN = {

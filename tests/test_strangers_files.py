@@ -134,7 +134,7 @@ def said(sentence, path):
 @pytest.mark.parametrize(("name", "suffix"), WALK)
 def test_a_broken_file_is_read_or_named_in_a_sentence(name, suffix, tmp_path):
     good = GOOD[suffix.removesuffix(".gz")]
-    for kind, content in {**KINDS, "cut": good[: len(good) // 2]}.items():
+    for content in (*KINDS.values(), good[: len(good) // 2]):
         path = tmp_path / f"cases{suffix}"
         path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
         if sentence := asked(name, path):
@@ -142,7 +142,7 @@ def test_a_broken_file_is_read_or_named_in_a_sentence(name, suffix, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-# a config may come from a pipe, and a run's folder is looked through before its checkpoints are read
+# a config may come from a pipe; a run's folder is looked through before its checkpoints are read
 @pytest.mark.parametrize(
     ("name", "suffix"), [walk for walk in WALK if walk[0] not in ("config", "checkpoint")]
 )
@@ -176,7 +176,7 @@ def test_a_model_that_is_cut_is_named(share, tmp_path):
     shutil.copytree(folder, cut)
     weights = (cut / "model.safetensors").read_bytes()
     (cut / "model.safetensors").write_bytes(weights[: int(share * len(weights))])
-    with pytest.raises(ValueError, match="policy.model_name: cannot load") as error:
+    with pytest.raises(ValueError, match=r"policy\.model_name: cannot load") as error:
         hf.load_model(small_llama.section(cut))
     said(str(error.value), cut)
 

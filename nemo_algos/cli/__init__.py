@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from nemo_algos.rewards import Unjudged
+from nemo_algos.terminal import echo
 
 STOPPED = "stopped; what is stored stays: give the same command again to go on"
 WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
@@ -72,7 +73,7 @@ def ended() -> Iterator[None]:
 
 
 def _exit(status: int, reason: object) -> typer.Exit:
-    typer.secho(reason, fg="red", err=True)
+    echo(reason, color="red", err=True)
     return typer.Exit(status)
 
 
@@ -91,7 +92,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=F
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"nemo-algos {version('nemo-algos')}")
+        echo(f"nemo-algos {version('nemo-algos')}")
         raise typer.Exit
 
 

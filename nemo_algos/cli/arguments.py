@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
+from nemo_algos.terminal import echo
 
 SHAPE = "CONFIG [key.path=value]..."
 COLORS = {"error": "red", "warning": "yellow", "note": "blue"}
@@ -47,4 +48,5 @@ def written(name: str, overrides: list[str] | None, command: str) -> DictConfig:
 def show(findings: Iterable[Finding], err: bool = False) -> None:
     """Print a line each, once, the errors first."""
     for f in sorted(dict.fromkeys(findings), key=lambda f: list(COLORS).index(f.severity)):
-        typer.echo(typer.style(f"{f.severity:8}", COLORS[f.severity]) + str(f), err=err)
+        typer.secho(f"{f.severity:8}", fg=COLORS[f.severity], err=err, nl=False)
+        echo(f, err=err)

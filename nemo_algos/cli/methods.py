@@ -4,7 +4,6 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.padding import Padding
 
 from nemo_algos.config import did_you_mean
@@ -12,6 +11,7 @@ from nemo_algos.methods import FAMILIES, METHODS
 from nemo_algos.methods.method import Method
 from nemo_algos.objective.build import find
 from nemo_algos.objective.terms import TERMS, LossTerm
+from nemo_algos.terminal import Console, echo
 
 
 def methods(
@@ -22,7 +22,7 @@ def methods(
     terms = [facts_of_term(term) for term in TERMS.values()]
     asked = [*map(facts, METHODS.values()), *terms] if name is None else [_asked(name)]
     if as_json:
-        return typer.echo(json.dumps(asked, indent=2))
+        return echo(json.dumps(asked, indent=2))
     console = Console(highlight=False)
     if name is not None:
         return details(console, asked[0])

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from nemo_algos import config as configs
 from nemo_algos.cli.arguments import SHAPE, shipped, show, written
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.local import manifest
 from nemo_algos.local.preflight import judged
+from nemo_algos.terminal import Console
 
 NO_NEMO_RL = (
     "nemo_rl is not installed here: run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, "

@@ -1,7 +1,6 @@
 """A run of the embedded engine from a checked config to its summary."""
 
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
@@ -25,6 +24,7 @@ from nemo_algos.local.summary import HELD_OUT, Record
 from nemo_algos.local.trackers import Told
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.objective.algorithm import Algorithm
+from nemo_algos.terminal import echo
 
 
 class Stopped(BaseException):  # no Exception, which a reward function's failure would be
@@ -74,7 +74,7 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
             again = "" if config.checkpointing.enabled else " from the start (checkpointing is off)"
             resume = f"to go on{again}:\n  uv run nemo-algos train --resume {place}"
             rest = resume if (place / RECORD).exists() else "before the first step: nothing is kept"
-            print(f"stopped; {rest}", file=sys.stderr)
+            echo(f"stopped; {rest}", err=True)
             raise SystemExit(128 + stop.requested) from None
 
 

@@ -202,7 +202,8 @@ BROKEN = [
     ({"step": []}, "step has shape [0]: give []"),
     (
         {"weights_version": [4, np.nan]},
-        "weights_version holds NaN, infinity or numbers beyond 2^53: give integers, or leave it out",
+        "weights_version holds NaN, infinity or numbers beyond 2^53: "
+        "give integers, or leave it out",
     ),
 ]
 

@@ -54,7 +54,9 @@ def test_without_markup(text, bare):
     assert without_markup(text) == bare
 
 
-@pytest.mark.parametrize("filler", ["*", "**", "_", "`", "* ", "$", "\\[", "$$", "- ", "> *", "*a*"])
+@pytest.mark.parametrize(
+    "filler", ["*", "**", "_", "`", "* ", "$", "\\[", "$$", "- ", "> *", "*a*"]
+)
 def test_markup_of_a_megabyte_is_read_in_linear_time(filler):
     text = filler * (10**6 // len(filler)) + r"**\boxed{42}**"
     assert verify_math(text, "43") == 0

@@ -33,9 +33,9 @@ OTHERS = {name: Symbol(name) for name in ("cent", "dollar", "euro", "ante", "pos
 def unit(answer: str) -> Expr | None:
     """The unit that ends the answer, or its base (`52_8`) or modulus (`3 \\pmod 7`) as a symbol.
 
-    `15\\text{ cm}^2` is cm**2, `5 m/s` meter/second, `90^\\circ` degree, and `\\$5` dollar; None where there is none, or
-    none that sympy.physics.units knows. A single letter is a unit only in an answer without other
-    letters: `3 m`, but not `2s + 3m`.
+    `15\\text{ cm}^2` is cm**2, `5 m/s` meter/second, `90^\\circ` degree, and `\\$5` dollar; None
+    where there is none, or none that sympy.physics.units knows. A single letter is a unit only in
+    an answer without other letters: `3 m`, but not `2s + 3m`.
     """
     if match := BASE.search(answer):
         return Symbol(f"base {int(match[2])}")

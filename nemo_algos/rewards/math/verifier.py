@@ -8,9 +8,15 @@ from typing import NamedTuple
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from sympy import Eq, Expr, Float, Interval, Number, Rational, Tuple, floor, log
 
-from nemo_algos.rewards.math import expressions, spelling
 from nemo_algos.rewards.answers import boxes, joined, tagged
-from nemo_algos.rewards.math.expressions import NORMAL, Parsed, complexified, expression, has_percent
+from nemo_algos.rewards.math import expressions, spelling
+from nemo_algos.rewards.math.expressions import (
+    NORMAL,
+    Parsed,
+    complexified,
+    expression,
+    has_percent,
+)
 from nemo_algos.rewards.math.markup import without_markup
 from nemo_algos.rewards.math.units import BASE, MODULUS, compound, unit
 
@@ -100,7 +106,8 @@ def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
         return _unboxed(tail), [unit(tail.rstrip().rpartition("\n")[2])]
     start, end = places[-1]
     text = spelling.characters(joined(response, places))
-    before, after = response[max(0, start - NEAR) : start], spelling.characters(response[end : end + NEAR])
+    before = response[max(0, start - NEAR) : start]
+    after = spelling.characters(response[end : end + NEAR])
     if max(end - start, len(text)) > BOX or BEFORE.search(before) or AFTER.match(after):
         return "", [None]
     units = [unit(text), unit(text + re.split(r"[.,;:\n]", after)[0])]
