@@ -19,6 +19,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from nemo_algos.environment import as_written
+
 Schema = TypeVar("Schema", bound=BaseModel)
 
 DEEPEST = 100  # levels of a config
@@ -39,7 +41,7 @@ class Finding(NamedTuple):
     severity: str = "error"
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
+        return as_written(f"{self.path}: {self.message}" if self.path else self.message)
 
 
 class Section(BaseModel):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from nemo_algos.cli.arguments import COLORS, Config, NemoRL, Overrides, show, written
+from nemo_algos.environment import as_written
 from nemo_algos.preflight.check import check as checked
 from nemo_algos.preflight.check import versions
 from nemo_algos.slurm.batch import seconds
@@ -28,7 +29,7 @@ def check(
     findings = {f: [v for v in named if f in per_version[v]] for v in named for f in per_version[v]}
     counts = Counter(f.severity for f in findings)
     if as_json:
-        echo(json.dumps([{**f._asdict(), "nemo_rl": v} for f, v in findings.items()]))
+        echo(json.dumps([{**as_written(f._asdict()), "nemo_rl": v} for f, v in findings.items()]))
     else:
         hints = {f: f"{f.message} (NeMo-RL {', '.join(v)})" for f, v in findings.items()}
         show(

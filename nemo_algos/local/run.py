@@ -112,7 +112,7 @@ class Run:
         """From the newest checkpoint, else from the start, to the end. Raises Stopped."""
         if path := checkpoint.latest(self.checkpoints):
             self._resume(path)
-        done, dump = self.trainer.step_number, self.config.model_dump(mode="json")
+        done, dump = self.trainer.step_number, manifest.stored(self.config)
         told = Told(self.folder, dump, manifest.id_of(self.folder), done)
         self.screen = Screen(self.console, done, self.last)
         self.log = Log(self.config.logger, told, partial(say, self.console))
