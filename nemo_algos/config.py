@@ -198,6 +198,11 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def install(package: str, extra: str = "") -> str:
+    """How a package is had that is not needed by all; extra: of ours, where it has another name."""
+    return f"pip install {package} (in a checkout: uv run --extra {extra or package} ...)"
+
+
 def did_you_mean(name: str, valid: Sequence[str]) -> str:
     """' (did you mean x?)', or the valid names where none is near and they are few, or ''."""
     near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)

@@ -16,4 +16,4 @@ def eval(config: Config, overrides: Overrides = None) -> None:
     own = ready.out is None and ready.folder.name == "eval"
     shown = ready.folder.parent if own else ready.folder
     echo("\n".join(f"stored in {folder}" for folder in folders))
-    echo(f"report     uv run nemo-algos report {shown}")
+    echo(f"report     nemo-algos report {shown}")

@@ -72,7 +72,7 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
                 Run(trainer, place, console, stop).go()
         except Stopped:
             again = "" if config.checkpointing.enabled else " from the start (checkpointing is off)"
-            resume = f"to go on{again}:\n  uv run nemo-algos train --resume {place}"
+            resume = f"to go on{again}:\n  nemo-algos train --resume {place}"
             rest = resume if (place / RECORD).exists() else "before the first step: nothing is kept"
             echo(f"stopped; {rest}", err=True)
             raise SystemExit(128 + stop.requested) from None

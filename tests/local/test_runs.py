@@ -459,5 +459,5 @@ def test_a_tracker_that_is_not_installed(name, monkeypatch):
     monkeypatch.setattr("nemo_algos.local.given.find_spec", lambda _: None)
     with pytest.raises(ConfigError) as error:
         judged(config.load(config.SHIPPED / "etr.yaml", [f"logger.{name}_enabled=true"]))
-    said = f"{name} is not installed: uv pip install 'nemo-algos[{name}]'"
+    said = f"{name} is not installed: pip install {name} (in a checkout: uv run --extra {name} ...)"
     assert f"logger.{name}_enabled: {said}" in str(error.value).splitlines()
