@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nemo_algos.environment import as_written
+from nemo_algos.naming import method_name
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -27,6 +28,7 @@ DEEPEST = 100  # levels of a config
 SHIPPED = Path(__file__).parent / "configs"
 with warnings.catch_warnings(action="ignore"):  # ${shipped:FILE} lies beside the shipped configs
     OmegaConf.register_new_resolver("shipped", lambda name: str(SHIPPED / name), replace=True)
+    OmegaConf.register_new_resolver("method_name", method_name, replace=True)
 
 
 class Finding(NamedTuple):
@@ -190,7 +192,8 @@ def _no_file(path: Path) -> str:
     near = difflib.get_close_matches(path.name.removesuffix(".yaml"), stems, n=1)
     hint = f" (did you mean {stems[near[0]]}?)" if near else ""
     where = f"{path.relative_to(SHIPPED)} here, nor a shipped one" if own else path
-    return f"no config file {where}{hint}"
+    listed = ". `nemo-algos configs` lists the shipped ones" if own else ""
+    return f"no config file {where}{hint}{listed}"
 
 
 def first_line(error: Exception) -> str:

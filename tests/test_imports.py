@@ -17,7 +17,8 @@ HEAVY = ("torch", "transformers", "ray", "nemo_rl", "megatron", "matplotlib", "s
 ALLOWED = {
     "rollouts": {"core"},
     "core": {"core", "rollouts"},
-    "config": {"environment"},
+    "config": {"environment", "naming"},
+    "naming": set(),
     "environment": set(),
     "lines": {"config", "untrusted"},
     "untrusted": set(),

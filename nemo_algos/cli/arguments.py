@@ -29,7 +29,21 @@ def shipped(incomplete: str) -> list[str]:
 Config = Annotated[
     str, typer.Argument(help="a YAML file, or the name of a shipped one", autocompletion=shipped)
 ]
-Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value")]
+
+
+def once(overrides: list[str] | None) -> list[str] | None:
+    """The overrides. Raises ConfigError for a key that is given twice: one would be ignored."""
+    given: dict[str, list[str]] = {}
+    for override in overrides or []:
+        given.setdefault(override.partition("=")[0].lstrip("+"), []).append(override)
+    twice = [(key, written) for key, written in given.items() if len(written) > 1]
+    if twice:
+        reason = "is given {} times ({}): keep one"
+        raise ConfigError([Finding(k, reason.format(len(w), ", ".join(w))) for k, w in twice])
+    return overrides
+
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value", callback=once)]
 NemoRL = Annotated[
     str, typer.Option(metavar="VERSION", help="v0.7.0 | main; default: the file's header line")
 ]

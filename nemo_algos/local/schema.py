@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from nemo_algos.config import Section
 from nemo_algos.data.schema import DataSection
@@ -215,7 +215,7 @@ class CheckpointSection(Section):
 class LocalConfig(Section):
     """The whole file; preflight.py has what must hold between keys, and of their files."""
 
-    engine: Literal["local"] = "local"
+    engine: str = "local"
     method: dict[str, Any]
     grpo: GRPOSection
     policy: PolicySection
@@ -225,3 +225,10 @@ class LocalConfig(Section):
     data: DataSection = DataSection()
     logger: LoggerSection
     checkpointing: CheckpointSection = CheckpointSection()
+
+    @field_validator("engine")
+    @classmethod
+    def _is_this_one(cls, engine: str) -> str:
+        if engine != "local":
+            raise ValueError(f"there is no engine {engine!r}: set local or nemo_rl")
+        return engine

@@ -183,7 +183,7 @@ def test_nemo_rl_that_is_not_there_is_one_sentence():
 )
 def test_a_missing_config_names_the_near_one(command, name, hint):
     said = f"no config file {name} here, nor a shipped one{hint}"
-    assert ended(command, name) == (2, [said])
+    assert ended(command, name) == (2, [f"{said}. `nemo-algos configs` lists the shipped ones"])
 
 
 @pytest.mark.parametrize("command", CONFIGURED)

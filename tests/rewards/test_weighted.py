@@ -136,8 +136,8 @@ def test_the_weighted_sum_and_its_parts(score):
     ("name", "reason"),
     [
         ("boom", "KeyError: 'gold'"),
-        ("endless", "ValueError: the verifier returned nan"),
-        ("boundless", "ValueError: the verifier returned inf"),
+        ("endless", "ValueError: the function returned nan"),
+        ("boundless", "ValueError: the function returned inf"),
     ],
 )
 def test_a_function_that_judges_nothing_stops_the_run(score, pool, name, reason):
