@@ -32,14 +32,13 @@ Config = Annotated[
 
 
 def once(overrides: list[str] | None) -> list[str] | None:
-    """The overrides. Raises ConfigError for a key that is given twice: one would be ignored."""
+    """The overrides; of a key that is given twice it is said which one counts."""
     given: dict[str, list[str]] = {}
     for override in overrides or []:
         given.setdefault(override.partition("=")[0].lstrip("+"), []).append(override)
     twice = [(key, written) for key, written in given.items() if len(written) > 1]
-    if twice:
-        reason = "is given {} times ({}): keep one"
-        raise ConfigError([Finding(k, reason.format(len(w), ", ".join(w))) for k, w in twice])
+    reason = "is given {} times ({}): the last one counts"
+    show([Finding(k, reason.format(len(w), ", ".join(w)), "warning") for k, w in twice], err=True)
     return overrides
 
 

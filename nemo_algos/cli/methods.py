@@ -49,8 +49,8 @@ def _asked(name: str) -> dict[str, Any]:
 def config_of(name: str) -> dict[str, Any]:
     """The `method` block of a shipped training config of this name; empty where there is none."""
     path = SHIPPED / f"{name}.yaml"
-    plain = OmegaConf.to_container(read(path)) if path.is_file() else {}
-    block = plain.get("method") if isinstance(plain, dict) else None
+    plain: Any = OmegaConf.to_container(read(path)) if path.is_file() else {}
+    block = plain.get("method")
     return block if isinstance(block, dict) and plain.get("engine") == "local" else {}
 
 

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from omegaconf import DictConfig, OmegaConf
@@ -19,7 +19,7 @@ NO_NEMO_RL = (
     "nemo_rl is not installed here: run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, "
     "or from a checkout of github.com/NVIDIA-NeMo/RL with `uv run` (docs/nemo_rl.md)"
 )
-USUAL = "runs/${method_name:${method}}"  # as configs/local.yaml has it
+USUAL = "runs/${method_name:${oc.select:method,run}}"  # as configs/local.yaml has it
 NO_CONFIG = "name a config: nemo-algos train etr.yaml"
 FOREIGN = "is code or a server that the folder names, which may come from anyone: if you trust it"
 
@@ -53,9 +53,10 @@ def train(
 def _named(merged: DictConfig, config: str) -> DictConfig:
     """The folder of its runs has the config's name, where nothing else is set."""
     section = merged.get("logger")
-    if isinstance(section, DictConfig) and OmegaConf.to_container(section).get("log_dir") == USUAL:
+    plain: Any = OmegaConf.to_container(section) if isinstance(section, DictConfig) else {}
+    if plain.get("log_dir") == USUAL:
         before = configs.read(configs.find(config)).get("method")
-        section["log_dir"] = f"runs/{run_name(config, before, merged.get('method'))}"
+        merged["logger"]["log_dir"] = f"runs/{run_name(config, before, merged.get('method'))}"
     return merged
 
 

@@ -215,7 +215,7 @@ class CheckpointSection(Section):
 class LocalConfig(Section):
     """The whole file; preflight.py has what must hold between keys, and of their files."""
 
-    engine: str = "local"
+    engine: Literal["local"] = "local"
     method: dict[str, Any]
     grpo: GRPOSection
     policy: PolicySection
@@ -226,9 +226,9 @@ class LocalConfig(Section):
     logger: LoggerSection
     checkpointing: CheckpointSection = CheckpointSection()
 
-    @field_validator("engine")
+    @field_validator("engine", mode="before")
     @classmethod
-    def _is_this_one(cls, engine: str) -> str:
-        if engine != "local":
+    def _is_one(cls, engine: Any) -> Any:
+        if engine not in ("local", "nemo_rl"):
             raise ValueError(f"there is no engine {engine!r}: set local or nemo_rl")
         return engine
