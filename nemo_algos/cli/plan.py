@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from nemo_algos.cli.arguments import Config, NemoRL, Overrides, written
 from nemo_algos.plan import page, report
@@ -17,6 +16,7 @@ from nemo_algos.plan.layouts import plan as planned
 from nemo_algos.preflight.check import judge, refuse, versions
 from nemo_algos.preflight.models import model as facts
 from nemo_algos.preflight.snapshot import load
+from nemo_algos.terminal import Console, echo
 
 
 def plan(
@@ -59,7 +59,7 @@ def plan(
     if as_json:
         more = {"change": change, "target": sums, "relative_errors": report.expected()}
         ranked = {"layouts": [x.numbers() for x in found[:top]]} if counts else {}
-        typer.echo(json.dumps(p.numbers() | more | ranked, indent=2))
+        echo(json.dumps(p.numbers() | more | ranked, indent=2))
         return
     console = Console(highlight=False)
     for part in shown:

@@ -131,7 +131,7 @@ def test_a_signal_saves_the_step_and_names_the_resume_command(tmp_path, monkeypa
         patch.setattr(Trainer, "step", signalled)
         done = CliRunner().invoke(app, ["train", *given])
     assert done.exit_code == 128 + number  # as a shell says it: 143 or 130
-    command = f"  uv run nemo-algos train --resume {tmp_path / 'stopped'}"
+    command = f"  nemo-algos train --resume {tmp_path / 'stopped'}"
     assert done.stderr.splitlines() == ["stopped; to go on:", command]
     latest = checkpoint.latest(tmp_path / "stopped" / "checkpoints")
     assert latest is not None and latest.name == "step_000005.pt"
