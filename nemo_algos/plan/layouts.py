@@ -10,12 +10,14 @@ from nemo_algos.config import at, put
 from nemo_algos.plan import generation, memory, speed
 from nemo_algos.plan.gpus import GPU
 from nemo_algos.plan.nemo_rl_arguments import Setup, training
+from nemo_algos.plan.parameters import whole
+from nemo_algos.preflight.decoder import Model
 from nemo_algos.preflight.layout import DTENSOR, MEGATRON, VLLM, layout
-from nemo_algos.preflight.models import Model
 
 PACKING = "policy.sequence_packing.train_mb_tokens"
 LIMIT, MICRO = "policy.max_total_sequence_length", "policy.train_micro_batch_size"
 Change = dict[str, Any]
+EXPLAINED = 0.01  # of a model's parameters: where more is missed the family is another
 
 
 class Plan(NamedTuple):
@@ -89,6 +91,11 @@ class Plan(NamedTuple):
 def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None = None) -> Plan:
     """The plan for sequences of `tokens` on average. Raises ValueError where none has so many."""
     run = Setup(plain, layout(plain), model, gpu)
+    if abs(missed := 1 - whole(model) / model.parameters) > EXPLAINED:
+        raise ValueError(
+            f"{model.model_type}: the memory model does not explain {missed:.0%} of the model's "
+            "parameters, so no figure of it would be right. Models of this family are not planned."
+        )
     if tokens is not None and not 1 <= tokens <= run[LIMIT]:
         raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run[LIMIT]}, the longest")
     return _of(run, tokens or speed.LENGTH * run[LIMIT])
@@ -103,7 +110,7 @@ def _of(run: Setup, mean: float) -> Plan:
         log_probs=memory.forward(made) | asleep,
         generation=generation.generation(run),
         host=generation.on_host(run),
-        cached_sequences=generation.cached_tokens(run) / run[LIMIT],
+        cached_sequences=generation.cached_sequences(run, run[LIMIT]),
         phases=speed.phases(run, mean),
     )
 

@@ -7,11 +7,10 @@ backward twice that; full recomputation another forward.
 
 from math import log2
 
-from nemo_algos.plan.generation import cached_tokens, on_host
+from nemo_algos.plan.generation import cached_sequences, on_host, sequence_bytes, weight_bytes
 from nemo_algos.plan.gpus import GPU
 from nemo_algos.plan.nemo_rl_arguments import Setup, micro_batch_tokens, training
 from nemo_algos.plan.shapes import Training
-from nemo_algos.preflight.layout import VLLM
 
 LENGTH = 0.7  # of max_total_sequence_length: a sequence's mean, where --mean-tokens is not given
 DENSE, EXPERTS = 0.40, 0.12  # share of the data sheet's FLOP/s reached, dense and with experts
@@ -32,9 +31,10 @@ FIXED, SAMPLE = 3.3, 3.4e-3  # seconds: waking, sleeping, data; of a sample's re
 
 def forward_flops(run: Setup, tokens: float) -> float:
     """FLOPs of one token in sequences of `tokens`."""
-    m = run.model
-    weights = m.active_parameters - m.vocab_size * m.hidden_size * (not m.tie_word_embeddings)
-    return 2 * weights + 2 * m.num_hidden_layers * tokens * m.num_attention_heads * m.head_size
+    m, a = run.model, run.model.attention
+    weights = m.active_parameters - m.vocab_size * m.hidden_size * (not m.tied)
+    seen = m.having("*") * tokens / 2 + m.having("W") * min(tokens / 2, m.window)
+    return 2 * weights + 2 * seen * a.heads * (a.size + a.rotary + a.value_size)
 
 
 def training_flops(run: Setup, tokens: float) -> float:
@@ -63,18 +63,12 @@ def micro_batches(run: Setup, tokens: float) -> float:
 
 def decoding_step(run: Setup, sequences: float, tokens: float) -> float:
     """Seconds of a token of `sequences` at once on an engine, `tokens` / 2 of each in the cache."""
-    m, p = run.model, run.layout
-    ranks = p.generation_tensor * p.generation_pipeline
-    met = 1 - (1 - m.experts_per_token / m.experts) ** sequences if m.experts else 0.0
-    experts = m.moe_layers * m.experts * m.expert
-    weight = 1 if run[f"{VLLM}.precision"] == "fp8" else 2
-    weights = weight * (m.parameters - experts * (1 - met))
-    split = 1 if m.kv_lora_rank else min(p.generation_tensor, m.kv_heads)
-    cache = sequences * tokens / 2 * 2 * m.num_hidden_layers * m.kv_numbers / split
-    reading = (weights / ranks + cache / p.generation_pipeline) / (READING * run.gpu.bandwidth)
+    p, e = run.layout, run.model.mixture
+    met = 1 - (1 - e.chosen / e.number) ** sequences if e else 1.0
+    read = weight_bytes(run, met) + sequences * sequence_bytes(run, tokens / 2)
     each = REDUCING if p.generation_tensor <= p.gpus_per_node else BETWEEN
-    reducing = 2 * m.num_hidden_layers * each * (p.generation_tensor > 1)
-    return reading + reducing + LAUNCHING
+    reducing = 2 * run.model.num_hidden_layers * each * (p.generation_tensor > 1)
+    return read / (READING * run.gpu.bandwidth) + reducing + LAUNCHING
 
 
 def generation_seconds(run: Setup, tokens: float) -> float:
@@ -83,7 +77,7 @@ def generation_seconds(run: Setup, tokens: float) -> float:
     The longest response ends the last wave; async engines go on with other steps' meanwhile.
     """
     sequences = run.rollouts / max(1, run.layout.generation_replicas)
-    room = max(1.0, cached_tokens(run) / tokens)
+    room = max(1.0, cached_sequences(run, tokens))
     if run["grpo.async_grpo.enabled"]:
         age = run["grpo.async_grpo.max_trajectory_age_steps"] or 1
         at_once = min(sequences * age, room)

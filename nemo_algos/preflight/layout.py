@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from nemo_algos.config import at
 from nemo_algos.objective.correction import CorrectionConfig
-from nemo_algos.preflight.models import Model
+from nemo_algos.preflight.decoder import Model
 
 MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
 VLLM = "policy.generation.vllm_cfg"

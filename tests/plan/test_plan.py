@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from model_facts import DEEPSEEK, facts_of
+from model_facts import facts_of
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
@@ -20,20 +20,8 @@ from nemo_algos.plan.gpus import GPUS
 from nemo_algos.plan.layouts import changed, gpu_of, layouts, plan, possible, remedy
 from nemo_algos.plan.nemo_rl_arguments import training
 from nemo_algos.preflight import snapshot
-from nemo_algos.preflight.models import Model, model
+from nemo_algos.preflight.built import facts
 
-COUNTS = {  # in billions, from the model cards: all, and active
-    "Qwen/Qwen2.5-1.5B": (1.54, 1.54),
-    "Qwen/Qwen2.5-3B": (3.09, 3.09),
-    "Qwen/Qwen2.5-7B": (7.62, 7.62),
-    "Qwen/Qwen3-8B": (8.2, 8.2),
-    "meta-llama/Llama-3.1-8B-Instruct": (8.03, 8.03),
-    "meta-llama/Llama-3.3-70B-Instruct": (70.6, 70.6),
-    "Qwen/Qwen3-32B": (32.8, 32.8),
-    "Qwen/Qwen3-30B-A3B": (30.5, 3.3),
-    "Qwen/Qwen3-235B-A22B": (235, 22),
-    DEEPSEEK: (671, 37),
-}
 PUBLISHED = [  # [N]: recipe, mean tokens, seconds of a step, and our error's bounds
     ("grpo-qwen3-30ba3b-4n8g", 3203, 192, 0.15),
     ("grpo-qwen3-30ba3b-4n8g-async-1off", 3201, 152, 0.10),
@@ -47,6 +35,7 @@ PUBLISHED = [  # [N]: recipe, mean tokens, seconds of a step, and our error's bo
     ("grpo-qwen3-235b-16n4g", 5709, 286, 0.40),
     ("grpo-qwen3-235b-32n4g", 5693, 345, 0.25),
 ]
+GPT3 = {"model_type": "gpt2", "n_layer": 96, "n_embd": 12288, "n_head": 96, "vocab_size": 51200}
 EXAMPLE = "recipes/llm/performance/grpo-qwen3-30ba3b-4n8g.yaml"
 ERPO = f"""engine: nemo_rl
 nemo_rl: {{config: {EXAMPLE}}}
@@ -62,16 +51,9 @@ def composed(config):
 
 def planned(config, tokens=None, **change):
     plain = changed(composed(config), change)
-    facts = facts_of(config, plain)
-    assert facts is not None
-    return plan(plain, facts, GPUS[gpu_of(plain)], tokens)
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_parameters_of_the_model_cards(name):
-    total, active = COUNTS[name]
-    assert model(name).parameters / 1e9 == pytest.approx(total, rel=0.01)
-    assert model(name).active_parameters / 1e9 == pytest.approx(active, rel=0.03)
+    known = facts_of(config, plain)
+    assert known is not None
+    return plan(plain, known, GPUS[gpu_of(plain)], tokens)
 
 
 @pytest.mark.parametrize(("recipe", "tokens", "seconds", "error"), PUBLISHED)
@@ -97,17 +79,21 @@ def test_bytes_per_parameter_of_megatron(fp32, states, gpus):
 
 
 def test_days_of_gpt3():
-    """[L]: 34 days, with full recomputation; a gated MLP of 2/3 the width has its parameters."""
-    shape = {"num_hidden_layers": 96, "hidden_size": 12288, "num_attention_heads": 96}
-    gpt3 = Model.model_validate(
-        shape
-        | {"intermediate_size": 32768, "vocab_size": 51200, "max_position_embeddings": 2048}
-        | {"tie_word_embeddings": True}
+    """[L]: 34 days, with full recomputation."""
+    gpt3 = facts(
+        {"model_type": "gpt2", "n_layer": 96, "n_embd": 12288, "n_head": 96} | GPT3, "gpt3"
     )
     p = planned(EXAMPLE)
     flops = 4 * speed.forward_flops(replace(p.run, model=gpt3), 2048)
     assert gpt3.parameters == pytest.approx(175e9, rel=0.01)
     assert 300e9 * flops / (1024 * 140e12) / 86400 == pytest.approx(34, rel=0.05)
+
+
+def test_a_model_that_the_shapes_do_not_explain_is_refused():
+    p = planned(EXAMPLE)
+    strange = p.run.model.model_copy(update={"parameters": 2 * p.run.model.parameters})
+    with pytest.raises(ValueError, match=r"qwen3_moe.*50%"):
+        plan(p.run.plain, strange, p.run.gpu)
 
 
 def test_activations_by_hand():
@@ -224,7 +210,7 @@ def test_the_command(tmp_path):
         (["policy.modell=3"], "did you mean policy.model_name"),
         (["policy.model_name=nobody/knows"], "config.json"),
         (["nemo_rl.config=grpo_math_1C.yaml"], "did you mean grpo_math_1B.yaml"),
-        (["--model", "/" + 5000 * "a"], "are not known here"),
+        (["--model", "/" + 5000 * "a"], "are not shipped"),
         (["engine=local"], "engine: must be nemo_rl"),
     ):
         failed = run(app, ["plan", str(file), *arguments])
