@@ -59,7 +59,8 @@ def judge(
     seconds: the job's time limit. Raises ConfigError where there is nothing to judge.
     """
     if OmegaConf.select(written, "engine") != "nemo_rl":
-        raise ConfigError([Finding("engine", "must be nemo_rl")])
+        reason = "must be nemo_rl: this is a config of the embedded engine, which `train` runs here"
+        raise ConfigError([Finding("engine", reason)])
     return judged(compose(written, release), release.version, seconds)
 
 

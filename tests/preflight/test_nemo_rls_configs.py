@@ -8,7 +8,8 @@ from model_facts import facts_of
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.plan.gpus import GPUS
-from nemo_algos.plan.layouts import gpu_of, plan, possible
+from nemo_algos.plan.layouts import gpu_of, plan
+from nemo_algos.plan.search import possible
 from nemo_algos.preflight import check
 from nemo_algos.preflight.snapshot import VERSIONS, compose, load
 
