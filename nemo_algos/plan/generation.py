@@ -18,7 +18,7 @@ def weight_bytes(run: Setup, met: float = 1.0) -> float:
     m, p = run.model, run.layout
     experts = m.moe_layers * m.experts * m.expert
     ranks = p.generation_tensor * p.generation_pipeline
-    wider = max(1.0, (run[f"{VLLM}.expert_parallel_size"] or 1) / p.generation_tensor)
+    wider = max(1.0, p.generation_expert / p.generation_tensor)
     each = 1 if run[f"{VLLM}.precision"] == "fp8" else 2
     return each * (m.parameters - experts + met * experts / wider) / ranks
 
