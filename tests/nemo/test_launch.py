@@ -223,7 +223,7 @@ def test_all_problems_come_at_once():
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["method={name: etr, bounds: grpo}", "grpo.reward_shaping.enabled=true"],
+        ["method={name: gspo}", "grpo.reward_shaping.enabled=true"],
         ["method={name: grpo, bounds: {name: apmpo, statistics: group}}", DYNAMIC],
         ["policy.sequence_packing.fuse_loss=true"],
         ["policy.generation.vllm_cfg.enable_prefix_caching=false"],

@@ -586,7 +586,7 @@ RIGHT = [
     (ONE, [GRPO, f"{DYNAMIC}=true", PLANE]),
     (ONE, [GRPO, SHAPED, PLANE]),
     (ONE, [GRPO, *GRADED]),
-    (ONE, ["method={name: etr, bounds: grpo}", *GRADED]),
+    (ONE, ["method={name: gspo}", *GRADED]),
     (ONE, ["data.validation.env_name=code_jaccard", "env.code_jaccard.num_workers=8"]),
     (ONE, [f"{VLLM}.max_model_len=256", "data.max_input_seq_length=256"]),
     (ONE, ["data.max_input_seq_length=null", "env.should_use_nemo_gym=true"]),
