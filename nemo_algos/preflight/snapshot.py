@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Finding, did_you_mean, resolved
-from nemo_algos.preflight.decided import OURS, base_name, unknown_keys
+from nemo_algos.preflight.decided import OURS, base_name
+from nemo_algos.preflight.keys import unknown_keys
 
 VERSIONS = ("v0.7.0", "main")
 RESOLVERS = {

@@ -351,7 +351,72 @@ OBJECTIVE = [
     ("failed_generations", DENSE, [f"{GEN}.backend=megatron"], N, f"{GEN}.backend", "reward 0"),
 ]
 IMPL = "env.math.math_verify_impl"
+OWN = ["data.default.env_name=ours", "data.default.prompt_file=null"]
+VERIFIER = "env.ours.verifier"
+SUM = "env.ours.verifier=nemo_algos.rewards.math:verify_math"
+TWO_ROWS = ["data.train.dataset_name=ResponseDataset", "data.train.data_path=two.jsonl"]
+MANY_ROWS = ["data.train.dataset_name=ResponseDataset", "data.train.data_path=many.jsonl"]
+AIME = "data.validation.dataset_name=AIME2024"
+PROMPTS = "grpo.num_prompts_per_step"
 DATA = [
+    ("own_rewards", ONE, [*OWN, f"{VERIFIER}=no_module:f"], E, VERIFIER, "no_module"),
+    ("own_rewards", ONE, [*OWN, f"{VERIFIER}=math:nope"], E, VERIFIER, "nope"),
+    ("own_rewards", ONE, [*OWN, f"{VERIFIER}=own_rewards:three"], E, VERIFIER, "needs prompt"),
+    ("own_rewards", ONE, [*OWN, SUM, "env.ours.worker=2"], E, "env.ours.worker", "mean workers"),
+    ("own_rewards", ONE, [*OWN, SUM, "env.ours.deadline=-1"], E, "env.ours.deadline", "greater"),
+    (
+        "own_rewards",
+        ONE,
+        [*OWN, SUM, "env.ours.extractor=nemo_algos.rewards.math:verify_math"],
+        E,
+        "env.ours.extractor",
+        "response alone",
+    ),
+    ("own_rewards", ONE, ["env.math.verifier=math:gcd"], E, "env.math", "another name"),
+    ("environments", ONE, ["env.maht={num_workers: 2}"], E, "env.maht", "mean math"),
+    ("environments", ONE, [SUM], E, "env.ours", "set data.default.env_name: ours"),
+    ("row_keys", ONE, [*TWO_ROWS, "grpo.val_period=0"], E, "data.train.output_key", "row 2"),
+    (
+        "row_keys",
+        ONE,
+        [*MANY_ROWS, "data.train.input_key=inputs"],
+        E,
+        "data.train.input_key",
+        "row 1 has nothing under 'inputs' (did you mean input?)",
+    ),
+    ("enough_rows", ONE, TWO_ROWS, E, PROMPTS, "takes 64 prompts, and data.train has 2 rows"),
+    (
+        "enough_rows",
+        ONE,
+        [*MANY_ROWS, "data.train.split_validation_size=0.5"],
+        E,
+        PROMPTS,
+        "has 50 rows",
+    ),
+    (
+        "enough_rows",
+        ONE,
+        [
+            "nemo_rl.config=grpo_multiple_datasets.yaml",
+            "data.train=[{dataset_name: ResponseDataset, data_path: many.jsonl}]",
+            "data.use_multiple_dataloader=true",
+            "data.num_prompts_per_dataloader=64",
+            "grpo.use_dynamic_sampling=true",
+            "grpo.batch_multiplier=2",
+            "method.name=grpo",
+        ],
+        E,
+        "data.num_prompts_per_dataloader",
+        "takes 128 prompts",
+    ),
+    (
+        "validation_environment",
+        ONE,
+        [*OWN, SUM, AIME],
+        W,
+        "data.validation.env_name",
+        "AIME2024 would be graded by ours",
+    ),
     ("environments", ONE, ["data.default.env_name=maths"], E, "data.train.env_name", "mean math"),
     ("verifiers", ONE, [f"{IMPL}=dapo_verify"], E, IMPL, "dapo_math_verify"),
     ("verifiers", ONE, ["env.math.verifier_type=choice"], E, "env.math.verifier_type", "multich"),
@@ -587,6 +652,24 @@ RIGHT = [
     (ONE, ["method={name: grpo, bounds: etr}"]),
     (ONE, ["data.default.env_name=mine", "env.mine.x=1", "data.default.prompt_file=null"]),
     (ONE, ["data.default.prompt_file=mine.txt"]),
+    (ONE, [*OWN, SUM, "env.ours.extractor=nemo_algos.rewards.answers:boxed"]),
+    (ONE, [*OWN, f"{VERIFIER}=own_rewards:later"]),
+    (ONE, [*OWN, SUM, AIME, "data.validation.env_name=ours"]),
+    (
+        ONE,
+        [*MANY_ROWS, *OWN, SUM, "data.validation={dataset_name: ResponseDataset, data_path: a/b}"],
+    ),
+    (ONE, MANY_ROWS),
+    (ONE, [*MANY_ROWS, "data.train.split_validation_size=36"]),
+    (ONE, ["data.train={dataset_name: mine.data.Rows, colour: red}"]),
+    (ONE, ["data.default.dataset_name=mine.data.Rows", "data.train={colour: red}"]),
+    (
+        ONE,
+        [
+            "nemo_rl.config=grpo_multiple_datasets.yaml",
+            "data.train=[{dataset_name: NuminaMath-1.5}]",
+        ],
+    ),
     (ONE, ["data.train.data_path=org/name", "data.default.system_prompt_file=no.txt"]),
     (ONE, ["data.train.dataset_name=DAPOMath17K", f"{IMPL}=dapo_math_verify"]),
     (

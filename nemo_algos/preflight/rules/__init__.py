@@ -12,11 +12,25 @@ from nemo_algos.preflight.rules import (
     method,
     objective,
     quantization,
+    rewards,
+    rows,
     run,
     training,
 )
 
-MODULES = (layout, batch, generation, quantization, training, method, objective, data, run)
+MODULES = (
+    layout,
+    batch,
+    generation,
+    quantization,
+    training,
+    method,
+    objective,
+    data,
+    rows,
+    rewards,
+    run,
+)
 SIGNATURE = {"run": Preflight, "return": Iterator[Finding]}
 RULES: tuple[Rule, ...] = tuple(
     function
