@@ -108,4 +108,6 @@ def _model(plain: Mapping[str, object]) -> Model | None:
         return None
     changed = at(plain, OVERRIDES) if isinstance(at(plain, OVERRIDES), Mapping) else {}
     known = {key: value for key, value in changed.items() if key in Model.model_fields}
-    return validate(Model, facts.model_dump() | known, OVERRIDES) if known else facts
+    return (
+        validate(Model, facts.model_dump(exclude_unset=True) | known, OVERRIDES) if known else facts
+    )

@@ -51,6 +51,11 @@ class Model(BaseModel):
         return self.num_key_value_heads or self.num_attention_heads
 
     @property
+    def tied(self) -> bool | None:
+        """Whether the output layer is the embeddings; None where the config does not say."""
+        return self.tie_word_embeddings if "tie_word_embeddings" in self.model_fields_set else None
+
+    @property
     def head_size(self) -> int:
         """Numbers of a query's head."""
         if self.kv_lora_rank:
@@ -128,4 +133,4 @@ def model(name: str) -> Model:
         near = did_you_mean(name, sorted(table()))
         hint = "name a folder with its config.json"
         raise ValueError(f"the facts of {name} are not known here{near}: {hint}")
-    return Model.model_validate(table()[name])
+    return Model.model_validate({"tie_word_embeddings": False, **table()[name]})

@@ -244,9 +244,12 @@ def test_dynamic_sampling_filters_whole_groups():
     assert versions.get(compose(DYNAMIC)[0].grpo, "use_leave_one_out_baseline") is False
 
 
-@pytest.mark.parametrize("own", ["policy.optimizer.kwargs.fused=true", "env.mine.reward=1"])
+OWN = ["env.mine.reward=1", "data.default.env_name=mine"]
+
+
+@pytest.mark.parametrize("own", [["policy.optimizer.kwargs.fused=true"], OWN], ids=str)
 def test_free_sections_stay_free(own):
-    compose(own)
+    compose(*own)
 
 
 @pytest.mark.parametrize("mistake", [*MISTAKES, *SHARED], ids=lambda m: f"{m[0]}-{m[4]}")

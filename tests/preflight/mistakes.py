@@ -13,7 +13,12 @@ ASYNC += [*APART, f"{GEN}.colocated.resources.gpus_per_node=8"]
 EIGHT = ["cluster.gpus_per_node=8"]
 TWO = ["cluster.gpus_per_node=2", f"{DT}.tensor_parallel_size=2"]
 ODD = "policy.hf_config_overrides={vocab_size: 151935}"
-LORA = [f"{DT}.lora_cfg.enabled=true"]
+ALL, TARGETS = f"{DT}.lora_cfg.match_all_linear", f"{DT}.lora_cfg.target_modules"
+EXCLUDED = f"{DT}.lora_cfg.exclude_modules"
+LORA = [f"{DT}.lora_cfg.enabled=true", f"{ALL}=false", f"{TARGETS}=['*_proj']"]
+PEFT = f"{MCORE}.peft"
+MEGATRON_LORA = [f"{PEFT}.enabled=true", f"{PEFT}.target_modules=[linear_qkv]"]
+TIED = "policy.hf_config_overrides={tie_word_embeddings: true}"
 
 LAYOUT = [
     ("one_backend", DENSE, [f"{DT}.enabled=true"], E, f"{MCORE}.enabled", "both"),
@@ -269,6 +274,50 @@ TRAINING = [
     ("first_version", ONE, [*LORA, V1], E, f"{DT}._v2", "LoRA"),
     ("first_version", ONE, [*EIGHT, V1, f"+{DT}.dp_replicate_size=2"], E, f"{DT}._v2", "replicate"),
     ("first_version", ONE, [V1, f"+{DT}.expert_parallel_size=2"], W, f"{DT}.expert", "true only"),
+    ("adapted_head", ONE, [*LORA, f"{TARGETS}=[]", f"{ALL}=true"], E, ALL, "lm_head"),
+    ("adapted_head", ONE, [*LORA, f"{TARGETS}=['*_proj', '*head']"], E, TARGETS, "lm_head"),
+    (
+        "adapted_head",
+        ONE,
+        [*LORA, f"{TARGETS}=[]", f"{EXCLUDED}=['*.lm_head']"],
+        E,
+        EXCLUDED,
+        "lm_head",
+    ),
+    (
+        "adapted_head",
+        ONE,
+        [*LORA, f"{TARGETS}=[]", f"{ALL}=true", "policy.model_name=a/b"],
+        W,
+        ALL,
+        "not known here",
+    ),
+    (
+        "adapted_head",
+        DENSE,
+        [TIED, f"{PEFT}.enabled=true"],
+        E,
+        f"{PEFT}.target_modules",
+        '["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]',
+    ),
+    (
+        "adapted_head",
+        DENSE,
+        [TIED, f"{PEFT}.enabled=true", f"{PEFT}.exclude_modules=[linear_fc1]"],
+        E,
+        f"{PEFT}.exclude_modules",
+        "output_layer",
+    ),
+    ("adapted_modules", ONE, [*LORA, f"{ALL}=true"], E, ALL, "excludes target_modules"),
+    ("adapted_modules", ONE, [*LORA, f"{EXCLUDED}=[lm_head]"], E, TARGETS, "excludes exclude_"),
+    (
+        "adapted_experts",
+        ONE,
+        [*LORA, f"{TARGETS}=['*.experts']", "policy.model_name=Qwen/Qwen3-30B-A3B"],
+        E,
+        TARGETS,
+        "does not merge",
+    ),
     ("lora", ONE, [*LORA, *TWO], E, f"{DT}.lora_cfg.use_triton", "tensor parallelism"),
 ]
 KL = "loss_fn.reference_policy_kl_penalty"
@@ -320,7 +369,7 @@ OBJECTIVE = [
     (
         "dropout",
         DENSE,
-        [f"{MCORE}.peft.enabled=true", f"{MCORE}.peft.dropout=.1"],
+        [*MEGATRON_LORA, f"{PEFT}.dropout=.1"],
         W,
         f"{MCORE}.peft.dropout",
         "no ratio",
@@ -622,6 +671,14 @@ RIGHT = [
     (DENSE, [f"{OPT}.min_lr=${{policy.megatron_cfg.optimizer.lr}}"]),
     (DENSE, [f"{SCHED}.lr_decay_iters=null"]),
     (ONE, [*LORA, "policy.optimizer.kwargs.lr=5e-4"]),
+    (ONE, [f"{ALL}=true", f"{TARGETS}=[lm_head]"]),
+    (ONE, [*LORA, f"{TARGETS}=[]"]),
+    (ONE, [*LORA, f"{TARGETS}=[]", f"{EXCLUDED}=['*lm_head']"]),
+    (ONE, [*LORA, f"{TARGETS}=[]", f"{ALL}=true", "policy.model_name=Qwen/Qwen2.5-7B"]),
+    (ONE, [*LORA, "policy.model_name=a/b"]),
+    (DENSE, [f"{PEFT}.enabled=true"]),
+    (DENSE, [*MEGATRON_LORA, TIED]),
+    (DENSE, [TIED, f"{PEFT}.enabled=true", f"{PEFT}.exclude_modules=[output_layer]"]),
     (ONE, [V1, f"{FORMAT}=null"]),
     (ONE, [V1, "checkpointing.enabled=false"]),
     (ONE, [f"+{DT}.expert_parallel_size=1"]),

@@ -9,6 +9,7 @@ from nemo_algos.preflight.rules import (
     data,
     generation,
     layout,
+    lora,
     method,
     objective,
     quantization,
@@ -18,19 +19,8 @@ from nemo_algos.preflight.rules import (
     training,
 )
 
-MODULES = (
-    layout,
-    batch,
-    generation,
-    quantization,
-    training,
-    method,
-    objective,
-    data,
-    rows,
-    rewards,
-    run,
-)
+MODULES = (layout, batch, generation, quantization, training, lora)
+MODULES += (method, objective, data, rows, rewards, run)
 SIGNATURE = {"run": Preflight, "return": Iterator[Finding]}
 RULES: tuple[Rule, ...] = tuple(
     function

@@ -34,6 +34,7 @@ def own_rewards(run: Preflight) -> Iterator[Finding]:
         path = f"env.{name}"
         if name in (*ENVIRONMENTS, *FOREIGN):
             yield error(path, "is NeMo-RL's own environment: give yours another name")
+            continue
         try:
             settings = validate(VerifierConfig, dict(section), path)
         except ConfigError as wrong:
