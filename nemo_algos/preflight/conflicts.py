@@ -35,6 +35,8 @@ NOT_ASYNC = (
     "grpo.reward_shaping.enabled",
     "data.use_multiple_dataloader",
 )
+# advantages that choose or scale by statistics of all responses of a batch, flat groups too
+BATCHWISE = frozenset({"clip_cov", "high_entropy", "lite_ppo", "m2po"})
 RESHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
 SKIP = "grpo.skip_reference_policy_logprobs_calculation"
 
@@ -117,18 +119,26 @@ def _estimator(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
 
 
 def pass_rate_readers(algorithm: Algorithm) -> list[str]:
-    """The parts of a method that take rewards for right and wrong."""
-    return sorted(
-        {algorithm.bounds.method.name} & {"etr", "apmpo"} | {algorithm.base.method.name} & {"apmpo"}
-    )
+    """The parts of a method that take rewards for right and wrong: R in [0, 1], or R > 0."""
+    bounds, base = {algorithm.bounds.method.name}, {algorithm.base.method.name}
+    unit = "unit_rewards" in algorithm.advantages.of_advantages
+    rates = {algorithm.advantages.method.name} if unit else set[str]()
+    nll = any(term.term.name == "nll" for term in algorithm.terms)
+    own = {"nll"} if nll and "method.terms.nll.pass_rate" not in algorithm.columns else set[str]()
+    return sorted(bounds & {"etr", "apmpo"} | base & {"apmpo", "topr"} | rates | own)
 
 
 def _rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
-    """Pass rates and means of rewards need the verifier's own."""
+    """Pass rates and means of rewards need the verifier's own; NeMo-RL shapes no part of them."""
     names = "+".join(pass_rate_readers(algorithm))
     for path in RESHAPED:
         if names and at(plain, path):
-            yield Finding(path, f"{names} reads pass rates off the rewards: switch it off")
+            yield Finding(path, f"{names} tells right from wrong by the rewards: switch it off")
+    path = "grpo.reward_shaping.enabled"
+    if "reward_parts" in algorithm.advantages.of_advantages and at(plain, path):
+        reason = "NeMo-RL shapes the sum of the rewards, and not the parts that"
+        hint = "so the penalty would be trained nowhere: switch it off"
+        yield Finding(path, f"{reason} {algorithm.name} trains on, {hint}")
 
 
 def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
@@ -140,6 +150,9 @@ def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[F
     if batchwise:
         reason = "drops groups before apmpo's batch statistics"
         yield Finding(path, f"{reason}: set {batchwise[0]}.statistics: group, or switch it off")
+    if algorithm.advantages.method.name in BATCHWISE:
+        reason = f"drops groups before {algorithm.advantages.method.name}'s statistics of the batch"
+        yield Finding(path, f"{reason}, which would be of the rest alone: switch it off")
     trained = (algorithm.base.method, algorithm.advantages.method)
     if not all(method.flat_group_is_inert for method in trained):
         reason = f"drops groups of equal rewards, which {algorithm.name} trains on too"
