@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from nemo_algos.config import ConfigError, Finding, at, validate
+from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.loss import DERIVED, LossConfig, contradictions
 from nemo_algos.preflight import precision
-from nemo_algos.preflight.layout import DTENSOR, MEGATRON
+from nemo_algos.preflight.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.precision import CORRECTION
 
 OURS_ALONE = "the advantages are the method's"
@@ -38,6 +38,7 @@ NOT_ASYNC = (
 # advantages that choose or scale by statistics of all responses of a batch, flat groups too
 BATCHWISE = frozenset({"clip_cov", "high_entropy", "lite_ppo", "m2po"})
 RESHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
+PROCESSED = "processed_logprobs"
 SKIP = "grpo.skip_reference_policy_logprobs_calculation"
 
 
@@ -55,6 +56,7 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
         *_dynamic_sampling(plain, algorithm),
         *_reference(plain, written, algorithm),
         *_fused_logprobs(plain),
+        *_sampler_logprobs(plain),
         *_entropy(plain, algorithm),
         *_terms(algorithm),
         *_drift(algorithm),
@@ -209,6 +211,21 @@ def _fused_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
         reason = "NeMo-RL divides fused log-probs, not logits, by the temperature: set it to 1, or"
         hint = f"{reason} {MEGATRON}.use_fused_linear_logprobs to false"
         yield Finding("policy.generation.temperature", hint)
+
+
+def _sampler_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
+    """vLLM's raw log-probs are those before the temperature and the filters; null is vLLM's raw."""
+    path, section = f"{VLLM}.logprobs_mode", at(plain, VLLM) or {}
+    mode = section.get("logprobs_mode", PROCESSED) or "raw_logprobs"
+    if mode not in (PROCESSED, "raw_logprobs"):
+        yield Finding(path, f"no such value: {mode}{did_you_mean(str(mode), [PROCESSED])}")
+    usual = {"temperature": (None, 1), "top_p": (None, 1), "top_k": (None, -1, 0)}
+    for key, off in usual.items():
+        found = at(plain, f"policy.generation.{key}")
+        if mode == "raw_logprobs" and found not in off:
+            what = f"raw_logprobs are before {key}={found}, which the trainer's log-probs have, so"
+            reason = "the sampler would seem another policy, to corrections and the monitor"
+            yield Finding(path, f"{what} {reason}: set {PROCESSED}")
 
 
 def _single_controller(plain: dict[str, Any], written: Any) -> Iterator[Finding]:

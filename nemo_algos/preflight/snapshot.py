@@ -122,7 +122,7 @@ def _misplaced(
         elif {type(like), type(value)} == {dict, list}:
             kind = "section" if isinstance(like, Mapping) else "list"
             yield Finding(path, f"is a {kind} in {name}: write it as {name} does")
-        elif value is not None and not isinstance(value, (Mapping, list, str)) or _text(value):
+        elif (value is not None and not isinstance(value, (Mapping, list, str))) or _text(value):
             if section:
                 yield Finding(path, f"must be a section of key: value pairs, got {value!r}")
             elif isinstance(like, list):

@@ -160,7 +160,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["method={name: grpo, bounds: apmpo}", "grpo.reward_shaping.enabled=true"],
             "grpo.reward_shaping.enabled",
-            "apmpo reads pass rates",
+            "apmpo tells right from wrong",
         ),
         (
             ["grpo.async_grpo.enabled=true"],

@@ -357,8 +357,11 @@ MTP, MTP_LOSS = f"{MCORE}.mtp_num_layers", f"{MCORE}.mtp_loss_scaling_factor"
 REPLAY = "policy.router_replay.enabled"
 DYNAMIC, PLANE = "grpo.use_dynamic_sampling", "data_plane.enabled=true"
 SHAPED = "grpo.reward_shaping.enabled=true"
+SCALED = "grpo.reward_scaling.enabled=true"
+RAW, COOL = f"{VLLM}.logprobs_mode", f"{GEN}.temperature=0.7"
 GRPO = "method.name=grpo"
 GRADED = ["data.default.env_name=math_multi_reward", "env.math_multi_reward.num_workers=8"]
+PARTS = ["data.train.env_name=math_multi_reward", "env.math_multi_reward.num_workers=8"]
 JACCARD = ["data.default.env_name=code_jaccard", "env.code_jaccard.num_workers=8"]
 DROPOUT = f"{DT}.lora_cfg.dropout"
 OBJECTIVE = [
@@ -372,6 +375,22 @@ OBJECTIVE = [
         [*MEGATRON_LORA, f"{PEFT}.dropout=.1"],
         W,
         f"{MCORE}.peft.dropout",
+        "no ratio",
+    ),
+    (
+        "dropout",
+        ONE,
+        ["policy.hf_config_overrides={text_config: {attention_dropout: 0.1}}"],
+        W,
+        "policy.hf_config_overrides.text_config.attention_dropout",
+        "no ratio",
+    ),
+    (
+        "dropout",
+        DENSE,
+        [f"{MCORE}.model_overrides={{hidden_dropout: 0.1}}"],
+        W,
+        f"{MCORE}.model_overrides.hidden_dropout",
         "no ratio",
     ),
     ("gradient_clip", ONE, ["policy.max_grad_norm=0"], E, "policy.max_grad_norm", "gradient 0"),
@@ -509,6 +528,8 @@ RUN = [
     ),
     ("save_time", ONE, [f"{SAVE}='3:45:00'"], E, SAVE, "DD:HH:MM:SS"),
     ("best_metric", ONE, [f"{METRIC}=val_reward"], E, METRIC, "val:accuracy"),
+    ("best_metric", ONE, [f"{METRIC}=val:acc"], E, METRIC, "mean val:accuracy"),
+    ("best_metric", ONE, [f"{METRIC}=val:pass_k"], E, METRIC, "first save would fail"),
     ("best_metric", ONE, ["checkpointing.save_period=15"], W, METRIC, "align"),
     (
         "save_period",
@@ -562,6 +583,25 @@ SHARED = [
     ("method", ONE, ["method.name=erpo", V1], E, f"{DT}._v2", "exact entropies"),
     ("method", ONE, ["grpo.normalize_rewards=false"], E, "grpo.normalize_rew", "advantage_std"),
     ("method", MOE, [f"{REPLAY}=true", "method.name=erpo"], E, REPLAY, "erpo compares"),
+    ("method", ONE, [GRPO, f"{VLLM}.logprobs_mode=zzz"], E, RAW, "processed_logprobs"),
+    ("method", ONE, [GRPO, f"{RAW}=raw_logprobs", COOL], E, RAW, "temperature=0.7"),
+    ("method", ONE, [GRPO, f"{RAW}=null", f"{GEN}.top_p=0.9"], E, RAW, "top_p=0.9"),
+    ("method", ONE, [GRPO, "method.name=gdpo", SHAPED], E, SHAPED[:-5], "trained nowhere"),
+    ("method", ONE, ["method.name=topr", SHAPED], E, SHAPED[:-5], "right from wrong"),
+    ("method", ONE, ["method.name=topr", SCALED], E, SCALED[:-5], "right from wrong"),
+    ("method", ONE, ["method.name=maxrl", SCALED], E, SCALED[:-5], "right from wrong"),
+    ("method", ONE, [GRPO, "method.terms={nll: {coef: .1}}", SCALED], E, SCALED[:-5], "nll tells"),
+    *[
+        ("method", ONE, [f"method={{{name}}}", f"{DYNAMIC}=true"], E, DYNAMIC, "statistics")
+        for name in (
+            "name: lite_ppo",
+            "name: high_entropy",
+            "name: clip_cov",
+            "name: m2po",
+            "name: grpo, advantages: lite_ppo",
+            "name: apmpo",
+        )
+    ],
     ("fp8", ONE, [f"{VLLM}.precision=fp8"], E, IS, "FP8 rollouts"),
     (
         "fp8",
@@ -696,6 +736,12 @@ RIGHT = [
     (ONE, [GRPO, f"{DYNAMIC}=true", SHAPED]),
     (ONE, [GRPO, f"{DYNAMIC}=true", PLANE]),
     (ONE, [GRPO, SHAPED, PLANE]),
+    (ONE, [GRPO, SCALED, "method.terms={nll: {coef: .1, pass_rate: a}}", *PARTS]),
+    (ONE, [f"{RAW}=raw_logprobs"]),
+    (ONE, [f"{RAW}=processed_logprobs", COOL]),
+    (ONE, ["policy.hf_config_overrides={attention_dropout: 0.0}"]),
+    (ONE, [f"{METRIC}=val:pass_k", "grpo.val_num_generations_per_prompt=2"]),
+    (ONE, [f"{METRIC}=val:mine", "env.should_use_nemo_gym=true"]),
     (ONE, [GRPO, *GRADED]),
     (ONE, ["method={name: etr, bounds: grpo}", *GRADED]),
     (ONE, ["data.validation.env_name=code_jaccard", "env.code_jaccard.num_workers=8"]),

@@ -7,7 +7,6 @@ from nemo_algos.methods import METHODS
 from nemo_algos.objective.build import build
 from nemo_algos.preflight.conflicts import BATCHWISE
 
-
 # of these few tokens with their defaults: one, and all
 FELT = {"clip_cov": {"share": 0.2}, "m2po": {"threshold": 0.004}}
 GROUPS = ((0.0, 1.0) * 3, (0.0, 0.0, 1.0), (0.0, 0.5, 0.25, 1.0), (0.0,) * 16)
