@@ -32,9 +32,7 @@ from nemo_algos.objective.loss import contradictions
 
 # keys of which a task of ours, or a countdown model, makes nothing
 UNREAD = {
-    "countdown": (
-"data.prompt", "data.answer_prefix", "data.system_prompt"
-    ),
+    "countdown": ("data.prompt", "data.answer_prefix", "data.system_prompt"),
     "math": ("data.numbers", "data.use_all"),
 }
 OF_TRANSFORMERS = ("policy.tokenizer", "policy.dtensor_cfg.activation_checkpointing")

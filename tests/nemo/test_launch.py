@@ -82,7 +82,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (["loss_fn.use_cispo=true"], "loss_fn.use_cispo", "method.name: cispo"),
         (["loss_fn.force_on_policy_ratio=true"], "loss_fn.force_on_policy_ratio", "ratio 1"),
         (["grpo.advantage_clip_low=-1"], "grpo.advantage_clip_low", "the method's"),
-        (["grpo.reward_scaling.enabled=true"], "grpo.reward_scaling.enabled", "pass rates"),
+        (["grpo.reward_scaling.enabled=true"], "grpo.reward_scaling.enabled", "right from wrong"),
         (
             ["grpo.async_grpo.enabled=true", "grpo.use_dynamic_sampling=true"],
             "grpo.use_dynamic_sampling",

@@ -489,6 +489,14 @@ DATA = [
     ("verifiers", ONE, [f"{IMPL}=dapo_verify"], E, IMPL, "dapo_math_verify"),
     ("verifiers", ONE, ["env.math.verifier_type=choice"], E, "env.math.verifier_type", "multich"),
     ("prompt_and_verifier", ONE, [f"{IMPL}=dapo_math_verify"], E, IMPL, "reads Answer:"),
+    (
+        "prompt_and_verifier",
+        ONE,
+        ["data.train.dataset_name=DAPOMath17K", "data.default.prompt_file=null"],
+        W,
+        IMPL,
+        "set math_verify_impl: dapo_math_verify",
+    ),
     ("prompt_and_verifier", ONE, ["data.default.prompt_file=null"], W, IMPL, "no format"),
     (
         "prompt_and_verifier",

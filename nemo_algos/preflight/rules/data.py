@@ -77,7 +77,9 @@ def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
         if wanted not in asked:
             what = f"reads {wanted}, and {path} asks for {' and '.join(asked) or 'no format'}"
             say = error if wanted == "Answer:" else warning
-            yield say(f"{env}.{key}", f"{what}, which scores 0: change it or the prompt_file")
+            fitting = next((name for name, form in VERIFIERS.items() if form in asked), None)
+            cure = f"set math_verify_impl: {fitting}" if fitting and not choice else "change it"
+            yield say(f"{env}.{key}", f"{what}, which scores 0: {cure}, or change the prompt_file")
 
 
 def _asked(data: Mapping[str, Any]) -> list[str] | None:
