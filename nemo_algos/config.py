@@ -126,8 +126,16 @@ def _override(config: DictConfig, written: str) -> Finding | None:
     try:
         config.merge_with_dotlist([f"{key}={value}" if value else f"{key}=''"])
     except (OmegaConfBaseException, yaml.YAMLError) as error:
+        if isinstance(at(_plain(config), key), dict):
+            return Finding(key, f"must be a section of key: value pairs, got {value}")
         return Finding("", f"override {written!r}: {' '.join(str(error).split())}")
     return None
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """Interpolations as written."""
+    plain: Any = OmegaConf.to_container(config)
+    return plain
 
 
 def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:

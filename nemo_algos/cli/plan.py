@@ -55,7 +55,9 @@ def plan(
     change, sums = remedy(p, accepts), report.summed(p, steps or min(p.steps, 100), price)
     shown = list(report.tables(p, change, sums))
     shown += [
-        part for n, (some, reason) in found.items() for part in report.ranked(n, some, reason, price)
+        part
+        for n, (some, reason) in found.items()
+        for part in report.ranked(n, some, reason, price)
     ]
     every = [layout for some, _ in found.values() for layout in some]
     if html:
@@ -64,7 +66,9 @@ def plan(
     if as_json:
         more = {"change": change, "target": sums, "relative_errors": expected()}
         listed = {"layouts": [x.numbers() for x in every]} if counts else {}
-        reasons = {"none": {n: reason for n, (_, reason) in found.items() if reason}} if counts else {}
+        reasons = (
+            {"none": {n: reason for n, (_, reason) in found.items() if reason}} if counts else {}
+        )
         echo(json.dumps(p.numbers() | more | listed | reasons, indent=2))
     else:
         console = Console(highlight=False)

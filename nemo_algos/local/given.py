@@ -85,7 +85,7 @@ def own_task(c: LocalConfig) -> Iterator[Finding]:
     if lacking:
         yield Finding("data.task", f"{name} lacks {', '.join(lacking)}")
     elif kind.verify is not Task.verify:
-        for key, usual in (("rewards", None), ("verifier", VERIFIER)):
+        for key, usual in (("rewards", None), ("verifier", VERIFIER), ("verifier_workers", 1)):
             if getattr(c.data, key) != usual:
                 yield Finding(f"data.{key}", f"{name} judges by its own verify: remove it")
     if kind.turns and c.policy.model_name in SHAPES:
@@ -198,6 +198,7 @@ RULES: dict[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]] = {
         "data.max_input_seq_length",
         "data.verifier",
         "data.rewards",
+        "data.verifier_workers",
     ),
     response_length: ("data", "policy"),
     prompt_lengths: ("data", "policy.model_name", "policy.tokenizer"),

@@ -14,14 +14,36 @@ from typing import Any, NamedTuple
 from nemo_algos import config as configs
 from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
 from nemo_algos.data.countdown import TOKENS_PER_STEP
-from nemo_algos.data.schema import VERIFIER
+from nemo_algos.data.schema import VERIFIER, DataSection
 from nemo_algos.local import given
-from nemo_algos.local.schema import SHAPES, TINY, TINY_MOE, Component, LocalConfig, PlantedSection
+from nemo_algos.local.schema import (
+    SHAPES,
+    TINY,
+    TINY_MOE,
+    Component,
+    DTensorSection,
+    LocalConfig,
+    PlantedSection,
+    TokenizerSection,
+)
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.build import build
 from nemo_algos.objective.correction import vanishing
 from nemo_algos.objective.loss import contradictions
 
+# keys of which a task of ours, or a countdown model, makes nothing
+UNREAD = {
+    "countdown": ("data.prompt", "data.answer_prefix", "data.system_prompt"),
+    "math": ("data.numbers", "data.use_all"),
+}
+OF_TRANSFORMERS = ("policy.tokenizer", "policy.dtensor_cfg.activation_checkpointing")
+USUAL = {
+    "data": DataSection().model_dump(),
+    "policy": {
+        "tokenizer": TokenizerSection().model_dump(),
+        "dtensor_cfg": DTensorSection().model_dump(),
+    },
+}
 Rules = Mapping[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]]
 PLANTED = "policy.generation.planted"
 GROUP = "grpo.num_generations_per_prompt"
@@ -139,6 +161,21 @@ def experts(c: LocalConfig) -> Iterator[Finding]:
 def _experts(c: LocalConfig) -> int:
     usual = SHAPES.get(c.policy.model_name)
     return 1 if usual is None else (c.policy.shape or usual).experts
+
+
+def unread(c: LocalConfig) -> Iterator[Finding]:
+    """What the countdown models, and the two tasks of ours, would not read."""
+    keys = UNREAD.get(c.data.task, ())
+    name, says = c.policy.model_name, f"data.task={c.data.task} does not read it"
+    reasons = dict.fromkeys(keys, says)
+    if name in SHAPES:
+        reasons |= dict.fromkeys(OF_TRANSFORMERS, f"{name} has none of it")
+        if c.policy.precision == "bfloat16":
+            yield Finding("policy.precision", f"{name} computes in float32: remove it")
+    given, usual = c.model_dump(), USUAL
+    for key, reason in reasons.items():
+        if configs.at(given, key) != configs.at(usual, key):
+            yield Finding(key, f"{reason}: remove it")
 
 
 def planted(c: LocalConfig) -> Iterator[Finding]:
@@ -317,6 +354,7 @@ BETWEEN_KEYS: Rules = {
     model_fits_task: ("policy.model_name", "data.task"),
     shape: ("policy.shape", "policy.model_name"),
     experts: ("policy.shape", "policy.model_name", "policy.router_replay", PLANTED),
+    unread: ("policy.model_name", "policy.precision", "data", *OF_TRANSFORMERS),
     planted: ("policy.model_name", PLANTED),
     lora: ("policy.model_name", "policy.dtensor_cfg.lora_cfg"),
     countdown_fits_response: ("data.task", "data.numbers", "policy.generation.max_new_tokens"),

@@ -60,7 +60,8 @@ class Trainer:
     def step(self) -> dict[str, float]:
         """One rollout batch and its updates; returns the step's metrics.
 
-        Raises FloatingPointError for a sampler far from the trainer, or a gradient not finite.
+        Raises FloatingPointError for a sampler far from the trainer, and where a log-prob, an
+        entropy or a gradient is not finite.
         """
         start = time.perf_counter()
         experience, rollouts = self.collect()
@@ -103,6 +104,8 @@ class Trainer:
         examples = self.task.examples(self.step_number, grpo.num_prompts_per_step)
         asked = examples, grpo.num_generations_per_prompt, self.generator
         experience, *_, self.verdicts = attempts(self.planted or self.policy, self.task, *asked)
+        if self.config.loss_fn.on_nonfinite == "error":
+            experience.check_finite()
         experience, ref_logprobs = self._with_reference(experience)
         by_name = reward_parts(self.verdicts)
         weights = {k: f.weight for k, f in self.config.data.functions.items() if k in by_name}

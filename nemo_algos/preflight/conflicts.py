@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from nemo_algos.config import ConfigError, Finding, at, validate
+from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.loss import DERIVED, LossConfig, contradictions
 from nemo_algos.preflight import precision
-from nemo_algos.preflight.layout import DTENSOR, MEGATRON
+from nemo_algos.preflight.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.precision import CORRECTION
 
 OURS_ALONE = "the advantages are the method's"
@@ -35,7 +35,10 @@ NOT_ASYNC = (
     "grpo.reward_shaping.enabled",
     "data.use_multiple_dataloader",
 )
+# advantages that choose or scale by statistics of all responses of a batch, flat groups too
+BATCHWISE = frozenset({"clip_cov", "high_entropy", "lite_ppo", "m2po"})
 RESHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
+PROCESSED = "processed_logprobs"
 SKIP = "grpo.skip_reference_policy_logprobs_calculation"
 
 
@@ -53,6 +56,7 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
         *_dynamic_sampling(plain, algorithm),
         *_reference(plain, written, algorithm),
         *_fused_logprobs(plain),
+        *_sampler_logprobs(plain),
         *_entropy(plain, algorithm),
         *_terms(algorithm),
         *_drift(algorithm),
@@ -114,18 +118,26 @@ def _estimator(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
 
 
 def pass_rate_readers(algorithm: Algorithm) -> list[str]:
-    """The parts of a method that take rewards for right and wrong."""
-    return sorted(
-        {algorithm.bounds.method.name} & {"etr", "apmpo"} | {algorithm.base.method.name} & {"apmpo"}
-    )
+    """The parts of a method that take rewards for right and wrong: R in [0, 1], or R > 0."""
+    bounds, base = {algorithm.bounds.method.name}, {algorithm.base.method.name}
+    unit = "unit_rewards" in algorithm.advantages.of_advantages
+    rates = {algorithm.advantages.method.name} if unit else set[str]()
+    nll = any(term.term.name == "nll" for term in algorithm.terms)
+    own = {"nll"} if nll and "method.terms.nll.pass_rate" not in algorithm.columns else set[str]()
+    return sorted(bounds & {"etr", "apmpo"} | base & {"apmpo", "topr"} | rates | own)
 
 
 def _rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
-    """Pass rates and means of rewards need the verifier's own."""
+    """Pass rates and means of rewards need the verifier's own; NeMo-RL shapes no part of them."""
     names = "+".join(pass_rate_readers(algorithm))
     for path in RESHAPED:
         if names and at(plain, path):
-            yield Finding(path, f"{names} reads pass rates off the rewards: switch it off")
+            yield Finding(path, f"{names} tells right from wrong by the rewards: switch it off")
+    path = "grpo.reward_shaping.enabled"
+    if "reward_parts" in algorithm.advantages.of_advantages and at(plain, path):
+        reason = "NeMo-RL shapes the sum of the rewards, and not the parts that"
+        hint = "so the penalty would be trained nowhere: switch it off"
+        yield Finding(path, f"{reason} {algorithm.name} trains on, {hint}")
 
 
 def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
@@ -137,6 +149,9 @@ def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[F
     if batchwise:
         reason = "drops groups before apmpo's batch statistics"
         yield Finding(path, f"{reason}: set {batchwise[0]}.statistics: group, or switch it off")
+    if algorithm.advantages.method.name in BATCHWISE:
+        reason = f"drops groups before {algorithm.advantages.method.name}'s statistics of the batch"
+        yield Finding(path, f"{reason}, which would be of the rest alone: switch it off")
     trained = (algorithm.base.method, algorithm.advantages.method)
     if not all(method.flat_group_is_inert for method in trained):
         reason = f"drops groups of equal rewards, which {algorithm.name} trains on too"
@@ -202,6 +217,21 @@ def _fused_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
         reason = "NeMo-RL divides fused log-probs, not logits, by the temperature: set it to 1, or"
         hint = f"{reason} {MEGATRON}.use_fused_linear_logprobs to false"
         yield Finding("policy.generation.temperature", hint)
+
+
+def _sampler_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
+    """vLLM's raw log-probs are those before the temperature and the filters; null is vLLM's raw."""
+    path, section = f"{VLLM}.logprobs_mode", at(plain, VLLM) or {}
+    mode = section.get("logprobs_mode", PROCESSED) or "raw_logprobs"
+    if mode not in (PROCESSED, "raw_logprobs"):
+        yield Finding(path, f"no such value: {mode}{did_you_mean(str(mode), [PROCESSED])}")
+    usual = {"temperature": (None, 1), "top_p": (None, 1), "top_k": (None, -1, 0)}
+    for key, off in usual.items():
+        found = at(plain, f"policy.generation.{key}")
+        if mode == "raw_logprobs" and found not in off:
+            what = f"raw_logprobs are before {key}={found}, which the trainer's log-probs have, so"
+            reason = "the sampler would seem another policy, to corrections and the monitor"
+            yield Finding(path, f"{what} {reason}: set {PROCESSED}")
 
 
 def _single_controller(plain: dict[str, Any], written: Any) -> Iterator[Finding]:

@@ -230,6 +230,20 @@ def test_a_state_that_holds_objects_is_refused_as_it_is_saved(tmp_path):
     assert list(tmp_path.iterdir()) == [good]
 
 
+@pytest.mark.parametrize("place", [0.3, 0.5, 0.7])
+def test_a_checkpoint_with_other_bytes_than_were_saved_is_refused(tmp_path, place):
+    """Of a disk that lost them: torch itself compares no checksum of its numbers."""
+    numbers = {"weight": torch.arange(1.0, 1001.0), "moment": torch.arange(1.0, 1001.0)}
+    path = checkpoint.save(tmp_path, {"step": 1, "model": numbers}, keep_top_k=2)
+    assert checkpoint.load(path)["step"] == 1
+    content = bytearray(path.read_bytes())
+    start = int(place * len(content))
+    content[start : start + 64] = bytes(64)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"step_000001\.pt is damaged: .*remove the file"):
+        checkpoint.load(path)
+
+
 def test_the_newest_checkpoint_is_that_of_the_largest_step(tmp_path):
     for step in (999_999, 1_000_000):
         path = checkpoint.save(tmp_path, {"step": step}, keep_top_k=1)

@@ -189,6 +189,7 @@ def test_a_model_offline_must_be_in_the_cache(tmp_path, monkeypatch):
     assert found(ONE, [], "policy.model_name", "download it first")
     (tmp_path / "hub" / "models--Qwen--Qwen2.5-1.5B").mkdir(parents=True)
     assert not found(ONE, [], "policy.model_name", "")
+    assert not found(ONE, ["policy.model_name=fresh"], "policy.model_name", "download")  # a folder
 
 
 def test_a_folder_s_own_facts_are_read(tmp_path):
