@@ -167,7 +167,7 @@ def _check_finite(name: str, values: Tensor) -> None:
 def _tensor(name: str, values: Any) -> Tensor | None:
     """Without gradient: all that flows in is constant for the loss."""
     if values is None or isinstance(values, Tensor):
-        return values if values is None else values.detach()
+        return values.detach() if values is not None and values.requires_grad else values
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
