@@ -63,5 +63,6 @@ test-docs:  ## the shell commands of README.md and docs/, page by page
 docs:  ## the site into site/, pages and links checked; site/index.html opens without a server
 	uv run scripts/study_page.py
 	uv run scripts/method_index.py
+	uv run scripts/plan_tables.py
 	NO_MKDOCS_2_WARNING=1 uv run --no-project --isolated --python 3.11 \
 		--with-requirements docs/requirements.txt mkdocs build --strict

@@ -94,8 +94,9 @@ def flops(run: Training) -> float:
 def iteration_seconds(run: Training, gpu: GPU) -> float:
     """Micro-batches, and the pipeline's filling by (p - 1) / chunks of them."""
     p, net = run.parallel, run.network
-    share = speed.EXPERTS if net.experts else speed.DENSE
-    each = max(flops(run) / (share * gpu.flops), speed.latency(run, gpu))
+    share = speed.share(net.experts is not None, gpu, fp8=run.kernels.linear_input == 1)
+    computing = flops(run) / (share * gpu.flops)
+    each = speed.bound(net.experts is not None, computing, speed.latency(run, gpu))
     filling = (p.pipeline - 1) / (len(net.stages) / p.pipeline)
     return (run.micro_batches + filling) * each + run.micro_batches * MICRO_BATCH + ITERATION
 

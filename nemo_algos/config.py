@@ -19,11 +19,16 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from nemo_algos.environment import as_written
+from nemo_algos.naming import method_name
+
 Schema = TypeVar("Schema", bound=BaseModel)
 
+DEEPEST = 100  # levels of a config
 SHIPPED = Path(__file__).parent / "configs"
 with warnings.catch_warnings(action="ignore"):  # ${shipped:FILE} lies beside the shipped configs
     OmegaConf.register_new_resolver("shipped", lambda name: str(SHIPPED / name), replace=True)
+    OmegaConf.register_new_resolver("method_name", method_name, replace=True)
 
 
 class Finding(NamedTuple):
@@ -38,7 +43,7 @@ class Finding(NamedTuple):
     severity: str = "error"
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
+        return as_written(f"{self.path}: {self.message}" if self.path else self.message)
 
 
 class Section(BaseModel):
@@ -121,8 +126,16 @@ def _override(config: DictConfig, written: str) -> Finding | None:
     try:
         config.merge_with_dotlist([f"{key}={value}" if value else f"{key}=''"])
     except (OmegaConfBaseException, yaml.YAMLError) as error:
+        if isinstance(at(_plain(config), key), dict):
+            return Finding(key, f"must be a section of key: value pairs, got {value}")
         return Finding("", f"override {written!r}: {' '.join(str(error).split())}")
     return None
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """Interpolations as written."""
+    plain: Any = OmegaConf.to_container(config)
+    return plain
 
 
 def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
@@ -155,6 +168,7 @@ def _parent(path: Path, name: str) -> Path:
 
 def _read(path: Path) -> DictConfig:
     try:
+        _refuse_deep(path.read_text())
         config = OmegaConf.load(path)
     except FileNotFoundError:
         raise ConfigError([Finding("", _no_file(path))]) from None
@@ -168,6 +182,16 @@ def _read(path: Path) -> DictConfig:
     return config
 
 
+def _refuse_deep(text: str) -> None:
+    """Raises ValueError: the stack of libyaml's composer ends the process without a word."""
+    depth = 0
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+
+
 def _no_file(path: Path) -> str:
     """That there is none, with the file whose name is near but for the suffix."""
     own = path.is_relative_to(SHIPPED)
@@ -176,12 +200,18 @@ def _no_file(path: Path) -> str:
     near = difflib.get_close_matches(path.name.removesuffix(".yaml"), stems, n=1)
     hint = f" (did you mean {stems[near[0]]}?)" if near else ""
     where = f"{path.relative_to(SHIPPED)} here, nor a shipped one" if own else path
-    return f"no config file {where}{hint}"
+    listed = ". `nemo-algos configs` lists the shipped ones" if own else ""
+    return f"no config file {where}{hint}{listed}"
 
 
 def first_line(error: Exception) -> str:
     """The first line of its message, else its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def install(package: str, extra: str = "") -> str:
+    """How a package is had that is not needed by all; extra: of ours, where it has another name."""
+    return f"pip install {package} (in a checkout: uv run --extra {extra or package} ...)"
 
 
 def did_you_mean(name: str, valid: Sequence[str]) -> str:

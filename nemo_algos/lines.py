@@ -13,6 +13,7 @@ from typing import IO, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nemo_algos.config import problems_of
+from nemo_algos.untrusted import content, from_json
 
 DEEPEST = 100  # levels of an object; what walks it would exhaust the stack at some 500
 LONGEST = 300  # characters of a complaint
@@ -44,6 +45,8 @@ def read_lines(path: Path, shape: type[BaseModel] = Shape) -> Iterator[dict[str,
     """
     if not path.exists():
         return
+    if not path.is_file():
+        raise ValueError(f"{path} is not a regular file: remove it")
     with open(path, "rb") as file:
         for i, line in enumerate(file, 1):
             if line.endswith(b"\n"):
@@ -52,7 +55,7 @@ def read_lines(path: Path, shape: type[BaseModel] = Shape) -> Iterator[dict[str,
 
 def read_object(path: Path, shape: type[BaseModel] = Shape) -> dict[str, Any]:
     """The object in a file. Raises ValueError where it is none, or not of the shape; OSError."""
-    value = _object(path.read_bytes(), shape, str(path), "remove the file")
+    value = _object(content(path), shape, str(path), "remove the file")
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         level = [x for v in level for x in (v.values() if isinstance(v, dict) else v)]
@@ -64,9 +67,9 @@ def read_object(path: Path, shape: type[BaseModel] = Shape) -> dict[str, Any]:
 
 def _object(text: bytes, shape: type[BaseModel], where: str, cure: str) -> dict[str, Any]:
     try:
-        row = json.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON ({str(error)[:LONGEST]}): {cure}") from None
+        row = from_json(text, where)
+    except ValueError as error:
+        raise ValueError(f"{error}: {cure}") from None
     if not isinstance(row, dict):
         raise ValueError(f"{where} is not a JSON object: {cure}")
     try:

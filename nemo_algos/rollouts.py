@@ -41,8 +41,8 @@ class Rollouts:
     entropy        [B,S]  full-vocabulary Shannon entropy of pi_old, nats, where a method needs it
     gen_logprobs   [B,S]  the sampler's own log-probs, where off-policy correction needs them
     rollout_is_weights [B,S]  each token's factor in the loss, of `Algorithm.correct`
-    sample_mask    [B]    bool, False where the trainer masks the sequence out whole (that is no
-                          empty response: batch statistics leave it out); none: all take part
+    sample_mask    [B]    bool, False where the trainer masks the sequence out whole: its tokens
+                          leave the mask, and no batch statistic counts it, unlike an empty response
     reward_parts   [B]    each, by name: what the reward is the weighted sum of, where a method
                           reads them; reward_weights: the weights, 1 where none is named
     prompt         [B]    int64, the prompt's own number whenever it comes (`prompt_key`), where a
@@ -51,8 +51,8 @@ class Rollouts:
                           mean |log pi - log pi then| over that batch's tokens, nats, where a memory
                           needs it
 
-    Each may be given as (nested) lists of numbers. Raises ValueError when shapes or dtypes disagree
-    or a reward is not finite.
+    Each may be given as (nested) lists of numbers, and is taken without its gradient. Raises
+    ValueError when shapes or dtypes disagree or a reward is not finite.
     """
 
     group: Tensor
@@ -72,6 +72,9 @@ class Rollouts:
     def __post_init__(self) -> None:
         for name in TENSORS:
             object.__setattr__(self, name, _tensor(name, getattr(self, name)))
+        for name in ("group", "rewards", "mask", "old_logprobs"):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} is None: every method needs it")
         object.__setattr__(self, "rewards", self.rewards.double())
         if self.mask.dim() != 2 or self.mask.dtype != torch.bool:
             raise ValueError(
@@ -80,6 +83,10 @@ class Rollouts:
         for name, per_row in TENSORS.items():
             self._check_shape(name, getattr(self, name), per_row)
         _check_finite("rewards", self.rewards)
+        if not self.group.isfinite().all():
+            raise ValueError("group has labels that are not finite: give each prompt an integer")
+        if self.sample_mask is not None:
+            object.__setattr__(self, "mask", self.mask & self.kept[:, None])
         self._set_parts()
 
     def _check_shape(self, name: str, value: Tensor | None, per_row: bool) -> None:
@@ -158,8 +165,9 @@ def _check_finite(name: str, values: Tensor) -> None:
 
 
 def _tensor(name: str, values: Any) -> Tensor | None:
+    """Without gradient: all that flows in is constant for the loss."""
     if values is None or isinstance(values, Tensor):
-        return values
+        return values.detach() if values is not None and values.requires_grad else values
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -35,6 +35,23 @@ STYLE: Any = {
 }
 
 
+def plain_ticks(figure: Any) -> None:
+    """10 and 0.001 on logarithmic axes, whose usual labels are mathtext, which is off."""
+    from matplotlib.ticker import LogFormatter
+
+    class Plain(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        for is_minor in (False, True):
+            usual = axis.get_minor_formatter() if is_minor else axis.get_major_formatter()
+            if isinstance(usual, LogFormatter):
+                base = axis.get_transform().base
+                plain = Plain(base, labelOnlyBase=not is_minor)
+                (axis.set_minor_formatter if is_minor else axis.set_major_formatter)(plain)
+
+
 @contextmanager
 def drawn(path: Path, size: tuple[float, float], columns: int = 1, **options: Any) -> Iterator[Any]:
     """(figure, axes) to draw on, saved as this file; its folder is made."""
@@ -46,6 +63,7 @@ def drawn(path: Path, size: tuple[float, float], columns: int = 1, **options: An
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(ncols=columns, figsize=size, constrained_layout=True, **options)
         yield figure, axes
+        plain_ticks(figure)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
         plt.close(figure)

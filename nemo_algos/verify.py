@@ -1,8 +1,5 @@
 """This code against a golden file of float64 numbers; docs/verify.md has its format."""
 
-import gzip
-import json
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +14,7 @@ from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.build import build, find
 from nemo_algos.objective.loss import LossConfig, policy_loss
 from nemo_algos.rollouts import Rollouts
+from nemo_algos.untrusted import content, from_json, plain, refuse_code
 
 FORMAT = "a golden file has version, tolerance and cases, see docs/verify.md"
 TOKEN_INPUTS = ("old_logprobs", "ref_logprobs", "entropy")
@@ -35,10 +33,9 @@ class Error(NamedTuple):
 def read(path: Path) -> dict[str, Any]:
     """A golden file, .json or .json.gz. Raises ValueError when it is not one."""
     try:
-        data = path.read_bytes()
-        golden = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError):
-        raise ValueError(f"{path} is not JSON, or not whole: {FORMAT}") from None
+        golden = from_json(plain(path, content(path)), str(path))
+    except ValueError as error:
+        raise ValueError(f"{error}: {FORMAT}") from None
     cases = golden.get("cases") if isinstance(golden, dict) else None
     if not cases or not isinstance(cases, list):
         raise ValueError(f"{path} holds no cases: {FORMAT}")
@@ -56,6 +53,7 @@ def errors_of(case: dict[str, Any]) -> list[Error]:
     """The error of every quantity of one case. Raises ValueError for what is no case."""
     try:
         name, method, mask = case["name"], case["method"], case["inputs"]["mask"]
+        refuse_code([method, case["params"]], f"case {str(name)[:60]}")
         expected = {**case.get("signals", {}), **case["expected"]}
         got = compute(method, case["params"], case["inputs"])
         masks = dict.fromkeys(expected, mask) | {"grad": None}

@@ -94,7 +94,9 @@ def test_combinations_with_erpo_name_what_they_miss(missing):
     batch = change(make(), **{missing: None})
     got = refusal(lambda: build({"advantages": "erpo", "bounds": "etr"}).signals(batch.rollouts))
     assert got == f"erpo+etr needs {missing} [B, S]: compute them for the rollout batch"
-    build({"name": "etr", "bounds": "erpo"}).signals(batch.rollouts)  # its bounds need neither
+    build({"name": "gspo", "bounds": {"name": "erpo", "clip_low": 0.1}}).signals(
+        batch.rollouts
+    )  # its bounds need neither
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ class MethodTrainer(GRPOTrainer):
     def __init__(
         self, *given: Any, args: GRPOConfig, method: Any, loss_fn: Any = None, **named: Any
     ) -> None:
-        self.algorithm, self.loss_config, args = judged(method, loss_fn, args)
+        self.algorithm, self.loss_config, args = judged(
+            method, loss_fn, args, named.get("rollout_func") is not None
+        )
         super().__init__(*given, args=args, **named)
         args.beta = 0.0  # self.beta goes on: TRL asks the reference in every generation
         if self.aux_loss_enabled:  # by the model's own coefficient, where none is written

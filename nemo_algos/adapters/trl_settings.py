@@ -9,6 +9,7 @@ from trl import GRPOConfig
 
 from nemo_algos import Algorithm, ConfigError, Finding, LossConfig, build, validate
 
+NEUTRAL = {"top_p": (1.0,), "top_k": (0, -1, None), "min_p": (0.0, None)}  # no token is left out
 GIVEN = {"ref_logprobs", "entropy", "unit_rewards"}  # of all that methods need
 CORRECTION = "vllm_importance_sampling_correction"
 REPLACED = {  # by how their names begin
@@ -35,17 +36,39 @@ REPLACED = {  # by how their names begin
 UNBALANCED = Finding("args.router_aux_loss_coef", "the loss does not balance experts: set it to 0")
 
 
-def judged(method: Any, loss_fn: Any, args: GRPOConfig) -> tuple[Algorithm, LossConfig, GRPOConfig]:
+def judged(
+    method: Any, loss_fn: Any, args: GRPOConfig, sampled: bool
+) -> tuple[Algorithm, LossConfig, GRPOConfig]:
     """The blocks `method:` and `loss_fn:`, and args with beta 1 where TRL must keep a reference.
 
-    Raises ConfigError with every finding.
+    sampled: whether a function of the user's gives the sampler's log-probs. Raises ConfigError with
+    every finding.
     """
-    algorithm, loss = build(method), validate(LossConfig, dict(loss_fn or {}), "loss_fn")
-    if findings := [*misfits(algorithm, args)]:
+    algorithm = build(method).limited(args.max_completion_length)
+    loss = validate(LossConfig, dict(loss_fn or {}), "loss_fn")
+    if findings := [*misfits(algorithm, args), *_unsampled(loss, args, sampled)]:
         raise ConfigError(findings)
     args, penalty = copy.copy(args), loss.reference_policy_kl_penalty
     args.beta = float("ref_logprobs" in algorithm.needs or penalty > 0)  # TRL's only switch
     return algorithm, loss, args
+
+
+def _unsampled(loss: LossConfig, args: GRPOConfig, sampled: bool) -> Iterator[Finding]:
+    """Why the sampler's log-probs are missing, or of another distribution than the trainer's."""
+    if not loss.use_importance_sampling_correction:
+        return
+    if not (args.use_vllm or sampled):
+        key = "loss_fn.use_importance_sampling_correction"
+        reason = "needs the sampler's log-probs, which TRL has with use_vllm=True or a rollout_func"
+        yield Finding(key, f"{reason} alone: set it to False, or use one of them")
+    for name, neutral in NEUTRAL.items():
+        if args.use_vllm and getattr(args, name) not in neutral:
+            reason = (
+                "vLLM's log-probs are of the tokens that it leaves, the trainer's of all tokens"
+            )
+            yield Finding(
+                f"args.{name}", f"{reason}, and the correction would weigh by the gap: remove it"
+            )
 
 
 def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:

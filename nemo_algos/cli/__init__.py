@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from nemo_algos.rewards import Unjudged
+from nemo_algos.terminal import echo
 
 STOPPED = "stopped; what is stored stays: give the same command again to go on"
 WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
@@ -26,6 +27,7 @@ COMMANDS = {
     "mismatch": "Name the cause of a difference between sampler and trainer.",
     "plan": "Memory, time and GPU-hours of a run, and what makes it fit.",
     "slurm": "A config as a Slurm job; status, tail and stop of a run.",
+    "configs": "The shipped configs, a line each.",
     "methods": "The methods, and what one does, needs and has as defaults.",
     "verify": "Compare this code with a golden file of float64 numbers.",
     "conformance": "Cases by which any framework can say that it conforms.",
@@ -72,7 +74,7 @@ def ended() -> Iterator[None]:
 
 
 def _exit(status: int, reason: object) -> typer.Exit:
-    typer.secho(reason, fg="red", err=True)
+    echo(reason, color="red", err=True)
     return typer.Exit(status)
 
 
@@ -86,12 +88,15 @@ def loaded(name: str) -> Any:
     return get_command(alone)
 
 
-app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+HELP = {"help_option_names": ["-h", "--help"]}  # of each command, too
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, context_settings=HELP
+)
 
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"nemo-algos {version('nemo-algos')}")
+        echo(f"nemo-algos {version('nemo-algos')}")
         raise typer.Exit
 
 

@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
+from nemo_algos.terminal import echo
 
 SHAPE = "CONFIG [key.path=value]..."
 COLORS = {"error": "red", "warning": "yellow", "note": "blue"}
@@ -28,7 +29,20 @@ def shipped(incomplete: str) -> list[str]:
 Config = Annotated[
     str, typer.Argument(help="a YAML file, or the name of a shipped one", autocompletion=shipped)
 ]
-Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value")]
+
+
+def once(overrides: list[str] | None) -> list[str] | None:
+    """The overrides; of a key that is given twice it is said which one counts."""
+    given: dict[str, list[str]] = {}
+    for override in overrides or []:
+        given.setdefault(override.partition("=")[0].lstrip("+"), []).append(override)
+    twice = [(key, written) for key, written in given.items() if len(written) > 1]
+    reason = "is given {} times ({}): the last one counts"
+    show([Finding(k, reason.format(len(w), ", ".join(w)), "warning") for k, w in twice], err=True)
+    return overrides
+
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value", callback=once)]
 NemoRL = Annotated[
     str, typer.Option(metavar="VERSION", help="v0.7.0 | main; default: the file's header line")
 ]
@@ -47,4 +61,5 @@ def written(name: str, overrides: list[str] | None, command: str) -> DictConfig:
 def show(findings: Iterable[Finding], err: bool = False) -> None:
     """Print a line each, once, the errors first."""
     for f in sorted(dict.fromkeys(findings), key=lambda f: list(COLORS).index(f.severity)):
-        typer.echo(typer.style(f"{f.severity:8}", COLORS[f.severity]) + str(f), err=err)
+        typer.secho(f"{f.severity:8}", fg=COLORS[f.severity], err=err, nl=False)
+        echo(f, err=err)

@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from nemo_algos.cli.arguments import COLORS, Config, NemoRL, Overrides, show, written
+from nemo_algos.environment import as_written
 from nemo_algos.preflight.check import check as checked
 from nemo_algos.preflight.check import versions
 from nemo_algos.slurm.batch import seconds
+from nemo_algos.terminal import echo
 
 
 def check(
@@ -27,11 +29,11 @@ def check(
     findings = {f: [v for v in named if f in per_version[v]] for v in named for f in per_version[v]}
     counts = Counter(f.severity for f in findings)
     if as_json:
-        typer.echo(json.dumps([{**f._asdict(), "nemo_rl": v} for f, v in findings.items()]))
+        echo(json.dumps([{**as_written(f._asdict()), "nemo_rl": v} for f, v in findings.items()]))
     else:
         hints = {f: f"{f.message} (NeMo-RL {', '.join(v)})" for f, v in findings.items()}
         show(
             f if len(findings[f]) == len(named) else f._replace(message=hints[f]) for f in findings
         )
-        typer.echo(", ".join(f"{severity}s: {counts[severity]}" for severity in COLORS))
+        echo(", ".join(f"{severity}s: {counts[severity]}" for severity in COLORS))
     raise typer.Exit(1 if counts["error"] else 0)

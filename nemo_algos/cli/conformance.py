@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+
+from nemo_algos.terminal import Console, echo
 
 conformance = typer.Typer(
     add_completion=False, help="Cases of every method and trap; a function of yours on them."
@@ -24,7 +25,7 @@ def export(folder: Folder) -> None:
     from nemo_algos.conformance.fixture import write  # torch
 
     write(folder)
-    typer.echo(f"{folder}: README.md says how to use it")
+    echo(f"{folder}: README.md says how to use it")
 
 
 @conformance.command()
@@ -43,7 +44,7 @@ def run(
     with _current_folder():
         tested = _function(function)
         rows = fixture.run(tested, fixture.read(cases) if cases else fixture.made(), method, trap)
-    typer.echo(json.dumps(rows, indent=1)) if as_json else _show(rows)
+    echo(json.dumps(rows, indent=1)) if as_json else _show(rows)
     verdicts = {row["verdict"] for row in rows}
     raise typer.Exit("pass" not in verdicts or bool(verdicts & {"departs", "fails"}))
 

@@ -1,11 +1,9 @@
 """The command `nemo-algos eval`; examples/run_eval.py is the same."""
 
-import typer
-from rich.console import Console
-
 from nemo_algos.cli.arguments import Config, Overrides, written
 from nemo_algos.config import resolved
 from nemo_algos.evals.schema import checked
+from nemo_algos.terminal import Console, echo
 
 
 def eval(config: Config, overrides: Overrides = None) -> None:
@@ -17,5 +15,5 @@ def eval(config: Config, overrides: Overrides = None) -> None:
     # a run's own folder has its training too
     own = ready.out is None and ready.folder.name == "eval"
     shown = ready.folder.parent if own else ready.folder
-    typer.echo("\n".join(f"stored in {folder}" for folder in folders))
-    typer.echo(f"report     uv run nemo-algos report {shown}")
+    echo("\n".join(f"stored in {folder}" for folder in folders))
+    echo(f"report     nemo-algos report {shown}")

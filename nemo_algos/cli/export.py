@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from nemo_algos import config as configs
 from nemo_algos.cli.arguments import Config, Overrides, written
@@ -15,6 +14,7 @@ from nemo_algos.data.tasks import Countdown
 from nemo_algos.lines import replace
 from nemo_algos.local.preflight import parse
 from nemo_algos.local.schema import SHAPES
+from nemo_algos.terminal import Console, echo
 
 
 def export(
@@ -45,4 +45,4 @@ def export(
 def _write(path: Path, task: Countdown, puzzles: Iterable[Puzzle]) -> None:
     rows = ({"problem": task.prompt(p), "answer": str(p)} for p in puzzles)
     replace(path, "".join(json.dumps(row) + "\n" for row in rows))
-    typer.echo(path)
+    echo(path)

@@ -4,14 +4,15 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from omegaconf import OmegaConf
 from rich.padding import Padding
 
-from nemo_algos.config import did_you_mean
+from nemo_algos.config import SHIPPED, did_you_mean, read
 from nemo_algos.methods import FAMILIES, METHODS
 from nemo_algos.methods.method import Method
-from nemo_algos.objective.build import find
+from nemo_algos.objective.build import build, find
 from nemo_algos.objective.terms import TERMS, LossTerm
+from nemo_algos.terminal import Console, echo
 
 
 def methods(
@@ -22,7 +23,7 @@ def methods(
     terms = [facts_of_term(term) for term in TERMS.values()]
     asked = [*map(facts, METHODS.values()), *terms] if name is None else [_asked(name)]
     if as_json:
-        return typer.echo(json.dumps(asked, indent=2))
+        return echo(json.dumps(asked, indent=2))
     console = Console(highlight=False)
     if name is not None:
         return details(console, asked[0])
@@ -35,12 +36,33 @@ def methods(
 
 
 def _asked(name: str) -> dict[str, Any]:
+    if name not in METHODS and (block := config_of(name)):
+        return facts_of_config(name, block)
     if not name.startswith("terms."):
         return facts(find(name))
     known = {f"terms.{term}": record for term, record in TERMS.items()}
     if name not in known:
         raise ValueError(f"unknown term {name!r}{did_you_mean(name, list(known))}")
     return facts_of_term(known[name])
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """The `method` block of a shipped training config of this name; empty where there is none."""
+    path = SHIPPED / f"{name}.yaml"
+    plain: Any = OmegaConf.to_container(read(path)) if path.is_file() else {}
+    block = plain.get("method")
+    return block if isinstance(block, dict) and plain.get("engine") == "local" else {}
+
+
+def facts_of_config(name: str, block: dict[str, Any]) -> dict[str, Any]:
+    """What a baseline is that is a method with other parameters: dapo, clip_high."""
+    algorithm = build(block)
+    row = facts(algorithm.base.method)
+    changed = ", ".join(f"{k}={v}" for k, v in block.items() if k != "name")
+    is_ = f"{algorithm.name} with {changed}" if changed else algorithm.name
+    given = {k: v for k, v in algorithm.base.params.model_dump().items() if v is not None}
+    named = {"method": name, "is": is_, "config": f"{name}.yaml"}
+    return {**named, **row, **named, "mean": algorithm.mean, "defaults": given}
 
 
 def details(console: Console, row: dict[str, Any]) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from nemo_algos.terminal import Console, echo
 
 if TYPE_CHECKING:
     from nemo_algos.mismatch.verdict import Verdict
@@ -32,7 +33,7 @@ def mismatch(
 
         write(html, verdict, [path.name for path in files])
     if as_json:
-        typer.echo(json.dumps(verdict.numbers(), indent=2))
+        echo(json.dumps(verdict.numbers(), indent=2))
         return
     _show(verdict)
 

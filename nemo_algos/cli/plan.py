@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from nemo_algos.cli.arguments import Config, NemoRL, Overrides, written
 from nemo_algos.plan import page, report
 from nemo_algos.plan.gpus import GPUS
-from nemo_algos.plan.layouts import gpu_of, layouts, remedy
+from nemo_algos.plan.layouts import expected, gpu_of
 from nemo_algos.plan.layouts import plan as planned
+from nemo_algos.plan.search import checked, layouts, remedy
 from nemo_algos.preflight.check import judge, refuse, versions
 from nemo_algos.preflight.models import model as facts
 from nemo_algos.preflight.snapshot import load
+from nemo_algos.terminal import Console, echo
 
 
 def plan(
@@ -28,7 +29,7 @@ def plan(
         float | None, typer.Option(help="of a sequence; default: 0.7 of the longest")
     ] = None,
     nodes: Annotated[str, typer.Option(help="e.g. 4,8: rank Megatron layouts on them")] = "",
-    top: Annotated[int, typer.Option(help="layouts to show")] = 10,
+    top: Annotated[int, typer.Option(help="layouts to show of each")] = 10,
     price: Annotated[float | None, typer.Option(help="of a GPU-hour: price layouts")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="to sum up; default: 100")] = None,
     html: Annotated[Path | None, typer.Option(help="write a page with memory by layout")] = None,
@@ -36,7 +37,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
-    run, findings = judge(written(config, overrides, "train"), load(nemo_rl or versions(config)[0]))
+    given, release = written(config, overrides, "train"), load(nemo_rl or versions(config)[0])
+    run, findings = judge(given, release)
     refuse(findings)
     card = gpu or gpu_of(run.plain)
     if card not in GPUS:
@@ -48,22 +50,32 @@ def plan(
         raise ValueError(f"--price {price:g}: write a number from 0")
     shape = facts(model) if model else run.model or facts(run["policy.model_name"])
     p = planned(run.plain, shape, GPUS[card], mean_tokens)
-    found = [layout for n in counts for layout in layouts(p, n)]
-    found.sort(key=lambda x: x.gpu_hours if len(counts) > 1 else x.step_seconds)
-    change, sums = remedy(p), report.summed(p, steps or min(p.steps, 100), price)
+    accepts = checked(given, release, model)
+    found = {n: layouts(p, n, accepts, top) for n in counts}
+    change, sums = remedy(p, accepts), report.summed(p, steps or min(p.steps, 100), price)
     shown = list(report.tables(p, change, sums))
-    if counts:
-        shown.append(report.ranked(found, top, price) if found else "no layout fits those nodes")
+    shown += [
+        part
+        for n, (some, reason) in found.items()
+        for part in report.ranked(n, some, reason, price)
+    ]
+    every = [layout for some, _ in found.values() for layout in some]
     if html:
-        page.write(html, [p, *found[:top]], shown)
+        page.write(html, [p, *every], shown)
+        echo(f"page: {html}", err=True)
     if as_json:
-        more = {"change": change, "target": sums, "relative_errors": report.expected()}
-        ranked = {"layouts": [x.numbers() for x in found[:top]]} if counts else {}
-        typer.echo(json.dumps(p.numbers() | more | ranked, indent=2))
-        return
-    console = Console(highlight=False)
-    for part in shown:
-        console.print(part, soft_wrap=isinstance(part, str))
+        more = {"change": change, "target": sums, "relative_errors": expected()}
+        listed = {"layouts": [x.numbers() for x in every]} if counts else {}
+        reasons = (
+            {"none": {n: reason for n, (_, reason) in found.items() if reason}} if counts else {}
+        )
+        echo(json.dumps(p.numbers() | more | listed | reasons, indent=2))
+    else:
+        console = Console(highlight=False)
+        for part in shown:
+            console.print(part, soft_wrap=isinstance(part, str))
+    if any(reason for _, reason in found.values()):
+        raise typer.Exit(1)
 
 
 def _counts(nodes: str) -> list[int]:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from nemo_algos.terminal import echo
+
 
 def report(
     runs: Annotated[
@@ -16,5 +18,5 @@ def report(
     from nemo_algos.report.page import write  # scipy
 
     path = write(runs, out)
-    typer.echo(f"report   {path} ({path.stat().st_size / 1e6:.1f} MB)")
-    typer.echo(f"figures  {out / 'figures'}")
+    echo(f"report   {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    echo(f"figures  {out / 'figures'}")

@@ -15,6 +15,7 @@ from nemo_algos.slurm import prepare as jobs
 from nemo_algos.slurm import runs
 from nemo_algos.slurm.batch import PROGRAM, Job
 from nemo_algos.slurm.placement import Sizes
+from nemo_algos.terminal import echo
 
 
 class Words(TyperGroup):
@@ -88,18 +89,18 @@ def job(
     jobs.apart(runs)
     if test_only:
         for run in runs:
-            typer.echo(jobs.sbatch(run, "--test-only"))
+            echo(jobs.sbatch(run, "--test-only"))
         return
     for run in runs:
         jobs.write(run)
-        typer.echo(f"{run.folder}: {run.size}", err=True)
+        echo(f"{run.folder}: {run.size}", err=True)
     by_hand = () if submit else jobs.by_hand(job)
     show([*(f for run in runs for f in run.findings if f.severity != "error"), *by_hand], err=True)
     for run in () if submit else runs:
-        typer.echo(f"sbatch {run.folder}/job.sh")
+        echo(f"sbatch {run.folder}/job.sh")
     for answer, log in jobs.submit(runs, chain) if submit else ():
-        typer.echo(answer)
-        typer.echo(f"tail -F {log}", err=True)
+        echo(answer)
+        echo(f"tail -F {log}", err=True)
 
 
 def _name(base: str, point: tuple[str, ...]) -> str:

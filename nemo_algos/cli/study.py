@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
 from nemo_algos.cli.arguments import Config, Overrides, written
 from nemo_algos.lines import locked, refuse_links_out
 from nemo_algos.processes import fresh
+from nemo_algos.terminal import Console
 
 if TYPE_CHECKING:
     from nemo_algos.study.design import Cell, Study, Trial

@@ -2,22 +2,24 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from nemo_algos import config as configs
-from nemo_algos.cli.arguments import SHAPE, shipped, show, written
+from nemo_algos.cli.arguments import SHAPE, once, shipped, show, written
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.local import manifest
 from nemo_algos.local.preflight import judged
+from nemo_algos.naming import run_name
+from nemo_algos.terminal import Console
 
 NO_NEMO_RL = (
     "nemo_rl is not installed here: run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, "
     "or from a checkout of github.com/NVIDIA-NeMo/RL with `uv run` (docs/nemo_rl.md)"
 )
+USUAL = "runs/${method_name:${oc.select:method,run}}"  # as configs/local.yaml has it
 NO_CONFIG = "name a config: nemo-algos train etr.yaml"
 FOREIGN = "is code or a server that the folder names, which may come from anyone: if you trust it"
 
@@ -35,7 +37,7 @@ def train(
     ] = None,
 ) -> None:
     """Train a policy with one of the methods."""
-    overrides = words or []
+    overrides = once(words) or []
     if config is None and overrides and "=" not in overrides[0]:
         config, *overrides = overrides
     if resume and resume.exists() and not resume.is_dir():
@@ -43,9 +45,19 @@ def train(
     if config is None:
         merged = configs.overridden(_resumed(resume, overrides), overrides)
     else:
-        merged = written(config, overrides, "train")
+        merged = _named(written(config, overrides, "train"), config)
     launch = _nemo_rl if merged.get("engine") == "nemo_rl" else _local
     launch(merged, resume)
+
+
+def _named(merged: DictConfig, config: str) -> DictConfig:
+    """The folder of its runs has the config's name, where nothing else is set."""
+    section = merged.get("logger")
+    plain: Any = OmegaConf.to_container(section) if isinstance(section, DictConfig) else {}
+    if plain.get("log_dir") == USUAL:
+        before = configs.read(configs.find(config)).get("method")
+        merged["logger"]["log_dir"] = f"runs/{run_name(config, before, merged.get('method'))}"
+    return merged
 
 
 def _local(merged: DictConfig, resume: Path | None) -> None:

@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from nemo_algos.terminal import Console
 
 
 def verify(
@@ -23,11 +25,13 @@ def verify(
         alike = [e for e in errors if (e.method, e.quantity) == kind]
         worst = max(alike, key=lambda e: e.error)
         verdict = "[green]ok" if worst.error <= limit else "[red]ABOVE"
-        table.add_row(*kind, str(len(alike)), f"{worst.error:.1e}", worst.case, verdict)
+        row = (*kind, str(len(alike)), f"{worst.error:.1e}", worst.case)
+        table.add_row(*map(escape, row), verdict)
     console = Console(highlight=False)
     console.print(table)
     failed = [e for e in errors if not e.error <= limit]
     for e in failed:
-        console.print(f"[red]{e.case}[/red] {e.quantity}: error {e.error:.3e} > {limit:g}")
+        wrong = f"{e.case} {e.quantity}: error {e.error:.3e} > {limit:g}"
+        console.print(wrong, style="red", markup=False)
     console.print(f"{len(golden['cases'])} cases, {len(failed)} quantities above {limit:g}")
     raise typer.Exit(1 if failed else 0)

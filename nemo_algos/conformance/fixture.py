@@ -16,6 +16,7 @@ from nemo_algos.conformance.traps import Batch, traps
 from nemo_algos.lines import Shape, read_object, replace
 from nemo_algos.methods import METHODS
 from nemo_algos.objective.build import build
+from nemo_algos.untrusted import refuse_code
 from nemo_algos.verify import compute
 
 TOLERANCE = 1e-8
@@ -57,6 +58,7 @@ class Fixture(Shape):
         for name, batch in self.inputs.items():
             _check_sizes(f"inputs.{name}", batch.mask, dict(batch))
         for case in self.cases:
+            refuse_code([case.method, case.params], case.name)
             if case.inputs not in self.inputs:
                 raise ValueError(f"{case.name}: there are no inputs {case.inputs!r}")
             mask = self.inputs[case.inputs].mask

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nemo_algos.core.surrogate import sequence_mean, token_counts, working_dtype
 
-Level = Literal["token", "sequence"]
+Level = Literal["token", "geometric", "sequence"]
 Cut = Literal["tis", "icepop", "seq-mask-tis"]
 LIMIT = 20.0  # of a log-ratio before exp, of a token or of a sequence: verl's SAFETY_BOUND
 DIVERGENCES = {
@@ -29,6 +29,9 @@ POOLS = {
     "seq_mean": sequence_mean,
     "seq_max": lambda values, mask: values.amax(1, keepdim=True),
 }
+
+
+LEVELS = {"token": POOLS["token"], "geometric": POOLS["seq_mean"], "sequence": POOLS["seq_sum"]}
 
 
 def gap(logprobs: Tensor, gen_logprobs: Tensor, mask: Tensor) -> Tensor:
@@ -45,13 +48,12 @@ def importance(
     low: float = 0.0,
     high: float = math.inf,
 ) -> Tensor:
-    """w = pi / pi_sampler, per token [B,S] or the sequence's product [B,1].
+    """w = pi / pi_sampler: per token [B,S], or of a sequence its geometric mean or product [B,1].
 
     tis: w cut to [low, high]; icepop: w = 0 outside [low, high]; seq-mask-tis: w = 0 in sequences
     whose geometric mean of the tokens' ratios is outside.
     """
-    summed = log_ratio if level == "token" else log_ratio.sum(1, keepdim=True)
-    weights = summed.clamp(-LIMIT, LIMIT).exp()
+    weights = LEVELS[level](log_ratio, mask).clamp(-LIMIT, LIMIT).exp()
     if cut is None:
         return weights
     if cut == "tis":
@@ -64,6 +66,20 @@ def mean_weight(weights: Tensor, mask: Tensor) -> Tensor:
     """Of tokens, where the weights are [B,S]; of sequences with tokens, where [B,1]. A scalar."""
     taken = mask if weights.shape == mask.shape else mask.any(1, keepdim=True)
     return weights.where(taken, 0.0).sum() / taken.sum().clamp(min=1)
+
+
+def weight_metrics(weights: Tensor, raw: Tensor, mask: Tensor) -> dict[str, float]:
+    """Of the tokens' weights, cut and raw; ess: (sum w)^2 / (n sum w^2), the share that counts."""
+    cut, raw = (w.expand(mask.shape)[mask].double() for w in (weights, raw))
+    if not len(cut):
+        return {}
+    mean, square = cut.mean(), cut.square().mean()
+    return {
+        "correction/weight_mean": float(mean),
+        "correction/weight_max": float(raw.max()),
+        "correction/cut_tokens": float((cut != raw).double().mean()),
+        "correction/ess": float(mean.square() / square) if square > 0 else 0.0,
+    }
 
 
 def divergence(log_ratio: Tensor, mask: Tensor, option: str) -> Tensor:

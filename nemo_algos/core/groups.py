@@ -81,16 +81,23 @@ def advantages(
     return centred.where(~zero, 0.0)
 
 
+def equal(values: Tensor) -> bool:
+    """Whether all values [N] are equal, as those of a flat group; none are."""
+    if not len(values):
+        return True
+    return bool(values.max() - values.min() <= EPS * values.abs().max().clamp(min=1.0))
+
+
 def standardized(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = EPS) -> Tensor:
     """(x - mean) / (std + eps) over the sequences `kept` [B], [B] -> [B].
 
     Exactly 0 at the mean, and everywhere where all are equal.
     """
     among = values[kept]
-    if not len(among):
+    if equal(among):
         return torch.zeros_like(values)
     centred, tolerance = values - among.mean(), EPS * among.abs().max().clamp(min=1.0)
-    zero = (centred.abs() <= tolerance) | (among.max() - among.min() <= tolerance)
+    zero = centred.abs() <= tolerance
     return (centred / deviation(values, kept, std, eps)).where(~zero, 0.0)
 
 

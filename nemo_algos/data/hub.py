@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.config import first_line
+from nemo_algos.config import first_line, install
 
 SAVED = ("state.json", "dataset_dict.json")  # what save_to_disk leaves in a folder
 
@@ -52,7 +52,7 @@ def _package(name: str) -> Any:
         import datasets
     except ImportError:
         raise ValueError(
-            f"{name} is read by the package datasets, which is not installed: run with "
-            "`uv run --extra datasets ...`, or give a .jsonl, .json or .csv file"
+            f"{name} is read by the package datasets, which is not installed: "
+            f"{install('datasets')}, or give a .jsonl, .json or .csv file"
         ) from None
     return datasets

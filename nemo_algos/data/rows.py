@@ -1,16 +1,16 @@
 """Rows of files or data sets, to train on and to evaluate on."""
 
 import csv
-import gzip
 import hashlib
 import io
-import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nemo_algos.data import hub
+from nemo_algos.untrusted import content, from_json, plain
 
 SUFFIXES = ".jsonl, .json, .csv, or one of these with .gz, and .parquet"
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -73,12 +73,9 @@ def load(
         raise ValueError(f"{data} holds no file {pattern}")
     digest, rows = hashlib.sha256(), list[Row]()
     for file in files:
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            raise ValueError(f"cannot read {file}: {error.strerror}") from None
-        digest.update(content)
-        rows += _parse(file, content)
+        found = content(file)
+        digest.update(found)
+        rows += _parse(file, found)
     if not rows:
         raise ValueError(f"{data} holds no rows")
     return rows, f"{path.name} sha256:{digest.hexdigest()}"
@@ -97,39 +94,41 @@ def _kind(path: Path) -> str:
     return kind if kind in (".jsonl", ".json", ".csv", ".parquet") else ""
 
 
-def _parse(file: Path, content: bytes) -> list[Row]:
+def _parse(file: Path, found: bytes) -> list[Row]:
     if not (kind := _kind(file)):
         raise ValueError(f"{file}: only {SUFFIXES} is read: convert it to one of them")
     if kind == ".parquet":
         return numbered([*hub.parquet_rows(file)], str(file))
     try:
-        text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        text = plain(file, found).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {file}: {error}") from None
     match kind:
         case ".jsonl":
             lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
-            values = [(i, _json(line, f"{file}, row {i}")) for i, line in lines]
+            values = [(i, from_json(line, f"{file}, row {i}")) for i, line in lines]
             if len(values) == 1 and isinstance(values[0][1], list):
                 raise ValueError(f"{file} is one JSON list: call it .json, or write a row per line")
         case ".json":
-            values = _json(text, str(file))
+            values = from_json(text, str(file))
             if not isinstance(values, list):
                 raise ValueError(f"{file} must hold a list of rows")
             values = list(enumerate(values, 1))
         case _:
-            values = list(enumerate(csv.DictReader(io.StringIO(text, newline="")), 1))
+            values = list(enumerate(_table(text, file), 1))
     for i, value in values:
         if not isinstance(value, dict):
             raise ValueError(f"{file}, row {i} is not an object with the keys of a problem")
     return [Row(value, f"{file}, row {i}") for i, value in values]
 
 
-def _json(text: str, where: str) -> Any:
+def _table(text: str, file: Path) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a problem may be long
+    rows = csv.DictReader(io.StringIO(text, newline=""))
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is not JSON: {error}") from None
+        yield from rows
+    except csv.Error as error:
+        raise ValueError(f"{file}, line {rows.line_num} is not CSV: {error}") from None
 
 
 def after_hashes(answer: str) -> str:

@@ -11,13 +11,17 @@ import httpx
 
 from nemo_algos.evals.api_key import ApiKey
 from nemo_algos.evals.schema import EndpointModel
+from nemo_algos.untrusted import unpacked
 
-PASSING = {408, 409, 425, 429, 500, 502, 503, 504}
+BUSY = {429, 503}  # the whole server
+PASSING = {408, 409, 425, 500, 502, 504}  # perhaps for this request alone
 PARTICULAR = {400, 413, 422}  # of this request: too long, an image that cannot be read
 LONGEST_ASKED = 300.0  # seconds that a server may ask to wait
 CONNECT_SECONDS = 60.0
+DOWN = (httpx.ConnectError, httpx.ConnectTimeout)
 LARGEST = 64 << 20  # bytes of an answer
 SHOWN = 300  # characters
+HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
 FINISH = {
     **dict.fromkeys(("stop", "eos_token", "stop_sequence"), "stop"),
     **dict.fromkeys(("length", "max_tokens"), "length"),
@@ -33,7 +37,7 @@ class Failed(Exception):
 
 
 class Odd(Failed):
-    """The server is there, and answers something else than a completion."""
+    """The server is there, and has no completion for this request; for others it may have."""
 
 
 class Refused(Exception):
@@ -64,7 +68,7 @@ class Client:
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
             limits=httpx.Limits(max_connections=model.concurrency),
-            headers={"Content-Type": "application/json", **key.headers},
+            headers=HEADERS | key.headers,
         )
 
     async def __aenter__(self) -> Self:
@@ -80,18 +84,15 @@ class Client:
         Raises Refused for a request that the server will never answer, Failed where another attempt
         may help, ValueError where none will.
         """
-        begun = False
         try:
             async with asyncio.timeout(self.model.timeout):
                 async with self._http.stream("POST", self.url, content=body) as response:
-                    begun = True
                     content = await _whole(response)
             return self._read(response, content)
         except TimeoutError:
-            reason = f"no whole answer in {self.model.timeout:g} s (model.timeout)"
-            raise (Odd if begun else Failed)(reason) from None
+            raise Odd(f"no whole answer in {self.model.timeout:g} s (model.timeout)") from None
         except httpx.HTTPError as error:
-            kind = Odd if isinstance(error, httpx.DecodingError) else Failed
+            kind = Failed if isinstance(error, DOWN) else Odd
             raise kind(self.shown(f"{type(error).__name__}: {error}")) from None
         except Failed as failed:
             raise type(failed)(self.shown(str(failed)), failed.wait) from None
@@ -103,8 +104,9 @@ class Client:
         reason = self.shown(f"status {status}: {text}")
         if status in PARTICULAR:
             raise Refused(reason)
-        if status in PASSING:
-            raise Failed(reason, _seconds(response.headers.get("Retry-After", "")))
+        if status in BUSY | PASSING:
+            kind = Failed if status in BUSY else Odd
+            raise kind(reason, _seconds(response.headers.get("Retry-After", "")))
         raise ValueError(f"{self.url}: {reason} ({self._hint(response, text)})")
 
     def _hint(self, response: httpx.Response, text: str) -> str:
@@ -124,12 +126,16 @@ class Client:
 
 
 async def _whole(response: httpx.Response) -> bytes:
-    content = bytearray()
-    async for part in response.aiter_bytes():
+    """Unpacked here: httpx would unpack a bomb before its size could be seen."""
+    content, encoding = bytearray(), response.headers.get("Content-Encoding", "identity").lower()
+    async for part in response.aiter_raw():
         content += part
         if len(content) > LARGEST:
             raise Odd(f"an answer of more than {LARGEST >> 20} MiB")
-    return bytes(content)
+    try:
+        return unpacked(bytes(content), LARGEST) if encoding == "gzip" else bytes(content)
+    except ValueError as error:
+        raise Odd(f"an answer in gzip: {error}") from None
 
 
 def _seconds(retry_after: str) -> float:

@@ -64,7 +64,8 @@ class Endpoint:
                 self._odd.add(problem.id)
             if len(self._odd) >= ODD_IN_A_ROW:
                 raise ValueError(
-                    f"{client.url} has no completions: {len(self._odd)} problems got {refused}"
+                    f"{client.url} has no completions: {len(self._odd)} problems got {refused}; "
+                    "run again to go on from what is stored"
                 ) from None
             return Generation(problem.id, sample, "", -1, f"{REFUSED}: {refused}")
         self._odd.clear()
@@ -112,7 +113,7 @@ class Endpoint:
         """The reply, after up to `retries` failures.
 
         Raises Refused for a request that the server will never answer, Odd for one that it keeps
-        answering oddly, ValueError where none would be answered, or a failure does not pass.
+        failing at, ValueError where none would be answered, or the server is down or busy for good.
         """
         failure = Failed("")
         for attempt in range(self.model.retries + 1):

@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from nemo_algos.config import first_line
 from nemo_algos.data.countdown import Rules
@@ -19,6 +18,7 @@ from nemo_algos.local.lora import load_trained
 from nemo_algos.local.schema import SHAPES, GenerationSection, PolicySection
 from nemo_algos.local.tiny import Tiny
 from nemo_algos.local.tiny_policy import TinyPolicy
+from nemo_algos.terminal import Console
 
 
 class LocalSampler:

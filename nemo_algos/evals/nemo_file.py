@@ -13,6 +13,7 @@ from nemo_algos.evals.problem import Add, Generation, Problem, Wanted
 from nemo_algos.evals.schema import NemoRLFile
 from nemo_algos.evals.shapes import LARGEST
 from nemo_algos.rewards import Verdict
+from nemo_algos.untrusted import content, from_json
 
 NAME = "evaluation_data.json"
 THEIRS = "NeMo-RL's own rewards"
@@ -44,11 +45,11 @@ def read(path: str | Path) -> list[Row]:
     path = Path(path)
     path = path / NAME if path.is_dir() else path
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path} does not exist: give eval.save_path of NeMo-RL's run") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON (was its run interrupted?): {error}") from None
+        if not path.exists():
+            raise ValueError(f"{path} does not exist: give eval.save_path of NeMo-RL's run")
+        saved = from_json(content(path), str(path))
+    except ValueError as error:
+        raise ValueError(f"{error} (was its run interrupted?)") from None
     items = saved.get("evaluation_data") if isinstance(saved, dict) else None
     if not isinstance(items, list) or not items:
         raise ValueError(f"{path} has no list evaluation_data with an item: it is not NeMo-RL's")

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
 from nemo_algos.config import ConfigError, Finding
+from nemo_algos.environment import as_written
 from nemo_algos.evals.benchmarks import Loaded, load
 from nemo_algos.evals.benchmarks.registry import BENCHMARKS, EXTRACTORS
 from nemo_algos.evals.metrics.result import measure
@@ -146,7 +147,7 @@ def _store(loaded: Loaded, model: Sampler, config: EvalConfig) -> Store:
         "counts": dict(loaded.counts),
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
     }
-    return Store.opened(config.folder / name, manifest, loaded.problems)
+    return Store.opened(config.folder / name, as_written(manifest), loaded.problems)
 
 
 def _say_rewards(loaded: list[Loaded], config: EvalConfig, console: Console) -> None:

@@ -64,7 +64,7 @@ class EndpointModel(Section):
     """
 
     engine: Literal["endpoint"]
-    url: str
+    url: str = "http://localhost:8000/v1"
     name: str
     system: str = ""
     completions: str = ""
@@ -229,6 +229,12 @@ def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
     if engine not in ENGINES:
         hint = did_you_mean(str(engine), list(ENGINES))
         raise ConfigError([Finding("model.engine", f"no engine {engine!r}{hint}")])
+    ours = {*LocalModel.model_fields} - {"engine"} if engine == "endpoint" else set[str]()
+    reason = "is of the embedded engine: set model.engine=local too"
+    if wrong := [
+        Finding(f"model.{key}", reason) for key in at(plain, "model") or () if key in ours
+    ]:
+        raise ConfigError(wrong)
     return validate(EvalConfig[ENGINES[engine]], plain)
 
 

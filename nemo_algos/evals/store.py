@@ -171,11 +171,12 @@ def _hash(value: object) -> str:
 def _sources(verifier: str) -> str:
     """The hash of the Python files beside a "module:function", or its package; empty for none."""
     module = verifier.partition(":")[0] if ":" in verifier else ""
-    spec = find_spec(module) if module else None
+    package = module.rpartition(".")[0]
+    spec = find_spec(package or module) if module else None
     if not (spec and spec.origin and spec.origin.endswith(".py")):
         return ""
     folder = Path(spec.origin).parent
-    files = folder.rglob("*.py") if "." in module else folder.glob("*.py")
+    files = folder.rglob("*.py") if package else folder.glob("*.py")
     return _hash({str(f.relative_to(folder)): f.read_bytes().hex() for f in sorted(files)})
 
 

@@ -6,16 +6,25 @@ from pkgutil import resolve_name
 from rich.console import Console
 from rich.progress import Progress
 
+from nemo_algos.config import ConfigError, Finding
 from nemo_algos.data.countdown import Rules
 from nemo_algos.local.experience import Policy, Score
 from nemo_algos.local.given import OURS
 from nemo_algos.local.hardware import device_of
 from nemo_algos.local.hf import HFPolicy
 from nemo_algos.local.lora import without_adapters
-from nemo_algos.local.schema import SHAPES, LocalConfig, PolicySection, RouterReplaySection
+from nemo_algos.local.schema import (
+    SHAPES,
+    LocalConfig,
+    PolicySection,
+    RouterReplaySection,
+    TokenizerSection,
+)
 from nemo_algos.local.tiny_policy import TinyPolicy, warm_started
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.objective.algorithm import Algorithm
+
+PROBE = "1 + 2 = 3"
 
 
 def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -> Trainer:
@@ -28,12 +37,32 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
         task.keep(lambda e: len(policy.encode(task.prompt(e), task.prefix(e))) <= limit)
     reference = None
     if config.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs:
-        reference = _reference(config, policy, console)
-    return Trainer(config, algorithm, policy, task, reference)
+        teacher = getattr(algorithm.advantages.params, "teacher", None)
+        reference = _reference(config, policy, console, teacher)
+    limited = algorithm.limited(config.policy.generation.max_new_tokens)
+    return Trainer(config, limited, policy, task, reference)
 
 
-def _reference(config: LocalConfig, policy: Policy, console: Console) -> Score:
-    """The policy as before the first step, also in a resumed run; not replayed, as NeMo-RL's."""
+def _teacher(name: str, config: LocalConfig, policy: Policy, console: Console) -> Score:
+    """Another model with the policy's tokens. Raises ConfigError where they differ."""
+    plain = {"router_replay": RouterReplaySection(), "tokenizer": TokenizerSection(), "shape": None}
+    section = config.policy.model_copy(update={**plain, "model_name": name})
+    section = section.model_copy(update={"dtensor_cfg": type(section.dtensor_cfg)()})
+    teacher = policy_of(section, config.data.rules, console)
+    ids = policy.ids(PROBE)
+    if teacher.ids(PROBE) != ids or teacher.decode(ids) != policy.decode(ids):
+        reason = (
+            f"{name} has another tokenizer than {config.policy.model_name}: the teacher scores "
+        )
+        raise ConfigError([Finding("method.teacher", f"{reason}the policy's own token ids")])
+    teacher.model.requires_grad_(False)
+    return teacher.logprobs
+
+
+def _reference(config: LocalConfig, policy: Policy, console: Console, teacher: str | None) -> Score:
+    """The teacher, or the policy as before the first step, also in a resumed run; not replayed."""
+    if teacher is not None:
+        return _teacher(teacher, config, policy, console)
     if config.policy.dtensor_cfg.lora_cfg.enabled:
         return partial(without_adapters, policy)
     own_routes = config.policy.model_copy(update={"router_replay": RouterReplaySection()})

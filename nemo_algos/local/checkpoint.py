@@ -8,6 +8,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from types import MappingProxyType
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import torch
 from torch.serialization import get_unsafe_globals_in_checkpoint
@@ -74,7 +75,12 @@ def latest(folder: Path) -> Path | None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A saved state. Raises ValueError for what is none, and for a file that holds objects."""
+    """A saved state. Raises ValueError for what is none, is damaged, or holds objects."""
+    if damaged := _damaged(path):
+        raise ValueError(
+            f"{path} is damaged: {damaged} has other bytes than were saved; remove the file to go "
+            "on from the checkpoint before"
+        )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError:
@@ -89,3 +95,12 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise ValueError(f"{path} cannot be loaded: it holds no state")
     return state
+
+
+def _damaged(path: Path) -> str | None:
+    """The first record whose bytes do not have the checksum (CRC-32) that torch.save wrote."""
+    try:
+        with ZipFile(path) as file:
+            return file.testzip()
+    except (BadZipFile, NotImplementedError):  # no archive at all: torch.load says so
+        return None

@@ -66,6 +66,7 @@ def sample(
     """Responses to up to `prompts` held-out examples; track: goes through the chunks, in sight.
 
     Draws from a generator of its own, so that training is the same with and without evaluation.
+    Raises FloatingPointError where a log-prob is not finite.
     """
     examples = task.held_out(prompts) if samples else []
     generator = torch.Generator(next(policy.model.parameters()).device).manual_seed(seed)
@@ -73,6 +74,7 @@ def sample(
     first = list[Shown]()
     for i in track(range(0, len(examples), CHUNK)):
         experience, *columns = attempts(policy, task, examples[i : i + CHUNK], samples, generator)
+        experience.check_finite()
         judged = list(zip(*columns, strict=True))
         solutions += [task.solution(e, r) if v.reward > 0 else None for e, r, v in judged]
         lengths += experience.mask.sum(1).tolist()

@@ -45,6 +45,16 @@ class Experience:
         """[B,S] bool: all that is no padding."""
         return self.mask if self.shown is None else self.shown
 
+    def check_finite(self) -> None:
+        """Raises FloatingPointError where a token's log-prob or entropy is not finite."""
+        finite = self.logprobs.isfinite() & self.gen_logprobs.isfinite() & self.entropy.isfinite()
+        if broken := int((self.mask & ~finite).sum()):
+            raise FloatingPointError(
+                f"{broken} of {int(self.mask.sum())} sampled tokens have a log-prob or an entropy "
+                "that is not finite: the weights are broken, as after too high a learning rate. "
+                "Lower policy.optimizer.kwargs.lr, and go on from a checkpoint before this step"
+            )
+
     def prompt_keys(self) -> Tensor:
         """[B] int64: the number of each response's prompt, the same in every batch."""
         rows = zip(self.prompts, self.prompt_mask, strict=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from nemo_algos.config import ConfigError, Finding
+from nemo_algos.config import ConfigError, Finding, install
 from nemo_algos.data.math_problems import MathProblems, read
 from nemo_algos.data.schema import VERIFIER
 from nemo_algos.data.tasks import Countdown, Task
@@ -14,7 +14,7 @@ from nemo_algos.local.schema import SHAPES, LocalConfig, PolicySection
 from nemo_algos.local.trackers import enabled
 from nemo_algos.rewards.function import GIVEN, PAIR, RewardFunction
 
-NO_PEFT = "needs peft: uv run --extra lora ..."
+NO_PEFT = f"needs peft: {install('peft', 'lora')}"
 OURS: dict[str, type[Task]] = {"countdown": Countdown, "math": MathProblems}
 
 
@@ -85,7 +85,7 @@ def own_task(c: LocalConfig) -> Iterator[Finding]:
     if lacking:
         yield Finding("data.task", f"{name} lacks {', '.join(lacking)}")
     elif kind.verify is not Task.verify:
-        for key, usual in (("rewards", None), ("verifier", VERIFIER)):
+        for key, usual in (("rewards", None), ("verifier", VERIFIER), ("verifier_workers", 1)):
             if getattr(c.data, key) != usual:
                 yield Finding(f"data.{key}", f"{name} judges by its own verify: remove it")
     if kind.turns and c.policy.model_name in SHAPES:
@@ -185,7 +185,7 @@ def trackers(c: LocalConfig) -> Iterator[Finding]:
     """The libraries of those that are enabled are there."""
     for name in enabled(c.logger):
         if find_spec(name) is None:
-            reason = f"{name} is not installed: uv pip install 'nemo-algos[{name}]'"
+            reason = f"{name} is not installed: {install(name)}"
             yield Finding(f"logger.{name}_enabled", reason)
 
 
@@ -198,6 +198,7 @@ RULES: dict[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]] = {
         "data.max_input_seq_length",
         "data.verifier",
         "data.rewards",
+        "data.verifier_workers",
     ),
     response_length: ("data", "policy"),
     prompt_lengths: ("data", "policy.model_name", "policy.tokenizer"),

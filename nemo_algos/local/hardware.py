@@ -20,7 +20,9 @@ def device_of(policy: PolicySection) -> torch.device:
 
 
 def precision_of(policy: PolicySection) -> str:
-    """float32 or bfloat16. auto: bfloat16 where the device has units for it."""
+    """float32 or bfloat16. auto: bfloat16 where the device has units for it; countdown: float32."""
+    if policy.model_name in SHAPES:
+        return "float32"
     if policy.precision != "auto":
         return policy.precision
     kind = device_of(policy).type

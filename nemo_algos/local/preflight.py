@@ -14,13 +14,36 @@ from typing import Any, NamedTuple
 from nemo_algos import config as configs
 from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
 from nemo_algos.data.countdown import TOKENS_PER_STEP
-from nemo_algos.data.schema import VERIFIER
+from nemo_algos.data.schema import VERIFIER, DataSection
 from nemo_algos.local import given
-from nemo_algos.local.schema import SHAPES, TINY, TINY_MOE, Component, LocalConfig, PlantedSection
+from nemo_algos.local.schema import (
+    SHAPES,
+    TINY,
+    TINY_MOE,
+    Component,
+    DTensorSection,
+    LocalConfig,
+    PlantedSection,
+    TokenizerSection,
+)
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.build import build
+from nemo_algos.objective.correction import vanishing
 from nemo_algos.objective.loss import contradictions
 
+# keys of which a task of ours, or a countdown model, makes nothing
+UNREAD = {
+    "countdown": ("data.prompt", "data.answer_prefix", "data.system_prompt"),
+    "math": ("data.numbers", "data.use_all"),
+}
+OF_TRANSFORMERS = ("policy.tokenizer", "policy.dtensor_cfg.activation_checkpointing")
+USUAL = {
+    "data": DataSection().model_dump(),
+    "policy": {
+        "tokenizer": TokenizerSection().model_dump(),
+        "dtensor_cfg": DTensorSection().model_dump(),
+    },
+}
 Rules = Mapping[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]]
 PLANTED = "policy.generation.planted"
 GROUP = "grpo.num_generations_per_prompt"
@@ -140,6 +163,21 @@ def _experts(c: LocalConfig) -> int:
     return 1 if usual is None else (c.policy.shape or usual).experts
 
 
+def unread(c: LocalConfig) -> Iterator[Finding]:
+    """What the countdown models, and the two tasks of ours, would not read."""
+    keys = UNREAD.get(c.data.task, ())
+    name, says = c.policy.model_name, f"data.task={c.data.task} does not read it"
+    reasons = dict.fromkeys(keys, says)
+    if name in SHAPES:
+        reasons |= dict.fromkeys(OF_TRANSFORMERS, f"{name} has none of it")
+        if c.policy.precision == "bfloat16":
+            yield Finding("policy.precision", f"{name} computes in float32: remove it")
+    given, usual = c.model_dump(), USUAL
+    for key, reason in reasons.items():
+        if configs.at(given, key) != configs.at(usual, key):
+            yield Finding(key, f"{reason}: remove it")
+
+
 def planted(c: LocalConfig) -> Iterator[Finding]:
     """A countdown model has a sampler apart; noise is scaled until the mismatch is as asked."""
     section = c.policy.generation.planted
@@ -245,10 +283,26 @@ def reward_parts(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Findin
         yield Finding(f"method.weights.{name}", f"no such reward{did_you_mean(name, known)}")
 
 
+def teacher(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Finding]:
+    """A method that learns from a teacher has one, and it is no reference for a KL penalty."""
+    if algorithm is None or "teacher" not in algorithm.needs:
+        return
+    key = (
+        "method.teacher" if algorithm.advantages is algorithm.base else "method.advantages.teacher"
+    )
+    if algorithm.advantages.params.teacher is None:
+        own = "without a teacher the reference is the policy itself, and nothing is learned"
+        yield Finding(key, f"{own}: set it to a model's folder or hub name")
+    penalty = "loss_fn.reference_policy_kl_penalty"
+    if c.loss_fn.reference_policy_kl_penalty:
+        yield Finding(penalty, f"the reference of {algorithm.name} is its teacher: set it to 0")
+
+
 def correction(c: LocalConfig) -> Iterator[Finding]:
     """One weighing by the sampler, and a limit on what is measured."""
     weighed = c.loss_fn.use_importance_sampling_correction
     yield from contradictions(c.rollout_correction, weighed, c.mismatch.stop_above)
+    yield from vanishing(c.rollout_correction, c.policy.generation.max_new_tokens)
 
 
 def task_has_data(c: LocalConfig) -> Iterator[Finding]:
@@ -300,12 +354,13 @@ BETWEEN_KEYS: Rules = {
     model_fits_task: ("policy.model_name", "data.task"),
     shape: ("policy.shape", "policy.model_name"),
     experts: ("policy.shape", "policy.model_name", "policy.router_replay", PLANTED),
+    unread: ("policy.model_name", "policy.precision", "data", *OF_TRANSFORMERS),
     planted: ("policy.model_name", PLANTED),
     lora: ("policy.model_name", "policy.dtensor_cfg.lora_cfg"),
     countdown_fits_response: ("data.task", "data.numbers", "policy.generation.max_new_tokens"),
     whole_distribution: ("policy.generation.top_p",),
     batches_divide: ("grpo.num_prompts_per_step", GROUP, "policy.train_global_batch_size"),
-    correction: ("rollout_correction", "loss_fn", "mismatch"),
+    correction: ("rollout_correction", "loss_fn", "mismatch", "policy.generation.max_new_tokens"),
     task_has_data: ("data.task", "data.train", "data.validation"),
     one_reward: ("data.verifier", "data.rewards"),
     prompt_has_problem: ("data.prompt",),
@@ -317,4 +372,5 @@ OF_METHOD = {
     group_of_one: (GROUP,),
     reward_parts: ("data.rewards", "data.task"),
     unit_rewards: ("data.rewards",),
+    teacher: ("loss_fn.reference_policy_kl_penalty",),
 }

@@ -1,7 +1,6 @@
 """A run of the embedded engine from a checked config to its summary."""
 
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
@@ -25,6 +24,7 @@ from nemo_algos.local.summary import HELD_OUT, Record
 from nemo_algos.local.trackers import Told
 from nemo_algos.local.trainer import Trainer
 from nemo_algos.objective.algorithm import Algorithm
+from nemo_algos.terminal import echo
 
 
 class Stopped(BaseException):  # no Exception, which a reward function's failure would be
@@ -72,9 +72,9 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
                 Run(trainer, place, console, stop).go()
         except Stopped:
             again = "" if config.checkpointing.enabled else " from the start (checkpointing is off)"
-            resume = f"to go on{again}:\n  uv run nemo-algos train --resume {place}"
+            resume = f"to go on{again}:\n  nemo-algos train --resume {place}"
             rest = resume if (place / RECORD).exists() else "before the first step: nothing is kept"
-            print(f"stopped; {rest}", file=sys.stderr)
+            echo(f"stopped; {rest}", err=True)
             raise SystemExit(128 + stop.requested) from None
 
 
@@ -112,7 +112,7 @@ class Run:
         """From the newest checkpoint, else from the start, to the end. Raises Stopped."""
         if path := checkpoint.latest(self.checkpoints):
             self._resume(path)
-        done, dump = self.trainer.step_number, self.config.model_dump(mode="json")
+        done, dump = self.trainer.step_number, manifest.stored(self.config)
         told = Told(self.folder, dump, manifest.id_of(self.folder), done)
         self.screen = Screen(self.console, done, self.last)
         self.log = Log(self.config.logger, told, partial(say, self.console))

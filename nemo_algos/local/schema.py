@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from nemo_algos.config import Section
 from nemo_algos.data.schema import DataSection
@@ -225,3 +225,10 @@ class LocalConfig(Section):
     data: DataSection = DataSection()
     logger: LoggerSection
     checkpointing: CheckpointSection = CheckpointSection()
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _is_one(cls, engine: Any) -> Any:
+        if engine not in ("local", "nemo_rl"):
+            raise ValueError(f"there is no engine {engine!r}: set local or nemo_rl")
+        return engine

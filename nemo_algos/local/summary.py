@@ -89,7 +89,7 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
     """Save the models, draw the curves, write summary.json, and say where things are."""
     folder, step, name = record.folder, trainer.step_number, trainer.algorithm.name
     _save(trainer, folder / "model")
-    curves = plot(folder, f"{name}, seed {record.config.grpo.seed}")
+    curves = plot(folder, f"{_title(record, name)}, seed {record.config.grpo.seed}")
     best, name_of = _best(trainer, record), record.metric
     trained = [row for row in record.rows.values() if "tokens_per_second" in row]
     seconds = sum(row.get("time/seconds", 0.0) for row in trained)
@@ -108,7 +108,7 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
         say(console, f"ended early{ended}")
     _say(
         console,
-        f"{name}: {step} steps in {seconds:.1f} s",
+        f"{_title(record, name)}: {step} steps in {seconds:.1f} s",
         {label: record.held_out(s) for label, s in steps.items()},
     )
     lines = [f"run folder   {folder}", f"curves       {curves}"]
@@ -116,6 +116,12 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
     lines += [f"best model   {folder / 'best_model'}  (step {best})"] * bool(best)
     lines += [f"TensorBoard  uvx tensorboard --logdir {folder}"]
     say(console, "\n".join(lines))
+
+
+def _title(record: Record, method: str) -> str:
+    """The run's name, which may be its config's, and its method."""
+    name = Path(record.config.logger.log_dir).name
+    return method if name in ("", method) else f"{name} ({method})"
 
 
 def _best(trainer: Trainer, record: Record) -> int:

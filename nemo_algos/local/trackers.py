@@ -41,11 +41,12 @@ def wandb(run: Told, settings: LoggerSection) -> Iterator[Send]:
 
 @contextmanager
 def trackio(run: Told, settings: LoggerSection) -> Iterator[Send]:
-    """As W&B."""
+    """As W&B. Its runs are told apart by their names alone, so the id is a part of the name."""
     import trackio  # pyright: ignore[reportMissingImports]
 
-    named = {"name": run.id, **settings.trackio.model_dump(exclude_none=True)}
-    made = trackio.init(resume="allow", config=run.config, **named)
+    section = settings.trackio
+    name = f"{section.name} {run.id}" if section.name else run.id
+    made = trackio.init(project=section.project, name=name, resume="allow", config=run.config)
     yield lambda metrics, step: made.log(metrics, step=step)
     made.finish()
 

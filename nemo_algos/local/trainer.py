@@ -23,6 +23,7 @@ from nemo_algos.local.schema import LocalConfig
 from nemo_algos.local.tree import micro_batches
 from nemo_algos.methods.signals import Signals
 from nemo_algos.mismatch.watch import Watch
+from nemo_algos.objective import off_policy
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.loss import policy_loss
 from nemo_algos.rewards import Verdict
@@ -59,13 +60,15 @@ class Trainer:
     def step(self) -> dict[str, float]:
         """One rollout batch and its updates; returns the step's metrics.
 
-        Raises FloatingPointError for a sampler far from the trainer, or a gradient not finite.
+        Raises FloatingPointError for a sampler far from the trainer, and where a log-prob, an
+        entropy or a gradient is not finite.
         """
         start = time.perf_counter()
         experience, rollouts = self.collect()
         generated = time.perf_counter()
         mismatch, rises = self._mismatch(experience)
         corrected, correction = self.algorithm.correct(rollouts)
+        correction |= self._weights(rollouts)
         rows = self.config.policy.train_global_batch_size
         signals = self.algorithm.signals(corrected, self.memory, rows)
         stats, grad_norm = self.update(experience, corrected, signals)
@@ -75,8 +78,8 @@ class Trainer:
         self.step_number += 1
         self.traces = self._traces(experience, corrected, signals)
         self.said = self.remarks.of(self.step_number, self.verdicts, experience)
-        if rises:
-            self.said.append(f"step {self.step_number}: {rises}")
+        remarks = (rises, self.watch.weights(correction))
+        self.said += [f"step {self.step_number}: {remark}" for remark in remarks if remark]
         seconds = time.perf_counter() - start
         return {
             **rollout_metrics(rollouts, signals),
@@ -101,6 +104,8 @@ class Trainer:
         examples = self.task.examples(self.step_number, grpo.num_prompts_per_step)
         asked = examples, grpo.num_generations_per_prompt, self.generator
         experience, *_, self.verdicts = attempts(self.planted or self.policy, self.task, *asked)
+        if self.config.loss_fn.on_nonfinite == "error":
+            experience.check_finite()
         experience, ref_logprobs = self._with_reference(experience)
         by_name = reward_parts(self.verdicts)
         weights = {k: f.weight for k, f in self.config.data.functions.items() if k in by_name}
@@ -125,6 +130,14 @@ class Trainer:
         if self.algorithm.correction.bypass_mode:
             return {}, ""
         return self.watch.of(self.step_number + 1, self._columns(experience))
+
+    def _weights(self, rollouts: Rollouts) -> dict[str, float]:
+        """Of `loss_fn.use_importance_sampling_correction`, {} without."""
+        loss, sampled = self.config.loss_fn, rollouts.gen_logprobs
+        if sampled is None or not loss.use_importance_sampling_correction:
+            return {}
+        pair = rollouts.old_logprobs, sampled
+        return off_policy.measured(self.algorithm.base.method, loss.cut, *pair, rollouts.mask)
 
     def _columns(self, experience: Experience) -> dict[str, Tensor]:
         """As a `Dump` has them; the sampler has the trainer's weights."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos import core
-from nemo_algos.methods.method import Method, Params
+from nemo_algos.methods.method import Method, OfAdvantages, OfBounds, OfLoss, Params, Std
 from nemo_algos.methods.signals import Signals, Term
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ class APMPOParams(Params):
     pass_rate: the part of the reward that mu_R and sigma_R are of, in place of the whole.
     """
 
-    advantage_std: Literal["sample", "population", "none"] = "population"
+    advantage_std: OfAdvantages[Std] = "population"
     gamma: float = Field(default=0.8, ge=0)
-    clip_min: float = Field(default=0.2, ge=0)
-    clip_max: float = Field(default=0.4, ge=0)
-    clip_low: float = Field(default=0.2, ge=0, lt=1)
-    statistics: Literal["batch", "group"] = "batch"
+    clip_min: OfBounds[float] = Field(default=0.2, ge=0)
+    clip_max: OfBounds[float] = Field(default=0.4, ge=0)
+    clip_low: OfBounds[float] = Field(default=0.2, ge=0, lt=1)
+    statistics: OfBounds[OfLoss[Literal["batch", "group"]]] = "batch"
     exponent: Literal["exponential", "linear"] = "exponential"
-    stability: Literal["fss", "mean", "inverse_std"] = "fss"
-    symmetric: bool = False
-    pass_rate: str | None = None
+    stability: OfBounds[Literal["fss", "mean", "inverse_std"]] = "fss"
+    symmetric: OfBounds[bool] = False
+    pass_rate: OfBounds[OfLoss[str | None]] = None
 
     @model_validator(mode="after")
     def _in_range(self) -> APMPOParams:

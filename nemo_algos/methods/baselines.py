@@ -25,10 +25,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from nemo_algos import core
-from nemo_algos.methods.method import ClipParams, Method, Need, group_advantages
+from nemo_algos.methods.method import (
+    ClipParams,
+    Method,
+    Need,
+    OfAdvantages,
+    Std,
+    Undivided,
+    group_advantages,
+)
 from nemo_algos.methods.signals import Term
 
 if TYPE_CHECKING:
@@ -40,15 +48,31 @@ if TYPE_CHECKING:
 class BaselineParams(ClipParams):
     """advantage_std: a further division; aggregation: the mean of J."""
 
-    advantage_std: Literal["sample", "population", "none"] = "none"
+    advantage_std: OfAdvantages[Std] = "none"
     aggregation: Literal["sequence", "token"] = "token"
 
 
-class DrGRPOParams(ClipParams):
-    """max_tokens: the constant divisor, best the generation's limit (the paper's 3000)."""
+class WhitenedParams(BaselineParams):
+    """The batch's deviation is the only one."""
 
-    advantage_std: Literal["sample", "population", "none"] = "none"
-    max_tokens: int = Field(default=3000, ge=1)
+    advantage_std: Undivided = "none"
+
+
+class PassAtKParams(BaselineParams):
+    """No advantage is negative, so of the clips only clip_high acts."""
+
+    @model_validator(mode="after")
+    def _none_is_negative(self) -> PassAtKParams:
+        if idle := [key for key in self.changed if key in ("clip_low", "dual_clip")]:
+            raise ValueError(f"{idle[0]} has no meaning for pass_at_k: no advantage is negative")
+        return self
+
+
+class DrGRPOParams(ClipParams):
+    """max_tokens: the constant divisor; where none is written, a trainer's limit of a response."""
+
+    advantage_std: OfAdvantages[Std] = "none"
+    max_tokens: OfAdvantages[int] = Field(default=3000, ge=1)
 
 
 def dr_grpo(rollouts: Rollouts, params: DrGRPOParams) -> Term:
@@ -114,9 +138,11 @@ def _scaled(values: Tensor, rollouts: Rollouts, params: BaselineParams) -> Tenso
 
 
 def _whitened(values: Tensor, rollouts: Rollouts) -> Tensor:
-    """Of mean 0 and variance 1 over the tokens of all responses."""
+    """Of mean 0 and variance 1 over the tokens of all responses; 0 where all are equal."""
     weight = rollouts.lengths * rollouts.kept
-    tokens = weight.sum().clamp(min=2)
+    if core.groups.equal(values[weight > 0]):
+        return values.new_zeros(values.shape)
+    tokens = weight.sum()
     centred = values - (values * weight).sum() / tokens
     return centred * ((centred.square() * weight).sum() / (tokens - 1) + 1e-8).rsqrt()
 
@@ -136,9 +162,19 @@ OPO = _baseline("opo", "OPO, arXiv 2505.23585", advantages=opo)
 MAXRL = _baseline(
     "maxrl", "MaxRL, arXiv 2602.02710", advantages=maxrl, needs=frozenset({"unit_rewards"})
 )
-PASS_AT_K = _baseline("pass_at_k", "Pass@k as objective, arXiv 2503.19595", advantages=pass_at_k)
+PASS_AT_K = _baseline(
+    "pass_at_k",
+    "Pass@k as objective, arXiv 2503.19595",
+    params=PassAtKParams,
+    advantages=pass_at_k,
+)
 LITE_PPO = _baseline("lite_ppo", "Lite PPO, arXiv 2508.08221", advantages=lite_ppo)
-REINFORCE_PP = _whitening("reinforce_pp", "REINFORCE++, arXiv 2501.03262", advantages=reinforce_pp)
+REINFORCE_PP = _whitening(
+    "reinforce_pp",
+    "REINFORCE++, arXiv 2501.03262",
+    params=WhitenedParams,
+    advantages=reinforce_pp,
+)
 REINFORCE_PP_BASELINE = _whitening(
     "reinforce_pp_baseline",
     "REINFORCE++-baseline, arXiv 2501.03262",

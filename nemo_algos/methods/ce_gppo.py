@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from nemo_algos.methods.method import ClipParams, Method
+from nemo_algos.methods.method import ClipParams, Method, OfBounds
 from nemo_algos.methods.signals import Signals
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class CEGPPOParams(ClipParams):
     """beta_low, beta_high: of the gradient that is left beyond either clip, 0 for none."""
 
-    clip_high: float = Field(default=0.28, ge=0)
+    clip_high: OfBounds[float] = Field(default=0.28, ge=0)
     beta_low: float = Field(default=0.75, ge=0)
     beta_high: float = Field(default=1.0, ge=0)
 

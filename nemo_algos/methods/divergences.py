@@ -22,13 +22,21 @@ log pi_theta, drops tokens with q - p < -.2 and adds 1e-3 l^2.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from nemo_algos import core
 from nemo_algos.methods.gpg import GPGParams
-from nemo_algos.methods.method import Method, Params, no_bounds
+from nemo_algos.methods.method import (
+    Method,
+    OfAdvantages,
+    OfBounds,
+    Params,
+    Std,
+    Undivided,
+    no_bounds,
+)
 from nemo_algos.methods.sequence_ratios import log_product
 from nemo_algos.methods.signals import Signals, Term
 
@@ -43,8 +51,8 @@ TINY = 1e-8  # of the probability of all other tokens, as verl's
 class TVParams(Params):
     """low, high: how far a token's probability may move; cap: of the ratio."""
 
-    low: float = Field(default=0.2, gt=0)
-    high: float = Field(default=0.2, gt=0)
+    low: OfBounds[float] = Field(default=0.2, gt=0)
+    high: OfBounds[float] = Field(default=0.2, gt=0)
     cap: float = Field(default=20.0, gt=1)
 
 
@@ -58,7 +66,7 @@ class KLParams(TVParams):
 class PrimeRLParams(TVParams):
     """cap: beyond any ratio; kl_tau: of l^2."""
 
-    advantage_std: Literal["sample", "population", "none"] = "none"
+    advantage_std: OfAdvantages[Std] = "none"
     cap: float = Field(default=1e9, gt=1)
     kl_tau: float = Field(default=1e-3, ge=0)
 
@@ -67,6 +75,13 @@ class QuadraticParams(GPGParams):
     """beta: of the squared log-ratio's half."""
 
     beta: float = Field(default=0.1, ge=0)
+
+
+class OPDParams(Params):
+    """teacher: a model's folder or hub name, which the embedded engine loads as the reference."""
+
+    advantage_std: Undivided = "none"
+    teacher: OfAdvantages[str | None] = None
 
 
 def tv_bounds(rollouts: Rollouts, params: TVParams) -> Term:
@@ -149,8 +164,8 @@ KIMI = _quadratic(
 OPD = _free(
     "opd",
     "On-policy distillation, thinkingmachines.ai/blog",
-    Params,
+    OPDParams,
     to_teacher,
     per_token=frozenset({"advantages"}),
-    needs=frozenset({"ref_logprobs"}),
+    needs=frozenset({"ref_logprobs", "teacher"}),
 )

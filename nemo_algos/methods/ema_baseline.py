@@ -7,12 +7,12 @@ Then GRPO's clipped surrogate. `advantage_std` divides by the batch's deviation 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from nemo_algos import core
-from nemo_algos.methods.method import ClipParams, Method
+from nemo_algos.methods.method import ClipParams, Method, OfAdvantages, Std
 from nemo_algos.methods.signals import Memory, Term
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class EMABaselineParams(ClipParams):
     """decay: of the baseline, per rollout batch."""
 
-    advantage_std: Literal["sample", "population", "none"] = "none"
-    decay: float = Field(default=0.9, ge=0, lt=1)
+    advantage_std: OfAdvantages[Std] = "none"
+    decay: OfAdvantages[float] = Field(default=0.9, ge=0, lt=1)
 
 
 def advantages(rollouts: Rollouts, params: EMABaselineParams, memory: Memory) -> Term:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos import core
-from nemo_algos.methods.method import ClipParams, Method
+from nemo_algos.methods.method import ClipParams, Method, OfAdvantages
 from nemo_algos.methods.signals import Term
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ NOISE = 1e-3  # nats: below this spread of old - ref the z-scores amplify roundi
 class ERPOParams(ClipParams):
     """beta_progress, gamma, eta, K, sigma_target; the paper states no K, sigma_target, clip."""
 
-    progress_scale: float = Field(default=0.1, gt=0)
-    gate_sharpness: float = Field(default=5.0, ge=0)
-    process_weight: float = Field(default=0.2, ge=0)
-    buckets: int = Field(default=10, ge=1)
-    target_std: float = Field(default=1.0, gt=0)
+    progress_scale: OfAdvantages[float] = Field(default=0.1, gt=0)
+    gate_sharpness: OfAdvantages[float] = Field(default=5.0, ge=0)
+    process_weight: OfAdvantages[float] = Field(default=0.2, ge=0)
+    buckets: OfAdvantages[int] = Field(default=10, ge=1)
+    target_std: OfAdvantages[float] = Field(default=1.0, gt=0)
 
 
 def advantages(rollouts: Rollouts, params: ERPOParams) -> Term:

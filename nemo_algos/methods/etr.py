@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos import core
-from nemo_algos.methods.method import Method, Params
+from nemo_algos.methods.method import Method, OfAdvantages, OfBounds, Params, Std
 from nemo_algos.methods.signals import Term
 
 if TYPE_CHECKING:
@@ -28,11 +28,12 @@ class ETRParams(Params):
     pass_rate: the part of the reward that is above 0 for a success, in place of the whole.
     """
 
-    clip_base: float = 0.2
-    micro: float = Field(default=0.1, ge=0)
-    macro: float = Field(default=0.1, ge=0)
-    direction: Literal["asymmetric", "inverse"] = "asymmetric"
-    pass_rate: str | None = None
+    advantage_std: OfAdvantages[OfBounds[Std]] = "sample"
+    clip_base: OfBounds[float] = 0.2
+    micro: OfBounds[float] = Field(default=0.1, ge=0)
+    macro: OfBounds[float] = Field(default=0.1, ge=0)
+    direction: OfBounds[Literal["asymmetric", "inverse"]] = "asymmetric"
+    pass_rate: OfBounds[str | None] = None
 
     @model_validator(mode="after")
     def _radius_in_range(self) -> ETRParams:

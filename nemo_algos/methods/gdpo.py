@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, FiniteFloat
 
 from nemo_algos import core
-from nemo_algos.methods.method import ClipParams, Method
+from nemo_algos.methods.method import ClipParams, Method, OfAdvantages
 from nemo_algos.methods.signals import Term
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class GDPOParams(ClipParams):
     """weights: of the parts by name, over those that come with the reward."""
 
-    epsilon: float = Field(default=1e-6, gt=0)
-    weights: dict[str, FiniteFloat] = Field(default_factory=dict)
+    epsilon: OfAdvantages[float] = Field(default=1e-6, gt=0)
+    weights: OfAdvantages[dict[str, FiniteFloat]] = Field(default_factory=dict)
 
 
 def advantages(rollouts: Rollouts, params: GDPOParams) -> Term:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos import core
-from nemo_algos.methods.method import Method, Params
+from nemo_algos.methods.method import Method, OfBounds, Params
 from nemo_algos.methods.signals import Signals
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class GMPOParams(Params):
     """Bounds of a token's log-ratio, nats."""
 
-    log_clip_low: float = Field(default=0.4, ge=0)
-    log_clip_high: float = Field(default=0.4, ge=0)
+    log_clip_low: OfBounds[float] = Field(default=0.4, ge=0)
+    log_clip_high: OfBounds[float] = Field(default=0.4, ge=0)
 
 
 def bounds(params: GMPOParams) -> tuple[float, float]:

@@ -1,14 +1,12 @@
 """GPG: the plain policy gradient, J = token mean of A_i log pi, with A_i = R_i - mean(R)."""
 
-from typing import Literal
-
-from nemo_algos.methods.method import Method, Params, no_bounds
+from nemo_algos.methods.method import Method, OfAdvantages, Params, Std, no_bounds
 
 
 class GPGParams(Params):
     """advantage_std: none is GPG's own."""
 
-    advantage_std: Literal["sample", "population", "none"] = "none"
+    advantage_std: OfAdvantages[Std] = "none"
 
 
 GPG = Method(

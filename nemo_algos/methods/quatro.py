@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from nemo_algos import core
-from nemo_algos.methods.method import Method, Params, no_bounds
+from nemo_algos.methods.method import Method, OfAdvantages, Params, Undivided, no_bounds
 from nemo_algos.methods.signals import Signals, Term
 
 if TYPE_CHECKING:
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 class QUATROParams(Params):
     """delta: the KL radius, nats; max_kl_fraction: of the KL that a group can reach at all."""
 
-    delta: float = Field(default=0.01, ge=1e-6)
+    advantage_std: Undivided = "none"
+    delta: OfAdvantages[float] = Field(default=0.01, ge=1e-6)
     ratio: Literal["sequence", "geometric_mean"] = "sequence"
     log_ratio_penalty: bool = True
-    max_kl_fraction: float = Field(default=0.95, gt=0, lt=1)
+    max_kl_fraction: OfAdvantages[float] = Field(default=0.95, gt=0, lt=1)
 
 
 def advantages(rollouts: Rollouts, params: QUATROParams) -> Term:

@@ -27,7 +27,14 @@ from pydantic import Field
 from nemo_algos import core
 from nemo_algos.methods.baselines import GROWING
 from nemo_algos.methods.gspo import log_ratio as geometric_mean
-from nemo_algos.methods.method import ClipParams, Method, Params, group_advantages, no_bounds
+from nemo_algos.methods.method import (
+    ClipParams,
+    Method,
+    OfBounds,
+    Params,
+    group_advantages,
+    no_bounds,
+)
 from nemo_algos.methods.signals import Signals, Term
 
 if TYPE_CHECKING:
@@ -39,8 +46,8 @@ if TYPE_CHECKING:
 class LUSPOParams(ClipParams):
     """The paper's bounds."""
 
-    clip_low: float = Field(default=2e-3, ge=0, le=1)
-    clip_high: float = Field(default=2.5e-3, ge=0)
+    clip_low: OfBounds[float] = Field(default=2e-3, ge=0, le=1)
+    clip_high: OfBounds[float] = Field(default=2.5e-3, ge=0)
 
 
 class VESPOParams(Params):
@@ -105,7 +112,13 @@ _score = partial(Method, constant_bounds=no_bounds, log_ratio=log_product, form=
 _score = partial(_score, clips=None, mean="token", needs=frozenset({"sequence_advantages"}))
 GSPO_TOKEN = Method("gspo_token", "GSPO-token, arXiv 2507.18071", ClipParams, log_ratio=gspo_token)
 LUSPO = _sequence(
-    "luspo", "LUSPO, arXiv 2602.05261", LUSPOParams, luspo, log_ratio=geometric_mean, needs=GROWING
+    "luspo",
+    "LUSPO, arXiv 2602.05261",
+    LUSPOParams,
+    luspo,
+    log_ratio=geometric_mean,
+    needs=GROWING,
+    own=frozenset({"advantages"}),  # the ratio is gspo's
 )
 GEPO = _sequence(
     "gepo", "GEPO, arXiv 2508.17850", ClipParams, extras={"offset": offset}, log_ratio=gepo

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos import core
-from nemo_algos.methods.method import ClipParams, Method, Params, no_bounds
+from nemo_algos.methods.method import ClipParams, Method, OfBounds, Params, no_bounds
 from nemo_algos.methods.signals import Signals, Term
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ASPOParams(ClipParams):
 class FIPOParams(ClipParams):
     """half_life: tokens; low, high: of the weight, for A < 0 beyond the ratio safety in [.8, 1]."""
 
-    clip_high: float = Field(default=0.28, ge=0)
+    clip_high: OfBounds[float] = Field(default=0.28, ge=0)
     half_life: float = Field(default=32.0, gt=0)
     low: float = Field(default=1.0, ge=0, le=1)
     high: float = Field(default=1.2, ge=1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos import core
-from nemo_algos.methods.method import ClipParams, Method, Need
+from nemo_algos.methods.method import ClipParams, Method, Need, OfAdvantages
 from nemo_algos.methods.signals import Memory, Term
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 class SPOParams(ClipParams):
     """D_half in nats; rho_min and rho_max remember 8 and 25 answers; constant: rho is rho_max."""
 
-    forgetting: Literal["kl", "constant"] = "kl"
-    half_life: float = Field(default=0.06, gt=0)
-    rho_min: float = Field(default=0.875, gt=0, le=1)
-    rho_max: float = Field(default=0.96, gt=0, le=1)
-    prior: float = Field(default=0.5, gt=0)
+    forgetting: OfAdvantages[Literal["kl", "constant"]] = "kl"
+    half_life: OfAdvantages[float] = Field(default=0.06, gt=0)
+    rho_min: OfAdvantages[float] = Field(default=0.875, gt=0, le=1)
+    rho_max: OfAdvantages[float] = Field(default=0.96, gt=0, le=1)
+    prior: OfAdvantages[float] = Field(default=0.5, gt=0)
 
     @property
     def needs(self) -> frozenset[Need]:

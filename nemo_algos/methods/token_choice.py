@@ -24,7 +24,17 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from nemo_algos.methods.method import ClipParams, Method, Params, group_advantages, no_bounds
+from nemo_algos.methods.method import (
+    ClipParams,
+    Method,
+    OfAdvantages,
+    OfBounds,
+    OfLoss,
+    Params,
+    Std,
+    group_advantages,
+    no_bounds,
+)
 from nemo_algos.methods.signals import Signals, Term
 
 if TYPE_CHECKING:
@@ -36,21 +46,22 @@ if TYPE_CHECKING:
 class HighEntropyParams(ClipParams):
     """share: of the batch's tokens, those of the highest entropy."""
 
-    clip_high: float = Field(default=0.28, ge=0)
-    share: float = Field(default=0.2, gt=0, le=1)
+    clip_high: OfBounds[float] = Field(default=0.28, ge=0)
+    share: OfAdvantages[float] = Field(default=0.2, gt=0, le=1)
 
 
 class ClipCovParams(ClipParams):
     """share: of the batch's tokens, at most; lower, upper: their covariance lies between."""
 
-    share: float = Field(default=2e-4, gt=0, le=1)
-    lower: float = 1.0
-    upper: float = 5.0
+    share: OfAdvantages[float] = Field(default=2e-4, gt=0, le=1)
+    lower: OfAdvantages[float] = 1.0
+    upper: OfAdvantages[float] = 5.0
 
 
 class KLCovParams(Params):
     """share: of the batch's tokens; kl_coef: of |l| there."""
 
+    advantage_std: OfAdvantages[OfLoss[Std]] = "sample"
     share: float = Field(default=2e-4, gt=0, le=1)
     kl_coef: float = Field(default=1.0, ge=0)
 
@@ -58,7 +69,7 @@ class KLCovParams(Params):
 class M2POParams(Params):
     """threshold: of the mean squared log-ratio of the tokens kept, nats^2."""
 
-    threshold: float = Field(default=0.04, gt=0)
+    threshold: OfAdvantages[float] = Field(default=0.04, gt=0)
 
 
 def _only(chosen: Tensor, rollouts: Rollouts, params: Params, name: str) -> Term:
@@ -108,7 +119,7 @@ def m2po(rollouts: Rollouts, params: M2POParams) -> Term:
         return _only(rollouts.mask, rollouts, params, "m2po")
     means = ranked.cumsum(0) / ranked.new_ones(len(ranked)).cumsum(0)
     kept = max(1, int((means < params.threshold).sum()))
-    return _only(rollouts.mask & (squared <= ranked[kept - 1]), rollouts, params, "m2po")
+    return _only(_top(-squared, rollouts.mask, kept), rollouts, params, "m2po")
 
 
 def _covariance(rollouts: Rollouts, params: Params) -> Tensor:
@@ -125,9 +136,17 @@ def _covariance(rollouts: Rollouts, params: Params) -> Tensor:
 def _largest(values: Tensor, mask: Tensor, share: float) -> Tensor:
     """Bool [B,S]: the share of the mask's tokens with the largest finite values, at least one."""
     own = values[mask]
-    count = min(len(own), max(1, int(len(own) * share)))
-    least = own.topk(count).values.amin() if count else values.new_zeros(())
-    return (values >= least) & values.isfinite() & mask
+    return _top(values, mask, min(len(own), max(1, int(len(own) * share)))) & values.isfinite()
+
+
+def _top(values: Tensor, mask: Tensor, count: int) -> Tensor:
+    """Bool [B,S]: the `count` largest values on the mask; of equal ones the first come first."""
+    if not count:
+        return mask.new_zeros(mask.shape)
+    least = values[mask].topk(count).values.amin()
+    above, ties = (values > least) & mask, (values == least) & mask
+    rank = ties.flatten().cumsum(0).view(ties.shape)
+    return above | (ties & (rank <= count - above.sum()))
 
 
 _choice = partial(Method, mean="token", per_token=frozenset({"advantages"}))

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from nemo_algos.config import first_line
 from nemo_algos.lines import read_lines
 from nemo_algos.mismatch import foreign
 
 Array = np.ndarray
-LARGEST = 2**32  # bytes of a file's arrays
 INTEGERS = ("tokens", "prompt_length", "weights_version", "step")
 PER_RESPONSE = ("prompt_length", "weights_version")
 WRITE = ". Write it by mismatch.dump, or by these names with numpy.savez"
@@ -84,8 +84,9 @@ def made(arrays: dict[str, Any]) -> Dump:
     known.setdefault("mask", np.ones(known["tokens"].shape, dtype=bool))
     numbers = {name for name, array in known.items() if array.dtype.kind in "biuf"}
     for name in numbers.intersection(INTEGERS):
-        if not np.isfinite(known[name]).all():
-            raise ValueError(f"{name} holds NaN or infinity: give integers, or leave it out")
+        if not (np.abs(known[name].astype(np.float64)) < 2**53).all():
+            reason = "NaN, infinity or numbers beyond 2^53"
+            raise ValueError(f"{name} holds {reason}: give integers, or leave it out")
         known[name] = known[name].astype(np.int64)
     for name in numbers.intersection(PER_RESPONSE):
         if known[name].ndim == 0:
@@ -120,12 +121,17 @@ def _npz(path: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-        if size > LARGEST:
-            raise ValueError(f"holds {size / 2**30:.0f} GiB: write fewer responses a file")
+        foreign.refuse_large(size // foreign.BYTES)
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"is no .npz file: {error}{WRITE}") from None
+            found = {name: file[name] for name in file.files}
+    except foreign.TooLarge:
+        raise
+    except Exception as error:  # what bytes of anyone's do to numpy's reader is not listed anywhere
+        raise ValueError(f"is no .npz file: {first_line(error)}{WRITE}") from None
+    if other := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+        raise ValueError(f"is no .npz file: {other[0]} is not an array{WRITE}")
+    foreign.refuse_large(sum(array.size for array in found.values()))
+    return found
 
 
 def _jsonl(path: Path) -> dict[str, Any]:
@@ -151,7 +157,7 @@ def _column(name: str, values: list[Any], lengths: list[int]) -> Array:
     """[B,S,...] of lists, [B] of numbers."""
     try:
         rows = [np.asarray(row, dtype=np.float64) for row in values]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} holds other things than numbers, or lists of them") from None
     if all(row.ndim == 0 for row in rows):
         return np.array(rows)

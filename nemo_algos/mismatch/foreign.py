@@ -32,6 +32,7 @@ TRL = {
 }
 FRAMEWORKS = {"NeMo-RL": NEMO_RL, "verl": VERL, "TRL": TRL}
 COLUMNS = {column for names in FRAMEWORKS.values() for own in names.values() for column in own}
+LARGEST, BYTES = 2**32, 8  # bytes of a file's arrays in memory, and of a number there
 SAVED = "torch.save({k: v for k, v in %s.items() if hasattr(v, 'shape')}, 'step.pt')"
 VERL_TEXTS = "verl's rollout_data_dir holds texts alone: " + SAVED % "batch.batch"
 TRL_TEXTS = "TRL's completions hold texts alone: " + SAVED % "inputs"
@@ -77,6 +78,16 @@ def unpacked(row: dict[str, Any]) -> dict[str, Any]:
     return {k: v[0] if isinstance(v, list) and len(v) == 1 else v for k, v in row.items()}
 
 
+class TooLarge(ValueError):
+    """A file's arrays need more than LARGEST bytes."""
+
+
+def refuse_large(numbers: int) -> None:
+    """Raises TooLarge: a header may claim any size, and a stride of 0 takes no room on disk."""
+    if (size := numbers * BYTES) > LARGEST:
+        raise TooLarge(f"holds {size / 2**30:.0f} GiB: write fewer responses a file")
+
+
 def tensors(path: Path) -> dict[str, Any]:
     """The columns of a file of torch's that holds a dictionary of tensors; it runs no code."""
     import torch
@@ -84,7 +95,11 @@ def tensors(path: Path) -> dict[str, Any]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
         if isinstance(loaded, dict):
-            return {str(k): _array(v) for k, v in loaded.items() if isinstance(v, torch.Tensor)}
+            columns = {str(k): v for k, v in loaded.items() if isinstance(v, torch.Tensor)}
+            refuse_large(sum(v.numel() for v in columns.values()))
+            return {k: _array(v) for k, v in columns.items()}
+    except TooLarge:
+        raise
     except Exception:  # what bytes of anyone's do to torch's reader is not listed anywhere
         cure = SAVED % "batch.batch"
         raise ValueError(f"is no dictionary of dense tensors: write it by {cure}") from None

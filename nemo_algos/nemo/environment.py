@@ -7,8 +7,7 @@ Every section of `env` with the key `verifier` is one, named by its section:
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import Any
 
@@ -19,57 +18,18 @@ from nemo_rl.distributed.virtual_cluster import PY_EXECUTABLES
 from nemo_rl.environments.interfaces import EnvironmentReturn
 from nemo_rl.environments.math_environment import BaseMathEnvironment
 from nemo_rl.environments.utils import ENV_REGISTRY
-from pydantic import PositiveFloat, PositiveInt
 
-from nemo_algos.config import ConfigError, Finding, Section, validate
+from nemo_algos.preflight.rules.rewards import VerifierConfig, sections
 from nemo_algos.rewards import VerifierPool
-from nemo_algos.rewards.function import PAIR, RewardFunction
 
 ACTOR = f"{__name__}.VerifierActor"
 
 
-class VerifierConfig(Section):
-    """A section of `env`: "module:function" twice (extractor: of cons@k), the pool's arguments."""
-
-    verifier: str
-    extractor: str = "nemo_algos.rewards.answers:boxed"
-    workers: PositiveInt = 8
-    deadline: PositiveFloat = 5.0
-    memory_mb: PositiveInt = 2048
-    max_chars: PositiveInt = 1_000_000
-
-
-def problems(env: Mapping[str, Any]) -> list[Finding]:
-    """What is wrong with the sections that name a verifier; loads the functions they name."""
-    return list(chain.from_iterable(_problems(n, s) for n, s in _sections(env)))
-
-
 def register(env: Mapping[str, Any]) -> None:
     """Make the sections that name a verifier known to NeMo-RL's `create_env`."""
-    for name, _ in _sections(env):
+    for name in sections(env):
         ENV_REGISTRY[name] = {"actor_class_fqn": ACTOR}
         ACTOR_ENVIRONMENT_REGISTRY[ACTOR] = PY_EXECUTABLES.SYSTEM
-
-
-def _sections(env: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(n, s) for n, s in env.items() if isinstance(s, Mapping) and "verifier" in s]
-
-
-def _problems(name: str, section: Mapping[str, Any]) -> Iterator[Finding]:
-    if ENV_REGISTRY.get(name, {}).get("actor_class_fqn", ACTOR) != ACTOR:
-        yield Finding(f"env.{name}", "is NeMo-RL's own environment: give yours another name")
-    try:
-        settings = validate(VerifierConfig, dict(section), f"env.{name}")
-    except ConfigError as error:
-        yield from error.findings
-        return
-    for key in ("verifier", "extractor"):
-        try:
-            function = resolve_name(getattr(settings, key))
-            if key == "verifier":
-                RewardFunction(function, PAIR)
-        except Exception as error:
-            yield Finding(f"env.{name}.{key}", f"did not load as module:function: {error}")
 
 
 class VerifierEnvironment(BaseMathEnvironment):

@@ -33,7 +33,8 @@ from nemo_algos.nemo.trainers import in_place, previous_logprobs_skipped
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.loss import MismatchConfig
 from nemo_algos.preflight.check import judge, refuse
-from nemo_algos.preflight.decided import OURS, declared
+from nemo_algos.preflight.decided import OURS
+from nemo_algos.preflight.keys import declared
 from nemo_algos.preflight.snapshot import Release
 
 EXAMPLES = Path(nemo_rl.__path__[0]).parent / "examples" / "configs"
@@ -95,7 +96,7 @@ def compose(written: DictConfig) -> Launch:
     """
     judgement, findings = judge(written, installed())
     plain = {key: value for key, value in judgement.plain.items() if key not in OURS}
-    remarks = refuse([*findings, *environment.problems(plain.get("env") or {})])
+    remarks = refuse(findings)
     mismatch = MismatchConfig(**(judgement["mismatch"] or {}))
     assert judgement.algorithm is not None
     return Launch(validate(grpo.MasterConfig, plain), judgement.algorithm, mismatch, remarks)
@@ -143,7 +144,7 @@ def train(
         train = trainer(cfg)
         step = versions.get(made["grpo_save_state"], "total_steps", 0)
         watched = mismatch, Path(master_config.logger["log_dir"]), step
-        own = {"policy": proxy(policy, estimator, *watched), "tokenizer": tokenizer}
+        own = {"policy": proxy(policy, estimator, *watched, loss.config), "tokenizer": tokenizer}
         own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}
         train(**versions.arguments(train, made | own))
 

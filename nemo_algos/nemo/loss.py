@@ -24,16 +24,20 @@ from nemo_algos.nemo import columns, loss_metrics
 from nemo_algos.nemo.loss_metrics import MicroBatch
 from nemo_algos.objective import off_policy
 from nemo_algos.objective.algorithm import Algorithm
-from nemo_algos.objective.loss import term_losses
-from nemo_algos.preflight.decided import decided
+from nemo_algos.objective.loss import LossConfig, term_losses
+from nemo_algos.preflight.decided import UNWEIGHTED, decided, weighs
+
+LOGPROBS = ("prev_logprobs", "generation_logprobs")  # of the trainer, of the sampler
 
 
 class AlgorithmLoss(ClippedPGLossFn):
     """A method as NeMo-RL's loss function; what it decides replaces NeMo-RL's `loss_fn` section."""
 
     def __init__(self, cfg: Any, algorithm: Algorithm, **kwargs: Any) -> None:
-        super().__init__(cfg.model_copy(update=decided(algorithm)), **kwargs)
-        self.algorithm = algorithm
+        shared = {k: getattr(cfg, k) for k in LossConfig.model_fields if hasattr(cfg, k)}
+        self.algorithm, self.config = algorithm, LossConfig(**shared)
+        ours = UNWEIGHTED if weighs(algorithm) else {}
+        super().__init__(cfg.model_copy(update=decided(algorithm) | ours), **kwargs)
         normalizer = getattr(interfaces, "MetricNormalizer", None)  # not in v0.7.0
         if normalizer:
             per_token, per_sequence = loss_metrics.PER_TOKEN, loss_metrics.PER_SEQUENCE
@@ -68,7 +72,7 @@ class AlgorithmLoss(ClippedPGLossFn):
     def _batch(self, logprobs: Tensor, data: Any) -> tuple[MicroBatch, Signals]:
         algorithm = self.algorithm
         weight = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
-        mask, prev = weight.bool(), data["prev_logprobs"][:, 1:]
+        mask, prev, gen = weight.bool(), *(data[k][:, 1:] for k in LOGPROBS)
         gap = logprobs.detach() - prev
         limit = torch.inf if is_stock(algorithm) else algorithm.base.params.max_log_ratio
         source = logprobs.detach() if _is_direct(algorithm) else logprobs
@@ -77,20 +81,25 @@ class AlgorithmLoss(ClippedPGLossFn):
         shaped = algorithm.shape(log_ratio, mask, signals)
         finite = gap.isfinite() | ~mask
         zero = (signals.advantages == 0) & algorithm.base.method.flat_group_is_inert
-        factor = self._factor(logprobs.where(finite, prev), prev, mask, signals)
+        factor = self._factor(logprobs.where(finite, prev), prev, gen, mask, signals)
         if factor is not None:
             zero = zero | (factor == 0)
         made = (logprobs, prev, weight, mask, gap, finite, limit, log_ratio, shaped, zero, factor)
         return MicroBatch(*made), signals
 
     def _factor(
-        self, logprobs: Tensor, prev: Tensor, mask: Tensor, signals: Signals
+        self, logprobs: Tensor, prev: Tensor, gen: Tensor, mask: Tensor, signals: Signals
     ) -> Tensor | None:
         """[B,S-1]: what a token's term is multiplied by; None: by 1."""
         correction, mean = self.algorithm.correction, self.algorithm.mean
         if correction.bypass_mode:
             return off_policy.of_two_policies(correction, logprobs, prev, mask, mean)
-        return signals.extras.get(off_policy.WEIGHTS)
+        if correction.active:
+            return signals.extras.get(off_policy.WEIGHTS)
+        method, config = self.algorithm.base.method, self.config
+        if weighs(self.algorithm) and config.use_importance_sampling_correction:
+            return off_policy.of_sampler(method, config.cut, prev, gen, mask).expand(mask.shape)
+        return None
 
     def _untouched(self, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:
         """NeMo-RL's own log-probs and batch; where A is 0 and the ratio overflows, a ratio of 1."""

@@ -16,7 +16,8 @@ from torch import Tensor
 from nemo_algos.mismatch.watch import Watch
 from nemo_algos.nemo import columns, loss_metrics, versions
 from nemo_algos.nemo.estimator import Estimator
-from nemo_algos.objective.loss import MismatchConfig
+from nemo_algos.objective import off_policy
+from nemo_algos.objective.loss import LossConfig, MismatchConfig
 
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
 
@@ -24,7 +25,7 @@ ENTROPY = "nemo_algos_entropy"  # the column of the data plane
 class PolicyProxy:
     """Everything but what is defined here is the policy's own.
 
-    folder: of dumps, where there is one; step: the last one done.
+    folder: of dumps, where there is one; step: the last one done; loss: what weighs by the sampler.
     """
 
     def __init__(
@@ -34,10 +35,11 @@ class PolicyProxy:
         mismatch: MismatchConfig = MismatchConfig(),
         folder: Path | None = None,
         step: int = 0,
+        loss: LossConfig = LossConfig(),
     ) -> None:
-        watch = Watch(mismatch, folder)
+        own = {"_watch": Watch(mismatch, folder), "_step": step, "_loss": loss}
         # past __setattr__
-        vars(self).update(_policy=policy, _estimator=estimator, _watch=watch, _step=step)
+        vars(self).update(_policy=policy, _estimator=estimator, **own)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
@@ -81,9 +83,19 @@ class PolicyProxy:
             columns["tokens"] = data["input_ids"][:, 1:]
             columns["prompt_length"] = data["token_mask"].argmax(1)
         mismatch, rises = self._watch.of(self._step, columns)
-        if rises:
-            print(f"warning: {rises}", flush=True)
-        self._estimator.last_metrics = {**self._estimator.last_metrics, **mismatch}
+        metrics = {**self._estimator.last_metrics, **mismatch, **self._weights(columns)}
+        for remark in filter(None, (rises, self._watch.weights(metrics))):
+            print(f"warning: {remark}", flush=True)
+        self._estimator.last_metrics = metrics
+
+    def _weights(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
+        """Of `loss_fn.use_importance_sampling_correction`, {} without."""
+        algorithm = self._estimator.algorithm
+        if algorithm.correction.active or not self._loss.use_importance_sampling_correction:
+            return {}
+        names = ("trainer_logprobs", "sampler_logprobs", "mask")
+        batch = (columns[name] for name in names)
+        return off_policy.measured(algorithm.base.method, self._loss.cut, *batch)
 
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
         own = {name: [value] for name, value in self._estimator.last_metrics.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nemo_algos import core
@@ -118,6 +118,18 @@ class Algorithm:
             **dict.fromkeys((added.key for added in self.terms), False),
             **dict.fromkeys([off_policy.WEIGHTS] if self.correction.weighs else [], True),
         }
+
+    def limited(self, tokens: int | None) -> Algorithm:
+        """With so many tokens as the divisor of dr_grpo, where none is written."""
+        method, params = self.advantages
+        fields = type(params).model_fields
+        if tokens is None or "max_tokens" not in fields or "max_tokens" in params.model_fields_set:
+            return self
+        own = Component(method, params.model_copy(update={"max_tokens": tokens}))
+        same = {
+            k: own for k in ("base", "advantages", "bounds") if getattr(self, k) is self.advantages
+        }
+        return replace(self, **same)
 
     def correct(self, rollouts: Rollouts) -> tuple[Rollouts, dict[str, float]]:
         """The rollouts for `signals` and the loss, corrected, and metrics; see `off_policy`."""

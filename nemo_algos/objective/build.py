@@ -10,8 +10,7 @@ method: {name: etr, terms: {own: {name: my_package.my_module:OWN}}}
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from nemo_algos.config import ConfigError, Finding, Section, did_you_mean, validate
@@ -21,16 +20,13 @@ from nemo_algos.methods.method import (
     Method,
     Params,
     clip_bounds,
-    keep_advantages,
-    no_bounds,
 )
 from nemo_algos.objective.algorithm import Algorithm, Component
 from nemo_algos.objective.correction import CorrectionConfig
+from nemo_algos.objective.fit import COMPONENTS, misfits
 from nemo_algos.objective.terms import TERMS, Added, LossTerm, constant
 
 Record = TypeVar("Record", Method, LossTerm)
-COMPONENTS = ("advantages", "bounds")
-RATIO_KEYS = ("max_log_ratio", "dual_clip")  # read of the base's parameters alone
 
 
 def build(
@@ -43,6 +39,7 @@ def build(
     finding: unknown names and keys, values out of range, components that do not fit.
     """
     block = _block(method, "method")
+    beside = {*block}
     written = {k: block.pop(k, None) for k in COMPONENTS}
     blocks = {k: _block(v, f"method.{k}") for k, v in written.items() if v is not None}
     findings = list[Finding]()
@@ -51,12 +48,6 @@ def build(
     # without a name, one method gives the base and the advantages
     if "name" not in block and "advantages" in blocks:
         block = blocks.pop("advantages") | block
-    findings += [
-        Finding(f"method.{name}.{key}", f"is of the ratio, not of {name}: write it under method")
-        for name, values in blocks.items()
-        for key in RATIO_KEYS
-        if key in values
-    ]
     base = _resolve(block, "method", findings)
     resolved = {k: _resolve(b, f"method.{k}", findings) for k, b in blocks.items()}
     if findings:
@@ -64,8 +55,7 @@ def build(
     assert base is not None
     advantages, bounds = (resolved.get(name) or base for name in COMPONENTS)
     algorithm = Algorithm(base, advantages, bounds, terms, correction)
-    findings += [Finding("method", reason) for reason in _misfits(algorithm)]
-    findings += [Finding("rollout_correction", reason) for reason in _two_policies(algorithm)]
+    findings += misfits(algorithm, beside)
     if findings:
         raise ConfigError(findings)
     return algorithm
@@ -201,72 +191,3 @@ def _term_fault(term: LossTerm) -> str | None:
     if term.coef is constant and "coef" not in term.params.model_fields:
         return "has no parameter coef: derive its params from TermParams, or give it coef"
     return None
-
-
-def _misfits(a: Algorithm) -> list[str]:
-    """Why the components have no meaning together."""
-    base, advantages, bounds = a.base.method, a.advantages.method, a.bounds.method
-    reasons = []
-    one = base.ratio == "sequence" or "sequence_advantages" in base.needs
-    if a.per_token["advantages"] and one:
-        kind = "sequence ratio" if base.ratio == "sequence" else "weight of a whole response"
-        reasons.append(
-            f"{base.name}'s {kind} needs one advantage per sequence, but {advantages.name} gives "
-            "one per token: use its advantages with a token ratio (grpo, etr's bounds, cispo)"
-        )
-    if "sequence_mean" in advantages.needs and a.mean == "token":
-        reasons.append(
-            f"{advantages.name}'s advantages grow with the response, and {base.name}'s token mean "
-            "would weigh it by its length again: use a sequence mean"
-        )
-    if bounds is not base and base.clips is None:
-        reasons.append(
-            f"{base.name} has no ratio to clip, so bounds of {bounds.name} would do nothing: "
-            "drop bounds"
-        )
-    if bounds is not base and bounds.bounds is None and bounds.constant_bounds is no_bounds:
-        reasons.append(f"{bounds.name} has no bounds of its own to give: drop bounds")
-    # it cuts a ratio that the surrogate itself clips, with advantages of a fixed sign
-    plain = base.clips == base.form == "ratio" and base.reweight is keep_advantages
-    if a.base.params.dual_clip is not None and not plain:
-        reasons.append(
-            f"dual_clip has no meaning for {base.name}: it cuts the plain clipped ratio of grpo, "
-            "etr, erpo and gspo"
-        )
-    return reasons
-
-
-def _two_policies(a: Algorithm) -> Iterator[str]:
-    """Why old := sampler has no meaning for the method, or the method's loss none for it."""
-    base, correction = a.base.method, a.correction
-    if not correction.bypass_mode:
-        return
-    needs = replace(a, correction=CorrectionConfig()).needs
-    if "entropy" in needs:
-        yield (
-            f"{a.name} needs the exact entropies of pi_old, which come with the forward that "
-            "bypass_mode leaves out: set bypass_mode: false"
-        )
-    if "drift" in needs:
-        yield (
-            f"{a.name} measures how far an update moves the trainer's own log-probs, which "
-            "bypass_mode leaves out: of spo, set forgetting: constant"
-        )
-    if "gen_logprobs" in needs:
-        yield (
-            f"{a.name} compares pi_old with the sampler, and in bypass_mode they are one: set "
-            "bypass_mode: false"
-        )
-    plain = base.form == "logprob" and base.reweight is keep_advantages
-    if correction.loss_type == "reinforce" and not plain:
-        yield (
-            f"loss_type: reinforce has no ratio, and {a.name} has one: set method.name: gpg (with "
-            "method.advantages of another), or loss_type: ppo_clip without rollout_is"
-        )
-    elif correction.loss_type == "ppo_clip" and plain:
-        yield f"{a.name} has no ratio to clip: set loss_type: reinforce"
-    elif correction.rollout_is and not plain:
-        yield (
-            f"{a.name}'s ratio is to the sampler in bypass_mode, and rollout_is would weigh by it "
-            "again: remove rollout_is"
-        )

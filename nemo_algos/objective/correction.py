@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import field_validator, model_validator
 
-from nemo_algos.config import Section, did_you_mean
+from nemo_algos.config import Finding, Section, did_you_mean
 
 if TYPE_CHECKING:
     from nemo_algos.core.correction import Cut
@@ -41,6 +43,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "bypass_pg_geo_rs_seq_tis": _REINFORCE | _SEQUENCE | _GEOMETRIC,
     "bypass_pg_geo_rs_token_tis": _REINFORCE | _TOKEN | _GEOMETRIC,
 }
+NOISE = 0.07  # nats a token: the sampler of NeMo-RL#2269, whose KL to the trainer is 2.5e-3
 _POOLS, _KINDS = ("token", "seq_sum", "seq_mean", "seq_max"), ("k1", "k2", "k3")
 OPTIONS = [f"{p}_{k}" for p in _POOLS for k in _KINDS if f"{p}_{k}" != "seq_max_k1"]
 
@@ -48,14 +51,16 @@ OPTIONS = [f"{p}_{k}" for p in _POOLS for k in _KINDS if f"{p}_{k}" != "seq_max_
 class CorrectionConfig(Section):
     """verl's fields; a preset sets them, and what is written beside it goes over the preset.
 
-    rollout_is_threshold: HIGH cuts weights at it (TIS), "LOW_HIGH" makes those outside 0 (IcePop);
-    rollout_rs: OPTIONS with commas between; rollout_rs_threshold: one for all or one each, a
-    largest divergence, of k1 bounds of a ratio, "LOW_HIGH" or HIGH for 1 / HIGH to HIGH;
-    bypass_mode: old := sampler; loss_type: of bypass_mode alone, by default the method's.
+    rollout_is: the weight is each token's, their geometric mean over the sequence (not in verl), or
+    their product, which vanishes in long responses; rollout_is_threshold: HIGH cuts weights at it
+    (TIS), "LOW_HIGH" makes those outside 0 (IcePop); rollout_rs: OPTIONS with commas between;
+    rollout_rs_threshold: one for all or one each, a largest divergence, of k1 bounds of a ratio,
+    "LOW_HIGH" or HIGH for 1 / HIGH to HIGH; bypass_mode: old := sampler; loss_type: of bypass_mode
+    alone, by default the method's.
     """
 
     preset: str | None = None
-    rollout_is: Literal["token", "sequence"] | None = None
+    rollout_is: Literal["token", "geometric", "sequence"] | None = None
     rollout_is_threshold: float | str = 2.0
     rollout_is_batch_normalize: bool = False
     rollout_rs: str | None = None
@@ -131,6 +136,33 @@ class CorrectionConfig(Section):
             raise ValueError(f"{key} {reason}: give one for all, or one each")
         every = thresholds if len(thresholds) > 1 else thresholds * len(options)
         return {o: _divergences(key, o, t) for o, t in zip(options, every, strict=True)}
+
+
+def expected_product(tokens: int, cut: tuple[Cut, float, float], noise: float = NOISE) -> float:
+    """The mean of a response's cut product of weights, where the policy has not changed at all.
+
+    log W ~ N(-s^2 / 2, s^2), s = noise sqrt(tokens): unbiased noise of so many nats a token.
+    """
+    kind, low, high = cut
+    s, normal = noise * math.sqrt(tokens), NormalDist()
+    inside = [normal.cdf((math.log(x) - s * s / 2) / s) if x else 0.0 for x in (low, high)]
+    above = 1 - normal.cdf((math.log(high) + s * s / 2) / s)
+    return inside[1] - inside[0] + (high * above if kind == "tis" else 0.0)
+
+
+def vanishing(correction: CorrectionConfig, tokens: int) -> Iterator[Finding]:
+    """Where products of so many tokens' weights would leave little of the gradient: a warning."""
+    if correction.rollout_is != "sequence":
+        return
+    mean = expected_product(tokens, correction.cut)
+    if mean < 0.5:
+        yield Finding(
+            "rollout_correction.rollout_is",
+            f"'sequence' multiplies the weights of all tokens. At {tokens} tokens and a sampler "
+            f"noise of {NOISE} nats per token the mean weight is {mean:.2g}, so most of the "
+            "gradient is lost. Set it to geometric or token.",
+            "warning",
+        )
 
 
 def _listed(written: float | str | None) -> list[str]:

@@ -6,14 +6,14 @@ loss = -J + kl_coef KL + terms   J = mean( w_t  min(r' A', clip(r') A') )  or  m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from nemo_algos import core
-from nemo_algos.config import Finding, Section
+from nemo_algos.config import Finding, Section, validate
 from nemo_algos.methods.method import Method
 from nemo_algos.methods.signals import Shaped, Signals
 from nemo_algos.objective import off_policy
@@ -126,7 +126,7 @@ def batch_loss(
     method: Algorithm | Method | dict[str, Any] | str,
     logprobs: Tensor,
     rollouts: Rollouts,
-    config: LossConfig = LossConfig(),
+    config: LossConfig | Mapping[str, Any] = LossConfig(),
     entropy: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """The loss of a whole rollout batch, scalar, and its metrics: both halves in one call.
@@ -149,7 +149,7 @@ def policy_loss(
     rollouts: Rollouts,
     signals: Signals,
     counts: Counts,
-    config: LossConfig = LossConfig(),
+    config: LossConfig | Mapping[str, Any] = LossConfig(),
     entropy: Tensor | None = None,
 ) -> Loss:
     """The loss of these sequences, with its statistics.
@@ -160,7 +160,10 @@ def policy_loss(
     Raises ValueError for missing reference or sampler log-probs or entropies, FloatingPointError
     for non-finite log-probs on response tokens (`on_nonfinite: report` drops and counts them).
     """
+    if not isinstance(config, LossConfig):
+        config = validate(LossConfig, dict(config), "loss_fn")
     _check_inputs(algorithm, logprobs, rollouts, config)
+    _check_signals(algorithm, rollouts, signals, counts)
     _check_entropy(algorithm, logprobs, entropy)
     mask, limit = _finite(logprobs, rollouts, config), algorithm.base.params.max_log_ratio
     log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
@@ -224,9 +227,8 @@ def _weights(
         return off_policy.of_two_policies(correction, logprobs, old, mask, algorithm.mean)
     if config.use_importance_sampling_correction:
         assert rollouts.gen_logprobs is not None
-        log_ratio = core.correction.gap(old, rollouts.gen_logprobs, mask)
-        level = algorithm.base.method.ratio
-        return core.correction.importance(log_ratio, mask, level, *config.cut)
+        method = algorithm.base.method
+        return off_policy.of_sampler(method, config.cut, old, rollouts.gen_logprobs, mask)
     weights, dtype = signals.extras.get(off_policy.WEIGHTS), core.surrogate.working_dtype(logprobs)
     return None if weights is None else weights.to(mask.device, dtype)
 
@@ -237,8 +239,9 @@ def _check_inputs(
     weighed = config.use_importance_sampling_correction
     for finding in contradictions(algorithm.correction, weighed):
         raise ValueError(str(finding))
-    if isinstance(logprobs, list):
-        raise ValueError("logprobs must be a tensor with gradient, got a list")
+    if not hasattr(logprobs, "requires_grad"):  # without an import of torch
+        found = type(logprobs).__name__
+        raise ValueError(f"logprobs must be a tensor with gradient, but it is of type {found}")
     if logprobs.shape != rollouts.mask.shape:
         raise ValueError(
             f"logprobs have shape {list(logprobs.shape)}, the rollouts' mask "
@@ -249,6 +252,26 @@ def _check_inputs(
     if config.use_importance_sampling_correction and rollouts.gen_logprobs is None:
         needed = "gen_logprobs [B, S], the sampler's log-probs"
         raise ValueError(f"use_importance_sampling_correction needs {needed}")
+
+
+def _check_signals(
+    algorithm: Algorithm, rollouts: Rollouts, signals: Signals, counts: Counts
+) -> None:
+    bounds = {"low": signals.low, "high": signals.high}
+    own = bounds | {"advantages": signals.advantages, **signals.extras}
+    given = {k: [*x.shape] for k, x in own.items() if not isinstance(x, (int, float))}
+    rows, positions = rollouts.mask.shape
+    wanted = {k: [rows, positions if each else 1] for k, each in algorithm.per_token.items()}
+    if given != wanted:
+        raise ValueError(
+            f"these are not the signals of {algorithm.name} for these rollouts: their shapes are "
+            f"{given} and not {wanted}. Take `Algorithm.signals` of the whole batch, and the same "
+            "rows of both."
+        )
+    if min(counts.sequences, counts.tokens) <= 0 and rollouts.mask.any():
+        raise ValueError(
+            f"{counts} cannot be divided by: take `Counts.of` the whole optimizer batch's mask"
+        )
 
 
 def _check_entropy(algorithm: Algorithm, logprobs: Tensor, entropy: Tensor | None) -> None:

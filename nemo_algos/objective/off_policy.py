@@ -9,6 +9,7 @@ are core/correction.py's.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,9 @@ from nemo_algos.objective.correction import CorrectionConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nemo_algos.core.correction import Cut
     from nemo_algos.core.surrogate import Mean
+    from nemo_algos.methods.method import Method
     from nemo_algos.rollouts import Rollouts
 
 WEIGHTS = "rollout_is_weights"  # the signal's name
@@ -72,6 +75,27 @@ def of_two_policies(
     return factor.expand(mask.shape).where(kept, 0.0)
 
 
+def of_sampler(
+    method: Method, cut: tuple[Cut | None, float, float], old: Tensor, gen: Tensor, mask: Tensor
+) -> Tensor:
+    """The weights of `loss_fn.use_importance_sampling_correction`, [B,S] or [B,1].
+
+    Of a token where the method's ratio is a token's, else their geometric mean over the sequence:
+    the product's truncated mean goes to 0 with the length, whatever the policy does.
+    """
+    log_ratio = core.correction.gap(old, gen, mask)
+    level = "geometric" if method.ratio == "sequence" else "token"
+    return core.correction.importance(log_ratio, mask, level, *cut)
+
+
+def measured(
+    method: Method, cut: tuple[Cut | None, float, float], old: Tensor, gen: Tensor, mask: Tensor
+) -> dict[str, float]:
+    """The metrics of those weights over a rollout batch."""
+    whole = of_sampler(method, (None, 0.0, math.inf), old, gen, mask)
+    return core.correction.weight_metrics(of_sampler(method, cut, old, gen, mask), whole, mask)
+
+
 def _weights(
     config: CorrectionConfig, log_ratio: Tensor, mask: Tensor
 ) -> tuple[Tensor, dict[str, float]]:
@@ -80,7 +104,7 @@ def _weights(
         return log_ratio.new_ones(()), {}
     raw = core.correction.importance(log_ratio, mask, config.rollout_is)
     weights = core.correction.importance(log_ratio, mask, config.rollout_is, *config.cut)
-    metrics = _weighed(weights.expand(mask.shape)[mask], raw.expand(mask.shape)[mask])
+    metrics = core.correction.weight_metrics(weights, raw, mask)
     mean = core.correction.mean_weight(weights, mask)
     if config.rollout_is_batch_normalize and mean > 0:
         weights = weights / mean
@@ -107,17 +131,4 @@ def _rejected(kept: Tensor, mask: Tensor) -> dict[str, float]:
     return {
         "correction/rejected_tokens": float(1 - kept.sum() / tokens) if tokens else 0.0,
         "correction/rejected_sequences": float(lost / mask.any(1).sum().clamp(min=1)),
-    }
-
-
-def _weighed(weights: Tensor, raw: Tensor) -> dict[str, float]:
-    """Of the tokens [N]; ess: (mean w)^2 / mean w^2, the share of tokens that count."""
-    if not len(weights):
-        return {}
-    mean, square = weights.mean(), weights.square().mean()
-    return {
-        "correction/weight_mean": float(mean),
-        "correction/weight_max": float(raw.max()),
-        "correction/cut_tokens": float((weights != raw).double().mean()),
-        "correction/ess": float(mean.square() / square) if square > 0 else 0.0,
     }

@@ -42,7 +42,7 @@ def attention(run: Training) -> float:
     ranks = 2 * (a.latent_query + a.latent_kv) + a.rotary  # before and after their norms
     compressed = k.number * run.own_tokens * ranks
     size = a.size + a.rotary
-    mixed = k.number * (heads * size + groups * (size + a.value_size))
+    mixed = k.number * (heads * size * (1 + a.gated) + groups * (size + a.value_size))
     if a.query_key_norm and not a.latent_kv:
         mixed += k.number * (heads + groups) * size
     if "mla_up_proj" in run.recompute.modules:
@@ -93,7 +93,7 @@ def mamba(run: Training) -> float:
     return _norm(run) + run.tokens * numbers / run.parallel.tensor + _residual(run)
 
 
-PARTS = {"*": attention, "-": mlp, "E": experts, "M": mamba}
+PARTS = {"*": attention, "W": attention, "-": mlp, "E": experts, "M": mamba}
 
 
 def layer(run: Training, parts: str) -> float:

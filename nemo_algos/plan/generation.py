@@ -13,23 +13,37 @@ def sleeping(run: Setup) -> dict[str, float]:
     return {"sleeping engine": SLEEPING} if run.layout.colocated else {}
 
 
+def weight_bytes(run: Setup, met: float = 1.0) -> float:
+    """Of an engine's GPU, with this share of the experts; EP beyond TP spreads experts further."""
+    m, p = run.model, run.layout
+    experts = m.moe_layers * m.experts * m.expert
+    ranks = p.generation_tensor * p.generation_pipeline
+    wider = max(1.0, p.generation_expert / p.generation_tensor)
+    each = 1 if run[f"{VLLM}.precision"] == "fp8" else 2
+    return each * (m.parameters - experts + met * experts / wider) / ranks
+
+
 def generation(run: Setup) -> dict[str, float]:
     """Bytes by component of an engine's GPU; the KV cache takes what is left of its share."""
-    m, p = run.model, run.layout
-    weight = 1 if run[f"{VLLM}.precision"] == "fp8" else 2
-    weights = weight * m.parameters / (p.generation_tensor * p.generation_pipeline)
+    weights = weight_bytes(run)
     share = (run[f"{VLLM}.gpu_memory_utilization"] or 0.9) * run.gpu.memory
     cache = max(0.0, share - weights - ENGINE_WORKSPACE)
     return {"weights": weights, "workspace": ENGINE_WORKSPACE, "KV cache": cache}
 
 
-def cached_tokens(run: Setup) -> float:
-    """Tokens that an engine's KV cache holds."""
+def sequence_bytes(run: Setup, tokens: float) -> float:
+    """Of an engine's GPU for a sequence of `tokens`: keys and values, and recurrent states."""
     m, p = run.model, run.layout
     number = 1 if str(run[f"{VLLM}.kv_cache_dtype"]).startswith("fp8") else 2
-    split = 1 if m.kv_lora_rank else min(p.generation_tensor, m.kv_heads)
-    token = number * m.num_hidden_layers * m.kv_numbers / (split * p.generation_pipeline)
-    return generation(run)["KV cache"] / token
+    split = 1 if m.attention.latent_kv else min(p.generation_tensor, m.kv_heads)
+    seen = m.having("*") * tokens + m.having("W") * min(tokens, m.window)
+    states = m.having("M") * m.mamba.cached / p.generation_tensor if m.mamba else 0.0
+    return (number * m.attention.cached * seen / split + states) / p.generation_pipeline
+
+
+def cached_sequences(run: Setup, tokens: float) -> float:
+    """Sequences of `tokens` that an engine's cache holds."""
+    return generation(run)["KV cache"] / sequence_bytes(run, tokens)
 
 
 def on_host(run: Setup) -> dict[str, float]:

@@ -4,18 +4,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_algos.plan.gpus import GPU
+from nemo_algos.plan.parameters import network
 from nemo_algos.plan.shapes import (
-    Attention,
-    Experts,
     Kernels,
-    Network,
     Parallel,
     Recompute,
     States,
     Training,
 )
+from nemo_algos.preflight.decoder import Model
 from nemo_algos.preflight.layout import DTENSOR, MEGATRON, Run
-from nemo_algos.preflight.models import Model
 
 OUTSIDE = 4e9  # bytes: CUDA contexts, NCCL, fragmentation; an assumption
 LORA = (f"{MEGATRON}.peft", f"{DTENSOR}.lora_cfg")
@@ -48,8 +46,9 @@ def training(run: Setup) -> Training:
     sequences = micro_batch_tokens(run) * p.context / longest
     each = run["policy.train_global_batch_size"] / max(1, p.data)
     stages = 2 * p.pipeline  # more micro-batches hold no more than these
+    fused = run.backend("bias_activation_fusion") is not False
     return Training(
-        network=_network(run),
+        network=network(run.model, _stages(run), fused),
         parallel=Parallel(
             gpus=p.train_gpus,
             tensor=p.tensor,
@@ -68,42 +67,9 @@ def training(run: Setup) -> Training:
     )
 
 
-def _network(run: Setup) -> Network:
-    m = run.model
-    value = m.v_head_dim if m.kv_lora_rank else m.head_size
-    attention = Attention(
-        heads=m.num_attention_heads,
-        groups=m.kv_heads,
-        size=m.qk_nope_head_dim if m.kv_lora_rank else m.head_size,
-        value_size=value,
-        latent_query=m.q_lora_rank or 0,
-        latent_kv=m.kv_lora_rank or 0,
-        rotary=m.qk_rope_head_dim,
-    )
-    fused = run.backend("bias_activation_fusion") is not False
-    experts = Experts(
-        number=m.experts,
-        chosen=m.experts_per_token,
-        features=m.moe_intermediate_size,
-        shared=m.shared_experts * m.moe_intermediate_size,
-        fused_weighting=fused,
-    )
-    return Network(
-        stages=_stages(run),
-        hidden=m.hidden_size,
-        features=m.intermediate_size,
-        vocabulary=m.vocab_size,
-        attention=attention,
-        experts=experts if m.experts else None,
-        tied=m.tie_word_embeddings,
-        query_bias=m.attention_bias,
-    )
-
-
 def _stages(run: Setup) -> tuple[tuple[str, ...], ...]:
     """Layers spread evenly but for what the config gives the first and last stage."""
-    m, pp = run.model, run.layout.pipeline
-    layers = ("*-",) * (m.num_hidden_layers - m.moe_layers) + ("*E",) * m.moe_layers
+    layers, pp = run.model.layers, run.layout.pipeline
     if pp == 1:
         return (layers,)
     given = [run.backend(f"num_layers_in_{end}_pipeline_stage") for end in ("first", "last")]

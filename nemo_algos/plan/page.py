@@ -7,14 +7,15 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from nemo_algos.plan.layouts import Plan
-from nemo_algos.plan.report import GB, expected, sizes
+from nemo_algos.plan.layouts import Plan, expected
+from nemo_algos.plan.report import GB, sizes
 from nemo_algos.style import COLORS, drawn
 
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>nemo-algos plan</title>
 <style>{stylesheet}
@@ -33,12 +34,13 @@ pre {{ font-family: monospace; overflow-x: auto }}
 
 
 def write(path: Path, plans: list[Plan], tables: list[RenderableType]) -> None:
-    """The page of these layouts, the config's first."""
+    """The page of these layouts, the config's first. Raises ValueError where its folder is not."""
+    if not path.parent.is_dir():
+        raise ValueError(f"--html {path}: the folder {path.parent} does not exist. Create it.")
     console = Console(record=True, width=120, file=io.StringIO(), highlight=False)
     for table in tables:
         console.print(table, soft_wrap=isinstance(table, str))
     page = PAGE.replace("{figure}", figure(plans).replace("{", "{{").replace("}", "}}"))
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(console.export_html(code_format=page), encoding="utf-8")
 
 
@@ -63,7 +65,9 @@ def _bars(axes: Any, plans: list[Plan]) -> None:
     axes.errorbar(starts, rows, xerr=ranges, fmt="none", color="#333333", capsize=2)
     memory = plans[0].run.gpu
     axes.axvline(memory.memory / GB, color="#333333", linestyle="--")
-    axes.set_yticks(rows, ["as configured", *map(sizes, plans[1:])])
+    axes.set_yticks(
+        rows, ["as configured", *(f"{p.run.layout.nodes} nodes, {sizes(p)}" for p in plans[1:])]
+    )
     axes.invert_yaxis()
     axes.set_xlabel("GB on a GPU")
     axes.set_title(f"Training memory; dashed: {memory.name}")

@@ -1,9 +1,11 @@
 """Parameters that a GPU holds, by module, as Megatron-Core builds them."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import NamedTuple
 
 from nemo_algos.plan.shapes import Experts, Network, Parallel
+from nemo_algos.preflight.decoder import Model
 
 
 class Held(NamedTuple):
@@ -32,7 +34,7 @@ def attention(net: Network, p: Parallel) -> Held:
         up = a.latent_kv * heads * (a.size + a.value_size)
         norms = norm + net.norm_vectors * (a.latent_query + a.latent_kv)
         return Held(linear=query + down + up + heads * a.value_size * h, other=norms)
-    mixed = (heads + 2 * groups) * a.size
+    mixed = (heads * (1 + a.gated) + 2 * groups) * a.size
     norms = norm + 2 * a.query_key_norm * net.norm_vectors * a.size
     biases = mixed * (net.bias or net.query_bias) + h * net.bias
     return Held(linear=h * (mixed + heads * a.size), other=norms + biases)
@@ -72,7 +74,7 @@ def mamba(net: Network, p: Parallel) -> Held:
     return Held(linear / p.tensor, 0.0, vectors / p.tensor + net.norm_vectors * h)
 
 
-PARTS = {"*": attention, "-": mlp, "E": experts, "M": mamba}
+PARTS = {"*": attention, "W": attention, "-": mlp, "E": experts, "M": mamba}
 
 
 def of_layers(net: Network, p: Parallel, layers: tuple[str, ...]) -> Held:
@@ -87,7 +89,7 @@ def of_rank(net: Network, p: Parallel, rank: int) -> Held:
     held = sum((of_layers(net, p, s) for s in net.stages[rank :: p.pipeline]), Held())
     table, norm = net.vocabulary * net.hidden / p.tensor, net.norm_vectors * net.hidden
     if rank == 0:
-        held += Held(other=table + net.positions * net.hidden)
+        held += Held(other=table + net.positions * net.hidden + net.encoders)
     if last:
         alone = p.pipeline == 1 and net.tied
         held += Held(other=norm + (0 if alone else table))
@@ -97,3 +99,28 @@ def of_rank(net: Network, p: Parallel, rank: int) -> Held:
         if net.mtp and rank > 0 and not net.tied:  # MTP embeds its tokens on its own stage
             held += Held(other=table)
     return held
+
+
+def network(model: Model, stages: tuple[tuple[str, ...], ...], fused: bool = False) -> Network:
+    """Of a model's facts, its layers cut into these stages."""
+    m = model
+    return Network(
+        stages=stages,
+        hidden=m.hidden_size,
+        features=m.intermediate_size,
+        vocabulary=m.vocab_size,
+        attention=m.attention,
+        experts=replace(m.mixture, fused_weighting=fused) if m.mixture else None,
+        mamba=m.mamba,
+        gated=m.gated,
+        tied=m.tied,
+        bias=m.bias,
+        query_bias=m.query_bias,
+        norm_vectors=m.norm_vectors,
+        encoders=m.encoders,
+    )
+
+
+def whole(model: Model) -> float:
+    """Parameters of the model as its shapes explain them, on one GPU."""
+    return sum(of_rank(network(model, (model.layers,)), Parallel(1), 0))

@@ -2,21 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 
-from nemo_algos.plan.layouts import Change, Plan
+from nemo_algos.plan.layouts import Change, Plan, expected
 
 GB = 1e9
-
-
-@cache
-def expected() -> dict[str, dict[str, float]]:
-    """Relative errors, as benchmarks/plan_memory.py --write found them on Megatron-LM's tests."""
-    return json.loads((Path(__file__).parent / "expected.json").read_text())
 
 
 def within(value: float, kind: str, digits: int = 0) -> str:
@@ -90,9 +83,9 @@ def _seconds(p: Plan) -> Table:
 def _errors() -> str:
     peak, time = (expected()[kind] for kind in ("peak", "time"))
     return (
-        f"in brackets: so near were 9 of 10 of Megatron-LM's tests, peaks within "
-        f"{peak['nine_of_ten']:.0%} (half of them {peak['median']:.1%}), iteration times "
-        f"{time['nine_of_ten']:.0%} ({time['median']:.0%}); workspaces are assumptions"
+        f"Ranges: the error that 90 % of Megatron-LM's tests stayed within (memory "
+        f"{peak['nine_of_ten']:.0%}, median {peak['median']:.1%}; time {time['nine_of_ten']:.0%}, "
+        f"median {time['median']:.0%}). Workspace sizes are assumed, not measured."
     )
 
 
@@ -102,8 +95,9 @@ def _verdict(p: Plan, change: Change | None) -> str:
         problems.append("the KV cache does not hold one sequence of full length")
     if not problems:
         held = f"{p.cached_sequences:.0f} sequences of full length"
-        return f"[green]fits[/green]: an engine's cache holds {held}"
-    keys = " ".join(f"{k}={v}" for k, v in (change or {}).items())
+        close = ", but tight: the top of its range does not fit" if p.tight else ""
+        return f"[green]fits[/green]{close}: an engine's cache holds {held}"
+    keys = " ".join(f"{k}={written(v)}" for k, v in (change or {}).items())
     advice = f"the cheapest change that would: {keys}" if change else "no single key would help"
     return f"[red]{' and '.join(problems)}[/red]; {advice}"
 
@@ -112,20 +106,33 @@ def sizes(p: Plan) -> str:
     """A layout's name."""
     lay, again = p.run.layout, p.run.backend("activation_checkpointing")
     groups = f"TP {lay.tensor} PP {lay.pipeline} CP {lay.context} EP {lay.expert}"
-    return f"{lay.nodes} nodes, {groups}{', recomputed' if again else ''}"
+    return f"{groups}{', recomputed' if again else ''}"
 
 
-def ranked(plans: list[Plan], top: int, price: float | None = None) -> Table:
-    """The fastest layouts."""
-    paid = ("its price",) if price else ()
-    table = Table("layout", "GB", "step s", "its GPU-hours", *paid, box=None)
-    for p in plans[:top]:
+def ranked(
+    nodes: int, found: list[Plan], reason: str, price: float | None = None
+) -> Iterator[RenderableType]:
+    """The fastest layouts on so many nodes, and the keys of the first; or the reason for none."""
+    on = "1 node" if nodes == 1 else f"{nodes} nodes"
+    if not found:
+        yield f"{on}: no layout. {reason[0].upper()}{reason[1:]}"
+        return
+    paid = ("price",) if price else ()
+    table = Table(on, "GB", "step s", "GPU-hours", *paid, box=None)
+    for p in found:
         hours = p.step_seconds * p.run.layout.gpus / 3600
         table.add_row(
             sizes(p),
-            within(sum(p.training.values()) / GB, "peak"),
+            within(sum(p.training.values()) / GB, "peak") + (" tight" if p.tight else ""),
             within(p.step_seconds, "time"),
             f"{hours:.1f}",
             *([f"{hours * price:,.2f}"] if price else []),
         )
-    return table
+    yield table
+    keys = " ".join(f"{k}={written(v)}" for k, v in found[0].change.items())
+    yield f"{on}, the first: {keys or 'as configured'}"
+
+
+def written(value: Any) -> str:
+    """A value as an override has it."""
+    return json.dumps(value)

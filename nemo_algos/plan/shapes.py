@@ -2,51 +2,17 @@
 
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class Attention:
-    """Grouped-query attention; with `latent_kv` multi-head latent attention (MLA)."""
-
-    heads: int
-    groups: int
-    size: int  # of a query's and a key's head; MLA: without the rotary part
-    value_size: int
-    query_key_norm: bool = False
-    latent_query: int = 0  # rank; 0: queries straight from the hidden state
-    latent_kv: int = 0
-    rotary: int = 0  # MLA's part of a head with positions
-
-
-@dataclass(frozen=True)
-class Experts:
-    """A mixture's layer: routed experts, and a shared one of `shared` features."""
-
-    number: int
-    chosen: int
-    features: int
-    shared: int = 0
-    latent: int = 0  # the width that routed experts see; 0: the hidden size
-    fused_weighting: bool = False  # activation and router probability in one kernel
-
-
-@dataclass(frozen=True)
-class Mamba:
-    """A Mamba-2 mixer."""
-
-    inner: int
-    heads: int
-    state: int = 128
-    groups: int = 8
-    convolution: int = 4
+from nemo_algos.preflight.decoder import Attention, Experts, Mamba
 
 
 @dataclass(frozen=True)
 class Network:
     """A decoder. `stages` are its layers in order of the (virtual) pipeline stages.
 
-    A layer is a string of its parts, each with its own norm and residual: `*` attention, `-` MLP,
-    `E` experts, `M` Mamba; a transformer's layer is `*-` or `*E`, a hybrid's one letter. `mtp` are
-    the layers of each multi-token prediction depth, all on the last stage.
+    A layer is a string of its parts, each with its own norm and residual: `*` attention, `W` within
+    a window, `-` MLP, `E` experts, `M` a recurrent mixer; a transformer's layer is `*-` or `*E`, a
+    hybrid's one letter. `mtp` are the layers of each multi-token prediction depth, all on the last
+    stage.
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -63,6 +29,7 @@ class Network:
     query_bias: bool = False  # of queries, keys and values alone
     norm_vectors: int = 1  # RMSNorm; 2: LayerNorm
     positions: int = 0  # learned ones
+    encoders: int = 0  # parameters beside the decoder, whole on the first stage
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from nemo_algos.objective.build import build
 from nemo_algos.objective.loss import MismatchConfig
 from nemo_algos.preflight.conflicts import conflicts
 from nemo_algos.preflight.decided import derive
+from nemo_algos.preflight.decoder import Model
 from nemo_algos.preflight.layout import layout
-from nemo_algos.preflight.models import Model, model
+from nemo_algos.preflight.models import model
 from nemo_algos.preflight.rule import Preflight
 from nemo_algos.preflight.rules import RULES
 from nemo_algos.preflight.rules.values import repaired
@@ -58,7 +59,8 @@ def judge(
     seconds: the job's time limit. Raises ConfigError where there is nothing to judge.
     """
     if OmegaConf.select(written, "engine") != "nemo_rl":
-        raise ConfigError([Finding("engine", "must be nemo_rl")])
+        reason = "must be nemo_rl: this is a config of the embedded engine, which `train` runs here"
+        raise ConfigError([Finding("engine", reason)])
     return judged(compose(written, release), release.version, seconds)
 
 
@@ -72,6 +74,8 @@ def judged(
     blocks = plain.get("method") or {}, plain.get("rollout_correction")
     algorithm = _kept(findings, lambda: build(*blocks))
     if algorithm:
+        limit = at(plain, "policy.generation.max_new_tokens")
+        algorithm = algorithm.limited(limit if isinstance(limit, int) else None)
         findings += conflicts(plain, written, algorithm)
         derive(plain, algorithm)
     facts = _kept(findings, lambda: _model(plain))
@@ -102,10 +106,12 @@ def _kept(findings: list[Finding], read: Callable[[], T]) -> T | None:
 
 def _model(plain: Mapping[str, object]) -> Model | None:
     """The facts, as policy.hf_config_overrides changes them; None of an unknown model."""
+    name, changed = str(at(plain, "policy.model_name")), at(plain, OVERRIDES)
     try:
-        facts = model(str(at(plain, "policy.model_name")))
+        facts = model(name)
     except (ValueError, OSError):
         return None
-    changed = at(plain, OVERRIDES) if isinstance(at(plain, OVERRIDES), Mapping) else {}
-    known = {key: value for key, value in changed.items() if key in Model.model_fields}
-    return validate(Model, facts.model_dump() | known, OVERRIDES) if known else facts
+    try:
+        return model(name, changed) if isinstance(changed, Mapping) else facts
+    except ValueError as problem:
+        raise ConfigError([Finding(OVERRIDES, str(problem))]) from None

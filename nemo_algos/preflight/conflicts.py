@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from nemo_algos.config import ConfigError, Finding, at, validate
+from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.loss import DERIVED, LossConfig, contradictions
 from nemo_algos.preflight import precision
-from nemo_algos.preflight.layout import DTENSOR, MEGATRON
+from nemo_algos.preflight.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.precision import CORRECTION
 
 OURS_ALONE = "the advantages are the method's"
@@ -35,7 +35,10 @@ NOT_ASYNC = (
     "grpo.reward_shaping.enabled",
     "data.use_multiple_dataloader",
 )
+# advantages that choose or scale by statistics of all responses of a batch, flat groups too
+BATCHWISE = frozenset({"clip_cov", "high_entropy", "lite_ppo", "m2po"})
 RESHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
+PROCESSED = "processed_logprobs"
 SKIP = "grpo.skip_reference_policy_logprobs_calculation"
 
 
@@ -44,7 +47,7 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
     corrected = bool(at(plain, CORRECTION) or algorithm.correction.active)
     return [
         *_fixed(plain),
-        *_loss(plain, written, algorithm),
+        *_loss(plain, written),
         *_correction(plain, algorithm),
         *precision.conflicts(plain, corrected),
         *_async(plain, corrected),
@@ -53,9 +56,11 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
         *_dynamic_sampling(plain, algorithm),
         *_reference(plain, written, algorithm),
         *_fused_logprobs(plain),
+        *_sampler_logprobs(plain),
         *_entropy(plain, algorithm),
         *_terms(algorithm),
         *_drift(algorithm),
+        *_teacher(algorithm),
         *_single_controller(plain, written),
     ]
 
@@ -67,7 +72,7 @@ def _fixed(plain: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(path, f"must stay {json.dumps(value)}: {reason}")
 
 
-def _loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
+def _loss(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
     """What both engines have means the same, so the embedded engine's schema judges it."""
     for key, reason in DERIVED.items():
         if key in (written.get("loss_fn") or {}):
@@ -77,10 +82,6 @@ def _loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator
         validate(LossConfig, shared, "loss_fn")
     except ConfigError as error:
         yield from error.findings
-    kind = "loss_fn.truncated_importance_sampling_type"
-    if algorithm.base.method.ratio == "sequence" and at(plain, kind) == "seq-mask-tis":
-        reason = f"{algorithm.name} has one ratio per sequence, and NeMo-RL's seq-mask-tis one per"
-        yield Finding(kind, f"{reason} token: use tis or icepop")
 
 
 def _correction(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
@@ -117,18 +118,26 @@ def _estimator(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
 
 
 def pass_rate_readers(algorithm: Algorithm) -> list[str]:
-    """The parts of a method that take rewards for right and wrong."""
-    return sorted(
-        {algorithm.bounds.method.name} & {"etr", "apmpo"} | {algorithm.base.method.name} & {"apmpo"}
-    )
+    """The parts of a method that take rewards for right and wrong: R in [0, 1], or R > 0."""
+    bounds, base = {algorithm.bounds.method.name}, {algorithm.base.method.name}
+    unit = "unit_rewards" in algorithm.advantages.of_advantages
+    rates = {algorithm.advantages.method.name} if unit else set[str]()
+    nll = any(term.term.name == "nll" for term in algorithm.terms)
+    own = {"nll"} if nll and "method.terms.nll.pass_rate" not in algorithm.columns else set[str]()
+    return sorted(bounds & {"etr", "apmpo"} | base & {"apmpo", "topr"} | rates | own)
 
 
 def _rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
-    """Pass rates and means of rewards need the verifier's own."""
+    """Pass rates and means of rewards need the verifier's own; NeMo-RL shapes no part of them."""
     names = "+".join(pass_rate_readers(algorithm))
     for path in RESHAPED:
         if names and at(plain, path):
-            yield Finding(path, f"{names} reads pass rates off the rewards: switch it off")
+            yield Finding(path, f"{names} tells right from wrong by the rewards: switch it off")
+    path = "grpo.reward_shaping.enabled"
+    if "reward_parts" in algorithm.advantages.of_advantages and at(plain, path):
+        reason = "NeMo-RL shapes the sum of the rewards, and not the parts that"
+        hint = "so the penalty would be trained nowhere: switch it off"
+        yield Finding(path, f"{reason} {algorithm.name} trains on, {hint}")
 
 
 def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
@@ -140,6 +149,9 @@ def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[F
     if batchwise:
         reason = "drops groups before apmpo's batch statistics"
         yield Finding(path, f"{reason}: set {batchwise[0]}.statistics: group, or switch it off")
+    if algorithm.advantages.method.name in BATCHWISE:
+        reason = f"drops groups before {algorithm.advantages.method.name}'s statistics of the batch"
+        yield Finding(path, f"{reason}, which would be of the rest alone: switch it off")
     trained = (algorithm.base.method, algorithm.advantages.method)
     if not all(method.flat_group_is_inert for method in trained):
         reason = f"drops groups of equal rewards, which {algorithm.name} trains on too"
@@ -187,6 +199,15 @@ def _drift(algorithm: Algorithm) -> Iterator[Finding]:
         yield Finding("method", f"{algorithm.name} {what} after its update: {hint}")
 
 
+def _teacher(algorithm: Algorithm) -> Iterator[Finding]:
+    if "teacher" in algorithm.needs:
+        what = (
+            f"{algorithm.name} learns from a teacher, and NeMo-RL's reference is the policy's own"
+        )
+        hint = "start, so nothing would be learned: train it in the embedded engine"
+        yield Finding("method", f"{what} {hint}")
+
+
 def _fused_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
     if at(plain, f"{MEGATRON}.use_linear_ce_fusion_loss"):
         reason = "NeMo-RL v0.7.0 has it for SFT and DPO only: switch it off"
@@ -196,6 +217,21 @@ def _fused_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
         reason = "NeMo-RL divides fused log-probs, not logits, by the temperature: set it to 1, or"
         hint = f"{reason} {MEGATRON}.use_fused_linear_logprobs to false"
         yield Finding("policy.generation.temperature", hint)
+
+
+def _sampler_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
+    """vLLM's raw log-probs are those before the temperature and the filters; null is vLLM's raw."""
+    path, section = f"{VLLM}.logprobs_mode", at(plain, VLLM) or {}
+    mode = section.get("logprobs_mode", PROCESSED) or "raw_logprobs"
+    if mode not in (PROCESSED, "raw_logprobs"):
+        yield Finding(path, f"no such value: {mode}{did_you_mean(str(mode), [PROCESSED])}")
+    usual = {"temperature": (None, 1), "top_p": (None, 1), "top_k": (None, -1, 0)}
+    for key, off in usual.items():
+        found = at(plain, f"policy.generation.{key}")
+        if mode == "raw_logprobs" and found not in off:
+            what = f"raw_logprobs are before {key}={found}, which the trainer's log-probs have, so"
+            reason = "the sampler would seem another policy, to corrections and the monitor"
+            yield Finding(path, f"{what} {reason}: set {PROCESSED}")
 
 
 def _single_controller(plain: dict[str, Any], written: Any) -> Iterator[Finding]:

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from nemo_algos.config import at
 from nemo_algos.objective.correction import CorrectionConfig
-from nemo_algos.preflight.models import Model
+from nemo_algos.preflight.decoder import Model
 
 MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
-VLLM = "policy.generation.vllm_cfg"
+VLLM, MCORE = "policy.generation.vllm_cfg", "policy.generation.mcore_generation_config"
 
 
 class Layout(NamedTuple):
@@ -33,6 +33,7 @@ class Layout(NamedTuple):
     sequence_parallel: bool
     generation_tensor: int
     generation_pipeline: int
+    generation_expert: int
 
     @property
     def gpus(self) -> int:
@@ -101,7 +102,9 @@ def layout(plain: Mapping[str, Any]) -> Layout:
     nodes, per_node = at(plain, "cluster.num_nodes"), at(plain, "cluster.gpus_per_node")
     colocated = at(plain, "policy.generation.colocated.enabled") is not False
     train, generation = _shares(plain, nodes, per_node, colocated)
-    engine = at(plain, VLLM) or {}
+    inside = at(plain, "policy.generation.backend") == "megatron"
+    engine = at(plain, MCORE if inside else VLLM) or {}
+    size = "{}_model_parallel_size" if inside else "{}_parallel_size"
     return Layout(
         backend="megatron" if megatron else "dtensor",
         nodes=nodes,
@@ -115,8 +118,9 @@ def layout(plain: Mapping[str, Any]) -> Layout:
         expert=section.get(name.format("expert")) or 1,
         expert_tensor=section.get("expert_tensor_parallel_size") or 1,
         sequence_parallel=bool(section.get("sequence_parallel")),
-        generation_tensor=engine.get("tensor_parallel_size") or 1,
-        generation_pipeline=engine.get("pipeline_parallel_size") or 1,
+        generation_tensor=engine.get(size.format("tensor")) or 1,
+        generation_pipeline=engine.get(size.format("pipeline")) or 1,
+        generation_expert=engine.get(size.format("expert")) or 1,
     )
 
 

@@ -5,14 +5,15 @@ import json
 import lzma
 import pickle
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Finding, did_you_mean, resolved
-from nemo_algos.preflight.decided import OURS, base_name, unknown_keys
+from nemo_algos.preflight.decided import OURS, base_name
+from nemo_algos.preflight.keys import unknown_keys
 
 VERSIONS = ("v0.7.0", "main")
 RESOLVERS = {
@@ -81,27 +82,67 @@ def compose(written: DictConfig, release: Release) -> Composed:
         release.trees[name] = OmegaConf.create(release.configs[name])
     base, tree = release.configs[name], release.trees[name]
     unknown = unknown_keys({k: v for k, v in own.items() if k not in OURS}, base, release.declared)
+    if isinstance(own.get("method"), str):
+        own["method"] = {"name": own["method"]}
+    elif not isinstance(own.get("method"), Mapping):
+        reason = f"must be a section such as {{name: grpo}}, got {own.get('method')!r}"
+        raise ConfigError([*unknown, Finding("method", reason)])
     replaced = {k for k, v in own.items() if isinstance(v, Mapping) and v.get("_override_")}
-    if clashes := list(_clashes({k: own[k] for k in own.keys() - replaced}, base, name)):
-        raise ConfigError([*unknown, *clashes])
+    kept = {k: v for k, v in own.items() if k not in replaced}
+    wrong = [*_misplaced(kept, base, release.declared, name)]
+    for finding in wrong:
+        _cut(own, finding.path)
     try:
-        plain = resolved(_merged(tree, written.copy()))
+        plain = resolved(_merged(tree, OmegaConf.create(own)))
     except ConfigError as error:
-        raise ConfigError([*unknown, *error.findings]) from None
-    return Composed(plain, {str(k): v for k, v in own.items()}, base, tree, unknown)
+        raise ConfigError([*unknown, *wrong, *([*_nulls(own, base)] or error.findings)]) from None
+    return Composed(plain, {str(k): v for k, v in own.items()}, base, tree, [*unknown, *wrong])
 
 
-def _clashes(
-    own: Mapping[Any, Any], base: Mapping[Any, Any], name: str, above: str = ""
+def _cut(section: dict[str, Any], path: str) -> None:
+    *above, key = path.split(".")
+    for name in above:
+        section = section[name]
+    del section[key]
+
+
+def _misplaced(
+    own: Mapping[Any, Any],
+    base: Mapping[Any, Any],
+    declared: Set[str],
+    name: str,
+    above: str = "",
 ) -> Iterator[Finding]:
-    """Lists in place of sections and sections in place of lists, which no merge takes."""
+    """What is no section, or no list, where NeMo-RL has one."""
     for key, value in own.items():
         like, path = base.get(key), f"{above}{key}"
+        section = isinstance(like, Mapping) or any(p.startswith(f"{path}.") for p in declared)
         if isinstance(like, Mapping) and isinstance(value, Mapping):
-            yield from _clashes(value, like, name, f"{path}.")
+            yield from _misplaced(value, like, declared, name, f"{path}.")
         elif {type(like), type(value)} == {dict, list}:
             kind = "section" if isinstance(like, Mapping) else "list"
             yield Finding(path, f"is a {kind} in {name}: write it as {name} does")
+        elif (value is not None and not isinstance(value, (Mapping, list, str))) or _text(value):
+            if section:
+                yield Finding(path, f"must be a section of key: value pairs, got {value!r}")
+            elif isinstance(like, list):
+                yield Finding(path, f"must be a list, got {value!r}")
+
+
+def _text(value: Any) -> bool:
+    """A text that is no interpolation, which may stand for anything."""
+    return isinstance(value, str) and "${" not in value
+
+
+def _nulls(own: Mapping[Any, Any], base: Mapping[Any, Any], above: str = "") -> Iterator[Finding]:
+    """The sections of NeMo-RL's that are null here, from which other keys take their values."""
+    for key, value in own.items():
+        like, path = base.get(key), f"{above}{key}"
+        if isinstance(like, Mapping) and isinstance(value, Mapping):
+            yield from _nulls(value, like, f"{path}.")
+        elif isinstance(like, Mapping) and value is None:
+            reason = "must not be null, for other keys take their values from it"
+            yield Finding(path, f"{reason}: remove the line")
 
 
 def _register_resolvers() -> None:

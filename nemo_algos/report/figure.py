@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nemo_algos.style import STYLE
+from nemo_algos.style import STYLE, plain_ticks
 
 SIZE = (3.9, 2.75)  # inches at 100 pixels: three in a row of a laptop's page
 MARGINS = {"left": 0.13, "right": 0.985, "bottom": 0.17, "top": 0.9}  # axes line up in a row
@@ -77,6 +77,7 @@ class Figure:
         with plt.rc_context({**STYLE, "svg.hashsalt": self.name}):
             drawn, axes = plt.subplots(figsize=SIZE, gridspec_kw=MARGINS)
             self._draw(axes)
+            plain_ticks(drawn)
             svg = io.StringIO()
             drawn.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
             plot = escape(json.dumps(self._plot(axes), allow_nan=False, separators=(",", ":")))

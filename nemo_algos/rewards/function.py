@@ -64,10 +64,16 @@ def _takes_two(signature: inspect.Signature) -> bool:
 
 
 def number(value: Any) -> float:
-    """The reward. Raises ValueError or TypeError for what is no finite number."""
-    reward = float(value)
+    """The reward. Raises TypeError or ValueError for what is no finite number."""
+    try:
+        reward = None if isinstance(value, (str, bytes, bytearray)) else float(value)
+    except (TypeError, ValueError):
+        reward = None
+    if reward is None:
+        kind = type(value).__name__
+        raise TypeError(f"the function returned {value!r}, a {kind}: a reward is a number")
     if not math.isfinite(reward):
-        raise ValueError(f"the verifier returned {reward}")
+        raise ValueError(f"the function returned {reward}: a reward is a finite number")
     return reward
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from nemo_algos.terminal import echo
+
 OUT = Path("runs/slurm")
 DRIVER, BATCH = "logs/*-logs/ray-driver.log", "slurm-*.log"
 STEP = re.compile(r"=+ Step (\d+)/(\d+) =+")  # NeMo-RL's line before each step
@@ -19,12 +21,12 @@ Out = Annotated[Path, typer.Option(help="parent of the runs' folders")]
 def status(runs: Runs, out: Out = OUT) -> None:
     """The jobs of a run, their state and restarts, its last step and the last one saved."""
     for folder in _folders(runs, out):
-        typer.echo(f"{folder.name}: {_progress(folder)}")
+        echo(f"{folder.name}: {_progress(folder)}")
         jobs = _jobs(folder)
         for job in jobs:
-            typer.echo(f"  job {job} {_state(job)}")
+            echo(f"  job {job} {_state(job)}")
         if not jobs:
-            typer.echo(f"  no job in the queue{_last_words(folder)}")
+            echo(f"  no job in the queue{_last_words(folder)}")
 
 
 def tail(
@@ -44,7 +46,7 @@ def stop(runs: Runs, out: Out = OUT) -> None:
         jobs = _jobs(folder)
         if jobs:
             _asked("scancel", *jobs)
-        typer.echo(f"{folder.name}: {' '.join(['stopped', *jobs]) if jobs else 'no job to stop'}")
+        echo(f"{folder.name}: {' '.join(['stopped', *jobs]) if jobs else 'no job to stop'}")
 
 
 def _folders(runs: list[str], out: Path) -> list[Path]:
@@ -118,5 +120,5 @@ def _asked(*command: str) -> str:
 
 
 def _end(reason: str) -> NoReturn:
-    typer.echo(reason, err=True)
+    echo(reason, err=True)
     raise typer.Exit(2)

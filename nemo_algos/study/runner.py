@@ -16,6 +16,7 @@ import numpy as np
 from nemo_algos.core.draws import pass_at_k, ucc_at_k
 from nemo_algos.lines import refuse_links_out, replace
 from nemo_algos.study.design import Trial
+from nemo_algos.terminal import Console
 
 if TYPE_CHECKING:
     from nemo_algos.local.evaluation import Sampled
@@ -71,7 +72,6 @@ def _write(path: Path, rows: list[Row]) -> None:
 def train(run: Trial, folder: Path) -> Row:
     """Train and evaluate; the steps go to raw/ID.jsonl. `failed` says why a run ended early."""
     import torch
-    from rich.console import Console
 
     from nemo_algos.local.build import build_trainer
     from nemo_algos.local.evaluation import SEED, sample

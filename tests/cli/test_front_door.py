@@ -133,7 +133,7 @@ def test_what_train_cannot_start_from(words, said, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "{}/manifest.json is not a run's manifest ({}/manifest.json is not JSON ("),
+        ("{", "{}/manifest.json is not a run's manifest ({}/manifest.json is not JSON: "),
         ("[]", "{}/manifest.json is not a run's manifest ({}/manifest.json is not a JSON object"),
         ("{}", "{}/manifest.json is not a run's manifest ({}/manifest.json: config: missing"),
         ('{"config": {"method": {"name": "etr"}}}', "method.mirco: unknown key (did you mean mi"),
@@ -183,7 +183,7 @@ def test_nemo_rl_that_is_not_there_is_one_sentence():
 )
 def test_a_missing_config_names_the_near_one(command, name, hint):
     said = f"no config file {name} here, nor a shipped one{hint}"
-    assert ended(command, name) == (2, [said])
+    assert ended(command, name) == (2, [f"{said}. `nemo-algos configs` lists the shipped ones"])
 
 
 @pytest.mark.parametrize("command", CONFIGURED)
@@ -293,25 +293,25 @@ def test_a_method_that_is_none_has_a_nearest_name():
     assert status == 2 and line == "unknown term 'terms.nl' (did you mean terms.nll?)"
 
 
-NOT_WHOLE = " is not JSON, or not whole: a golden file has version, tolerance and cases"
+FORMAT = ": a golden file has version, tolerance and cases"
 
 
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("x.md", b"# readme", NOT_WHOLE),
-        ("x.json", b"\xff\xfe", NOT_WHOLE),
-        ("x.json.gz", b"{}", NOT_WHOLE),
-        ("x.json.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9], NOT_WHOLE),
-        ("x.json", b"[" * 99999, NOT_WHOLE),
-        ("x.json", b"[]", " holds no cases: a golden file has"),
-        ("x.json", b'{"cases": 3}', " holds no cases: a golden file has"),
+        ("x.md", b"# readme", " is not JSON"),
+        ("x.json", b"\xff\xfe", " is not JSON"),
+        ("x.json.gz", b"{}", "gzip"),
+        ("x.json.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9], "gzip"),
+        ("x.json", b"[" * 99999, " is not JSON"),
+        ("x.json", b"[]", " holds no cases"),
+        ("x.json", b'{"cases": 3}', " holds no cases"),
     ],
 )
 def test_what_is_no_golden_file(name, data, said, tmp_path):
     (tmp_path / name).write_bytes(data)
     status, (line,) = ended("verify", str(tmp_path / name))
-    assert status == 2 and line.startswith(f"{tmp_path / name}{said}")
+    assert status == 2 and str(tmp_path / name) in line and said in line and FORMAT in line
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_a_nan_is_no_agreement():
     assert conform.error([0.0], [None], mask) == 0
 
 
-NOT_WHOLE = "cases.json is not JSON ("
+NOT_WHOLE = "cases.json is not JSON: "
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ NOT_WHOLE = "cases.json is not JSON ("
         ([OURS, "--trap", "hole"], "no trap 'hole' in the cases (did you mean holes?)"),
         (
             [OURS, "--cases", "nowhere"],
-            "nowhere/cases.json: No such file or directory: name another path",
+            "cannot read nowhere/cases.json: No such file or directory",
         ),
     ],
 )

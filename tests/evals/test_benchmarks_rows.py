@@ -84,7 +84,7 @@ def test_the_hub_is_refused_without_datasets(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     for data in ("hub", str(tmp_path), str(tmp_path / "a.parquet"), "some/name"):
-        with pytest.raises(ValueError, match=r"uv run --extra datasets .*or give a \.jsonl"):
+        with pytest.raises(ValueError, match=r"pip install datasets .*or give a \.jsonl"):
             load("aime25", data)
     with pytest.raises(ValueError, match="math reads files of your own: set data"):
         load("math")

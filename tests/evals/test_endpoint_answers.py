@@ -6,6 +6,7 @@ with.
 
 import gzip
 import time
+import tracemalloc
 from email.utils import format_datetime
 
 import pytest
@@ -133,21 +134,70 @@ def test_an_odd_answer_is_refused_and_the_others_go_on(name, monkeypatch):
     assert refused.problem == "b" and "\n" not in refused.finish and len(refused.finish) < 350
 
 
+def hung_up():
+    raise ConnectionAbortedError
+    yield
+
+
+# status, body, headers: of one request, for good, whatever the others get
+FAILING = {
+    **{str(status): (status, {"error": "x"}) for status in (408, 409, 425, 500, 502, 504)},
+    "no answer in time": (200, dripping),
+    "a connection that ends": (200, hung_up, {"Content-Length": "100"}),
+}
+
+
+def failing(name):
+    """The answer of that name, made anew where it is made."""
+    status, reply, *headers = FAILING[name]
+    return status, reply() if callable(reply) else reply, *headers
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_request_that_fails_for_good_is_stored_as_refused(name):
+    def answers(body):
+        asked = body["messages"][0]["content"]
+        return failing(name) if asked == "b?" else (200, completion(asked))
+
+    seconds = {"timeout": 2.0} if name == "no answer in time" else {}
+    with server(answers) as (url, seen):
+        found = sampled(url, PROBLEMS[:4], concurrency=2, **seconds)
+    assert {g.problem: g.response for g in found} == {"a": "a?", "b": "", "c": "c?", "d": "d?"}
+    assert [g.problem for g in found if g.refused] == ["b"]
+    assert len(seen) == 5
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_server_that_fails_at_all_is_given_up(name):
+    said = pytest.raises(ValueError, match=r"8 problems got .*run again")
+    with server(lambda body: failing(name)) as (url, _), said:
+        sampled(url, PROBLEMS, timeout=0.1, retries=0)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_stays_busy_ends_it_at_once(status):
+    said = pytest.raises(ValueError, match=f"status {status}.*run again")
+    with server(lambda body: (status, {})) as (url, seen), said:
+        sampled(url, PROBLEMS, concurrency=1)
+    assert len(seen) == 2
+
+
+def test_a_bomb_is_not_unpacked():
+    bomb = gzip.compress(bytes(2 * client.LARGEST))
+    with server(lambda body: (200, bomb, {"Content-Encoding": "gzip"})) as (url, _):
+        tracemalloc.start()
+        (found,) = sampled(url, retries=0)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert "64 MiB" in found.finish and found.refused
+    assert peak < 1.9 * client.LARGEST
+
+
 def test_a_server_that_only_answers_oddly_is_given_up():
     with server(lambda body: (200, b"<html>log in</html>")) as (url, _):
         said = pytest.raises(ValueError, match="has no completions: 8 problems got no JSON: <html>")
         with said:
             sampled(url, PROBLEMS, concurrency=1)
-
-
-def test_a_silent_server_ends_it():
-    def late(body):
-        time.sleep(0.5)
-        return 200, completion("4")
-
-    said = pytest.raises(ValueError, match=r"no whole answer in 0.1 s \(model.timeout\); run again")
-    with server(late) as (url, _), said:
-        sampled(url, timeout=0.1)
 
 
 @pytest.mark.parametrize("reply", [b"HTTP", {}])

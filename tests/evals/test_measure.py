@@ -284,7 +284,7 @@ def test_processes_give_the_same_and_progress_is_told():
 
 def test_a_missing_sentence_transformers_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(ValueError, match=r"install nemo-algos\[embeddings\]"):
+    with pytest.raises(ValueError, match=r"pip install sentence-transformers .*--extra embeddings"):
         load("a-model")
 
 

@@ -240,18 +240,19 @@ def test_an_edited_verifier_judges_anew(tmp_path, monkeypatch):
     assert len(opened(tmp_path / "e", verifier="mine:v").unverified()) == 2
 
 
-def test_an_edited_module_that_a_verifier_uses_judges_anew(tmp_path, monkeypatch):
-    """As rewards/units.py is used by rewards/math.py."""
+@pytest.mark.parametrize("edited", ["units.py", "math/spelling.py"])
+def test_an_edited_module_that_a_verifier_uses_judges_anew(tmp_path, monkeypatch, edited):
+    """As rewards/math/spelling.py and rewards/answers.py are used by the package rewards/math."""
     package = tmp_path / "verifiers"
-    package.mkdir()
-    for name in ("__init__", "math", "units"):
+    (package / "math").mkdir(parents=True)
+    for name in ("__init__", "math/__init__", "math/spelling", "units"):
         (package / f"{name}.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     store = opened(tmp_path / "e", verifier="verifiers.math:v")
     store.add([answer("a", 0), answer("a", 1)])
     judge_all(store)
     assert not opened(tmp_path / "e", verifier="verifiers.math:v").unverified()
-    (package / "units.py").write_text("CM = 1")
+    (package / edited).write_text("CM = 1")
     assert len(opened(tmp_path / "e", verifier="verifiers.math:v").unverified()) == 2
 
 

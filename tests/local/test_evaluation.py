@@ -46,7 +46,8 @@ class Scripted:
         self.asked.append((len(prompts), group_size, generator.initial_seed()))
         rows = [[p, i] for (p,) in prompts for i in range(group_size)]
         group = torch.arange(len(prompts)).repeat_interleave(group_size)
-        return SimpleNamespace(responses=lambda: rows, group=group, mask=torch.ones(len(rows), 2))
+        said = {"responses": lambda: rows, "check_finite": lambda: None}
+        return SimpleNamespace(**said, group=group, mask=torch.ones(len(rows), 2))
 
     def text(self, tokens):
         example, place = tokens

@@ -59,3 +59,8 @@ def test_threads_and_the_line_that_names_it_all(machine, monkeypatch):
     assert described(small_llama.section("any", **AUTO)) == "cpu (6 threads), float32"
     machine("cuda", "cuda bf16")
     assert described(small_llama.section("any", **AUTO)) == "cuda (Some GPU), bfloat16"
+
+
+def test_the_countdown_models_are_said_to_compute_as_they_do(machine):
+    machine("avx512")
+    assert described(small_llama.section(TINY, **AUTO)) == "cpu (1 thread), float32"

@@ -7,6 +7,8 @@ import torch
 import trainers
 from trainers import weights
 
+from nemo_algos.local import evaluation
+
 
 def component(name, **kwargs):
     return {"name": f"torch.optim.lr_scheduler.{name}", "kwargs": kwargs}
@@ -67,3 +69,18 @@ def test_a_gradient_that_is_not_finite_is_an_error_and_no_update():
     with pytest.raises(FloatingPointError, match="gradient"):
         made.step()
     assert torch.equal(weights(made), before)
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf])
+def test_weights_that_give_no_log_probs_end_training_and_evaluation(rate):
+    """A gradient would not tell: all responses are wrong alike, so there is none."""
+    made = trainers.trainer()
+    with torch.no_grad():
+        for parameter in made.policy.model.parameters():
+            parameter.mul_(rate)
+    before = weights(made)
+    with pytest.raises(FloatingPointError, match="not finite: the weights are broken"):
+        made.step()
+    assert torch.equal(weights(made).nan_to_num(), before.nan_to_num()) and made.step_number == 0
+    with pytest.raises(FloatingPointError, match="not finite"):
+        evaluation.sample(made.policy, made.task, 2, 2, 0)

@@ -131,7 +131,7 @@ def test_a_signal_saves_the_step_and_names_the_resume_command(tmp_path, monkeypa
         patch.setattr(Trainer, "step", signalled)
         done = CliRunner().invoke(app, ["train", *given])
     assert done.exit_code == 128 + number  # as a shell says it: 143 or 130
-    command = f"  uv run nemo-algos train --resume {tmp_path / 'stopped'}"
+    command = f"  nemo-algos train --resume {tmp_path / 'stopped'}"
     assert done.stderr.splitlines() == ["stopped; to go on:", command]
     latest = checkpoint.latest(tmp_path / "stopped" / "checkpoints")
     assert latest is not None and latest.name == "step_000005.pt"
@@ -228,6 +228,20 @@ def test_a_state_that_holds_objects_is_refused_as_it_is_saved(tmp_path):
     with said:
         checkpoint.save(tmp_path, {"step": 2, "optimizer": random.Random(0)}, keep_top_k=2)
     assert list(tmp_path.iterdir()) == [good]
+
+
+@pytest.mark.parametrize("place", [0.3, 0.5, 0.7])
+def test_a_checkpoint_with_other_bytes_than_were_saved_is_refused(tmp_path, place):
+    """Of a disk that lost them: torch itself compares no checksum of its numbers."""
+    numbers = {"weight": torch.arange(1.0, 1001.0), "moment": torch.arange(1.0, 1001.0)}
+    path = checkpoint.save(tmp_path, {"step": 1, "model": numbers}, keep_top_k=2)
+    assert checkpoint.load(path)["step"] == 1
+    content = bytearray(path.read_bytes())
+    start = int(place * len(content))
+    content[start : start + 64] = bytes(64)
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"step_000001\.pt is damaged: .*remove the file"):
+        checkpoint.load(path)
 
 
 def test_the_newest_checkpoint_is_that_of_the_largest_step(tmp_path):

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from contextlib import nullcontext
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from nemo_algos.local import checkpoint, logs, manifest, trackers
 from nemo_algos.local import run as running
 from nemo_algos.local.folder import opened
 from nemo_algos.local.preflight import judged, parse
-from nemo_algos.local.schema import LoggerSection
+from nemo_algos.local.schema import LoggerSection, Project
 from nemo_algos.local.summary import Record, _say
 from nemo_algos.local.trackers import Told
 
@@ -245,7 +245,7 @@ def test_a_threshold_ends_it_and_a_higher_one_goes_on(tmp_path, scripted):
     folder, stop = tmp_path / "run", "grpo.stop_at_validation_threshold"
     asked = [*EVERY_3, "grpo.stop_at_validation_metric=accuracy"]
     said = train(folder, *asked, f"{stop}=0.5")
-    assert "etr: 3 steps in " in said and "ended early, accuracy 0.5 >= 0.5\n" in said
+    assert "(etr): 3 steps in " in said and "ended early, accuracy 0.5 >= 0.5\n" in said
     assert (summary(folder)["steps"], summary(folder)["after"]) == (3, {"accuracy": 0.5})
     said = train(folder, *asked, f"{stop}=0.5")
     already = f"{folder} is already at step 3 of 12, accuracy 0.5 >= 0.5: to go on, raise {stop}\n"
@@ -459,5 +459,24 @@ def test_a_tracker_that_is_not_installed(name, monkeypatch):
     monkeypatch.setattr("nemo_algos.local.given.find_spec", lambda _: None)
     with pytest.raises(ConfigError) as error:
         judged(config.load(config.SHIPPED / "etr.yaml", [f"logger.{name}_enabled=true"]))
-    said = f"{name} is not installed: uv pip install 'nemo-algos[{name}]'"
+    said = f"{name} is not installed: pip install {name} (in a checkout: uv run --extra {name} ...)"
     assert f"logger.{name}_enabled: {said}" in str(error.value).splitlines()
+
+
+def test_a_new_run_of_a_name_is_another_one_to_trackio(monkeypatch, tmp_path):
+    """Its library resumes by name: only a resumed run may have an earlier one's."""
+    asked = []
+
+    class Trackio(ModuleType):
+        def init(self, **options):
+            asked.append(options)
+            return SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "trackio", Trackio("trackio"))
+    settings = LoggerSection(log_dir="runs", trackio=Project(project="p", name="etr"))
+    for run_id, done in (("exp_001-a", 0), ("exp_002-b", 0), ("exp_001-a", 3)):
+        with trackers.TRACKERS["trackio"](Told(tmp_path, {}, run_id, done), settings):
+            pass
+    names = [options["name"] for options in asked]
+    assert names == ["etr exp_001-a", "etr exp_002-b", "etr exp_001-a"]
+    assert {options["project"] for options in asked} == {"p"}

@@ -37,15 +37,18 @@ def refusals(block):
         ("apmpo", "apmpo", "sequence", {"unit_rewards"}),
         (ERPO_ETR, "erpo+etr", "token", {"ref_logprobs", "entropy"}),
         ({"name": "grpo", **ERPO_ETR}, "erpo+grpo+etr", "sequence", {"ref_logprobs", "entropy"}),
-        ({"name": "grpo", "bounds": "erpo"}, "grpo+erpo", "sequence", set()),
         ({"name": "grpo", "bounds": "apmpo"}, "grpo+apmpo", "sequence", {"unit_rewards"}),
         ({"name": "apmpo", "bounds": "etr"}, "apmpo+etr", "sequence", {"unit_rewards"}),
         ({"name": "grpo", "advantages": "apmpo"}, "apmpo+grpo", "sequence", set()),
         ({"name": "cispo", "bounds": "etr"}, "cispo+etr", "token", set()),
         ({"name": "grpo", "advantages": "maxrl"}, "maxrl+grpo", "sequence", {"unit_rewards"}),
-        ({"name": "sapo", "advantages": "opd"}, "opd+sapo", "sequence", {"ref_logprobs"}),
+        (
+            {"name": "sapo", "advantages": "opd"},
+            "opd+sapo",
+            "sequence",
+            {"ref_logprobs", "teacher"},
+        ),
         ({"name": "opsm", "advantages": "erpo"}, "erpo+opsm", "sequence", EVERY_INPUT),
-        ({"name": "grpo", "advantages": "opsm"}, "opsm+grpo", "sequence", set()),
         ({"name": "grpo", "bounds": "dppo_tv"}, "grpo+dppo_tv", "sequence", set()),
         ({"advantages": "rloo", "bounds": "etr"}, "rloo+etr", "token", set()),
     ],
@@ -139,11 +142,11 @@ VALID = f"(valid: {', '.join(METHODS)})"
         ({"name": "grpo", "max_log_ratio": 21}, "method.max_log_ratio: input should be less than"),
         (
             {"name": "grpo", "bounds": {"name": "etr", "max_log_ratio": 5}},
-            "method.bounds.max_log_ratio: is of the ratio, not of bounds: write it under method",
+            "method.bounds.max_log_ratio: only the bounds of etr are used here",
         ),
         (
             {"name": "grpo", "advantages": {"name": "erpo", "dual_clip": 3}},
-            "method.advantages.dual_clip: is of the ratio, not of advantages: write it under",
+            "method.advantages.dual_clip: only the advantages of erpo are used here",
         ),
         ({"name": "etr", "macro": float("nan")}, "method.macro: input should be a finite number"),
         ({"name": "etr", "micro": "a"}, "method.micro: input should be a valid number"),
@@ -166,8 +169,8 @@ def test_dual_clip_where_it_has_a_meaning(name):
     if name in PLAIN:
         assert build({"name": name, "dual_clip": 3}).base.params.dual_clip == 3
     else:
-        reason = f"method: dual_clip has no meaning for {name}: {NO_MEANING}"
-        assert refusals({"name": name, "dual_clip": 3}) == [reason]
+        (reason,) = refusals({"name": name, "dual_clip": 3})
+        assert reason.startswith(f"method: dual_clip has no meaning for {name}: ")
 
 
 def test_all_findings_of_all_components_at_once():

@@ -157,8 +157,7 @@ def test_a_memory_must_be_given():
 
 def test_what_a_method_needs_goes_with_its_part():
     assert build({"advantages": "spo", "bounds": "etr"}).needs == build("spo").needs
-    assert not build({"name": "spo", "advantages": "grpo"}).needs
-    assert not build({"name": "grpo", "bounds": "spo"}).needs
+    assert not build({"name": "gspo", "bounds": {"name": "spo", "clip_low": 0.1}}).needs
 
 
 def test_a_record_must_take_its_memory():

@@ -76,6 +76,10 @@ REFUSED = {
     "policy.dtensor_cfg._v2": ["method.name=erpo", "policy.dtensor_cfg._v2=false"],
     "policy.generation.top_p": ["method.name=erpo", "policy.generation.top_p=0.9"],
     "policy.generation.top_k": ["method.name=erpo", "policy.generation.top_k=20"],
+    "policy.generation.vllm_cfg.logprobs_mode": [
+        "policy.generation.vllm_cfg.logprobs_mode=raw_logprobs",
+        "policy.generation.temperature=0.7",
+    ],
     "policy.megatron_cfg.use_fused_linear_logprobs": [
         "policy.megatron_cfg.use_fused_linear_logprobs=true",
         "policy.generation.temperature=0.9",

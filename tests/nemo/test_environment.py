@@ -180,7 +180,7 @@ def test_mistakes_are_refused_before_ray(overrides: list[str], path: str, messag
 
 
 def test_sections_without_a_verifier_are_not_ours() -> None:
-    compose("env.maths.num_workers=1")
+    compose("env.maths.num_workers=1", "data.default.env_name=maths")
 
 
 def test_what_nemo_rls_evaluation_saves_is_read(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (["loss_fn.use_cispo=true"], "loss_fn.use_cispo", "method.name: cispo"),
         (["loss_fn.force_on_policy_ratio=true"], "loss_fn.force_on_policy_ratio", "ratio 1"),
         (["grpo.advantage_clip_low=-1"], "grpo.advantage_clip_low", "the method's"),
-        (["grpo.reward_scaling.enabled=true"], "grpo.reward_scaling.enabled", "pass rates"),
+        (["grpo.reward_scaling.enabled=true"], "grpo.reward_scaling.enabled", "right from wrong"),
         (
             ["grpo.async_grpo.enabled=true", "grpo.use_dynamic_sampling=true"],
             "grpo.use_dynamic_sampling",
@@ -130,11 +130,6 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "method.statistics: group",
         ),
         (
-            ["method.name=gspo", "loss_fn.truncated_importance_sampling_type=seq-mask-tis"],
-            "loss_fn.truncated_importance_sampling_type",
-            "tis or icepop",
-        ),
-        (
             ["policy.megatron_cfg.use_linear_ce_fusion_loss=true"],
             "policy.megatron_cfg.use_linear_ce_fusion_loss",
             "SFT and DPO only",
@@ -160,7 +155,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["method={name: grpo, bounds: apmpo}", "grpo.reward_shaping.enabled=true"],
             "grpo.reward_shaping.enabled",
-            "apmpo reads pass rates",
+            "apmpo tells right from wrong",
         ),
         (
             ["grpo.async_grpo.enabled=true"],
@@ -228,7 +223,7 @@ def test_all_problems_come_at_once():
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["method={name: etr, bounds: grpo}", "grpo.reward_shaping.enabled=true"],
+        ["method={name: gspo}", "grpo.reward_shaping.enabled=true"],
         ["method={name: grpo, bounds: {name: apmpo, statistics: group}}", DYNAMIC],
         ["policy.sequence_packing.fuse_loss=true"],
         ["policy.generation.vllm_cfg.enable_prefix_caching=false"],
@@ -244,9 +239,12 @@ def test_dynamic_sampling_filters_whole_groups():
     assert versions.get(compose(DYNAMIC)[0].grpo, "use_leave_one_out_baseline") is False
 
 
-@pytest.mark.parametrize("own", ["policy.optimizer.kwargs.fused=true", "env.mine.reward=1"])
+OWN = ["env.mine.reward=1", "data.default.env_name=mine"]
+
+
+@pytest.mark.parametrize("own", [["policy.optimizer.kwargs.fused=true"], OWN], ids=str)
 def test_free_sections_stay_free(own):
-    compose(own)
+    compose(*own)
 
 
 @pytest.mark.parametrize("mistake", [*MISTAKES, *SHARED], ids=lambda m: f"{m[0]}-{m[4]}")

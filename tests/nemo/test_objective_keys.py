@@ -20,7 +20,7 @@ from nemo_algos.nemo import known_answers, launch
 from nemo_algos.nemo.estimator import Estimator
 from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.objective.build import build
-from nemo_algos.preflight import decided
+from nemo_algos.preflight import keys as nemo_rls
 from nemo_algos.preflight.check import check
 
 SECTIONS = ("loss_fn", "grpo", "policy")
@@ -29,10 +29,10 @@ BASES = ("grpo_math_1B.yaml", "grpo_math_1B_megatron.yaml")
 
 def keys() -> set[str]:
     """What this NeMo-RL declares, what its example configs have, and what its code reads beside."""
-    found = {*decided.declared(launch.TYPES), *decided.UNDECLARED}
+    found = {*nemo_rls.declared(launch.TYPES), *nemo_rls.UNDECLARED}
     for name in BASES:
         plain = OmegaConf.to_container(load_config(launch.EXAMPLES / name))
-        found |= set(decided._paths(plain))  # pyright: ignore
+        found |= set(nemo_rls._paths(plain))  # pyright: ignore
     return {key for key in found if key.partition(".")[0] in SECTIONS}
 
 

@@ -64,7 +64,8 @@ def trackio_values(offline):
     (file,) = Path(os.environ["TRACKIO_DIR"]).glob("mine*.db")
     with sqlite3.connect(file) as database:
         rows = database.execute("select run_name, step, metrics from metrics").fetchall()
-    assert {row[0] for row in rows} == {"first"}
+    ((name, *rest),) = {tuple(row[0].split(" ")) for row in rows}
+    assert name == "first" and rest[0].startswith("exp_001-20")
     values = [(step, json.loads(metrics)) for _, step, metrics in rows]
     assert any("validation/pass@1" in metrics for _, metrics in values)
     return {step: m["entropy/exact"] for step, m in values if "entropy/exact" in m}

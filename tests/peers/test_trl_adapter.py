@@ -212,6 +212,10 @@ REFUSED = {
 }
 
 
+def unrefused(model, method="grpo", loss_fn=None, sampled=False, **args):
+    return trl_settings.judged(method, loss_fn, settings(model, **args), sampled)
+
+
 def found(model, method="grpo", loss_fn=None, **args):
     with pytest.raises(ConfigError) as raised:
         trainer(model, settings(model, **args), method, loss_fn=loss_fn)
@@ -253,6 +257,35 @@ def test_what_trl_cannot_give(model):
         "args.vllm_importance_sampling_correction": "is of TRL's own loss: set it to False, and "
         "loss_fn.use_importance_sampling_correction for ours"
     }
+
+
+CORRECTED = {"use_importance_sampling_correction": True}
+OURS = {"use_vllm": True, "vllm_importance_sampling_correction": False}
+
+
+def test_a_correction_needs_the_samplers_log_probs(model):
+    key = "loss_fn.use_importance_sampling_correction"
+    assert "rollout_func" in found(model, loss_fn=CORRECTED)[key]
+    unrefused(model, loss_fn=CORRECTED, sampled=True)
+    unrefused(model, loss_fn=CORRECTED, **OURS)
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 50}, {"min_p": 0.1}], ids=str)
+def test_a_cut_distribution_is_no_weight(model, cut):
+    assert f"args.{next(iter(cut))}" in found(model, loss_fn=CORRECTED, **OURS, **cut)
+    unrefused(model, **OURS, **cut)
+
+
+def test_dr_grpo_divides_by_trls_limit(model):
+    found = [
+        unrefused(model, {"name": "dr_grpo", **own})[0].advantages.params.max_tokens
+        for own in ({}, {"max_tokens": 77})
+    ]
+    assert found == [settings(model).max_completion_length, 77]
+
+
+def test_a_method_that_needs_a_teacher_is_refused(model):
+    assert "teacher" in found(model, {"name": "opd"})["method"]
 
 
 def test_blocks_are_judged_as_in_a_config(model):

@@ -1,5 +1,6 @@
 """A machine on which no judgement depends."""
 
+import json
 import os
 import shutil
 from collections import namedtuple
@@ -26,6 +27,9 @@ def machine(monkeypatch, tmp_path):
             folder.mkdir(parents=True)
         weights.touch()
         os.utime(copy, (weights.stat().st_mtime + days * 86400,) * 2)
+    rows = [{"input": "1 + 1", "output": "2"}, {"input": "1 + 2", "answer": "3"}]
+    (tmp_path / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "many.jsonl").write_text(100 * (json.dumps(rows[0]) + "\n"))
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1e16))

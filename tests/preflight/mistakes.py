@@ -13,7 +13,12 @@ ASYNC += [*APART, f"{GEN}.colocated.resources.gpus_per_node=8"]
 EIGHT = ["cluster.gpus_per_node=8"]
 TWO = ["cluster.gpus_per_node=2", f"{DT}.tensor_parallel_size=2"]
 ODD = "policy.hf_config_overrides={vocab_size: 151935}"
-LORA = [f"{DT}.lora_cfg.enabled=true"]
+ALL, TARGETS = f"{DT}.lora_cfg.match_all_linear", f"{DT}.lora_cfg.target_modules"
+EXCLUDED = f"{DT}.lora_cfg.exclude_modules"
+LORA = [f"{DT}.lora_cfg.enabled=true", f"{ALL}=false", f"{TARGETS}=['*_proj']"]
+PEFT = f"{MCORE}.peft"
+MEGATRON_LORA = [f"{PEFT}.enabled=true", f"{PEFT}.target_modules=[linear_qkv]"]
+TIED = "policy.hf_config_overrides={tie_word_embeddings: true}"
 
 LAYOUT = [
     ("one_backend", DENSE, [f"{DT}.enabled=true"], E, f"{MCORE}.enabled", "both"),
@@ -269,6 +274,50 @@ TRAINING = [
     ("first_version", ONE, [*LORA, V1], E, f"{DT}._v2", "LoRA"),
     ("first_version", ONE, [*EIGHT, V1, f"+{DT}.dp_replicate_size=2"], E, f"{DT}._v2", "replicate"),
     ("first_version", ONE, [V1, f"+{DT}.expert_parallel_size=2"], W, f"{DT}.expert", "true only"),
+    ("adapted_head", ONE, [*LORA, f"{TARGETS}=[]", f"{ALL}=true"], E, ALL, "lm_head"),
+    ("adapted_head", ONE, [*LORA, f"{TARGETS}=['*_proj', '*head']"], E, TARGETS, "lm_head"),
+    (
+        "adapted_head",
+        ONE,
+        [*LORA, f"{TARGETS}=[]", f"{EXCLUDED}=['*.lm_head']"],
+        E,
+        EXCLUDED,
+        "lm_head",
+    ),
+    (
+        "adapted_head",
+        ONE,
+        [*LORA, f"{TARGETS}=[]", f"{ALL}=true", "policy.model_name=a/b"],
+        W,
+        ALL,
+        "not known here",
+    ),
+    (
+        "adapted_head",
+        DENSE,
+        [TIED, f"{PEFT}.enabled=true"],
+        E,
+        f"{PEFT}.target_modules",
+        '["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]',
+    ),
+    (
+        "adapted_head",
+        DENSE,
+        [TIED, f"{PEFT}.enabled=true", f"{PEFT}.exclude_modules=[linear_fc1]"],
+        E,
+        f"{PEFT}.exclude_modules",
+        "output_layer",
+    ),
+    ("adapted_modules", ONE, [*LORA, f"{ALL}=true"], E, ALL, "excludes target_modules"),
+    ("adapted_modules", ONE, [*LORA, f"{EXCLUDED}=[lm_head]"], E, TARGETS, "excludes exclude_"),
+    (
+        "adapted_experts",
+        ONE,
+        [*LORA, f"{TARGETS}=['*.experts']", "policy.model_name=Qwen/Qwen3-30B-A3B"],
+        E,
+        TARGETS,
+        "does not merge",
+    ),
     ("lora", ONE, [*LORA, *TWO], E, f"{DT}.lora_cfg.use_triton", "tensor parallelism"),
 ]
 KL = "loss_fn.reference_policy_kl_penalty"
@@ -308,8 +357,11 @@ MTP, MTP_LOSS = f"{MCORE}.mtp_num_layers", f"{MCORE}.mtp_loss_scaling_factor"
 REPLAY = "policy.router_replay.enabled"
 DYNAMIC, PLANE = "grpo.use_dynamic_sampling", "data_plane.enabled=true"
 SHAPED = "grpo.reward_shaping.enabled=true"
+SCALED = "grpo.reward_scaling.enabled=true"
+RAW, COOL = f"{VLLM}.logprobs_mode", f"{GEN}.temperature=0.7"
 GRPO = "method.name=grpo"
 GRADED = ["data.default.env_name=math_multi_reward", "env.math_multi_reward.num_workers=8"]
+PARTS = ["data.train.env_name=math_multi_reward", "env.math_multi_reward.num_workers=8"]
 JACCARD = ["data.default.env_name=code_jaccard", "env.code_jaccard.num_workers=8"]
 DROPOUT = f"{DT}.lora_cfg.dropout"
 OBJECTIVE = [
@@ -320,9 +372,25 @@ OBJECTIVE = [
     (
         "dropout",
         DENSE,
-        [f"{MCORE}.peft.enabled=true", f"{MCORE}.peft.dropout=.1"],
+        [*MEGATRON_LORA, f"{PEFT}.dropout=.1"],
         W,
         f"{MCORE}.peft.dropout",
+        "no ratio",
+    ),
+    (
+        "dropout",
+        ONE,
+        ["policy.hf_config_overrides={text_config: {attention_dropout: 0.1}}"],
+        W,
+        "policy.hf_config_overrides.text_config.attention_dropout",
+        "no ratio",
+    ),
+    (
+        "dropout",
+        DENSE,
+        [f"{MCORE}.model_overrides={{hidden_dropout: 0.1}}"],
+        W,
+        f"{MCORE}.model_overrides.hidden_dropout",
         "no ratio",
     ),
     ("gradient_clip", ONE, ["policy.max_grad_norm=0"], E, "policy.max_grad_norm", "gradient 0"),
@@ -349,13 +417,94 @@ OBJECTIVE = [
     ("reward_parts", ONE, ["method.pass_rate=a"], E, "data.train.env_name", "etr reads its parts"),
     ("failed_generations", ONE, [f"{VLLM}.async_engine=true"], N, f"{VLLM}.async", "reward 0"),
     ("failed_generations", DENSE, [f"{GEN}.backend=megatron"], N, f"{GEN}.backend", "reward 0"),
+    (
+        "vanishing_weights",
+        ONE,
+        ["rollout_correction.rollout_is=sequence", f"{GEN}.max_new_tokens=4096"],
+        W,
+        "rollout_correction.rollout_is",
+        "4096 tokens",
+    ),
 ]
 IMPL = "env.math.math_verify_impl"
+OWN = ["data.default.env_name=ours", "data.default.prompt_file=null"]
+VERIFIER = "env.ours.verifier"
+SUM = "env.ours.verifier=nemo_algos.rewards.math:verify_math"
+TWO_ROWS = ["data.train.dataset_name=ResponseDataset", "data.train.data_path=two.jsonl"]
+MANY_ROWS = ["data.train.dataset_name=ResponseDataset", "data.train.data_path=many.jsonl"]
+AIME = "data.validation.dataset_name=AIME2024"
+PROMPTS = "grpo.num_prompts_per_step"
 DATA = [
+    ("own_rewards", ONE, [*OWN, f"{VERIFIER}=no_module:f"], E, VERIFIER, "no_module"),
+    ("own_rewards", ONE, [*OWN, f"{VERIFIER}=math:nope"], E, VERIFIER, "nope"),
+    ("own_rewards", ONE, [*OWN, f"{VERIFIER}=own_rewards:three"], E, VERIFIER, "needs prompt"),
+    ("own_rewards", ONE, [*OWN, SUM, "env.ours.worker=2"], E, "env.ours.worker", "mean workers"),
+    ("own_rewards", ONE, [*OWN, SUM, "env.ours.deadline=-1"], E, "env.ours.deadline", "greater"),
+    (
+        "own_rewards",
+        ONE,
+        [*OWN, SUM, "env.ours.extractor=nemo_algos.rewards.math:verify_math"],
+        E,
+        "env.ours.extractor",
+        "response alone",
+    ),
+    ("own_rewards", ONE, ["env.math.verifier=math:gcd"], E, "env.math", "another name"),
+    ("environments", ONE, ["env.maht={num_workers: 2}"], E, "env.maht", "mean math"),
+    ("environments", ONE, [SUM], E, "env.ours", "set data.default.env_name: ours"),
+    ("row_keys", ONE, [*TWO_ROWS, "grpo.val_period=0"], E, "data.train.output_key", "row 2"),
+    (
+        "row_keys",
+        ONE,
+        [*MANY_ROWS, "data.train.input_key=inputs"],
+        E,
+        "data.train.input_key",
+        "row 1 has nothing under 'inputs' (did you mean input?)",
+    ),
+    ("enough_rows", ONE, TWO_ROWS, E, PROMPTS, "takes 64 prompts, and data.train has 2 rows"),
+    (
+        "enough_rows",
+        ONE,
+        [*MANY_ROWS, "data.train.split_validation_size=0.5"],
+        E,
+        PROMPTS,
+        "has 50 rows",
+    ),
+    (
+        "enough_rows",
+        ONE,
+        [
+            "nemo_rl.config=grpo_multiple_datasets.yaml",
+            "data.train=[{dataset_name: ResponseDataset, data_path: many.jsonl}]",
+            "data.use_multiple_dataloader=true",
+            "data.num_prompts_per_dataloader=64",
+            "grpo.use_dynamic_sampling=true",
+            "grpo.batch_multiplier=2",
+            "method.name=grpo",
+        ],
+        E,
+        "data.num_prompts_per_dataloader",
+        "takes 128 prompts",
+    ),
+    (
+        "validation_environment",
+        ONE,
+        [*OWN, SUM, AIME],
+        W,
+        "data.validation.env_name",
+        "AIME2024 would be graded by ours",
+    ),
     ("environments", ONE, ["data.default.env_name=maths"], E, "data.train.env_name", "mean math"),
     ("verifiers", ONE, [f"{IMPL}=dapo_verify"], E, IMPL, "dapo_math_verify"),
     ("verifiers", ONE, ["env.math.verifier_type=choice"], E, "env.math.verifier_type", "multich"),
     ("prompt_and_verifier", ONE, [f"{IMPL}=dapo_math_verify"], E, IMPL, "reads Answer:"),
+    (
+        "prompt_and_verifier",
+        ONE,
+        ["data.train.dataset_name=DAPOMath17K", "data.default.prompt_file=null"],
+        W,
+        IMPL,
+        "set math_verify_impl: dapo_math_verify",
+    ),
     ("prompt_and_verifier", ONE, ["data.default.prompt_file=null"], W, IMPL, "no format"),
     (
         "prompt_and_verifier",
@@ -395,6 +544,8 @@ RUN = [
     ),
     ("save_time", ONE, [f"{SAVE}='3:45:00'"], E, SAVE, "DD:HH:MM:SS"),
     ("best_metric", ONE, [f"{METRIC}=val_reward"], E, METRIC, "val:accuracy"),
+    ("best_metric", ONE, [f"{METRIC}=val:acc"], E, METRIC, "mean val:accuracy"),
+    ("best_metric", ONE, [f"{METRIC}=val:pass_k"], E, METRIC, "first save would fail"),
     ("best_metric", ONE, ["checkpointing.save_period=15"], W, METRIC, "align"),
     (
         "save_period",
@@ -446,8 +597,28 @@ SHARED = [
     ("method", DENSE, [*ASYNC, f"{IS}=false"], E, IS, "rollouts are old"),
     ("method", ONE, [f"{SKIP}=true"], E, SKIP, "the KL penalty needs"),
     ("method", ONE, ["method.name=erpo", V1], E, f"{DT}._v2", "exact entropies"),
+    ("method", ONE, ["method={name: opd}"], E, "method", "learns from a teacher"),
     ("method", ONE, ["grpo.normalize_rewards=false"], E, "grpo.normalize_rew", "advantage_std"),
     ("method", MOE, [f"{REPLAY}=true", "method.name=erpo"], E, REPLAY, "erpo compares"),
+    ("method", ONE, [GRPO, f"{VLLM}.logprobs_mode=zzz"], E, RAW, "processed_logprobs"),
+    ("method", ONE, [GRPO, f"{RAW}=raw_logprobs", COOL], E, RAW, "temperature=0.7"),
+    ("method", ONE, [GRPO, f"{RAW}=null", f"{GEN}.top_p=0.9"], E, RAW, "top_p=0.9"),
+    ("method", ONE, [GRPO, "method.name=gdpo", SHAPED], E, SHAPED[:-5], "trained nowhere"),
+    ("method", ONE, ["method.name=topr", SHAPED], E, SHAPED[:-5], "right from wrong"),
+    ("method", ONE, ["method.name=topr", SCALED], E, SCALED[:-5], "right from wrong"),
+    ("method", ONE, ["method.name=maxrl", SCALED], E, SCALED[:-5], "right from wrong"),
+    ("method", ONE, [GRPO, "method.terms={nll: {coef: .1}}", SCALED], E, SCALED[:-5], "nll tells"),
+    *[
+        ("method", ONE, [f"method={{{name}}}", f"{DYNAMIC}=true"], E, DYNAMIC, "statistics")
+        for name in (
+            "name: lite_ppo",
+            "name: high_entropy",
+            "name: clip_cov",
+            "name: m2po",
+            "name: grpo, advantages: lite_ppo",
+            "name: apmpo",
+        )
+    ],
     ("fp8", ONE, [f"{VLLM}.precision=fp8"], E, IS, "FP8 rollouts"),
     (
         "fp8",
@@ -548,6 +719,8 @@ RIGHT = [
     (ONE, [f"{IS}=true", f"{TIS}_type=tis", f"{TIS}_ratio=2"]),
     (ONE, [f"{IS}=true", f"{TIS}_type=icepop", f"{TIS}_ratio=2", f"{TIS}_ratio_min=2"]),
     (ONE, [f"{VLLM}.precision=float16", f"{IS}=true"]),
+    (ONE, ["rollout_correction.rollout_is=sequence", f"{GEN}.max_new_tokens=512"]),
+    (ONE, ["rollout_correction.rollout_is=geometric"]),
     (DENSE, [*FUSES, f"{MCORE}.sequence_parallel=true"]),
     (DENSE, [*FUSES, f"{MCORE}.tensor_model_parallel_size=1"]),
     (DENSE, ["policy.logprob_chunk_size=1024", f"{MCORE}.defer_fp32_logits=true"]),
@@ -557,6 +730,14 @@ RIGHT = [
     (DENSE, [f"{OPT}.min_lr=${{policy.megatron_cfg.optimizer.lr}}"]),
     (DENSE, [f"{SCHED}.lr_decay_iters=null"]),
     (ONE, [*LORA, "policy.optimizer.kwargs.lr=5e-4"]),
+    (ONE, [f"{ALL}=true", f"{TARGETS}=[lm_head]"]),
+    (ONE, [*LORA, f"{TARGETS}=[]"]),
+    (ONE, [*LORA, f"{TARGETS}=[]", f"{EXCLUDED}=['*lm_head']"]),
+    (ONE, [*LORA, f"{TARGETS}=[]", f"{ALL}=true", "policy.model_name=Qwen/Qwen2.5-7B"]),
+    (ONE, [*LORA, "policy.model_name=a/b"]),
+    (DENSE, [f"{PEFT}.enabled=true"]),
+    (DENSE, [*MEGATRON_LORA, TIED]),
+    (DENSE, [TIED, f"{PEFT}.enabled=true", f"{PEFT}.exclude_modules=[output_layer]"]),
     (ONE, [V1, f"{FORMAT}=null"]),
     (ONE, [V1, "checkpointing.enabled=false"]),
     (ONE, [f"+{DT}.expert_parallel_size=1"]),
@@ -574,8 +755,14 @@ RIGHT = [
     (ONE, [GRPO, f"{DYNAMIC}=true", SHAPED]),
     (ONE, [GRPO, f"{DYNAMIC}=true", PLANE]),
     (ONE, [GRPO, SHAPED, PLANE]),
+    (ONE, [GRPO, SCALED, "method.terms={nll: {coef: .1, pass_rate: a}}", *PARTS]),
+    (ONE, [f"{RAW}=raw_logprobs"]),
+    (ONE, [f"{RAW}=processed_logprobs", COOL]),
+    (ONE, ["policy.hf_config_overrides={attention_dropout: 0.0}"]),
+    (ONE, [f"{METRIC}=val:pass_k", "grpo.val_num_generations_per_prompt=2"]),
+    (ONE, [f"{METRIC}=val:mine", "env.should_use_nemo_gym=true"]),
     (ONE, [GRPO, *GRADED]),
-    (ONE, ["method={name: etr, bounds: grpo}", *GRADED]),
+    (ONE, ["method={name: gspo}", *GRADED]),
     (ONE, ["data.validation.env_name=code_jaccard", "env.code_jaccard.num_workers=8"]),
     (ONE, [f"{VLLM}.max_model_len=256", "data.max_input_seq_length=256"]),
     (ONE, ["data.max_input_seq_length=null", "env.should_use_nemo_gym=true"]),
@@ -587,6 +774,24 @@ RIGHT = [
     (ONE, ["method={name: grpo, bounds: etr}"]),
     (ONE, ["data.default.env_name=mine", "env.mine.x=1", "data.default.prompt_file=null"]),
     (ONE, ["data.default.prompt_file=mine.txt"]),
+    (ONE, [*OWN, SUM, "env.ours.extractor=nemo_algos.rewards.answers:boxed"]),
+    (ONE, [*OWN, f"{VERIFIER}=own_rewards:later"]),
+    (ONE, [*OWN, SUM, AIME, "data.validation.env_name=ours"]),
+    (
+        ONE,
+        [*MANY_ROWS, *OWN, SUM, "data.validation={dataset_name: ResponseDataset, data_path: a/b}"],
+    ),
+    (ONE, MANY_ROWS),
+    (ONE, [*MANY_ROWS, "data.train.split_validation_size=36"]),
+    (ONE, ["data.train={dataset_name: mine.data.Rows, colour: red}"]),
+    (ONE, ["data.default.dataset_name=mine.data.Rows", "data.train={colour: red}"]),
+    (
+        ONE,
+        [
+            "nemo_rl.config=grpo_multiple_datasets.yaml",
+            "data.train=[{dataset_name: NuminaMath-1.5}]",
+        ],
+    ),
     (ONE, ["data.train.data_path=org/name", "data.default.system_prompt_file=no.txt"]),
     (ONE, ["data.train.dataset_name=DAPOMath17K", f"{IMPL}=dapo_math_verify"]),
     (

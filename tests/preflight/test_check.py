@@ -189,11 +189,13 @@ def test_a_model_offline_must_be_in_the_cache(tmp_path, monkeypatch):
     assert found(ONE, [], "policy.model_name", "download it first")
     (tmp_path / "hub" / "models--Qwen--Qwen2.5-1.5B").mkdir(parents=True)
     assert not found(ONE, [], "policy.model_name", "")
+    assert not found(ONE, ["policy.model_name=fresh"], "policy.model_name", "download")  # a folder
 
 
 def test_a_folder_s_own_facts_are_read(tmp_path):
-    facts = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 7}
+    facts = {"num_hidden_layers": 2, "hidden_size": 70, "num_attention_heads": 7}
     facts |= {"intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 64}
+    facts["model_type"] = "llama"
     (tmp_path / "config.json").write_text(json.dumps(facts))
     overrides = [f"policy.model_name={tmp_path}", "policy.max_total_sequence_length=128"]
     assert found(ONE, overrides, "policy.max_total_sequence_length", "64 positions")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModel, DeepseekV3Config, LlamaConfig, Qwen3MoeConfig
 
-from nemo_algos.preflight.models import Model
+from nemo_algos.preflight.built import facts
 from nemo_algos.preflight.modules import modules
 
 SMALL = {
@@ -32,7 +32,7 @@ def test_a_models_linear_layers_are_these(config):
     with torch.device("meta"):
         built = AutoModel.from_config(config)
     linear = {n.removesuffix(".weight") for n, p in built.named_parameters() if p.dim() > 1}
-    model, named = Model.model_validate(config.to_dict()), {"embed_tokens"}
+    model, named = facts(config.to_dict(), "here"), {"embed_tokens"}
     for layer in range(model.num_hidden_layers):
         parts = (part for names in modules(model, layer).values() for part in names)
         named |= {f"layers.{layer}.{part}" for part in parts}

@@ -75,7 +75,7 @@ PAPERS = {
         "policy.optimizer.kwargs.weight_decay": 0.001,
         "policy.dtensor_cfg.lora_cfg.dim": 32,
         "policy.dtensor_cfg.lora_cfg.alpha": 64,
-        "policy.dtensor_cfg.lora_cfg.match_all_linear": True,
+        "policy.dtensor_cfg.lora_cfg.target_modules": ["*_proj"],  # all linear layers but lm_head
         "policy.max_total_sequence_length": 2048,
         "grpo.max_num_epochs": 1,
         "cluster.gpus_per_node": 1,

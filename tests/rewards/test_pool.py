@@ -172,7 +172,7 @@ def test_worker_that_died_while_idle_is_replaced(pool):
         ("fail", "RuntimeError: why"),
         ("quit_python", "SystemExit: 0"),
         ("nothing", "TypeError"),
-        ("nan", "ValueError: the verifier returned nan"),
+        ("nan", "ValueError: the function returned nan"),
     ],
 )
 def test_exception_is_an_error_and_keeps_the_worker(pool, name, detail):

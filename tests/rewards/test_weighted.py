@@ -136,8 +136,10 @@ def test_the_weighted_sum_and_its_parts(score):
     ("name", "reason"),
     [
         ("boom", "KeyError: 'gold'"),
-        ("endless", "ValueError: the verifier returned nan"),
-        ("boundless", "ValueError: the verifier returned inf"),
+        ("endless", "ValueError: the function returned nan: a reward is a finite number"),
+        ("text", "TypeError: the function returned '1.0', a str: a reward is a number"),
+        ("nothing", "TypeError: the function returned None, a NoneType: a reward is a number"),
+        ("boundless", "ValueError: the function returned inf: a reward is a finite number"),
     ],
 )
 def test_a_function_that_judges_nothing_stops_the_run(score, pool, name, reason):

@@ -31,6 +31,7 @@ def test_the_vocabulary(tmp_path):
     [
         ("fused_without_sequence_parallel", "The size of tensor a (0) must match"),
         ("sampling_importance_ratio", "AssertionError: tensor(4.)"),
+        ("sequence_weights", "AssertionError: 0."),
         ("engine_port", "address already in use"),
     ],
 )
@@ -44,5 +45,6 @@ def test_every_program_is_run():
         "tp_vocabulary",
         "fused_without_sequence_parallel",
         "sampling_importance_ratio",
+        "sequence_weights",
         "engine_port",
     }

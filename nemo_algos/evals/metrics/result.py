@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_algos.config import install
 from nemo_algos.core.draws import ucc_at_k
 from nemo_algos.evals.metrics import verdicts
 from nemo_algos.evals.metrics.bootstrap import Bootstrap, or_none
@@ -94,8 +95,8 @@ def load(model: str) -> Encoder:
         from sentence_transformers import SentenceTransformer  # pyright: ignore
     except ImportError as error:
         raise ValueError(
-            "embedding similarity needs sentence-transformers: install nemo-algos[embeddings], "
-            "or take embedding out of similarities"
+            "embedding similarity needs sentence-transformers: take embedding out of similarities, "
+            f"or {install('sentence-transformers', 'embeddings')}"
         ) from error
     return SentenceTransformer(model)
 

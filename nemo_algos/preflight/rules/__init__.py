@@ -9,14 +9,18 @@ from nemo_algos.preflight.rules import (
     data,
     generation,
     layout,
+    lora,
     method,
     objective,
     quantization,
+    rewards,
+    rows,
     run,
     training,
 )
 
-MODULES = (layout, batch, generation, quantization, training, method, objective, data, run)
+MODULES = (layout, batch, generation, quantization, training, lora)
+MODULES += (method, objective, data, rows, rewards, run)
 SIGNATURE = {"run": Preflight, "return": Iterator[Finding]}
 RULES: tuple[Rule, ...] = tuple(
     function

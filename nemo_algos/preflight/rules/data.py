@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.preflight.keys import ENVIRONMENTS, FOREIGN
 from nemo_algos.preflight.rule import Preflight, error, note, warning
 
 FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # what NeMo-RL takes for a file
@@ -36,8 +37,15 @@ def datasets(run: Preflight) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def environments(run: Preflight) -> Iterator[Finding]:
-    """A dataset's environment is configured."""
+    """A dataset's environment is configured, and one's own environment is a dataset's."""
     known = sorted(run["env"] or {})
+    named = {str(data.get("env_name")): path for path, data in datasets(run)}
+    own = run.written.get("env") or {}
+    for name in own.keys() - {*named, *ENVIRONMENTS, *FOREIGN} if isinstance(own, Mapping) else ():
+        if isinstance(own[name], Mapping):
+            near = did_you_mean(str(name), sorted({*named, *ENVIRONMENTS}))
+            what = f"no dataset names this environment{near}, so nobody reads it"
+            yield error(f"env.{name}", f"{what}: set data.default.env_name: {name}, or remove it")
     for path, data in datasets(run):
         name = data.get("env_name")
         if name is not None and name not in known:
@@ -69,7 +77,9 @@ def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
         if wanted not in asked:
             what = f"reads {wanted}, and {path} asks for {' and '.join(asked) or 'no format'}"
             say = error if wanted == "Answer:" else warning
-            yield say(f"{env}.{key}", f"{what}, which scores 0: change it or the prompt_file")
+            fitting = next((name for name, form in VERIFIERS.items() if form in asked), None)
+            cure = f"set math_verify_impl: {fitting}" if fitting and not choice else "change it"
+            yield say(f"{env}.{key}", f"{what}, which scores 0: {cure}, or change the prompt_file")
 
 
 def _asked(data: Mapping[str, Any]) -> list[str] | None:

@@ -1,15 +1,17 @@
 """What NeMo-RL would train beside or instead of the method's objective, without a word."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from nemo_algos.config import Finding
+from nemo_algos.objective.correction import vanishing
 from nemo_algos.preflight.conflicts import pass_rate_readers
 from nemo_algos.preflight.layout import MEGATRON, VLLM
 from nemo_algos.preflight.rule import Preflight, error, note, warning
 from nemo_algos.preflight.rules.data import datasets
 from nemo_algos.preflight.rules.generation import GENERATION
 from nemo_algos.preflight.rules.method import KL, NORM
-from nemo_algos.preflight.rules.training import LORA
+from nemo_algos.preflight.rules.training import LORA, PEFT
 
 BALANCE = f"{MEGATRON}.moe_router_load_balancing_type"
 BIASES = f"{MEGATRON}.moe_router_bias_update_rate"
@@ -37,10 +39,22 @@ def auxiliary_losses(run: Preflight) -> Iterator[Finding]:
 
 def dropout(run: Preflight) -> Iterator[Finding]:
     """The old log-probs are computed without it."""
-    adapters = f"{MEGATRON}.peft" if run.megatron else LORA
+    adapters, found = PEFT if run.megatron else LORA, list[str]()
     if run[f"{adapters}.enabled"] and run[f"{adapters}.dropout"]:
+        found.append(f"{adapters}.dropout")
+    for section in ("policy.hf_config_overrides", f"{MEGATRON}.model_overrides"):
+        found += _dropped(run[section], section)
+    for path in found:
         reason = "training drops weights and the old log-probs do not, so no ratio starts at 1"
-        yield warning(f"{adapters}.dropout", f"{reason}: set it to 0.0")
+        yield warning(path, f"{reason}: set it to 0.0")
+
+
+def _dropped(section: Any, above: str) -> Iterator[str]:
+    """The paths of shares above 0: attention_dropout, hidden_dropout, attn_pdrop."""
+    for key, value in section.items() if isinstance(section, Mapping) else ():
+        yield from _dropped(value, f"{above}.{key}")
+        if "drop" in str(key) and isinstance(value, (int, float)) and value > 0:
+            yield f"{above}.{key}"
 
 
 def gradient_clip(run: Preflight) -> Iterator[Finding]:
@@ -117,3 +131,10 @@ def failed_generations(run: Preflight) -> Iterator[Finding]:
     if run[path] and not run["env.should_use_nemo_gym"]:
         what = "a generation that fails stays in its group as an empty response of reward 0"
         yield note(path, f"{what}: look for 'Error generating response' in the log")
+
+
+def vanishing_weights(run: Preflight) -> Iterator[Finding]:
+    """The product of a long response's weights is nearly always cut or near 0."""
+    tokens = run[f"{GENERATION}.max_new_tokens"] or run["policy.max_total_sequence_length"]
+    if run.algorithm and tokens:
+        yield from vanishing(run.algorithm.correction, tokens)

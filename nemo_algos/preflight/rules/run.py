@@ -8,13 +8,14 @@ from glob import escape
 from operator import mul
 from pathlib import Path
 
-from nemo_algos.config import Finding, at
+from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.preflight.rule import Preflight, error, note, warning
 
 NAME = "policy.model_name"
 FOLDER = "checkpointing.checkpoint_dir"
 MUST_SAVE = "checkpointing.checkpoint_must_save_by"
 METRIC = "checkpointing.metric_name"
+MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds its own
 # bytes of a parameter in a checkpoint: BF16 weights; FP32 weights and two moments of Adam
 WEIGHTS, OPTIMIZER = 2, 12
 SECONDS = (86400, 3600, 60, 1)  # of DD:HH:MM:SS
@@ -24,9 +25,10 @@ def model_there(run: Preflight) -> Iterator[Finding]:
     """A folder that exists, or a name of the hub."""
     name = str(run[NAME])
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "TRUE", "YES")
+    if os.path.isdir(name):
+        return
     if name.startswith(("/", ".", "~")):
-        if not os.path.isdir(name):
-            yield warning(NAME, f"no folder {name} here: correct it, or mount it")
+        yield warning(NAME, f"no folder {name} here: correct it, or mount it")
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         yield error(NAME, f"{name!r} is neither a folder nor a name of the hub: set it")
     elif offline and not (_hub() / f"models--{name.replace('/', '--')}").exists():
@@ -86,6 +88,13 @@ def best_metric(run: Preflight) -> Iterator[Finding]:
         return
     if not name.startswith(("train:", "val:")):
         yield error(METRIC, f"must begin with train: or val:, such as val:accuracy, got {name}")
+    several = (run["grpo.val_num_generations_per_prompt"] or 1) > 1
+    known = [f"val:{metric}" for metric in (*MEASURED, *(["pass_k"] if several else []))]
+    if name.startswith("val:") and name not in known and not run["env.should_use_nemo_gym"]:
+        near = did_you_mean(name, known)
+        yield error(
+            METRIC, f"validation has no {name}{near}, and the first save would fail: change it"
+        )
     if name.startswith("val:") and (not every or period % every):
         reason = f"steps that save (every {period}) do not all validate (every {every})"
         yield warning(METRIC, f"{reason}, and such checkpoints rank last: align the two periods")

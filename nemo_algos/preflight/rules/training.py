@@ -9,6 +9,7 @@ from nemo_algos.preflight.rule import Preflight, error, warning
 OPTIMIZER = f"{MEGATRON}.optimizer"
 SCHEDULER = f"{MEGATRON}.scheduler"
 LORA = f"{DTENSOR}.lora_cfg"
+PEFT = f"{MEGATRON}.peft"
 SECOND_VERSION = (
     "automodel_kwargs",
     "defer_fsdp_grad_sync",
@@ -89,7 +90,7 @@ def warmup(run: Preflight) -> Iterator[Finding]:
 def learning_rate(run: Preflight) -> Iterator[Finding]:
     """Of the size that trains a language model; LoRA takes more."""
     path = f"{OPTIMIZER}.lr" if run.megatron else "policy.optimizer.kwargs.lr"
-    adapters = run[f"{LORA}.enabled"] or run[f"{MEGATRON}.peft.enabled"]
+    adapters = run[f"{LORA}.enabled"] or run[f"{PEFT}.enabled"]
     high = 1e-3 if adapters else 1e-4
     if run[path] is not None and not 1e-8 <= run[path] <= high:
         yield warning(path, f"is outside 1e-8 to {high:g}; the papers use 1e-6 to 1e-5: check it")
@@ -112,10 +113,3 @@ def first_version(run: Preflight) -> Iterator[Finding]:
     for key in [f"{DTENSOR}.{name}" for name in SECOND_VERSION]:
         if at(run.written, key):
             yield warning(key, f"is read with {path}: true only: set that, or remove it")
-
-
-def lora(run: Preflight) -> Iterator[Finding]:
-    """DTensor's LoRA has no Triton kernels for tensor parallelism."""
-    split = not run.megatron and run.layout.tensor > 1
-    if split and run[f"{LORA}.enabled"] and run[f"{LORA}.use_triton"]:
-        yield error(f"{LORA}.use_triton", "excludes tensor parallelism: set it to false")

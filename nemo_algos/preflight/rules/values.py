@@ -10,8 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_algos.config import Finding, at, put, resolved
 
 REFERENCE, COMPUTED = re.compile(r"\$\{([\w.]+)\}"), re.compile(r"\$\{(add|mul|div|max):")
-REQUIRED = ("checkpointing", "cluster", "data", "grpo", "loss_fn", "policy", "policy.generation")
-REQUIRED += ("policy.model_name",)
+REQUIRED = ("checkpointing", "cluster", "data", "grpo", "logger", "loss_fn", "policy")
+REQUIRED += ("data.train", "policy.dynamic_batching", "policy.generation", "policy.model_name")
+REQUIRED += ("policy.sequence_packing", "policy.tokenizer")
 LISTS = ("data.train", "data.validation")  # a dataset, or a list of them
 POSITIVE = (
     "cluster.gpus_per_node",

@@ -10,7 +10,7 @@ import sympy
 from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
 from sympy.logic.boolalg import Boolean
 
-from nemo_algos.rewards.spelling import without_remarks
+from nemo_algos.rewards.math.spelling import without_remarks
 
 Value = sympy.Basic | sympy.MatrixBase | str
 Parsed = list[Value]  # the value, where there is one, and the text: either may be the gold's

@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-from nemo_algos.rewards.units import is_unit
+from nemo_algos.rewards.math.units import is_unit, sloped
 
 Spelling = str | Callable[[re.Match[str]], str]
 
@@ -50,6 +50,11 @@ def _remark(match: re.Match[str]) -> str:
     is_word = bool(space) and len(first) > 2 and not FUNCTION.fullmatch(first)
     is_remark = is_word or is_unit(first, match.string[: match.start()])
     return rf"\text{{ {words}}}" if is_remark else match[0]
+
+
+def _speed(match: re.Match[str]) -> str:
+    units = all(is_unit(word, "") for word in match.group(1, 2))
+    return rf"\text{{ {match[1]}/{match[2]}}}{match[3] or ''}" if units else match[0]
 
 
 CHARACTERS = _rules(
@@ -132,6 +137,7 @@ EDGES = _rules(
     (r"(?<==)\s*-?\d{1,3}(?:,\d{3})+$", lambda match: match[0].replace(",", "")),
     (rf"^{HAN}+|(?:{HAN}|/)+$", ""),
     (r"(?<=[\d)}])(\s*)([A-Za-z]{2,}(?:[ /][A-Za-z]+)*)(?=\s*(?:$|[,;=^]|or\b))", _remark),
+    (r"(?<=\d)\s+([A-Za-z]+)\s*/\s*([A-Za-z]+)(\^\{?\d\}?)?(?=\s*$)", _speed),
     (FOR_ALL, ""),
     (rf"^{SPACE}+|(?:{SPACE}|(?<!\.\.)[.,;]|\\)+$", ""),
 )
@@ -182,7 +188,7 @@ def characters(text: str) -> str:
 
 def spell(text: str) -> str:
     """`text`, an answer or what holds one, with numbers and words as math-verify reads them."""
-    return _apply(SPELLINGS, text)
+    return _apply(SPELLINGS, sloped(text))
 
 
 def prose(text: str) -> str:

@@ -8,10 +8,17 @@ from typing import NamedTuple
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 from sympy import Eq, Expr, Float, Interval, Number, Rational, Tuple, floor, log
 
-from nemo_algos.rewards import expressions, spelling
 from nemo_algos.rewards.answers import boxes, joined, tagged
-from nemo_algos.rewards.expressions import NORMAL, Parsed, complexified, expression, has_percent
-from nemo_algos.rewards.units import BASE, MODULUS, compound, unit
+from nemo_algos.rewards.math import expressions, spelling
+from nemo_algos.rewards.math.expressions import (
+    NORMAL,
+    Parsed,
+    complexified,
+    expression,
+    has_percent,
+)
+from nemo_algos.rewards.math.markup import without_markup
+from nemo_algos.rewards.math.units import BASE, MODULUS, compound, unit
 
 TAIL, BOX, NEAR = 4096, 512, 40  # characters read: of the end, of a box, and behind a box
 UNBOXED = (LatexExtractionConfig(normalization_config=NORMAL), ExprExtractionConfig())
@@ -19,16 +26,16 @@ BEHIND = re.compile(
     rf"(?i)[\s$)\]\\]*(?:text\s*\{{\s*)?(%|percent|pct|(?:{spelling.SCALE_WORD})\b)"
 )
 # what a box that is a part of something larger, or is taken back, has before or behind it
-BEFORE = re.compile(r"[-+\d*/^]")
+BEFORE = re.compile(r"(?:[-+\d*/^]|\\(?:times|cdot|div)\s*|[=(]\s*-\s+)$")
 AFTER = re.compile(
     r"[\s$)\]\\.]*(?:is|was) (?:wrong|incorrect|not (?:right|correct))\b"
     r"|[\s$]*(?:lakhs?|crores?|k)\b|(?:[.,]|\{,\})?\d|\^(?!\s*\{?\s*\\circ)"
-    r"|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])"
+    r"|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])|\s*\*{1,2}\s*[\d(]|[-+/]\d"
 )
 LETTER = re.compile(r"(?<=[\d)}])\s*[A-Za-z](?<![kK])(?:\^\s*\{?[23]\}?)?$")
 ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")
 SET = re.compile(r"\s*(?:\\left)?\\\{")
-TUPLE = re.compile(r"\s*(?:\\left)?\((?:[^()]|\([^()]*\))*\)$")
+TUPLE = re.compile(r"\s*(?:\\left)?\((?!.*\\(?:cup|cap|infty))(?:[^()]|\([^()]*\))*\)$")
 
 # Its warnings would say, once per worker, that its timeouts are off; they are, see verify_math.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -92,15 +99,16 @@ def _read_gold(answer: str) -> Gold:
 
 def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
     """What is the answer, as it was written, and the units that it names."""
-    response = tagged(response)
+    response = without_markup(tagged(response))
     places = boxes(response)
     if not places:
         tail = spelling.characters(response[-TAIL:])
         return _unboxed(tail), [unit(tail.rstrip().rpartition("\n")[2])]
     start, end = places[-1]
     text = spelling.characters(joined(response, places))
-    before, after = response[:start][-1:], spelling.characters(response[end : end + NEAR])
-    if max(end - start, len(text)) > BOX or BEFORE.match(before) or AFTER.match(after):
+    before = response[max(0, start - NEAR) : start]
+    after = spelling.characters(response[end : end + NEAR])
+    if max(end - start, len(text)) > BOX or BEFORE.search(before) or AFTER.match(after):
         return "", [None]
     units = [unit(text), unit(text + re.split(r"[.,;:\n]", after)[0])]
     if match := BEHIND.match(after):
@@ -167,6 +175,8 @@ def _scale(gold: Expr) -> Expr:
 
 
 def _bracket(text: str) -> str:
+    if expressions.INEQUALITY.search(text):
+        return ""
     if " or " in text:
         return "{"
     text = ASSIGNED.sub("", text)

@@ -3,7 +3,7 @@
 import re
 
 import sympy.physics.units
-from sympy import Expr, Symbol
+from sympy import Expr, Integer, Symbol
 from sympy.physics.units import Quantity
 from sympy.physics.units.quantities import PhysicalConstant
 
@@ -15,9 +15,12 @@ BASE = re.compile(r"(?<![a-zA-Z])\(?(\d+)\)?_\s*\{?\s*(\d+)\s*\}?[\s.]*$")
 MODULUS = re.compile(r"\s*\(?\s*\\?(?:text\s*\{\s*)?[pb]?mod(?![a-z])\s*\}?\s*\{?\s*(\d+)[}\s).]*$")
 UNIT = re.compile(
     r"(?P<number>.*[\d)}])\s*(?:(?P<area>sq(?:uare|\.)?|cu(?:bic|\.)?)\s+)?(?P<word>[A-Za-z]+)"
-    r"\s*(?:\^?\s*\{?\s*(?P<power>\d)\s*\}?|(?P<raised>squared|cubed))?[\s.]*$",
+    r"\s*(?:\^?\s*\{?\s*(?P<power>\d)\s*\}?|(?P<raised>squared|cubed))?"
+    r"(?:\s*(?:/|\bper\b)\s*(?P<per>[A-Za-z]+)\s*(?:\^?\s*\{?\s*(?P<per_power>\d)\s*\}?)?)?[\s.]*$",
     re.DOTALL,
 )
+_WORD = r"\{\s*\\(?:text|textrm|mathrm|rm)\s*\{\s*([A-Za-z]+)\s*\}\s*"
+QUOTIENT = re.compile(rf"\\[dt]?frac\s*{_WORD}\}}\s*{_WORD}(\^\s*\{{?\s*\d\s*\}}?)?\s*\}}")
 NOON = re.compile(r"(?i)\b([ap])\.?\s?m\b\.?")
 COMMAND = re.compile(r"\\[A-Za-z]+")
 POWERS = {"sq": 2, "cu": 3, "²": 2, "³": 3}
@@ -30,9 +33,9 @@ OTHERS = {name: Symbol(name) for name in ("cent", "dollar", "euro", "ante", "pos
 def unit(answer: str) -> Expr | None:
     """The unit that ends the answer, or its base (`52_8`) or modulus (`3 \\pmod 7`) as a symbol.
 
-    `15\\text{ cm}^2` is cm**2, `90^\\circ` degree, and `\\$5` dollar; None where there is none, or
-    none that sympy.physics.units knows. A single letter is a unit only in an answer without other
-    letters: `3 m`, but not `2s + 3m`.
+    `15\\text{ cm}^2` is cm**2, `5 m/s` meter/second, `90^\\circ` degree, and `\\$5` dollar; None
+    where there is none, or none that sympy.physics.units knows. A single letter is a unit only in
+    an answer without other letters: `3 m`, but not `2s + 3m`.
     """
     if match := BASE.search(answer):
         return Symbol(f"base {int(match[2])}")
@@ -43,7 +46,15 @@ def unit(answer: str) -> Expr | None:
         return None
     raised, named = match["area"] or match["raised"], _named(match["word"])
     power = POWERS["cu" if raised.startswith("cu") else "sq"] if raised else match["power"]
-    return named and named ** int(power or 1)
+    below = _named(match["per"]) if match["per"] else Integer(1)
+    if named is None or below is None:
+        return None
+    return named ** int(power or 1) / below ** int(match["per_power"] or 1)
+
+
+def sloped(answer: str) -> str:
+    """`answer` with its quotients of units on a slope: m/s for \\frac{\\text{m}}{\\text{s}}."""
+    return QUOTIENT.sub(r"\\text{ \1/\2}\3", answer)
 
 
 def is_unit(word: str, number: str) -> bool:
@@ -59,7 +70,7 @@ def compound(answer: str) -> bool:
 
 
 def _plain(answer: str) -> str:
-    answer = SIGN.sub(lambda match: f"{match[2]} {SIGNS[match[1]]}", answer)
+    answer = SIGN.sub(lambda match: f"{match[2]} {SIGNS[match[1]]}", sloped(answer))
     answer = NOON.sub(lambda match: "ante" if match[1] in "aA" else "post", answer)
     for raised in "²³":
         answer = answer.replace(raised, f"^{POWERS[raised]}")

@@ -1,0 +1,125 @@
+"""What a decoder is, as far as layouts, memory and time depend on it."""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Grouped-query attention; with `latent_kv` multi-head latent attention (MLA)."""
+
+    heads: int
+    groups: int
+    size: int  # of a query's and a key's head; MLA: without the rotary part
+    value_size: int
+    query_key_norm: bool = False
+    latent_query: int = 0  # rank; 0: queries straight from the hidden state
+    latent_kv: int = 0
+    rotary: int = 0  # MLA's part of a head with positions
+    gated: bool = False  # the output times a gate, which the queries' projection makes too
+
+    @property
+    def cached(self) -> int:
+        """Numbers that the KV cache keeps per token and layer."""
+        if self.latent_kv:
+            return self.latent_kv + self.rotary
+        return self.groups * (self.size + self.value_size)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture's layer: routed experts, and a shared one of `shared` features."""
+
+    number: int
+    chosen: int
+    features: int
+    shared: int = 0
+    latent: int = 0  # the width that routed experts see; 0: the hidden size
+    fused_weighting: bool = False  # activation and router probability in one kernel
+
+
+@dataclass(frozen=True)
+class Mamba:
+    """A recurrent mixer: Mamba-2, or a gated delta net, whose keys are `groups` x `state`."""
+
+    inner: int
+    heads: int
+    state: int = 128
+    groups: int = 8
+    convolution: int = 4
+
+    @property
+    def cached(self) -> int:
+        """Bytes that an engine keeps per sequence and layer: float32 states, BF16 convolution."""
+        convolved = self.inner + 2 * self.groups * self.state
+        return 4 * self.inner * self.state + 2 * (self.convolution - 1) * convolved
+
+
+class Model(BaseModel):
+    """A decoder, read off the modules that transformers builds of its config.json.
+
+    A layer is a string of its parts: `*` attention, `W` attention within a window, `M` a recurrent
+    mixer, `-` MLP, `E` experts. `parameters` are all, `encoders` those outside the decoder.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model_type: str
+    layers: tuple[str, ...]
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    max_position_embeddings: int
+    attention: Attention
+    mixture: Experts | None = None
+    mamba: Mamba | None = None
+    window: int = 0
+    gated: bool = True
+    tied: bool = False
+    bias: bool = False
+    query_bias: bool = False
+    norm_vectors: int = 1  # RMSNorm; 2: LayerNorm
+    parameters: int
+    encoders: int = 0
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers of the decoder."""
+        return len(self.layers)
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Heads of the queries."""
+        return self.attention.heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Query groups of the attention."""
+        return self.attention.groups
+
+    @property
+    def experts(self) -> int:
+        """Routed experts of a layer; 0 of a dense model."""
+        return self.mixture.number if self.mixture else 0
+
+    @property
+    def expert(self) -> int:
+        """Parameters of one routed expert."""
+        e = self.mixture
+        return (2 + self.gated) * (e.latent or self.hidden_size) * e.features if e else 0
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers with experts."""
+        return self.having("E")
+
+    @property
+    def active_parameters(self) -> int:
+        """Those that a token meets, its row of the embedding counted as the whole."""
+        unmet = self.mixture.number - self.mixture.chosen if self.mixture else 0
+        return self.parameters - self.encoders - self.moe_layers * unmet * self.expert
+
+    def having(self, part: str) -> int:
+        """Layers with this part."""
+        return sum(part in layer for layer in self.layers)

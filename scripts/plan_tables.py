@@ -1,0 +1,107 @@
+"""What `nemo-algos plan` says in docs/, for `make docs`: published step times, and the recipes.
+
+A table replaces what stands between its line `<!-- plan: NAME -->` and the next `<!-- end -->`.
+"""
+
+import csv
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from nemo_algos.config import find, read
+from nemo_algos.plan.gpus import GPUS
+from nemo_algos.plan.layouts import Plan, gpu_of
+from nemo_algos.plan.layouts import plan as planned
+from nemo_algos.preflight.check import judged, versions
+from nemo_algos.preflight.models import model
+from nemo_algos.preflight.snapshot import compose, load
+
+ROOT = Path(__file__).parents[1]
+RECIPES = ROOT / "nemo_algos" / "configs" / "recipes"
+PUBLISHED = ROOT / "benchmarks" / "published_step_times.csv"
+LARGER_GPU = {"quatro-qwen2.5-math-1.5b", "quatro-qwen2.5-math-7b"}  # the paper's H200
+DEEPSEEK = "deepseek-ai/DeepSeek-V3"  # whose configs name no model, but a page that tells how
+
+
+def published() -> Iterator[str]:
+    """Every row, the worst first, and the median of |error|."""
+    errors = {}
+    for row in csv.DictReader(PUBLISHED.open()):
+        written = {"engine": "nemo_rl", "method": {"name": "grpo"}}
+        written["nemo_rl"] = {"config": f"recipes/llm/performance/{row['recipe']}.yaml"}
+        plain = compose(OmegaConf.create(written), load("main")).plain
+        named = plain["policy"]["model_name"]
+        known = model(DEEPSEEK if "deepseek-v3" in row["recipe"] else named)
+        p = planned(plain, known, GPUS[row["system"]], float(row["mean_tokens"]))
+        errors[p.step_seconds / float(row["seconds"]) - 1] = (row, p.step_seconds)
+    median, worst = statistics.median(map(abs, errors)), max(map(abs, errors))
+    yield f"{len(errors)} rows: median |error| {median:.0%}, largest {worst:.0%}."
+    yield ""
+    yield "| recipe | summary | GPUs | mean tokens | published s | plan s | error |"
+    yield "|---|---|---|---|---|---|---|"
+    for error in sorted(errors, key=abs, reverse=True):
+        row, seconds = errors[error]
+        cells = [row[k] for k in ("recipe", "summary", "system", "mean_tokens", "seconds")]
+        yield f"| {' | '.join([*cells, f'{seconds:,.0f}', f'{error:+.0%}'])} |"
+
+
+def of_recipe(name: str) -> Plan:
+    """As `nemo-algos plan recipes/NAME.yaml` has it."""
+    path = f"recipes/{name}.yaml"
+    version = versions(path)[0]
+    run = judged(compose(read(find(path)), load(version)), version)[0]
+    larger = any(name.startswith(start) for start in LARGER_GPU)
+    assert run.model
+    return planned(run.plain, run.model, GPUS["H200" if larger else gpu_of(run.plain)])
+
+
+def scale() -> Iterator[str]:
+    """The recipes of every method."""
+    yield "| file | GB of a GPU in training | seconds of a step | GPU-hours for 100 steps |"
+    yield "|---|---|---|---|"
+    for name in (n for n in names() if n.split("-")[0] not in PAPERS):
+        p = of_recipe(name)
+        memory = f"{sum(p.training.values()) / 1e9:.0f} of {p.run.gpu.memory / 1e9:.0f}"
+        hours = p.gpu_hours / p.steps * 100
+        yield f"| `{name}` | {memory} | {p.step_seconds:,.0f} | {hours:,.0f} |"
+
+
+def papers() -> Iterator[str]:
+    """The recipes of one method each."""
+    yield "| file | GPU | GB in training | seconds of a step |"
+    yield "|---|---|---|---|"
+    for name in (n for n in names() if n.split("-")[0] in PAPERS):
+        p = of_recipe(name)
+        memory = f"{sum(p.training.values()) / 1e9:.0f} of {p.run.gpu.memory / 1e9:.0f}"
+        yield f"| `{name}` | {p.run.gpu.name} | {memory} | {p.step_seconds:,.0f} |"
+
+
+PAPERS = ("etr", "quatro", "erpo", "apmpo")
+TABLES: dict[str, dict[str, Callable[[], Iterator[str]]]] = {
+    "docs/plan.md": {"published": published},
+    "docs/recipes/scale.md": {"scale": scale},
+    "docs/recipes/papers.md": {"papers": papers},
+}
+
+
+def names() -> list[str]:
+    """Of the shipped recipes, but for those of a CPU."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def page(name: str) -> str:
+    """A page with its tables as they are now."""
+    text = (ROOT / name).read_text()
+    for table, lines in TABLES[name].items():
+        before, rest = text.split(f"<!-- plan: {table} -->\n")
+        after = rest.partition("<!-- end -->")[2]
+        body = "\n".join(lines())
+        text = f"{before}<!-- plan: {table} -->\n{body}\n<!-- end -->{after}"
+    return text
+
+
+if __name__ == "__main__":
+    for each in TABLES:
+        (ROOT / each).write_text(page(each))
