@@ -28,7 +28,7 @@ ALLOWED = {
     "verify": {"methods", "objective", "core", "rollouts", "conformance"},
     "conformance": {"conformance", "methods", "objective", "verify", "lines", "config"},
     "plan": {"plan", "preflight", "config", "style"},
-    "slurm": {"slurm", "plan", "preflight", "config"},
+    "slurm": {"slurm", "plan", "preflight", "lines", "config"},
     "adapters": {"adapters", *nemo_algos.__all__},
 }
 FORBIDDEN = {
