@@ -3,6 +3,7 @@
 import re
 import shlex
 import time
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,7 +48,7 @@ def gpu_hours(run: Path, running: bool) -> float:
     """Spent until now. An attempt that Slurm ended unseen ended with its driver's last word."""
     lines = noted(run)
     spent = 0.0
-    for line, after in zip(lines, [*lines[1:], None], strict=True):
+    for line, after in zip_longest(lines, lines[1:]):
         if line.what == "start":
             if after and after.attempt == line.attempt:
                 end = after.time

@@ -3,6 +3,7 @@
  * sees the node's system, these folders and --container-mounts, and nothing else: a missing mount is missed. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <slurm/spank.h>
 #include <stdio.h>
@@ -14,11 +15,11 @@
 SPANK_PLUGIN(pyxis, 1);
 
 #define ROOT "/mnt"
-static char image[4096], mounts[65536], workdir[4096];
+static char image[4096], mounts[65536], workdir[4096], name[4096];
 
 static int keep(int which, const char *value, int remote) {
-	char *to[] = {image, mounts, workdir};
-	if (which < 3)
+	char *to[] = {image, mounts, workdir, name};
+	if (which < 4)
 		snprintf(to[which], which == 1 ? sizeof mounts : 4096, "%s", value);
 	return 0;
 }
@@ -27,7 +28,7 @@ static struct spank_option options[] = {
 	{"container-image", "IMAGE", "a file of mounts", 1, 0, keep},
 	{"container-mounts", "SOURCE:TARGET,...", "further mounts", 1, 1, keep},
 	{"container-workdir", "PATH", "working directory", 1, 2, keep},
-	{"container-name", "NAME", "ignored", 1, 3, keep},
+	{"container-name", "NAME", "a second task of a name joins the first one", 1, 3, keep},
 	{"no-container-mount-home", NULL, "ignored", 0, 4, keep},
 	SPANK_OPTIONS_TABLE_END};
 
@@ -78,10 +79,36 @@ static int bind_system(void) {
 	return 0;
 }
 
+/* Into the root of the task of this name that runs on the node; whether there is one. */
+static int joined(void) {
+	char path[8192], pid[32] = "";
+	snprintf(path, sizeof path, "/dev/shm/pyxis.%s", name);
+	FILE *file = *name ? fopen(path, "r") : NULL;
+	if (!file || !fgets(pid, sizeof pid, file))
+		return 0;
+	fclose(file);
+	snprintf(path, sizeof path, "/proc/%s/root", pid);
+	int root = open(path, O_RDONLY | O_DIRECTORY);
+	snprintf(path, sizeof path, "/proc/%s/ns/mnt", pid);
+	int mounted = open(path, O_RDONLY);
+	return root >= 0 && mounted >= 0 && !setns(mounted, CLONE_NEWNS) && !fchdir(root) && !chroot(".");
+}
+
+static void note_name(void) {
+	char path[8192];
+	snprintf(path, sizeof path, "/dev/shm/pyxis.%s", name);
+	FILE *file = *name ? fopen(path, "w") : NULL;
+	if (file) {
+		fprintf(file, "%d", getpid());
+		fclose(file);
+	}
+}
+
 int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments) {
 	char line[8192], *rest = mounts, *next;
-	if (!*image)
+	if (!*image || joined())
 		return 0;
+	note_name();
 	FILE *binds = fopen(image, "r");
 	if (!binds)
 		return fails("failed to import image", image);

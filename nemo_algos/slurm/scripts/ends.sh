@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154 # the variables are job.sh's
 # How an attempt of job.sh, which sources this, ended; what Slurm is asked then.
 #
 # `attempts` has a line for each start and end: JOB[-RESTART], time, nodes, GPUs of each, what it
@@ -7,7 +8,7 @@ ask() { # Slurm, until its controller is there; in $(), which the TERM of an end
 	trap '' TERM
 	local answer
 	until answer=$("$@" 2>&1); do
-		if [[ ! $answer =~ slurm\ controller|timed\ out|standby|Zero\ Bytes ]]; then
+		if [[ $answer && ! $answer =~ slurm\ controller|timed\ out|standby|Zero\ Bytes ]]; then
 			echo "$answer"
 			return 1
 		fi
@@ -26,7 +27,7 @@ saved() { # the last step that NeMo-RL can resume from
 }
 
 saved_before() { # by this job, as its attempts noted it
-	echo 0 | cat - <(grep -E "^$SLURM_JOB_ID[ -]" "$RUN/attempts" 2>/dev/null) | tail -1 | sed 's/.* //'
+	echo 0 | cat - <(grep -E "^${SLURM_JOB_ID}[ -]" "$RUN/attempts" 2>/dev/null) | tail -1 | sed 's/.* //'
 }
 
 note() {
@@ -34,7 +35,7 @@ note() {
 }
 
 ends() { # of this kind, of this job, since the last step was saved
-	grep -cE "^$SLURM_JOB_ID[ -].* $1 $(saved)\$" "$RUN/attempts"
+	grep -cE "^${SLURM_JOB_ID}[ -].* $1 $(saved)\$" "$RUN/attempts"
 }
 
 look() {
@@ -87,7 +88,7 @@ go_on() { # ends this attempt, unless that is not allowed
 bad_nodes() { # their names, with the reasons on stderr
 	local step=(--nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1)
 	[[ $(ask scontrol show node "$SLURMD_NODENAME") == *Gres=gpu* ]] && step+=(--gres="gpu:$GPUS_PER_NODE")
-	timeout --foreground 300 srun "${step[@]}" bash "$SCRIPTS/node.sh" | tee /dev/stderr | cut -d: -f1
+	timeout --foreground 300 srun "${step[@]}" bash "$SCRIPTS/node.sh" | tee >(cat >&2) | cut -d: -f1
 }
 
 leave_out() { # the bad nodes, beside those that --exclude names; while this attempt is being ended

@@ -7,8 +7,8 @@
 #   finished, stopped, cancelled   nothing
 #   requeued                       nothing: Slurm did it (preemption, node failure, scontrol requeue)
 #   saved, preempted               goes on
-#   nodes                          goes on without those that nodes.sh found bad
 #   limit, stalled                 goes on, at most twice without a step saved between
+#   nodes                          the same, without those that node.sh found bad
 #   failed                         goes on, at most --retries times without a step saved between
 #
 # It goes on in the next job of the chain, or this one is requeued.
@@ -69,11 +69,13 @@ echo "attempt $ATTEMPT: $how, step $(saved) is saved"
 case $how in
 finished | stopped) exit 0 ;;
 saved | preempted) go_on ;;
-nodes) ((${#bad[@]} > 1 && ${#bad[@]} == SLURM_JOB_NUM_NODES)) || go_on ;;
 failed) (($(ends failed) > RETRIES)) || go_on ;;
-limit | stalled)
-	if (($(ends "$how") > 2)); then
-		echo "no step was saved in two attempts: lower checkpointing.save_period, or raise --time" >&2
+limit | stalled | nodes)
+	if ((${#bad[@]} > 1 && ${#bad[@]} == SLURM_JOB_NUM_NODES)); then
+		echo "all nodes are bad, so it is not the nodes" >&2
+	elif (($(ends "$how") > 2)); then
+		echo "three times in a row ($how), and no step was saved between; $AGAIN" >&2
+		[[ $how != limit ]] || echo "lower checkpointing.save_period, or raise --time" >&2
 	else
 		go_on
 	fi
