@@ -79,53 +79,49 @@ static int bind_system(void) {
 	return 0;
 }
 
-/* Into the root of the task of this name that runs on the node; whether there is one. */
+/* Into the root of the task that has this name on the node, and whether there is one; else the name is ours. */
 static int joined(void) {
-	char path[8192], pid[32] = "";
+	char path[8192], pid[32] = "0";
 	snprintf(path, sizeof path, "/dev/shm/pyxis.%s", name);
-	FILE *file = *name ? fopen(path, "r") : NULL;
-	if (!file || !fgets(pid, sizeof pid, file))
+	FILE *file = fopen(path, "r+");
+	if (!file)
+		file = fopen(path, "w+");
+	if (!*name || !file)
 		return 0;
-	fclose(file);
+	fgets(pid, sizeof pid, file);
 	snprintf(path, sizeof path, "/proc/%s/root", pid);
 	int root = open(path, O_RDONLY | O_DIRECTORY);
 	snprintf(path, sizeof path, "/proc/%s/ns/mnt", pid);
 	int mounted = open(path, O_RDONLY);
-	return root >= 0 && mounted >= 0 && !setns(mounted, CLONE_NEWNS) && !fchdir(root) && !chroot(".");
-}
-
-static void note_name(void) {
-	char path[8192];
-	snprintf(path, sizeof path, "/dev/shm/pyxis.%s", name);
-	FILE *file = *name ? fopen(path, "w") : NULL;
-	if (file) {
-		fprintf(file, "%d", getpid());
-		fclose(file);
-	}
+	rewind(file);
+	if (root < 0)
+		fprintf(file, "%d\n", getpid());
+	fclose(file);
+	return root >= 0 && !setns(mounted, CLONE_NEWNS) && !fchdir(root) && !chroot(".");
 }
 
 int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments) {
 	char line[8192], *rest = mounts, *next;
-	if (!*image || joined())
+	if (!*image)
 		return 0;
-	note_name();
 	FILE *binds = fopen(image, "r");
 	if (!binds)
 		return fails("failed to import image", image);
-	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
-	    mount("none", ROOT, "tmpfs", 0, "mode=755"))
+	int old = joined();
+	if (!old && (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+		     mount("none", ROOT, "tmpfs", 0, "mode=755") || bind_system()))
 		return fails("no namespace", ROOT);
-	if (bind_system())
-		return -1;
 	while (fgets(line, sizeof line, binds)) {
 		line[strcspn(line, "\n")] = 0;
 		if (*line != '/' && (next = strchr(line, '='))) {
 			*next++ = 0;
 			spank_setenv(spank, line, next, 1);
-		} else if (bind(line))
+		} else if (!old && bind(line))
 			return -1;
 	}
 	fclose(binds);
+	if (old)
+		return 0;
 	while ((next = strsep(&rest, ",")))
 		if (*next && bind(next))
 			return -1;
