@@ -41,7 +41,7 @@ for label in "version=$version" revision=abc source=unknown licenses=Apache-2.0 
 	[[ $(about "{{index .OCIv1.Config.Labels \"$name\"}}") == "${label#*=}" ]] || fails "$name is not ${label#*=}"
 done
 [[ $(about '{{.OCIv1.Config.User}}') == user ]] || fails "it does not run as RUN_AS"
-[[ $(inside bash -c 'echo $UID') == 1000 ]] || fails "it does not run as RUN_AS"
+[[ $(inside python -c 'import os; print(os.getuid())') == 1000 ]] || fails "it does not run as RUN_AS"
 inside bash -c '[[ ! -e /opt/nemo_algos/tests && ! -e /opt/nemo_algos/.git ]]' || fails "tests or .git travel with it"
 
 # an environment that lacks what we import stops the build and is named

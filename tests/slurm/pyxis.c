@@ -88,7 +88,7 @@ static int joined(void) {
 		file = fopen(path, "w+");
 	if (!*name || !file)
 		return 0;
-	fgets(pid, sizeof pid, file);
+	fscanf(file, "%31s", pid);
 	snprintf(path, sizeof path, "/proc/%s/root", pid);
 	int root = open(path, O_RDONLY | O_DIRECTORY);
 	snprintf(path, sizeof path, "/proc/%s/ns/mnt", pid);
