@@ -1,12 +1,11 @@
 """A prepared run goes into its folder and to sbatch."""
 
-import itertools
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -71,9 +70,9 @@ def submit(runs: Sequence[Submission], chain: int) -> Iterator[tuple[str, Path]]
     Raises as `sbatch` does, with the jobs that were submitted before.
     """
     answers: list[str] = []
-    for run, nth in itertools.product(runs, range(chain)):
+    for run in (run for run in runs for _ in range(chain)):
         try:
-            with written(run) if nth == 0 else nullcontext():
+            with written(run):
                 answers.append(sbatch(run, run.folder / "job.sh"))
         except (ValueError, OSError) as error:
             before = f"\nSubmitted before, of {len(runs) * chain}: {', '.join(answers)}"

@@ -114,7 +114,7 @@ def test_steps_are_numbers(here):
 
 def test_a_folder_without_a_checkpoint_is_refused(here):
     """NeMo-RL would resume from it, and fail; it must not count as training's end."""
-    (here / "kept" / "step_99").mkdir(parents=True)
+    (here / "kept" / "step_99" / "policy").mkdir(parents=True)
     status, said = trained(here, "1 2", last_step="50")
     assert (status, finished(here)) == (1, False) and "step_99" in said
     assert not (here / "kept" / "step_1").exists()

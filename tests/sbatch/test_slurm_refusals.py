@@ -144,6 +144,7 @@ REFUSED = [
             "depend=afterok:1",
             "dependency=singleton?afterany:1",
             "dependency=afterok:1,singleton?afterany:2",
+            "dependency=singleton,afterany:1?afterany:2",
             "dependency=afterok:singleton",
         )
     ),

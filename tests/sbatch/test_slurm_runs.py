@@ -71,7 +71,7 @@ def test_status(here, run):
     for name in ("step_4", "step_3", "tmp_step_5"):
         (run / "checkpoints" / name).mkdir(parents=True)
         (run / "checkpoints" / name / "training_info.json").touch()
-    (run / "checkpoints" / "step_99").mkdir()
+    (run / "checkpoints" / "step_99" / "policy").mkdir(parents=True)
     title = "etr: step 5 of 100 (last line 5 min ago), saved 4, 24.0 GPU-hours spent"
     jobs = ["job 12 RUNNING, 2 restarts, 10:02 of 4:00:00 on n[1-2]"]
     jobs += ["job 13 PENDING, 0 restarts, waits for Dependency"]

@@ -129,9 +129,10 @@ class Cluster:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Without slurmctld."""
+        """Without slurmctld, which saves its state before: killed, it would forget new jobs."""
         (self.folder / "away").touch()
-        self.root("pkill", "-KILL", "-x", "slurmctld")
+        self.root("pkill", "-TERM", "-x", "slurmctld")
+        until(lambda: self.user("pgrep -x slurmctld").returncode, "slurmctld did not end", 60)
         try:
             yield
         finally:
