@@ -95,9 +95,13 @@ def cut_broken_end(path: Path) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """The file's whole content, at once."""
+    """The file's whole content, at once. Raises OSError with the path, a full disk's too."""
     partial = path.with_suffix(".tmp")
-    partial.write_text(text)
+    try:
+        partial.write_text(text)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
     partial.replace(path)
 
 

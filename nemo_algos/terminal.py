@@ -17,6 +17,8 @@ class Console(rich.console.Console):
         return super().render_str(printable(text), **options)
 
 
-def echo(text: object = "", *, color: str | None = None, err: bool = False) -> None:
-    """A line."""
-    typer.secho(printable(str(text)), fg=color, err=err)
+def echo(
+    text: object = "", *, color: str | None = None, err: bool = False, nl: bool = True
+) -> None:
+    """A line, or without `nl` a part of one."""
+    typer.secho(printable(str(text)), fg=color, err=err, nl=nl)

@@ -40,7 +40,7 @@ ALLOWED = {
         "untrusted",
     },
     "plan": {"plan", "preflight", "config", "style"},
-    "slurm": {"slurm", "plan", "preflight", "config", "terminal"},
+    "slurm": {"slurm", "plan", "preflight", "lines", "config", "terminal"},
     "adapters": {"adapters", *nemo_algos.__all__},
 }
 FORBIDDEN = {

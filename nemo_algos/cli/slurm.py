@@ -12,7 +12,7 @@ from nemo_algos.cli.arguments import Config, NemoRL, Overrides, show, written
 from nemo_algos.config import find
 from nemo_algos.preflight.check import versions
 from nemo_algos.slurm import prepare as jobs
-from nemo_algos.slurm import runs
+from nemo_algos.slurm import runs, submission
 from nemo_algos.slurm.batch import PROGRAM, Job
 from nemo_algos.slurm.placement import Sizes
 from nemo_algos.terminal import echo
@@ -50,6 +50,10 @@ def job(
     time: Annotated[str, typer.Option(help="limit of one job, as sbatch reads it")] = "4:00:00",
     margin: Annotated[int, typer.Option(help="minutes before the limit to stop and save")] = 15,
     max_requeues: Annotated[int, typer.Option(min=0, max=9999, help="of a job, then it ends")] = 20,
+    retries: Annotated[
+        int, typer.Option(min=0, max=9999, help="after errors without a step saved")
+    ] = 0,
+    stalled: Annotated[int, typer.Option(min=0, help="minutes without a step: restart")] = 0,
     mounts: Annotated[list[str] | None, typer.Option(help="HOST:CONTAINER, repeatable")] = None,
     sbatch: Annotated[list[str] | None, typer.Option(help="its option, e.g. --qos=high")] = None,
     program: Annotated[Path | None, typer.Option(help="instead of run_grpo_math.py")] = None,
@@ -75,6 +79,8 @@ def job(
         options=tuple(sbatch or ()),
         program=(program or PROGRAM).resolve(),
         max_requeues=max_requeues,
+        retries=retries,
+        stalled=60 * stalled,
     )
     base, sizes = name or re.sub(r"[^\w.-]", "-", file.stem), Sizes(nodes, gpus_per_node)
     if (submit or test_only) and not shutil.which("sbatch"):
@@ -89,16 +95,16 @@ def job(
     jobs.apart(runs)
     if test_only:
         for run in runs:
-            echo(jobs.sbatch(run, "--test-only"))
+            echo(submission.sbatch(run, "--test-only"))
         return
     for run in runs:
-        jobs.write(run)
         echo(f"{run.folder}: {run.size}", err=True)
-    by_hand = () if submit else jobs.by_hand(job)
+    by_hand = () if submit else submission.by_hand(job)
     show([*(f for run in runs for f in run.findings if f.severity != "error"), *by_hand], err=True)
     for run in () if submit else runs:
+        submission.write(run)
         echo(f"sbatch {run.folder}/job.sh")
-    for answer, log in jobs.submit(runs, chain) if submit else ():
+    for answer, log in submission.submit(runs, chain) if submit else ():
         echo(answer)
         echo(f"tail -F {log}", err=True)
 

@@ -9,13 +9,17 @@ from typing import Any, NamedTuple
 
 from nemo_algos.config import at
 from nemo_algos.preflight.checkout import ROOT
+from nemo_algos.slurm import outputs
 
 PROGRAM = ROOT / "examples" / "run_grpo_math.py"
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
 class Job(NamedTuple):
-    """What sbatch and ray.sub are told; `margin` in seconds, `options` of sbatch as they are."""
+    """What sbatch, job.sh and ray.sub are told; `options` of sbatch as they are.
+
+    `margin` and `stalled` are in seconds; a `stalled` of 0 is never.
+    """
 
     account: str
     image: str
@@ -27,6 +31,8 @@ class Job(NamedTuple):
     options: tuple[str, ...] = ()
     program: Path = PROGRAM
     max_requeues: int = 20
+    retries: int = 0
+    stalled: int = 0
 
 
 def seconds(time: str) -> int:
@@ -58,10 +64,15 @@ def mounts(job: Job, folder: Path) -> list[str]:
     return [*(f"{path}:{path}" for path in own), *job.mounts]
 
 
+def checkpoints(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
+    """Where they are outside the container."""
+    return outputs.outside(str(at(plain, "checkpointing.checkpoint_dir")), mounts(job, folder))
+
+
 def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
     """job.sh below sbatch's options and the variables that it and ray.sub read."""
-    lines = [f"#SBATCH {option}" for option in options(job, folder, plain)]
-    driver = ["python", f"{SCRIPTS}/train.py", str(folder), str(job.program), *_last_step(plain)]
+    lines = [f"#SBATCH {shlex.quote(option)}" for option in options(job, folder, plain)]
+    words = [f"{SCRIPTS}/train.py", str(folder), str(job.program), *_last_step(plain)]
     variables = {
         "RUN": folder,
         "RAY_SUB": job.nemo_rl / "ray.sub",
@@ -69,7 +80,11 @@ def script(job: Job, folder: Path, plain: Mapping[str, Any]) -> str:
         "MOUNTS": ",".join(mounts(job, folder)),
         "GPUS_PER_NODE": at(plain, "cluster.gpus_per_node"),
         "MAX_REQUEUES": job.max_requeues,
-        "COMMAND": shlex.join(driver),
+        "RETRIES": job.retries,
+        "STALLED": job.stalled,
+        "SCRIPTS": SCRIPTS,
+        "CHECKPOINTS": checkpoints(job, folder, plain),
+        "COMMAND": shlex.join(["python", "-u", *words]),  # -u: watch.sh and `status` read its log
     }
     lines += [f"export {name}={shlex.quote(str(value))}" for name, value in variables.items()]
     return "\n".join(["#!/bin/bash", *lines, "", (SCRIPTS / "job.sh").read_text()])

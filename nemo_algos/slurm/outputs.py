@@ -70,12 +70,23 @@ def _texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
 
 def _mode(path: str, mounts: list[str]) -> str:
     """Of the deepest mount above a path of the container: writable, readable, or none."""
+    mount = _above(path, mounts)
+    if not mount:
+        return ""
+    return "readable" if "ro" in "+".join(mount[2:]).split("+") else "writable"
+
+
+def outside(path: str, mounts: list[str]) -> str:
+    """A mounted path of the container as it is on the host."""
+    source, target, *_ = _above(path, mounts) or ("/", "/")
+    return os.path.normpath(f"{source}/{os.path.relpath(path, target)}")
+
+
+def _above(path: str, mounts: list[str]) -> list[str]:
+    """The parts of the deepest mount above a path of the container; none where it has none."""
     inside = PurePosixPath(os.path.normpath(path))
     above = [m for m in (mount.split(":") for mount in mounts) if inside.is_relative_to(m[1])]
-    if not above:
-        return ""
-    flags = max(above, key=lambda mount: len(PurePosixPath(mount[1]).parts))[2:]
-    return "readable" if "ro" in "+".join(flags).split("+") else "writable"
+    return max(above, key=lambda mount: len(PurePosixPath(mount[1]).parts), default=[])
 
 
 def caches(mounts: list[str]) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,31 +54,54 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
             yield Finding(key, f"is {at(plain, key)}, but {option} is {value}")
     if not at(plain, "checkpointing.enabled"):
         yield Finding("checkpointing.enabled", "must be true: the job resumes from it")
-    nodes, gpus = node_gpus(job.partition), at(plain, "cluster.gpus_per_node")
-    if nodes and gpus not in nodes:
-        what = f"is {gpus}, but a node here has {' or '.join(map(str, sorted(nodes)))}"
-        yield Finding("cluster.gpus_per_node", f"{what}, all of which ray.sub takes: change it")
+    nodes, gpus = _nodes(job.partition), at(plain, "cluster.gpus_per_node")
+    if counts := {node.gpus for node in nodes if node.gpus}:
+        what = f"is {gpus}, but a node here has {' or '.join(map(str, sorted(counts)))}"
+        if gpus not in counts:
+            yield Finding("cluster.gpus_per_node", f"{what}, all of which ray.sub takes: change it")
+    longest = max((node.limit for node in nodes), default=inf)
+    if batch.seconds(job.time) > longest:
+        what = f"{job.time} is more than the partition's limit of {longest / 3600:g} hours"
+        yield Finding("--time", f"{what}: the job would wait for ever. Choose less.")
     yield from outputs.unmounted(plain, batch.mounts(job, folder))
 
 
-def node_gpus(partition: str) -> set[int]:
-    """GPUs of a node, one number for each kind of node; empty where no Slurm is to be asked."""
+class Nodes(NamedTuple):
+    """Of one kind in a partition: GPUs of each, 0 where Slurm knows of none; limit in seconds."""
+
+    gpus: int
+    limit: float
+
+
+def _nodes(partition: str) -> list[Nodes]:
+    """Of the partition, or the default one; none where no Slurm is to be asked."""
     if not shutil.which("sinfo"):
-        return set()
+        return []
     chosen = [f"--partition={partition}"] if partition else []
-    command = ["sinfo", "--noheader", "--format=%P %G", *chosen]
+    command = ["sinfo", "--noheader", "--format=%P %l %G", *chosen]
     try:
         lines = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
     except (OSError, subprocess.TimeoutExpired):
-        return set()
-    own = [line for line in lines.splitlines() if partition or line.split()[0].endswith("*")]
-    return {int(count) for count in re.findall(r"gpu:(?:[^\s:,(]+:)?(\d+)", "\n".join(own))}
+        return []
+    parts = [line.split(maxsplit=2) for line in lines.splitlines()]
+    own = [part for part in parts if partition or part[0].endswith("*")]
+    counts = r"gpu:(?:[^\s:,(]+:)?(\d+)"
+    return [
+        Nodes(int(n), _limit(limit))
+        for _, limit, gres in own
+        for n in re.findall(counts, gres) or [0]
+    ]
+
+
+def _limit(text: str) -> float:
+    """Seconds of a partition's limit, as sinfo writes it."""
+    return inf if text in ("infinite", "n/a") else batch.seconds(text)
 
 
 def warnings(run: Preflight, job: Job, folder: Path) -> Iterator[Finding]:
     """What is probably not meant in a run without errors."""
     gpus, most = run.layout.gpus_per_node, 4 if gpu_of(run.plain) == "GB200" else 8
-    if gpus < most and not node_gpus(job.partition):
+    if gpus < most and not any(node.gpus for node in _nodes(job.partition)):
         what = f"the job takes whole nodes, and uses of each: {gpus}"
         yield warning("cluster.gpus_per_node", f"{what}; --gpus-per-node {most} if they have more")
     yield from outputs.caches(batch.mounts(job, folder))

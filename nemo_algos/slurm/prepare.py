@@ -1,26 +1,22 @@
-"""A config as Slurm jobs: judged, then a folder with a batch script, then sbatch; docs/slurm.md."""
+"""A config as Slurm jobs: judged, with its batch script; see docs/slurm.md."""
 
 import itertools
-import os
-import re
-import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import ConfigError, Finding, at, overridden, read
+from nemo_algos.config import ConfigError, Finding, at, overridden, put, read
 from nemo_algos.preflight.check import judge, refuse
-from nemo_algos.preflight.rule import note
 from nemo_algos.preflight.snapshot import load
 from nemo_algos.slurm import batch, outputs, placement, rules
 from nemo_algos.slurm.batch import Job
 from nemo_algos.slurm.outputs import OUTPUTS
 from nemo_algos.slurm.placement import Sizes
 
-STRONGEST = ("SBATCH_ARRAY_INX", "SBATCH_WAIT")  # which no option of sbatch takes back
+WHEN_SAVED = ("checkpoint_must_save_by", "save_period")
 SHARED = {  # by two points of a sweep, and what to write instead
     "--sweep": "their values look alike in a file's name",
     "checkpointing.checkpoint_dir": "put the key that differs in it, as in /x/${grpo.seed}",
@@ -106,51 +102,16 @@ def apart(runs: Sequence[Submission]) -> None:
     ]
     for run in runs:
         config = run.folder / "config.yaml"
-        if config.exists() and config.read_text() != OmegaConf.to_yaml(run.written):
-            wrong.append(Finding("--name", f"{run.folder} holds a run of another config"))
+        if config.exists() and _trained(read(config)) != _trained(run.written):
+            hint = "choose another name, or train on with the same config"
+            wrong.append(Finding("--name", f"{run.folder} holds a run of another config: {hint}"))
     if wrong:
         raise ConfigError(wrong)
 
 
-def write(run: Submission) -> None:
-    """Put the run in its folder."""
-    (run.folder / "logs").mkdir(parents=True, exist_ok=True)
-    (run.folder / "config.yaml").write_text(OmegaConf.to_yaml(run.written))
-    (run.folder / "job.sh").write_text(run.script)
-
-
-def sbatch(run: Submission, *words: str | Path) -> str:
-    """Its answer, to the run's script in its folder or on its stdin. Raises OSError."""
-    command = ["sbatch", *run.options, *words]
-    inside = "SLURM_JOB_ID" in os.environ  # of another job, which leaves its traces in this one
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in STRONGEST and not (inside and re.match("SLURM_(?!CONF$)", name))
-    }
-    done = subprocess.run(command, input=run.script, capture_output=True, text=True, env=env)
-    if done.returncode:
-        raise OSError(f"sbatch: {done.stderr.strip()}")
-    return (done.stdout or done.stderr).strip()
-
-
-def submit(runs: Sequence[Submission], chain: int) -> Iterator[tuple[str, Path]]:
-    """sbatch's answers and drivers' logs of `chain` jobs a run. Raises OSError with those sent."""
-    answers: list[str] = []
-    for run in (run for run in runs for _ in range(chain)):
-        try:
-            answers.append(sbatch(run, run.folder / "job.sh"))
-        except OSError as error:
-            before = f"\nsubmitted before, of {len(runs) * chain}: {', '.join(answers)}"
-            raise OSError(f"{error}{before if answers else ''}") from None
-        number = "".join(re.findall(r"\d+", answers[-1])[:1])
-        yield answers[-1], run.folder / "logs" / f"{number}-logs" / "ray-driver.log"
-
-
-def by_hand(job: Job) -> Iterator[Finding]:
-    """What sbatch would take over the script's own lines, were it not called from here."""
-    same = {"SBATCH_ACCOUNT": job.account, "SBATCH_PARTITION": job.partition}
-    for name in sorted(n for n in os.environ if n.startswith("SBATCH_")):
-        if os.environ[name] != same.get(name):
-            hint = "unset it, or use --submit"
-            yield note(name, f"set, and sbatch reads it before the script: {hint}")
+def _trained(written: DictConfig) -> Any:
+    """The config without what says only when a run saves, and not what it trains."""
+    plain: Any = OmegaConf.to_container(written)
+    for key in WHEN_SAVED:
+        put(plain, f"checkpointing.{key}", None)
+    return plain

@@ -1,6 +1,7 @@
 """What lets a job fail before it trains, as far as its options show it.
 
-sbatch reads an option to the first space, and ray.sub pastes paths into shell commands unquoted.
+ray.sub pastes paths into shell commands unquoted. sbatch reads quotes in a script as a shell does,
+but a backslash also between single quotes.
 """
 
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from nemo_algos.config import Finding
 from nemo_algos.preflight.checkout import ROOT, refusal
 from nemo_algos.preflight.snapshot import VERSIONS
-from nemo_algos.slurm import batch
+from nemo_algos.slurm import batch, options
 from nemo_algos.slurm.batch import Job
 
 PATH = r"[\w./@+=-]+"
@@ -19,26 +20,16 @@ PATHS = "ray.sub takes letters, digits and ./@+=_- alone"
 SHAPES = {  # what an option's value matches, and how to write it
     "--account": (r"(\w[\w.@+-]*)?", "write the name of one account"),
     "--partition": (r"(\w[\w.,+-]*)?", "write a partition's name, or several with commas"),
-    "--sbatch": (r"--[a-z][a-z-]*(=[^\s\"'\\#]+)?", "write --option=value, without quotes and #"),
+    "--sbatch": (
+        r"--[a-z][a-z-]*(=[^\\\x00-\x1f\x7f]+)?",
+        "write --option=value, in one line without backslashes",
+    ),
     "--image": (r"([\w./@+=:#-]+)?", f"{PATHS}, and : and # in an image's name"),
     "--mounts": (rf"{PATH}:{PATH}(:[\w+-]+)?", f"write HOST:CONTAINER; {PATHS}"),
     "--checkout": (PATH, f"{PATHS}: move it"),
     "--program": (PATH, f"{PATHS}: move it"),
     "--out": (PATH, f"{PATHS}: choose another folder"),
     "checkout": (PATH, f"{PATHS}: move this checkout of nemo_algos"),
-}
-OURS = {  # options of sbatch that are ours to write
-    "account": "use --account",
-    "array": "its tasks would write one run: use --sweep for runs, --chain for jobs",
-    "dependency": "keep singleton: --sbatch=--dependency=singleton,afterok:12",
-    "job-name": "use --name",
-    "nodes": "use --nodes",
-    "output": "use --out",
-    "partition": "use --partition",
-    "signal": "use --margin",
-    "test-only": "use --test-only",
-    "time": "use --time",
-    "wrap": "the script is ours",
 }
 LONGEST = 65535 // 60  # minutes before the limit that sbatch's --signal takes
 
@@ -64,10 +55,8 @@ def _shapes(job: Job, folder: Path) -> Iterator[Finding]:
             if not re.fullmatch(shape, value):
                 yield Finding(option, f"{value!r}: {hint}")
     for option in job.options:
-        name, _, value = option.removeprefix("--").partition("=")
-        ours = next((o for o in OURS if name and o.startswith(name)), None)  # sbatch completes it
-        if ours and not (ours == "dependency" and "singleton" in value):
-            yield Finding("--sbatch", f"{option!r}: {OURS[ours]}")
+        if hint := options.refusal(option):
+            yield Finding("--sbatch", f"{option!r}: {hint}")
 
 
 def _missing(job: Job) -> Iterator[Finding]:

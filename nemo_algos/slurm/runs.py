@@ -1,59 +1,100 @@
 """The commands `nemo-algos slurm status | tail | stop RUN`; Slurm knows a run by batch.job_name."""
 
-import os
-import re
-import subprocess
+import time
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from nemo_algos.lines import replace
+from nemo_algos.slurm import attempts, queue
 from nemo_algos.terminal import echo
 
 OUT = Path("runs/slurm")
-DRIVER, BATCH = "logs/*-logs/ray-driver.log", "slurm-*.log"
-STEP = re.compile(r"=+ Step (\d+)/(\d+) =+")  # NeMo-RL's line before each step
-SEARCHED = 1 << 20  # bytes at the end of a log
-Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="folder, or name below --out")]
+LOOK = 15  # seconds between two questions to Slurm
+LAST = 4000  # bytes of a log that `tail` begins with
+Run = Annotated[str, typer.Argument(metavar="RUN", help="folder, or name below --out")]
+Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="folders, or names below --out")]
+Listed = Annotated[
+    list[str] | None, typer.Argument(metavar="[RUN]...", help="default: all below --out")
+]
 Out = Annotated[Path, typer.Option(help="parent of the runs' folders")]
 
 
-def status(runs: Runs, out: Out = OUT) -> None:
-    """The jobs of a run, their state and restarts, its last step and the last one saved."""
-    for folder in _folders(runs, out):
-        echo(f"{folder.name}: {_progress(folder)}")
-        jobs = _jobs(folder)
-        for job in jobs:
-            echo(f"  job {job} {_state(job)}")
-        if not jobs:
-            echo(f"  no job in the queue{_last_words(folder)}")
+def status(runs: Listed = None, out: Out = OUT) -> None:
+    """The jobs of runs, how far they are, what they cost so far, and how they ended."""
+    folders = _folders(runs, out) if runs else list(filter(_is_run, sorted(out.glob("*"))))
+    if not folders:
+        raise ValueError(f"There is no run in {out}: name the runs, or their parent with --out.")
+    names = {folder.resolve(): _job_name(folder) for folder in folders}
+    found = queue.jobs(names.values())
+    gone = [name for name in names.values() if name not in found]
+    states = queue.remembered(gone) if gone else {}
+    for folder, name in names.items():
+        live = [job for job in found.get(name, []) if not job.ended]
+        spent = attempts.gpu_hours(folder, any(job.state == "RUNNING" for job in live))
+        echo(f"{folder.name}: {attempts.progress(folder)}, {spent:.1f} GPU-hours spent")
+        for job in live:
+            echo(f"  {job}")
+        if not live:
+            last = found[name][-1] if name in found else None
+            state = f"{last.state}, {last.reason}" if last else states.get(name, "")
+            echo(f"  no job in the queue: {attempts.end(folder, state)}")
 
 
-def tail(
-    run: Annotated[str, typer.Argument(help="folder, or name below --out")], out: Out = OUT
-) -> None:
-    """Follow the driver's log, or the batch script's where no driver has started."""
+def tail(run: Run, out: Out = OUT) -> None:
+    """Follow a run's driver from attempt to attempt until no job is left, from its last lines on.
+
+    Before the first attempt it follows the batch script.
+    """
     (folder,) = _folders([run], out)
-    logs = [*_newest(folder, DRIVER), *_newest(folder, BATCH)]
-    if not logs:
-        _end(f"{folder} has no log yet: nemo-algos slurm status {run}")
-    os.execvp("tail", ["tail", "-n", "40", "-F", str(logs[0])])
+    shown, offset, live = None, 0, True
+    while live:
+        live = _alive(folder)
+        log = attempts.log(folder)
+        if not (live or log):
+            raise ValueError(f"{folder} has no log yet: nemo-algos slurm status {run}")
+        if log and log != shown:
+            echo(f"==> {log} <==", err=True)
+            shown, offset = log, max(log.stat().st_size - LAST, 0)
+        for _ in range(LOOK if live else 1):
+            offset = _show(shown, offset) if shown else 0
+            time.sleep(1 if live else 0)
 
 
-def stop(runs: Runs, out: Out = OUT) -> None:
-    """Cancel all jobs of a run, its chain too; steps since the last save are lost."""
+def _show(log: Path, offset: int) -> int:
+    """Print what was written behind the offset; the new one."""
+    with log.open("rb") as file:
+        file.seek(offset)
+        echo(file.read().decode(errors="replace"), nl=False)
+        return file.tell()
+
+
+def stop(
+    runs: Runs,
+    out: Out = OUT,
+    save: Annotated[bool, typer.Option("--save", help="after this step, save before")] = False,
+) -> None:
+    """Cancel all jobs of a run, its chain too: what is not saved is lost without --save."""
     for folder in _folders(runs, out):
-        jobs = _jobs(folder)
-        if jobs:
-            _asked("scancel", *jobs)
-        echo(f"{folder.name}: {' '.join(['stopped', *jobs]) if jobs else 'no job to stop'}")
+        jobs = _live(folder)
+        going = [job.number for job in jobs if save and job.state != "PENDING"]
+        cancelled = [job.number for job in jobs if job.number not in going]
+        if cancelled:
+            queue.asked("scancel", *cancelled)
+        if going:
+            replace(folder / "stop", "for good\n")  # job.sh: a file with words ends the run
+        said = [f"{' '.join(going)} will save after this step and end"] if going else []
+        said += [f"stopped {' '.join(cancelled)}"] if cancelled else []
+        echo(f"{folder.name}: {', '.join(said) or 'no job to stop'}")
 
 
 def _folders(runs: list[str], out: Path) -> list[Path]:
     found = [next(filter(_is_run, (Path(run), out / run)), None) for run in runs]
     unknown = [run for run, folder in zip(runs, found, strict=True) if folder is None]
     if unknown:
-        _end(f"{', '.join(unknown)}: no run's folder, here or in {out}")
+        hint = f"Give a run's folder, or its name in {out} (--out)."
+        raise ValueError(f"There is no run {', '.join(unknown)}. {hint}")
     return [folder.resolve() for folder in found if folder]
 
 
@@ -61,64 +102,21 @@ def _is_run(folder: Path) -> bool:
     return (folder / "job.sh").is_file() and (folder / "config.yaml").is_file()
 
 
-def _jobs(folder: Path) -> list[str]:
-    from nemo_algos.slurm.batch import job_name
+def _job_name(folder: Path) -> str:
+    from nemo_algos.slurm.batch import job_name  # with all that judges configs
 
-    name = f"--name={job_name(folder)}"
-    return sorted(_asked("squeue", "--noheader", "--me", "--format=%A", name).split(), key=int)
-
-
-def _state(job: str) -> str:
-    facts = dict(re.findall(r"(\w+)=(\S*)", _asked("scontrol", "--oneliner", "show", "job", job)))
-    waits = facts["JobState"] == "PENDING"
-    where = "waits for {Reason}" if waits else "{RunTime} of {TimeLimit} on {NodeList}"
-    return f"{{JobState}}, {{Restarts}} restarts, {where}".format(**facts)
+    return job_name(folder.resolve())
 
 
-def _progress(folder: Path) -> str:
-    from nemo_algos.config import ConfigError, at, load
+def _live(folder: Path) -> list[queue.Job]:
+    return [
+        job for jobs in queue.jobs([_job_name(folder)]).values() for job in jobs if not job.ended
+    ]
 
-    began = next((step for log in _newest(folder, DRIVER) for step in _steps(log)[-1:]), None)
+
+def _alive(folder: Path) -> bool:
+    """A job of the run may still write: also where Slurm does not answer."""
     try:
-        checkpoints = at(load(folder / "config.yaml"), "checkpointing.checkpoint_dir")
-    except ConfigError as error:
-        _end(str(error))
-    names = [path.name.removeprefix("step_") for path in Path(str(checkpoints)).glob("step_*")]
-    saved = max((int(name) for name in names if name.isdecimal()), default=0)
-    end = ", finished" if (folder / "finished").exists() else ""
-    return f"step {began or '-'}, saved {saved}{end}"
-
-
-def _steps(log: Path) -> list[str]:
-    with log.open("rb") as file:
-        file.seek(max(log.stat().st_size - SEARCHED, 0))
-        text = file.read().decode(errors="replace")
-    return ["{} of {}".format(*found) for found in STEP.findall(text)]
-
-
-def _newest(folder: Path, pattern: str) -> list[Path]:
-    files = filter(Path.is_file, folder.glob(pattern))
-    return sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)
-
-
-def _last_words(folder: Path) -> str:
-    """Of the batch script: why there is no job any more."""
-    for log in _newest(folder, BATCH)[:1]:
-        lines = log.read_text(errors="replace").split("\n")
-        return f"; {log.name}: {next(filter(None, reversed(lines)), '')}"
-    return ""
-
-
-def _asked(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        _end(f"no {command[0]} here: log in to the cluster")
-    if done.returncode:
-        _end(f"{command[0]}: {done.stderr.strip()}")
-    return done.stdout
-
-
-def _end(reason: str) -> NoReturn:
-    echo(reason, err=True)
-    raise typer.Exit(2)
+        return bool(_live(folder))
+    except OSError:
+        return True

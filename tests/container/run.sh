@@ -27,13 +27,21 @@ image config --env PATH=/opt/nemo_rl_venv/bin:/usr/bin:/bin --env UV_PROJECT_ENV
 	--env NEMO_RL_VENV_DIR=/opt/ray_venvs --workingdir /opt/nemo-rl "$base"
 image commit --quiet "$base" localhost/nemo-rl:standin >/dev/null
 build() { image build --quiet --build-arg NEMO_RL_IMAGE=localhost/nemo-rl:standin -f docker/Dockerfile "$@" .; }
-build -t nemo-algos >/dev/null
+build -t nemo-algos --build-arg REVISION=abc --build-arg RUN_AS=user >/dev/null
 
 built=$(image from localhost/nemo-algos)
 inside() { image run "$built" -- "$@"; }
 fails() { echo "tests/container: $1" >&2 && exit 1; }
 inside /opt/nemo_algos/docker/environments.sh smoke | grep -Fx "smoke: 3 environments" || fails "no smoke"
 inside python -c "import nemo_algos, sys; assert nemo_algos.__file__ == '/opt/nemo_algos/nemo_algos/__init__.py'"
+about() { image inspect --type image --format "$1" localhost/nemo-algos; }
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+for label in "version=$version" revision=abc source=unknown licenses=Apache-2.0 base.name=localhost/nemo-rl:standin; do
+	name=org.opencontainers.image.${label%%=*}
+	[[ $(about "{{index .OCIv1.Config.Labels \"$name\"}}") == "${label#*=}" ]] || fails "$name is not ${label#*=}"
+done
+[[ $(about '{{.OCIv1.Config.User}}') == user ]] || fails "it does not run as RUN_AS"
+[[ $(inside python -c 'import os; print(os.getuid())') == 1000 ]] || fails "it does not run as RUN_AS"
 inside bash -c '[[ ! -e /opt/nemo_algos/tests && ! -e /opt/nemo_algos/.git ]]' || fails "tests or .git travel with it"
 
 # an environment that lacks what we import stops the build and is named

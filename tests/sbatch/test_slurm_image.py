@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,14 @@ def test_bake_makes_the_package_importable_in_every_environment(image):
     assert after.returncode == 0, after.stderr
     file = image / "ours" / "nemo_algos" / "objective" / "build.py"
     assert after.stdout.splitlines() == [str(file)] * 3 + ["smoke: 3 environments"]
+
+
+def test_the_image_says_the_version_that_it_holds():
+    """tests/container looks at the image itself."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    labels = (ROOT / "docker" / "Dockerfile").read_text()
+    assert f'org.opencontainers.image.version="{project["version"]}"' in labels
+    assert f'org.opencontainers.image.licenses="{project["license"]}"' in labels
 
 
 def test_an_image_without_worker_environments_is_refused(image):

@@ -10,7 +10,8 @@ from slurm_here import LAUNCH, called, checkout, folder, invoked, slurm, stub  #
 from nemo_algos.config import Finding
 from nemo_algos.slurm import rules as slurm_rules
 from nemo_algos.slurm.batch import Job
-from nemo_algos.slurm.rules import OURS, PATHS
+from nemo_algos.slurm.options import OURS
+from nemo_algos.slurm.rules import PATHS
 
 # {0}: the folder of the test
 REFUSED = [
@@ -136,9 +137,17 @@ REFUSED = [
     # what sbatch would not read, or we write
     ("--sbatch=-pfast", ["--sbatch: '-pfast': write --option=value"]),
     ("--sbatch=qos=high", ["--sbatch: 'qos=high': write --option=value"]),
-    ("--sbatch=--comment=x#y", ["--sbatch: '--comment=x#y': write --option=value"]),
-    ("--sbatch=--dependency=afterok:1", ["--sbatch: '--dependency=afterok:1': keep singleton"]),
-    ("--sbatch=--depend=afterok:1", ["--sbatch: '--depend=afterok:1': keep singleton"]),
+    *(
+        (f"--sbatch=--{o}", [f"--sbatch: '--{o}': keep singleton"])
+        for o in (
+            "dependency=afterok:1",
+            "depend=afterok:1",
+            "dependency=singleton?afterany:1",
+            "dependency=afterok:1,singleton?afterany:2",
+            "dependency=singleton,afterany:1?afterany:2",
+            "dependency=afterok:singleton",
+        )
+    ),
     *((f"--sbatch=--{o}=1", [f"--sbatch: '--{o}=1': {hint}"]) for o, hint in OURS.items()),
 ]
 
@@ -186,7 +195,7 @@ def test_no_odd_character_reaches_a_shell_or_sbatch(here, option):
 def test_odd_characters_are_refused_all_at_once(here):
     """By the command, from its options and from the environment."""
     words = ["--out", f"{here}/$x", "--image", "a;b", "--mounts", f"{here}:/a b", "--name", "ok"]
-    words += ["--account", "a\ntouch x", "--partition", "p q", "--sbatch", "--comment=two words"]
+    words += ["--account", "a\ntouch x", "--partition", "p q", "--sbatch", "--comment=a\nb"]
     said = slurm(here, "", *words)
     options = [line.partition(":")[0] for line in said.err]
     expected = ["--account", "--partition", "--sbatch", "--image", "--mounts", "--out"]
@@ -194,11 +203,12 @@ def test_odd_characters_are_refused_all_at_once(here):
     assert slurm(here, "", "--name", "a b").err[0].startswith("--name: 'a b': name it with letters")
 
 
-@pytest.mark.parametrize("odd", ["two words", "a\nb", "'q'", '"q"', "x\\y"])
-def test_options_of_sbatch_are_one_word(here, odd):
+@pytest.mark.parametrize("odd", ["a\nb", "x\\y", "a\tb", "\x7f", ""])
+def test_options_of_sbatch_are_one_line_without_backslashes(here, odd):
+    """Which sbatch would read in another way than a shell does."""
     said = slurm(here, "", "--sbatch", f"--comment={odd}")
-    hint = "write --option=value, without quotes and #"
-    assert said == (2, [], [f"--sbatch: {f'--comment={odd}'!r}: {hint}"])
+    assert (said.status, len(said.err)) == (2, 1)
+    assert said.err[0].startswith(f"--sbatch: {f'--comment={odd}'!r}: write")
 
 
 def test_a_checkout_in_an_odd_place_is_refused(here, monkeypatch):
@@ -218,6 +228,7 @@ def test_a_checkout_in_an_odd_place_is_refused(here, monkeypatch):
         "--sbatch=--constraint=[a|b]&c*2 --sbatch=--gres=gpu:h100:8 --sbatch=--hold",
         "--sbatch=--exclude=n[1-3,5] --sbatch=--mail-user=me@x.org --sbatch=--mem=0",
         "--sbatch=--dependency=singleton,afterok:12 --sbatch=--no-requeue",
+        "--sbatch=--dependency=afterok:12:13,singleton --sbatch=--wait-all-nodes=1",
         "policy.tokenizer.name={0}/bin --mounts {0}:{0}:ro",
         "logger.log_dir={0}/bin --mounts {0}:{0}:ro,{0}/bin:{0}/bin",
         "env.math.num_workers=2 --name a_b.c-1",
@@ -232,12 +243,18 @@ def test_what_is_close_to_a_mistake_and_right_is_accepted(here, line):
 @pytest.mark.parametrize(
     ("nodes", "says"),
     [
-        ("batch* gpu:8", None),
-        ("batch* gpu:h100:8(S:0-1)", None),
-        ("other gpu:4\nbatch* gpu:8", None),
-        ("batch* (null)", None),
-        ("batch* gpu:4", "is 8, but a node here has 4, all of which ray.sub takes: change it"),
-        ("batch* gpu:a:2(S:0),gpu:b:4(S:1)", "is 8, but a node here has 2 or 4, all of which"),
+        ("batch* 4:00:00 gpu:8", None),
+        ("batch* infinite gpu:h100:8(S:0-1)", None),
+        ("other 1:00 gpu:4\nbatch* 7-00:00:00 gpu:8", None),
+        ("batch* infinite (null)", None),
+        (
+            "batch* infinite gpu:4",
+            "is 8, but a node here has 4, all of which ray.sub takes: change it",
+        ),
+        (
+            "batch* infinite gpu:a:2(S:0),gpu:b:4(S:1)",
+            "is 8, but a node here has 2 or 4, all of which",
+        ),
     ],
 )
 def test_gpus_of_a_node_are_those_that_slurm_knows(here, nodes, says):
@@ -247,6 +264,16 @@ def test_gpus_of_a_node_are_those_that_slurm_knows(here, nodes, says):
     assert not says or said.err[0].startswith(f"cluster.gpus_per_node: {says}")
     assert slurm(here, "--partition p").status == said.status or "other" in nodes
     assert called(here, "sinfo")[-1].endswith("--partition=p")
+
+
+def test_a_time_above_the_limit_of_the_partition_is_refused(here):
+    """Of several partitions one that lets the job run is enough."""
+    stub(here, "sinfo", "echo 'a 3:59:59 gpu:8'; echo 'b 30:00 gpu:8'")
+    said = slurm(here, "--partition a,b")
+    assert (said.status, len(said.err)) == (2, 1) and said.err[0].startswith("--time: 4:00:00 is")
+    assert slurm(here, "--partition a,b --time 3:59:00").status == 0
+    stub(here, "sinfo", "echo 'a 1:00:00 gpu:8'; echo 'b 4:00:00 gpu:8'")
+    assert slurm(here, "--partition a,b").status == 0
 
 
 def test_without_sbatch_nothing_is_written(here, monkeypatch):

@@ -41,6 +41,8 @@ def until(happened: Callable[[], object], what: str, seconds: float = 120) -> No
 class Cluster:
     """Its shared folder is /srv there, `folder` here; `seen` are further folders that jobs use."""
 
+    path = f"{Path(sys.prefix) / 'bin'}:/usr/bin:/bin"
+
     def __init__(self, folder: Path, seen: list[Path]) -> None:
         self.folder = folder
         folder.chmod(0o755)
@@ -105,7 +107,7 @@ class Cluster:
         variables = {
             "HOME": "/srv/user",
             "USER": "user",
-            "PATH": f"{Path(sys.prefix) / 'bin'}:/usr/bin:/bin",
+            "PATH": self.path,
             **environment,
         }
         words = ["setpriv", "--reuid=user", "--regid=user", "--init-groups", "env", "-i"]
@@ -124,6 +126,18 @@ class Cluster:
     def crash(self, name: str) -> None:
         """As a power cut."""
         self.root("kill", "-KILL", (self.folder / f"{name}.pid").read_text().strip())
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Without slurmctld, which saves its state before: killed, it would forget new jobs."""
+        (self.folder / "away").touch()
+        self.root("pkill", "-TERM", "-x", "slurmctld")
+        until(lambda: self.user("pgrep -x slurmctld").returncode, "slurmctld did not end", 60)
+        try:
+            yield
+        finally:
+            (self.folder / "away").unlink()
+            until(lambda: self.user("sinfo").returncode == 0, "slurmctld did not come back", 60)
 
     def job(self, number: int) -> dict[str, str]:
         """What `scontrol show job` says."""

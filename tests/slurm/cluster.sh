@@ -22,5 +22,7 @@ chown munge /run/munge /srv/munge
 setpriv --reuid munge --regid munge --clear-groups munged --force \
 	--seed-file=/srv/munge/seed --log-file=/srv/munge/log --pid-file=/srv/munge/pid
 touch /srv/up
-slurmctld -D &
-wait # and not exec: a shell reaps those who lose their parent
+while :; do # and not exec: a shell reaps those who lose their parent
+	slurmctld -D || true
+	while [[ -e /srv/away ]]; do sleep 0.2; done
+done

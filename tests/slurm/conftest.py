@@ -14,7 +14,7 @@ from runs import CONFIG, Run
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "smoke: the part that CI runs")
+    config.addinivalue_line("markers", "smoke: the part that takes two minutes")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ sys.path.append(str(HERE.parent / "nemo"))
 
 import checkout  # noqa: E402
 
-LIGHT = ["omegaconf", "pydantic", "numpy", "pyyaml"]  # what train.py and its imports need
+LIGHT = ["omegaconf", "pydantic", "numpy", "pyyaml", "py-spy"]  # for train.py and stacks.sh
 RAY = [*LIGHT, "ray[default]>=2.55.1", "torch>=2.11,<2.16", "nvidia-ml-py", "psutil", "requests"]
 
 

@@ -15,7 +15,7 @@ ip addr add "10.77.0.${1#n}/24" dev eth0
 ip link set eth0 up
 mount -t proc proc /proc
 hostname "$1"
-mount -t tmpfs -o mode=1777 none /dev/shm
+mount -t tmpfs -o mode=1777,size=10g none /dev/shm # as node.sh of nemo_algos wants it
 mkdir -p "/srv/spool/$1"
 slurmd -D -N "$1" &
 wait

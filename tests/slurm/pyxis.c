@@ -3,6 +3,7 @@
  * sees the node's system, these folders and --container-mounts, and nothing else: a missing mount is missed. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <slurm/spank.h>
 #include <stdio.h>
@@ -14,11 +15,11 @@
 SPANK_PLUGIN(pyxis, 1);
 
 #define ROOT "/mnt"
-static char image[4096], mounts[65536], workdir[4096];
+static char image[4096], mounts[65536], workdir[4096], name[4096];
 
 static int keep(int which, const char *value, int remote) {
-	char *to[] = {image, mounts, workdir};
-	if (which < 3)
+	char *to[] = {image, mounts, workdir, name};
+	if (which < 4)
 		snprintf(to[which], which == 1 ? sizeof mounts : 4096, "%s", value);
 	return 0;
 }
@@ -27,7 +28,7 @@ static struct spank_option options[] = {
 	{"container-image", "IMAGE", "a file of mounts", 1, 0, keep},
 	{"container-mounts", "SOURCE:TARGET,...", "further mounts", 1, 1, keep},
 	{"container-workdir", "PATH", "working directory", 1, 2, keep},
-	{"container-name", "NAME", "ignored", 1, 3, keep},
+	{"container-name", "NAME", "a second task of a name joins the first one", 1, 3, keep},
 	{"no-container-mount-home", NULL, "ignored", 0, 4, keep},
 	SPANK_OPTIONS_TABLE_END};
 
@@ -78,6 +79,27 @@ static int bind_system(void) {
 	return 0;
 }
 
+/* Into the root of the task that has this name on the node, and whether there is one; else the name is ours. */
+static int joined(void) {
+	char path[8192], pid[32] = "0";
+	snprintf(path, sizeof path, "/dev/shm/pyxis.%s", name);
+	FILE *file = fopen(path, "r+");
+	if (!file)
+		file = fopen(path, "w+");
+	if (!*name || !file)
+		return 0;
+	fscanf(file, "%31s", pid);
+	snprintf(path, sizeof path, "/proc/%s/root", pid);
+	int root = open(path, O_RDONLY | O_DIRECTORY);
+	snprintf(path, sizeof path, "/proc/%s/ns/mnt", pid);
+	int mounted = open(path, O_RDONLY);
+	rewind(file);
+	if (root < 0)
+		fprintf(file, "%d\n", getpid());
+	fclose(file);
+	return root >= 0 && !setns(mounted, CLONE_NEWNS) && !fchdir(root) && !chroot(".");
+}
+
 int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments) {
 	char line[8192], *rest = mounts, *next;
 	if (!*image)
@@ -85,20 +107,21 @@ int slurm_spank_task_init_privileged(spank_t spank, int count, char **arguments)
 	FILE *binds = fopen(image, "r");
 	if (!binds)
 		return fails("failed to import image", image);
-	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
-	    mount("none", ROOT, "tmpfs", 0, "mode=755"))
+	int old = joined();
+	if (!old && (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+		     mount("none", ROOT, "tmpfs", 0, "mode=755") || bind_system()))
 		return fails("no namespace", ROOT);
-	if (bind_system())
-		return -1;
 	while (fgets(line, sizeof line, binds)) {
 		line[strcspn(line, "\n")] = 0;
 		if (*line != '/' && (next = strchr(line, '='))) {
 			*next++ = 0;
 			spank_setenv(spank, line, next, 1);
-		} else if (bind(line))
+		} else if (!old && bind(line))
 			return -1;
 	}
 	fclose(binds);
+	if (old)
+		return 0;
 	while ((next = strsep(&rest, ",")))
 		if (*next && bind(next))
 			return -1;

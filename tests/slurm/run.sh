@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make test-slurm: `nemo-algos slurm` on Debian's Slurm, three nodes in namespaces of this machine.
-#   tests/slurm/run.sh [FILE] [pytest arguments]; -m smoke is the part that CI runs
+#   tests/slurm/run.sh [FILE] [pytest arguments]; -m smoke takes two minutes
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 skip() {

@@ -8,7 +8,7 @@ from cluster import HERE, Cluster, until
 CONFIG = "engine: nemo_rl\nmethod: {name: etr}\ncluster: {num_nodes: 1, gpus_per_node: 8}\n"
 OPTIONS = "--account a --partition batch --image light.sqsh --checkout light"
 PROGRAM = HERE / "light" / "program.py"
-ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL")
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED")
 
 
 class Run:
@@ -29,9 +29,15 @@ class Run:
         done = self.command(f"{line} --submit", **environment)
         return self._submitted(done)
 
-    def resubmit(self, options: str = "") -> int:
+    def resubmit(self, options: str = "", **environment: str) -> int:
         """By hand."""
-        return self._submitted(self.cluster.user(f"sbatch {options} runs/{self.name}/job.sh"))
+        command = f"sbatch {options} runs/{self.name}/job.sh"
+        return self._submitted(self.cluster.user(command, **environment))
+
+    def ends(self) -> list[str]:
+        """What job.sh noted of each attempt: how it ended."""
+        lines = (self.folder / "attempts").read_text().splitlines()
+        return [what for what in (line.split()[4] for line in lines) if what != "start"]
 
     def _submitted(self, done: CompletedProcess[str]) -> int:
         assert done.returncode == 0, done.stdout + done.stderr

@@ -20,7 +20,7 @@ def test_jobs_of_a_chain_continue_one_another_and_the_last_has_nothing_to_do(
     assert [run.ended(job) for job in run.jobs] == [("COMPLETED", "0:0", 0)] * 3
     assert run.steps() == [(1, 0), (2, 0), (3, 0), (4, 1), (5, 1)]
     log = run.log()
-    assert log.count("to be continued by the next job of the chain") == 1
+    assert log.count("the next job of the chain goes on") == 1
     assert log.count("finished before") == 1
     assert cluster.job(second)["StartTime"] >= cluster.job(first)["EndTime"]
 
@@ -32,7 +32,7 @@ def test_where_requeue_is_refused_the_job_fails_and_says_what_to_do(
     run.trained(3)
     assert cluster.user(f"{STOP} {job}").returncode == 0
     assert run.ended() == ("FAILED", "75:0", 0)
-    assert "requeue is not allowed here: submit again, or use --chain: sbatch" in run.log()
+    assert "Slurm does not requeue" in run.log() and "--chain" in run.log()
     assert run.ended(run.resubmit()) == ("COMPLETED", "0:0", 0)
     assert run.steps() == [(1, 0), (2, 0), (3, 0), (4, 1), (5, 1)]
 

@@ -1,5 +1,7 @@
 """What Slurm has of the options: they win over SBATCH_*; what it refuses is said."""
 
+import shlex
+
 import pytest
 from cluster import Cluster
 from runs import Run
@@ -36,12 +38,27 @@ def test_the_options_win_over_the_environment(cluster: Cluster, run: Run) -> Non
     [
         ("--account nobody", "Invalid account"),
         ("--partition nowhere", "nowhere"),
+        ("--partition short", "--time"),
     ],
 )
 def test_what_slurm_refuses_is_said(run: Run, line: str, says: str) -> None:
+    """Once, and nothing of the run is left."""
     done = run.command(f"{line} --submit")
-    assert done.returncode == 2 and says in done.stderr
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr and done.stderr.count("sbatch: ") == 0
+    assert not run.folder.exists()
+
+
+COMMENT = """{"APS": {"resume": "don't #1"}}"""
+
+
+def test_a_comment_has_quotes_and_blanks(cluster: Cluster, run: Run) -> None:
+    """On sbatch's command line, and in the script where that is submitted by hand."""
+    option = shlex.quote(f"--sbatch=--comment={COMMENT}")
+    run.submit(f"{option} --sbatch=--hold grpo.max_num_steps=2")
+    run.resubmit()
+    for job in run.jobs:
+        assert f"Comment={COMMENT} " in cluster.root("scontrol", "-o", "show", "job", str(job))
 
 
 def test_the_gpus_of_the_partition_are_the_runs(run: Run) -> None:

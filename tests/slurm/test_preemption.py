@@ -16,6 +16,7 @@ OTHER = "sbatch --account a --partition high --nodes 3 --exclusive --output /dev
         ("batch", False, 3),
         pytest.param("grace", False, 3, marks=pytest.mark.smoke),
         ("grace", True, 4),
+        ("cancel", False, 3),
     ],
 )
 def test_a_preempted_run_goes_on(
@@ -46,13 +47,15 @@ def test_an_error_after_a_preemption_is_an_error(
     assert run.steps() == [(1, 0), (2, 0), (3, 0), (3, 1), (4, 1)]
 
 
-def test_no_step_saved_between_two_restarts_ends_the_job(cluster: Cluster, run: Run) -> None:
-    """Each attempt is taken in its first step: a third would get no further."""
-    run.submit("grpo.max_num_steps=5", HOLD_AT="1")
-    for attempt in (0, 1):
+def test_what_slurm_ends_is_no_circle(cluster: Cluster, run: Run) -> None:
+    """Preempted, requeued by an admin, preempted, each in its first step."""
+    job = run.submit("grpo.max_num_steps=3", HOLD_AT="1")
+    for attempt in range(4):
         until(lambda a=attempt: (1, a) in run.steps(), f"no attempt {attempt}")
-        assert cluster.user(OTHER).returncode == 0
-    assert run.ended() == ("FAILED", "1:0", 2)
-    assert run.steps() == [(1, 0), (1, 1)]
-    (log,) = run.folder.glob("logs/*-2-logs/ray-driver.log")
-    assert "no step was saved between two restarts, after step 0" in log.read_text()
+        if attempt == 1:
+            cluster.root("scontrol", "requeue", str(job))
+        elif attempt < 3:
+            assert cluster.user(OTHER).returncode == 0
+    assert cluster.user(f"scancel --batch --signal=USR1 {job}").returncode == 0
+    assert run.ended() == ("COMPLETED", "0:0", 4)
+    assert run.ends() == ["requeued"] * 3 + ["saved", "finished"]

@@ -13,9 +13,9 @@ TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}  # Ray's own choi
 def test_a_signalled_job_saves_is_requeued_and_resumes(cluster: Cluster, run: Run) -> None:
     image.install(cluster.folder / "ray", image.RAY)
     job = run.submit(OPTIONS, **TOKEN)
-    run.trained(3, 300)
+    run.trained(3, 900)
     assert cluster.user(f"scancel --batch --signal=USR1 {job}").returncode == 0
-    assert run.ended(seconds=300) == ("COMPLETED", "0:0", 1)
+    assert run.ended(seconds=900) == ("COMPLETED", "0:0", 1)
     assert run.steps() == [(1, 0), (2, 0), (3, 0), (4, 1), (5, 1)]
     nodes = [line.split()[2] for line in (run.folder / "steps.txt").read_text().splitlines()]
     assert nodes == ["2"] * 5

@@ -15,8 +15,11 @@ import yaml
 from nemo_rl.utils.timer import TimeoutChecker  # pyright: ignore
 
 ROOT = Path(__file__).parents[3]  # the container has no nemo_algos, but it mounts this checkout
+sys.path.insert(0, str(ROOT))
+
+from nemo_algos.slurm.steps import saved  # noqa: E402
+
 UNFINISHED = 75  # EX_TEMPFAIL; job.sh requeues on it
-STARTS = 2  # of one job from the same step: a third would get no further
 
 
 def stop_early(asked: Path) -> list[str]:
@@ -35,36 +38,25 @@ def stop_early(asked: Path) -> list[str]:
     return reasons
 
 
-def saved(checkpoints: Path) -> int:
-    """The step that NeMo-RL will resume from."""
-    names = [path.name.removeprefix("step_") for path in checkpoints.glob("step_*")]
-    return max((int(name) for name in names if name.isdecimal()), default=0)
-
-
-def start(record: Path, checkpoints: Path) -> int:
-    """The step to resume from, noted in `record` with its starts; exits where none gets further."""
-    step, starts = saved(checkpoints), 0
-    if int(os.environ.get("RESTARTS", 0)) and record.exists():
-        before, starts = map(int, record.read_text().split() or (step, 0))
-        if step < before:
-            sys.exit(f"step {before} was saved, but {checkpoints} has {step}: is it mounted?")
-        starts = 0 if step > before else starts
-    if starts >= STARTS:
-        hint = "lower checkpointing.save_period, or raise --time"
-        sys.exit(f"no step was saved between two restarts, after step {step}: {hint}")
-    record.write_text(f"{step} {starts + 1}")
-    return step
+def start(checkpoints: Path) -> int:
+    """The step to resume from; exits where NeMo-RL could not."""
+    whole = saved(checkpoints)
+    for folder in checkpoints.glob("step_*"):
+        if folder.name[5:].isdecimal() and int(folder.name[5:]) > whole:
+            reason = "has no training_info.json, and NeMo-RL would resume from it: remove it"
+            sys.exit(f"{folder} {reason}")
+    return whole
 
 
 def main(run: str, program: str, last_step: str = "0") -> int:
     """Train by `program --config RUN/config.yaml` in NeMo-RL's root, to `last_step` or beyond."""
     folder = Path(run)
     keys = yaml.safe_load((folder / "config.yaml").read_text())["checkpointing"]
-    record, checkpoints = folder / "progress", Path(keys["checkpoint_dir"])
-    first = start(record, checkpoints)
+    checkpoints = Path(keys["checkpoint_dir"])
+    first = start(checkpoints)
     reasons = stop_early(folder / "stop")
     os.chdir(Path(nemo_rl.__path__[0]).parent)
-    sys.path[:0] = [str(Path(program).parent), str(ROOT)]
+    sys.path.insert(0, str(Path(program).parent))
     sys.argv = [program, "--config", str(folder / "config.yaml")]
     try:
         runpy.run_path(program, run_name="__main__")
@@ -75,7 +67,6 @@ def main(run: str, program: str, last_step: str = "0") -> int:
     if reasons and step <= first:
         sys.exit(f"stopped early by {reasons[0]}, and nothing is saved after step {first}")
     if reasons:
-        record.write_text(f"{step} 0")
         print(f"stopped early by {reasons[0]}: exit {UNFINISHED}", flush=True)
         return UNFINISHED
     if step < int(last_step):

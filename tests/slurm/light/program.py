@@ -2,7 +2,8 @@
 
 grpo.max_num_steps, checkpointing.save_period and where checkpoints go are the config's. With
 HOLD_AT=3 an attempt that resumes nothing waits after step 3 until it is asked to stop, or ended;
-with FAILS_AT=3 step 3 is the last, by an error; with NO_SAVE nothing is ever saved.
+with HANG_AT=3 it waits for ever; with CRASH_AT=3 it dies there. With FAILS_AT=3 step 3 is the last
+of any attempt, by an error; with NO_SAVE nothing is ever saved.
 """
 
 import json
@@ -18,7 +19,12 @@ path = Path(sys.argv[sys.argv.index("--config") + 1])
 config, run = yaml.safe_load(path.read_text()), path.parent
 keys = config["checkpointing"]
 checkpoints, last = Path(keys["checkpoint_dir"]), config["grpo"]["max_num_steps"]
-hold, attempt = int(os.environ.get("HOLD_AT", 0)), time.time_ns()
+attempt = time.time_ns()
+
+
+def at(step: int, name: str) -> bool:
+    """The step is the variable's."""
+    return step == int(os.environ.get(name, 0))
 
 
 def save(step: int) -> None:
@@ -42,8 +48,12 @@ for step in range(done + 1, last + 1):
     time.sleep(0.3)
     with (run / "steps.txt").open("a") as lines:
         lines.write(f"{step} {attempt}\n")
-    assert step != int(os.environ.get("FAILS_AT", 0)), "as planned"
-    while not done and step == hold and not (run / "stop").exists():
+    assert not at(step, "FAILS_AT"), "as planned"
+    if not done and at(step, "CRASH_AT"):
+        os.abort()
+    while not done and at(step, "HANG_AT"):
+        time.sleep(0.1)
+    while not done and at(step, "HOLD_AT") and not (run / "stop").exists():
         time.sleep(0.1)
     timeout.mark_iteration()
     stop = timeout.check_save()

@@ -1,0 +1,25 @@
+#!/bin/bash
+# watch.sh RAY: ends the process RAY, ray.sub, where no step has begun for STALLED seconds. The first
+# step is exempt: it compiles, and its models are loaded. Before that it saves the stacks of all Python processes.
+logs=$BASE_LOG_DIR/$ATTEMPT-logs
+begun=0 since=$SECONDS
+while ((STALLED == 0 || begun < 2 || SECONDS - since < STALLED)); do
+	sleep 10
+	now=$(grep -cE '=+ Step [0-9]+/[0-9]+ =+' "$logs/ray-driver.log" 2>/dev/null)
+	((now > begun)) && begun=$now since=$SECONDS
+done
+echo "no step began for $STALLED s (--stalled): stacks are in $logs"
+touch "$RUN/stalled"
+
+in_containers() { # of ray.sub's names, on these nodes
+	timeout 120 srun --overlap --ntasks-per-node=1 --no-container-mount-home --container-image="$CONTAINER" \
+		--container-mounts="$MOUNTS" --container-name="$1" --output="$logs/stacks-%N.log" "${@:2}" \
+		bash "$SCRIPTS/stacks.sh"
+}
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sort | head -1)
+in_containers ray-head --nodes=1 --nodelist="$head" &
+if ((SLURM_JOB_NUM_NODES > 1)); then
+	in_containers ray-worker --nodes=$((SLURM_JOB_NUM_NODES - 1)) --exclude="$head" &
+fi
+wait
+kill -KILL "$1"
