@@ -50,7 +50,7 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
         return table()[name]
     values = configs()[name]
     changed = _changed(values, over)
-    if {k for k in values if values[k] != changed[k]} <= {POSITIONS}:
+    if {k for k in changed if k not in values or values[k] != changed[k]} <= {POSITIONS}:
         facts = table()[name].model_dump()
         facts[POSITIONS] = changed.get(POSITIONS, facts[POSITIONS])
         return validate(Model, facts, "policy.hf_config_overrides")
@@ -58,13 +58,22 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
 
 
 def _changed(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with those that `over` has too in their place."""
-    return {
-        key: _changed(value, over[key])
-        if isinstance(value, Mapping) and isinstance(over.get(key), Mapping)
-        else over.get(key, value)
-        for key, value in values.items()
-    }
+    """The values, with those of `over` in their place, of which only those that say a shape."""
+    changed = {k: v for k, v in over.items() if k in values or k in _of_shape()}
+    both = {k: _changed(v, over[k]) for k, v in values.items() if _sections(v, over.get(k))}
+    return {**values, **changed, **both}
+
+
+def _sections(*values: Any) -> bool:
+    return all(isinstance(value, Mapping) for value in values)
+
+
+@functools.cache
+def _of_shape() -> set[str]:
+    """Keys by which any model of the table says its shape; where one has none, a default does."""
+    sections = [s for c in configs().values() for s in (c, *filter(_sections, c.values()))]
+    named = {k for section in sections for k, v in section.items() if not _sections(v)}
+    return named | {"attention_bias"}
 
 
 def _built(values: Mapping[str, Any], where: str) -> Model:

@@ -43,8 +43,8 @@ loss_fn: {{force_on_policy_ratio: false}}
 
 
 def composed(config):
-    written = OmegaConf.create({"engine": "nemo_rl", "nemo_rl": {"config": config}})
-    return snapshot.compose(written, snapshot.load("main")).plain
+    own = {"engine": "nemo_rl", "nemo_rl": {"config": config}, "method": {"name": "grpo"}}
+    return snapshot.compose(OmegaConf.create(own), snapshot.load("main")).plain
 
 
 def planned(config, tokens=None, **change):

@@ -92,3 +92,7 @@ def test_overrides_change_the_facts():
     assert model(name, {"text_config": {"router_aux_loss_coef": 0.0}}) == table()[name]
     assert model("Qwen/Qwen3-8B", {"max_position_embeddings": 8}).max_position_embeddings == 8
     assert model("Qwen/Qwen3-8B", {"num_hidden_layers": 4}).num_hidden_layers == 4
+    whole, tied = table()["Qwen/Qwen3-8B"], model("Qwen/Qwen3-8B", {"tie_word_embeddings": True})
+    assert tied.tied and whole.parameters - tied.parameters == 151936 * 4096  # a default's key
+    assert model("Qwen/Qwen3-8B", {"router_aux_loss_coef": 0, "rope_scaling": {}}) == whole
+    assert model("Qwen/Qwen3-8B", {"attention_bias": True}).query_bias

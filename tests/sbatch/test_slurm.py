@@ -3,6 +3,7 @@
 What it refuses is in test_slurm_refusals.py.
 """
 
+import json
 import re
 import shlex
 import shutil
@@ -300,13 +301,14 @@ def test_when_a_run_saves_makes_it_no_other_one(here):
 def test_the_margin_is_compared_with_the_plan(here):
     keys = "policy.model_name=Qwen/Qwen2.5-7B policy.max_total_sequence_length=4096"
     long = f"{keys} grpo.num_prompts_per_step=4096"
-    late = (
-        "15 minutes, but a step takes about 62 (plan): choose more, or the last step is not saved"
-    )
-    assert f"warning --margin: {late}" in slurm(here, long).err
+    planned = invoked("plan", f"{here}/etr.yaml", *long.split(), "--json")
+    minutes = round(json.loads("\n".join(planned.out))["step_seconds"] / 60)
+    assert minutes > 15
+    late = f"15 minutes, but a step takes about {minutes} (plan): choose more, or the last step is"
+    assert f"warning --margin: {late} not saved" in slurm(here, long).err
     assert not any("(plan)" in line for line in slurm(here, "--name b").err)
-    said = slurm(here, f"--time 2:00:00 --margin 65 --name c {long}")
-    assert "warning --time: a step of about 62 minutes (plan) does not fit" in said.err
+    said = slurm(here, f"--time {2 * minutes} --margin {minutes + 3} --name c {long}")
+    assert f"warning --time: a step of about {minutes} minutes (plan) does not fit" in said.err
 
 
 def test_a_cache_that_the_container_lacks(here, monkeypatch):

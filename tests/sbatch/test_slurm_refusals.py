@@ -121,7 +121,7 @@ REFUSED = [
     ("checkpointing.checkpoint_dir=/tmp", ["checkpointing.checkpoint_dir: /tmp is in no folder"]),
     ("logger.log_dir=~/x", ["logger.log_dir: is ~/x: name a folder by its absolute path"]),
     (
-        "data.train=[{{data_path:x}}]",
+        'data.train=[{{"data_path":x}}]',
         ["data.train: is a section in grpo_math_1B.yaml: write it as grpo_math_1B.yaml does"],
     ),
     ("nemo_rl.config=null", ["nemo_rl.config: must be a file's name, got None"]),
