@@ -1,5 +1,6 @@
 """The arguments that commands share, and the config that they name."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -33,12 +34,10 @@ Config = Annotated[
 
 def once(overrides: list[str] | None) -> list[str] | None:
     """The overrides; of a key that is given twice it is said which one counts."""
-    given: dict[str, list[str]] = {}
-    for override in overrides or []:
-        given.setdefault(override.partition("=")[0].lstrip("+"), []).append(override)
-    twice = [(key, written) for key, written in given.items() if len(written) > 1]
-    reason = "is given {} times ({}): the last one counts"
-    show([Finding(k, reason.format(len(w), ", ".join(w)), "warning") for k, w in twice], err=True)
+    given = Counter(override.partition("=")[0].lstrip("+") for override in overrides or [])
+    twice = [(key, count) for key, count in given.items() if count > 1]
+    reason = "is given {} times: the last one counts"  # without the values: one may be a key
+    show([Finding(key, reason.format(count), "warning") for key, count in twice], err=True)
     return overrides
 
 

@@ -38,7 +38,8 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
     reference = None
     if config.loss_fn.reference_policy_kl_penalty > 0 or "ref_logprobs" in algorithm.needs:
         teacher = getattr(algorithm.advantages.params, "teacher", None)
-        reference = _reference(config, policy, console, teacher)
+        made = partial(_teacher, teacher) if teacher else _reference
+        reference = made(config, policy, console)
     limited = algorithm.limited(config.policy.generation.max_new_tokens)
     return Trainer(config, limited, policy, task, reference)
 
@@ -59,10 +60,8 @@ def _teacher(name: str, config: LocalConfig, policy: Policy, console: Console) -
     return teacher.logprobs
 
 
-def _reference(config: LocalConfig, policy: Policy, console: Console, teacher: str | None) -> Score:
-    """The teacher, or the policy as before the first step, also in a resumed run; not replayed."""
-    if teacher is not None:
-        return _teacher(teacher, config, policy, console)
+def _reference(config: LocalConfig, policy: Policy, console: Console) -> Score:
+    """The policy as before the first step, also in a resumed run; not replayed, as NeMo-RL's."""
     if config.policy.dtensor_cfg.lora_cfg.enabled:
         return partial(without_adapters, policy)
     own_routes = config.policy.model_copy(update={"router_replay": RouterReplaySection()})

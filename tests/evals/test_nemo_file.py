@@ -50,7 +50,7 @@ def test_broken_files_are_refused(tmp_path):
     path = save(tmp_path, item(0, "2+2?", "4", 1.0))
     whole = path.read_text()
     path.write_text(whole[:-20])
-    with pytest.raises(ValueError, match="is no JSON"):
+    with pytest.raises(ValueError, match="is not JSON"):
         read(path)
     for text in ("[]", "{}", '{"evaluation_data": []}', '{"evaluation_data": 3}'):
         path.write_text(text)
@@ -83,5 +83,5 @@ def test_a_reward_that_is_no_number_is_refused(tmp_path, reward):
 def test_deep_nesting_is_no_json(tmp_path):
     path = tmp_path / "evaluation_data.json"
     path.write_text("[" * 100_000)
-    with pytest.raises(ValueError, match="is no JSON"):
+    with pytest.raises(ValueError, match="is not JSON"):
         read(path)

@@ -188,7 +188,7 @@ def test_what_must_not_be_negative(path):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("engine", "vllm", "input should be 'local', got 'vllm'"),
+        ("engine", "vllm", "there is no engine 'vllm': set local or nemo_rl"),
         (
             "policy.precision",
             "float16",

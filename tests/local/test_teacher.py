@@ -23,27 +23,29 @@ def teacher(tmp_path):
 def distilled(monkeypatch, tmp_path, folder):
     monkeypatch.setattr(tiny_policy, "WARM_STEPS", 2)
     monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path))
-    checked = trainers.checked(f"method.teacher={folder}", method="opd", optimizer=ADAM)
+    larger = ("grpo.num_prompts_per_step=32", "policy.train_global_batch_size=64")
+    named = f"method.teacher={folder}"
+    checked = trainers.checked(named, *larger, method="opd", optimizer=ADAM)
     made = build_trainer(*checked, Console(file=io.StringIO()))
     made.task = trainers.MadeUp(DataSection(), 0)
     return made
 
 
 def distance(made):
-    """Mean log pi - log pi_teacher over new responses to the same prompts, nats."""
+    """Mean log pi - log pi_teacher of whole new responses to the same prompts, nats."""
     examples = made.task.examples(0, 32)
     prompts = [made.policy.encode(made.task.prompt(example)) for example in examples]
     drawn = made.policy.generate(prompts, 16, torch.Generator().manual_seed(0))
     reference = made._logprobs(made.reference, drawn, torch.arange(len(drawn.group)))
-    return float((drawn.logprobs - reference)[drawn.mask].mean())
+    return float((drawn.logprobs - reference).where(drawn.mask, 0.0).sum(1).mean())
 
 
 def test_the_policy_moves_to_its_teacher(monkeypatch, tmp_path, teacher):
     made = distilled(monkeypatch, tmp_path, teacher)
     before = distance(made)
-    for _ in range(20):
+    for _ in range(12):
         made.step()
-    assert before > 1 and distance(made) < 0.85 * before
+    assert before > 15 and distance(made) < 0.6 * before
     assert not any(p.requires_grad for p in made.reference.__self__.model.parameters())
 
 

@@ -23,7 +23,8 @@ LOG_RATIO = torch.tensor([[0.5, 0.1, 9.0], [-0.5, 0.3, 9.0]], dtype=torch.float6
 
 def traced(log_ratio=LOG_RATIO, rewards=(1.0, 0.0), **method):
     """What tokens_of says of the four tokens."""
-    algorithm = build({"advantage_std": "population", **method})
+    divided = {} if method.get("name") == "quatro" else {"advantage_std": "population"}
+    algorithm = build({**divided, **method})
     old = torch.full_like(log_ratio, -1.0)
     rollouts = Rollouts(torch.zeros(2), torch.tensor(rewards), MASK, old, old, -old)
     signals = algorithm.signals(rollouts)

@@ -17,8 +17,9 @@ ELSEWHERE = {
     "gdpo",
     "spo",
     "ema_baseline",
-}  # with rewards and prompts of their own: test_extensions
-OWN = dict.fromkeys(("high_entropy", "clip_cov", "m2po"), "chosen_share") | {"opd": "teacher_kl"}
+    "opd",
+}  # with rewards, prompts or a teacher of their own: test_extensions, test_teacher
+OWN = dict.fromkeys(("high_entropy", "clip_cov", "m2po"), "chosen_share")
 
 
 def small():
