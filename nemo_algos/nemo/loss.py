@@ -3,10 +3,10 @@
     ClippedPGLossFn( prev + log_ratio',  advantages = A',  ratio_clip = bounds,
     curr_logprobs_unfiltered = log pi )
 
-Terms beside the surrogate are added to it. KL, importance-sampling correction, dual clip and the
-base metrics stay NeMo-RL's. B sequences of S
-tokens; data is [B,S], aligned with the tokens, and NeMo-RL's losses use [:, 1:] of it. GRPO and
-GSPO pass through untouched.
+Terms beside the surrogate are added to it. KL, dual clip, the base metrics, and the
+importance-sampling correction of token ratios stay NeMo-RL's; of sequence ratios it is ours, and
+multiplies A'. B sequences of S tokens; data is [B,S], aligned with the tokens, and NeMo-RL's losses
+use [:, 1:] of it. GRPO and GSPO pass through untouched but for that correction.
 """
 
 from typing import Any
@@ -59,7 +59,7 @@ class AlgorithmLoss(ClippedPGLossFn):
         # on their way to the host before NeMo-RL's loss waits for its own: they add no wait
         stock = is_stock(self.algorithm)
         sent = loss_metrics.sent(self.algorithm, batch, data, *counts, stock, terms)
-        if is_stock(self.algorithm):
+        if stock:
             logprobs, data = self._untouched(batch, data)
         else:
             logprobs, data = _replaced(self.algorithm, batch, data)
@@ -107,7 +107,8 @@ class AlgorithmLoss(ClippedPGLossFn):
         own = batch.logprobs.detach().where(batch.logprobs.isfinite(), 0.0)
         data = {**data, "prev_logprobs": _aligned(torch.where(silent, own, batch.prev))}
         if batch.factor is not None:
-            data["advantages"] = data["advantages"] * _aligned(batch.factor)
+            weighed = data["advantages"][:, 1:] * batch.factor
+            data["advantages"] = _aligned(weighed.where(~batch.zero, 0.0))
         if self.reference_policy_kl_penalty:  # gradients of both are summed in NeMo-RL's order
             return batch.logprobs, data
         return torch.where(silent, own, batch.logprobs), data
@@ -137,9 +138,10 @@ def _replaced(algorithm: Algorithm, batch: MicroBatch, data: Any) -> tuple[Tenso
     logprobs = _ratio_logprobs(algorithm, batch).where(batch.finite, batch.logprobs)
     silent = _silent(batch)
     prev = batch.prev.where(batch.prev.isfinite() | ~silent, 0.0)
-    advantages = batch.shaped.advantages.where(batch.finite, torch.nan).where(~batch.zero, 0.0)
+    advantages = batch.shaped.advantages.where(batch.finite, torch.nan)
     if batch.factor is not None:
         advantages = advantages * batch.factor
+    advantages = advantages.where(~batch.zero, 0.0)  # also where the factor is no number
     own = {"advantages": _aligned(advantages), "prev_logprobs": _aligned(prev)}
     data = {"curr_logprobs_unfiltered": batch.logprobs, **data, **own}
     return torch.where(silent, prev, logprobs), data

@@ -25,7 +25,7 @@ from nemo_algos.nemo.loss import AlgorithmLoss
 from nemo_algos.objective.algorithm import Algorithm
 from nemo_algos.objective.build import build
 from nemo_algos.objective.loss import LossConfig, policy_loss
-from nemo_algos.preflight.decided import decided
+from nemo_algos.preflight.decided import UNWEIGHTED, decided, weighs
 from nemo_algos.rollouts import Rollouts
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "public.json.gz"
@@ -362,7 +362,8 @@ def test_our_part_waits_for_the_device_nowhere(method, extra):
     logprobs = logprobs.where(rollouts.mask, 0.0)
     loss = AlgorithmLoss(nemo_batch.config(**extra), algorithm)
     ours = waits(loss, data, logprobs)
-    stock = waits(stock_of(algorithm, **extra), data, logprobs)
+    theirs = UNWEIGHTED if weighs(algorithm) else {}  # the weights are ours, and wait for nothing
+    stock = waits(stock_of(algorithm, **extra | theirs), data, logprobs)
     assert ours[0].counts == stock[0].counts
     assert stock[0].counts["_local_scalar_dense"] > 10
     assert ours[1].counts - stock[1].counts == {"tolist": 1}
