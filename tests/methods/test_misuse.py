@@ -58,7 +58,7 @@ def wrong_signals():
 
 
 @pytest.mark.parametrize(
-    ("reason", "signals"), wrong_signals(), ids=lambda x: x if isinstance(x, str) else ""
+    ("reason", "signals"), [*wrong_signals()], ids=lambda x: x if isinstance(x, str) else ""
 )
 def test_signals_of_something_else(reason, signals):
     rollouts, logprobs = make()
