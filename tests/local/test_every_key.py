@@ -189,14 +189,12 @@ def seen(folder, *overrides):
         return str(error)
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     names = [p.relative_to(folder).as_posix().partition(".tfevents")[0] for p in files]
-    digests = {
-        p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p.suffix in KEPT
-    }
+    digests = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files if p.name in KEPT}
     SEEN[overrides] = metrics(folder), names, digests, len(said.splitlines())
     return SEEN[overrides]
 
 
-KEPT = (".safetensors",)
+KEPT = ("model.safetensors", "trace.jsonl")
 
 
 @pytest.mark.parametrize("key", HONOURED)
