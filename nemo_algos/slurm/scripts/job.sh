@@ -63,6 +63,10 @@ if ((${#bad[@]} == 0)); then
 fi
 
 look
+if ((status != 0 && status != 75)) && [[ $(fact JobState) == RUNNING ]]; then
+	sleep 3 # scancel ends the steps before Slurm says that the job is cancelled
+	look
+fi
 how=$(how)
 note "$how"
 echo "attempt $ATTEMPT: $how, step $(saved) is saved"
