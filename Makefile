@@ -8,23 +8,23 @@ check:  ## lint, format, types
 test:
 	uv run pytest
 
-PEERS = uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
+PEERS = uv run --no-project --isolated --python 3.11 --with-requirements tests/real/peers/requirements.txt \
 	--with-editable .
 
 test-peers:  ## against verl's, TRL's and ms-swift's own losses, in an environment that has them
-	$(PEERS) pytest -q -o addopts="" -m "not long" tests/peers
+	$(PEERS) pytest -q -o addopts="" -m "not long" tests/real/peers
 
 test-trl:  ## every method of the adapter learns in TRL's trainer, in the same environment
-	$(PEERS) pytest -q -o addopts="" -m long tests/peers/test_trl_adapter.py
+	$(PEERS) pytest -q -o addopts="" -m long tests/real/peers/test_trl_adapter.py
 
 conformance:  ## the tables of docs/conformance.md: six frameworks on our cases
-	$(PEERS) python tests/peers/conformance_page.py
+	$(PEERS) python tests/real/peers/conformance_page.py
 
 test-nemo:  ## NeMo-RL's own code on CPU, v0.7.0 and main; skipped where no checkout of it is
-	@tests/nemo/run.sh
+	@tests/real/nemo/run.sh
 
 test-megatron:  ## megatron-core's parallel layouts on CPU, in an environment that has it
-	@tests/megatron/run.sh
+	@tests/real/megatron/run.sh
 
 SUITES = test test-peers test-nemo test-megatron
 OLDEST = ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE
@@ -35,26 +35,26 @@ test-isa:  ## these suites on the kernels of older processors, and on this one's
 	$(MAKE) $(SUITES)
 
 test-isa-smoke:  ## of them what compares whole training steps, on the oldest kernels
-	$(OLDEST) uv run pytest tests/local/test_trainer.py tests/local/test_hf.py
-	$(OLDEST) NEMO_RL_REF=main tests/nemo/run.sh tests/nemo/test_grpo_train.py
+	$(OLDEST) uv run pytest tests/engines/local/test_trainer.py tests/engines/local/test_hf.py
+	$(OLDEST) NEMO_RL_REF=main tests/real/nemo/run.sh tests/real/nemo/test_grpo_train.py
 
 test-report:  ## the report in headless Chromium
-	@tests/browser/run.sh
+	@tests/real/browser/run.sh
 
 test-slurm:  ## `nemo-algos slurm` on a real Slurm: three nodes in namespaces of this machine, as root
-	@tests/slurm/run.sh
+	@tests/real/slurm/run.sh
 
 test-container:  ## docker/Dockerfile, built by buildah on a stand-in for NeMo-RL's image, as root
-	@tests/container/run.sh
+	@tests/real/container/run.sh
 
 test-stack:  ## NeMo-RL with its own workers, vLLM and refit on a CPU, v0.7.0 and main; skipped where no checkout is
-	@tests/stack/run.sh
+	@tests/real/stack/run.sh
 
 stack-demo:  ## a run inside NeMo-RL, all of it but the GPU, on this machine: some minutes
-	@$$(tests/stack/build.sh)/bin/python tests/stack/demo.py $(ARGS)
+	@$$(tests/real/stack/build.sh)/bin/python tests/real/stack/demo.py $(ARGS)
 
 test-gpu:  ## what only a GPU shows: kernels, losses, the engine on CUDA (a minute)
-	uv run pytest -q -o addopts="" tests/gpu
+	uv run pytest -q -o addopts="" tests/real/gpu
 
 test-docs:  ## the shell commands of README.md and docs/, page by page
 	uv sync --inexact --quiet

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nemo_algos.evals.benchmarks import Loaded, load
-from nemo_algos.rewards import VerifierPool
+from nemo_algos.engines.rewards import VerifierPool
+from nemo_algos.lab.evals.benchmarks import Loaded, load
 
 FILES = {
     "math500": "math500.jsonl",

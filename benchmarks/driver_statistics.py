@@ -3,7 +3,8 @@
 On the same rewards; 1 thread, CPU.
 
     uv run benchmarks/driver_statistics.py
-    uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
+    uv run --no-project --isolated --python 3.11 \
+        --with-requirements tests/real/peers/requirements.txt \
         --with-editable . benchmarks/driver_statistics.py       # with verl too
 
 Per sequence, goal: 1/50 of NeMo-RL's `calculate_baseline_and_std_per_prompt` (256-token prompts)
@@ -26,9 +27,9 @@ import timing
 import torch
 import typer
 
-from nemo_algos.methods import STUDIED
-from nemo_algos.objective.build import build
-from nemo_algos.rollouts import Rollouts
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.methods import STUDIED
+from nemo_algos.algorithms.rollouts import Rollouts
 
 NEMO_RL = Path(os.environ.get("NEMO_RL_DIR", "~/.cache/nemo_algos/nemo-rl")).expanduser()
 GET_NEMO_RL = f"git clone --depth 1 https://github.com/NVIDIA-NeMo/RL {NEMO_RL}"

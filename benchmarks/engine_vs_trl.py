@@ -2,7 +2,8 @@
 
 Both have the same model, prompts and batch shape.
 
-    uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
+    uv run --no-project --isolated --python 3.11 \
+        --with-requirements tests/real/peers/requirements.txt \
         --with-editable . python benchmarks/engine_vs_trl.py --threads 1 --threads 2
 
 The model is the countdown model after 60 GRPO steps of the engine, which TRL loads in Hugging
@@ -43,12 +44,12 @@ from transformers.utils.logging import disable_progress_bar as hide_transformers
 from trl import GRPOConfig, GRPOTrainer
 
 from nemo_algos import config
-from nemo_algos.data import countdown
-from nemo_algos.local.build import build_trainer
-from nemo_algos.local.preflight import parse
-from nemo_algos.local.trainer import Trainer
+from nemo_algos.engines.data import countdown
+from nemo_algos.engines.local.build import build_trainer
+from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.preflight.check.local.judge import parse
 
-CONFIG = Path(__file__).parents[1] / "nemo_algos/configs/grpo.yaml"
+CONFIG = Path(__file__).parents[1] / "examples/configs/grpo.yaml"
 PINNED = [  # whatever the shipped config says
     "method.aggregation=token",
     "grpo.num_prompts_per_step=32",

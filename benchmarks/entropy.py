@@ -21,7 +21,7 @@ import torch.distributed as dist
 import typer
 from torch import Tensor
 
-from nemo_algos.core.entropy import token_logprobs_and_entropy
+from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
 
 Route = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 CHUNK = 256  # positions, of NeMo-RL's functions

@@ -27,21 +27,21 @@ from rich.console import Console
 from torch import Tensor
 
 from nemo_algos import config
-from nemo_algos.core.surrogate import Counts, log1p
-from nemo_algos.local.build import build_trainer
-from nemo_algos.local.experience import Experience
-from nemo_algos.local.fp8 import e4m3
-from nemo_algos.local.preflight import parse
-from nemo_algos.local.tiny import Tiny
-from nemo_algos.local.tiny_policy import TinyPolicy
-from nemo_algos.local.trainer import Trainer
-from nemo_algos.methods import STUDIED
-from nemo_algos.objective.algorithm import Algorithm
-from nemo_algos.objective.build import build
-from nemo_algos.objective.loss import LossConfig, policy_loss
-from nemo_algos.rollouts import Rollouts
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.surrogate import Counts, log1p
+from nemo_algos.algorithms.loss import LossConfig, policy_loss
+from nemo_algos.algorithms.methods import STUDIED
+from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.engines.local.build import build_trainer
+from nemo_algos.engines.local.experience import Experience
+from nemo_algos.engines.local.fp8 import e4m3
+from nemo_algos.engines.local.tiny import Tiny
+from nemo_algos.engines.local.tiny_policy import TinyPolicy
+from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.preflight.check.local.judge import parse
 
-CONFIG = Path(__file__).parents[1] / "nemo_algos" / "configs" / "grpo.yaml"
+CONFIG = Path(__file__).parents[1] / "examples" / "configs" / "grpo.yaml"
 TIS = LossConfig(
     use_importance_sampling_correction=True,
     truncated_importance_sampling_type="tis",

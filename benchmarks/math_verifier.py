@@ -30,9 +30,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nemo_algos.rewards import VerifierPool
+from nemo_algos.engines.rewards import VerifierPool
 
-VERIFIER = "nemo_algos.rewards.math:verify_math"
+VERIFIER = "nemo_algos.engines.rewards.math:verify_math"
 PAIRS = Path(__file__).with_name("math_pairs.txt")
 Form = Callable[[str], str | None]  # the response made of a gold; None where it does not apply
 
@@ -143,7 +143,7 @@ def pairs(pool: VerifierPool) -> dict[str, Any]:
 
 def hostile(pool: VerifierPool) -> dict[str, Any]:
     """Seconds, status and the worker's peak memory of each hostile response, one at a time."""
-    sys.path.append(str(Path(__file__).parents[1] / "tests" / "rewards"))
+    sys.path.append(str(Path(__file__).parents[1] / "tests" / "engines" / "rewards"))
     from hostile_answers import HOSTILE  # pyright: ignore[reportMissingImports]
 
     pool.score([box("7")], ["7"])  # starts the worker

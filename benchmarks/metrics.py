@@ -23,15 +23,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy
 import numpy as np
 import typer
 
-from nemo_algos.core.draws import best_at_k_bootstrap
-from nemo_algos.evals.metrics.bleu import self_bleu
-from nemo_algos.evals.metrics.diversity import cluster_sizes
-from nemo_algos.evals.metrics.majority import maj_at_k
-from nemo_algos.evals.metrics.result import measure
-from nemo_algos.evals.metrics.settings import Measure
-from nemo_algos.evals.metrics.similarity import MATRICES, Texts, edit_pairs
-from nemo_algos.evals.metrics.verdicts import powers_of_two
-from nemo_algos.evals.problem import Evaluation, Problem
+from nemo_algos.algorithms.core.pass_at_k import best_at_k_bootstrap
+from nemo_algos.lab.evals.metrics.bleu import self_bleu
+from nemo_algos.lab.evals.metrics.diversity import cluster_sizes
+from nemo_algos.lab.evals.metrics.majority import maj_at_k
+from nemo_algos.lab.evals.metrics.result import measure
+from nemo_algos.lab.evals.metrics.settings import Measure
+from nemo_algos.lab.evals.metrics.similarity import MATRICES, Texts, edit_pairs
+from nemo_algos.lab.evals.metrics.verdicts import powers_of_two
+from nemo_algos.lab.evals.problem import Evaluation, Problem
 
 SOLUTIONS = 8
 SENTENCE = 14  # words

@@ -2,8 +2,8 @@
 
     uv run benchmarks/mismatch_causes.py --seeds 11,12
 
-Every model x seed x case of tests/mismatch/plant.py x strength, and clean runs; with every optional
-field, and with none.
+Every model x seed x case of tests/lab/mismatch/plant.py x strength, and clean runs; with every
+optional field, and with none.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "mismatch"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lab" / "mismatch"))
 
 import plant
 import toys
 from sides import Toy
 
-from nemo_algos.mismatch.dump import Dump
-from nemo_algos.mismatch.verdict import diagnose
+from nemo_algos.engines.mismatch.dump import Dump
+from nemo_algos.lab.mismatch.verdict import diagnose
 
 MODELS = ("countdown", "llama", "qwen", "mixtral")
 OPTIONAL = {"entropy": None, "prompt_length": None, "weights_version": None}

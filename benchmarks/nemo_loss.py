@@ -18,10 +18,10 @@ import torch
 from nemo_rl.algorithms.advantage_estimator import AdvEstimatorConfig, GRPOAdvantageEstimator
 from nemo_rl.algorithms.loss import ClippedPGLossConfig, ClippedPGLossFn
 
-from nemo_algos.methods import STUDIED
-from nemo_algos.nemo.estimator import Estimator
-from nemo_algos.nemo.loss import AlgorithmLoss
-from nemo_algos.objective.build import build
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.methods import STUDIED
+from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 B, S = 8, 4096
 PROMPTS, RESPONSES, POSITIONS = 512, 16, 2048

@@ -1,13 +1,13 @@
 """`plan` against what NVIDIA's functional tests of Megatron-LM measured.
 
     uv run benchmarks/plan_memory.py memory.json.gz --out rows.csv
-    uv run benchmarks/plan_memory.py memory.json.gz --write nemo_algos/plan/expected.json
+    uv run benchmarks/plan_memory.py memory.json.gz --write nemo_algos/preflight/plan/expected.json
 
 A row holds a test's arguments (`args`, `env`), its platform, and what the last rank measured:
 `mem_max_allocated`, `mem_allocated` after a step (bytes), `iteration_time` (seconds). Predicted is
 the last pipeline rank. No number is fitted to a case. Constants from sources: cuBLAS' and
 Transformer Engine's workspaces; fitted on the half of the rows that was given: the latencies of
-nemo_algos/plan/speed.py and the three here.
+nemo_algos/preflight/plan/speed.py and the three here.
 
 Where the number of GPUs is a guess, of a release test or one that its groups do not divide, it is
 the one whose weights, gradients and optimizer come nearest to `mem_allocated`: such rows are
@@ -27,11 +27,11 @@ from typing import Annotated, Any
 import typer
 from megatron_lm.arguments import Refused, training
 
-from nemo_algos.plan import memory, speed
-from nemo_algos.plan.gpus import GPU, GPUS
-from nemo_algos.plan.parameters import of_layers
-from nemo_algos.plan.shapes import Training
-from nemo_algos.plan.states import states
+from nemo_algos.preflight.plan import memory, speed
+from nemo_algos.preflight.plan.gpus import GPU, GPUS
+from nemo_algos.preflight.plan.parameters import of_layers
+from nemo_algos.preflight.plan.states import states
+from nemo_algos.preflight.plan.workload import Training
 
 CAPABILITIES = {"A100": 8, "H100": 9, "H200": 9, "B200": 10, "GB200": 10}
 MICRO_BATCH = 5.3e-3  # fitted: seconds of data, loss and pipeline messages of a micro-batch

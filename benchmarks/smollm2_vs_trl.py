@@ -4,7 +4,8 @@ Model, prompts, batch shape, updates and verifier are the same, all of it smollm
 
     uv run --extra smollm2 nemo-algos train smollm2.yaml grpo.max_num_steps=1 \
         grpo.val_samples_per_prompt=0 logger.log_dir=FOLDER
-    uv run --no-project --isolated --python 3.11 --with-requirements tests/peers/requirements.txt \
+    uv run --no-project --isolated --python 3.11 \
+        --with-requirements tests/real/peers/requirements.txt \
         --with-editable . python benchmarks/smollm2_vs_trl.py FOLDER/exp_001/model
 
 TRL runs as in engine_vs_trl.py: float32, sdpa, fused AdamW, no gradient checkpointing, logging,
@@ -40,12 +41,12 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from nemo_algos import config
-from nemo_algos.data.tasks import Response
-from nemo_algos.local.build import build_trainer
-from nemo_algos.local.preflight import parse
-from nemo_algos.local.trainer import Trainer
+from nemo_algos.engines.data.tasks import Response
+from nemo_algos.engines.local.build import build_trainer
+from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.preflight.check.local.judge import parse
 
-CONFIG = Path(__file__).parents[1] / "nemo_algos/configs/smollm2.yaml"
+CONFIG = Path(__file__).parents[1] / "examples/configs/smollm2.yaml"
 PINNED = [  # whatever the shipped config says
     "method.aggregation=token",
     "grpo.num_prompts_per_step=8",

@@ -20,13 +20,13 @@ import timing
 import torch
 import typer
 
-from nemo_algos.core.surrogate import Counts, clipped_surrogate, difference, reduce
-from nemo_algos.methods import STUDIED
-from nemo_algos.methods.signals import Signals
-from nemo_algos.objective.algorithm import Algorithm
-from nemo_algos.objective.build import build
-from nemo_algos.objective.loss import policy_loss, surrogate
-from nemo_algos.rollouts import Rollouts
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.surrogate import Counts, clipped_surrogate, difference, reduce
+from nemo_algos.algorithms.loss import policy_loss, surrogate
+from nemo_algos.algorithms.methods import STUDIED
+from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.algorithms.signals import Signals
 
 Loss = Callable[[], torch.Tensor]
 

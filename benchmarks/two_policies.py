@@ -18,9 +18,9 @@ from rich.console import Console
 from timing import interleaved, machine, milliseconds, ratio
 
 from nemo_algos import config
-from nemo_algos.local.build import build_trainer
-from nemo_algos.local.preflight import parse
-from nemo_algos.local.trainer import Trainer
+from nemo_algos.engines.local.build import build_trainer
+from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.preflight.check.local.judge import parse
 
 console = Console()
 PINNED = ["policy.threads=1", "policy.device=cpu", "logger.trace_period=0"]

@@ -11,7 +11,7 @@ bake() { # a .pth file and not an installation: nothing of the locked environmen
 }
 
 smoke() {
-	cd / && "$1" -c 'import nemo_algos.objective.build as ours; print(ours.__file__)' | grep -F "$root/"
+	cd / && "$1" -c 'import nemo_algos.algorithms.build as ours; print(ours.__file__)' | grep -F "$root/"
 }
 
 count=0

@@ -5,9 +5,9 @@ PYTHONPATH=examples uv run nemo-algos train grpo.yaml data.task=own_task:Adding
 
 import random
 
-from nemo_algos.data import countdown
-from nemo_algos.data.tasks import Task
-from nemo_algos.rewards import Verdict
+from nemo_algos.engines.data import countdown
+from nemo_algos.engines.data.tasks import Task
+from nemo_algos.engines.rewards import Verdict
 
 
 class Adding(Task):

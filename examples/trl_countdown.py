@@ -15,8 +15,8 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig
 
-from nemo_algos.adapters.trl import MethodTrainer
-from nemo_algos.data import countdown
+from nemo_algos.engines.adapters.trl import MethodTrainer
+from nemo_algos.engines.data import countdown
 
 
 def reward(completions, answer, **_):

@@ -4,7 +4,7 @@
 # Further settings follow the script's name: examples/verl_gsm8k.sh method.micro=0.1 trainer.total_epochs=1
 set -euo pipefail
 
-export VERL_USE_EXTERNAL_MODULES=nemo_algos.adapters.verl  # installed on every node
+export VERL_USE_EXTERNAL_MODULES=nemo_algos.engines.adapters.verl  # installed on every node
 
 python3 -m verl.trainer.main_ppo \
     trainer.v1.trainer_mode=nemo_algos \

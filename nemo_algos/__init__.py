@@ -7,16 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nemo_algos.algorithms.algorithm import Algorithm
+    from nemo_algos.algorithms.build import build
+    from nemo_algos.algorithms.core.surrogate import Counts
+    from nemo_algos.algorithms.loss import LossConfig, batch_loss, policy_loss
+    from nemo_algos.algorithms.method import ClipParams, Method, Params
+    from nemo_algos.algorithms.methods import METHODS
+    from nemo_algos.algorithms.riders.terms import Inputs, LossTerm, TermParams
+    from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
+    from nemo_algos.algorithms.signals import Signals, Term
     from nemo_algos.config import ConfigError, Finding, validate
-    from nemo_algos.core.surrogate import Counts
-    from nemo_algos.methods import METHODS
-    from nemo_algos.methods.method import ClipParams, Method, Params
-    from nemo_algos.methods.signals import Signals, Term
-    from nemo_algos.objective.algorithm import Algorithm
-    from nemo_algos.objective.build import build
-    from nemo_algos.objective.loss import LossConfig, batch_loss, policy_loss
-    from nemo_algos.objective.terms import Inputs, LossTerm, TermParams
-    from nemo_algos.rollouts import Rollouts, prompt_key
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,15 +26,15 @@ __all__ = [
 ]  # fmt: skip
 _HOMES = {
     "config": ("ConfigError", "Finding", "validate"),
-    "core.surrogate": ("Counts",),
-    "methods": ("METHODS",),
-    "objective.algorithm": ("Algorithm",),
-    "objective.build": ("build",),
-    "objective.loss": ("LossConfig", "batch_loss", "policy_loss"),
-    "methods.method": ("ClipParams", "Method", "Params"),
-    "methods.signals": ("Signals", "Term"),
-    "objective.terms": ("Inputs", "LossTerm", "TermParams"),
-    "rollouts": ("Rollouts", "prompt_key"),
+    "algorithms.core.surrogate": ("Counts",),
+    "algorithms.methods": ("METHODS",),
+    "algorithms.algorithm": ("Algorithm",),
+    "algorithms.build": ("build",),
+    "algorithms.loss": ("LossConfig", "batch_loss", "policy_loss"),
+    "algorithms.method": ("ClipParams", "Method", "Params"),
+    "algorithms.signals": ("Signals", "Term"),
+    "algorithms.riders.terms": ("Inputs", "LossTerm", "TermParams"),
+    "algorithms.rollouts": ("Rollouts", "prompt_key"),
 }
 
 

@@ -6,8 +6,6 @@ Overrides are NeMo-RL's `a.b=c`. A schema is a pydantic model that forbids unkno
 
 import difflib
 import functools
-import json
-import lzma
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +23,16 @@ from nemo_algos.naming import method_name
 Schema = TypeVar("Schema", bound=BaseModel)
 
 DEEPEST = 100  # levels of a config
-SHIPPED = Path(__file__).parent / "configs"
+HERE = Path(__file__).parent
+
+
+def shipped(folder: str) -> Path:
+    """A folder of the repository, which a wheel has inside the package."""
+    inside = HERE / "_repository" / folder
+    return inside if inside.exists() else HERE.parent / folder
+
+
+SHIPPED = shipped("examples/configs")
 with warnings.catch_warnings(action="ignore"):  # ${shipped:FILE} lies beside the shipped configs
     OmegaConf.register_new_resolver("shipped", lambda name: str(SHIPPED / name), replace=True)
     OmegaConf.register_new_resolver("method_name", method_name, replace=True)
@@ -44,6 +51,10 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return as_written(f"{self.path}: {self.message}" if self.path else self.message)
+
+
+class UnknownKey(Finding):
+    """A key that the schema does not have."""
 
 
 class Section(BaseModel):
@@ -238,24 +249,14 @@ def problems_of(error: ValidationError, schema: type[BaseModel], root: str = "")
 def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Finding:
     loc = [str(part) for part in error["loc"]]
     path = ".".join([root, *loc] if root else loc)
-    if error["type"] == "extra_forbidden" and path in _nemo_rl_keys():
-        return Finding(path, "is NeMo-RL's, not in the embedded engine: remove it")
     if error["type"] == "extra_forbidden":
-        return Finding(path, f"unknown key{did_you_mean(loc[-1], _fields(schema, loc[:-1]))}")
+        return UnknownKey(path, f"unknown key{did_you_mean(loc[-1], _fields(schema, loc[:-1]))}")
     if error["type"] == "value_error":
         return Finding(path, str(error["ctx"]["error"]))
     if error["type"] == "missing" or error["input"] is None:
         return Finding(path, "missing: set it")
     message = error["msg"][0].lower() + error["msg"][1:]
     return Finding(path, f"{message}, got {error['input']!r}")
-
-
-@functools.cache
-def _nemo_rl_keys() -> frozenset[str]:
-    """The paths of the keys that NeMo-RL's own schema declares."""
-    shipped = (Path(__file__).parent / "preflight" / "nemo_rl").glob("*.json.xz")
-    schemas = [json.loads(lzma.decompress(file.read_bytes()))["declared"] for file in shipped]
-    return frozenset(path for paths in schemas for path in paths)
 
 
 def _fields(annotation: Any, loc: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""docs/methods/zoo.md: every method of the package, from its record and tests/peers' figures.
+"""docs/methods/zoo.md: every method of the package, from its record and tests/real/peers' figures.
 
 `NEMO_ALGOS_PARITY=docs/methods/parity.csv make test-peers` writes the figures.
 """
@@ -9,11 +9,11 @@ import re
 from pathlib import Path
 from typing import get_args
 
+from nemo_algos.algorithms.core.importance import importance
+from nemo_algos.algorithms.loss import LossConfig
+from nemo_algos.algorithms.method import Method, group_advantages, keep_advantages, token_log_ratio
+from nemo_algos.algorithms.methods import FAMILIES, STUDIED
 from nemo_algos.cli.methods import facts
-from nemo_algos.core.correction import importance
-from nemo_algos.methods import FAMILIES, STUDIED
-from nemo_algos.methods.method import Method, group_advantages, keep_advantages, token_log_ratio
-from nemo_algos.objective.loss import LossConfig
 
 FOLDER = Path(__file__).parents[1] / "docs" / "methods"
 SHARED = ("advantage_std", "max_log_ratio", "aggregation")
@@ -36,7 +36,8 @@ formula where none can be installed, in float64, rounded up, over batches with u
 holes, an empty row and a flat group. A gradient alone where the paper's loss has another value
 (a penalty beside the surrogate). Lines: of the method's own functions, docstrings apart.
 
-This page is made of the records and of what `tests/peers` measured, by `scripts/method_index.py`.
+This page is made of the records and of what `tests/real/peers` measured, by
+`scripts/method_index.py`.
 """
 SETTINGS = """
 ## Corrections for the sampler
@@ -126,7 +127,7 @@ def paper(text: str) -> str:
 
 
 def settings() -> list[str]:
-    """The corrections that LossConfig knows, as core.correction describes them."""
+    """The corrections that LossConfig knows, as core.importance describes them."""
     field = LossConfig.model_fields["truncated_importance_sampling_type"]
     kinds = [kind for option in get_args(field.annotation) for kind in get_args(option)]
     text = " ".join((importance.__doc__ or "").split())

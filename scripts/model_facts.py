@@ -1,14 +1,14 @@
-"""The facts of the shipped models, nemo_algos/preflight/models.json, from models.yaml.
+"""The facts of the shipped models, nemo_algos/preflight/check/models.json, from models.yaml.
 
-    uv run scripts/model_facts.py      (writes the file; tests/preflight/test_models.py holds it)
+    uv run scripts/model_facts.py      (tests/preflight/check/test_models.py holds it)
 
 transformers builds each model, without memory, from what models.yaml says of its config.json.
 """
 
 import json
 
-from nemo_algos.preflight.built import facts
-from nemo_algos.preflight.models import HERE, configs
+from nemo_algos.preflight.check.built import facts
+from nemo_algos.preflight.check.known_models import HERE, configs
 
 
 def main() -> None:

@@ -11,15 +11,15 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from nemo_algos.config import find, read
-from nemo_algos.plan.gpus import GPUS
-from nemo_algos.plan.layouts import Plan, gpu_of
-from nemo_algos.plan.layouts import plan as planned
-from nemo_algos.preflight.check import judged, versions
-from nemo_algos.preflight.models import model
-from nemo_algos.preflight.snapshot import compose, load
+from nemo_algos.preflight.check.judge import judged, versions
+from nemo_algos.preflight.check.known_models import model
+from nemo_algos.preflight.check.snapshot import compose, load
+from nemo_algos.preflight.plan.gpus import GPUS
+from nemo_algos.preflight.plan.layouts import Plan, gpu_of
+from nemo_algos.preflight.plan.layouts import plan as planned
 
 ROOT = Path(__file__).parents[1]
-RECIPES = ROOT / "nemo_algos" / "configs" / "recipes"
+RECIPES = ROOT / "examples" / "configs" / "recipes"
 PUBLISHED = ROOT / "benchmarks" / "published_step_times.csv"
 LARGER_GPU = {"quatro-qwen2.5-math-1.5b", "quatro-qwen2.5-math-7b"}  # the paper's H200
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"  # whose configs name no model, but a page that tells how

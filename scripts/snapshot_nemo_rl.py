@@ -3,7 +3,8 @@
     PYTHONPATH=NEMO_RL_CHECKOUT:. python scripts/snapshot_nemo_rl.py main      (or v0.7.0; in the
     environment of make test-nemo)
 
-Writes nemo_algos/preflight/nemo_rl/VERSION.json.xz; tests/nemo holds it equal to the checkout.
+Writes nemo_algos/preflight/check/nemo_rl/VERSION.json.xz; tests/real/nemo compares it
+with the checkout.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import lzma
 import sys
 from typing import Any
 
-from nemo_algos.nemo.launch import installed
-from nemo_algos.preflight.snapshot import path_of
+from nemo_algos.engines.nemo.installed import installed
+from nemo_algos.preflight.check.snapshot import path_of
 
 
 def taken() -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from nemo_algos.study import design, report, tuning
-from nemo_algos.study.runner import results
+from nemo_algos.lab.study import design, report, tuning
+from nemo_algos.lab.study.runner import results
 
 FOLDER = Path(__file__).parents[1] / "docs" / "study"
 SHOWN = {"full": ".", "mismatch": "mismatch"}  # studies, and where theirs lie

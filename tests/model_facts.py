@@ -1,7 +1,7 @@
 """Facts of the models that NeMo-RL's own configs name."""
 
 from nemo_algos.config import at
-from nemo_algos.preflight.models import model, table
+from nemo_algos.preflight.check.known_models import model, table
 
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
 

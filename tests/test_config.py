@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from nemo_algos import config
+from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import ConfigError
-from nemo_algos.local.preflight import parse
-from nemo_algos.methods import METHODS
+from nemo_algos.preflight.check.local.judge import parse
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = ROOT / "nemo_algos" / "configs"
+SHIPPED = ROOT / "examples" / "configs"
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_what_is_missing():
     assert sorted(problems(parse, {})) == [f"{k}: missing: set it" for k in want]
 
 
-# the others: tests/nemo
+# the others: tests/real/nemo
 LOCAL = sorted(p for p in SHIPPED.glob("*.yaml") if config.read(p).engine == "local")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "nemo_algos"
-OWN = {"processes.py", "rewards/pool.py", "local/manifest.py"}
+OWN = {"processes.py", "engines/rewards/pool.py", "engines/local/manifest.py"}
 FRESH = """
 import os, signal, time
 from nemo_algos.processes import fresh
@@ -20,14 +20,14 @@ processes.submit(time.sleep, 600)
 """
 POOL = """
 import os, signal
-from nemo_algos.rewards import VerifierPool
+from nemo_algos.engines.rewards import VerifierPool
 pool = VerifierPool("operator:eq")
 pool.score(["1"], ["1"])
 child = pool._idle.get()._popen.pid
 """
 SANDBOX = """
 import os, signal
-from nemo_algos.rewards.sandbox.host import Sandbox
+from nemo_algos.lab.rewards.sandbox.host import Sandbox
 sandbox = Sandbox()
 child = sandbox._process.pid
 """
@@ -38,7 +38,8 @@ def test_processes_begin_in_these_files_alone():
     begun = ("ProcessPoolExecutor", "multiprocessing", "subprocess.", "os.fork")
     ours = {str(p.relative_to(PACKAGE)) for p in PACKAGE.rglob("*.py")}
     found = {p for p in ours if any(word in (PACKAGE / p).read_text() for word in begun)}
-    assert {p for p in found if not p.startswith(("slurm/", "rewards/sandbox/"))} == OWN
+    rest = ("preflight/slurm/", "lab/rewards/sandbox/")
+    assert {p for p in found if not p.startswith(rest)} == OWN
 
 
 @pytest.mark.parametrize("program", [FRESH, POOL, SANDBOX])

@@ -14,14 +14,14 @@ import pytest
 import small_llama
 import torch
 
-from nemo_algos import config, untrusted, verify
-from nemo_algos.conformance import fixture
-from nemo_algos.data import rows
-from nemo_algos.evals import nemo_file
-from nemo_algos.lines import read_lines, read_object
-from nemo_algos.local import checkpoint, hf
-from nemo_algos.methods import METHODS
-from nemo_algos.mismatch import dump
+from nemo_algos import config, untrusted
+from nemo_algos.algorithms.golden import fixture, verify
+from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.engines.data import rows
+from nemo_algos.engines.local import checkpoint, hf
+from nemo_algos.engines.mismatch import dump
+from nemo_algos.jsonl import read_lines, read_object
+from nemo_algos.lab.evals import nemo_file
 
 ROW = b'{"problem": "1 + 1?", "answer": "2"}'
 TOKENS = b'{"tokens": [1], "sampler_logprobs": [-1], "trainer_logprobs": [-1]}\n'

@@ -10,7 +10,7 @@ from typing import Any
 from megatron_lm.known import NOT_MODELLED, Arguments, Refused, unknown
 from megatron_lm.network import network
 
-from nemo_algos.plan.shapes import (
+from nemo_algos.preflight.plan.workload import (
     Kernels,
     Network,
     Parallel,

@@ -5,7 +5,7 @@ from typing import Any
 
 from megatron_lm.known import Arguments, Refused
 
-from nemo_algos.plan.shapes import Attention, Experts, Mamba, Network, Parallel
+from nemo_algos.preflight.plan.workload import Attention, Experts, Mamba, Network, Parallel
 
 GPT2 = 50257  # the vocabulary of Megatron's tests, where the arguments name none
 VOCABULARIES = {"GPTSentencePieceTokenizer": 256000, "TikTokenizer": 131072}  # of their files

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from nemo_algos.rewards import Unjudged
+from nemo_algos.engines.rewards import Unjudged
 from nemo_algos.terminal import echo
 
 STOPPED = "stopped; what is stored stays: give the same command again to go on"

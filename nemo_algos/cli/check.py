@@ -8,9 +8,9 @@ import typer
 
 from nemo_algos.cli.arguments import COLORS, Config, NemoRL, Overrides, show, written
 from nemo_algos.environment import as_written
-from nemo_algos.preflight.check import check as checked
-from nemo_algos.preflight.check import versions
-from nemo_algos.slurm.batch import seconds
+from nemo_algos.preflight.check.judge import check as checked
+from nemo_algos.preflight.check.judge import versions
+from nemo_algos.preflight.slurm.batch import seconds
 from nemo_algos.terminal import echo
 
 

@@ -22,7 +22,7 @@ Folder = Annotated[Path, typer.Argument(help="where the files go")]
 @conformance.command()
 def export(folder: Folder) -> None:
     """Write the cases, their JSON Schema, and a runner that needs none of this package."""
-    from nemo_algos.conformance.fixture import write  # torch
+    from nemo_algos.algorithms.golden.fixture import write  # torch
 
     write(folder)
     echo(f"{folder}: README.md says how to use it")
@@ -39,7 +39,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
 ) -> None:
     """Compare a function with every case; exit 1 where it departs or fails, or passes none."""
-    from nemo_algos.conformance import fixture  # torch
+    from nemo_algos.algorithms.golden import fixture  # torch
 
     with _current_folder():
         tested = _function(function)

@@ -2,14 +2,14 @@
 
 from nemo_algos.cli.arguments import Config, Overrides, written
 from nemo_algos.config import resolved
-from nemo_algos.evals.schema import checked
+from nemo_algos.lab.evals.schema import checked
 from nemo_algos.terminal import Console, echo
 
 
 def eval(config: Config, overrides: Overrides = None) -> None:
     """Sample responses to benchmarks, verify them, measure; what is stored is not done again."""
     ready = checked(resolved(written(config, overrides, "eval")))
-    from nemo_algos.evals.run import evaluate as evaluated  # torch, after the config is checked
+    from nemo_algos.lab.evals.run import evaluate as evaluated  # torch, after the config is checked
 
     folders = evaluated(ready, Console(highlight=False))
     # a run's own folder has its training too

@@ -9,11 +9,11 @@ import typer
 
 from nemo_algos import config as configs
 from nemo_algos.cli.arguments import Config, Overrides, written
-from nemo_algos.data.countdown import Puzzle
-from nemo_algos.data.tasks import Countdown
-from nemo_algos.lines import replace
-from nemo_algos.local.preflight import parse
-from nemo_algos.local.schema import SHAPES
+from nemo_algos.engines.data.countdown import Puzzle
+from nemo_algos.engines.data.tasks import Countdown
+from nemo_algos.engines.local.schema import SHAPES
+from nemo_algos.jsonl import replace
+from nemo_algos.preflight.check.local.judge import parse
 from nemo_algos.terminal import Console, echo
 
 
@@ -32,7 +32,7 @@ def export(
         raise ValueError(f"{config}: {name} and its data are files that any engine reads")
     import torch  # after the config is judged
 
-    from nemo_algos.local.build import policy_of
+    from nemo_algos.engines.local.build import policy_of
 
     torch.set_num_threads(1)
     policy_of(checked.policy, checked.data.rules, Console()).save(str(folder / "model"))

@@ -7,11 +7,11 @@ import typer
 from omegaconf import OmegaConf
 from rich.padding import Padding
 
+from nemo_algos.algorithms.build import build, find
+from nemo_algos.algorithms.method import Method
+from nemo_algos.algorithms.methods import FAMILIES, METHODS
+from nemo_algos.algorithms.riders.terms import TERMS, LossTerm
 from nemo_algos.config import SHIPPED, did_you_mean, read
-from nemo_algos.methods import FAMILIES, METHODS
-from nemo_algos.methods.method import Method
-from nemo_algos.objective.build import build, find
-from nemo_algos.objective.terms import TERMS, LossTerm
 from nemo_algos.terminal import Console, echo
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from nemo_algos.terminal import Console, echo
 
 if TYPE_CHECKING:
-    from nemo_algos.mismatch.verdict import Verdict
+    from nemo_algos.lab.mismatch.verdict import Verdict
 
 
 def mismatch(
@@ -24,12 +24,12 @@ def mismatch(
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
     """Why sampler and trainer differ on the same tokens: the likely cause, evidence, next step."""
-    from nemo_algos.mismatch.dump import read  # scipy
-    from nemo_algos.mismatch.verdict import diagnose
+    from nemo_algos.engines.mismatch.dump import read  # scipy
+    from nemo_algos.lab.mismatch.verdict import diagnose
 
     verdict = diagnose([read(path) for path in files])
     if html:
-        from nemo_algos.mismatch.page import write
+        from nemo_algos.lab.mismatch.page import write
 
         write(html, verdict, [path.name for path in files])
     if as_json:

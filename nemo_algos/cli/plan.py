@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from nemo_algos.cli.arguments import Config, NemoRL, Overrides, written
-from nemo_algos.plan import page, report
-from nemo_algos.plan.gpus import GPUS
-from nemo_algos.plan.layouts import expected, gpu_of
-from nemo_algos.plan.layouts import plan as planned
-from nemo_algos.plan.search import checked, layouts, remedy
-from nemo_algos.preflight.check import judge, refuse, versions
-from nemo_algos.preflight.models import model as facts
-from nemo_algos.preflight.snapshot import load
+from nemo_algos.preflight.check.judge import judge, refuse, versions
+from nemo_algos.preflight.check.known_models import model as facts
+from nemo_algos.preflight.check.snapshot import load
+from nemo_algos.preflight.plan import page, report
+from nemo_algos.preflight.plan.gpus import GPUS
+from nemo_algos.preflight.plan.layouts import expected, gpu_of
+from nemo_algos.preflight.plan.layouts import plan as planned
+from nemo_algos.preflight.plan.search import checked, layouts, remedy
 from nemo_algos.terminal import Console, echo
 
 

@@ -15,7 +15,7 @@ def report(
     out: Annotated[Path, typer.Option(help="folder of the report")] = Path("runs/report"),
 ) -> None:
     """Compare runs in one HTML file that opens offline; each figure also as PNG and CSV."""
-    from nemo_algos.report.page import write  # scipy
+    from nemo_algos.lab.report.page import write  # scipy
 
     path = write(runs, out)
     echo(f"report   {path} ({path.stat().st_size / 1e6:.1f} MB)")

@@ -10,11 +10,11 @@ from typer.core import TyperGroup
 
 from nemo_algos.cli.arguments import Config, NemoRL, Overrides, show, written
 from nemo_algos.config import find
-from nemo_algos.preflight.check import versions
-from nemo_algos.slurm import prepare as jobs
-from nemo_algos.slurm import runs, submission
-from nemo_algos.slurm.batch import PROGRAM, Job
-from nemo_algos.slurm.placement import Sizes
+from nemo_algos.preflight.check.judge import versions
+from nemo_algos.preflight.slurm import prepare as jobs
+from nemo_algos.preflight.slurm import runs, submission
+from nemo_algos.preflight.slurm.batch import PROGRAM, Job
+from nemo_algos.preflight.slurm.placement import Sizes
 from nemo_algos.terminal import echo
 
 

@@ -9,13 +9,13 @@ from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
 from nemo_algos.cli.arguments import Config, Overrides, written
-from nemo_algos.lines import locked, refuse_links_out
+from nemo_algos.jsonl import locked, refuse_links_out
 from nemo_algos.processes import fresh
 from nemo_algos.terminal import Console
 
 if TYPE_CHECKING:
-    from nemo_algos.study.design import Cell, Study, Trial
-    from nemo_algos.study.summary import Result
+    from nemo_algos.lab.study.design import Cell, Study, Trial
+    from nemo_algos.lab.study.summary import Result
 
 STARRED = "*: the 95 % interval of the difference leaves out 0; intervals and figures are in"
 
@@ -23,8 +23,8 @@ STARRED = "*: the 95 % interval of the difference leaves out 0; intervals and fi
 def study(config: Config, overrides: Overrides = None) -> None:
     """Run methods x seeds x regimes on the embedded engine, and say what they show."""
     written(config, [], "study")
-    from nemo_algos.study import design, tuning  # what they load takes seconds
-    from nemo_algos.study.runner import results
+    from nemo_algos.lab.study import design, tuning  # what they load takes seconds
+    from nemo_algos.lab.study.runner import results
 
     plan, console = design.load(config, overrides or []), Console(highlight=False)
     design.runs(plan)
@@ -42,7 +42,7 @@ def study(config: Config, overrides: Overrides = None) -> None:
 
 
 def _go(runs: Sequence["Trial"], folder: Path, workers: int, console: Console) -> None:
-    from nemo_algos.study.runner import go, results
+    from nemo_algos.lab.study.runner import go, results
 
     there = results(folder / "results.csv")
     done = sum(r.id in there for r in runs)
@@ -62,8 +62,8 @@ def _go(runs: Sequence["Trial"], folder: Path, workers: int, console: Console) -
 
 
 def _show(plan: "Study", cells: Sequence["Cell"], folder: Path, console: Console) -> None:
-    from nemo_algos.study import report  # numpy, scipy and torch, after the design is checked
-    from nemo_algos.study.figures import SHOWN
+    from nemo_algos.lab.study import report  # numpy, scipy and torch, after the design is checked
+    from nemo_algos.lab.study.figures import SHOWN
 
     found = report.show(plan, cells, folder.name, folder)
     for name, regime in plan.regimes.items():

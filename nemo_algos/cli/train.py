@@ -10,9 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_algos import config as configs
 from nemo_algos.cli.arguments import SHAPE, once, shipped, show, written
 from nemo_algos.config import ConfigError, Finding
-from nemo_algos.local import manifest
-from nemo_algos.local.preflight import judged
+from nemo_algos.engines.local import manifest
 from nemo_algos.naming import run_name
+from nemo_algos.preflight.check.local.judge import judged
 from nemo_algos.terminal import Console
 
 NO_NEMO_RL = (
@@ -63,7 +63,7 @@ def _named(merged: DictConfig, config: str) -> DictConfig:
 def _local(merged: DictConfig, resume: Path | None) -> None:
     checked, algorithm, warnings = judged(configs.resolved(merged), resume)
     show(warnings, err=True)
-    from nemo_algos.local.run import run  # transformers, after the config is judged
+    from nemo_algos.engines.local.run import run  # transformers, after the config is judged
 
     run(checked, algorithm, resume, Console(highlight=False))
 
@@ -73,9 +73,11 @@ def _nemo_rl(merged: DictConfig, resume: Path | None) -> None:
         raise _error("--resume: NeMo-RL resumes by itself, from checkpointing.checkpoint_dir")
     if find_spec("nemo_rl") is None:
         raise _error(NO_NEMO_RL, "engine")
-    from nemo_algos.nemo.launch import run  # nemo_rl, which only its own environments have
+    # nemo_rl, which only its own environments have
+    from nemo_algos.engines.nemo.launch import run
+    from nemo_algos.preflight.check.launcher import compose
 
-    run(merged, Console(highlight=False))
+    run(compose(merged), Console(highlight=False))
 
 
 def _resumed(resume: Path | None, overrides: list[str]) -> DictConfig:

@@ -15,7 +15,7 @@ def verify(
     tolerance: Annotated[float | None, typer.Option(help="default: the file's own")] = None,
 ) -> None:
     """Compare this code with a golden file of float64 numbers; exit 1 where it differs."""
-    from nemo_algos.verify import errors_of, read  # torch
+    from nemo_algos.algorithms.golden.verify import errors_of, read  # torch
 
     golden = read(file)
     errors = [error for case in golden["cases"] for error in errors_of(case)]

@@ -1,0 +1,1 @@
+"""What can be known before a run: its mistakes, its memory and time, its Slurm job."""

@@ -9,11 +9,11 @@ import pytest
 import torch
 from batches import every_method, make
 
-from nemo_algos.core.surrogate import Counts
-from nemo_algos.local.schema import Shape
-from nemo_algos.local.tiny import Tiny
-from nemo_algos.objective.build import build
-from nemo_algos.objective.loss import policy_loss
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.engines.local.schema import Shape
+from nemo_algos.engines.local.tiny import Tiny
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "fp8_study.py"
 study = SimpleNamespace(**runpy.run_path(str(FILE)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_algos.plan.report import expected
+from nemo_algos.preflight.plan.report import expected
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "plan_memory.py"
 TINY = {"num-layers": 12, "hidden-size": 512, "num-attention-heads": 8, "micro-batch-size": 4}

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 from nemo_algos import config
 from nemo_algos.cli import app
 from nemo_algos.config import SHIPPED
-from nemo_algos.data import countdown
-from nemo_algos.data.tasks import Countdown
-from nemo_algos.local import tiny_policy
-from nemo_algos.local.preflight import parse
+from nemo_algos.engines.data import countdown
+from nemo_algos.engines.data.tasks import Countdown
+from nemo_algos.engines.local import tiny_policy
+from nemo_algos.preflight.check.local.judge import parse
 
 RECIPE = "recipes/cpu/countdown.yaml"
 

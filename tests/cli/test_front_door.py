@@ -12,9 +12,9 @@ import typer
 from typer.testing import CliRunner
 
 from nemo_algos import cli
+from nemo_algos.algorithms.riders.terms import TERMS
 from nemo_algos.cli import COMMANDS, STOPPED, app, loaded
 from nemo_algos.config import SHIPPED
-from nemo_algos.objective.terms import TERMS
 
 ROOT = Path(__file__).parents[2]
 CONFIGURED = ("train", "study", "eval", "check", "plan", "slurm")
@@ -154,7 +154,7 @@ for override in sys.argv[1:]:
     try:
         app(["train", "etr.yaml", override])
     except SystemExit as end:
-        print(end.code, {"transformers", "nemo_algos.local.build"} & set(sys.modules))
+        print(end.code, {"transformers", "nemo_algos.engines.local.build"} & set(sys.modules))
         print("end", file=sys.stderr)
 """
     done = shell(["-c", code, "method.mirco=1", "method.name=ert", "grpo.seed=x", "seed"])
@@ -277,7 +277,10 @@ def test_methods_keep_their_values_in_a_narrow_pipe():
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
     assert len(text.splitlines()) < 60
     rows = json.loads(CliRunner().invoke(app, ["methods", "--json"]).stdout)
-    known = [*cli.import_module("nemo_algos.methods").METHODS, *(f"terms.{name}" for name in TERMS)]
+    known = [
+        *cli.import_module("nemo_algos.algorithms.methods").METHODS,
+        *(f"terms.{name}" for name in TERMS),
+    ]
     assert [r["method"] for r in rows] == known
     for row in rows:
         assert row["method"] in text.split() and row["paper"] in text

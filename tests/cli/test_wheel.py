@@ -24,7 +24,7 @@ CODE = """
 import sys
 from nemo_algos.cli import app
 from nemo_algos.config import load, find
-from nemo_algos.local import tiny_policy
+from nemo_algos.engines.local import tiny_policy
 tiny_policy.WARM_STEPS = 1
 statuses = [app(line.split(), standalone_mode=False) for line in sys.stdin if line.strip()]
 print(statuses, tiny_policy.__file__)

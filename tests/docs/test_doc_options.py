@@ -15,9 +15,9 @@ from doc_commands import FENCE, ROOT, blocks, pages, runs
 
 from nemo_algos.cli import loaded
 from nemo_algos.config import ConfigError, find, load, read
-from nemo_algos.evals.schema import checked
-from nemo_algos.local.preflight import parse
-from nemo_algos.preflight.check import check, versions
+from nemo_algos.lab.evals.schema import checked
+from nemo_algos.preflight.check.judge import check, versions
+from nemo_algos.preflight.check.local.judge import parse
 
 END = {";", "&&", "||", "|", "&", ">", ">>", "<", "do", "done"}
 INLINE = re.compile(r"`((?:[A-Z_]+=\S+ )*(?:uv run|nemo-algos|python) [^`\n]+)`")
@@ -102,7 +102,7 @@ def found_by_keys(plain):
 
 def wrong(name, config, overrides):
     """What is wrong with the config that a command names, and with its keys."""
-    config = config.split("nemo_algos/configs/")[-1]
+    config = config.split("examples/configs/")[-1]
     if not find(config).is_file():
         return [f"no config {config}"]
     if name == "eval":
@@ -157,7 +157,7 @@ def test_commands_of_a_text():
     ("config", "overrides", "said"),
     [
         ("etr.yaml", ["method.micro=0.1"], ""),
-        ("/code/nemo_algos/configs/etr.yaml", ["method.mikro=0.1"], "method.mikro"),
+        ("/code/examples/configs/etr.yaml", ["method.mikro=0.1"], "method.mikro"),
         ("nemo_rl.yaml", ["polcy.x=1"], "polcy"),
         ("nowhere.yaml", [], "no config nowhere.yaml"),
     ],

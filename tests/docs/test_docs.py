@@ -18,9 +18,9 @@ import torch
 import yaml
 from batches import close, make, run
 
-from nemo_algos.core import groups
-from nemo_algos.objective.build import build
-from nemo_algos.objective.loss import LossConfig
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core import groups
+from nemo_algos.algorithms.loss import LossConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -4,7 +4,7 @@ import csv
 import importlib.util
 from pathlib import Path
 
-from nemo_algos.methods import METHODS, STUDIED
+from nemo_algos.algorithms.methods import METHODS, STUDIED
 
 ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("method_index", ROOT / "scripts/method_index.py")

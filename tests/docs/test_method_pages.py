@@ -15,13 +15,13 @@ import yaml
 from annotated_types import Ge, Gt, Le, Lt
 
 from nemo_algos import config
-from nemo_algos.local.preflight import parse
-from nemo_algos.methods import METHODS, STUDIED
-from nemo_algos.objective.build import build
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.methods import METHODS, STUDIED
+from nemo_algos.preflight.check.local.judge import parse
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "methods"
-CONFIGS = ROOT / "nemo_algos" / "configs"
+CONFIGS = ROOT / "examples" / "configs"
 HEADINGS = (
     "Objective",
     "In the code",
@@ -92,7 +92,7 @@ def test_the_code_that_a_page_names_exists(name):
 @every_page
 def test_the_functions_of_a_method_are_on_its_page(name):
     """The public ones that its record uses and that its own file defines."""
-    module = importlib.import_module(f"nemo_algos.methods.{name}")
+    module = importlib.import_module(f"nemo_algos.algorithms.methods.{name}")
     record = vars(METHODS[name]).values()
     own = {f.__name__ for f in record if inspect.isfunction(f) and f.__module__ == module.__name__}
     cells = [row[-1] for row in table(section(page(name), "In the code"))]

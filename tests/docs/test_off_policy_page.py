@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.riders.correction import OPTIONS, PRESETS
+from nemo_algos.algorithms.riders.terms import TERMS
 from nemo_algos.config import ConfigError
-from nemo_algos.methods import METHODS
-from nemo_algos.objective.build import build
-from nemo_algos.objective.correction import OPTIONS, PRESETS
-from nemo_algos.objective.terms import TERMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "off_policy.md").read_text()
 KEYS = ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")

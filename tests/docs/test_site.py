@@ -17,7 +17,7 @@ import yaml
 from markdown.extensions.toc import slugify
 
 import nemo_algos
-from nemo_algos.methods import FILES
+from nemo_algos.algorithms.methods import FILES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -117,10 +117,11 @@ def test_what_the_study_shows_is_made_of_its_results(tmp_path, monkeypatch):
 
 
 def test_links_out_of_the_docs_become_paths():
-    text = "[the file](../../nemo_algos/core/dual.py), [`etr.py`](../../nemo_algos/etr.py#L3)"
+    dual = "[the file](../../nemo_algos/algorithms/core/dual.py)"
+    text = f"{dual}, [`etr.py`](../../nemo_algos/etr.py#L3)"
     stays = "[a](../faq.md), [b](erpo.md#config), [c](https://x.org/../y)"
     assert pages.unlinked(f"{text}, {stays}", "methods") == (
-        f"the file (`nemo_algos/core/dual.py`), `nemo_algos/etr.py`, {stays}"
+        f"the file (`nemo_algos/algorithms/core/dual.py`), `nemo_algos/etr.py`, {stays}"
     )
     assert pages.unlinked("[README](../README.md)", "") == "`README.md`"
 
@@ -139,9 +140,9 @@ def test_the_api_names_modules_of_ours_and_every_method():
     named = re.findall(r"^::: (\S+)$", "\n".join(p.read_text() for p in PAGES), re.MULTILINE)
     assert len(named) == len(set(named)) > 40
     assert [name for name in named if importlib.util.find_spec(name) is None] == []
-    assert {f"nemo_algos.methods.{file}" for files in FILES.values() for file in files} <= set(
-        named
-    )
+    assert {
+        f"nemo_algos.algorithms.methods.{file}" for files in FILES.values() for file in files
+    } <= set(named)
 
 
 def test_nothing_is_fetched_at_view():

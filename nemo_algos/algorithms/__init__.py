@@ -1,0 +1,1 @@
+"""The methods: driver half, worker half, loss; what nothing else of ours is needed for."""

@@ -1,0 +1,188 @@
+"""From a config's `method:` block to an algorithm. Loads no torch.
+
+method: {name: etr, micro: 0.05}                        one method
+method: {advantages: erpo, bounds: etr}      a combination; the rest is that of `advantages`' method
+method: {name: gspo, bounds: {name: etr, macro: 0.2}}   a component with parameters of its own
+method: {name: my_package.my_module:MINE}               a third party's
+method: {name: etr, terms: {nll: {coef: 0.1}}}          terms beside the surrogate
+method: {name: etr, terms: {own: {name: my_package.my_module:OWN}}}
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from nemo_algos.algorithms.algorithm import Algorithm, Component
+from nemo_algos.algorithms.method import ClipParams, Method, Params, clip_bounds
+from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.riders.correction import CorrectionConfig
+from nemo_algos.algorithms.riders.fit import COMPONENTS, misfits
+from nemo_algos.algorithms.riders.terms import TERMS, Added, LossTerm, constant
+from nemo_algos.config import ConfigError, Finding, Section, did_you_mean, validate
+
+Record = TypeVar("Record", Method, LossTerm)
+
+
+def build(
+    method: dict[str, Any] | str | Method,
+    rollout_correction: dict[str, Any] | CorrectionConfig | None = None,
+) -> Algorithm:
+    """The algorithm of a `method:` block, or of a method (its name, or its record) with defaults.
+
+    rollout_correction: the block of that name, or its config. Raises ConfigError with every
+    finding: unknown names and keys, values out of range, components that do not fit.
+    """
+    block = _block(method, "method")
+    beside = {*block}
+    written = {k: block.pop(k, None) for k in COMPONENTS}
+    blocks = {k: _block(v, f"method.{k}") for k, v in written.items() if v is not None}
+    findings = list[Finding]()
+    terms = _terms(block.pop("terms", {}), findings)
+    correction = _correction(rollout_correction, findings)
+    # without a name, one method gives the base and the advantages
+    if "name" not in block and "advantages" in blocks:
+        block = blocks.pop("advantages") | block
+    base = _resolve(block, "method", findings)
+    resolved = {k: _resolve(b, f"method.{k}", findings) for k, b in blocks.items()}
+    if findings:
+        raise ConfigError(findings)
+    assert base is not None
+    advantages, bounds = (resolved.get(name) or base for name in COMPONENTS)
+    algorithm = Algorithm(base, advantages, bounds, terms, correction)
+    findings += misfits(algorithm, beside)
+    if findings:
+        raise ConfigError(findings)
+    return algorithm
+
+
+def _correction(block: Any, findings: list[Finding]) -> CorrectionConfig:
+    """What is wrong with it goes into the findings."""
+    if isinstance(block, CorrectionConfig):
+        return block
+    try:
+        return validate(CorrectionConfig, {} if block is None else block, "rollout_correction")
+    except ConfigError as error:
+        findings += error.findings
+        return CorrectionConfig()
+
+
+def _block(value: Any, path: str) -> dict[str, Any]:
+    if isinstance(value, (str, Method)):
+        return {"name": value}
+    if not isinstance(value, dict):
+        raise ConfigError([Finding(path, f"must be a name or a block with a name, got {value!r}")])
+    return dict(value)
+
+
+def _resolve(block: dict[str, Any], path: str, findings: list[Finding]) -> Component | None:
+    try:
+        method = find(block.get("name"), path)
+        params = validate(method.params, {k: v for k, v in block.items() if k != "name"}, path)
+    except ConfigError as error:
+        findings.extend(error.findings)
+        return None
+    return Component(method, params)
+
+
+def _terms(blocks: Any, findings: list[Finding]) -> tuple[Added, ...]:
+    """The terms by name; what is wrong goes into the findings."""
+    if not isinstance(blocks, Mapping):
+        findings.append(Finding("method.terms", f"must be blocks by name, got {blocks!r}"))
+        return ()
+    terms = list[Added]()
+    for key, block in blocks.items():
+        try:
+            terms.append(_term(str(key), block))
+        except ConfigError as error:
+            findings += error.findings
+    for i, (term, _) in enumerate(terms):
+        before = [other.name for other, _ in terms[:i] if term.holds and other.holds == term.holds]
+        if before:
+            reason = f"holds the {term.holds}, and so does {before[0]}: keep one of them"
+            findings.append(Finding(f"method.terms.{term.name}", reason))
+    return tuple(terms)
+
+
+def _term(key: str, block: Any) -> Added:
+    """The term of its own name, or that its block's `name` gives."""
+    path = f"method.terms.{key}"
+    if not isinstance(block, Mapping):
+        raise ConfigError(
+            [Finding(path, f"must be a block of parameters, e.g. {{}}, got {block!r}")]
+        )
+    named = f"{path}.name" if "name" in block else path
+    term = _found(block.get("name", key), named, LossTerm, TERMS, _term_fault)
+    if term.name != key:
+        reason = f"calls itself {term.name}: write it under method.terms.{term.name}"
+        raise ConfigError([Finding(named, reason)])
+    return Added(term, validate(term.params, {k: v for k, v in block.items() if k != "name"}, path))
+
+
+def find(name: Any, path: str = "method") -> Method:
+    """The method of a name, of `package.module:NAME`, or of a record; ConfigError where none is."""
+    if name is None:
+        hint = did_you_mean(str(name), list(METHODS))
+        raise ConfigError([Finding(f"{path}.name", f"missing: name a method{hint}")])
+    return _found(name, f"{path}.name", Method, METHODS, _fault)
+
+
+def _found(
+    name: Any,
+    path: str,
+    kind: type[Record],
+    known: Mapping[str, Record],
+    fault: Callable[[Any], str | None],
+) -> Record:
+    """The record of a name, of `package.module:NAME`, or itself; its fault where it is not ours."""
+    if isinstance(name, str) and name in known:
+        return known[name]
+    if isinstance(name, kind) and known.get(name.name) is name:
+        return name
+    if not isinstance(name, kind) and not (isinstance(name, str) and ":" in name):
+        what = "method" if kind is Method else "term"
+        hint = did_you_mean(str(name), list(known))
+        raise ConfigError([Finding(path, f"unknown {what} {name!r}{hint}")])
+    record = _imported(name, path) if isinstance(name, str) else name
+    if not isinstance(record, kind):
+        article = "a Method" if kind is Method else "a LossTerm"
+        raise ConfigError([Finding(path, f"{name!r} is a {type(record).__name__}, not {article}")])
+    reason = f"calls itself {record.name}, which exists: rename it"
+    if reason := reason if record.name in known else fault(record):
+        label = name if isinstance(name, str) else name.name
+        raise ConfigError([Finding(path, f"{label!r} {reason}")])
+    return record
+
+
+def _imported(name: str, path: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # whatever the module's own code raises
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        raise ConfigError([Finding(path, f"cannot import {name!r}: {reason}")]) from error
+
+
+def _fault(method: Method) -> str | None:
+    if not (isinstance(method.params, type) and issubclass(method.params, Params)):
+        return "has params that are not a subclass of Params: derive them from it"
+    fixed = method.bounds is None and method.constant_bounds is clip_bounds
+    if fixed and not issubclass(method.params, ClipParams):
+        return "has no clip_low and clip_high: derive its params from ClipParams, or give it bounds"
+    takes = len(inspect.signature(method.advantages).parameters)
+    if takes != (3 if "memory" in method.needs else 2):
+        return (
+            f"has advantages of {takes} arguments: (rollouts, params), and memory as the third "
+            "where its needs name memory"
+        )
+    return None
+
+
+def _term_fault(term: LossTerm) -> str | None:
+    if not (isinstance(term.params, type) and issubclass(term.params, Section)):
+        return "has params that are not a subclass of TermParams: derive them from it"
+    if "aggregation" not in term.params.model_fields:
+        return "has no parameter aggregation: derive its params from TermParams"
+    if term.coef is constant and "coef" not in term.params.model_fields:
+        return "has no parameter coef: derive its params from TermParams, or give it coef"
+    return None

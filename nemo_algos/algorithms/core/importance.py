@@ -1,0 +1,105 @@
+"""Weights of, and verdicts on, tokens that another policy sampled: the formulas.
+
+log_ratio [B,S]: log pi - log pi_sampler of each token, nats, 0 off the mask (`gap`), without
+gradient. What is one number for a sequence is [B,1].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nemo_algos.algorithms.core.surrogate import sequence_mean, token_counts, working_dtype
+
+Level = Literal["token", "geometric", "sequence"]
+Cut = Literal["tis", "icepop", "seq-mask-tis"]
+LIMIT = 20.0  # of a log-ratio before exp, of a token or of a sequence: verl's SAFETY_BOUND
+DIVERGENCES = {
+    "k1": lambda x: -x,
+    "k2": lambda x: 0.5 * x.square(),
+    "k3": lambda x: torch.expm1(x) - x,
+}
+POOLS = {
+    "token": lambda values, mask: values,
+    "seq_sum": lambda values, mask: values.sum(1, keepdim=True),
+    "seq_mean": sequence_mean,
+    "seq_max": lambda values, mask: values.amax(1, keepdim=True),
+}
+
+
+LEVELS = {"token": POOLS["token"], "geometric": POOLS["seq_mean"], "sequence": POOLS["seq_sum"]}
+
+
+def gap(logprobs: Tensor, gen_logprobs: Tensor, mask: Tensor) -> Tensor:
+    """log_ratio: logprobs - gen_logprobs on the mask, 0 elsewhere."""
+    dtype = working_dtype(logprobs)
+    return (logprobs.detach().to(dtype) - gen_logprobs.to(dtype)).where(mask, 0.0)
+
+
+def importance(
+    log_ratio: Tensor,
+    mask: Tensor,
+    level: Level,
+    cut: Cut | None = None,
+    low: float = 0.0,
+    high: float = math.inf,
+) -> Tensor:
+    """w = pi / pi_sampler: per token [B,S], or of a sequence its geometric mean or product [B,1].
+
+    tis: w cut to [low, high]; icepop: w = 0 outside [low, high]; seq-mask-tis: w = 0 in sequences
+    whose geometric mean of the tokens' ratios is outside.
+    """
+    weights = LEVELS[level](log_ratio, mask).clamp(-LIMIT, LIMIT).exp()
+    if cut is None:
+        return weights
+    if cut == "tis":
+        return weights.clamp(low, high)
+    judged = weights if cut == "icepop" else sequence_mean(log_ratio, mask).exp()
+    return weights.where((judged >= low) & (judged <= high), 0.0)
+
+
+def mean_weight(weights: Tensor, mask: Tensor) -> Tensor:
+    """Of tokens, where the weights are [B,S]; of sequences with tokens, where [B,1]. A scalar."""
+    taken = mask if weights.shape == mask.shape else mask.any(1, keepdim=True)
+    return weights.where(taken, 0.0).sum() / taken.sum().clamp(min=1)
+
+
+def weight_metrics(weights: Tensor, raw: Tensor, mask: Tensor) -> dict[str, float]:
+    """Of the tokens' weights, cut and raw; ess: (sum w)^2 / (n sum w^2), the share that counts."""
+    cut, raw = (w.expand(mask.shape)[mask].double() for w in (weights, raw))
+    if not len(cut):
+        return {}
+    mean, square = cut.mean(), cut.square().mean()
+    return {
+        "correction/weight_mean": float(mean),
+        "correction/weight_max": float(raw.max()),
+        "correction/cut_tokens": float((cut != raw).double().mean()),
+        "correction/ess": float(mean.square() / square) if square > 0 else 0.0,
+    }
+
+
+def divergence(log_ratio: Tensor, mask: Tensor, option: str) -> Tensor:
+    """POOL_KIND of the options: the estimator of each token, pooled over its sequence or not.
+
+    k1 = -l, k2 = l^2 / 2, k3 = e^l - 1 - l, all 0 off the mask.
+    """
+    pool, _, kind = option.rpartition("_")
+    return POOLS[pool](DIVERGENCES[kind](log_ratio.clamp(-LIMIT, LIMIT)), mask)
+
+
+def kept(log_ratio: Tensor, mask: Tensor, bounds: Mapping[str, tuple[float, float]]) -> Tensor:
+    """The mask [B,S] without what has a divergence outside its (low, high), by option."""
+    keep = mask
+    for option, (low, high) in bounds.items():
+        found = divergence(log_ratio, mask, option)
+        keep = keep & (found >= low) & (found <= high)
+    return keep
+
+
+def lengthened(kept: Tensor, mask: Tensor) -> Tensor:
+    """[B,1]: a row's tokens over those kept; a row mean over all times this is over the kept."""
+    return token_counts(mask)[:, None] / token_counts(kept).clamp(min=1)[:, None]

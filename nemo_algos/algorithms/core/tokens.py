@@ -1,0 +1,105 @@
+"""Statistics over response tokens: moments and z-scores within a group, or a bucket of a group.
+
+A pool is made of segments: runs of columns of a row, together the whole row. What stands off the
+mask is 0 and counts in no pool. No Python loop over rows, no packing; sums are taken per segment
+and then in float64. Shapes: [B,S], [P].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from nemo_algos.algorithms.core.groups import EPS, Groups
+from nemo_algos.algorithms.core.surrogate import as_number, token_counts
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Pools of the mask [B,S], made of M segments a row.
+
+    columns, first, tokens, pool [B,M]: width of each segment, the column of its first token (any,
+    where it has none), its tokens, its pool; number: of pools, P.
+    """
+
+    mask: Tensor
+    columns: Tensor
+    first: Tensor
+    tokens: Tensor
+    pool: Tensor
+    number: int
+
+    @staticmethod
+    def of_groups(mask: Tensor, groups: Groups) -> Pools:
+        """One segment per response, one pool per group."""
+        pool = groups.index[:, None]
+        columns = torch.full_like(pool, mask.shape[1])
+        first = as_number(mask).argmax(1, keepdim=True)
+        return Pools(mask, columns, first, token_counts(mask)[:, None], pool, len(groups.count))
+
+    @staticmethod
+    def of_buckets(mask: Tensor, groups: Groups, buckets: int) -> Pools:
+        """K segments per response, one pool per (group, bucket): the j-th token's j*K // |o_i|."""
+        seen = mask.cumsum(1, dtype=torch.int32)  # tokens up to and with this column
+        bucket = torch.arange(buckets + 1, device=mask.device)
+        token = (seen[:, -1:] * bucket + buckets - 1) // buckets  # [B,K+1] j, of 0..|o_i|
+        column = torch.searchsorted(seen, (token + 1).int())
+        first = column[:, :-1].clamp(max=mask.shape[1] - 1)
+        width = column.index_fill(1, bucket[:1], 0).diff(dim=1)
+        pool = groups.index[:, None] * buckets + bucket[:-1]
+        return Pools(mask, width, first, token.diff(dim=1), pool, len(groups.count) * buckets)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """[P] float64 tokens of each pool."""
+        return self._pooled(self.tokens)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """[B,S], 0 off the mask -> [P] float64, 0 for an empty pool."""
+        if self.pool.shape[1] == 1:
+            return self._pooled(values.sum(1)) / self.count.clamp(min=1)
+        sums = torch.segment_reduce(values, "sum", lengths=self.columns, axis=1, unsafe=True)
+        return self._pooled(sums) / self.count.clamp(min=1)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One value per pool [P] -> at its columns, [B,S] or, where a row is one segment, [B,1]."""
+        per_segment = values[self.pool]
+        if self.pool.shape[1] == 1:
+            return per_segment
+        return per_segment.flatten().index_select(0, self._segment).view(self.mask.shape)
+
+    def std(self, values: Tensor) -> Tensor:
+        """[B,S], 0 off the mask -> [P] population standard deviation, two-pass."""
+        return self.mean(self._centred(values).square_()).sqrt()
+
+    def zscore(self, values: Tensor) -> Tensor:
+        """[B,S], 0 off the mask -> (x - mean) / (std + 1e-6) within each pool, 0 off the mask."""
+        centred = self._centred(values)
+        scale = 1 / (self.mean(centred.square()).sqrt() + EPS)
+        return centred.mul_(self.spread(scale.to(values.dtype)))
+
+    def _centred(self, values: Tensor) -> Tensor:
+        """x - mean; exactly 0 for equal values, whose rounded mean may be another number."""
+        shifted = values - self.spread(self._one_of(values))
+        shifted.mul_(as_number(self.mask))
+        shifted.sub_(self.spread(self.mean(shifted).to(values.dtype)))
+        return shifted.mul_(as_number(self.mask))
+
+    def _one_of(self, values: Tensor) -> Tensor:
+        """[B,S] -> [P] the largest of the segments' first values, 0 for an empty pool."""
+        first = values.gather(1, self.first).where(self.tokens > 0, -torch.inf)
+        none = first.new_full((self.number,), -torch.inf)
+        top = none.scatter_reduce(0, self.pool.flatten(), first.flatten(), "amax")
+        return top.where(self.count > 0, 0.0)
+
+    @cached_property
+    def _segment(self) -> Tensor:
+        """[B S] the segment of each column of each row."""
+        return torch.repeat_interleave(self.columns.flatten(), output_size=self.mask.numel())
+
+    def _pooled(self, per_segment: Tensor) -> Tensor:
+        zeros = torch.zeros(self.number, dtype=torch.float64, device=self.mask.device)
+        return zeros.index_add(0, self.pool.flatten(), per_segment.flatten().double())

@@ -1,0 +1,67 @@
+"""ETR, elastic trust regions: GRPO whose clip radius grows with advantage and uncertainty.
+
+    radius_i = clip_base + micro tanh(A_i) + macro 4 p_g (1 - p_g)                 (eq. 6-8, Alg. 1)
+    J        = mean_i mean_t min(r_it A_i, clip(r_it, 1 - radius_i, 1 + radius_i) A_i)       (eq. 9)
+
+p_g is the share of the group's rewards above 0, or of that part of the reward which `pass_rate`
+names. `direction: inverse` is the paper's ablation (fig. 6): -micro. The theorem's eps * sqrt(rho)
+form is not what Algorithm 1 runs; we run Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from nemo_algos.algorithms import core
+from nemo_algos.algorithms.method import Method, OfAdvantages, OfBounds, Params, Std
+from nemo_algos.algorithms.signals import Term
+
+if TYPE_CHECKING:
+    from nemo_algos.algorithms.rollouts import Rollouts
+
+
+class ETRParams(Params):
+    """The paper's lambda_1 is micro, its lambda_2 macro; the bounds stay inside (0, 2).
+
+    pass_rate: the part of the reward that is above 0 for a success, in place of the whole.
+    """
+
+    advantage_std: OfAdvantages[OfBounds[Std]] = "sample"
+    clip_base: OfBounds[float] = 0.2
+    micro: OfBounds[float] = Field(default=0.1, ge=0)
+    macro: OfBounds[float] = Field(default=0.1, ge=0)
+    direction: OfBounds[Literal["asymmetric", "inverse"]] = "asymmetric"
+    pass_rate: OfBounds[str | None] = None
+
+    @model_validator(mode="after")
+    def _radius_in_range(self) -> ETRParams:
+        if self.micro >= self.clip_base:
+            raise ValueError(
+                f"micro={self.micro} must be below clip_base={self.clip_base}, or the radius can "
+                "reach 0: lower micro"
+            )
+        largest = self.clip_base + self.micro + self.macro
+        if largest >= 1:
+            raise ValueError(
+                f"clip_base + micro + macro = {largest:g} must be below 1, or the lower bound can "
+                "reach 0: lower one of them"
+            )
+        return self
+
+
+def bounds(rollouts: Rollouts, params: ETRParams) -> Term:
+    """[1 - radius_i, 1 + radius_i], from the group advantage, also beside another's advantages."""
+    groups = rollouts.groups
+    advantages = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)  # [B]
+    sign = 1 if params.direction == "asymmetric" else -1
+    p = groups.mean(rollouts.column(params.pass_rate) > 0)[groups.index]
+    elastic = sign * params.micro * advantages.tanh()
+    radius = params.clip_base + elastic + params.macro * 4 * p * (1 - p)
+    sides = {"positive": radius[advantages > 0], "negative": radius[advantages < 0]}
+    metrics = {f"etr/radius_{k}": float(x.mean()) for k, x in sides.items() if len(x)}
+    return Term((radius, radius), metrics, {"clip_radius": radius})
+
+
+ETR = Method(name="etr", paper="Elastic Trust Regions, eq. 6-9", params=ETRParams, bounds=bounds)

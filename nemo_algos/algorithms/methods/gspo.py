@@ -1,0 +1,30 @@
+"""GSPO: one ratio per sequence, s_i = exp(mean_t l_it); J = mean_i min(s_i A_i, clip(s_i) A_i).
+
+clip 0.2/0.2 as in the comparisons of QUATRO (table I); GSPO's own paper uses 3e-4/4e-4
+(gspo_paper.yaml).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nemo_algos.algorithms import core
+from nemo_algos.algorithms.method import ClipParams, Method
+from nemo_algos.algorithms.signals import Signals
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:
+    """log s_i = mean_t l_it, [B,1]."""
+    return core.surrogate.sequence_mean(log_ratio, mask)
+
+
+GSPO = Method(
+    name="gspo",
+    paper="GSPO, arXiv 2507.18071",
+    params=ClipParams,
+    log_ratio=log_ratio,
+    ratio="sequence",
+)

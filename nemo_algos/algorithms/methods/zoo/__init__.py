@@ -1,0 +1,1 @@
+"""Published methods beside those studied here, a file each."""

@@ -1,0 +1,48 @@
+"""CE-GPPO: a token beyond its clip keeps a gradient, of the size that it has at the clip.
+
+    J = mean r_it A_i w_it    w_it = beta_low (1 - clip_low) / sg[r_it]    A < 0, r < 1 - clip_low
+                                   = beta_high (1 + clip_high) / sg[r_it]  A > 0, r > 1 + clip_high
+                                   = 1                                     else
+
+2509.20712, with the betas of the authors' code and DAPO's clips; GPPO (Klear-Reasoner, 2508.07629)
+has both betas 1. Their code also cuts r at 3 for A < 0, which the paper does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from nemo_algos.algorithms.method import ClipParams, Method, OfBounds
+from nemo_algos.algorithms.signals import Signals
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class CEGPPOParams(ClipParams):
+    """beta_low, beta_high: of the gradient that is left beyond either clip, 0 for none."""
+
+    clip_high: OfBounds[float] = Field(default=0.28, ge=0)
+    beta_low: float = Field(default=0.75, ge=0)
+    beta_high: float = Field(default=1.0, ge=0)
+
+
+def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: CEGPPOParams) -> Tensor:
+    """A'_it = A_i w_it, [B,S]."""
+    A, ratio = signals.advantages, log_ratio.exp()
+    low, high = 1 - signals.low, 1 + signals.high
+    below = (A < 0) & (ratio < low)
+    left = (params.beta_low * low / ratio).where(below, 1.0)
+    return A * (params.beta_high * high / ratio).where((A > 0) & (ratio > high), left)
+
+
+CE_GPPO = Method(
+    name="ce_gppo",
+    paper="CE-GPPO, arXiv 2509.20712",
+    params=CEGPPOParams,
+    reweight=reweight,
+    clips="weight",
+    mean="token",
+)

@@ -1,0 +1,48 @@
+"""REINFORCE with a running baseline: A_i = R_i - b, b a moving average of the batches' rewards.
+
+    b <- decay b + (1 - decay) mean(R)          after each batch; before the first, its own mean
+
+Then GRPO's clipped surrogate. `advantage_std` divides by the batch's deviation (masked rows aside).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from nemo_algos.algorithms import core
+from nemo_algos.algorithms.method import ClipParams, Method, OfAdvantages, Std
+from nemo_algos.algorithms.signals import Memory, Term
+
+if TYPE_CHECKING:
+    from nemo_algos.algorithms.rollouts import Rollouts
+
+
+class EMABaselineParams(ClipParams):
+    """decay: of the baseline, per rollout batch."""
+
+    advantage_std: OfAdvantages[Std] = "none"
+    decay: OfAdvantages[float] = Field(default=0.9, ge=0, lt=1)
+
+
+def advantages(rollouts: Rollouts, params: EMABaselineParams, memory: Memory) -> Term:
+    """A_i, [B]; it remembers b."""
+    rewards, kept = rollouts.rewards, rollouts.kept
+    if not kept.any():
+        return Term(rewards.new_zeros(rewards.shape), memory=memory)
+    mean = float(rewards[kept].mean())
+    b = memory.get("baseline", mean)
+    scale = core.groups.deviation(rewards, kept, params.advantage_std)
+    after = params.decay * b + (1 - params.decay) * mean
+    return Term((rewards - b) / scale, {"ema_baseline/baseline": b}, memory={"baseline": after})
+
+
+EMA_BASELINE = Method(
+    name="ema_baseline",
+    paper="REINFORCE, Williams 1992",
+    params=EMABaselineParams,
+    advantages=advantages,
+    flat_group_is_inert=False,
+    needs=frozenset({"memory"}),
+)

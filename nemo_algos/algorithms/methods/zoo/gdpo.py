@@ -1,0 +1,56 @@
+"""GDPO: each part of the reward normalised within its group, their weighted sum within the batch.
+
+    A^k_i = (r^k_i - mean(r^k)) / (std(r^k) + epsilon)            of the group, for each part k
+    S_i   = sum_k w_k A^k_i
+    A_i   = (S_i - mean(S)) / (std(S) + epsilon)                  of the batch (masked rows aside)
+
+Parts and weights are the reward's own (`data.rewards`; of NeMo-RL its `reward/NAME`, weight 1
+unless `weights` says more). TRL's normalize_then_sum is epsilon 1e-4; verl takes the batch's
+moments over tokens; NeMo-RL's gdpo has no epsilon there and leaves the own response out of means.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field, FiniteFloat
+
+from nemo_algos.algorithms import core
+from nemo_algos.algorithms.method import ClipParams, Method, OfAdvantages
+from nemo_algos.algorithms.signals import Term
+
+if TYPE_CHECKING:
+    from nemo_algos.algorithms.rollouts import Rollouts
+
+
+class GDPOParams(ClipParams):
+    """weights: of the parts by name, over those that come with the reward."""
+
+    epsilon: OfAdvantages[float] = Field(default=1e-6, gt=0)
+    weights: OfAdvantages[dict[str, FiniteFloat]] = Field(default_factory=dict)
+
+
+def advantages(rollouts: Rollouts, params: GDPOParams) -> Term:
+    """A_i, [B]. Raises ValueError for a weight of a part that is not there."""
+    std, eps, groups = params.advantage_std, params.epsilon, rollouts.groups
+    parts, weights = (
+        rollouts.reward_parts or {},
+        {**(rollouts.reward_weights or {}), **params.weights},
+    )
+    total = rollouts.rewards.new_zeros(len(rollouts))
+    for name in weights:
+        rollouts.column(name)
+    for name, values in parts.items():
+        total = total + weights.get(name, 1.0) * core.groups.advantages(values, groups, std, eps)
+    flat = {f"gdpo/flat_{k}": float(groups.flat(v).double().mean()) for k, v in parts.items()}
+    return Term(core.groups.standardized(total, rollouts.kept, std, eps), flat)
+
+
+GDPO = Method(
+    name="gdpo",
+    paper="GDPO, arXiv 2601.05242",
+    params=GDPOParams,
+    advantages=advantages,
+    flat_group_is_inert=False,
+    needs=frozenset({"reward_parts"}),
+)

@@ -1,0 +1,94 @@
+"""SPO, single-stream: a prompt's success rate is tracked over all its visits, not over a group.
+
+    v(x)   = alpha / (alpha + beta)                        before the batch: the baseline
+    A_i    = (a_i - mean(a)) / (std(a) + 1e-6),  a_i = R_i - v(x_i)      of the batch
+    rho(x) = clip(2^(-D(x) / D_half), rho_min, rho_max)
+    alpha <- rho alpha + sum R_i,   beta <- rho beta + sum (1 - R_i)     over the prompt's responses
+
+Then GRPO's clipped surrogate. D(x) is how far the policy has moved since it last answered x: the
+sum of the moves of the batches between (`Rollouts.drift`), where verl's recipe scores the last
+answer again. A prompt that is new has alpha = beta = prior; the paper first estimates them offline.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from nemo_algos.algorithms import core
+from nemo_algos.algorithms.method import ClipParams, Method, Need, OfAdvantages
+from nemo_algos.algorithms.signals import Memory, Term
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nemo_algos.algorithms.rollouts import Rollouts
+
+
+class SPOParams(ClipParams):
+    """D_half in nats; rho_min and rho_max remember 8 and 25 answers; constant: rho is rho_max."""
+
+    forgetting: OfAdvantages[Literal["kl", "constant"]] = "kl"
+    half_life: OfAdvantages[float] = Field(default=0.06, gt=0)
+    rho_min: OfAdvantages[float] = Field(default=0.875, gt=0, le=1)
+    rho_max: OfAdvantages[float] = Field(default=0.96, gt=0, le=1)
+    prior: OfAdvantages[float] = Field(default=0.5, gt=0)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The policy's moves, unless nothing depends on them."""
+        return frozenset({"drift"}) if self.forgetting == "kl" else frozenset()
+
+    @model_validator(mode="after")
+    def _in_order(self) -> SPOParams:
+        if self.rho_min > self.rho_max:
+            raise ValueError(f"rho_min={self.rho_min} is above rho_max={self.rho_max}: lower it")
+        return self
+
+
+def advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Term:
+    """A_i, [B]; it remembers `way`, the sum of all moves, and alpha, beta and `way` by prompt."""
+    rewards, kept, prompts = rollouts.rewards, rollouts.kept, rollouts.prompt
+    assert prompts is not None
+    groups, keys = core.groups.Groups.of(prompts), [str(key) for key in prompts.unique().tolist()]
+    way, past = memory.get("way", 0.0) + _moved(rollouts), memory.get("prompts", {})
+    tracked = [past.get(key, [params.prior, params.prior, way]) for key in keys]
+    alpha, beta, left = rewards.new_tensor(tracked).view(-1, 3).unbind(1)
+    value, rho = alpha / (alpha + beta), _rho(way - left, params)
+    won, answers = groups.sum(rewards.where(kept, 0.0)), groups.sum(kept)
+    alpha, beta = rho * alpha + won, rho * beta + answers - won
+    now = zip(keys, alpha.tolist(), beta.tolist(), strict=True)
+    seen = {**past, **{key: [a, b, way] for key, a, b in now}}
+    raw = rewards - value[groups.index]
+    standard = core.groups.standardized(raw, kept, params.advantage_std)
+    return Term(standard, _metrics(keys, past, value, rho), memory={"way": way, "prompts": seen})
+
+
+def _moved(rollouts: Rollouts) -> float:
+    """Nats since the batch before."""
+    return 0.0 if rollouts.drift is None else float(rollouts.drift[:1].sum())
+
+
+def _metrics(keys: list[str], past: Memory, value: Tensor, rho: Tensor) -> dict[str, float]:
+    known = {"spo/known_prompts": sum(key in past for key in keys) / max(len(keys), 1)}
+    return (
+        {**known, "spo/value": float(value.mean()), "spo/rho": float(rho.mean())} if keys else known
+    )
+
+
+def _rho(moved: Tensor, params: SPOParams) -> Tensor:
+    """What remains of alpha and beta, after moves in nats."""
+    if params.forgetting == "constant":
+        return moved.new_full(moved.shape, params.rho_max)
+    return (-moved / params.half_life).exp2().clamp(params.rho_min, params.rho_max)
+
+
+SPO = Method(
+    name="spo",
+    paper="SPO, arXiv 2509.13232",
+    params=SPOParams,
+    advantages=advantages,
+    flat_group_is_inert=False,
+    needs=frozenset({"unit_rewards", "memory", "prompt"}),
+)

@@ -1,0 +1,193 @@
+"""The `rollout_correction:` section: verl 0.9.1's names, presets, thresholds. Loads no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import field_validator, model_validator
+
+from nemo_algos.config import Finding, Section, did_you_mean
+
+if TYPE_CHECKING:
+    from nemo_algos.algorithms.core.importance import Cut
+
+_TOKEN = {"rollout_is": "token", "rollout_is_threshold": 2.0}
+_SEQUENCE = {"rollout_is": "sequence", "rollout_is_threshold": 2.0}
+_ICEPOP = {"rollout_is": "token", "rollout_is_threshold": "0.5_5.0"}
+_PRODUCT = {"rollout_rs": "seq_sum_k1", "rollout_rs_threshold": "0.5_2.0"}
+_GEOMETRIC = {"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.999_1.001"}
+_K3 = {"rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.01}
+_CLIP = {"bypass_mode": True, "loss_type": "ppo_clip"}
+_REINFORCE = {"bypass_mode": True, "loss_type": "reinforce"}
+PRESETS: dict[str, dict[str, Any]] = {
+    "disabled": {},
+    "decoupled_token_is": _TOKEN,
+    "decoupled_seq_is": _SEQUENCE,
+    "decoupled_token_icepop": _ICEPOP,
+    "decoupled_seq_is_rs": _SEQUENCE | _PRODUCT,
+    "decoupled_geo_rs": _GEOMETRIC,
+    "decoupled_geo_rs_seq_tis": _SEQUENCE | _GEOMETRIC,
+    "decoupled_geo_rs_token_tis": _TOKEN | _GEOMETRIC,
+    "decoupled_k3_rs": _K3,
+    "decoupled_k3_rs_seq_tis": _SEQUENCE | _K3,
+    "decoupled_k3_rs_token_tis": _TOKEN | _K3,
+    "bypass_ppo_clip": _CLIP,
+    "bypass_ppo_clip_geo_rs": _CLIP | _GEOMETRIC,
+    "bypass_ppo_clip_k3_rs": _CLIP | _K3,
+    "bypass_pg_is": _REINFORCE | _SEQUENCE,
+    "bypass_pg_token_icepop": _REINFORCE | _ICEPOP,
+    "bypass_pg_geo_rs": _REINFORCE | _GEOMETRIC,
+    "bypass_pg_geo_rs_seq_tis": _REINFORCE | _SEQUENCE | _GEOMETRIC,
+    "bypass_pg_geo_rs_token_tis": _REINFORCE | _TOKEN | _GEOMETRIC,
+}
+NOISE = 0.07  # nats a token: the sampler of NeMo-RL#2269, whose KL to the trainer is 2.5e-3
+_POOLS, _KINDS = ("token", "seq_sum", "seq_mean", "seq_max"), ("k1", "k2", "k3")
+OPTIONS = [f"{p}_{k}" for p in _POOLS for k in _KINDS if f"{p}_{k}" != "seq_max_k1"]
+
+
+class CorrectionConfig(Section):
+    """verl's fields; a preset sets them, and what is written beside it goes over the preset.
+
+    rollout_is: the weight is each token's, their geometric mean over the sequence (not in verl), or
+    their product, which vanishes in long responses; rollout_is_threshold: HIGH cuts weights at it
+    (TIS), "LOW_HIGH" makes those outside 0 (IcePop); rollout_rs: OPTIONS with commas between;
+    rollout_rs_threshold: one for all or one each, a largest divergence, of k1 bounds of a ratio,
+    "LOW_HIGH" or HIGH for 1 / HIGH to HIGH; bypass_mode: old := sampler; loss_type: of bypass_mode
+    alone, by default the method's.
+    """
+
+    preset: str | None = None
+    rollout_is: Literal["token", "geometric", "sequence"] | None = None
+    rollout_is_threshold: float | str = 2.0
+    rollout_is_batch_normalize: bool = False
+    rollout_rs: str | None = None
+    rollout_rs_threshold: float | str | None = None
+    bypass_mode: bool = False
+    loss_type: Literal["ppo_clip", "reinforce"] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_preset(cls, data: Any) -> Any:
+        name = data.get("preset") if isinstance(data, dict) else None
+        return PRESETS[name] | data if isinstance(name, str) and name in PRESETS else data
+
+    @field_validator("preset")
+    @classmethod
+    def _is_known(cls, name: str | None) -> str | None:
+        if name is not None and name not in PRESETS:
+            raise ValueError(f"no such preset{did_you_mean(name, list(PRESETS))}")
+        return name
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> CorrectionConfig:
+        _ = self.cut, self.rejections
+        if self.rollout_is is None:
+            for name in ("rollout_is_threshold", "rollout_is_batch_normalize"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is of weights: set rollout_is, or remove it")
+        if self.loss_type and not self.bypass_mode:
+            raise ValueError("loss_type is of bypass_mode: set bypass_mode: true, or remove it")
+        if self.bypass_mode and self.rollout_is_batch_normalize:
+            raise ValueError(
+                "rollout_is_batch_normalize needs the whole batch's weights, and in bypass_mode "
+                "a micro-batch has its own: set one of the two to false"
+            )
+        return self
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is asked for."""
+        return bool(self.rollout_is or self.rollout_rs or self.bypass_mode)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the driver half gives weights; in bypass_mode the worker half does."""
+        return self.rollout_is is not None and not self.bypass_mode
+
+    @property
+    def rejects(self) -> bool:
+        """Whether the driver half rejects; in bypass_mode the worker half does."""
+        return self.rollout_rs is not None and not self.bypass_mode
+
+    @property
+    def cut(self) -> tuple[Cut, float, float]:
+        """How the weights are cut, and their bounds."""
+        low, high = _bounds("rollout_is_threshold", self.rollout_is_threshold)
+        if high < 1:
+            hint = "a ratio of 1 would be cut (YAML reads 0.5_5 as 0.55: write '0.5_5.0')"
+            raise ValueError(f"rollout_is_threshold={high:g} is below 1, and {hint}")
+        return ("tis", 0.0, high) if low is None else ("icepop", low, high)
+
+    @property
+    def rejections(self) -> dict[str, tuple[float, float]]:
+        """The options, and the bounds of their divergences."""
+        key, given = "rollout_rs_threshold", self.rollout_rs_threshold
+        options = list(dict.fromkeys(_listed(self.rollout_rs)))
+        if (given is None) != (not options):
+            raise ValueError(f"set rollout_rs and {key} together")
+        if unknown := [option for option in options if option not in OPTIONS]:
+            raise ValueError(f"rollout_rs has no {unknown[0]}{did_you_mean(unknown[0], OPTIONS)}")
+        thresholds = _listed(given)
+        if len(thresholds) not in (1, len(options)) and options:
+            reason = f"has {len(thresholds)} thresholds for {len(options)} options of rollout_rs"
+            raise ValueError(f"{key} {reason}: give one for all, or one each")
+        every = thresholds if len(thresholds) > 1 else thresholds * len(options)
+        return {o: _divergences(key, o, t) for o, t in zip(options, every, strict=True)}
+
+
+def expected_product(tokens: int, cut: tuple[Cut, float, float], noise: float = NOISE) -> float:
+    """The mean of a response's cut product of weights, where the policy has not changed at all.
+
+    log W ~ N(-s^2 / 2, s^2), s = noise sqrt(tokens): unbiased noise of so many nats a token.
+    """
+    kind, low, high = cut
+    s, normal = noise * math.sqrt(tokens), NormalDist()
+    inside = [normal.cdf((math.log(x) - s * s / 2) / s) if x else 0.0 for x in (low, high)]
+    above = 1 - normal.cdf((math.log(high) + s * s / 2) / s)
+    return inside[1] - inside[0] + (high * above if kind == "tis" else 0.0)
+
+
+def vanishing(correction: CorrectionConfig, tokens: int) -> Iterator[Finding]:
+    """Where products of so many tokens' weights would leave little of the gradient: a warning."""
+    if correction.rollout_is != "sequence":
+        return
+    mean = expected_product(tokens, correction.cut)
+    if mean < 0.5:
+        yield Finding(
+            "rollout_correction.rollout_is",
+            f"'sequence' multiplies the weights of all tokens. At {tokens} tokens and a sampler "
+            f"noise of {NOISE} nats per token the mean weight is {mean:.2g}, so most of the "
+            "gradient is lost. Set it to geometric or token.",
+            "warning",
+        )
+
+
+def _listed(written: float | str | None) -> list[str]:
+    return [part.strip() for part in str(written or "").split(",") if part.strip()]
+
+
+def _bounds(key: str, written: float | str) -> tuple[float | None, float]:
+    """LOW_HIGH, or HIGH alone. Raises ValueError."""
+    low, _, high = str(written).rpartition("_")
+    try:
+        bounds = float(low) if low else None, float(high)
+    except ValueError:
+        raise ValueError(f"{key}={written!r} is no number, and no LOW_HIGH") from None
+    if not 0 < (bounds[0] or bounds[1]) <= bounds[1] < math.inf:
+        raise ValueError(f"{key}={written!r}: bounds must be above 0, the low one first")
+    return bounds
+
+
+def _divergences(key: str, option: str, written: str) -> tuple[float, float]:
+    low, high = _bounds(key, written)
+    if option.endswith("k1"):
+        low = 1 / high if low is None else low
+        if low > high:
+            raise ValueError(f"{key}={written} would be 1 / {high:g} to {high:g}: give it above 1")
+        return math.log(low), math.log(high)
+    if low is not None:
+        raise ValueError(f"{option} has one threshold, the largest divergence: {key}={written}")
+    return -math.inf, high

@@ -1,0 +1,150 @@
+"""What of a `method:` block has no meaning together, and which keys nothing would read."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from nemo_algos.algorithms.algorithm import Algorithm, Component
+from nemo_algos.algorithms.method import keep_advantages, no_bounds
+from nemo_algos.algorithms.riders.correction import CorrectionConfig
+from nemo_algos.config import Finding
+
+COMPONENTS = ("advantages", "bounds")
+
+
+def misfits(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
+    """Everything; beside: the keys that are written in the method's own block."""
+    yield from _unread(a, beside)
+    yield from (Finding("method", reason) for reason in _misfits(a))
+    yield from (Finding("rollout_correction", reason) for reason in _two_policies(a))
+
+
+def _replaced(a: Algorithm) -> dict[str, Component]:
+    """The components that are not the base's own, by slot."""
+    parts = dict(zip(COMPONENTS, (a.advantages, a.bounds), strict=True))
+    return {slot: part for slot, part in parts.items() if part is not a.base}
+
+
+def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
+    """Changed keys of a slot that is another's, or that is not the component's."""
+    base, components = a.base, _replaced(a)
+    for slot, (method, params) in components.items():
+        for key in (k for k in params.changed if slot not in params.slots(k)):
+            there = "Write it under method, or remove it."
+            advice = there if key in type(base.params).model_fields else "Remove it."
+            reason = f"only the {slot} of {method.name} are used here, and they do not read it"
+            yield Finding(f"method.{slot}.{key}", f"{reason}. {advice}")
+    for key in base.params.changed:
+        slots = base.params.slots(key)
+        if slots <= components.keys():
+            others = " and ".join(
+                f"the {s} are {components[s].method.name}'s" for s in sorted(slots)
+            )
+            path = f"method.{key}" if key in beside else f"method.advantages.{key}"
+            yield Finding(path, f"would not be read, because {others}. Remove it.")
+    if _plain(a) and "max_log_ratio" in base.params.changed:
+        reason = f"would not be read, because {base.method.name} has no ratio. Remove it."
+        yield Finding("method.max_log_ratio", reason)
+
+
+def _plain(a: Algorithm) -> bool:
+    """Whether the loss is A log pi, without a ratio."""
+    return a.base.method.form == "logprob" and a.base.method.reweight is keep_advantages
+
+
+def _misfits(a: Algorithm) -> list[str]:
+    """Why the components have no meaning together."""
+    base, advantages, bounds = a.base.method, a.advantages.method, a.bounds.method
+    reasons = []
+    one = base.ratio == "sequence" or "sequence_advantages" in base.needs
+    if a.per_token["advantages"] and one:
+        kind = "sequence ratio" if base.ratio == "sequence" else "weight of a whole response"
+        reasons.append(
+            f"{base.name}'s {kind} needs one advantage per sequence, but {advantages.name} gives "
+            "one per token: use its advantages with a token ratio (grpo, etr's bounds, cispo)"
+        )
+    if "bounds" in bounds.per_token and one:
+        reasons.append(
+            f"{bounds.name} has bounds per token, and {base.name} has one ratio or weight per "
+            "response: use bounds per response (grpo, etr), or a token ratio"
+        )
+    replaced = {k for k, part in _replaced(a).items() if part.method is not base}
+    if base.essence and base.essence <= replaced:
+        slots = " and ".join(sorted(base.essence))
+        reasons.append(
+            f"nothing of {base.name} would be left: its idea is in its {slots}, and these are "
+            f"replaced. Keep its {slots}, or set method.name to the method whose loss you want."
+        )
+    for slot, component in _replaced(a).items():
+        other = component.method
+        if other.essence and _alike(slot, component, a.base):
+            reasons.append(
+                f"the {slot} of {other.name} are those of {base.name}, so nothing would change: "
+                f"the idea of {other.name} is in its {' and '.join(sorted(other.essence))}"
+            )
+    if "sequence_mean" in advantages.needs and a.mean == "token":
+        reasons.append(
+            f"{advantages.name}'s advantages grow with the response, and {base.name}'s token mean "
+            "would weigh it by its length again: use a sequence mean"
+        )
+    if bounds is not base and base.clips is None:
+        reasons.append(
+            f"{base.name} has no ratio to clip, so bounds of {bounds.name} would do nothing: "
+            "drop bounds"
+        )
+    if bounds is not base and bounds.bounds is None and bounds.constant_bounds is no_bounds:
+        reasons.append(f"{bounds.name} has no bounds of its own to give: drop bounds")
+    # it cuts a ratio that the surrogate itself clips, with advantages of a fixed sign
+    plain = base.clips == base.form == "ratio" and base.reweight is keep_advantages
+    if a.base.params.dual_clip is not None and not plain:
+        reasons.append(
+            f"dual_clip has no meaning for {base.name}: it cuts the plain clipped ratio of grpo, "
+            "etr, erpo and gspo"
+        )
+    return reasons
+
+
+def _alike(slot: str, component: Component, base: Component) -> bool:
+    """Whether another method's component is the base's own, in functions and parameters."""
+    if slot == "bounds" and component.method.constant_bounds is no_bounds:
+        return False  # it has none at all
+    names = ("advantages",) if slot == "advantages" else ("bounds", "constant_bounds")
+    keys = [k for k in type(component.params).model_fields if slot in component.params.slots(k)]
+    pairs = [(component.method, base.method, names), (component.params, base.params, keys)]
+    return component.method is not base.method and all(
+        getattr(a, name) == getattr(b, name, None) for a, b, names in pairs for name in names
+    )
+
+
+def _two_policies(a: Algorithm) -> Iterator[str]:
+    """Why old := sampler has no meaning for the method, or the method's loss none for it."""
+    correction, plain = a.correction, _plain(a)
+    if not correction.bypass_mode:
+        return
+    needs = replace(a, correction=CorrectionConfig()).needs
+    if "entropy" in needs:
+        yield (
+            f"{a.name} needs the exact entropies of pi_old, which come with the forward that "
+            "bypass_mode leaves out: set bypass_mode: false"
+        )
+    if "drift" in needs:
+        yield (
+            f"{a.name} measures how far an update moves the trainer's own log-probs, which "
+            "bypass_mode leaves out: of spo, set forgetting: constant"
+        )
+    if "gen_logprobs" in needs:
+        yield (
+            f"{a.name} compares pi_old with the sampler, and in bypass_mode they are one: set "
+            "bypass_mode: false"
+        )
+    if correction.loss_type == "reinforce" and not plain:
+        yield (
+            f"loss_type: reinforce has no ratio, and {a.name} has one: set method.name: gpg (with "
+            "method.advantages of another), or loss_type: ppo_clip without rollout_is"
+        )
+    elif correction.loss_type == "ppo_clip" and plain:
+        yield f"{a.name} has no ratio to clip: set loss_type: reinforce"
+    elif correction.rollout_is and not plain:
+        yield (
+            f"{a.name}'s ratio is to the sampler in bypass_mode, and rollout_is would weigh by it "
+            "again: remove rollout_is"
+        )

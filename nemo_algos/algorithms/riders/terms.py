@@ -1,0 +1,187 @@
+"""Terms that a loss has beside the surrogate: loss = -J + KL + sum of coef mean(values).
+
+`method: {name: etr, terms: {entropy: {coef: 0.001}, nll: {}}}`. A term keeps the two halves. The
+driver half counts the term's own tokens (or sequences) over each whole optimizer batch, and gives
+every sequence its weight, coefficient over count; the worker half adds weight x values. So a term
+depends on no cut of a batch, and its weights travel as any signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from nemo_algos.algorithms import core
+from nemo_algos.algorithms.method import Need
+from nemo_algos.algorithms.signals import Memory, Signals, Term
+from nemo_algos.config import Section
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nemo_algos.algorithms.rollouts import Rollouts
+
+
+class TermParams(Section):
+    """What every term has: its coefficient, and what its mean is over."""
+
+    coef: float = Field(default=0.001, ge=0)
+    aggregation: Literal["token", "sequence"] = "token"
+
+
+class AdaptiveEntropyParams(Section):
+    """Skywork-OR1's tgt-ent (nats a token), c_0, Delta, and the largest c of their scripts."""
+
+    target: float = Field(default=0.2, gt=0)
+    start: float = Field(default=0.0, ge=0)
+    delta: float = Field(default=0.0001, gt=0)
+    largest: float = Field(default=0.005, gt=0)
+    aggregation: Literal["token", "sequence"] = "token"
+
+    @model_validator(mode="after")
+    def _starts_in_range(self) -> AdaptiveEntropyParams:
+        if self.start > self.largest:
+            raise ValueError(f"start={self.start} is above largest={self.largest}: lower it")
+        return self
+
+
+class NLLParams(TermParams):
+    """VAPO's mu; pass_rate: the reward part that tells a success, instead of the reward."""
+
+    coef: float = Field(default=0.1, ge=0)
+    pass_rate: str | None = None
+
+
+class Inputs(NamedTuple):
+    """A micro-batch as a term sees it: [B,S] with gradient, 0 off the mask.
+
+    entropy: None where the term does not need its gradient.
+    """
+
+    logprobs: Tensor
+    entropy: Tensor | None
+    mask: Tensor
+
+
+def constant(rollouts: Rollouts, params: Any, memory: Memory) -> Term:
+    """The parameter `coef`."""
+    return Term(params.coef)
+
+
+def everything(rollouts: Rollouts, params: Any) -> Tensor:
+    """All sequences, bool [B]."""
+    return rollouts.mask.new_ones(len(rollouts))
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """One term, and what the engines must know about it.
+
+    driver half   coef(rollouts, params, memory) -> Term of a number, with what it is to remember
+                  rows(rollouts, params) -> bool [B], the sequences that the mean is over
+    worker half   values(inputs, signals, params) -> [B,S], with gradient
+
+    needs of both halves: entropy (of pi_old) for the driver's, entropy_gradient for the worker's,
+    memory where coef remembers. holds: of terms that hold the same thing a loss has one.
+    """
+
+    name: str
+    paper: str
+    params: type[Section]
+    values: Callable[[Inputs, Signals, Any], Tensor]
+    coef: Callable[[Rollouts, Any, Memory], Term] = constant
+    rows: Callable[[Rollouts, Any], Tensor] = everything
+    needs: frozenset[Need] = frozenset()
+    holds: str = ""
+
+
+class Added(NamedTuple):
+    """A term with its parameters, which are of the class `term.params`."""
+
+    term: LossTerm
+    params: Any
+
+    @property
+    def key(self) -> str:
+        """Its signal's name."""
+        return f"term_{self.term.name}"
+
+    def weights(self, rollouts: Rollouts, coef: float, batch_size: int) -> Tensor:
+        """[B] float64: coef over the count of the row's optimizer batch; 0 for other rows."""
+        tokens = rollouts.lengths.double()
+        of_tokens = self.params.aggregation == "token"
+        inside = self.term.rows(rollouts, self.params) & (tokens > 0)
+        counted = (tokens if of_tokens else tokens.sign()).where(inside, 0.0)
+        batch = tokens.new_ones(len(tokens)).cumsum(0).sub(1).div(batch_size).long()
+        total = tokens.new_zeros(len(tokens)).index_add(0, batch, counted)[batch]
+        share = coef / total.clamp(min=1)
+        return (share if of_tokens else share / tokens.clamp(min=1)).where(inside, 0.0)
+
+    def loss(self, inputs: Inputs, signals: Signals) -> Tensor:
+        """These rows' share of coef mean(values), a scalar."""
+        weights = signals.extras[self.key]
+        values = self.term.values(inputs, signals, self.params)
+        return (values.where(inputs.mask & (weights != 0), 0.0) * weights).sum()
+
+
+def negative_entropy(inputs: Inputs, signals: Signals, params: Any) -> Tensor:
+    """-H(pi) at every token, nats."""
+    assert inputs.entropy is not None
+    return -inputs.entropy
+
+
+def negative_logprobs(inputs: Inputs, signals: Signals, params: Any) -> Tensor:
+    """-log pi of every token."""
+    return -inputs.logprobs
+
+
+def successes(rollouts: Rollouts, params: NLLParams) -> Tensor:
+    """The sequences with a reward above 0, bool [B]."""
+    return rollouts.column(params.pass_rate) > 0
+
+
+def adaptive(rollouts: Rollouts, params: AdaptiveEntropyParams, memory: Memory) -> Term:
+    """alpha_k = c_k if e_k <= target, else 0; c_(k+1) = c_k + delta below the target, - above.
+
+    e_k: the entropy of the policy that sampled the batch, the mean over its tokens. A batch without
+    tokens changes nothing.
+    """
+    assert rollouts.entropy is not None
+    c, tokens = memory.get("c", params.start), core.surrogate.token_counts(rollouts.mask).sum()
+    if not tokens:
+        return Term(c, memory={"c": c})
+    e = float(rollouts.entropy.where(rollouts.mask, 0.0).double().sum() / tokens)
+    step = params.delta * ((e < params.target) - (e > params.target))
+    moved = min(max(c + step, 0.0), params.largest)
+    used = c if e <= params.target else 0.0
+    return Term(used, {"adaptive_entropy/coef": used}, memory={"c": moved})
+
+
+ENTROPY = LossTerm(
+    name="entropy",
+    paper="Williams and Peng 1991; A3C, arXiv 1602.01783",
+    params=TermParams,
+    values=negative_entropy,
+    needs=frozenset({"entropy_gradient"}),
+    holds="entropy",
+)
+ADAPTIVE_ENTROPY = LossTerm(
+    name="adaptive_entropy",
+    paper="Skywork-OR1, arXiv 2505.22312",
+    params=AdaptiveEntropyParams,
+    values=negative_entropy,
+    coef=adaptive,
+    needs=frozenset({"entropy", "entropy_gradient", "memory"}),
+    holds="entropy",
+)
+NLL = LossTerm(
+    name="nll",
+    paper="VAPO, arXiv 2504.05118",
+    params=NLLParams,
+    values=negative_logprobs,
+    rows=successes,
+)
+TERMS: dict[str, LossTerm] = {t.name: t for t in (ENTROPY, ADAPTIVE_ENTROPY, NLL)}

@@ -1,0 +1,175 @@
+"""What flows in: one rollout batch of B sequences, S positions, G groups (of one prompt each)."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nemo_algos.algorithms.core.groups import Groups
+
+TENSORS = {  # the fields that are tensors: whether [B], else [B,S]
+    "group": True,
+    "rewards": True,
+    "mask": False,
+    "old_logprobs": False,
+    "ref_logprobs": False,
+    "entropy": False,
+    "gen_logprobs": False,
+    "rollout_is_weights": False,
+    "sample_mask": True,
+    "prompt": True,
+    "drift": True,
+}
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """One rollout batch; all log-probs in nats, of their own token, at the sampling temperature.
+
+    group          [B]    integer labels, any order and any values; equal label = same prompt
+    rewards        [B]    one finite number per sequence (kept in float64)
+    mask           [B,S]  bool, True on response tokens; holes and empty rows are allowed
+    old_logprobs   [B,S]  log pi_old, the policy that sampled, as the trainer computes it
+    ref_logprobs   [B,S]  log pi_ref, where a method or the KL penalty needs it
+    entropy        [B,S]  full-vocabulary Shannon entropy of pi_old, nats, where a method needs it
+    gen_logprobs   [B,S]  the sampler's own log-probs, where off-policy correction needs them
+    rollout_is_weights [B,S]  each token's factor in the loss, of `Algorithm.correct`
+    sample_mask    [B]    bool, False where the trainer masks the sequence out whole: its tokens
+                          leave the mask, and no batch statistic counts it, unlike an empty response
+    reward_parts   [B]    each, by name: what the reward is the weighted sum of, where a method
+                          reads them; reward_weights: the weights, 1 where none is named
+    prompt         [B]    int64, the prompt's own number whenever it comes (`prompt_key`), where a
+                          memory needs it
+    drift          [B]    how far the policy has moved since the batch before, the same for all:
+                          mean |log pi - log pi then| over that batch's tokens, nats, where a memory
+                          needs it
+
+    Each may be given as (nested) lists of numbers, and is taken without its gradient. Raises
+    ValueError when shapes or dtypes disagree or a reward is not finite.
+    """
+
+    group: Tensor
+    rewards: Tensor
+    mask: Tensor
+    old_logprobs: Tensor
+    ref_logprobs: Tensor | None = None
+    entropy: Tensor | None = None
+    gen_logprobs: Tensor | None = None
+    rollout_is_weights: Tensor | None = None
+    sample_mask: Tensor | None = None
+    reward_parts: Mapping[str, Tensor] | None = None
+    reward_weights: Mapping[str, float] | None = None
+    prompt: Tensor | None = None
+    drift: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        for name in TENSORS:
+            object.__setattr__(self, name, _tensor(name, getattr(self, name)))
+        for name in ("group", "rewards", "mask", "old_logprobs"):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} is None: every method needs it")
+        object.__setattr__(self, "rewards", self.rewards.double())
+        if self.mask.dim() != 2 or self.mask.dtype != torch.bool:
+            raise ValueError(
+                f"mask must be a bool tensor [B, S], got {self.mask.dtype} {list(self.mask.shape)}"
+            )
+        for name, per_row in TENSORS.items():
+            self._check_shape(name, getattr(self, name), per_row)
+        _check_finite("rewards", self.rewards)
+        if not self.group.isfinite().all():
+            raise ValueError("group has labels that are not finite: give each prompt an integer")
+        if self.sample_mask is not None:
+            object.__setattr__(self, "mask", self.mask & self.kept[:, None])
+        self._set_parts()
+
+    def _check_shape(self, name: str, value: Tensor | None, per_row: bool) -> None:
+        shape = self.mask.shape[:1] if per_row else self.mask.shape
+        if value is not None and value.shape != shape:
+            raise ValueError(
+                f"{name} has shape {list(value.shape)}, but the mask {list(self.mask.shape)} "
+                f"asks for {list(shape)}"
+            )
+
+    def _set_parts(self) -> None:
+        """Each part of the reward in float64; weights of parts that are there."""
+        given, doubles = self.reward_parts or {}, dict[str, Tensor]()
+        if unknown := (self.reward_weights or {}).keys() - given.keys():
+            listed = ", ".join(sorted(unknown))
+            raise ValueError(f"reward_weights names {listed}, which reward_parts has not")
+        for key, values in given.items():
+            name, part = f"reward_parts[{key!r}]", _tensor(key, values)
+            self._check_shape(name, part, per_row=True)
+            assert part is not None
+            _check_finite(name, part)
+            doubles[key] = part.double()
+        if self.reward_parts is not None:
+            object.__setattr__(self, "reward_parts", doubles)
+
+    def __len__(self) -> int:
+        return self.mask.shape[0]
+
+    def __getitem__(self, rows: Tensor | slice) -> Rollouts:
+        """The sub-batch of these rows (indices [N], a bool mask [B], or a slice)."""
+        values = {name: getattr(self, name) for name in TENSORS}
+        parts = self.reward_parts and {k: v[rows] for k, v in self.reward_parts.items()}
+        rest = {k: v[rows] for k, v in values.items() if v is not None}
+        return replace(self, **rest, reward_parts=parts)
+
+    def column(self, name: str | None) -> Tensor:
+        """[B] float64: the rewards, or the part of this name. Raises ValueError where none is."""
+        parts = self.reward_parts or {}
+        if name is not None and name not in parts:
+            known = (
+                f"there are {', '.join(sorted(parts))}" if parts else "the rewards have no parts"
+            )
+            raise ValueError(f"no reward is named {name!r}: {known}")
+        return self.rewards if name is None else parts[name]
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The sequences of each prompt."""
+        return Groups.of(self.group)
+
+    @cached_property
+    def kept(self) -> Tensor:
+        """[B] bool: what `sample_mask` keeps."""
+        everything = self.mask.new_ones(len(self))
+        return everything if self.sample_mask is None else self.sample_mask.bool()
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """[B] response tokens per sequence, |o_i|."""
+        return self.mask.sum(1)
+
+
+def prompt_key(tokens: Sequence[int]) -> int:
+    """A number of 64 bits that a prompt's token ids always have, and others hardly ever."""
+    digest = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _check_finite(name: str, values: Tensor) -> None:
+    bad = (~values.isfinite()).nonzero().flatten().tolist()
+    if bad:
+        raise ValueError(
+            f"{name} must be finite, but sequence {bad[0]} has {values[bad[0]]} "
+            f"({len(bad)} such): make the reward function return a number"
+        )
+
+
+def _tensor(name: str, values: Any) -> Tensor | None:
+    """Without gradient: all that flows in is constant for the loss."""
+    if values is None or isinstance(values, Tensor):
+        return values.detach() if values is not None and values.requires_grad else values
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = f"{name} must be a tensor, or lists of numbers of one length: {error}"
+        raise ValueError(reason) from None

@@ -1,0 +1,1 @@
+"""Where methods train: the embedded engine, NeMo-RL, other trainers; their data and rewards."""

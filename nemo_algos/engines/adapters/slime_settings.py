@@ -1,0 +1,73 @@
+"""What slime must be told for our loss to run, and settings of slime's that our loss replaces."""
+
+from argparse import Namespace
+from collections.abc import Iterator
+
+from nemo_algos import Algorithm, ConfigError, Finding, LossConfig, build, validate
+
+GIVEN = {"ref_logprobs", "entropy", "unit_rewards"}  # of all that methods need
+OURS = "nemo_algos.engines.adapters.slime"
+ASKED = {
+    "loss_type": "custom_loss",
+    "custom_loss_function_path": f"{OURS}.method_loss",
+    "custom_advantage_function_path": f"{OURS}.advantages",
+    "compute_advantages_and_returns": True,
+    "rewards_normalization": False,  # the method normalises
+}
+KL = "set loss_fn.reference_policy_kl_penalty and loss_fn.reference_policy_kl_type"
+CORRECTION = "set loss_fn.use_importance_sampling_correction"
+REPLACED = {  # slime's default, and what to do
+    "advantage_estimator": ("grpo", "the method has its own"),
+    "calculate_per_token_loss": (False, "set method.aggregation"),
+    "custom_pg_loss_reducer_function_path": (None, "set method.aggregation"),
+    "custom_tis_function_path": (None, CORRECTION),
+    "entropy_coef": (0.0, "there is no entropy bonus in it"),
+    "eps_clip": (0.2, "set method.clip_low and method.clip_high"),
+    "eps_clip_c": (None, "set method.dual_clip"),
+    "eps_clip_high": (0.2, "set method.clip_high"),
+    "gamma": (1.0, "a reward is of a whole response"),
+    "get_mismatch_metrics": (False, CORRECTION),
+    "kl_coef": (0.0, KL),
+    "kl_loss_coef": (0.0, KL),
+    "kl_loss_type": ("k1", KL),
+    "lambd": (1.0, "a reward is of a whole response"),
+    "normalize_advantages": (False, "the method has its own"),
+    "opsm_delta": (1e-4, "choose opsm, a method"),
+    "tis_clip": (2.0, CORRECTION),
+    "tis_clip_low": (0, CORRECTION),
+    "use_opd": (False, "choose opd, a method"),
+    "use_opsm": (False, "choose opsm, a method"),
+    "use_rollout_logprobs": (False, "its old log-probs are the trainer's"),
+    "use_tis": (False, CORRECTION),
+    "use_unbiased_kl": (False, KL),
+    "value_clip": (0.2, "no method has a critic"),
+}
+
+
+def judged(args: Namespace) -> tuple[Algorithm, LossConfig]:
+    """The blocks `method:` and `loss_fn:` of args. Raises ConfigError with every finding."""
+    algorithm = build(getattr(args, "method", None)).limited(args.rollout_max_response_len)
+    loss = validate(LossConfig, getattr(args, "loss_fn", None) or {}, "loss_fn")
+    if findings := [*misfits(algorithm, loss, args)]:
+        raise ConfigError(findings)
+    return algorithm, loss
+
+
+def misfits(algorithm: Algorithm, loss: LossConfig, args: Namespace) -> Iterator[Finding]:
+    """Each with what to do about it."""
+    if missing := sorted(algorithm.needs - GIVEN):
+        yield Finding("method", f"{algorithm.name} needs {', '.join(missing)}, which slime has not")
+    if algorithm.terms:
+        reason = "need the counts of their own rows in each optimizer batch of slime's: drop them"
+        yield Finding("method.terms", reason)
+    asked = ASKED | {"grpo_std_normalization": args.n_samples_per_prompt > 1}  # as slime has it
+    if "ref_logprobs" in algorithm.needs or loss.reference_policy_kl_penalty:
+        asked["use_kl_loss"] = True  # slime's switch for the reference
+    if "entropy" in algorithm.needs:
+        asked["use_rollout_entropy"] = True
+    for key, value in asked.items():
+        if getattr(args, key) != value:
+            yield Finding(key, f"must be {value} for {algorithm.name}: set it beside method")
+    for key, (stock, advice) in REPLACED.items():
+        if getattr(args, key) != stock:
+            yield Finding(key, f"our loss replaces slime's: leave it out; {advice}")

@@ -1,0 +1,122 @@
+"""The methods in TRL's GRPOTrainer (1.16): TRL generates, rewards and steps; the loss is ours.
+
+The driver half is computed once per generation batch, on every process from the rows of all, for a
+process may end within a group. TRL shuffles and cuts that batch, and a column of row numbers in it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import astuple, fields, replace
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOConfig, GRPOTrainer
+
+from nemo_algos import ConfigError, Counts, Rollouts, policy_loss
+from nemo_algos.engines.adapters.trl_settings import UNBALANCED, judged
+
+VISION = [*signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][8:]
+
+
+class MethodTrainer(GRPOTrainer):
+    """GRPOTrainer with our `method:` and `loss_fn:` blocks; its other arguments are TRL's.
+
+    Raises ConfigError with all that is wrong in the blocks, and in args beside them.
+    """
+
+    def __init__(
+        self, *given: Any, args: GRPOConfig, method: Any, loss_fn: Any = None, **named: Any
+    ) -> None:
+        self.algorithm, self.loss_config, args = judged(
+            method, loss_fn, args, named.get("rollout_func") is not None
+        )
+        super().__init__(*given, args=args, **named)
+        args.beta = 0.0  # self.beta goes on: TRL asks the reference in every generation
+        if self.aux_loss_enabled:  # by the model's own coefficient, where none is written
+            raise ConfigError([UNBALANCED])
+        self._own, self._stats = {}, None  # by mode: evaluations come between a batch's steps
+
+    def _calculate_rewards(self, *args: Any) -> Tensor:
+        self._rewards = super()._calculate_rewards(*args)  # [N, functions], of all processes
+        return self._rewards
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super()._generate_and_score_completions(inputs)
+        rows = torch.arange(len(batch["completion_mask"]), device=self.accelerator.device)
+        numbers = rows + len(rows) * self.accelerator.process_index  # among all processes'
+        own = self._rollouts(batch, numbers)
+        given = {f.name: getattr(own, f.name) for f in fields(own)}
+        whole = Rollouts(**{k: self._everyones(x) for k, x in given.items() if x is not None})
+        signals = self.algorithm.signals(whole)
+        self._log(signals.metrics)
+        shown = (signals.advantages * whole.mask).sum(1) / whole.lengths.clamp(min=1)
+        log = self._logs["advantages"]
+        for _ in range(min(len(whole), len(log))):
+            log.pop()  # TRL's
+        log.extend(shown.tolist())
+        signals = replace(signals, reports={})[numbers][:, : own.mask.shape[1]]
+        self._own[self.model.training] = own, signals
+        return batch | {"rows": rows}
+
+    def _rollouts(self, batch: dict[str, Any], numbers: Tensor) -> Rollouts:
+        """Of this process, whose rows these are; a group is consecutive rows of all processes'."""
+        completion, train = batch["completion_mask"], self.model.training
+        rewards, old, entropy = self._rewards[numbers], batch.get("old_per_token_logps"), None
+        correct = self.loss_config.use_importance_sampling_correction
+        total = (rewards * self.reward_weights.to(rewards)).nansum(1)
+        if old is None or "entropy" in self.algorithm.needs:
+            with torch.no_grad():
+                old, entropy = self._scored(self.model, batch, self._train_batch_size)
+        return Rollouts(
+            group=numbers // (self.num_generations if train else self.num_generations_eval),
+            rewards=total.where(~rewards.isnan().all(1), torch.nan),  # nobody's are refused
+            mask=(completion * batch.get("tool_mask", 1)).bool(),
+            old_logprobs=old,
+            ref_logprobs=batch.get("ref_per_token_logps"),
+            entropy=entropy,
+            gen_logprobs=batch.get("sampling_per_token_logps") if correct else None,
+            sample_mask=completion.any(1) if self.mask_truncated_completions else None,
+        )
+
+    def _scored(self, model: Any, batch: dict[str, Any], size: int | None = None) -> Any:
+        """Log-probs and exact entropies of the completions, [B,S] each."""
+        names, keep = ("ids", "mask"), batch["completion_ids"].shape[1]
+        both = (torch.cat([batch[f"prompt_{n}"], batch[f"completion_{n}"]], 1) for n in names)
+        vision = {k: batch[k] for k in VISION if k in batch}
+        score = self._get_per_token_logps_and_entropies
+        return score(model, *both, keep, size, compute_entropy=True, **vision)[:2]
+
+    def _everyones(self, x: Tensor) -> Tensor:
+        numbers = x if x.is_floating_point() else x.long()  # padding makes int64 of bool
+        padded = self.accelerator.pad_across_processes(numbers, dim=1)
+        return self.accelerator.gather(padded).to(x.dtype)
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        inputs, train = super()._prepare_inputs(generation_batch), self.model.training
+        steps, window = self.args.gradient_accumulation_steps, [inputs]
+        if train:
+            start = self._step % self.args.steps_per_generation // steps * steps
+            window = self._buffered_inputs[start : start + steps]
+        mask = self._own[train][0].mask[torch.cat([x["rows"] for x in window])]
+        numbers = torch.tensor(astuple(Counts.of(mask)), device=mask.device)
+        self._counts = Counts(*self.accelerator.reduce(numbers).tolist())  # of the optimizer batch
+        return inputs
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        rollouts, signals = (x[inputs["rows"]] for x in self._own[self.model.training])
+        logprobs, entropy = self._scored(model, inputs)
+        batch = (logprobs, rollouts, signals, self._counts)
+        loss = policy_loss(self.algorithm, *batch, self.loss_config, entropy)
+        stats = self._stats = loss.stats if self._stats is None else self._stats + loss.stats
+        if self.accelerator.sync_gradients:
+            reduce, top = self.accelerator.reduce, self._everyones(stats.max_log_ratio[None]).max()
+            sums = dict(zip(stats.sums, reduce(torch.stack([*stats.sums.values()])), strict=True))
+            stats = replace(stats, sums=sums, histogram=reduce(stats.histogram), max_log_ratio=top)
+            self._log({k: v for k, v in stats.summary().items() if k != "loss"})  # TRL has its own
+            self._stats = None
+        return loss.value * self.accelerator.num_processes  # which average their gradients
+
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._metrics["train" if self.model.training else "eval"][name].append(value)

@@ -1,0 +1,121 @@
+"""The methods in verl's trainer (0.9): verl generates, rewards and steps; the loss is ours.
+
+VERL_USE_EXTERNAL_MODULES=nemo_algos.engines.adapters.verl registers it; `+method.name=etr` on
+verl's command line is a config's block. The driver half sees the whole batch and writes what the
+loss needs as fields of it, method_NAME [B,1] or [B,S], which verl cuts and sends like its own.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
+from torch import Tensor
+from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
+from verl.utils.metric import Metric
+from verl.workers.utils.padding import no_padding_2_padding, response_to_nested
+
+import nemo_algos as na
+from nemo_algos.engines.adapters.verl_settings import misfits
+
+FIELDS = {
+    "old_log_probs": "old_logprobs", "ref_log_prob": "ref_logprobs",
+    "rollout_log_probs": "gen_logprobs", "entropy": "entropy",
+}  # fmt: skip
+READ = ["response_mask", "rm_scores", *FIELDS]
+COUNTS = ("sequences", "tokens")  # of the optimizer batch
+NO_SHARES = ("loss", "clip/positive", "clip/negative", "ratio/p99")  # verl's; of other counts
+
+
+@register_trainer("nemo_algos")
+class MethodTrainer(PPOTrainerSync):
+    """verl's synchronous trainer with the blocks `method:` and, where wanted, `loss_fn:`.
+
+    The reference is verl's own, kept where the method or a KL penalty needs it. Raises ConfigError
+    with all that is wrong in the blocks, and with the settings of verl's that our loss replaces.
+    """
+
+    def __init__(self, config: DictConfig) -> None:
+        blocks: Any = OmegaConf.to_container(config, resolve=True)
+        limit = config.actor_rollout_ref.rollout.response_length
+        self.algorithm = na.build(blocks.get("method")).limited(limit)
+        self.loss_config = na.validate(na.LossConfig, blocks.get("loss_fn") or {}, "loss_fn")
+        if findings := [*misfits(self.algorithm, self.loss_config, config)]:
+            raise na.ConfigError(findings)
+        if "ref_logprobs" in self.algorithm.needs or self.loss_config.reference_policy_kl_penalty:
+            config.actor_rollout_ref.actor.use_kl_loss = True  # verl's switch for the reference
+        config.trainer.v1.trainer_mode = "sync"  # by which verl chooses what else goes with it
+        super().__init__(config)
+
+    def _setup(self) -> None:
+        super()._setup()
+        given = {"algorithm": self.algorithm, "config": self.loss_config}
+        self.actor_rollout_wg.set_loss_fn(partial(method_loss, **given))
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        place = {"keys": batch.keys, "partition_id": batch.partition_id}
+        data = tq.kv_batch_get(**place, select_fields=["uid", *READ])
+        group, nested = _groups(batch, data.pop("uid").tolist()), data["response_mask"]
+        rows, padding = data.to_padded_tensor(), [t.get("is_padding", False) for t in batch.tags]
+        rollouts = _rollouts(rows, group, ~torch.tensor(padding) if any(padding) else None)
+        signals = self.algorithm.signals(rollouts)
+        metrics.update(signals.metrics)
+        known = {**vars(signals), **signals.extras, **self._counts(rollouts.mask)}
+        fields = {f"method_{k}": known[k] for k in (*self.algorithm.per_token, *COUNTS)}
+        shown = signals.advantages.expand(rollouts.mask.shape)
+        fields |= {"advantages": shown, "returns": shown}  # for verl's metrics
+        fields = {k: x.to(rollouts.old_logprobs) for k, x in fields.items()}
+        wide = {k: response_to_nested(x, nested) for k, x in fields.items() if x.shape[1] > 1}
+        return tq.kv_batch_put(**place, fields=TensorDict(fields | wide, batch_size=len(batch)))
+
+    def _counts(self, mask: Tensor) -> dict[str, Tensor]:
+        """[B,1] each: what the row's optimizer batch has, the k-th piece of every rank's rows."""
+        ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1  # verl has just asked for it
+        settings = self.config.actor_rollout_ref
+        size = settings.actor.ppo_mini_batch_size * settings.rollout.n // ranks
+        pieces = torch.stack([mask.any(1), mask.sum(1)]).view(2, ranks, -1, size)
+        sums = pieces.sum((1, 3), keepdim=True).expand_as(pieces).reshape(2, -1, 1)
+        return dict(zip(COUNTS, sums, strict=True))
+
+
+def _groups(batch: Any, uids: list[str]) -> Tensor:
+    if len({key.rpartition("_")[0] for key in batch.keys}) < len(batch):
+        reason = "an agent loop gave several outputs for one response: a group cannot weigh them"
+        raise ValueError(reason)
+    labels = {uid: label for label, uid in enumerate(dict.fromkeys(uids))}
+    return torch.tensor([labels[uid] for uid in uids])
+
+
+def _rollouts(rows: TensorDict, group: Tensor, kept: Tensor | None = None) -> na.Rollouts:
+    mask, rewards = rows["response_mask"].bool(), rows["rm_scores"].double().sum(1)
+    tokens = {ours: rows[theirs] for theirs, ours in FIELDS.items() if theirs in rows}
+    return na.Rollouts(group=group, rewards=rewards, mask=mask, sample_mask=kept, **tokens)
+
+
+def method_loss(
+    model_output: dict[str, Tensor],
+    data: TensorDict,
+    dp_group: Any = None,
+    *,
+    algorithm: na.Algorithm,
+    config: na.LossConfig,
+) -> tuple[Tensor, dict[str, Metric]]:
+    """In place of verl's `ppo_loss`: a micro-batch's, times the ranks, which average gradients."""
+    own = {k: f"method_{k}" for k in (*algorithm.per_token, *COUNTS)}
+    rows = data.select(*READ, *own.values(), strict=False).to_padded_tensor()
+    columns = {k: rows[v] for k, v in own.items()}
+    counts = na.Counts(**{k: float(columns.pop(k)[0]) for k in COUNTS})
+    bounds = algorithm.constant_bounds or (columns.pop("low"), columns.pop("high"))
+    signals = na.Signals(columns.pop("advantages"), *bounds, columns)
+    rollouts = _rollouts(rows, torch.arange(len(rows)))  # groups are the driver half's
+    entropy = model_output.get("entropy")
+    logprobs = no_padding_2_padding(model_output["log_probs"], data)
+    entropy = entropy if entropy is None else no_padding_2_padding(entropy, data)
+    loss = na.policy_loss(algorithm, logprobs, rollouts, signals, counts, config, entropy)
+    shares = replace(loss.stats, sums=loss.stats.sums | vars(counts)).summary()
+    top = Metric("max", shares.pop("ratio/max", 0.0))
+    sums = {k: v * data["dp_size"] for k, v in shares.items() if not k.startswith(NO_SHARES)}
+    return loss.value * data["dp_size"], {"ratio/max": top} | Metric.from_dict(sums, "sum")

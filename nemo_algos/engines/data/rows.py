@@ -1,0 +1,138 @@
+"""Rows of files or data sets, to train on and to evaluate on."""
+
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_algos.engines.data import hub
+from nemo_algos.untrusted import content, from_json, plain
+
+SUFFIXES = ".jsonl, .json, .csv, or one of these with .gz, and .parquet"
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row, and where it came from ("amc23.jsonl, row 3", from 1)."""
+
+    values: dict[str, Any]
+    where: str
+
+    def get(self, *names: str) -> Any:
+        """The first value under `names` that is neither None nor empty, or None."""
+        values = (self.values.get(name) for name in names)
+        return next((v for v in values if v is not None and v != "" and v != []), None)
+
+    def need(self, *names: str) -> Any:
+        """As get; ValueError with the place and the row's keys where there is none."""
+        value = self.get(*names)
+        if value is None:
+            raise ValueError(
+                f"{self.where} has nothing under {' or '.join(map(repr, names))}; "
+                f"its keys: {', '.join(map(str, self.values))}"
+            )
+        return value
+
+    def text(self, *names: str) -> str:
+        """As need, as text with `\\n` for `\\r\\n`."""
+        return str(self.need(*names)).replace("\r\n", "\n")
+
+    def list(self, *names: str) -> list[Any]:
+        """As need. ValueError also where it is no list."""
+        value = self.need(*names)
+        if not isinstance(value, list):
+            raise ValueError(f"{self.where}: {names[0]!r} must be a list, not {str(value)[:80]!r}")
+        return value
+
+
+def load(
+    data: str, pattern: str | None = None, subset: str | None = None, split: str | None = None
+) -> tuple[list[Row], str]:
+    """The rows, and "name sha256:..." or a data set's fingerprint.
+
+    data: a file; a folder whose files match `pattern`; without a pattern a folder with a data set,
+    or the hub's name of one. Raises ValueError: nothing there, a suffix that is not read, or a
+    broken file, with its place.
+    """
+    path = Path(data)
+    of_hub = not path.exists() and not _kind(path) and HUB_NAME.fullmatch(data)
+    if pattern is None and (of_hub or path.is_dir()):
+        rows, fingerprint = hub.rows_of(data, subset, split)
+        name = " ".join(filter(None, [data if of_hub else path.name, subset, split]))
+        return numbered(rows, name), f"{name} fingerprint:{fingerprint}"
+    if subset or split:
+        raise ValueError(f"{data} is a file, which has no subset and no split: remove them")
+    files = sorted(path.rglob(pattern)) if pattern and path.is_dir() else [path]
+    if not files:
+        raise ValueError(f"{data} holds no file {pattern}")
+    digest, rows = hashlib.sha256(), list[Row]()
+    for file in files:
+        found = content(file)
+        digest.update(found)
+        rows += _parse(file, found)
+    if not rows:
+        raise ValueError(f"{data} holds no rows")
+    return rows, f"{path.name} sha256:{digest.hexdigest()}"
+
+
+def numbered(rows: list[dict[str, Any]], name: str) -> list[Row]:
+    """Rows of a data set, each with its place. Raises ValueError where there are none."""
+    if not rows:
+        raise ValueError(f"{name} holds no rows")
+    return [Row(values, f"{name}, row {i}") for i, values in enumerate(rows, 1)]
+
+
+def _kind(path: Path) -> str:
+    """Its suffix without .gz, where such files are read, else empty."""
+    kind = Path(path.name.removesuffix(".gz")).suffix
+    return kind if kind in (".jsonl", ".json", ".csv", ".parquet") else ""
+
+
+def _parse(file: Path, found: bytes) -> list[Row]:
+    if not (kind := _kind(file)):
+        raise ValueError(f"{file}: only {SUFFIXES} is read: convert it to one of them")
+    if kind == ".parquet":
+        return numbered([*hub.parquet_rows(file)], str(file))
+    try:
+        text = plain(file, found).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"cannot read {file}: {error}") from None
+    match kind:
+        case ".jsonl":
+            lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+            values = [(i, from_json(line, f"{file}, row {i}")) for i, line in lines]
+            if len(values) == 1 and isinstance(values[0][1], list):
+                raise ValueError(f"{file} is one JSON list: call it .json, or write a row per line")
+        case ".json":
+            values = from_json(text, str(file))
+            if not isinstance(values, list):
+                raise ValueError(f"{file} must hold a list of rows")
+            values = list(enumerate(values, 1))
+        case _:
+            values = list(enumerate(_table(text, file), 1))
+    for i, value in values:
+        if not isinstance(value, dict):
+            raise ValueError(f"{file}, row {i} is not an object with the keys of a problem")
+    return [Row(value, f"{file}, row {i}") for i, value in values]
+
+
+def _table(text: str, file: Path) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # a problem may be long
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise ValueError(f"{file}, line {rows.line_num} is not CSV: {error}") from None
+
+
+def after_hashes(answer: str) -> str:
+    """What follows the last `####`, as in GSM8K, a number there without commas; else all of it."""
+    _, hashes, gold = answer.rpartition("####")
+    gold = gold.strip()
+    return gold.replace(",", "") if hashes and THOUSANDS.fullmatch(gold) else gold

@@ -1,0 +1,109 @@
+"""Held-out evaluation: unbiased pass@k and the number of distinct right solutions."""
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+
+from nemo_algos.algorithms.core.pass_at_k import pass_at_k
+from nemo_algos.engines.data.prompts import said
+from nemo_algos.engines.data.tasks import Response, Task
+from nemo_algos.engines.local.experience import Experience, Policy
+from nemo_algos.engines.local.multi_turn import generate
+from nemo_algos.engines.rewards import Verdict
+from nemo_algos.engines.rewards.weighted import parts, refuse_unjudged
+
+KS = (1, 4, 16, 64)
+CHUNK = 32  # prompts generated at a time
+SEED = 1234  # of every evaluation of a run
+
+
+class Shown(NamedTuple):
+    """A response that a person sees."""
+
+    prompt: str
+    text: str
+    reward: float
+
+
+class Sampled(NamedTuple):
+    """`samples` responses to each held-out example: its solution (None: wrong), and its tokens.
+
+    verdicts: of all responses; first: to each example one of them.
+    """
+
+    solutions: list[list[Any]]
+    lengths: list[list[int]]
+    verdicts: Sequence[Verdict] = ()
+    first: Sequence[Shown] = ()
+
+
+def attempts(
+    policy: Policy, task: Task, examples: list[Any], samples: int, generator: torch.Generator
+) -> tuple[Experience, list[Any], list[Response], list[Verdict]]:
+    """`samples` responses to each example; [B]: the example, the text and the verdict of each.
+
+    Raises Unjudged where none could be judged.
+    """
+    experience = generate(policy, task, examples, samples, generator)
+    lengths = zip(experience.responses(), experience.mask.sum(1).tolist(), strict=True)
+    texts = [Response(policy.text(tokens), length) for tokens, length in lengths]
+    asked = [examples[i] for i in experience.group.tolist()]
+    verdicts = task.verify(asked, texts)
+    refuse_unjudged(verdicts)
+    return experience, asked, texts, verdicts
+
+
+def sample(
+    policy: Policy,
+    task: Task,
+    prompts: int,
+    samples: int,
+    seed: int,
+    track: Callable[[Sequence[int]], Iterable[int]] = iter,
+) -> Sampled:
+    """Responses to up to `prompts` held-out examples; track: goes through the chunks, in sight.
+
+    Draws from a generator of its own, so that training is the same with and without evaluation.
+    Raises FloatingPointError where a log-prob is not finite.
+    """
+    examples = task.held_out(prompts) if samples else []
+    generator = torch.Generator(next(policy.model.parameters()).device).manual_seed(seed)
+    solutions, lengths, verdicts = list[Any](), list[int](), list[Verdict]()
+    first = list[Shown]()
+    for i in track(range(0, len(examples), CHUNK)):
+        experience, *columns = attempts(policy, task, examples[i : i + CHUNK], samples, generator)
+        experience.check_finite()
+        judged = list(zip(*columns, strict=True))
+        solutions += [task.solution(e, r) if v.reward > 0 else None for e, r, v in judged]
+        lengths += experience.mask.sum(1).tolist()
+        verdicts += [v for _, _, v in judged]
+        first += [Shown(said(task.prompt(e)), r, v.reward) for e, r, v in judged[::samples]]
+    starts = range(0, len(solutions), samples or 1)
+    grouped, sizes = ([x[i : i + samples] for i in starts] for x in (solutions, lengths))
+    return Sampled(grouped, sizes, verdicts, first)
+
+
+def names(samples: int, rewards: Iterable[str] = ()) -> list[str]:
+    """What `measured` gives for so many samples, judged by named rewards or by one without ("")."""
+    known = ["accuracy", *(f"pass@{k}" for k in KS if k <= samples), "distinct"]
+    return [*known, *(f"reward/{name}" for name in rewards if name)] if samples else []
+
+
+def measured(found: Sampled) -> dict[str, float]:
+    """The mean reward (NeMo-RL's name is accuracy), pass@k for k in 1, 4, 16, 64 (up to `samples`).
+
+    Distinct right solutions per example; each named reward's mean, unweighted. Empty where the task
+    holds out nothing.
+    """
+    if not found.solutions:
+        return {}
+    samples = len(found.solutions[0])
+    correct = [sum(s is not None for s in group) for group in found.solutions]
+    distinct = [len({s for s in group if s is not None}) for group in found.solutions]
+    passed = pass_at_k(correct, samples, [k for k in KS if k <= samples]).mean(0).tolist()
+    named = {name: fmean(v.reward for v in of) for name, of in parts(found.verdicts).items()}
+    accuracy = fmean(verdict.reward for verdict in found.verdicts)
+    values = (accuracy, *passed, fmean(distinct), *named.values())
+    return dict(zip(names(samples, named), values, strict=True))

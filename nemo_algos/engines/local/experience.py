@@ -1,0 +1,121 @@
+"""What a policy generates and is trained on.
+
+P prompts of L tokens, B responses of at most S tokens.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from nemo_algos.algorithms.rollouts import prompt_key
+from nemo_algos.engines.data.prompts import Asked
+
+
+@dataclass(frozen=True)
+class Experience:
+    """Responses to prompts. On the CPU, whatever the policy's device: the statistics need float64.
+
+    prompts [P,L] ids, left-padded where lengths differ (prompt_mask [P,L]); group [B]: each one's
+    prompt; tokens [B,S] ids; mask [B,S] bool, the response with its end token; logprobs,
+    entropy [B,S]: of the sampling policy at the sampling temperature as the training forward
+    computes them (with old := sampler, as the sampler did), nats, 0 off the mask; gen_logprobs
+    [B,S]: as the sampler computed them;
+    shown [B,S] bool, where an environment spoke within: the mask and its tokens;
+    routed_experts [B,L+S-1,layers,K]: where the sampler sent each token but the last, of a model
+    with experts; distances: of the sampler from the trainer, beside the log-probs', for metrics.
+    """
+
+    prompts: Tensor
+    prompt_mask: Tensor
+    group: Tensor
+    tokens: Tensor
+    mask: Tensor
+    logprobs: Tensor
+    entropy: Tensor
+    gen_logprobs: Tensor
+    shown: Tensor | None = None
+    routed_experts: Tensor | None = field(default=None, kw_only=True)
+    distances: dict[str, float] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def present(self) -> Tensor:
+        """[B,S] bool: all that is no padding."""
+        return self.mask if self.shown is None else self.shown
+
+    def check_finite(self) -> None:
+        """Raises FloatingPointError where a token's log-prob or entropy is not finite."""
+        finite = self.logprobs.isfinite() & self.gen_logprobs.isfinite() & self.entropy.isfinite()
+        if broken := int((self.mask & ~finite).sum()):
+            raise FloatingPointError(
+                f"{broken} of {int(self.mask.sum())} sampled tokens have a log-prob or an entropy "
+                "that is not finite: the weights are broken, as after too high a learning rate. "
+                "Lower policy.optimizer.kwargs.lr, and go on from a checkpoint before this step"
+            )
+
+    def prompt_keys(self) -> Tensor:
+        """[B] int64: the number of each response's prompt, the same in every batch."""
+        rows = zip(self.prompts, self.prompt_mask, strict=True)
+        return torch.tensor([prompt_key(ids[shown].tolist()) for ids, shown in rows])[self.group]
+
+    def responses(self) -> list[list[int]]:
+        """Token ids of each response, without padding."""
+        lengths = self.present.sum(1).tolist()
+        return [row[:n] for row, n in zip(self.tokens.tolist(), lengths, strict=True)]
+
+
+Score = Callable[[Experience, Tensor], Tensor]  # as Policy.logprobs
+
+
+class Policy(Protocol):
+    """A causal LM that gives log-probs, speaks text and samples."""
+
+    @property
+    def model(self) -> nn.Module:
+        """What the optimizer trains."""
+        ...
+
+    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
+        """[N,S] log-probs of the responses `rows` [N], with gradient; defined on the mask."""
+        ...
+
+    @property
+    def ends(self) -> set[int]:
+        """Token ids, each of which ends a response."""
+        ...
+
+    def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """[N,S] each: log-probs, and exact entropies, nats, both with gradient."""
+        ...
+
+    def encode(self, prompt: Asked, prefix: str = "") -> list[int]:
+        """Token ids of what the user says, or of a conversation, and of how the answer begins."""
+        ...
+
+    def generate(
+        self, prompts: list[list[int]], group_size: int, generator: torch.Generator
+    ) -> Experience:
+        """`group_size` responses to each prompt, sampled at the policy's temperature."""
+        ...
+
+    def tree_width(self, experience: Experience) -> int:
+        """Hidden size of a model whose one row holds many responses to a prompt, else 0."""
+        ...
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text within a response."""
+        ...
+
+    def text(self, tokens: list[int]) -> str:
+        """What a response's token ids say, without special ones."""
+        ...
+
+    def decode(self, tokens: list[int]) -> str:
+        """The token ids as they are, special ones too."""
+        ...
+
+    def save(self, folder: str) -> None:
+        """The model in Hugging Face's format."""
+        ...

@@ -1,0 +1,122 @@
+"""`policy.generation.planted`: a sampler that is not the trainer, by as much as is asked.
+
+The trainer and evaluations stay as they are: old log-probs are the trainer's own, gen_logprobs
+those of the distribution that was drawn from.
+"""
+
+from collections import deque
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from nemo_algos.engines.local.experience import Experience, Policy
+from nemo_algos.engines.local.experts import EXPERTS_PER_TOKEN, TopExperts
+from nemo_algos.engines.local.fp8 import e4m3
+from nemo_algos.engines.local.schema import LocalConfig, PlantedSection
+from nemo_algos.engines.local.tiny_policy import TinyPolicy
+
+BLOCK = 128  # of e4m3
+Weights = dict[str, Tensor]
+
+
+class PlantedSampler(TinyPolicy):
+    """A copy of the policy that is refitted before each batch, and damaged then.
+
+    Noise errs alike in all steps, as other kernels or roundings do; only its size follows what is
+    measured. Embedding, output head and norms are spared, by fp8 routers too.
+    """
+
+    def __init__(
+        self, trained: TinyPolicy, planted: PlantedSection, optimizer: Optimizer, seed: int
+    ) -> None:
+        super().__init__(deepcopy(trained.model), trained.sampling)
+        self.trained, self.planted = trained, planted
+        device = trained.model.embed.weight.device
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.noise = {
+            name: torch.randn(module.weight.shape, device=device, generator=self.generator)
+            for name, module in self.model.named_modules()
+            if isinstance(module, nn.Linear)
+        }
+        self.past = deque([_copy(trained.model)], planted.stale_updates + 1)
+        self.scale = planted.noise**0.75  # of the noise to the weights; then as is measured
+        optimizer.register_step_post_hook(lambda *_: self.past.append(_copy(trained.model)))
+        for name, module in self.model.named_modules():
+            if isinstance(module, TopExperts) and planted.route_flips:
+                module.register_forward_hook(self._flip)
+            if planted.fp8 and isinstance(module, nn.Linear) and "router" not in name:
+                module.register_forward_pre_hook(_rounded_input)
+
+    def generate(
+        self, prompts: list[list[int]], group_size: int, generator: torch.Generator
+    ) -> Experience:
+        """See Policy."""
+        self._refit()
+        drawn = super().generate(prompts, group_size, generator)
+        with torch.no_grad():
+            *scored, experts = self.trained.scored(drawn, torch.arange(len(drawn.group)))
+        logprobs, entropy = (x.where(drawn.mask, 0.0) for x in scored)
+        if self.planted.noise:
+            measured = float((logprobs - drawn.gen_logprobs)[drawn.mask].abs().mean())
+            # damped, since a batch is a sample
+            self.scale *= min(2.0, max(0.5, self.planted.noise / measured)) ** 0.5
+        moved = {"mismatch/routes": _rerouted(drawn, experts)} if experts.shape[-1] else {}
+        return replace(drawn, logprobs=logprobs, entropy=entropy, distances=moved)
+
+    @torch.no_grad()
+    def _refit(self) -> None:
+        self.model.load_state_dict(self.past[0])
+        for name, noise in self.noise.items():
+            weight = self.model.get_parameter(f"{name}.weight")
+            weight += self.scale * weight.std() * noise  # a scale of 0 where none is asked for
+            if self.planted.fp8 and "router" not in name:
+                weight.copy_(e4m3(BLOCK, weight, True))
+
+    def _flip(self, module: nn.Module, args: tuple[Tensor], chosen: Tensor) -> Tensor:
+        """chosen [...,K], where at random tokens the next in rank has the place of any one."""
+        following = args[0].topk(EXPERTS_PER_TOKEN + 1).indices[..., -1:]
+        at, place = torch.rand(2, *following.shape, device=chosen.device, generator=self.generator)
+        flipped = chosen.scatter(-1, (place * EXPERTS_PER_TOKEN).long(), following)
+        return flipped.where(at < self.planted.route_flips, chosen)
+
+    def state(self) -> dict[str, Any]:
+        """What the next batch depends on."""
+        generator = self.generator.get_state()
+        return {"past": [*self.past], "scale": self.scale, "generator": generator}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a state, on the same kind of device."""
+        self.past.clear()
+        self.past.extend(state["past"])
+        self.scale = state["scale"]
+        self.generator.set_state(state["generator"])
+
+
+def planted(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> PlantedSampler | None:
+    """Who generates in the policy's place what it is trained on, where that is asked for."""
+    section = config.policy.generation.planted
+    if section is None:
+        return None
+    assert isinstance(policy, TinyPolicy)  # says preflight
+    return PlantedSampler(policy, section, optimizer, config.grpo.seed)
+
+
+def _copy(model: nn.Module) -> Weights:
+    return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+
+
+def _rerouted(drawn: Experience, experts: Tensor) -> float:
+    """The share of tokens and layers that the trainer's routers send elsewhere: to `experts`."""
+    assert drawn.routed_experts is not None
+    differ = (drawn.routed_experts.sort().values != experts.sort().values).any(-1)
+    read = torch.cat((drawn.prompt_mask[drawn.group], drawn.mask[:, 1:]), 1)
+    return float(differ[read].double().mean())
+
+
+def _rounded_input(module: nn.Module, args: tuple[Tensor]) -> Tensor:
+    x = args[0]
+    return e4m3(BLOCK, x.flatten(0, -2), False).view(x.shape)

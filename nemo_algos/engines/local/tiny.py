@@ -1,0 +1,163 @@
+"""A tiny Llama (RMSNorm, RoPE, SwiGLU, tied embeddings) that computes a group's prompt once.
+
+With experts it is a tiny Mixtral: a router sends each token to two of them.
+Shapes: P prompts of L tokens, B responses of S tokens, N prefixes (a prompt and the start of a
+response) of T tokens, D width, H heads, E = D / H, V tokens; K experts of a token, 0 without.
+Left out on purpose: padding of prompts (a task's prompts have one length), grouped-query attention,
+dropout, biases.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nemo_algos.engines.data.countdown import VOCABULARY
+from nemo_algos.engines.local.experts import Router
+from nemo_algos.engines.local.schema import Shape
+
+ROPE_THETA = 10_000.0
+# keys and values of each layer, [N,H,T,E], and the experts of its tokens, [N,T,K]
+Cache = list[tuple[Tensor, Tensor, Tensor]]
+
+
+class Layer(nn.Module):
+    """Attention and SwiGLU, or experts that are SwiGLUs, pre-norm."""
+
+    def __init__(self, c: Shape) -> None:
+        super().__init__()
+        self.heads = c.heads
+        self.attention_norm = nn.RMSNorm(c.width, eps=1e-6)
+        self.qkv = nn.Linear(c.width, 3 * c.width, bias=False)
+        self.out = nn.Linear(c.width, c.width, bias=False)
+        self.mlp_norm = nn.RMSNorm(c.width, eps=1e-6)
+        self.gate_up = nn.Linear(c.width, 2 * c.experts * c.hidden, bias=False)
+        self.down = nn.Linear(c.experts * c.hidden, c.width, bias=False)
+        self.router = Router(c) if c.experts > 1 else None
+
+    def project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B,T,D] -> rotated queries and keys, values, each [B,H,T,E]."""
+        b, t, d = x.shape
+        qkv = self.qkv(self.attention_norm(x)).view(b, t, 3 * self.heads, d // self.heads)
+        q_and_k, v = qkv.split([2 * self.heads, self.heads], dim=2)
+        q, k = rotate(q_and_k, rotation).transpose(1, 2).chunk(2, dim=1)
+        return q, k, v.transpose(1, 2)
+
+    def finish(
+        self, x: Tensor, attended: Tensor, replayed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Residual of the attention, then the MLP; the router's experts [N,T,K].
+
+        All experts are computed, and those that are not chosen weigh 0.
+        """
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        normed = self.mlp_norm(x)
+        gate, up = self.gate_up(normed).chunk(2, dim=-1)
+        hidden = F.silu(gate) * up
+        if self.router is None:
+            return x + self.down(hidden), hidden.new_zeros((*x.shape[:2], 0), dtype=torch.long)
+        weights, experts = self.router(normed, replayed)
+        hidden = hidden.unflatten(-1, (weights.shape[-1], -1)) * weights[..., None]
+        return x + self.down(hidden.flatten(-2)), experts
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary position embedding on [B,T,H,E]; rotation = cos, sin [T,1,E]."""
+    cos, sin = rotation
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
+
+
+class Tiny(nn.Module):
+    """The model. `response_logits` trains, `prompt` and `step` decode."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embed = nn.Embedding(len(VOCABULARY), shape.width)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.width, eps=1e-6)
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.05)
+
+    def _rotation(self, start: int, length: int) -> tuple[Tensor, Tensor]:
+        e = self.shape.width // self.shape.heads
+        device = self.embed.weight.device
+        inverse = ROPE_THETA ** -(torch.arange(0, e, 2, device=device) / e)
+        angles = torch.arange(start, start + length, device=device)[:, None] * inverse
+        angles = torch.cat((angles, angles), dim=-1)[:, None]
+        return angles.cos(), angles.sin()
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Hidden states -> logits, tied to the embedding."""
+        return F.linear(self.norm(x), self.embed.weight)
+
+    def prompt(self, prompts: Tensor, replayed: Tensor | None = None) -> tuple[Tensor, Cache]:
+        """prompts [P,L] -> last hidden state [P,D], and the cache.
+
+        replayed [P,L,layers,K]: the experts that the tokens are sent to.
+        """
+        x, rotation, cache = self.embed(prompts), self._rotation(0, prompts.shape[1]), []
+        for layer, routes in zip(self._layers(), self._by_layer(replayed), strict=True):
+            q, k, v = layer.project(x, rotation)
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x, experts = layer.finish(x, attended, routes)
+            cache.append((k, v, experts))
+        return x[:, -1], cache
+
+    def response_logits(self, prompts: Tensor, group: Tensor, responses: Tensor) -> Tensor:
+        """Logits [B,S,V] for responses [B,S] to prompts[group]; a prompt is computed once."""
+        return self.routed_logits(prompts, group, responses)[0]
+
+    def routed_logits(
+        self, prompts: Tensor, group: Tensor, responses: Tensor, replayed: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As response_logits; and of all tokens but the last the routers' experts.
+
+        replayed: experts, as they [B,L+S-1,layers,K], that the tokens are sent to; one prompt's
+        are alike.
+        """
+        s, length = responses.shape[1] - 1, prompts.shape[1]
+        of_prompt = of_response = None
+        if replayed is not None:
+            of_prompt = replayed.new_empty((len(prompts), *replayed[0, :length].shape))
+            of_prompt[group], of_response = replayed[:, :length], replayed[:, length:]
+        first, cache = self.prompt(prompts, of_prompt)
+        x, rotation = self.embed(responses[:, :-1]), self._rotation(length, s)
+        visible = torch.ones(s, length + s, dtype=torch.bool, device=x.device).tril(length)
+        own, routes = list[Tensor](), self._by_layer(of_response)
+        for layer, of_layer, (prompt_k, prompt_v, earlier) in zip(
+            self._layers(), routes, cache, strict=True
+        ):
+            q, k, v = layer.project(x, rotation)
+            k, v = torch.cat((prompt_k[group], k), 2), torch.cat((prompt_v[group], v), 2)
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+            x, experts = layer.finish(x, attended, of_layer)
+            own.append(torch.cat((earlier[group], experts), 1))
+        logits = self.logits(torch.cat((first[group][:, None], x), dim=1))
+        return logits, torch.stack(own, 2)
+
+    def step(self, tokens: Tensor, parents: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        """Last hidden state [N,D] and cache of the prefixes `parents` [N], each with a token more.
+
+        parents ascend and leave none of the cache out.
+        """
+        x, rotation = self.embed(tokens)[:, None], self._rotation(cache[0][0].shape[2], 1)
+        grown: Cache = []
+        for layer, (keys, values, earlier) in zip(self._layers(), cache, strict=True):
+            q, k, v = layer.project(x, rotation)
+            if len(parents) > len(keys):  # else each prefix goes on once
+                keys, values, earlier = keys[parents], values[parents], earlier[parents]
+            k, v = torch.cat((keys, k), 2), torch.cat((values, v), 2)
+            x, experts = layer.finish(x, F.scaled_dot_product_attention(q, k, v))
+            grown.append((k, v, torch.cat((earlier, experts), 1)))
+        return x[:, 0], grown
+
+    def _layers(self) -> list[Layer]:
+        return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+    def _by_layer(self, experts: Tensor | None) -> Sequence[Tensor | None]:
+        """[N,T,K] of each layer, of [N,T,layers,K]."""
+        return [None] * len(self.layers) if experts is None else experts.unbind(2)

@@ -1,0 +1,203 @@
+"""The countdown model as a policy: its own cached sampling, shared prompts, warm start."""
+
+import hashlib
+import inspect
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
+from nemo_algos.engines.data import countdown
+from nemo_algos.engines.data.prompts import Asked
+from nemo_algos.engines.local import experts, tiny, tiny_hf
+from nemo_algos.engines.local.experience import Experience
+from nemo_algos.engines.local.sampling import decode
+from nemo_algos.engines.local.schema import GenerationSection, Shape
+
+WARM_STEPS, WARM_BATCH, WARM_LR = 700, 64, 4e-3
+
+
+class TinyPolicy:
+    """A `Tiny` model and how it samples. replays: it scores tokens on the sampler's experts."""
+
+    def __init__(
+        self, model: tiny.Tiny, sampling: GenerationSection, replays: bool = False
+    ) -> None:
+        self.model, self.sampling, self.ends = model, sampling, {countdown.EOS}
+        self.replays = replays
+
+    @torch.no_grad()
+    def generate(
+        self, prompts: list[list[int]], group_size: int, generator: torch.Generator
+    ) -> Experience:
+        """See Policy. The cached decode equals the training forward to 1e-5: no second forward.
+
+        Responses to a prompt that have begun alike are one row of the model until they part.
+        """
+        device, vocab = self.model.embed.weight.device, self.model.embed.num_embeddings
+        ids = torch.tensor(prompts)
+        group = torch.arange(len(prompts)).repeat_interleave(group_size)
+        hidden, cache = self.model.prompt(ids.to(device))
+        row = group.to(device)
+
+        def next_logits(drawn: Tensor) -> Tensor:
+            nonlocal row, cache
+            distinct, row = (row * vocab + drawn).unique(return_inverse=True)
+            hidden, cache = self.model.step(distinct % vocab, distinct // vocab, cache)
+            return self.model.logits(hidden)[row]
+
+        first = self.model.logits(hidden)[row]
+        sampled = decode(first, next_logits, self.ends, countdown.PAD, self.sampling, generator)
+        tokens, mask, logprobs, entropy = (x.cpu() for x in sampled)
+        all_shown = torch.ones_like(ids).bool()
+        routes = torch.stack([of_layer for *_, of_layer in cache], 2)[row].cpu()
+        scored = (tokens, mask, logprobs, entropy, logprobs)
+        return Experience(ids, all_shown, group, *scored, routed_experts=routes)
+
+    def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
+        logits, tokens, row, _ = self._logits(experience, rows)
+        return token_logprobs(logits / self.sampling.temperature, tokens).cpu()[row]
+
+    def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self.scored(experience, rows)[:2]
+
+    def scored(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As logprobs_and_entropy; and the routers' experts [N,L+S-1,layers,K]."""
+        logits, tokens, row, routes = self._logits(experience, rows)
+        scored = token_logprobs_and_entropy(logits, tokens, self.sampling.temperature)
+        return scored[0].cpu()[row], scored[1].cpu()[row], routes.cpu()[row]
+
+    def _logits(
+        self, experience: Experience, rows: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Logits [D,S,V] and tokens [D,S] of distinct responses; the one that each row [N] is.
+
+        And the routers' experts [D,L+S-1,layers,K], whether or not others are replayed.
+        """
+        device = self.model.embed.weight.device
+        responses = torch.cat((experience.group[rows, None], experience.tokens[rows]), 1)
+        distinct, row = responses.unique(dim=0, return_inverse=True)
+        used, group = distinct[:, 0].unique(return_inverse=True)
+        prompts, tokens = experience.prompts[used].to(device), distinct[:, 1:].to(device)
+        replayed = None
+        if self.replays and experience.routed_experts is not None:  # alike where responses are
+            any_row = torch.empty(len(distinct), dtype=torch.long).scatter(0, row, rows)
+            replayed = experience.routed_experts[any_row].to(device)
+        scored = self.model.routed_logits(prompts, group.to(device), tokens, replayed)
+        return scored[0], tokens, row, scored[1]
+
+    def tree_width(self, experience: Experience) -> int:
+        """See Policy. It shares prompts itself."""
+        return 0
+
+    def encode(self, prompt: Asked, prefix: str = "") -> list[int]:
+        """See Policy. Raises ValueError for a word that is not countdown's."""
+        texts = [prompt] if isinstance(prompt, str) else [m["content"] for m in prompt]
+        try:
+            return [countdown.TOKEN[word] for word in " ".join([*texts, prefix]).split()]
+        except KeyError as error:
+            raise ValueError(
+                f"the countdown model does not know {error}: it can answer the benchmark countdown"
+            ) from None
+
+    def ids(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def text(self, tokens: list[int]) -> str:
+        return countdown.decode([t for t in tokens if t != countdown.EOS])
+
+    def decode(self, tokens: list[int]) -> str:
+        return countdown.decode(tokens)
+
+    def save(self, folder: str) -> None:
+        from safetensors.torch import save_file
+
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        save_file(
+            tiny_hf.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"}
+        )
+        config = json.dumps(tiny_hf.hf_config(self.model.shape), indent=2)
+        (path / "config.json").write_text(config)
+        _tokenizer().save_pretrained(path)
+
+
+def _tokenizer() -> Any:
+    """Countdown's words for transformers; a conversation is its messages' words, one by one."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel(countdown.TOKEN, unk_token="<pad>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        eos_token="<eos>",
+        pad_token="<pad>",
+        clean_up_tokenization_spaces=False,  # or " ," becomes ","
+        chat_template="{% for m in messages %}{{ m['content'] + ' ' }}{% endfor %}",
+    )
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
+    """log softmax at the tokens: logits [B,S,V], tokens [B,S] -> [B,S]."""
+    losses = F.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="none")
+    return -losses.view_as(tokens)
+
+
+def warm_started(
+    rules: countdown.Rules, seed: int, progress: Callable[[float], None], shape: Shape = Shape()
+) -> tiny.Tiny:
+    """A model taught by fixed steps on fresh worked solutions.
+
+    Cached by a hash of all that made it, in $NEMO_ALGOS_CACHE, else in nemo_algos below the user's
+    cache directory; progress(share) is called as it goes.
+    """
+    sources = (inspect.getsource(code) for code in (countdown, experts, tiny, _teach))
+    numbers = (shape, rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)
+    recipe = "\n".join(map(str, (*sources, *numbers)))
+    name = hashlib.sha256(recipe.encode()).hexdigest()[:16]
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(os.environ.get("NEMO_ALGOS_CACHE") or Path(base) / "nemo_algos")
+    path = folder / f"countdown-{rules.numbers}-{name}.pt"
+    model = tiny.Tiny(shape)
+    if path.exists():
+        model.load_state_dict(torch.load(path, weights_only=True))
+        return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = tiny.Tiny(shape)
+        _teach(model, rules, random.Random(seed), progress)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.tmp")
+    torch.save(model.state_dict(), partial)
+    partial.replace(path)
+    return model
+
+
+def _teach(
+    model: tiny.Tiny, rules: countdown.Rules, rng: random.Random, progress: Callable[[float], None]
+) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), WARM_LR, betas=(0.9, 0.98), weight_decay=0.01)
+    group = torch.arange(WARM_BATCH)
+    for step in range(WARM_STEPS):
+        batch = [countdown.sample(rng, rules) for _ in range(WARM_BATCH)]
+        prompts = torch.tensor([countdown.tokens_of(f"{puzzle} :")[:-1] for puzzle, _ in batch])
+        responses = [torch.tensor(countdown.encode(steps)) for _, steps in batch]
+        tokens = pad_sequence(responses, batch_first=True, padding_value=countdown.PAD)
+        logprobs = token_logprobs(model.response_logits(prompts, group, tokens), tokens)
+        loss = -logprobs[tokens != countdown.PAD].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        decay = min(1.0, (WARM_STEPS - step) / (0.7 * WARM_STEPS))  # constant 30 %, then to 0
+        optimizer.param_groups[0]["lr"] = WARM_LR * min(1.0, (step + 1) / 50) * decay
+        optimizer.step()
+        progress((step + 1) / WARM_STEPS)

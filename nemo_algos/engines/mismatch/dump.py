@@ -1,0 +1,179 @@
+"""Sampler and trainer log-probs of the same tokens, on disk: .npz, or .jsonl, a response a line.
+
+A file may come from anyone: it is data, never code, and what it lacks is said in a sentence.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_algos.config import first_line
+from nemo_algos.engines.mismatch import formats
+from nemo_algos.jsonl import read_lines
+
+Array = np.ndarray
+INTEGERS = ("tokens", "prompt_length", "weights_version", "step")
+PER_RESPONSE = ("prompt_length", "weights_version")
+WRITE = ". Write it by mismatch.dump, or by these names with numpy.savez"
+NEEDED = ("tokens", "sampler_logprobs", "trainer_logprobs")
+
+
+@dataclass(frozen=True)
+class Dump:
+    """One rollout batch of B responses and S positions, with prompts among them or without.
+
+    tokens [B,S] int; mask [B,S] bool, on the response's tokens; sampler_logprobs,
+    trainer_logprobs [B,S], nats, each of its own token, read on the mask alone; entropy [B,S]: of
+    the trainer's distribution; top_logprobs [B,S,K]: the sampler's highest; weights_version [B] or
+    [B,S]: of the weights that sampled; prompt_length [B], tokens; step: the trainer's version.
+    Raises ValueError where they do not fit together.
+    """
+
+    tokens: Array
+    mask: Array
+    sampler_logprobs: Array
+    trainer_logprobs: Array
+    entropy: Array | None = None
+    top_logprobs: Array | None = None
+    weights_version: Array | None = None
+    prompt_length: Array | None = None
+    step: Array | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.tokens.shape
+        if len(shape) != 2:
+            raise ValueError(f"tokens has shape {list(shape)}: give [responses, positions]")
+        for name, array in self.arrays().items():
+            sizes = _sizes(name, shape)
+            if array.shape not in sizes and not (name == "top_logprobs" and array.ndim == 3):
+                wanted = " or ".join(str(list(size)) for size in sizes)
+                raise ValueError(f"{name} has shape {list(array.shape)}: give {wanted}")
+            if array.dtype.kind not in "biuf":
+                raise ValueError(f"{name} holds {array.dtype}: give numbers")
+        if not self.mask.any():
+            raise ValueError("mask is empty: there is no response's token to compare")
+        for name in ("sampler_logprobs", "trainer_logprobs"):
+            if (getattr(self, name)[self.mask] > 1e-3).any():
+                raise ValueError(f"{name} is above 0 somewhere: give log-probs, nats")
+
+    def arrays(self) -> dict[str, Array]:
+        """By name, those that are there."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _sizes(name: str, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    if name == "step":
+        return [()]
+    return {"weights_version": [shape[:1], shape], "prompt_length": [shape[:1]]}.get(name, [shape])
+
+
+def made(arrays: dict[str, Any]) -> Dump:
+    """Of arrays by name, ours or another framework's; without a mask all tokens are responses'."""
+    ours = formats.renamed(arrays)
+    if lacking := [name for name in NEEDED if name not in ours]:
+        has = ", ".join(sorted(ours)[:12]) or "nothing"
+        raise ValueError(f"lacks {', '.join(lacking)}; has {has}{formats.remedy(arrays) or WRITE}")
+    known = {f.name: np.asarray(ours[f.name]) for f in fields(Dump) if f.name in ours}
+    known.setdefault("mask", np.ones(known["tokens"].shape, dtype=bool))
+    numbers = {name for name, array in known.items() if array.dtype.kind in "biuf"}
+    for name in numbers.intersection(INTEGERS):
+        if not (np.abs(known[name].astype(np.float64)) < 2**53).all():
+            reason = "NaN, infinity or numbers beyond 2^53"
+            raise ValueError(f"{name} holds {reason}: give integers, or leave it out")
+        known[name] = known[name].astype(np.int64)
+    for name in numbers.intersection(PER_RESPONSE):
+        if known[name].ndim == 0:
+            known[name] = np.full(len(known["tokens"]), known[name])
+    if "step" in numbers and known["step"].size:
+        known["step"] = known["step"].max()
+    if "mask" in numbers:
+        known["mask"] = known["mask"] > 0
+    return Dump(**known)
+
+
+def read(path: Path) -> Dump:
+    """A file of ours, or of NeMo-RL, verl or TRL. Raises ValueError that says what is wrong."""
+    kinds: dict[str, Callable[[Path], dict[str, Any]]] = {
+        ".npz": _npz,
+        ".jsonl": _jsonl,
+        ".pt": formats.tensors,
+    }
+    if path.suffix not in kinds:
+        names = ", ".join(kinds)
+        raise ValueError(f"{path} is none of {names}{formats.remedy({}, path.suffix)}")
+    if not path.is_file():
+        raise ValueError(f"{path} is not there: name a file")
+    try:
+        return made(kinds[path.suffix](path))
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+
+
+def _npz(path: Path) -> dict[str, Any]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        formats.refuse_large(size // formats.BYTES)
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in file.files}
+    except formats.TooLarge:
+        raise
+    except Exception as error:  # what bytes of anyone's do to numpy's reader is not listed anywhere
+        raise ValueError(f"is no .npz file: {first_line(error)}{WRITE}") from None
+    if other := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+        raise ValueError(f"is no .npz file: {other[0]} is not an array{WRITE}")
+    formats.refuse_large(sum(array.size for array in found.values()))
+    return found
+
+
+def _jsonl(path: Path) -> dict[str, Any]:
+    """Rows of several lengths are filled up behind their end, off the mask."""
+    rows = [formats.unpacked(row) for row in read_lines(path)]
+    if not rows:
+        raise ValueError("has no line: write a response a line")
+    columns = {name: [row[name] for row in rows] for name in rows[0] if _in_all(name, rows)}
+    ids = next((columns[n] for n in ("tokens", "token_ids") if n in columns), None)
+    if ids is None:
+        return dict.fromkeys(rows[0])
+    lengths = [len(row) if isinstance(row, list) else 0 for row in ids]
+    shown = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    return {"mask": shown} | {k: _column(k, v, lengths) for k, v in columns.items()}
+
+
+def _in_all(name: str, rows: list[dict[str, Any]]) -> bool:
+    known = {field.name for field in fields(Dump)} | formats.COLUMNS
+    return name in known and all(name in row for row in rows)
+
+
+def _column(name: str, values: list[Any], lengths: list[int]) -> Array:
+    """[B,S,...] of lists, [B] of numbers."""
+    try:
+        rows = [np.asarray(row, dtype=np.float64) for row in values]
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} holds other things than numbers, or lists of them") from None
+    if all(row.ndim == 0 for row in rows):
+        return np.array(rows)
+    for i, (row, length) in enumerate(zip(rows, lengths, strict=True), 1):
+        if row.ndim != rows[0].ndim or len(row) != length or row.shape[1:] != rows[0].shape[1:]:
+            raise ValueError(f"line {i}: {name} has shape {list(row.shape)}, tokens [{length}]")
+    out = np.zeros((len(rows), max(lengths), *rows[0].shape[1:]))
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out
+
+
+def write(path: Path, dump: Dump) -> None:
+    """As .npz, at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".tmp")
+    with open(partial, "wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **dump.arrays())
+    partial.replace(path)

@@ -1,0 +1,48 @@
+"""A method's signals as columns of NeMo-RL's batches: what the workers read, and nothing else.
+
+float32 [B] or [B,S], the only shapes that NeMo-RL's sharding and packing carry. Bounds that are
+numbers do not travel: every worker computes them from the method's parameters.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.signals import Signals
+
+PREFIX = "nemo_algos_signal_"
+
+
+def names(algorithm: Algorithm) -> dict[str, str]:
+    """The signals that travel beside the advantages, and their columns' keys."""
+    return {k: PREFIX + k for k in algorithm.per_token if k != "advantages"}
+
+
+def written(signals: Signals, algorithm: Algorithm) -> dict[str, Tensor]:
+    """The columns by key, float32: [B] per sequence, [B,S] per token."""
+    tensors: dict[str, Any] = {"low": signals.low, "high": signals.high, **signals.extras}
+    return {
+        key: (tensors[k] if algorithm.per_token[k] else _row(tensors[k])).float().contiguous()
+        for k, key in names(algorithm).items()
+    }
+
+
+def read(data: Mapping[str, Any], algorithm: Algorithm) -> Signals:
+    """The signals [B,1] or [B,S-1] of a micro-batch's columns; NeMo-RL's losses use [:, 1:].
+
+    Per sequence a column is [B], or [B,S] with equal values. Raises KeyError where one is missing.
+    """
+    keys = {"advantages": "advantages", **names(algorithm)}
+    signals = {
+        k: data[keys[k]][:, 1:] if per_token else _row(data[keys[k]])[:, None]
+        for k, per_token in algorithm.per_token.items()
+    }
+    low, high = algorithm.constant_bounds or (signals.pop("low"), signals.pop("high"))
+    return Signals(signals.pop("advantages"), low, high, signals)
+
+
+def _row(x: Tensor) -> Tensor:
+    """[B] of [B], or of [B,1] or [B,S] with equal values."""
+    return x if x.dim() == 1 else x[:, 0]

@@ -1,0 +1,67 @@
+"""What a method decides of NeMo-RL's config."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.config import ConfigError, Finding
+
+OURS = ("engine", "method", "mismatch", "nemo_rl", "rollout_correction")
+DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
+# a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
+ESTIMATOR = "nemo_algos.engines.nemo.trainers.given"
+TINY_KL = 1e-8  # of a penalty that only makes NeMo-RL load the reference
+
+
+# of a loss whose terms we weigh by the sampler ourselves
+UNWEIGHTED = {
+    "use_importance_sampling_correction": False,
+    "truncated_importance_sampling_type": None,
+    "truncated_importance_sampling_ratio": None,
+    "truncated_importance_sampling_ratio_min": None,
+}
+
+
+def weighs(algorithm: Algorithm) -> bool:
+    """Whether our loss weighs by the sampler: NeMo-RL's takes a sequence ratio's product."""
+    return algorithm.correction.active or algorithm.base.method.ratio == "sequence"
+
+
+def decided(algorithm: Algorithm) -> dict[str, Any]:
+    """The keys of `loss_fn` that the method decides, of NeMo-RL's loss."""
+    return {
+        "token_level_loss": algorithm.mean == "token",
+        "sequence_level_importance_ratios": algorithm.base.method.ratio == "sequence",
+        "disable_ppo_ratio": algorithm.base.method.form == "logprob",
+        "ratio_clip_min": getattr(algorithm.bounds.params, "clip_low", 0.2),
+        "ratio_clip_max": getattr(algorithm.bounds.params, "clip_high", 0.2),
+        "ratio_clip_c": algorithm.base.params.dual_clip,
+    }
+
+
+def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
+    """Set what the method decides, in place."""
+    loss, grpo = plain["loss_fn"], plain["grpo"]
+    loss |= decided(algorithm)
+    if algorithm.correction.active:
+        # what NeMo-RL asserts of asynchronous and FP8 rollouts; its loss goes by `decided`
+        loss["use_importance_sampling_correction"] = True
+    grpo["adv_estimator"] = {**(grpo.get("adv_estimator") or {}), "name": ESTIMATOR}
+    # only NeMo-RL's filter of flat groups reads it: a group's one right response would seem flat
+    grpo["use_leave_one_out_baseline"] = False
+    if "ref_logprobs" in algorithm.needs:
+        grpo["skip_reference_policy_logprobs_calculation"] = False
+        if not loss["reference_policy_kl_penalty"]:
+            # a reference is loaded only for a penalty; of the reward, it is not in the loss
+            loss |= {"reference_policy_kl_penalty": TINY_KL, "use_kl_in_reward": True}
+
+
+def base_name(written: Mapping[Any, Any]) -> str:
+    """The config of NeMo-RL that ours goes over. Raises ConfigError where it is no name."""
+    section = written.get("nemo_rl") or {}
+    if not isinstance(section, Mapping):
+        raise ConfigError([Finding("nemo_rl", f"must be a section, got {section!r}")])
+    name = section.get("config", DEFAULT)
+    if not isinstance(name, str):
+        raise ConfigError([Finding("nemo_rl.config", f"must be a file's name, got {name!r}")])
+    return name

@@ -1,0 +1,50 @@
+"""What both backends' workers add to NeMo-RL's: entropies of the previous log-probs' forward."""
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
+from nemo_algos.engines.nemo import versions
+from nemo_algos.engines.nemo.policy import ENTROPY
+
+
+def entropies(logits: Tensor, group: Any, vocabulary: int | None = None) -> Tensor:
+    """[...,V/TP] -> exact entropies [...], nats, over the real rows of the vocabulary."""
+    no_tokens = torch.zeros(logits.shape[:-1], dtype=torch.long, device=logits.device)
+    return token_logprobs_and_entropy(logits, no_tokens, group=group, vocabulary=vocabulary)[1]
+
+
+@contextmanager
+def recording(module: Any, processor: type, **kwargs: Any) -> Iterator[list[Tensor]]:
+    """Within, the log-prob forward of the worker's module appends entropies; kwargs: its own."""
+    sink: list[Tensor] = []
+    ours = functools.partial(processor, sink=sink, **kwargs)
+    with versions.replaced((module, "LogprobsPostProcessor", ours)):
+        yield sink
+
+
+class EntropyMixin:
+    """Before a worker class: no entropies of the reference, and a column of the data plane."""
+
+    reference_pass = False
+
+    def get_reference_policy_logprobs(self, *args: Any, **kwargs: Any) -> Any:
+        self.reference_pass = True
+        try:
+            return super().get_reference_policy_logprobs(*args, **kwargs)  # pyright: ignore
+        finally:
+            self.reference_pass = False
+
+    def _write_back_result_field(self, meta: Any, result: Any, **kwargs: Any) -> None:
+        """With the previous log-probs go the entropies (grpo_train_sync)."""
+        super()._write_back_result_field(meta, result, **kwargs)  # pyright: ignore
+        if "entropies" in result:
+            from nemo_rl.data_plane import column_io
+
+            column_io.TOKEN_ALIGNED_FIELDS |= {ENTROPY}  # in this process
+            self._write_back(meta, {ENTROPY: result["entropies"]})  # pyright: ignore

@@ -1,0 +1,194 @@
+"""A method's driver half behind NeMo-RL's `compute_advantage`, and its signals' way to the loss."""
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from nemo_rl.algorithms.utils import get_gdpo_reward_component_keys
+from torch import Tensor
+
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
+from nemo_algos.algorithms.signals import Memory, Signals
+from nemo_algos.engines.nemo import columns
+
+
+class Estimator:
+    """compute_advantage of NeMo-RL's protocol; keeps the signals until `signals_for` takes them.
+
+    group_size: of complete groups, grpo.num_generations_per_prompt; batch_size: sequences of an
+    optimizer batch, policy.train_global_batch_size; pad: the token behind shorter prompts; memory:
+    to begin with; keep: is given the memory after each batch. Put here by the policy's proxy, of
+    the previous log-probs' forward: entropy [B,S]; masks, its token_mask [B,S] and sample_mask [B],
+    which tell an empty response from one that NeMo-RL masks out; sampled [B,S], the sampler's
+    log-probs, where the data plane has them.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        group_size: int = 1,
+        batch_size: int | None = None,
+        pad: int | None = None,
+        memory: Memory = MappingProxyType({}),
+        keep: Callable[[Memory], None] = lambda memory: None,
+    ) -> None:
+        self.algorithm, self.needs = algorithm, algorithm.needs
+        self.group_size, self.batch_size, self.pad = group_size, batch_size, pad
+        self.memory, self.keep = memory, keep
+        self.entropy: Tensor | None = None
+        self.masks: tuple[Tensor, Tensor] | None = None
+        self.sampled: Tensor | None = None
+        self._corrected: Tensor | None = None
+        self.last_metrics: dict[str, float] = {}
+        self._kept: tuple[Tensor, Signals] | None = None
+
+    def compute_advantage(
+        self,
+        prompt_ids: Tensor,
+        rewards: Tensor,
+        mask: Tensor,
+        repeated_batch: Any = None,
+        logprobs_policy: Tensor | None = None,
+        logprobs_reference: Tensor | None = None,
+        teacher_logprobs: Tensor | None = None,
+        prev_logprobs: Tensor | None = None,
+        generation_logprobs: Tensor | None = None,
+        sample_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The advantages [B,S], float32, of rewards [B], mask and log-probs [B,S].
+
+        prompt_ids [B,P]: equal rows are one group. The arguments are those that NeMo-RL's trainers
+        pass, by name (what no line here reads, its other estimators do). Raises TypeError for
+        another one, or where log pi_old is missing; ValueError for a group that is not complete.
+        """
+        if logprobs_policy is None:
+            raise TypeError("compute_advantage() needs logprobs_policy, log pi_old [B, S]")
+        entropy, self.entropy = self.entropy, None
+        rollouts = Rollouts(
+            group=row_hash(prompt_ids),
+            rewards=rewards,
+            mask=mask.bool(),
+            old_logprobs=logprobs_policy,
+            ref_logprobs=logprobs_reference,
+            entropy=entropy,
+            gen_logprobs=self._sampled(generation_logprobs, repeated_batch, mask.shape[1]),
+            sample_mask=self._unmasked(mask, sample_mask, repeated_batch),
+            reward_parts=reward_parts(repeated_batch) if "reward_parts" in self.needs else None,
+            prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
+        )
+        check_complete(rollouts, self.group_size)
+        rollouts, corrected = self.algorithm.correct(rollouts)
+        self._corrected = rollouts.mask
+        signals = self.algorithm.signals(rollouts, self.memory, self.batch_size)
+        if "memory" in self.needs:
+            self.memory = signals.memory
+            self.keep(self.memory)
+        advantages = signals.advantages.float().expand(mask.shape).contiguous()
+        self.last_metrics = {**corrected, **signals.metrics}
+        self._kept = (advantages, signals)
+        return advantages
+
+    def signals_for(self, advantages: Tensor) -> dict[str, Tensor]:
+        """The training batch's columns of signals by key, once for each compute_advantage.
+
+        advantages [B,S]: the training batch's. Raises ValueError where they are not the ones that
+        were computed.
+        """
+        if self._kept is None:
+            raise ValueError(
+                "training was asked for twice on one set of advantages, or before "
+                "compute_advantage: the method's signals belong to one rollout batch"
+            )
+        (computed, signals), self._kept = self._kept, None
+        if not torch.equal(advantages, computed):
+            raise ValueError(
+                "the advantages were reordered or changed between compute_advantage and train: "
+                "switch off grpo.advantage_clip_low/high and the message-level advantage penalties"
+            )
+        return columns.written(signals, self.algorithm)
+
+    def masks_for(self, token_mask: Tensor, sample_mask: Tensor) -> dict[str, Tensor]:
+        """The training batch's masks [B,S] and [B], without what the correction has rejected.
+
+        A sequence without a token left is masked out whole, so that no mean counts it.
+        """
+        if self._corrected is None or not self.algorithm.correction.rejects:
+            return {}
+        taken = (token_mask * sample_mask[:, None]).bool()
+        lost = taken.any(1) & ~self._corrected.any(1)
+        return {
+            "token_mask": token_mask * self._corrected.to(token_mask.dtype),
+            "sample_mask": sample_mask.masked_fill(lost, 0),
+        }
+
+    def _sampled(self, given: Tensor | None, batch: Any, width: int) -> Tensor | None:
+        """The sampler's log-probs [B,S]: of the messages where nobody passes them (grpo_train)."""
+        sampled, self.sampled = self.sampled, None
+        given = sampled if given is None else given
+        wanted = given is None and "gen_logprobs" in self.algorithm.needs
+        if not wanted or "message_log" not in batch:
+            return given
+        logs = ([m["generation_logprobs"] for m in log] for log in batch["message_log"])
+        rows = [torch.cat(messages) for messages in logs]
+        return torch.stack([F.pad(row, (0, width - len(row))) for row in rows])
+
+    def _unmasked(self, mask: Tensor, sample_mask: Tensor | None, batch: Any) -> Tensor | None:
+        """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said.
+
+        Synchronous trainers say it by `mask` [B,S] alone, where an empty response looks the same;
+        without a forward for pi_old, by the rollouts' loss_multiplier.
+        """
+        masks, self.masks = self.masks, None
+        if sample_mask is not None:
+            return sample_mask.bool()
+        if masks is None:
+            multiplier = (batch or {}).get("loss_multiplier")
+            return None if multiplier is None else multiplier.bool()
+        tokens, sample = (m.bool() for m in masks)
+        return sample & (mask.bool().any(1) | ~tokens.any(1))
+
+
+def check_complete(rollouts: Rollouts, size: int) -> None:
+    """Raise ValueError where a group is not one, or several, of `size` rows."""
+    wrong = rollouts.groups.count % size != 0  # a prompt may be drawn twice
+    if wrong.any():
+        raise ValueError(
+            f"a group of {int(rollouts.groups.count[wrong][0])} responses came to the advantages, "
+            f"and grpo.num_generations_per_prompt is {size} ({int(wrong.sum())} such groups): "
+            "NeMo-RL's dynamic sampling drops single responses where the rest of their group is "
+            "equal. Set grpo.use_leave_one_out_baseline: false, or grpo.use_dynamic_sampling: false"
+        )
+
+
+def row_hash(rows: Tensor) -> Tensor:
+    """[B,P] int -> [B] int64, equal for equal rows; others collide with probability 2^-64."""
+    if rows.dim() == 1:
+        return rows
+    generator = torch.Generator().manual_seed(0)
+    bound = 2**63 - 1
+    weights = torch.randint(-bound, bound, (rows.shape[1],), generator=generator) | 1
+    return (rows.long() * weights.to(rows.device)).sum(1)
+
+
+def reward_parts(batch: Any) -> dict[str, Tensor]:
+    """[B] by name: NeMo-RL's `reward/NAME`, in v0.7.0 `reward1`, `reward2`, ..."""
+    return {
+        key.removeprefix("reward/"): batch[key] for key in get_gdpo_reward_component_keys(batch)
+    }
+
+
+def prompt_keys(rows: Tensor, pad: int | None) -> Tensor:
+    """[B,P] token ids -> [B] int64: the prompt's number in every batch, however wide it is."""
+    distinct, index = rows.unique(dim=0, return_inverse=True)
+    keys = [prompt_key(_unpadded(row, pad)) for row in distinct.tolist()]
+    return torch.tensor(keys, dtype=torch.long)[index]
+
+
+def _unpadded(row: list[int], pad: int | None) -> list[int]:
+    end = len(row)
+    while end and row[end - 1] == pad:
+        end -= 1
+    return row[:end]

@@ -1,0 +1,89 @@
+"""Two responses whose loss is known: a NeMo-RL that computes something else is refused."""
+
+import math
+from typing import Any
+
+import torch
+from nemo_rl.algorithms.loss import ClippedPGLossConfig
+from torch import Tensor
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.engines.nemo import versions
+from nemo_algos.engines.nemo.decided import decided
+from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.loss import AlgorithmLoss
+
+# method: the loss with a k3 penalty of 0.5, and its derivative along DIRECTION (direct formulas in
+# tests/real/nemo/test_known_answers.py)
+ANSWERS = {
+    "grpo": (-0.00326767872, -0.537765511),
+    "gspo": (-0.0297655843, -0.794605779),
+    "gmpo": (-0.0518725377, -0.532864492),
+    "gpg": (0.109204989, -0.695000029),
+    "cispo": (0.155580806, -0.860042493),
+    "etr": (-0.0360571464, -0.537765511),
+    "quatro": (-0.177104735, -0.483702294),
+    "erpo": (-0.0186865497, -0.717204307),
+    "apmpo": (-0.0403283015, -0.77294467),
+}
+TOLERANCE = 1e-4  # relative; losses are float32
+
+# one prompt and three tokens, of which the second response has two
+REWARDS = torch.tensor([1.0, 0.0])
+MASK = torch.tensor([[0.0, 1.0, 1.0, 1.0], [0.0, 1.0, 1.0, 0.0]])
+OLD = torch.tensor([[0.0, -1.0, -0.5, -2.0], [0.0, -0.7, -1.2, 0.0]])
+CURRENT = OLD + torch.tensor([[0.0, 0.5, -0.1, -0.4], [0.0, -0.6, -0.3, 0.0]])
+REFERENCE = OLD + torch.tensor([[0.0, 0.1, -0.2, 0.05], [0.0, -0.3, 0.2, 0.0]])
+ENTROPY = torch.tensor([[0.0, 0.5, 1.0, 1.5], [0.0, 0.8, 0.2, 0.0]])
+DIRECTION = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 1.0, 0.0]])
+
+
+def check() -> None:
+    """Raises ImportError that names every method with another answer."""
+    unread = {*decided(build("grpo"))} - ClippedPGLossConfig.model_fields.keys()
+    versions.refuse([f"ClippedPGLossConfig has no {key}" for key in sorted(unread)])
+    versions.refuse([fault for name in ANSWERS if (fault := _fault(name))])
+
+
+def _fault(name: str) -> str | None:
+    try:
+        found = answer(name)
+    except Exception as error:  # whatever NeMo-RL's code raises
+        return f"the loss of {name} raises {type(error).__name__}: {error}"
+    pairs = zip(found, ANSWERS[name], strict=True)
+    if all(math.isclose(a, b, rel_tol=TOLERANCE) for a, b in pairs):
+        return None
+    numbers = "loss {:.4f} and slope {:.4f}"
+    return f"{name} has {numbers.format(*found)} instead of {numbers.format(*ANSWERS[name])}"
+
+
+def answer(name: str) -> tuple[float, float]:
+    """The loss of a method, and its derivative along DIRECTION."""
+    algorithm = build(name)
+    section: Any = {"reference_policy_kl_penalty": 0.5, "reference_policy_kl_type": "k3"}
+    loss = AlgorithmLoss(ClippedPGLossConfig(**section), algorithm)
+    logprobs = CURRENT[:, 1:].clone().requires_grad_()
+    value, _ = loss(logprobs, _batch(Estimator(algorithm)), torch.tensor(2.0), torch.tensor(5.0))
+    (gradient,) = torch.autograd.grad(value, logprobs)
+    return value.item(), float((gradient * DIRECTION).sum())
+
+
+def _batch(estimator: Estimator) -> dict[str, Tensor]:
+    estimator.entropy = ENTROPY
+    advantages = estimator.compute_advantage(
+        prompt_ids=torch.ones(2, 1, dtype=torch.long),
+        rewards=REWARDS,
+        mask=MASK,
+        repeated_batch={},
+        logprobs_policy=OLD,
+        logprobs_reference=REFERENCE,
+    )
+    return {
+        "advantages": advantages,
+        "prev_logprobs": OLD,
+        "generation_logprobs": OLD,
+        "reference_policy_logprobs": REFERENCE,
+        "token_mask": MASK,
+        "sample_mask": torch.ones(2),
+        **estimator.signals_for(advantages),
+    }

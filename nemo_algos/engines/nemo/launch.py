@@ -1,0 +1,166 @@
+"""A judged config to a run of NeMo-RL's own trainer, with the method plugged in.
+
+The steps are those of NeMo-RL's examples/run_grpo.py.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nemo_rl.algorithms import grpo
+from nemo_rl.algorithms.utils import get_tokenizer
+from nemo_rl.data.utils import setup_response_data
+from nemo_rl.distributed.virtual_cluster import init_ray
+from nemo_rl.models.generation import configure_generation_config
+from nemo_rl.utils.logger import get_next_experiment_dir
+from rich.console import Console
+
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.loss import MismatchConfig
+from nemo_algos.config import Finding
+from nemo_algos.engines.nemo import environment, known_answers, memory, versions, worker_env
+from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
+from nemo_algos.engines.nemo.trainers import in_place, previous_logprobs_skipped
+
+WORKERS = {"megatron_cfg": "megatron_worker", "dtensor_cfg": "dtensor_worker"}
+
+
+class Launch(NamedTuple):
+    """A judged run: NeMo-RL's MasterConfig, what is ours, and the warnings and notes."""
+
+    master_config: Any
+    algorithm: Algorithm
+    mismatch: MismatchConfig
+    remarks: list[Finding]
+
+
+def run(judged: Launch, console: Console) -> None:
+    """Start Ray, load, train."""
+    master_config, algorithm, mismatch, remarks = judged
+    versions.check_trainer(trainer(master_config))
+    known_answers.check()
+    for remark in remarks:
+        console.print(f"{remark.severity}: {remark}", markup=False, soft_wrap=True)
+    loss = AlgorithmLoss(master_config.loss_fn, algorithm, **fused_logprobs(master_config))
+    worker_env.export()
+    log_dir = get_next_experiment_dir(master_config.logger["log_dir"])
+    master_config.logger["log_dir"] = log_dir
+    init_ray()
+    worker_env.check()
+    train(master_config, algorithm, loss, mismatch)
+
+
+def train(
+    master_config: Any, algorithm: Algorithm, loss: AlgorithmLoss, mismatch: MismatchConfig
+) -> None:
+    """From Ray to the end of training; the stock setup, trainers and shutdown."""
+    tokenizer = get_tokenizer(master_config.policy["tokenizer"])
+    megatron = master_config.policy.get("megatron_cfg") or {}
+    master_config.policy["generation"] = configure_generation_config(
+        master_config.policy["generation"],
+        tokenizer,
+        has_refit_draft_weights=bool(master_config.policy["draft"]["enabled"]),
+        trains_mtp=bool(megatron.get("mtp_num_layers")),
+    )
+    environment.register(master_config.env)
+    dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
+        tokenizer, master_config.data, master_config.env
+    )
+    made = versions.made(
+        grpo.setup,
+        master_config,
+        tokenizer,
+        dataset,
+        val_dataset,
+        policy_factory=policy_factory(master_config, algorithm),
+    )
+    cfg, policy = made["master_config"], made["policy"]
+    environment.log_statuses(made["logger"], task_to_env, val_task_to_env)
+    estimator = estimator_of(algorithm, cfg, tokenizer, made)
+    with ExitStack() as stack:
+        # the policy too: left to its __del__ at the interpreter's end, that may be a SIGSEGV
+        workers = dict.fromkeys((made["policy_generation"], policy))
+        stack.callback(_shutdown, workers, task_to_env, val_task_to_env)
+        # also after an error, asynchronous saves end before the workers do; v0.7.0 has none
+        stack.callback(getattr(made["checkpointer"], "shutdown", lambda: None))
+        stack.enter_context(in_place(estimator))
+        proxy = DataPlaneProxy if data_plane(cfg) else PolicyProxy
+        if data_plane(cfg):
+            stack.enter_context(columns_registered(estimator))
+        elif algorithm.correction.bypass_mode:
+            stack.enter_context(previous_logprobs_skipped())
+        train = trainer(cfg)
+        step = versions.get(made["grpo_save_state"], "total_steps", 0)
+        watched = mismatch, Path(master_config.logger["log_dir"]), step
+        own = {"policy": proxy(policy, estimator, *watched, loss.config), "tokenizer": tokenizer}
+        own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}
+        train(**versions.arguments(train, made | own))
+
+
+def estimator_of(algorithm: Algorithm, cfg: Any, tokenizer: Any, made: dict[str, Any]) -> Estimator:
+    """The driver half; its memory, where it has one, is in NeMo-RL's checkpoints."""
+    own: dict[str, Any] = {}
+    if "memory" in algorithm.needs:
+        own["memory"] = memory.restored(made["checkpointer"])
+        own["keep"] = functools.partial(memory.keep, made["grpo_save_state"])
+    if "prompt" in algorithm.needs:
+        own["pad"] = tokenizer.pad_token_id
+    group_size = versions.get(cfg.grpo, "num_generations_per_prompt")
+    batch_size = versions.get(cfg.policy, "train_global_batch_size")
+    return Estimator(algorithm, group_size, batch_size, **own)
+
+
+def fused_logprobs(master_config: Any) -> dict[str, bool]:
+    """The argument of NeMo-RL's loss for models that return log-probs; unknown to v0.7.0."""
+    megatron = master_config.policy.get("megatron_cfg") or {}
+    fused = megatron.get("enabled") and megatron.get("use_fused_linear_logprobs")
+    return {"use_fused_linear_logprobs": True} if fused else {}
+
+
+def data_plane(master_config: Any) -> bool:
+    """Whether tensors travel through TransferQueue."""
+    return bool(versions.get(master_config.data_plane or {}, "enabled", False))
+
+
+def trainer(master_config: Any) -> Callable[..., None]:
+    """NeMo-RL's trainer for this config."""
+    asynchronous = versions.get(master_config.grpo, "async_grpo", {})
+    if versions.get(asynchronous, "enabled", False):
+        age = versions.get(asynchronous, "max_trajectory_age_steps", 1)
+        return functools.partial(grpo.async_grpo_train, max_trajectory_age_steps=age)
+    if data_plane(master_config):
+        from nemo_rl.algorithms.grpo_sync import grpo_train_sync
+
+        return grpo_train_sync
+    return grpo.grpo_train
+
+
+def policy_factory(master_config: Any, algorithm: Algorithm) -> Callable[..., Any] | None:
+    """NeMo-RL's policy; with workers that return entropies where the method needs them."""
+    extension: dict[str, Any] = {}
+    if "entropy" in algorithm.needs:
+        backend = next(
+            b for b in WORKERS if (master_config.policy.get(b) or {}).get("enabled", False)
+        )
+        extension = {"worker_extension_cls_fqn": worker_env.register_worker(WORKERS[backend])}
+    if data_plane(master_config):
+        from nemo_rl.models.policy.tq_policy import TQPolicy
+
+        return functools.partial(TQPolicy, dp_cfg=master_config.data_plane, **extension)
+    if not extension:
+        return None
+    from nemo_rl.models.policy.lm_policy import Policy
+
+    return functools.partial(Policy, **extension)
+
+
+def _shutdown(workers: Iterable[Any], *environments: dict[str, Any]) -> None:
+    stop = getattr(grpo, "shutdown_environments", None)  # not in v0.7.0, where Ray's end ends them
+    if stop:
+        stop(*environments)
+    for group in workers:
+        group.shutdown()

@@ -1,0 +1,169 @@
+"""NeMo-RL's own loss, fed with a method's log_ratio', A' and bounds.
+
+    ClippedPGLossFn( prev + log_ratio',  advantages = A',  ratio_clip = bounds,
+    curr_logprobs_unfiltered = log pi )
+
+Terms beside the surrogate are added to it. KL, dual clip, the base metrics, and the
+importance-sampling correction of token ratios stay NeMo-RL's; of sequence ratios it is ours, and
+multiplies A'. B sequences of S tokens; data is [B,S], aligned with the tokens, and NeMo-RL's losses
+use [:, 1:] of it. GRPO and GSPO pass through untouched but for that correction.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from nemo_rl.algorithms.loss import ClippedPGLossFn, interfaces
+from torch import Tensor
+
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.core import surrogate
+from nemo_algos.algorithms.loss import LossConfig, term_losses
+from nemo_algos.algorithms.method import Params, clip_bounds, token_log_ratio
+from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.riders import off_policy
+from nemo_algos.algorithms.signals import Signals
+from nemo_algos.engines.nemo import columns, loss_metrics
+from nemo_algos.engines.nemo.decided import UNWEIGHTED, decided, weighs
+from nemo_algos.engines.nemo.loss_metrics import MicroBatch
+
+LOGPROBS = ("prev_logprobs", "generation_logprobs")  # of the trainer, of the sampler
+
+
+class AlgorithmLoss(ClippedPGLossFn):
+    """A method as NeMo-RL's loss function; what it decides replaces NeMo-RL's `loss_fn` section."""
+
+    def __init__(self, cfg: Any, algorithm: Algorithm, **kwargs: Any) -> None:
+        shared = {k: getattr(cfg, k) for k in LossConfig.model_fields if hasattr(cfg, k)}
+        self.algorithm, self.config = algorithm, LossConfig(**shared)
+        ours = UNWEIGHTED if weighs(algorithm) else {}
+        super().__init__(cfg.model_copy(update=decided(algorithm) | ours), **kwargs)
+        normalizer = getattr(interfaces, "MetricNormalizer", None)  # not in v0.7.0
+        if normalizer:
+            per_token, per_sequence = loss_metrics.PER_TOKEN, loss_metrics.PER_SEQUENCE
+            of_tokens = (*per_token, loss_metrics.REJECTED)
+            self.metric_normalizations |= dict.fromkeys(of_tokens, normalizer.TOKENS)
+            self.metric_normalizations |= dict.fromkeys(per_sequence, normalizer.SEQUENCES)
+
+    def __call__(
+        self,
+        next_token_logprobs: Tensor,
+        data: Any,
+        global_valid_seqs: Tensor,
+        global_valid_toks: Tensor,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """A micro-batch's share of the global batch's loss, and its metrics; see NeMo-RL."""
+        counts = (global_valid_seqs, global_valid_toks)
+        batch, signals = self._batch(next_token_logprobs, data)
+        terms = term_losses(self.algorithm, batch.logprobs, None, batch.mask, signals)
+        # on their way to the host before NeMo-RL's loss waits for its own: they add no wait
+        stock = is_stock(self.algorithm)
+        sent = loss_metrics.sent(self.algorithm, batch, data, *counts, stock, terms)
+        if stock:
+            logprobs, data = self._untouched(batch, data)
+        else:
+            logprobs, data = _replaced(self.algorithm, batch, data)
+            self.ratio_clip_min, self.ratio_clip_max = self.algorithm.ratio_bounds(batch.shaped)
+        loss, values = super().__call__(logprobs, data, *counts)
+        values |= sent.arrived()
+        values["loss"] += sum(values[name] for name in terms)  # what Megatron's workers report
+        return sum(terms.values(), loss), values
+
+    def _batch(self, logprobs: Tensor, data: Any) -> tuple[MicroBatch, Signals]:
+        algorithm = self.algorithm
+        weight = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
+        mask, prev, gen = weight.bool(), *(data[k][:, 1:] for k in LOGPROBS)
+        gap = logprobs.detach() - prev
+        limit = torch.inf if is_stock(algorithm) else algorithm.base.params.max_log_ratio
+        source = logprobs.detach() if _is_direct(algorithm) else logprobs
+        log_ratio = surrogate.difference(source, prev, mask, limit)
+        signals = columns.read(data, algorithm)
+        shaped = algorithm.shape(log_ratio, mask, signals)
+        finite = gap.isfinite() | ~mask
+        zero = (signals.advantages == 0) & algorithm.base.method.flat_group_is_inert
+        factor = self._factor(logprobs.where(finite, prev), prev, gen, mask, signals)
+        if factor is not None:
+            zero = zero | (factor == 0)
+        made = (logprobs, prev, weight, mask, gap, finite, limit, log_ratio, shaped, zero, factor)
+        return MicroBatch(*made), signals
+
+    def _factor(
+        self, logprobs: Tensor, prev: Tensor, gen: Tensor, mask: Tensor, signals: Signals
+    ) -> Tensor | None:
+        """[B,S-1]: what a token's term is multiplied by; None: by 1."""
+        correction, mean = self.algorithm.correction, self.algorithm.mean
+        if correction.bypass_mode:
+            return off_policy.of_two_policies(correction, logprobs, prev, mask, mean)
+        if correction.active:
+            return signals.extras.get(off_policy.WEIGHTS)
+        method, config = self.algorithm.base.method, self.config
+        if weighs(self.algorithm) and config.use_importance_sampling_correction:
+            return off_policy.of_sampler(method, config.cut, prev, gen, mask).expand(mask.shape)
+        return None
+
+    def _untouched(self, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:
+        """NeMo-RL's own log-probs and batch; where A is 0 and the ratio overflows, a ratio of 1."""
+        silent = _silent(batch)
+        own = batch.logprobs.detach().where(batch.logprobs.isfinite(), 0.0)
+        data = {**data, "prev_logprobs": _aligned(torch.where(silent, own, batch.prev))}
+        if batch.factor is not None:
+            weighed = data["advantages"][:, 1:] * batch.factor
+            data["advantages"] = _aligned(weighed.where(~batch.zero, 0.0))
+        if self.reference_policy_kl_penalty:  # gradients of both are summed in NeMo-RL's order
+            return batch.logprobs, data
+        return torch.where(silent, own, batch.logprobs), data
+
+
+def is_stock(algorithm: Algorithm) -> bool:
+    """Whether NeMo-RL's loss is this one: GRPO's or GSPO's, constant bounds, the default clamp."""
+    base, bounds = algorithm.base, algorithm.bounds.method
+    return (
+        base.method in (METHODS["grpo"], METHODS["gspo"])
+        and (bounds.bounds, bounds.constant_bounds) == (None, clip_bounds)
+        and base.params.max_log_ratio == Params().max_log_ratio  # NeMo-RL clamps none
+    )
+
+
+def _is_direct(algorithm: Algorithm) -> bool:
+    """Whether the gradient reaches log pi past `shape`: NeMo-RL's ratio is of log pi itself."""
+    return is_stock(algorithm) or algorithm.base.method.log_ratio is token_log_ratio
+
+
+def _replaced(algorithm: Algorithm, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:
+    """Log-probs for NeMo-RL's ratio, and its batch with the method's A' and true log-probs for KL.
+
+    Response tokens whose log-probs are not finite make loss and gradient NaN: the clamp would hide
+    an infinite one.
+    """
+    logprobs = _ratio_logprobs(algorithm, batch).where(batch.finite, batch.logprobs)
+    silent = _silent(batch)
+    prev = batch.prev.where(batch.prev.isfinite() | ~silent, 0.0)
+    advantages = batch.shaped.advantages.where(batch.finite, torch.nan)
+    if batch.factor is not None:
+        advantages = advantages * batch.factor
+    advantages = advantages.where(~batch.zero, 0.0)  # also where the factor is no number
+    own = {"advantages": _aligned(advantages), "prev_logprobs": _aligned(prev)}
+    data = {"curr_logprobs_unfiltered": batch.logprobs, **data, **own}
+    return torch.where(silent, prev, logprobs), data
+
+
+def _ratio_logprobs(algorithm: Algorithm, batch: MicroBatch) -> Tensor:
+    """log pi where NeMo-RL's own ratio is the method's, else prev + log_ratio'; [B,S-1]."""
+    method = algorithm.base.method
+    if method.form == "logprob":
+        return batch.logprobs
+    if method.log_ratio is token_log_ratio:
+        within = batch.mask & (batch.gap.abs() <= batch.limit)
+        return batch.logprobs.where(within, batch.prev + batch.log_ratio)
+    return batch.prev + batch.shaped.log_ratio.expand(batch.mask.shape)
+
+
+def _silent(batch: MicroBatch) -> Tensor:
+    """[B,S-1] where an A of 0 meets a ratio that is not finite: 0 by selection there."""
+    ratio = batch.shaped.log_ratio.detach().exp()
+    return batch.zero & ~(batch.finite & ratio.isfinite())
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """[B,S-1] -> [B,S], as NeMo-RL's batches."""
+    return F.pad(x, (1, 0))

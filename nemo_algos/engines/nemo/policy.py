@@ -1,0 +1,172 @@
+"""NeMo-RL's policy, which also hands over entropies and signals and watches the sampler.
+
+Entropies are kept for the estimator, signals go into the training batch, and the sampler is
+compared with the trainer before it. `PolicyProxy` for grpo_train and async_grpo_train,
+`DataPlaneProxy` for grpo_train_sync, where tensors travel through TransferQueue by name and the
+driver sees only what it reads.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from nemo_algos.algorithms.loss import LossConfig, MismatchConfig
+from nemo_algos.algorithms.riders import off_policy
+from nemo_algos.engines.mismatch.watch import Watch
+from nemo_algos.engines.nemo import columns, loss_metrics, versions
+from nemo_algos.engines.nemo.estimator import Estimator
+
+ENTROPY = "nemo_algos_entropy"  # the column of the data plane
+
+
+class PolicyProxy:
+    """Everything but what is defined here is the policy's own.
+
+    folder: of dumps, where there is one; step: the last one done; loss: what weighs by the sampler.
+    """
+
+    def __init__(
+        self,
+        policy: Any,
+        estimator: Estimator,
+        mismatch: MismatchConfig = MismatchConfig(),
+        folder: Path | None = None,
+        step: int = 0,
+        loss: LossConfig = LossConfig(),
+    ) -> None:
+        own = {"_watch": Watch(mismatch, folder), "_step": step, "_loss": loss}
+        # past __setattr__
+        vars(self).update(_policy=policy, _estimator=estimator, **own)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._policy, name, value)
+
+    def get_logprobs(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the policy's; the worker extension's entropies and the masks go to the estimator."""
+        out = self._policy.get_logprobs(data, *args, **kwargs)
+        self._estimator.entropy = out.get("entropies")
+        self._estimator.masks = (data["token_mask"], data["sample_mask"])
+        return out
+
+    def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As the policy's, with signals and metrics. Raises FloatingPointError as `Monitor.of`."""
+        self._compare(data)
+        own = self._estimator.masks_for(data["token_mask"], data["sample_mask"])
+        own |= self._estimator.signals_for(data["advantages"])
+        if self._bypass:
+            own["prev_logprobs"] = data["generation_logprobs"]
+        batch = type(data)({**data, **own})
+        return self._logged(self._policy.train(batch, loss_fn, *args, **kwargs))
+
+    @property
+    def _bypass(self) -> bool:
+        """Whether the old policy's log-probs are the sampler's."""
+        return self._estimator.algorithm.correction.bypass_mode
+
+    def _compare(self, data: Mapping[str, Tensor]) -> None:
+        """Add the mismatch of NeMo-RL's batch, [B,S] each and sample_mask [B], to the metrics."""
+        if self._bypass:
+            return
+        object.__setattr__(self, "_step", self._step + 1)
+        columns = {
+            "mask": (data["token_mask"] * data["sample_mask"][:, None])[:, 1:].bool(),
+            "trainer_logprobs": data["prev_logprobs"][:, 1:],
+            "sampler_logprobs": data["generation_logprobs"][:, 1:],
+        }
+        if self._watch.settings.dump:
+            columns["tokens"] = data["input_ids"][:, 1:]
+            columns["prompt_length"] = data["token_mask"].argmax(1)
+        mismatch, rises = self._watch.of(self._step, columns)
+        metrics = {**self._estimator.last_metrics, **mismatch, **self._weights(columns)}
+        for remark in filter(None, (rises, self._watch.weights(metrics))):
+            print(f"warning: {remark}", flush=True)
+        self._estimator.last_metrics = metrics
+
+    def _weights(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
+        """Of `loss_fn.use_importance_sampling_correction`, {} without."""
+        algorithm = self._estimator.algorithm
+        if algorithm.correction.active or not self._loss.use_importance_sampling_correction:
+            return {}
+        names = ("trainer_logprobs", "sampler_logprobs", "mask")
+        batch = (columns[name] for name in names)
+        return off_policy.measured(algorithm.base.method, self._loss.cut, *batch)
+
+    def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
+        own = {name: [value] for name, value in self._estimator.last_metrics.items()}
+        results["all_mb_metrics"] = loss_metrics.by_sign(results["all_mb_metrics"]) | own
+        return results
+
+
+class DataPlaneProxy(PolicyProxy):
+    """A TQPolicy likewise: signals are columns [B,S], the one shape that every queue carries."""
+
+    def get_logprobs_from_meta(self, *args: Any, **kwargs: Any) -> None:
+        """As the policy's; nothing where the sampler's log-probs are taken."""
+        if not self._bypass:
+            self._policy.get_logprobs_from_meta(*args, **kwargs)
+
+    def read_from_dataplane(self, meta: Any, *, select_fields: list[str], **kwargs: Any) -> Any:
+        """As the policy's; with the previous log-probs come the rows' mask, and the entropies."""
+        if "prev_logprobs" not in select_fields:
+            return self._policy.read_from_dataplane(meta, select_fields=select_fields, **kwargs)
+        wanted = [ENTROPY] if "entropy" in self._estimator.algorithm.needs else []
+        there = [f for f in select_fields if f != "prev_logprobs" or not self._bypass]
+        dumped = self._watch.settings.dump and not self._bypass
+        ids = ["input_ids"] if dumped and "input_ids" not in select_fields else []
+        fields = [*there, "sample_mask", *wanted, *ids]
+        data = self._policy.read_from_dataplane(meta, select_fields=fields, **kwargs)
+        self._estimator.masks = (data["token_mask"], data.pop("sample_mask"))
+        self._estimator.sampled = data["generation_logprobs"]
+        if self._bypass:
+            data["prev_logprobs"] = data["generation_logprobs"]
+        if wanted:
+            self._estimator.entropy = data.pop(ENTROPY)
+        object.__setattr__(self, "_read", {**data})
+        for name in ids:
+            data.pop(name)
+        return data
+
+    def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:
+        """As the policy's, with the signals. Raises FloatingPointError as `Monitor.of`."""
+        if "advantages" in fields:
+            read = {**self._read, **fields}
+            self._compare(read)
+            own = self._estimator.masks_for(read["token_mask"], read["sample_mask"])
+            own |= self._columns(fields["advantages"])
+            own |= {"prev_logprobs": read["prev_logprobs"]} if self._bypass else {}
+            fields = fields | own
+        self._policy.write_to_dataplane(meta, fields)
+
+    def _columns(self, advantages: Tensor) -> dict[str, Tensor]:
+        signals = self._estimator.signals_for(advantages)
+        return {
+            k: v if v.dim() == 2 else v[:, None].expand(advantages.shape).contiguous()
+            for k, v in signals.items()
+        }
+
+    def train_from_meta(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As the policy's; logs the method's metrics with the loss's."""
+        return self._logged(self._policy.train_from_meta(*args, **kwargs))
+
+
+@contextmanager
+def columns_registered(estimator: Estimator) -> Iterator[None]:
+    """Within, the method's columns are fields of the data plane's training partition, [B,S]."""
+    from nemo_rl.algorithms import grpo_sync
+    from nemo_rl.data_plane import column_io
+    from nemo_rl.models.policy import tq_policy
+
+    entropy = (ENTROPY,) if "entropy" in estimator.algorithm.needs else ()
+    names = (*columns.names(estimator.algorithm).values(), *entropy)
+    fields = (*tq_policy.DP_TRAIN_FIELDS, *names)
+    aligned = column_io.TOKEN_ALIGNED_FIELDS | set(names)
+    holders = [m for m in (tq_policy, grpo_sync) if hasattr(m, "DP_TRAIN_FIELDS")]
+    ours = [(module, "DP_TRAIN_FIELDS", fields) for module in holders]
+    with versions.replaced(*ours, (column_io, "TOKEN_ALIGNED_FIELDS", aligned)):
+        yield

@@ -1,0 +1,55 @@
+"""This package in every worker, by the PYTHONPATH that Ray's runtime environment carries."""
+
+import os
+from pathlib import Path
+
+from nemo_algos.engines.nemo.checkout import ROOT, refusal
+
+WORKERS = "nemo_rl.models.policy.workers."
+STOCK = {
+    "megatron_worker": WORKERS + "megatron_policy_worker.MegatronPolicyWorker",
+    "dtensor_worker": WORKERS + "dtensor_policy_worker_v2.DTensorPolicyWorkerV2",
+}
+
+
+def export() -> None:
+    """Put this package on PYTHONPATH before Ray starts. Raises ValueError where it is installed."""
+    if reason := refusal(ROOT):
+        raise ValueError(reason)
+    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+
+
+def check() -> None:
+    """Import this package on every node of the cluster. Raises ValueError with those that fail."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def attempt() -> str:  # a local function: pickled by value, so that it can say what fails
+        try:
+            import nemo_algos.algorithms.build  # noqa: F401
+        except ImportError as error:
+            return str(error)
+        return ""
+
+    nodes = [n for n in ray.nodes() if n["Alive"]]
+    strategies = [NodeAffinitySchedulingStrategy(n["NodeID"], soft=False) for n in nodes]
+    remote = ray.remote(num_cpus=0)(attempt)
+    answers = ray.get([remote.options(scheduling_strategy=s).remote() for s in strategies])
+    failed = [f"{n['NodeManagerAddress']}: {a}" for n, a in zip(nodes, answers, strict=True) if a]
+    if failed:
+        hint = "mount it at the same path on every node, and start Ray with it on PYTHONPATH"
+        nodes = "; ".join(failed)
+        raise ValueError(f"workers cannot import nemo_algos from {ROOT}: {hint} ({nodes})")
+
+
+def register_worker(module: str) -> str:
+    """Give our worker the stock one's environment, prebuilt in the image or by recipe; its name."""
+    from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+
+    name, stock = f"nemo_algos.engines.nemo.{module}.EntropyWorker", STOCK[module]
+    folder = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"))
+    prebuilt = folder / stock / "bin" / "python"
+    recipe = ACTOR_ENVIRONMENT_REGISTRY[stock]
+    ACTOR_ENVIRONMENT_REGISTRY[name] = str(prebuilt) if prebuilt.exists() else recipe
+    return name

@@ -1,0 +1,217 @@
+"""Tables of patterns, run in their order, that spell an answer as math-verify reads it."""
+# ruff: noqa: RUF001
+
+import re
+import unicodedata
+from collections.abc import Callable
+
+from nemo_algos.engines.rewards.math.units import is_unit, sloped
+
+Spelling = str | Callable[[re.Match[str]], str]
+
+SPACE = r"(?:\s|~|\\[,:;! ]|\\q?quad(?![a-z]))"
+DOTS = r"(?:\.\.\.|\\[cl]?dots(?![a-z]))"
+NUMBER = r"(?<![\d.])-?(?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)"
+START = r"(?<![\d.,_^])"  # of a number that is no index, exponent or part of a longer one
+SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
+SCALES |= {"trillion": 10**12, "quadrillion": 10**15}
+SCALES |= {"百": 100, "千": 10**3, "万": 10**4, "亿": 10**8}
+SCALE_WORD = "|".join(SCALES)
+HAN_OPEN = "不非错至到一二两三四五六七八九十零"  # not, wrong, to, and digits
+HAN = rf"(?:(?![{HAN_OPEN}])[\u3400-\u9fff])"
+UNICODE = str.maketrans(
+    {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div "}
+    | {"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "π": r"\pi "}
+    | {"∞": r"\infty ", "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "∈": r"\in "}
+    | {"∨": " or ", "或": " or ", "和": " and ", "与": " and ", "、": ",", "。": ".", "度": "°"}
+)
+FUNCTION = re.compile(r"(?i)and|(?:arc)?(?:cos|sin|tan)|cot|csc|sec|exp|gcd|lcm|log|max|min|sqrt")
+
+
+def _rules(*rules: tuple[str, Spelling]) -> list[tuple[re.Pattern[str], Spelling]]:
+    return [(re.compile(pattern), spelling) for pattern, spelling in rules]
+
+
+def _mixed(match: re.Match[str]) -> str:
+    whole, over, under = map(int, match.groups())
+    return rf"\frac{{{whole * under + over}}}{{{under}}}" if over < under else match[0]
+
+
+def _periodic(match: re.Match[str]) -> str:
+    whole, fixed, *periods = match.groups()
+    period = next(filter(None, periods))
+    over = int(whole + fixed + period) - int(whole + fixed or "0")
+    return rf"\frac{{{over}}}{{{'9' * len(period) + '0' * len(fixed)}}}"
+
+
+def _remark(match: re.Match[str]) -> str:
+    space, words = match.groups()
+    first = re.split("[ /]", words)[0]
+    is_word = bool(space) and len(first) > 2 and not FUNCTION.fullmatch(first)
+    is_remark = is_word or is_unit(first, match.string[: match.start()])
+    return rf"\text{{ {words}}}" if is_remark else match[0]
+
+
+def _speed(match: re.Match[str]) -> str:
+    units = all(is_unit(word, "") for word in match.group(1, 2))
+    return rf"\text{{ {match[1]}/{match[2]}}}{match[3] or ''}" if units else match[0]
+
+
+CHARACTERS = _rules(
+    ("[⁰¹²³⁴-⁹⁺⁻ⁿ]+", r"^{\g<0>}"),
+    ("[₀-₉]+", r"_{\g<0>}"),
+    ("[¼-¾⅐-⅞]", r" \g<0>"),  # or 2½ is 21/2
+)
+SPELLINGS = _rules(
+    # what says nothing
+    (r"(?<!\d)\*\*|\*\*(?!\d)", ""),
+    (r"\\[bB]igg?[lrm]?(?![a-zA-Z])", ""),
+    (r"\\(?:displaystyle|[lL]arge|LARGE|[hH]uge|small)(?![a-zA-Z])", ""),
+    (r"\\(?:text)?color\s*\{[^{}]*\}", ""),
+    (r"\\(?:checkmark|blacksquare)(?![a-zA-Z])|\\tag\*?\s*\{\s*\}", ""),
+    (r"\\(?:boldsymbol|bm|mathbf|underline)\s*(?=\{)", ""),
+    # words
+    (r"\\(?:text|mathrm)\s*\{([ie])\}", r"\1"),
+    (r"\\(?:mbox|text(?:bf|it|rm)|mathrm(?!\s*\{[Td]\}))\s*(?=\{)", r"\\text"),
+    (r"(?<=\d)\s*\\operatorname\s*(?=\{)", r"\\text"),
+    (r"(\\text\s*\{[^{}]*)\^\{(\d)\}\}", r"\1}^\2"),  # \text{cm²}
+    (r"\\text\s*\{[\s,]*(and|or)[\s,]*\}", r" \1 "),
+    (r"\\(?:lor|vee)(?![a-z])", " or "),
+    (r"\\text\s*\{\s*([,.;:]?)\s*\}", r"\1"),
+    (r"(?:\\text\s*\{\s*)?\b[Aa]ll real(?:s| numbers)\s*\}?", r"\\mathbb{R}"),
+    (r"\\text\s*\{([^{}]*(?<![A-Za-z^])\d[^{}]*)\}", r"\1"),
+    (r"\\\$|[€£]|(?<=\d)\s+(?:dollar|euro)s?\b", ""),  # read as products of letters
+    # numbers
+    (r"\*\*", "^"),
+    (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
+    (r"(\d)[eE]\+?(-?\d+)", r"\1 \\times 10^{\2}"),  # 4e33: 4 times e times 33
+    (r"\{,\}|,\s*\\!\s*(?=\d{3})", ","),
+    (rf"{START}\d{{1,3}}(?:{SPACE}+\d{{3}})+(?!\d)", lambda match: re.sub(SPACE, "", match[0])),
+    (r"(?<!\d)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{?(\d+)\}?", _periodic),
+    (rf"(?<!\d)(\d*)\.(\d{{0,9}}?)(?:(\d)\3\3+|(\d{{2,9}}?)\4+){DOTS}", _periodic),
+    (r"(?<!\d)(\d+)\u2044(\d+)", r"\\frac{\1}{\2}"),
+    (rf"{START}(\d+){SPACE}+(\d+)/(\d+)(?![\d.])", r"\1\\frac{\2}{\3}"),
+    (r"(\\[cdt]?frac)\s*(\d)\s*(\d)", r"\1{\2}{\3}"),
+    (r"(\\[cdt]?frac)\s*(\\[a-zA-Z]+)(?![a-zA-Z{])", r"\1{\2}"),  # \frac\pi2
+    (rf"{START}(\d+){SPACE}*\\[cdt]?frac\s*\{{(\d+)\}}\s*\{{(\d+)\}}", _mixed),
+    (
+        rf"(?i)(?<=[\d}}])((?:{SPACE}|\$)*(?:\\text\s*\{{\s*)?)({SCALE_WORD})s?(?![a-z米克瓦])",
+        lambda match: f"*{SCALES[match[2].lower()]}{match[1]}",
+    ),
+    (r"(?<=\d)\s*\^\s*\{\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}+", ""),
+    (rf"(?<!\s){SPACE}+(?=\\?%)", ""),
+    (r"(?<=[})])\\%", r"\\cdot 1\\%"),
+    (rf"((?:{START}\d+|\(-?\d+\)))\s*(?=\(-?\d+\))", r"\1\\cdot "),  # 3(4), to math-verify 7
+    (r"√\s*(\d+|[a-z]|\([^()]*\)|\{[^{}]*\})", r"\\sqrt{\1}"),
+    (r"∛\s*(\d+|[a-z]|\([^()]*\)|\{[^{}]*\})", r"\\sqrt[3]{\1}"),
+    (r"(\\sqrt\s*\[[^][]*\])\s*(\d)", r"\1{\2}"),
+    # angles, sets, intervals
+    (r"\^?\s*(?:°C?|\\degree(?![a-z]))|(?<=\d)\^\s*(?:o(?![a-z])|\{\s*o\s*\})", r"^\\circ"),
+    (r"(\\(?:sin|cos|tan|cot)\s*[({]?\s*)([\d.]+)\s*\^\s*\{?\s*\\circ\s*\}?", r"\1(\2\\pi/180)"),
+    (r"\\lbrace(?![a-z])", r"\\{"),
+    (r"\\rbrace(?![a-z])", r"\\}"),
+    (r"\\varnothing|\\\{\s*\\\}", r"\\emptyset"),
+    (r"\\langle", "("),
+    (r"\\rangle", ")"),
+    (
+        r"(?:\\left\s*)?\\\{\s*[a-z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?\s*)?(?:\\mid|:|\|)"
+        r"((?:(?!\\[{}]|\\right).)*)(?:\\right\s*)?\\\}",  # {x | x < 2}
+        r"\1",
+    ),
+    (r"(?<![\w}\])\\])\](?=[^][]*,)", "("),  # ]1, 2[
+    (r"(?<=\d)\[$", ")"),
+    (r"\\\\\s*\[[^][]*\]", r"\\\\"),  # \\[4pt]
+)
+LEAD = "so|the|final|answer|value|result|total|there|is|are|it|equals|about|exactly"
+FOR_ALL = (
+    r"\\text\s*\{\s*for (?:all|any|every)[a-z ]*\}\s*[a-z](?:\s*\\in\s*\\mathbb\s*\{?[A-Z]\}?)?$"
+)
+# Of a whole answer: what stands at its ends.
+EDGES = _rules(
+    (r"\\\(|\\\)|\$", ""),
+    (r"(?i)(?:\\text\s*\{)?\s*(?<![a-z])(?:percent(?:age)?|pct)(?![a-z])\s*\}?", r"\\%"),
+    (rf"^\s*(?:\\text\s*\{{)?\s*\(?[A-H](?:\)|\.\s){SPACE}*(?:\}}|(?=\d))(?=.)", ""),  # (B) 42
+    (rf"(?i)^\s*(?:\\text\s*\{{)?\s*(?:(?:{LEAD})\b[\s:]*)+\}}?", ""),
+    (r"^(?:\s|=|:|\\approx(?![a-z]))+", ""),
+    (r"^[A-Z]\s*(?=\([^()]*,[^()]*\)$)", ""),  # P(1, 2)
+    (r"(?<==)\s*-?\d{1,3}(?:,\d{3})+$", lambda match: match[0].replace(",", "")),
+    (rf"^{HAN}+|(?:{HAN}|/)+$", ""),
+    (r"(?<=[\d)}])(\s*)([A-Za-z]{2,}(?:[ /][A-Za-z]+)*)(?=\s*(?:$|[,;=^]|or\b))", _remark),
+    (r"(?<=\d)\s+([A-Za-z]+)\s*/\s*([A-Za-z]+)(\^\{?\d\}?)?(?=\s*$)", _speed),
+    (FOR_ALL, ""),
+    (rf"^{SPACE}+|(?:{SPACE}|(?<!\.\.)[.,;]|\\)+$", ""),
+)
+OTHER_THAN = "(?:is|was|are)n't|not|rather than|instead of|at (?:least|most)|(?:less|more) than"
+# Of a text without a box: listed numbers are one answer, and a number that is not meant is none.
+PROSE = _rules(
+    (rf"(?m)((?:^|\bis|\bare|[:=])[\s*#]*)({NUMBER}(?:,\s+{NUMBER})+)(?=[\s.*]*$)", r"\1\\(\2\\)"),
+    (r"(?i:answer)", ""),  # math-verify would prefer what follows this word to the last number
+    (rf"(?i)[,;(]?\s?(?:(?:and|but)\s+)?(?:{OTHER_THAN}|不是|而非)\s*\$?{NUMBER}\)?", ""),
+    (rf"({NUMBER}(?:,\s*{NUMBER})*),?\s+(?:or|and|to)\s+({NUMBER})", r" \\(\1, \2\\) "),
+    (rf"({NUMBER}(?:,\s+{NUMBER}){{2,}})", r" \\(\1\\) "),
+    (r"[\u3400-\u9fff]+\s*:?", " "),
+)
+# What is said in words behind a number. Math-verify drops it with all that follows, or multiplies.
+REMARK = re.compile(
+    rf"(?<=[\w)}}!%])(?:{SPACE}*\\text\s*\{{[^{{}}]*\}})+(?:\s*\^\s*\{{?\s*-?\d\s*\}}?)?"
+    r"(?=\s*(?:$|[,;=)]|\\\}| or | and ))"
+)
+# Words behind a number that take it back, add to it or multiply it.
+OPEN_WORDS = r"""
+or xor oder vs if unless except else otherwise maybe perhaps possibly probably alternatively
+not [a-z]+n't cannot wrong incorrect false fails? rejected excluded least most
+plus minus squared cubed doubled tripled factorial k lakhs? crores? [a-z]+illions? gross score
+pairs? couple half halves thirds fourths quarters [a-z]+[fnx]ths (?:seven|eigh|hundred|thousand)ths
+two three four five six seven eight nine ten eleven twelve [a-z]+teen
+twenty thirty forty fifty sixty seventy eighty ninety
+"""
+UNDECIDED = [
+    re.compile(pattern)
+    for pattern in (
+        r"^\s*(?:\\(?:neq?|not|neg|[lg]eq?|[lg]eqslant|[lg]t)(?![a-zA-Z])|!=|[<>])",
+        rf"(?i)\\text\s*\{{[^{{}}]*(?<![a-z])(?:{'|'.join(OPEN_WORDS.split())})(?![a-z])",
+        rf"(?<![\d.^_])\d[\d.]*{SPACE}+\d",  # 12 13
+        DOTS,
+        r"\\begin\s*\{cases|^(?!.*\\begin).*\\\\|=.*\n.*=",
+        # x=17 \\quad x=18
+        r"(?<![\w\\^])([a-zA-Z](?:_\{?\w\}?)?)\s*=(?:(?! or | and )[^=,;])*(?<![a-zA-Z\\])\1\s*=",
+        rf"[{HAN_OPEN}?]|\d\s*'",
+    )
+]
+
+
+def characters(text: str) -> str:
+    """`text` with LaTeX for the signs of Unicode that have one, and ASCII digits."""
+    text = unicodedata.normalize("NFKC", _apply(CHARACTERS, text))
+    return text.translate(UNICODE)
+
+
+def spell(text: str) -> str:
+    """`text`, an answer or what holds one, with numbers and words as math-verify reads them."""
+    return _apply(SPELLINGS, sloped(text))
+
+
+def prose(text: str) -> str:
+    """`text`, for the last number to be the answer that it gives."""
+    return _apply(PROSE, spell(text))
+
+
+def trimmed(answer: str) -> str:
+    """`answer` without what surrounds it; a bare word behind a number is in \\text."""
+    return _apply(EDGES, answer)
+
+
+def undecided(answer: str, gold: str) -> bool:
+    """Whether `answer` leaves open what it says, in a way that `gold` does not."""
+    return any(rule.search(answer) and not rule.search(gold) for rule in UNDECIDED)
+
+
+def without_remarks(answer: str) -> str:
+    """`answer` without units and what else is said in words behind a number."""
+    return REMARK.sub("", answer)
+
+
+def _apply(rules: list[tuple[re.Pattern[str], Spelling]], text: str) -> str:
+    for pattern, spelling in rules:
+        text = pattern.sub(spelling, text)
+    return text

@@ -1,0 +1,182 @@
+"""The reward of a mathematical answer, by symbolic equality with the gold (math-verify)."""
+
+import logging
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from sympy import Eq, Expr, Float, Interval, Number, Rational, Tuple, floor, log
+
+from nemo_algos.engines.rewards.answers import boxes, joined, tagged
+from nemo_algos.engines.rewards.math import expressions
+from nemo_algos.engines.rewards.math import latex_normalization as latex
+from nemo_algos.engines.rewards.math.expressions import (
+    NORMAL,
+    Parsed,
+    complexified,
+    expression,
+    has_percent,
+)
+from nemo_algos.engines.rewards.math.markup import without_markup
+from nemo_algos.engines.rewards.math.units import BASE, MODULUS, compound, unit
+
+TAIL, BOX, NEAR = 4096, 512, 40  # characters read: of the end, of a box, and behind a box
+UNBOXED = (LatexExtractionConfig(normalization_config=NORMAL), ExprExtractionConfig())
+BEHIND = re.compile(rf"(?i)[\s$)\]\\]*(?:text\s*\{{\s*)?(%|percent|pct|(?:{latex.SCALE_WORD})\b)")
+# what a box that is a part of something larger, or is taken back, has before or behind it
+BEFORE = re.compile(r"(?:[-+\d*/^]|\\(?:times|cdot|div)\s*|[=(]\s*-\s+)$")
+AFTER = re.compile(
+    r"[\s$)\]\\.]*(?:is|was) (?:wrong|incorrect|not (?:right|correct))\b"
+    r"|[\s$]*(?:lakhs?|crores?|k)\b|(?:[.,]|\{,\})?\d|\^(?!\s*\{?\s*\\circ)"
+    r"|\s*\\(?:cdot|times|pi|sqrt|frac|pm)(?![a-z])|\s*\*{1,2}\s*[\d(]|[-+/]\d"
+)
+LETTER = re.compile(r"(?<=[\d)}])\s*[A-Za-z](?<![kK])(?:\^\s*\{?[23]\}?)?$")
+ASSIGNED = re.compile(r"^.*(?:=|\\in(?![a-z]))")
+SET = re.compile(r"\s*(?:\\left)?\\\{")
+TUPLE = re.compile(r"\s*(?:\\left)?\((?!.*\\(?:cup|cap|infty))(?:[^()]|\([^()]*\))*\)$")
+
+# Its warnings would say, once per worker, that its timeouts are off; they are, see verify_math.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+
+class Gold(NamedTuple):
+    text: str
+    parsed: Parsed
+    is_percentage: bool
+    is_number: bool
+    is_whole: bool  # and not 0
+    unit: Expr | None
+
+
+def verify_math(response: str, answer: str) -> float:
+    """1.0 where the last answer in `response` equals the gold `answer`, else 0.0.
+
+    The last box (`\\boxed{...}`, `\\fbox{...}`, `<answer>...</answer>`) is the answer, wherever it
+    stands, together with boxes joined to it by a comma, "and" or "or". Without one, it is the last
+    LaTeX or plain number of the last 4096 characters, with those listed before it. A box of more
+    than 512 characters is no answer, nor is what is left open: `17\\text{ or so}`, `17 = 18`,
+    `17, \\ldots`, and `\\leq 5` or `\\neq 5` for 5 (docs/verifiers.md has all rules).
+
+    A percentage is its value, and no answer to a whole number but 0: `42\\%` answers 0.42, and
+    neither it nor `4200\\%` answers 42. To a gold percentage, `42\\%`, 42 and 0.42 are all right.
+    An answer without a unit is right for any unit of the gold, one with another unit, number base
+    or modulus wrong (`units.unit`). Floats agree to 6 decimals, of a gold below 0.1 or from 1e15 on
+    to 6 digits.
+
+    It has no time limit of its own (math-verify's needs signals, which work in a main thread only)
+    and some responses never end, such as `9^{9^{9^9}}`: run it in a `VerifierPool`.
+
+    Raises ValueError where `answer` holds nothing that can be compared.
+    """
+    gold = _read_gold(answer)
+    text, units = _final_answer(response)
+    if gold.unit is not None and any(found not in (None, gold.unit) for found in units):
+        return 0.0
+    text = _spelled(text, in_base=gold.unit is not None)
+    if gold.is_number and units[0] is not None:
+        text = LETTER.sub("", text)
+    if not text or latex.undecided(text, gold.text) or not expressions.consistent(text):
+        return 0.0
+    words, given = (re.sub(r"\\text|[\s{}()]", "", x).lower() for x in (gold.text, text))
+    same_words = words.isalpha() and words == given
+    return float(same_words or _equal(gold, text, expression(text)))
+
+
+@lru_cache(maxsize=4096)
+def _read_gold(answer: str) -> Gold:
+    answer = latex.characters(answer)
+    text = _spelled(answer, in_base=True)
+    if not re.search(r"\w", text):
+        raise ValueError(f"The gold answer {answer!r} is unreadable: give the final answer alone.")
+    parsed = expression(text)[-1:] if compound(answer) else expression(text)
+    value = complexified(parsed[0])
+    is_number = isinstance(value, Expr) and value.is_number is True
+    is_whole = isinstance(value, Number) and value != 0 and value % 1 == 0
+    return Gold(text, [value, *parsed[1:]], has_percent(parsed), is_number, is_whole, unit(answer))
+
+
+def _final_answer(response: str) -> tuple[str, list[Expr | None]]:
+    """What is the answer, as it was written, and the units that it names."""
+    response = without_markup(tagged(response))
+    places = boxes(response)
+    if not places:
+        tail = latex.characters(response[-TAIL:])
+        return _unboxed(tail), [unit(tail.rstrip().rpartition("\n")[2])]
+    start, end = places[-1]
+    text = latex.characters(joined(response, places))
+    before = response[max(0, start - NEAR) : start]
+    after = latex.characters(response[end : end + NEAR])
+    if max(end - start, len(text)) > BOX or BEFORE.search(before) or AFTER.match(after):
+        return "", [None]
+    units = [unit(text), unit(text + re.split(r"[.,;:\n]", after)[0])]
+    if match := BEHIND.match(after):
+        word = match[1].lower()
+        text += f" {word}" if word in latex.SCALES else r"\%"
+    return text, units
+
+
+def _unboxed(tail: str) -> str:
+    """The last LaTeX or plain number."""
+    found = parse(latex.prose(tail), UNBOXED, parsing_timeout=None)  # pyright: ignore
+    text = next((text for text in found if isinstance(text, str)), "")
+    return text + (r"\%" if has_percent(found) and "%" not in text else "")
+
+
+def _spelled(answer: str, in_base: bool) -> str:
+    """`answer` as it is read; in_base: of a number with a base the digits count, not the value."""
+    if MODULUS.search(answer):
+        answer = MODULUS.sub("", answer).rpartition(r"\equiv")[2]
+    answer = BASE.sub(lambda match: match[1] if in_base else _value(*match.groups()), answer)
+    return latex.trimmed(latex.spell(answer))
+
+
+def _value(digits: str, base: str) -> str:
+    try:
+        return str(int(digits, int(base)))
+    except ValueError:
+        return "?"
+
+
+def _equal(gold: Gold, text: str, given: Parsed) -> bool:
+    if has_percent(given) and not gold.is_percentage:
+        if gold.is_whole:
+            return False
+        given = expressions.percent_as_value(given)
+    value, other = gold.parsed[0], given[0]
+    if isinstance(other, Eq) and isinstance(value, Expr):
+        other = other.rhs
+    other = complexified(other)
+    if gold.is_number and isinstance(other, Expr) and other.free_symbols:
+        return False  # "0 apples, 5 pears" is 0 to math-verify
+    if {_bracket(text), _bracket(gold.text)} == {"{", "("}:
+        return False
+    if expressions.repeats(value) != expressions.repeats(other):
+        return False
+    found = expressions.coordinates(other) if isinstance(value, Tuple | Interval) else None
+    if found is not None:
+        return verify(value, found, timeout_seconds=None)
+    if isinstance(value, Expr) and gold.is_number and isinstance(other, Expr):
+        scale = 1 if gold.is_percentage else _scale(value)
+        if scale != 1:
+            return verify(value * scale, other * scale, timeout_seconds=None)
+    given = [other, *given[1:]]
+    return verify(gold.parsed, given, allow_set_relation_comp=True, timeout_seconds=None)
+
+
+@lru_cache(maxsize=4096)
+def _scale(gold: Expr) -> Expr:
+    """The power of 10 that brings a small or large number into [0.1, 1), else 1."""
+    # Math-verify rounds to 6 decimals, and to it all numbers below 1e-15 are 0.
+    size = abs(gold.evalf())
+    small, large = 0 < size < 0.1, gold.has(Float) and size >= 10**15
+    return Rational(10) ** (-1 - int(floor(log(size, 10)))) if small or large else Rational(1)
+
+
+def _bracket(text: str) -> str:
+    if expressions.INEQUALITY.search(text):
+        return ""
+    if " or " in text:
+        return "{"
+    text = ASSIGNED.sub("", text)
+    return "{" if SET.match(text) else "(" if TUPLE.match(text) else ""

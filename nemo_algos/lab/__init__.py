@@ -1,0 +1,1 @@
+"""What looks at trained models and runs: evaluations, reports, studies, mismatches."""

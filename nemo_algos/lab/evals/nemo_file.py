@@ -1,0 +1,127 @@
+"""Responses that NeMo-RL's evaluation saved (`eval.save_path`), as a sampler that has them all."""
+
+import ast
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nemo_algos.engines.rewards import Verdict
+from nemo_algos.lab.evals.benchmarks import BENCHMARKS, Loaded
+from nemo_algos.lab.evals.problem import Add, Generation, Problem, Wanted
+from nemo_algos.lab.evals.records import LARGEST
+from nemo_algos.lab.evals.schema import NemoRLFile
+from nemo_algos.untrusted import content, from_json
+
+NAME = "evaluation_data.json"
+THEIRS = "NeMo-RL's own rewards"
+TYPES = {"response": str, "reward": (int, float), "extra_env_info": str}
+
+
+class Row(NamedTuple):
+    """One response.
+
+    prompt: as the model read it, chat template included. answer: what the verifier compared with,
+    None where the file has none. sample: 0, 1, ... among those of equal prompts.
+    """
+
+    prompt: str
+    response: str
+    reward: float
+    sample: int
+    answer: str | None
+
+
+def read(path: str | Path) -> list[Row]:
+    """The rows in the order of the file.
+
+    path: the folder `save_path`, or its evaluation_data.json. NeMo-RL numbers samples through the
+    whole run, and repeats of a prompt follow one another: `Row.sample` starts anew for each prompt.
+    A prompt that occurs twice in the data set counts as one, with twice the samples.
+    Raises ValueError where the file is not there, or not what NeMo-RL writes.
+    """
+    path = Path(path)
+    path = path / NAME if path.is_dir() else path
+    try:
+        if not path.exists():
+            raise ValueError(f"{path} does not exist: give eval.save_path of NeMo-RL's run")
+        saved = from_json(content(path), str(path))
+    except ValueError as error:
+        raise ValueError(f"{error} (was its run interrupted?)") from None
+    items = saved.get("evaluation_data") if isinstance(saved, dict) else None
+    if not isinstance(items, list) or not items:
+        raise ValueError(f"{path} has no list evaluation_data with an item: it is not NeMo-RL's")
+    seen: Counter[str] = Counter()
+    rows = []
+    for number, item in enumerate(items):
+        row = _row(path, number, item)
+        rows.append(row._replace(sample=seen[row.prompt]))
+        seen[row.prompt] += 1
+    return rows
+
+
+def _row(path: Path, number: int, item: Any) -> Row:
+    fields = item if isinstance(item, dict) else {}
+    wrong = [key for key, kind in TYPES.items() if not isinstance(fields.get(key), kind)]
+    if "reward" not in wrong and not (-LARGEST < fields["reward"] < LARGEST):
+        wrong.append("reward")  # NaN too
+    if wrong or "prompt" not in fields:
+        missing = ", ".join(wrong or ["prompt"])
+        got = {key: fields[key] for key in wrong if key in fields}
+        shown = f": {str(got)[:200]}" if got else ""
+        raise ValueError(f"{path}: item {number} of evaluation_data has no right {missing}{shown}")
+    prompt = fields["prompt"]
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt)  # images: a list of parts
+    answer = _answer(fields["extra_env_info"])
+    return Row(text, fields["response"], float(fields["reward"]), 0, answer)
+
+
+def _answer(written: str) -> str | None:
+    # NeMo-RL writes str() of the metadata, a dictionary in most environments
+    try:
+        info = ast.literal_eval(written)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    answer = info.get("ground_truth") if isinstance(info, dict) else None
+    return None if answer is None else str(answer)
+
+
+class NemoRLResults:
+    """A file of responses to some benchmark, with NeMo-RL's prompts and golds.
+
+    Where the file has every gold, the responses are verified by the benchmark's verifier, else
+    NeMo-RL's rewards are taken: `verifier` says which. Raises ValueError where the file is broken.
+    """
+
+    def __init__(self, model: NemoRLFile) -> None:
+        rows = read(model.file)
+        ids = {prompt: str(i) for i, prompt in enumerate(dict.fromkeys(r.prompt for r in rows))}
+        self.rows = {(ids[r.prompt], r.sample): r for r in rows}
+        self.problems = [Problem(i, p, self.rows[i, 0].answer or "") for p, i in ids.items()]
+        self.samples = min(Counter(place[0] for place in self.rows).values())
+        self.verifier = None if all(r.answer for r in rows) else THEIRS
+        digest = hashlib.sha256(repr(rows).encode(errors="replace")).hexdigest()[:16]
+        self.identity: dict[str, Any] = {"engine": "nemo_rl", "responses": digest}
+        self.source = Path(model.file).name
+
+    def loaded(self, name: str) -> Loaded:
+        """The problems of the file, as those of a benchmark."""
+        return Loaded(BENCHMARKS[name], self.problems, Counter(), self.source)
+
+    def sample(self, wanted: Wanted, add: Add) -> None:
+        """See Sampler."""
+        places = ((p.id, i) for p, samples in wanted for i in samples)
+        add([Generation(*place, self.rows[place].response, -1, "") for place in places])
+
+    def judged(
+        self, unverified: Iterable[tuple[Problem, Generation]]
+    ) -> Iterator[tuple[Problem, Generation, Verdict]]:
+        for p, g in unverified:
+            yield p, g, Verdict(self.rows[p.id, g.sample].reward, "ok")
+
+    def differs(self, generation: Generation, verdict: Verdict | None) -> bool:
+        """Whether a verdict is not NeMo-RL's reward."""
+        row = self.rows[generation.problem, generation.sample]
+        return verdict is not None and verdict.reward != row.reward

@@ -1,0 +1,250 @@
+"""An evaluation from its config to metrics.json: load, sample what is missing, verify, measure."""
+
+import json
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress
+
+from nemo_algos.config import ConfigError, Finding
+from nemo_algos.engines.rewards import Verdict, VerifierPool
+from nemo_algos.engines.rewards.function import PAIR
+from nemo_algos.environment import as_written
+from nemo_algos.jsonl import replace
+from nemo_algos.lab.evals.benchmarks import Loaded, load
+from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS, EXTRACTORS
+from nemo_algos.lab.evals.metrics.result import measure
+from nemo_algos.lab.evals.nemo_file import THEIRS, NemoRLResults
+from nemo_algos.lab.evals.problem import Generation, Sampler
+from nemo_algos.lab.evals.schema import EndpointModel, EvalConfig, LocalModel, NemoRLFile
+from nemo_algos.lab.evals.store import Store
+from nemo_algos.lab.evals.table import table
+from nemo_algos.lab.evals.trained import prompt_of
+from nemo_algos.preflight.check.local import resources
+
+STORED_AT_ONCE = 64
+LOG_SECONDS = 60.0
+CHAT_TEMPLATE = """; for a model without one set 'model.completions="{prompt}"'"""
+LIBRARIES = ("nemo-algos", "math-verify", "scikit-learn", "torch", "transformers")
+
+Advance = Callable[[int], None]  # so many more are done
+
+
+def evaluate(config: EvalConfig, console: Console) -> list[Path]:
+    """Evaluate on every benchmark of the config; the folders.
+
+    What is stored already is not sampled, nor verified, again. Raises ValueError, before anything
+    is sampled, where a benchmark or the model cannot be loaded.
+    """
+    if isinstance(config.model, NemoRLFile):
+        verified = iter([_from_nemo_rl(config, config.model, console)])
+    else:
+        verified = _sampled(config, config.model, console)
+    found = {store.folder: _measured(loaded, store, config, console) for loaded, store in verified}
+    console.print(table(list(found.values())))
+    return list(found)
+
+
+def _sampled(
+    config: EvalConfig, model: LocalModel | EndpointModel, console: Console
+) -> Iterator[tuple[Loaded, Store]]:
+    """Each benchmark with its verified responses, as soon as it has them."""
+    loaded = _loaded(config)
+    _say_rewards(loaded, config, console)
+    asked = _sampler(model, config, console)
+    stores = [_store(each, asked, config) for each in loaded]
+    with ExitStack() as held:
+        for store in stores:
+            held.enter_context(store.lock)
+        while stores:  # one in memory at a time
+            each, store = loaded.pop(0), stores.pop(0)
+            _say_counts(each, console)
+            _sample(asked, store, console)
+            _verify(store, config.workers, each.benchmark.deadline, console)
+            yield each, store
+
+
+def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tuple[Loaded, Store]:
+    if wrong := _wrong_verifiers(config):
+        raise ConfigError(wrong)
+    results = NemoRLResults(model)
+    ((name, section),) = config.chosen.items()
+    loaded = results.loaded(name)
+    sampling = config.sampling.model_copy(update={"samples": results.samples})
+    section = section.model_copy(update={"verifier": section.verifier or results.verifier})
+    changed = {"sampling": sampling, "benchmarks": {name: section}}
+    store = _store(loaded, results, config.model_copy(update=changed))
+    _say_counts(loaded, console)
+    _sample(results, store, console)
+    if section.verifier == THEIRS:
+        store.judge(results.judged(store.unverified()))
+        console.print("no gold answers in the file: these are NeMo-RL's rewards")
+    else:
+        _verify(store, config.workers, loaded.benchmark.deadline, console)
+        differ = [results.differs(g, v) for _, g, v in store.judged()]
+        console.print(f"{sum(differ)} of {len(differ)} verdicts differ from NeMo-RL's rewards")
+    return loaded, store
+
+
+def _sampler(model: LocalModel | EndpointModel, config: EvalConfig, console: Console) -> Sampler:
+    if isinstance(model, EndpointModel):
+        from nemo_algos.lab.evals.endpoint import Endpoint
+
+        say = partial(console.print, markup=False, soft_wrap=True)
+        return Endpoint(model, config.sampling, say)
+    from nemo_algos.lab.evals.local_sampler import LocalSampler
+
+    return LocalSampler(model, config.sampling)
+
+
+def _loaded(config: EvalConfig) -> list[Loaded]:
+    """Every benchmark, before a model is. Raises ConfigError with all that cannot be used."""
+    loaded, findings = list[Loaded](), _wrong_verifiers(config)
+    trained = prompt_of(config.model)
+    for name, section in config.chosen.items():
+        options = section.model_dump(include={"data", "seed", "databases"})
+        asked = trained if section.prompt == "trained" else None
+        try:
+            loaded.append(load(name, **options, limit=section.problems, trained=asked))
+        except ValueError as error:
+            findings.append(Finding(f"benchmarks.{name}.data", str(error)))
+    if isinstance(config.model, LocalModel) and config.model.policy:
+        policy = config.model.policy
+        wrong = resources.device(policy) + resources.model(policy)
+        findings += [f._replace(path=f"model.{f.path}") for f in wrong]
+    if findings:
+        raise ConfigError(findings)
+    return loaded
+
+
+def _wrong_verifiers(config: EvalConfig) -> list[Finding]:
+    """Those that ask for what they are not given: of models that are not ours, lengths and more."""
+    names = (*PAIR, "prompt", "tokens") if isinstance(config.model, LocalModel) else PAIR
+    named = {f"benchmarks.{name}.verifier": s.verifier for name, s in config.chosen.items()}
+    asked = [(verifier, key, names) for key, verifier in named.items() if verifier]
+    return [finding for each in asked for finding in resources.found(resources.verifier, *each)]
+
+
+def _store(loaded: Loaded, model: Sampler, config: EvalConfig) -> Store:
+    benchmark, name = loaded.benchmark, loaded.benchmark.name
+    answers, verifier = benchmark.answer_of, config.chosen[name].verifier or benchmark.verifier
+    manifest = {
+        "model": model.identity,
+        "asked": config.model.model_dump(mode="json", exclude_none=True),
+        "benchmark": name,
+        "sampling": config.sampling.model_dump(),
+        "verifier": verifier,
+        "answers": next((key for key, extract in EXTRACTORS.items() if extract is answers), ""),
+        "data": loaded.source,
+        "counts": dict(loaded.counts),
+        "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
+    }
+    return Store.opened(config.folder / name, as_written(manifest), loaded.problems)
+
+
+def _say_rewards(loaded: list[Loaded], config: EvalConfig, console: Console) -> None:
+    """Training's own functions are code, which a folder may not bring: they have to be named."""
+    trained = prompt_of(config.model)
+    for name in (each.benchmark.name for each in loaded if trained):
+        verifier = config.chosen[name].verifier or BENCHMARKS[name].verifier
+        if trained and trained.rewards not in ([], [verifier]):
+            theirs = f"trained with {', '.join(trained.rewards)}"
+            line = f"{name}: {theirs}, judged by {verifier}; another: benchmarks.{name}.verifier"
+            console.print(line, markup=False, soft_wrap=True)
+
+
+def _say_counts(loaded: Loaded, console: Console) -> None:
+    counted = ", ".join(f"{name} {number}" for name, number in loaded.counts.items() if number)
+    line = f"{loaded.benchmark.name}: {len(loaded.problems)} problems"
+    console.print(f"{line} ({counted})" if counted else line, markup=False, soft_wrap=True)
+
+
+def _sample(model: Sampler, store: Store, console: Console) -> None:
+    wanted = store.missing()
+    with _progress("sampled", sum(len(samples) for _, samples in wanted), console) as advance:
+
+        def add(generations: list[Generation]) -> None:
+            store.add(generations)
+            advance(len(generations))
+
+        model.sample(wanted, add)
+    _refuse_refusals(store)
+    lacking = (g for g in store.generations.values() if g.refused or not g.response)
+    for state, number in Counter(g.finish if g.refused else "empty" for g in lacking).items():
+        console.print(f"warning: {number} responses are {state}", markup=False, soft_wrap=True)
+
+
+def _refuse_refusals(store: Store) -> None:
+    """Raises ValueError where the server has answered nothing: that is no score of 0."""
+    refusals = [g.finish for g in store.generations.values() if g.refused]
+    if refusals and len(refusals) == len(store.generations):
+        (store.folder / "metrics.json").unlink(missing_ok=True)
+        hint = CHAT_TEMPLATE if "chat template" in refusals[0] else ""
+        all_of = f"the server refused all {len(refusals)} requests, so nothing is measured"
+        raise ValueError(f"{store.folder.name}: {all_of}; {refusals[0]}{hint}")
+
+
+def _verify(store: Store, workers: int, deadline: float, console: Console) -> None:
+    unverified = store.unverified()
+    refused = [(p, g) for p, g in unverified if g.refused]
+    store.judge((p, g, Verdict(0.0, "error", g.finish)) for p, g in refused)
+    given = [(p, g) for p, g in unverified if not g.refused]
+    with (
+        _progress("verified", len(given), console) as advance,
+        VerifierPool(store.manifest["verifier"], workers=workers, deadline=deadline) as pool,
+    ):
+        pairs = [g.response for _, g in given], [p.answer for p, _ in given]
+        more = {"prompt": [p.prompt for p, _ in given], "tokens": [g.tokens for _, g in given]}
+        verdicts = pool.scores(*pairs, **more)
+        for i in range(0, len(given), STORED_AT_ONCE):
+            chunk = given[i : i + STORED_AT_ONCE]
+            store.judge((p, g, next(verdicts)) for p, g in chunk)
+            advance(len(chunk))
+    unjudged: dict[str, list[str]] = {}
+    for _, _, verdict in store.judged():
+        if verdict and verdict.status != "ok":
+            unjudged.setdefault(verdict.status, []).append(verdict.detail)
+    for status, details in unjudged.items():
+        line = f"warning: {len(details)} verdicts are {status}; the first: {details[0] or '-'}"
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _measured(loaded: Loaded, store: Store, config: EvalConfig, console: Console) -> dict[str, Any]:
+    """The benchmark's metrics, which metrics.json now holds."""
+    evaluation = store.evaluation(loaded.benchmark.answer_of)
+    with _progress("measured", len(evaluation.problems), console) as advance:
+        metrics = measure(
+            evaluation, config.metrics, workers=config.workers, progress=lambda *_: advance(1)
+        )
+    replace(store.folder / "metrics.json", json.dumps(metrics, allow_nan=False))
+    return metrics
+
+
+@contextmanager
+def _progress(done: str, total: int, console: Console) -> Iterator[Advance]:
+    """A bar while it lasts, where there is anything to do; in a log a line now and then."""
+    with Progress(
+        *Progress.get_default_columns(),
+        MofNCompleteColumn(),
+        console=console,
+        transient=True,
+        disable=not (total and console.is_terminal),
+    ) as progress:
+        task, logged = progress.add_task(done, total=total), time.monotonic()
+
+        def advance(number: int) -> None:
+            nonlocal logged
+            progress.advance(task, number)
+            if not console.is_terminal and time.monotonic() - logged > LOG_SECONDS:
+                logged = time.monotonic()
+                console.print(f"{done} {progress.tasks[task].completed:.0f} of {total}")
+
+        yield advance

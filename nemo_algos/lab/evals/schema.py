@@ -1,0 +1,242 @@
+"""The config of an evaluation. Loads no torch."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from pydantic import Field, field_validator, model_validator
+
+from nemo_algos.config import ConfigError, Finding, Section, at, did_you_mean, validate
+from nemo_algos.engines.local.schema import PolicySection
+from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
+from nemo_algos.lab.evals.metrics.settings import Measure
+
+URL = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/\S*)?")
+KEY_GOES = "a key goes into the environment variable of model.api_key_env"
+# keys of a request, and what decides them
+DECIDED = {
+    "model": "model.name",
+    **dict.fromkeys(("messages", "prompt"), "the benchmark"),
+    **dict.fromkeys(("n", "best_of"), "sampling.samples: a request is for one response"),
+    **dict.fromkeys(("stream", "stream_options"), "answers are whole"),
+    "echo": "a response is without its prompt",
+    "seed": "sampling.seed",
+    "temperature": "sampling.temperature",
+    "top_p": "sampling.top_p",
+    "max_tokens": "sampling.max_tokens",
+    "logprobs": "sampling.logprobs",
+    **dict.fromkeys(("api_key", "Authorization", "authorization"), KEY_GOES),
+    **dict.fromkeys(("headers", "extra_headers"), KEY_GOES),
+}
+
+
+class LocalModel(Section):
+    """The embedded engine: the policy of a training run, or any causal LM of transformers.
+
+    run: folder of a training run; step: of one of its checkpoints, 0 for the policy before
+    training, none for the newest. policy: a model without a run. threads: else as in training.
+    """
+
+    engine: Literal["local"] = "local"
+    run: str | None = None
+    step: int | None = Field(default=None, ge=0)
+    policy: PolicySection | None = None
+    threads: int | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.run is None) == (self.policy is None):
+            raise ValueError("set either model.run (a run's folder) or model.policy (a model)")
+        if self.step is not None and self.run is None:
+            raise ValueError("model.step is of a run: set model.run")
+        return self
+
+
+class EndpointModel(Section):
+    """An OpenAI-compatible server, such as vLLM's.
+
+    url ends in /v1; the key is read from the environment variable api_key_env, if set. timeout:
+    seconds for a whole answer. system: a message before the problem. completions: for base models,
+    a template with {prompt} that goes to /completions instead of a chat. extra: further keys of
+    every request, such as top_k, stop or chat_template_kwargs.
+    """
+
+    engine: Literal["endpoint"]
+    url: str = "http://localhost:8000/v1"
+    name: str
+    system: str = ""
+    completions: str = ""
+    extra: dict[str, Any] = Field(default={})
+    api_key_env: str = "OPENAI_API_KEY"
+    concurrency: int = Field(default=32, gt=0)
+    timeout: float = Field(default=600.0, gt=0)
+    retries: int = Field(default=5, ge=0)
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_url(cls, url: str) -> str:
+        if re.search("[?#@]", url):  # it is not shown: it may hold a password
+            raise ValueError(f"write it without user, password, ? and #; {KEY_GOES}")
+        if not URL.fullmatch(url):
+            raise ValueError(f"{url} is no URL: write it as http://localhost:8000/v1")
+        return url
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_variable(cls, name: str) -> str:
+        if not name.isidentifier():  # nor is this: it may be the key itself
+            raise ValueError("it is the name of an environment variable, not the key itself")
+        if name != cls.model_fields["api_key_env"].default and name not in os.environ:
+            raise ValueError("the environment has no variable of that name: export it")
+        return name
+
+    @field_validator("completions", mode="before")
+    @classmethod
+    def _is_a_template(cls, template: Any) -> Any:
+        if template == {"prompt": None}:  # {prompt} without quotes is YAML's {prompt: null}
+            return "{prompt}"
+        if isinstance(template, (dict, list)):
+            raise ValueError("quote it for YAML too: 'model.completions=\"{prompt}\"'")
+        if isinstance(template, str) and template and "{prompt}" not in template:
+            raise ValueError("the template must contain {prompt}")
+        return template
+
+    @field_validator("extra")
+    @classmethod
+    def _is_not_decided_elsewhere(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        decided = [f"{key} ({DECIDED[key]})" for key in extra if key in DECIDED]
+        if decided:
+            raise ValueError(f"it may not hold what is decided elsewhere: {', '.join(decided)}")
+        try:
+            json.dumps(extra, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"it must be JSON: {error}") from None
+        return extra
+
+
+class NemoRLFile(Section):
+    """The eval.save_path of NeMo-RL's examples/run_eval.py, or the file in it.
+
+    The golds are the file's too; of the benchmark only the verifier counts.
+    """
+
+    engine: Literal["nemo_rl"]
+    file: str
+
+
+class BenchmarkSection(Section):
+    """One benchmark: its data (hub, or a file), only the first `problems`, another verifier.
+
+    seed: of the options' order (GPQA). databases: the folder of SQLite files (Spider, BIRD).
+    prompt: where the model was trained here on rows, problems with a mathematical answer are asked
+    as in training; `benchmark`: as the benchmark has it.
+    """
+
+    data: str = "hub"
+    problems: int | None = Field(default=None, gt=0)
+    seed: int = 0
+    databases: str = ""
+    prompt: Literal["trained", "benchmark"] = "trained"
+    verifier: str | None = None
+
+
+class SamplingSection(Section):
+    """samples: per problem. max_tokens: none for the run's own, or the server's.
+
+    logprobs: an endpoint's of every token are asked for and stored.
+    """
+
+    samples: int = Field(default=16, gt=0)
+    temperature: float = Field(default=1.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, gt=0)
+    seed: int = Field(default=0, ge=0)
+    logprobs: bool = False
+
+
+AnyModel = LocalModel | EndpointModel | NemoRLFile
+ENGINES: dict[str, type[AnyModel]] = {
+    "local": LocalModel,
+    "endpoint": EndpointModel,
+    "nemo_rl": NemoRLFile,
+}
+Model = TypeVar("Model", bound=AnyModel)
+
+
+class EvalConfig(Section, Generic[Model]):
+    """The whole file.
+
+    benchmarks: by name, null to leave out an inherited one; out: the folder that gets one folder
+    per benchmark; workers: processes that verify and measure.
+    """
+
+    model: Model
+    benchmarks: dict[str, BenchmarkSection | None]
+    sampling: SamplingSection = SamplingSection()
+    metrics: Measure = Measure()
+    workers: int = Field(default=1, gt=0)
+    out: str | None = None
+
+    @field_validator("benchmarks")
+    @classmethod
+    def _known(cls, benchmarks: dict[str, Any]) -> dict[str, Any]:
+        if not any(benchmarks.values()):
+            raise ValueError("name at least one")
+        unknown = [name for name in benchmarks if name not in BENCHMARKS]
+        hints = [f"no {name}{did_you_mean(name, sorted(BENCHMARKS))}" for name in unknown]
+        if hints:
+            raise ValueError(", ".join(hints))
+        return benchmarks
+
+    @model_validator(mode="after")
+    def _keys_agree(self) -> Self:
+        if isinstance(self.model, NemoRLFile) and len(self.chosen) > 1:
+            raise ValueError("benchmarks: NeMo-RL's file is of one benchmark, name that one")
+        if isinstance(self.model, LocalModel) and not self.sampling.temperature:
+            raise ValueError("sampling.temperature: the embedded engine samples: set it above 0")
+        if self.sampling.logprobs and not isinstance(self.model, EndpointModel):
+            raise ValueError("sampling.logprobs: they are an endpoint's: leave it out")
+        extra = self.model.extra if isinstance(self.model, EndpointModel) else {}
+        if self.sampling.max_tokens and "max_completion_tokens" in extra:
+            both = "sampling.max_tokens and model.extra.max_completion_tokens"
+            raise ValueError(f"{both}: set one of them")
+        return self
+
+    @property
+    def chosen(self) -> dict[str, BenchmarkSection]:
+        """The benchmarks that are not null."""
+        return {name: section for name, section in self.benchmarks.items() if section}
+
+    @property
+    def folder(self) -> Path:
+        """`out`, or the model's own."""
+        if self.out:
+            return Path(self.out)
+        match self.model:
+            case LocalModel(run=str(run), step=step):
+                return Path(run) / ("eval" if step is None else f"eval-step-{step}")
+            case LocalModel(policy=PolicySection(model_name=name)) | EndpointModel(name=name):
+                return Path("runs/eval") / _as_name(name)
+        assert isinstance(self.model, NemoRLFile)
+        return Path("runs/eval") / _as_name(self.model.file.removesuffix(".json"))
+
+
+def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
+    """The typed config. Raises ConfigError with all problems."""
+    engine = at(plain, "model.engine") or "local"
+    if engine not in ENGINES:
+        hint = did_you_mean(str(engine), list(ENGINES))
+        raise ConfigError([Finding("model.engine", f"no engine {engine!r}{hint}")])
+    ours = {*LocalModel.model_fields} - {"engine"} if engine == "endpoint" else set[str]()
+    reason = "is of the embedded engine: set model.engine=local too"
+    if wrong := [
+        Finding(f"model.{key}", reason) for key in at(plain, "model") or () if key in ours
+    ]:
+        raise ConfigError(wrong)
+    return validate(EvalConfig[ENGINES[engine]], plain)
+
+
+def _as_name(path: str) -> str:
+    return path.strip("./").replace("/", "--")

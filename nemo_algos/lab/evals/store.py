@@ -1,0 +1,215 @@
+"""A stored evaluation: responses and verdicts as JSONL, appended as they come.
+
+    manifest.json      model, benchmark, sampling, verifier, counts, versions
+    problems.jsonl     id, prompt, answer, images, info
+    generations.jsonl  problem, sample, response, tokens, finish, key, logprobs if asked for
+    verdicts.jsonl     problem, sample, reward, status, detail, of
+
+`key` hashes model, prompt, images and sampling; `of` hashes response, prompt, answer and verifier.
+A line with another hash counts as absent, so a changed gold is verified anew without sampling.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from functools import cached_property
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any, Self
+
+import numpy as np
+
+from nemo_algos.engines.local.manifest import differences
+from nemo_algos.engines.rewards import Verdict
+from nemo_algos.engines.rewards.function import path_of
+from nemo_algos.jsonl import (
+    append_lines,
+    cut_broken_end,
+    locked,
+    read_lines,
+    read_object,
+    refuse_links_out,
+    replace,
+)
+from nemo_algos.lab.evals.problem import REFUSED, URLS, Evaluation, Generation, Problem
+from nemo_algos.lab.evals.records import EvalManifest, GenerationLine, VerdictLine
+
+Place = tuple[str, int]  # problem id, sample
+# another version of theirs may judge otherwise
+JUDGES = ("nemo-algos", "math-verify", "latex2sympy2-extended", "sympy")
+AGAIN = {"error", "timeout", "memory"}  # of a busy or broken machine, perhaps: judged again
+FINISHED = {"stop": 1.0, "": float("nan")}  # all else: 0
+
+
+class Store:
+    """The folder of one model on one benchmark. lock: held until it is closed."""
+
+    def __init__(
+        self, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem], lock: IO[str]
+    ) -> None:
+        self.folder, self.manifest, self.problems = folder, manifest, list(problems)
+        self.lock = lock
+        verifier = manifest["verifier"]
+        self.judge_key = [verifier, _sources(verifier), *map(version, JUDGES)]
+        belonging = _belonging(manifest)
+        images = {p.id: [_content(image) for image in p.images] for p in self.problems}
+        self.keys = {
+            p.id: _hash(
+                [belonging, p.prompt, images[p.id], *([p.before, p.prefix] if p.led else [])]
+            )
+            for p in self.problems
+        }
+
+    @classmethod
+    def opened(cls, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem]) -> Self:
+        """The folder made ready to be added to.
+
+        Raises ValueError where it holds another model's, benchmark's or sampling's responses; more
+        `samples`, another verifier, other problems are welcome.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        refuse_links_out(folder)
+        lock = locked(folder, "evaluating into")
+        _refuse_another(folder, manifest)
+        replace(folder / "manifest.json", json.dumps(manifest, indent=2))
+        replace(folder / "problems.jsonl", "".join(json.dumps(asdict(p)) + "\n" for p in problems))
+        for name in ("generations.jsonl", "verdicts.jsonl"):
+            cut_broken_end(folder / name)
+        return cls(folder, manifest, problems, lock)
+
+    @cached_property
+    def generations(self) -> dict[Place, Generation]:
+        """The stored responses that are asked for."""
+        samples, fields = self.manifest["sampling"]["samples"], Generation._fields
+        rows = (
+            row
+            for row in read_lines(self.folder / "generations.jsonl", GenerationLine)
+            if row["sample"] < samples and self.keys.get(row["problem"]) == row["key"]
+        )
+        stored = (Generation(**{f: row[f] for f in fields if f in row}) for row in rows)
+        # what was refused is asked again: the server may be another one now
+        return {(g.problem, g.sample): g for g in stored if not g.refused}
+
+    @cached_property
+    def verdicts(self) -> dict[Place, tuple[str, Verdict]]:
+        """The stored verdicts, each with the hash of what it judges."""
+        stored = dict[Place, tuple[str, Verdict]]()
+        for row in read_lines(self.folder / "verdicts.jsonl", VerdictLine):
+            verdict = Verdict(row["reward"], row["status"], row["detail"])
+            stored[row["problem"], row["sample"]] = row["of"], verdict
+        return stored
+
+    def missing(self) -> list[tuple[Problem, list[int]]]:
+        """Each problem with the samples that it still lacks."""
+        every, there = range(self.manifest["sampling"]["samples"]), self.generations
+        lacking = ((p, [i for i in every if (p.id, i) not in there]) for p in self.problems)
+        return [(p, samples) for p, samples in lacking if samples]
+
+    def judged(self) -> Iterator[tuple[Problem, Generation, Verdict | None]]:
+        """Every response with its verdict on this answer by this verifier, if it has one."""
+        by_id = {p.id: p for p in self.problems}
+        for g in self.generations.values():
+            yield by_id[g.problem], g, self._verdict(by_id[g.problem], g)
+
+    def unverified(self) -> list[tuple[Problem, Generation]]:
+        """Responses without a verdict, or with one that another run may change."""
+        return [(p, g) for p, g, v in self.judged() if v is None or v.status in AGAIN]
+
+    def _verdict(self, problem: Problem, generation: Generation) -> Verdict | None:
+        judged, verdict = self.verdicts.get((problem.id, generation.sample), ("", None))
+        return verdict if judged == self._judged(problem, generation) else None
+
+    def _judged(self, problem: Problem, generation: Generation) -> str:
+        return _hash([generation.response, problem.prompt, problem.answer, self.judge_key])
+
+    def add(self, generations: Sequence[Generation]) -> None:
+        self.generations.update({(g.problem, g.sample): g for g in generations})
+        known = ({k: v for k, v in g._asdict().items() if v is not None} for g in generations)
+        rows = ({**row, "key": self.keys[row["problem"]]} for row in known)
+        append_lines(self.folder / "generations.jsonl", rows)
+
+    def judge(self, judged: Iterable[tuple[Problem, Generation, Verdict]]) -> None:
+        rows = []
+        for problem, generation, verdict in judged:
+            key = self._judged(problem, generation)
+            self.verdicts[problem.id, generation.sample] = key, verdict
+            place = {"problem": problem.id, "sample": generation.sample}
+            judged_so = {k: getattr(verdict, k) for k in ("reward", "status", "detail")}
+            rows.append({**place, **judged_so, "of": key})
+        append_lines(self.folder / "verdicts.jsonl", rows)
+
+    def evaluation(self, answer_of: Callable[[str], str | None] | None) -> Evaluation:
+        """The problems whose samples are all judged. Raises ValueError where there is none."""
+        samples = range(self.manifest["sampling"]["samples"])
+        whole = list[tuple[Problem, list[tuple[Generation, Verdict]]]]()
+        for p in self.problems:
+            row = [g for i in samples if (g := self.generations.get((p.id, i)))]
+            judged = [(g, v) for g in row if (v := self._verdict(p, g))]
+            if len(judged) == len(samples):
+                whole.append((p, judged))
+        if not whole:
+            raise ValueError(f"{self.folder} has no problem with all its {len(samples)} responses")
+        rows = [row for _, row in whole]
+        return Evaluation(
+            benchmark=self.manifest["benchmark"],
+            problems=[p for p, _ in whole],
+            responses=[[g.response for g, _ in row] for row in rows],
+            rewards=np.array([[v.reward for _, v in row] for row in rows], dtype=np.float64),
+            answers=[[answer_of(g.response) for g, _ in row] for row in rows] if answer_of else [],
+            tokens=np.array([[g.tokens for g, _ in row] for row in rows], dtype=np.int64),
+            finished=np.array([[FINISHED.get(g.finish, 0.0) for g, _ in row] for row in rows]),
+            statuses=Counter(v.status for row in rows for _, v in row),
+        )
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def _sources(verifier: str) -> str:
+    """The hash of the Python files beside a "module:function", or its package; empty for none."""
+    module = path_of(verifier).partition(":")[0] if ":" in path_of(verifier) else ""
+    package = module.rpartition(".")[0]
+    spec = find_spec(package or module) if module else None
+    if not (spec and spec.origin and spec.origin.endswith(".py")):
+        return ""
+    folder = Path(spec.origin).parent
+    files = folder.rglob("*.py") if package else folder.glob("*.py")
+    return _hash({str(f.relative_to(folder)): f.read_bytes().hex() for f in sorted(files)})
+
+
+def _content(image: str) -> str:
+    """The hash of a picture's file; a URL, or a file that is not there, is itself."""
+    if image.startswith(URLS) or not Path(image).is_file():
+        return image
+    return _hash(Path(image).read_bytes().hex())
+
+
+def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
+    """A folder that holds no response belongs to no model yet."""
+    path = folder / "manifest.json"
+    if not path.exists():
+        return
+    try:
+        stored = read_object(path, EvalManifest)
+    except ValueError as error:
+        reason = f"{path} is no evaluation's manifest ({error})"
+        raise ValueError(f"{reason}: remove the folder, or set out") from None
+    different = differences(_belonging(stored), _belonging(manifest))
+    rows = read_lines(folder / "generations.jsonl", GenerationLine)
+    if different and any(not row["finish"].startswith(REFUSED) for row in rows):
+        listed = "\n  ".join(different)
+        raise ValueError(
+            f"{folder} holds another evaluation; set out to another folder:\n  {listed}"
+        )
+
+
+def _belonging(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The part of a manifest that the responses depend on."""
+    sampling = {k: v for k, v in manifest["sampling"].items() if k != "samples"}
+    if not sampling.get("logprobs"):  # as in the manifests of before that key
+        sampling.pop("logprobs", None)
+    return {"model": manifest["model"], "benchmark": manifest["benchmark"], "sampling": sampling}

@@ -1,0 +1,115 @@
+"""The verdict on some dumps: a cause with its evidence, clean, unknown, or not enough tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nemo_algos.engines.mismatch.dump import Dump
+from nemo_algos.lab.mismatch.causes import CAUSES
+from nemo_algos.lab.mismatch.picture import Evidence, Picture
+from nemo_algos.lab.mismatch.rules import RULES
+from nemo_algos.lab.mismatch.statistics import mean
+from nemo_algos.lab.mismatch.tokens import Tokens, gathered
+
+TOKENS, RESPONSES, UNSURE = 200, 8, 100  # fewer tell nothing
+LEFT_OVER = ("routing", "bad_layer")
+CLEAN = 1e-4  # nats: mean |d| of float32 by another route; single tokens 20 times
+SURPRISE = 1e-6  # chance that tokens as surprising are of the recorded distribution
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """name: of `CAUSES`, or clean, few, unknown. tests: of each cause, where there are tokens."""
+
+    name: str
+    found: str
+    tests: dict[str, Evidence]
+    tokens: Tokens
+
+    @property
+    def others(self) -> list[str]:
+        """Further causes that fit as well; not what fits wherever nothing else does."""
+        named = (self.name, *LEFT_OVER)
+        return [name for name, test in self.tests.items() if test.holds and name not in named]
+
+    @property
+    def title(self) -> str:
+        """As a person says it."""
+        plain = {"clean": "clean", "few": "not enough tokens", "unknown": "unknown cause"}
+        return plain[self.name] if self.name in plain else CAUSES[self.name].title
+
+    @property
+    def next_step(self) -> str:
+        """What to do; empty where there is nothing."""
+        plain = {
+            "clean": "",
+            "few": f"dump more steps: {TOKENS} tokens of {RESPONSES} responses are the least",
+            "unknown": "dump more steps, with weights_version and prompt_length",
+        }
+        return plain[self.name] if self.name in plain else CAUSES[self.name].next_step
+
+    def numbers(self) -> dict[str, Any]:
+        """For scripts, of Python's own types."""
+        size = np.abs(self.tokens.d)
+        return {
+            "verdict": self.name,
+            "title": self.title,
+            "found": self.found,
+            "next_step": self.next_step,
+            "tokens": len(size),
+            "responses": len(self.tokens.lengths),
+            "not_finite": self.tokens.lost,
+            "mean": float(size.mean()),
+            "max": float(size.max()),
+            "others": self.others,
+            "tests": {k: e._asdict() | {"fits": bool(e.fits)} for k, e in self.tests.items()},
+        }
+
+
+def diagnose(dumps: Sequence[Dump]) -> Verdict:
+    """What explains the difference of sampler and trainer in all of them together."""
+    tokens = gathered(dumps)
+    if len(tokens.d) < TOKENS or len(tokens.lengths) < RESPONSES:
+        count = f"{len(tokens.d)} tokens of {len(tokens.lengths)} responses tell no cause"
+        return Verdict("few", count, {}, tokens)
+    size = np.abs(tokens.d)
+    if size.mean() < CLEAN and size.max() < 20 * CLEAN:
+        return _exact(tokens)
+    if tokens.unsure.sum() < UNSURE:
+        count = f"of {len(size)} tokens only {tokens.unsure.sum()} leave a doubt to compare"
+        return Verdict("few", count, {}, tokens)
+    return _named(Picture(tokens))
+
+
+def _named(picture: Picture) -> Verdict:
+    """Of each cause the first look that holds, else the first that could be tested."""
+    looks = [(name, evidence) for name, rule in RULES if (evidence := rule(picture))]
+    holding = [(name, evidence) for name, evidence in looks if evidence.holds]
+    tests = dict(reversed(looks)) | dict(reversed(holding))
+    order = dict.fromkeys(name for name, _ in looks)
+    tests = {name: tests[name] for name in order}
+    if not holding:
+        return Verdict("unknown", "no look of a cause is significant", tests, picture.tokens)
+    name, evidence = holding[0]
+    return Verdict(name, evidence.found, tests, picture.tokens)
+
+
+def _exact(tokens: Tokens) -> Verdict:
+    """Log-probs that agree, of tokens that need not have been drawn from them."""
+    size = np.abs(tokens.d)
+    found = f"mean |d| {size.mean():.1e}, largest {size.max():.1e} nats: rounding of float32"
+    if size.max() == 0:
+        found = "the two are the same numbers: compared with itself, or a copy (bypass mode)"
+    if tokens.entropy is not None:
+        surprise = mean(tokens.per_row(-tokens.sampler - tokens.entropy))
+        if surprise.p < SURPRISE:
+            side = "less" if surprise.size < 0 else "more"
+            text = f"both agree, but the tokens are {abs(surprise.size):.3f} nats {side} surprising"
+            text += " than their entropy: drawn at another temperature, or with top-p or top-k"
+            test = Evidence(surprise.size, surprise.p, text, fits=True)
+            return Verdict("temperature", text, {"temperature": test}, tokens)
+    return Verdict("clean", found, {}, tokens)

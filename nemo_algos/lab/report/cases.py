@@ -1,0 +1,150 @@
+"""The data of the case browser: problems with some responses of each run."""
+
+import json
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Self
+
+from nemo_algos.jsonl import Shape, read_lines, read_object
+from nemo_algos.lab.evals.benchmarks.registry import EXTRACTORS, AnswerOf
+from nemo_algos.lab.evals.records import EvalManifest, GenerationLine, ProblemLine, VerdictLine
+from nemo_algos.lab.report.groups import Group
+from nemo_algos.lab.report.numbers import shown
+from nemo_algos.lab.report.runs import LoadedRun
+
+BUDGET = 4_000_000  # bytes of JSON, of all benchmarks
+PROBLEMS, RESPONSES, LONGEST = 200, 8, 6000  # of a benchmark, of a problem and run, characters
+Places = dict[str, dict[int, dict[str, Any]]]  # by problem id and sample
+
+
+def cases(groups: Sequence[Group]) -> dict[str, Any]:
+    """{"runs": [{label, color}], "benchmarks": [{name, note, problems}]}."""
+    colored = [(g.color, run) for g in groups for run in g.runs if run.eval_folders]
+    names = list(dict.fromkeys(name for _, run in colored for name in run.eval_folders))
+    runs = [run for _, run in colored]
+    made = [_benchmark(name, runs, BUDGET // len(names)) for name in names]
+    labels = [{"label": run.label, "color": color} for color, run in colored]
+    return {"runs": labels, "benchmarks": [b for b in made if b["problems"]]}
+
+
+def _benchmark(name: str, runs: Sequence[LoadedRun], budget: int) -> dict[str, Any]:
+    ids = list(dict.fromkeys(i for run in runs for i in run.evals.get(name, {}).get("ids", [])))
+    chosen = spread(ids, PROBLEMS)
+    stored = [Stored.read(run.eval_folders.get(name), chosen) for run in runs]
+    problems, size = {}, 0
+    for problem in chosen:
+        case = _case(problem, stored)
+        size += len(json.dumps(case))
+        if problems and size > budget:
+            break
+        problems[problem] = case
+    samples = max(run.evals[name]["samples"] for run in runs if name in run.evals)
+    note = f"{len(problems)} of {len(ids)} problems"
+    if samples > RESPONSES:
+        note += f", up to {RESPONSES} of {samples} responses of each run"
+    return {"name": name, "note": note, "problems": [problems[i] for i in ids if i in problems]}
+
+
+def spread(ids: Sequence[str], number: int) -> list[str]:
+    """Up to `number` ids evenly over the list, so that any first part of them is spread too."""
+    number = min(number, len(ids))
+    even = [ids[i * len(ids) // number] for i in range(number)]
+    return [even[i] for offset in range(8) for i in range(offset, len(even), 8)]
+
+
+@dataclass
+class Stored:
+    """A run's chosen problems by id, every verdict on them, and the responses that are shown."""
+
+    problems: dict[str, dict[str, Any]] = field(default_factory=dict)
+    verdicts: Places = field(default_factory=dict)
+    responses: Places = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path | None, chosen: Sequence[str]) -> Self:
+        """Nothing where there is no folder; where a line was stored twice the last one counts."""
+        if folder is None:
+            return cls()
+        # samples beyond the manifest's number are of an earlier evaluation with more
+        manifest = read_object(_there(folder / "manifest.json"), EvalManifest)
+        every = dict.fromkeys(chosen, range(manifest["sampling"]["samples"]))
+        rows = read_lines(_there(folder / "problems.jsonl"), ProblemLine)
+        stored = cls({row["id"]: row for row in rows if row["id"] in every})
+        for row in _at(every, folder / "verdicts.jsonl", VerdictLine):
+            stored.verdicts.setdefault(row["problem"], {})[row["sample"]] = row
+        wanted = {problem: mixed(verdicts) for problem, verdicts in stored.verdicts.items()}
+        answer_of = EXTRACTORS.get(manifest.get("answers", ""))
+        for row in _at(wanted, folder / "generations.jsonl", GenerationLine):
+            problem, sample = row["problem"], row["sample"]
+            shown_as = _response(row, stored.verdicts[problem][sample], answer_of)
+            stored.responses.setdefault(problem, {})[sample] = shown_as
+        return stored
+
+
+def _at(places: Mapping[str, Container[int]], file: Path, shape: type[Shape]) -> Iterator[Any]:
+    """The file's rows of these problems and samples."""
+    rows = read_lines(_there(file), shape)
+    return (row for row in rows if row["sample"] in places.get(row["problem"], ()))
+
+
+def _there(file: Path) -> Path:
+    if not file.exists():
+        raise ValueError(f"{file} is missing: run `nemo-algos eval` again")
+    return file
+
+
+def mixed(verdicts: dict[int, dict[str, Any]]) -> set[int]:
+    """Samples of a problem to show: right and wrong ones and those without a verdict in turn."""
+    kinds: dict[str, list[int]] = {"right": [], "wrong": [], "other": []}
+    for sample in sorted(verdicts):
+        kinds.get(judged(verdicts[sample]), kinds["other"]).append(sample)
+    turns = [sample for turn in zip_longest(*kinds.values()) for sample in turn]
+    return set([sample for sample in turns if sample is not None][:RESPONSES])
+
+
+def judged(verdict: dict[str, Any]) -> str:
+    """right, wrong, or why there is no verdict."""
+    if verdict["status"] != "ok":
+        return verdict["status"]
+    return "right" if verdict["reward"] >= 1 else "wrong"
+
+
+def _response(
+    generation: dict[str, Any], verdict: dict[str, Any], answer_of: AnswerOf | None
+) -> dict[str, Any]:
+    text = generation["response"]
+    return {
+        "sample": generation["sample"],
+        "text": shortened(text),
+        "answer": shortened((answer_of(text) if answer_of else None) or "", 200),
+        "verdict": judged(verdict),
+        "detail": shortened(verdict["detail"]),
+        "reward": shown(verdict["reward"]),
+        "tokens": shown(generation["tokens"]) if generation["tokens"] >= 0 else "",
+        "cut": generation["finish"] == "length",
+    }
+
+
+def _case(problem: str, stored: Sequence[Stored]) -> dict[str, Any]:
+    row = next((s.problems[problem] for s in stored if problem in s.problems), {})
+    runs = []
+    for of_run in stored:
+        verdicts = of_run.verdicts.get(problem, {}).values()
+        right = sum(judged(verdict) == "right" for verdict in verdicts)
+        responses = sorted(of_run.responses.get(problem, {}).values(), key=itemgetter("sample"))
+        runs.append({"right": right, "of": len(verdicts), "responses": responses})
+    texts = {k: shortened(str(row.get(k, ""))) for k in ("prompt", "answer")}
+    info = {str(k): shortened(str(v), 200) for k, v in (row.get("info") or {}).items()}
+    return {"id": problem, **texts, "info": info, "runs": runs}
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """Both ends of a long text, and how much is left out between them."""
+    if len(text) <= longest:
+        return text
+    left_out = len(text) - longest
+    ends = text[: longest // 2], text[-(longest - longest // 2) :]
+    return f"\n[... {left_out} characters left out ...]\n".join(ends)

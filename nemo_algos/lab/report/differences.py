@@ -1,0 +1,72 @@
+"""What differs between the runs' configs, library versions, git states and evaluations."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from nemo_algos.lab.report.numbers import MISSING
+from nemo_algos.lab.report.runs import LoadedRun
+
+RECORDED = ("config", "versions", "git")
+PLACES = ("logger.log_dir",)
+MEASURED_BY = ("sampling", "verifier", "data", "metrics")  # of an evaluation, besides the model
+Row = tuple[str, list[str]]  # key, value in each run
+
+
+def differing(runs: Sequence[LoadedRun]) -> list[Row]:
+    """Rows of the config, versions, git state and evaluations, where the runs differ."""
+    benchmarks = dict.fromkeys(name for run in runs for name in run.evals)
+    parts = [*((part,) for part in RECORDED), *(("eval", name) for name in benchmarks)]
+    return [row for part in parts for row in _of_part(part, runs)]
+
+
+def unlike(runs: Sequence[LoadedRun], benchmark: str) -> list[str]:
+    """A sentence where more than the model (or a seed) differs between the runs' evaluations."""
+    having = [run for run in runs if benchmark in run.evals]
+    found = []
+    for key, values in _of_part(("eval", benchmark), having):
+        name = key.removeprefix(f"eval.{benchmark}.")
+        if name.split(".")[0] in MEASURED_BY and not name.endswith(".seed"):
+            found.append(f"{name} is {_by_value(values, having)}")
+    if not found:
+        return []
+    return [f"Not evaluated alike, so more than the model differs: {'; '.join(found)}."]
+
+
+def _by_value(values: Sequence[str], runs: Sequence[LoadedRun]) -> str:
+    labels: dict[str, list[str]] = {}
+    for value, run in zip(values, runs, strict=True):
+        labels.setdefault(value, []).append(run.label)
+    return ", ".join(f"{value} ({', '.join(named)})" for value, named in labels.items())
+
+
+def _of_part(part: Sequence[str], runs: Sequence[LoadedRun]) -> list[Row]:
+    flat = [flattened(run.manifest, part) for run in runs]
+    recorded = [one for one in flat if one]
+    rows = []
+    for key in sorted({key for one in recorded for key in one} - set(PLACES)):
+        values = {one.get(key, MISSING) for one in recorded}
+        if "versions" in key.split("."):
+            values.discard(MISSING)  # not recorded, which is no other version
+        if len(values) > 1:
+            rows.append((key, [one.get(key, MISSING) if one else "" for one in flat]))
+    return rows
+
+
+def flattened(manifest: dict[str, Any], part: Sequence[str]) -> dict[str, str]:
+    """Dotted keys to values as JSON (the config's without `config.`), empty where not recorded."""
+    value, out = manifest, {}
+    for step in part:
+        if step not in value:
+            return {}
+        value = value[step]
+    _flatten(value, "" if part == ("config",) else ".".join(part), out)
+    return out
+
+
+def _flatten(value: Any, path: str, out: dict[str, str]) -> None:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            _flatten(inner, f"{path}.{key}".strip("."), out)
+    else:
+        out[path] = value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,170 @@
+"""Figures of one benchmark: curves over k, diversity, difficulty."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from nemo_algos.lab.report.figure import Figure, Line
+from nemo_algos.lab.report.groups import Group
+
+CURVES = {
+    "pass@k": ("Pass@k", "Chance that one of k responses is right; unbiased."),
+    "pass^k": ("Pass^k", "Chance that all of k responses are right."),
+    "maj@k": ("Maj@k", "Chance that the most frequent answer of k is right."),
+    "best@k": ("Best@k", "Expected best reward of k responses."),
+    "best@k (bootstrap)": ("Best@k, verl's bootstrap", "k draws with replacement, as verl does."),
+    "ucc@k": ("UCC@k", "Expected number of different right solutions in k responses."),
+}
+SIMILARITIES = {
+    "tfidf": "TF-IDF cosine",
+    "rouge_l": "ROUGE-L",
+    "jaccard": "Jaccard",
+    "edit": "Edit similarity",
+    "embedding": "Embedding cosine",
+}
+IN_FILE_NAMES = str.maketrans({"@": "_at_", "^": "_hat_", " ": "_", "(": "", ")": ""})
+SIDES = {"correct": "right responses", "all": "all responses"}
+Metrics = dict[str, Any]  # what measure() returns
+
+
+def figures(
+    benchmark: str, groups: Sequence[Group], buckets: Sequence[tuple[float, float]]
+) -> list[Figure]:
+    """Those that at least one run has; buckets: (above, up to) right responses of the first run."""
+    with_it = [(g, tuple(run for run in g.runs if benchmark in run.evals)) for g in groups]
+    having = [group._replace(runs=runs) for group, runs in with_it if runs]
+    made = [_over_k(name, benchmark, having) for name in CURVES]
+    made += [_over_thresholds(benchmark, having), by_difficulty(benchmark, having, buckets)]
+    return [figure for figure in made if figure.lines]
+
+
+def similarities(benchmark: str, groups: Sequence[Group]) -> list[Figure]:
+    """Histograms of pairs of responses, of right ones and of all."""
+    made = [_histogram(benchmark, groups, s, side) for side in SIDES for s in SIMILARITIES]
+    return [figure for figure in made if figure.lines]
+
+
+def _lines(
+    benchmark: str, groups: Sequence[Group], curve_of: Callable[[Metrics], Metrics | None]
+) -> list[Line]:
+    """A line per group of the curve {"k", "value", "low", "high"}."""
+    lines = []
+    for group in groups:
+        curves = [c for run in group.runs if (c := curve_of(run.evals[benchmark]))]
+        if curves:
+            x, y, low, high = combined(curves)
+            lines.append(Line(group.label, group.color, x, y, low, high, dashed=group.dashed))
+    return lines
+
+
+def combined(curves: Sequence[Metrics]) -> tuple[list[float], ...]:
+    """k, value, low, high: over seeds the mean, the lowest and the highest end of an interval."""
+    ks = [k for k in curves[0]["k"] if all(k in curve["k"] for curve in curves)]
+
+    def row(curve: Metrics, part: str) -> list[float]:
+        at = dict(zip(curve["k"], curve[part], strict=True))
+        return [np.nan if at[k] is None else float(at[k]) for k in ks]
+
+    parts = {"value": np.mean, "low": np.min, "high": np.max}
+    return ks, *(f([row(c, part) for c in curves], axis=0).tolist() for part, f in parts.items())
+
+
+def _over_k(curve: str, benchmark: str, groups: Sequence[Group]) -> Figure:
+    title, caption = CURVES[curve]
+    name, label = f"{benchmark}_{curve}".translate(IN_FILE_NAMES), "mean over problems"
+    lines = _lines(benchmark, groups, lambda m: _unless_pass(curve, m["curves"]))
+    if curve == "ucc@k":
+        label, caption = "solutions", f"{caption} {_solution(benchmark, groups)}"
+    return Figure(name, title, "k", label, lines, caption, "log2")
+
+
+def _solution(benchmark: str, groups: Sequence[Group], at: str = "") -> str:
+    """From which similarity (or `at`) on two right responses are one solution, by runs."""
+    by_rule: dict[str, list[str]] = {}
+    for run in (run for group in groups for run in group.runs):
+        settings = run.evals[benchmark]["settings"]
+        similar = f"{SIMILARITIES[settings['ucc_similarity']]} ≥ {at or settings['ucc_threshold']}"
+        by_rule.setdefault(f"{similar}, {settings['linkage']} linkage", []).append(run.label)
+    named = [f"{rule} ({', '.join(labels)})" for rule, labels in by_rule.items()]
+    return f"One solution: {'; '.join(named if len(named) > 1 else by_rule)}."
+
+
+def _unless_pass(curve: str, curves: Metrics) -> Metrics | None:
+    """The curve; not best@k where every reward is 0 or 1, as that is pass@k."""
+    found = curves.get(curve)
+    if curve != "best@k" or not found:
+        return found
+    return None if np.allclose(found["value"], curves["pass@k"]["value"], rtol=1e-9) else found
+
+
+def _over_thresholds(benchmark: str, groups: Sequence[Group]) -> Figure:
+    caption = "At the largest k; a lower threshold makes fewer responses different."
+    name, title = f"{benchmark}_ucc_by_threshold", "UCC@n by threshold"
+    lines = _lines(benchmark, groups, _ucc_by_threshold)
+    caption = f"{caption} {_solution(benchmark, groups, at='threshold')}"
+    return Figure(name, title, "similarity threshold", "different right solutions", lines, caption)
+
+
+def _ucc_by_threshold(metrics: Metrics) -> Metrics | None:
+    """UCC at the largest k as a curve over thresholds."""
+    curves = metrics.get("ucc_by_threshold", {})
+    ordered = sorted(curves, key=float)
+    last = {part: [curves[t][part][-1] for t in ordered] for part in ("value", "low", "high")}
+    return {"k": [float(t) for t in ordered], **last} if curves else None
+
+
+def by_difficulty(
+    benchmark: str, groups: Sequence[Group], buckets: Sequence[tuple[float, float]]
+) -> Figure:
+    """Mean reward of the problems that the first run answers right in so many of its responses."""
+    lines = []
+    base = groups[0].runs[0].evals[benchmark] if groups else {}
+    for i, group in enumerate(groups if buckets else ()):
+        rows = np.array([_bucket_means(base, r.evals[benchmark], buckets) for r in group.runs])
+        apart = min(0.14, 0.8 / len(groups))  # all of a bucket's points stay nearest to its tick
+        places = [b + apart * (i - (len(groups) - 1) / 2) for b in range(len(buckets))]
+        known = [not np.isnan(column).any() for column in rows.T]
+        x = [p for p, there in zip(places, known, strict=True) if there]
+        means, low, high = (f(rows[:, known], axis=0).tolist() for f in (np.mean, np.min, np.max))
+        band = (low, high) if len(rows) > 1 else (None, None)
+        lines.append(Line(group.label, group.color, x, means, *band, kind="points"))
+    ticks = [bucket_name(*bucket) for bucket in buckets]
+    name, x, y = f"{benchmark}_difficulty", "right responses of the first run", "mean reward"
+    caption = "Problems in buckets by how often the first run is right."
+    return Figure(name, "Mean by difficulty", x, y, lines, caption, ticks=ticks)
+
+
+def _bucket_means(
+    base: Metrics, tuned: Metrics, buckets: Sequence[tuple[float, float]]
+) -> list[float]:
+    """tuned's mean reward of base's problems in each bucket; NaN for an empty one."""
+    right = dict(zip(base["ids"], base["correct"], strict=True))
+    means = dict(zip(tuned["ids"], tuned["per_problem"]["mean"], strict=True))
+    shared = [i for i in base["ids"] if i in means]
+    inside = [
+        [means[i] for i in shared if above < right[i] <= up_to or right[i] == above == 0]
+        for above, up_to in buckets
+    ]
+    return [float(np.mean(values)) if values else np.nan for values in inside]
+
+
+def bucket_name(above: float, up_to: float) -> str:
+    """0-2, then the counts above 2: 3-8; a single count by itself."""
+    low, high = 0 if above == 0 else int(above) + 1, int(up_to)
+    return str(low) if low == high else f"{low}–{high}"  # noqa: RUF001
+
+
+def _histogram(benchmark: str, groups: Sequence[Group], similarity: str, side: str) -> Figure:
+    lines = []
+    for group in groups:
+        found = [run.evals.get(benchmark, {}).get("histograms", {}) for run in group.runs]
+        found = [h[similarity] for h in found if similarity in h]
+        counts = np.sum([h[side] for h in found], axis=0)
+        if counts.sum() > 0:
+            shares = (counts / counts.sum()).tolist()
+            style = {"kind": "steps", "dashed": group.dashed}
+            lines.append(Line(group.label, group.color, found[0]["edges"], shares, **style))
+    name, title = f"{benchmark}_{similarity}_{side}", f"{SIMILARITIES[similarity]}, {SIDES[side]}"
+    caption = "Pairs of responses to one problem; mass at 1 is one solution said again."
+    return Figure(name, title, "similarity of two responses", "share of pairs", lines, caption)

@@ -1,0 +1,76 @@
+"""The data of the token heat map: traces as columns, with numbers as they are shown."""
+
+import json
+from collections.abc import Sequence
+from math import isfinite, log
+from typing import Any
+
+import numpy as np
+
+from nemo_algos.lab.report.groups import Group
+from nemo_algos.lab.report.numbers import shown
+from nemo_algos.lab.report.runs import LoadedRun
+
+BUDGET = 3_000_000  # bytes of JSON, of all runs
+PER_TOKEN = ("entropy", "advantage", "ratio", "low", "high")
+
+
+def heat(groups: Sequence[Group]) -> dict[str, Any]:
+    """{"runs": [{label, color, steps}], "scales", "note"} of the runs with traces."""
+    traced = [(g.color, run) for g in groups for run in g.runs if run.traces]
+    if not traced:
+        return {"runs": [], "scales": {}, "note": ""}
+    budget = BUDGET // len(traced)
+    runs, notes = [], []
+    for color, run in traced:
+        steps = _steps(run)
+        kept = _within(steps, budget)
+        if len(kept) < len(steps):
+            notes.append(f"{run.label}: {len(kept)} of {len(steps)} traced steps are shown.")
+        runs.append({"label": run.label, "color": color, "steps": kept})
+    rows = [row for _, run in traced for row in run.traces]
+    return {"runs": runs, "scales": _scales(rows), "note": " ".join(notes)}
+
+
+def _steps(run: LoadedRun) -> list[dict[str, Any]]:
+    steps: dict[int, dict[int, dict[str, Any]]] = {}
+    for row in run.traces:
+        prompts = steps.setdefault(row["step"], {})
+        prompt = prompts.setdefault(row["group"], {"prompt": row["prompt"], "responses": []})
+        prompt["responses"].append(_response(row))
+    return [{"step": step, "prompts": list(prompts.values())} for step, prompts in steps.items()]
+
+
+def _response(row: dict[str, Any]) -> dict[str, Any]:
+    numbers = {"reward": shown(row["reward"]), "cut": [int(c) for c in row["cut"]]}
+    return {**numbers, "tokens": row["tokens"], **{k: _column(row[k]) for k in PER_TOKEN}}
+
+
+def _column(values: list[float] | None) -> list[str] | str | None:
+    """As text, once where all tokens have the same."""
+    if values is None:
+        return None
+    written = [shown(x) for x in values]
+    return written[0] if len(set(written)) == 1 else written
+
+
+def _within(steps: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
+    """The first, the last, and as many evenly between as fit."""
+    sizes = [len(json.dumps(step)) for step in steps]
+    for number in range(len(steps), 1, -1):
+        kept = np.unique(np.linspace(0, len(steps) - 1, number).round().astype(int))
+        if sum(sizes[i] for i in kept) <= budget:
+            return [steps[i] for i in kept]
+    return steps[-1:]
+
+
+def _scales(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Where the colours end, the same for all runs: 99th percentiles, but no less than `least`."""
+    found = {
+        "entropy": [x for row in rows for x in row["entropy"]],
+        "ratio": [abs(log(x)) for row in rows for x in row["ratio"] if 0 < x < float("inf")],
+        "advantage": [abs(x) for row in rows for x in row["advantage"]],
+    }
+    ends = {k: [x for x in v if isfinite(x)] or [0.0] for k, v in found.items()}
+    least = {"entropy": 1e-3, "ratio": log(1.2), "advantage": 1e-3}
+    return {k: max(float(np.percentile(v, 99)), least[k]) for k, v in ends.items()}

@@ -1,0 +1,84 @@
+"""The page: sections from runs, rendered into one HTML file that needs nothing else."""
+
+import json
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from nemo_algos.lab.report import differences, evaluation, summary, training
+from nemo_algos.lab.report.cases import cases
+from nemo_algos.lab.report.figure import Figure
+from nemo_algos.lab.report.groups import Group, groups
+from nemo_algos.lab.report.heat import heat
+from nemo_algos.lab.report.runs import LoadedRun, read_runs
+
+
+def write(folders: Sequence[Path], out: Path) -> Path:
+    """Compare the runs in these folders: out/index.html, out/figures/*.png and *.csv.
+
+    Raises ValueError that says what is wrong with a folder.
+    """
+    runs = read_runs(folders)
+    grouped = groups(runs)
+    benchmarks = dict.fromkeys(name for run in runs for name in run.evals)
+    against = {name: summary.differences(runs, name) for name in benchmarks}
+    embedded = {"cases": cases(grouped), "heat": heat(grouped)}
+    out.mkdir(parents=True, exist_ok=True)
+    if (out / "index.html").exists():  # an earlier report, with its figures
+        for figure in [p for kind in ("png", "csv") for p in (out / "figures").glob(f"*.{kind}")]:
+            figure.unlink()
+    page = {
+        "runs": runs,
+        "groups": grouped,
+        "training": summary.training(runs),
+        "curves": _drawn(training.figures(grouped), out),
+        "overview": summary.overview(runs, against) if against else None,
+        "benchmarks": [_benchmark(n, runs, grouped, found, out) for n, found in against.items()],
+        "colors": {run.label: group.color for group in grouped for run in group.runs},
+        "differing": differences.differing(runs),
+        "manifests": [(run.label, json.dumps(run.manifest, indent=2)) for run in runs],
+        **embedded,
+        "written": time.strftime("%Y-%m-%d %H:%M"),
+    }
+    html = _environment().get_template("report.html").render(page)
+    path = out / "index.html"
+    path.write_text(html, encoding="utf-8", errors="replace")
+    return path
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.loader = PackageLoader("nemo_algos.lab.report")
+    environment.undefined = StrictUndefined
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment
+
+
+def _benchmark(
+    name: str,
+    runs: Sequence[LoadedRun],
+    grouped: Sequence[Group],
+    against: summary.Differences,
+    out: Path,
+) -> dict[str, Any]:
+    first = next(iter(against.found.values()), {"buckets": []})
+    buckets = [(b["above"], b["up_to"]) for b in first["buckets"]]
+    return {
+        "name": name,
+        "cautions": [*differences.unlike(runs, name), *summary.unpaired(against)],
+        "table": summary.of_benchmark(runs, name, against),
+        "flips": summary.flips(against),
+        "figures": _drawn(evaluation.figures(name, grouped, buckets), out),
+        "similar": _drawn(evaluation.similarities(name, grouped), out),
+    }
+
+
+def _drawn(figures: Sequence[Figure], out: Path) -> list[tuple[Figure, Markup]]:
+    """With the SVG, which matplotlib has escaped."""
+    return [(figure, Markup(figure.save(out / "figures"))) for figure in figures]

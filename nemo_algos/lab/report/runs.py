@@ -1,0 +1,165 @@
+"""What is compared: training runs, evaluations and NeMo-RL logs, read from their folders."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from nemo_algos.engines.local.logs import StepMetrics
+from nemo_algos.jsonl import Shape, read_lines, read_object, refuse_links_out
+from nemo_algos.lab.evals.records import Metrics, RunManifest, Summary, TraceLine
+
+Series = tuple[list[float], list[float]]  # steps, values
+EVENTS = "events.out.tfevents*"  # NeMo-RL's TensorBoard files, of one writer each
+# `train/X` there is our X, but for these. Its clip shares are of all tokens, the embedded engine's
+# of the tokens with that sign of the advantage (docs/nemo_rl.md).
+NAMES = {
+    "train/reward": "reward/mean",
+    "train/approx_entropy": "entropy/approximate",
+    "train/mean_gen_tokens_per_sample": "length/mean",
+    "train/probs_ratio": "ratio/mean",
+    "train/probs_ratio_max": "ratio/max",
+    "validation/accuracy": "validation/accuracy",
+    "validation/avg_length": "validation/length",
+}
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A run as it is read; what its folder has not is empty.
+
+    label: its name in every figure. manifest: with each evaluation's under `eval`. metrics: by
+    name, over steps. evals: measure()'s result by benchmark, in eval_folders of the same key.
+    """
+
+    label: str
+    folder: Path
+    manifest: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Series] = field(default_factory=dict)
+    traces: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    evals: dict[str, dict[str, Any]] = field(default_factory=dict)
+    eval_folders: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Empty where it is not recorded."""
+        return self.manifest.get("config", {})
+
+
+def read_runs(folders: Sequence[Path]) -> list[LoadedRun]:
+    """The runs with labels that differ. Raises ValueError that says what is wrong with a folder."""
+    distinct = list(dict.fromkeys(folder.resolve() for folder in folders))
+    runs = [read_run(folder) for folder in distinct]
+    return [replace(r, label=label) for r, label in zip(runs, labels(distinct), strict=True)]
+
+
+def read_run(folder: Path) -> LoadedRun:
+    """A training run's folder, an evaluation's, or a NeMo-RL log folder."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder: name the folder of a run")
+    ours = any((folder / name).exists() for name in ("metrics.jsonl", "metrics.json"))
+    ours = ours or any(folder.glob("*/metrics.json"))
+    refuse_links_out(folder, "*" if ours else EVENTS)
+    if (folder / "metrics.jsonl").exists():
+        return _training(folder)
+    if evals := evaluations(folder):
+        return _evaluated(LoadedRun("", folder), evals)
+    below = {p.parent for p in folder.glob("*/**/metrics.jsonl")}  # at any depth
+    below |= {p.parents[1] for p in folder.glob(f"*/**/tensorboard/{EVENTS}")}
+    if within := sorted(below):
+        names = ", ".join(str(p.relative_to(folder)) for p in within)
+        raise ValueError(f"{folder} holds runs ({names}): name them, such as {within[0]}")
+    if metrics := read_events(folder):
+        return LoadedRun("", folder, metrics=metrics)
+    if (folder / "generations.jsonl").exists():
+        raise ValueError(f"{folder} has no metrics.json yet: run `nemo-algos eval` to its end")
+    raise ValueError(
+        f"{folder} is no run: it has neither metrics.jsonl (training), metrics.json (evaluation) "
+        "nor TensorBoard events (NeMo-RL)"
+    )
+
+
+def read_events(folder: Path) -> dict[str, Series]:
+    """NeMo-RL's scalars; of a step logged twice (a resumed run) the last counts."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    values: dict[str, dict[int, tuple[float, float]]] = {}
+    for place in sorted({p.parent for p in folder.rglob(EVENTS)}):
+        events = EventAccumulator(str(place), size_guidance={"scalars": 0}).Reload()
+        tags: list[str] = events.Tags()["scalars"]  # pyright: ignore
+        for tag in tags:
+            steps = values.setdefault(NAMES.get(tag, tag.removeprefix("train/")), {})
+            for event in events.Scalars(tag):
+                if event.wall_time >= steps.get(event.step, (0.0, 0.0))[0]:
+                    steps[event.step] = event.wall_time, event.value
+    return {
+        name: ([float(s) for s in sorted(steps)], [steps[s][1] for s in sorted(steps)])
+        for name, steps in values.items()
+    }
+
+
+def _training(folder: Path) -> LoadedRun:
+    rows = list(read_lines(folder / "metrics.jsonl", StepMetrics))
+    if not rows:
+        raise ValueError(f"{folder}/metrics.jsonl holds no step yet: train first")
+    metrics: dict[str, Series] = {}
+    for row in rows:
+        for name, value in row.items():
+            steps, values = metrics.setdefault(name, ([], []))
+            steps.append(row["step"])
+            values.append(float("nan") if value is None else float(value))
+    del metrics["step"]
+    manifest = _if_there(folder / "manifest.json", RunManifest)
+    summary = _if_there(folder / "summary.json", Summary)
+    traces = list(read_lines(folder / "trace.jsonl", TraceLine))
+    run = LoadedRun("", folder, manifest, metrics, traces, summary)
+    return _evaluated(run, evaluations(folder / "eval"))
+
+
+def _evaluated(run: LoadedRun, folders: dict[str, Path]) -> LoadedRun:
+    evals = {name: read_object(path / "metrics.json", Metrics) for name, path in folders.items()}
+    recorded = {
+        name: {**_if_there(folder / "manifest.json"), "metrics": evals[name]["settings"]}
+        for name, folder in folders.items()
+    }
+    manifest = {**run.manifest, "eval": recorded} if recorded else run.manifest
+    return replace(run, manifest=manifest, evals=evals, eval_folders=folders)
+
+
+def evaluations(folder: Path) -> dict[str, Path]:
+    """Folders of finished evaluations by benchmark: this one, or those in it."""
+    found = [folder] if (folder / "metrics.json").exists() else []
+    found += sorted(path.parent for path in folder.glob("*/metrics.json"))
+    named = [(read_object(path / "metrics.json").get("benchmark"), path) for path in found]
+    return {str(name): path for name, path in named if name}  # no name: someone else's file
+
+
+def _if_there(path: Path, shape: type[Shape] = Shape) -> dict[str, Any]:
+    """Empty where there is no such file."""
+    return read_object(path, shape) if path.exists() else {}
+
+
+def labels(folders: Sequence[Path]) -> list[str]:
+    """What differs between the paths: grpo, etr of runs/grpo/exp_001, runs/etr/exp_001."""
+    if len(folders) == 1:
+        return [_short(folders[0].parts[-2:])]
+    parts = [folder.parts for folder in folders]
+    ahead = _common(parts)
+    behind = _common([p[ahead:][::-1] for p in parts])
+    while ahead > 1 and any((*p, "exp_")[ahead].startswith("exp_") for p in parts):
+        ahead -= 1  # exp_001 alone says little, and nothing less: begin one folder above
+    named = [p[ahead : len(p) - behind] for p in parts]
+    unnumbered = [tuple(x for x in n if not x.startswith("exp_")) for n in named]
+    distinct = all(unnumbered) and len(set(unnumbered)) == len(folders)
+    return [_short(n) for n in (unnumbered if distinct else named)]
+
+
+def _common(parts: Sequence[Sequence[str]]) -> int:
+    """How many first elements all have."""
+    return len(list(takewhile(lambda same: len(set(same)) == 1, zip(*parts, strict=False))))
+
+
+def _short(parts: Sequence[str]) -> str:
+    return "/".join(parts).encode("utf-8", "replace").decode()

@@ -1,0 +1,81 @@
+"""Figures of training: metrics over steps."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from nemo_algos.lab.report.figure import Figure, Line
+from nemo_algos.lab.report.groups import Group
+from nemo_algos.lab.report.runs import Series
+
+WINDOWS = 25  # smoothed over a 25th of the steps
+
+
+class Curve(NamedTuple):
+    """One figure; metrics: the first one that a run has is drawn, dashed where it is another."""
+
+    name: str
+    title: str
+    y_label: str
+    metrics: tuple[str, ...]
+    scale: Literal["linear", "log"] = "linear"
+
+
+CURVES = (
+    Curve("reward", "Reward", "mean reward", ("reward/mean",)),
+    Curve("entropy", "Entropy", "nats per token", ("entropy/exact", "entropy/approximate")),
+    Curve("validation", "Held-out accuracy", "mean reward", ("validation/accuracy",)),
+    Curve("clip_above", "Clipped above, A > 0", "share of tokens", ("clip/positive_above",)),
+    Curve("clip_below", "Clipped below, A < 0", "share of tokens", ("clip/negative_below",)),
+    Curve("ratio_p99", "Ratio, 99th percentile", "new / old probability", ("ratio/p99",)),
+    Curve("ratio_max", "Ratio, maximum", "new / old probability", ("ratio/max",), "log"),
+    Curve("kl_old", "KL to the sampling policy", "nats per token", ("kl/old",)),
+    Curve("kl_ref", "KL to the reference", "nats per token", ("kl/ref",)),
+    Curve("length", "Response length", "tokens", ("length/mean",)),
+    Curve("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), "log"),
+)
+CAPTIONS = {
+    "reward": "Of the rollout batch, while training.",
+    "entropy": "The sampling policy's; 0 ends exploration. Dashed: NeMo-RL's approximation.",
+    "validation": "NeMo-RL's validation.",
+    "clip_above": "Tokens made likelier than the bound allows: their gradient is cut.",
+    "clip_below": "Tokens made less likely than the bound allows: their gradient is cut.",
+    "ratio_p99": "Of the method's ratio, over the step's updates.",
+    "ratio_max": "The tail that clipping is for; logarithmic.",
+    "kl_old": "How far the updates of one batch go.",
+    "kl_ref": "Where there is one.",
+    "length": "Mean over the rollout batch.",
+    "grad_norm": "Of the step's last update; logarithmic.",
+}
+
+
+def figures(groups: Sequence[Group]) -> list[Figure]:
+    """Those that at least one run has."""
+    made = []
+    for curve in CURVES:
+        name, lines = f"training_{curve.name}", [x for g in groups if (x := _line(curve, g))]
+        about = curve.title, "step", curve.y_label, lines, CAPTIONS[curve.name], curve.scale
+        made += [Figure(name, *about)] if lines else []
+    return made
+
+
+def _line(curve: Curve, group: Group) -> Line | None:
+    """A run's metric; of several seeds the mean, and a band from the least to the largest."""
+    named = [(next((m for m in curve.metrics if m in r.metrics), None), r) for r in group.runs]
+    found = [(metric, run.metrics[metric]) for metric, run in named if metric]
+    if not found:
+        return None
+    dashed = group.dashed or found[0][0] != curve.metrics[0]
+    steps, values = together([series for _, series in found])
+    window = max(len(steps) // WINDOWS, 1)
+    band = (values.min(0).tolist(), values.max(0).tolist()) if len(values) > 1 else (None, None)
+    mean, style = values.mean(0).tolist(), {"dashed": dashed, "smooth": window}
+    return Line(group.label, group.color, steps, mean, *band, **style)
+
+
+def together(series: Sequence[Series]) -> tuple[list[float], np.ndarray]:
+    """The steps that all have, and the values at them, [runs, steps]."""
+    tables = [dict(zip(*one, strict=True)) for one in series]
+    steps = sorted(set.intersection(*(set(table) for table in tables)))
+    return steps, np.array([[table[s] for s in steps] for table in tables])

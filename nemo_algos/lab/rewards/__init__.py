@@ -1,0 +1,1 @@
+"""Rewards that run code: programs, SQL, a server."""

@@ -1,0 +1,198 @@
+"""A running program as the judge sees it: asked, and never believed more than plain values."""
+
+import builtins
+import signal
+import socket
+import time
+from collections import deque
+from typing import Any, Literal
+
+from nemo_algos.engines.rewards.pool import PATIENCE
+from nemo_algos.lab.rewards.sandbox import plain
+
+# StopIteration would end a test's loop early, and `all(map(candidate, inputs))` would hold.
+# MemoryError would look like the judge's own.
+NOT_RAISED = (StopIteration, StopAsyncIteration, MemoryError)
+
+
+class SandboxError(RuntimeError):
+    """The sandbox is broken; start another."""
+
+
+class CandidateError(Exception):
+    """An exception of the candidate's that is none of Python's, or that it has ended."""
+
+
+class Program:
+    """A running program that has `seconds` of CPU time, and PATIENCE times that of wall time.
+
+    asked: how often it was asked something. failure: why it can be asked nothing more, "" where it
+    can. Known at once: it is "gone", "stuck" (no answer in its wall time), "broken" (it said what
+    no program should), or was "misused" (asked in what is no plain data, or in too much of it);
+    known when it has ended: it was "late" (its CPU time was used up), or "killed" by another.
+    """
+
+    def __init__(self, channel: socket.socket, seconds: float):
+        self._channel, self._seconds = channel, seconds
+        self._expires = time.monotonic() + seconds * PATIENCE
+        self.asked = 0
+        self.failure: Literal["", "gone", "stuck", "broken", "misused", "late", "killed"] = ""
+
+    def start(self) -> None:
+        """Wait until it is locked down; SandboxError where it could not be, and was not run."""
+        try:
+            confined = self._receive() == "confined"
+        except TimeoutError:
+            self.failure, confined = "stuck", True
+        except ConnectionError:
+            confined = False
+        if not confined:
+            raise SandboxError("A program could not be locked down, and was not run.")
+
+    def end(self, used: float, number: int) -> None:
+        """Take note that its process ended, after `used` seconds of CPU time, by that signal."""
+        if used >= self._seconds or number in (signal.SIGPROF, signal.SIGXCPU):
+            self.failure = "late"
+        elif self.failure == "gone" and number == signal.SIGKILL:
+            self.failure = "killed"
+
+    def run(self, sources: list[str]) -> None:
+        """Run its sources, one after the other, as one module; raises as `ask`."""
+        self._exchange([sources])
+
+    def ask(self, what: str, *args: Any, **kwargs: Any) -> Any:
+        """Its answer to `what` (see candidate.ASKED) of `args`, as plain values and `Handle`s.
+
+        What can change among `args` of a call that returns None is updated to what the program
+        made of it (functions that work in place). Raises TypeError where an argument is no plain
+        data, the nearest builtin class of what the program raised, or CandidateError.
+        """
+        self.asked += 1
+        try:
+            message = [what, *(plain.encode(part, _reference) for part in (list(args), kwargs))]
+        except TypeError:
+            self.failure = "misused"
+            raise
+        result, changed = self._exchange(message)
+        # Else a program could change what its answer is compared with.
+        if what == "call" and result is None:
+            for old, new in zip(args[1:], changed or [], strict=False):
+                _update(old, new)
+        return result
+
+    def _exchange(self, message: list[Any]) -> tuple[Any, Any]:
+        if not self.failure:
+            try:
+                self._channel.settimeout(self._left())
+                plain.send(self._channel, message)
+                status, *content = self._receive()
+                if status == "ok":
+                    value, changed = (plain.decode(part, self._handle) for part in content)
+                    return value, changed
+                name, text = map(str, content)
+            except TimeoutError:
+                self.failure = "stuck"
+            except ConnectionError:
+                self.failure = "gone"
+            except MemoryError:
+                raise
+            except plain.TooLongError:
+                self.failure = "misused"
+            except Exception:
+                self.failure = "broken"
+            else:
+                raise _exception(name, text)
+        raise CandidateError(f"the program is {self.failure}")
+
+    def _receive(self) -> Any:
+        return plain.receive(self._channel, self._left)
+
+    def _left(self) -> float:
+        seconds = self._expires - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        return seconds
+
+    def _handle(self, reference: Any) -> "Handle":
+        if not isinstance(reference, int | str):
+            raise ValueError(f"a reference {reference!r}")
+        return Handle(self, reference)
+
+
+class Handle:
+    """An object of the program's, by reference: attributes, calls and items are asked of it.
+
+    It equals nothing but itself, whatever its class says over there.
+    """
+
+    def __init__(self, program: Program, reference: int | str):
+        self.__dict__.update(_program=program, _reference=reference)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._program.ask("call", self, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked by copy, inspect and the like
+            raise AttributeError(name)
+        return self._program.ask("get", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._program.ask("set", self, name, value)
+
+    def __bool__(self) -> bool:
+        return self._program.ask("bool", self) is True
+
+    def __len__(self) -> int:
+        return self._program.ask("len", self)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._program.ask("item", self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._program.ask("set item", self, key, value)
+
+    def __contains__(self, key: Any) -> bool:
+        return self._program.ask("contains", self, key) is True
+
+    def __str__(self) -> str:
+        return self._program.ask("str", self)
+
+    def __iter__(self) -> "Handle":
+        return self._program.ask("iter", self)
+
+    def __next__(self) -> Any:
+        try:
+            return self._program.ask("next", self)
+        except CandidateError as error:
+            if str(error).startswith("StopIteration:"):
+                raise StopIteration from None
+            raise
+
+
+def _reference(value: Any) -> int | str:
+    if isinstance(value, Handle):
+        return value._reference
+    raise TypeError(f"A test passed a {type(value).__name__}: programs are asked in plain data.")
+
+
+def _update(old: Any, new: Any) -> None:
+    if type(old) is not type(new):
+        return
+    if isinstance(old, list | bytearray):
+        old[:] = new
+    elif isinstance(old, deque):
+        old.clear()
+        old.extend(new)
+    elif isinstance(old, dict | set):
+        old.clear()
+        old.update(new)
+
+
+def _exception(name: str, text: str) -> Exception:
+    kind = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception) and kind not in NOT_RAISED:
+        try:
+            return kind(text)
+        except TypeError:  # UnicodeDecodeError and such want more
+            pass
+    return CandidateError(f"{name}: {text}")

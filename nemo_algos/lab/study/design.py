@@ -1,0 +1,207 @@
+"""A study's design: regimes, each of some arms, each of some seeds; and the runs that they need.
+
+    settings: {grpo.max_num_steps: 120}       # of every run
+    regimes:
+      staleness_8:
+        claim: QUATRO stays stable ...         # what a paper says
+        baseline: GRPO                         # the arm that the others are compared with
+        seeds: 10
+        settings: {grpo.num_update_epochs: 2}
+        arms:
+          GRPO: {}                             # the shipped grpo.yaml
+          without macro: {config: etr.yaml, method.macro: 0.0}
+
+Two arms of one config, written alike, are one run, whatever their regimes and names.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from omegaconf import DictConfig
+from pydantic import Field, model_validator
+
+from nemo_algos import config
+from nemo_algos.config import ConfigError, Finding
+from nemo_algos.engines.data.schema import VERIFIER
+from nemo_algos.engines.local.hardware import device_of, threads_of
+from nemo_algos.engines.local.schema import LocalConfig, Section
+from nemo_algos.preflight.check.local.judge import parse
+
+Settings = dict[str, Any]  # key.path: value
+STOP = "stop_at_validation_"
+EVALUATIONS = {"val_period", "val_at_start", "val_at_end", f"{STOP}metric", f"{STOP}threshold"}
+DECIDE_NOTHING = {"logger": True, "checkpointing": True, "grpo": EVALUATIONS}  # in a study
+
+# keys that are younger than stored studies, and their ids; with these values as without the key
+YOUNGER: dict[str, Any] = {
+    "policy.shape.experts": 1,
+    "policy.shape": None,
+    "policy.router_replay": {"enabled": False},
+    "policy.generation.planted": None,
+    "data.rewards": None,
+    "data.system_prompt": None,
+    "mismatch.dump": 0,
+}
+VERIFIER_THEN = "nemo_algos.rewards.math:verify_math"  # as `math` was written in stored studies
+
+
+class Tuning(Section):
+    """Each arm gets the value of a key that ends with the highest training reward, seeds 0 on."""
+
+    key: str
+    values: list[Any] = Field(min_length=2)
+    seeds: int = Field(default=3, gt=1)
+
+
+class Regime(Section):
+    """Arms that are compared with a baseline.
+
+    title: of its figures; claim: of a paper, and where; seeds: how many, from first_seed on;
+    exploratory: without a hypothesis fixed beforehand; column: of the survival map (survival.py).
+    """
+
+    title: str = ""
+    claim: str
+    baseline: str
+    arms: dict[str, Settings] = Field(min_length=2)
+    settings: Settings = Field(default={})
+    seeds: int = Field(default=5, gt=1)
+    first_seed: int = Field(default=0, ge=0)
+    exploratory: bool = False
+    column: str = ""
+    tune: Tuning | None = None
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.baseline not in self.arms:
+            raise ValueError(f"baseline={self.baseline} is not one of the arms")
+        if self.tune and self.first_seed < self.tune.seeds:
+            reason = f"first_seed={self.first_seed} is among the {self.tune.seeds} seeds that tune"
+            raise ValueError(f"{reason}: set first_seed: {self.tune.seeds} or above")
+        return self
+
+
+class Study(Section):
+    """The whole file."""
+
+    regimes: dict[str, Regime] = Field(min_length=1)
+    settings: Settings = Field(default={})
+    workers: int = Field(default=2, gt=0)
+    out: str = "runs/study"
+
+    @model_validator(mode="after")
+    def _no_regime_is_anothers_tuning(self) -> Self:
+        taken = {tuning_of(name) for name, r in self.regimes.items() if r.tune} & {*self.regimes}
+        if taken:
+            raise ValueError(f"{', '.join(sorted(taken))} is a tuning's name: rename the regime")
+        return self
+
+
+def in_files(arm: str) -> str:
+    """An arm's name in the names of files: Clip-High -> clip_high, of clip_high.yaml."""
+    return re.sub(r"[^\w./]+", "_", arm.lower())
+
+
+def tuning_of(regime: str) -> str:
+    """The name of the regime that its `tune` makes."""
+    return f"{regime}_tuning"
+
+
+class Trial(NamedTuple):
+    """One training run. id: a hash of its config as it is written (not of this code's version)."""
+
+    id: str
+    config: LocalConfig
+
+
+class Cell(NamedTuple):
+    """An arm of a regime with one seed, and the run that gives its result."""
+
+    regime: str
+    arm: str
+    seed: int
+    run: str
+
+
+def runs(study: Study) -> tuple[list[Trial], list[Cell]]:
+    """The distinct runs, and every cell; seed by seed, so that a stopped study has comparisons.
+
+    Raises ConfigError with what is wrong in all arms.
+    """
+    configs = _configs(study)
+    every: dict[str, Trial] = {}
+    cells: list[Cell] = []
+    for i in range(max((r.seeds for r in study.regimes.values()), default=0)):
+        for name, regime in study.regimes.items():
+            for arm in regime.arms if i < regime.seeds else ():
+                run = _run(configs[name, arm], regime.first_seed + i)
+                every.setdefault(run.id, run)
+                cells.append(Cell(name, arm, regime.first_seed + i, run.id))
+    return list(every.values()), cells
+
+
+def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
+    configs: dict[tuple[str, str], LocalConfig] = {}
+    problems: list[Finding] = []
+    read = cache(config.read)  # the arms are of few files
+    for name, regime in study.regimes.items():
+        for arm, own in regime.arms.items():
+            try:
+                configs[name, arm] = _config(study.settings | regime.settings, arm, own, read)
+            except ConfigError as error:
+                where = f"regimes.{name}.arms.{arm}"
+                problems += [Finding(where, str(p)) for p in error.findings]
+    if problems:
+        raise ConfigError(problems)
+    return configs
+
+
+def _config(
+    common: Settings, arm: str, own: Settings, read: Callable[[Path], DictConfig]
+) -> LocalConfig:
+    settings = {"config": f"{in_files(arm)}.yaml", **common, **own}
+    if "grpo.seed" in settings:
+        raise ConfigError([Finding("grpo.seed", "is the study's: set seeds and first_seed")])
+    path = config.find(str(settings.pop("config")))
+    overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    checked, _ = parse(config.resolved(config.overridden(deepcopy(read(path)), overrides)))
+    if not checked.grpo.val_samples_per_prompt:
+        reason = "is 0, and a study needs samples to compare"
+        raise ConfigError([Finding("grpo.val_samples_per_prompt", reason)])
+    return checked
+
+
+def _run(arm: LocalConfig, seed: int) -> Trial:
+    of_seed = arm.model_copy(update={"grpo": arm.grpo.model_copy(update={"seed": seed})})
+    decides = of_seed.model_dump(mode="json", exclude=DECIDE_NOTHING)
+    for path, off in YOUNGER.items():
+        above, _, key = path.rpartition(".")
+        section = config.at(decides, above)
+        if section and (not section[key] or section[key] == off):
+            del section[key]
+    if decides["data"]["verifier"] == VERIFIER:
+        decides["data"]["verifier"] = VERIFIER_THEN
+    if not of_seed.rollout_correction.active:  # younger too
+        del decides["rollout_correction"]
+    policy = of_seed.policy
+    if not policy.dtensor_cfg.lora_cfg.enabled:
+        del decides["policy"]["dtensor_cfg"]["lora_cfg"]
+    decides["policy"] |= {"device": device_of(policy).type, "threads": threads_of(policy)}
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+    return Trial(digest[:12], of_seed)
+
+
+def load(name: str, overrides: list[str]) -> Study:
+    """A study's file, by path or among the shipped ones (`study/full.yaml`). Raises ConfigError."""
+    return config.validate(Study, config.load(config.find(name), overrides))
+
+
+def folder(study: Study, name: str) -> Path:
+    """Where its results are kept."""
+    return Path(study.out) / Path(name).stem

@@ -1,0 +1,103 @@
+"""What a study's folder shows of its results: summary.csv, figures, and report.md."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from nemo_algos.algorithms.core import dual
+from nemo_algos.algorithms.core.groups import Groups
+from nemo_algos.lab.study import summary, survival
+from nemo_algos.lab.study.design import Cell, Regime, Study
+from nemo_algos.lab.study.figures import draw, draw_draws, draw_steps, draw_tradeoffs
+from nemo_algos.lab.study.runner import results
+from nemo_algos.lab.study.summary import Estimate, Result, summarise
+from nemo_algos.style import drawn
+
+SHOWN = ("pass@1", "pass@16", "pass@64", "UCC@64", "reward", "entropy", "length of right")
+DELTAS = (0.001, 0.01, 0.1)
+MAX_KL_FRACTION = 0.95  # QUATRO's default
+HEAD = """# {title}
+
+Mean ± half of the 95 % interval (Student's t over the seeds) on the held-out puzzles; below it the
+difference to the baseline, paired by seed, **bold** where its interval leaves 0 out. Of 20 such
+intervals one does by chance. reward and entropy (nats per token) are of the last 10 training steps;
+length of right answers in tokens.
+"""
+
+
+def show(study: Study, cells: Sequence[Cell], name: str, folder: Path) -> list[Result]:
+    """Write what follows from the folder's results.csv, and from raw/ where it is there."""
+    rows = results(folder / "results.csv")
+    found = summarise(study, cells, rows)
+    summary.write(found, folder / "summary.csv")
+    draw(study, found, folder)
+    draw_draws(study, found, folder)
+    draw_tradeoffs(study, found, folder)
+    draw_steps(study, cells, folder)
+    if squares := survival.squares(study, cells, rows):
+        survival.write(squares, folder / "map.csv")
+        survival.draw(squares, folder / "figures" / "map.png")
+    draw_advantages(folder / "figures" / "quatro_advantages.png")
+    write(study, found, f"The study {name}", folder / "report.md")
+    return found
+
+
+def write(study: Study, results: Sequence[Result], title: str, path: Path) -> None:
+    """report.md; figures/REGIME.png lie beside it."""
+    parts = [HEAD.format(title=title)]
+    if any(regime.column for regime in study.regimes.values()):
+        parts.append("![The survival map](figures/map.png)\n")
+    for name, regime in study.regimes.items():
+        rows = [r for r in results if r.regime == name]
+        parts += _section(name, regime, rows) if rows else []
+    path.write_text("\n".join(parts))
+
+
+def _section(name: str, regime: Regime, results: Sequence[Result]) -> Iterator[str]:
+    kind = "exploratory" if regime.exploratory else "fixed beforehand"
+    written = ", ".join(f"`{key}={value}`" for key, value in regime.settings.items())
+    settings = f" Settings: {written}." if written else ""
+    seeds = f"{regime.first_seed} to {regime.first_seed + regime.seeds - 1}"
+    yield f"## {regime.title} ({name})\n" if regime.title else f"## {name}\n"
+    yield f"Claim: {regime.claim}.\n"
+    yield f"Baseline {regime.baseline}, seeds {seeds}, {kind}.{settings}\n"
+    yield f"| arm | n | {' | '.join(SHOWN)} |\n|---|---|{'---|' * len(SHOWN)}"
+    for arm in dict.fromkeys(r.arm for r in results):
+        found = {r.metric: r for r in results if r.arm == arm}
+        n = max(r.value.n for r in found.values())
+        yield f"| {arm} | {n} | {' | '.join(_cell(found.get(m)) for m in SHOWN)} |"
+    yield f"\n![{name}](figures/{name}.png)\n"
+
+
+def _cell(result: Result | None) -> str:
+    if result is None:
+        return "-"
+    value = f"{result.value.mean:.3f}{_half(result.value)}"
+    if not result.difference.n:
+        return value
+    difference = f"{result.difference.mean:+.3f}{_half(result.difference)}"
+    mark = "**" if result.difference.resolved else ""
+    return f"{value}<br>{mark}{difference}{mark}"
+
+
+def _half(estimate: Estimate) -> str:
+    return f" ± {(estimate.high - estimate.low) / 2:.3f}" if estimate.n > 1 else ""
+
+
+def right_advantages(size: int, delta: float) -> list[float]:
+    """A of a right response (rewards 0, 1) where 1, 2, .. size - 1 of the group are right."""
+    right = torch.arange(1, size)
+    rewards = (torch.arange(size) < right[:, None]).double().flatten()
+    groups = Groups.of(torch.arange(size - 1).repeat_interleave(size))
+    radius = dual.kl_radius(rewards, groups, delta, MAX_KL_FRACTION)
+    return dual.solve(rewards, groups, radius)[0][::size].tolist()
+
+
+def draw_advantages(path: Path, size: int = 8) -> None:
+    """QUATRO's figure 2: a line per delta."""
+    with drawn(path, (5.5, 3.4)) as (_, axis):
+        for delta in DELTAS:
+            axis.plot(range(1, size), right_advantages(size, delta), "o-", label=f"delta {delta}")
+        axis.set(xlabel=f"right responses of {size}", ylabel="A of a right response", yscale="log")
+        axis.legend()

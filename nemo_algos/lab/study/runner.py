@@ -1,0 +1,111 @@
+"""The runs of a study; a row of results.csv for each that has finished."""
+
+import csv
+import io
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, as_completed
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nemo_algos.algorithms.core.pass_at_k import pass_at_k, ucc_at_k
+from nemo_algos.jsonl import refuse_links_out, replace
+from nemo_algos.lab.study.design import Trial
+from nemo_algos.terminal import Console
+
+if TYPE_CHECKING:
+    from nemo_algos.engines.local.evaluation import Sampled
+
+LATE = 10  # steps at the end that the late means are of
+Row = dict[str, float | str]
+
+
+def results(path: Path) -> dict[str, Row]:
+    """The finished runs, by id. Raises ValueError for a file that is no such table."""
+    if not path.exists():
+        return {}
+    refuse_links_out(path.parent)
+    try:
+        with open(path, newline="") as file:
+            rows = list(csv.DictReader(file))
+        return {row["id"]: {k: _value(k, v) for k, v in row.items() if v != ""} for row in rows}
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is no study's results ({error!r}): remove it") from None
+
+
+def _value(name: str, text: str) -> float | str:
+    """An id may look like a number."""
+    try:
+        return text if name == "id" else float(text)
+    except ValueError:
+        return text
+
+
+def go(runs: Sequence[Trial], folder: Path, processes: Executor) -> Iterator[Row]:
+    """Run what results.csv lacks; each row when its run has finished and the file has it."""
+    (folder / "raw").mkdir(parents=True, exist_ok=True)
+    path = folder / "results.csv"
+    done = results(path)
+    waiting = [processes.submit(train, run, folder) for run in runs if run.id not in done]
+    for future in as_completed(waiting):
+        row = future.result()
+        done[str(row["id"])] = row
+        _write(path, list(done.values()))
+        yield row
+
+
+def _write(path: Path, rows: list[Row]) -> None:
+    """All rows anew, so that a column that a later run brings is there for all."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, columns)
+    writer.writeheader()
+    writer.writerows(rows)
+    replace(path, table.getvalue())
+
+
+def train(run: Trial, folder: Path) -> Row:
+    """Train and evaluate; the steps go to raw/ID.jsonl. `failed` says why a run ended early."""
+    import torch
+
+    from nemo_algos.algorithms.build import build
+    from nemo_algos.engines.local.build import build_trainer
+    from nemo_algos.engines.local.evaluation import SEED, sample
+
+    torch.set_num_threads(1)
+    start = time.process_time()
+    algorithm = build(run.config.method, run.config.rollout_correction)
+    trainer = build_trainer(run.config, algorithm, Console(quiet=True))
+    grpo, steps, failed = run.config.grpo, [], ""
+    try:
+        steps.extend(trainer.step() for _ in range(grpo.max_num_steps))
+    except (FloatingPointError, ValueError) as error:  # of the loss; of numbers no longer finite
+        failed = str(error)
+    (folder / "raw" / f"{run.id}.jsonl").write_text("".join(json.dumps(s) + "\n" for s in steps))
+    asked = grpo.max_val_samples, grpo.val_samples_per_prompt, SEED
+    found = measures(sample(trainer.policy, trainer.task, *asked))
+    seconds, last = time.process_time() - start, steps[-LATE:]
+    names = dict.fromkeys(name for step in last for name in step)
+    late = {n: fmean(s[n] for s in last if n in s) for n in names}
+    row = {"id": run.id, "method": algorithm.name, "seed": grpo.seed, "steps": len(steps)}
+    return {**row, "failed": failed, "CPU seconds": seconds, **found, **late}
+
+
+def measures(sampled: "Sampled") -> dict[str, float]:
+    """pass@k and UCC@k for k = 1, 2, 4, ...; mean tokens of all and of right responses, if any."""
+    n = len(sampled.lengths[0])
+    ks = [2**i for i in range(n.bit_length())]
+    sizes = [list(Counter(s for s in x if s is not None).values()) for x in sampled.solutions]
+    passed = pass_at_k([sum(s) for s in sizes], n, ks).mean(0)
+    unique = np.mean([ucc_at_k(s, n, ks) for s in sizes], axis=0)
+    out = {f"pass@{k}": float(x) for k, x in zip(ks, passed, strict=True)}
+    out |= {f"UCC@{k}": float(x) for k, x in zip(ks, unique, strict=True)}
+    every, right = [x for group in sampled.lengths for x in group], list[int]()
+    for solutions, lengths in zip(sampled.solutions, sampled.lengths, strict=True):
+        right += [x for s, x in zip(solutions, lengths, strict=True) if s is not None]
+    return out | {"length": fmean(every)} | ({"length of right": fmean(right)} if right else {})

@@ -1,0 +1,140 @@
+"""The survival map: which method, with which correction, still learns beside which mismatch.
+
+A regime with a `column` is one of the map's; its arms are named METHOD, or METHOD, CORRECTION.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from textwrap import fill
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nemo_algos.lab.study.design import Cell, Study
+from nemo_algos.lab.study.runner import Row
+from nemo_algos.lab.study.summary import Estimate, estimate
+from nemo_algos.style import drawn
+
+# below either a run has collapsed, and so it has where its loss was not finite; before training
+# the countdown models have pass@1 .35 and, with experts, .27, and entropies of .28 and .30
+PASS, ENTROPY = 0.15, 0.02
+MEANS = {"entropy": "entropy/exact", "reward": "reward/mean", "mismatch": "mismatch/mean"}
+HEADINGS = ("column", "method", "correction", "runs", "collapsed", "pass@1", "low", "high", *MEANS)
+NONE = "none"  # the correction of an arm without one
+SCALE = (0.0, 0.45)  # of pass@1
+
+
+class Square(NamedTuple):
+    """The runs of a method with a correction in a column; means: by the names of MEANS."""
+
+    runs: int
+    collapsed: int
+    passed: Estimate
+    means: dict[str, float]
+
+
+Squares = dict[tuple[str, str, str], Square]  # by column, method, correction
+Panel = dict[tuple[str, str], Square]  # by method and what is beside it
+
+
+def squares(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Squares:
+    """Of the runs that have finished; of equal configs the seeds of all regimes count."""
+    runs = defaultdict[tuple[str, str], set[str]](set)
+    for cell in cells:
+        runs[cell.regime, cell.arm].add(cell.run)
+    out: Squares = {}
+    for name, regime in study.regimes.items():
+        for arm in regime.arms if regime.column else ():
+            own = runs[name, arm]
+            every = set[str]().union(*(other for other in runs.values() if other & own))
+            if found := [rows[run] for run in sorted(every) if run in rows]:
+                method, _, correction = arm.partition(", ")
+                out[regime.column, method, correction or NONE] = _square(found)
+    return out
+
+
+def _square(rows: list[Row]) -> Square:
+    means = {k: [float(r[c]) for r in rows if c in r] for k, c in MEANS.items()}
+    passed = estimate([float(row["pass@1"]) for row in rows])
+    averages = {name: fmean(values) for name, values in means.items() if values}
+    return Square(len(rows), sum(map(collapsed, rows)), passed, averages)
+
+
+def collapsed(row: Row) -> bool:
+    """Whether the run broke off, or has hardly any right answer, or hardly any choice left."""
+    late = float(row.get("entropy/exact", 0.0))
+    return bool(row.get("failed")) or float(row["pass@1"]) < PASS or late < ENTROPY
+
+
+def write(found: Squares, path: Path) -> None:
+    """A row per square; a mean that no run has is empty."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEADINGS)
+        for key, square in found.items():
+            numbers = (*square.passed[1:4], *(square.means.get(name, "") for name in MEANS))
+            written = [f"{x:.4g}" if x != "" else "" for x in numbers]
+            writer.writerow([*key, square.runs, square.collapsed, *written])
+
+
+def draw(found: Squares, path: Path) -> None:
+    """Above, methods by columns without a correction; below, by corrections, where they have some.
+
+    A square is pass@1 of the trained weights and half of its 95 % interval, then how many runs
+    there are, or how many of them collapsed.
+    """
+    columns, methods, corrections = (list(dict.fromkeys(k[i] for k in found)) for i in range(3))
+    several = [c for c in columns if len({m for d, m, x in found if d == c and x != NONE}) > 1]
+    size = (1.5 + 0.78 * len(columns), 1.6 + 0.42 * len(methods) * (2 if several else 1))
+    panels = max(1, len(several))
+    with drawn(path, size, panels, nrows=1 + bool(several), squeeze=False) as (figure, axes):
+        grid = axes[0, 0].get_gridspec()
+        for axis in axes[0]:
+            axis.remove()
+        above = {(m, c): s for (c, m, x), s in found.items() if x == NONE}
+        _panel(figure.add_subplot(grid[0, :]), above, methods, columns, "No correction")
+        for axis, column in zip(axes[-1] if several else (), several, strict=True):
+            below = {(m, x): s for (c, m, x), s in found.items() if c == column}
+            there = [x for x in corrections if any((m, x) in below for m in methods)]
+            _panel(axis, below, methods, there, f"Corrections of {column}")
+        lost = f"x: collapsed (pass@1 below {PASS}, entropy below {ENTROPY}, or a loss not finite)"
+        figure.suptitle(f"pass@1 after training, mean and half of the 95 % interval; {lost}")
+
+
+def _panel(
+    axis: Any, found: Panel, methods: Sequence[str], columns: Sequence[str], title: str
+) -> None:
+    means = np.full((len(methods), len(columns)), np.nan)
+    for (method, column), square in found.items():
+        means[methods.index(method), columns.index(column)] = square.passed.mean
+    axis.imshow(means, cmap="cividis", vmin=SCALE[0], vmax=SCALE[1], aspect="auto")
+    for (method, column), square in found.items():
+        dark = square.passed.mean < sum(SCALE) / 2
+        text = {"color": "white" if dark else "black", "ha": "center", "va": "center"}
+        at = columns.index(column), methods.index(method)
+        axis.text(*at, said(square), **text, fontsize=7, linespacing=1.25)
+    axis.set_xticks(range(len(columns)), [_labelled(c, found) for c in columns])
+    axis.set_yticks(range(len(methods)), methods)
+    axis.tick_params(length=0)
+    axis.grid(visible=False)
+    axis.spines[:].set_visible(False)
+    axis.set_title(title)
+
+
+def _labelled(column: str, found: Panel) -> str:
+    """Over the mean |log-ratio| of sampler and trainer that its runs measured."""
+    means = [square.means.get("mismatch") for (_, c), square in found.items() if c == column]
+    measured = [mean for mean in means if mean is not None]
+    nats = f"{fmean(measured):.3f} nats".lstrip("0") if measured else ""
+    return f"{fill(column, 9)}\n{nats}"
+
+
+def said(square: Square) -> str:
+    """Such as `.38 ±.02` over `n 5`, or over `x 2 of 5`."""
+    value, half = square.passed.mean, (square.passed.high - square.passed.low) / 2
+    interval = f" ±{half:.2f}".replace("0.", ".") if square.runs > 1 else ""
+    lost = f"x {square.collapsed} of {square.runs}" if square.collapsed else f"n {square.runs}"
+    return f"{value:.2f}{interval}\n{lost}".replace("0.", ".", 1)

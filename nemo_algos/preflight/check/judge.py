@@ -1,0 +1,117 @@
+"""What can be known of a run before it starts, all of it at once.
+
+`judge` is the one judgement of a NeMo-RL run: of the commands check, plan and slurm, over a shipped
+release, and of the launcher, over the installed one.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.loss import MismatchConfig
+from nemo_algos.config import ConfigError, Finding, at, find, overridden, read, resolved, validate
+from nemo_algos.engines.nemo.decided import derive
+from nemo_algos.preflight.check.conflicts import conflicts
+from nemo_algos.preflight.check.decoder import Model
+from nemo_algos.preflight.check.known_models import model
+from nemo_algos.preflight.check.layout import layout
+from nemo_algos.preflight.check.local.judge import judged as judged_locally
+from nemo_algos.preflight.check.rule import Preflight
+from nemo_algos.preflight.check.rules import RULES
+from nemo_algos.preflight.check.rules.values import repaired
+from nemo_algos.preflight.check.snapshot import VERSIONS, Composed, Release, compose, load
+
+SEVERITIES = ("error", "warning", "note")
+HEADER = re.compile(r"^# NeMo-RL ((?:v[\d.]+\d|main)(?:, (?:v[\d.]+\d|main))*)", re.MULTILINE)
+OVERRIDES = "policy.hf_config_overrides"
+T = TypeVar("T")
+
+
+def versions(name: str) -> tuple[str, ...]:
+    """Those in the file's line `# NeMo-RL v0.7.0, main`, else all."""
+    path = find(name)
+    header = HEADER.search(path.read_text(errors="replace")) if path.is_file() else None
+    named = header[1].split(", ") if header else []
+    return tuple(v for v in named if v in VERSIONS) or VERSIONS
+
+
+def check(
+    name: str, overrides: Sequence[str], version: str, seconds: int | None = None
+) -> list[Finding]:
+    """Findings of a config by path or shipped name, errors first. seconds: the job's time limit."""
+    try:
+        written = overridden(read(find(name)), overrides)
+        if OmegaConf.select(written, "engine") == "nemo_rl":
+            return judge(written, load(version), seconds)[1]
+        return judged_locally(resolved(written)).warnings
+    except ConfigError as error:
+        return _sorted(error.findings)
+
+
+def judge(
+    written: DictConfig, release: Release, seconds: int | None = None
+) -> tuple[Preflight, list[Finding]]:
+    """A NeMo-RL run as it would train, and what is found in it, errors first.
+
+    seconds: the job's time limit. Raises ConfigError where there is nothing to judge.
+    """
+    if OmegaConf.select(written, "engine") != "nemo_rl":
+        reason = "must be nemo_rl: this is a config of the embedded engine, which `train` runs here"
+        raise ConfigError([Finding("engine", reason)])
+    return judged(compose(written, release), release.version, seconds)
+
+
+def judged(
+    composed: Composed, version: str, seconds: int | None = None
+) -> tuple[Preflight, list[Finding]]:
+    """The judgement of a composed config, whose `plain` becomes what trains."""
+    plain, written, base, tree, unknown = composed
+    findings = [*unknown, *repaired(plain, base, tree)]
+    _kept(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
+    blocks = plain.get("method") or {}, plain.get("rollout_correction")
+    algorithm = _kept(findings, lambda: build(*blocks))
+    if algorithm:
+        limit = at(plain, "policy.generation.max_new_tokens")
+        algorithm = algorithm.limited(limit if isinstance(limit, int) else None)
+        findings += conflicts(plain, written, algorithm)
+        derive(plain, algorithm)
+    facts = _kept(findings, lambda: _model(plain))
+    run = Preflight(plain, layout(plain), facts, written, algorithm, version, seconds)
+    return run, _sorted([*findings, *(finding for rule in RULES for finding in rule(run))])
+
+
+def refuse(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, none of which is an error. Raises ConfigError with every error."""
+    found = list(findings)
+    if errors := [f for f in found if f.severity == "error"]:
+        raise ConfigError(errors)
+    return found
+
+
+def _sorted(findings: Sequence[Finding]) -> list[Finding]:
+    return sorted(dict.fromkeys(findings), key=lambda f: SEVERITIES.index(f.severity))
+
+
+def _kept(findings: list[Finding], read: Callable[[], T]) -> T | None:
+    """What is read; None where it has errors, which the findings then have too."""
+    try:
+        return read()
+    except ConfigError as error:
+        findings.extend(error.findings)
+        return None
+
+
+def _model(plain: Mapping[str, object]) -> Model | None:
+    """The facts, as policy.hf_config_overrides changes them; None of an unknown model."""
+    name, changed = str(at(plain, "policy.model_name")), at(plain, OVERRIDES)
+    try:
+        facts = model(name)
+    except (ValueError, OSError):
+        return None
+    try:
+        return model(name, changed) if isinstance(changed, Mapping) else facts
+    except ValueError as problem:
+        raise ConfigError([Finding(OVERRIDES, str(problem))]) from None

@@ -1,0 +1,112 @@
+"""Which keys NeMo-RL's config has: those of its example configs, its types and its code."""
+
+from collections.abc import Iterator, Mapping, Set
+from typing import Any
+
+from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.preflight.check import precision
+
+# read by NeMo-RL's workers, and in neither its example config nor its types
+OF_VLLM = (*precision.POW2, "quantization_ignored_layer_kws", "enable_prefix_caching")
+UNDECLARED = {f"{precision.VLLM}.{key}" for key in OF_VLLM} | {"policy.sequence_packing.fuse_loss"}
+
+# arguments of NeMo-RL's data sets that its types leave out; tests/real/nemo compares them
+OF_DATA_SETS = (
+    *("allowed_problem_types", "characters_per_sample", "chat_key", "data_files", "extract_answer"),
+    *("max_samples", "media_data_dir", "repeat", "require_valid", "system_key", "system_prompt"),
+    *("text_key", "tool_key", "use_preserving_dataset", "verifiable_only"),
+)
+SPLITS = ("train", "validation", "default")
+
+_MATH = ("math_verify_impl", "num_workers", "stop_strings", "verifier_type")
+_REWARD_FUNCTIONS = [f"reward_functions.{key}" for key in ("kwargs", "name", "weight")]
+# the keys of NeMo-RL's own environments; tests/real/nemo compares them
+ENVIRONMENTS: dict[str, tuple[str, ...]] = {
+    "code": ("num_workers", "terminate_on_evaluation"),
+    "code_jaccard": ("num_workers", "stop_strings"),
+    "math": _MATH,
+    "math_default": _MATH,
+    "math_multi_reward": _MATH,
+    "vlm": ("num_workers", "reward_functions", "stop_strings", *_REWARD_FUNCTIONS),
+}
+# of any environment: NeMo-Gym's switches
+FLAGS = ("should_log_nemo_gym_responses", "should_mask_flagged_samples", "should_use_nemo_gym")
+# environments whose keys are another program's: NeMo-Gym's servers; a second policy
+FOREIGN = ("nemo_gym", "reward_model")
+FEW = 8  # keys of a small section
+
+
+def unknown_keys(
+    written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str]
+) -> list[Finding]:
+    """Keys that neither NeMo-RL's example config nor its types have; `+key` is not needed."""
+    known = {*_paths(base), *UNDECLARED, *declared, *_of_data_and_env()}
+    known |= {f"{section}._override_" for section in base}
+    return [
+        Finding(path, f"unknown key of NeMo-RL{_near(path, known)}")
+        for path in dict.fromkeys(_paths(_closed(written)))
+        if path not in known and not _open(path, known)
+    ]
+
+
+def _near(path: str, known: Set[str]) -> str:
+    """As did_you_mean; in a small section among its own keys alone, which are named if none is."""
+    section, _, key = path.rpartition(".")
+    beside = sorted(k for s, _, k in (name.rpartition(".") for name in known) if s == section)
+    few = section and 0 < len(beside) <= FEW
+    return did_you_mean(key, beside) if few else did_you_mean(path, sorted(known))
+
+
+def _of_data_and_env() -> Iterator[str]:
+    for split in SPLITS:
+        yield from (f"data.{split}.{key}" for key in OF_DATA_SETS)
+    yield from (f"env.{name}" for name in (*FLAGS, *FOREIGN, *ENVIRONMENTS))
+    for name, keys in ENVIRONMENTS.items():
+        yield from (f"env.{name}.{key}" for key in keys)
+
+
+def _closed(written: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Without what is free: the data sets of one's own classes, the environments of one's own."""
+    data, env = (written.get(name) for name in ("data", "env"))
+    closed = {key: value for key, value in written.items() if key not in ("data", "env")}
+    if isinstance(data, Mapping):
+        usual = data.get("default")
+        sets = {k: _of_nemo_rl(v, usual) if k in SPLITS else v for k, v in data.items()}
+        closed["data"] = sets
+    if isinstance(env, Mapping):
+        closed["env"] = {k: v for k, v in env.items() if not _own_environment(k, v)}
+    return closed
+
+
+def _of_nemo_rl(data_sets: Any, usual: Any) -> Any:
+    """A data set, or those of a list, whose class is NeMo-RL's."""
+    if isinstance(data_sets, list):
+        return [_of_nemo_rl(one, usual) for one in data_sets]
+    both = [section for section in (usual, data_sets) if isinstance(section, Mapping)]
+    names = [str(section["dataset_name"]) for section in both if section.get("dataset_name")]
+    return {} if names and _own_class(names[-1]) else data_sets
+
+
+def _own_class(name: str) -> bool:
+    """Whether it is a class's path, as NeMo-RL takes it (`NuminaMath-1.5` is not)."""
+    return "." in name and all(part.isidentifier() for part in name.split("."))
+
+
+def _own_environment(name: Any, section: Any) -> bool:
+    return isinstance(section, Mapping) and name not in ENVIRONMENTS
+
+
+def _open(path: str, known: set[str]) -> bool:
+    """Below an empty or free-form section anything may stand, such as an optimizer's kwargs."""
+    parent = path.rpartition(".")[0]
+    free = "kwargs" in path or not any(k.startswith(parent + ".") for k in known)
+    return bool(parent) and free and (parent in known or _open(parent, known))
+
+
+def _paths(section: Mapping[Any, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in section.items():
+        path = f"{prefix}{key}"
+        yield path
+        for below in value if isinstance(value, list) else [value]:
+            if isinstance(below, Mapping):
+                yield from _paths(below, f"{path}.")

@@ -1,0 +1,82 @@
+"""Facts of a model that decide where it fits: the shipped models.json, or a folder's config.json.
+
+models.json is written by scripts/model_facts.py from the config values of models.yaml.
+"""
+
+import functools
+import json
+import os.path
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter
+
+from nemo_algos.config import did_you_mean, validate
+from nemo_algos.preflight.check.decoder import Model
+
+HERE, FILE = Path(__file__).parent, "config.json"
+POSITIONS = "max_position_embeddings"  # the one key of config.json that changes no shape
+
+
+@functools.cache
+def table() -> dict[str, Model]:
+    """The shipped facts by model name."""
+    return TypeAdapter(dict[str, Model]).validate_json((HERE / "models.json").read_bytes())
+
+
+@functools.cache
+def configs() -> dict[str, dict[str, Any]]:
+    """What the config.json of each model of the table says of its shape."""
+    return yaml.safe_load((HERE / "models.yaml").read_text())
+
+
+def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
+    """By name in the table, or by folder or path of a config.json, with these values in it changed.
+
+    Raises ValueError for a model that is not known or that transformers cannot build.
+    """
+    path, over = os.path.join(name, FILE) if os.path.isdir(name) else name, overrides or {}
+    if os.path.isfile(path):
+        values = json.loads(Path(path).read_text())
+        if not isinstance(values, dict):
+            raise ValueError(f"{path} must hold a section of key: value pairs")
+        return _built({**over, **_changed(values, over)}, path)
+    if name not in table():
+        near = did_you_mean(name, sorted(table()))
+        raise ValueError(f"The facts of {name} are not shipped{near}. Name a folder with {FILE}.")
+    if not over:
+        return table()[name]
+    values = configs()[name]
+    changed = _changed(values, over)
+    if {k for k in changed if k not in values or values[k] != changed[k]} <= {POSITIONS}:
+        facts = table()[name].model_dump()
+        facts[POSITIONS] = changed.get(POSITIONS, facts[POSITIONS])
+        return validate(Model, facts, "policy.hf_config_overrides")
+    return _built(changed, name)
+
+
+def _changed(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with those of `over` in their place, of which only those that say a shape."""
+    changed = {k: v for k, v in over.items() if k in values or k in _of_shape()}
+    both = {k: _changed(v, over[k]) for k, v in values.items() if _sections(v, over.get(k))}
+    return {**values, **changed, **both}
+
+
+def _sections(*values: Any) -> bool:
+    return all(isinstance(value, Mapping) for value in values)
+
+
+@functools.cache
+def _of_shape() -> set[str]:
+    """Keys by which any model of the table says its shape; where one has none, a default does."""
+    sections = [s for c in configs().values() for s in (c, *filter(_sections, c.values()))]
+    named = {k for section in sections for k, v in section.items() if not _sections(v)}
+    return named | {"attention_bias"}
+
+
+def _built(values: Mapping[str, Any], where: str) -> Model:
+    from nemo_algos.preflight.check.built import facts  # transformers takes seconds to import
+
+    return facts(values, where)

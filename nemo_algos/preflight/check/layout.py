@@ -1,0 +1,138 @@
+"""How a run lies on its GPUs: NeMo-RL's config as numbers, of training and of generation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nemo_algos.algorithms.riders.correction import CorrectionConfig
+from nemo_algos.config import at
+from nemo_algos.preflight.check.decoder import Model
+
+MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
+VLLM, MCORE = "policy.generation.vllm_cfg", "policy.generation.mcore_generation_config"
+
+
+class Layout(NamedTuple):
+    """Sizes of the parallel groups.
+
+    Megatron: a parameter outside experts lies on TP x PP GPUs, an expert's on ETP x EP x PP.
+    DTensor shards over all of training (FSDP).
+    """
+
+    backend: str  # megatron | dtensor
+    nodes: int
+    gpus_per_node: int
+    train_gpus: int
+    generation_gpus: int
+    colocated: bool
+    tensor: int
+    pipeline: int
+    context: int
+    expert: int
+    expert_tensor: int
+    sequence_parallel: bool
+    generation_tensor: int
+    generation_pipeline: int
+    generation_expert: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole run."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def model_ranks(self) -> int:
+        """GPUs of one replica of the model in training."""
+        return self.tensor * self.pipeline * self.context
+
+    @property
+    def data(self) -> int:
+        """Data-parallel size of training, rounded down."""
+        return self.train_gpus // self.model_ranks
+
+    @property
+    def expert_ranks(self) -> int:
+        """GPUs of one copy of all experts."""
+        return self.expert * self.expert_tensor * self.pipeline
+
+    @property
+    def generation_replicas(self) -> int:
+        """Engines that generate side by side, rounded down."""
+        return self.generation_gpus // (self.generation_tensor * self.generation_pipeline)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A resolved NeMo-RL config, `run["cluster.num_nodes"]`, and what follows from it."""
+
+    plain: Mapping[str, Any]
+    layout: Layout
+    model: Model | None  # where it is known
+
+    def __getitem__(self, path: str) -> Any:
+        return at(self.plain, path)
+
+    @property
+    def section(self) -> str:
+        """The path of the backend that trains."""
+        return f"policy.{self.layout.backend}_cfg"
+
+    @property
+    def rollouts(self) -> int:
+        """Sequences per step."""
+        return self["grpo.num_prompts_per_step"] * self["grpo.num_generations_per_prompt"]
+
+    @property
+    def bypass_mode(self) -> bool:
+        """Whether the old log-probs are the sampler's, and a step has no forward for them."""
+        return CorrectionConfig(**self["rollout_correction"] or {}).bypass_mode
+
+    @property
+    def packing(self) -> str | None:
+        """What fills micro batches by tokens: sequence_packing, dynamic_batching, or nothing."""
+        names = ("sequence_packing", "dynamic_batching")
+        return next((n for n in names if self[f"policy.{n}.enabled"]), None)
+
+
+def layout(plain: Mapping[str, Any]) -> Layout:
+    """The layout of a resolved NeMo-RL config."""
+    megatron = bool(at(plain, f"{MEGATRON}.enabled"))
+    section = at(plain, MEGATRON if megatron else DTENSOR) or {}
+    name = "{}_model_parallel_size" if megatron else "{}_parallel_size"
+    nodes, per_node = at(plain, "cluster.num_nodes"), at(plain, "cluster.gpus_per_node")
+    colocated = at(plain, "policy.generation.colocated.enabled") is not False
+    train, generation = _shares(plain, nodes, per_node, colocated)
+    inside = at(plain, "policy.generation.backend") == "megatron"
+    engine = at(plain, MCORE if inside else VLLM) or {}
+    size = "{}_model_parallel_size" if inside else "{}_parallel_size"
+    return Layout(
+        backend="megatron" if megatron else "dtensor",
+        nodes=nodes,
+        gpus_per_node=per_node,
+        train_gpus=train,
+        generation_gpus=generation,
+        colocated=colocated,
+        tensor=section.get(name.format("tensor")) or 1,
+        pipeline=section.get("pipeline_model_parallel_size") or 1,
+        context=section.get("context_parallel_size") or 1,
+        expert=section.get(name.format("expert")) or 1,
+        expert_tensor=section.get("expert_tensor_parallel_size") or 1,
+        sequence_parallel=bool(section.get("sequence_parallel")),
+        generation_tensor=engine.get(size.format("tensor")) or 1,
+        generation_pipeline=engine.get(size.format("pipeline")) or 1,
+        generation_expert=engine.get(size.format("expert")) or 1,
+    )
+
+
+def _shares(
+    plain: Mapping[str, Any], nodes: int, per_node: int, colocated: bool
+) -> tuple[int, int]:
+    """GPUs that train and GPUs that generate, as NeMo-RL's grpo.setup divides them."""
+    if colocated:
+        return nodes * per_node, nodes * per_node
+    resources = at(plain, "policy.generation.colocated.resources") or {}
+    own = resources.get("gpus_per_node") or 0
+    if nodes == 1:
+        return per_node - own, own
+    apart = resources.get("num_nodes") or 0
+    return (nodes - apart) * per_node, apart * (own or per_node)

@@ -1,0 +1,78 @@
+"""FP8 keys that would be ignored in silence, or refused only once Ray and the models are up."""
+
+from collections.abc import Iterator, Mapping
+from math import lcm
+from typing import Any
+
+from nemo_algos.config import Finding, at, did_you_mean
+from nemo_algos.preflight.check.layout import MEGATRON, VLLM
+
+FP8 = f"{MEGATRON}.fp8_cfg"
+DIVISOR = "policy.make_sequence_length_divisible_by"
+CORRECTION = "loss_fn.use_importance_sampling_correction"
+
+# Megatron's `custom` needs a quantizer for which NeMo-RL has no key
+VALID = {"fp8": ("e4m3", "hybrid"), "fp8_recipe": ("blockwise", "delayed", "mxfp8", "tensorwise")}
+POW2 = ("pow2_weight_scaling_factors", "pow2_activation_scaling_factors")
+# what NeMo-RL asserts of an FP8 KV cache
+KV_CACHE: tuple[tuple[str, Any], ...] = (
+    (f"{VLLM}.precision", "fp8"),
+    (f"{VLLM}.async_engine", False),
+    ("policy.dtensor_cfg.enabled", False),
+    (f"{MEGATRON}.pipeline_model_parallel_size", 1),
+)
+
+
+def conflicts(plain: Mapping[str, Any], corrected: bool) -> Iterator[Finding]:
+    """Every FP8 key of NeMo-RL's config that cannot do what it says.
+
+    corrected: whether rollouts of another policy are corrected for.
+    """
+    if at(plain, f"{FP8}.enabled"):
+        yield from _training(plain)
+    if at(plain, "policy.generation.backend") == "vllm":
+        yield from _rollouts(plain, corrected)
+
+
+def _training(plain: Mapping[str, Any]) -> Iterator[Finding]:
+    for key, valid in VALID.items():
+        if (found := at(plain, f"{FP8}.{key}")) not in valid:
+            near = did_you_mean(str(found), valid)
+            yield Finding(f"{FP8}.{key}", f"no such value: {found}{near}")
+    if not at(plain, f"{MEGATRON}.enabled"):
+        reason = "DTensor workers train without FP8: set policy.megatron_cfg.enabled: true and"
+        yield Finding(f"{FP8}.enabled", f"{reason} policy.dtensor_cfg.enabled: false")
+    if at(plain, f"{MEGATRON}.transformer_impl") == "local":
+        reason = "Megatron's local layers ignore FP8: set transformer_engine"
+        yield Finding(f"{MEGATRON}.transformer_impl", reason)
+    needed = _alignment(plain)
+    if not at(plain, "policy.sequence_packing.enabled") and at(plain, DIVISOR) % needed:
+        reason = "NeMo-RL pads to FP8's tiles only when it packs: set policy.sequence_packing"
+        yield Finding(DIVISOR, f"{reason}.enabled: true, or a multiple of {needed} here")
+
+
+def _alignment(plain: Mapping[str, Any]) -> int:
+    """Tokens per sequence that FP8's GEMMs divide.
+
+    8 on each rank going forward, 16 in the weights' gradient; of mxfp8 blocks of 32 on each rank.
+    """
+    split = at(plain, f"{MEGATRON}.sequence_parallel")
+    ranks = at(plain, f"{MEGATRON}.tensor_model_parallel_size") if split else 1
+    return 32 * ranks if at(plain, f"{FP8}.fp8_recipe") == "mxfp8" else lcm(16, 8 * ranks)
+
+
+def _rollouts(plain: Mapping[str, Any], corrected: bool) -> Iterator[Finding]:
+    fp8, mx = at(plain, f"{VLLM}.precision") == "fp8", at(plain, f"{VLLM}.is_mx")
+    if fp8 and not corrected:
+        reason = "FP8 rollouts are not drawn from the policy that is trained: set it to true"
+        yield Finding(CORRECTION, f"{reason}, or choose a rollout_correction.preset")
+    if mx and not fp8:
+        reason = f"is read only with FP8 rollouts: set {VLLM}.precision: fp8"
+        yield Finding(f"{VLLM}.is_mx", reason)
+    for path in [f"{VLLM}.{key}" for key in POW2] if mx else ():
+        if at(plain, path) is False:
+            yield Finding(path, "mxfp8 scales are powers of 2: remove it")
+    if str(at(plain, f"{VLLM}.kv_cache_dtype")).startswith("fp8"):
+        for path, value in KV_CACHE:
+            if at(plain, path) != value:
+                yield Finding(path, f"must be {value} with an FP8 KV cache")

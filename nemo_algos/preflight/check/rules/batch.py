@@ -1,0 +1,118 @@
+"""Batches, micro batches and sequence lengths."""
+
+from collections.abc import Iterator
+
+from nemo_algos.config import Finding
+from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+
+GLOBAL = "policy.train_global_batch_size"
+ON_POLICY_IS_GRPO = {"etr", "apmpo", "gspo", "gmpo"}  # they differ only off-policy
+
+
+def updates(run: Preflight) -> Iterator[Finding]:
+    """The rollouts of a step are whole global batches."""
+    if run.rollouts % run[GLOBAL]:
+        what = f"does not divide the {run.rollouts} rollouts of a step"
+        yield error(GLOBAL, f"{what} (prompts x generations): choose a divisor")
+
+
+def data_parallel(run: Preflight) -> Iterator[Finding]:
+    """A global batch is split over the data-parallel ranks."""
+    ranks = run.layout.data
+    if ranks and run[GLOBAL] % ranks:
+        yield error(GLOBAL, f"must be a multiple of the {ranks} data-parallel ranks: change it")
+
+
+def micro_batches(run: Preflight) -> Iterator[Finding]:
+    """Without packing, a rank's share is whole micro batches, in training and for log-probs."""
+    shares = {"train_micro_batch_size": run[GLOBAL], "logprob_batch_size": run.rollouts}
+    for key, batch in shares.items():
+        share = batch // max(run.layout.data, 1)
+        if not run.packing and share % run[f"policy.{key}"]:
+            yield error(f"policy.{key}", f"does not divide a rank's {share}: choose a divisor")
+
+
+def inert_clipping(run: Preflight) -> Iterator[Finding]:
+    """With one update per batch every ratio is 1."""
+    a = run.algorithm
+    if a and a.base.method.form == "ratio" and run.rollouts <= run[GLOBAL]:
+        parts = {a.base.method.name, a.bounds.method.name}
+        say = warning if parts & ON_POLICY_IS_GRPO else note
+        what = "one update per batch, so clipping is inert"
+        yield say(GLOBAL, f"{what}: set a fraction of the {run.rollouts} rollouts")
+
+
+def group_of_one(run: Preflight) -> Iterator[Finding]:
+    """Advantages compare the responses of a prompt, unless they remember earlier ones."""
+    a = run.algorithm
+    remembers = a and "memory" in a.advantages.of_advantages
+    if run["grpo.num_generations_per_prompt"] == 1 and not remembers:
+        reason = "a group of one has no advantage, so nothing is learned"
+        yield error("grpo.num_generations_per_prompt", f"{reason}: set 8 or more")
+
+
+def exclusive_packing(run: Preflight) -> Iterator[Finding]:
+    """Dynamic batching is an alternative to packing, without pipelines."""
+    path = "policy.dynamic_batching.enabled"
+    if run[path] and run["policy.sequence_packing.enabled"]:
+        yield error(path, "excludes policy.sequence_packing: disable one of them")
+    if run[path] and run.layout.pipeline > 1:
+        yield error(path, "works without pipeline parallelism only: set it to false")
+
+
+def packed_length(run: Preflight) -> Iterator[Finding]:
+    """The longest sequence fits a micro batch of tokens."""
+    longest = run["policy.max_total_sequence_length"]
+    for key in ("train_mb_tokens", "logprob_mb_tokens") if run.packing else ():
+        path = f"policy.{run.packing}.{key}"
+        if run[path] is not None and run[path] < longest:
+            reason = f"a sequence of {longest} tokens would not fit and stop the run"
+            yield warning(path, f"{reason}: set at least policy.max_total_sequence_length")
+
+
+def engine_length(run: Preflight) -> Iterator[Finding]:
+    """The engine writes sequences that training can read."""
+    path = "policy.generation.vllm_cfg.max_model_len"
+    longest = run["policy.max_total_sequence_length"]
+    if run.vllm and (run[path] or longest) > longest:
+        yield error(path, f"exceeds policy.max_total_sequence_length: set it to {longest}")
+    prompts = run["data.max_input_seq_length"] or 0
+    if run.vllm and (run[path] or longest) < min(longest, prompts):
+        reason = f"prompts of up to {prompts} tokens are allowed, and the engine answers none as"
+        yield warning(path, f"{reason} long: raise it, or lower data.max_input_seq_length")
+    new = "policy.generation.max_new_tokens"
+    if (run[new] or 0) > longest:
+        yield warning(new, f"exceeds policy.max_total_sequence_length, {longest}: lower it")
+
+
+def positions(run: Preflight) -> Iterator[Finding]:
+    """The model knows the positions of its longest sequence."""
+    path = "policy.max_total_sequence_length"
+    scaled = run["policy.hf_config_overrides.rope_scaling"]
+    if run.model and not scaled and run[path] > run.model.max_position_embeddings:
+        limit = run.model.max_position_embeddings
+        what = f"the model has {limit} positions, and vLLM refuses more"
+        yield error(path, f"{what}: lower it, or set policy.hf_config_overrides.rope_scaling")
+
+
+def prompt_length(run: Preflight) -> Iterator[Finding]:
+    """Prompts leave room for a response, and their length is compared with a number."""
+    path, longest = "data.max_input_seq_length", run["policy.max_total_sequence_length"]
+    if run[path] is None and not run["env.should_use_nemo_gym"]:
+        yield warning(path, f"NeMo-RL's processors of prompts stop at null: set it to {longest}")
+    if (run[path] or 0) > longest:
+        yield warning(path, f"prompts up to it leave no room in {longest} tokens: lower it")
+
+
+def batch_multiplier(run: Preflight) -> Iterator[Finding]:
+    """More prompts are drawn for dynamic sampling only."""
+    if not run["grpo.use_dynamic_sampling"] and (run["grpo.batch_multiplier"] or 1) != 1:
+        reason = "is for dynamic sampling"
+        yield error("grpo.batch_multiplier", f"{reason}: set 1, or grpo.use_dynamic_sampling: true")
+
+
+def dataloaders(run: Preflight) -> Iterator[Finding]:
+    """Several dataloaders take turns in whole batches."""
+    path, prompts = "data.num_prompts_per_dataloader", run["grpo.num_prompts_per_step"]
+    if run["data.use_multiple_dataloader"] and prompts % (run[path] or prompts + 1):
+        yield error(path, f"must divide the {prompts} prompts of a step: choose a divisor")

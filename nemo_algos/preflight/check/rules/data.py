@@ -1,0 +1,125 @@
+"""Prompts, verifiers, files of data. A prompt and a verifier that disagree score 0 in silence."""
+
+import os.path
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN
+from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+
+FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # what NeMo-RL takes for a file
+MATH = ("math", "math_default", "math_multi_reward")
+VERIFIERS = {"hf_math_verify": "boxed", "dapo_math_verify": "Answer:"}  # what they look for
+TYPES = ("math", "english_multichoice", "multilingual_multichoice")
+# what NeMo-RL's own prompts (examples/prompts) and datasets ask for
+PROMPTS = {
+    "cot.txt": "boxed",
+    "math.txt": "boxed",
+    "geo3k.txt": "<answer>",
+    "gpqa.txt": "Answer:",
+    "gsm8k.txt": "<answer>",
+    "mmlu.txt": "Answer:",
+    "mmlu_pro.txt": "Answer:",
+}
+DATASETS = {"DAPOMath17K": "Answer:", "DAPOMathAIME2024": "Answer:"}
+
+
+def datasets(run: Preflight) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each dataset's path and keys, the defaults filled in."""
+    default = run["data.default"] or {}
+    for name in ("train", "validation"):
+        found = run[f"data.{name}"] or []
+        for one in found if isinstance(found, list) else [found]:
+            if isinstance(one, Mapping):
+                yield f"data.{name}", {**default, **one}
+
+
+def environments(run: Preflight) -> Iterator[Finding]:
+    """A dataset's environment is configured, and one's own environment is a dataset's."""
+    known = sorted(run["env"] or {})
+    named = {str(data.get("env_name")): path for path, data in datasets(run)}
+    own = run.written.get("env") or {}
+    for name in own.keys() - {*named, *ENVIRONMENTS, *FOREIGN} if isinstance(own, Mapping) else ():
+        if isinstance(own[name], Mapping):
+            near = did_you_mean(str(name), sorted({*named, *ENVIRONMENTS}))
+            what = f"no dataset names this environment{near}, so nobody reads it"
+            yield error(f"env.{name}", f"{what}: set data.default.env_name: {name}, or remove it")
+    for path, data in datasets(run):
+        name = data.get("env_name")
+        if name is not None and name not in known:
+            what = f"env has no section {name}{did_you_mean(str(name), known)}"
+            yield error(f"{path}.env_name", f"{what}: name another, or add it")
+
+
+def verifiers(run: Preflight) -> Iterator[Finding]:
+    """An unknown verifier scores 0, its error being caught with all others."""
+    for name in MATH:
+        impl, kind = (run[f"env.{name}.{key}"] for key in ("math_verify_impl", "verifier_type"))
+        if impl is not None and impl not in VERIFIERS:
+            what = f"{impl} would score every response 0{did_you_mean(str(impl), list(VERIFIERS))}"
+            yield error(f"env.{name}.math_verify_impl", f"{what}: change it")
+        if kind is not None and kind not in TYPES:
+            what = f"no such verifier{did_you_mean(str(kind), TYPES)}"
+            yield error(f"env.{name}.verifier_type", f"{what}: change it")
+
+
+def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
+    """The prompt asks for the format that the verifier reads."""
+    for path, data in datasets(run):
+        env, asked = f"env.{data.get('env_name')}", _asked(data)
+        if data.get("env_name") not in MATH or asked is None:
+            continue
+        choice = run[f"{env}.verifier_type"] not in (None, "math")
+        key = "verifier_type" if choice else "math_verify_impl"
+        wanted = "Answer:" if choice else VERIFIERS.get(run[f"{env}.math_verify_impl"], "boxed")
+        if wanted not in asked:
+            what = f"reads {wanted}, and {path} asks for {' and '.join(asked) or 'no format'}"
+            say = error if wanted == "Answer:" else warning
+            fitting = next((name for name, form in VERIFIERS.items() if form in asked), None)
+            cure = f"set math_verify_impl: {fitting}" if fitting and not choice else "change it"
+            yield say(f"{env}.{key}", f"{what}, which scores 0: {cure}, or change the prompt_file")
+
+
+def _asked(data: Mapping[str, Any]) -> list[str] | None:
+    """The formats that a dataset's prompts ask for; None where a file cannot be read here."""
+    asked = [DATASETS[data["dataset_name"]]] if data.get("dataset_name") in DATASETS else []
+    for name in filter(None, (data.get(k) for k in ("prompt_file", "system_prompt_file"))):
+        path, here = Path(str(name)), os.path.isfile(str(name))
+        if not here and path.name not in PROMPTS:
+            return None
+        text = path.read_text(errors="replace") if here else PROMPTS[path.name]
+        asked += [form for form in ("boxed", "Answer:", "<answer>") if form in text]
+    return asked
+
+
+def files(run: Preflight) -> Iterator[Finding]:
+    """Files are there; relative ones may lie in the run's folder, NeMo-RL's prompts in its own."""
+    for path, data in datasets(run):
+        for key in ("data_path", "prompt_file", "system_prompt_file"):
+            name = Path(str(data.get(key) or "."))
+            own = name.parent.as_posix() == "examples/prompts" and name.name in PROMPTS
+            if name.suffix in FILES and not own and not os.path.exists(name):
+                where = path if key in (run[path] or {}) else "data.default"
+                say = warning if name.is_absolute() else note
+                yield say(f"{where}.{key}", f"no file {name} here: correct it, or put it there")
+
+
+def validation_data(run: Preflight) -> Iterator[Finding]:
+    """Validation needs data of its own, or a share of the training data."""
+    validates = (
+        (run["grpo.val_period"] or 0) > 0 or run["grpo.val_at_start"] or run["grpo.val_at_end"]
+    )
+    shares = [data.get("split_validation_size") for _, data in datasets(run)]
+    if validates and not run["data.validation"] and not any(shares):
+        reason = "grpo validates, and there is nothing to validate on"
+        yield error("data.validation", f"{reason}: set it, or grpo.val_period: 0")
+
+
+def validation_batches(run: Preflight) -> Iterator[Finding]:
+    """Validation takes whole batches of at most max_val_samples."""
+    samples, batch = run["grpo.max_val_samples"], run["grpo.val_batch_size"]
+    if samples is not None and 0 < samples < batch:
+        reason = f"above max_val_samples, {samples}, no batch is validated and the score is 0"
+        yield error("grpo.val_batch_size", f"{reason}: lower it")

@@ -1,0 +1,100 @@
+"""Generation: its layout, its samples, its distance from training."""
+
+from collections.abc import Iterator
+
+from nemo_algos.config import Finding
+from nemo_algos.preflight.check.layout import VLLM
+from nemo_algos.preflight.check.precision import CORRECTION
+from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+
+GENERATION = "policy.generation"
+
+
+def engines(run: Preflight) -> Iterator[Finding]:
+    """An engine's GPUs divide those that generate."""
+    a = run.layout
+    if run.vllm and a.generation_gpus % (a.generation_tensor * a.generation_pipeline):
+        sizes = f"TP {a.generation_tensor} x PP {a.generation_pipeline}"
+        what = f"{sizes} does not divide the {a.generation_gpus} GPUs that generate"
+        yield error(f"{VLLM}.tensor_parallel_size", f"{what}: choose a divisor")
+
+
+def engine_heads(run: Preflight) -> Iterator[Finding]:
+    """vLLM splits attention heads, and splits or copies key-value heads."""
+    m, tensor = run.model, run.layout.generation_tensor
+    copied = m and m.kv_heads % tensor and tensor % m.kv_heads
+    if run.vllm and m and (m.num_attention_heads % tensor or copied):
+        what = f"{m.num_attention_heads} heads, {m.kv_heads} of them key-value"
+        yield error(f"{VLLM}.tensor_parallel_size", f"does not split {what}: choose a divisor")
+
+
+def engine_pipeline(run: Preflight) -> Iterator[Finding]:
+    """vLLM's pipelines need its asynchronous engine."""
+    if run.vllm and run.layout.generation_pipeline > 1 and not run[f"{VLLM}.async_engine"]:
+        yield error(f"{VLLM}.async_engine", "pipeline parallelism needs it: set it to true")
+
+
+def engine_experts(run: Preflight) -> Iterator[Finding]:
+    """vLLM's expert parallelism is its data x tensor parallelism."""
+    path, tensor = f"{VLLM}.expert_parallel_size", run.layout.generation_tensor
+    parts = run[path] or 1
+    if run.vllm and parts > 1 and parts % tensor:
+        yield error(path, f"must be a multiple of the engine's TP, {tensor}: set 1 or {tensor}")
+    elif run.vllm and 1 < parts != tensor and run[f"{VLLM}.async_engine"]:
+        yield error(path, f"the asynchronous engine takes no other than its TP: set {tensor}")
+
+
+def engine_memory(run: Preflight) -> Iterator[Finding]:
+    """A share of a GPU's memory."""
+    path = f"{VLLM}.gpu_memory_utilization"
+    if run.vllm and not 0 < (run[path] or 0.6) <= 1:
+        yield error(path, "is a share of a GPU's memory: set a number from 0 to 1")
+
+
+def sampling(run: Preflight) -> Iterator[Finding]:
+    """Filters have a range, and greedy responses to a prompt are all the same."""
+    top_k, top_p = run[f"{GENERATION}.top_k"], run[f"{GENERATION}.top_p"]
+    if top_k is not None and top_k != -1 and top_k < 1:
+        yield error(f"{GENERATION}.top_k", "must be null or at least 1: change it")
+    if top_p is not None and not 0 < top_p <= 1:
+        yield error(f"{GENERATION}.top_p", "must be above 0 and at most 1: change it")
+    if run[f"{GENERATION}.temperature"] == 0:
+        reason = "greedy responses to a prompt are all the same, so nothing is learned"
+        yield error(f"{GENERATION}.temperature", f"{reason}: set 1.0")
+
+
+def validation_sampling(run: Preflight) -> Iterator[Finding]:
+    """Validation samples as training does, but for NeMo-Gym."""
+    for key in ("temperature", "top_p", "top_k"):
+        path = f"{GENERATION}.val_{key}"
+        differs = path.rpartition(".")[2] in (run[GENERATION] or {})
+        gym = run["env.should_use_nemo_gym"]
+        if differs and not gym and run[path] != run[f"{GENERATION}.{key}"]:
+            yield error(path, f"only NeMo-Gym samples otherwise for validation: set it as {key}")
+
+
+def asynchronous(run: Preflight) -> Iterator[Finding]:
+    """What asynchronous GRPO asserts."""
+    if not run["grpo.async_grpo.enabled"]:
+        return
+    if run.vllm and not run[f"{VLLM}.async_engine"]:
+        yield error(f"{VLLM}.async_engine", "asynchronous GRPO needs it: set it to true")
+    apart = run.version == "v0.7.0" or run[f"{GENERATION}.backend"] != "megatron"
+    if run.layout.colocated and apart:
+        reason = "asynchronous GRPO generates on GPUs of its own"
+        yield error(f"{GENERATION}.colocated.enabled", f"{reason}: set it to false, with resources")
+
+
+def precision(run: Preflight) -> Iterator[Finding]:
+    """Training and generation compute alike, or the difference is corrected."""
+    path = f"{VLLM}.precision"
+    if run.vllm and run[path] not in (None, run["policy.precision"]) and not run[CORRECTION]:
+        what = f"{run[path]} rollouts are not drawn from the policy in {run['policy.precision']}"
+        yield warning(path, f"{what}: use one precision, or {CORRECTION}: true")
+
+
+def tempered(run: Preflight) -> Iterator[Finding]:
+    """The papers sample at 1."""
+    path = f"{GENERATION}.temperature"
+    if run[path] not in (None, 0, 1):
+        yield note(path, "the papers train at 1.0, where samples are the policy's own")

@@ -1,0 +1,165 @@
+"""How training lies on the GPUs."""
+
+import os
+from collections.abc import Iterator
+
+from nemo_algos.config import Finding
+from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
+from nemo_algos.preflight.check.rule import Preflight, error, warning
+
+RESOURCES = "policy.generation.colocated.resources"
+
+
+def one_backend(run: Preflight) -> Iterator[Finding]:
+    """Exactly one of Megatron and DTensor trains."""
+    both = {bool(run[f"policy.{name}.enabled"]) for name in ("megatron_cfg", "dtensor_cfg")}
+    if len(both) == 1:
+        what = "both Megatron and DTensor are" if both == {True} else "no training backend is"
+        yield error(f"{MEGATRON}.enabled", f"{what} enabled: enable one, here or in dtensor_cfg")
+
+
+def generation_share(run: Preflight) -> Iterator[Finding]:
+    """GPUs apart for generation leave some for training, in whole nodes where there are many."""
+    a = run.layout
+    if a.colocated:
+        return
+    if a.generation_gpus < 1 or a.train_gpus < 1:
+        unit = "gpus_per_node" if a.nodes == 1 else "num_nodes"
+        what = f"leaves {a.train_gpus} GPUs to train and {a.generation_gpus} to generate"
+        yield error(f"{RESOURCES}.{unit}", f"{what} of {a.gpus}: give each at least one")
+    if a.nodes > 1 and run[f"{RESOURCES}.gpus_per_node"] != a.gpus_per_node:
+        reason = "generation apart takes whole nodes"
+        yield error(f"{RESOURCES}.gpus_per_node", f"{reason}: set it to {a.gpus_per_node}")
+
+
+def train_ranks(run: Preflight) -> Iterator[Finding]:
+    """A replica's GPUs divide those of training."""
+    a, groups = run.layout, ("tensor", "pipeline", "context")
+    if a.train_gpus % a.model_ranks:
+        group = next((g for g in groups if a.train_gpus % getattr(a, g)), "tensor")
+        sizes = f"TP {a.tensor} x PP {a.pipeline} x CP {a.context}"
+        what = f"{sizes} does not divide the {a.train_gpus} GPUs that train"
+        yield error(run.size_key(group), f"{what}: change a size or cluster.num_nodes")
+
+
+def expert_ranks(run: Preflight) -> Iterator[Finding]:
+    """A copy of all experts divides the GPUs of training."""
+    a = run.layout
+    if run.megatron and a.train_gpus % a.expert_ranks:
+        sizes = f"EP {a.expert} x ETP {a.expert_tensor} x PP {a.pipeline}"
+        what = f"{sizes} does not divide the {a.train_gpus} GPUs that train"
+        yield error(run.size_key("expert"), f"{what}: change a size or cluster.num_nodes")
+
+
+def heads(run: Preflight) -> Iterator[Finding]:
+    """Tensor parallelism splits attention heads."""
+    m, tensor = run.model, run.layout.tensor
+    if m and m.num_attention_heads % tensor:
+        what = f"the model's {m.num_attention_heads} attention heads do not split over {tensor}"
+        yield error(run.size_key("tensor"), f"{what}: choose a divisor")
+
+
+def kv_heads(run: Preflight) -> Iterator[Finding]:
+    """Key-value heads are split too; Megatron may also copy them."""
+    m, tensor = run.model, run.layout.tensor
+    if m and m.kv_heads % tensor and not (run.megatron and tensor % m.kv_heads == 0):
+        what = f"the model's {m.kv_heads} key-value heads do not split over {tensor}"
+        also = " or a multiple" if run.megatron else ", or train with Megatron, which copies them"
+        yield error(run.size_key("tensor"), f"{what}: choose a divisor{also}")
+
+
+def vocabulary(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL takes DTensor's shards of the vocabulary for equal ones; Megatron's must be."""
+    m, tensor = run.model, run.layout.tensor
+    if m and m.vocab_size % tensor:
+        what = f"the model's vocabulary of {m.vocab_size} does not split over {tensor}"
+        wrong = error(run.size_key("tensor"), f"{what}, so all log-probs are wrong: set a divisor")
+        stops = warning(wrong.path, f"{what}, and Megatron stops if none pads it: set a divisor")
+        yield stops if run.megatron else wrong
+
+
+def layers(run: Preflight) -> Iterator[Finding]:
+    """Pipeline stages have equal numbers of layers, the first and the last where they say so."""
+    stages = run.layout.pipeline
+    names = [f"{MEGATRON}.num_layers_in_{end}_pipeline_stage" for end in ("first", "last")]
+    ends = [run[name] for name in names if run[name]]
+    if not run.model or stages == 1:
+        return
+    rest, middle = run.model.num_hidden_layers - sum(ends), stages - len(ends)
+    if rest < 0 or (rest % middle if middle > 0 else rest):
+        what = f"{rest} layers do not split evenly over {middle} pipeline stages"
+        path = run.size_key("pipeline")
+        yield error(path, f"{what}: change it, or num_layers_in_first/last_pipeline_stage")
+
+
+def experts(run: Preflight) -> Iterator[Finding]:
+    """Experts are split whole; a dense model has none."""
+    m, parts = run.model, run.layout.expert
+    if m and parts > 1 and (not m.experts or m.experts % parts):
+        what = f"{m.experts} experts do not split over {parts}" if m.experts else "no experts"
+        yield error(run.size_key("expert"), f"the model has {what}: choose a divisor, or 1")
+
+
+def sequence_parallel(run: Preflight) -> Iterator[Finding]:
+    """Experts with tensor parallelism need it; without tensor parallelism there is none."""
+    a, path = run.layout, f"{run.section}.sequence_parallel"
+    mixture = run.model and run.model.experts
+    if run.megatron and a.tensor == 1 and a.sequence_parallel:
+        yield error(path, "Megatron refuses it without tensor parallelism: set it to false")
+    if run.megatron and a.tensor > 1 and mixture and not a.sequence_parallel:
+        yield error(path, "a mixture of experts with tensor parallelism needs it: set true")
+
+
+def context_parallel(run: Preflight) -> Iterator[Finding]:
+    """Megatron splits packed sequences, DTensor unpacked ones without sequence parallelism."""
+    a, packed = run.layout, "policy.sequence_packing.enabled"
+    if a.context > 1 and run.megatron and not run[packed]:
+        yield error(packed, "Megatron's context parallelism needs packing: set it to true")
+    if a.context > 1 and not run.megatron and run[packed]:
+        yield error(packed, "DTensor's context parallelism refuses packing: set it to false")
+    if a.context > 1 and not run.megatron and a.sequence_parallel and a.tensor > 1:
+        reason = "DTensor has it or context parallelism, not both"
+        yield error(f"{DTENSOR}.sequence_parallel", f"{reason}: set it to false")
+
+
+def divisor(run: Preflight) -> Iterator[Finding]:
+    """A packed sequence is cut into 2 CP parts, and each into TP with sequence parallelism."""
+    a, path = run.layout, "policy.make_sequence_length_divisible_by"
+    split = a.tensor if a.sequence_parallel else 1
+    needed = (2 * a.context if a.context > 1 else 1) * split
+    if run.megatron and run["policy.sequence_packing.enabled"] and run[path] % needed:
+        yield error(path, f"must be a multiple of {needed} (2 CP, times TP with SP): set it")
+
+
+def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
+    """From TP 4 on, log-probs depend on the batch size."""
+    sizes = run["policy.train_micro_batch_size"], run["policy.logprob_batch_size"]
+    waived = os.environ.get("NRL_IGNORE_TP_ACCURACY_CHECK")
+    if run.layout.tensor >= 4 and sizes[0] != sizes[1] and not waived:
+        what = f"with TP >= 4 NeMo-RL refuses {sizes[1]}, another size than train_micro_batch_size"
+        yield error("policy.logprob_batch_size", f"{what}: set it to {sizes[0]}")
+
+
+def replicas(run: Preflight) -> Iterator[Finding]:
+    """DTensor's hybrid sharding divides data parallelism."""
+    copies = run[f"{DTENSOR}.dp_replicate_size"] or 1
+    if not run.megatron and run.layout.data % copies:
+        what = f"does not divide the {run.layout.data} data-parallel ranks"
+        yield error(f"{DTENSOR}.dp_replicate_size", f"{what}: choose a divisor")
+
+
+def offload_alone(run: Preflight) -> Iterator[Finding]:
+    """DTensor cannot offload on one GPU."""
+    if not run.megatron and run.layout.train_gpus == 1 and run[f"{DTENSOR}.cpu_offload"]:
+        yield error(f"{DTENSOR}.cpu_offload", "needs more than one GPU: set it to false")
+
+
+def other_backend(run: Preflight) -> Iterator[Finding]:
+    """Keys of the backend that does not train are ignored."""
+    idle = ("dtensor_cfg", "optimizer", "scheduler") if run.megatron else ("megatron_cfg",)
+    for name in idle:
+        section = (run.written.get("policy") or {}).get(name) or {}
+        keys = [k for k in section if k != "enabled"] if isinstance(section, dict) else section
+        if keys:
+            what = "is not read, for Megatron trains" if run.megatron else "is not read"
+            yield warning(f"policy.{name}", f"{what}: move it to {run.section}, or remove it")

@@ -1,0 +1,104 @@
+"""LoRA in a NeMo-RL run: which modules have adapters, and whether the rollouts get them."""
+
+import re
+from collections.abc import Iterator
+
+from nemo_algos.config import Finding
+from nemo_algos.preflight.check.rule import Preflight, error, warning
+from nemo_algos.preflight.check.rules.training import LORA, PEFT
+
+# the output layer by the trainer's name for it, and the modules that are adapted in its place
+HEAD = {
+    "lm_head": ["*_proj"],
+    "output_layer": ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"],
+}
+EXPERTS = "model.layers.0.mlp.experts"
+
+
+def lora(run: Preflight) -> Iterator[Finding]:
+    """DTensor's LoRA has no Triton kernels for tensor parallelism."""
+    split = not run.megatron and run.layout.tensor > 1
+    if split and run[f"{LORA}.enabled"] and run[f"{LORA}.use_triton"]:
+        yield error(f"{LORA}.use_triton", "excludes tensor parallelism: set it to false")
+
+
+def adapted_modules(run: Preflight) -> Iterator[Finding]:
+    """Modules are named in one way: by all of them, by names, or by the names of the others."""
+    path = _section(run)
+    ways = [
+        key for key in ("match_all_linear", "target_modules", "exclude_modules") if _of(run, key)
+    ]
+    if path and len(ways) > 1:
+        yield error(f"{path}.{ways[0]}", f"excludes {ways[1]}: set one of them to {_off(ways[0])}")
+
+
+def adapted_head(run: Preflight) -> Iterator[Finding]:
+    """The rollouts never get an adapter of an output layer that is tied to the embeddings."""
+    path, head = _section(run), "output_layer" if run.megatron else "lm_head"
+    tied = run.model.tied if run.model else None
+    if path is None or tied is False or not _adapts(run, head):
+        return
+    key, names = _chosen(run), f"target_modules: {HEAD[head]}".replace("'", '"')
+    cure = f"match_all_linear: false and {names}" if key == "match_all_linear" else names
+    what = (
+        f"the adapters include {head}, and vLLM has no such weight where the model ties it to its"
+    )
+    drift = f"{what} embeddings: refit drops that adapter, and the sampler drifts from the trainer."
+    if tied:
+        yield error(f"{path}.{key}", f"{drift} Set {cure}")
+    else:
+        look = (
+            "look for tie_word_embeddings in the model's config.json, and if it is true or absent"
+        )
+        yield warning(
+            f"{path}.{key}",
+            f"{drift} Whether this model does is not known here: {look}, set {cure}",
+        )
+
+
+def adapted_experts(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL's refit merges adapters of linear layers alone, not Automodel's of whole experts."""
+    mixture = run.model is None or run.model.experts
+    named = any(_matches(pattern, EXPERTS) for pattern in _of(run, "target_modules"))
+    if mixture and named and not run.megatron and _section(run):
+        reason = "names the experts, whose adapters NeMo-RL does not merge when it refits vLLM"
+        say = error if run.model else warning
+        yield say(f"{LORA}.target_modules", f"{reason}: name linear layers, such as *_proj")
+
+
+def _section(run: Preflight) -> str | None:
+    """The section of the adapters that train."""
+    path = PEFT if run.megatron else LORA
+    return path if run[f"{path}.enabled"] else None
+
+
+def _of(run: Preflight, key: str) -> list[str]:
+    """The patterns of a list; ["*"] where a switch is on."""
+    value = run[f"{PEFT if run.megatron else LORA}.{key}"]
+    if isinstance(value, str):
+        return [value]
+    return [str(v) for v in value] if isinstance(value, list) else ["*"] if value is True else []
+
+
+def _chosen(run: Preflight) -> str:
+    """The key that decides which modules have adapters."""
+    keys = ("match_all_linear", "target_modules", "exclude_modules")
+    return next((key for key in keys if _of(run, key)), "target_modules")
+
+
+def _adapts(run: Preflight, head: str) -> bool:
+    """Whether the output layer has an adapter: without any pattern Automodel takes *_proj alone."""
+    key = _chosen(run)
+    patterns = _of(run, key)
+    if key == "exclude_modules":
+        return not any(_matches(pattern, head) for pattern in patterns)
+    return any(_matches(p, head) for p in patterns) if patterns else run.megatron
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """As Automodel and Megatron-Bridge compare a module's name: `*` stands for anything."""
+    return bool(re.fullmatch(re.sub(r"(\\\.)?\\\*", ".*", re.escape(pattern)), name))
+
+
+def _off(key: str) -> str:
+    return "false" if key == "match_all_linear" else "[]"

@@ -1,0 +1,140 @@
+"""What NeMo-RL would train beside or instead of the method's objective, without a word."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nemo_algos.algorithms.riders.correction import vanishing
+from nemo_algos.config import Finding
+from nemo_algos.preflight.check.conflicts import pass_rate_readers
+from nemo_algos.preflight.check.layout import MEGATRON, VLLM
+from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+from nemo_algos.preflight.check.rules.data import datasets
+from nemo_algos.preflight.check.rules.generation import GENERATION
+from nemo_algos.preflight.check.rules.method import KL, NORM
+from nemo_algos.preflight.check.rules.training import LORA, PEFT
+
+BALANCE = f"{MEGATRON}.moe_router_load_balancing_type"
+BIASES = f"{MEGATRON}.moe_router_bias_update_rate"
+MTP = f"{MEGATRON}.mtp_num_layers"
+MTP_LOSS = f"{MEGATRON}.mtp_loss_scaling_factor"
+REPLAY = "policy.router_replay.enabled"
+DYNAMIC = "grpo.use_dynamic_sampling"
+ONE_REWARD = ("code", "code_jaccard", "math", "math_default", "reward_model", "vlm")
+GRADED = ("code_jaccard", "math_multi_reward", "reward_model", "vlm")  # environments
+
+
+def auxiliary_losses(run: Preflight) -> Iterator[Finding]:
+    """Megatron's own losses and updates, which NeMo-RL's example switches off."""
+    if not run.megatron:
+        return
+    routed = run.model is None or run.model.experts
+    if routed and run[BALANCE] not in (None, "none"):
+        yield warning(BALANCE, f"{run[BALANCE]} adds a loss to the method's: set it to none")
+    if routed and run[BIASES]:
+        yield warning(BIASES, "moves the experts' biases beside the gradient: set it to 0.0")
+    if run[MTP] and run[MTP_LOSS] and not run[f"{MEGATRON}.mtp_detach_heads"]:
+        reason = "trains the model to predict its own rollouts, right or wrong"
+        yield warning(MTP_LOSS, f"{reason}: set it to 0.0, or mtp_detach_heads: true")
+
+
+def dropout(run: Preflight) -> Iterator[Finding]:
+    """The old log-probs are computed without it."""
+    adapters, found = PEFT if run.megatron else LORA, list[str]()
+    if run[f"{adapters}.enabled"] and run[f"{adapters}.dropout"]:
+        found.append(f"{adapters}.dropout")
+    for section in ("policy.hf_config_overrides", f"{MEGATRON}.model_overrides"):
+        found += _dropped(run[section], section)
+    for path in found:
+        reason = "training drops weights and the old log-probs do not, so no ratio starts at 1"
+        yield warning(path, f"{reason}: set it to 0.0")
+
+
+def _dropped(section: Any, above: str) -> Iterator[str]:
+    """The paths of shares above 0: attention_dropout, hidden_dropout, attn_pdrop."""
+    for key, value in section.items() if isinstance(section, Mapping) else ():
+        yield from _dropped(value, f"{above}.{key}")
+        if "drop" in str(key) and isinstance(value, (int, float)) and value > 0:
+            yield f"{above}.{key}"
+
+
+def gradient_clip(run: Preflight) -> Iterator[Finding]:
+    """DTensor multiplies a longer gradient by max_grad_norm over its norm, whatever the sign."""
+    found = run[NORM]
+    if not run.megatron and found is not None and found <= 0:
+        what = "makes every gradient 0" if found == 0 else "turns every gradient round"
+        yield error(NORM, f"{found:g} {what}: set null, or e.g. 1.0")
+
+
+def router_replay(run: Preflight) -> Iterator[Finding]:
+    """Replayed are the decoder's routes: not MTP's, not the reference's."""
+    if not run[REPLAY]:
+        return
+    if not (run.megatron and run.vllm):
+        yield error(REPLAY, "needs Megatron to train and vLLM to generate: set it to false")
+    if run["grpo.async_grpo.enabled"] and run["data_plane.enabled"]:
+        yield error(REPLAY, "excludes asynchronous GRPO over the data plane: switch one off")
+    if run[MTP]:
+        reason = "MTP's routers would replay routes of the decoder's layers with the same numbers"
+        yield error(MTP, f"{reason}: set it to 0")
+    if run[KL]:
+        yield note(REPLAY, "the reference is not replayed: the KL penalty starts above 0")
+
+
+def nucleus(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL's mask_out_neg_inf_logprobs writes 0 where a filter leaves a token no probability."""
+    wide = {"top_p": (None, 1), "top_k": (None, -1, 0)}
+    for key, off in wide.items():
+        path = f"{GENERATION}.{key}"
+        if run[path] not in off:
+            reason = "a sampled token that leaves the nucleus trains with probability 1"
+            yield warning(path, f"{reason}: switch it off, or look for '-inf' in the log")
+
+
+def shaped_filter(run: Preflight) -> Iterator[Finding]:
+    """Dynamic sampling looks at the reward before its shaping, but not over the data plane."""
+    if run[DYNAMIC] and run["data_plane.enabled"] and run["grpo.reward_shaping.enabled"]:
+        reason = "the data plane keeps groups of equal outcomes whose shaped rewards differ"
+        yield error(DYNAMIC, f"{reason}: set data_plane.enabled: false, or shape no rewards")
+
+
+def graded_rewards(run: Preflight) -> Iterator[Finding]:
+    """Pass rates, and groups of equal outcomes, need rewards of right and wrong."""
+    a = run.algorithm
+    named = a and a.columns.keys() & {"method.pass_rate", "method.bounds.pass_rate"}
+    readers = pass_rate_readers(a) if a and not named else []
+    readers += ["dynamic sampling"] if run[DYNAMIC] else []
+    for path, data in datasets(run):
+        name = data.get("env_name")
+        if readers and path == "data.train" and name in GRADED:
+            what = f"the rewards of {name} are no mere right and wrong, which"
+            yield warning(f"{path}.env_name", f"{what} {' and '.join(readers)} reads: change one")
+
+
+def reward_parts(run: Preflight) -> Iterator[Finding]:
+    """Parts of the reward come from NeMo-RL's environment of several rewards, or from one's own."""
+    a = run.algorithm
+    if a is None or "reward_parts" not in a.needs or run["env.should_use_nemo_gym"]:
+        return
+    for path, data in datasets(run):
+        name = data.get("env_name")
+        if path == "data.train" and name in ONE_REWARD:
+            what = f"{name} gives one reward, and {a.name} reads its parts"
+            yield error(f"{path}.env_name", f"{what}: take math_multi_reward, or one of your own")
+
+
+def failed_generations(run: Preflight) -> Iterator[Finding]:
+    """Asynchronous rollouts print an engine's error and go on."""
+    asked = {"vllm": f"{VLLM}.async_engine", "sglang": f"{GENERATION}.use_async_rollouts"}
+    if run.version == "v0.7.0":
+        asked["megatron"] = f"{GENERATION}.mcore_generation_config.async_engine"
+    path = asked.get(str(run[f"{GENERATION}.backend"]), f"{GENERATION}.backend")
+    if run[path] and not run["env.should_use_nemo_gym"]:
+        what = "a generation that fails stays in its group as an empty response of reward 0"
+        yield note(path, f"{what}: look for 'Error generating response' in the log")
+
+
+def vanishing_weights(run: Preflight) -> Iterator[Finding]:
+    """The product of a long response's weights is nearly always cut or near 0."""
+    tokens = run[f"{GENERATION}.max_new_tokens"] or run["policy.max_total_sequence_length"]
+    if run.algorithm and tokens:
+        yield from vanishing(run.algorithm.correction, tokens)

@@ -1,0 +1,141 @@
+"""Which modules training and rollouts compute in FP8: lists of two engines, which must agree."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.preflight.check.layout import MEGATRON, VLLM
+from nemo_algos.preflight.check.modules import ROUTER, modules
+from nemo_algos.preflight.check.precision import FP8, POW2
+from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+
+KEYWORDS = f"{VLLM}.quantization_ignored_layer_kws"
+FIRST, LAST = (f"{VLLM}.num_{end}_layers_in_bf16" for end in ("first", "last"))
+FP32_SCALES = "NVTE_FP8_BLOCK_SCALING_FP32_SCALES"  # of Transformer Engine; else powers of 2
+SCALED = {"blockwise": "blocks of 128", "mxfp8": "blocks of 32"}  # else a tensor has one scale
+
+
+def keywords(run: Preflight) -> Iterator[Finding]:
+    """A keyword leaves everything in BF16 whose name contains it, and vLLM fuses modules."""
+    for keyword in _keywords(run) if run.model else ():
+        whole = _reached(run, keyword)
+        if cut := sorted(whole & _cut(run)):
+            reason = f"{keyword} is in the names of some parts of {' and '.join(cut)} only"
+            yield error(KEYWORDS, f"{reason}, at which vLLM stops: name all of them, or none")
+        elif ROUTER in whole and len(whole) > 1:
+            others = " and ".join(sorted(whole - {ROUTER}))
+            reason = f"{keyword} is in the router's name, which is in BF16 anyway, and in {others}"
+            yield warning(KEYWORDS, f"{reason}, which it leaves in BF16: remove it, or name those")
+        near = did_you_mean(keyword, _names(run))
+        if not whole and "did you mean" in near:  # else a module that a plain decoder has not
+            yield warning(KEYWORDS, f"no linear layer's name contains {keyword}{near}")
+
+
+def quantised_alike(run: Preflight) -> Iterator[Finding]:
+    """What rollouts leave in BF16, Megatron's FP8 training does not."""
+    if not _fp8(run):
+        return
+    path = next((key for key in (KEYWORDS, FIRST, LAST) if run[key]), KEYWORDS)
+    listed = ", ".join(f"{name} of {n} layers" for name, n in _left(run).items())
+    if listed and run[f"{FP8}.enabled"]:
+        reason = f"rollouts leave in BF16 what training computes in FP8 ({listed})"
+        yield warning(path, f"{reason}: leave less out, or watch mismatch/mean")
+    elif listed:
+        yield note(path, f"rollouts leave in BF16: {listed}")
+
+
+def precision_pairs(run: Preflight) -> Iterator[Finding]:
+    """Two FP8 formats are two policies."""
+    if not (run.vllm and run[f"{FP8}.enabled"]):
+        return
+    recipe, generated = run[f"{FP8}.fp8_recipe"], "mxfp8" if run[f"{VLLM}.is_mx"] else "blockwise"
+    if not _fp8(run):
+        reason = "the policy is trained in FP8, and these rollouts are not drawn from it"
+        yield warning(f"{VLLM}.precision", f"{reason}: set fp8")
+    elif recipe != generated:
+        trained, drawn = SCALED.get(recipe, "whole tensors"), SCALED[generated]
+        reason = f"training scales {trained} and rollouts {drawn}"
+        yield warning(f"{FP8}.fp8_recipe", f"{reason}: set {generated}")
+    elif recipe == "blockwise":
+        variables = run[f"{MEGATRON}.env_vars"] or {}
+        powers = str(variables.get(FP32_SCALES)) != "1"
+        for key in [k for k in POW2 if bool(run[f"{VLLM}.{k}"]) != powers]:
+            scales = "powers of 2" if powers else "any float32"
+            reason = f"training's scales are {scales}, by {FP32_SCALES} in {MEGATRON}.env_vars"
+            yield warning(f"{VLLM}.{key}", f"{reason}: change one of them")
+
+
+def old_quantisation(run: Preflight) -> Iterator[Finding]:
+    """Two slips of v0.7.0, mended on main."""
+    if run.version != "v0.7.0" or not _fp8(run):
+        return
+    for path in [key for key in (FIRST, LAST) if run[key]]:
+        reason = "v0.7.0 hands vLLM a list within a list, which matches no layer"
+        yield error(path, f"{reason}: set 0, and name layers in quantization_ignored_layer_kws")
+    if run[f"{VLLM}.{POW2[1]}"]:
+        yield error(f"{VLLM}.{POW2[1]}", "v0.7.0's engine ends in a TypeError: set it to false")
+
+
+def diverging_experts(run: Preflight) -> Iterator[Finding]:
+    """Reported of NVIDIA's hybrid mixture under expert parallelism, cause unknown."""
+    named = "nemotron-3-nano-30b-a3b" in str(run["policy.model_name"]).lower()
+    if named and run.megatron and run.layout.expert > 1:
+        reason = "with it this model's trainer and sampler were seen to part within eight updates"
+        yield warning(run.size_key("expert"), f"{reason}: set 1, or mismatch.stop_above")
+
+
+def routes(run: Preflight) -> Iterator[Finding]:
+    """Two engines send a token near a tie to different experts."""
+    path = "policy.router_replay.enabled"
+    if run.megatron and run.vllm and run.model and run.model.experts and not run[path]:
+        reason = "training sends some tokens to other experts than the rollouts did"
+        yield note(path, f"{reason}: watch mismatch/max, or set it to true")
+
+
+def _fp8(run: Preflight) -> bool:
+    return run.vllm and run[f"{VLLM}.precision"] == "fp8"
+
+
+def _keywords(run: Preflight) -> list[str]:
+    return [str(x) for x in run[KEYWORDS] or []] if _fp8(run) else []
+
+
+def _parts(run: Preflight) -> Iterator[tuple[int, str, list[str]]]:
+    """Every module of a known model: its layer, its name there, its parameters' whole names."""
+    for layer in range(run.model.num_hidden_layers if run.model else 0):
+        assert run.model
+        for name, parts in modules(run.model, layer).items():
+            yield layer, name, [f"model.layers.{layer}.{part}" for part in parts]
+
+
+def _names(run: Preflight) -> list[str]:
+    """The last parts of parameters' names, such as o_proj."""
+    quantised = (parts for _, name, parts in _parts(run) if name != ROUTER)
+    return sorted({part.rpartition(".")[2] for parts in quantised for part in parts})
+
+
+def _reached(run: Preflight, keyword: str) -> set[str]:
+    """Modules in whose parameters' names a keyword is."""
+    return {name for _, name, parts in _parts(run) if any(keyword in part for part in parts)}
+
+
+def _cut(run: Preflight) -> set[str]:
+    """Modules of which only some parts are left in BF16; of experts any part decides."""
+    words, cut = _keywords(run), set[str]()
+    for _, name, parts in _parts(run):
+        left = [any(word in part for word in words) for part in parts]
+        if any(left) and not all(left) and name != "mlp.experts":
+            cut.add(name)
+    return cut
+
+
+def _left(run: Preflight) -> dict[str, int]:
+    """Modules that FP8 rollouts leave in BF16, and in how many layers."""
+    words, total = _keywords(run), run.model.num_hidden_layers if run.model else 0
+    first, last = (int(run[key] or 0) for key in (FIRST, LAST))
+    found = Counter[str]()
+    for layer, name, parts in _parts(run):
+        named = any(word in part for part in parts for word in words)
+        if name != ROUTER and (named or not first <= layer < total - last):
+            found[name] += 1
+    return found

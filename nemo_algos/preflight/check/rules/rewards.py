@@ -1,0 +1,37 @@
+"""One's own rewards in a NeMo-RL run: the sections of `env` that name a verifier of ours."""
+
+import inspect
+from collections.abc import Iterator
+
+from nemo_algos.config import ConfigError, Finding, validate
+from nemo_algos.engines.rewards.function import path_of
+from nemo_algos.engines.rewards.section import VerifierConfig, sections
+from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN
+from nemo_algos.preflight.check.local.resources import found, named, verifier
+from nemo_algos.preflight.check.rule import Preflight, error
+
+
+def own_rewards(run: Preflight) -> Iterator[Finding]:
+    """Its function can be imported, and is given what it asks for: a response and an answer."""
+    for name, section in sections(run["env"] or {}).items():
+        path = f"env.{name}"
+        if name in (*ENVIRONMENTS, *FOREIGN):
+            yield error(path, "is NeMo-RL's own environment: give yours another name")
+            continue
+        try:
+            settings = validate(VerifierConfig, dict(section), path)
+        except ConfigError as wrong:
+            yield from wrong.findings
+            continue
+        yield from found(verifier, settings.verifier, f"{path}.verifier")
+        yield from found(_extractor, settings.extractor, f"{path}.extractor")
+
+
+def _extractor(name: str, key: str) -> None:
+    """Raises ConfigError for what cannot be called with a response alone."""
+    function = named(path_of(name), key)
+    try:
+        inspect.signature(function).bind("response")
+    except TypeError as wrong:
+        reason = f"{name} must be a function of the response alone: {wrong}"
+        raise ConfigError([Finding(key, reason)]) from None

@@ -1,0 +1,153 @@
+"""The run's surroundings: model files, checkpoints, the clock, logs."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from glob import escape
+from operator import mul
+from pathlib import Path
+
+from nemo_algos.config import Finding, at, did_you_mean
+from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+
+NAME = "policy.model_name"
+FOLDER = "checkpointing.checkpoint_dir"
+MUST_SAVE = "checkpointing.checkpoint_must_save_by"
+METRIC = "checkpointing.metric_name"
+MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds its own
+# bytes of a parameter in a checkpoint: BF16 weights; FP32 weights and two moments of Adam
+WEIGHTS, OPTIMIZER = 2, 12
+SECONDS = (86400, 3600, 60, 1)  # of DD:HH:MM:SS
+
+
+def model_there(run: Preflight) -> Iterator[Finding]:
+    """A folder that exists, or a name of the hub."""
+    name = str(run[NAME])
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "TRUE", "YES")
+    if os.path.isdir(name):
+        return
+    if name.startswith(("/", ".", "~")):
+        yield warning(NAME, f"no folder {name} here: correct it, or mount it")
+    elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        yield error(NAME, f"{name!r} is neither a folder nor a name of the hub: set it")
+    elif offline and not (_hub() / f"models--{name.replace('/', '--')}").exists():
+        yield warning(NAME, f"not in {_hub()} with HF_HUB_OFFLINE set: download it first")
+
+
+def _home() -> Path:
+    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+
+
+def _hub() -> Path:
+    return Path(os.environ.get("HF_HUB_CACHE") or _home() / "hub")
+
+
+def converted_model(run: Preflight) -> Iterator[Finding]:
+    """Megatron starts from NeMo-RL's conversion of a folder where there is one, however old."""
+    name, again = str(run[NAME]), "policy.megatron_cfg.force_reconvert_from_hf"
+    taken = run["policy.pretrained_checkpoint"] or run[again]
+    if not run.megatron or taken or not os.path.isdir(name):
+        return
+    copies = Path(os.environ.get("NRL_MEGATRON_CHECKPOINT_DIR") or _home() / "nemo_rl")
+    changed = "__hfovr_*" if run["policy.hf_config_overrides"] else ""
+    newest = max((p.stat().st_mtime for p in Path(name).iterdir()), default=0.0)
+    for copy in copies.glob(f"model_{escape(name.replace('/', '_'))}{changed}/iter_0000000"):
+        if copy.stat().st_mtime < newest:
+            what = f"the run would start from {copy.parent}, which is older"
+            yield warning(NAME, f"{what}: remove that, or set {again}: true")
+
+
+def model_known(run: Preflight) -> Iterator[Finding]:
+    """Heads, layers and experts are checked of known models only."""
+    if run.model is None:
+        reason = "its heads, layers and experts are not known here and not checked"
+        yield note(NAME, f"{reason}: name a folder with its config.json to check them")
+
+
+def save_time(run: Preflight) -> Iterator[Finding]:
+    """The last save comes before the job's end."""
+    found, limit = run[MUST_SAVE], run.seconds
+    parts = str(found).split(":")
+    if found is None:
+        if limit is not None:
+            reason = "the job ends before the run saves what it has done since its last checkpoint"
+            hint = "set it to less than the job's time, as DD:HH:MM:SS"
+            yield warning(MUST_SAVE, f"{reason}: {hint}")
+    elif len(parts) != 4 or not all(p.isdecimal() for p in parts):
+        yield error(MUST_SAVE, f"{found!r} is not DD:HH:MM:SS: write e.g. 00:03:45:00")
+    elif limit is not None and sum(map(mul, map(int, parts), SECONDS)) >= limit:
+        yield error(MUST_SAVE, f"is not before the job's end after {limit} s: lower it")
+
+
+def best_metric(run: Preflight) -> Iterator[Finding]:
+    """Checkpoints are ranked by a metric that is there when they are saved."""
+    name, every = str(run[METRIC] or "train:"), run["grpo.val_period"] or 0
+    period = run["checkpointing.save_period"] or 1
+    if not run["checkpointing.enabled"]:
+        return
+    if not name.startswith(("train:", "val:")):
+        yield error(METRIC, f"must begin with train: or val:, such as val:accuracy, got {name}")
+    several = (run["grpo.val_num_generations_per_prompt"] or 1) > 1
+    known = [f"val:{metric}" for metric in (*MEASURED, *(["pass_k"] if several else []))]
+    if name.startswith("val:") and name not in known and not run["env.should_use_nemo_gym"]:
+        near = did_you_mean(name, known)
+        yield error(
+            METRIC, f"validation has no {name}{near}, and the first save would fail: change it"
+        )
+    if name.startswith("val:") and (not every or period % every):
+        reason = f"steps that save (every {period}) do not all validate (every {every})"
+        yield warning(METRIC, f"{reason}, and such checkpoints rank last: align the two periods")
+
+
+def save_period(run: Preflight) -> Iterator[Finding]:
+    """Something is saved before the end."""
+    path, steps = "checkpointing.save_period", run["grpo.max_num_steps"]
+    if run["checkpointing.enabled"] and (run[path] or 0) > steps:
+        yield warning(path, f"the run has {steps} steps, so only its end is saved: lower it")
+
+
+def checkpoint_space(run: Preflight) -> Iterator[Finding]:
+    """keep_top_k checkpoints and the one being written fit the disk."""
+    folder, keep = Path(str(run[FOLDER])), run["checkpointing.keep_top_k"] or 1
+    adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
+    if run.model is None or adapters or not run["checkpointing.enabled"]:
+        return
+    each = WEIGHTS + (0 if run["checkpointing.save_optimizer"] is False else OPTIMIZER)
+    needed = run.model.parameters * each * (keep + 1)
+    there = next(p for p in (folder, *folder.absolute().parents) if os.path.exists(p))
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        say = warning if folder.is_absolute() else note
+        what = f"{keep} checkpoints and a new one take about {needed / 1e9:.0f} GB, free are"
+        yield say(FOLDER, f"{what} {free / 1e9:.0f} here: choose another disk, or keep fewer")
+
+
+def resumes(run: Preflight) -> Iterator[Finding]:
+    """NeMo-RL continues from whatever the folder holds."""
+    folder = Path(str(run[FOLDER]))
+    steps = list(folder.glob("step_*")) if os.path.isdir(folder) else []
+    if run["checkpointing.enabled"] and steps:
+        yield note(FOLDER, f"the run will continue from its last of {len(steps)} checkpoints there")
+    elif run["checkpointing.enabled"] and at(run.written, FOLDER) is None:
+        reason = "is NeMo-RL's default, and a run of another method there would be continued"
+        yield note(FOLDER, f"{reason}: set one per run")
+
+
+def wandb(run: Preflight) -> Iterator[Finding]:
+    """Weights & Biases asks for a key when nobody is there to answer."""
+    mode, netrc = os.environ.get("WANDB_MODE"), Path.home() / ".netrc"
+    known = os.environ.get("WANDB_API_KEY") or (netrc.exists() and "wandb" in netrc.read_text())
+    if run["logger.wandb_enabled"] and mode not in ("offline", "disabled") and not known:
+        reason = "no WANDB_API_KEY"
+        yield warning("logger.wandb_enabled", f"{reason}: set it, or WANDB_MODE=offline")
+
+
+def validation_goal(run: Preflight) -> Iterator[Finding]:
+    """Stopping at a validation score needs the score."""
+    metric, path = run["grpo.stop_at_validation_metric"], "grpo.stop_at_validation_threshold"
+    if metric and run[path] is None:
+        yield error(path, f"is what {metric} must reach to stop: set it")
+    many = "grpo.val_num_generations_per_prompt"
+    if metric == "pass_k" and (run[many] or 1) <= 1:
+        yield error(many, "pass_k needs several responses per prompt: set 2 or more")

@@ -1,0 +1,115 @@
+"""The training backends' own options: optimizer, schedule, precision, LoRA, log-probs."""
+
+from collections.abc import Iterator
+
+from nemo_algos.config import Finding, at
+from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
+from nemo_algos.preflight.check.rule import Preflight, error, warning
+
+OPTIMIZER = f"{MEGATRON}.optimizer"
+SCHEDULER = f"{MEGATRON}.scheduler"
+LORA = f"{DTENSOR}.lora_cfg"
+PEFT = f"{MEGATRON}.peft"
+SECOND_VERSION = (
+    "automodel_kwargs",
+    "defer_fsdp_grad_sync",
+    "expert_parallel_size",
+    "moe_parallelizer",
+)
+FUSED = f"{MEGATRON}.use_fused_linear_logprobs"
+
+
+def fused_logprobs(run: Preflight) -> Iterator[Finding]:
+    """Fused log-probs see neither packed sequences nor filtered logits."""
+    if not (run.megatron and run[FUSED]):
+        return
+    overlap = f"{MEGATRON}.distributed_data_parallel_config.overlap_param_gather"
+    wrong = {
+        "policy.sequence_packing.enabled": run["policy.sequence_packing.enabled"],
+        overlap: run[overlap],
+        f"{MEGATRON}.context_parallel_size": run.layout.context > 1,
+        "policy.generation.top_k": run["policy.generation.top_k"] not in (None, -1),
+        "policy.generation.top_p": run["policy.generation.top_p"] not in (None, 1),
+    }
+    for path in [path for path, found in wrong.items() if found]:
+        yield error(path, "use_fused_linear_logprobs excludes it: switch one of them off")
+    if run.layout.tensor > 1 and not run.layout.sequence_parallel:
+        reason = "use_fused_linear_logprobs gathers sequences as if it were on, and no update works"
+        yield error(f"{MEGATRON}.sequence_parallel", f"{reason}: set it to true")
+
+
+def logprob_chunks(run: Preflight) -> Iterator[Finding]:
+    """Megatron cuts logits into chunks before they are FP32."""
+    path = f"{MEGATRON}.defer_fp32_logits"
+    if run.megatron and run["policy.logprob_chunk_size"] and not run[path]:
+        yield error(path, "policy.logprob_chunk_size needs it: set it to true")
+
+
+def optimizer_precision(run: Preflight) -> Iterator[Finding]:
+    """Megatron's optimizer knows the precision of training."""
+    path, precision = f"{OPTIMIZER}.bf16", run["policy.precision"]
+    aware = run[f"{OPTIMIZER}.use_precision_aware_optimizer"]
+    if run.megatron and precision == "bfloat16" and aware and not run[path]:
+        yield error(path, "the precision-aware optimizer needs it with bfloat16: set it to true")
+    if run.megatron and precision == "float32" and run[path]:
+        yield error(path, "contradicts policy.precision: float32: set it to false")
+
+
+def known_precision(run: Preflight) -> Iterator[Finding]:
+    """A name that the workers know."""
+    known = ("bfloat16", "float16", "float32")
+    if run["policy.precision"] not in known:
+        yield error("policy.precision", f"must be one of {', '.join(known)}: change it")
+
+
+def optimizer_offload(run: Preflight) -> Iterator[Finding]:
+    """Megatron offloads a share of a distributed optimizer."""
+    share, path = f"{OPTIMIZER}.optimizer_offload_fraction", f"{OPTIMIZER}.optimizer_cpu_offload"
+    if run.megatron and run[path] and not 0 < (run[share] or 0) <= 1:
+        yield error(share, "is the share that optimizer_cpu_offload moves: set e.g. 1.0")
+
+
+def learning_rates(run: Preflight) -> Iterator[Finding]:
+    """Megatron's schedule goes from lr_warmup_init up to lr and down to min_lr."""
+    peak = run[f"{OPTIMIZER}.lr"]
+    for path in (f"{OPTIMIZER}.min_lr", f"{SCHEDULER}.lr_warmup_init"):
+        if run.megatron and peak is not None and (run[path] or 0) > peak:
+            yield error(path, f"exceeds the learning rate, {peak:g}: lower it as well")
+
+
+def warmup(run: Preflight) -> Iterator[Finding]:
+    """Warm-up ends before the decay and before the run."""
+    path, decay = f"{SCHEDULER}.lr_warmup_iters", run[f"{SCHEDULER}.lr_decay_iters"]
+    steps = run[path] or 0
+    if run.megatron and decay is not None and steps >= decay:
+        yield error(path, f"must be below lr_decay_iters, {decay}: change one of them")
+    elif run.megatron and steps >= run["grpo.max_num_steps"]:
+        yield warning(path, "the run ends before its warm-up: lower it")
+
+
+def learning_rate(run: Preflight) -> Iterator[Finding]:
+    """Of the size that trains a language model; LoRA takes more."""
+    path = f"{OPTIMIZER}.lr" if run.megatron else "policy.optimizer.kwargs.lr"
+    adapters = run[f"{LORA}.enabled"] or run[f"{PEFT}.enabled"]
+    high = 1e-3 if adapters else 1e-4
+    if run[path] is not None and not 1e-8 <= run[path] <= high:
+        yield warning(path, f"is outside 1e-8 to {high:g}; the papers use 1e-6 to 1e-5: check it")
+
+
+def first_version(run: Preflight) -> Iterator[Finding]:
+    """A missing `_v2` is false; it decides the format of checkpoints under Megatron too."""
+    path, saved = f"{DTENSOR}._v2", "checkpointing.model_save_format"
+    if run[path]:
+        return
+    if run["checkpointing.enabled"] and run[saved]:
+        reason = f"without {path}: true the first save would fail"
+        yield error(saved, f"{reason}: set it to null, or {path}: true")
+    if run.megatron:
+        return
+    if run[f"{LORA}.enabled"]:
+        yield error(path, "LoRA needs it: set it to true")
+    if (run[f"{DTENSOR}.dp_replicate_size"] or 1) > 1:
+        yield error(path, "dp_replicate_size needs it: set it to true")
+    for key in [f"{DTENSOR}.{name}" for name in SECOND_VERSION]:
+        if at(run.written, key):
+            yield warning(key, f"is read with {path}: true only: set that, or remove it")

@@ -1,0 +1,153 @@
+"""NeMo-RL's own configs and keys, as shipped with this package, and a user's config over them."""
+
+import functools
+import json
+import lzma
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_algos.config import ConfigError, Finding, did_you_mean, resolved
+from nemo_algos.engines.nemo.decided import OURS, base_name
+from nemo_algos.engines.nemo.release import Release
+from nemo_algos.preflight.check.keys import unknown_keys
+
+VERSIONS = ("v0.7.0", "main")
+RESOLVERS = {
+    "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "max": lambda a, b: max(a, b),
+}
+
+
+def path_of(version: str) -> Path:
+    """The file of a version."""
+    return Path(__file__).parent / "nemo_rl" / f"{version}.json.xz"
+
+
+@functools.cache
+def load(version: str) -> Release:
+    """Raises ValueError for a version that is not shipped."""
+    if version not in VERSIONS:
+        raise ValueError(f"no snapshot of NeMo-RL {version}: choose {' or '.join(VERSIONS)}")
+    taken = json.loads(lzma.decompress(path_of(version).read_bytes()))
+    return Release(version, frozenset(taken["declared"]), taken["configs"], {})
+
+
+class Composed(NamedTuple):
+    """A config over NeMo-RL's.
+
+    plain: both, resolved; written: the user's keys; base, tree: NeMo-RL's, interpolations as
+    written; unknown: keys that NeMo-RL does not have.
+    """
+
+    plain: dict[str, Any]
+    written: dict[str, Any]
+    base: Mapping[str, Any]
+    tree: DictConfig
+    unknown: list[Finding]
+
+
+def compose(written: DictConfig, release: Release) -> Composed:
+    """A config with `engine: nemo_rl` over NeMo-RL's that it names (`nemo_rl.config`).
+
+    Raises ConfigError where NeMo-RL has no such config, or the two do not go together, or an
+    interpolation cannot be resolved.
+    """
+    _register_resolvers()
+    own: Any = OmegaConf.to_container(written)
+    name = base_name(own)
+    if name not in release.configs:
+        what = f"NeMo-RL {release.version} has no {name}"
+        near = did_you_mean(name, sorted(release.configs))
+        raise ConfigError([Finding("nemo_rl.config", f"{what}{near}")])
+    if name not in release.trees:
+        release.trees[name] = OmegaConf.create(release.configs[name])
+    base, tree = release.configs[name], release.trees[name]
+    unknown = unknown_keys({k: v for k, v in own.items() if k not in OURS}, base, release.declared)
+    if isinstance(own.get("method"), str):
+        own["method"] = {"name": own["method"]}
+    elif not isinstance(own.get("method"), Mapping):
+        reason = f"must be a section such as {{name: grpo}}, got {own.get('method')!r}"
+        raise ConfigError([*unknown, Finding("method", reason)])
+    replaced = {k for k, v in own.items() if isinstance(v, Mapping) and v.get("_override_")}
+    kept = {k: v for k, v in own.items() if k not in replaced}
+    wrong = [*_misplaced(kept, base, release.declared, name)]
+    for finding in wrong:
+        _cut(own, finding.path)
+    try:
+        plain = resolved(_merged(tree, OmegaConf.create(own)))
+    except ConfigError as error:
+        raise ConfigError([*unknown, *wrong, *([*_nulls(own, base)] or error.findings)]) from None
+    return Composed(plain, {str(k): v for k, v in own.items()}, base, tree, [*unknown, *wrong])
+
+
+def _cut(section: dict[str, Any], path: str) -> None:
+    *above, key = path.split(".")
+    for name in above:
+        section = section[name]
+    del section[key]
+
+
+def _misplaced(
+    own: Mapping[Any, Any],
+    base: Mapping[Any, Any],
+    declared: Set[str],
+    name: str,
+    above: str = "",
+) -> Iterator[Finding]:
+    """What is no section, or no list, where NeMo-RL has one."""
+    for key, value in own.items():
+        like, path = base.get(key), f"{above}{key}"
+        section = isinstance(like, Mapping) or any(p.startswith(f"{path}.") for p in declared)
+        if isinstance(like, Mapping) and isinstance(value, Mapping):
+            yield from _misplaced(value, like, declared, name, f"{path}.")
+        elif {type(like), type(value)} == {dict, list}:
+            kind = "section" if isinstance(like, Mapping) else "list"
+            yield Finding(path, f"is a {kind} in {name}: write it as {name} does")
+        elif (value is not None and not isinstance(value, (Mapping, list, str))) or _text(value):
+            if section:
+                yield Finding(path, f"must be a section of key: value pairs, got {value!r}")
+            elif isinstance(like, list):
+                yield Finding(path, f"must be a list, got {value!r}")
+
+
+def _text(value: Any) -> bool:
+    """A text that is no interpolation, which may stand for anything."""
+    return isinstance(value, str) and "${" not in value
+
+
+def _nulls(own: Mapping[Any, Any], base: Mapping[Any, Any], above: str = "") -> Iterator[Finding]:
+    """The sections of NeMo-RL's that are null here, from which other keys take their values."""
+    for key, value in own.items():
+        like, path = base.get(key), f"{above}{key}"
+        if isinstance(like, Mapping) and isinstance(value, Mapping):
+            yield from _nulls(value, like, f"{path}.")
+        elif isinstance(like, Mapping) and value is None:
+            reason = "must not be null, for other keys take their values from it"
+            yield Finding(path, f"{reason}: remove the line")
+
+
+def _register_resolvers() -> None:
+    with warnings.catch_warnings():
+        # omegaconf 2.4 renames it, to a name with another meaning in 2.3
+        warnings.simplefilter("ignore")
+        for name in RESOLVERS:
+            if not OmegaConf.has_resolver(name):
+                OmegaConf.register_new_resolver(name, RESOLVERS[name])
+
+
+def _merged(base: DictConfig, over: DictConfig) -> DictConfig:
+    """As NeMo-RL merges: a section with `_override_: true` replaces the other one."""
+    merged: DictConfig = pickle.loads(pickle.dumps(base))  # a copy in a third of deepcopy's time
+    for key, section in over.items_ex(resolve=False):
+        if isinstance(section, DictConfig) and section.get("_override_"):
+            section.pop("_override_")
+            merged.pop(key, None)
+    merged.merge_with(over)
+    return merged

@@ -1,0 +1,148 @@
+"""Whether a run fits its GPUs, and what a step takes."""
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nemo_algos.config import at, put
+from nemo_algos.preflight.check.decoder import Model
+from nemo_algos.preflight.check.layout import layout
+from nemo_algos.preflight.plan import generation, memory, speed
+from nemo_algos.preflight.plan.gpus import GPU
+from nemo_algos.preflight.plan.nemo_rl_arguments import Setup, training
+from nemo_algos.preflight.plan.parameters import whole
+
+LIMIT = "policy.max_total_sequence_length"
+Change = dict[str, Any]
+EXPLAINED = 0.01  # of a model's parameters: where more is missed the family is another
+
+
+@cache
+def expected() -> dict[str, dict[str, float]]:
+    """Relative errors, as benchmarks/plan_memory.py --write found them on Megatron-LM's tests."""
+    return json.loads((Path(__file__).parent / "expected.json").read_text())
+
+
+class Plan(NamedTuple):
+    """Bytes on a GPU by component, and seconds by phase of a step with `tokens` a sequence.
+
+    change: the keys that differ from the user's config.
+    """
+
+    run: Setup
+    tokens: float
+    training: dict[str, float]
+    log_probs: dict[str, float]
+    generation: dict[str, float]
+    host: dict[str, float]
+    cached_sequences: float
+    phases: dict[str, float]
+    change: Change
+
+    @property
+    def tight(self) -> bool:
+        """Whether training fits by its prediction, and not by the top of its range."""
+        most = sum(self.training.values()) / (1 - expected()["peak"]["nine_of_ten"])
+        return self.trains and most > self.run.gpu.memory
+
+    @property
+    def trains(self) -> bool:
+        """Whether training fits the GPU."""
+        return sum(self.training.values()) <= self.run.gpu.memory
+
+    @property
+    def generates(self) -> bool:
+        """Whether an engine's cache holds one sequence of full length."""
+        return self.cached_sequences >= 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether generation runs beside training."""
+        return bool(self.run["grpo.async_grpo.enabled"])
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step: the phases in turn, or generation beside the rest."""
+        generation = self.phases["generation"]
+        rest = sum(self.phases.values()) - generation
+        return max(generation, rest) if self.overlaps else generation + rest
+
+    @property
+    def steps(self) -> int:
+        """Steps of the run."""
+        return self.run["grpo.max_num_steps"]
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours of the run."""
+        return self.steps * self.step_seconds * self.run.layout.gpus / 3600
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything, for scripts; FLOPs as the model needs them, without what is recomputed."""
+        run, total = self.run, self.run.rollouts * self.tokens
+        return {
+            "layout": run.layout._asdict(),
+            "gpu": run.gpu.name,
+            "parameters": run.model.parameters,
+            "active_parameters": run.model.active_parameters,
+            "mean_tokens": self.tokens,
+            "training_bytes": self.training,
+            "log_prob_bytes": self.log_probs,
+            "generation_bytes": self.generation,
+            "host_bytes": self.host,
+            "cached_sequences": self.cached_sequences,
+            "fits": {"training": self.trains, "generation": self.generates},
+            "tight": self.tight,
+            "change": self.change,
+            "seconds": self.phases,
+            "step_seconds": self.step_seconds,
+            "step_flops": 4 * total * speed.forward_flops(run, self.tokens),
+            "step_tokens": total,
+            "run_tokens": self.steps * total,
+            "gpu_hours": self.gpu_hours,
+        }
+
+
+def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None = None) -> Plan:
+    """The plan for sequences of `tokens` on average. Raises ValueError where none has so many."""
+    run = Setup(plain, layout(plain), model, gpu)
+    if abs(missed := 1 - whole(model) / model.parameters) > EXPLAINED:
+        raise ValueError(
+            f"{model.model_type}: the memory model does not explain {missed:.0%} of the model's "
+            "parameters, so no figure of it would be right. Models of this family are not planned."
+        )
+    if tokens is not None and not 1 <= tokens <= run[LIMIT]:
+        raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run[LIMIT]}, the longest")
+    return of(run, tokens or speed.LENGTH * run[LIMIT])
+
+
+def of(run: Setup, mean: float, change: Change | None = None) -> Plan:
+    """The plan of a setup, for sequences of so many tokens on average."""
+    made, asleep = training(run), generation.sleeping(run)
+    return Plan(
+        run=run,
+        tokens=mean,
+        training=memory.peak(made) | asleep,
+        log_probs=memory.forward(made) | asleep,
+        generation=generation.generation(run),
+        host=generation.on_host(run),
+        cached_sequences=generation.cached_sequences(run, run[LIMIT]),
+        phases=speed.phases(run, mean),
+        change=change or {},
+    )
+
+
+def changed(plain: Mapping[str, Any], change: Change) -> dict[str, Any]:
+    """The config with these keys set."""
+    out = deepcopy(dict(plain))
+    for path, value in change.items():
+        put(out, path, value)
+    return out
+
+
+def gpu_of(plain: Mapping[str, Any]) -> str:
+    """H100; GB200 where NeMo-RL's own config is for nodes of four GPUs."""
+    return "GB200" if "n4g" in str(at(plain, "nemo_rl.config")) else "H100"

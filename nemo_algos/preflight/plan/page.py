@@ -1,0 +1,74 @@
+"""A plan as a page of its own: memory by component for each layout, and the tables."""
+
+import io
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from nemo_algos.preflight.plan.layouts import Plan, expected
+from nemo_algos.preflight.plan.report import GB, sizes
+from nemo_algos.style import COLORS, drawn
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>nemo-algos plan</title>
+<style>{stylesheet}
+body {{ font-family: sans-serif; margin: 2rem; color: #222; background: #fff }}
+svg {{ max-width: 100%; height: auto }}
+pre {{ font-family: monospace; overflow-x: auto }}
+</style>
+</head>
+<body>
+<h1>nemo-algos plan</h1>
+{figure}
+<pre>{code}</pre>
+</body>
+</html>
+"""
+
+
+def write(path: Path, plans: list[Plan], tables: list[RenderableType]) -> None:
+    """The page of these layouts, the config's first. Raises ValueError where its folder is not."""
+    if not path.parent.is_dir():
+        raise ValueError(f"--html {path}: the folder {path.parent} does not exist. Create it.")
+    console = Console(record=True, width=120, file=io.StringIO(), highlight=False)
+    for table in tables:
+        console.print(table, soft_wrap=isinstance(table, str))
+    page = PAGE.replace("{figure}", figure(plans).replace("{", "{{").replace("}", "}}"))
+    path.write_text(console.export_html(code_format=page), encoding="utf-8")
+
+
+def figure(plans: list[Plan]) -> str:
+    """Bars of training's components, the range of their sum, and the GPU's memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "memory.svg"
+        with drawn(file, (9, 1.6 + 0.35 * len(plans))) as (_, axes):
+            _bars(axes, plans)
+        return "<svg" + file.read_text().split("<svg", 1)[1]
+
+
+def _bars(axes: Any, plans: list[Plan]) -> None:
+    names = list(dict.fromkeys(name for p in plans for name in p.training))
+    rows, starts = range(len(plans)), [0.0] * len(plans)
+    for i, name in enumerate(names):
+        widths = [p.training.get(name, 0.0) / GB for p in plans]
+        axes.barh(rows, widths, left=starts, label=name, color=COLORS[i % len(COLORS)])
+        starts = [a + b for a, b in zip(starts, widths, strict=True)]
+    share = expected()["peak"]["nine_of_ten"]
+    ranges = [[x * share / (1 + share) for x in starts], [x * share / (1 - share) for x in starts]]
+    axes.errorbar(starts, rows, xerr=ranges, fmt="none", color="#333333", capsize=2)
+    memory = plans[0].run.gpu
+    axes.axvline(memory.memory / GB, color="#333333", linestyle="--")
+    axes.set_yticks(
+        rows, ["as configured", *(f"{p.run.layout.nodes} nodes, {sizes(p)}" for p in plans[1:])]
+    )
+    axes.invert_yaxis()
+    axes.set_xlabel("GB on a GPU")
+    axes.set_title(f"Training memory; dashed: {memory.name}")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))

@@ -1,0 +1,138 @@
+"""A plan as tables for people, each sum with the range that nine of ten measurements fell into."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from nemo_algos.preflight.plan.layouts import Change, Plan, expected
+
+GB = 1e9
+
+
+def within(value: float, kind: str, digits: int = 0) -> str:
+    """The value and its range: 9 of 10 tests were measured so near to what was predicted."""
+    share = expected()[kind]["nine_of_ten"]
+    low, high = value / (1 + share), value / (1 - share)
+    return f"{value:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
+
+
+def summed(p: Plan, steps: int, price: float | None = None) -> dict[str, float]:
+    """Tokens, seconds, GPU-hours and their price until this step."""
+    hours = steps * p.step_seconds * p.run.layout.gpus / 3600
+    tokens, cost = steps * p.run.rollouts * p.tokens, {"price": price * hours} if price else {}
+    seconds = steps * p.step_seconds
+    return {"steps": steps, "tokens": tokens, "seconds": seconds, "gpu_hours": hours} | cost
+
+
+def tables(p: Plan, change: Change | None, sums: dict[str, float]) -> Iterator[RenderableType]:
+    """The model, its layout, bytes by component, seconds by phase, and what would make it fit."""
+    run, lay = p.run, p.run.layout
+    yield (
+        f"{run.model.parameters / 1e9:.1f}B parameters ({run.model.active_parameters / 1e9:.1f}B "
+        f"active) on {lay.nodes} x {lay.gpus_per_node} {run.gpu.name}; {lay.backend}, "
+        f"TP {lay.tensor}, PP {lay.pipeline}, CP {lay.context}, EP {lay.expert}, DP {lay.data}; "
+        f"generation TP {lay.generation_tensor} on {lay.generation_gpus} GPUs"
+    )
+    yield _bytes(p)
+    yield _seconds(p)
+    yield _errors()
+    yield _target(p, sums)
+    yield _verdict(p, change)
+
+
+def _target(p: Plan, sums: dict[str, float]) -> str:
+    hours = sums["seconds"] / 3600
+    lasting = f"{hours / 24:.1f} days" if hours > 48 else f"{hours:.1f} hours"
+    cost = f", which cost {sums['price']:,.0f}" if "price" in sums else ""
+    total = f"{sums['tokens'] / 1e9:.2f}B tokens, {lasting}, {sums['gpu_hours']:,.0f} GPU-hours"
+    return f"{sums['steps']} of {p.steps} steps: {total}{cost}"
+
+
+def _bytes(p: Plan) -> Table:
+    parts = {
+        "training": p.training,
+        "log-probs": p.log_probs,
+        "generation": p.generation,
+        "on a node's host": p.host,
+    }
+    table = Table("GB on a GPU", *parts, box=None)
+    for name in dict.fromkeys(name for part in parts.values() for name in part):
+        cells = [f"{part[name] / GB:.1f}" if name in part else "" for part in parts.values()]
+        table.add_row(name, *cells)
+    training, *others = (sum(part.values()) / GB for part in parts.values())
+    sums = [within(training, "peak", 1), *(f"{x:.1f}" for x in others)]
+    table.add_row("sum", *sums, style="bold")
+    memory = f"{p.run.gpu.memory / GB:.0f}"
+    table.add_row("of", memory, memory, memory, "")
+    return table
+
+
+def _seconds(p: Plan) -> Table:
+    table = Table("seconds of a step", "", box=None)
+    for name, seconds in p.phases.items():
+        if seconds:
+            table.add_row(name, f"{seconds:.0f}")
+    together = "step (generation beside the rest)" if p.overlaps else "step"
+    table.add_row(together, within(p.step_seconds, "time"), style="bold")
+    return table
+
+
+def _errors() -> str:
+    peak, time = (expected()[kind] for kind in ("peak", "time"))
+    return (
+        f"Ranges: the error that 90 % of Megatron-LM's tests stayed within (memory "
+        f"{peak['nine_of_ten']:.0%}, median {peak['median']:.1%}; time {time['nine_of_ten']:.0%}, "
+        f"median {time['median']:.0%}). Workspace sizes are assumed, not measured."
+    )
+
+
+def _verdict(p: Plan, change: Change | None) -> str:
+    problems = [] if p.trains else ["training does not fit the GPU"]
+    if not p.generates:
+        problems.append("the KV cache does not hold one sequence of full length")
+    if not problems:
+        held = f"{p.cached_sequences:.0f} sequences of full length"
+        close = ", but tight: the top of its range does not fit" if p.tight else ""
+        return f"[green]fits[/green]{close}: an engine's cache holds {held}"
+    keys = " ".join(f"{k}={written(v)}" for k, v in (change or {}).items())
+    advice = f"the cheapest change that would: {keys}" if change else "no single key would help"
+    return f"[red]{' and '.join(problems)}[/red]; {advice}"
+
+
+def sizes(p: Plan) -> str:
+    """A layout's name."""
+    lay, again = p.run.layout, p.run.backend("activation_checkpointing")
+    groups = f"TP {lay.tensor} PP {lay.pipeline} CP {lay.context} EP {lay.expert}"
+    return f"{groups}{', recomputed' if again else ''}"
+
+
+def ranked(
+    nodes: int, found: list[Plan], reason: str, price: float | None = None
+) -> Iterator[RenderableType]:
+    """The fastest layouts on so many nodes, and the keys of the first; or the reason for none."""
+    on = "1 node" if nodes == 1 else f"{nodes} nodes"
+    if not found:
+        yield f"{on}: no layout. {reason[0].upper()}{reason[1:]}"
+        return
+    paid = ("price",) if price else ()
+    table = Table(on, "GB", "step s", "GPU-hours", *paid, box=None)
+    for p in found:
+        hours = p.step_seconds * p.run.layout.gpus / 3600
+        table.add_row(
+            sizes(p),
+            within(sum(p.training.values()) / GB, "peak") + (" tight" if p.tight else ""),
+            within(p.step_seconds, "time"),
+            f"{hours:.1f}",
+            *([f"{hours * price:,.2f}"] if price else []),
+        )
+    yield table
+    keys = " ".join(f"{k}={written(v)}" for k, v in found[0].change.items())
+    yield f"{on}, the first: {keys or 'as configured'}"
+
+
+def written(value: Any) -> str:
+    """A value as an override has it."""
+    return json.dumps(value)

@@ -1,0 +1,171 @@
+"""FLOPs of a GRPO step, and an estimate of its time by phase. Every assumption is a constant here.
+
+Model FLOPs a token (Narayanan et al. 2021, Megatron-LM, eq. 3, causal): forward 2 N + 2 L s a d, of
+N active parameters without the input embedding, L layers, a heads of size d, sequences of s tokens;
+backward twice that; full recomputation another forward.
+"""
+
+from math import log2
+
+from nemo_algos.preflight.plan.generation import (
+    cached_sequences,
+    on_host,
+    sequence_bytes,
+    weight_bytes,
+)
+from nemo_algos.preflight.plan.gpus import GPU
+from nemo_algos.preflight.plan.nemo_rl_arguments import Setup, micro_batch_tokens, training
+from nemo_algos.preflight.plan.workload import Training
+
+LENGTH = 0.7  # of max_total_sequence_length: a sequence's mean, where --mean-tokens is not given
+# share of the data sheet's BF16 FLOP/s that kernels reach, dense and with experts
+DENSE, EXPERTS = 0.40, 0.20
+BLACKWELL = {"GB200": 0.88, "B200": 0.88}  # of these, smaller
+FP8 = 1.28  # times as fast in FP8
+# seconds of launching the kernels, fitted on half of Megatron-LM's functional tests (docs/plan.md)
+PART, MIXTURE = 1.44e-3, 5.2e-3  # forward and backward of attention, MLP or Mamba; of experts
+SPLIT = 1.5  # times as long with tensor parallelism
+SYSTEM = {"A100": 1.27, "GB200": 1.25}  # times an H100's system
+SPLITTING = 0.95  # kept of it by each doubling of TP, CP, and of EP beyond NVLink
+READING = 0.6  # share of the data sheet's memory bandwidth that decoding reaches
+LAUNCHING = 4e-3  # seconds of a decoding step besides reading: scheduler, sampling, kernel launches
+REDUCING = 15e-6  # of each of a layer's two all-reduces within NVLink
+BETWEEN, RACK = 60e-6, 25e-6  # and for each doubling of hosts, over InfiniBand or a rack's NVLink
+TAIL = 3  # times the mean: the longest response, where that may be so long
+OFFLOADING = 20e9  # bytes per second between a GPU and its host, PCIe
+CPU_ADAM = 1e9  # parameters per second of a node: 200 bytes each of its memory at 200 GB/s
+REFIT = 36.5e9  # bytes per second of all weights, which every engine's GPU sees
+FIXED, SAMPLE = 3.3, 3.4e-3  # seconds: waking, sleeping, data; of a sample's reward and advantage
+
+
+def forward_flops(run: Setup, tokens: float) -> float:
+    """FLOPs of one token in sequences of `tokens`."""
+    m, a = run.model, run.model.attention
+    weights = m.active_parameters - m.vocab_size * m.hidden_size * (not m.tied)
+    seen = m.having("*") * tokens / 2 + m.having("W") * min(tokens / 2, m.window)
+    return 2 * weights + 2 * seen * a.heads * (a.size + a.rotary + a.value_size)
+
+
+def training_flops(run: Setup, tokens: float) -> float:
+    """FLOPs of one token: forward, backward, and what is recomputed."""
+    whole = run.backend("recompute_granularity") != "selective"
+    recomputed = bool(run.backend("activation_checkpointing")) and whole
+    return (3 + recomputed) * forward_flops(run, tokens)
+
+
+def share(experts: bool, gpu: GPU, fp8: bool) -> float:
+    """Of the data sheet's BF16 FLOP/s."""
+    return (EXPERTS if experts else DENSE) * BLACKWELL.get(gpu.name, 1) * (FP8 if fp8 else 1)
+
+
+def _reached(run: Setup, micro_batches: float) -> float:
+    """FLOP/s of all training GPUs, less what splitting and the bubble, (p - 1) / m, cost."""
+    p = run.layout
+    kept = share(run.model.experts > 0, run.gpu, bool(run.backend("fp8_cfg.enabled")))
+    kept *= SPLITTING ** log2(p.tensor * p.context * max(1, p.expert / nvlinked(run)))
+    bubble = 1 + (p.pipeline - 1) / max(1.0, micro_batches)
+    return p.train_gpus * run.gpu.flops * kept / bubble
+
+
+def micro_batches(run: Setup, tokens: float) -> float:
+    """Micro-batches of an optimizer step on each data-parallel rank."""
+    sequences = run["policy.train_global_batch_size"] / max(1, run.layout.data)
+    if run.packing:
+        return sequences * tokens / (micro_batch_tokens(run) * run.layout.context)
+    return sequences / run["policy.train_micro_batch_size"]
+
+
+def nvlinked(run: Setup) -> int:
+    """GPUs that NVLink joins: a node's, or the rack's of GB200 NVL72."""
+    return 64 if run.gpu.name == "GB200" else run.layout.gpus_per_node
+
+
+def decoding_step(run: Setup, sequences: float, tokens: float) -> float:
+    """Seconds of a token of `sequences` at once on an engine, `tokens` / 2 of each in the cache."""
+    p, e = run.layout, run.model.mixture
+    met = 1 - (1 - e.chosen / e.number) ** sequences if e else 1.0
+    read = weight_bytes(run, met) + sequences * sequence_bytes(run, tokens / 2)
+    hosts = max(1.0, p.generation_tensor / p.gpus_per_node)
+    hop = BETWEEN if nvlinked(run) == p.gpus_per_node else RACK
+    each = (REDUCING + hop * log2(hosts)) * (p.generation_tensor > 1)
+    reducing = 2 * run.model.num_hidden_layers * each
+    return read / (READING * run.gpu.bandwidth) + reducing + LAUNCHING
+
+
+def generation_seconds(run: Setup, tokens: float) -> float:
+    """Seconds of a step's sequences, in waves of what the KV cache holds.
+
+    The longest response ends the last wave. Where samples may be `age` steps old, so many steps'
+    sequences are generated together.
+    """
+    ahead = run["grpo.async_grpo.enabled"] and run["grpo.async_grpo.max_trajectory_age_steps"]
+    age = ahead or 1
+    sequences = age * run.rollouts / max(1, run.layout.generation_replicas)
+    allowed = run["policy.generation.vllm_kwargs.max_num_seqs"] or sequences
+    at_once = min(sequences, allowed, max(1.0, cached_sequences(run, tokens)))
+    rest = (sequences / at_once - 1) * tokens
+    return decoding_step(run, at_once, tokens) * (longest(run, tokens) + rest) / age
+
+
+def longest(run: Setup, tokens: float) -> float:
+    """Tokens of the longest sequence of a step."""
+    return min(run["policy.max_total_sequence_length"], TAIL * tokens)
+
+
+def latency(run: Training, gpu: GPU) -> float:
+    """Seconds that a micro-batch's kernels take to launch on a GPU, however small they are."""
+    parts = "".join(parts for stage in run.network.stages for parts in stage)
+    experts = parts.count("E")
+    each = PART * (len(parts) - experts) * (4 / 3 if run.recompute.layers else 1)
+    split = SPLIT if run.parallel.tensor > 1 else 1
+    return SYSTEM.get(gpu.name, 1) * split * (each + MIXTURE * experts) / run.parallel.pipeline
+
+
+def launches(run: Setup, tokens: float) -> float:
+    """Seconds below which a step's forwards and backwards cannot come, however small the model."""
+    steps = run.rollouts / run["policy.train_global_batch_size"]
+    rounds = micro_batches(run, tokens) + run.layout.pipeline - 1
+    return steps * rounds * latency(training(run), run.gpu)
+
+
+def computed(run: Setup, tokens: float) -> tuple[float, float]:
+    """Seconds of a forward of all samples, and of training; padded to the longest if not packed."""
+    each = tokens if run.packing else longest(run, tokens)
+    least, reached = launches(run, tokens), _reached(run, micro_batches(run, tokens))
+    forward = run.rollouts * each * forward_flops(run, each) / reached
+    trained = forward * training_flops(run, each) / forward_flops(run, each)
+    return (
+        bound(run.model.experts > 0, forward, least / 3),
+        bound(run.model.experts > 0, trained, least),
+    )
+
+
+def bound(experts: bool, computing: float, launching: float) -> float:
+    """Kernels are launched while others compute, but experts wait for the host to count tokens."""
+    return computing + launching if experts else max(computing, launching)
+
+
+def updating(run: Setup) -> float:
+    """Seconds of a step's optimizer on the host: gradients there, AdamW, new weights back."""
+    made, nodes = training(run).states, run.layout.train_gpus / run.layout.gpus_per_node
+    updated = made.on_host * made.trained * run.model.parameters / nodes
+    moved = updated / run.layout.gpus_per_node * (made.gradient + made.weight)
+    updates = run.rollouts / run["policy.train_global_batch_size"]
+    return updates * (moved / OFFLOADING + updated / CPU_ADAM)
+
+
+def phases(run: Setup, tokens: float) -> dict[str, float]:
+    """Seconds of a step by phase; sequences of `tokens` on average."""
+    forward, trained = computed(run, tokens)
+    compared = bool(run["loss_fn.reference_policy_kl_penalty"])
+    left = on_host(run)["offloaded while generating"] / run.layout.gpus_per_node
+    return {
+        "generation": generation_seconds(run, tokens),
+        "log-probs": (not run.bypass_mode) * forward,
+        "reference log-probs": compared * forward,
+        "training": trained,
+        "optimizer on the host": updating(run),
+        "refit": 2 * run.model.parameters / REFIT,
+        "offloading": 2 * left / OFFLOADING,
+        "fixed": FIXED + SAMPLE * run.rollouts,
+    }

@@ -1,0 +1,114 @@
+"""What a run has done, as its folder tells: attempts, GPU-hours, steps begun and saved."""
+
+import re
+import shlex
+import time
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from nemo_algos.preflight.slurm.steps import saved
+
+DRIVER, BATCH = "logs/*-logs/ray-driver.log", "slurm-*.log"
+STEP = re.compile(r"=+ Step (\d+)/(\d+) =+")  # NeMo-RL's line before each step
+OTHERS = re.compile(r"\+|srun:|slurmstepd|$")  # lines of a batch log that are not job.sh's
+SEARCHED = 1 << 20  # bytes at the end of a log
+ENDS = {  # job.sh's word: a person's
+    "finished": "training is complete",
+    "stopped": "saved and stopped, as asked",
+    "cancelled": "cancelled",
+    "requeued": "requeued by Slurm",
+    "saved": "saved, not finished",
+    "preempted": "preempted",
+    "nodes": "bad nodes",
+    "limit": "ended by the time limit",
+    "stalled": "stalled",
+    "failed": "failed",
+}
+
+
+class Noted(NamedTuple):
+    """A start or an end of an attempt, which is JOB or JOB-RESTART, by job.sh."""
+
+    attempt: str
+    time: int
+    nodes: int
+    gpus: int
+    what: str
+
+
+def noted(run: Path) -> list[Noted]:
+    """All of them, the oldest first."""
+    file = run / "attempts"
+    words = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+    return [Noted(w[0], int(w[1]), int(w[2]), int(w[3]), w[4]) for w in words if len(w) == 6]
+
+
+def gpu_hours(run: Path, running: bool) -> float:
+    """Spent until now. An attempt that Slurm ended unseen ended with its driver's last word."""
+    lines = noted(run)
+    spent = 0.0
+    for line, after in zip_longest(lines, lines[1:]):
+        if line.what == "start":
+            if after and after.attempt == line.attempt:
+                end = after.time
+            elif running and not after:
+                end = time.time()
+            else:
+                end = _last_word(run, line)
+            spent += (end - line.time) * line.nodes * line.gpus
+    return spent / 3600
+
+
+def _last_word(run: Path, line: Noted) -> float:
+    log = run / "logs" / f"{line.attempt}-logs" / "ray-driver.log"
+    return max(log.stat().st_mtime, line.time) if log.exists() else line.time
+
+
+def newest(run: Path, pattern: str) -> list[Path]:
+    """Files of the run, the one written last first."""
+    files = filter(Path.is_file, run.glob(pattern))
+    return sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def log(run: Path) -> Path | None:
+    """The last driver's, or the batch script's before there is one."""
+    return next(iter([*newest(run, DRIVER), *newest(run, BATCH)]), None)
+
+
+def progress(run: Path) -> str:
+    """The step begun last, the age of the driver's last line, and the step saved last."""
+    logs = newest(run, DRIVER)
+    began = next((step for log in logs for step in _steps(log)[-1:]), "-")
+    ago = f" (last line {_age(logs[0])} ago)" if logs and not (run / "finished").exists() else ""
+    given = re.findall("^export CHECKPOINTS=(.*)$", (run / "job.sh").read_text(), re.MULTILINE)
+    checkpoints = Path(*shlex.split(given[0])) if given else run / "checkpoints"
+    end = ", finished" if (run / "finished").exists() else ""
+    return f"step {began}{ago}, saved {saved(checkpoints)}{end}"
+
+
+def _steps(log: Path) -> list[str]:
+    with log.open("rb") as file:
+        file.seek(max(log.stat().st_size - SEARCHED, 0))
+        text = file.read().decode(errors="replace")
+    return ["{} of {}".format(*found) for found in STEP.findall(text)]
+
+
+def _age(log: Path) -> str:
+    seconds = max(time.time() - log.stat().st_mtime, 0)
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def end(run: Path, state: str) -> str:
+    """How the last attempt ended; `state` is Slurm's, for one that job.sh did not see end."""
+    what = next((line.what for line in reversed(noted(run))), "start")
+    if what == "start":
+        return f"Slurm says {state}" if state else "Slurm no longer knows how it ended"
+    logs = newest(run, DRIVER if what == "failed" else BATCH)
+    return f"{ENDS[what]}{_last_line(logs[0]) if logs and what != 'finished' else ''}"
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    words = [line.strip() for line in lines if not OTHERS.match(line.strip())]
+    return f"; {log.name}: {words[-1]}" if words else ""

@@ -1,0 +1,115 @@
+"""A config as a job runs it: its nodes and GPUs, its folders, its time."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_algos.config import Finding, at
+from nemo_algos.preflight.check.rule import Preflight, warning
+from nemo_algos.preflight.plan.gpus import GPUS
+from nemo_algos.preflight.plan.layouts import gpu_of, plan
+from nemo_algos.preflight.slurm import batch, outputs
+from nemo_algos.preflight.slurm.batch import Job
+from nemo_algos.preflight.slurm.outputs import OUTPUTS
+
+
+class Sizes(NamedTuple):
+    """What --nodes and --gpus-per-node say."""
+
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+
+    def keys(self) -> dict[str, tuple[str, int]]:
+        """Option and value of each key that is set."""
+        named = {
+            "cluster.num_nodes": ("--nodes", self.nodes),
+            "cluster.gpus_per_node": ("--gpus-per-node", self.gpus_per_node),
+        }
+        return {key: (o, value) for key, (o, value) in named.items() if value is not None}
+
+
+def located(written: DictConfig, job: Job, folder: Path, sizes: Sizes) -> DictConfig:
+    """With what the job decides: over what the file says, below what the command line says."""
+    decided: dict[str, Any] = {key: value for key, (_, value) in sizes.keys().items()}
+    decided["checkpointing.checkpoint_must_save_by"] = batch.save_by(job)
+    plain: Any = OmegaConf.to_container(written)
+    for key, name in OUTPUTS.items():  # in place of relative ones, which are below NeMo-RL's root
+        if not str(at(plain, key)).startswith(("/", "$")):
+            decided[key] = str(folder / name)
+    for key, value in decided.items():
+        OmegaConf.update(written, key, value)
+    return written
+
+
+def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> Iterator[Finding]:
+    """What contradicts the job in the whole config, resolved."""
+    for key, (option, value) in sizes.keys().items():
+        if at(plain, key) != value:
+            yield Finding(key, f"is {at(plain, key)}, but {option} is {value}")
+    if not at(plain, "checkpointing.enabled"):
+        yield Finding("checkpointing.enabled", "must be true: the job resumes from it")
+    nodes, gpus = _nodes(job.partition), at(plain, "cluster.gpus_per_node")
+    if counts := {node.gpus for node in nodes if node.gpus}:
+        what = f"is {gpus}, but a node here has {' or '.join(map(str, sorted(counts)))}"
+        if gpus not in counts:
+            yield Finding("cluster.gpus_per_node", f"{what}, all of which ray.sub takes: change it")
+    longest = max((node.limit for node in nodes), default=inf)
+    if batch.seconds(job.time) > longest:
+        what = f"{job.time} is more than the partition's limit of {longest / 3600:g} hours"
+        yield Finding("--time", f"{what}: the job would wait for ever. Choose less.")
+    yield from outputs.unmounted(plain, batch.mounts(job, folder))
+
+
+class Nodes(NamedTuple):
+    """Of one kind in a partition: GPUs of each, 0 where Slurm knows of none; limit in seconds."""
+
+    gpus: int
+    limit: float
+
+
+def _nodes(partition: str) -> list[Nodes]:
+    """Of the partition, or the default one; none where no Slurm is to be asked."""
+    if not shutil.which("sinfo"):
+        return []
+    chosen = [f"--partition={partition}"] if partition else []
+    command = ["sinfo", "--noheader", "--format=%P %l %G", *chosen]
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    parts = [line.split(maxsplit=2) for line in lines.splitlines()]
+    own = [part for part in parts if partition or part[0].endswith("*")]
+    counts = r"gpu:(?:[^\s:,(]+:)?(\d+)"
+    return [
+        Nodes(int(n), _limit(limit))
+        for _, limit, gres in own
+        for n in re.findall(counts, gres) or [0]
+    ]
+
+
+def _limit(text: str) -> float:
+    """Seconds of a partition's limit, as sinfo writes it."""
+    return inf if text in ("infinite", "n/a") else batch.seconds(text)
+
+
+def warnings(run: Preflight, job: Job, folder: Path) -> Iterator[Finding]:
+    """What is probably not meant in a run without errors."""
+    gpus, most = run.layout.gpus_per_node, 4 if gpu_of(run.plain) == "GB200" else 8
+    if gpus < most and not any(node.gpus for node in _nodes(job.partition)):
+        what = f"the job takes whole nodes, and uses of each: {gpus}"
+        yield warning("cluster.gpus_per_node", f"{what}; --gpus-per-node {most} if they have more")
+    yield from outputs.caches(batch.mounts(job, folder))
+    limit, step = batch.seconds(job.time), 0.0
+    if run.model:
+        step = plan(run.plain, run.model, GPUS[gpu_of(run.plain)]).step_seconds
+    if step > job.margin:
+        what = f"{job.margin // 60} minutes, but a step takes about {step / 60:.0f} (plan)"
+        yield warning("--margin", f"{what}: choose more, or the last step is not saved")
+    if step > limit - job.margin:
+        yield warning("--time", f"a step of about {step / 60:.0f} minutes (plan) does not fit")

@@ -1,0 +1,119 @@
+"""What lets a job fail before it trains, as far as its options show it.
+
+ray.sub pastes paths into shell commands unquoted. sbatch reads quotes in a script as a shell does,
+but a backslash also between single quotes.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from nemo_algos.config import Finding
+from nemo_algos.engines.nemo.checkout import ROOT, refusal
+from nemo_algos.preflight.check.snapshot import VERSIONS
+from nemo_algos.preflight.slurm import batch, options
+from nemo_algos.preflight.slurm.batch import Job
+
+PATH = r"[\w./@+=-]+"
+PATHS = "ray.sub takes letters, digits and ./@+=_- alone"
+SHAPES = {  # what an option's value matches, and how to write it
+    "--account": (r"(\w[\w.@+-]*)?", "write the name of one account"),
+    "--partition": (r"(\w[\w.,+-]*)?", "write a partition's name, or several with commas"),
+    "--sbatch": (
+        r"--[a-z][a-z-]*(=[^\\\x00-\x1f\x7f]+)?",
+        "write --option=value, in one line without backslashes",
+    ),
+    "--image": (r"([\w./@+=:#-]+)?", f"{PATHS}, and : and # in an image's name"),
+    "--mounts": (rf"{PATH}:{PATH}(:[\w+-]+)?", f"write HOST:CONTAINER; {PATHS}"),
+    "--checkout": (PATH, f"{PATHS}: move it"),
+    "--program": (PATH, f"{PATHS}: move it"),
+    "--out": (PATH, f"{PATHS}: choose another folder"),
+    "checkout": (PATH, f"{PATHS}: move this checkout of nemo_algos"),
+}
+LONGEST = 65535 // 60  # minutes before the limit that sbatch's --signal takes
+
+
+def problems(job: Job, folder: Path) -> Iterator[Finding]:
+    yield from _shapes(job, folder)
+    yield from _missing(job)
+    yield from _times(job)
+    yield from _mounts(job)
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        yield Finding("--out", f"{above} is no folder that you can write to: choose another")
+
+
+def _shapes(job: Job, folder: Path) -> Iterator[Finding]:
+    """Whatever a shell, sbatch or pyxis would take apart."""
+    values = {f"--{name}": value for name, value in job._asdict().items()}
+    values |= {"--sbatch": job.options, "--checkout": job.nemo_rl, "--out": folder}
+    values |= {"checkout": ROOT}
+    for option, (shape, hint) in SHAPES.items():
+        given = values[option]
+        for value in map(str, given if isinstance(given, tuple) else [given]):
+            if not re.fullmatch(shape, value):
+                yield Finding(option, f"{value!r}: {hint}")
+    for option in job.options:
+        if hint := options.refusal(option):
+            yield Finding("--sbatch", f"{option!r}: {hint}")
+
+
+def _missing(job: Job) -> Iterator[Finding]:
+    if not job.account:
+        yield Finding("--account", "missing: name the Slurm account that pays")
+    if not job.image:
+        yield Finding("--image", "missing: name NeMo-RL's container image, or a .sqsh file of it")
+    elif not Path(job.image).is_file():
+        yield from _image(job.image)
+    if not (job.nemo_rl / "ray.sub").is_file():
+        hint = "name a checkout of NeMo-RL, of the image's version"
+        yield Finding("--checkout", f"no ray.sub in {job.nemo_rl}: {hint}")
+    if reason := refusal(ROOT):
+        yield Finding("", reason)
+    elif not job.program.is_file():
+        yield Finding("--program", f"no file {job.program}")
+
+
+def _image(image: str) -> Iterator[Finding]:
+    """A file that is not there, or a name that pyxis would look for on Docker's hub."""
+    registry, slash, name = re.sub(r"^\w+://", "", image).partition("/")
+    if image.startswith(("/", ".")) or image.endswith(".sqsh"):
+        yield Finding("--image", f"no file {image}")
+    elif slash and "#" not in registry and re.search(r"[.:]", registry):
+        yield Finding("--image", f"{image}: pyxis writes # after a registry, {registry}#{name}")
+
+
+def _times(job: Job) -> Iterator[Finding]:
+    minutes = job.margin // 60
+    if not 1 <= minutes <= LONGEST:
+        yield Finding("--margin", f"{minutes} minutes: choose 1 to {LONGEST}, as for --signal")
+    try:
+        if batch.seconds(job.time) <= job.margin and 1 <= minutes <= LONGEST:
+            yield Finding("--margin", f"{minutes} minutes is not less than --time")
+    except ValueError as error:
+        yield Finding("--time", str(error))
+
+
+def _mounts(job: Job) -> Iterator[Finding]:
+    for mount in job.mounts:
+        source, target = (*mount.split(":"), "")[:2]
+        if not re.fullmatch(SHAPES["--mounts"][0], mount):
+            continue
+        if not source.startswith("/") or not target.startswith("/"):
+            yield Finding("--mounts", f"{mount}: write absolute paths, HOST:CONTAINER")
+        elif not os.path.normpath(target).strip("/"):
+            yield Finding("--mounts", f"{mount}: would hide the container: mount a folder below it")
+        elif not Path(source).exists():
+            yield Finding("--mounts", f"{mount}: no {source} here")
+
+
+def checkout(folder: Path, version: str) -> Iterator[Finding]:
+    """NeMo-RL's checkout has the version that the config is checked against."""
+    file = folder / "nemo_rl" / "package_info.py"
+    text = file.read_text() if file.is_file() else ""
+    found = "v" + ".".join(re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE))
+    if found != version and (version != "main" or found in (*VERSIONS, "v")):
+        what = f"{folder} is NeMo-RL {found}" if text else f"{folder} is no checkout of NeMo-RL"
+        hint = "name the image's in both --checkout and --nemo-rl"
+        yield Finding("--checkout", f"{what}, and the config is checked against {version}: {hint}")

@@ -1,0 +1,122 @@
+"""The commands `nemo-algos slurm status | tail | stop RUN`; Slurm knows a run by batch.job_name."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nemo_algos.jsonl import replace
+from nemo_algos.preflight.slurm import attempts, queue
+from nemo_algos.terminal import echo
+
+OUT = Path("runs/slurm")
+LOOK = 15  # seconds between two questions to Slurm
+LAST = 4000  # bytes of a log that `tail` begins with
+Run = Annotated[str, typer.Argument(metavar="RUN", help="folder, or name below --out")]
+Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="folders, or names below --out")]
+Listed = Annotated[
+    list[str] | None, typer.Argument(metavar="[RUN]...", help="default: all below --out")
+]
+Out = Annotated[Path, typer.Option(help="parent of the runs' folders")]
+
+
+def status(runs: Listed = None, out: Out = OUT) -> None:
+    """The jobs of runs, how far they are, what they cost so far, and how they ended."""
+    folders = _folders(runs, out) if runs else list(filter(_is_run, sorted(out.glob("*"))))
+    if not folders:
+        raise ValueError(f"There is no run in {out}: name the runs, or their parent with --out.")
+    names = {folder.resolve(): _job_name(folder) for folder in folders}
+    found = queue.jobs(names.values())
+    gone = [name for name in names.values() if name not in found]
+    states = queue.remembered(gone) if gone else {}
+    for folder, name in names.items():
+        live = [job for job in found.get(name, []) if not job.ended]
+        spent = attempts.gpu_hours(folder, any(job.state == "RUNNING" for job in live))
+        echo(f"{folder.name}: {attempts.progress(folder)}, {spent:.1f} GPU-hours spent")
+        for job in live:
+            echo(f"  {job}")
+        if not live:
+            last = found[name][-1] if name in found else None
+            state = f"{last.state}, {last.reason}" if last else states.get(name, "")
+            echo(f"  no job in the queue: {attempts.end(folder, state)}")
+
+
+def tail(run: Run, out: Out = OUT) -> None:
+    """Follow a run's driver from attempt to attempt until no job is left, from its last lines on.
+
+    Before the first attempt it follows the batch script.
+    """
+    (folder,) = _folders([run], out)
+    shown, offset, live = None, 0, True
+    while live:
+        live = _alive(folder)
+        log = attempts.log(folder)
+        if not (live or log):
+            raise ValueError(f"{folder} has no log yet: nemo-algos slurm status {run}")
+        if log and log != shown:
+            echo(f"==> {log} <==", err=True)
+            shown, offset = log, max(log.stat().st_size - LAST, 0)
+        for _ in range(LOOK if live else 1):
+            offset = _show(shown, offset) if shown else 0
+            time.sleep(1 if live else 0)
+
+
+def _show(log: Path, offset: int) -> int:
+    """Print what was written behind the offset; the new one."""
+    with log.open("rb") as file:
+        file.seek(offset)
+        echo(file.read().decode(errors="replace"), nl=False)
+        return file.tell()
+
+
+def stop(
+    runs: Runs,
+    out: Out = OUT,
+    save: Annotated[bool, typer.Option("--save", help="after this step, save before")] = False,
+) -> None:
+    """Cancel all jobs of a run, its chain too: what is not saved is lost without --save."""
+    for folder in _folders(runs, out):
+        jobs = _live(folder)
+        going = [job.number for job in jobs if save and job.state != "PENDING"]
+        cancelled = [job.number for job in jobs if job.number not in going]
+        if cancelled:
+            queue.asked("scancel", *cancelled)
+        if going:
+            replace(folder / "stop", "for good\n")  # job.sh: a file with words ends the run
+        said = [f"{' '.join(going)} will save after this step and end"] if going else []
+        said += [f"stopped {' '.join(cancelled)}"] if cancelled else []
+        echo(f"{folder.name}: {', '.join(said) or 'no job to stop'}")
+
+
+def _folders(runs: list[str], out: Path) -> list[Path]:
+    found = [next(filter(_is_run, (Path(run), out / run)), None) for run in runs]
+    unknown = [run for run, folder in zip(runs, found, strict=True) if folder is None]
+    if unknown:
+        hint = f"Give a run's folder, or its name in {out} (--out)."
+        raise ValueError(f"There is no run {', '.join(unknown)}. {hint}")
+    return [folder.resolve() for folder in found if folder]
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "job.sh").is_file() and (folder / "config.yaml").is_file()
+
+
+def _job_name(folder: Path) -> str:
+    from nemo_algos.preflight.slurm.batch import job_name  # with all that judges configs
+
+    return job_name(folder.resolve())
+
+
+def _live(folder: Path) -> list[queue.Job]:
+    return [
+        job for jobs in queue.jobs([_job_name(folder)]).values() for job in jobs if not job.ended
+    ]
+
+
+def _alive(folder: Path) -> bool:
+    """A job of the run may still write: also where Slurm does not answer."""
+    try:
+        return bool(_live(folder))
+    except OSError:
+        return True

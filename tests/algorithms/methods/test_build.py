@@ -1,0 +1,286 @@
+"""`method:` blocks: combinations, every refusal with its reason, and methods of third parties."""
+
+import textwrap
+
+import pytest
+import torch
+from batches import PLAIN, close, make, run
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.groups import advantages as group_advantages
+from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.loss import LossConfig, policy_loss
+from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.config import ConfigError
+
+EVERY_INPUT = {"ref_logprobs", "entropy", "gen_logprobs"}
+ERPO_ETR = {"advantages": "erpo", "bounds": "etr"}
+
+
+def refusals(block):
+    with pytest.raises(ConfigError) as error:
+        build(block)
+    return [str(problem) for problem in error.value.findings]
+
+
+# ---- what a block builds
+
+
+@pytest.mark.parametrize(
+    ("block", "name", "mean", "needs"),
+    [
+        ("etr", "etr", "sequence", set()),
+        ({"name": "grpo", "aggregation": "token"}, "grpo", "token", set()),
+        ({"name": "grpo", "bounds": "grpo"}, "grpo", "sequence", set()),
+        ("erpo", "erpo", "token", {"ref_logprobs", "entropy"}),
+        ("apmpo", "apmpo", "sequence", {"unit_rewards"}),
+        (ERPO_ETR, "erpo+etr", "token", {"ref_logprobs", "entropy"}),
+        ({"name": "grpo", **ERPO_ETR}, "erpo+grpo+etr", "sequence", {"ref_logprobs", "entropy"}),
+        ({"name": "grpo", "bounds": "apmpo"}, "grpo+apmpo", "sequence", {"unit_rewards"}),
+        ({"name": "apmpo", "bounds": "etr"}, "apmpo+etr", "sequence", {"unit_rewards"}),
+        ({"name": "grpo", "advantages": "apmpo"}, "apmpo+grpo", "sequence", set()),
+        ({"name": "cispo", "bounds": "etr"}, "cispo+etr", "token", set()),
+        ({"name": "grpo", "advantages": "maxrl"}, "maxrl+grpo", "sequence", {"unit_rewards"}),
+        (
+            {"name": "sapo", "advantages": "opd"},
+            "opd+sapo",
+            "sequence",
+            {"ref_logprobs", "teacher"},
+        ),
+        ({"name": "opsm", "advantages": "erpo"}, "erpo+opsm", "sequence", EVERY_INPUT),
+        ({"name": "grpo", "bounds": "dppo_tv"}, "grpo+dppo_tv", "sequence", set()),
+        ({"advantages": "rloo", "bounds": "etr"}, "rloo+etr", "token", set()),
+    ],
+)
+def test_name_mean_and_needs(block, name, mean, needs):
+    algorithm = build(block)
+    assert (algorithm.name, algorithm.mean, algorithm.needs) == (name, mean, needs)
+
+
+def test_a_combination_takes_each_component_from_its_method():
+    rollouts = make().rollouts
+    both, erpo, etr = (build(x).signals(rollouts) for x in (ERPO_ETR, "erpo", "etr"))
+    assert (both.advantages == erpo.advantages).all()
+    assert (both.low == etr.low).all() and (both.high == etr.high).all()
+    assert both.metrics == erpo.metrics | etr.metrics
+    assert not both.extras and both.reports.keys() == {"clip_radius"}
+
+
+def test_components_have_their_own_parameters():
+    rollouts = make().rollouts
+    bounds = {"name": "etr", "clip_base": 0.3, "micro": 0, "macro": 0}
+    got = build({"name": "gspo", "bounds": bounds}).signals(rollouts)
+    close(got.high, 0.3)
+    close(got.advantages[:, 0], group_advantages(rollouts.rewards, rollouts.groups))
+    got = build({"name": "etr", "advantages": {"name": "grpo", "advantage_std": "none"}})
+    want = group_advantages(rollouts.rewards, rollouts.groups, "none")
+    close(got.signals(rollouts).advantages[:, 0], want)
+
+
+def test_parameters_beside_the_components_are_the_base_methods():
+    """Of the named method, else of the one that gives the advantages."""
+    assert build({**ERPO_ETR, "buckets": 3}).base.params.buckets == 3
+    inner = {"advantages": {"name": "erpo", "buckets": 3}, "bounds": "etr"}
+    assert build(inner) == build({**ERPO_ETR, "buckets": 3})
+    assert build({**inner, "buckets": 5}).base.params.buckets == 5  # the outer one wins
+    named = build({"name": "grpo", "aggregation": "token", **ERPO_ETR})
+    assert (named.mean, named.advantages.params.buckets) == ("token", 10)
+
+
+def test_building_leaves_the_block_as_it_was():
+    block = {"advantages": {"name": "erpo"}, "bounds": {"name": "etr", "macro": 0.2}}
+    build(block)
+    assert block == {"advantages": {"name": "erpo"}, "bounds": {"name": "etr", "macro": 0.2}}
+
+
+# ---- what is refused
+
+NEEDS_ONE = "needs one advantage per sequence, but erpo gives one per token: use its advantages"
+GROWS = "advantages grow with the response, and "
+NO_MEANING = "it cuts the plain clipped ratio of grpo, etr, erpo and gspo"
+VALID = f"(valid: {', '.join(METHODS)})"
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        (
+            {"name": "apmpo", "advantages": "erpo"},
+            f"method: apmpo's weight of a whole response {NEEDS_ONE}",
+        ),
+        ({"name": "gspo", "advantages": "erpo"}, f"method: gspo's sequence ratio {NEEDS_ONE}"),
+        ({"name": "gmpo", "advantages": "erpo"}, f"method: gmpo's sequence ratio {NEEDS_ONE}"),
+        ({"name": "quatro", "advantages": "erpo"}, f"method: quatro's sequence ratio {NEEDS_ONE}"),
+        ({"name": "gpg", "bounds": "etr"}, "method: gpg has no ratio to clip, so bounds of etr"),
+        ({"name": "grpo", "bounds": "gpg"}, "method: gpg has no bounds of its own to give"),
+        ({"name": "grpo", "bounds": "quatro"}, "method: quatro has no bounds of its own to give"),
+        (
+            {"name": "vespo", "advantages": "opd"},
+            "method: vespo's weight of a whole response needs",
+        ),
+        ({"name": "gepo", "advantages": "high_entropy"}, "method: gepo's sequence ratio needs one"),
+        ({"name": "gpg", "advantages": "luspo"}, f"method: luspo's {GROWS}"),
+        (
+            {"name": "grpo", "advantages": "dr_grpo", "aggregation": "token"},
+            f"method: dr_grpo's {GROWS}",
+        ),
+        ({"name": "dppo_kl", "bounds": "etr"}, "method: dppo_kl has no ratio to clip, so bounds"),
+        ({"name": "grpo", "bounds": "sapo"}, "method: sapo has no bounds of its own to give"),
+        ({"name": "sapo", "dual_clip": 3}, "method: dual_clip has no meaning for sapo"),
+        ("ert", "method.name: unknown method 'ert' (did you mean etr?)"),
+        ({"name": "zzz"}, f"method.name: unknown method 'zzz' {VALID}"),
+        ({"name": 3}, f"method.name: unknown method 3 {VALID}"),
+        ({}, f"method.name: missing: name a method {VALID}"),
+        ({"bounds": "etr"}, f"method.name: missing: name a method {VALID}"),
+        (None, "method: must be a name or a block with a name, got None"),
+        ({"name": "grpo", "bounds": 5}, "method.bounds: must be a name or a block"),
+        ({"name": "etr", "mirco": 0.1}, "method.mirco: unknown key (did you mean micro?)"),
+        ({"name": "grpo", "clip_low": -0.1}, "method.clip_low: input should be greater than or eq"),
+        ({"name": "grpo", "clip_low": 1.1}, "method.clip_low: input should be less than or equal"),
+        ({"name": "quatro", "delta": 1e-7}, "method.delta: input should be greater than or equal"),
+        ({"name": "grpo", "max_log_ratio": 21}, "method.max_log_ratio: input should be less than"),
+        (
+            {"name": "grpo", "bounds": {"name": "etr", "max_log_ratio": 5}},
+            "method.bounds.max_log_ratio: only the bounds of etr are used here",
+        ),
+        (
+            {"name": "grpo", "advantages": {"name": "erpo", "dual_clip": 3}},
+            "method.advantages.dual_clip: only the advantages of erpo are used here",
+        ),
+        ({"name": "etr", "macro": float("nan")}, "method.macro: input should be a finite number"),
+        ({"name": "etr", "micro": "a"}, "method.micro: input should be a valid number"),
+        ({"name": "etr", "micro": 0.2}, "method: micro=0.2 must be below clip_base=0.2"),
+        ({"name": "etr", "macro": 0.7}, "method: clip_base + micro + macro = 1 must be below 1"),
+        ({"name": "apmpo", "clip_max": 0.1}, "method: clip_max=0.1 is below clip_min=0.2"),
+        ({"name": "apmpo", "clip_max": 1, "symmetric": True}, "method: symmetric bounds need"),
+        ({"name": "apmpo", "gamma": 1, "exponent": "linear"}, "method: gamma=1.0 makes the linear"),
+        ({"name": "grpo", "dual_clip": 1}, "method.dual_clip: input should be greater than 1"),
+    ],
+    ids=str,
+)
+def test_refused_with_the_reason(block, message):
+    (problem,) = refusals(block)
+    assert problem.startswith(message)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_dual_clip_where_it_has_a_meaning(name):
+    if name in PLAIN:
+        assert build({"name": name, "dual_clip": 3}).base.params.dual_clip == 3
+    else:
+        (reason,) = refusals({"name": name, "dual_clip": 3})
+        assert reason.startswith(f"method: dual_clip has no meaning for {name}: ")
+
+
+def test_all_findings_of_all_components_at_once():
+    block = {
+        "name": "grpo",
+        "clip_hihg": 1,
+        "advantages": {"name": "erpo", "bukets": 3, "process_weight": -1},
+        "bounds": {"name": "ert", "micro": 0.3},
+    }
+    assert refusals(block) == [
+        "method.clip_hihg: unknown key (did you mean clip_high?)",
+        "method.advantages.process_weight: input should be greater than or equal to 0, got -1",
+        "method.advantages.bukets: unknown key (did you mean buckets?)",
+        "method.bounds.name: unknown method 'ert' (did you mean etr?)",
+    ]
+    assert len(refusals({"name": "gpg", "bounds": "quatro", "dual_clip": 2})) == 3
+
+
+# ---- third parties
+
+HALF = """
+    from nemo_algos.algorithms.method import ClipParams, Method
+
+    class HalfParams(ClipParams):
+        share: float = 0.5
+
+    def reweight(log_ratio, mask, signals, params):
+        A = signals.advantages
+        return A.where(A > 0, params.share * A)
+
+    MINE = Method(name="half", paper="-", params=HalfParams, reweight=reweight)
+"""
+IMPORTS = "from nemo_algos.algorithms.method import *\n"
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Writes a module of a package of its own and returns its name for `method:`."""
+    package = f"of_{tmp_path.name}"  # each test's own, for sys.modules keeps it
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(source):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "losses.py").write_text(textwrap.dedent(source))
+        return f"{package}.losses:MINE"
+
+    return write
+
+
+def test_a_third_partys_method_trains(module):
+    """Ratios 1.5 and 0.9, A = 1/2 and -1/2: -(min(1.5, 1.2) 1/2 - 0.9 * 0.4 * 1/2) / 2 = -0.21."""
+    algorithm = build({"name": module(HALF), "share": 0.4, "advantage_std": "none"})
+    mask = torch.tensor([[True, False], [False, True]])
+    rollouts = Rollouts(torch.tensor([5, 5]), torch.tensor([1, 0]), mask, torch.zeros(2, 2))
+    ratios = torch.tensor([[1.5, 7.0], [7.0, 0.9]], dtype=torch.float64)
+    logprobs = ratios.log().requires_grad_()
+    signals = algorithm.signals(rollouts, {})
+    loss = policy_loss(algorithm, logprobs, rollouts, signals, Counts.of(mask)).value
+    loss.backward()
+    assert (algorithm.name, algorithm.mean) == ("half", "sequence")
+    close(loss.detach(), -0.21)
+    close(logprobs.grad, ratios.new_tensor([[0, 0], [0, 0.09]]))
+
+
+def test_a_third_partys_method_combines(module):
+    name = module(HALF)
+    combined = build({"name": name, "bounds": "etr"})
+    assert combined.name == "half+etr"
+    got = run({"name": name, "share": 1, "bounds": "etr"}, make(), LossConfig())
+    close(got.grad, run("etr", make(), LossConfig()).grad)
+    (problem,) = refusals({"name": name, "dual_clip": 3})
+    assert problem == f"method: dual_clip has no meaning for half: {NO_MEANING}"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("def f(:", "SyntaxError: invalid syntax (losses.py, line 1)"),
+        ("import nope_nope", "ModuleNotFoundError: No module named 'nope_nope'"),
+        ("raise RuntimeError('two\\n  lines')", "RuntimeError: two lines"),
+        ("assert False", "AssertionError"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_module_that_does_not_import_is_one_sentence(module, source, reason):
+    name = module(source)
+    assert refusals({"name": name}) == [f"method.name: cannot import {name!r}: {reason}"]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("MINE = 3", "is a int, not a Method"),
+        (
+            "from nemo_algos.algorithms.methods.etr import ETR as MINE",
+            "calls itself etr, which exists: rename it",
+        ),
+        (IMPORTS + "MINE = Method('m', '-', params=dict)", "has params that are not a subclass of"),
+        (IMPORTS + "MINE = Method('m', '-', params=Params())", "has params that are not a subcl"),
+        (IMPORTS + "MINE = Method('m', '-', params=Params)", "has no clip_low and clip_high: deri"),
+    ],
+)
+def test_a_record_that_is_wrong_is_one_sentence(module, source, reason):
+    name = module(source)
+    (problem,) = refusals({"name": "grpo", "bounds": name})
+    assert problem.startswith(f"method.bounds.name: {name!r} {reason}")
+
+
+@pytest.mark.parametrize("name", ["nope_nope:MINE", ":MINE", "math:", "math:MINE", "math:a:b"])
+def test_a_name_that_leads_nowhere_is_one_sentence(name):
+    (problem,) = refusals(name)
+    assert problem.startswith(f"method.name: cannot import {name!r}: ")
+    assert "\n" not in problem

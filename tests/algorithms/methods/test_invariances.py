@@ -1,0 +1,181 @@
+"""Nothing depends on how a batch is ordered, labelled, padded or cut."""
+
+import pytest
+import torch
+from batches import GARBAGE, KL, TOKEN_FIELDS, Batch, change, close, every_method, make, run
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.surrogate import Counts, difference
+from nemo_algos.algorithms.loss import LossConfig
+from nemo_algos.algorithms.methods import METHODS
+
+# weighted by length; the batch's empty row is in a group with two best; without rewards
+WITHOUT_EMPTY_ROWS = {"opo", "reinforce_pp", "pass_at_k", "opd"}
+CUTS = ([8, 8], [1, 5, 3, 7], [1] * 16)
+CORRECTED = LossConfig(
+    reference_policy_kl_penalty=0.01,
+    use_importance_sampling_correction=True,
+    truncated_importance_sampling_type="seq-mask-tis",
+    truncated_importance_sampling_ratio=1.05,
+    truncated_importance_sampling_ratio_min=0.9,
+)
+
+
+def same_summary(got, want):
+    got, want = got.summary(), want.summary()
+    assert got.keys() == want.keys()
+    for key, value in want.items():
+        assert got[key] == pytest.approx(value, rel=1e-11, abs=1e-13), key
+
+
+@every_method
+def test_order_of_sequences(name):
+    batch, rows = make(), torch.randperm(16, generator=torch.Generator().manual_seed(1))
+    whole, shuffled = run(name, batch), run(name, batch.rows(rows))
+    close(shuffled.value, whole.value)
+    close(shuffled.grad, whole.grad[rows])
+    same_summary(shuffled.stats, whole.stats)
+
+
+@every_method
+def test_labels_of_groups(name):
+    batch = make()
+    names = dict(zip(range(-3, 30, 7), (10**12, -5, 0, 77, 3), strict=True))
+    labels = torch.tensor([names[int(g)] for g in batch.rollouts.group])
+    whole, renamed = run(name, batch), run(name, change(batch, group=labels))
+    close(renamed.value, whole.value)
+    close(renamed.grad, whole.grad)
+
+
+def padded(batch, places):
+    """Columns of garbage, not in the mask, put before these positions."""
+    keep = torch.ones(12 + len(places), dtype=torch.bool)
+    keep[[p + i for i, p in enumerate(places)]] = False
+
+    def widen(x):
+        wide = torch.tensor(GARBAGE, dtype=x.dtype)[torch.arange(16 * len(keep)) % 5]
+        wide = wide.view(16, -1).clone()
+        wide[:, keep] = x
+        return wide
+
+    mask = torch.zeros(16, len(keep), dtype=torch.bool)
+    mask[:, keep] = batch.rollouts.mask
+    wide = {k: widen(getattr(batch.rollouts, k)) for k in TOKEN_FIELDS}
+    return Batch(change(batch, mask=mask, **wide).rollouts, widen(batch.logprobs)), keep
+
+
+@every_method
+@pytest.mark.parametrize("places", [(12, 12, 12), (0, 0), (0, 3, 7, 12)])
+def test_padding_columns(name, places):
+    batch = make()
+    wide, keep = padded(batch, places)
+    whole, result = run(name, batch), run(name, wide)
+    close(result.value, whole.value)
+    close(result.grad[:, keep], whole.grad)
+    assert (result.grad[:, ~keep] == 0).all()
+    same_summary(result.stats, whole.stats)
+
+
+def in_pieces(name, batch, pieces, config, counts):
+    """Sums of losses, gradients and statistics over row sets, with the whole batch's counts."""
+    signals, grad = build(name).signals(batch.rollouts, {}), torch.zeros_like(batch.logprobs)
+    value, stats = 0.0, None
+    for rows in pieces:
+        part = run(name, batch.rows(rows), config, signals[rows], counts)
+        value, grad[rows] = value + part.value, part.grad
+        stats = part.stats if stats is None else stats + part.stats
+    return value, grad, stats
+
+
+@every_method
+@pytest.mark.parametrize("cuts", CUTS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_micro_batches(name, cuts, dtype):
+    batch = make(dtype=dtype)
+    whole, counts = run(name, batch), Counts.of(batch.rollouts.mask)
+    pieces = torch.arange(16).split(cuts)
+    value, grad, stats = in_pieces(name, batch, pieces, KL, counts)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+    close(value, whole.value, tolerance)
+    close(grad, whole.grad, tolerance)
+    if dtype == torch.float64:
+        same_summary(stats, whole.stats)
+
+
+@every_method
+def test_data_parallel_ranks_with_added_counts(name):
+    batch = make(seed=2)
+    whole = run(name, batch, CORRECTED)
+    ranks = [torch.arange(start, 16, 3) for start in range(3)]
+    counts = [Counts.of(batch.rollouts.mask[rows]) for rows in ranks]
+    total = counts[0] + counts[1] + counts[2]
+    assert total == Counts.of(batch.rollouts.mask)
+    value, grad, stats = in_pieces(name, batch, ranks, CORRECTED, total)
+    close(value, whole.value)
+    close(grad, whole.grad)
+    same_summary(stats, whole.stats)
+
+
+@every_method
+def test_worker_half_sees_only_its_rows(name):
+    batch, rows = make(), torch.tensor([3, 0, 11, 12])
+    algorithm, mask = build(name), batch.rollouts.mask
+    signals = algorithm.signals(batch.rollouts, {})
+    log_ratio = difference(batch.logprobs, batch.rollouts.old_logprobs, mask, 20.0)
+    whole = algorithm.shape(log_ratio, mask, signals)
+    part = algorithm.shape(log_ratio[rows], mask[rows], signals[rows])
+    for got, want in zip(part, whole, strict=True):
+        got, want = (torch.as_tensor(x, dtype=torch.float64) for x in (got, want))
+        want = want if want.dim() == 0 else want[rows]
+        both_infinite = got.isinf() & (got == want)
+        close(got.masked_fill(both_infinite, 0), want.masked_fill(both_infinite, 0))
+
+
+@every_method
+def test_signals_of_a_cut_group_would_be_wrong(name):
+    """Why they are computed once, over whole groups: a part gives other advantages."""
+    batch, algorithm = make(), build(name)
+    whole = algorithm.signals(batch.rollouts, {}).advantages
+    parts = [algorithm.signals(batch.rollouts[rows], {}) for rows in torch.arange(16).split(4)]
+    moved = (whole - torch.cat([part.advantages for part in parts])).abs().max()
+    assert (float(moved) > 0.01 * float(whole.abs().max())) == (name != "opd")  # of tokens alone
+
+
+@every_method
+def test_empty_row_counts_in_the_reward_statistics_only(name):
+    batch = make()
+    empty = int((batch.rollouts.lengths == 0).nonzero())
+    whole = run(name, batch)
+    rows = torch.tensor([i for i in range(16) if i != empty])
+    signals = build(name).signals(batch.rollouts, {})[rows]
+    without = run(name, batch.rows(rows), signals=signals)
+    close(without.value, whole.value)
+    close(without.grad, whole.grad[rows])
+    assert (whole.grad[empty] == 0).all()
+    rewards = batch.rollouts.rewards.clone()
+    rewards[empty] = 1 - rewards[empty]
+    parts = dict.fromkeys(("right", "brief"), rewards)
+    other = run(name, change(batch, rewards=rewards, reward_parts=parts))
+    moved = float((other.grad - whole.grad).abs().max())
+    assert (moved > 1e-7) == (name not in WITHOUT_EMPTY_ROWS)
+
+
+@every_method
+def test_batch_of_empty_rows_has_loss_0(name):
+    batch = make()
+    empty = change(batch, mask=torch.zeros_like(batch.rollouts.mask))
+    result = run(name, empty)
+    assert result.value == 0
+    assert (result.grad == 0).all()
+    assert result.stats.summary()["loss"] == 0
+
+
+@every_method
+def test_inert_rows_have_no_gradient_and_are_there_where_the_record_says(name):
+    batch = make()
+    inert = build(name).inert_rows(build(name).signals(batch.rollouts, {}))
+    grad = run(name, batch, LossConfig()).grad
+    assert (grad[inert] == 0).all()
+    flat = batch.rollouts.group == 4
+    assert inert[flat].all() == METHODS[name].flat_group_is_inert
+    assert (grad[flat] != 0).any() == (not inert[flat].all() and name != "kl_cov")  # one token

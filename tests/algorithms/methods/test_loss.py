@@ -1,0 +1,274 @@
+"""policy_loss worked by hand: two sequences of one prompt, with advantages 1/2 and -1/2."""
+
+import math
+
+import pytest
+import torch
+from batches import close
+from pydantic import ValidationError
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.loss import DERIVED, LossConfig, policy_loss
+from nemo_algos.algorithms.rollouts import Rollouts
+
+NAN, INF = float("nan"), float("inf")
+MASK = torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()  # 3 tokens in 2 sequences; A = 1/2, -1/2
+TOKEN = {"name": "grpo", "aggregation": "token"}
+KL_OF = {"k1": -0.5, "k2": 0.125, "k3": math.exp(0.5) - 1.5}  # of ref - lp = 0.5
+SLOPE = {"k1": 1.0, "k2": -0.5, "k3": 1 - math.exp(0.5)}  # of lp
+
+
+def tensor(values, dtype=torch.float64):
+    return torch.tensor(values, dtype=dtype)
+
+
+def on(a, b, c, off=NAN, dtype=torch.float64):
+    """A value at each token of MASK, and what stands elsewhere."""
+    return tensor([[a, b, off], [c, off, off]], dtype)
+
+
+def compute(method, ratios, config=None, counts=None, mask=MASK, dtype=torch.float64, **fields):
+    """The loss, and d loss / d logprobs: old = -1 everywhere, logprobs = old + log ratio."""
+    block = {"name": method} if isinstance(method, str) else method
+    algorithm = build({"advantage_std": "none", **block})
+    fields = {"old_logprobs": torch.full_like(ratios, -1.0).to(dtype), **fields}
+    rollouts = Rollouts(torch.tensor([4, 4]), torch.tensor([1, 0]), mask, **fields)
+    logprobs = (ratios.log() - 1).to(dtype).requires_grad_()
+    signals, config = algorithm.signals(rollouts), LossConfig(**(config or {}))
+    loss = policy_loss(algorithm, logprobs, rollouts, signals, counts or Counts.of(mask), config)
+    loss.value.backward()
+    return loss, logprobs.grad
+
+
+# ---- means and their denominators
+
+RATIOS = on(
+    1.1, 0.5, 1.5
+)  # grpo: both of A > 0 inside, the third passes (A < 0); sums .55 .25 -.75
+
+
+@pytest.mark.parametrize(
+    ("method", "counts", "value", "grad"),
+    [
+        ("grpo", None, -(0.4 - 0.75) / 2, [-0.1375, -0.0625, 0.375]),
+        (TOKEN, None, -(0.8 - 0.75) / 3, [-0.55 / 3, -0.25 / 3, 0.25]),
+        ("grpo", Counts(8, 100), -(0.4 - 0.75) / 8, [-0.55 / 16, -0.25 / 16, 0.75 / 8]),
+        (TOKEN, Counts(8, 100), -0.05 / 100, [-0.0055, -0.0025, 0.0075]),
+        ("gpg", Counts(8, 100), 0.5 * (math.log(0.55) - math.log(1.5) - 1) / -100, [-0.005] * 2),
+    ],
+)
+def test_means_divide_by_the_counts_of_the_whole_batch(method, counts, value, grad):
+    loss, got = compute(method, RATIOS, counts=counts)
+    close(loss.value.detach(), value)
+    close(got, on(*(grad if len(grad) == 3 else [*grad, 0.005]), off=0.0))
+    assert float(loss.stats.sums["loss"]) == loss.value
+
+
+def test_a_sequence_ratio_counts_at_each_of_its_tokens():
+    """gspo: s = sqrt(1.1 * 0.9) = .995, and 1.1: -(.995 - 1.1) / 4."""
+    s = math.sqrt(0.99)
+    loss, grad = compute("gspo", on(1.1, 0.9, 1.1))
+    close(loss.value.detach(), -(s - 1.1) / 4)
+    close(grad, on(-s / 8, -s / 8, 1.1 / 4, off=0.0))
+
+
+# ---- KL
+
+
+@pytest.mark.parametrize("kind", KL_OF)
+@pytest.mark.parametrize(
+    ("method", "weights"), [("grpo", (1 / 4, 1 / 4, 1 / 2)), (TOKEN, [1 / 3] * 3)]
+)
+def test_kl_has_the_mean_of_the_method(method, weights, kind):
+    """ref - lp = 0.5 at the second token alone: -J + 0.1 KL."""
+    config = {"reference_policy_kl_penalty": 0.1, "reference_policy_kl_type": kind}
+    ref = RATIOS.log() - 1 + on(0.0, 0.5, 0.0)
+    plain, bare = compute(method, RATIOS)
+    loss, grad = compute(method, RATIOS, config, ref_logprobs=ref)
+    close(loss.value.detach() - plain.value.detach(), 0.1 * KL_OF[kind] * weights[1])
+    base = {"k1": 1.0, "k2": 0.0, "k3": 0.0}[kind]  # the slope where ref = lp
+    slopes = [0.1 * w * s for w, s in zip(weights, (base, SLOPE[kind], base), strict=True)]
+    close(grad - bare, on(*slopes, off=0.0))
+    close(loss.stats.sums["kl_loss"], 0.1 * KL_OF[kind] * weights[1])
+    close(loss.stats.sums["kl_ref"], KL_OF["k3"])  # the metric is k3 whatever the penalty
+
+
+def test_no_kl_penalty_leaves_the_reference_out_of_the_loss():
+    loss, grad = compute("grpo", RATIOS, ref_logprobs=on(-9.0, -9.0, -9.0))
+    plain, bare = compute("grpo", RATIOS)
+    assert loss.value == plain.value and (grad == bare).all()
+    assert "kl_loss" not in loss.stats.sums and float(loss.stats.sums["kl_ref"]) > 1
+
+
+# ---- dual clip
+
+
+@pytest.mark.parametrize(
+    ("c", "ratio", "cut", "slope"),
+    [(3.0, 5.0, 3.0, 0.0), (3.0, 2.5, 2.5, 2.5), (None, 5.0, 5.0, 5.0), (3.0, 0.5, 0.8, 0.0)],
+)
+def test_dual_clip_cuts_the_negative_advantage_only(c, ratio, cut, slope):
+    """The positive sequence is worth (0.6 + 0.5) / 2, whatever c."""
+    loss, grad = compute({"name": "grpo", "dual_clip": c}, on(5.0, 1.0, ratio))
+    close(loss.value.detach(), -(1.1 / 2 - cut / 2) / 2)
+    close(grad, on(0.0, -0.125, slope / 4, off=0.0))
+
+
+# ---- off-policy correction: w = 1/2 and 2 in the first sequence, 3 in the second
+
+GEN = torch.full((2, 3), -1.0).double() - on(0.5, 2.0, 3.0).log()
+HIGH_LOW = ("truncated_importance_sampling_ratio", "truncated_importance_sampling_ratio_min")
+
+
+def correction(kind=None, high=None, low=None):
+    found = {"truncated_importance_sampling_type": kind, HIGH_LOW[0]: high, HIGH_LOW[1]: low}
+    return {"use_importance_sampling_correction": True, **found}
+
+
+@pytest.mark.parametrize(
+    ("config", "w"),
+    [
+        (correction(), (0.5, 2.0, 3.0)),
+        (correction("tis", 1.5), (0.5, 1.5, 1.5)),
+        (correction("tis", 1.5, 0.8), (0.8, 1.5, 1.5)),
+        (correction("icepop", 2.5, 0.8), (0.0, 2.0, 0.0)),
+        (correction("seq-mask-tis", 1.5, 0.9), (0.5, 2.0, 0.0)),  # geometric means 1 and 3
+        (correction("seq-mask-tis", 4.0, 2.0), (0.0, 0.0, 3.0)),
+    ],
+)
+def test_weights_multiply_token_terms_and_not_the_kl(config, w):
+    config["reference_policy_kl_penalty"] = 0.1
+    loss, grad = compute(TOKEN, RATIOS, config, gen_logprobs=GEN, ref_logprobs=RATIOS.log() - 0.5)
+    terms = [a * b / 3 for a, b in zip((0.55, 0.25, -0.75), w, strict=True)]
+    close(loss.value.detach(), -sum(terms) + 0.1 * KL_OF["k3"])
+    close(grad, on(*(-x + 0.1 * SLOPE["k3"] / 3 for x in terms), off=0.0))
+
+
+@pytest.mark.parametrize(
+    ("config", "w"),
+    [
+        (correction(), (1.0, 3.0)),
+        (correction("tis", 2.0), (1.0, 2.0)),
+        (correction("icepop", 2.0, 0.5), (1.0, 0.0)),
+        (correction("seq-mask-tis", 4.0, 2.0), (0.0, 3.0)),
+    ],
+)
+def test_weights_of_a_sequence_ratio_are_its_product(config, w):
+    s = math.sqrt(0.99)
+    loss, grad = compute("gspo", on(1.1, 0.9, 1.1), config, gen_logprobs=GEN)
+    close(loss.value.detach(), -(s * w[0] - 1.1 * w[1]) / 4)
+    close(grad, on(-s * w[0] / 8, -s * w[0] / 8, 1.1 * w[1] / 4, off=0.0))
+
+
+def test_weights_multiply_the_score_function_too():
+    loss, _ = compute("gpg", RATIOS, correction(), gen_logprobs=GEN)
+    terms = [a * w * (math.log(r) - 1) for a, w, r in ((1, 0.5, 1.1), (1, 2, 0.5), (-1, 3, 1.5))]
+    close(loss.value.detach(), -sum(terms) / 6)
+
+
+# ---- non-finite numbers
+
+
+@pytest.mark.parametrize("method", ["grpo", TOKEN, "gpg"])
+@pytest.mark.parametrize("field", ["logprobs", "old_logprobs", "ref_logprobs", "gen_logprobs"])
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_report_drops_the_token_and_keeps_the_denominators(method, field, bad):
+    """The token has no gradient in J and KL, and its sequence keeps its length."""
+    config = {"on_nonfinite": "report", "reference_policy_kl_penalty": 0.1}
+    given = {"ref_logprobs": RATIOS.log() - 1 + on(0.2, 0.5, -0.1), "gen_logprobs": GEN.clone()}
+    given["old_logprobs"] = torch.full_like(RATIOS, -1.0)
+    ratios = RATIOS.clone()
+    if field == "logprobs":
+        ratios[0, 1] = math.exp(bad) if bad != -INF else 0.0
+    else:
+        given[field][0, 1] = bad
+    loss, grad = compute(method, ratios, config, **given)
+    kept, want = compute(method, RATIOS, config, Counts(2, 3), MASK & (RATIOS != 0.5), **given)
+    scale = tensor([[0.5], [1.0]]) if method == "grpo" else 1.0  # 1 token of 2
+    close(grad, want * scale)
+    if method != "grpo":
+        close(loss.value.detach(), kept.value.detach())
+    assert loss.stats.summary()["nonfinite_tokens"] == 1
+
+
+def test_report_counts_every_token_once():
+    ratios, ref = RATIOS.clone(), RATIOS.log() - 1
+    ratios[0] = NAN
+    ref[0, 0] = INF
+    loss, grad = compute("grpo", ratios, {"on_nonfinite": "report"}, ref_logprobs=ref)
+    assert loss.value.isfinite()
+    close(grad, on(0.0, 0.0, 0.375, off=0.0))
+    assert loss.stats.summary()["nonfinite_tokens"] == 2
+
+
+def test_error_counts_and_names_the_first():
+    ratios = on(1.0, NAN, INF)
+    with pytest.raises(FloatingPointError, match=r"^2 response tokens .*sequence 0, position 1\)"):
+        compute("grpo", ratios)
+
+
+@pytest.mark.parametrize("off", [NAN, INF, -INF, 1e30])
+def test_nothing_off_the_mask_matters(off):
+    config = {**correction("tis", 1.5), "reference_policy_kl_penalty": 0.1}
+    both = []
+    for x in (off, -1.0):
+        given = {"ref_logprobs": on(-1.0, -2.0, -1.5, x), "gen_logprobs": on(-1.0, -2.0, -1.5, x)}
+        both.append(compute(TOKEN, on(1.1, 0.5, 1.5, abs(x)), config, **given))
+    (loss, grad), (clean, want) = both
+    assert loss.value == clean.value and (grad == want).all()
+    assert loss.stats.summary() == clean.stats.summary()
+    assert loss.stats.summary()["nonfinite_tokens"] == 0
+
+
+# ---- precision
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("method", ["grpo", "gspo", "gpg"])
+def test_half_precision_gives_a_float32_loss(dtype, method):
+    """bfloat16 holds -1 +- 2^-6 exactly, but not exp(2^-6) to 1e-6."""
+    step = 2**-6
+    ratios = on(math.exp(step), math.exp(-step), math.exp(step))
+    ref = (ratios.log() - 1 + step).to(dtype)
+    config = {"reference_policy_kl_penalty": 0.1}
+    loss, grad = compute(method, ratios, config, dtype=dtype, ref_logprobs=ref)
+    want, slope = compute(method, ratios, config, ref_logprobs=ref.double())
+    assert (loss.value.dtype, grad.dtype) == (torch.float32, dtype)
+    close(loss.value.detach(), want.value.detach(), 1e-6)
+    close(grad.double(), slope, 4e-3)
+
+
+# ---- what is missing, and what is not a key of loss_fn
+
+
+def test_missing_inputs_are_named():
+    with pytest.raises(ValueError, match=r"reference_policy_kl_penalty > 0 needs ref_logprobs"):
+        compute("grpo", RATIOS, {"reference_policy_kl_penalty": 0.1})
+    with pytest.raises(ValueError, match=r"correction needs gen_logprobs \[B, S\], the sampler's"):
+        compute("grpo", RATIOS, correction())
+
+
+@pytest.mark.parametrize("key", DERIVED)
+def test_derived_keys_are_refused_with_the_name_to_use(key):
+    with pytest.raises(ValidationError) as error:
+        LossConfig(**{key: 0.2})
+    assert f"{key} is {DERIVED[key]}" in str(error.value)
+    assert DERIVED[key].count("method.") + DERIVED[key].count("loss_fn.") == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({**correction("tis", 2.0), "use_importance_sampling_correction": False}, "tis needs use_"),
+        (correction("tis"), "set truncated_importance_sampling_type and .* together"),
+        (correction(None, 2.0), "set truncated_importance_sampling_type and .* together"),
+        (correction("icepop", 2.0), "icepop needs truncated_importance_sampling_ratio_min"),
+        (correction("seq-mask-tis", 2.0), "seq-mask-tis needs .*_ratio_min"),
+        (correction("tis", 2.0, 3.0), "_ratio_min must be at most"),
+        (correction(None, None, 0.5), "_ratio_min must be at most"),
+    ],
+)
+def test_half_a_correction_is_refused(config, message):
+    with pytest.raises(ValidationError, match=message):
+        LossConfig(**config)

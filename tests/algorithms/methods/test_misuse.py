@@ -1,0 +1,132 @@
+"""What a library's user may hand in by mistake: it is taken as meant, or refused in a sentence."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from batches import every_method, make
+
+from nemo_algos import Counts, LossConfig, Rollouts, batch_loss, build, policy_loss
+from nemo_algos.algorithms.rollouts import TENSORS
+from nemo_algos.algorithms.signals import Signals
+
+TOKENS = [name for name, per_row in TENSORS.items() if not per_row and name != "mask"]
+
+
+def gradient(method, rollouts, logprobs, config=LossConfig()):
+    leaf = logprobs.detach().clone().requires_grad_()
+    algorithm = build(method)
+    signals = algorithm.signals(rollouts, {})
+    counts = Counts.of(rollouts.mask)
+    entropy = leaf.exp() if "entropy_gradient" in algorithm.needs else None
+    policy_loss(algorithm, leaf, rollouts, signals, counts, config, entropy).value.backward()
+    return leaf.grad
+
+
+@every_method
+def test_log_probs_with_a_gradient_are_constants(name):
+    """As of a forward without no_grad, from the very tensor that is trained."""
+    batch, config = make(large=False), LossConfig(reference_policy_kl_penalty=0.1)
+    want = gradient(name, batch.rollouts, batch.logprobs, config)
+    own = batch.rollouts
+    attached = {
+        k: getattr(own, k).clone().requires_grad_() for k in TOKENS if k != "rollout_is_weights"
+    }
+    got = gradient(name, replace(own, **attached), batch.logprobs, config)
+    assert torch.equal(got, want) and want.abs().sum() > 0
+
+
+@every_method
+def test_a_sequence_masked_out_is_not_in_the_loss(name):
+    batch = make(large=False)
+    kept = torch.ones(len(batch.rollouts), dtype=torch.bool)
+    kept[batch.rollouts.lengths.argmax()] = False
+    masked = replace(batch.rollouts, sample_mask=kept)
+    got = gradient(name, masked, batch.logprobs)
+    assert not got[~kept].any()
+    cleared = replace(masked, mask=masked.mask & kept[:, None])
+    assert torch.equal(got, gradient(name, cleared, batch.logprobs))
+
+
+def wrong_signals():
+    own = build("etr").signals(make().rollouts)
+    yield "another method's", build("grpo").signals(make().rollouts)
+    yield "more than it has", replace(own, extras={"lambda": own.advantages})
+    yield "one row", own[:1]
+    yield "another batch's", build("etr").signals(make().rollouts[:7])
+    yield "per token", Signals(own.advantages.expand(-1, 12), own.low, own.high)
+
+
+@pytest.mark.parametrize(
+    ("reason", "signals"), [*wrong_signals()], ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_signals_of_something_else(reason, signals):
+    rollouts, logprobs = make()
+    with pytest.raises(ValueError, match="not the signals of etr"):
+        policy_loss(build("etr"), logprobs, rollouts, signals, Counts.of(rollouts.mask))
+
+
+@pytest.mark.parametrize("counts", [Counts(0, 0), Counts(-1, -1), Counts(0, 5), Counts(5, 0)])
+def test_counts_of_nothing(counts):
+    rollouts, logprobs = make()
+    algorithm = build("grpo")
+    with pytest.raises(ValueError, match=r"Counts\.of"):
+        policy_loss(algorithm, logprobs, rollouts, algorithm.signals(rollouts), counts)
+
+
+@pytest.mark.parametrize("logprobs", [None, [[0.0]], make().logprobs.numpy(), 1.0])
+def test_log_probs_that_are_no_tensor(logprobs):
+    with pytest.raises(ValueError, match="logprobs must be a tensor with gradient"):
+        batch_loss("grpo", logprobs, make().rollouts)
+
+
+@pytest.mark.parametrize("name", ["group", "rewards", "mask", "old_logprobs"])
+def test_nothing_where_every_method_needs_something(name):
+    rollouts = make().rollouts
+    given = {k: getattr(rollouts, k) for k in ("group", "rewards", "mask", "old_logprobs")}
+    with pytest.raises(ValueError, match=f"{name} is None"):
+        Rollouts(**{**given, name: None})
+
+
+def test_labels_that_are_not_finite():
+    with pytest.raises(ValueError, match="group has labels that are not finite"):
+        Rollouts([0.0, float("nan")], [0, 1], torch.ones(2, 1).bool(), [[0.0], [0.0]])
+
+
+def test_a_config_as_a_dictionary():
+    rollouts, logprobs = make(large=False)
+    block = {"reference_policy_kl_penalty": 0.1}
+    want = batch_loss("grpo", logprobs, rollouts, LossConfig(**block))[0]
+    assert batch_loss("grpo", logprobs, rollouts, block)[0] == want
+    with pytest.raises(ValueError, match=r"loss_fn\.reference_policy_kl_penalty"):
+        batch_loss("grpo", logprobs, rollouts, {"reference_policy_kl_penalty": -1})
+
+
+@pytest.mark.parametrize("name", ["kl_cov", "clip_cov"])
+@pytest.mark.parametrize("share", [1e-4, 0.01, 0.25])
+def test_a_share_is_held_among_equal_tokens(name, share):
+    """Rewards that are all equal, then log-probs of which most are exactly 0."""
+    tokens = 40 * 20
+    flat = Rollouts(
+        torch.arange(40) // 8, torch.ones(40), torch.ones(40, 20).bool(), -torch.rand(40, 20)
+    )
+    sure = -torch.rand(40, 20) * (torch.rand(40, 20) > 0.7)
+    mixed = replace(flat, rewards=torch.arange(40) % 2, old_logprobs=sure)
+    for rollouts in (flat, mixed):
+        open_bounds = {"lower": -1e9, "upper": 1e9} if name == "clip_cov" else {}
+        signals = build({"name": name, "share": share, **open_bounds}).signals(rollouts)
+        if name == "kl_cov":
+            assert int(signals.extras["penalised"].sum()) == max(1, int(share * tokens))
+        else:
+            chosen = signals.metrics["clip_cov/chosen_share"] * tokens
+            assert round(tokens - chosen) == max(1, int(share * tokens))
+
+
+@pytest.mark.parametrize("name", ["reinforce_pp", "reinforce_pp_baseline"])
+def test_whitening_of_equal_rewards_and_of_one_token(name):
+    close = Rollouts(
+        [0, 0, 1, 1], [1e6, 1e6 + 1e-3, 1e6 - 1e-3, 1e6], torch.ones(4, 2).bool(), torch.zeros(4, 2)
+    )
+    one = Rollouts([0, 0], [3.0, 1.0], torch.tensor([[True], [False]]), torch.zeros(2, 1))
+    for rollouts in (close, one):
+        assert not build(name).signals(rollouts).advantages.any()

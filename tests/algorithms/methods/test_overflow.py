@@ -1,0 +1,134 @@
+"""Log-ratios of +-1e4, NaN and infinities: finite losses, and no gradient where it must be zero."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from batches import KL, PULLING, Batch, change, close, every_method, make, off_mask, run
+
+from nemo_algos.algorithms.loss import LossConfig
+
+RATIO_METHODS = ("etr", "quatro", "erpo", "apmpo", "grpo", "gspo", "gmpo")
+REPORT = LossConfig(reference_policy_kl_penalty=0.01, on_nonfinite="report")
+
+
+def extreme(dtype):
+    """Every sequence has a token at +-1e4, a third of them only such tokens.
+
+    The rest moves a little.
+    """
+    batch = make(large=False, dtype=dtype)
+    rollouts, old = batch.rollouts, batch.rollouts.old_logprobs
+    jump = torch.where(torch.arange(16) % 2 == 0, 1e4, -1e4).to(dtype)[:, None]
+    far = rollouts.mask & (rollouts.mask.cumsum(1) == 1)
+    far |= rollouts.mask & (torch.arange(16) % 3 == 0)[:, None]
+    logprobs = torch.where(far, old + jump, batch.logprobs)
+    return Batch(rollouts, off_mask(logprobs, rollouts.mask)), far
+
+
+@every_method
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("config", [KL, LossConfig()], ids=["kl", "no_kl"])
+def test_finite_at_1e4(name, dtype, config):
+    batch, far = extreme(dtype)
+    result = run(name, batch, config)
+    assert far.sum() > 30
+    assert result.value.isfinite()
+    assert result.grad.isfinite().all()
+    assert (result.grad[~batch.rollouts.mask] == 0).all()
+    assert all(abs(v) < float("inf") for v in result.stats.summary().values())
+
+
+@pytest.mark.parametrize("name", RATIO_METHODS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("config", [KL, LossConfig()], ids=["kl", "no_kl"])
+def test_no_gradient_beyond_the_clamp(name, dtype, config):
+    batch, far = extreme(dtype)
+    grad = run(name, batch, config).grad
+    assert (grad[far] == 0).all()
+    assert (grad != 0).any()
+
+
+@pytest.mark.parametrize("name", ["cispo", "gpg"])
+def test_score_functions_keep_their_gradient_there(name):
+    batch, far = extreme(torch.float64)
+    signal = ~torch.isin(batch.rollouts.group, torch.tensor([4, 11]))
+    signal &= batch.rollouts.rewards != 0.5  # the mean of its group
+    grad = run(name, batch, LossConfig()).grad
+    assert (grad[far & signal[:, None]] != 0).all()
+
+
+@every_method
+def test_zero_advantage_contributes_exactly_0_at_1e4(name):
+    batch, _ = extreme(torch.float32)
+    parts = dict.fromkeys(("right", "brief"), torch.ones(16))
+    flat = change(batch, rewards=torch.ones(16), reward_parts=parts)
+    every = {"share": 1.0} if name == "kl_cov" else {}  # its one token may be at the clamp
+    result = run({"name": name, **every}, flat, LossConfig())
+    silent = name not in PULLING
+    assert (result.value == 0) == silent
+    assert bool((result.grad == 0).all()) == silent
+
+
+@every_method
+def test_what_stands_off_the_mask_does_not_matter(name):
+    batch = make()
+    fields = ("old_logprobs", "ref_logprobs", "gen_logprobs", "entropy")
+    clean = {k: getattr(batch.rollouts, k).where(batch.rollouts.mask, 0.0) for k in fields}
+    tidy = Batch(replace(batch.rollouts, **clean), batch.logprobs.where(batch.rollouts.mask, 0.0))
+    want, got = run(name, tidy), run(name, batch)
+    assert got.value == want.value
+    assert (got.grad == want.grad).all()
+
+
+def poisoned(field, value):
+    """The batch with one bad value at a response token, and where."""
+    batch = make(large=False)
+    row, position = (int(i) for i in batch.rollouts.mask.nonzero()[9])
+    if field == "logprobs":
+        logprobs = batch.logprobs.clone()
+        logprobs[row, position] = value
+        return Batch(batch.rollouts, logprobs), (row, position)
+    values = getattr(batch.rollouts, field).clone()
+    values[row, position] = value
+    return change(batch, **{field: values}), (row, position)
+
+
+@every_method
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_bad_response_token_is_an_error_that_says_where(name, value):
+    batch, (row, position) = poisoned("logprobs", value)
+    where = rf"1 response tokens .*sequence {row}, position {position}.*on_nonfinite: report"
+    with pytest.raises(FloatingPointError, match=where):
+        run(name, batch)
+
+
+@pytest.mark.parametrize("field", ["old_logprobs", "ref_logprobs", "gen_logprobs"])
+def test_bad_inputs_of_the_rollout_are_seen_too(field):
+    batch, _ = poisoned(field, float("nan"))
+    with pytest.raises(FloatingPointError, match="1 response tokens"):
+        run("grpo", batch)
+
+
+@every_method
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_report_drops_and_counts_bad_tokens(name, value):
+    batch, where = poisoned("logprobs", value)
+    result = run(name, batch, REPORT)
+    assert result.stats.summary()["nonfinite_tokens"] == 1
+    assert result.value.isfinite() and result.grad.isfinite().all()
+    assert result.grad[where] == 0
+    assert (result.grad != 0).any()
+
+
+@pytest.mark.parametrize("name", ["etr", "erpo", "grpo", "cispo", "gpg"])
+def test_report_leaves_other_tokens_as_they_were(name):
+    """Token ratios: nothing but the dropped token changes; the denominators stay."""
+    batch, where = poisoned("logprobs", float("nan"))
+    want, got = run(name, make(large=False)).grad, run(name, batch, REPORT).grad
+    want[where] = 0
+    close(got, want)
+
+
+def test_a_good_batch_reports_0():
+    assert run("grpo", make(), REPORT).stats.summary()["nonfinite_tokens"] == 0

@@ -1,0 +1,164 @@
+"""Parts of the reward: GDPO against its direct formula, and pass rates of a named part."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from batches import close, make, run
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.groups import advantages as group_advantages
+from nemo_algos.algorithms.core.groups import standardized
+from nemo_algos.algorithms.rollouts import Rollouts
+
+GROUPS = ((0.0, 1.0, 0.3, 0.7), (1.0, 0.2, 0.0, 0.6), (0.1, 0.5, 1.0, 0.0))
+
+
+def of_groups(seed=0, weights=None):
+    """3 groups of 4, in order, with two parts."""
+    rng = torch.Generator().manual_seed(seed)
+    parts = {k: torch.rand(12, generator=rng, dtype=torch.float64) for k in ("right", "brief")}
+    mask = torch.ones(12, 3, dtype=torch.bool)
+    rewards = parts["right"] + parts["brief"]
+    group = torch.arange(3).repeat_interleave(4)
+    more = {"reward_parts": parts, "reward_weights": weights}
+    return Rollouts(group, rewards, mask, torch.zeros(12, 3), **more)
+
+
+def direct(rollouts, weights, eps):
+    """TRL's normalize_then_sum, written out."""
+    parts = torch.stack([*rollouts.reward_parts.values()], 1).view(-1, 4, 2)
+    normal = (parts - parts.mean(1, keepdim=True)) / (parts.std(1, keepdim=True) + eps)
+    total = (normal.view(-1, 2) * torch.tensor(weights, dtype=torch.float64)).sum(1)
+    return (total - total.mean()) / (total.std() + eps)
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-4])
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (0.7, -2.0)], ids=str)
+def test_gdpo_is_the_direct_formula(weights, eps):
+    named = dict(zip(("right", "brief"), weights, strict=True))
+    given = build({"name": "gdpo", "epsilon": eps}).signals(of_groups(weights=named))
+    chosen = build({"name": "gdpo", "epsilon": eps, "weights": named}).signals(of_groups())
+    want = direct(of_groups(), weights, eps)
+    close(given.advantages[:, 0], want, 1e-10)
+    close(chosen.advantages[:, 0], want, 1e-10)
+
+
+def test_gdpo_tells_apart_what_grpo_cannot():
+    """Parts (1,0), (0,1), (0,1), (0,1) sum to 1 each: GRPO sees a flat group, GDPO does not."""
+    first = [1.0, 0.0, 0.0, 0.0]
+    parts = {"a": torch.tensor(first * 2), "b": 1 - torch.tensor(first * 2)}
+    weights = {"a": 1.0, "b": 1.0}
+    ones, mask = torch.ones(8), torch.ones(8, 1, dtype=torch.bool)
+    group = torch.arange(2).repeat_interleave(4)
+    zeros = torch.zeros(8, 1)
+    rollouts = Rollouts(group, ones, mask, zeros, reward_parts=parts, reward_weights=weights)
+    assert not build("grpo").signals(rollouts).advantages.any()
+    assert not build("gdpo").signals(rollouts).advantages.any()  # equal weights: opposite, equal
+    heavier = build({"name": "gdpo", "weights": {"a": 3.0}}).signals(rollouts).advantages[:, 0]
+    assert heavier[0] > 0 and (heavier[1:4] < 0).all()
+
+
+def test_gdpo_of_one_part_is_grpo_normalised_over_the_batch():
+    rollouts = replace(of_groups(), reward_weights=None)
+    one = replace(rollouts, reward_parts={"all": rollouts.rewards})
+    grouped = group_advantages(one.rewards, one.groups)
+    want = standardized(grouped, one.kept, "sample")
+    close(build("gdpo").signals(one).advantages[:, 0], want)
+
+
+def test_gdpo_leaves_masked_rows_out_of_the_batch_s_moments():
+    kept = torch.arange(12) < 8
+    rollouts = of_groups()
+    got = build("gdpo").signals(replace(rollouts, sample_mask=kept)).advantages[:8]
+    close(got, build("gdpo").signals(rollouts[kept]).advantages)
+
+
+def test_gdpo_within_etrs_bounds_and_apmpos_mean():
+    batch = make()
+    both = build({"advantages": "gdpo", "bounds": "etr"}).signals(batch.rollouts)
+    assert torch.equal(both.advantages, build("gdpo").signals(batch.rollouts).advantages)
+    assert torch.equal(both.high, build("etr").signals(batch.rollouts).high)
+    result = run({"name": "apmpo", "advantages": "gdpo"}, batch)
+    assert result.value.isfinite() and result.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["etr", "apmpo"])
+def test_a_pass_rate_of_a_named_part(name):
+    """As if that part were the reward, for the bounds and the exponent only."""
+    rollouts = make().rollouts
+    named = build({"name": name, "pass_rate": "right"}).signals(rollouts)
+    as_reward = build(name).signals(replace(rollouts, rewards=rollouts.column("right")))
+    default = build(name).signals(rollouts)
+    assert torch.equal(named.advantages, default.advantages)
+    for key, value in named.extras.items():
+        assert torch.equal(value, as_reward.extras[key])
+    if name == "apmpo":
+        assert torch.equal(named.high, as_reward.high)
+    assert not torch.equal(named.high, default.high)
+
+
+def test_etrs_pass_rate_by_hand():
+    parts = {"right": [1, 0, 0, 0]}
+    rollouts = Rollouts([0] * 4, [5, 5, 5, 5], [[True]] * 4, [[0.0]] * 4, reward_parts=parts)
+    macro = {"name": "etr", "macro": 0.4, "pass_rate": "right"}
+    close(build(macro).signals(rollouts).high, 0.2 + 0.4 * 4 * 0.25 * 0.75)
+    close(build({"name": "etr", "macro": 0.4}).signals(rollouts).high, 0.2)
+
+
+def test_a_part_outside_the_unit_interval_is_refused_and_the_sum_need_not_be_inside():
+    rollouts = make().rollouts
+    large = replace(rollouts, rewards=rollouts.rewards * 9)
+    build({"name": "apmpo", "pass_rate": "right"}).signals(large)
+    outside = replace(rollouts, reward_parts={"right": rollouts.rewards * 9})
+    with pytest.raises(ValueError, match=r"apmpo needs rewards in \[0, 1\], but sequence"):
+        build({"name": "apmpo", "pass_rate": "right"}).signals(outside)
+
+
+def test_what_is_not_there_is_named():
+    rollouts = make().rollouts
+    wanted = "no reward is named 'rihgt': there are brief, right"
+    for block in (
+        {"name": "etr", "pass_rate": "rihgt"},
+        {"name": "grpo", "bounds": {"name": "etr", "pass_rate": "rihgt"}},
+        {"name": "gdpo", "weights": {"rihgt": 1.0}},
+        {"name": "grpo", "terms": {"nll": {"pass_rate": "rihgt"}}},
+    ):
+        with pytest.raises(ValueError) as error:
+            build(block).signals(rollouts)
+        assert str(error.value) == wanted, block
+    alone = replace(rollouts, reward_parts=None)
+    for name in ("gdpo", {"name": "etr", "pass_rate": "right"}):
+        with pytest.raises(ValueError, match="needs reward_parts: name the parts of the reward"):
+            build(name).signals(alone)
+
+
+def refusal(**fields):
+    base = {"group": [0, 0], "rewards": [1, 0], "mask": [[True]] * 2, "old_logprobs": [[0.0]] * 2}
+    with pytest.raises(ValueError) as error:
+        Rollouts(**base, **fields)
+    return str(error.value)
+
+
+def test_parts_that_cannot_be():
+    assert refusal(reward_parts={"a": [1]}) == (
+        "reward_parts['a'] has shape [1], but the mask [2, 1] asks for [2]"
+    )
+    assert refusal(reward_parts={"a": [1, float("nan")]}) == (
+        "reward_parts['a'] must be finite, but sequence 1 has nan (1 such): make the reward "
+        "function return a number"
+    )
+    assert refusal(reward_parts={"a": [1, 0]}, reward_weights={"b": 1.0}) == (
+        "reward_weights names b, which reward_parts has not"
+    )
+    assert refusal(prompt=[1]) == "prompt has shape [1], but the mask [2, 1] asks for [2]"
+    assert refusal(drift=[1.0]) == "drift has shape [1], but the mask [2, 1] asks for [2]"
+
+
+def test_rows_of_a_batch_keep_their_parts():
+    rollouts = make().rollouts
+    rows = torch.tensor([3, 1, 8])
+    for name in ("right", "brief"):
+        assert torch.equal(rollouts[rows].column(name), rollouts.column(name)[rows])
+    assert torch.equal(rollouts[rows].prompt, rollouts.prompt[rows])
+    assert rollouts.column(None) is rollouts.rewards

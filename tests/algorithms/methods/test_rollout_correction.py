@@ -1,0 +1,344 @@
+"""The `rollout_correction:` block with every method: what it changes, and what it refuses."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from batches import KL, Batch, Result, change, close, every_method, make
+
+from nemo_algos import batch_loss
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.loss import LossConfig, policy_loss
+from nemo_algos.algorithms.riders.correction import OPTIONS, PRESETS
+from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.config import ConfigError
+
+BOTH = {"rollout_is": "token", "rollout_is_threshold": 1.1}
+BOTH |= {"rollout_rs": "token_k2,seq_mean_k1", "rollout_rs_threshold": "0.03,0.95_1.05"}
+BYPASS = {"bypass_mode": True, "rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.1}
+NOT_TWO = {"erpo", "high_entropy", "m2po", "opsm", "spo"}  # refused; gpg has presets of its own
+
+
+OF_SEQUENCES = {"quatro", "gmpo", "gepo"}  # one term of n tokens becomes n equal ones
+
+
+def corrected(name, batch, correction, rows=None, counts=None):
+    """The loss of these rows of the batch, with signals of the whole."""
+    algorithm = build(name, correction)
+    whole, _ = algorithm.correct(batch.rollouts)
+    signals = algorithm.signals(whole, {})
+    rows = slice(None) if rows is None else rows
+    counts = Counts.of(whole.mask) if counts is None else counts
+    logprobs = batch.logprobs[rows].clone().requires_grad_()
+    loss = policy_loss(algorithm, logprobs, whole[rows], signals[rows], counts, KL)
+    loss.value.backward()
+    return Result(loss.value.detach(), logprobs.grad, loss.stats)
+
+
+def of_two(name):
+    """The method in two-policy mode, where it can be."""
+    return {**BYPASS, "loss_type": "reinforce"} if name == "gpg" else BYPASS
+
+
+@every_method
+def test_weights_of_1_and_nothing_rejected_change_no_bit(name):
+    batch = make()
+    batch = change(batch, gen_logprobs=batch.rollouts.old_logprobs)
+    plain = corrected(name, batch, None)
+    neutral = {"rollout_is": "sequence", "rollout_rs": ",".join(OPTIONS)}
+    got = corrected(name, batch, neutral | {"rollout_rs_threshold": 1.01})
+    same = {"tolerance": 1e-15} if name in OF_SEQUENCES else {"tolerance": 0}
+    close(got.value, plain.value, **same)
+    close(got.grad, plain.grad, **same)
+    if name not in NOT_TWO:
+        two = corrected(name, batch, {"bypass_mode": True})
+        assert torch.equal(two.value, plain.value) and torch.equal(two.grad, plain.grad)
+
+
+@every_method
+@pytest.mark.parametrize("kind", ["decoupled", "two policies"])
+def test_micro_batches_padding_and_order(name, kind):
+    if kind == "two policies" and name in NOT_TWO:
+        return
+    batch = make()
+    correction = BOTH if kind == "decoupled" else of_two(name)
+    whole = corrected(name, batch, correction)
+    assert whole.value.isfinite() and whole.grad.isfinite().all()
+    counts = Counts.of(build(name, correction).correct(batch.rollouts)[0].mask)
+    parts = [
+        corrected(name, batch, correction, r, counts) for r in torch.arange(16).split([1, 9, 6])
+    ]
+    close(torch.stack([p.value for p in parts]).sum(), whole.value)
+    close(torch.cat([p.grad for p in parts]), whole.grad)
+    rows = torch.randperm(16, generator=torch.Generator().manual_seed(1))
+    shuffled = corrected(name, batch.rows(rows), correction)
+    close(shuffled.value, whole.value)
+    close(shuffled.grad, whole.grad[rows])
+
+
+@every_method
+def test_the_gradient_is_homogeneous_in_the_weights(name):
+    """Weights of 2 in place of 1 double the surrogate, whatever the method makes of A."""
+    batch = make(large=False)
+    once = change(batch, gen_logprobs=batch.rollouts.old_logprobs)
+    algorithm = build(name, {"rollout_is": "token", "rollout_is_threshold": 8.0})
+    rollouts, _ = algorithm.correct(once.rollouts)
+    values = []
+    for weight in (1.0, 2.0):
+        weighed = replace(
+            rollouts, rollout_is_weights=torch.full_like(rollouts.old_logprobs, weight)
+        )
+        logprobs = once.logprobs.clone().requires_grad_()
+        signals, counts = algorithm.signals(weighed, {}), Counts.of(rollouts.mask)
+        value = policy_loss(algorithm, logprobs, weighed, signals, counts).value
+        value.backward()
+        values.append((value.detach(), logprobs.grad))
+    close(values[1][0], 2 * values[0][0])
+    close(values[1][1], 2 * values[0][1])
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_preset_trains_grpo_or_gpg(name):
+    method = {"name": "gpg", "advantages": "grpo"} if "pg" in name else "grpo"
+    batch = make()
+    result = corrected(method, batch, {"preset": name})
+    assert result.value.isfinite() and result.grad.isfinite().all()
+
+
+def hand():
+    """Two responses to a prompt, pi / pi_sampler of their tokens 1, 4 and 1/2."""
+    on = torch.tensor([[True, True], [True, False]])
+    gaps = [[0.0, math.log(4.0)], [math.log(0.5), 9.0]]
+    old = torch.tensor(gaps, dtype=torch.float64) - 3
+    sampled = torch.full((2, 2), -3.0, dtype=torch.float64)
+    rollouts = Rollouts([0, 0], [1.0, 0.0], on, old, gen_logprobs=sampled)
+    return Batch(rollouts, old.clone())
+
+
+# A is +-a; on policy r = 1, so that J is the mean of w A over the tokens that are kept
+A = 0.5 / (math.sqrt(0.5) + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("correction", "sums", "tokens"),
+    [
+        ({}, 2 - 1, 3),
+        ({"rollout_is": "token"}, 1 + 2 - 0.5, 3),
+        ({"rollout_is": "sequence"}, 2 + 2 - 0.5, 3),
+        ({"rollout_is": "token", "rollout_is_threshold": "0.6_5.0"}, 1 + 4 - 0, 3),
+        ({"rollout_is": "token", "rollout_is_threshold": 9, "rollout_is_batch_normalize": True},
+         (1 + 4 - 0.5) / (5.5 / 3), 3),
+        ({"rollout_is": "sequence", "rollout_is_threshold": 9, "rollout_is_batch_normalize": True},
+         (4 + 4 - 0.5) / (4.5 / 2), 3),
+        ({"rollout_rs": "token_k1", "rollout_rs_threshold": 3}, 1 - 1, 2),
+        ({"rollout_rs": "seq_sum_k1", "rollout_rs_threshold": 3}, -1, 1),
+        ({"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "0.6_2.1"}, -1, 1),
+        ({"rollout_is": "token", "rollout_rs": "token_k3", "rollout_rs_threshold": 0.25},
+         1 - 0.5, 2),
+    ],
+)  # fmt: skip
+def test_the_loss_by_hand(correction, sums, tokens):
+    batch = hand()
+    algorithm = build({"name": "grpo", "aggregation": "token"}, correction)
+    value, _ = batch_loss(algorithm, batch.logprobs, batch.rollouts)
+    assert float(value) == pytest.approx(-A * sums / tokens, rel=1e-9, abs=1e-12)
+
+
+def test_the_metrics_by_hand():
+    correction = {"rollout_is": "token", "rollout_rs": "token_k3", "rollout_rs_threshold": 0.25}
+    batch = hand()
+    _, metrics = batch_loss(build("grpo", correction), batch.logprobs, batch.rollouts)
+    found = {k: v for k, v in metrics.items() if k.startswith("correction/")}
+    assert found == {
+        "correction/rejected_tokens": pytest.approx(1 / 3),
+        "correction/rejected_sequences": 0.5,
+        "correction/weight_mean": pytest.approx(3.5 / 3),  # of 1, 2 (cut from 4) and 1/2
+        "correction/weight_max": 4,
+        "correction/cut_tokens": pytest.approx(1 / 3),
+        "correction/ess": pytest.approx(3.5**2 / 3 / 5.25),
+    }
+    two = {"bypass_mode": True, "rollout_rs": "token_k3", "rollout_rs_threshold": 0.25}
+    _, metrics = batch_loss(build("grpo", two), batch.logprobs, batch.rollouts)
+    found = {k: v for k, v in metrics.items() if k.startswith("correction/")}
+    assert found == {"correction/rejected_tokens": pytest.approx(1 / 3)}
+
+
+def test_with_old_as_the_sampler_the_policy_as_it_is_decides():
+    """One token drifts beyond the bound after the rollouts: its term is gone, and it counts."""
+    batch = hand()
+    two = {"bypass_mode": True, "rollout_rs": "token_k2", "rollout_rs_threshold": 1.0}
+    algorithm = build({"name": "grpo", "aggregation": "token"}, two)
+    logprobs = batch.rollouts.gen_logprobs.clone()
+    logprobs[0, 1] += 2.0
+    value, _ = batch_loss(algorithm, logprobs, batch.rollouts)
+    assert float(value) == pytest.approx(-(A - A) / 3, abs=1e-12)
+    algorithm = build({"name": "grpo", "aggregation": "sequence"}, two)
+    value, _ = batch_loss(algorithm, logprobs, batch.rollouts)
+    assert float(value) == pytest.approx(-(A - A) / 2, abs=1e-12)
+    assert float(batch_loss("grpo", logprobs, batch.rollouts)[0]) != pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("block", "finding"),
+    [
+        (
+            {"preset": "decoupled_geo"},
+            "rollout_correction.preset: no such preset (did you mean decoupled_geo_rs?)",
+        ),
+        (
+            {"rollout_si": "token"},
+            "rollout_correction.rollout_si: unknown key (did you mean rollout_rs?)",
+        ),
+        (
+            {"rollout_is": "token", "rollout_is_threshold": 0.55},
+            "rollout_correction: rollout_is_threshold=0.55 is below 1, and a ratio of 1 would be "
+            "cut (YAML reads 0.5_5 as 0.55: write '0.5_5.0')",
+        ),
+        (
+            {"rollout_is": "token", "rollout_is_threshold": "5.0_0.5"},
+            "rollout_correction: rollout_is_threshold='5.0_0.5': bounds must be above 0, the low "
+            "one first",
+        ),
+        (
+            {"rollout_is": "token", "rollout_is_threshold": "two"},
+            "rollout_correction: rollout_is_threshold='two' is no number, and no LOW_HIGH",
+        ),
+        (
+            {"rollout_is_threshold": 3.0},
+            "rollout_correction: rollout_is_threshold is of weights: set rollout_is, or remove it",
+        ),
+        ({"rollout_rs": "token_k1"},
+         "rollout_correction: set rollout_rs and rollout_rs_threshold together"),
+        (
+            {"rollout_rs": "seq_max_k1", "rollout_rs_threshold": 2.0},
+            "rollout_correction: rollout_rs has no seq_max_k1 (did you mean seq_max_k3?)",
+        ),
+        (
+            {"rollout_rs": "token_k1", "rollout_rs_threshold": "1,2"},
+            "rollout_correction: rollout_rs_threshold has 2 thresholds for 1 options of "
+            "rollout_rs: give one for all, or one each",
+        ),
+        (
+            {"rollout_rs": "token_k1", "rollout_rs_threshold": 0.5},
+            "rollout_correction: rollout_rs_threshold=0.5 would be 1 / 0.5 to 0.5: give it above 1",
+        ),
+        (
+            {"rollout_rs": "token_k2", "rollout_rs_threshold": "0.1_0.2"},
+            "rollout_correction: token_k2 has one threshold, the largest divergence: "
+            "rollout_rs_threshold=0.1_0.2",
+        ),
+        (
+            {"loss_type": "reinforce"},
+            "rollout_correction: loss_type is of bypass_mode: set bypass_mode: true, or remove it",
+        ),
+        (
+            {"preset": "bypass_pg_is", "rollout_is_batch_normalize": True},
+            "rollout_correction: rollout_is_batch_normalize needs the whole batch's weights, and "
+            "in bypass_mode a micro-batch has its own: set one of the two to false",
+        ),
+    ],
+)  # fmt: skip
+def test_a_wrong_block_is_refused(block, finding):
+    with pytest.raises(ConfigError) as error:
+        build("gpg" if "pg" in str(block) else "grpo", block)
+    assert [str(f) for f in error.value.findings] == [finding]
+
+
+ENTROPIES = (
+    "needs the exact entropies of pi_old, which come with the forward that bypass_mode leaves"
+)
+ONE = "compares pi_old with the sampler, and in bypass_mode they are one: set bypass_mode: false"
+
+
+@pytest.mark.parametrize(
+    ("method", "block", "reason"),
+    [
+        ("erpo", BYPASS, f"erpo {ENTROPIES} out: set bypass_mode: false"),
+        ("high_entropy", BYPASS, f"high_entropy {ENTROPIES} out: set bypass_mode: false"),
+        (
+            {"name": "grpo", "terms": {"adaptive_entropy": {}}},
+            BYPASS,
+            f"grpo+adaptive_entropy {ENTROPIES} out: set bypass_mode: false",
+        ),
+        ("m2po", BYPASS, f"m2po {ONE}"),
+        ("opsm", BYPASS, f"opsm {ONE}"),
+        (
+            "spo",
+            BYPASS,
+            "spo measures how far an update moves the trainer's own log-probs, which bypass_mode "
+            "leaves out: of spo, set forgetting: constant",
+        ),
+        (
+            "grpo",
+            {"preset": "bypass_pg_is"},
+            "loss_type: reinforce has no ratio, and grpo has one: set method.name: gpg (with "
+            "method.advantages of another), or loss_type: ppo_clip without rollout_is",
+        ),
+        (
+            "gpg",
+            {"preset": "bypass_ppo_clip"},
+            "gpg has no ratio to clip: set loss_type: reinforce",
+        ),
+        (
+            "cispo",
+            {"bypass_mode": True, "rollout_is": "token"},
+            "cispo's ratio is to the sampler in bypass_mode, and rollout_is would weigh by it "
+            "again: remove rollout_is",
+        ),
+    ],
+)
+def test_two_policies_are_refused_with_the_reason(method, block, reason):
+    with pytest.raises(ConfigError) as error:
+        build(method, block)
+    assert [str(f) for f in error.value.findings] == [f"rollout_correction: {reason}"]
+
+
+@every_method
+def test_these_and_no_others_are_refused(name):
+    if name in NOT_TWO:
+        with pytest.raises(ConfigError, match="rollout_correction"):
+            build(name, {"bypass_mode": True})
+    else:
+        assert build(name, {"bypass_mode": True}).correction.bypass_mode
+
+
+def test_one_weighing_by_the_sampler():
+    batch, config = hand(), LossConfig(use_importance_sampling_correction=True)
+    sentence = (
+        r"loss_fn\.use_importance_sampling_correction: rollout_correction weighs by the sampler "
+        "too: set this to false, or remove that"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        batch_loss(build("grpo", BOTH), batch.logprobs, batch.rollouts, config)
+
+
+def test_what_cannot_be_corrected_is_refused():
+    batch, algorithm = hand(), build("grpo", BOTH)
+    for correction in (BOTH, BYPASS, {"preset": "decoupled_geo_rs"}):
+        with pytest.raises(ValueError, match=r"give `Algorithm\.signals` the rollouts that"):
+            build("grpo", correction).signals(batch.rollouts)
+    missing = replace(batch.rollouts, gen_logprobs=None)
+    with pytest.raises(ValueError, match=r"rollout_correction needs gen_logprobs \[B, S\]"):
+        algorithm.correct(missing)
+    sampled = batch.rollouts.gen_logprobs.clone()
+    sampled[0, 1] = -math.inf
+    infinite = replace(batch.rollouts, gen_logprobs=sampled)
+    with pytest.raises(ValueError, match=r"1 response tokens .* \(first: sequence 0, position 1\)"):
+        algorithm.correct(infinite)
+
+
+def test_nemo_rls_names_are_the_same_computation():
+    """loss_fn.truncated_*: of tis and icepop, what the block does by verl's names."""
+    batch = make(large=False)
+    for kind, low, threshold in (("tis", None, 1.1), ("icepop", 0.9, "0.9_1.1")):
+        config = LossConfig(
+            use_importance_sampling_correction=True,
+            truncated_importance_sampling_type=kind,
+            truncated_importance_sampling_ratio=1.1,
+            truncated_importance_sampling_ratio_min=low,
+        )
+        old = batch_loss("grpo", batch.logprobs, batch.rollouts, config)[0]
+        block = {"rollout_is": "token", "rollout_is_threshold": threshold}
+        close(batch_loss(build("grpo", block), batch.logprobs, batch.rollouts)[0], old)

@@ -1,0 +1,112 @@
+"""The sampler's correction of methods with one ratio per response: no weight that length erases."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from batches import close, make
+
+from nemo_algos import LossConfig, Rollouts, batch_loss, build
+from nemo_algos.algorithms.loss import MismatchConfig
+from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.riders import off_policy
+from nemo_algos.algorithms.riders.correction import CorrectionConfig, expected_product
+from nemo_algos.engines.mismatch.watch import Watch
+
+OF_SEQUENCES = [name for name, method in METHODS.items() if method.ratio == "sequence"]
+HIGH = "truncated_importance_sampling_ratio"
+TIS = {
+    "use_importance_sampling_correction": True,
+    "truncated_importance_sampling_type": "tis",
+    HIGH: 2.0,
+}
+
+
+def noisy(tokens, sd, rows=32):
+    """An unchanged policy whose sampler has unbiased noise of sd nats a token."""
+    rng = torch.Generator().manual_seed(0)
+    old = -torch.rand(rows, tokens, generator=rng, dtype=torch.float64)
+    d = sd * torch.randn(rows, tokens, generator=rng, dtype=torch.float64) - sd * sd / 2
+    group, reward = torch.arange(rows) // 8, torch.arange(rows) % 2
+    return Rollouts(group, reward, torch.ones(rows, tokens).bool(), old, gen_logprobs=old - d)
+
+
+def norm(method, rollouts, config=LossConfig()):
+    leaf = rollouts.old_logprobs.clone().requires_grad_()
+    batch_loss(method, leaf, rollouts, config)[0].backward()
+    assert leaf.grad is not None
+    return float(leaf.grad.norm())
+
+
+@pytest.mark.parametrize("name", OF_SEQUENCES)
+def test_a_long_response_keeps_its_gradient(name):
+    """At NeMo-RL#2269's noise the product left 0.29 of it at 2,048 tokens."""
+    rollouts = noisy(2048, 0.07)
+    plain = norm(name, rollouts)
+    assert norm(name, rollouts, LossConfig(**TIS)) / plain == pytest.approx(1, abs=0.01)
+    product = build(name, {"rollout_is": "sequence", "rollout_is_threshold": 2.0})
+    geometric = build(name, {"rollout_is": "geometric", "rollout_is_threshold": 2.0})
+    assert 0.2 < norm(product, rollouts) / plain < 0.5
+    assert norm(geometric, rollouts) / plain == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["gspo", "quatro", "gmpo", "luspo"])
+def test_the_weight_is_the_geometric_mean(name):
+    """Token weights 2 and 8 are 4; 27 alone is 27, cut at 5."""
+    log = torch.tensor([[2.0, 8.0], [27.0, 1.0]], dtype=torch.float64).log()
+    mask = torch.tensor([[True, True], [True, False]])
+    old = torch.full((2, 2), -1.0, dtype=torch.float64)
+    rollouts = Rollouts([0, 0], [1, 0], mask, old, gen_logprobs=old - log)
+    both = []
+    for config in (LossConfig(), LossConfig(**TIS | {HIGH: 5.0})):
+        leaf = (old + 0.01).requires_grad_()
+        batch_loss(name, leaf, rollouts, config)[0].backward()
+        both.append(leaf.grad)
+    plain, weighed = both
+    close(weighed[mask], plain[mask] * torch.tensor([4.0, 4.0, 5.0], dtype=torch.float64))
+    assert plain[mask].any()
+
+
+def test_geometric_weights_are_one_computation():
+    rollouts, logprobs = make(large=False)
+    want = batch_loss("gspo", logprobs, rollouts, LossConfig(**TIS))[0]
+    block = {"rollout_is": "geometric", "rollout_is_threshold": 2.0}
+    close(batch_loss(build("gspo", block), logprobs, rollouts)[0], want)
+
+
+@pytest.mark.parametrize("tokens", [12, 512, 2048])
+@pytest.mark.parametrize("threshold", [2.0, "0.5_5.0"])
+def test_the_expected_product_is_the_mean_of_drawn_ones(tokens, threshold):
+    cut = CorrectionConfig(rollout_is="sequence", rollout_is_threshold=threshold).cut
+    s = 0.07 * math.sqrt(tokens)
+    rng = torch.Generator().manual_seed(1)
+    drawn = (s * torch.randn(400_000, generator=rng, dtype=torch.float64) - s * s / 2).exp()
+    inside = (
+        drawn.clamp(max=cut[2])
+        if cut[0] == "tis"
+        else drawn.where((drawn >= cut[1]) & (drawn <= cut[2]), 0.0)
+    )
+    assert expected_product(tokens, cut) == pytest.approx(float(inside.mean()), abs=0.005)
+
+
+def test_metrics_and_one_remark():
+    """Two tokens of weight 1 and 3: mean 2, (1 + 3)^2 / (2 (1 + 9)) = 0.8."""
+    mask = torch.ones(2, 1).bool()
+    old = torch.zeros(2, 1)
+    gen = -torch.tensor([[1.0], [3.0]]).log()
+    found = off_policy.measured(METHODS["grpo"], (None, 0.0, math.inf), old, gen, mask)
+    assert found["correction/weight_mean"] == pytest.approx(2)
+    assert found["correction/ess"] == pytest.approx(0.8)
+    watch = Watch(MismatchConfig())
+    assert not watch.weights(found)
+    assert "correction/weight_mean is 0.30" in watch.weights({"correction/weight_mean": 0.3})
+    assert not watch.weights({"correction/weight_mean": 0.3})
+
+
+def test_the_page_says_so():
+    page = (Path(__file__).parents[3] / "docs" / "off_policy.md").read_text()
+    rows = re.findall(r"^\| ([0-9,]+) \| ([0-9.]+) \| 1.00 \|$", page, re.MULTILINE)
+    means = [expected_product(int(n.replace(",", "")), ("tis", 0.0, 2.0)) for n, _ in rows]
+    assert len(rows) == 3 and [float(m) for _, m in rows] == [float(f"{m:.2g}") for m in means]

@@ -1,0 +1,148 @@
+"""Rollouts: every bad input is one sentence that names the field; rows and lengths."""
+
+import pytest
+import torch
+from batches import change, close, make
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.config import ConfigError
+
+NAN, INF = float("nan"), float("inf")
+MASK = torch.tensor([[1, 1, 0], [0, 0, 0], [1, 0, 1]]).bool()
+
+
+def rollouts(**fields):
+    """Three sequences of two prompts, the second one empty."""
+    good = {
+        "group": torch.tensor([7, -2, 7]),
+        "rewards": torch.tensor([0.0, 1.0, 1.0]),
+        "mask": MASK,
+        "old_logprobs": -torch.ones(3, 3),
+    }
+    return Rollouts(**{**good, **fields})
+
+
+def refusal(make_it):
+    """The message of the ValueError, which is one line."""
+    with pytest.raises(ValueError) as error:
+        make_it()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "where"),
+    [
+        ([0.0, NAN, 1.0], "sequence 1 has nan (1 such)"),
+        ([INF, 0.0, NAN], "sequence 0 has inf (2 such)"),
+        ([0.0, 1.0, -INF], "sequence 2 has -inf (1 such)"),
+    ],
+)
+def test_rewards_must_be_finite(rewards, where):
+    got = refusal(lambda: rollouts(rewards=torch.tensor(rewards)))
+    want = f"rewards must be finite, but {where}: make the reward function return a number"
+    assert got == want
+
+
+@pytest.mark.parametrize(
+    ("mask", "what"),
+    [
+        (MASK.long(), "torch.int64 [3, 3]"),
+        (MASK.float(), "torch.float32 [3, 3]"),
+        (MASK[0], "torch.bool [3]"),
+        (MASK[None], "torch.bool [1, 3, 3]"),
+    ],
+)
+def test_mask_must_be_bool_of_two_dimensions(mask, what):
+    assert refusal(lambda: rollouts(mask=mask)) == f"mask must be a bool tensor [B, S], got {what}"
+
+
+@pytest.mark.parametrize(
+    ("field", "shape"),
+    [
+        ("group", (2,)),
+        ("group", (3, 1)),
+        ("rewards", (4,)),
+        ("rewards", (3, 3)),
+        ("old_logprobs", (3, 4)),
+        ("ref_logprobs", (2, 3)),
+        ("entropy", (3,)),
+        ("entropy", (1, 3)),
+        ("gen_logprobs", (3, 2)),
+    ],
+)
+def test_shapes_must_agree(field, shape):
+    want = "[3]" if field in ("group", "rewards") else "[3, 3]"
+    message = f"{field} has shape {list(shape)}, but the mask [3, 3] asks for {want}"
+    assert refusal(lambda: rollouts(**{field: torch.zeros(shape)})) == message
+
+
+@pytest.mark.parametrize("reward", [-0.001, 1.001, -1.0, 2.0])
+@pytest.mark.parametrize("block", ["apmpo", {"name": "grpo", "bounds": "apmpo"}])
+def test_rewards_outside_0_1_for_apmpo(block, reward):
+    algorithm = build(block)
+    bad = rollouts(rewards=torch.tensor([0.0, 1.0, reward], dtype=torch.float64))
+    got = refusal(lambda: algorithm.signals(bad))
+    where = f"{algorithm.name} needs rewards in [0, 1], but sequence 2 has {reward:g}"
+    assert got == f"{where}: map them, e.g. (R + 1) / 2 for rewards of +-1"
+    algorithm.signals(rollouts())  # 0 and 1 are inside
+
+
+@pytest.mark.parametrize("missing", ["ref_logprobs", "entropy"])
+def test_combinations_with_erpo_name_what_they_miss(missing):
+    batch = change(make(), **{missing: None})
+    got = refusal(lambda: build({"advantages": "erpo", "bounds": "etr"}).signals(batch.rollouts))
+    assert got == f"erpo+etr needs {missing} [B, S]: compute them for the rollout batch"
+    build({"name": "gspo", "bounds": {"name": "erpo", "clip_low": 0.1}}).signals(
+        batch.rollouts
+    )  # its bounds need neither
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"micro": 0.2}, "micro=0.2 must be below clip_base=0.2, or the radius can reach 0"),
+        ({"clip_base": 0.05}, "micro=0.1 must be below clip_base=0.05"),
+        ({"clip_base": 0.5, "micro": 0.3, "macro": 0.2}, "clip_base + micro + macro = 1 must be"),
+        ({"micro": -0.1}, "greater than or equal to 0, got -0.1"),
+    ],
+)
+def test_radius_of_etr_stays_inside(params, message):
+    with pytest.raises(ConfigError) as error:
+        build({"name": "etr", **params})
+    (problem,) = error.value.findings
+    assert message in problem.message
+
+
+def test_rewards_are_kept_in_float64():
+    kept = rollouts(rewards=torch.tensor([0.1, 0.2, 0.3], dtype=torch.float32)).rewards
+    assert kept.dtype == torch.float64
+    close(kept, torch.tensor([0.1, 0.2, 0.3], dtype=torch.float32))
+    assert rollouts(rewards=torch.tensor([True, False, True])).rewards.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept"),
+    [
+        (torch.tensor([2, 0]), [2, 0]),
+        (torch.tensor([True, False, True]), [0, 2]),
+        (slice(1, 3), [1, 2]),
+        (slice(0, 0), []),
+    ],
+)
+def test_rows(rows, kept):
+    part = rollouts(entropy=torch.arange(9.0).view(3, 3))[rows]
+    assert len(part) == len(kept)
+    assert part.group.tolist() == [[7, -2, 7][i] for i in kept]
+    assert part.rewards.tolist() == [[0, 1, 1][i] for i in kept]
+    assert part.lengths.tolist() == [[2, 0, 2][i] for i in kept]
+    assert part.entropy is not None and part.entropy[:, 0].tolist() == [3.0 * i for i in kept]
+    assert part.ref_logprobs is None and part.gen_logprobs is None
+
+
+def test_groups_of_any_labels():
+    groups = rollouts().groups
+    assert groups.count.tolist() == [1, 2]
+    assert groups.index.tolist() == [1, 0, 1]
+    assert rollouts().lengths.tolist() == [2, 0, 2]

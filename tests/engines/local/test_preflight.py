@@ -1,0 +1,338 @@
+"""Every mistake of a run of the embedded engine at once, before a model is loaded."""
+
+import json
+
+import pytest
+import small_llama
+import torch
+from commands import invoke
+from typer.testing import CliRunner
+
+from nemo_algos import cli
+from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.config import ConfigError, load, read
+from nemo_algos.engines.data.tasks import Task
+from nemo_algos.engines.local.optimizer import rehearse
+from nemo_algos.engines.local.schema import Component, Milestones
+from nemo_algos.preflight.check.judge import check
+from nemo_algos.preflight.check.local import judge as preflight
+from nemo_algos.preflight.check.local import resources
+
+
+def three(response, answer, extra):
+    """A function of TRL's habit."""
+
+
+class Half(Task):
+    def examples(self, step, number):
+        return []
+
+
+@pytest.fixture
+def llama(tmp_path):
+    return small_llama.save(tmp_path / "llama")
+
+
+def rows(path, *given):
+    path.write_text("".join(json.dumps(row) + "\n" for row in given))
+    return path
+
+
+def own(tmp_path, model, *overrides):
+    train = rows(tmp_path / "train.jsonl", {"problem": "what is 1 + 1 ?", "answer": "2"})
+    return [
+        f"policy.model_name={model}",
+        f"data.train.data_path={train}",
+        "data.validation=null",
+        f"logger.log_dir={tmp_path / 'runs'}",
+        *overrides,
+    ]
+
+
+def findings(*overrides, name="smollm2.yaml"):
+    found = check(name, overrides, "main")
+    assert all(f.severity == "error" and "\n" not in f.message for f in found)
+    return {f.path: f.message for f in found}
+
+
+def test_a_run_on_own_files_has_nothing_wrong(tmp_path, llama):
+    assert findings(*own(tmp_path, llama)) == {}
+    assert not (tmp_path / "runs").exists()
+
+
+def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
+    (llama / "chat_template.jinja").write_text("{{ nothing.at.all }}")
+    (tmp_path / "file").write_text("")
+    wrong = {
+        "data.train.data_path": tmp_path / "nope.jsonl",
+        "data.validation.data_path": rows(tmp_path / "test.jsonl", {"question": "q"}),
+        "data.verifier": f"{__name__}:three",
+        "policy.optimizer.name": "torch.optim.Adamw",
+        "policy.scheduler": "[{name: torch.optim.lr_scheduler.No}]",
+        "policy.device": "cuda" if not torch.cuda.is_available() else "mps",
+        "policy.generation.top_p": 0.5,
+        "policy.threads": 0,
+        "method.nope": 1,
+        "grpo.num_generations_per_prompt": 1,
+        "grpo.num_prompts_per_step": 32,
+        "logger.log_dir": tmp_path / "file" / "runs",
+    }
+    overrides = own(tmp_path, llama)[:1] + [f"{k}={v}" for k, v in wrong.items()]
+    found = findings(*overrides)
+    messages = {
+        "data.train.data_path": f"cannot read {tmp_path / 'nope.jsonl'}: No such file",
+        "data.validation.data_path": "row 1 has no key 'problem' (valid: question): set input_key",
+        "data.verifier": "three needs extra: a reward function is given response, answer, prompt",
+        "policy.optimizer": "cannot make torch.optim.Adamw with",
+        "policy.scheduler": "cannot make torch.optim.lr_scheduler.No with {}",
+        "policy.device": "is not available here; use cpu or auto",
+        "policy.generation.top_p": "must be 1 in training",
+        "policy.threads": "greater than 0",
+        "method.nope": "unknown key",
+        "grpo.num_generations_per_prompt": "a group of one has no advantage",
+        "logger.log_dir": "cannot be written: Not a directory: choose another folder",
+        "policy.tokenizer.chat_template": "it cannot be rendered: 'nothing' is undefined",
+    }
+    assert sorted(found) == sorted(messages)
+    assert [key for key, part in messages.items() if part not in found[key]] == []
+    before = set(tmp_path.rglob("*"))
+    done = invoke("train", "smollm2.yaml", *overrides)
+    assert done.exit_code == 2 and all(path in done.stderr for path in messages)
+    assert set(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.parquet", b"PAR1", "is no parquet: "),
+        (
+            "a.txt",
+            b"{}",
+            "only .jsonl, .json, .csv, or one of these with .gz, and .parquet is read",
+        ),
+        ("a.jsonl", b'[{"problem": "q", "answer": "1"}]', "is one JSON list: call it .json"),
+        ("a.jsonl", b"\xff\xfe", "codec can't decode"),
+        ("a.jsonl.gz", b"no gzip", "cannot read"),
+        ("a.json", b"{}", "must hold a list of rows"),
+        ("a.json", b'[{"problem": "", "answer": "1"}]', "no row has both a problem and an answer"),
+        ("a.csv", b"problem;answer\n1;2\n", "has no key 'problem'"),
+        ("folder", None, "cannot load "),
+    ],
+)
+def test_data_that_cannot_be_used_names_the_fix(tmp_path, llama, name, content, message):
+    path = tmp_path / name
+    path.mkdir() if content is None else path.write_bytes(content)
+    found = findings(*own(tmp_path, llama), f"data.train.data_path={path}")
+    assert found.keys() == {"data.train.data_path"}
+    assert str(path) in found["data.train.data_path"] and message in found["data.train.data_path"]
+
+
+@pytest.mark.parametrize(
+    ("verifier", "message"),
+    [
+        ("nowhere:f", "cannot import nowhere:f: ModuleNotFoundError"),
+        ("operator:nothing", "cannot import operator:nothing: AttributeError"),
+        ("operator", "write it as package.module:NAME"),
+        ("math:pi", "math:pi is no function"),
+        ("operator:neg", "operator:neg needs a: a reward function is given response,"),
+    ],
+)
+def test_a_verifier_is_a_function_of_response_and_answer(tmp_path, llama, verifier, message):
+    found = findings(*own(tmp_path, llama), f"data.verifier={verifier}")
+    assert found.keys() == {"data.verifier"} and message in found["data.verifier"]
+    for usable in ("operator:eq", "nemo_algos.engines.rewards.math:verify_math"):
+        assert resources.found(resources.verifier, usable, "data.verifier") == []
+
+
+def lines(optimizer, kwargs, scheduler=()):
+    found = rehearse(Component(name=optimizer, kwargs=kwargs), list(scheduler))
+    return [str(finding) for finding in found]
+
+
+def entry(name, **kwargs):
+    return Component(name=f"torch.optim.lr_scheduler.{name}", kwargs=kwargs)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("torch.optim.AdamW", {"lr": -1.0}, "Invalid learning rate: -1.0"),
+        ("torch.optim.AdamW", {"lr": 0.0}, "policy.optimizer.kwargs.lr: is 0.0: set it above 0"),
+        ("torch.optim.AdamW", {"lr": float("nan")}, "kwargs.lr: is nan: set a finite number"),
+        ("torch.optim.AdamW", {"lr": 1e-3, "eps": float("inf")}, "kwargs.eps: is inf"),
+        ("torch.optim.AdamW", {"lr": "nan"}, "policy.optimizer.kwargs.lr: is nan: set a finite"),
+        ("torch.optim.AdamW", {"lr": "fast"}, "policy.optimizer.kwargs.lr: is fast: set a finite"),
+        ("torch.optim.AdamW", {"eps": "small"}, "cannot make torch.optim.AdamW"),
+        ("torch.optim.AdamW", {"rate": 1}, "unexpected keyword argument 'rate'"),
+        ("torch.optim.AdamW", {"betas": [1.5, 0.9]}, "Invalid beta parameter"),
+        ("torch.optim.LBFGS", {}, "LBFGS"),
+        ("torch.optim.SparseAdam", {}, "SparseAdam"),
+        ("os.system", {}, "it is no Optimizer"),
+        ("AdamW", {}, "cannot make AdamW"),
+    ],
+)
+def test_an_optimizer_is_made_and_steps(name, kwargs, message):
+    (line,) = lines(name, kwargs)
+    assert line.startswith("policy.optimizer") and message in line
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "messages"),
+    [
+        ([entry("StepLR", size=3), entry("No")], ["'size'", "lr_scheduler.No", "1 ascending"]),
+        ([entry("ReduceLROnPlateau")], ["policy.scheduler: "]),
+        ([entry("StepLR", step_size=3), Milestones(milestones=[3])], ["need 0 ascending"]),
+        ([*[entry("StepLR", step_size=3)] * 3, Milestones(milestones=[5, 2])], ["got [5, 2]"]),
+        ([Component(name="torch.optim.AdamW")], ["it is no LRScheduler"]),
+    ],
+)
+def test_schedulers_are_made_and_step(scheduler, messages):
+    found = lines("torch.optim.AdamW", {"lr": 0.1}, scheduler)
+    assert len(found) == len(messages)
+    assert all(part in line for part, line in zip(messages, found, strict=True)), found
+    assert lines("torch.optim.Adamw", {}, scheduler)[1:] == found  # the optimizer hides nothing
+
+
+def test_nothing_is_wrong_with_what_the_shipped_configs_name():
+    for path in sorted(preflight.configs.SHIPPED.glob("*.yaml")):
+        written = {*read(path)}
+        own = path.name in ("smollm2.yaml", "math.yaml")  # they name a model, or ask for one
+        if "method" in written and not {"engine", "nemo_rl"} <= written and not own:
+            assert findings(name=path.name) == {}, path
+
+
+def test_own_problems_need_a_model_and_rows():
+    assert findings(name="math.yaml") == {
+        "policy.model_name": "missing: set it",
+        "data.train": "task math needs data.train.data_path: a file of rows, or a data set",
+    }
+
+
+def limits(tmp_path, llama, tokens, *overrides):
+    """The warnings about a limit of so many tokens."""
+    given = own(tmp_path, llama, f"policy.generation.max_new_tokens={tokens}", *overrides)
+    given += ["data.train.data_path=" + str(tmp_path / "answers.jsonl"), "policy.device=cpu"]
+    answers = [{"problem": "what", "answer": answer} for answer in ("1 2 3 4 5 6 7", "1", "2")]
+    rows(tmp_path / "answers.jsonl", *answers)
+    return check("math.yaml", given, "main")
+
+
+def test_a_limit_that_the_answers_exceed_is_warned_of(tmp_path, llama):
+    key, plain = "policy.generation.max_new_tokens", "data.prompt='{problem}'"
+    (warning,) = limits(tmp_path, llama, 7, plain)
+    taken = "7 tokens do not hold the answers of 1 of 3 rows, which take up to 8"
+    assert warning == (key, f"{taken}: raise it", "warning")
+    assert limits(tmp_path, llama, 8, plain) == []
+    (warning,) = limits(tmp_path, "some/name", 4)  # by words, and what a box takes
+    assert warning.message == (
+        "4 tokens do not hold the answers of 3 of 3 rows, which take up to 11, "
+        "and the prompt asks to reason before it: raise it"
+    )
+    assert limits(tmp_path, "some/name", 1, plain, "data.verifier=operator:eq") == []
+    done = invoke("check", "math.yaml", *own(tmp_path, "a/b", "policy.generation.max_new_tokens=4"))
+    assert done.exit_code == 0 and "warning policy.generation.max_new_tokens" in done.output
+
+
+def weighted(tmp_path, method, *weights):
+    """What is said of such a run's rewards."""
+    given = own(tmp_path, "some/name", f"method={method}", "policy.device=cpu")
+    for i, weight in enumerate(weights):
+        name = f"data.rewards.r{i}"
+        given += [f"{name}.function=given_rewards:short", f"{name}.weight={weight}"]
+    return check("math.yaml", given, "main")
+
+
+def test_weights_that_leave_0_to_1_are_warned_of_where_a_method_needs_it(tmp_path):
+    (warning,) = weighted(tmp_path, "{name: grpo, bounds: apmpo}", 1.5, -0.5)
+    assert warning == (
+        "data.rewards",
+        "functions in [0, 1] so weighted add up to a reward in [-0.5, 1.5]; "
+        "grpo+apmpo stops at one outside [0, 1]: let positive weights add up to 1",
+        "warning",
+    )
+    assert "[0, 1.2]; apmpo stops" in weighted(tmp_path, "apmpo", 1, 0.2)[0].message
+    assert "[-0.1, 1]; apmpo stops" in weighted(tmp_path, "apmpo", 1, -0.1)[0].message
+    assert weighted(tmp_path, "apmpo", 0.7, 0.2, 0.1) == [] == weighted(tmp_path, "apmpo")
+    for name, method in METHODS.items():
+        if "teacher" in method.needs:  # refused before
+            continue
+        assert bool(weighted(tmp_path, name, 2)) == ("unit_rewards" in method.needs)
+
+
+def test_training_begins_with_the_warnings(tmp_path, llama):
+    given = own(tmp_path, llama, "policy.generation.max_new_tokens=1", "grpo.max_num_steps=1")
+    quick = ["grpo.num_prompts_per_step=2", "grpo.val_samples_per_prompt=0", "policy.device=cpu"]
+    done = invoke("train", "math.yaml", *given, *quick, "logger.tensorboard_enabled=false")
+    assert done.exit_code == 0, done.output
+    assert "warning policy.generation.max_new_tokens: 1 tokens do not hold" in done.stderr
+    assert "of 16 responses were cut at policy.generation.max_new_tokens=1: raise it" in done.output
+
+
+@pytest.mark.parametrize("lacks", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_model_folder_that_lacks_a_file(tmp_path, llama, lacks):
+    (llama / lacks).unlink()
+    found = findings(*own(tmp_path, llama))
+    assert list(found) == ["policy.model_name"] and str(llama) in found["policy.model_name"]
+
+
+def test_a_model_that_is_not_on_disk(tmp_path):
+    for name in (tmp_path / "nope", "nowhere/x.gguf"):
+        found = findings(*own(tmp_path, name))
+        assert list(found) == ["policy.model_name"] and "no such file" in found["policy.model_name"]
+    assert findings(*own(tmp_path, "some/name")) == {}  # of the hub: not asked
+
+
+def test_every_prompt_too_long(tmp_path, llama):
+    found = findings(*own(tmp_path, llama, "data.max_input_seq_length=3"))
+    assert list(found) == ["data.max_input_seq_length"]
+    assert "every prompt is longer than data.max_input_seq_length=3" in found.popitem()[1]
+    assert (
+        "cannot leave prompts out"
+        in findings("data.max_input_seq_length=3", name="grpo.yaml")["data.max_input_seq_length"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("nowhere:T", "cannot import nowhere:T"),
+        ("operator:eq", "is no subclass of nemo_algos.engines.data.tasks.Task"),
+        (f"{__name__}:Half", "Half lacks prompt, verify"),
+    ],
+)
+def test_a_task_of_ones_own_is_a_whole_task(task, message):
+    found = findings(f"data.task={task}", name="grpo.yaml")
+    assert list(found) == ["data.task"] and message in found["data.task"]
+
+
+def test_one_sentence_for_a_group_of_one_in_both_engines():
+    key = "grpo.num_generations_per_prompt"
+    (ours,) = (m for p, m in findings(f"{key}=1", name="etr.yaml").items() if p == key)
+    theirs = {f.message for f in check("nemo_rl.yaml", [f"{key}=1"], "main") if f.path == key}
+    assert ours in theirs
+
+
+def test_check_exits_with_1_and_one_error():
+    command = ["check", "etr.yaml", "policy.optimizer.name=torch.optim.Adamw"]
+    done = CliRunner().invoke(cli.app, command)
+    assert done.exit_code == 1 and "errors: 1" in done.output
+
+
+def test_a_resumed_run_needs_no_log_dir(tmp_path):
+    override = f"logger.log_dir={tmp_path / 'f' / 'x'}"
+    plain = load(preflight.configs.SHIPPED / "grpo.yaml", [override])
+    (tmp_path / "f").write_text("")
+    assert preflight.judged(plain, tmp_path)
+    with pytest.raises(ConfigError, match=r"^logger\.log_dir: .* choose another folder$"):
+        preflight.judged(plain)
+
+
+def test_an_error_before_the_first_step_leaves_no_folder(tmp_path, llama, monkeypatch):
+    """Whatever the preflight cannot see: here a verifier that loads in this process alone."""
+    monkeypatch.setattr("operator.later", lambda r, a: 1.0, raising=False)
+    overrides = own(
+        tmp_path, llama, "data.verifier=operator:later", "grpo.val_samples_per_prompt=0"
+    )
+    done = invoke("train", "smollm2.yaml", *overrides)
+    assert done.exit_code == 2 and "did not load" in done.stderr
+    assert not list((tmp_path / "runs").glob("exp_*"))

@@ -1,0 +1,169 @@
+"""Reward functions in whole runs: logged apart, told of when they fail, and stopped for."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import small_llama
+from commands import invoke
+
+from nemo_algos.engines.local import manifest
+from nemo_algos.engines.local.notices import Remarks
+from nemo_algos.preflight.check.judge import check
+
+ROWS = [{"problem": f"{i} + 1 ?", "answer": str(i + 1), "level": i} for i in range(8)]
+QUICK = [
+    "grpo.num_prompts_per_step=2",
+    "grpo.num_generations_per_prompt=8",
+    "grpo.max_num_steps=2",
+    "grpo.val_samples_per_prompt=0",
+    "policy.precision=float32",
+    "policy.train_global_batch_size=16",
+    "policy.generation.max_new_tokens=8",
+    "data.validation=null",
+    "data.answer_prefix=",
+    "data.prompt='say {problem}'",
+    "logger.tensorboard_enabled=false",
+]
+
+
+@pytest.fixture(scope="module")
+def overrides(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rewards")
+    train = folder / "train.jsonl"
+    train.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    model = small_llama.save(folder / "llama")
+    return [*QUICK, f"policy.model_name={model}", f"data.train.data_path={train}"]
+
+
+def reward(name, function, **settings):
+    given = {"function": f"given_rewards:{function}", **settings}
+    return [f"data.rewards.{name}.{key}={value}" for key, value in given.items()]
+
+
+def run(folder, *overrides):
+    done = invoke("train", "smollm2.yaml", f"logger.log_dir={folder / 'runs'}", *overrides)
+    written = folder / "runs" / "exp_001" / "metrics.jsonl"
+    rows = [json.loads(line) for line in written.open()] if written.exists() else []
+    return done, rows
+
+
+def test_the_sum_trains_and_each_is_logged(tmp_path, overrides):
+    short = reward("short", "short", weight=0.5)
+    odd = reward("odd", "even_text", pool="false")
+    done, rows = run(tmp_path, *overrides, *short, *odd)
+    assert done.exit_code == 0, done.output
+    assert len(rows) == 2
+    for row in rows:
+        total = 0.5 * row["reward/short"] + row["reward/odd"]
+        assert row["reward/mean"] == pytest.approx(total)
+        assert 0 < row["reward/unverified"] < 16
+        assert row["unverified/short"] == 0
+        assert row["unverified/odd"] == row["reward/unverified"] == 16 * (1 - row["reward/odd"])
+    counted = f"warning: step 1: {rows[0]['reward/unverified']} of 16 responses could not be judged"
+    assert counted in done.output and "; the last: odd: ValueError: odd\n" in done.output
+    assert "unjudged" in done.output
+    assert done.output.count("could not be judged") == 1  # the second step's reason is the same
+
+
+def test_each_is_measured_in_evaluations_too(tmp_path, overrides):
+    short = reward("short", "short", weight=0.5)
+    tenth = reward("tenth", "tenth", weight=-1, pool="false")
+    (train,) = (o for o in overrides if o.startswith("data.train.data_path"))
+    held_out = [train.replace("train", "validation", 1), "grpo.val_samples_per_prompt=2"]
+    every = ["grpo.val_period=1", "checkpointing.metric_name=val:reward/short"]
+    given = [o for o in overrides if o != "data.validation=null"]
+    done, rows = run(tmp_path, *given, *short, *tenth, *held_out, *every)
+    assert done.exit_code == 0, done.output
+    found = [row for row in rows if "validation/accuracy" in row]
+    assert len(found) == 3
+    for row in found:
+        assert row["validation/reward/tenth"] == pytest.approx(0.1)
+        total = 0.5 * row["validation/reward/short"] - 0.1
+        assert row["validation/accuracy"] == pytest.approx(total)
+    summary = json.loads((tmp_path / "runs" / "exp_001" / "summary.json").read_text())
+    best = max(row["validation/reward/short"] for row in found[1:])
+    assert summary["best"]["validation/reward/short"] == best
+    unknown = findings(*given, *short, *held_out, *every[:1], f"{every[1]}s")
+    assert unknown["checkpointing.metric_name"] == (
+        "an evaluation has no reward/shorts (did you mean reward/short?)"
+    )
+
+
+def test_what_judges_nothing_stops_the_run_at_step_1(tmp_path, overrides):
+    done, _ = run(tmp_path, *overrides, "data.verifier=given_rewards:boom")
+    assert done.exit_code == 1 and not list((tmp_path / "runs").glob("*"))
+    assert done.stderr.strip().endswith(
+        "the reward could judge none of 16 responses: mend it; the last: KeyError: 'gold'"
+    )
+
+
+def test_what_judges_nothing_later_leaves_the_run_as_it_was(tmp_path, overrides, monkeypatch):
+    monkeypatch.setattr("given_rewards.calls", 0, raising=False)
+    late = reward("late", "late", pool="false")
+    done, rows = run(tmp_path, *overrides, *late, "checkpointing.save_period=1")
+    assert done.exit_code == 1 and len(rows) == 1
+    assert "the reward late could judge none of 16 responses" in done.stderr
+    assert (tmp_path / "runs" / "exp_001" / "checkpoints" / "step_000001.pt").exists()
+
+
+def test_it_is_said_where_nearly_all_responses_were_cut():
+    for cut, told in ((8, 0), (9, 1)):
+        rows = [[5, 2]] * cut + [[5, 1]] * (10 - cut)
+        experience = SimpleNamespace(responses=lambda rows=rows: rows)
+        assert len(Remarks({1}, 2).of(1, [], experience)) == told
+        assert Remarks({1}, 2).of(2, [], experience) == []
+
+
+def findings(*overrides, name="smollm2.yaml"):
+    return {f.path: f.message for f in check(name, overrides, "main")}
+
+
+def test_a_verifier_and_rewards_contradict_one_another(overrides):
+    both = ["data.verifier=operator:eq", *reward("short", "short")]
+    assert findings(*overrides, *both) == {
+        "data.verifier": "data.rewards names the functions: remove this, or name it there"
+    }
+
+
+@pytest.mark.parametrize("name", ["mean", "unverified", "positive_share", "Short", "a-b", "a b"])
+def test_names_that_a_metric_cannot_have(overrides, name):
+    (message,) = findings(*overrides, *reward(name, "short")).values()
+    assert message == (
+        f"'{name}' is no name for a reward: "
+        "use a-z, 0-9 and _, and none of mean, positive_share, unverified"
+    )
+
+
+def test_a_function_of_trls_is_refused_before_anything_is_loaded(overrides):
+    found = findings(*overrides, *reward("mine", "trl"), *reward("gone", "nowhere"))
+    assert found["data.rewards.mine.function"] == (
+        "given_rewards:trl needs completions: a reward function is given response, answer, prompt, "
+        "row, tokens, those that it names, for one response, and returns a number"
+    )
+    assert "cannot import given_rewards:nowhere" in found["data.rewards.gone.function"]
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("key", ["data.verifier=operator:eq", *reward("short", "short")])
+def test_a_task_that_judges_by_itself_takes_no_rewards(key):
+    ((path, message),) = findings(key, name="grpo.yaml").items()
+    assert path in ("data.verifier", "data.rewards")
+    assert message == "countdown judges by its own verify: remove it"
+
+
+def test_a_function_in_this_folder_that_is_not_on_the_path(tmp_path, monkeypatch, overrides):
+    (tmp_path / "mine_here.py").write_text("def f(response):\n    return 1\n")
+    monkeypatch.chdir(tmp_path)
+    message = findings(*overrides, "data.verifier=mine_here:f")["data.verifier"]
+    assert message.endswith("; it lies in this folder: put PYTHONPATH=. before the command")
+
+
+@pytest.mark.parametrize("name", ["short", "a.b"])
+def test_a_reward_that_a_folder_names_is_code(name):
+    def foreign(function):
+        config = {"data": {"rewards": {name: {"function": function, "weight": 1.0, "pool": True}}}}
+        return manifest.foreign(config)
+
+    assert foreign("os:system") == {f"data.rewards.{name}.function": "os:system"}
+    assert foreign("math") == foreign("countdown") == {}

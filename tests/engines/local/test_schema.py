@@ -1,0 +1,275 @@
+"""Each rule of engines/local/schema.py, with the path and the message of its error."""
+
+from pathlib import Path
+
+import pytest
+
+from nemo_algos import config
+from nemo_algos.config import ConfigError, Finding
+from nemo_algos.engines.local.schema import Component, Milestones
+from nemo_algos.preflight.check.local.judge import parse
+
+CONFIGS = Path(__file__).parents[3] / "examples" / "configs"
+MODEL, PLANTED = "policy.model_name", "policy.generation.planted"
+MATH = {
+    "data": {"task": "math", "train": {"data_path": "train.jsonl"}},
+    "policy": {"model_name": "some/model"},
+}
+
+
+def merged(into, changes):
+    for key, value in changes.items():
+        nested = isinstance(value, dict) and isinstance(into.get(key), dict)
+        into[key] = merged(into[key], value) if nested else value
+    return into
+
+
+def check(*changes):
+    """grpo.yaml with changes, each a nested dictionary or (path, value)."""
+    plain = config.load(CONFIGS / "grpo.yaml")
+    for change in changes:
+        if isinstance(change, tuple):
+            path, value = change
+            for key in reversed(path.split(".")):
+                value = {key: value}
+            change = value
+        merged(plain, change)
+    return parse(plain)[0]
+
+
+def problems(*changes):
+    with pytest.raises(ConfigError) as error:
+        check(*changes)
+    return [(p.path, p.message) for p in error.value.findings]
+
+
+def test_what_the_shipped_config_says():
+    checked = check()
+    batch = checked.grpo.num_prompts_per_step * checked.grpo.num_generations_per_prompt
+    assert batch * checked.grpo.num_update_epochs / checked.policy.train_global_batch_size == 4
+    assert checked.policy.threads is None and checked.policy.device == "auto"
+    assert isinstance(checked.policy.scheduler[0], Component)
+    assert check(MATH).data.train.input_key == "problem"
+
+
+def test_a_scheduler_is_a_component_or_milestones():
+    step = {"name": "torch.optim.lr_scheduler.StepLR", "kwargs": {"step_size": 3}}
+    scheduler = check(("policy.scheduler", [step, step, {"milestones": [7]}])).policy.scheduler
+    assert [type(s) for s in scheduler] == [Component, Component, Milestones]
+    assert scheduler[2].milestones == [7] and scheduler[1].kwargs == {"step_size": 3}
+    found = problems(("policy.scheduler", [{"milestone": [7]}]))
+    assert any(p.startswith("policy.scheduler.0") for p, _ in found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "message"),
+    [
+        (
+            [("data.task", "math"), ("policy.model_name", "some/model")],
+            "data.train",
+            "task math needs data.train.data_path: a file of rows, or a data set",
+        ),
+        *(
+            (
+                [(f"data.{split}", {"data_path": "x.jsonl"})],
+                "data.task",
+                "countdown makes its own puzzles: set data.task: math for files",
+            )
+            for split in ("train", "validation")
+        ),
+        ([MATH, ("data.prompt", "Solve: {question}")], "data.prompt", "must contain {problem}"),
+        (
+            [("policy.model_name", "some/model")],
+            "policy.model_name",
+            "some/model cannot do data.task=countdown: "
+            "countdown-tiny does countdown, a transformers model does math",
+        ),
+        (
+            [MATH, ("policy.model_name", "countdown-tiny")],
+            "policy.model_name",
+            "countdown-tiny cannot do data.task=math: "
+            "countdown-tiny does countdown, a transformers model does math",
+        ),
+        *(
+            (
+                [("policy.train_global_batch_size", size)],
+                "policy.train_global_batch_size",
+                f"{size} must divide the rollout batch of "
+                "num_prompts_per_step * num_generations_per_prompt = 512",
+            )
+            for size in (100, 1024)
+        ),
+        (
+            [("grpo.num_generations_per_prompt", 1), ("grpo.num_prompts_per_step", 128)],
+            "grpo.num_generations_per_prompt",
+            "a group of one has no advantage, so nothing is learned: set 8 or more",
+        ),
+        (
+            [("data.numbers", 4)],
+            "policy.generation.max_new_tokens",
+            "data.numbers=4 needs 18, or every response is cut",
+        ),
+        (
+            [MATH, ("policy.shape", {"heads": 2})],
+            "policy.shape",
+            "is countdown-tiny's: some/model has its own",
+        ),
+        (
+            [("policy.shape", {"width": 36, "heads": 4})],
+            "policy.shape.heads",
+            "4 heads of an even size do not make a width of 36: choose a divisor of half the width",
+        ),
+        (
+            [(MODEL, "countdown-tiny-moe"), ("policy.shape", {"heads": 2})],
+            "policy.shape",
+            "is countdown-tiny's: countdown-tiny-moe has its own",
+        ),
+        (
+            [("policy.router_replay.enabled", True)],
+            "policy.router_replay.enabled",
+            "countdown-tiny has no experts here: set policy.model_name: countdown-tiny-moe",
+        ),
+        *(
+            (
+                [(f"{PLANTED}.route_flips", 0.1), *shape],
+                f"{PLANTED}.route_flips",
+                "countdown-tiny has no third expert: set policy.model_name: countdown-tiny-moe",
+            )
+            for shape in ([], [("policy.shape", {"experts": 2})])
+        ),
+        (
+            [MATH, (f"{PLANTED}.fp8", True)],
+            PLANTED,
+            "some/model samples from the weights that it trains: remove it",
+        ),
+        (
+            [(f"{PLANTED}.noise", 0.1), (f"{PLANTED}.stale_updates", 4)],
+            f"{PLANTED}.noise",
+            "is the whole mismatch in nats: plant nothing beside it",
+        ),
+    ],
+)
+def test_contradictions(changes, path, message):
+    assert problems(*changes) == [(path, message)]
+
+
+POSITIVE = [
+    *(f"grpo.{k}" for k in ("num_prompts_per_step", "num_generations_per_prompt")),
+    *(f"grpo.{k}" for k in ("max_num_steps", "num_update_epochs", "max_val_samples")),
+    *(f"policy.train_{k}_batch_size" for k in ("global", "micro")),
+    *(f"policy.{k}" for k in ("generation_batch_size", "max_grad_norm", "threads")),
+    *(f"policy.generation.{k}" for k in ("max_new_tokens", "temperature")),
+    "policy.dynamic_batching.train_mb_tokens",
+    *(f"policy.shape.{k}" for k in ("width", "layers", "heads", "hidden")),
+    *(f"data.{k}" for k in ("max_input_seq_length", "verifier_workers")),
+    *(f"checkpointing.{k}" for k in ("save_period", "keep_top_k")),
+]
+
+
+@pytest.mark.parametrize("path", POSITIVE)
+def test_what_must_be_positive(path):
+    for value in (0, -1):
+        found = problems((path, value))
+        assert found == [(path, f"input should be greater than 0, got {value}")]
+
+
+PRINTED = "logger.num_val_samples_to_print"
+
+
+@pytest.mark.parametrize(
+    "path", ["grpo.seed", "grpo.val_samples_per_prompt", "grpo.val_period", PRINTED]
+)
+def test_what_must_not_be_negative(path):
+    assert check((path, 0))
+    (found,) = problems((path, -1))
+    assert found == (path, "input should be greater than or equal to 0, got -1")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("engine", "vllm", "there is no engine 'vllm': set local or nemo_rl"),
+        (
+            "policy.precision",
+            "float16",
+            "input should be 'auto', 'float32' or 'bfloat16', got 'float16'",
+        ),
+        ("policy.device", "tpu", "input should be 'cpu', 'cuda', 'mps' or 'auto', got 'tpu'"),
+        ("data.task", "chess", "no task 'chess' (valid: countdown, math, package.module:NAME)"),
+        ("data.numbers", 1, "input should be greater than or equal to 2, got 1"),
+        ("data.numbers", 7, "input should be less than or equal to 6, got 7"),
+        ("grpo.max_num_steps", 1.5, "got 1.5"),
+        ("policy.max_grad_norm", float("nan"), "got nan"),
+        ("policy.generation.temperature", float("inf"), "got inf"),
+        ("policy.generation", None, "missing: set it"),
+        ("policy.generaton", {}, "unknown key (did you mean generation?)"),
+        ("policy.generation.top_k", 1, "is NeMo-RL's, not in the embedded engine: remove it"),
+        ("policy.optimizer.lr", 1.0, "unknown key (valid: kwargs, name)"),
+        ("data.train.path", "x", "unknown key"),
+        ("grpo.num_prompt_per_step", 8, "unknown key (did you mean num_prompts_per_step?)"),
+        ("checkpointing.save_perod", 8, "unknown key (did you mean save_period?)"),
+        ("logger.swanlab_enabled", True, "is NeMo-RL's, not in the embedded engine: remove it"),
+        ("grop", {}, "unknown key (did you mean grpo?)"),
+    ],
+)
+def test_wrong_values_and_unknown_keys(path, value, message):
+    found = dict(problems((path, value)))
+    assert found[path].endswith(message) or message in found[path], found
+
+
+@pytest.mark.parametrize(
+    "path", ["method", "grpo", "policy", "logger", "policy.model_name", "grpo.max_num_steps"]
+)
+def test_what_cannot_be_left_out(path):
+    plain = config.load(CONFIGS / "grpo.yaml")
+    *above, last = path.split(".")
+    section = plain
+    for key in above:
+        section = section[key]
+    del section[last]
+    with pytest.raises(ConfigError) as error:
+        parse(plain)
+    assert Finding(path, "missing: set it") in error.value.findings
+
+
+def test_every_problem_at_once():
+    found = problems(("grpo.seed", -1), ("policy.device", "tpu"), ("data.numbers", 9))
+    assert sorted(p for p, _ in found) == ["data.numbers", "grpo.seed", "policy.device"]
+
+
+def test_training_samples_from_the_whole_distribution():
+    reason = "must be 1 in training: the log-probs are of the whole distribution"
+    top_p = "policy.generation.top_p"
+    assert problems((top_p, 0.9)) == [(top_p, reason)]
+
+
+def test_what_contradicts_is_told_beside_what_is_wrong_by_itself():
+    """Rules that read none of the wrong keys are asked, whatever else is wrong."""
+    found = problems(
+        ("policy.generation.top_p", 0.9),
+        ("policy.device", "tpu"),
+        ("policy.train_global_batch_size", 100),
+        ("data.numbers", 99),
+        ("data.prompt", "x"),
+        ("grpo.num_generations_per_prompt", 1),
+        ("method.macroo", 1),
+        ("logger.wandb", True),
+    )
+    assert sorted(path for path, _ in found) == [
+        "data.numbers",
+        "data.prompt",
+        "grpo.num_generations_per_prompt",
+        "logger.wandb",
+        "method.macroo",
+        "policy.device",
+        "policy.generation.top_p",
+        "policy.train_global_batch_size",
+    ]
+
+
+def test_a_wrong_value_makes_no_other_key_wrong():
+    assert [p for p, _ in problems(("grpo.num_prompts_per_step", 0))] == [
+        "grpo.num_prompts_per_step"
+    ]
+    assert [p for p, _ in problems(MATH, ("data.task", 3))] == ["data.task"]
+    assert [p for p, _ in problems(("data", 3), ("grpo", []))] == ["grpo", "data"]

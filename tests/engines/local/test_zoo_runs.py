@@ -1,0 +1,44 @@
+"""Every method that has no recipe of its own trains: 12 steps, finite, with its metrics."""
+
+import math
+
+import pytest
+import torch
+import trainers
+
+from nemo_algos.algorithms.methods import METHODS, STUDIED
+from nemo_algos.engines.local.schema import GenerationSection, Shape
+from nemo_algos.engines.local.tiny import Tiny
+from nemo_algos.engines.local.tiny_policy import TinyPolicy
+
+GENTLE = {"name": "torch.optim.AdamW", "kwargs": {"lr": 1e-4}}  # dr_grpo's gradient is small
+HALF = ("grpo.num_prompts_per_step=4", "policy.train_global_batch_size=8")
+ELSEWHERE = {
+    "gdpo",
+    "spo",
+    "ema_baseline",
+    "opd",
+}  # with rewards, prompts or a teacher of their own: test_extensions, test_teacher
+OWN = dict.fromkeys(("high_entropy", "clip_cov", "m2po"), "chosen_share")
+
+
+def small():
+    """Of one layer, with responses of six tokens."""
+    torch.manual_seed(0)
+    model = Tiny(Shape(layers=1))
+    model.embed.weight.data *= 2
+    return TinyPolicy(model, GenerationSection(max_new_tokens=6))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in {*STUDIED, *ELSEWHERE}])
+def test_it_trains(name):
+    made = trainers.trainer(*HALF, method=name, optimizer=GENTLE, trained=small())
+    before = trainers.weights(made)
+    steps = [made.step() for _ in range(12)]
+    assert all(math.isfinite(value) for metrics in steps for value in metrics.values())
+    assert 1e-4 < float((trainers.weights(made) - before).abs().max()) < 0.1
+    for metrics in steps:
+        assert 0 <= metrics.get("clip/fraction", 0) <= 1  # none where no response has an advantage
+        assert -1e-6 < metrics.get("kl/old", 0) < 0.5 and 0.1 < metrics.get("ratio/mean", 1) < 10
+        own = [k for k in metrics if k.startswith(f"{name}/")]
+        assert own == ([f"{name}/{OWN[name]}"] if name in OWN else [])

@@ -1,0 +1,203 @@
+"""The config of an evaluation: every shipped one is valid, every mistake is said with its key."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nemo_algos import config
+from nemo_algos.config import ConfigError
+from nemo_algos.lab.evals.benchmarks import BENCHMARKS
+from nemo_algos.lab.evals.schema import checked
+
+SHIPPED = Path(__file__).parents[3] / "examples" / "configs" / "eval"
+NEEDED = {
+    "countdown": ["model.run=runs/etr/exp_001"],
+    "own": ["model.run=runs/etr/exp_001", "benchmarks.math.data=test.jsonl"],
+    "nemo_rl": ["model.file=evaluation_data.json"],
+}
+ENDPOINT = {"engine": "endpoint", "url": "http://localhost/v1", "name": "m"}
+
+
+def plain(model=ENDPOINT, **sections):
+    return {"model": model, "benchmarks": {"math500": {}}, **sections}
+
+
+def problems_of(written):
+    with pytest.raises(ConfigError) as error:
+        checked(written)
+    return [str(problem) for problem in error.value.findings]
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_configs_are_valid(path):
+    overrides = NEEDED.get(path.stem, ["model.name=m"])
+    if path.stem == "endpoint":
+        overrides.append("benchmarks.math500={}")
+    ready = checked(config.load(path, overrides))
+    assert set(ready.chosen) <= set(BENCHMARKS)
+
+
+def test_papers_settings():
+    # QUATRO appendix B: 256 samples, top-p 0.7; ERPO A.3: 16, 0.95, 2048; APMPO 5.1: 0.6
+    def settings(name):
+        sampling = checked(config.load(SHIPPED / f"{name}.yaml", ["model.name=m"])).sampling
+        return (sampling.samples, sampling.temperature, sampling.top_p, sampling.max_tokens)
+
+    assert settings("quatro") == (256, 1.0, 0.7, 3072)
+    assert settings("erpo") == (16, 1.0, 0.95, 2048)
+    assert settings("etr") == (32, 1.0, 1.0, 8192)
+    assert settings("apmpo") == (16, 0.6, 1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (
+            plain({"engine": "endpont"}),
+            ["model.engine: no engine 'endpont' (did you mean endpoint?)"],
+        ),
+        (plain({**ENDPOINT, "nam": "x"}), ["model.nam: unknown key (did you mean name?)"]),
+        (plain({"engine": "endpoint", "url": "u"}), ["model.name: missing: set it"]),
+        (plain({"engine": "nemo_rl"}), ["model.file: missing: set it"]),
+        (
+            plain({**ENDPOINT, "url": "http://127.0.0.1:port/v1", "completions": "Q: {problem}"}),
+            [
+                "model.url: http://127.0.0.1:port/v1 is no URL: write it as http://localhost:8000/v1",
+                "model.completions: the template must contain {prompt}",
+            ],
+        ),
+        (
+            plain({**ENDPOINT, "url": "localhost:8000/v1"}),
+            ["model.url: localhost:8000/v1 is no URL: write it as http://localhost:8000/v1"],
+        ),
+        (plain({}), ["model: set either model.run (a run's folder) or model.policy (a model)"]),
+        (plain({"step": 3, "policy": {}}), ["model.policy.model_name: missing: set it"]),
+        (
+            plain(sampling={"sample": 4, "top_p": 1.5}),
+            [
+                "sampling.top_p: input should be less than or equal to 1, got 1.5",
+                "sampling.sample: unknown key (did you mean samples?)",
+            ],
+        ),
+        (
+            plain({"run": "r"}, sampling={"temperature": 0.0}),
+            ["sampling.temperature: the embedded engine samples: set it above 0"],
+        ),
+        (
+            plain({"run": "r"}, sampling={"logprobs": True}),
+            ["sampling.logprobs: they are an endpoint's: leave it out"],
+        ),
+        (plain(benchmarks={}), ["benchmarks: name at least one"]),
+        (plain(benchmarks={"math500": None}), ["benchmarks: name at least one"]),
+        (
+            plain(benchmarks={"math50": {}}),
+            ["benchmarks: no math50 (did you mean math500?)"],
+        ),
+        (
+            plain(benchmarks={"math500": {"sed": 1}}),
+            ["benchmarks.math500.sed: unknown key (did you mean seed?)"],
+        ),
+    ],
+)
+def test_mistakes_are_said(written, said):
+    found = problems_of(written)
+    assert [line for line in said if line in found] == said
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            {"extra": {"n": 2}},
+            "model.extra: it may not hold what is decided elsewhere: n (sampling.s",
+        ),
+        *(
+            ({"extra": {key: 1}}, "model.extra: it may not hold what is decided elsewhere: " + key)
+            for key in [
+                "seed",
+                "temperature",
+                "top_p",
+                "max_tokens",
+                "logprobs",
+                "stream",
+                "model",
+                "messages",
+                "prompt",
+                "echo",
+            ]
+        ),
+        ({"extra": {"x": float("nan")}}, "model.extra: it must be JSON: "),
+        ({"completions": {"prompt": None, "x": 1}}, "model.completions: quote it for YAML too: 'm"),
+        ({"completions": ["prompt"]}, "model.completions: quote it for YAML too: 'model.comple"),
+        (
+            {"url": "http://h/v1?key=x"},
+            "model.url: write it without user, password, ? and #; a key",
+        ),
+        ({"api_key_env": "NOWHERE_SET"}, "model.api_key_env: the environment has no variable"),
+    ],
+)
+def test_what_the_client_decides_is_not_overridden(model, said):
+    (problem,) = problems_of(plain({**ENDPOINT, **model}))
+    assert problem.startswith(said)
+
+
+def test_two_limits_are_one_too_many():
+    model = {**ENDPOINT, "extra": {"max_completion_tokens": 9}}
+    assert checked(plain(model)).model.extra == {"max_completion_tokens": 9}
+    assert problems_of(plain(model, sampling={"max_tokens": 9})) == [
+        "sampling.max_tokens and model.extra.max_completion_tokens: set one of them"
+    ]
+
+
+def test_the_template_of_the_prompt_alone_needs_no_quotes():
+    """The shell's {prompt} is YAML's {prompt: null}."""
+    written = config.load(
+        SHIPPED / "quatro.yaml",
+        ["model.name=m", "model.completions={prompt}", "model.extra={k: 1}"],
+    )
+    assert checked(written).model.completions == "{prompt}"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h/v1", "https://h.org:8/v1/", "http://[::1]:8000/v1", "http://a_b:80"]
+)
+def test_urls(url):
+    assert checked(plain({**ENDPOINT, "url": url})).model.url == url
+
+
+def test_all_mistakes_at_once():
+    written = plain({**ENDPOINT, "nam": "x"}, sampling={"samples": 0}, metrics={"seeds": 1})
+    assert len(problems_of(written)) == 3
+
+
+def test_an_inherited_benchmark_can_be_left_out():
+    ready = checked(config.load(SHIPPED / "erpo.yaml", ["model.name=m", "benchmarks.amc23=null"]))
+    assert sorted(ready.chosen) == ["aime24", "aime25", "minerva_math"]
+    assert ready.chosen["minerva_math"].problems == 40
+
+
+@pytest.mark.parametrize(
+    ("model", "folder"),
+    [
+        ({"run": "runs/etr/exp_001"}, "runs/etr/exp_001/eval"),
+        ({"run": "runs/etr/exp_001", "step": 0}, "runs/etr/exp_001/eval-step-0"),
+        ({**ENDPOINT, "name": "Qwen/Qwen2.5-Math-7B"}, "runs/eval/Qwen--Qwen2.5-Math-7B"),
+        ({"engine": "nemo_rl", "file": "results/a.json"}, "runs/eval/results--a"),
+    ],
+)
+def test_where_it_is_kept(model, folder):
+    assert str(checked(plain(model)).folder) == folder
+    assert str(checked(plain(model, out="here")).folder) == "here"
+
+
+def test_a_wrong_config_is_reported_before_torch_or_scikit_learn_are_imported():
+    code = (
+        "import sys; from nemo_algos.cli import app\n"
+        "try: app(['eval', 'eval/quatro.yaml', 'model.nam=x'])\n"
+        "finally: print({'torch', 'sklearn', 'httpx'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "set()\n")
+    assert "model.nam: unknown key (did you mean name?)" in done.stderr

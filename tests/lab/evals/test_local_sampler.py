@@ -1,0 +1,136 @@
+"""LocalSampler: the policy of a training run, before, during and after it; or any model."""
+
+import json
+from pathlib import Path
+
+import pytest
+import small_llama
+import torch
+import trainers
+
+from nemo_algos.engines.data import countdown
+from nemo_algos.engines.local import build, checkpoint
+from nemo_algos.lab.evals.local_sampler import LocalSampler
+from nemo_algos.lab.evals.problem import Problem
+from nemo_algos.lab.evals.schema import LocalModel, SamplingSection
+
+PROBLEMS = [Problem("6 10 1 > 17", "6 10 1 > 17 :", "6 10 1 > 17"), Problem("b", "1 2 3 > 6 :", "")]
+
+
+def weights(seed):
+    model = trainers.policy(seed).model
+    model.embed.weight.data[countdown.EOS] /= 6  # it would end everything at once
+    return model
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run whose weights at steps 0, 1, 2 are those of seeds 0, 1, 2."""
+    config, _ = trainers.checked()
+    (tmp_path / "manifest.json").write_text(json.dumps({"config": config.model_dump(mode="json")}))
+    for step in (1, 2):
+        state = {"step": step, "model": weights(step).state_dict()}
+        checkpoint.save(tmp_path / "checkpoints", state, keep_top_k=2)
+    monkeypatch.setattr(build, "warm_started", lambda *_: weights(0))
+    return str(tmp_path)
+
+
+def sampler(model, **sampling):
+    return LocalSampler(model, SamplingSection(**sampling))
+
+
+def asked(of, wanted):
+    found = []
+    of.sample(wanted, found.extend)
+    return found
+
+
+def sampled(of, samples=(0, 1, 2, 3)):
+    return {(g.problem, g.sample): g for g in asked(of, [(p, list(samples)) for p in PROBLEMS])}
+
+
+@pytest.mark.parametrize(("step", "seed"), [(0, 0), (1, 1), (2, 2), (None, 2)])
+def test_the_weights_are_those_of_the_step(run, step, seed):
+    of = sampler(LocalModel(run=run, step=step))
+    for got, want in zip(of.policy.model.parameters(), weights(seed).parameters(), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_threads_are_those_of_training_unless_set(run, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    policy = small_llama.section(small_llama.save(tmp_path / "llama"))
+    for model in (LocalModel(run=run), LocalModel(run=run, threads=3), LocalModel(policy=policy)):
+        sampler(model)
+    sampler(LocalModel(policy=policy.model_copy(update={"threads": 2})))
+    assert asked == [1, 3, 7, 2]
+
+
+def test_identity_is_of_weights_wherever_they_lie(run):
+    assert sampler(LocalModel(run=run)).identity == sampler(LocalModel(run=run + "/")).identity
+    hashes = {s: sampler(LocalModel(run=run, step=s)).identity["weights"] for s in (0, 1, 2, None)}
+    assert len({hashes[0], hashes[1], hashes[2]}) == 3
+    assert hashes[2] == hashes[None]
+
+
+def test_samples_do_not_depend_on_what_else_is_asked(run):
+    of = sampler(LocalModel(run=run))
+    everything = sampled(of)
+    alone = asked(of, [(PROBLEMS[1], [0, 1, 2, 3])])
+    assert alone == [everything["b", i] for i in range(4)]
+    assert len({g.response for g in everything.values()}) > 2
+    assert sampled(sampler(LocalModel(run=run), seed=1)) != everything
+
+
+def test_responses_are_text_and_know_how_they_ended(run):
+    found = sampled(sampler(LocalModel(run=run), max_tokens=3), range(64)).values()
+    assert {g.finish for g in found} == {"stop", "length"}
+    for g in found:
+        words = g.response.split()
+        assert all(word in countdown.VOCABULARY for word in words)
+        assert g.tokens == len(words) + (g.finish == "stop") <= 3
+
+
+def test_temperature_and_top_p_reach_the_policy(run):
+    cold = sampled(sampler(LocalModel(run=run), temperature=1e-4), range(8))
+    narrow = sampled(sampler(LocalModel(run=run), top_p=1e-6), range(8))
+    assert cold == narrow
+    assert len({g.response for g in cold.values() if g.problem == "b"}) == 1
+
+
+def test_a_model_of_transformers_answers_in_its_chat_template(tmp_path):
+    section = small_llama.section(small_llama.save(tmp_path))
+    of = sampler(LocalModel(policy=section), max_tokens=6)
+    prompts, generate = [], of.policy.generate
+    of.policy.generate = lambda ids, *rest: prompts.extend(ids) or generate(ids, *rest)
+    (generation,) = asked(of, [(Problem("a", "what is 1 + 1", "2"), [5])])
+    assert of.policy.tokenizer.decode(prompts[0]) == "user what is 1 + 1 assistant"
+    assert (generation.problem, generation.sample) == ("a", 5)
+    assert generation.tokens <= 6
+
+
+def test_what_is_not_there_is_said(run, tmp_path):
+    with pytest.raises(ValueError, match=r"is no training run: no manifest\.json"):
+        sampler(LocalModel(run=str(tmp_path / "none")))
+    with pytest.raises(ValueError, match="no such checkpoint; there are: 0, 1, 2"):
+        sampler(LocalModel(run=run, step=3))
+    (Path(run) / "checkpoints" / "step_000002.pt").write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"step_000002.pt cannot be loaded"):
+        sampler(LocalModel(run=run))
+    run = LocalModel(run=run, step=1)
+    with pytest.raises(ValueError, match="sees no images"):
+        asked(sampler(run), [(Problem("a", "1 2 3 > 6 :", "", ("x",)), [0])])
+    with pytest.raises(ValueError, match=r"does not know 'What'"):
+        asked(sampler(run), [(Problem("a", "What is it?", ""), [0])])
+
+
+def test_countdown_verifier():
+    verify = countdown.verify
+    assert verify("1 + 10 = 11 , 11 + 6 = 17", "6 10 1 > 17") == 1.0
+    assert verify("6 + 10 = 16 , 16 + 1 = 17", "6 10 1 > 17") == 1.0
+    assert verify("6 + 10 = 16 , 16 + 1 = 17 ,", "6 10 1 > 17") == 0.0
+    assert verify("6 + 10 = 17 , 17 * 1 = 17", "6 10 1 > 17") == 0.0
+    assert verify("6 + 11 = 17", "6 10 1 > 17") == 0.0
+    assert verify("what is this", "6 10 1 > 17") == 0.0
+    assert verify("", "6 10 1 > 17") == 0.0

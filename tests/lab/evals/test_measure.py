@@ -1,0 +1,340 @@
+"""measure: the worked example of docs/metrics.md, what is left out, orders that must not matter."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from nemo_algos.lab.evals.metrics.bootstrap import Bootstrap
+from nemo_algos.lab.evals.metrics.result import load, measure
+from nemo_algos.lab.evals.metrics.settings import Measure
+from nemo_algos.lab.evals.metrics.verdicts import powers_of_two
+from nemo_algos.lab.evals.problem import Evaluation, Problem
+
+RESPONSES = [
+    "2 + 3 = 5, so x is 5",
+    "2 + 3 = 5, so x = 5",
+    "count on from two: three, four, five",
+    "it is 7",
+]
+
+
+def exactly(want):
+    return pytest.approx(want, abs=1e-12, rel=0)
+
+
+def evaluation(responses, rewards, answers=None, tokens=None, finished=None):
+    """Of problems p0, p1, ...; unless given, an answer each, unknown tokens, all finished."""
+    rewards = np.array(rewards, dtype=float)
+    return Evaluation(
+        "made up",
+        [Problem(f"p{i}", "", "5") for i in range(len(responses))],
+        responses,
+        rewards,
+        [[str(r) for r in row] for row in rewards] if answers is None else answers,
+        np.full(rewards.shape, -1) if tokens is None else np.array(tokens),
+        np.ones(rewards.shape) if finished is None else np.array(finished, float),
+        Counter(ok=rewards.size),
+    )
+
+
+def worked_example(**changes):
+    answers = [["5", "5", "5", "7"]]
+    return evaluation([RESPONSES], [[1, 1, 1, 0]], **({"answers": answers} | changes))
+
+
+def mixed(problems=6, n=8, seed=0):
+    """Some problems without a right response, with one, with all; texts that repeat."""
+    rng = np.random.default_rng(seed)
+    rewards = (np.arange(n) < np.array([0, 1, n, 3, 5, 2][:problems])[:, None]).astype(float)
+    rewards = rng.permuted(rewards, axis=1)
+    word = np.array(["let", "x", "=", "5", "then", "so", "+"])
+    texts = [[" ".join(rng.choice(word, rng.integers(3, 9))) for _ in range(n)] for _ in rewards]
+    texts[2][:3] = [texts[2][0]] * 3
+    answers = [[str(a) if a else None for a in row] for row in rng.integers(0, 4, rewards.shape)]
+    tokens = rng.integers(1, 50, rewards.shape)
+    return evaluation(texts, rewards, answers, tokens, rng.random(rewards.shape) < 0.7)
+
+
+def values(out, part):
+    return {name: each["value"] for name, each in out[part].items()}
+
+
+def test_the_worked_example():
+    out = measure(worked_example())
+    assert values(out, "curves") | {"best@k (bootstrap)": None} == {
+        "pass@k": exactly([0.75, 1, 1]),
+        "pass^k": exactly([0.75, 0.5, 0]),
+        "best@k": exactly([0.75, 1, 1]),
+        "maj@k": exactly([0.75, 0.75, 1]),
+        "ucc@k": exactly([0.75, 4 / 3, 2]),
+        "best@k (bootstrap)": None,
+    }
+    assert {tuple(curve["k"]) for curve in out["curves"].values()} == {(1, 2, 4)}
+    scalars = values(out, "scalars")
+    assert scalars["mean"] == 0.75 and scalars["ucr"] == 2 / 4 and scalars["boxed"] == 1
+    assert out["correct"] == [3] and out["per_problem"]["clusters"] == [2]
+    assert out["ids"] == ["p0"] and out["statuses"] == {"ok": 4}
+    assert sum(out["histograms"]["tfidf"]["all"]) == 6
+    assert sum(out["histograms"]["tfidf"]["correct"]) == 3
+
+
+def test_thresholds_change_the_clusters():
+    out = measure(worked_example(), Measure(thresholds=[0.01, 0.8, 1.0]))
+    # all three have a comma, so a little in common
+    assert values(out, "clusters_by_threshold") == {"0.01": 1, "0.8": 2, "1.0": 3}
+    assert out["ucc_by_threshold"]["1.0"]["value"] == exactly([0.75, 1.5, 3])
+    assert out["ucc_by_threshold"]["0.8"] == out["curves"]["ucc@k"]
+    strict = measure(worked_example(), Measure(ucc_threshold=1.0))
+    assert strict["scalars"]["ucr"]["value"] == 3 / 4
+
+
+@pytest.mark.parametrize(
+    ("similarity", "threshold", "clusters"),
+    [
+        ("jaccard", 0.88, 2),
+        ("jaccard", 0.89, 3),
+        ("edit", 0.9, 2),
+        ("edit", 0.91, 3),
+        ("rouge_l", 0.92, 2),
+        ("rouge_l", 0.93, 3),
+    ],
+)
+def test_clusters_by_another_similarity(similarity, threshold, clusters):
+    """The first two: 8 of 9 tokens are in both, 1 edit of 10, 6 words in order of 7 and 6."""
+    out = measure(worked_example(), Measure(ucc_similarity=similarity, ucc_threshold=threshold))
+    assert out["per_problem"]["clusters"] == [clusters]
+
+
+def test_one_problem_has_no_interval():
+    out = measure(worked_example())
+    assert out["scalars"]["mean"] == {"value": 0.75, "low": None, "high": None}
+    assert out["curves"]["pass@k"]["low"] == [None] * 3
+
+
+def test_what_is_measured_of_mixed_verdicts():
+    """Lengths and similarities by plain loops, and how many problems had none."""
+    given = mixed()
+    out = measure(given)
+    scalars, right = out["scalars"], given.correct
+    assert scalars["mean"]["value"] == exactly(given.rewards.mean())
+    assert scalars["finished"]["value"] == exactly(given.finished.mean())
+    boxed = [a is not None for row in given.answers for a in row]
+    assert scalars["boxed"]["value"] == exactly(np.mean(boxed))
+    rows = list(zip(given.tokens, right, strict=True))
+    of_right = [t[r].mean() for t, r in rows if r.any()]
+    of_wrong = [t[~r].mean() for t, r in rows if not r.all()]
+    assert scalars["length/tokens"]["value"] == exactly(given.tokens.mean())
+    assert scalars["length/tokens/correct"]["value"] == exactly(np.mean(of_right))
+    assert scalars["length/tokens/wrong"]["value"] == exactly(np.mean(of_wrong))
+    chars = [len(t) for row in given.responses for t in row]
+    assert scalars["length/chars"]["value"] == exactly(np.mean(chars))
+    two = {f"similarity/{s}/correct": 2 for s in ("tfidf", "rouge_l", "jaccard", "edit")}
+    lengths = {f"length/{u}/{s}": 1 for u in ("tokens", "chars") for s in ("correct", "wrong")}
+    assert out["excluded"] == two | lengths
+    assert out["per_problem"]["length/tokens"] == exactly(given.tokens.mean(1).tolist())
+
+
+def test_similarities_are_of_pairs_then_of_problems():
+    """Jaccard: a b, a c, a d are 1/3 alike; in the other problem two are equal, and unlike one."""
+    given = evaluation([["a b", "a c", "a d"], ["e", "e", "f"]], [[1, 1, 0], [1, 0, 1]])
+    out = measure(given, Measure(similarities=["tfidf", "jaccard"]))
+    scalars = values(out, "scalars")
+    assert scalars["similarity/jaccard"] == exactly((1 / 3 + 1 / 3) / 2)
+    assert scalars["similarity/jaccard/correct"] == exactly((1 / 3 + 0) / 2)
+    histogram = out["histograms"]["jaccard"]
+    filled = [(histogram["edges"][i], c) for i, c in enumerate(histogram["all"]) if c]
+    assert filled == [(0.0, 2), (exactly(0.32), 3), (0.98, 1)]
+    assert sum(histogram["correct"]) == 2
+
+
+def test_a_pair_of_empty_responses_is_alike():
+    out = measure(evaluation([["", ""]], [[1, 1]]))
+    similar = {k: v for k, v in values(out, "scalars").items() if k.startswith("similarity")}
+    assert set(similar.values()) == {1.0} and len(similar) == 8
+    assert out["per_problem"]["clusters"] == [1]
+
+
+def test_a_benchmark_without_answers_has_no_majority_and_no_boxes():
+    out = measure(worked_example(answers=[]))
+    assert "maj@k" not in out["curves"] and "boxed" not in out["scalars"]
+
+
+def test_an_empty_box_is_the_format_but_no_vote():
+    out = measure(worked_example(answers=[["5", "", None, "7"]]))
+    assert out["scalars"]["boxed"]["value"] == 3 / 4
+    assert out["curves"]["maj@k"]["value"][0] == 1 / 4
+
+
+def test_unknown_token_counts_are_left_out():
+    out = measure(worked_example(tokens=[[10, -1, 20, -1]]))
+    assert out["scalars"]["length/tokens"]["value"] == 15
+    assert out["scalars"]["length/tokens/correct"]["value"] == 15
+    assert out["excluded"]["length/tokens/wrong"] == 1
+    out = measure(worked_example())
+    assert "length/tokens" not in out["scalars"] and out["excluded"]["length/tokens"] == 1
+    assert out["per_problem"]["length/tokens"] == [None]
+
+
+def test_one_response_each():
+    """No pair anywhere; all that needs none is there, and it is JSON."""
+    out = measure(evaluation([["a"], ["b"]], [[1], [0]]))
+    assert out["curves"]["pass@k"]["k"] == [1] and out["curves"]["ucc@k"]["value"] == [0.5]
+    assert out["excluded"]["similarity/tfidf"] == 2 and out["excluded"]["self_bleu"] == 2
+    json.dumps(out, allow_nan=False)
+
+
+def test_the_order_of_problems_and_of_responses_does_not_matter():
+    given, rng = mixed(), np.random.default_rng(1)
+    rows, columns = rng.permutation(6), rng.permutation(8)
+
+    def moved(table):
+        return [[table[i][j] for j in columns] for i in rows]
+
+    turned = replace(
+        given,
+        problems=[given.problems[i] for i in rows],
+        responses=moved(given.responses),
+        rewards=np.array(moved(given.rewards)),
+        answers=moved(given.answers),
+        tokens=np.array(moved(given.tokens)),
+        finished=np.array(moved(given.finished)),
+    )
+    settings = Measure(edit_unit="char", edit_pairs=5, linkage="complete")
+    one, other = (flat(measure(each, settings)) for each in (given, turned))
+    assert one.keys() == other.keys() and len(one) > 200
+    by_order = ("ids", "correct", "per_problem", "curves/best@k (bootstrap)")
+    for name, value in one.items():
+        if not name.startswith(by_order):
+            assert other[name] == (exactly(value) if isinstance(value, float) else value), name
+    assert [other[f"ids/{i}"] for i in range(6)] == [f"p{i}" for i in rows]
+    assert [other[f"correct/{i}"] for i in range(6)] == [one[f"correct/{i}"] for i in rows]
+
+
+def flat(tree, path=""):
+    """Nested containers as {"a/b/0": leaf}."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    out = {}
+    for key, value in items:
+        name = f"{path}/{key}".strip("/")
+        out |= flat(value, name) if isinstance(value, dict | list) else {name: value}
+    return out
+
+
+def test_identities_of_a_whole_evaluation():
+    out = measure(mixed(), Measure(ucc_threshold=0.999999))
+    curves, n = out["curves"], 8
+    assert curves["ucc@k"]["value"][0] == exactly(out["scalars"]["mean"]["value"])
+    assert curves["ucc@k"]["value"][-1] == exactly(np.mean(out["per_problem"]["clusters"]))
+    assert curves["pass@k"]["value"][-1] == exactly(np.mean([c > 0 for c in out["correct"]]))
+    for curve in ("pass@k", "pass^k", "best@k"):
+        assert curves[curve]["value"][0] == exactly(np.mean(out["correct"]) / n)
+    assert curves["best@k"]["value"] == exactly(curves["pass@k"]["value"])
+
+
+def test_one_solution_alone_makes_ucc_pass():
+    curves = measure(evaluation([["a"] * 6] * 2, [[1, 1, 0, 0, 0, 0], [0] * 6]))["curves"]
+    assert curves["ucc@k"] == curves["pass@k"] and 0 < curves["pass@k"]["value"][1] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("n", "want"), [(1, [1]), (2, [1, 2]), (5, [1, 2, 4, 5]), (8, [1, 2, 4, 8])]
+)
+def test_powers_of_two(n, want):
+    assert powers_of_two(n) == want
+
+
+class Fake:
+    """Embeds a text as its numbers of a and of b."""
+
+    def __init__(self):
+        self.seen = []
+
+    def encode(self, sentences):
+        self.seen.append(sentences)
+        return np.array([[t.count("a"), t.count("b")] for t in sentences], dtype=np.float32)
+
+
+EMBEDDED = Measure(similarities=["tfidf", "embedding"], embedding_model="fake")
+
+
+def test_embeddings():
+    """aab, b, aab: cosines 1/sqrt(5), 1, 1/sqrt(5)."""
+    fake = Fake()
+    out = measure(evaluation([["aab", "b", "aab"]], np.ones((1, 3))), EMBEDDED, encoder=fake)
+    assert fake.seen == [["aab", "b"]]
+    similar = out["scalars"]["similarity/embedding"]["value"]
+    assert similar == pytest.approx((1 + 2 / 5**0.5) / 3, abs=1e-7)
+    assert out["histograms"]["embedding"]["edges"][0] == -1
+
+
+def test_processes_give_the_same_and_progress_is_told():
+    done = []
+    calls = {"encoder": Fake(), "progress": lambda *at: done.append(at)}
+    alone = measure(mixed(3), EMBEDDED, **calls)
+    assert done == [(1, 3), (2, 3), (3, 3)]
+    assert measure(mixed(3), EMBEDDED, workers=2, **calls) == alone
+    assert done[3:] == done[:3]
+
+
+def test_a_missing_sentence_transformers_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ValueError, match=r"pip install sentence-transformers .*--extra embeddings"):
+        load("a-model")
+
+
+def test_intervals_by_a_plain_bootstrap():
+    """[R, P] indices drawn and averaged, for 200 problems; another seed, another set."""
+    rng = np.random.default_rng(0)
+    scores = rng.random(200)
+    scores[:5] = np.nan
+    ids = [f"{i:03}" for i in range(200)]
+    got = Bootstrap(ids, 4000, 0).interval(scores)
+    means = [np.nanmean(scores[rng.integers(0, 200, 200)]) for _ in range(4000)]
+    assert got["value"] == exactly(np.nanmean(scores))
+    assert [got["low"], got["high"]] == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=2e-3)
+    assert (
+        got == Bootstrap(ids, 4000, 0).interval(scores) != Bootstrap(ids, 4000, 1).interval(scores)
+    )
+
+
+def test_two_problems_have_the_interval_of_their_two_values():
+    """Of 0 and 1 the resampled means are 0, 1/2, 1/2, 1: the ends are the values themselves."""
+    got = Bootstrap(["a", "b"], 2000, 0).interval(np.array([0.0, 1.0]))
+    assert got == {"value": 0.5, "low": 0.0, "high": 1.0}
+    got = Bootstrap(["a", "b"], 2000, 0).interval(np.array([0.0, np.nan]))
+    assert got == {"value": 0.0, "low": None, "high": None}
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"similarities": ["jaccard"]}, "ucc_similarity=tfidf must be one of similarities"),
+        ({"ucc_similarity": "edit", "edit_unit": "char"}, "set edit_unit to word"),
+        ({"similarities": ["tfidf", "embedding"]}, "if and only if embedding_model"),
+        ({"embedding_model": "x"}, "if and only if embedding_model"),
+        ({"ucc_threshold": 0.0}, "greater than 0"),
+        ({"thresholds": [1.5]}, "less than or equal to 1"),
+        ({"treshold": 0.5}, "Extra inputs"),
+    ],
+)
+def test_settings_that_cannot_be(settings, match):
+    with pytest.raises(ValidationError, match=match):
+        Measure(**settings)
+
+
+def test_nothing_sampled_is_refused():
+    with pytest.raises(ValueError, match="1 problems with 0 responses: sample at least one"):
+        measure(evaluation([[]], np.zeros((1, 0))))
+
+
+def test_no_torch_is_loaded():
+    modules = "nemo_algos.lab.evals.metrics, nemo_algos.lab.report.compare"
+    code = f"import {modules}, sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,129 @@
+"""maj@k against all subsets counted out, by hand, and at the sizes of a real evaluation."""
+
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from nemo_algos.algorithms.core.pass_at_k import pass_at_k
+from nemo_algos.lab.evals.metrics.majority import LARGEST, maj_at_k, normalise, plurality
+
+
+def exactly(want):
+    return pytest.approx(want, abs=1e-12, rel=0)
+
+
+def counted_out(votes, rewards, k):
+    """Every subset, its ties shared out; a class is worth the mean reward of all its members."""
+    value = {v: np.mean([r for w, r in zip(votes, rewards, strict=True) if w == v]) for v in votes}
+    total = []
+    for subset in combinations(votes, k):
+        counts = Counter(v for v in subset if v is not None)
+        winners = [v for v, c in counts.items() if c == max(counts.values())]
+        total.append(np.mean([value[v] for v in winners]) if winners else 0.0)
+    return np.mean(total)
+
+
+def test_by_hand():
+    """5, 5, 5, 7, the 5 right: of 6 pairs 3 agree on 5 and 3 tie."""
+    assert maj_at_k(["5", "5", "5", "7"], [1, 1, 1, 0], [1, 2, 3, 4]).tolist() == exactly(
+        [0.75, 0.75, 1.0, 1.0]
+    )
+
+
+def test_no_answer_is_no_vote():
+    """Of the pairs of 5, None, None: two have a vote, which wins alone, and one has none."""
+    assert maj_at_k(["5", None, None], [1, 0, 0], [1, 2, 3]).tolist() == exactly([1 / 3, 2 / 3, 1])
+    assert maj_at_k([None, None, ""], [0, 0, 1], [1, 2, 3]).tolist() == [0, 0, 0]
+
+
+def test_a_class_of_mixed_verdicts_is_worth_its_share():
+    assert maj_at_k(["5"] * 4, [1, 1, 1, 0], [1, 2, 3, 4]).tolist() == exactly([0.75] * 4)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_over_all_subsets(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(1, 11))
+    votes = [str(v) if v else None for v in rng.integers(0, rng.integers(2, 8), n)]
+    rewards = (rng.random(n) < 0.4).astype(float)
+    want = [counted_out(votes, rewards, k) for k in range(1, n + 1)]
+    assert maj_at_k(votes, rewards, range(1, n + 1)).tolist() == exactly(want)
+
+
+def test_all_different_is_a_lottery():
+    """12 answers once each, one right: any subset that has it, wins by lot: k/12 * 1/k."""
+    votes = [str(i) for i in range(12)]
+    assert maj_at_k(votes, [1] + [0] * 11, range(1, 13)).tolist() == exactly([1 / 12] * 12)
+
+
+@pytest.mark.parametrize(("votes", "rest"), [(1, 0), (1, 100), (2, 50)])
+def test_many_classes_tie(votes, rest):
+    """Of 400 alike classes each wins as often: fewer nodes than classes integrate their ties."""
+    n, ks = 400 * votes + rest, [1, 2, 30, 200, 400]
+    right = plurality([(votes, float(i == 0)) for i in range(400)], n, ks)
+    want = pass_at_k(400 * votes, n, ks) / 400  # of a vote at all
+    np.testing.assert_allclose(right, want, rtol=1e-11)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_256(seed):
+    """One vote is the mean, all votes are the plain majority, and some class always wins."""
+    rng = np.random.default_rng(seed)
+    votes = [str(v) for v in rng.geometric(0.05 + 0.1 * seed, 256)]
+    rewards = np.array([v == "2" for v in votes], dtype=float)
+    got = maj_at_k(votes, rewards, [1, 16, 255, 256])
+    assert got[0] == exactly(rewards.mean())
+    counts = Counter(votes)
+    winners = [v for v, c in counts.items() if c == max(counts.values())]
+    assert got[3] == exactly(("2" in winners) / len(winners))
+    always = plurality([(c, 1.0) for c in counts.values()], 256, [2, 16, 255])
+    assert always.tolist() == exactly([1, 1, 1])
+
+
+def test_of_the_most_that_is_exact():
+    """Half the chance of any vote, by symmetry: 3 right and 3 equal wrong ones among 994 silent.
+
+    Beyond the limit it is refused.
+    """
+    ks = [1, 2, 500, 999, LARGEST]
+    want = pass_at_k(6, LARGEST, ks) / 2
+    assert plurality([(3, 1.0), (3, 0.0)], LARGEST, ks).tolist() == exactly(want.tolist())
+    with pytest.raises(ValueError, match="maj@k of 1001 responses: it is exact up to 1000"):
+        plurality([(3, 1.0)], LARGEST + 1, [1])
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_k_beyond_n_is_refused(k):
+    with pytest.raises(ValueError, match="every k must be from 1 to n"):
+        maj_at_k(["5", "5", "7"], [1, 1, 0], [k])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("12", " 12 "),
+        ("1 2", "12"),
+        ("$x+1$", "x + 1"),
+        (r"\dfrac{1}{2}", r"\frac{1}{2}"),
+        (r"\tfrac12", r"\frac12"),
+        (r"\left(1, 2\right)", "(1,2)"),
+        ("12.", "12"),
+    ],
+)
+def test_one_vote_spelt_two_ways(one, other):
+    assert normalise(one) == normalise(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("1.5", "15"), ("A", "a"), ("-1", "1"), (r"\leftarrow", "arrow"), ("1/2", "0.5")],
+)
+def test_different_votes(one, other):
+    assert normalise(one) != normalise(other)
+
+
+@pytest.mark.parametrize("answer", [None, "", "  ", "$$", "."])
+def test_no_vote(answer):
+    assert normalise(answer) is None

@@ -1,0 +1,242 @@
+"""Similarities, clusters and Self-BLEU of texts: by hand, and against plain loops over pairs."""
+
+import random
+from collections import Counter
+from functools import partial
+from math import exp, log, sqrt
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from nemo_algos.lab.evals.metrics.bleu import self_bleu
+from nemo_algos.lab.evals.metrics.diversity import cluster_sizes
+from nemo_algos.lab.evals.metrics.similarity import (
+    TOKEN,
+    Texts,
+    edit,
+    edit_pairs,
+    jaccard,
+    pairs,
+    rouge_l,
+    tfidf,
+)
+
+exactly = partial(np.testing.assert_allclose, rtol=0, atol=1e-12)
+
+
+def made_up(seed, number=12, words=9):
+    """Short texts over few words, so that they overlap; some repeated, some empty."""
+    rng = random.Random(seed)
+    vocabulary = ["let", "x", "=", "5", "Then", "+", "so", "yes", "\\frac", "2"]
+    texts = [" ".join(rng.choices(vocabulary, k=rng.randint(0, words))) for _ in range(number)]
+    return texts + rng.choices(texts, k=3)
+
+
+def words(text):
+    return TOKEN.findall(text.lower())
+
+
+def test_equal_texts_are_one_and_all_are_in_order():
+    texts = Texts.of(["b", "a", "b", ""])
+    assert texts.unique == ["", "a", "b"] and texts.index.tolist() == [2, 1, 2, 0]
+
+
+def test_tokens_are_words_and_single_signs():
+    assert words(r"So xy=5, \frac{1}{2}") == ["so", "xy", *"=5,\\", "frac", *"{1}{2}"]
+
+
+def test_counts():
+    assert Texts.of(["a b a", "b"]).counts.toarray().tolist() == [[2, 1], [0, 1]]
+    assert Texts.of(["", ""]).counts.toarray().tolist() == [[0]]
+
+
+def test_tfidf_by_hand():
+    """a is in both of 2 texts: idf ln(3/3) + 1 = 1; b and c in one: ln(3/2) + 1."""
+    rare = log(3 / 2) + 1
+    exactly(tfidf(Texts.of(["a b", "a c"]))[0, 1], 1 / (1 + rare**2))
+
+
+def test_a_number_of_one_digit_counts():
+    """scikit-learn's default tokens would find these equal."""
+    assert tfidf(Texts.of(["x = 5 so y is 25", "x = 7 so y is 25"]))[0, 1] < 0.9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tfidf_is_scikit_learns_over_all_responses(seed):
+    texts = [t for t in made_up(seed) if t]
+    vectorizer = TfidfVectorizer(token_pattern=TOKEN.pattern)
+    vectors = vectorizer.fit_transform(texts)
+    ours = Texts.of(texts)
+    exactly(tfidf(ours)[np.ix_(ours.index, ours.index)], (vectors @ vectors.T).toarray())
+
+
+def lcs(one, other):
+    row = [0] * (len(other) + 1)
+    for a in one:
+        last = 0
+        for j, b in enumerate(other, 1):
+            last, row[j] = row[j], last + 1 if a == b else max(row[j], row[j - 1])
+    return row[-1]
+
+
+def levenshtein(one, other):
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        last, row[0] = row[0], i
+        for j, b in enumerate(other, 1):
+            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (a != b))
+    return row[-1]
+
+
+def jaccard_of(one, other):
+    one, other = set(words(one)), set(words(other))
+    return len(one & other) / len(one | other) if one | other else 0.0
+
+
+def rouge_of(one, other):
+    one, other = ([w for w in words(t) if w.isascii() and w.isalnum()] for t in (one, other))
+    return 2 * lcs(one, other) / (len(one) + len(other)) if one or other else 0.0
+
+
+def edit_of(one, other):
+    one, other = words(one), words(other)
+    return 1 - levenshtein(one, other) / max(len(one), len(other)) if one or other else 1.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("matrix", "of"), [(jaccard, jaccard_of), (rouge_l, rouge_of), (edit, edit_of)]
+)
+def test_matrices_against_loops_over_pairs(matrix, of, seed):
+    texts = Texts.of(made_up(seed))
+    exactly(matrix(texts), [[of(a, b) for b in texts.unique] for a in texts.unique])
+
+
+def test_by_hand():
+    """a b c d against a c d e: 3 of 5 in both, a c d in order of 4 + 4, two edits of 4."""
+    texts = Texts.of(["a b c d", "a c d e"])
+    exactly([m(texts)[0, 1] for m in (jaccard, rouge_l, edit)], [3 / 5, 6 / 8, 1 / 2])
+
+
+def test_rouge_has_tokens_of_its_own():
+    """ROUGE: x 5; all else: x = 5 and x - 5."""
+    texts = Texts.of(["X = 5", "x - 5"])
+    exactly([m(texts)[0, 1] for m in (jaccard, rouge_l, edit)], [2 / 4, 1, 2 / 3])
+
+
+def test_more_tokens_than_there_are_characters_before_the_surrogates():
+    many = [" ".join(f"w{i}" for i in range(60_000)), "w0 w59999 w55300"]
+    exactly(rouge_l(Texts.of(many))[0, 1], 2 * 2 / 60_003)
+
+
+def test_pairs_are_those_of_the_responses():
+    """Responses b a b: of the 3 pairs one is of equal texts."""
+    matrix = np.array([[1, 0.25], [0.25, 1]])
+    assert pairs(matrix, np.array([1, 0, 1])).tolist() == [0.25, 1.0, 0.25]
+    assert pairs(matrix, np.array([1])).tolist() == []
+
+
+def test_edit_by_character_of_all_pairs_and_of_some():
+    """kitten to sitting: 3 edits of 7."""
+    texts = Texts.of(["kitten", "sitting", "kitten"])
+    want = [1 - 3 / 7, 1 - 3 / 7, 1.0]
+    exactly(np.sort(edit_pairs(texts, texts.index, 3, seed=0)), want)
+    texts = Texts.of(made_up(0, 40))
+    every = edit_pairs(texts, texts.index, 10_000, seed=0)
+    some = edit_pairs(texts, texts.index, 300, seed=0)
+    assert len(every) == 43 * 42 // 2 and len(some) == 300
+    assert abs(some.mean() - every.mean()) < 0.05
+    assert not Counter(some.tolist()) - Counter(every.tolist())  # no pair twice
+    exactly(edit_pairs(texts, texts.index[::-1], 300, seed=0), some)
+    assert (edit_pairs(texts, texts.index, 300, seed=1) != some).any()
+
+
+CHAIN = np.array([[1, 0.8, 0.3, 0], [0.8, 1, 0.7, 0], [0.3, 0.7, 1, 0], [0, 0, 0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("method", "threshold", "sizes"),
+    [
+        ("single", 0.9, [1, 1, 1, 2]),
+        ("single", 0.8, [1, 2, 2]),  # reached exactly
+        ("single", 0.7, [2, 3]),  # 0 and 2 are 0.3 alike, but 1 is between them
+        ("complete", 0.7, [1, 2, 2]),
+        ("complete", 0.3, [2, 3]),
+        ("single", 1e-6, [2, 3]),
+    ],
+)
+def test_clusters_by_hand(method, threshold, sizes):
+    """Four texts, the last of two responses."""
+    members = np.array([1, 1, 1, 2])
+    assert sorted(cluster_sizes(CHAIN, members, [threshold], method)[0]) == sizes
+
+
+def test_clusters_of_right_responses_alone():
+    """Without text 1 the chain is broken."""
+    found = cluster_sizes(CHAIN, np.array([1, 0, 4, 0]), [0.7, 0.3], "single")
+    assert [sorted(sizes) for sizes in found] == [[1, 4], [5]]
+    assert [
+        s.tolist() for s in cluster_sizes(CHAIN, np.array([0, 3, 0, 0]), [0.5, 0.9], "single")
+    ] == [[3], [3]]
+    assert cluster_sizes(CHAIN, np.zeros(4, int), [0.5], "complete")[0].tolist() == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_single_clusters_are_the_connected_components(seed):
+    rng = np.random.default_rng(seed)
+    matrix = np.triu(rng.random((20, 20)), 1)
+    matrix = matrix + matrix.T + np.eye(20)
+    joined = matrix >= 0.93
+    for _ in range(5):
+        joined = joined @ joined  # paths of up to 32 steps
+    sizes = cluster_sizes(matrix, np.ones(20, int), [0.93], "single")[0]
+    assert sorted(sizes) == sorted(joined.sum(1)[np.unique(joined, axis=0, return_index=True)[1]])
+
+
+def bleu(hypothesis, references):
+    """BLEU-4 of token lists as in nltk with method1, written out."""
+    score = 0.0
+    for order in range(1, 5):
+        grams = [
+            Counter(tuple(t[i : i + order]) for i in range(len(t) - order + 1))
+            for t in (hypothesis, *references)
+        ]
+        matched = sum(min(c, max(r[g] for r in grams[1:])) for g, c in grams[0].items())
+        if order == 1 and not matched:
+            return 0.0
+        score += log((matched or 0.1) / max(sum(grams[0].values()), 1)) / 4
+    closest = min((abs(len(r) - len(hypothesis)), len(r)) for r in references)[1]
+    return exp(score) * exp(min(0, 1 - closest / len(hypothesis)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("length", [2, 9, 40])
+def test_self_bleu_against_a_loop_over_responses(seed, length):
+    texts = made_up(seed, 10, length)
+    tokens = [words(t) for t in texts]
+    want = [bleu(t, tokens[:i] + tokens[i + 1 :]) for i, t in enumerate(tokens)]
+    exactly(self_bleu(Texts.of(texts)), np.mean(want))
+
+
+def test_self_bleu_by_hand():
+    """a b c d e against a b c d f, both ways: 4/5, 3/4, 2/3, 1/2."""
+    exactly(self_bleu(Texts.of(["a b c d e", "a b c d f"])), (4 / 5 * 3 / 4 * 2 / 3 / 2) ** 0.25)
+    exactly(self_bleu(Texts.of(["a b c d e"] * 2)), 1.0)
+    exactly(self_bleu(Texts.of(["a b c d", "e f g h"])), 0.0)
+    assert np.isnan(self_bleu(Texts.of(["a b"])))
+
+
+def test_a_count_matters_up_to_the_largest_among_the_others():
+    """a a a a against a a and a: its own count of 4 is not a reference; unigrams 2 of 4."""
+    first = (2 / 4 * 1 / 3 * 0.1 / 2 * 0.1 / 1) ** 0.25
+    second = (2 / 2 * 1 / 1 * 0.1 * 0.1) ** 0.25  # the closest length is 1, it is longer
+    third = (1 / 1 * 0.1 * 0.1 * 0.1) ** 0.25 * exp(1 - 2 / 1)
+    exactly(self_bleu(Texts.of(["a a a a", "a a", "a"])), (first + second + third) / 3)
+
+
+def test_tfidf_counts_repeated_responses():
+    """a b and a c, the first twice: n = 3, idf of b ln(4/3) + 1, of c ln(4/2) + 1, of a 1."""
+    b, c = log(4 / 3) + 1, log(2) + 1
+    want = 1 / sqrt((1 + b * b) * (1 + c * c))
+    exactly(tfidf(Texts.of(["a b", "a c", "a b"]))[0, 1], want)

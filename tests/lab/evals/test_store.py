@@ -1,0 +1,295 @@
+"""Store: what is there is not done again, and never mixed with what belongs to something else."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nemo_algos.engines.rewards import Verdict
+from nemo_algos.engines.rewards.answers import boxed
+from nemo_algos.lab.evals.problem import Problem
+from nemo_algos.lab.evals.store import Generation, Store
+
+PROBLEMS = [
+    Problem("a", "1 + 1?", "2"),
+    Problem("b", "1 + 2?", "3", ("https://x.org/x.png",), {"level": "1"}),
+]
+MANIFEST = {
+    "model": {"engine": "endpoint", "model": "m"},
+    "benchmark": "sums",
+    "sampling": {"samples": 2, "temperature": 1.0},
+    "verifier": "no module",
+}
+
+
+def opened(folder, problems=PROBLEMS, **changed):
+    """A store that leaves the folder to the next one."""
+    store = Store.opened(folder, {**MANIFEST, **changed}, problems)
+    store.lock.close()
+    return store
+
+
+def answer(problem, sample, text=r"\boxed{2}", finish="stop"):
+    return Generation(problem, sample, text, 7, finish)
+
+
+def places(missing):
+    return [(problem.id, samples) for problem, samples in missing]
+
+
+def judge_all(store, reward=1.0, status="ok"):
+    store.judge([(p, g, Verdict(reward, status)) for p, g in store.unverified()])
+
+
+def test_asks_for_what_is_missing(tmp_path):
+    store = opened(tmp_path)
+    assert places(store.missing()) == [("a", [0, 1]), ("b", [0, 1])]
+    store.add([answer("a", 1), answer("b", 0), answer("b", 1)])
+    assert places(store.missing()) == [("a", [0])]
+    again = opened(tmp_path)
+    assert places(again.missing()) == [("a", [0])]
+    more = opened(tmp_path, sampling={"samples": 3, "temperature": 1.0})
+    assert places(more.missing()) == [("a", [0, 2]), ("b", [2])]
+
+
+def test_evaluation_holds_complete_problems_in_order(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("b", 1, "none", "length"), answer("b", 0), answer("a", 0)])
+    pairs = {g.sample: (p, g) for p, g in store.unverified() if p.id == "b"}
+    store.judge([(*pairs[0], Verdict(1.0, "ok")), (*pairs[1], Verdict(0.0, "timeout"))])
+    evaluation = opened(tmp_path).evaluation(boxed)
+    assert evaluation.problems == [PROBLEMS[1]]
+    assert evaluation.responses == [[r"\boxed{2}", "none"]]
+    assert evaluation.answers == [["2", None]]
+    np.testing.assert_array_equal(evaluation.rewards, [[1.0, 0.0]])
+    np.testing.assert_array_equal(evaluation.tokens, [[7, 7]])
+    np.testing.assert_array_equal(evaluation.finished, [[True, False]])
+    assert evaluation.statuses == {"ok": 1, "timeout": 1}
+
+
+def test_no_extractor_no_answers(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store)
+    assert store.evaluation(None).answers == []
+
+
+def test_a_changed_gold_or_verifier_is_judged_anew_but_not_sampled(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer(p, i) for p in "ab" for i in range(2)])
+    judge_all(store)
+    assert not opened(tmp_path).unverified()
+    corrected = [Problem("a", "1 + 1?", "two"), PROBLEMS[1]]
+    store = opened(tmp_path, corrected)
+    assert not store.missing()
+    assert [p.id for p, _ in store.unverified()] == ["a", "a"]
+    judge_all(store, reward=0.0)
+    np.testing.assert_array_equal(store.evaluation(None).rewards, [[0, 0], [1, 1]])
+    assert len(opened(tmp_path, verifier="another").unverified()) == 4
+
+
+@pytest.mark.parametrize(
+    "changed", [Problem("a", "1 + 1 = ?", "2"), Problem("a", "1 + 1?", "2", ("y.png",))]
+)
+def test_a_changed_prompt_is_sampled_anew(tmp_path, changed):
+    opened(tmp_path).add([answer(p, i) for p in "ab" for i in range(2)])
+    store = opened(tmp_path, [changed, PROBLEMS[1]])
+    assert places(store.missing()) == [("a", [0, 1])]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model": {"engine": "endpoint", "model": "n"}}, "model.model: m -> n"),
+        ({"sampling": {"samples": 2, "temperature": 0.6}}, "sampling.temperature: 1.0 -> 0.6"),
+        ({"benchmark": "products"}, "benchmark: sums -> products"),
+    ],
+)
+def test_refuses_the_folder_of_another(tmp_path, changed, said):
+    opened(tmp_path).add([answer("a", 0)])
+    with pytest.raises(ValueError, match="set out to another folder") as error:
+        opened(tmp_path, **changed)
+    assert said in str(error.value)
+    assert json.loads((tmp_path / "manifest.json").read_text()) == MANIFEST
+
+
+def test_a_kill_in_the_middle_of_a_line_costs_that_line(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1), answer("b", 0)])
+    path = tmp_path / "generations.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    store = opened(tmp_path)
+    assert places(store.missing()) == [("b", [0, 1])]
+    store.add([answer("b", 0), answer("b", 1)])
+    assert not opened(tmp_path).missing()
+
+
+def test_text_survives_as_it_is(tmp_path):
+    hostile = "\0 \ud800 \u2028 </script> \r\n" + "x" * 10_000
+    store = opened(tmp_path)
+    store.add([answer("a", i, hostile) for i in range(2)])
+    judge_all(store)
+    assert opened(tmp_path).evaluation(None).responses == [[hostile, hostile]]
+
+
+def test_broken_line_is_named(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0)])
+    path = tmp_path / "generations.jsonl"
+    path.write_text("{not json\n" + path.read_text())
+    with pytest.raises(ValueError, match=r"generations.jsonl line 1 is not JSON"):
+        opened(tmp_path).missing()
+
+
+def test_nothing_complete_is_said(tmp_path):
+    with pytest.raises(ValueError, match="has no problem with all its 2 responses"):
+        opened(tmp_path).evaluation(None)
+
+
+def test_an_error_is_judged_again(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store, reward=0.0, status="error")
+    assert len(opened(tmp_path).unverified()) == 2
+    assert store.evaluation(None).statuses == {"error": 2}
+    judge_all(store)
+    assert not opened(tmp_path).unverified()
+
+
+@pytest.mark.parametrize("status", ["timeout", "memory"])
+def test_what_a_busy_machine_decided_is_judged_again(tmp_path, status):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store, reward=0.0, status=status)
+    again = opened(tmp_path)
+    assert len(again.unverified()) == 2
+    judge_all(again)
+    np.testing.assert_array_equal(opened(tmp_path).evaluation(None).rewards, [[1, 1]])
+    judge_all(store, reward=0.0, status="too_long")
+    assert not opened(tmp_path).unverified()
+
+
+def test_a_folder_without_a_response_is_nobodys(tmp_path):
+    opened(tmp_path).add([answer("a", i, "", "refused: no chat template") for i in range(2)])
+    store = opened(tmp_path, model={"engine": "endpoint", "model": "n"})
+    assert places(store.missing()) == [("a", [0, 1]), ("b", [0, 1])]
+    store.add([answer("a", 0)])
+    with pytest.raises(ValueError, match=r"model.model: n -> m"):
+        opened(tmp_path)
+
+
+def test_another_version_of_a_verifier_judges_anew(tmp_path, monkeypatch):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store)
+    monkeypatch.setattr("nemo_algos.lab.evals.store.version", lambda name: "99")
+    assert len(opened(tmp_path).unverified()) == 2
+
+
+def test_fewer_samples_than_are_stored(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1)])
+    fewer = opened(tmp_path, sampling={"samples": 1, "temperature": 1.0})
+    assert len(fewer.unverified()) == 1
+    judge_all(fewer)
+    assert fewer.evaluation(None).rewards.shape == (1, 1)
+
+
+def test_a_picture_is_known_by_what_it_shows(tmp_path):
+    def shown(name, content):
+        path = tmp_path / name
+        path.write_bytes(content)
+        return [Problem("a", "?", "", (str(path),))]
+
+    opened(tmp_path / "e", shown("x.png", b"cat")).add([answer("a", 0), answer("a", 1)])
+    assert not opened(tmp_path / "e", shown("moved.png", b"cat")).missing()
+    assert opened(tmp_path / "e", shown("x.png", b"dog")).missing()
+
+
+@pytest.mark.parametrize("url", ["data:image/png;base64," + "A/" * 9_000 + "A" * 999, "https://x"])
+def test_a_url_is_no_file(tmp_path, url):
+    problems = [Problem("a", "?", "", (url,))]
+    opened(tmp_path, problems).add([answer("a", 0), answer("a", 1)])
+    assert not opened(tmp_path, problems).missing()
+    assert opened(tmp_path, [Problem("a", "?", "", (url + "B",))]).missing()
+
+
+def test_what_is_not_known_of_a_response(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0, finish="length"), answer("a", 1, finish="")])
+    judge_all(store)
+    np.testing.assert_array_equal(store.evaluation(None).finished, [[0, np.nan]])
+
+
+def test_one_process_at_a_time(tmp_path):
+    first = Store.opened(tmp_path, MANIFEST, PROBLEMS)
+    with pytest.raises(ValueError, match="another process is evaluating into"):
+        opened(tmp_path)
+    first.lock.close()
+    opened(tmp_path)
+
+
+def test_an_edited_verifier_judges_anew(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("def v(response, answer): return 0.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    store = opened(tmp_path / "e", verifier="mine:v")
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store, reward=0.0)
+    assert not opened(tmp_path / "e", verifier="mine:v").unverified()
+    (tmp_path / "mine.py").write_text("def v(response, answer): return 1.0")
+    assert len(opened(tmp_path / "e", verifier="mine:v").unverified()) == 2
+
+
+@pytest.mark.parametrize("edited", ["units.py", "math/spelling.py"])
+def test_an_edited_module_that_a_verifier_uses_judges_anew(tmp_path, monkeypatch, edited):
+    """As answers.py and math/units.py are used by the package rewards/math."""
+    package = tmp_path / "verifiers"
+    (package / "math").mkdir(parents=True)
+    for name in ("__init__", "math/__init__", "math/spelling", "units"):
+        (package / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    store = opened(tmp_path / "e", verifier="verifiers.math:v")
+    store.add([answer("a", 0), answer("a", 1)])
+    judge_all(store)
+    assert not opened(tmp_path / "e", verifier="verifiers.math:v").unverified()
+    (package / edited).write_text("CM = 1")
+    assert len(opened(tmp_path / "e", verifier="verifiers.math:v").unverified()) == 2
+
+
+def test_what_was_refused_is_asked_again(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0), answer("a", 1, "", "refused: too long")])
+    judge_all(store, reward=0.0, status="error")
+    np.testing.assert_array_equal(store.evaluation(None).finished, [[1, 0]])
+    assert places(opened(tmp_path).missing())[0] == ("a", [1])
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "{}", '{"config": {}}'])
+def test_a_broken_manifest_is_named(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=r"manifest.json is no evaluation's manifest"):
+        opened(tmp_path)
+
+
+def test_a_line_that_is_no_object_is_named(tmp_path):
+    (tmp_path / "generations.jsonl").write_text("[1, 2]\n")
+    with pytest.raises(ValueError, match=r"line 1 is not a JSON object: remove the line"):
+        opened(tmp_path).missing()
+
+
+def test_log_probs_are_kept_and_belong_to_the_evaluation(tmp_path):
+    sampling = {**MANIFEST["sampling"], "logprobs": True}
+    store = opened(tmp_path / "with", sampling=sampling)
+    store.add([answer("a", 0)._replace(logprobs=[-0.5, -1.25]), answer("a", 1)])
+    again = opened(tmp_path / "with", sampling=sampling)
+    assert [g.logprobs for g in again.generations.values()] == [[-0.5, -1.25], None]
+    with pytest.raises(ValueError, match=r"sampling\.logprobs"):
+        opened(tmp_path / "with")
+
+
+def test_a_folder_from_before_log_probs_goes_on(tmp_path):
+    store = opened(tmp_path)
+    store.add([answer("a", 0)])
+    assert "logprobs" not in (tmp_path / "generations.jsonl").read_text()
+    off = {**MANIFEST["sampling"], "logprobs": False}
+    assert places(opened(tmp_path, sampling=off).missing()) == [("a", [1]), ("b", [0, 1])]

@@ -1,0 +1,275 @@
+"""Dumps on disk: written and read, of three frameworks, and refused with a sentence."""
+
+import io
+import json
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from nemo_algos.engines.mismatch import formats
+from nemo_algos.engines.mismatch.dump import WRITE, Dump, made, read, write
+
+OURS = {
+    "tokens": [[5, 6, 7], [8, 9, 0]],
+    "mask": [[1, 1, 1], [1, 1, 0]],
+    "sampler_logprobs": [[-1.0, -2.0, -3.0], [-1.5, -2.5, 0.0]],
+    "trainer_logprobs": [[-1.1, -2.1, -3.1], [-1.6, -2.6, 0.0]],
+}
+OPTIONAL = {
+    "entropy": [[0.5, 0.5, 0.5], [0.5, 0.5, 0.0]],
+    "top_logprobs": [[[-1.0, -2.0]] * 3] * 2,
+    "weights_version": [3, 4],
+    "prompt_length": [7, 9],
+}
+
+
+def same(a: Dump, b: Dump) -> None:
+    assert {*a.arrays()} == {*b.arrays()}
+    for name, array in a.arrays().items():
+        np.testing.assert_array_equal(array, b.arrays()[name])
+
+
+def lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_what_is_written_is_read(tmp_path):
+    dump = made({**OURS, **OPTIONAL, "step": 4})
+    write(tmp_path / "sub" / "d.npz", dump)
+    same(read(tmp_path / "sub" / "d.npz"), dump)
+    assert dump.mask.dtype == bool and dump.tokens.dtype == dump.step.dtype == np.int64
+
+
+def test_lines_need_no_padding_and_no_mask(tmp_path):
+    """A response a line; numbers are of the response, or of the file."""
+    rows = [
+        {
+            name: values[i][:length] if isinstance(values[i], list) else values[i]
+            for name, values in {**OURS, **OPTIONAL, "text": ["a", "b"]}.items()
+            if name != "mask"
+        }
+        for i, length in ((0, 3), (1, 2))
+    ]
+    dump, want = read(lines(tmp_path / "d.jsonl", rows)), made({**OURS, **OPTIONAL})
+    assert dump.top_logprobs.shape == (2, 3, 2) and not dump.top_logprobs[1, 2].any()
+    for name in ("tokens", "mask", "sampler_logprobs", "entropy", "weights_version"):
+        np.testing.assert_array_equal(dump.arrays()[name], want.arrays()[name])
+
+
+def test_one_version_for_all_is_of_every_response():
+    dump = made({**OURS, "weights_version": 5, "prompt_length": np.array(3), "step": [6, 6]})
+    assert dump.weights_version.tolist() == [5, 5] and dump.prompt_length.tolist() == [3, 3]
+    assert dump.step == 6
+
+
+NEMO_RL = [
+    {
+        "token_ids": [[1, 2, *row]],
+        "token_loss_mask": [[0, 0, *mask]],
+        "sample_loss_mask": [kept],
+        "generation_logprobs": [[0.0, 0.0, *sampler]],
+        "prev_logprobs": [[0.0, 0.0, *trainer]],
+        "content": ["text"],
+        "rewards": [1.0],
+        "idx": i,
+    }
+    for i, (row, mask, sampler, trainer, kept) in enumerate(
+        zip(*OURS.values(), (1.0, 0.0), strict=True)
+    )
+]
+
+
+def test_nemo_rls_lines_are_batches_of_one_with_their_prompts(tmp_path):
+    """As its log_batched_dict_as_jsonl writes them; a masked response is none."""
+    dump = read(lines(tmp_path / "train_data_step3.jsonl", NEMO_RL))
+    assert dump.tokens.tolist() == [[1, 2, 5, 6, 7], [1, 2, 8, 9, 0]]
+    assert dump.mask.tolist() == [[False, False, True, True, True], [False] * 5]
+    assert dump.trainer_logprobs[0].tolist() == [0, 0, -1.1, -2.1, -3.1]
+    assert dump.prompt_length[0] == 2
+
+
+def tensors(**columns):
+    return {name: torch.tensor(values) for name, values in columns.items()}
+
+
+def test_verls_and_trls_tensors_by_their_names(tmp_path):
+    tokens, mask, sampler, trainer = OURS.values()
+    verl = tensors(
+        prompts=[[0, 1], [2, 3]],
+        responses=tokens,
+        response_mask=mask,
+        attention_mask=[[0, 1, *mask[0]], [1, 1, *mask[1]]],
+        rollout_log_probs=sampler,
+        old_log_probs=trainer,
+    )
+    trl = tensors(
+        prompt_mask=[[0, 1], [1, 1]],
+        completion_ids=tokens,
+        completion_mask=mask,
+        sampling_per_token_logps=sampler,
+        old_per_token_logps=trainer,
+    )
+    trl["old_per_token_logps"] = trl["old_per_token_logps"].double()
+    for name, columns in (("verl", verl), ("trl", trl)):
+        torch.save(columns, tmp_path / f"{name}.pt")
+        dump = read(tmp_path / f"{name}.pt")
+        assert dump.prompt_length.tolist() == [1, 2], name
+        assert dump.mask.tolist() == made(OURS).mask.tolist()
+        np.testing.assert_allclose(dump.sampler_logprobs, sampler)
+        np.testing.assert_allclose(dump.trainer_logprobs, trainer)
+
+
+RECORDING = {
+    "NeMo-RL": "Did NeMo-RL's vLLM return log-probs?",
+    "verl": "verl: set actor_rollout_ref.rollout.calculate_log_probs=true",
+    "TRL": "TRL has both with use_vllm; else the sampler's by a rollout_func, the trainer's where "
+    "num_iterations is 2 or more",
+}
+
+
+@pytest.mark.parametrize("framework", formats.FRAMEWORKS)
+@pytest.mark.parametrize("lacking", ["sampler_logprobs", "trainer_logprobs"])
+def test_a_side_that_a_framework_leaves_out_is_named(framework, lacking):
+    names = formats.FRAMEWORKS[framework]
+    with pytest.raises(ValueError) as error:
+        made({names[ours][0]: values for ours, values in OURS.items() if ours != lacking})
+    assert str(error.value).startswith(f"lacks {lacking}; has mask, ")
+    assert str(error.value).endswith(f". {RECORDING[framework]}")
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float8_e5m2])
+def test_tensors_that_numpy_has_not_are_read(tmp_path, kind):
+    columns = tensors(**OURS) | {"entropy": torch.full((2, 3), 0.5, requires_grad=True)}
+    sampler = columns["sampler_logprobs"].to(kind)
+    torch.save({**columns, "sampler_logprobs": sampler}, tmp_path / "d.pt")
+    dump = read(tmp_path / "d.pt")
+    assert dump.sampler_logprobs.tolist() == sampler.float().tolist()
+    assert dump.entropy.tolist() == [[0.5] * 3] * 2
+
+
+SAVED = "torch.save({k: v for k, v in %s.items() if hasattr(v, 'shape')}, 'step.pt')"
+
+
+class Hostile:
+    def __reduce__(self):
+        return print, ("ran",)
+
+
+def test_a_files_code_is_not_run(tmp_path, capsys):
+    (tmp_path / "a.pt").write_bytes(pickle.dumps(Hostile()))
+    np.savez(tmp_path / "a.npz", tokens=np.array([Hostile()], dtype=object))
+    for name in ("a.pt", "a.npz"):
+        with pytest.raises(ValueError, match=f"{name}: "):
+            read(tmp_path / name)
+    assert "ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [b"hello world", b"", pickle.dumps(Hostile())])
+def test_what_torch_cannot_read_is_told_how_to_be_written(tmp_path, content):
+    """Never torch's own text, which says how to run a file's code."""
+    (tmp_path / "d.pt").write_bytes(content)
+    with pytest.raises(ValueError) as error:
+        read(tmp_path / "d.pt")
+    cure = SAVED % "batch.batch"
+    text = f"{tmp_path / 'd.pt'}: is no dictionary of dense tensors: write it by {cure}"
+    assert str(error.value) == text
+
+
+def test_a_file_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "LARGEST", 500)
+    write(tmp_path / "d.npz", made(OURS))
+    with zipfile.ZipFile(tmp_path / "d.npz") as archive:
+        assert sum(e.file_size for e in archive.infolist()) > 500
+    with pytest.raises(ValueError, match="write fewer responses a file"):
+        read(tmp_path / "d.npz")
+
+
+BROKEN = [
+    ({"tokens": [1, 2]}, "tokens has shape [2]: give [responses, positions]"),
+    ({"entropy": [0.1]}, "entropy has shape [1]: give [2, 3]"),
+    ({"weights_version": [1, 2, 3]}, "weights_version has shape [3]: give [2] or [2, 3]"),
+    ({"mask": [[0, 0, 0]] * 2}, "mask is empty: there is no response's token to compare"),
+    (
+        {"sampler_logprobs": [[0.5] * 3] * 2},
+        "sampler_logprobs is above 0 somewhere: give log-probs, nats",
+    ),
+    ({"tokens": [["a"] * 3] * 2}, "tokens holds <U1: give numbers"),
+    ({"mask": [[np.nan] * 3] * 2}, "mask is empty: there is no response's token to compare"),
+    ({"step": []}, "step has shape [0]: give []"),
+    (
+        {"weights_version": [4, np.nan]},
+        "weights_version holds NaN, infinity or numbers beyond 2^53: "
+        "give integers, or leave it out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), BROKEN)
+def test_what_does_not_fit_is_said(tmp_path, change, sentence):
+    np.savez(tmp_path / "d.npz", **{**OURS, **change})
+    with pytest.raises(ValueError) as error:
+        read(tmp_path / "d.npz")
+    assert str(error.value) == f"{tmp_path / 'd.npz'}: {sentence}"
+
+
+LACKS = "lacks tokens, sampler_logprobs, trainer_logprobs"
+TEXTS = "verl's rollout_data_dir holds texts alone: "
+VERL = {"input": "a", "output": "b", "gts": "c", "score": 1.0, "step": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("d.csv", b"", "{} is none of .npz, .jsonl, .pt"),
+        ("d.npz", None, "{} is not there: name a file"),
+        ("d.npz", b"PK", "{}: is no .npz file: File is not a zip file" + WRITE),
+        ("d.jsonl", b"", "{}: has no line: write a response a line"),
+        ("d.jsonl", b"[1]\n", "{} line 1 is not a JSON object: remove the line"),
+        (
+            "d.jsonl",
+            b'{"tokens": [1], "sampler_logprobs": [-1]}\n',
+            "{}: lacks trainer_logprobs; has mask, sampler_logprobs, tokens" + WRITE,
+        ),
+        (
+            "d.jsonl",
+            b'{"tokens": [1, 2], "sampler_logprobs": [-1], "trainer_logprobs": [-1, -1]}\n',
+            "{}: line 1: sampler_logprobs has shape [1], tokens [2]",
+        ),
+        (
+            "d.jsonl",
+            b'{"tokens": [1], "sampler_logprobs": ["x"], "trainer_logprobs": [-1]}\n',
+            "{}: sampler_logprobs holds other things than numbers, or lists of them",
+        ),
+        (
+            "3.jsonl",
+            json.dumps(VERL).encode() + b"\n",
+            f"{{}}: {LACKS}; has gts, input, output, score, step. {TEXTS}" + SAVED % "batch.batch",
+        ),
+        (
+            "completions_00001.parquet",
+            b"",
+            "{} is none of .npz, .jsonl, .pt. TRL's completions hold texts alone: "
+            + SAVED % "inputs",
+        ),
+    ],
+)
+def test_a_file_of_another_kind_is_told_what_to_be(tmp_path, name, content, sentence):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError) as error:
+        read(tmp_path / name)
+    assert str(error.value) == sentence.replace("{}", str(tmp_path / name), 1)
+
+
+def test_a_tensor_alone_is_no_dump(tmp_path):
+    buffer = io.BytesIO()
+    torch.save(torch.zeros(3), buffer)
+    (tmp_path / "d.pt").write_bytes(buffer.getvalue())
+    with pytest.raises(ValueError) as error:
+        read(tmp_path / "d.pt")
+    cure = SAVED % "batch.batch"
+    assert str(error.value) == f"{tmp_path / 'd.pt'}: holds a Tensor: write it by {cure}"

@@ -1,0 +1,137 @@
+"""`mismatch.dump` in the embedded engine, and the command on what it writes."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from nemo_algos import config
+from nemo_algos.algorithms.core.logprob_gap import measure
+from nemo_algos.algorithms.loss import MismatchConfig
+from nemo_algos.cli import app
+from nemo_algos.config import ConfigError
+from nemo_algos.engines.mismatch.dump import made, read, write
+from nemo_algos.engines.mismatch.watch import Watch
+from nemo_algos.preflight.check.local.judge import parse
+
+SMALL = [
+    "grpo.max_val_samples=4",
+    "grpo.val_samples_per_prompt=4",
+    "logger.tensorboard_enabled=false",
+]
+
+
+def columns(rows=20, width=15, apart=0.0):
+    generator = torch.Generator().manual_seed(0)
+    sampler = -torch.rand(rows, width, generator=generator) - 0.1
+    return {
+        "tokens": torch.randint(0, 9, (rows, width), generator=generator),
+        "mask": torch.arange(width) < torch.arange(1, rows + 1)[:, None],
+        "sampler_logprobs": sampler,
+        "trainer_logprobs": sampler - apart,
+    }
+
+
+@pytest.mark.parametrize(("dump", "written"), [(0, []), (1, [1, 2, 3, 4]), (3, [3])])
+def test_every_nth_step_is_dumped(tmp_path, dump, written):
+    for step in range(1, 5):
+        batch = columns()
+        got = Watch(MismatchConfig(dump=dump), tmp_path).of(step, batch)[0]
+        pair = batch["trainer_logprobs"], batch["sampler_logprobs"], batch["mask"]
+        assert got == measure(*pair, threshold=0.5)
+    names = [f"step_{step:06d}.npz" for step in written]
+    assert sorted(path.name for path in (tmp_path / "mismatch").glob("*")) == names
+    if names:
+        dump = read(tmp_path / "mismatch" / names[0])
+        np.testing.assert_array_equal(dump.sampler_logprobs, batch["sampler_logprobs"])
+
+
+@pytest.mark.parametrize("dump", [0, 100])
+def test_a_step_that_is_stopped_is_dumped_where_any_is(tmp_path, dump):
+    settings = MismatchConfig(dump=dump, stop_above=0.1)
+    with pytest.raises(FloatingPointError, match="disagree by more than"):
+        Watch(settings, tmp_path).of(7, columns(apart=0.3))
+    assert (tmp_path / "mismatch" / "step_000007.npz").exists() == bool(dump)
+
+
+def test_without_a_folder_or_a_token_nothing_is_written(tmp_path):
+    Watch(MismatchConfig(dump=1)).of(1, columns())
+    empty = columns()
+    empty["mask"] = torch.zeros_like(empty["mask"])
+    Watch(MismatchConfig(dump=1), tmp_path).of(1, empty)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_run_dumps_what_the_command_reads(tmp_path):
+    overrides = [f"logger.log_dir={tmp_path}", "mismatch.dump=2", "grpo.max_num_steps=2", *SMALL]
+    result = CliRunner().invoke(app, ["train", "etr.yaml", *overrides])
+    assert result.exit_code == 0, result.output
+    (path,) = tmp_path.glob("exp_001/mismatch/*")
+    dump = read(path)
+    assert path.name == "step_000002.npz" and dump.step == 1
+    assert {*dump.arrays()} >= {"entropy", "prompt_length", "weights_version"}
+    assert (dump.weights_version == 1).all() and (dump.prompt_length == 6).all()
+    result = CliRunner().invoke(app, ["mismatch", str(path)])
+    assert result.exit_code == 0
+    assert result.output.startswith("clean: the two are the same numbers: compared with itself")
+
+
+def test_a_negative_number_of_steps_is_refused():
+    with pytest.raises(ConfigError, match="greater than or equal to 0"):
+        parse(config.load(config.find("etr.yaml"), ["mismatch.dump=-1"]))
+
+
+@pytest.fixture
+def hot(tmp_path):
+    """Trainer's log-odds 1.25 times the sampler's."""
+    rng, shape = np.random.default_rng(0), (30, 20)
+    odds = rng.normal(0.5, 2, shape)
+    sides = {
+        "sampler_logprobs": -np.logaddexp(0, -odds),
+        "trainer_logprobs": -np.logaddexp(0, -1.25 * odds),
+    }
+    write(tmp_path / "hot.npz", made({"tokens": rng.integers(0, 50, shape), **sides}))
+    return tmp_path / "hot.npz"
+
+
+def test_the_command_names_shows_and_says_what_to_do(hot):
+    result = CliRunner().invoke(app, ["mismatch", str(hot)])
+    assert result.exit_code == 0
+    first, second, *table, last = result.output.splitlines()
+    assert first == (
+        "temperature: 97% of the change is a function of the odds (rank correlation 1.00); "
+        "the sampler's log-odds are the trainer's x 0.80"
+    )
+    assert second.startswith("600 tokens of 30 responses, mean |d| ")
+    assert sum("named" in row for row in table) == 1 and "stale_cache" in result.output
+    assert last.startswith("next: use one temperature: ")
+
+
+def test_for_scripts(hot):
+    result = CliRunner().invoke(app, ["mismatch", str(hot), "--json"])
+    got = json.loads(result.output)
+    assert got["verdict"] == "temperature" and got["tokens"] == 600 and got["responses"] == 30
+    test = got["tests"]["temperature"]
+    assert test["p"] < 1e-100 and test["fits"] and test["effect"] > 0.95
+    assert {*got["tests"]} >= {"truncation", "shift", "precision", "routing", "lora"}
+
+
+def test_the_page_stands_alone(hot, tmp_path):
+    page = tmp_path / "sub" / "page.html"
+    name = hot.with_name("<script>.npz")
+    hot.rename(name)
+    result = CliRunner().invoke(app, ["mismatch", str(name), "--html", str(page)])
+    assert result.exit_code == 0
+    html = page.read_text()
+    assert html.count("<svg") == 4 and "<script" not in html and "http-equiv" in html
+    assert "default-src 'none'" in html and "src=" not in html.replace("default-src=", "")
+    assert "&lt;script&gt;.npz" in html and "By probability of the token" in html
+    assert len(html) < 400_000
+
+
+def test_a_wrong_file_ends_in_one_line(tmp_path):
+    result = CliRunner().invoke(app, ["mismatch", str(tmp_path / "no.npz")])
+    assert result.exit_code == 2
+    assert result.output == f"{tmp_path / 'no.npz'} is not there: name a file\n"

@@ -1,0 +1,369 @@
+"""The report's page and files: what is in them, and that hostile responses stay text."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import folders
+import pytest
+from commands import invoke
+from matplotlib.figure import Figure
+
+from nemo_algos.lab.report.compare import compare
+from nemo_algos.lab.report.page import write
+from nemo_algos.lab.report.runs import read_runs
+
+
+def report(*arguments):
+    done = invoke("report", *arguments)
+    return done.exit_code, done.output
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Two seeds of grpo and etr, all evaluated."""
+    root = tmp_path_factory.mktemp("runs")
+    runs = [
+        folders.training(root / "grpo" / "exp_001", seed=1),
+        folders.training(root / "grpo2" / "exp_001", seed=2),
+        folders.training(root / "etr" / "exp_001", method="etr", seed=1),
+    ]
+    for i, run in enumerate(runs):
+        folders.evaluation(run / "eval" / "math500", skill=0.3 + 0.2 * i)
+    code, said = report(*runs, "--out", root / "out")
+    assert code == 0 and "index.html" in said
+    return root / "out"
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Drawing takes most of a report's time."""
+    monkeypatch.setattr("nemo_algos.lab.report.figure.Figure.save", lambda *_: "<svg></svg>")
+
+
+@pytest.fixture(scope="module")
+def html(written):
+    return (written / "index.html").read_text()
+
+
+def embedded(html, name):
+    (text,) = re.findall(f'<script type="application/json" id="{name}">(.*?)</script>', html, re.S)
+    return json.loads(text)
+
+
+def test_the_page_needs_nothing_else(html):
+    assert not re.findall(r'(?:src|href)="(?!#|data:,)', html)
+    assert not re.findall(r"url\((?!#)", html)
+    assert "default-src 'none'" in html
+    assert len(html) < 15e6
+
+
+def test_hostile_responses_close_no_element(html):
+    assert html.count("</script>") == 3 and html.count("<script") == 3
+    data = embedded(html, "case-data")
+    texts = {
+        r["text"]
+        for problem in data["benchmarks"][0]["problems"]
+        for run in problem["runs"]
+        for r in run["responses"]
+    }
+    long = folders.HOSTILE[3]
+    assert {t for t in folders.HOSTILE if t != long} <= texts and long not in texts
+    shortened = f"{'x' * 3000}\n[... 94000 characters left out ...]\n{'x' * 3000}"
+    assert shortened in texts
+    assert "<img" not in html and "window.stolen" in html
+    heat = embedded(html, "heat-data")
+    first = heat["runs"][0]["steps"][0]["prompts"][0]["responses"][0]
+    assert first["tokens"][0] == "</script>" and first["tokens"][4] == "\ud800"
+
+
+def test_heat_map_data_are_the_traces(html):
+    heat = embedded(html, "heat-data")
+    assert [run["label"] for run in heat["runs"]] == ["grpo", "grpo2", "etr"]
+    assert [step["step"] for step in heat["runs"][0]["steps"]] == [1, 60]
+    first = heat["runs"][0]["steps"][0]["prompts"][0]["responses"][0]
+    assert first["ratio"][0] == "1.500" and first["low"] == "0.800" and first["cut"][0] == 1
+    assert first["entropy"][-1] == "NaN" and first["advantage"] == "1"
+
+
+def test_every_figure_is_there_as_png_and_csv(written, html):
+    named = re.findall(r'<figure id="(.*?)">', html)
+    assert {"training_reward", "training_clip_below", "math500_pass_at_k"} <= set(named)
+    assert {"math500_difficulty", "math500_tfidf_correct", "math500_ucc_by_threshold"} <= set(named)
+    files = {p.name for p in (written / "figures").iterdir()}
+    assert files == {f"{name}.{kind}" for name in named for kind in ("png", "csv")}
+    assert "math500_best_at_k" not in named  # rewards are 0 and 1: it is pass@k
+
+
+def rows(written, name):
+    with open(written / "figures" / f"{name}.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def test_seeds_are_one_line_with_a_band(written, tmp_path):
+    points = rows(written, "training_reward")
+    assert {p["series"] for p in points} == {"grpo (2 seeds)", "etr"} and len(points) == 120
+    runs = [written.parent / name / "exp_001" for name in ("grpo", "grpo2")]
+    first, second = (
+        json.loads((run / "metrics.jsonl").read_text().splitlines()[6])["reward/mean"]
+        for run in runs
+    )
+    point = points[6]
+    assert float(point["value"]) == pytest.approx((first + second) / 2)
+    assert [float(point[k]) for k in ("low", "high")] == [min(first, second), max(first, second)]
+
+
+def test_pass_at_k_is_that_of_metrics_json(written):
+    metrics = json.loads((written.parent / "etr/exp_001/eval/math500/metrics.json").read_text())
+    curve = metrics["curves"]["pass@k"]
+    points = [p for p in rows(written, "math500_pass_at_k") if p["series"] == "etr"]
+    assert [float(p["k"]) for p in points] == curve["k"] == [1, 2, 4, 8]
+    for part in ("value", "low", "high"):
+        assert [float(p[part]) for p in points] == curve[part]
+
+
+def test_values_that_are_no_numbers_are_counted_and_kept(written, html):
+    assert "2 values that are not finite" in html  # the mean of the seeds, and etr
+    points = rows(written, "training_grad_norm")
+    assert [p["step"] for p in points if p["value"] == "nan"] == ["30", "30"]
+
+
+def test_only_what_differs_of_the_configs(html):
+    table = html[html.index('<table class="diff">') :]
+    keys = re.findall(r"<tr><th>(.*?)</th>", table[: table.index("</table>")])
+    assert keys == ["key", "grpo.seed", "method.name"]
+
+
+def test_differences_to_the_first_run(written, html):
+    """As compare() has them; bold where the interval leaves out 0."""
+    base, tuned = (
+        json.loads((written.parent / f"{name}/exp_001/eval/math500/metrics.json").read_text())
+        for name in ("grpo", "etr")
+    )
+    want = compare(base, tuned)["mean"]
+    start = html.index("math500: mean")
+    row = html[start : html.index("</tr>", start)]
+    found = re.findall(r"<small( class=\"strong\")?>([+-][\d.]+) \[([\d.-]+), ([\d.-]+)\]", row)
+    assert len(found) == 2
+    assert [float(x) for x in found[1][1:]] == pytest.approx(list(want.values()), abs=6e-4)
+    assert want["low"] > 0 and found[1][0]
+    assert "math500: pass@8" in html  # the largest k, though no power of 4
+
+
+def test_the_same_page_again_but_for_the_time(written, html, tmp_path, monkeypatch):
+    """Without the PNG files, which are not in it."""
+    save = Figure.savefig
+
+    def svg_alone(figure, file, **options):
+        if options.get("format") == "svg":
+            save(figure, file, **options)
+
+    monkeypatch.setattr(Figure, "savefig", svg_alone)
+    runs = [written.parent / name / "exp_001" for name in ("grpo", "grpo2", "etr")]
+    again = write(runs, tmp_path).read_text()
+    assert re.sub(r"written [\d -]+:\d\d", "", again) == re.sub(r"written [\d -]+:\d\d", "", html)
+
+
+def test_missing_parts_say_how_to_get_them(tmp_path, no_figures):
+    run = folders.training(tmp_path / "a", traces=False)
+    html = write([run], tmp_path / "out").read_text()
+    assert "<code>nemo-algos eval</code> makes one" in html
+    assert "<code>logger.trace_period</code> is above 0" in html
+    assert "One run: nothing to compare with." in html
+    evaluated = folders.evaluation(tmp_path / "b" / "math500")
+    html = write([evaluated], tmp_path / "out").read_text()
+    assert "No training run here" in html and "math500: mean" in html
+
+
+def test_a_report_without_figures_leaves_none_of_an_earlier_one(tmp_path):
+    out = tmp_path / "out"
+    folders.write_lines(tmp_path / "a" / "metrics.jsonl", [{"step": 1, "of our own": 2.0}])
+    assert write([tmp_path / "a"], tmp_path / "new" / "out").exists()
+    folders.write_json(out / "figures" / "of_something_else.csv", 1)
+    write([tmp_path / "a"], out)
+    assert (out / "index.html").exists() and (out / "figures" / "of_something_else.csv").exists()
+    write([folders.training(tmp_path / "b", steps=2)], out)
+    assert (out / "figures" / "training_reward.csv").exists()
+    write([tmp_path / "a"], out)
+    assert list((out / "figures").iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """The same benchmark, sampled and measured in different ways, on problems of its own."""
+    root = tmp_path_factory.mktemp("unlike")
+    folders.evaluation(root / "a" / "math500", problems=10, seed=1)
+    folders.evaluation(root / "b" / "math500", problems=12, seed=2, ucc_threshold=0.5)
+    folders.evaluation(root / "c" / "math500", problems=10, seed=3)
+    folders.change_json(root / "b/math500/manifest.json", sampling__temperature=0.6)
+    folders.change_json(root / "b/math500/manifest.json", versions={"python": "3.12", "torch": "2"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nemo_algos.lab.report.figure.Figure.save", lambda *_: "<svg></svg>")
+        return write([root / name for name in "abc"], root / "out").read_text()
+
+
+def test_evaluations_that_are_not_alike_are_said(unlike):
+    cautions = re.findall(r'<p class="note caution">(.*?)</p>', unlike)
+    assert cautions == [
+        "Not evaluated alike, so more than the model differs: metrics.ucc_threshold is 0.8 (a, c), "
+        "0.5 (b); sampling.temperature is 1.0 (a, c), 0.6 (b).",
+        "b: the difference is over 10 problems; 0 that only the first run has and 2 that only this "
+        "one has are not in it.",
+    ]
+    assert unlike.index("caution") < unlike.index('<figure id="math500')
+    table = unlike[unlike.index('<table class="diff">') :]
+    found = re.findall(r"<tr><th>eval.math500.(.*?)</th>(.*?)</tr>", table)
+    assert {key: re.findall("<td>(.*?)</td>", values) for key, values in found} == {
+        "metrics.ucc_threshold": ["0.8", "0.5", "0.8"],
+        "sampling.seed": ["1", "2", "3"],
+        "sampling.temperature": ["1.0", "0.6", "1.0"],
+        "versions.python": ["3.11", "3.12", "3.11"],
+    }
+
+
+def test_the_rule_of_ucc_is_beside_it(unlike, html):
+    def caption(page, name):
+        figure = page[page.index(f'<figure id="{name}">') :]
+        return figure[figure.index("<figcaption>") : figure.index("</figcaption>")]
+
+    one = "One solution: TF-IDF cosine ≥ 0.8, single linkage."
+    assert one in caption(html, "math500_ucc_at_k")
+    two = "TF-IDF cosine ≥ 0.8, single linkage (a, c); TF-IDF cosine ≥ 0.5, single linkage (b)."
+    assert f"One solution: {two}" in caption(unlike, "math500_ucc_at_k")
+    by_threshold = "One solution: TF-IDF cosine ≥ threshold, single linkage."
+    assert by_threshold in caption(unlike, "math500_ucc_by_threshold")
+    assert "linkage" not in caption(html, "math500_pass_at_k")
+
+
+def test_ucc_has_a_difference_only_at_equal_settings(unlike):
+    row = unlike[unlike.index("<tr><th>ucc@8</th>") :]
+    cells = row[: row.index("</tr>")].split("<td>")[1:]
+    paired = [len(re.findall(r"<small[^>]*>[+-]?[\d.]+ \[", cell)) for cell in cells]
+    assert paired == [0, 0, 1]
+
+
+def test_an_evaluation_by_its_folder_or_the_one_above(tmp_path):
+    folders.evaluation(tmp_path / "model" / "math500")
+    (inside,) = read_runs([tmp_path / "model" / "math500"])
+    (above,) = read_runs([tmp_path / "model"])
+    assert inside.evals == above.evals and list(inside.evals) == ["math500"]
+
+
+def test_nemo_rl_logs_have_our_names(tmp_path, no_figures):
+    values = {
+        "train/reward": {1: 0.25, 2: 0.5},
+        "train/approx_entropy": {1: 1.0, 2: float("nan")},
+        "train/clip/positive_above": {1: 0.125},
+        "train/mean_gen_tokens_per_sample": {1: 100.0},
+        "train/probs_ratio_max": {1: 1.5},
+        "validation/accuracy": {2: 0.75},
+    }
+    folder = folders.nemo_rl(tmp_path / "exp_001", values)
+    (run,) = read_runs([folder])
+    assert run.metrics["reward/mean"] == ([1, 2], [0.25, 0.5])
+    assert run.metrics["clip/positive_above"] == ([1], [0.125])
+    assert run.metrics["length/mean"] == ([1], [100]) and run.metrics["ratio/max"] == ([1], [1.5])
+    assert str(run.metrics["entropy/approximate"]) == "([1.0, 2.0], [1.0, nan])"
+    html = write([folder], tmp_path / "out").read_text()
+    assert "training_validation" in html and "1 values that are not finite" in html
+
+
+def test_of_a_resumed_nemo_rl_run_the_later_value_counts(tmp_path):
+    folders.nemo_rl(tmp_path / "log", {"train/reward": {1: 0.1, 2: 0.2, 3: 0.3}})
+    folders.nemo_rl(tmp_path / "log", {"train/reward": {2: 0.5}})
+    (run,) = read_runs([tmp_path / "log"])
+    assert run.metrics["reward/mean"][1] == pytest.approx([0.1, 0.5, 0.3])
+
+
+def broken(folder, name, text):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("notes.txt", "", "is no run"),
+        ("metrics.jsonl", "", "holds no step yet"),
+        ("metrics.jsonl", '{"step": 1}\n{"st\n{"step": 3}\n', "metrics.jsonl line 2 is not JSON"),
+        ("metrics.jsonl", '{"reward/mean": 1}\n', "metrics.jsonl line 1: step: missing"),
+        ("metrics.jsonl", "[1]\n", "line 1 is not a JSON object"),
+        (
+            "metrics.jsonl",
+            '{"step": 1, "loss": "high"}\n',
+            "line 1: loss: input should be a valid number, got 'high'",
+        ),
+        ("generations.jsonl", "", "run `nemo-algos eval` to its end"),
+        ("metrics.json", "{", "metrics.json is not JSON"),
+    ],
+)
+def test_wrong_folders_are_refused_in_a_sentence(tmp_path, name, text, said):
+    code, output = report(broken(tmp_path / "run", name, text), "--out", tmp_path / "out")
+    assert code == 2 and said in output and output.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_wrong_arguments(tmp_path):
+    code, output = report(tmp_path / "nowhere", "--out", tmp_path / "out")
+    assert code == 2 and "is not a folder" in output
+    folders.training(tmp_path / "grpo" / "exp_001")
+    code, output = report(tmp_path / "grpo", "--out", tmp_path / "out")
+    assert code == 2 and "holds runs (exp_001)" in output
+    folders.nemo_rl(tmp_path / "nemo" / "math" / "exp_001", {"train/reward": {1: 0.5}})
+    folders.nemo_rl(tmp_path / "nemo" / "exp_002", {"train/reward": {1: 0.25}})
+    for above, names in (
+        ("nemo", "exp_002, math/exp_001"),
+        (".", "grpo/exp_001, nemo/exp_002, nemo/math/exp_001"),
+    ):
+        code, output = report(tmp_path / above, "--out", tmp_path / "out")
+        assert code == 2 and f"holds runs ({names}): name them" in output
+    run = folders.training(tmp_path / "bad")
+    (run / "trace.jsonl").write_text('{"step": 1}\n')
+    code, output = report(run, "--out", tmp_path / "out")
+    assert code == 2 and "trace.jsonl line 1: group: missing" in output
+    assert not (tmp_path / "out").exists()
+    run = folders.evaluation(tmp_path / "e" / "math500")
+    (run / "verdicts.jsonl").unlink()
+    code, output = report(run, "--out", tmp_path / "out")
+    assert code == 2 and "verdicts.jsonl is missing" in output
+
+
+def test_a_run_that_is_still_going_has_its_last_line_cut(tmp_path):
+    run = folders.training(tmp_path / "a")
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('{"step": 61, "rew')
+    (read,) = read_runs([run])
+    assert read.metrics["reward/mean"][0][-1] == 60
+
+
+def test_labels_are_what_differs(tmp_path):
+    def label(*names):
+        return [run.label for run in read_runs([tmp_path / name for name in names])]
+
+    for name in ("grpo/exp_001", "etr/exp_001", "grpo/exp_002"):
+        folders.training(tmp_path / name, steps=2)
+    folders.evaluation(tmp_path / "grpo/exp_001/eval-step-0/math500", problems=2)
+    assert label("grpo/exp_001", "etr/exp_001") == ["grpo", "etr"]
+    assert label("grpo/exp_001", "grpo/exp_002") == ["grpo/exp_001", "grpo/exp_002"]
+    assert label("grpo/exp_001/eval-step-0", "grpo/exp_001") == ["grpo/eval-step-0", "grpo"]
+    assert label("etr/exp_001") == ["etr/exp_001"]
+
+
+def test_the_templates_are_in_the_package():
+    from nemo_algos.lab import report as package
+
+    (folder,) = package.__path__
+    names = {path.name for path in (Path(folder) / "templates").iterdir()}
+    wanted = {"report.html", "parts.html", "report.css", "dom.js", "cases.js", "heat.js"}
+    assert wanted <= names
+
+
+def test_labels_and_configs_are_text_too(tmp_path):
+    """A folder's name and a config's value with markup, in tables, figures and the legend."""
+    names = ("<b>one</b>", "two & $x$ \udcff")
+    runs = [folders.training(tmp_path / n, method=f"<i>{i}</i>") for i, n in enumerate(names)]
+    html = write(runs, tmp_path / "out").read_text()
+    assert "<b>one" not in html and "<i>0" not in html
+    assert "&lt;b&gt;one" in html and "&lt;i&gt;0&lt;/i&gt;" in html and "two &amp; $x$ ?" in html

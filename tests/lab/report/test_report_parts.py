@@ -1,0 +1,312 @@
+"""Pieces of the report: numbers, smoothing, seeds, the choice of what is embedded."""
+
+import html
+import json
+import random
+import re
+from pathlib import Path
+
+import folders
+import numpy as np
+import pytest
+
+from nemo_algos.lab.report import cases, differences, evaluation, heat, page, summary, training
+from nemo_algos.lab.report.figure import Figure, Line, running_mean
+from nemo_algos.lab.report.groups import groups
+from nemo_algos.lab.report.numbers import shown, signed
+from nemo_algos.lab.report.runs import LoadedRun
+from nemo_algos.style import COLORS
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        *((None, "–"), (float("nan"), "NaN"), (INF, "∞"), (-INF, "-∞")),  # noqa: RUF001
+        *((0.0, "0"), (1.0, "1"), (12.0, "12"), (-3.0, "-3"), (123456.0, "123456")),
+        *((0.5, "0.500"), (-0.0625, "-0.062"), (0.00196, "0.00196"), (9.31e-5, "9.31e-05")),
+        *((12.345, "12.3"), (1234.5, "1.23e+03"), (2e7, "2e+07")),
+    ],
+)
+def test_numbers_are_written_one_way(x, text):
+    assert shown(x) == text
+
+
+def test_signs():
+    assert (signed(0.25), signed(-0.25), signed(0.0)) == ("+0.250", "-0.250", "0")
+
+
+def test_json_in_a_script_holds_no_markup():
+    hostile = {"a": "</script><!--&\u2028\ud800"}
+    written = page._environment().from_string("{{ data | tojson }}")
+    text = written.render(data=hostile)
+    assert not set("<>&") & set(text) and text.isascii() and json.loads(text) == hostile
+    with pytest.raises(ValueError):
+        written.render(data=[float("nan")])
+
+
+def test_running_mean_by_hand():
+    y = np.array([1.0, 2.0, 6.0, np.nan, 4.0])
+    assert running_mean(y, 3).tolist() == [1.5, 3, 4, 5, 4]
+    assert running_mean(y[:2], 1).tolist() == [1, 2]
+    assert np.isnan(running_mean(np.full(3, np.nan), 3)).all()
+
+
+def run(label, seed=1, method="grpo", **rest):
+    config = {"method": {"name": method}, "grpo": {"seed": seed}, "logger": {"log_dir": label}}
+    return LoadedRun(label, Path(label), {"config": config}, **rest)
+
+
+def test_seeds_share_a_group_other_runs_do_not():
+    plain = LoadedRun("nemo", Path("nemo"))
+    made = groups([run("a"), run("b", method="etr"), run("c", seed=2), plain])
+    assert [g.label for g in made] == ["a (2 seeds)", "b", "nemo"]
+    assert [g.color for g in made] == list(COLORS[:3])
+    again = groups([run("a"), run("b"), run("c", seed=2)])  # grpo's seed 1 twice
+    assert [g.label for g in again] == ["a (2 seeds)", "b"]
+    many = groups([run(str(i), method=str(i)) for i in range(9)])
+    assert many[7].color == COLORS[0] and many[7].dashed and not many[6].dashed
+
+
+def test_a_curve_of_seeds_is_over_the_steps_of_all():
+    steps, values = training.together([([1, 2, 3], [1, 2, 3]), ([2, 3, 4], [6, 7, 8])])
+    assert steps == [2, 3] and values.tolist() == [[2, 3], [6, 7]]
+
+
+def test_an_approximation_is_dashed():
+    exact = run("a", metrics={"entropy/exact": ([1.0], [2.0])})
+    rough = run("b", method="etr", metrics={"entropy/approximate": ([1.0], [2.0])})
+    (figure,) = training.figures(groups([exact, rough]))
+    assert figure.name == "training_entropy"
+    assert [line.dashed for line in figure.lines] == [False, True]
+
+
+def curve(value, low, high):
+    return {"k": [1, 2], "value": value, "low": low, "high": high}
+
+
+def test_intervals_of_seeds_reach_over_all_ends():
+    one, two = curve([0.2, 0.4], [0.1, 0.3], [0.3, 0.5]), curve([0.4, 0.6], [0.2, 0.5], [0.6, None])
+    assert evaluation.combined([one]) == ([1, 2], [0.2, 0.4], [0.1, 0.3], [0.3, 0.5])
+    ks, mean, low, high = evaluation.combined([one, two])
+    assert (ks, low, high[0]) == ([1, 2], [0.1, 0.3], 0.6) and np.isnan(high[1])
+    assert mean == pytest.approx([0.3, 0.5])
+
+
+def test_means_by_difficulty_by_hand():
+    base = {"ids": ["a", "b", "c", "d"], "correct": [0, 2, 3, 8]}
+    tuned = {"ids": ["d", "c", "b", "a"], "per_problem": {"mean": [1.0, 0.5, 0.25, 0.125]}}
+    buckets = [(0.0, 2.0), (2.0, 4.0), (4.0, 6.0), (6.0, 8.0)]
+    means = evaluation._bucket_means(base, tuned, buckets)
+    assert means[:2] == [0.1875, 0.5] and np.isnan(means[2]) and means[3] == 1
+    assert [evaluation.bucket_name(*b) for b in buckets] == ["0–2", "3–4", "5–6", "7–8"]  # noqa: RUF001
+    few = [(0.0, 0.125), (0.5, 2.0), (2.0, 4.0)]  # compare's of 4 responses
+    assert [evaluation.bucket_name(*b) for b in few] == ["0", "1–2", "3–4"]  # noqa: RUF001
+
+
+@pytest.mark.parametrize("number", [1, 9, 10, 30])
+def test_points_of_many_runs_keep_to_their_bucket(number):
+    metrics = {"ids": ["a", "b"], "correct": [0, 8], "per_problem": {"mean": [0.25, 0.75]}}
+    runs = [run(str(i), method=str(i), evals={"made up": metrics}) for i in range(number)]
+    buckets = [(0.0, 2.0), (2.0, 4.0), (4.0, 8.0)]
+    figure = evaluation.by_difficulty("made up", groups(runs), buckets)
+    assert figure.csv().splitlines()[1:] == [
+        row
+        for i in range(number)
+        for row in (f"{i},0–2,0.25,,", f"{i},5–8,0.75,,")  # noqa: RUF001
+    ]
+    reach = [x - round(x) for line in figure.lines for x in line.x]
+    assert max(np.abs(reach)) <= 0.4 and len(set(np.round(reach, 6))) == number
+
+
+def test_a_histogram_of_any_number_of_bins():
+    histogram = {"edges": [0.0, 0.3, 0.6, 1.0], "all": [1, 2, 1], "correct": [0, 0, 0]}
+    one = run("a", evals={"made up": {"histograms": {"tfidf": histogram}}})
+    other = run("b", method="etr", evals={"made up": {}})
+    figure = evaluation._histogram("made up", groups([one, other]), "tfidf", "all")
+    (line,) = figure.lines
+    assert (line.x, line.y) == ([0.0, 0.3, 0.6, 1.0], [0.25, 0.5, 0.25])
+    assert evaluation._histogram("made up", groups([one]), "tfidf", "correct").lines == []
+
+
+def test_a_figures_csv_has_its_numbers(tmp_path):
+    lines = [Line("a, b", "#000000", [1, 2], [0.5, float("nan")], [0.25, 0.0], [1.0, 2.0])]
+    figure = Figure("f", "T $x_", "k", "y", lines, scale="log2")
+    svg = figure.save(tmp_path)
+    assert figure.nonfinite == 1
+    assert (tmp_path / "f.csv").read_text() == (
+        'series,k,value,low,high\n"a, b",1,0.5,0.25,1.0\n"a, b",2,nan,0.0,2.0\n'
+    )
+    assert svg.startswith("<svg") and "T $x_" in svg and (tmp_path / "f.png").stat().st_size > 5000
+    ticked = Figure("g", "", "x", "y", [Line("a", "#000000", [0.1, 1.1], [1, 2])], ticks=("p", "q"))
+    assert ticked.csv().splitlines()[1:] == ["a,p,1,,", "a,q,2,,"]
+
+
+def test_only_keys_that_differ():
+    runs = [run("a"), run("b", seed=2, method="etr")]
+    runs[0].manifest["versions"] = {"torch": "2.6", "python": "3.11", "numpy": "2"}
+    runs[1].manifest["versions"] = {"torch": "2.7", "python": "3.11"}
+    for one in runs:
+        one.config["engine"] = "local"  # the same in both that have a config
+    evaluation = LoadedRun("c", Path("c"), {"versions": {"torch": "2.6", "python": "3.11"}})
+    assert differences.differing([*runs, evaluation]) == [
+        ("grpo.seed", ["1", "2", ""]),
+        ("method.name", ["grpo", "etr", ""]),
+        ("versions.torch", ["2.6", "2.7", "2.6"]),
+    ]
+    runs[0].config["grpo"]["max_num_steps"] = 5
+    assert differences.differing(runs)[0] == ("grpo.max_num_steps", ["5", "–"])  # noqa: RUF001
+
+
+def test_evaluations_differ_between_those_that_have_them():
+    def one(label, **settings):
+        sampling = {"temperature": 1.0, "seed": 0} | settings
+        manifest = {"model": label, "sampling": sampling, "verifier": "math"}
+        evals = {"math500": {}}
+        return LoadedRun(label, Path(label), {"eval": {"math500": manifest}}, evals=evals)
+
+    runs = [one("a"), one("b", seed=1), run("c")]
+    assert differences.differing(runs) == [
+        ("eval.math500.model", ["a", "b", ""]),
+        ("eval.math500.sampling.seed", ["0", "1", ""]),
+    ]
+    assert differences.unlike(runs, "math500") == []
+    assert differences.unlike([*runs, one("d", top_p=0.9)], "math500") == [
+        "Not evaluated alike, so more than the model differs: sampling.top_p is – (a, b), 0.9 (d)."  # noqa: RUF001
+    ]
+
+
+def test_problems_are_spread_over_the_list():
+    ids = [str(i) for i in range(1000)]
+    chosen = cases.spread(ids, 200)
+    assert len(chosen) == 200 and set(chosen) == set(ids[::5])
+    assert sorted(map(int, chosen[:25])) == list(range(0, 1000, 40))
+    assert sorted(cases.spread(ids[:3], 200)) == ["0", "1", "2"]
+    assert cases.spread([], 200) == []
+
+
+@pytest.mark.parametrize(("problems", "gaps", "last"), [(272, {1, 2}, 270), (500, {2, 3}, 497)])
+def test_problems_are_spread_over_a_list_that_200_does_not_divide(problems, gaps, last):
+    chosen = sorted(map(int, cases.spread([str(i) for i in range(problems)], 200)))
+    assert len(chosen) == 200 and chosen[0] == 0 and chosen[-1] == last
+    assert set(np.diff(chosen)) == gaps
+
+
+def test_the_embedded_cases_keep_to_their_budget(tmp_path, monkeypatch):
+    folder = folders.evaluation(tmp_path / "math500", problems=40, samples=12)
+    whole = cases.cases(groups([evaluated(folder)]))
+    assert (
+        whole["benchmarks"][0]["note"] == "40 of 40 problems, up to 8 of 12 responses of each run"
+    )
+    monkeypatch.setattr(cases, "BUDGET", 30_000)
+    less = cases.cases(groups([evaluated(folder)]))["benchmarks"][0]
+    number = len(less["problems"])
+    assert 5 < number < 35 and less["note"].startswith(f"{number} of 40 problems")
+    assert len(json.dumps(less["problems"])) <= 30_000
+    monkeypatch.setattr(cases, "BUDGET", 100)
+    (least,) = cases.cases(groups([evaluated(folder)]))["benchmarks"]
+    assert [p["id"] for p in least["problems"]] == ["p/0"]
+    assert least["note"] == "1 of 40 problems, up to 8 of 12 responses of each run"
+    mixed = {
+        r["verdict"] for p in whole["benchmarks"][0]["problems"] for r in p["runs"][0]["responses"]
+    }
+    assert mixed == {"right", "wrong", "timeout"}
+
+
+def evaluated(folder):
+    metrics = json.loads((folder / "metrics.json").read_text())
+    return LoadedRun("a", folder, evals={"math500": metrics}, eval_folders={"math500": folder})
+
+
+def test_no_more_responses_are_kept_than_are_shown(tmp_path):
+    folder = folders.evaluation(tmp_path / "math500", problems=12, samples=12)
+    stored = cases.Stored.read(folder, ["p/1", "p/3"])
+    assert {p: len(of) for p, of in stored.verdicts.items()} == {"p/1": 12, "p/3": 12}
+    assert {p: len(of) for p, of in stored.responses.items()} == {"p/1": 8, "p/3": 8}
+    assert len(stored.responses["p/3"][11]["text"]) < 6100  # of 100,000 characters
+
+
+def test_samples_are_chosen_right_and_wrong_in_turn():
+    kinds = ["timeout", *(["wrong"] * 6), *(["right"] * 2), *(["wrong"] * 6)]
+    verdicts = {
+        i: {"status": kind if kind == "timeout" else "ok", "reward": float(kind == "right")}
+        for i, kind in enumerate(kinds)
+    }
+    assert cases.mixed(verdicts) == {0, 7, 8, 1, 2, 3, 4, 5}
+
+
+def test_samples_beyond_the_manifests_number_are_not_counted(tmp_path):
+    """Evaluated once with 8 samples, then with 3."""
+    folder = folders.evaluation(tmp_path / "math500", problems=4, samples=8)
+    folders.change_json(folder / "manifest.json", sampling__samples=3)
+    (benchmark,) = cases.cases(groups([evaluated(folder)]))["benchmarks"]
+    runs = [problem["runs"][0] for problem in benchmark["problems"]]
+    assert [run["of"] for run in runs] == [3] * 4
+    assert [[r["sample"] for r in run["responses"]] for run in runs] == [[0, 1, 2]] * 4
+    assert [run["right"] for run in runs] == [
+        sum(r["verdict"] == "right" for r in run["responses"]) for run in runs
+    ]
+
+
+def test_of_a_verdict_written_twice_the_last_counts(tmp_path):
+    folder = folders.evaluation(tmp_path / "math500", problems=2)
+    again = {"problem": "p/0", "sample": 0, "reward": 1.0, "status": "ok", "detail": "", "of": "o"}
+    with open(folder / "verdicts.jsonl", "a") as file:
+        file.write(json.dumps({**again, "status": "timeout", "reward": 0.0}) + "\n")
+        file.write(json.dumps(again) + "\n" + '{"cut')
+    made = cases.cases(groups([evaluated(folder)]))
+    first = made["benchmarks"][0]["problems"][0]["runs"][0]
+    assert first["responses"][0]["verdict"] == "right" and first["of"] == 8
+
+
+def test_long_texts_keep_both_ends():
+    assert cases.shortened("abcdef", 6) == "abcdef"
+    assert cases.shortened("abcdefghij", 5) == "ab\n[... 5 characters left out ...]\nhij"
+
+
+def test_steps_that_do_not_fit_are_said(monkeypatch):
+    traces = [t for s in range(1, 21) for t in folders._traces(s, random.Random(0))]
+    whole = heat.heat(groups([run("a", traces=traces)]))
+    assert len(whole["runs"][0]["steps"]) == 20 and whole["note"] == ""
+    monkeypatch.setattr(heat, "BUDGET", 5000)
+    some = heat.heat(groups([run("a", traces=traces)]))
+    steps = [s["step"] for s in some["runs"][0]["steps"]]
+    assert 1 < len(steps) < 20 and steps[0] == 1 and steps[-1] == 20
+    assert some["note"] == f"a: {len(steps)} of 20 traced steps are shown."
+
+
+def test_scales_are_of_finite_values():
+    row = {"entropy": [0.5, float("nan")], "ratio": [2.0, 0.0, INF], "advantage": [-3.0, 1.0]}
+    scales = heat._scales([row])
+    assert scales["entropy"] == 0.5 and scales["ratio"] == pytest.approx(np.log(2))
+    assert scales["advantage"] == pytest.approx(2.98)
+
+
+def test_the_page_is_told_the_values_and_where_they_lie(tmp_path):
+    y = [0.123456789, float("inf"), *[0.5] * 2498]
+    lines = [Line('<b>"', "#0072B2", range(2500), y, smooth=3), Line("c", "#D55E00", [0], [1])]
+    svg = Figure("f", "", "step", "y", lines).save(tmp_path)
+    written = re.match(r'<svg data-plot="([^"<>]*)"', svg)
+    plot = json.loads(html.unescape(written[1]))
+    assert (plot["name"], plot["x"][4], plot["ticks"]) == ("f", False, [])
+    assert plot["x"][2:4] == pytest.approx([0.13 * 280.8, 0.985 * 280.8])  # 3.9 inches of 72
+    long, short = plot["lines"]
+    assert (long["label"], long["smooth"], short["smooth"]) == ('<b>"', True, False)
+    assert len(long["x"]) == len(long["y"]) == 834 and long["x"][:3] == [0, 3, 6]
+    assert long["y"][:2] == [0.12346, 0.5] and long["low"] == []
+    assert set(re.findall(r'id="(f\.0\.\w+)"', svg)) == {"f.0.0", "f.0.mean", "f.0.2"}
+    steps = Line("s", "#0072B2", [0, 1, 3], [float("nan"), 2], kind="steps").values()
+    assert (steps["x"], steps["y"]) == ([0.5, 2], [None, 2])
+
+
+def test_the_table_of_training_has_the_names_of_the_curves():
+    names = ("reward/mean", "entropy/exact", "clip/positive_above", "clip/negative_below", "kl/old")
+    ends = dict(zip(names, (0.5, 0.25, 0.125, 0.75, 3.0), strict=True))
+    metrics = {name: ([1.0, 2.0], [9.0, end]) for name, end in ends.items()}
+    table = summary.training([run("a", metrics=metrics), run("b")])
+    titles = {curve.metrics[0]: curve.title for curve in training.CURVES}
+    assert table.headings == ["run", "method", "seed", "steps", *(titles[n] for n in names)]
+    ((_, cells),) = table.rows
+    shown_ends = [shown(end) for end in ends.values()]
+    assert [cell.text for cell in cells] == ["grpo", "1", "2", *shown_ends]

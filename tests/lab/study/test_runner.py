@@ -1,0 +1,123 @@
+"""The runs of a study: each once, equal to a run by hand, whatever happened in between."""
+
+import csv
+import json
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import trainers
+from rich.console import Console
+
+from nemo_algos.algorithms.build import build as method
+from nemo_algos.algorithms.riders.correction import CorrectionConfig
+from nemo_algos.engines.local import build
+from nemo_algos.engines.local.evaluation import SEED, sample
+from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.lab.study import design, runner
+from nemo_algos.lab.study.runner import measures
+
+STUDY = design.Study.model_validate(
+    {
+        "settings": {
+            "grpo.max_num_steps": 12,
+            "grpo.num_prompts_per_step": 4,
+            "grpo.num_generations_per_prompt": 4,
+            "policy.train_global_batch_size": 8,
+            "grpo.max_val_samples": 5,
+            "grpo.val_samples_per_prompt": 4,
+        },
+        "regimes": {
+            "r": {"claim": "-", "baseline": "grpo", "arms": {"grpo": {}, "gpg": {}}, "seeds": 2}
+        },
+    }
+)
+
+
+class Mixed(trainers.MadeUp):
+    """Rewards that an untaught policy can earn."""
+
+    mixed = 0
+
+
+@pytest.fixture(autouse=True)
+def untaught(monkeypatch):
+    monkeypatch.setattr(build, "warm_started", lambda *_: trainers.policy().model)
+    monkeypatch.setitem(build.OURS, "countdown", Mixed)
+
+
+def go(folder, runs):
+    with ThreadPoolExecutor(1) as threads:
+        return list(runner.go(runs, folder, threads))
+
+
+def test_a_row_is_what_a_run_by_hand_gives(tmp_path, monkeypatch):
+    run = design.runs(STUDY)[0][0]
+    clock = SimpleNamespace(process_time=iter([3.0, 10.5]).__next__)
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "time", clock)
+        row = runner.train(run, _with_raw(tmp_path))
+    trainer = build.build_trainer(run.config, method(run.config.method), Console(quiet=True))
+    steps = [trainer.step() for _ in range(12)]
+    found = measures(sample(trainer.policy, trainer.task, 5, 4, SEED))
+    assert (row["id"], row["method"], row["seed"], row["steps"]) == (run.id, "grpo", 0, 12)
+    assert row["CPU seconds"] == 7.5
+    assert {name: row[name] for name in found} == found
+    for name in ("reward/mean", "entropy/exact", "clip/fraction"):
+        assert row[name] == pytest.approx(sum(s[name] for s in steps[-10:]) / 10)
+    raw = (tmp_path / "raw" / f"{run.id}.jsonl").read_text().splitlines()
+    assert [json.loads(line)["grad_norm"] for line in raw] == [s["grad_norm"] for s in steps]
+
+
+def test_a_runs_correction_is_its_own(tmp_path):
+    """A run is made of its whole config: without a correction it would be another's."""
+    run = design.runs(STUDY)[0][0]
+    corrected = {"preset": "decoupled_token_is"}
+    config = run.config.model_copy(update={"rollout_correction": CorrectionConfig(**corrected)})
+    (row,) = go(tmp_path, [design.Trial("corrected", config)])
+    assert row["correction/weight_mean"] == pytest.approx(1, abs=1e-4)
+
+
+def _with_raw(folder):
+    (folder / "raw").mkdir()
+    return folder
+
+
+def test_a_stopped_study_goes_on(tmp_path):
+    runs, _ = design.runs(STUDY)
+    first = go(tmp_path, runs[:1])
+    rest = go(tmp_path, runs)
+    assert [row["id"] for row in first + rest] == [run.id for run in runs]
+    assert go(tmp_path, runs) == []
+    kept = runner.results(tmp_path / "results.csv")
+    assert list(kept) == [run.id for run in runs]
+    assert kept[runs[0].id]["pass@1"] == first[0]["pass@1"]
+
+
+@pytest.mark.parametrize("id", ["849088121361", "12345e678901"])
+def test_an_id_that_looks_like_a_number(tmp_path, id):
+    runs = [design.Trial(id, design.runs(STUDY)[0][0].config)]
+    go(tmp_path, runs)
+    go(tmp_path, [*runs, design.runs(STUDY)[0][1]])
+    assert go(tmp_path, runs) == [] and id in runner.results(tmp_path / "results.csv")
+
+
+def test_a_run_that_diverges_is_a_result(tmp_path, monkeypatch):
+    step = Trainer.step
+
+    def diverges(trainer):
+        if trainer.step_number == 2:
+            raise FloatingPointError("the gradient's norm is nan")
+        return step(trainer)
+
+    runs, _ = design.runs(STUDY)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", diverges)
+        (row,) = go(tmp_path, runs[:1])
+    assert (row["steps"], row["failed"]) == (2, "the gradient's norm is nan")
+    assert 0 <= row["pass@1"] <= 1
+    go(tmp_path, runs[:2])
+    with open(tmp_path / "results.csv", newline="") as file:
+        diverged, whole = csv.DictReader(file)
+    assert (diverged["failed"], whole["failed"]) == ("the gradient's norm is nan", "")
+    assert "failed" not in runner.results(tmp_path / "results.csv")[runs[1].id]

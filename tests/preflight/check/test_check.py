@@ -1,0 +1,263 @@
+"""`nemo-algos check`: planted mistakes are found by their rules, and what runs is left alone."""
+
+import copy
+import json
+from pathlib import Path
+
+import mistakes_fp8
+import pytest
+from mistakes import DENSE, MOE, ONE, SHARED
+from mistakes import MISTAKES as MOST
+from mistakes import RIGHT as MOSTLY_RIGHT
+from mistakes_fp8 import OF
+from omegaconf import OmegaConf
+from typer.testing import CliRunner
+
+from nemo_algos.cli import app
+from nemo_algos.config import SHIPPED, ConfigError, at, overridden, read
+from nemo_algos.preflight.check import judge as module
+from nemo_algos.preflight.check.judge import RULES, check, judged, versions
+from nemo_algos.preflight.check.rules.values import FLAGS, NUMBERS
+from nemo_algos.preflight.check.snapshot import VERSIONS, compose, load
+from nemo_algos.preflight.plan import report
+from nemo_algos.preflight.plan.gpus import GPUS
+from nemo_algos.preflight.plan.layouts import plan
+from nemo_algos.preflight.slurm.batch import Job
+from nemo_algos.preflight.slurm.placement import Sizes
+from nemo_algos.preflight.slurm.prepare import prepare
+
+HERE = Path(__file__).parent
+MISTAKES = [*MOST, *mistakes_fp8.MISTAKES]
+RIGHT = [*MOSTLY_RIGHT, *mistakes_fp8.RIGHT]
+OWN, SUMS = "math.yaml", SHIPPED / "data" / "sums_train.jsonl"  # it is for one's own model and rows
+PARTS = {"local.yaml"}  # to inherit from, without a method
+CONFIGS = [p for p in SHIPPED.glob("*.yaml") if p.name not in PARTS]
+CONFIGS += sorted((SHIPPED / "recipes").glob("*.yaml"))
+COMPOSED = {}
+
+
+def compose_once(written, release):
+    """As compose, once for equal configs; `plain` is a copy, for a judgement changes it."""
+    key = release.version, repr(OmegaConf.to_container(written))
+    if key not in COMPOSED:
+        COMPOSED[key] = compose(written, release)
+    return COMPOSED[key]._replace(plain=copy.deepcopy(COMPOSED[key].plain))
+
+
+@pytest.fixture(autouse=True)
+def composed_once(monkeypatch):
+    monkeypatch.setattr(module, "compose", compose_once)
+
+
+def path_of(config):
+    return str(HERE / config if (HERE / config).exists() else SHIPPED / config)
+
+
+def found(config, overrides, path, message, version="main"):
+    """The findings at (or below) this path with this message."""
+    findings = check(path_of(config), overrides, version)
+    return [f for f in findings if f.path.startswith(path) and message in f.message]
+
+
+@pytest.mark.parametrize("mistake", [*MISTAKES, *SHARED], ids=lambda m: f"{m[0]}-{m[4]}")
+def test_a_planted_mistake_is_found_by_its_rule_alone(mistake, monkeypatch):
+    rule, config, overrides, severity, path, message = mistake
+    monkeypatch.delenv("WANDB_MODE")
+    version = OF.get(rule, "main")
+    assert [f.severity for f in found(config, overrides, path, message, version)] == [severity]
+    if mistake in MISTAKES:
+        monkeypatch.setattr(module, "RULES", [r for r in RULES if r.__name__ != rule])
+        assert not found(config, overrides, path, message, version)
+
+
+@pytest.mark.parametrize("mistake", [m for m in [*MISTAKES, *SHARED] if m[3] == "error"])
+def test_plan_and_slurm_refuse_what_check_refuses(mistake, tmp_path):
+    """With the same sentences; tests/real/nemo has the launcher."""
+    rule, config, overrides, *_ = mistake
+    file, version = path_of(config), OF.get(rule, "main")
+    errors = [str(f) for f in check(file, overrides, version) if f.severity == "error"]
+    planned = CliRunner().invoke(app, ["plan", file, *overrides, "--nemo-rl", version])
+    said = [line for line in planned.stderr.splitlines() if not line.startswith("warning ")]
+    assert (planned.exit_code, said) == (2, errors)
+    with pytest.raises(ConfigError) as error:
+        prepare(Path(file), overrides, Job("a", "b:c", tmp_path), tmp_path, Sizes(), version)
+    assert set(errors) <= {str(f) for f in error.value.findings}
+
+
+@pytest.mark.parametrize(("config", "overrides"), RIGHT)
+def test_what_is_close_to_a_mistake_and_right_is_left_alone(config, overrides):
+    assert not [f for f in check(path_of(config), overrides, "main") if f.severity != "note"]
+
+
+def test_a_section_that_one_run_replaces_is_there_for_the_next():
+    """NeMo-RL's configs are taken in once and serve every judgement."""
+    written, release = overridden(read(SHIPPED / "nemo_rl.yaml"), []), load("main")
+    before = compose(written.copy(), release).plain
+    replaced = overridden(written.copy(), ["env._override_=true", "env.math.num_workers=3"])
+    assert compose(replaced, release).plain["env"] == {"math": {"num_workers": 3}}
+    assert compose(written.copy(), release).plain == before
+
+
+def test_every_rule_has_a_planted_mistake():
+    assert {rule.__name__ for rule in RULES} == {m[0] for m in MISTAKES}
+    assert len({m[0] for m in MISTAKES if m[3] != "note"}) >= 40
+
+
+@pytest.mark.parametrize("config", [*CONFIGS, HERE / DENSE, HERE / MOE], ids=lambda p: p.name)
+def test_what_is_shipped_gives_no_false_alarm(config):
+    own = ["policy.model_name=a/b", f"data.train.data_path={SUMS}"] if config.name == OWN else []
+    for version in versions(str(config)):
+        findings = [f for f in check(str(config), own, version) if f.severity != "note"]
+        extra = config.name == "smollm2.yaml"  # whose model is in a package of its own
+        assert not [f for f in findings if not (extra and "--extra smollm2" in f.message)], version
+
+
+LONG = "/" + 5000 * "a"
+ODD = [(ONE, None), (ONE, []), (MOE, "x"), (ONE, 0), (MOE, -1.5), (MOE, 1e300), (ONE, LONG)]
+
+
+@pytest.mark.parametrize(("config", "value"), ODD, ids=lambda x: repr(x)[:8])
+def test_a_wrong_value_anywhere_is_survived(config, value):
+    """A finding or none, never an exception; what has no error can be planned."""
+    composed = compose(overridden(read(Path(path_of(config))), []), load("main"))
+    paths = {*_paths(composed.plain), *FLAGS, *NUMBERS}
+    assert len(paths) > 300
+    for path in paths:
+        plain = _with(composed.plain, path, value)
+        run, findings = judged(composed._replace(plain=plain), "main")
+        if run.model and not [f for f in findings if f.severity == "error"]:
+            p = plan(run.plain, run.model, GPUS["H100"])
+            list(report.tables(p, None, report.summed(p, 100)))
+
+
+@pytest.mark.parametrize("path", [*FLAGS, *NUMBERS])
+def test_a_text_that_stands_for_a_number_or_a_flag_is_refused(path):
+    """NeMo-RL would turn it into what no rule has seen."""
+    severities = [f.severity for f in found(ONE, [f"{path}='0'"], path, "must be")]
+    assert severities == ["error"]
+
+
+def _paths(section, prefix=""):
+    for key, value in section.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _paths(value, f"{prefix}{key}.")
+
+
+def _with(plain, path, value):
+    changed = copy.deepcopy(plain)
+    parent, _, key = path.rpartition(".")
+    section = at(changed, parent) if parent else changed
+    if isinstance(section, dict):
+        section[key] = value
+    return changed
+
+
+def test_all_mistakes_come_at_once():
+    overrides = ["polcy.x=1", "cluster.gpus_per_node=x", "policy.train_global_batch_size=100"]
+    findings = check(ONE, [*overrides, "method.name=etrr", "loss_fn.use_cispo=true"], "main")
+    paths = {f.path for f in findings if f.severity == "error"}
+    assert {"polcy.x", "cluster.gpus_per_node", "method.name"} <= paths
+    assert "policy.train_global_batch_size" in paths
+
+
+def test_errors_come_first():
+    severities = [f.severity for f in check(ONE, ["loss_fn.x=1", "policy.max_grad_norm=x"], "main")]
+    order = ("error", "warning", "note")
+    assert severities == sorted(severities, key=order.index)
+
+
+def test_a_job_s_time_is_compared_with_the_last_save():
+    path = "checkpointing.checkpoint_must_save_by"
+
+    def said(by):
+        findings = check(ONE, [f"{path}={by}"], "main", seconds=4 * 3600)
+        return [f.severity for f in findings if f.path == path]
+
+    assert said("'00:03:45:00'") == []
+    assert said("'00:04:00:00'") == ["error"]
+    assert said("null") == ["warning"]
+
+
+def test_a_folder_with_checkpoints_is_mentioned(tmp_path):
+    (tmp_path / "step_10").mkdir()
+    assert found(ONE, [f"checkpointing.checkpoint_dir={tmp_path}"], "checkpointing", "continue")
+
+
+def test_a_model_offline_must_be_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    assert found(ONE, [], "policy.model_name", "download it first")
+    (tmp_path / "hub" / "models--Qwen--Qwen2.5-1.5B").mkdir(parents=True)
+    assert not found(ONE, [], "policy.model_name", "")
+    assert not found(ONE, ["policy.model_name=fresh"], "policy.model_name", "download")  # a folder
+
+
+def test_a_folder_s_own_facts_are_read(tmp_path):
+    facts = {"num_hidden_layers": 2, "hidden_size": 70, "num_attention_heads": 7}
+    facts |= {"intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 64}
+    facts["model_type"] = "llama"
+    (tmp_path / "config.json").write_text(json.dumps(facts))
+    overrides = [f"policy.model_name={tmp_path}", "policy.max_total_sequence_length=128"]
+    assert found(ONE, overrides, "policy.max_total_sequence_length", "64 positions")
+    wider = "+policy.hf_config_overrides.max_position_embeddings=128"
+    assert not found(ONE, [*overrides, wider], "policy.max_total_sequence_length", "")
+
+
+def test_a_missing_v2_is_false():
+    """As NeMo-RL reads it; its own configs have the key, or inherit it."""
+    composed = compose(overridden(read(Path(path_of(ONE))), []), load("main"))
+    path = "checkpointing.model_save_format"
+    assert not [f for f in judged(copy.deepcopy(composed), "main")[1] if f.path == path]
+    del composed.plain["policy"]["dtensor_cfg"]["_v2"]
+    (finding,) = [f for f in judged(composed, "main")[1] if f.path == path]
+    assert finding.severity == "error" and "first save would fail" in finding.message
+
+
+def test_a_prompt_file_is_read(tmp_path):
+    prompt = tmp_path / "p.txt"
+    prompt.write_text("End with Answer: x. {}")
+    overrides = [f"data.default.prompt_file={prompt}"]
+    assert found(ONE, overrides, "env.math.math_verify_impl", "reads boxed")
+    both = [*overrides, "env.math.math_verify_impl=dapo_math_verify"]
+    assert not found(ONE, both, "env.math", "")
+
+
+def test_the_header_names_the_versions(tmp_path):
+    assert versions(ONE) == VERSIONS
+    assert versions("mxfp8_blackwell.yaml") == ("main",)
+    file = tmp_path / "a.yaml"
+    file.write_text("# NeMo-RL v0.7.0, main\nengine: local\n")
+    assert versions(str(file)) == ("v0.7.0", "main")
+    file.write_text("# NeMo-RL v0.7.0\n")
+    assert versions(str(file)) == ("v0.7.0",)
+
+
+def test_the_embedded_engine_is_checked():
+    (finding,) = check("etr.yaml", ["grpo.num_prompts_per_stepp=1"], "main")
+    assert (finding.severity, finding.path) == ("error", "grpo.num_prompts_per_stepp")
+
+
+def run(*args):
+    return CliRunner().invoke(app, ["check", *args])
+
+
+def test_the_command():
+    assert run(ONE).exit_code == 0
+    wrong = run(ONE, "policy.train_global_batch_size=96")
+    assert wrong.exit_code == 1 and "errors: 1" in wrong.output
+    assert "policy.train_global_batch_size: does not divide" in wrong.output
+    found = json.loads(run("mxfp8_blackwell.yaml", "--nemo-rl", "v0.7.0", "--json").output)
+    (one,) = [finding for finding in found if finding["severity"] == "error"]
+    assert one["path"] == "policy.generation.vllm_cfg.is_mx" and one["nemo_rl"] == ["v0.7.0"]
+    both = run(ONE, "policy.generation.vllm_cfg.is_mx=true", "loss_fn.x=1").output
+    assert "(NeMo-RL v0.7.0)" in both
+    assert run(ONE, "--time", "4:00:00").output.startswith("warning")
+    assert run(ONE, "--nemo-rl", "v9").exit_code == 2
+    assert run("no.yaml").exit_code == 2
+
+
+def test_every_rule_is_on_the_page():
+    page = (HERE.parents[2] / "docs" / "check.md").read_text()
+    assert all(page.count(f"| `{rule.__name__}` |") == 1 for rule in RULES)
+    assert page.count("\n| `") == len(RULES)

@@ -1,0 +1,68 @@
+"""`rollout_correction:` in a NeMo-RL run: what contradicts it, and what it takes the place of."""
+
+import pytest
+
+from nemo_algos.preflight.check.judge import check
+from nemo_algos.preflight.check.snapshot import VERSIONS
+
+WEIGHED = "loss_fn.use_importance_sampling_correction"
+BYPASS = "rollout_correction.bypass_mode=true"
+FP8 = ["policy.generation.vllm_cfg.precision=fp8"]
+ASYNC = ["grpo.async_grpo.enabled=true", "policy.generation.vllm_cfg.async_engine=true"]
+
+CASES = [
+    (
+        [BYPASS, "mismatch.stop_above=0.1"],
+        "mismatch.stop_above: in bypass_mode the trainer's log-probs are the sampler's, and "
+        "nothing is measured: remove it, or set bypass_mode: false",
+    ),
+    (
+        [BYPASS, "grpo.seq_logprob_error_threshold=1.5"],
+        "grpo.seq_logprob_error_threshold: in bypass_mode the trainer's log-probs are the "
+        "sampler's, and no error is seen: set null, or a rollout_rs",
+    ),
+    (
+        ["rollout_correction.preset=decoupled_geo_rs", f"{WEIGHED}=true"],
+        f"{WEIGHED}: rollout_correction weighs by the sampler too: set this to false, or remove "
+        "that",
+    ),
+    (
+        ["rollout_correction.preset=bypass_ppo"],
+        "rollout_correction.preset: no such preset (did you mean bypass_ppo_clip?)",
+    ),
+    (
+        ["rollout_correction.rollout_rs_treshold=1"],
+        "rollout_correction.rollout_rs_treshold: unknown key (did you mean rollout_rs_threshold?)",
+    ),
+    (
+        [BYPASS, "method.name=erpo"],
+        "rollout_correction: erpo needs the exact entropies of pi_old, which come with the "
+        "forward that bypass_mode leaves out: set bypass_mode: false",
+    ),
+]
+
+
+def errors(overrides, version):
+    return [str(f) for f in check("nemo_rl.yaml", overrides, version) if f.severity == "error"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("overrides", "found"), CASES)
+def test_contradictions(overrides, found, version):
+    assert errors(overrides, version) == [found]
+
+
+@pytest.mark.parametrize("given", [FP8, ASYNC], ids=["fp8", "asynchronous"])
+@pytest.mark.parametrize("correction", ["preset=decoupled_token_is", "bypass_mode=true"])
+def test_what_asks_for_a_correction_takes_either(given, correction):
+    asked = [e for e in errors(given, "main") if e.startswith(WEIGHED)]
+    assert len(asked) == 1 and asked[0].endswith(", or choose a rollout_correction.preset")
+    found = errors([*given, f"rollout_correction.{correction}"], "main")
+    assert not [e for e in found if e.startswith(WEIGHED)]
+
+
+@pytest.mark.parametrize(("given", "warned"), [([], True), ([BYPASS], False)])
+def test_two_precisions_are_corrected_for(given, warned):
+    half = "policy.generation.vllm_cfg.precision=float16"
+    found = [f.path for f in check("nemo_rl.yaml", [half, *given], "main")]
+    assert ("policy.generation.vllm_cfg.precision" in found) == warned

@@ -1,0 +1,70 @@
+"""Every misspelt key of `data` and `env` is refused: of each recipe, and of NeMo-RL's configs."""
+
+import pytest
+from omegaconf import OmegaConf
+from test_recipes import BASES, FILES
+
+from nemo_algos import config
+from nemo_algos.config import SHIPPED
+from nemo_algos.preflight.check.keys import unknown_keys
+from nemo_algos.preflight.check.snapshot import VERSIONS, load
+
+SECTIONS = ("data", "env")
+USUAL = "grpo_math_1B.yaml"
+# whose keys are not NeMo-RL's: servers of NeMo-Gym, a second policy, environments that scripts of
+# theirs register, and one of ours, whose keys the rule own_rewards judges
+FREE = [f"env.{name}" for name in ("nemo_gym", "reward_model", "sliding_puzzle_game", "dapo")]
+FREE += ["env.countdown"]
+OURS = [*FILES.values(), *BASES.values(), SHIPPED / "nemo_rl.yaml"]
+OURS += (SHIPPED / "recipes" / "cpu").glob("*.yaml")
+
+
+def misspelt(section, above):
+    """Each key's path, and the section with that key misspelt."""
+    for key, value in section.items():
+        path = f"{above}.{key}"
+        yield path, {**section, f"{key}x": value}
+        if isinstance(value, dict):
+            yield from ((p, {**section, key: changed}) for p, changed in misspelt(value, path))
+        for i, one in enumerate(value) if isinstance(value, list) else ():
+            for deeper, changed in misspelt(one, path) if isinstance(one, dict) else ():
+                yield deeper, {**section, key: [*value[:i], changed, *value[i + 1 :]]}
+
+
+def accepted(own, base, declared):
+    """The paths that were misspelt in vain, and all paths; of a config that has none wrong."""
+    own = {name: own[name] for name in SECTIONS if own.get(name)}
+    assert not unknown_keys(own, base, declared)
+    walk = [(path, {name: changed}) for name in own for path, changed in misspelt(own[name], name)]
+    said = {path: [f.path for f in unknown_keys(w, base, declared)] for path, w in walk}
+    return {path for path, found in said.items() if f"{path}x" not in found}, set(said)
+
+
+def is_free(path):
+    """An environment's name is: `environments` refuses the one that no data set names."""
+    name = ".".join(path.split(".")[:2])
+    return name in FREE or path in ("env.math", "env.code")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_misspelt_key_of_nemo_rls_configs_is_refused(version):
+    release, walked = load(version), set()
+    for name, own in release.configs.items():
+        wrong, paths = accepted(own, release.configs[USUAL], release.declared)
+        assert not {path for path in wrong if not is_free(path)}, name
+        walked |= paths - wrong
+    assert {"data.shuffle", "data.validation.repeat", "env.math.math_verify_impl"} <= walked
+    assert len(walked) >= 25
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_misspelt_key_of_our_recipes_is_refused(version):
+    release, walked = load(version), 0
+    for file in OURS:
+        own = OmegaConf.to_container(config.read(file))
+        name = (own.get("nemo_rl") or {}).get("config", USUAL)
+        if own.get("engine") == "nemo_rl" and name in release.configs:  # else another version's
+            wrong, paths = accepted(own, release.configs[name], release.declared)
+            assert not {path for path in wrong if not is_free(path)}, file.name
+            walked += len(paths - wrong)
+    assert walked > 100

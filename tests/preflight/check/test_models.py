@@ -1,0 +1,98 @@
+"""Facts of models: what transformers builds of a config.json, against the models' cards."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nemo_algos.preflight.check import snapshot
+from nemo_algos.preflight.check.built import facts
+from nemo_algos.preflight.check.known_models import configs, model, table
+from nemo_algos.preflight.plan.parameters import whole
+
+LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96}
+LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128}
+FAMILIES = yaml.safe_load((Path(__file__).parent / "families.yaml").read_text())
+
+
+def of(name):
+    values = FAMILIES[name].get("config")
+    return facts(values, name) if values else table()[name]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_parameters_are_those_of_the_card(name):
+    card, found = FAMILIES[name], of(name)
+    assert found.parameters / 1e9 == pytest.approx(card["billions"], rel=0.01)
+    if card["active"]:
+        assert found.active_parameters / 1e9 == pytest.approx(card["active"], rel=0.01)
+
+
+@pytest.mark.parametrize("name", [*table(), *FAMILIES])
+def test_the_memory_model_holds_every_parameter(name):
+    found = table().get(name) or of(name)
+    assert whole(found) == pytest.approx(found.parameters, rel=0.005)
+
+
+def test_the_table_is_what_transformers_builds():
+    for name, values in configs().items():
+        assert facts(values, name) == table()[name]
+
+
+@pytest.mark.parametrize("version", snapshot.VERSIONS)
+def test_every_model_that_nemo_rl_names_is_in_the_table(version):
+    named = {c["policy"]["model_name"] for c in snapshot.load(version).configs.values()}
+    assert {n for n in named - table().keys() if "docs/guides/deepseek.md" not in n} == set()
+
+
+def test_windows_states_and_latents_of_the_cache():
+    """Layers of each kind, and bytes or numbers that one keeps, by hand."""
+    oss, gemma = of("openai/gpt-oss-120b"), of("google/gemma-3-27b-it")
+    assert (oss.having("*"), oss.having("W"), oss.window) == (18, 18, 128)
+    assert (gemma.having("*"), gemma.having("W"), gemma.window) == (10, 52, 1024)
+    following, nano = of("Qwen/Qwen3-Next-80B-A3B-Instruct"), of("nvidia/Nemotron-H-8B-Base-8K")
+    assert (following.having("*"), following.having("M")) == (12, 36)
+    assert (nano.having("*"), nano.having("M"), nano.having("-")) == (4, 24, 24)
+    assert following.mamba.cached == 4 * 32 * 128 * 128 + 2 * 3 * 8192
+    assert nano.mamba.cached == 4 * 8192 * 128 + 2 * 3 * (8192 + 2 * 8 * 128)
+    assert table()["deepseek-ai/DeepSeek-V3"].attention.cached == 512 + 64
+    assert not (nano.gated or of("nvidia/Nemotron-4-15B").gated) and oss.gated
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model_type": "no_such_family"}, "no_such_family"),
+        ({}, "model_type None"),
+        (LLAMA | {"num_attention_heads": 0}, "llama"),
+        ({"model_type": "mamba2", "hidden_size": 64, "num_heads": 2, "head_dim": 64}, "Mamba2"),
+        ({"model_type": "bert"}, "BertLMHeadModel"),
+        (LLAMA | {"model_type": "t5"}, "T5"),
+    ],
+)
+def test_a_family_that_is_not_known_is_refused_by_name(tmp_path, values, said):
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=said) as refusal:
+        model(str(tmp_path))
+    assert str(tmp_path) in str(refusal.value) and "pydantic" not in str(refusal.value)
+
+
+def test_without_transformers_a_sentence_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(ValueError, match="Install transformers"):
+        model(str(tmp_path))
+    assert model("Qwen/Qwen3-8B").num_hidden_layers == 36
+
+
+def test_overrides_change_the_facts():
+    name = "Qwen/Qwen3.5-35B-A3B-Base"
+    assert model(name, {"text_config": {"router_aux_loss_coef": 0.0}}) == table()[name]
+    assert model("Qwen/Qwen3-8B", {"max_position_embeddings": 8}).max_position_embeddings == 8
+    assert model("Qwen/Qwen3-8B", {"num_hidden_layers": 4}).num_hidden_layers == 4
+    whole, tied = table()["Qwen/Qwen3-8B"], model("Qwen/Qwen3-8B", {"tie_word_embeddings": True})
+    assert tied.tied and whole.parameters - tied.parameters == 151936 * 4096  # a default's key
+    assert model("Qwen/Qwen3-8B", {"router_aux_loss_coef": 0, "rope_scaling": {}}) == whole
+    assert model("Qwen/Qwen3-8B", {"attention_bias": True}).query_bias

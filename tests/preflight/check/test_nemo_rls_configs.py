@@ -1,0 +1,75 @@
+"""NeMo-RL's own configs, all of both versions: they run, so nothing here may refuse them."""
+
+import copy
+import pickle
+
+import pytest
+from model_facts import facts_of
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_algos.preflight.check import judge as check
+from nemo_algos.preflight.check.snapshot import VERSIONS, compose, load
+from nemo_algos.preflight.plan.gpus import GPUS
+from nemo_algos.preflight.plan.layouts import gpu_of, plan
+from nemo_algos.preflight.plan.search import possible
+
+# what they leave to the user, or fail at
+KNOWN = {
+    "policy.model_name": ("deepseek", "dsv3"),  # "Follow instructions in ..."
+    "policy.dtensor_cfg.cpu_offload": ("sliding_puzzle",),  # automodel/setup.py:501 raises
+}
+
+
+def trees(configs):
+    """As OmegaConf takes each in, in a third of its time: the first, and changes of copies."""
+    whole, like = {}, next(iter(configs.values()))
+    first = pickle.dumps(OmegaConf.create(like))
+    for name, config in configs.items():
+        whole[name] = pickle.loads(first)
+        change(whole[name], like, config)
+        assert OmegaConf.to_container(whole[name]) == config, name
+    return whole
+
+
+def change(tree: DictConfig, was, now):
+    for key in was.keys() - now.keys():
+        del tree[key]
+    for key, value in now.items():
+        if isinstance(was.get(key), dict) and isinstance(value, dict):
+            change(tree[key], was[key], value)
+        elif key not in was or repr(was[key]) != repr(value):
+            tree[key] = value
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def composed(request):
+    """Of one version, by name."""
+    release, own = load(request.param), {"engine": "nemo_rl", "method": {"name": "grpo"}}
+    release = release._replace(trees=trees(release.configs))
+    named = {name: own | {"nemo_rl": {"config": name}} for name in release.configs}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HOME", "/hub")
+        return {name: compose(OmegaConf.create(own), release) for name, own in named.items()}
+
+
+def test_no_rule_refuses_them(composed, request, monkeypatch):
+    monkeypatch.setenv("HF_HOME", "/hub")
+    monkeypatch.setenv("NRL_IGNORE_TP_ACCURACY_CHECK", "1")  # as their launch scripts do
+    monkeypatch.setattr(check, "conflicts", lambda *_: [])  # with our methods, not a rule
+    version = request.node.callspec.params["composed"]
+    assert len(composed) > 140
+    for name, made in composed.items():
+        for f in check.judged(made._replace(plain=copy.deepcopy(made.plain)), version)[1]:
+            known = any(part in name for part in KNOWN.get(f.path, ()))
+            assert known or f.severity != "error", (name, f)
+
+
+def test_none_is_called_impossible(composed):
+    seen = 0
+    for name, made in composed.items():
+        if (facts := facts_of(name, made.plain)) is None:
+            continue
+        p = plan(made.plain, facts, GPUS[gpu_of(made.plain)])
+        assert p.trains and p.generates and possible(p.run), (name, p.training)
+        seen += 1
+    assert seen > 140

@@ -1,0 +1,315 @@
+"""Every recipe means what its name and header say, over NeMo-RL's own configs as shipped here.
+
+A file without a method's name is walked with each of the four.
+"""
+
+import functools
+import re
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from nemo_algos import config
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.config import ConfigError, at
+from nemo_algos.engines.nemo.decided import DEFAULT
+from nemo_algos.preflight.check import known_models, snapshot
+from nemo_algos.preflight.check.conflicts import conflicts
+from nemo_algos.preflight.check.judge import check
+from nemo_algos.preflight.check.layout import layout
+
+FOLDER = Path(__file__).resolve().parents[3] / "examples" / "configs" / "recipes"
+FILES = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+BASES = {path.stem: path for path in sorted((FOLDER / "base").glob("*.yaml"))}
+HEADER = re.compile(r"# NeMo-RL (\S+(?:, \S+)*)\n")
+NAME = re.compile(r"(?P<method>[a-z]+)-(?P<model>.+)-(?P<nodes>\d+)n(?P<gpus>\d+)g-(?P<layout>.+)")
+SIZES = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+WORDS = {
+    "fsdp": ("policy.dtensor_cfg.enabled", True),
+    "lora": ("policy.dtensor_cfg.lora_cfg.enabled", True),
+    "async": ("grpo.async_grpo.enabled", True),
+    "fp8": ("policy.megatron_cfg.fp8_cfg.enabled", True),
+    "mxfp8": ("policy.generation.vllm_cfg.is_mx", True),
+    "40k": ("policy.max_total_sequence_length", 40960),
+}
+# the verifier: the prompt file and the datasets whose prompts ask for what it reads
+ANSWERS = {
+    "dapo_math_verify": (None, {"DAPOMath17K", "DAPOMathAIME2024"}),
+    "hf_math_verify": ("examples/prompts/cot.txt", {"ResponseDataset", "AIME2024"}),
+}
+LR, BATCH = "policy.optimizer.kwargs.lr", "policy.train_global_batch_size"
+ALL_PAPERS = {
+    "loss_fn.reference_policy_kl_penalty": 0.001,
+    "grpo.num_generations_per_prompt": 8,
+    "policy.generation.temperature": 1.0,
+    "policy.optimizer.name": "torch.optim.AdamW",
+    "cluster.num_nodes": 1,
+}
+# what the papers state, of which much is NeMo-RL's own value and in no file of ours
+PAPERS = {
+    "etr": {
+        "grpo.num_prompts_per_step": 64,
+        LR: 1e-6,
+        "policy.max_grad_norm": 1.0,
+        "policy.generation.top_p": 1.0,
+        "policy.generation.max_new_tokens": 8192,
+        "data.train.dataset_name": "DAPOMath17K",
+        "cluster.gpus_per_node": 8,
+    },
+    "quatro": {
+        "grpo.num_prompts_per_step": 256,
+        BATCH: 64 * 8,
+        "policy.train_micro_batch_size": 8,
+        LR: 1e-6,
+        "policy.optimizer.kwargs.weight_decay": 0.0,
+        "policy.max_grad_norm": 1.0,
+        "policy.generation.max_new_tokens": 1024,
+        "policy.generation.vllm_cfg.gpu_memory_utilization": 0.8,
+        "cluster.gpus_per_node": 2,
+    },
+    "erpo": {
+        BATCH: 16,
+        LR: 5e-6,
+        "policy.optimizer.kwargs.weight_decay": 0.001,
+        "policy.dtensor_cfg.lora_cfg.dim": 32,
+        "policy.dtensor_cfg.lora_cfg.alpha": 64,
+        "policy.dtensor_cfg.lora_cfg.target_modules": ["*_proj"],  # all linear layers but lm_head
+        "policy.max_total_sequence_length": 2048,
+        "grpo.max_num_epochs": 1,
+        "cluster.gpus_per_node": 1,
+    },
+    "apmpo": {
+        "grpo.num_prompts_per_step": 512,
+        "grpo.max_num_steps": 400,
+        LR: 1e-6,
+        "cluster.gpus_per_node": 4,
+    },
+}
+
+
+def method_of(name):
+    return name.partition("-")[0]
+
+
+def runs(file):
+    """The names of the runs that a file is made for."""
+    return [file] if method_of(file) in PAPERS else [f"{method}-{file}" for method in PAPERS]
+
+
+RECIPES = {run: path for file, path in FILES.items() for run in runs(file)}
+
+
+def versions(path):
+    """The NeMo-RL versions of the header."""
+    match = HEADER.match(path.read_text())
+    return match[1].split(", ") if match else []
+
+
+PAIRS = [(name, version) for name, path in RECIPES.items() for version in versions(path)]
+each = pytest.mark.parametrize("name", RECIPES)
+each_version = pytest.mark.parametrize(("name", "version"), PAIRS)
+
+
+@functools.cache
+def composed(name, version):
+    written = config.overridden(config.read(RECIPES[name]), [f"method.name={method_of(name)}"])
+    return snapshot.compose(written, snapshot.load(version))
+
+
+def plain_of(name):
+    return composed(name, versions(RECIPES[name])[0]).plain
+
+
+@functools.cache
+def split(path):
+    """What the file itself writes, and its parents' paths."""
+    own = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(own, dict)
+    names = own.pop("defaults", [])
+    names = names if isinstance(names, list) else [names]
+    return own, tuple((path.parent / name).resolve() for name in names)
+
+
+def ancestors(path):
+    return {a for parent in split(path)[1] for a in (parent, *ancestors(parent))}
+
+
+def leaves(section, prefix=""):
+    for key, value in section.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def over(base, own):
+    """own's values over the base's, as they are written."""
+    if not (isinstance(base, dict) and isinstance(own, dict)):
+        return own
+    return base | {k: over(base.get(k), v) for k, v in own.items()}
+
+
+@functools.cache
+def written(path):
+    """The file over its parents."""
+    own, parents = split(path)
+    return functools.reduce(over, [*map(written, parents), own], {})
+
+
+@functools.cache
+def inherited(parents, nemo_config, version):
+    """NeMo-RL's config with the parents over it as written; of the method its defaults."""
+    configs = [snapshot.load(version).configs[nemo_config], *map(written, parents)]
+    before = functools.reduce(over, configs, {"nemo_rl": {"config": DEFAULT}})
+    name = at(before, "method.name")
+    return before | (
+        {"method": METHODS[name].params().model_dump() | before["method"]} if name else {}
+    )
+
+
+def differs(path, leaf, user, version):
+    """Whether the file's own value is another than what it inherits where this recipe uses it."""
+    own, parents = split(path)
+    nemo_config = at(written(user), "nemo_rl.config") or DEFAULT
+    before = inherited(parents, nemo_config, version)
+    value = at(before, leaf)
+    if isinstance(value, str) and "${" in value:
+        value = OmegaConf.select(OmegaConf.create(before), leaf)
+    return value != at(own, leaf)
+
+
+def idle(path, users):
+    """Keys of the file that change nothing for any of the recipes that use it."""
+    return [
+        leaf
+        for leaf in leaves(split(path)[0])
+        if not any(differs(path, leaf, user, v) for user in users for v in versions(user))
+    ]
+
+
+@each
+def test_the_name_says_what_it_is(name):
+    said, plain = NAME.fullmatch(name), plain_of(name)
+    assert said, "<method>-<model>-<nodes>n<gpus>g-<layout>.yaml"
+    assert plain["method"]["name"] == said["method"]
+    letters = re.sub(r"[^a-z0-9]", "", plain["policy"]["model_name"].split("/")[-1].lower())
+    assert letters.startswith(re.sub(r"[^a-z0-9]", "", said["model"]))
+    cluster = plain["cluster"]
+    assert (cluster["num_nodes"], cluster["gpus_per_node"]) == (int(said[3]), int(said[4]))
+    assert plain["logger"]["wandb"]["name"] == name
+    assert plain["checkpointing"]["checkpoint_dir"] == f"results/{name}"
+
+
+@each
+def test_the_layout_of_the_name_is_the_configs(name):
+    said, plain = name.split("g-")[-1], plain_of(name)
+    lies = layout(plain)
+    sizes = dict(re.findall(r"(tp|pp|cp|ep)(\d+)", said))
+    assert {k: getattr(lies, v) for k, v in SIZES.items()} == {
+        k: int(sizes.get(k, 1)) for k in SIZES
+    }
+    words = set(said.split("-"))
+    for word in WORDS.keys() - {"fsdp"}:
+        path, value = WORDS[word]
+        assert (at(plain, path) == value) == (word in words), word
+    assert (lies.backend == "dtensor") == bool(words & {"fsdp", "lora"})
+
+
+@each
+def test_the_header_names_the_versions_on_which_it_resolves(name):
+    named = versions(RECIPES[name])
+    assert named and named == [v for v in snapshot.VERSIONS if v in named]
+    for version in set(snapshot.VERSIONS) - set(named):
+        with pytest.raises(ConfigError):
+            composed(name, version)
+
+
+@each_version
+def test_it_composes_without_unknown_keys_or_conflicts(name, version):
+    made = composed(name, version)
+    assert made.unknown == []
+    assert conflicts(made.plain, made.written, build(made.plain["method"])) == []
+
+
+@each_version
+def test_check_finds_no_error(name, version):
+    if name not in FILES:
+        found = check(str(RECIPES[name]), [f"method.name={method_of(name)}"], version)
+        assert not [f for f in found if f.severity != "note"]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_it_restates_nothing(file):
+    assert idle(FILES[file], [FILES[file]]) == []
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_base_restates_nothing(base):
+    path = BASES[base].resolve()
+    users = [recipe for recipe in FILES.values() if path in ancestors(recipe)]
+    assert idle(path, users) == []
+
+
+@each_version
+def test_updates_per_batch(name, version):
+    plain = composed(name, version).plain
+    grpo, batch = plain["grpo"], plain["policy"]["train_global_batch_size"]
+    rollouts = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"]
+    assert rollouts % batch == 0 and rollouts // batch >= 4
+    per_rank = layout(plain).data * plain["policy"]["train_micro_batch_size"]
+    assert batch % per_rank == 0
+
+
+@each_version
+def test_the_gpus_divide(name, version):
+    plain = composed(name, version).plain
+    policy, lies = plain["policy"], layout(plain)
+    assert lies.train_gpus % lies.model_ranks == lies.train_gpus % lies.expert_ranks == 0
+    assert lies.generation_gpus % (lies.generation_tensor * lies.generation_pipeline) == 0
+    slices = (2 * lies.context if lies.context > 1 else 1) * (
+        lies.tensor if lies.sequence_parallel else 1
+    )
+    assert policy["make_sequence_length_divisible_by"] % slices == 0
+    if lies.tensor >= 4:  # NeMo-RL's rule
+        assert policy["train_micro_batch_size"] == policy["logprob_batch_size"]
+
+
+@each
+def test_the_model_holds_the_sequence(name):
+    policy = plain_of(name)["policy"]
+    model = known_models.model(policy["model_name"])
+    assert policy["generation"]["max_new_tokens"] <= policy["max_total_sequence_length"]
+    assert policy["max_total_sequence_length"] <= model.max_position_embeddings
+    assert model.num_attention_heads % layout(plain_of(name)).tensor == 0
+
+
+@each_version
+def test_the_prompt_asks_for_what_the_verifier_reads(name, version):
+    plain = composed(name, version).plain
+    prompt, datasets = ANSWERS[plain["env"]["math"]["math_verify_impl"]]
+    data = plain["data"]
+    assert data["default"]["prompt_file"] == prompt
+    assert {data["train"]["dataset_name"], data["validation"]["dataset_name"]} == datasets
+    assert data["default"]["processor"] == "math_hf_data_processor"
+
+
+@each_version
+def test_what_a_paper_states(name, version):
+    parents = {path.stem for path in ancestors(RECIPES[name])}
+    family = next((f for f in PAPERS if f"paper_{f}" in parents), None)
+    if family is None:
+        return
+    own = set(leaves(split(RECIPES[name])[0]))
+    stated = {k: v for k, v in (ALL_PAPERS | PAPERS[family]).items() if k not in own}
+    plain = composed(name, version).plain
+    assert {path: at(plain, path) for path in stated} == stated
+
+
+def test_a_layout_is_for_every_method():
+    """Above 8B no file is of one method, and the method is in the names of its folders."""
+    scale = {file for file, path in FILES.items() if BASES["scale"].resolve() in ancestors(path)}
+    assert len(scale) == 10 and not {method_of(file) for file in scale} & METHODS.keys()
+    for file in scale:
+        assert at(written(FILES[file]), "logger.wandb.name") == f"${{method.name}}-{file}"

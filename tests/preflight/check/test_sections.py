@@ -1,0 +1,52 @@
+"""A section that is no section is told by its name, whatever it is; never a traceback."""
+
+import pytest
+
+from nemo_algos.engines.nemo.decided import OURS
+from nemo_algos.preflight.check.judge import check
+from nemo_algos.preflight.check.snapshot import VERSIONS, load
+
+ONE = "nemo_rl.yaml"
+MAY_BE_EMPTY = {"mismatch", "on_policy_distillation", "data.validation"}  # as a list of none
+
+
+def sections(config, above=""):
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield f"{above}{key}"
+            yield from sections(value, f"{above}{key}.")
+
+
+def errors(override, version):
+    return [f for f in check(ONE, [override], version) if f.severity == "error"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_value_in_place_of_a_section_is_refused_by_name(version):
+    own = [name for name in OURS if name != "engine"] + ["data.validation"]
+    base = load(version).configs["grpo_math_1B.yaml"]
+    walked = [*own, *sections(base)]
+    assert len(walked) > 40
+    for path in walked:
+        for value in ("true", "3", "x", "[]", "null"):
+            found = errors(f"{path}={value}", version)
+            told = {f.path for f in found if f.path and f"{f.path}.".startswith(f"{path}.")}
+            assert told or value == "null" or (value, path) in {("[]", p) for p in MAY_BE_EMPTY}
+            assert not [f for f in found if "nterpol" in f.message or not f.path], (path, value)
+
+
+@pytest.mark.parametrize("value", ["true", "3", "x"])
+def test_a_value_in_place_of_a_list_is_refused(value):
+    assert [f.path for f in errors(f"policy.scheduler={value}", "main")] == ["policy.scheduler"]
+
+
+def test_a_method_s_name_alone_is_a_method():
+    assert not errors("method=grpo", "main")
+    (found,) = errors("method=grop", "main")
+    assert found.path == "method.name" and "grpo" in found.message
+
+
+def test_null_where_other_keys_take_their_values_names_the_section():
+    recipe = "recipes/erpo-qwen2.5-7b-1n1g-lora.yaml"
+    found = [f for f in check(recipe, ["logger.wandb=null"], "main") if f.severity == "error"]
+    assert [f.path for f in found] == ["logger.wandb"]

@@ -1,0 +1,204 @@
+"""`nemo-algos slurm status | tail | stop RUN`, and how their words go with configs."""
+
+import os
+import time
+
+import pytest
+from slurm_here import called, folder, invoked, slurm, stub  # noqa: F401
+
+from nemo_algos.preflight.slurm import runs
+from nemo_algos.preflight.slurm.batch import job_name
+
+STEP = "========================= Step {}/{} ========================="
+FIELDS = (20, 300, 64, 24, 64, 300, 12, 24, 24)  # squeue's, of a fixed width
+
+
+@pytest.fixture
+def run(here):
+    """One that two jobs of Slurm's belong to."""
+    assert slurm(here).status == 0
+    run = here / "runs" / "etr"
+    queue(here, run, [RUNNING, PENDING])
+    stub(here, "scancel", "")
+    stub(here, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    return run
+
+
+RUNNING = ("12", "RUNNING", "None", "n[1-2]", "2", "10:02", "4:00:00")
+PENDING = ("13", "PENDING", "Dependency", "", "0", "0:00", "4:00:00")
+NODE_FAIL = ("13", "NODE_FAIL", "None", "n1", "0", "3:00", "4:00:00")
+
+
+def queue(here, run, jobs):
+    """What squeue says of the run's jobs, and of another's whose widest field is full."""
+    lines = []
+    for number, state, *rest in jobs:
+        words = [number, job_name(run), "someone", state, *rest]
+        lines.append("".join(word.ljust(width) for word, width in zip(words, FIELDS, strict=True)))
+    (here / "queue").write_text("".join(f"{line}\n" for line in lines))
+    stub(here, "squeue", f"cat {here}/queue")
+
+
+def driver_log(run, attempt, text, age):
+    log = run / "logs" / f"{attempt}-logs" / "ray-driver.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(text)
+    os.utime(log, (NOW - age, NOW - age))
+
+
+NOW = 1_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
+
+def noted(run, *lines):
+    """As job.sh does: 2 nodes of 8 GPUs."""
+    words = (f"{attempt} {NOW - age} 2 8 {what} 0\n" for attempt, age, what in lines)
+    (run / "attempts").write_text("".join(words))
+
+
+def test_status(here, run):
+    """The newest log says the step, the folder what is saved and spent, Slurm the rest."""
+    asked = ["slurm", "status", "etr", "--out", f"{here}/runs"]
+    assert invoked(*asked).out[0] == "etr: step -, saved 0, 0.0 GPU-hours spent"
+    driver_log(run, "12", STEP.format(9, 100), age=500)
+    driver_log(run, "12-1", f"{STEP.format(4, 100)}\n{STEP.format(5, 100)}\nend", age=300)
+    noted(run, ("12", 7200, "start"), ("12", 3600, "saved"), ("12-1", 1800, "start"))
+    for name in ("step_4", "step_3", "tmp_step_5"):
+        (run / "checkpoints" / name).mkdir(parents=True)
+        (run / "checkpoints" / name / "training_info.json").touch()
+    (run / "checkpoints" / "step_99" / "policy").mkdir(parents=True)
+    title = "etr: step 5 of 100 (last line 5 min ago), saved 4, 24.0 GPU-hours spent"
+    jobs = ["job 12 RUNNING, 2 restarts, 10:02 of 4:00:00 on n[1-2]"]
+    jobs += ["job 13 PENDING, 0 restarts, waits for Dependency"]
+    assert invoked(*asked) == (0, [title, *(f"  {job}" for job in jobs)], [])
+
+
+def test_an_attempt_that_slurm_ended_unseen_lasted_until_its_drivers_last_word(here, run):
+    queue(here, run, [PENDING])
+    driver_log(run, "12", "", age=3600)
+    noted(run, ("11", 9000, "start"), ("12", 7200, "start"))
+    assert invoked("slurm", "status", str(run)).out[0].endswith(", 16.0 GPU-hours spent")
+
+
+def test_status_of_all_runs_is_one_question(here, run):
+    """Of all users' jobs; what is no run is passed over."""
+    assert slurm(here, "--name other").status == 0
+    (here / "runs" / "notes").mkdir()
+    before = len(called(here, "squeue"))
+    said = invoked("slurm", "status", "--out", f"{here}/runs")
+    assert [line.split(":")[0] for line in said.out if line[0] != " "] == ["etr", "other"]
+    (asked,) = called(here, "squeue")[before:]
+    assert f"--name={job_name(run)},{job_name(here / 'runs' / 'other')}" in asked
+    assert "--me" not in asked and "--user" not in asked
+    assert invoked("slurm", "status", "--out", f"{here}/none").status == 2
+
+
+@pytest.mark.parametrize(
+    ("what", "jobs", "says"),
+    [
+        ("finished", [], "training is complete"),
+        ("stopped", [], "saved and stopped"),
+        ("cancelled", [NODE_FAIL], "cancelled"),
+        ("failed", [], "failed; ray-driver.log: ValueError: no step was saved"),
+        ("limit", [], "time limit; slurm-12.log: restarted 20 times"),
+        ("start", [NODE_FAIL], "Slurm says NODE_FAIL"),
+        ("start", [], "Slurm no longer knows"),
+        (None, [], "Slurm no longer knows"),
+        (None, [("13", "FAILED", "JobLaunchFailure", *NODE_FAIL[3:])], "JobLaunchFailure"),
+    ],
+)
+def test_status_says_how_a_run_ended(here, run, what, jobs, says):
+    """By job.sh's word, else Slurm's; the reason is the driver's or job.sh's last line."""
+    queue(here, run, jobs)
+    driver_log(run, "12", "ValueError: no step was saved\n\n", age=10)
+    (run / "slurm-12.log").write_text(
+        "restarted 20 times\n+ srun x\nsrun: error: n1\nslurmstepd: x\n"
+    )
+    if what:
+        noted(run, ("12", 60, "start"), *([] if what == "start" else [("12", 30, what)]))
+    assert says in invoked("slurm", "status", str(run)).out[1]
+
+
+def test_a_state_that_only_the_accounting_remembers(here, run):
+    queue(here, run, [])
+    stub(here, "sacct", f"echo '{job_name(run)}|CANCELLED by 0'; echo '{job_name(run)}|TIMEOUT'")
+    assert "Slurm says TIMEOUT" in invoked("slurm", "status", str(run)).out[1]
+    assert len(called(here, "sacct")) == 1
+
+
+def test_stop_cancels_every_job_of_the_run_alone(here, run):
+    assert invoked("slurm", "stop", str(run)).out == ["etr: stopped 12 13"]
+    assert called(here, "scancel") == ["12 13"]
+    queue(here, run, [NODE_FAIL])
+    assert invoked("slurm", "stop", str(run)).out == ["etr: no job to stop"]
+    assert called(here, "scancel") == ["12 13"] and not (run / "stop").exists()
+
+
+def test_stop_and_save_cancels_what_waits_and_tells_what_runs(here, run):
+    """By a file that has words: job.sh does not requeue then."""
+    said = invoked("slurm", "stop", "--save", str(run)).out
+    assert said == ["etr: 12 will save after this step and end, stopped 13"]
+    assert called(here, "scancel") == ["13"] and (run / "stop").read_text()
+
+
+def test_tail_follows_from_attempt_to_attempt_until_no_job_is_left(here, run, monkeypatch):
+    """The batch script's log before the first; the last lines at first, then what is new."""
+    (run / "slurm-12.log").write_text("waiting\n")
+    seconds = []
+
+    def sleep(length):
+        """What happens meanwhile."""
+        seconds.append(length)
+        if len(seconds) == 1:
+            driver_log(run, "12", "x" * 5000 + "\nlast\n", age=50)
+        elif len(seconds) == runs.LOOK + 1:
+            with (run / "logs" / "12-logs" / "ray-driver.log").open("a") as log:
+                log.write("new\n")
+        elif len(seconds) == 2 * runs.LOOK:
+            driver_log(run, "12-1", "again\n", age=-1e9)
+            queue(here, run, [])
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    said = invoked("slurm", "tail", "etr", "--out", f"{here}/runs")
+    assert said.status == 0 and len(seconds) == 2 * runs.LOOK + 1
+    assert [line[-5:] for line in said.out] == ["iting", "xxxxx", "last", "new", "again"]
+    assert sum(map(len, said.out)) < runs.LAST + 100
+    assert [line.split("/")[-2] for line in said.err] == ["etr", "12-logs", "12-1-logs"]
+
+
+def test_tail_of_a_run_that_never_began(here, run):
+    queue(here, run, [])
+    said = invoked("slurm", "tail", str(run))
+    assert said.status == 2 and "no log yet" in said.err[0]
+
+
+@pytest.mark.parametrize("word", ["status", "tail", "stop"])
+def test_what_is_no_run(here, run, word):
+    said = invoked("slurm", word, "ert", "--out", f"{here}/runs")
+    assert (said.status, said.out) == (2, []) and said.err[0].startswith("There is no run ert")
+    assert invoked("slurm", word, f"{here}/nemo-rl").status == 2
+    assert word == "status" or invoked("slurm", word).status == 2
+
+
+def test_slurm_that_does_not_answer(here, run):
+    stub(here, "squeue", "echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1")
+    for word in ("status", "stop"):
+        said = invoked("slurm", word, str(run))
+        assert said == (1, [], ["squeue: Unable to contact slurm controller"])
+
+
+def test_words_and_configs(here, run, monkeypatch):
+    """A path is a config, also of a word's name; options may come first."""
+    monkeypatch.chdir(here)
+    (here / "status").write_text((here / "etr.yaml").read_text())
+    launch = f"--account a --image b:c --checkout {here}/nemo-rl --out {here}/runs".split()
+    assert invoked("slurm", "./status", *launch).out == [f"sbatch {here}/runs/status/job.sh"]
+    assert invoked("slurm", *launch, "etr.yaml").out == [f"sbatch {run}/job.sh"]
+    assert "--max-requeues" in "".join(invoked("slurm", "--help").out)
+    assert "status | tail | stop RUN" in "".join(invoked("slurm", "--help").out)
+    assert invoked("slurm").status == 2

@@ -1,0 +1,45 @@
+"""Puts one version of NeMo-RL on the path ($NEMO_RL_REF: v0.7.0 or main), with stubs.py's modules.
+
+`run.sh` (make test-nemo) runs both versions. Ray's workers inherit the path by PYTHONPATH.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import checkout
+import pytest
+
+REF = os.environ.setdefault("NEMO_RL_REF", "main")
+_clone = checkout.home()
+if _clone is None:
+    raise pytest.UsageError("no NeMo-RL checkout: set NEMO_RL_HOME (make test-nemo skips)")
+_path = str(checkout.worktree(_clone, REF))
+_tests = Path(__file__).parents[2]
+sys.path[:0] = [_path, str(_tests), str(_tests / "preflight" / "check")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_path, os.environ.get("PYTHONPATH")]))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("WANDB_MODE", "disabled")
+
+import stubs  # noqa: E402
+
+stubs.install()
+
+
+@pytest.fixture(scope="session")
+def ref() -> str:
+    return REF
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ray's calls answered in this process, CUDA's names meaning the CPU."""
+    import no_ray
+    import ray
+
+    running = ray.is_initialized()
+    no_ray.without_ray(monkeypatch)
+    stubs.cuda_is_cpu(monkeypatch)
+    yield
+    assert ray.is_initialized() == running, "what nothing here answers started a Ray by itself"

@@ -1,0 +1,70 @@
+"""Two steps of ETR through our launcher, from what NeMo-RL's `setup` returns.
+
+Workers and generation are cpu_run's, the rest is NeMo-RL's.
+"""
+
+import functools
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import no_ray
+import pytest
+import stubs
+from cpu_run import Run
+from nemo_rl.algorithms import grpo
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.loss import MismatchConfig
+from nemo_algos.engines.nemo import decided, launch, trainers, versions
+from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.loss import AlgorithmLoss
+
+
+def launched(folder: Path, patch: pytest.MonkeyPatch) -> Run:
+    """The run after its training; in this process, sequences packed."""
+    overrides = ["loss_fn.reference_policy_kl_penalty=0", "grpo.max_num_steps=2"]
+    run = Run(folder, overrides, mode="packed")
+    algorithm = build("etr")
+    plain = run.config.model_dump()
+    decided.derive(plain, algorithm)
+    master = grpo.MasterConfig(**plain)
+    made = (run.policy, run.generation, None, (None, None), run.dataloader, None, run.loss_fn)
+    made += (run.logger, run.checkpointer, run.state, master, {}, {})
+    setup = functools.wraps(grpo.setup)(lambda *_, **__: made)
+    patch.setattr(launch, "get_tokenizer", lambda _: run.tokenizer)
+    patch.setattr(launch, "configure_generation_config", lambda config, *_, **__: config)
+    patch.setattr(launch, "setup_response_data", lambda *_: (0, 0, run.environments, {}))
+    patch.setattr(grpo, "setup", setup)
+    patch.setattr(run.generation, "shutdown", lambda: None, raising=False)
+    launch.train(master, algorithm, AlgorithmLoss(master.loss_fn, algorithm), MismatchConfig())
+    return run
+
+
+def numbers(run: Run) -> dict[str, Any]:
+    """Of every step what training logged, and the weights in the end."""
+    logged = {
+        f"{name} {step}": value
+        for step, metrics in run.logger.kept["train"].items()
+        for name, value in metrics.items()
+        if isinstance(value, int | float)
+    }
+    return logged | {"weights": run.weights().tolist()}
+
+
+def replaced() -> list[str]:
+    """The modules of NeMo-RL whose factory of estimators is ours while a run lasts."""
+    modules = [import_module(name) for name in trainers.CREATORS if versions.present(name)]
+    with trainers.in_place(Estimator(build("etr"))):
+        factories = {m.__name__: getattr(m, trainers.FACTORY) for m in modules}
+        return [name for name, made in factories.items() if made.__module__ == trainers.__name__]
+
+
+def main(folder: str) -> None:
+    """For a process of its own: the run's numbers and `replaced`, as JSON."""
+    with pytest.MonkeyPatch.context() as patch:
+        no_ray.without_ray(patch)
+        stubs.cuda_is_cpu(patch)
+        found = numbers(launched(Path(folder), patch))
+    print(json.dumps({"numbers": found, "replaced": replaced()}))

@@ -1,0 +1,414 @@
+"""The driver half behind NeMo-RL's protocol, and the hand-over to the loss."""
+
+import ast
+import inspect
+import math
+from importlib import import_module
+from types import SimpleNamespace
+
+import batches
+import nemo_batch
+import pytest
+import torch
+from nemo_batch import METHODS
+from nemo_rl.algorithms import grpo
+from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core import groups
+from nemo_algos.engines.nemo import columns, versions
+from nemo_algos.engines.nemo.decided import ESTIMATOR
+from nemo_algos.engines.nemo.estimator import Estimator, row_hash
+from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.engines.nemo.policy import PolicyProxy
+from nemo_algos.engines.nemo.trainers import CREATORS, DEVIATIONS, FACTORY, in_place
+
+
+def master(name):
+    """What a factory reads of a MasterConfig, in both versions' styles."""
+    section = {"name": name, "normalize_rewards": True, "use_leave_one_out_baseline": True}
+    both = type("Section", (dict,), {"__getattr__": dict.__getitem__})
+    return SimpleNamespace(grpo=both(adv_estimator=both(section)), loss_fn=nemo_batch.config())
+
+
+def computed(name="etr"):
+    rollouts, _ = batches.make(seed=1, large=False)
+    estimator = Estimator(build(name))
+    estimator.entropy = rollouts.entropy
+    advantages = estimator.compute_advantage(
+        prompt_ids=rollouts.group[:, None],
+        rewards=rollouts.rewards,
+        mask=rollouts.mask.float(),
+        repeated_batch=nemo_batch.components(rollouts),
+        logprobs_policy=rollouts.old_logprobs,
+        logprobs_reference=rollouts.ref_logprobs,
+        teacher_logprobs=None,
+        generation_logprobs=rollouts.gen_logprobs,
+    )
+    return estimator, advantages, rollouts
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_advantages_are_the_methods_own(name):
+    estimator, advantages, rollouts = computed(name)
+    wanted = build(name).signals(rollouts, {})
+    assert advantages.dtype == torch.float32 and advantages.shape == rollouts.mask.shape
+    torch.testing.assert_close(advantages, wanted.advantages.float().expand(rollouts.mask.shape))
+    assert estimator.last_metrics == dict(wanted.metrics)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_signals_are_the_shapes_that_nemo_rl_carries_and_are_named_beforehand(name):
+    estimator, advantages, rollouts = computed(name)
+    signals = estimator.signals_for(advantages)
+    assert tuple(signals) == tuple(columns.names(build(name)).values())
+    for value in signals.values():
+        assert value.dtype == torch.float32
+        assert value.shape in (rollouts.mask.shape, rollouts.mask.shape[:1])
+
+
+def test_signals_are_handed_over_once():
+    estimator, advantages, _ = computed()
+    estimator.signals_for(advantages)
+    with pytest.raises(ValueError, match="twice on one set of advantages"):
+        estimator.signals_for(advantages)
+
+
+@pytest.mark.parametrize("change", [lambda a: a.flip(0), lambda a: a.clamp(max=0.5)])
+def test_reordered_or_clipped_advantages_are_refused(change):
+    estimator, advantages, _ = computed()
+    with pytest.raises(ValueError, match="reordered or changed"):
+        estimator.signals_for(change(advantages))
+
+
+TRAINERS = ("nemo_rl.algorithms.grpo", "nemo_rl.algorithms.grpo_sync")
+
+
+def arguments_of_trainers():
+    """What each of NeMo-RL's trainers passes to compute_advantage, by name."""
+    calls = []
+    for module in TRAINERS:
+        tree = ast.parse(inspect.getsource(import_module(module)))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "compute_advantage":
+                assert not node.args
+                calls.append([keyword.arg for keyword in node.keywords])
+    return calls
+
+
+def test_the_arguments_are_those_of_nemo_rls_trainers():
+    calls = arguments_of_trainers()
+    assert len(calls) == 3  # grpo_train, async_grpo_train, grpo_train_sync
+    signature = inspect.signature(Estimator.compute_advantage)
+    for names in calls:
+        signature.bind(None, **dict.fromkeys(names))
+    assert set(signature.parameters) == {"self", *(name for names in calls for name in names)}
+
+
+def test_the_samplers_logprobs_are_read_of_the_messages_where_nobody_passes_them():
+    """NeMo-RL's grpo_train; rows are of unequal length there, and padded to the batch's."""
+    rollouts, _ = batches.make(seed=1, large=False)
+    assert rollouts.gen_logprobs is not None
+    cut = rollouts.mask.shape[1] - 2
+    keep = (torch.arange(cut + 2) < cut) | (torch.arange(len(rollouts)) > 3)[:, None]
+    mask, gen = rollouts.mask & keep, rollouts.gen_logprobs.where(rollouts.mask & keep, 0.0)
+    logs = [
+        [{"generation_logprobs": row[:4]}, {"generation_logprobs": row[4 : cut + 2 * (i > 3)]}]
+        for i, row in enumerate(gen)
+    ]
+
+    def gaps(**arguments):
+        estimator = Estimator(build("opsm"))
+        rest = (rollouts.group[:, None], rollouts.rewards, mask.float())
+        arguments["logprobs_policy"] = rollouts.old_logprobs
+        return estimator.signals_for(estimator.compute_advantage(*rest, **arguments))
+
+    (passed,), (read,) = (
+        gaps(**given).values()
+        for given in ({"generation_logprobs": gen}, {"repeated_batch": {"message_log": logs}})
+    )
+    assert passed.abs().max() > 0.01 and torch.equal(passed, read)
+    with pytest.raises(ValueError, match="opsm needs gen_logprobs"):
+        gaps(repeated_batch={})
+
+
+def some_arguments(**others):
+    zeros = torch.zeros(2, 3)
+    known = {"prompt_ids": zeros, "rewards": zeros[:, 0], "mask": zeros + 1, "repeated_batch": {}}
+    return known | {"logprobs_policy": zeros} | others
+
+
+def test_a_renamed_or_missing_argument_is_named():
+    renamed = some_arguments(policy_logprobs=torch.zeros(2, 3))
+    del renamed["logprobs_policy"]
+    with pytest.raises(TypeError, match="policy_logprobs"):
+        Estimator(build("etr")).compute_advantage(**renamed)
+    del renamed["policy_logprobs"]
+    with pytest.raises(TypeError, match="logprobs_policy"):
+        Estimator(build("etr")).compute_advantage(**renamed)
+    with pytest.raises(TypeError, match="temperature"):
+        Estimator(build("etr")).compute_advantage(**some_arguments(temperature=0.5))
+
+
+def of_groups(*labels, generations=4, name="etr", **others):
+    """compute_advantage of rows with these prompts."""
+    rows, rewards = len(labels), (torch.arange(len(labels)) % 3 == 0).float()
+    ones = torch.ones(rows, 2)
+    estimator = Estimator(build(name), generations)
+    logprobs = ("logprobs_policy", "logprobs_reference", "generation_logprobs")
+    arguments = {"mask": ones, **dict.fromkeys(logprobs, -ones), **others}
+    prompts = torch.tensor(labels)[:, None]
+    estimator.entropy = ones
+    return estimator, estimator.compute_advantage(
+        prompt_ids=prompts, rewards=rewards, repeated_batch={}, **arguments
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("labels", "size", "number"),
+    [
+        ([1, 1, 1, 2, 2, 2, 2], 3, 1),  # its one right response was dropped
+        ([1, 1, 1, 1, 2, 2, 2, 2, 3], 1, 1),  # cut at the end of the batch
+        ([1, 2, 1, 2, 1, 2], 3, 2),
+        ([1] * 7, 7, 1),  # one prompt drawn twice, one of its groups cut
+    ],
+)
+def test_an_incomplete_group_is_refused_with_its_size(name, labels, size, number):
+    wanted = (
+        f"a group of {size} responses came to the advantages, and grpo.num_generations_per_prompt "
+        f"is 4 ({number} such groups): NeMo-RL's dynamic sampling drops single responses where the "
+        "rest of their group is equal. Set grpo.use_leave_one_out_baseline: false, or "
+        "grpo.use_dynamic_sampling: false"
+    )
+    with pytest.raises(ValueError) as error:
+        of_groups(*labels, name=name)
+    assert str(error.value) == wanted
+
+
+@pytest.mark.parametrize("labels", [[1, 2] * 4, [5] * 8, [3] * 4 + [4] * 8])
+def test_prompts_that_were_drawn_twice_are_one_group(labels):
+    _, advantages = of_groups(*labels)
+    rewards = (torch.arange(len(labels)) % 3 == 0).double()
+    want = groups.advantages(rewards, groups.Groups.of(torch.tensor(labels)))
+    torch.testing.assert_close(advantages, want[:, None].expand(-1, 2).float())
+
+
+@pytest.mark.parametrize("leave_one_out", [True, False])
+def test_dynamic_sampling_trains_whole_groups(leave_one_out, tmp_path, in_process):
+    """NeMo-RL's grpo_train keeps whole groups.
+
+    By its own deviations a single right response would be dropped where others are left in, and
+    what remains of its group is flat.
+    """
+    from test_grpo_train import Plugged
+
+    sampling = ["grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=20"]
+    plugged = Plugged(tmp_path, {"name": "etr"}, sampling, mode="unpacked")
+    section = plugged.run.config.grpo  # a dictionary in v0.7.0
+    changed = {**dict(section), "use_leave_one_out_baseline": leave_one_out}
+    plugged.run.config.grpo = type(section)(**changed)
+    plugged.estimator.group_size = 4
+    plugged.train()
+    for call in plugged.estimator.calls:
+        rewards = call["rewards"].view(4, 4)
+        assert (rewards.amax(1) > rewards.amin(1)).all()
+
+
+@pytest.mark.parametrize("leave_one_out", [True, False])
+@pytest.mark.parametrize("module", TRAINERS)
+def test_deviations_are_0_in_flat_groups_and_nowhere_else(module, leave_one_out):
+    """By NeMo-RL's own, a part of a group is dropped or kept."""
+    place = import_module(module)
+    stock, in_part = getattr(place, DEVIATIONS), 0
+    with in_place(Estimator(build("etr"))):
+        ours = getattr(place, DEVIATIONS)
+    assert getattr(place, DEVIATIONS) is stock
+    for seed in range(40):
+        rng = torch.Generator().manual_seed(seed)
+        kinds = (torch.rand(1, generator=rng).expand(5), torch.eye(5)[0], torch.ones(5))
+        rewards = torch.cat([*kinds, torch.rand(5, generator=rng)])
+        order = torch.randperm(20, generator=rng)
+        prompts = torch.arange(4).repeat_interleave(5)[order, None].expand(20, 3)
+        given = (prompts, rewards[order], torch.ones(20))
+        baseline, std = ours(*given, leave_one_out_baseline=leave_one_out)
+        theirs = stock(*given, leave_one_out_baseline=leave_one_out)
+        assert torch.equal(baseline, theirs[0]) and std.dtype == theirs[1].dtype
+        assert torch.equal(std != 0, (prompts[:, 0] == 1) | (prompts[:, 0] == 3))
+        kept = torch.bincount(prompts[:, 0][theirs[1] != 0], minlength=4)
+        in_part += bool(((kept > 0) & (kept < 5)).any())
+    assert in_part > 5
+
+
+# Of 4 rows: what NeMo-RL's token_mask and sample_mask were with the log-probs, and which rows its
+# `mask` still has.
+MASKED = {
+    "nothing masked": ((1, 1, 1, 1), (1, 1, 1, 1), (1, 1, 1, 1), (True,) * 4),
+    "masked from the start": ((1, 1, 1, 1), (1, 1, 0, 1), (1, 1, 0, 1), (True, True, False, True)),
+    "masked afterwards": ((1, 1, 1, 1), (1, 1, 1, 1), (0, 1, 1, 1), (False, True, True, True)),
+    "an empty response": ((1, 0, 1, 1), (1, 1, 1, 1), (1, 0, 1, 1), (True,) * 4),
+    "empty and masked": ((1, 0, 1, 1), (1, 0, 1, 1), (1, 0, 1, 1), (True, False, True, True)),
+    "all masked": ((1, 1, 1, 1), (0, 0, 0, 0), (0, 0, 0, 0), (False,) * 4),
+}
+
+
+@pytest.mark.parametrize("case", MASKED)
+@pytest.mark.parametrize("trainer", ["sync", "async"])
+def test_masked_rows_take_no_part_in_batch_statistics(case, trainer):
+    """APMPO's, by hand: p = exp(-.8 mean), of the rewards 1, 0, 0, 1."""
+    token_rows, sample, rows, kept = MASKED[case]
+    tokens = torch.tensor(token_rows)[:, None].expand(4, 2).float()
+    mask = torch.tensor(rows)[:, None].expand(4, 2).float()
+    final = torch.tensor(kept).float()
+    estimator = Estimator(build("apmpo"))
+    policy = SimpleNamespace(get_logprobs=lambda data: {"logprobs": tokens})
+    PolicyProxy(policy, estimator).get_logprobs(
+        {"token_mask": tokens, "sample_mask": torch.tensor(sample).float()}
+    )
+    advantages = estimator.compute_advantage(
+        prompt_ids=torch.zeros(4, 1),
+        rewards=torch.tensor([1.0, 0.0, 0.0, 1.0]),
+        mask=mask,
+        repeated_batch={},
+        logprobs_policy=-tokens,
+        **({"sample_mask": final} if trainer == "async" else {}),
+    )
+    fields = estimator.signals_for(advantages)
+    counted = [r for r, k in zip((1, 0, 0, 1), kept, strict=True) if k] or [1, 0, 0, 1]
+    exponent = math.exp(-0.8 * sum(counted) / len(counted))
+    torch.testing.assert_close(fields["nemo_algos_signal_exponent"], torch.full((4,), exponent))
+    assert estimator.last_metrics["rollouts/masked_share"] == 1 - sum(kept) / 4
+    assert advantages.isfinite().all()
+    # in the group every reward counts, as in NeMo-RL's own estimator
+    assert advantages[:, 0].tolist() == pytest.approx([1, -1, -1, 1], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_prompts_that_were_cut_to_their_first_tokens_break_nothing(name):
+    """Three such prompts of four responses each are one group, all masked; one prompt is whole."""
+    labels, kept = torch.tensor([7] * 12 + [8] * 4), torch.arange(16) >= 12
+    rng = torch.Generator().manual_seed(0)
+    rewards = (torch.rand(16, generator=rng) < 0.5).float()
+    tokens, old = torch.ones(16, 6), -torch.rand(16, 6, generator=rng)
+    entropy, ref = torch.rand(16, 6, generator=rng), old - 0.1 * torch.rand(16, 6, generator=rng)
+
+    def loss_of(rows):
+        estimator = Estimator(build(name), 4)
+        estimator.entropy, estimator.masks = entropy[rows], (tokens[rows], kept[rows])
+        sample = kept[rows].float()
+        mask = tokens[rows] * sample[:, None]
+        advantages = estimator.compute_advantage(
+            labels[rows][:, None],
+            rewards[rows],
+            mask,
+            {},
+            old[rows],
+            ref[rows],
+            generation_logprobs=old[rows],
+        )
+        logprobs = {"prev_logprobs": old[rows], "generation_logprobs": old[rows]}
+        masks = {"token_mask": tokens[rows], "sample_mask": sample}
+        data = {"advantages": advantages, **logprobs, **masks, **estimator.signals_for(advantages)}
+        loss = AlgorithmLoss(nemo_batch.config(), build(name))
+        return nemo_batch.loss_and_gradient(loss, old[rows][:, 1:] + 0.2, data)
+
+    value, gradient, _ = loss_of(slice(None))
+    alone, wanted, _ = loss_of(slice(12, None))
+    assert value.isfinite() and (gradient[:12] == 0).all()
+    torch.testing.assert_close(value, alone)
+    torch.testing.assert_close(gradient[12:], wanted)
+
+
+def test_entropy_of_another_batch_is_refused():
+    estimator = Estimator(build("erpo"))
+    estimator.entropy = torch.zeros(3, 4)
+    zeros = torch.zeros(2, 4)
+    with pytest.raises(ValueError, match=r"entropy has shape \[3, 4\]"):
+        estimator.compute_advantage(zeros, zeros[:, 0], zeros, {}, zeros, zeros)
+
+
+def test_row_hash_is_equal_for_equal_rows_only():
+    rows = torch.cartesian_prod(*[torch.arange(6)] * 5)  # 7776 different rows
+    assert len(row_hash(rows).unique()) == len(rows)
+    assert torch.equal(row_hash(rows.repeat(2, 1)), row_hash(rows).repeat(2))
+
+
+@pytest.mark.parametrize("module", [m for m in CREATORS if versions.present(m)])
+def test_every_factory_is_replaced_and_restored(module):
+    place = import_module(module)
+    stock, estimator = getattr(place, FACTORY), Estimator(build("etr"))
+    with in_place(estimator):
+        create = getattr(place, FACTORY)
+        assert create(master(ESTIMATOR)) is estimator
+        assert isinstance(create(master("grpo")), GRPOAdvantageEstimator)
+    assert getattr(place, FACTORY) is stock
+
+
+def test_an_unpatched_trainer_refuses_the_name():
+    with pytest.raises(ValueError, match=f"Invalid adv_estimator name: {ESTIMATOR}"):
+        grpo._create_advantage_estimator(master(ESTIMATOR))
+
+
+def test_the_proxy_adds_signals_logs_metrics_and_forwards_the_rest():
+    estimator, advantages, _ = computed()
+    seen = {}
+
+    class Policy:
+        flag = 1
+
+        def train(self, data, loss_fn, timer=None):
+            seen.update(data)
+            return {"all_mb_metrics": {"loss": [1.0]}}
+
+    policy = Policy()
+    proxy = PolicyProxy(policy, estimator)
+    zeros, rows = torch.zeros_like(advantages), torch.ones(len(advantages))
+    logprobs = {"prev_logprobs": zeros, "generation_logprobs": zeros - 0.25}
+    masks = {"token_mask": zeros + 1, "sample_mask": rows}
+    data = BatchedDataDict({"advantages": advantages, **logprobs, **masks})
+    results = proxy.train(data, None, timer=None)
+    proxy.flag = 2
+    assert policy.flag == proxy.flag == 2
+    assert "nemo_algos_signal_low" in seen and "nemo_algos_signal_low" not in data
+    assert results["all_mb_metrics"]["etr/radius_positive"] == [
+        estimator.last_metrics["etr/radius_positive"]
+    ]
+    assert results["all_mb_metrics"]["mismatch/mean"] == [0.25]
+
+
+@pytest.mark.parametrize("bypass", [False, True])
+def test_a_step_trains_on_its_own_log_probs(bypass):
+    """log pi_old is what NeMo-RL computed in this step, and the sampler's only in bypass mode."""
+    given, trained = [], []
+
+    def train(batch, loss_fn):
+        trained.append(batch["prev_logprobs"])
+        return {"all_mb_metrics": {}}
+
+    algorithm = build("etr", {"bypass_mode": bypass})
+    proxy = PolicyProxy(SimpleNamespace(train=train), estimator := Estimator(algorithm))
+    mask, rows = torch.ones(4, 3), torch.ones(4)
+    for step in range(3):
+        old, sampler = mask * -step, mask * -step - 0.25
+        advantages = estimator.compute_advantage(
+            prompt_ids=torch.zeros(4, 1),
+            rewards=torch.tensor([1.0, 0.0, 0.0, 1.0]),
+            mask=mask,
+            logprobs_policy=old,
+            generation_logprobs=sampler,
+        )
+        data = {"advantages": advantages, "prev_logprobs": old, "generation_logprobs": sampler}
+        proxy.train(BatchedDataDict({**data, "token_mask": mask, "sample_mask": rows}), None)
+        given.append(sampler if bypass else old)
+    torch.testing.assert_close(trained, given, rtol=0, atol=0)
+
+
+def test_the_version_guard_names_what_changed(monkeypatch):
+    versions.check()
+    monkeypatch.setattr(versions, "BOUND", (("nemo_rl.algorithms.grpo", "grpo_train", ("nope",)),))
+    with pytest.raises(ImportError, match=r"grpo_train has no parameter nope"):
+        versions.check()
+    monkeypatch.setattr(versions, "BOUND", (("nemo_rl.algorithms.grpo", "gone", ()),))
+    with pytest.raises(ImportError, match="gone"):
+        versions.check()

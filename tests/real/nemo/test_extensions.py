@@ -1,0 +1,278 @@
+"""Loss terms, parts of the reward and a memory inside NeMo-RL, against the embedded engine."""
+
+import functools
+import json
+from dataclasses import replace
+
+import batches
+import nemo_batch
+import pytest
+import torch
+from nemo_rl.algorithms import grpo
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from nemo_rl.utils.checkpoint import CheckpointManager
+from test_grpo_train import Plugged
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.rollouts import prompt_key
+from nemo_algos.engines.nemo import launch, loss_metrics, memory
+from nemo_algos.engines.nemo.estimator import Estimator, prompt_keys
+from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.engines.nemo.policy import PolicyProxy
+
+NLL = {"terms": {"nll": {"coef": 0.5}}}
+PER_SEQUENCE = {"terms": {"nll": {"coef": 0.5, "aggregation": "sequence"}}}
+EXTENDED = [
+    {"name": "etr", **NLL},
+    {"name": "grpo", **NLL},  # whose own loss is NeMo-RL's, untouched
+    {"name": "gspo", **PER_SEQUENCE},
+    {"name": "gpg", **NLL},
+    {"name": "quatro", **PER_SEQUENCE},
+    {"advantages": "gdpo", "bounds": "etr", **NLL},
+]
+DRIVERS = [
+    {"name": "gdpo"},
+    {"name": "gdpo", "weights": {"reward2": 0.25}, "epsilon": 1e-4},
+    {"name": "ema_baseline"},
+    {"name": "spo", "forgetting": "constant"},
+    {"name": "gspo", "advantages": {"name": "spo", "forgetting": "constant"}, "bounds": "etr"},
+]
+
+
+def embedded(algorithm, rollouts, logprobs, batch_size=None):
+    """Value and gradient of the embedded engine's loss, and its term's share."""
+    leaf = logprobs.clone().requires_grad_()
+    signals = algorithm.signals(rollouts, {}, batch_size)
+    loss = policy_loss(algorithm, leaf, rollouts, signals, Counts.of(rollouts.mask))
+    (gradient,) = torch.autograd.grad(loss.value, leaf)
+    return loss.value.detach(), gradient, loss.stats.summary()
+
+
+@pytest.mark.parametrize("block", EXTENDED, ids=str)
+def test_a_loss_with_terms_is_the_embedded_one(block):
+    algorithm = build(block)
+    rollouts, logprobs = batches.make(seed=3, large=False)
+    data = nemo_batch.batch(algorithm, rollouts)
+    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
+    value, gradient, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
+    want, want_gradient, summary = embedded(algorithm, rollouts, logprobs)
+    torch.testing.assert_close(value, want, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, want_gradient, rtol=1e-5, atol=1e-7)
+    assert metrics["terms/nll"] == pytest.approx(summary["terms/nll"], rel=1e-6)
+    assert metrics["loss"] == pytest.approx(float(value), rel=1e-6, abs=1e-7)
+    bare = build({k: v for k, v in block.items() if k != "terms"})
+    without = embedded(bare, rollouts, logprobs)[0]
+    torch.testing.assert_close(without + metrics["terms/nll"], value, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("block", DRIVERS, ids=str)
+def test_what_reads_parts_or_remembers_is_the_embedded_one(block):
+    algorithm = build(block)
+    rollouts, logprobs = batches.make(seed=3, large=False)
+    data = nemo_batch.batch(algorithm, rollouts)
+    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
+    value, gradient, _ = nemo_batch.loss_and_gradient(loss, logprobs, data)
+    parts = dict(zip(("reward1", "reward2"), rollouts.reward_parts.values(), strict=True))
+    want = embedded(algorithm, replace(rollouts, reward_parts=parts), logprobs)
+    torch.testing.assert_close(value, want[0], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, want[1], rtol=1e-5, atol=1e-7)
+    assert value != 0 and gradient.any()
+
+
+def test_a_terms_share_adds_up_over_micro_batches_packed_or_not():
+    algorithm = build(EXTENDED[0])
+    rollouts, logprobs = batches.make(seed=6, large=False)
+    data = nemo_batch.batch(algorithm, rollouts)
+    loss, counts = AlgorithmLoss(nemo_batch.config(), algorithm), nemo_batch.counts(data)
+    whole = nemo_batch.loss_and_gradient(loss, logprobs, data)
+    logprobs = logprobs.where(rollouts.mask, 0.0)
+    parts = [loss(logprobs[i : i + 1], data.slice(i, i + 1), *counts) for i in range(len(logprobs))]
+    torch.testing.assert_close(sum(p[0] for p in parts), whole[0], rtol=1e-6, atol=1e-8)
+    assert sum(p[1]["terms/nll"] for p in parts) == pytest.approx(whole[2]["terms/nll"], rel=1e-6)
+    collected = {"terms/nll": [p[1]["terms/nll"] for p in parts]}
+    assert loss_metrics.by_sign(collected) == collected  # NeMo-RL adds it up
+
+
+def test_counts_are_of_the_global_batch_as_nemo_rl_cuts_it():
+    """Its chunks are rows in order, dealt to the ranks; a term's counts are of each chunk."""
+    algorithm = build(EXTENDED[0])
+    rollouts, _ = batches.make(seed=2, large=False)
+    data = nemo_batch.batch(algorithm, rollouts, batch_size=8)
+    wide = {k: v for k, v in data.items() if torch.is_tensor(v)}
+    shards = BatchedDataDict(wide).shard_by_batch_size(2, batch_size=8)
+    (key,) = (k for k in data if k.endswith("term_nll"))
+    for chunk in range(2):
+        rows = [shard.get_batch(batch_idx=chunk, batch_size=4) for shard in shards]
+        tokens = [r["token_mask"][:, 1:] * r["sample_mask"][:, None] for r in rows]
+        weight = sum((t * r[key][:, None]).sum() for t, r in zip(tokens, rows, strict=True))
+        assert float(weight) == pytest.approx(0.5)  # coef: each counted token 1 / their number
+
+
+def test_without_terms_nothing_new_travels():
+    rollouts, _ = batches.make(seed=2, large=False)
+    keys = set(nemo_batch.batch(build("etr"), rollouts))
+    with_terms = set(nemo_batch.batch(build(EXTENDED[0]), rollouts))
+    assert {k.rpartition("_")[2] for k in with_terms - keys} == {"nll"} and not keys - with_terms
+
+
+def test_a_term_leaves_out_what_has_no_weight_even_where_it_is_not_finite():
+    algorithm = build({"name": "grpo", **NLL})
+    rollouts, logprobs = batches.make(seed=5, large=False)
+    failed = int((rollouts.rewards == 0).nonzero()[0])
+    flat = replace(rollouts, rewards=rollouts.rewards.new_zeros(16), reward_parts=None)
+    data = nemo_batch.batch(algorithm, flat)
+    logprobs[failed, 0] = -torch.inf
+    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
+    value, gradient, _ = nemo_batch.loss_and_gradient(loss, logprobs, data)
+    assert value == 0 and not gradient.any()
+
+
+def test_named_parts_are_nemo_rls_components():
+    algorithm = build({"name": "etr", "pass_rate": "reward1"})
+    rollouts, _ = batches.make(seed=4, large=False)
+    data = nemo_batch.batch(algorithm, rollouts)
+    named = replace(rollouts, reward_parts={"reward1": rollouts.column("right")})
+    torch.testing.assert_close(
+        data["nemo_algos_signal_low"], algorithm.signals(named).low[:, 0].float()
+    )
+    with pytest.raises(ValueError, match="no reward is named 'right': there are reward1, reward2"):
+        nemo_batch.batch(build({"name": "etr", "pass_rate": "right"}), rollouts)
+    alone = replace(rollouts, reward_parts=None)
+    with pytest.raises(ValueError, match="gdpo needs reward_parts: name the parts of the reward"):
+        nemo_batch.batch(build("gdpo"), alone)
+
+
+def test_gdpo_and_nemo_rls_own_differ_by_the_baseline_and_by_epsilon_alone():
+    """NeMo-RL's, its leave-one-out baseline off and all groups of several, is ours at epsilon 0."""
+    estimator = pytest.importorskip("nemo_rl.algorithms.advantage_estimator").GDPOAdvantageEstimator
+    section = type("Section", (dict,), {"__getattr__": dict.__getitem__})
+    config = section(use_leave_one_out_baseline=False, normalize_rewards=True, reward_weights=None)
+    rollouts = batches.make(seed=4, rewards=((0.0, 1.0, 0.3), (1.0, 0.0, 0.0, 1.0))).rollouts
+    theirs = estimator(config, None).compute_advantage(
+        prompt_ids=rollouts.group[:, None].float(),
+        rewards=rollouts.rewards,
+        mask=rollouts.mask,
+        repeated_batch={k: v.float() for k, v in nemo_batch.components(rollouts).items()},
+    )
+    ours = build({"name": "gdpo", "epsilon": 1e-12}).signals(rollouts).advantages
+    torch.testing.assert_close(ours, theirs[:, :1].double(), rtol=1e-4, atol=1e-5)
+
+
+# ---- the memory
+
+
+def remembering(path):
+    """An estimator whose memory is in NeMo-RL's checkpoints in this folder."""
+    config = {"checkpoint_dir": str(path), "metric_name": None, "higher_is_better": True}
+    config |= {"keep_top_k": None, "save_period": 1, "save_optimizer": True}
+    manager = CheckpointManager(config)
+    state = versions_state(manager)
+    algorithm = build({"name": "spo", "forgetting": "constant"})
+    own = {"memory": memory.restored(manager), "keep": functools.partial(memory.keep, state)}
+    return Estimator(algorithm, 1, pad=0, **own), manager, state
+
+
+def versions_state(manager):
+    """What `setup` makes of the last checkpoint."""
+    loaded = manager.load_training_info(manager.get_latest_checkpoint_path())
+    if hasattr(grpo, "_get_grpo_save_state"):
+        return grpo._get_grpo_save_state(loaded)
+    return loaded or grpo._default_grpo_save_state()
+
+
+def visit(estimator, seed, width):
+    """The advantages of a batch whose prompts are padded to a width."""
+    rollouts = batches.make(seed=seed, large=False).rollouts
+    labels = rollouts.group - rollouts.group.min() + 1
+    prompts = torch.zeros(len(labels), width, dtype=torch.long)
+    prompts[:, :2] = torch.stack((labels, labels + 1), 1)
+    return estimator.compute_advantage(
+        prompt_ids=prompts,
+        rewards=rollouts.rewards,
+        mask=rollouts.mask,
+        repeated_batch={},
+        logprobs_policy=rollouts.old_logprobs,
+    )
+
+
+def saved(manager, state, step):
+    info = state if isinstance(state, dict) else vars(state)
+    path = manager.init_tmp_checkpoint(step, info)
+    manager.finalize_checkpoint(path)
+
+
+def test_a_memory_is_saved_with_nemo_rls_checkpoints_and_resumed_bit_equal(tmp_path):
+    whole, manager, state = remembering(tmp_path)
+    first = visit(whole, seed=0, width=3)
+    saved(manager, state, 1)
+    second = visit(whole, seed=1, width=7)
+    resumed, _, _ = remembering(tmp_path)
+    assert resumed.memory and torch.equal(visit(resumed, seed=1, width=7), second)
+    anew, _, _ = remembering(tmp_path / "other")
+    assert torch.equal(visit(anew, seed=0, width=3), first)
+    assert not torch.equal(visit(remembering(tmp_path / "third")[0], seed=1, width=7), second)
+    (info,) = tmp_path.glob("step_1/training_info.json")
+    assert memory.KEY in json.loads(info.read_text())
+
+
+def test_a_method_without_a_memory_adds_nothing_to_a_checkpoint():
+    kept = []
+    estimator = Estimator(build("etr"), 1, keep=kept.append)
+    visit(estimator, seed=0, width=3)
+    assert not kept and not estimator.memory
+
+
+def test_a_prompts_number_does_not_depend_on_the_padding_of_its_batch():
+    narrow = prompt_keys(torch.tensor([[5, 6, 9], [7, 9, 9], [5, 6, 9]]), 9)
+    wide = prompt_keys(torch.tensor([[7, 9, 9, 9, 9], [5, 6, 9, 9, 9]]), 9)
+    assert narrow.tolist() == [prompt_key([5, 6]), prompt_key([7]), prompt_key([5, 6])]
+    assert wide.tolist() == [prompt_key([7]), prompt_key([5, 6])]
+
+
+# ---- NeMo-RL's own trainer
+
+WHOLE = {"name": "spo", "forgetting": "constant", **NLL}
+
+
+def plugged(path, method, *overrides, mode="fused"):
+    """A run with the driver half as the launcher makes it."""
+    made = Plugged(path, method, list(overrides), mode=mode)
+    parts = {"checkpointer": made.run.checkpointer, "grpo_save_state": made.run.state}
+    given = made.algorithm, made.run.config, made.run.tokenizer, parts
+    made.estimator = launch.estimator_of(*given)
+    made.proxy = PolicyProxy(made.run.policy, made.estimator)
+    return made
+
+
+@functools.cache
+def trained(path):
+    """Three steps of SPO with a term."""
+    return plugged(path, WHOLE).train()
+
+
+@pytest.fixture
+def whole(in_process, tmp_path_factory):
+    return trained(tmp_path_factory.getbasetemp() / "whole")
+
+
+def test_a_run_resumed_by_nemo_rl_remembers_to_the_bit(whole, tmp_path):
+    first = plugged(tmp_path, WHOLE, "grpo.max_num_steps=2").train()
+    second = plugged(tmp_path, WHOLE)
+    assert second.estimator.memory == first.estimator.memory != {}
+    second.train()
+    assert torch.equal(second.weights(), whole.weights())
+    assert second.estimator.memory == whole.estimator.memory
+    for metric in ("loss", "terms/nll", "spo/value", "spo/known_prompts"):
+        assert second.series("train", metric) == [whole.run.logger.kept["train"][3][metric]]
+    forgetful = plugged(tmp_path / "anew", WHOLE, "grpo.max_num_steps=1").train()
+    assert forgetful.estimator.memory != whole.estimator.memory
+
+
+def test_packing_changes_nothing_of_a_term(whole, tmp_path):
+    unpacked = plugged(tmp_path, WHOLE, mode="unpacked").train()
+    torch.testing.assert_close(unpacked.weights(), whole.weights(), rtol=1e-4, atol=1e-6)
+    want = pytest.approx(whole.series("train", "terms/nll"), rel=1e-4)
+    assert unpacked.series("train", "terms/nll") == want
+    assert all(x > 0 for x in want.expected)

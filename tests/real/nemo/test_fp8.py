@@ -1,0 +1,165 @@
+"""The FP8 blocks on NeMo-RL's real configs, and what is refused of them."""
+
+from pathlib import Path
+
+import pytest
+from nemo_rl.utils.config import load_config, register_omegaconf_resolvers
+
+from nemo_algos import config as strict
+from nemo_algos.config import ConfigError, at
+from nemo_algos.engines.nemo import installed
+from nemo_algos.preflight.check import launcher, precision
+
+CONFIGS = Path(__file__).parents[3] / "examples" / "configs"
+VLLM, MEGATRON = precision.VLLM, precision.MEGATRON
+
+
+def compose(name, *overrides):
+    """On eight GPUs."""
+    keys = ["cluster.gpus_per_node=8", *overrides]
+    return launcher.compose(strict.overridden(strict.read(CONFIGS / name), keys))
+
+
+def refused(name, *overrides):
+    """What is wrong, by key."""
+    with pytest.raises(ConfigError) as error:
+        compose(name, *overrides)
+    return {p.path: p.message for p in error.value.findings}
+
+
+def test_the_hopper_block_trains_and_samples_in_fp8():
+    sizes = [f"{MEGATRON}.tensor_model_parallel_size=2"]
+    master = compose("fp8_hopper.yaml", *sizes).master_config
+    policy = master.policy
+    megatron, vllm = policy["megatron_cfg"], policy["generation"]["vllm_cfg"]
+    assert megatron["fp8_cfg"] == {
+        "enabled": True,
+        "fp8": "e4m3",
+        "fp8_recipe": "blockwise",
+        "fp8_param": False,
+    }
+    assert megatron["enabled"] and not policy["dtensor_cfg"]["enabled"]
+    assert megatron["env_vars"] == {"NVTE_FP8_BLOCK_SCALING_FP32_SCALES": "1"}
+    assert megatron["optimizer"]["use_precision_aware_optimizer"] is False
+    assert policy["make_sequence_length_divisible_by"] == 2
+    assert policy["sequence_packing"]["enabled"] and policy["precision"] == "bfloat16"
+    assert (vllm["precision"], vllm["use_deep_gemm"]) == ("fp8", True)
+    assert master.loss_fn.use_importance_sampling_correction
+
+
+def test_the_blackwell_block_trains_in_bf16_and_samples_in_mxfp8(ref):
+    if ref == "v0.7.0":  # it would ignore is_mx
+        assert "unknown key" in refused("mxfp8_blackwell.yaml")[f"{VLLM}.is_mx"]
+        return
+    master = compose("mxfp8_blackwell.yaml").master_config
+    megatron, vllm = master.policy["megatron_cfg"], master.policy["generation"]["vllm_cfg"]
+    assert megatron["enabled"] and not megatron["fp8_cfg"]["enabled"]
+    assert not master.policy["dtensor_cfg"]["enabled"]
+    assert (vllm["precision"], vllm["is_mx"]) == ("fp8", True)
+    assert vllm["quantization_ignored_layer_kws"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    assert master.loss_fn.use_importance_sampling_correction
+
+
+FP8 = precision.FP8
+UNPACKED = "policy.sequence_packing.enabled=false"
+DIVISOR = precision.DIVISOR
+SPLIT = [f"{MEGATRON}.tensor_model_parallel_size=4", f"{MEGATRON}.sequence_parallel=true"]
+KV_CACHE = f"{VLLM}.kv_cache_dtype=fp8"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "message"),
+    [
+        ([f"{FP8}.fp8=e5m2x"], f"{FP8}.fp8", "no such value: e5m2x (valid: e4m3, hybrid)"),
+        ([f"{FP8}.fp8=null"], f"{FP8}.fp8", "no such value: None"),
+        ([f"{FP8}.fp8_recipe=blokwise"], f"{FP8}.fp8_recipe", "did you mean blockwise?"),
+        ([f"{FP8}.fp8_recipe=bogus"], f"{FP8}.fp8_recipe", "valid: blockwise, delayed, mxfp8"),
+        (
+            [f"{MEGATRON}.enabled=false", "policy.dtensor_cfg.enabled=true"],
+            f"{FP8}.enabled",
+            "set policy.megatron_cfg.enabled: true",
+        ),
+        (
+            [f"{MEGATRON}.transformer_impl=local"],
+            f"{MEGATRON}.transformer_impl",
+            "set transformer_engine",
+        ),
+        ([UNPACKED], DIVISOR, "multiple of 16"),
+        ([UNPACKED, *SPLIT, f"{DIVISOR}=16"], DIVISOR, "multiple of 32"),
+        ([UNPACKED, f"{FP8}.fp8_recipe=mxfp8", f"{DIVISOR}=16"], DIVISOR, "multiple of 32"),
+        ([UNPACKED, *SPLIT, f"{FP8}.fp8_recipe=mxfp8"], DIVISOR, "multiple of 128"),
+        ([f"{precision.CORRECTION}=false"], precision.CORRECTION, "set it to true"),
+        ([KV_CACHE, f"{VLLM}.precision=bfloat16"], f"{VLLM}.precision", "must be fp8"),
+        ([KV_CACHE, f"{VLLM}.async_engine=true"], f"{VLLM}.async_engine", "must be False"),
+        (
+            [KV_CACHE, f"{MEGATRON}.pipeline_model_parallel_size=2"],
+            f"{MEGATRON}.pipeline_model_parallel_size",
+            "must be 1",
+        ),
+        (
+            [
+                *(KV_CACHE, f"{FP8}.enabled=false"),
+                *(f"{MEGATRON}.enabled=false", "policy.dtensor_cfg.enabled=true"),
+            ],
+            "policy.dtensor_cfg.enabled",
+            "must be False",
+        ),
+    ],
+)
+def test_what_cannot_take_effect_is_refused(overrides, path, message):
+    found = refused("fp8_hopper.yaml", *overrides)
+    assert set(found) == {path} and message in found[path], found
+
+
+def test_mxfp8_that_vllm_would_not_read(ref):
+    if ref == "v0.7.0":
+        pytest.skip("no is_mx there")
+    block, pow2 = "mxfp8_blackwell.yaml", f"{VLLM}.pow2_weight_scaling_factors"
+    assert set(refused(block, f"{VLLM}.precision=bfloat16")) == {f"{VLLM}.is_mx"}
+    assert set(refused(block, f"{pow2}=false")) == {pow2}
+    compose(block, f"{pow2}=true")
+
+
+def test_every_problem_at_once():
+    found = refused(
+        "fp8_hopper.yaml", f"{FP8}.fp8=x", f"{precision.CORRECTION}=false", "mismatch.stop_abov=1"
+    )
+    assert set(found) == {f"{FP8}.fp8", precision.CORRECTION, "mismatch.stop_abov"}
+    assert "did you mean stop_above?" in found["mismatch.stop_abov"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [f"{FP8}.fp8=hybrid", f"{FP8}.fp8_recipe=tensorwise"],
+        [f"{FP8}.fp8_recipe=mxfp8"],
+        [UNPACKED, f"{DIVISOR}=16"],
+        [UNPACKED, *SPLIT, f"{DIVISOR}=32"],
+        [KV_CACHE],
+        [f"{MEGATRON}.transformer_impl=transformer_engine"],
+        [f"{FP8}.force_clear_fp8_caches=true", "mismatch.stop_above=0.05"],
+        [f"{VLLM}.precision=bfloat16", f"{precision.CORRECTION}=false"],
+    ],
+)
+def test_what_works_is_not_refused(overrides):
+    compose("fp8_hopper.yaml", *overrides)
+
+
+def test_without_fp8_nothing_is_asked():
+    compose("nemo_rl.yaml", UNPACKED, f"{FP8}.fp8_recipe=bogus")
+
+
+def test_no_fp8_recipe_of_nemo_rl_is_refused():
+    register_omegaconf_resolvers()
+    recipes = sorted(installed.EXAMPLES.rglob("grpo*fp8*.yaml"))
+    plain = [strict.resolved(load_config(path)) for path in recipes]
+    assert len(plain) >= 8
+    assert sum(bool(at(p, f"{FP8}.enabled")) for p in plain) >= 5
+    corrected = [bool(at(p, precision.CORRECTION)) for p in plain]
+    found = [list(precision.conflicts(*of)) for of in zip(plain, corrected, strict=True)]
+    assert found == [[]] * len(plain)
+
+
+def test_the_limit_reaches_the_policy():
+    assert compose("nemo_rl.yaml")[2].stop_above is None
+    assert compose("nemo_rl.yaml", "mismatch.stop_above=0.05")[2].stop_above == 0.05

@@ -1,0 +1,434 @@
+"""NeMo-RL's own grpo_train with our loss, estimator and policy proxy: 3 steps of each method.
+
+16 responses a step, 2 data-parallel ranks, 4 optimizer steps a step, bounds that really clip. The
+workers are cpu_policy's; everything else is NeMo-RL's. `embedded` trains the same batch with our
+own engine's loss.
+"""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cpu_run import MODES, Run
+from nemo_rl.algorithms import grpo
+from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from rounding import rounding
+from torch import Tensor
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.engines.nemo import decided, versions
+from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.engines.nemo.megatron_worker import EntropyPostProcessor
+from nemo_algos.engines.nemo.policy import PolicyProxy
+from nemo_algos.engines.nemo.trainers import FACTORY, in_place
+from nemo_algos.preflight.check.conflicts import conflicts
+
+pytestmark = pytest.mark.usefixtures("in_process")
+STEPS, UPDATES = 3, 4  # of the optimizer in a step
+LR = {"quatro": 0.01}  # its gradient is of whole sequences
+OTHERS = 0.1
+METHODS: dict[str, dict[str, Any]] = {
+    "etr": {"name": "etr"},
+    "quatro": {"name": "quatro"},
+    "erpo": {"name": "erpo"},
+    "apmpo": {"name": "apmpo"},
+    "grpo": {"name": "grpo"},
+}
+CLIPPING = [name for name in METHODS if name != "quatro"]
+COMMON = ["loss_fn.reference_policy_kl_penalty=0", "policy.train_global_batch_size=4"]
+
+
+class ReturnedEntropy(EntropyPostProcessor):
+    """Ours; what the worker extension gathers from its sink goes with the log-probs here."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, sink=[], vocabulary=64, fused=[], **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Callable[[Tensor], Any]:
+        process = super().__call__(*args, **kwargs)
+
+        def with_entropies(logits: Tensor) -> Any:
+            loss, values = process(logits)
+            return loss, values | {"entropies": self.sink.pop()}
+
+        return with_entropies
+
+
+class RecordingEstimator(Estimator):
+    """Ours; keeps each call's inputs, advantages and metrics."""
+
+    def __init__(self, algorithm: Any) -> None:
+        super().__init__(algorithm)
+        self.calls: list[dict[str, Any]] = []
+
+    def compute_advantage(self, **inputs: Any) -> Tensor:  # pyright: ignore
+        entropy = self.entropy
+        advantages = super().compute_advantage(**inputs)
+        assert self._kept is not None
+        results = {"advantages": advantages.clone(), "metrics": self.last_metrics}
+        results["signals"] = self._kept[1]
+        self.calls.append({**inputs, "entropy": entropy, **results})
+        return advantages
+
+
+class RecordingProxy(PolicyProxy):
+    """Ours; keeps what training is given, and the model before it."""
+
+    def __init__(self, policy: Any, estimator: Estimator) -> None:
+        super().__init__(policy, estimator)
+        object.__setattr__(self, "batches", [])
+        object.__setattr__(self, "models", [])
+
+    def train(self, data: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        self.batches.append(dict(data))
+        self.models.append(copy.deepcopy(self._policy.workers.model.model))
+        return super().train(data, *args, **kwargs)
+
+
+class Plugged:
+    """A run with a method plugged in as launch.py does it."""
+
+    def __init__(
+        self,
+        path: Path,
+        method: dict[str, Any],
+        overrides: list[str],
+        correction: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        self.lr = LR.get(method["name"], OTHERS)
+        self.run = Run(path, [*COMMON, *overrides], lr=self.lr, **kwargs)
+        self.algorithm = build(method, correction)
+        derived(self.run, self.algorithm)
+        self.loss = AlgorithmLoss(self.run.config.loss_fn, self.algorithm)
+        self.estimator = RecordingEstimator(self.algorithm)
+        if "entropy" in self.algorithm.needs:
+            self.run.policy.workers.logprobs_post_processor = ReturnedEntropy
+        self.proxy: Any = RecordingProxy(self.run.policy, self.estimator)
+        self.series = self.run.logger.series
+        self.weights = self.run.weights
+
+    def train(self, **kwargs: Any) -> "Plugged":
+        with in_place(self.estimator):
+            self.run.train(loss_fn=self.loss, policy=self.proxy, **kwargs)
+        return self
+
+
+def derived(run: Run, algorithm: Any) -> None:
+    """The run's config with what the method decides."""
+    plain = run.config.model_dump()
+    assert conflicts(plain, {}, algorithm) == []
+    decided.derive(plain, algorithm)
+    made = grpo.MasterConfig(**plain)
+    run.config.loss_fn, run.config.grpo = made.loss_fn, made.grpo
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Plugged]:
+    """The trained run of a method in a mode, made once."""
+    runs: dict[tuple[str, str], Plugged] = {}
+
+    def get(name: str, mode: str = "unpacked") -> Plugged:
+        if (name, mode) not in runs:
+            path = tmp_path_factory.mktemp(f"{name}-{mode}")
+            runs[name, mode] = Plugged(path, METHODS[name], [], mode=mode).train()
+        return runs[name, mode]
+
+    return get
+
+
+def token_logprobs(model: Any, ids: Tensor) -> Tensor:
+    """[B,S], 0 at the first position: a dense forward and a log-softmax."""
+    scores = model(ids).logits[:, :-1].float().log_softmax(-1)
+    chosen = scores.gather(-1, ids[:, 1:, None])[..., 0]
+    return torch.nn.functional.pad(chosen, (1, 0))
+
+
+def rollouts_of(batch: Any, call: dict[str, Any], **extra: Tensor) -> Rollouts:
+    """Of NeMo-RL's training batch, and of the rewards and prompts that the estimator was given."""
+    mask = (batch["token_mask"] * batch["sample_mask"][:, None]).bool()
+    mask[:, 0] = False
+    prompts = [tuple(row) for row in call["prompt_ids"].tolist()]
+    return Rollouts(
+        group=torch.tensor([prompts.index(p) for p in prompts]),
+        rewards=call["rewards"],
+        mask=mask,
+        old_logprobs=batch["prev_logprobs"],
+        ref_logprobs=batch.get("reference_policy_logprobs"),
+        entropy=call["entropy"],
+        **extra,
+    )
+
+
+def embedded(plugged: Plugged, step: int) -> tuple[list[dict[str, float]], list[float], Tensor]:
+    """The step again with our own engine's loss: each update's summary and gradient norm, weights.
+
+    Of NeMo-RL's batch it takes tokens, masks, log-probs and rewards; signals are computed anew.
+    """
+    batch, call = plugged.proxy.batches[step], plugged.estimator.calls[step]
+    model = copy.deepcopy(plugged.proxy.models[step])
+    rollouts = rollouts_of(batch, call, gen_logprobs=batch["generation_logprobs"])
+    rollouts, _ = plugged.algorithm.correct(rollouts)
+    signals = plugged.algorithm.signals(rollouts, {})
+    optimizer = torch.optim.SGD(model.parameters(), lr=plugged.lr, momentum=0.9)
+    summaries, norms = [], []
+    for start in range(0, 16, 4):
+        rows = slice(start, start + 4)
+        optimizer.zero_grad()
+        part = rollouts[rows]
+        logprobs = token_logprobs(model, batch["input_ids"][rows])
+        counts = Counts.of(part.mask)
+        loss = policy_loss(plugged.algorithm, logprobs, part, signals[rows], counts)
+        loss.value.backward()
+        limit = plugged.run.config.policy["max_grad_norm"]
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit)))
+        optimizer.step()
+        summaries.append(loss.stats.summary())
+    weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    return summaries, norms, weights
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_trains_with_bounds_that_clip(name: str, trained: Callable[..., Plugged]) -> None:
+    plugged = trained(name)
+    assert len(plugged.series("train", "loss")) == STEPS == len(plugged.estimator.calls)
+    assert torch.isfinite(plugged.weights()).all()
+    start = torch.nn.utils.parameters_to_vector(plugged.proxy.models[0].parameters())
+    assert (plugged.weights() - start).abs().max() > 0.01
+    for call in plugged.estimator.calls:
+        assert 0 < call["rewards"].mean() < 1
+    if name in CLIPPING:
+        assert min(plugged.series("train", "clip/fraction")) > 0.005
+    else:
+        assert plugged.series("train", "clip/fraction") == [0.0] * STEPS
+        assert min(plugged.series("train", "probs_ratio_max")) > 1.05
+
+
+def differing(plugged: Plugged, other: Plugged) -> set[str]:
+    """What of two runs is further apart than rounding puts it."""
+    found = set()
+    for metric in ("loss", "reward", "clip/fraction", "ratio/mean", "kl/old", "grad_norm"):
+        pairs = zip(*(p.series("train", metric) for p in (plugged, other)), strict=True)
+        for step, (ours, theirs) in enumerate(pairs, start=1):
+            near = rounding(step * UPDATES)
+            if metric == "grad_norm":  # a sum of gradients that nearly cancel
+                near *= 10
+            if ours != pytest.approx(theirs, rel=near, abs=near):
+                found.add(metric)
+    if (plugged.weights() - other.weights()).abs().max() > rounding(STEPS * UPDATES):
+        found.add("weights")
+    return found
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "unpacked"])
+@pytest.mark.parametrize("name", METHODS)
+def test_packing_changes_nothing(name: str, mode: str, trained: Callable[..., Plugged]) -> None:
+    plugged, other = trained(name, mode), trained(name)
+    assert plugged.run.policy.use_sequence_packing and not other.run.policy.use_sequence_packing
+    assert not differing(plugged, other)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_thousandth_of_one_advantage_is_more_than_rounding(
+    name: str, tmp_path: Path, trained: Callable[..., Plugged]
+) -> None:
+    plugged = Plugged(tmp_path, METHODS[name], [], mode="fused")
+    compute = plugged.estimator.compute_advantage
+
+    def off(**inputs: Any) -> Tensor:
+        advantages = compute(**inputs)
+        advantages[advantages.abs().sum(1).argmax()] *= 1.001
+        return advantages
+
+    plugged.estimator.compute_advantage = off
+    assert "grad_norm" in differing(plugged.train(), trained(name))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_first_step_is_the_embedded_engines(name: str, trained: Callable[..., Plugged]) -> None:
+    """Loss, gradient norm, weights and metrics of four updates, three of them off-policy."""
+    plugged = trained(name)
+    summaries, norms, weights = embedded(plugged, 0)
+
+    def logged(metric: str) -> float:
+        return plugged.series("train", metric)[0]
+
+    def mean(metric: str) -> float:
+        return sum(s[metric] for s in summaries) / len(summaries)
+
+    near = rounding(UPDATES)
+    assert logged("grad_norm") == pytest.approx(norms[-1], rel=10 * near)
+    after = torch.nn.utils.parameters_to_vector(plugged.proxy.models[1].parameters()).detach()
+    torch.testing.assert_close(after, weights, rtol=0, atol=near)
+    for metric in ("loss", "clip/fraction", "ratio/mean", "kl/old", "kl/old_sequence"):
+        assert logged(metric) == pytest.approx(mean(metric), rel=near, abs=near), metric
+    if name in CLIPPING:
+        clipped = [s["clip/fraction"] for s in summaries]
+        assert clipped[0] == 0 and max(clipped) > 0.02  # the first update is on policy
+
+
+@pytest.mark.parametrize("name", ["etr", "quatro", "erpo", "apmpo"])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_methods_metrics_are_logged(
+    name: str, mode: str, trained: Callable[..., Plugged]
+) -> None:
+    plugged = trained(name, mode)
+    names = {key for call in plugged.estimator.calls for key in call["metrics"]}
+    assert names and all(key.startswith((f"{name}/", "rollouts/")) for key in names)
+    for step, call in enumerate(plugged.estimator.calls, start=1):
+        kept = plugged.run.logger.kept["train"][step]
+        assert {k: v for k, v in kept.items() if k in names} == call["metrics"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_entropies_are_those_of_the_models_logits(
+    mode: str, trained: Callable[..., Plugged]
+) -> None:
+    plugged = trained("erpo", mode)
+    for batch, model, call in zip(
+        plugged.proxy.batches, plugged.proxy.models, plugged.estimator.calls, strict=True
+    ):
+        scores = model(batch["input_ids"]).logits.log_softmax(-1)
+        dense = torch.nn.functional.pad(-(scores.exp() * scores).sum(-1)[:, :-1], (1, 0)).detach()
+        columns = torch.arange(dense.shape[1])
+        valid = (columns < batch["input_lengths"][:, None]) & (columns > 0)
+        assert valid.sum() > 100 and dense[valid].std() > 0.05
+        torch.testing.assert_close(call["entropy"][valid], dense[valid], rtol=0, atol=2e-5)
+        assert (call["entropy"][:, 0] == 0).all()
+        # ERPO's reference is the first model, its old policy the one that sampled
+        reference = plugged.proxy.models[0]
+        for key, of in (("logprobs_policy", model), ("logprobs_reference", reference)):
+            wanted = token_logprobs(of, batch["input_ids"]).detach()
+            torch.testing.assert_close(call[key][valid], wanted[valid], rtol=0, atol=2e-5)
+
+
+def test_signals_travel_with_their_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packing reorders rows across ranks: every sequence still has its own clip radius."""
+    plugged = Plugged(tmp_path, METHODS["etr"], ["grpo.max_num_steps=1"], mode="fused")
+    seen: list[BatchedDataDict[Any]] = []
+    train = plugged.run.policy.workers.train
+    monkeypatch.setattr(
+        plugged.run.policy.workers,
+        "train",
+        lambda shards, **kwargs: seen.extend(shards) or train(shards, **kwargs),
+    )
+    plugged.train()
+    (batch,), (call,) = plugged.proxy.batches, plugged.estimator.calls
+    algorithm = plugged.algorithm
+    radius = {}
+    rewards = call["rewards"].double().view(4, 4)
+    advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)
+    p = (rewards > 0).double().mean(1, keepdim=True)
+    wanted = (0.2 + 0.1 * advantages.tanh() + 0.1 * 4 * p * (1 - p)).flatten()
+    for row, ids in enumerate(batch["input_ids"].tolist()):
+        radius[tuple(ids)] = float(wanted[row])
+    assert len(seen) == 2 and algorithm.name == "etr"
+    got = [
+        (radius[tuple(ids)], bound)
+        for shard in seen
+        for ids, bound in zip(
+            shard["input_ids"].tolist(), shard["nemo_algos_signal_low"].tolist(), strict=True
+        )
+    ]
+    assert len(got) == 16 and len(set(wanted.tolist())) == 3
+    for want, bound in got:
+        assert bound == pytest.approx(want, rel=1e-6)
+
+
+class Replayed:
+    """An estimator that gives recorded advantages."""
+
+    def __init__(self, calls: list[dict[str, Any]]) -> None:
+        self.calls = iter(calls)
+
+    def compute_advantage(self, **_: Any) -> Tensor:
+        return next(self.calls)["advantages"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_grpo_is_bit_equal_to_stock(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Callable[..., Plugged]
+) -> None:
+    """Stock loss, stock policy, and a factory that returns the advantages that ours computed."""
+    plugged = trained("grpo", mode)
+    overrides = [
+        "loss_fn.token_level_loss=false",  # what method grpo decides
+        "grpo.adv_estimator.normalize_rewards=true",
+        "grpo.adv_estimator.use_leave_one_out_baseline=false",
+    ]
+    stock = Run(tmp_path, [*COMMON, *overrides], mode=mode, lr=OTHERS)
+    theirs = versions.get(stock.config.grpo, "adv_estimator")
+    assert versions.get(theirs, "name") == "grpo"
+    replayed = Replayed(plugged.estimator.calls)
+    monkeypatch.setattr(grpo, FACTORY, lambda _config: replayed)
+    stock.train()
+    assert torch.equal(stock.weights(), plugged.weights())
+    for metric in ("loss", "grad_norm", "probs_ratio_clamped", "reward", "advantages/mean"):
+        ours = plugged.series("train", metric)
+        assert stock.logger.series("train", metric) == ours, metric
+    # and those advantages are NeMo-RL's own formula's
+    formula = GRPOAdvantageEstimator(theirs, stock.config.loss_fn)
+    for call in plugged.estimator.calls:
+        keys = ("prompt_ids", "rewards", "mask", "repeated_batch")
+        wanted = formula.compute_advantage(**{k: call[k] for k in keys})
+        torch.testing.assert_close(call["advantages"], wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["etr", "erpo"])
+def test_resumes_from_nemo_rls_checkpoint(
+    name: str, tmp_path: Path, trained: Callable[..., Plugged]
+) -> None:
+    """Two steps, then a third in a new run over the same checkpoints."""
+    whole = trained(name, "fused")
+    first = Plugged(tmp_path, METHODS[name], ["grpo.max_num_steps=2"], mode="fused").train()
+    second = Plugged(tmp_path, METHODS[name], [], mode="fused")
+    assert torch.equal(second.weights(), first.weights())
+    second.train()
+    assert len(second.estimator.calls) == 1
+    assert torch.equal(second.weights(), whole.weights())
+    for metric in ("loss", "clip/fraction", *whole.estimator.calls[-1]["metrics"]):
+        assert second.series("train", metric) == [whole.run.logger.kept["train"][3][metric]]
+
+
+def test_nemo_rl_without_the_patch_refuses_the_estimators_name(tmp_path: Path) -> None:
+    """So that no path can run GRPO in a method's name."""
+    plugged = Plugged(tmp_path, METHODS["etr"], [])
+    with pytest.raises(ValueError, match="nemo_algos"):
+        plugged.run.train(loss_fn=plugged.loss, policy=plugged.proxy)
+
+
+@pytest.mark.parametrize("name", ["grpo", "etr"])
+def test_dynamic_sampling_trains_whole_groups(name: str, tmp_path: Path) -> None:
+    """Also those with one right response, or one wrong one."""
+    overrides = ["grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=20"]
+    plugged = Plugged(tmp_path, METHODS[name], overrides).train()
+    rare = 0
+    for call in plugged.estimator.calls:
+        groups: dict[tuple[int, ...], list[float]] = {}
+        for prompt, reward in zip(call["prompt_ids"].tolist(), call["rewards"], strict=True):
+            groups.setdefault(tuple(prompt), []).append(float(reward))
+        assert {len(rewards) % 4 for rewards in groups.values()} == {0}
+        assert all(len(set(rewards)) > 1 for rewards in groups.values())
+        rare += sum(sum(rewards) in (1, 3) for rewards in groups.values() if len(rewards) == 4)
+    assert rare > 0
+
+
+def test_the_samplers_logprobs_reach_a_method_that_needs_them(tmp_path: Path) -> None:
+    """grpo_train passes none to the advantages: they are read of its messages."""
+    plugged = Plugged(tmp_path, {"name": "opsm"}, ["grpo.max_num_steps=1"]).train()
+    (call,), (batch,) = plugged.estimator.calls, plugged.proxy.batches
+    assert call.get("generation_logprobs") is None
+    gap = batch["generation_logprobs"] - batch["prev_logprobs"]
+    mask = batch["token_mask"] * batch["sample_mask"][:, None]
+    want = (gap * mask).sum(1) / mask.sum(1).clamp(min=1)
+    got = call["signals"].extras["gap"][:, 0]
+    assert want.abs().max() > 1e-8
+    torch.testing.assert_close(got.float(), want.float(), rtol=1e-4, atol=1e-7)

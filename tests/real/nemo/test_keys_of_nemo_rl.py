@@ -1,0 +1,43 @@
+"""The keys of data sets and environments that `nemo-algos check` knows are NeMo-RL's own."""
+
+import functools
+import inspect
+from importlib import import_module
+from typing import Any
+
+from nemo_rl.data.datasets.response_datasets import DATASET_REGISTRY
+from nemo_rl.environments.utils import ENV_REGISTRY
+
+from nemo_algos.engines.nemo import installed
+from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN, OF_DATA_SETS, declared
+
+
+def arguments(kind: Any) -> set[str]:
+    """What the constructors of a data set and of its parents name; a variant is the registry's."""
+    while isinstance(kind, functools.partial):
+        kind = kind.func
+    inits = [k.__dict__["__init__"] for k in kind.__mro__[:-1] if "__init__" in k.__dict__]
+    named = [p for init in inits for p in inspect.signature(init).parameters.values()]
+    return {p.name for p in named if p.kind != p.VAR_KEYWORD} - {"self", "variant"}
+
+
+def test_arguments_of_data_sets_are_known(ref: str) -> None:
+    found = set[str]().union(*map(arguments, DATASET_REGISTRY.values()))
+    typed = {
+        path.rpartition(".")[2]
+        for path in declared(installed.TYPES)
+        if path[:13] == "data.default."
+    }
+    left = found - typed
+    assert left == set(OF_DATA_SETS) if ref == "main" else left < set(OF_DATA_SETS)
+
+
+def test_keys_of_environments_are_known() -> None:
+    ours = {
+        name for name, entry in ENV_REGISTRY.items() if "nemo_algos" in entry["actor_class_fqn"]
+    }
+    assert ENV_REGISTRY.keys() - ours == {*ENVIRONMENTS, *FOREIGN}
+    for name, keys in ENVIRONMENTS.items():
+        module = import_module(ENV_REGISTRY[name]["actor_class_fqn"].rpartition(".")[0])
+        (typed,) = [v for k, v in vars(module).items() if k.endswith("EnvConfig")]
+        assert {key for key in keys if "." not in key} == set(typed.__annotations__), name

@@ -1,0 +1,376 @@
+"""From our YAML to NeMo-RL's MasterConfig: what is set, what is refused, which trainer."""
+
+import functools
+import inspect
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from launched import launched
+from mistakes import MISTAKES, SHARED
+from omegaconf import OmegaConf
+
+from nemo_algos import config as strict
+from nemo_algos.algorithms.loss import MismatchConfig
+from nemo_algos.algorithms.methods import STUDIED
+from nemo_algos.config import ConfigError
+from nemo_algos.engines.nemo import launch, versions, worker_env
+from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.preflight.check import launcher
+from nemo_algos.preflight.check.judge import check
+
+DYNAMIC = "grpo.use_dynamic_sampling=true"
+PREFLIGHT = Path(__file__).parents[2] / "preflight" / "check"
+SHIPPED = Path(__file__).parents[3] / "examples" / "configs" / "nemo_rl.yaml"
+
+
+ASYNC = [
+    "grpo.async_grpo.enabled=true",
+    "loss_fn.use_importance_sampling_correction=true",
+    "policy.generation.vllm_cfg.async_engine=true",
+    "policy.generation.colocated.enabled=false",
+    "policy.generation.colocated.resources.gpus_per_node=1",
+    "cluster.gpus_per_node=2",
+]
+
+
+def overridden(*overrides):
+    return strict.overridden(strict.read(SHIPPED), overrides)
+
+
+def compose(*overrides):
+    return launcher.compose(overridden(*overrides))[:2]
+
+
+@pytest.mark.parametrize("name", STUDIED)
+def test_every_studied_method_composes_with_what_it_decides(name):
+    master, algorithm = compose(f"method.name={name}")
+    loss = master.loss_fn
+    assert algorithm.name == name
+    assert loss.token_level_loss == (name in ("erpo", "gpg", "cispo"))
+    assert loss.sequence_level_importance_ratios == (name in ("gspo", "gmpo", "quatro"))
+    assert loss.disable_ppo_ratio == (name in ("gpg", "cispo"))
+    assert loss.reference_policy_kl_penalty == 0.001
+    section = versions.get(master.grpo, "adv_estimator")
+    assert versions.get(section, "name") == "nemo_algos.engines.nemo.trainers.given"
+    assert master.policy["train_global_batch_size"] == 128
+    assert master.policy["model_name"] == "Qwen/Qwen2.5-1.5B"  # NeMo-RL's own
+
+
+def test_interpolations_reach_into_nemo_rls_own_config():
+    master, _ = compose("logger.log_dir=logs/${policy.model_name}")
+    assert master.logger["log_dir"] == "logs/Qwen/Qwen2.5-1.5B"
+
+
+def test_bounds_of_the_method_are_nemo_rls():
+    loss = compose("method.name=grpo", "method.clip_high=0.28", "method.dual_clip=3")[0].loss_fn
+    assert (loss.ratio_clip_min, loss.ratio_clip_max, loss.ratio_clip_c) == (0.2, 0.28, 3)
+
+
+def test_erpo_gets_a_reference_without_a_penalty():
+    master, _ = compose("method.name=erpo", "loss_fn.reference_policy_kl_penalty=0")
+    loss = master.loss_fn
+    assert 0 < loss.reference_policy_kl_penalty < 1e-6 and loss.use_kl_in_reward
+    assert versions.get(master.grpo, "skip_reference_policy_logprobs_calculation") is False
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "message"),
+    [
+        (["loss_fn.ratio_clip_min=0.1"], "loss_fn.ratio_clip_min", "method.clip_low"),
+        (["loss_fn.token_level_loss=true"], "loss_fn.token_level_loss", "method.aggregation"),
+        (["loss_fn.use_cispo=true"], "loss_fn.use_cispo", "method.name: cispo"),
+        (["loss_fn.force_on_policy_ratio=true"], "loss_fn.force_on_policy_ratio", "ratio 1"),
+        (["grpo.advantage_clip_low=-1"], "grpo.advantage_clip_low", "the method's"),
+        (["grpo.reward_scaling.enabled=true"], "grpo.reward_scaling.enabled", "right from wrong"),
+        (
+            ["grpo.async_grpo.enabled=true", "grpo.use_dynamic_sampling=true"],
+            "grpo.use_dynamic_sampling",
+            "asynchronous",
+        ),
+        (
+            ["method.name=quatro", "grpo.use_dynamic_sampling=true"],
+            "grpo.use_dynamic_sampling",
+            "drops groups of equal rewards, which quatro trains on too: switch it off",
+        ),
+        (
+            ["method.name=grpo", "method.advantages=ema_baseline", DYNAMIC],
+            "grpo.use_dynamic_sampling",
+            "which ema_baseline+grpo trains on too",
+        ),
+        (
+            ["method.terms.entropy.coef=0.1"],
+            "method.terms.entropy",
+            "needs the gradient of the entropy, and NeMo-RL gives its loss log-probs alone",
+        ),
+        (
+            ["method.terms.adaptive_entropy.target=0.1"],
+            "method.terms.adaptive_entropy",
+            "needs the gradient of the entropy",
+        ),
+        (
+            ["method={name: spo}"],
+            "method",
+            "spo needs how far each batch moved the policy, and NeMo-RL scores no response again "
+            "after its update: of spo, set forgetting: constant",
+        ),
+        (
+            ["method={name: gdpo}"],
+            "data.train.env_name",
+            "math gives one reward, and gdpo reads its parts: take math_multi_reward",
+        ),
+        (
+            ["loss_fn.positive_example_nll_weight=0.1"],
+            "loss_fn.positive_example_nll_weight",
+            "set method.terms: {nll: {coef: ...}}",
+        ),
+        (
+            ["method.name=apmpo", "grpo.use_dynamic_sampling=true"],
+            "grpo.use_dynamic_sampling",
+            "method.statistics: group",
+        ),
+        (
+            ["policy.megatron_cfg.use_linear_ce_fusion_loss=true"],
+            "policy.megatron_cfg.use_linear_ce_fusion_loss",
+            "SFT and DPO only",
+        ),
+        (
+            [
+                "policy.megatron_cfg.use_fused_linear_logprobs=true",
+                "policy.generation.temperature=.9",
+            ],
+            "policy.generation.temperature",
+            "not logits",
+        ),
+        (
+            ["method={name: erpo, bounds: apmpo}", "grpo.use_dynamic_sampling=true"],
+            "grpo.use_dynamic_sampling",
+            "method.bounds.statistics: group",
+        ),
+        (
+            ["method={name: apmpo, bounds: etr}", "grpo.use_dynamic_sampling=true"],
+            "grpo.use_dynamic_sampling",
+            "method.statistics: group",
+        ),
+        (
+            ["method={name: grpo, bounds: apmpo}", "grpo.reward_shaping.enabled=true"],
+            "grpo.reward_shaping.enabled",
+            "apmpo tells right from wrong",
+        ),
+        (
+            ["grpo.async_grpo.enabled=true"],
+            "loss_fn.use_importance_sampling_correction",
+            "needs it",
+        ),
+        (
+            ["loss_fn.truncated_importance_sampling_ratio=2"],
+            "loss_fn",
+            "truncated_importance_sampling_type and",
+        ),
+        (
+            ["loss_fn.truncated_importance_sampling_ratio_min=0.5"],
+            "loss_fn",
+            "truncated_importance_sampling_ratio_min must be at most",
+        ),
+        (
+            ["loss_fn.reference_policy_kl_penalty=-0.1"],
+            "loss_fn.reference_policy_kl_penalty",
+            "greater than or equal to 0",
+        ),
+        (["loss_fn.reference_policy_kl_type=k4"], "loss_fn.reference_policy_kl_type", "'k1', 'k2'"),
+        (
+            ["method.name=erpo", "grpo.skip_reference_policy_logprobs_calculation=true"],
+            "grpo.skip_reference_policy_logprobs_calculation",
+            "needs the reference's",
+        ),
+        (
+            ["method.name=erpo", "policy.dtensor_cfg._v2=null"],
+            "policy.dtensor_cfg._v2",
+            "exact entropies",
+        ),
+        (["on_policy_distillation.enabled=true"], "on_policy_distillation.enabled", "for nothing"),
+        (["loss_fn=null"], "loss_fn", "must not be null"),
+        (["policy.model_name=null"], "policy.model_name", "must not be null"),
+        (["nemo_rl.config=no.yaml"], "nemo_rl.config", "has no no.yaml"),
+        (["env=3"], "env", "must be a section"),
+        (["policy.generation=[1]"], "policy.generation", "is a section in"),
+        (["nemo_rl=x"], "nemo_rl", "must be a section"),
+        (["nemo_rl.config=null"], "nemo_rl.config", "must be a file's name"),
+        (["grpo.num_prompts_per_stepp=3"], "grpo.num_prompts_per_stepp", "num_prompts_per_step"),
+        (["polic.model_name=x"], "polic", "policy"),
+        (["method.mikro=1"], "method.mikro", "micro"),
+        (["method.name=etrr"], "method.name", "etr"),
+        (["single_controller.enabled=true"], "single_controller", "not supported"),
+    ],
+)
+def test_contradictions_are_refused_by_key(overrides, path, message):
+    with pytest.raises(ConfigError) as error:
+        compose(*overrides)
+    found = {p.path: p.message for p in error.value.findings}
+    assert message in found[path], found
+
+
+def test_all_problems_come_at_once():
+    with pytest.raises(ConfigError) as error:
+        compose("grpo.wrong=1", "loss_fn.use_cispo=true", "loss_fn.ratio_clip_c=2")
+    assert {p.path for p in error.value.findings} == {
+        "grpo.wrong",
+        "loss_fn.use_cispo",
+        "loss_fn.ratio_clip_c",
+    }
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["method={name: gspo}", "grpo.reward_shaping.enabled=true"],
+        ["method={name: grpo, bounds: {name: apmpo, statistics: group}}", DYNAMIC],
+        ["policy.sequence_packing.fuse_loss=true"],
+        ["policy.generation.vllm_cfg.enable_prefix_caching=false"],
+        ["grpo.normalize_rewards=true"],
+        ["method.name=quatro", "policy.generation.top_p=0.9"],
+    ],
+)
+def test_what_only_looks_like_a_contradiction_is_not_refused(overrides):
+    compose(*overrides)
+
+
+def test_dynamic_sampling_filters_whole_groups():
+    assert versions.get(compose(DYNAMIC)[0].grpo, "use_leave_one_out_baseline") is False
+
+
+OWN = ["env.mine.reward=1", "data.default.env_name=mine"]
+
+
+@pytest.mark.parametrize("own", [["policy.optimizer.kwargs.fused=true"], OWN], ids=str)
+def test_free_sections_stay_free(own):
+    compose(*own)
+
+
+@pytest.mark.parametrize("mistake", [*MISTAKES, *SHARED], ids=lambda m: f"{m[0]}-{m[4]}")
+def test_the_launcher_finds_what_check_finds(mistake, ref, monkeypatch, tmp_path):
+    """Errors stop it, all of them at once; warnings and notes are its remarks."""
+    _, config, overrides, *_ = mistake
+    monkeypatch.chdir(tmp_path)
+    path = PREFLIGHT / config if (PREFLIGHT / config).exists() else SHIPPED
+    found = check(str(path), overrides, ref)
+    errors = [f for f in found if f.severity == "error"]
+    written = strict.overridden(strict.read(path), overrides)
+    if errors:
+        with pytest.raises(ConfigError) as error:
+            launcher.compose(written)
+        assert error.value.findings == errors
+    else:
+        assert launcher.compose(written).remarks == found
+
+
+def test_warnings_and_notes_are_remarks():
+    launched = launcher.compose(overridden("policy.train_global_batch_size=512"))
+    (remark,) = [f for f in launched.remarks if f.path == "policy.train_global_batch_size"]
+    assert remark.severity == "warning" and "clipping is inert" in remark.message
+
+
+def test_the_trainer_is_the_configs():
+    from nemo_rl.algorithms import grpo
+    from nemo_rl.algorithms.grpo_sync import grpo_train_sync
+
+    def trainer(*overrides):
+        return launch.trainer(compose(*overrides)[0])
+
+    assert trainer() is grpo.grpo_train
+    assert trainer("data_plane.enabled=true") is grpo_train_sync
+    asynchronous = trainer(*ASYNC)
+    assert getattr(asynchronous, "func", None) is grpo.async_grpo_train
+
+
+def test_only_erpo_needs_our_workers(monkeypatch, tmp_path):
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
+    assert launch.policy_factory(*compose()) is None
+    factory = launch.policy_factory(*compose("method.name=erpo"))
+    assert factory is not None
+    name = factory.keywords["worker_extension_cls_fqn"]
+    assert name == "nemo_algos.engines.nemo.dtensor_worker.EntropyWorker"
+
+
+def test_images_prebuilt_environment_is_used_where_it_exists(monkeypatch, tmp_path):
+    from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
+
+    stock = worker_env.STOCK["megatron_worker"]
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
+    name = worker_env.register_worker("megatron_worker")
+    assert ACTOR_ENVIRONMENT_REGISTRY[name] == ACTOR_ENVIRONMENT_REGISTRY[stock]
+    python = tmp_path / stock / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    worker_env.register_worker("megatron_worker")
+    assert ACTOR_ENVIRONMENT_REGISTRY[name] == str(python)
+
+
+def test_the_package_goes_on_pythonpath_once(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/other")
+    worker_env.export()
+    worker_env.export()
+    import os
+
+    assert os.environ["PYTHONPATH"] == f"{worker_env.ROOT}:/other"
+
+
+def test_an_installed_package_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(worker_env, "ROOT", tmp_path / "site-packages")
+    with pytest.raises(ValueError, match="run from a checkout"):
+        worker_env.export()
+
+
+def test_written_is_not_changed():
+    written = strict.read(SHIPPED)
+    before = OmegaConf.to_yaml(written)
+    launcher.compose(written)
+    assert OmegaConf.to_yaml(written) == before
+    assert SimpleNamespace(**OmegaConf.to_container(written)).engine == "nemo_rl"  # pyright: ignore
+
+
+class Part:
+    """A worker, environment or checkpointer that notes its end."""
+
+    def __init__(self, name, ended):
+        self.name, self.ended = name, ended
+
+    def shutdown(self, *_):
+        self.ended.append(self.name)
+
+
+@pytest.mark.parametrize("mode", ["grpo", "async_grpo", "data_plane"])
+def test_every_trainer_takes_what_the_launcher_gives(mode):
+    switch = {"grpo": [], "async_grpo": ASYNC, "data_plane": ["data_plane.enabled=true"]}
+    trainer = launch.trainer(compose(*switch[mode])[0])
+    versions.check_trainer(trainer)
+    given = versions.arguments(trainer, dict.fromkeys(versions.GIVEN))
+    assert len(given) == 12
+    inspect.signature(trainer).bind(**given)
+
+
+@pytest.mark.parametrize("asynchronous_saves", [True, False])
+def test_after_an_error_saves_end_before_the_workers(monkeypatch, asynchronous_saves):
+    master, algorithm = compose()
+    ended, error = [], FloatingPointError("the sampler and the trainer disagree")
+    saves = Part("saves", ended) if asynchronous_saves else object()  # v0.7.0's has no shutdown
+    workers = (Part("policy", ended), Part("generation", ended))
+    made = (*workers, *[None] * 6, saves, None, master)
+    setup = functools.wraps(launch.grpo.setup)(lambda *_, **__: made)
+    monkeypatch.setattr(launch, "get_tokenizer", lambda _: None)
+    monkeypatch.setattr(launch, "configure_generation_config", lambda config, *_, **__: config)
+    monkeypatch.setattr(launch, "setup_response_data", lambda *_: (None, None, {}, {}))
+    monkeypatch.setattr(launch.grpo, "setup", setup)
+    trained = mock.create_autospec(launch.grpo.grpo_train, side_effect=error)
+    monkeypatch.setattr(launch.grpo, "grpo_train", trained)
+    with pytest.raises(FloatingPointError):
+        launch.train(master, algorithm, AlgorithmLoss(master.loss_fn, algorithm), MismatchConfig())
+    assert ended == ["saves", "generation", "policy"][not asynchronous_saves :]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_launcher_trains_with_nemo_rls_own_trainer(monkeypatch, tmp_path):
+    run = launched(tmp_path, monkeypatch)
+    assert len(run.logger.series("train", "loss")) == 2
+    assert min(run.logger.series("train", "etr/radius_positive")) > 0.2

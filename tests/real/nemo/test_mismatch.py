@@ -1,0 +1,216 @@
+"""The mismatch of sampler and trainer in NeMo-RL's grpo_train: logged, and a stop at the limit.
+
+The sampler here says e^-|o| times the probability that it draws with, o by the row.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from nemo_rl.utils.logger import Logger
+from test_grpo_train import METHODS, Plugged
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.loss import MismatchConfig
+from nemo_algos.engines.mismatch.dump import read as read_dump
+from nemo_algos.engines.mismatch.watch import Watch
+from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy
+
+pytestmark = pytest.mark.usefixtures("in_process")
+OFFSETS = (0.0, 0.25, 0.75, 1.0)
+
+
+def off(generate: Callable[..., Any]) -> Callable[..., Any]:
+    """Row i of a generation is OFFSETS[i % 4] nats away at each of its tokens."""
+
+    def generated(*args: Any, **kwargs: Any) -> Any:
+        out = generate(*args, **kwargs)
+        rows = len(out["logprobs"])
+        offsets = torch.tensor(OFFSETS).repeat(rows)[:rows, None]
+        drawn = out["logprobs"] != 0
+        out["logprobs"] = (out["logprobs"] - offsets).where(drawn, out["logprobs"])
+        return out
+
+    return generated
+
+
+def plugged(path: Path, config: MismatchConfig, overrides: list[str]) -> Plugged:
+    made = Plugged(path, METHODS["etr"], overrides)
+    object.__setattr__(made.proxy, "_watch", Watch(config))
+    return made
+
+
+def test_every_step_logs_the_distance(tmp_path: Path) -> None:
+    made = plugged(tmp_path, MismatchConfig(threshold=0.5), ["grpo.max_num_steps=2"])
+    made.run.generation.generate = off(made.run.generation.generate)
+    made.train()
+    for step, batch in enumerate(made.proxy.batches, start=1):
+        kept = made.run.logger.kept["train"][step]
+        mask = (batch["token_mask"] * batch["sample_mask"][:, None])[:, 1:] > 0
+        tokens = mask.sum(1).tolist()
+        gaps = sorted(OFFSETS[row % 4] for row, n in enumerate(tokens) for _ in range(n))
+        got = {k.removeprefix("mismatch/"): v for k, v in kept.items() if "mismatch" in k}
+        assert got == pytest.approx(
+            {
+                "mean": sum(gaps) / len(gaps),
+                "p99": gaps[math.ceil(len(gaps) * 99 / 100) - 1],
+                "max": 1.0,
+                "share_above": sum(gap > 0.5 for gap in gaps) / len(gaps),
+                "nonfinite": 0.0,
+            },
+            abs=1e-4,
+        )
+        assert 0.4 < got["mean"] < 0.6 and len(gaps) > 50
+
+
+def test_masked_sequences_do_not_count(tmp_path: Path) -> None:
+    """NeMo-RL drops sequences whose mean e^|d| is above the threshold, here all but OFFSETS 0."""
+    drop = ["grpo.max_num_steps=1", "grpo.seq_logprob_error_threshold=1.1"]
+    made = plugged(tmp_path, MismatchConfig(), drop)
+    made.run.generation.generate = off(made.run.generation.generate)
+    made.train()
+    (batch,) = made.proxy.batches
+    assert batch["sample_mask"].tolist() == [1.0, 0.0, 0.0, 0.0] * 4
+    assert made.series("train", "mismatch/max")[0] < 1e-4
+
+
+def test_beyond_the_limit_training_ends_with_the_last_checkpoint(tmp_path: Path) -> None:
+    """The sampler goes wrong after the first step, whose checkpoint stands."""
+    made = plugged(tmp_path, MismatchConfig(stop_above=0.05), ["checkpointing.save_period=1"])
+    generation, train = made.run.generation, made.run.policy.train
+    after: list[torch.Tensor] = []
+
+    def then_off(*args: Any, **kwargs: Any) -> Any:
+        results = train(*args, **kwargs)
+        after.append(made.weights())
+        generation.generate = off(generation.generate)
+        return results
+
+    made.run.policy.train = then_off
+    with pytest.raises(FloatingPointError, match=r"stop_above=0\.05.*mean 0\.[45]"):
+        made.train()
+    assert len(after) == 1 and torch.equal(made.weights(), after[0])
+    if hasattr(made.run.checkpointer, "shutdown"):
+        made.run.checkpointer.shutdown()  # as launch.py
+    again = Plugged(tmp_path, METHODS["etr"], [])
+    assert torch.equal(again.weights(), after[0])
+    assert made.run.logger.kept["train"][1]["mismatch/mean"] < 1e-4
+
+
+class Queue:
+    """A TQPolicy's two calls."""
+
+    def __init__(self, columns: dict[str, torch.Tensor]) -> None:
+        self.columns, self.written = columns, []
+
+    def read_from_dataplane(self, meta: Any, *, select_fields: list[str], **_: Any) -> Any:
+        return BatchedDataDict({k: self.columns[k] for k in select_fields})
+
+    def write_to_dataplane(self, meta: Any, fields: dict[str, Any]) -> None:
+        self.written.append(set(fields))
+
+
+@pytest.mark.parametrize("limit", [0.3, 0.2])
+def test_the_data_plane_compares_what_the_driver_reads_and_writes(limit: float) -> None:
+    columns = {
+        "generation_logprobs": torch.tensor([[9.0, -1.0, -2.0], [9.0, -3.0, -4.0]]),
+        "prev_logprobs": torch.tensor([[0.0, -1.5, -2.0], [0.0, 5.0, 5.0]]),
+        "token_mask": torch.tensor([[0, 1, 1], [0, 1, 1]]),
+        "sample_mask": torch.tensor([1.0, 1.0]),
+    }
+    queue, estimator = Queue(columns), Estimator(build({"name": "grpo"}))
+    proxy = DataPlaneProxy(queue, estimator, MismatchConfig(stop_above=limit))
+    wanted = [name for name in columns if name != "sample_mask"]
+    read = proxy.read_from_dataplane(None, select_fields=wanted)
+    assert list(read) == wanted  # the trainer's own mask of the rows is another one
+    sample_mask = torch.tensor([1.0, 0.0])
+    advantages = estimator.compute_advantage(
+        torch.tensor([[1], [1]]),
+        torch.tensor([0.0, 0.0]),
+        read["token_mask"] * sample_mask[:, None],
+        logprobs_policy=read["prev_logprobs"],
+    )
+    fields = {"advantages": advantages, "sample_mask": sample_mask}
+    if limit < 0.25:
+        with pytest.raises(FloatingPointError, match=r"mean 0\.25"):
+            proxy.write_to_dataplane(None, fields)
+        assert queue.written == []
+    else:
+        proxy.write_to_dataplane(None, fields)
+        assert estimator.last_metrics["rollouts/masked_share"] == 0.5
+        assert len(queue.written) == 1 and estimator.last_metrics["mismatch/mean"] == 0.25
+
+
+def test_a_rise_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """One token a step, each further from the sampler than the step before."""
+    estimator = Estimator(build("grpo"))
+    proxy, mask = PolicyProxy(object(), estimator), torch.tensor([[0.0, 1.0]])
+    for step in range(1, 13):
+        logprobs = {"prev_logprobs": torch.zeros(1, 2), "generation_logprobs": 0.002 * step * mask}
+        proxy._compare({"token_mask": mask, "sample_mask": torch.ones(1), **logprobs})
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 1 and said[0].startswith("warning: mismatch/mean rises by 2.0e-03 nats")
+    assert estimator.last_metrics["mismatch/steps_left"] == pytest.approx(13, abs=0.1)
+
+
+def test_a_dump_of_nemo_rls_batch_is_named_by_step(tmp_path: Path) -> None:
+    """Of the queue's columns and of grpo_train's batch alike; the trainer sees no column more."""
+    batch = {
+        "input_ids": torch.tensor([[5, 6, 7], [5, 8, 9]]),
+        "generation_logprobs": torch.tensor([[9.0, -1.0, -2.0], [9.0, -3.0, -4.0]]),
+        "prev_logprobs": torch.tensor([[0.0, -1.5, -2.0], [0.0, -5.0, -5.0]]),
+        "token_mask": torch.tensor([[0, 1, 1], [0, 1, 1]]),
+        "sample_mask": torch.tensor([1.0, 0.0]),
+    }
+    settings, estimator = MismatchConfig(dump=2), Estimator(build({"name": "grpo"}))
+    for number, made in enumerate((PolicyProxy, DataPlaneProxy)):
+        folder = tmp_path / str(number)
+        proxy = made(Queue(batch), estimator, settings, folder, 4)
+        for _ in range(2):
+            if made is DataPlaneProxy:
+                wanted = ["generation_logprobs", "prev_logprobs", "token_mask"]
+                read = proxy.read_from_dataplane(None, select_fields=wanted)
+                assert list(read) == wanted
+                advantages = estimator.compute_advantage(
+                    torch.tensor([[1], [1]]),
+                    torch.tensor([0.0, 0.0]),
+                    read["token_mask"] * batch["sample_mask"][:, None],
+                    logprobs_policy=read["prev_logprobs"],
+                )
+                fields = {"advantages": advantages, "sample_mask": batch["sample_mask"]}
+                proxy.write_to_dataplane(None, fields)
+            else:
+                proxy._compare(batch)
+        assert [path.name for path in (folder / "mismatch").iterdir()] == ["step_000006.npz"]
+        dump = read_dump(folder / "mismatch" / "step_000006.npz")
+        assert dump.tokens.tolist() == [[6, 7], [8, 9]] and dump.mask[0].all()
+        assert not dump.mask[1].any() and dump.prompt_length[0] == 1
+        assert dump.trainer_logprobs[0].tolist() == [-1.5, -2.0]
+
+
+def test_nemo_rls_own_log_of_a_step_is_read(tmp_path: Path) -> None:
+    """What its logger writes of the columns that grpo_train gives it."""
+    logger = Logger.__new__(Logger)
+    logger.base_log_dir = str(tmp_path)
+    columns = {
+        "content": ["a", "b"],
+        "rewards": [1.0, 0.0],
+        "input_lengths": [3, 3],
+        "token_ids": [[5, 6, 7], [5, 8, 9]],
+        "token_loss_mask": [[0, 1, 1], [0, 1, 1]],
+        "sample_loss_mask": [1.0, 0.0],
+        "advantages": [[0.0, 1.0, 1.0], [0.0, -1.0, -1.0]],
+        "generation_logprobs": [[0.0, -1.0, -2.0], [0.0, -3.0, -4.0]],
+        "prev_logprobs": [[0.0, -1.5, -2.0], [0.0, -5.0, -5.0]],
+    }
+    logger.log_batched_dict_as_jsonl(columns, "train_data_step1.jsonl")
+    dump = read_dump(tmp_path / "train_data_step1.jsonl")
+    assert dump.tokens.tolist() == columns["token_ids"] and dump.prompt_length[0] == 1
+    assert dump.mask.tolist() == [[False, True, True], [False] * 3]
+    assert dump.sampler_logprobs.tolist() == columns["generation_logprobs"]
+    assert dump.trainer_logprobs.tolist() == columns["prev_logprobs"]

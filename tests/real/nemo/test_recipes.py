@@ -1,0 +1,83 @@
+"""Every recipe and method through NeMo-RL's own MasterConfig, on the versions of its header."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nemo_algos import config
+from nemo_algos.engines.nemo import installed, versions
+from nemo_algos.preflight.check import launcher
+
+FOLDER = Path(__file__).resolve().parents[3] / "examples" / "configs" / "recipes"
+
+
+def named(path):
+    """The versions of the header."""
+    return path.read_text().splitlines()[0].removeprefix("# NeMo-RL ").split(", ")
+
+
+METHODS = ("etr", "quatro", "erpo", "apmpo")
+RECIPES = {
+    path.stem: path
+    for path in sorted(FOLDER.glob("*.yaml"))
+    if os.environ["NEMO_RL_REF"] in named(path)
+}
+RUNS = {  # a file without a method's name is for each of them
+    run: path
+    for name, path in RECIPES.items()
+    for run in ([name] if name.startswith(METHODS) else [f"{m}-{name}" for m in METHODS])
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_is_a_config_of_nemo_rl(name):
+    method = name.split("-")[0]
+    written = config.overridden(config.read(RUNS[name]), [f"method.name={method}"])
+    master, algorithm, _, remarks = launcher.compose(written)
+    assert {f.severity for f in remarks if "model_name" not in f.path} <= {"note"}, remarks
+    assert algorithm.name == method
+    assert master.checkpointing["checkpoint_dir"] == f"results/{name}"
+    assert master.policy["train_global_batch_size"] * 4 <= (
+        versions.get(master.grpo, "num_prompts_per_step")
+        * versions.get(master.grpo, "num_generations_per_prompt")
+    )
+    validation = master.data["validation"]
+    assert validation.get("repeat") == (8 if validation["dataset_name"] == "AIME2024" else None)
+
+
+def test_recipes_of_this_version(ref):
+    assert sum(ref in named(path) for path in RECIPES.values()) == {"v0.7.0": 25, "main": 27}[ref]
+
+
+def test_the_papers_problems_load_as_prompts_for_the_verifier(tmp_path):
+    """data/math_train.jsonl's format through NeMo-RL's dataset, prompt and verifier."""
+    from nemo_rl.data.datasets.response_datasets import load_response_dataset
+    from nemo_rl.environments.math_environment import HFVerifyWorker
+
+    file = tmp_path / "math_train.jsonl"
+    file.write_text('{"problem": "1/2 + 1?", "answer": "\\\\frac{3}{2}", "level": "Level 3"}\n')
+    master = launcher.compose(
+        config.read(RECIPES["quatro-qwen2.5-math-1.5b-1n2g-fsdp"])
+    ).master_config
+    root = installed.EXAMPLES.parents[1]
+    prompt = root / master.data["default"]["prompt_file"]
+    split = {**master.data["train"], "data_path": str(file), "prompt_file": str(prompt)}
+    loaded = load_response_dataset({**master.data["default"], **split})
+    question, answer = (message["content"] for message in loaded.dataset[0]["messages"])
+    asked = loaded.task_spec.prompt.format(question)
+    assert question in asked and "boxed{}" in asked
+    verify = HFVerifyWorker.__ray_metadata__.modified_class().verify
+    impl = master.env["math"]["math_verify_impl"]
+    replies = ["so \\boxed{\\frac{3}{2}}", "so \\boxed{2}", "1"]
+    assert verify(replies, [answer] * 3, math_verify_impl=impl) == [1.0, 0.0, 0.0]
+
+
+def test_dapos_answers_are_read_by_its_verifier_alone():
+    from nemo_rl.environments.math_environment import HFVerifyWorker
+
+    master = launcher.compose(config.read(RECIPES["etr-qwen3-8b-base-1n8g-fsdp"])).master_config
+    verify = HFVerifyWorker.__ray_metadata__.modified_class().verify
+    impl = master.env["math"]["math_verify_impl"]
+    replies = ["so\nAnswer: 34", "so \\boxed{34}", "Answer: 3"]
+    assert verify(replies, ["34"] * 3, math_verify_impl=impl) == [1.0, 0.0, 0.0]

@@ -1,0 +1,86 @@
+"""What TRL's own trainer returns of rollouts, saved by the line that is documented, and its cause.
+
+Without vLLM TRL has the sampler's log-probs from a `rollout_func`, and the trainer's own where a
+batch is trained on more than once.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+import trl_runs
+from trl_model import one_thread, saved  # noqa: F401
+from trl_runs import settings, trainer
+
+from nemo_algos.engines.mismatch import formats
+from nemo_algos.engines.mismatch.dump import read
+from nemo_algos.lab.mismatch.verdict import diagnose
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The countdown model, hardly taught."""
+    return saved(tmp_path_factory.mktemp("countdown"), 20)
+
+
+def generated(prompts, run, temperature):
+    """By transformers at a temperature, with a cache; every fourth token is the environment's."""
+    asked = run.processing_class(prompts, padding=True, padding_side="left", return_tensors="pt")
+    torch.manual_seed(0)
+    out = run.model.generate(
+        **{name: asked[name] for name in ("input_ids", "attention_mask")},
+        max_new_tokens=12,
+        do_sample=True,
+        temperature=temperature,
+        top_k=0,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    ids = out.sequences[:, asked["input_ids"].shape[1] :]
+    own = torch.arange(ids.shape[1]).expand(ids.shape) % 4 != 3
+    scores = torch.stack(out.scores, 1).log_softmax(-1).gather(2, ids[..., None])[..., 0]
+    lengths = (ids != run.processing_class.pad_token_id).sum(1)
+    columns = {"completion_ids": ids, "logprobs": scores.where(own, 0.0), "env_mask": own.long()}
+    rows = {k: [v[i, :n].tolist() for i, n in enumerate(lengths)] for k, v in columns.items()}
+    return {"prompt_ids": run.processing_class(prompts)["input_ids"], **rows}
+
+
+@pytest.fixture
+def dumped(model, tmp_path, monkeypatch):
+    """The file of a step's rollouts."""
+    monkeypatch.chdir(tmp_path)
+
+    def step(rollout_func=None, num_iterations=2):
+        args = settings(model, max_steps=1, num_iterations=num_iterations, temperature=1.0)
+        run = trainer(model, args, rollout_func=rollout_func)
+        returned = run._generate_and_score_completions
+
+        def saving(rows):
+            inputs = returned(rows)
+            exec(formats.SAVED % "inputs")
+            return inputs
+
+        monkeypatch.setattr(run, "_generate_and_score_completions", saving)
+        run.train()
+        return tmp_path / "step.pt"
+
+    return step
+
+
+@pytest.mark.parametrize(("temperature", "verdict"), [(1.0, "clean"), (0.7, "temperature")])
+def test_what_trl_returns_of_its_rollouts_tells_the_cause(dumped, temperature, verdict):
+    dump = read(dumped(partial(generated, temperature=temperature)))
+    assert len(dump.tokens) == 64 and set(dump.prompt_length) == {5}
+    assert diagnose([dump]).name == verdict
+
+
+@pytest.mark.parametrize(
+    ("lacking", "given"),
+    [("sampler_logprobs", {}), ("trainer_logprobs", {"rollout_func": trl_runs.given})],
+)
+def test_what_trl_leaves_out_is_named(dumped, lacking, given):
+    path = dumped(**given, num_iterations=2 - len(given))
+    with pytest.raises(ValueError) as error:
+        read(path)
+    assert f"{path}: lacks {lacking}; has mask, " in str(error.value)
+    assert str(error.value).endswith(f". {formats.RECORDING['completion_ids']}")

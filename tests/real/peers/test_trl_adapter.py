@@ -1,0 +1,386 @@
+"""nemo_algos.engines.adapters.trl, in TRL's GRPOTrainer really trained on a CPU.
+
+TRL's own GRPO step by step; what the cut of a batch must not change; learning; what is refused.
+"""
+
+import inspect
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+import trl_runs
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+from trl_model import one_thread, saved  # noqa: F401
+from trl_runs import GROUP, settings, trainer, trajectory
+
+from nemo_algos import ConfigError, build
+from nemo_algos.algorithms import core
+from nemo_algos.engines.adapters import trl as adapter
+from nemo_algos.engines.adapters import trl_settings
+
+COMBINED = {"advantages": {"name": "erpo"}, "bounds": {"name": "etr"}}
+MARGIN = 0.08  # found: 0.138 to 0.182
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A countdown model that solves some puzzles."""
+    return saved(tmp_path_factory.mktemp("countdown"), 100)
+
+
+PAIRS = {  # TRL's settings, our blocks
+    "grpo, with a KL penalty": (
+        {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False},
+        {"method": {"name": "grpo"}, "loss_fn": {"reference_policy_kl_penalty": 0.04}},
+    ),
+    "dapo, accumulated": (
+        {"loss_type": "dapo", "epsilon_high": 0.28, "delta": 1.5},
+        {"method": {"name": "grpo", "aggregation": "token", "clip_high": 0.28, "dual_clip": 1.5}},
+    ),
+}
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_our_grpo_is_trls(pair, model, monkeypatch):
+    """40 steps, two to a batch; with TRL's epsilon beside the standard deviation."""
+    monkeypatch.setattr(core.groups, "advantages", partial(core.groups.advantages, eps=1e-4))
+    theirs, ours = PAIRS[pair]
+    halved = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 2}
+    plain = {"max_steps": 40, "num_iterations": 2} | (halved if "accumulated" in pair else {})
+    logs = []
+    for changed, own in ((theirs, {}), ({}, ours)):
+        run = trainer(model, settings(model, **plain, **changed), **own)
+        run.train()
+        logs.append(run.state.log_history[:-1])
+    rewards = [[row["reward"] for row in log if "reward" in row] for log in logs]
+    assert rewards[0] == rewards[1] and len(set(rewards[0])) > 10
+    losses = [torch.tensor([row["loss"] for row in log]) for log in logs]
+    assert len(losses[0]) == 40 and losses[0].abs().max() > 1e-2
+    torch.testing.assert_close(*losses, rtol=0, atol=1e-6)
+    assert max(row["clip/fraction"] for row in logs[1]) > 0
+
+
+LEARNERS = ["etr", "quatro", "erpo", "apmpo", COMBINED, {"name": "gspo", "bounds": "etr"}]
+IN_SHORT = [pytest.param(m, marks=[] if m is COMBINED else pytest.mark.long) for m in LEARNERS]
+
+
+@pytest.mark.parametrize("method", IN_SHORT, ids=str)
+def test_it_learns(method, model):
+    """From the mean of ten batches of 128 to that of the last ten."""
+    changed = {"per_device_train_batch_size": 128, "learning_rate": 3e-4, "adam_beta2": 0.99}
+    run = trainer(model, settings(model, max_steps=80, num_iterations=2, **changed), method)
+    run.train()
+    rewards = [row["reward"] for row in run.state.log_history if "reward" in row]
+    assert len(rewards) == 40 and fmean(rewards[-10:]) - fmean(rewards[:10]) > MARGIN
+
+
+def case(method, loss_fn=None, **args):
+    return {"method": method, "loss_fn": loss_fn or {}, "args": args}
+
+
+def cut(per_device, accumulated, generations=1):
+    """Of 12 rows in a generation's optimizer batch, of each process."""
+    steps = accumulated * generations
+    return {
+        "per_device_train_batch_size": per_device,
+        "gradient_accumulation_steps": accumulated,
+        "steps_per_generation": steps,
+    }
+
+
+CORRECTED = {
+    "reference_policy_kl_penalty": 0.01,
+    "use_importance_sampling_correction": True,
+    "truncated_importance_sampling_type": "tis",
+    "truncated_importance_sampling_ratio": 2.0,
+}
+METHODS = {  # loss of the tokens' mean with all inputs, and of the sequences' with batch statistics
+    "erpo+etr": {"method": COMBINED, "loss_fn": CORRECTED},
+    "apmpo": {"method": "apmpo", "loss_fn": {}},
+}
+ITERATED = {
+    f"{name}, {n} iteration(s)": {**method, "num_iterations": n}
+    for name, method in METHODS.items()
+    for n in (1, 2)
+}
+BETWEEN = {"eval_strategy": "steps", "eval_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def whole(model):
+    """Each run on one process, with batches of one piece."""
+    return {name: trajectory(model, case(**x, **cut(12, 1))) for name, x in ITERATED.items()}
+
+
+@pytest.fixture(scope="module")
+def of_two_processes(model, tmp_path_factory):
+    """The same runs on two processes, of which the first ends within the second group of three."""
+    folder = tmp_path_factory.mktemp("two")
+    cases = {name: case(**x, **cut(6, 1)) for name, x in ITERATED.items()}
+    cases["cut"] = case(**ITERATED["erpo+etr, 2 iteration(s)"], **cut(3, 2), **BETWEEN)
+    (folder / "cases.json").write_text(json.dumps(cases))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    out, root = folder / "out.pt", Path(__file__).parents[3]
+    command += [trl_runs.__file__, str(model), str(folder / "cases.json"), str(out)]
+    env = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return torch.load(out, weights_only=True)
+
+
+def equal(got, want):
+    """Weights to 1e-6, and the logs."""
+    first = [row for row in got["logs"] if not any(k.startswith("eval_") for k in row)]
+    assert [row.keys() for row in first] == [row.keys() for row in want["logs"]]
+    for row, other in zip(first, want["logs"], strict=True):
+        for name, value in row.items():
+            assert value == pytest.approx(other[name], rel=1e-4, abs=1e-6), name
+    for name, weight in want["weights"].items():
+        torch.testing.assert_close(got["weights"][name], weight, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ITERATED)
+def test_accumulated(name, whole, model):
+    for per_device, accumulated in ((6, 2), (3, 4)):
+        equal(
+            trajectory(model, case(**ITERATED[name], **cut(per_device, accumulated))), whole[name]
+        )
+
+
+@pytest.mark.parametrize("name", ITERATED)
+def test_on_two_processes(name, whole, of_two_processes):
+    equal(of_two_processes[name], whole[name])
+
+
+def test_accumulated_on_two_processes_with_evaluations_between(whole, of_two_processes):
+    equal(of_two_processes["cut"], whole["erpo+etr, 2 iteration(s)"])
+
+
+def test_two_optimizer_batches_of_a_generation(model):
+    """TRL shuffles their rows alike, for there are as many; counts are of each."""
+    runs = [
+        trajectory(model, case(**METHODS[name], num_iterations=2, **cut(*pieces, generations=2)))
+        for name in METHODS
+        for pieces in ((6, 1), (3, 2), (2, 3))
+    ]
+    for first, second, third in (runs[:3], runs[3:]):
+        equal(second, first)
+        equal(third, first)
+
+
+def test_the_runs_go_somewhere(whole, model):
+    """Weights move by far more than they may differ, and tokens are clipped and masked."""
+    start = trainer(model, settings(model)).model.state_dict()
+    for name, run in whole.items():
+        moved = max(float((run["weights"][k] - start[k]).abs().max()) for k in start)
+        assert moved > 1e-3, name
+        assert {"ratio/mean", "entropy/exact", "kl/old"} <= run["logs"][-1].keys()
+        assert 0 < run["logs"][0]["rollouts/masked_share"] < 1
+    assert whole["erpo+etr, 2 iteration(s)"]["logs"][1]["clip/fraction"] > 0
+    assert whole["erpo+etr, 1 iteration(s)"]["logs"][1]["erpo/gate"] > 0
+
+
+REFUSED = {
+    "beta": 0.04,
+    "delta": 2.0,
+    "entropy_coef": 0.01,
+    "epsilon": 0.1,
+    "epsilon_high": 0.28,
+    "importance_sampling_level": "sequence",
+    "loss_type": "grpo",
+    "multi_objective_aggregation": "normalize_then_sum",
+    "off_policy_mask_threshold": 0.5,
+    "sapo_temperature_neg": 2.0,
+    "scale_rewards": "batch",
+    "top_entropy_quantile": 0.2,
+    "use_adaptive_entropy": True,
+    "use_bias_correction_kl": False,
+    "use_liger_kernel": True,
+    "vespo_k_pos": 1.0,
+    "vllm_importance_sampling_clip_min": 0.5,
+    "vllm_importance_sampling_mode": "token_mask",
+}
+
+
+def unrefused(model, method="grpo", loss_fn=None, sampled=False, **args):
+    return trl_settings.judged(method, loss_fn, settings(model, **args), sampled)
+
+
+def found(model, method="grpo", loss_fn=None, **args):
+    with pytest.raises(ConfigError) as raised:
+        trainer(model, settings(model, **args), method, loss_fn=loss_fn)
+    return {f.path: f.message for f in raised.value.findings}
+
+
+def test_settings_of_trls_loss_are_refused_all_at_once(model):
+    messages = found(model, **REFUSED)
+    assert messages.keys() == {f"args.{name}" for name in REFUSED}
+    assert messages["args.epsilon"] == (
+        "is of TRL's own loss: leave it out; set method.clip_low and method.clip_high"
+    )
+    for name, message in messages.items():
+        assert message.startswith("is of TRL's own loss: leave it out; "), name
+
+
+def test_every_setting_that_trls_loss_reads_is_refused_or_ours():
+    """So that a new one of TRL's is seen: what its loss reads of args and of itself."""
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    read = set(re.findall(r"self\.(?:args\.)?(\w+)", source)) & {f.name for f in fields(GRPOConfig)}
+    refused = {n for n in read if any(n.startswith(prefix) for prefix in trl_settings.REPLACED)}
+    judged = {"use_vllm", trl_settings.CORRECTION, "router_aux_loss_coef", "steps_per_generation"}
+    assert read - refused == {"max_completion_length", *judged}  # of sampling, too
+
+
+def test_what_trl_cannot_give(model):
+    spo = build({"name": "spo", "terms": {"nll": {}}})
+    assert [str(finding) for finding in trl_settings.misfits(spo, settings(model))] == [
+        "method: spo+nll needs drift, memory, prompt, which TRL has not",
+        "method.terms: are counted over optimizer batches, whose rows TRL shuffles afterwards: "
+        "drop them",
+    ]
+    uneven = {"gradient_accumulation_steps": 2, "steps_per_generation": 3}
+    assert found(model, **uneven) == {
+        "args.steps_per_generation": "must be a multiple of gradient_accumulation_steps, so that a "
+        "generation batch is whole optimizer batches"
+    }
+    assert found(model, use_vllm=True) == {
+        "args.vllm_importance_sampling_correction": "is of TRL's own loss: set it to False, and "
+        "loss_fn.use_importance_sampling_correction for ours"
+    }
+
+
+CORRECTED = {"use_importance_sampling_correction": True}
+OURS = {"use_vllm": True, "vllm_importance_sampling_correction": False}
+
+
+def test_a_correction_needs_the_samplers_log_probs(model):
+    key = "loss_fn.use_importance_sampling_correction"
+    assert "rollout_func" in found(model, loss_fn=CORRECTED)[key]
+    unrefused(model, loss_fn=CORRECTED, sampled=True)
+    unrefused(model, loss_fn=CORRECTED, **OURS)
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.9}, {"top_k": 50}, {"min_p": 0.1}], ids=str)
+def test_a_cut_distribution_is_no_weight(model, cut):
+    assert f"args.{next(iter(cut))}" in found(model, loss_fn=CORRECTED, **OURS, **cut)
+    unrefused(model, **OURS, **cut)
+
+
+def test_dr_grpo_divides_by_trls_limit(model):
+    found = [
+        unrefused(model, {"name": "dr_grpo", **own})[0].advantages.params.max_tokens
+        for own in ({}, {"max_tokens": 77})
+    ]
+    assert found == [settings(model).max_completion_length, 77]
+
+
+def test_a_method_that_needs_a_teacher_is_refused(model):
+    assert "teacher" in found(model, {"name": "opd"})["method"]
+
+
+def test_blocks_are_judged_as_in_a_config(model):
+    assert found(model, {"name": "etr", "mikro": 0.1}) == {
+        "method.mikro": "unknown key (did you mean micro?)"
+    }
+    assert found(model, loss_fn={"ratio_clip_min": 0.2}) == {
+        "loss_fn": "ratio_clip_min is the method's bounds: set method.clip_low"
+    }
+
+
+def test_a_balance_of_experts_is_refused(model, monkeypatch):
+    """As TRL has it from a model's own config, where no coefficient is written."""
+    init = GRPOTrainer.__init__
+
+    def of_experts(self, *args, **named):
+        init(self, *args, **named)
+        self.aux_loss_enabled = True
+
+    monkeypatch.setattr(GRPOTrainer, "__init__", of_experts)
+    refused = {"args.router_aux_loss_coef": "the loss does not balance experts: set it to 0"}
+    assert found(model) == refused
+
+
+def test_a_reward_that_no_function_gives_is_refused(model):
+    def none(completions, **_):
+        return [None if i == 3 else 1.0 for i in range(len(completions))]
+
+    run = trainer(model, settings(model, max_steps=1), "grpo", reward_funcs=[none, none])
+    with pytest.raises(ValueError, match=r"rewards must be finite, but sequence 3 has nan"):
+        run.train()
+
+
+def test_rewards_are_weighted_and_one_function_may_have_none(model):
+    def some(completions, **_):
+        return [None if i % 2 else 1.0 for i in range(len(completions))]
+
+    def number(completions, **_):
+        return [float(i) for i in range(len(completions))]
+
+    args = settings(model, max_steps=1, reward_weights=[0.5, 2.0])
+    run = trainer(model, args, "grpo", reward_funcs=[some, number])
+    run.train()
+    rollouts, _ = run._own[True]
+    assert rollouts.rewards.tolist() == [2.0 * i + 0.5 * (i % 2 == 0) for i in range(64)]
+    assert rollouts.group.tolist() == [i // GROUP for i in range(64)]
+
+
+def test_the_reference_is_the_first_model_and_lora_has_it_too(model):
+    """Without a beta of the user's: 0 at first, then further from the policy with each step."""
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+    for named in ({}, {"peft_config": lora}):
+        args = settings(model, max_steps=3, learning_rate=1e-2)
+        run = trainer(model, args, "erpo", **named)
+        run.train()
+        assert args.beta == run.args.beta == 0.0
+        assert (run.ref_model is None) == bool(named)
+        distance = [row["kl/ref"] for row in run.state.log_history[:-1]]
+        assert distance[0] < 1e-9 and 1e-5 < distance[1] < distance[2]
+
+
+def test_without_need_no_reference_is_kept(model):
+    assert trainer(model, settings(model), "etr").beta == 0.0
+
+
+def test_images_reach_the_forward(model, monkeypatch):
+    run = trainer(model, settings(model), "grpo")
+    seen = {}
+
+    def score(*args, **named):
+        seen.update(named)
+        return torch.zeros(2, 3), torch.zeros(2, 3), None
+
+    monkeypatch.setattr(run, "_get_per_token_logps_and_entropies", score)
+    names = [f"{part}_{kind}" for part in ("prompt", "completion") for kind in ("ids", "mask")]
+    batch = dict.fromkeys(names, torch.ones(2, 3)) | {"pixel_values": 1, "num_images": [1, 1]}
+    run._scored(None, batch | {"advantages": 0})
+    assert seen == {"compute_entropy": True, "pixel_values": 1, "num_images": [1, 1]}
+    every = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
+    assert adapter.VISION[0] == "pixel_values" and set(adapter.VISION) < set(every)
+
+
+def test_the_table_of_completions_has_our_advantages(model):
+    run = trainer(model, settings(model, max_steps=1), "gpg")
+    run.train()
+    _, signals = run._own[True]
+    assert [*run._logs["advantages"]] == pytest.approx(signals.advantages[:, 0].tolist())
+
+
+def test_the_example_trains_a_combination(model, tmp_path, capsys):
+    shutil.copytree(model, tmp_path / "model", ignore=shutil.ignore_patterns("cache", "out"))
+    row = json.dumps({"problem": "2 3 > 5 :", "answer": "2 3 > 5"}) + "\n"
+    (tmp_path / "train.jsonl").write_text(row * 16)
+    path = Path(__file__).parents[3] / "examples/trl_countdown.py"
+    runpy.run_path(str(path))["main"](tmp_path, "{advantages: erpo, bounds: etr}", steps=10)
+    (logged,) = re.findall(r"'erpo/gate': '?([\d.]+)", capsys.readouterr().out)
+    assert 0 < float(logged) < 1

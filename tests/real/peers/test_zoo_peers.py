@@ -1,0 +1,549 @@
+"""Every method of the zoo against verl's, TRL's or ms-swift's own code, else a formula here.
+
+Loss and gradient to 1e-10 in float64. Where the paper's gradient has no loss of our form (a penalty
+beside the surrogate) the gradient alone is compared. NEMO_ALGOS_PARITY=file.csv writes the largest
+differences found, from which docs/methods/zoo.md is generated (scripts/method_index.py).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import parity
+import pytest
+import swift_peer
+import torch
+import trl_peer
+import verl_peer
+from test_peers import SEEDS, Batch, Result, differentiate, ours, rows_per_response
+from test_peers import batch as made
+from torch import Tensor
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.methods import METHODS, STUDIED
+from nemo_algos.algorithms.signals import Memory
+
+TOLERANCE = 1e-10
+VERL, TRL, SWIFT = "verl 0.9.1", "TRL 1.16", "ms-swift 4.6"
+WEIGHTS = {"right": 1.0, "brief": 0.3}
+SEEN = {
+    str(size): [0.1 * size, 0.5, 0.0] for size in (7, 16, 8)
+}  # alpha, beta, way of some prompts
+
+
+class Case(NamedTuple):
+    """Our `method:` block; the loss to be compared with, from a batch; what it is.
+
+    gradient_only: its value is not ours; rewards: "binary", "rounded" (with ties) or "normal".
+    """
+
+    method: dict[str, Any]
+    against: str
+    loss: Callable[[Batch, Tensor], Tensor]
+    gradient_only: bool = False
+    rewards: str = "binary"
+    holes: bool = True
+    on_policy: bool = False
+    memory: Memory | None = None
+
+
+def batch(seed: int, case: Case) -> Batch:
+    """test_peers' with the sampler's log-probs, and 0 or 1 as the reward of most."""
+    rollouts, logprobs = made(seed)
+    random = torch.Generator().manual_seed(seed + 100)
+    shape, normal = rollouts.mask.shape, partial(torch.randn, generator=random, dtype=torch.float64)
+    mask = rollouts.mask
+    if not case.holes:
+        mask = torch.arange(shape[1]) < mask.sum(1, keepdim=True)
+    rewards = rollouts.rewards
+    if case.rewards == "binary":
+        rewards = (rewards > 0.3).double().where(rewards < 1.2, 0.7)
+        rewards[rollouts.group == 0] = 1.0
+    if case.rewards == "rounded":
+        rewards = (2 * rewards).round() / 2
+    gen = rollouts.old_logprobs + 0.4 * normal(shape)
+    logprobs = rollouts.old_logprobs.clone() if case.on_policy else logprobs.clamp(max=-1e-3)
+    changes = {"gen_logprobs": gen, "rewards": rewards, "mask": mask, "prompt": rollouts.group}
+    parts = {"right": rewards, "brief": normal(len(rewards)).round()}
+    changes |= {
+        "reward_parts": parts,
+        "reward_weights": WEIGHTS,
+        "drift": torch.zeros_like(rewards),
+    }
+    return Batch(replace(rollouts, **changes), logprobs)
+
+
+# ---- what several losses are made of
+
+
+def group_of(data: Batch) -> list[int]:
+    return data.rollouts.group.tolist()
+
+
+def per_group(data: Batch, f: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """[B]: f(rewards, rows) of each group, put together."""
+    out = torch.zeros(len(data.rollouts), dtype=torch.float64)
+    for label in data.rollouts.group.unique():
+        rows = (data.rollouts.group == label).nonzero()[:, 0]
+        out[rows] = f(data.rollouts.rewards[rows], rows)
+    return out
+
+
+def normalised(data: Batch) -> Tensor:
+    """GRPO's advantages, [B]."""
+
+    def of(rewards: Tensor, rows: Tensor) -> Tensor:
+        return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+
+    return per_group(data, of)
+
+
+def clipped(data: Batch, logprobs: Tensor, A: Tensor, low: float, high: float) -> Tensor:
+    """PPO's terms, [B,S], to be maximised."""
+    ratio = (logprobs - data.rollouts.old_logprobs).exp()
+    return torch.minimum(ratio * A, ratio.clamp(1 - low, 1 + high) * A)
+
+
+def token_mean(data: Batch, terms: Tensor) -> Tensor:
+    """The loss whose terms [B,S] are to be maximised."""
+    return -terms[data.rollouts.mask].sum() / data.rollouts.mask.sum()
+
+
+def sequence_mean(data: Batch, terms: Tensor) -> Tensor:
+    rows = [row[own].mean() for row, own in zip(terms, data.rollouts.mask, strict=True)]
+    return -torch.stack([r for r in rows if not r.isnan()]).mean()
+
+
+def sums(data: Batch, values: Tensor) -> Tensor:
+    """[B,1] over the response."""
+    return values.masked_fill(~data.rollouts.mask, 0.0).sum(1, keepdim=True)
+
+
+def means(data: Batch, values: Tensor) -> Tensor:
+    return sums(data, values) / data.rollouts.mask.sum(1, keepdim=True).clamp(min=1)
+
+
+# ---- losses of the peers
+
+
+def by_verl(data: Batch, logprobs: Tensor, *, estimator: str, **algorithm: Any) -> Tensor:
+    """verl's advantages in its PPO loss."""
+    rollouts = data.rollouts
+    A = verl_peer.advantages(
+        estimator, rollouts.rewards, rollouts.mask, group_of(data), **algorithm
+    )
+    return verl_peer.ppo(rollouts.old_logprobs, logprobs, A, rollouts.mask)
+
+
+def verl_loss(data: Batch, logprobs: Tensor, *, name: str, **settings: Any) -> Tensor:
+    """A registered loss of verl's, with GRPO's advantages by verl."""
+    rollouts = data.rollouts
+    A = verl_peer.advantages_grpo(rollouts.rewards, rollouts.mask, group_of(data))
+    args = (rollouts.old_logprobs, logprobs, A, rollouts.mask)
+    return verl_peer.named(name, *args, **settings)
+
+
+def trl_loss(
+    data: Batch,
+    logprobs: Tensor,
+    *,
+    loss_type: Any,
+    rows: bool = False,
+    centred: bool = False,
+    entropies: bool = False,
+    sampled: bool = False,
+    **settings: Any,
+) -> Tensor:
+    """TRL's loss; rows: it divides by all of them; centred: advantages without the std."""
+    r = data.rollouts
+    A = per_group(data, lambda x, _: x - x.mean()) if centred else normalised(data)
+    value = trl_peer.loss(
+        r.old_logprobs,
+        logprobs,
+        A,
+        r.mask,
+        loss_type=loss_type,
+        entropies=r.entropy if entropies else None,
+        sampled=r.gen_logprobs if sampled else None,
+        **settings,
+    )
+    return value * rows_per_response(r.mask) if rows else value
+
+
+def by_swift(data: Batch, logprobs: Tensor, *, estimator: str) -> Tensor:
+    A = swift_peer.advantages(estimator, data.rollouts.rewards, group_of(data), "none")
+    return token_mean(data, clipped(data, logprobs, A[:, None], 0.2, 0.2))
+
+
+def swift_fipo(data: Batch, logprobs: Tensor) -> Tensor:
+    r, A = data.rollouts, normalised(data)[:, None]
+    weight = swift_peer.fipo_weight((logprobs - r.old_logprobs).detach(), A, r.mask)
+    return token_mean(data, weight * clipped(data, logprobs, A, 0.2, 0.28))
+
+
+def swift_opsm(data: Batch, logprobs: Tensor) -> Tensor:
+    r, A = data.rollouts, normalised(data)
+    kept = swift_peer.kept_sequences(logprobs.detach(), r.gen_logprobs, r.mask, A, 0.1)
+    assert 0 < kept.sum() < len(kept)
+    return sequence_mean(data, kept[:, None] * clipped(data, logprobs, A[:, None], 0.2, 0.2))
+
+
+# ---- formulas, for what no wheel has
+
+
+def maxrl(data: Batch, logprobs: Tensor) -> Tensor:
+    def of(rewards: Tensor, rows: Tensor) -> Tensor:
+        successes = rewards.sum()  # K of n: (n / K) R - 1
+        return len(rewards) / successes * rewards - 1 if successes > 0 else 0 * rewards
+
+    return token_mean(data, clipped(data, logprobs, per_group(data, of)[:, None], 0.2, 0.2))
+
+
+def lite_ppo(data: Batch, logprobs: Tensor) -> Tensor:
+    rewards = data.rollouts.rewards
+    A = per_group(data, lambda x, _: x - x.mean()) / (rewards.std() + 1e-6)
+    return token_mean(data, clipped(data, logprobs, A[:, None], 0.2, 0.2))
+
+
+def m2po(data: Batch, logprobs: Tensor) -> Tensor:
+    """The largest squares are dropped one by one until the rest's mean is below .04."""
+    r = data.rollouts
+    squares = {
+        (i, t): float(r.old_logprobs[i, t] - r.gen_logprobs[i, t]) ** 2
+        for i, t in r.mask.nonzero().tolist()
+    }
+    left = sorted(squares, key=squares.__getitem__)
+    while len(left) > 1 and sum(squares[k] for k in left) / len(left) >= 0.04:
+        left.pop()
+    assert 0.2 < len(left) / len(squares) < 1
+    keep = torch.zeros(r.mask.shape)
+    for i, t in left:
+        keep[i, t] = 1
+    ratio = (logprobs - r.old_logprobs).exp()
+    return token_mean(data, ratio * normalised(data)[:, None] * keep)
+
+
+def kl_cov(data: Batch, logprobs: Tensor) -> Tensor:
+    """r A, and -|l| for the tokens of the largest covariance at pi_old."""
+    r, A = data.rollouts, normalised(data)[:, None].expand(data.rollouts.mask.shape)
+    old, own = r.old_logprobs, r.mask
+    covariance = (A - A[own].mean()) * (old - old[own].mean())
+    chosen = covariance[own].sort(descending=True).values[: int(0.1 * int(own.sum()))]
+    penalty = (logprobs - old).abs() * (covariance >= chosen.min())
+    return token_mean(data, (logprobs - old).exp() * A - penalty)
+
+
+def gspo_token(data: Batch, logprobs: Tensor) -> Tensor:
+    l = logprobs - data.rollouts.old_logprobs  # noqa: E741
+    ratio = means(data, l).exp().detach() * (logprobs - logprobs.detach()).exp()
+    A = normalised(data)[:, None]
+    return sequence_mean(data, torch.minimum(ratio * A, ratio.clamp(0.8, 1.2) * A))
+
+
+def gepo(data: Batch, logprobs: Tensor) -> Tensor:
+    """As the authors' code: mean log-probs, and E of the normalised q."""
+    p, q = (means(data, x).exp()[:, 0] for x in (logprobs, data.rollouts.old_logprobs))
+    expected = per_group(data, lambda _, rows: ((q[rows] / q[rows].sum()) * q[rows]).sum())
+    ratio, A = p / expected, normalised(data)
+    terms = torch.minimum(ratio * A, ratio.clamp(0.8, 1.2) * A)
+    return -terms[data.rollouts.mask.any(1)].mean()
+
+
+def topr(data: Batch, logprobs: Tensor) -> Tensor:
+    """Eq. 8: no ratio after a success, the trajectory's cut at 1 after a failure."""
+    r = data.rollouts
+    ratio = sums(data, logprobs - r.old_logprobs).exp().clamp(0, 1).detach()
+    weight = torch.where(r.rewards[:, None] > 0, torch.ones_like(ratio), ratio)
+    return token_mean(data, weight * normalised(data)[:, None] * logprobs)
+
+
+def aspo(data: Batch, logprobs: Tensor, cap: float) -> Tensor:
+    """The authors' code with one pair of clips: reciprocal of the clipped ratio, soft caps."""
+    A = normalised(data)[:, None]
+    ratio = (logprobs - data.rollouts.old_logprobs).exp()
+    below, above = ratio.clamp(min=0.8), ratio.clamp(max=1.2)
+    down = torch.where(below > cap, cap * logprobs, below) * A
+    up = torch.where(1 / above > cap, cap * logprobs, above / above.detach() / above.detach()) * A
+    return token_mean(data, torch.where(A < 0, down, up))
+
+
+def ce_gppo(data: Batch, logprobs: Tensor, betas: tuple[float, float]) -> Tensor:
+    """Three cases, as the authors' code has them."""
+    A = normalised(data)[:, None].expand_as(logprobs)
+    ratio = (logprobs - data.rollouts.old_logprobs).exp()
+    free, held = ratio * A, ratio / ratio.detach() * A
+    low, high = (ratio < 0.8) & (A < 0), (ratio > 1.28) & (A > 0)
+    terms = torch.where(low, betas[0] * 0.8 * held, free)
+    return token_mean(data, torch.where(high, betas[1] * 1.28 * held, terms))
+
+
+def fipo(data: Batch, logprobs: Tensor) -> Tensor:
+    """The sum over later tokens of the response, holes not counted."""
+    r, A = data.rollouts, normalised(data)
+    terms = clipped(data, logprobs, A[:, None], 0.2, 0.28)
+    weight, l = torch.ones_like(terms), (logprobs - r.old_logprobs).detach()  # noqa: E741
+    for i, row in enumerate(r.mask):
+        places = row.nonzero()[:, 0].tolist()
+        for n, t in enumerate(places):
+            future = sum(2 ** (-k / 2.0) * l[i, s] for k, s in enumerate(places[n:]))
+            weight[i, t] = future.exp().clamp(0.9, 1.2)
+            if A[i] < 0 and l[i, t].exp() > 1.5:
+                weight[i, t] = weight[i, t].clamp(0.8, 1.0)
+    return token_mean(data, weight * terms)
+
+
+def prime_rl(data: Batch, logprobs: Tensor) -> Tensor:
+    """Its default loss: ratio A while the probability has not moved too far, tau l^2 everywhere."""
+    old = data.rollouts.old_logprobs
+    A, l = per_group(data, lambda x, _: x - x.mean())[:, None], logprobs - old  # noqa: E741
+    moved = logprobs.exp() - old.exp()
+    masked = torch.where(A > 0, moved > 0.2, moved < -0.2)
+    assert masked[data.rollouts.mask].any()
+    return token_mean(data, ~masked * A * l.exp() - 1e-3 * l.square())
+
+
+def kimi(data: Batch, logprobs: Tensor) -> Tensor:
+    """(R - mean) log pi(y) - tau / 2 (log pi(y) / pi_old(y))^2, over the batch's tokens."""
+    A = per_group(data, lambda x, _: x - x.mean())[:, None]
+    whole = sums(data, logprobs - data.rollouts.old_logprobs)
+    J = A * sums(data, logprobs) - 0.1 / 2 * whole.square()
+    return -J.sum() / data.rollouts.mask.sum()
+
+
+def opd(data: Batch, logprobs: Tensor) -> Tensor:
+    """Importance sampling with minus the reverse KL to the teacher as a token's advantage."""
+    r = data.rollouts
+    return token_mean(data, (logprobs - r.old_logprobs).exp() * (r.ref_logprobs - r.old_logprobs))
+
+
+def gdpo(data: Batch, logprobs: Tensor) -> Tensor:
+    def of(rewards: Tensor, rows: Tensor) -> Tensor:
+        return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+
+    total = 0.0
+    for name, part in (data.rollouts.reward_parts or {}).items():
+        alone = Batch(replace(data.rollouts, rewards=part), logprobs)
+        total = total + WEIGHTS[name] * per_group(alone, of)
+    A = (total - total.mean()) / (total.std() + 1e-6)
+    return sequence_mean(data, clipped(data, logprobs, A[:, None], 0.2, 0.2))
+
+
+def spo(data: Batch, logprobs: Tensor) -> Tensor:
+    """v = alpha / (alpha + beta), one half for prompts not seen."""
+    tracked = [SEEN.get(str(g), [1.0, 1.0, 0.0]) for g in group_of(data)]
+    a = data.rollouts.rewards - torch.tensor([x / (x + y) for x, y, _ in tracked]).double()
+    A = (a - a.mean()) / (a.std() + 1e-6)
+    return sequence_mean(data, clipped(data, logprobs, A[:, None], 0.2, 0.2))
+
+
+def ema_baseline(data: Batch, logprobs: Tensor) -> Tensor:
+    A = data.rollouts.rewards[:, None] - 0.3
+    return sequence_mean(data, clipped(data, logprobs, A, 0.2, 0.2))
+
+
+def cases() -> Iterator[Case]:
+    def verl(name: str, setting: str, against: str = "", **keys: Any) -> Case:
+        loss = partial(by_verl, estimator=setting, **keys)
+        return Case({"name": name}, f"{VERL} adv_estimator={setting}{against}", loss)
+
+    for name in ("rloo", "opo"):
+        yield verl(name, name)
+        yield verl(name, name)._replace(rewards="normal")
+    best = verl("pass_at_k", "grpo_passk", "", norm_adv_by_std_in_grpo=False)
+    yield best._replace(rewards="rounded")
+    stock = {"name": "pass_at_k", "advantage_std": "sample"}
+    for kind in ("rounded", "normal"):
+        best = verl("pass_at_k", "grpo_passk", " (its default)")
+        yield best._replace(method=stock, rewards=kind)
+    yield verl("reinforce_pp", "reinforce_plus_plus")
+    yield verl("reinforce_pp_baseline", "reinforce_plus_plus_baseline")
+    swift = partial(by_swift, estimator="rloo")
+    yield Case({"name": "rloo"}, f"{SWIFT} advantage_estimator=rloo", swift)
+    yield Case({"name": "maxrl"}, "formula (prime-rl max_rl)", maxrl)
+    yield Case({"name": "lite_ppo"}, "formula (ROLL, AReaL)", lite_ppo)
+    trl = partial(trl_loss, loss_type="dr_grpo", rows=True, centred=True, max_completion_length=50)
+    yield Case({"name": "dr_grpo", "max_tokens": 50}, f"{TRL} loss_type=dr_grpo", trl)
+
+    yield Case({"name": "gdpo"}, "formula (its advantages also: TRL 1.16's code)", gdpo)
+    yield Case(
+        {"name": "spo"}, "formula", spo, memory={"advantages": {"way": 0.0, "prompts": SEEN}}
+    )
+    yield Case(
+        {"name": "ema_baseline"}, "formula", ema_baseline, memory={"advantages": {"baseline": 0.3}}
+    )
+
+    trl = partial(trl_loss, loss_type="dapo", epsilon_high=0.28, entropies=True)
+    top = partial(trl, top_entropy_quantile=0.2)
+    yield Case({"name": "high_entropy"}, f"{TRL} top_entropy_quantile=0.2", top)
+    method = {"name": "clip_cov", "share": 1.0, "lower": 0.5, "upper": 2.0}
+    keys = {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.5, "clip_cov_ub": 2.0}
+    loss = partial(verl_loss, name="clip_cov", **keys)
+    yield Case(
+        method, f"{VERL} loss_mode=clip_cov, at pi_old, every candidate", loss, on_policy=True
+    )
+    method = {"name": "kl_cov", "share": 1.0, "kl_coef": 0.1}
+    loss = partial(verl_loss, name="kl_cov", kl_cov_ratio=1.0)
+    yield Case(method, f"{VERL} loss_mode=kl_cov, every token", loss, gradient_only=True)
+    yield Case({"name": "kl_cov", "share": 0.1}, "formula", kl_cov, gradient_only=True)
+    yield Case({"name": "m2po"}, "formula (AReaL m2_threshold)", m2po)
+
+    yield Case({"name": "sapo"}, f"{VERL} loss_mode=sapo", partial(verl_loss, name="sapo"))
+    trl = partial(trl_loss, loss_type="sapo", rows=True)
+    as_float32 = {"name": "sapo", "tau_negative": float(torch.tensor(1.05))}  # TRL's temperature is
+    yield Case(as_float32, f"{TRL} loss_type=sapo", trl)
+    for cap in (3.0, 1.3):
+        loss = partial(aspo, cap=cap)
+        yield Case({"name": "aspo", "cap": cap}, "formula (Archer2.0)", loss, gradient_only=True)
+    for betas in ((0.75, 1.0), (0.0, 0.5)):
+        method = {"name": "ce_gppo", "beta_low": betas[0], "beta_high": betas[1]}
+        yield Case(method, "formula (CE-GPPO)", partial(ce_gppo, betas=betas))
+    yield Case({"name": "fipo"}, f"{SWIFT} loss_type=fipo", swift_fipo, holes=False)
+    method = {"name": "fipo", "half_life": 2.0, "low": 0.9, "safety": 1.5}
+    yield Case(method, "formula", fipo)
+    trl = partial(trl_loss, loss_type="grpo", rows=True, sampled=True)
+    trl = partial(trl, off_policy_mask_threshold=0.1)
+    yield Case({"name": "opsm"}, f"{TRL} off_policy_mask_threshold", trl)
+    yield Case({"name": "opsm"}, f"{SWIFT} off_policy_sequence_mask_delta", swift_opsm)
+
+    yield Case({"name": "gspo_token"}, "formula (ms-swift sequence_token)", gspo_token)
+    trl = partial(trl_loss, loss_type="luspo", level="sequence", rows=True)
+    trl = partial(trl, epsilon=2e-3, epsilon_high=2.5e-3)
+    yield Case({"name": "luspo"}, f"{TRL} loss_type=luspo", trl)
+    yield Case({"name": "gepo"}, "formula (HeteroRL)", gepo)
+    trl = partial(trl_loss, loss_type="vespo")
+    yield Case({"name": "vespo"}, f"{TRL} loss_type=vespo", trl)
+    yield Case({"name": "topr"}, "formula (the paper's eq. 8; ROLL's ratio is a token's)", topr)
+
+    for kind, delta in (("tv", 0.2), ("kl", 0.05)):
+        bounds = {"clip_low": delta, "clip_high": delta}
+        loss = partial(verl_loss, name=f"dppo_{kind}", dual_clip=20.0, **bounds)
+        yield Case({"name": f"dppo_{kind}"}, f"{VERL} loss_mode=dppo_{kind}, cap 20", loss)
+        loss = partial(verl_loss, name=f"dppo_{kind}", dual_clip=1.5, clip_low=0.01, clip_high=0.02)
+        method = {"name": f"dppo_{kind}", "low": 0.01, "high": 0.02, "cap": 1.5}
+        yield Case(method, f"{VERL} loss_mode=dppo_{kind}, tight", loss)
+    yield Case({"name": "prime_rl"}, "formula (prime-rl's default)", prime_rl, gradient_only=True)
+    method = {"name": "dro", "advantage_std": "sample", "beta": 0.3}
+    loss = partial(verl_loss, name="dro", dro_beta=0.3)
+    yield Case(method, f"{VERL} loss_mode=dro", loss, gradient_only=True)
+    yield Case({"name": "kimi"}, "formula (Kimi k1.5, section 2.3)", kimi, gradient_only=True)
+    yield Case({"name": "opd"}, "formula (Tinker's importance_sampling)", opd)
+
+
+CASES = list(cases())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.method['name']}/{c.against}")
+def test_loss_and_gradient(case: Case) -> None:
+    for seed in SEEDS:
+        data = batch(seed, case)
+        got, _ = ours(case.method, data, 0.0, case.memory)
+        want = differentiate(lambda x, data=data: case.loss(data, x), data.logprobs)
+        assert want.grad.abs().max() > 1e-4
+        errors = difference(got, want)
+        found = (None if case.gradient_only else errors[0], errors[1])
+        parity.record(case.method["name"], case.against, *found)
+        assert max(error for error in found if error is not None) < TOLERANCE, (seed, errors)
+
+
+def difference(got: Result, want: Result) -> tuple[float, float]:
+    return float((got.loss - want.loss).abs()), float((got.grad - want.grad).abs().max())
+
+
+def test_every_method_is_compared() -> None:
+    assert {case.method["name"] for case in CASES} == set(METHODS) - set(STUDIED)
+    both = {case.method["name"] for case in CASES if not case.gradient_only}
+    in_test_peers = {"grpo", "gspo", "gmpo", "gpg", "cispo", "erpo"}
+    assert len(both | in_test_peers) >= 25
+
+
+# ---- what the trainers do where nothing is set
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_verls_own_defaults(seed: int) -> None:
+    """GRPO's advantages, PPO's clip with its dual clip of 3, a token mean."""
+    data = batch(seed, CASES[0])
+    method = {"name": "grpo", "aggregation": "token", "dual_clip": 3.0}
+    r = data.rollouts
+    A = verl_peer.advantages_grpo(r.rewards, r.mask, group_of(data))
+    want = differentiate(
+        lambda x: verl_peer.own_defaults(r.old_logprobs, x, A, r.mask), data.logprobs
+    )
+    assert max(difference(ours(method, data, 0.0)[0], want)) < 1e-12
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_trls_own_defaults(seed: int) -> None:
+    """DAPO's token mean at .2/.2; its advantages are ours but for std + 1e-4 where we add 1e-6."""
+    data = batch(seed, CASES[0])
+
+    def trls(rewards: Tensor, rows: Tensor) -> Tensor:
+        return (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+
+    def factor(rewards: Tensor, rows: Tensor) -> Tensor:
+        return ((rewards.std() + 1e-6) / (rewards.std() + 1e-4)).expand(len(rewards))
+
+    A, r = per_group(data, trls), data.rollouts
+    own = build("grpo").signals(r).advantages[:, 0]
+    torch.testing.assert_close(own * per_group(data, factor), A, rtol=0, atol=1e-12)
+    config = trl_peer._config()
+    settings = {k: getattr(config, k) for k in ("loss_type", "epsilon", "beta")}
+    assert settings == {"loss_type": "dapo", "epsilon": 0.2, "beta": 0.0}
+    args = (r.old_logprobs, own, r.mask)
+    want = differentiate(
+        lambda x: trl_peer.loss(args[0], x, *args[1:], loss_type="dapo"), data.logprobs
+    )
+    method = {"name": "grpo", "aggregation": "token"}
+    assert max(difference(ours(method, data, 0.0)[0], want)) < 1e-12
+
+
+# ---- departures from the papers
+
+
+def test_verls_dppo_has_another_cap_and_one_threshold_for_both() -> None:
+    """Its actor's clip_ratio_c of 3 and clip_ratio of .2; the paper has 20, and .05 for KL."""
+    from verl.workers.config import ActorConfig
+
+    stock = ActorConfig(strategy="fsdp", rollout_n=1, use_dynamic_bsz=True)
+    assert (stock.clip_ratio_c, stock.clip_ratio) == (3.0, 0.2)
+    data = batch(0, CASES[0])
+    old = data.rollouts.old_logprobs
+    spread = Batch(data.rollouts, (old + 3 * (data.logprobs - old)).clamp(max=-1e-3))
+    for kind in ("tv", "kl"):
+        loss = partial(verl_loss, spread, name=f"dppo_{kind}", dual_clip=3.0)
+        want = differentiate(loss, spread.logprobs)
+        reproduced = {"name": f"dppo_{kind}", "low": 0.2, "high": 0.2, "cap": 3.0}
+        assert max(difference(ours(reproduced, spread, 0.0)[0], want)) < TOLERANCE
+        assert difference(ours({"name": f"dppo_{kind}"}, spread, 0.0)[0], want)[1] > 1e-4
+
+
+def test_a_group_of_one_is_its_reward_in_verl_and_silent_here() -> None:
+    data = batch(0, CASES[0])
+    alone = data.rollouts[:1]
+    for name, estimator in (("rloo", "rloo"), ("opo", "opo")):
+        A = verl_peer.advantages(estimator, alone.rewards + 2, alone.mask, [0])
+        assert float(A.max()) == float(alone.rewards) + 2
+        assert (build(name).signals(alone).advantages == 0).all()
+
+
+def test_swifts_fipo_counts_the_positions_of_a_hole() -> None:
+    case = Case({"name": "fipo"}, "", swift_fipo)
+    data = batch(0, case)
+    want = differentiate(partial(swift_fipo, data), data.logprobs)
+    assert difference(ours(case.method, data, 0.0)[0], want)[1] > 1e-6
+
+
+def test_rolls_topr_has_a_ratio_per_token() -> None:
+    case = Case({"name": "topr"}, "", topr)
+    data = batch(0, case)
+
+    def rolls(logprobs: Tensor) -> Tensor:
+        r = data.rollouts
+        ratio = (logprobs - r.old_logprobs).exp().clamp(0, 1).detach()
+        weight = torch.where(r.rewards[:, None] > 0, torch.ones_like(ratio), ratio)
+        return token_mean(data, weight * normalised(data)[:, None] * logprobs)
+
+    assert (
+        difference(ours(case.method, data, 0.0)[0], differentiate(rolls, data.logprobs))[1] > 1e-4
+    )

@@ -1,0 +1,70 @@
+"""Puts one version of NeMo-RL on the path ($NEMO_RL_REF: v0.7.0 or main), and the shims first.
+
+Shims replace things as they are imported: they are installed before anything else here, but where
+there is a GPU.
+"""
+
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+TESTS = HERE.parents[1]
+PLACES = (HERE, HERE.parent / "nemo", TESTS / "preflight" / "check", TESTS)
+sys.path[:0] = map(str, PLACES)
+
+import checkout  # noqa: E402
+import environment  # noqa: E402
+
+REF = os.environ.setdefault("NEMO_RL_REF", "main")
+_clone = checkout.home()
+if _clone is None:
+    raise pytest.UsageError("no NeMo-RL checkout: set NEMO_RL_HOME (make test-stack skips)")
+_folder = tempfile.TemporaryDirectory(prefix="nrl")  # short: Ray's sockets are below it
+os.environ.update(environment.variables(checkout.worktree(_clone, REF), Path(_folder.name)))
+sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
+
+if environment.SHIMS:
+    import nemo_cpu
+
+    if not nemo_cpu.installed():  # this interpreter did not start with the shims on its path
+        nemo_cpu.install()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "smoke: one case of each part, run by CI")
+    config.addinivalue_line("markers", "slow: minutes; the whole suite runs it")
+
+
+@pytest.fixture(scope="session")
+def ref() -> str:
+    return REF
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    """Of this run, which the environment's variables name."""
+    yield Path(_folder.name)
+    _folder.cleanup()
+
+
+IMPORTED = (
+    "nemo_algos.engines.nemo.dtensor_worker",
+    "nemo_algos.engines.nemo.megatron_worker",
+    "nemo_algos.engines.nemo.loss",
+    "nemo_algos.engines.nemo.policy",
+    "nemo_rl.models.policy.lm_policy",
+    "nemo_rl.algorithms.grpo",
+)
+
+
+@pytest.fixture(scope="session")
+def imported() -> None:
+    """What every forked case begins with; this process runs no backward."""
+    for name in IMPORTED:
+        importlib.import_module(name)

@@ -1,0 +1,197 @@
+"""The mismatch of a real sampler, its level and its cause: bf16, one refit behind, stale cache."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import models
+import pytest
+import torch
+from engine_here import Engine
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from trainer import Sampled, Trainer, prompts
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.loss import MismatchConfig
+from nemo_algos.engines.mismatch.dump import read
+from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.policy import PolicyProxy
+from nemo_algos.lab.mismatch.verdict import diagnose
+
+pytestmark = pytest.mark.smoke
+LIMIT = 0.05  # docs/fp8.md: stop_above of a run without FP8
+LONG = prompts(count=16, length=70)  # four blocks of the cache's 16 tokens, and some
+
+
+class Trained:
+    """A policy that counts the batches it is given."""
+
+    batches = 0
+
+    def train(self, batch: Any, loss_fn: Any) -> dict[str, Any]:
+        self.batches += 1
+        return {"all_mb_metrics": {}}
+
+
+def watched(
+    trainer: Trainer,
+    responses: list[Sampled],
+    stop_above: float | None = None,
+    folder: Path | None = None,
+) -> dict[str, float]:
+    """The metrics of a step of NeMo-RL's with these responses; folder: of its dump.
+
+    Raises FloatingPointError as the monitor, before anything is trained.
+    """
+    rows = len(responses)
+    width = max(len(s.prompt) + len(s.response) for s in responses)
+    data = BatchedDataDict(
+        input_ids=torch.zeros(rows, width, dtype=torch.long),
+        token_mask=torch.zeros(rows, width),
+        sample_mask=torch.ones(rows),
+        prev_logprobs=torch.zeros(rows, width),
+        generation_logprobs=torch.zeros(rows, width),
+    )
+    for row, s in enumerate(responses):
+        response = slice(len(s.prompt), len(s.prompt) + len(s.response))
+        data["input_ids"][row, : response.stop] = torch.tensor(s.prompt + s.response)
+        data["token_mask"][row, response] = 1
+        data["prev_logprobs"][row, response] = trainer.logprobs(s)
+        data["generation_logprobs"][row, response] = s.logprobs
+    estimator, policy = Estimator(build({"name": "grpo"})), Trained()
+    data["advantages"] = estimator.compute_advantage(
+        torch.arange(rows)[:, None] // 2,
+        torch.arange(rows).float() % 2,
+        data["token_mask"],
+        logprobs_policy=data["prev_logprobs"],
+    )
+    proxy = PolicyProxy(policy, estimator, MismatchConfig(stop_above=stop_above, dump=1), folder)
+    try:
+        results = proxy.train(data, None)
+    except FloatingPointError:
+        assert policy.batches == 0
+        raise
+    named = results["all_mb_metrics"].items()
+    return {k.removeprefix("mismatch/"): v[0] for k, v in named if k.startswith("mismatch/")}
+
+
+def cause(trainer: Trainer, responses: list[Sampled], folder: Path) -> str:
+    """What `nemo-algos mismatch` says of that step's dump."""
+    watched(trainer, responses, folder=folder)
+    return diagnose([read(folder / "mismatch" / "step_000001.npz")]).name
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return models.saved("llama", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def engine(model: Path) -> Iterator[Engine]:
+    made = Engine(model)
+    made.prepare(Trainer(model))
+    yield made
+    made.close()
+
+
+def refitted(engine: Engine, trainer: Trainer) -> None:
+    assert engine.by_zmq(trainer.weights.items())
+    engine.llm.reset_prefix_cache()
+
+
+def test_a_bf16_sampler_is_as_far_as_bf16_explains(model: Path, tmp_path: Path) -> None:
+    """As far as the trainer's own model in bf16; beyond float32, and below what ends a run."""
+    trainer = Trainer(model)
+    halved = Engine(model, dtype="bfloat16")
+    try:
+        halved.prepare(trainer)
+        refitted(halved, trainer)
+        responses = halved.sample()
+    finally:
+        halved.close()
+    found = watched(trainer, responses, stop_above=LIMIT)
+    own = Trainer(model, dtype=torch.bfloat16)
+    explained = watched(trainer, [s._replace(logprobs=own.logprobs(s)) for s in responses])
+    assert explained["mean"] / 2 < found["mean"] < 2 * explained["mean"]
+    assert found["p99"] < 2 * explained["p99"] and found["mean"] > 1e-4
+    assert cause(trainer, responses, tmp_path) == "precision"
+
+
+def test_one_precision_is_no_mismatch(engine: Engine, model: Path, tmp_path: Path) -> None:
+    trainer = Trainer(model)
+    refitted(engine, trainer)
+    responses = engine.sample()
+    found = watched(trainer, responses, stop_above=1e-4)
+    assert cause(trainer, responses, tmp_path) == "clean"
+    assert found["max"] < 1e-4 and found["mean"] < 1e-5
+    assert found["share_above"] == found["nonfinite"] == 0
+
+
+def test_an_engine_one_refit_behind_ends_the_first_step(engine: Engine, model: Path) -> None:
+    """A step that moves every weight by about 2 %."""
+    trainer = Trainer(model)
+    refitted(engine, trainer)
+    trainer.move(seed=1, size=0.02)
+    behind = watched(trainer, engine.sample())
+    assert behind["mean"] > 1000 * 1e-5
+    with pytest.raises(FloatingPointError, match="Check that new weights reach the sampler"):
+        watched(trainer, engine.sample(), stop_above=LIMIT)
+    refitted(engine, trainer)
+    assert watched(trainer, engine.sample(), stop_above=LIMIT)["max"] < 1e-4
+
+
+def test_a_stale_prefix_cache_ends_the_first_step(engine: Engine, model: Path) -> None:
+    """A refit, and keys and values of the prompts from before it."""
+    trainer = Trainer(model)
+    refitted(engine, trainer)
+    engine.sample(LONG)
+    trainer.move(seed=2, size=0.2)
+    assert engine.by_zmq(trainer.weights.items())
+    stale = engine.sample(LONG)
+    assert engine.cached == 16 * 64
+    with pytest.raises(FloatingPointError, match=r"mismatch\.stop_above=0\.05"):
+        watched(trainer, stale, stop_above=LIMIT)
+    engine.llm.reset_prefix_cache()
+    assert watched(trainer, engine.sample(LONG), stop_above=LIMIT)["max"] < 1e-4
+    assert engine.cached == 0
+
+
+@pytest.fixture
+def taught(model: Path) -> Trainer:
+    """On words near the one before: it is a taught model's update that moves single tokens."""
+    trainer, generator = Trainer(model), torch.Generator().manual_seed(0)
+    for step in range(150):
+        steps = torch.randn(32, 32, generator=generator) * 3
+        trainer.learn(8 + steps.round().long().cumsum(1) % 56, 3e-3 * (1 - step / 150))
+    return trainer
+
+
+def updated(trainer: Trainer, responses: list[Sampled], rate: float) -> None:
+    """A step on the half of its responses that has more multiples of 3."""
+    better = sorted(responses, key=lambda s: sum(i % 3 == 0 for i in s.response))
+    kept = better[len(better) // 2 :]
+    trainer.learn(torch.tensor([s.prompt + s.response for s in kept]), rate)
+
+
+@pytest.mark.parametrize("rate", [3e-4, 1e-3, 3e-3])
+def test_weights_one_refit_behind_are_named(
+    rate: float, engine: Engine, taught: Trainer, tmp_path: Path
+) -> None:
+    refitted(engine, taught)
+    responses = engine.sample(prompts(count=64))
+    updated(taught, responses, rate)
+    assert cause(taught, responses, tmp_path) == "old_weights"
+
+
+@pytest.mark.parametrize("size", [0.02, 0.05, 0.2])
+def test_a_cache_stale_for_some_prompts_is_named(
+    size: float, engine: Engine, model: Path, tmp_path: Path
+) -> None:
+    trainer, asked = Trainer(model), prompts(count=64, length=70)
+    refitted(engine, trainer)
+    engine.sample(asked[:32], tokens=1)
+    trainer.move(seed=2, size=size)
+    assert engine.by_zmq(trainer.weights.items())
+    responses = engine.sample(asked)
+    assert engine.cached == 32 * 64
+    assert cause(trainer, responses, tmp_path) == "stale_cache"

@@ -1,0 +1,264 @@
+"""The program itself inside NeMo-RL: Ray, Policy, vLLM, refit, verifiers, checkpoints.
+
+Each run is `examples/run_grpo_math.py --config recipes/cpu/countdown-1n1g-fsdp.yaml`, a process as
+a user starts it, on one Ray for the module. The embedded engine trains the same model from the same
+start on the same problems: between the two are NeMo-RL, vLLM and the samples they draw.
+"""
+
+import math
+import re
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import checkout
+import psutil
+import pytest
+import torch
+import whole_run
+from band import embedded, within
+from own_ray import end
+from safetensors.torch import load_file
+
+STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
+ROLLOUTS = 16 * 16
+WARMUP = [2e-4 * (0.2 + 0.8 * step / 5) for step in range(3)]  # the recipe's LinearLR
+STALE = Path(__file__).with_name("stale.py")
+Env = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def place(folder: Path, ref: str) -> Iterator[tuple[Path, Env]]:
+    """The folder of the runs, and their variables."""
+    clone = checkout.home()
+    assert clone is not None
+    with whole_run.running(folder, checkout.worktree(clone, ref), gpus=2) as env:
+        yield folder, env
+
+
+class Run:
+    """A run in a folder of its own beside the common start."""
+
+    def __init__(self, place: tuple[Path, Env], name: str, method: str, *overrides: str) -> None:
+        above, self.env = place
+        self.folder = above / name
+        self.folder.mkdir()
+        (self.folder / "start").symlink_to(above / "start")
+        self.results = self.folder / "results" / f"{method}-countdown-1n1g-fsdp"
+        self.overrides = (
+            f"method.name={method}",
+            f"grpo.max_num_steps={STEPS}",
+            f"policy.model_name={above}/start/model",
+            *overrides,
+        )
+
+    def start(self, **options: Any) -> "subprocess.Popen[bytes]":
+        with open(self.folder / "log", "ab") as log:
+            options |= {"stdout": log, "stderr": subprocess.STDOUT}
+            return whole_run.train(self.folder, self.env, *self.overrides, **options)
+
+    def whole(self, status: int = 0, **options: Any) -> "Run":
+        process = self.start(**options)
+        try:
+            assert process.wait(TIMEOUT) == status, self.said()[-20_000:]
+        finally:
+            end(process.pid)
+        return self
+
+    def said(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def curve(self, name: str) -> list[float]:
+        values = whole_run.curve(self.folder, f"train/{name}")
+        assert list(values) == list(range(1, len(values) + 1)), (name, values)
+        return list(values.values())
+
+    def weights(self, step: int) -> dict[str, torch.Tensor]:
+        files = sorted(
+            (self.results / f"step_{step}" / "policy" / "weights").rglob("*.safetensors")
+        )
+        return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def is_sound(run: Run, steps: int = STEPS) -> None:
+    """What holds for every run: the sampler is the trainer, and every response is judged."""
+    rewards = run.curve("reward")
+    assert len(rewards) == steps and all(0.05 < reward < 0.95 for reward in rewards)
+    assert max(run.curve("mismatch/max")) < 1e-4
+    assert run.curve("verifier/ok") == [ROLLOUTS] * steps
+    assert all(map(math.isfinite, run.curve("loss") + run.curve("grad_norm")))
+    assert min(run.curve("grad_norm")) > 0
+
+
+def moved(run: Run, step: int) -> float:
+    """How far the largest weight is from its start, in the checkpoint of a step."""
+    start = load_file(run.folder / "start" / "model" / "model.safetensors")
+    saved = run.weights(step)
+    assert set(start) <= set(saved)
+    return max(float((saved[name] - start[name]).abs().max()) for name in start)
+
+
+@pytest.fixture(scope="module")
+def etr(place: tuple[Path, Env]) -> Run:
+    return Run(place, "etr", "etr", "checkpointing.save_period=2").whole()
+
+
+@pytest.mark.smoke
+def test_etr_from_the_command_line_to_the_checkpoint(etr: Run) -> None:
+    is_sound(etr)
+    assert 1e-4 < moved(etr, 2) < moved(etr, STEPS) < 0.1
+    assert len(set(etr.curve("etr/radius_positive"))) == STEPS
+    within(etr.curve("reward"), embedded("etr", STEPS))
+
+
+def logprob_calls(run: Run) -> int:
+    """Steps that asked the workers for previous log-probs, by NeMo-RL's own timer."""
+    name = "timing/train/get_logprobs/submit_logprob_futures"
+    return len(whole_run.curve(run.folder, name))
+
+
+def test_with_old_as_the_sampler_no_step_asks_for_log_probs(
+    place: tuple[Path, Env], etr: Run
+) -> None:
+    """One implementation samples and trains here, so that all else is as without."""
+    preset = "rollout_correction.preset=bypass_ppo_clip_k3_rs"
+    two = Run(place, "two", "etr", preset, "grpo.max_num_steps=2").whole()
+    assert (logprob_calls(etr), logprob_calls(two)) == (STEPS, 0)
+    assert two.curve("correction/rejected_tokens")[0] == 0
+    assert two.curve("reward")[0] == etr.curve("reward")[0]
+    assert not whole_run.curve(two.folder, "train/mismatch/mean")
+
+
+OWN = {
+    "grpo": set(),
+    "etr": {"etr/radius_positive", "etr/radius_negative"},
+    "quatro": {"quatro/capped_share", "quatro/lambda"},
+    "erpo": {"erpo/gate", "erpo/gate_open_share", "erpo/process_signal", "erpo/progress_std"},
+    "apmpo": {"apmpo/eps_ada", "apmpo/fss", "apmpo/exponent"},
+}
+
+
+def own(run: Run) -> dict[str, list[float]]:
+    """Its metrics of any method."""
+    every = whole_run.curves(run.folder)
+    return {
+        name: list(steps.values())
+        for name, steps in ((n.removeprefix("train/"), s) for n, s in every.items())
+        if name.split("/")[0] in OWN
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", sorted(OWN.keys() - {"etr"}))
+def test_a_method_logs_what_is_its_own(place: tuple[Path, Env], method: str) -> None:
+    run = Run(place, method, method, "grpo.max_num_steps=2").whole()
+    is_sound(run, 2)
+    found = own(run)
+    assert set(found) == OWN[method]
+    assert all(len(x) == 2 and all(map(math.isfinite, x)) for x in found.values())
+
+
+OTHERWISE = {  # a word of the log that no other of these runs says, an override
+    "data_plane": ("SimpleStorageUnit", "data_plane.enabled=true"),
+    "two_ranks": ("DTensorPolicyWorkerV2[rank=1]", "cluster.gpus_per_node=2"),
+    "megatron": (
+        "MegatronPolicyWorker[rank=0]",
+        "--config=recipes/cpu/countdown-1n1g-megatron.yaml",
+    ),
+}
+
+
+ASYNC = "--config=recipes/cpu/countdown-1n2g-async.yaml"
+LORA = "--config=recipes/cpu/countdown-1n1g-lora.yaml"
+PAGE = Path(__file__).parents[3] / "docs" / "nemo_rl.md"
+
+
+def test_the_page_shows_these_runs_and_no_others() -> None:
+    shown = re.findall(r'make stack-demo ARGS="(\S+) grpo.max_num_steps=3"', PAGE.read_text())
+    assert sorted(shown) == sorted([*(override for _, override in OTHERWISE.values()), ASYNC, LORA])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_etr_otherwise(place: tuple[Path, Env], name: str) -> None:
+    word, override = OTHERWISE[name]
+    run = Run(place, name, "etr", "grpo.max_num_steps=3", override).whole()
+    is_sound(run, 3)
+    assert word in run.said()
+    assert set(own(run)) == OWN["etr"]
+    assert run.curve("lr") == pytest.approx(WARMUP)
+    within(run.curve("reward"), embedded("etr", 3))
+
+
+@pytest.mark.slow
+def test_the_asynchronous_trainer(place: tuple[Path, Env]) -> None:
+    """Its sampler is one step behind from the second on, and the monitor says so."""
+    run = Run(place, "async", "etr", "grpo.max_num_steps=3", ASYNC).whole()
+    assert run.curve("avg_trajectory_age") == [0, 1, 1]
+    first, *later = run.curve("mismatch/max")
+    assert first < 1e-4 and min(later) > 0.01
+    assert set(own(run)) == OWN["etr"]
+    assert sum(run.curve("verifier/ok")) >= 3 * ROLLOUTS
+    assert all(map(math.isfinite, run.curve("loss") + run.curve("grad_norm")))
+    within(run.curve("reward"), embedded("etr", 3))
+
+
+@pytest.mark.slow
+def test_lora(place: tuple[Path, Env]) -> None:
+    is_sound(Run(place, "lora", "etr", "grpo.max_num_steps=3", LORA).whole(), 3)
+
+
+@pytest.mark.slow
+def test_a_stale_sampler_stops_the_run(place: tuple[Path, Env]) -> None:
+    """Step 2 is not trained on; step 1's checkpoint is whole."""
+    overrides = ("checkpointing.save_period=1", "mismatch.stop_above=1e-3")
+    run = Run(place, "stale", "etr", *overrides).whole(1, program=STALE)
+    assert "disagree by more than mismatch.stop_above=0.001" in run.said()
+    assert [path.name for path in run.results.glob("*step_*")] == ["step_1"]
+    assert 1e-5 < moved(run, 1) < 0.1
+    assert len(run.curve("mismatch/max")) == 1
+    run.whole()  # with the refits again
+    is_sound(run)
+
+
+@pytest.mark.slow
+def test_a_worker_is_killed_and_the_same_command_goes_on(place: tuple[Path, Env], etr: Run) -> None:
+    run = Run(place, "killed", "etr", "checkpointing.save_period=2")
+    process = run.start()
+    try:
+        until = time.monotonic() + TIMEOUT
+        while not (run.results / "step_2").exists():
+            assert process.poll() is None and time.monotonic() < until, run.said()[-20_000:]
+            time.sleep(0.1)
+        workers = [p for p in psutil.process_iter(["cmdline", "cwd"]) if worker_of(p, run)]
+        assert len(workers) == 1
+        for worker in workers:
+            worker.kill()
+        assert process.wait(TIMEOUT) != 0
+    finally:
+        end(process.pid)
+    assert not (run.results / f"step_{STEPS}").exists()
+    run.whole()
+    is_sound(run)
+    assert run.curve("lr") == etr.curve("lr")
+    within(run.curve("reward"), embedded("etr", STEPS))
+
+
+def worker_of(process: psutil.Process, run: Run) -> bool:
+    """Whether it is a policy worker of the run's Ray."""
+    title = " ".join(process.info["cmdline"] or ())
+    return "DTensorPolicyWorker" in title and process.info["cwd"] == str(run.folder.parent)
+
+
+@pytest.mark.slow
+def test_its_curve_is_the_embedded_engines(place: tuple[Path, Env]) -> None:
+    run = Run(place, "curve", "etr", "grpo.max_num_steps=20").whole()
+    is_sound(run, 20)
+    rewards, band = run.curve("reward"), embedded("etr", 20)
+    within(rewards, band)
+    untaught = (statistics.fmean(x) for x in zip(*embedded("etr", 20, rate=1e-9), strict=True))
+    gained = [r - u for r, u in zip(rewards, untaught, strict=True)][10:]
+    assert statistics.fmean(gained) > 0.03
