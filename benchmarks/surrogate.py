@@ -23,10 +23,10 @@ import typer
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts, clipped_surrogate, difference, reduce
+from nemo_algos.algorithms.kernel import Signals
 from nemo_algos.algorithms.loss import policy_loss, surrogate
 from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.algorithms.signals import Signals
 
 Loss = Callable[[], torch.Tensor]
 

@@ -9,31 +9,44 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nemo_algos.algorithms.algorithm import Algorithm
     from nemo_algos.algorithms.build import build
-    from nemo_algos.algorithms.core.surrogate import Counts
-    from nemo_algos.algorithms.loss import LossConfig, batch_loss, policy_loss
-    from nemo_algos.algorithms.method import ClipParams, Method, Params
+    from nemo_algos.algorithms.core.surrogate import Counts, sequence_mean
+    from nemo_algos.algorithms.kernel import (
+        Method,
+        Signal,
+        Signals,
+        group_advantages,
+        no_bounds,
+        token_log_ratio,
+    )
+    from nemo_algos.algorithms.loss import batch_loss, policy_loss
     from nemo_algos.algorithms.methods import METHODS
-    from nemo_algos.algorithms.riders.terms import Inputs, LossTerm, TermParams
+    from nemo_algos.algorithms.params import ClipParams, Params
+    from nemo_algos.algorithms.riders.loss_config import LossConfig
+    from nemo_algos.algorithms.riders.terms import LossTerm, TermInputs, TermParams
     from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
-    from nemo_algos.algorithms.signals import Signals, Term
     from nemo_algos.config import ConfigError, Finding, validate
 
 __version__ = "0.1.0"
 __all__ = [
-    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "Finding", "Inputs",
-    "LossConfig", "LossTerm", "Method", "Params", "Rollouts", "Signals", "Term", "TermParams",
-    "batch_loss", "build", "policy_loss", "prompt_key", "validate",
+    "METHODS", "Algorithm", "ClipParams", "ConfigError", "Counts", "Finding", "LossConfig",
+    "LossTerm", "Method", "Params", "Rollouts", "Signal", "Signals", "TermInputs", "TermParams",
+    "batch_loss", "build", "group_advantages", "no_bounds", "policy_loss", "prompt_key",
+    "sequence_mean", "token_log_ratio", "validate",
 ]  # fmt: skip
 _HOMES = {
     "config": ("ConfigError", "Finding", "validate"),
-    "algorithms.core.surrogate": ("Counts",),
+    "algorithms.core.surrogate": ("Counts", "sequence_mean"),
     "algorithms.methods": ("METHODS",),
     "algorithms.algorithm": ("Algorithm",),
     "algorithms.build": ("build",),
-    "algorithms.loss": ("LossConfig", "batch_loss", "policy_loss"),
-    "algorithms.method": ("ClipParams", "Method", "Params"),
-    "algorithms.signals": ("Signals", "Term"),
-    "algorithms.riders.terms": ("Inputs", "LossTerm", "TermParams"),
+    "algorithms.loss": ("batch_loss", "policy_loss"),
+    "algorithms.params": ("ClipParams", "Params"),
+    "algorithms.kernel": (
+        *("Method", "Signal", "Signals"),
+        *("group_advantages", "no_bounds", "token_log_ratio"),
+    ),
+    "algorithms.riders.loss_config": ("LossConfig",),
+    "algorithms.riders.terms": ("LossTerm", "TermInputs", "TermParams"),
     "algorithms.rollouts": ("Rollouts", "prompt_key"),
 }
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import get_args
 
 from nemo_algos.algorithms.core.importance import importance
-from nemo_algos.algorithms.loss import LossConfig
-from nemo_algos.algorithms.method import Method, group_advantages, keep_advantages, token_log_ratio
+from nemo_algos.algorithms.kernel import Method, group_advantages, keep_advantages, token_log_ratio
 from nemo_algos.algorithms.methods import FAMILIES, STUDIED
+from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.cli.methods import facts
 
 FOLDER = Path(__file__).parents[1] / "docs" / "methods"

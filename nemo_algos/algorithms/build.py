@@ -9,17 +9,16 @@ method: {name: etr, terms: {own: {name: my_package.my_module:OWN}}}
 """
 
 import importlib
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from nemo_algos.algorithms.algorithm import Algorithm, Component
-from nemo_algos.algorithms.method import ClipParams, Method, Params, clip_bounds
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.kernel import Component, Method
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.algorithms.riders.correction import CorrectionConfig
 from nemo_algos.algorithms.riders.fit import COMPONENTS, misfits
-from nemo_algos.algorithms.riders.terms import TERMS, Added, LossTerm, constant
-from nemo_algos.config import ConfigError, Finding, Section, did_you_mean, validate
+from nemo_algos.algorithms.riders.terms import TERMS, LossTerm, WeightedTerm
+from nemo_algos.config import ConfigError, Finding, did_you_mean, validate
 
 Record = TypeVar("Record", Method, LossTerm)
 
@@ -85,12 +84,12 @@ def _resolve(block: dict[str, Any], path: str, findings: list[Finding]) -> Compo
     return Component(method, params)
 
 
-def _terms(blocks: Any, findings: list[Finding]) -> tuple[Added, ...]:
+def _terms(blocks: Any, findings: list[Finding]) -> tuple[WeightedTerm, ...]:
     """The terms by name; what is wrong goes into the findings."""
     if not isinstance(blocks, Mapping):
         findings.append(Finding("method.terms", f"must be blocks by name, got {blocks!r}"))
         return ()
-    terms = list[Added]()
+    terms = list[WeightedTerm]()
     for key, block in blocks.items():
         try:
             terms.append(_term(str(key), block))
@@ -104,7 +103,7 @@ def _terms(blocks: Any, findings: list[Finding]) -> tuple[Added, ...]:
     return tuple(terms)
 
 
-def _term(key: str, block: Any) -> Added:
+def _term(key: str, block: Any) -> WeightedTerm:
     """The term of its own name, or that its block's `name` gives."""
     path = f"method.terms.{key}"
     if not isinstance(block, Mapping):
@@ -112,11 +111,13 @@ def _term(key: str, block: Any) -> Added:
             [Finding(path, f"must be a block of parameters, e.g. {{}}, got {block!r}")]
         )
     named = f"{path}.name" if "name" in block else path
-    term = _found(block.get("name", key), named, LossTerm, TERMS, _term_fault)
+    term = _found(block.get("name", key), named, LossTerm, TERMS)
     if term.name != key:
         reason = f"calls itself {term.name}: write it under method.terms.{term.name}"
         raise ConfigError([Finding(named, reason)])
-    return Added(term, validate(term.params, {k: v for k, v in block.items() if k != "name"}, path))
+    return WeightedTerm(
+        term, validate(term.params, {k: v for k, v in block.items() if k != "name"}, path)
+    )
 
 
 def find(name: Any, path: str = "method") -> Method:
@@ -124,17 +125,11 @@ def find(name: Any, path: str = "method") -> Method:
     if name is None:
         hint = did_you_mean(str(name), list(METHODS))
         raise ConfigError([Finding(f"{path}.name", f"missing: name a method{hint}")])
-    return _found(name, f"{path}.name", Method, METHODS, _fault)
+    return _found(name, f"{path}.name", Method, METHODS)
 
 
-def _found(
-    name: Any,
-    path: str,
-    kind: type[Record],
-    known: Mapping[str, Record],
-    fault: Callable[[Any], str | None],
-) -> Record:
-    """The record of a name, of `package.module:NAME`, or itself; its fault where it is not ours."""
+def _found(name: Any, path: str, kind: type[Record], known: Mapping[str, Record]) -> Record:
+    """The record of a name, of `package.module:NAME`, or itself."""
     if isinstance(name, str) and name in known:
         return known[name]
     if isinstance(name, kind) and known.get(name.name) is name:
@@ -147,9 +142,9 @@ def _found(
     if not isinstance(record, kind):
         article = "a Method" if kind is Method else "a LossTerm"
         raise ConfigError([Finding(path, f"{name!r} is a {type(record).__name__}, not {article}")])
-    reason = f"calls itself {record.name}, which exists: rename it"
-    if reason := reason if record.name in known else fault(record):
+    if record.name in known:
         label = name if isinstance(name, str) else name.name
+        reason = f"calls itself {record.name}, which exists: rename it"
         raise ConfigError([Finding(path, f"{label!r} {reason}")])
     return record
 
@@ -159,30 +154,6 @@ def _imported(name: str, path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:  # whatever the module's own code raises
-        reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "  # a record's
+        reason = " ".join(f"{kind}{error}".split()).removesuffix(":")
         raise ConfigError([Finding(path, f"cannot import {name!r}: {reason}")]) from error
-
-
-def _fault(method: Method) -> str | None:
-    if not (isinstance(method.params, type) and issubclass(method.params, Params)):
-        return "has params that are not a subclass of Params: derive them from it"
-    fixed = method.bounds is None and method.constant_bounds is clip_bounds
-    if fixed and not issubclass(method.params, ClipParams):
-        return "has no clip_low and clip_high: derive its params from ClipParams, or give it bounds"
-    takes = len(inspect.signature(method.advantages).parameters)
-    if takes != (3 if "memory" in method.needs else 2):
-        return (
-            f"has advantages of {takes} arguments: (rollouts, params), and memory as the third "
-            "where its needs name memory"
-        )
-    return None
-
-
-def _term_fault(term: LossTerm) -> str | None:
-    if not (isinstance(term.params, type) and issubclass(term.params, Section)):
-        return "has params that are not a subclass of TermParams: derive them from it"
-    if "aggregation" not in term.params.model_fields:
-        return "has no parameter aggregation: derive its params from TermParams"
-    if term.coef is constant and "coef" not in term.params.model_fields:
-        return "has no parameter coef: derive its params from TermParams, or give it coef"
-    return None

@@ -1,118 +1,28 @@
-"""The loss: surrogate, off-policy weights, KL penalty, and the statistics of what happened.
+"""The loss: surrogate, off-policy weights, KL penalty, terms, and statistics of what happened.
 
 loss = -J + kl_coef KL + terms   J = mean( w_t  min(r' A', clip(r') A') )  or  mean( w_t A' log pi )
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-from pydantic import Field, model_validator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.method import Method
-from nemo_algos.algorithms.riders import off_policy
-from nemo_algos.algorithms.riders.correction import CorrectionConfig
-from nemo_algos.algorithms.riders.terms import Inputs
-from nemo_algos.algorithms.signals import Shaped, Signals
-from nemo_algos.config import Finding, Section, validate
+from nemo_algos.algorithms.kernel import Method, Shaped, Signals
+from nemo_algos.algorithms.riders import loss_inputs, off_policy, terms
+from nemo_algos.algorithms.riders.loss_config import LossConfig
+from nemo_algos.config import validate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nemo_algos.algorithms.core.importance import Cut
     from nemo_algos.algorithms.core.metrics import Stats
     from nemo_algos.algorithms.core.surrogate import Counts
     from nemo_algos.algorithms.rollouts import Rollouts
-
-DERIVED = {
-    "ratio_clip_min": "the method's bounds: set method.clip_low",
-    "ratio_clip_max": "the method's bounds: set method.clip_high",
-    "ratio_clip_c": "the method's: set method.dual_clip",
-    "token_level_loss": "the method's mean: set method.aggregation",
-    "sequence_level_importance_ratios": "the method's ratio: choose gspo, or quatro's method.ratio",
-    "kl_coef": "named as in NeMo-RL: set loss_fn.reference_policy_kl_penalty",
-}
-
-
-class MismatchConfig(Section):
-    """The `mismatch:` section: a limit on how far the sampler is from the trainer, nats.
-
-    threshold: |d| beyond which a token is counted (0.5 is a ratio of 1.65, twice as far from 1 as a
-    clip at 1.28 in the log); stop_above: limit of a step's mean |d|, none by default; dump: write
-    every so many steps' log-probs for `nemo-algos mismatch`, and those of a step that is stopped.
-    """
-
-    threshold: float = Field(default=0.5, gt=0)
-    stop_above: float | None = Field(default=None, gt=0)
-    dump: int = Field(default=0, ge=0)
-
-
-class LossConfig(Section):
-    """The `loss_fn:` section, NeMo-RL's names; a key of the method's is refused, with its name."""
-
-    reference_policy_kl_penalty: float = Field(default=0.0, ge=0)
-    reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
-    use_importance_sampling_correction: bool = False
-    truncated_importance_sampling_type: Literal["tis", "icepop", "seq-mask-tis"] | None = None
-    truncated_importance_sampling_ratio: float | None = Field(default=None, gt=0)
-    truncated_importance_sampling_ratio_min: float | None = Field(default=None, ge=0)
-    on_nonfinite: Literal["error", "report"] = "error"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_derived(cls, data: object) -> object:
-        if not isinstance(data, dict):
-            return data
-        if written := [f"{k} is {reason}" for k, reason in DERIVED.items() if k in data]:
-            raise ValueError("; ".join(written))
-        return data
-
-    @model_validator(mode="after")
-    def _correction_is_whole(self) -> LossConfig:
-        kind = self.truncated_importance_sampling_type
-        low = self.truncated_importance_sampling_ratio_min
-        high = self.truncated_importance_sampling_ratio
-        if kind and not self.use_importance_sampling_correction:
-            raise ValueError(f"{kind} needs use_importance_sampling_correction: true")
-        if (kind is None) != (high is None):
-            names = "truncated_importance_sampling_type and truncated_importance_sampling_ratio"
-            raise ValueError(f"set {names} together")
-        if kind in ("icepop", "seq-mask-tis") and low is None:
-            raise ValueError(f"{kind} needs truncated_importance_sampling_ratio_min")
-        if low is not None and (high is None or low > high):
-            raise ValueError(
-                "truncated_importance_sampling_ratio_min must be at most "
-                "truncated_importance_sampling_ratio"
-            )
-        return self
-
-    @property
-    def cut(self) -> tuple[Cut | None, float, float]:
-        """How off-policy weights are cut, and their bounds."""
-        low = self.truncated_importance_sampling_ratio_min or 0.0
-        high = self.truncated_importance_sampling_ratio or math.inf
-        return self.truncated_importance_sampling_type, low, high
-
-
-def contradictions(
-    correction: CorrectionConfig, weighed: bool, stop_above: float | None = None
-) -> Iterator[Finding]:
-    """What cannot be together with a rollout correction.
-
-    weighed: loss_fn.use_importance_sampling_correction; stop_above: mismatch.stop_above.
-    """
-    if correction.active and weighed:
-        reason = "rollout_correction weighs by the sampler too: set this to false, or remove that"
-        yield Finding("loss_fn.use_importance_sampling_correction", reason)
-    if correction.bypass_mode and stop_above is not None:
-        reason = "in bypass_mode the trainer's log-probs are the sampler's, and nothing is measured"
-        yield Finding("mismatch.stop_above", f"{reason}: remove it, or set bypass_mode: false")
 
 
 class Loss(NamedTuple):
@@ -162,55 +72,29 @@ def policy_loss(
     """
     if not isinstance(config, LossConfig):
         config = validate(LossConfig, dict(config), "loss_fn")
-    _check_inputs(algorithm, logprobs, rollouts, config)
-    _check_signals(algorithm, rollouts, signals, counts)
-    _check_entropy(algorithm, logprobs, entropy)
-    mask, limit = _finite(logprobs, rollouts, config), algorithm.base.params.max_log_ratio
+    loss_inputs.check(algorithm, logprobs, rollouts, signals, counts, config, entropy)
+    mask, limit = (
+        loss_inputs.finite(logprobs, rollouts, config),
+        algorithm.base.params.max_log_ratio,
+    )
     log_ratio = core.surrogate.difference(logprobs, rollouts.old_logprobs, mask, limit)
     shaped = algorithm.shape(log_ratio, mask, signals)
-    terms = surrogate(algorithm, shaped, logprobs, mask)
     weights = _weights(algorithm, logprobs, rollouts, signals, mask, config)
-    if weights is not None:
-        terms = terms * weights
-    if mask is not rollouts.mask and terms.shape == mask.shape:
-        terms = terms.where(mask, 0.0)  # a dropped token adds nothing, and counts in the mean
-    loss = -core.surrogate.reduce(terms, rollouts.mask, algorithm.mean, counts)
-    parts = term_losses(algorithm, logprobs, entropy, mask, signals)
-    loss = sum(parts.values(), loss)
-    if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is not None:
-        kind = config.reference_policy_kl_type
-        kl = core.surrogate.kl_terms(logprobs, rollouts.ref_logprobs, mask, kind)
-        penalty = core.surrogate.reduce(kl, rollouts.mask, algorithm.mean, counts)
-        parts["kl_loss"] = config.reference_policy_kl_penalty * penalty
-        loss = loss + parts["kl_loss"]
-    stats = _stats(shaped, logprobs.detach(), log_ratio.detach(), rollouts, mask, limit, entropy)
+    gains = algorithm.surrogate(shaped, logprobs, mask)
+    gains = gains if weights is None else gains * weights
+    if mask is not rollouts.mask and gains.shape == mask.shape:
+        gains = gains.where(mask, 0.0)  # a dropped token adds nothing, and counts in the mean
+    objective = core.surrogate.reduce(gains, rollouts.mask, algorithm.mean, counts)
+    gradient = entropy if "entropy_gradient" in algorithm.needs else None
+    parts = terms.losses(algorithm.terms, logprobs, gradient, mask, signals)
+    parts |= _penalty(algorithm, logprobs, rollouts, mask, counts, config)
+    loss = sum(parts.values(), -objective)
+
+    stats = _stats(log_ratio, shaped, logprobs, rollouts, mask, limit, entropy)
     if algorithm.correction.bypass_mode and weights is not None:
         parts["rejected"] = (mask & (weights == 0)).sum()
     sums = stats.sums | parts | {"loss": loss}
     return Loss(loss, replace(stats, sums={k: v.detach().double() for k, v in sums.items()}))
-
-
-def term_losses(
-    algorithm: Algorithm, logprobs: Tensor, entropy: Tensor | None, mask: Tensor, signals: Signals
-) -> dict[str, Tensor]:
-    """These rows' share of each term of the loss, scalars by `terms/NAME`."""
-    if not algorithm.terms:
-        return {}
-    dtype = core.surrogate.working_dtype(logprobs)
-    given = (logprobs, entropy if "entropy_gradient" in algorithm.needs else None)
-    logprobs_, entropy_ = (x if x is None else x.to(dtype).where(mask, 0.0) for x in given)
-    assert logprobs_ is not None
-    inputs, signals = Inputs(logprobs_, entropy_, mask), signals.to(mask.device, dtype)
-    return {f"terms/{added.term.name}": added.loss(inputs, signals) for added in algorithm.terms}
-
-
-def surrogate(algorithm: Algorithm, shaped: Shaped, logprobs: Tensor, mask: Tensor) -> Tensor:
-    """What J is the mean of, per token [B,S] or per sequence [B,1]."""
-    if algorithm.base.method.form == "logprob":
-        dtype = core.surrogate.working_dtype(logprobs)
-        return logprobs.to(dtype).where(mask, 0.0) * shaped.advantages
-    bounds, dual_clip = algorithm.ratio_bounds(shaped), algorithm.base.params.dual_clip
-    return core.surrogate.clipped_surrogate(shaped.log_ratio, shaped.advantages, *bounds, dual_clip)
 
 
 def _weights(
@@ -221,7 +105,7 @@ def _weights(
     mask: Tensor,
     config: LossConfig,
 ) -> Tensor | None:
-    """What the terms are multiplied by, [B,S] or [B,1]; None: by 1."""
+    """What the gains are multiplied by, [B,S] or [B,1]; None: by 1."""
     correction, old = algorithm.correction, rollouts.old_logprobs
     if correction.bypass_mode:
         return off_policy.of_two_policies(correction, logprobs, old, mask, algorithm.mean)
@@ -233,86 +117,35 @@ def _weights(
     return None if weights is None else weights.to(mask.device, dtype)
 
 
-def _check_inputs(
-    algorithm: Algorithm, logprobs: Tensor, rollouts: Rollouts, config: LossConfig
-) -> None:
-    weighed = config.use_importance_sampling_correction
-    for finding in contradictions(algorithm.correction, weighed):
-        raise ValueError(str(finding))
-    if not hasattr(logprobs, "requires_grad"):  # without an import of torch
-        found = type(logprobs).__name__
-        raise ValueError(f"logprobs must be a tensor with gradient, but it is of type {found}")
-    if logprobs.shape != rollouts.mask.shape:
-        raise ValueError(
-            f"logprobs have shape {list(logprobs.shape)}, the rollouts' mask "
-            f"{list(rollouts.mask.shape)}: pass one log-prob per position"
-        )
-    if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is None:
-        raise ValueError("reference_policy_kl_penalty > 0 needs ref_logprobs [B, S]")
-    if config.use_importance_sampling_correction and rollouts.gen_logprobs is None:
-        needed = "gen_logprobs [B, S], the sampler's log-probs"
-        raise ValueError(f"use_importance_sampling_correction needs {needed}")
-
-
-def _check_signals(
-    algorithm: Algorithm, rollouts: Rollouts, signals: Signals, counts: Counts
-) -> None:
-    bounds = {"low": signals.low, "high": signals.high}
-    own = bounds | {"advantages": signals.advantages, **signals.extras}
-    given = {k: [*x.shape] for k, x in own.items() if not isinstance(x, (int, float))}
-    rows, positions = rollouts.mask.shape
-    wanted = {k: [rows, positions if each else 1] for k, each in algorithm.per_token.items()}
-    if given != wanted:
-        raise ValueError(
-            f"these are not the signals of {algorithm.name} for these rollouts: their shapes are "
-            f"{given} and not {wanted}. Take `Algorithm.signals` of the whole batch, and the same "
-            "rows of both."
-        )
-    if min(counts.sequences, counts.tokens) <= 0 and rollouts.mask.any():
-        raise ValueError(
-            f"{counts} cannot be divided by: take `Counts.of` the whole optimizer batch's mask"
-        )
-
-
-def _check_entropy(algorithm: Algorithm, logprobs: Tensor, entropy: Tensor | None) -> None:
-    needed = "entropy_gradient" in algorithm.needs
-    if needed and (entropy is None or logprobs.requires_grad > entropy.requires_grad):
-        raise ValueError(
-            f"{algorithm.name} needs the policy's entropy with its gradient: give policy_loss the "
-            "entropy [B, S] that is computed from the logits"
-        )
-
-
-def _finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
-    """The mask without response tokens whose log-probs are NaN or infinite."""
-    total = logprobs.detach() + rollouts.old_logprobs
-    for extra in (rollouts.ref_logprobs, rollouts.gen_logprobs):
-        total = total if extra is None else total + extra
-    if core.surrogate.all_finite(total, rollouts.mask):
-        return rollouts.mask
-    bad = rollouts.mask & ~total.isfinite()
-    if config.on_nonfinite == "error":
-        row, position = bad.nonzero()[0].tolist()
-        raise FloatingPointError(
-            f"{int(bad.sum())} response tokens have non-finite log-probs (first: sequence {row}, "
-            f"position {position}): lower the learning rate, or set loss_fn.on_nonfinite: report "
-            "to drop and count them"
-        )
-    return rollouts.mask & ~bad
+def _penalty(
+    algorithm: Algorithm,
+    logprobs: Tensor,
+    rollouts: Rollouts,
+    mask: Tensor,
+    counts: Counts,
+    config: LossConfig,
+) -> dict[str, Tensor]:
+    """kl_coef KL(pi || pi_ref), where there is one."""
+    coef, kind = config.reference_policy_kl_penalty, config.reference_policy_kl_type
+    if not coef:
+        return {}
+    assert rollouts.ref_logprobs is not None
+    kl = core.surrogate.kl_terms(logprobs, rollouts.ref_logprobs, mask, kind)
+    return {"kl_loss": coef * core.surrogate.reduce(kl, rollouts.mask, algorithm.mean, counts)}
 
 
 def _stats(
+    log_ratio: Tensor,
     shaped: Shaped,
     logprobs: Tensor,
-    log_ratio: Tensor,
     rollouts: Rollouts,
     mask: Tensor,
     limit: float,
     entropy: Tensor | None,
 ) -> Stats:
+    log_ratio, logprobs, judged = log_ratio.detach(), logprobs.detach(), shaped.judged.detach()
     weight = mask.to(log_ratio.dtype)
     stats = core.metrics.ratio_stats(log_ratio, shaped.log_ratio.detach(), logprobs, mask, limit)
-    judged = shaped.judged.detach()
     stats.sums |= core.metrics.clip_sums(judged, shaped.side, shaped.low, shaped.high, weight)
     tokens = core.surrogate.token_counts(rollouts.mask).sum()
     stats.sums["nonfinite_tokens"] = tokens - stats.sums["tokens"]

@@ -20,7 +20,7 @@ from batches import close, make, run
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core import groups
-from nemo_algos.algorithms.loss import LossConfig
+from nemo_algos.algorithms.riders.loss_config import LossConfig
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

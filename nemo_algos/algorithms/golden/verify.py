@@ -11,9 +11,10 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build, find
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.golden import conform
-from nemo_algos.algorithms.loss import LossConfig, policy_loss
+from nemo_algos.algorithms.kernel import Signals
+from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.algorithms.signals import Signals
 from nemo_algos.untrusted import content, from_json, plain, refuse_code
 
 FORMAT = "a golden file has version, tolerance and cases, see docs/verify.md"

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from nemo_algos.algorithms.method import Method
+from nemo_algos.algorithms.kernel import Method
 
 # files by what their methods change; a method is a record in one of them
 FILES = {

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import Method, OfAdvantages, OfBounds, OfLoss, Params, Std
-from nemo_algos.algorithms.signals import Signals, Term
+from nemo_algos.algorithms.kernel import Method, Signal, Signals
+from nemo_algos.algorithms.params import OfAdvantages, OfBounds, OfLoss, Params, Std
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +72,7 @@ def _reward_moments(rollouts: Rollouts, params: APMPOParams) -> tuple[Tensor, Te
     return kept.mean().expand_as(rewards), kept.std(correction=0).expand_as(rewards)
 
 
-def bounds(rollouts: Rollouts, params: APMPOParams) -> Term:
+def bounds(rollouts: Rollouts, params: APMPOParams) -> Signal:
     """[1 - clip_low, 1 + eps_ada] (symmetric: 1 -+ eps_ada), [B]."""
     mu, sigma = _reward_moments(rollouts, params)
     fss = mu / (sigma + core.groups.EPS)
@@ -81,15 +81,15 @@ def bounds(rollouts: Rollouts, params: APMPOParams) -> Term:
     high = params.clip_min + (params.clip_max - params.clip_min) * stability
     low = high if params.symmetric else params.clip_low
     metrics = {"apmpo/eps_ada": float(high.mean()), "apmpo/fss": float(fss.mean())}
-    return Term((low, high), metrics, {"clip_high": high})
+    return Signal((low, high), metrics, {"clip_high": high})
 
 
-def exponent(rollouts: Rollouts, params: APMPOParams) -> Term:
+def exponent(rollouts: Rollouts, params: APMPOParams) -> Signal:
     """The exponent p, [B]: near 1 (arithmetic mean) while rewards are rare, then smaller."""
     mu, _ = _reward_moments(rollouts, params)
     exponential = params.exponent == "exponential"
     p = (-params.gamma * mu).exp() if exponential else 1 - params.gamma * mu
-    return Term(p, {"apmpo/exponent": float(p.mean())})
+    return Signal(p, {"apmpo/exponent": float(p.mean())})
 
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: APMPOParams) -> Tensor:

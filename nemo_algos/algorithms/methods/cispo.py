@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import ClipParams, Method
-from nemo_algos.algorithms.signals import Signals
+from nemo_algos.algorithms.kernel import Method, Signals
+from nemo_algos.algorithms.params import ClipParams
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import ClipParams, Method, OfAdvantages
-from nemo_algos.algorithms.signals import Term
+from nemo_algos.algorithms.kernel import Method, Signal
+from nemo_algos.algorithms.params import ClipParams, OfAdvantages
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ class ERPOParams(ClipParams):
     target_std: OfAdvantages[float] = Field(default=1.0, gt=0)
 
 
-def advantages(rollouts: Rollouts, params: ERPOParams) -> Term:
+def advantages(rollouts: Rollouts, params: ERPOParams) -> Signal:
     """A_it [B,S], 0 off the mask; of mean 0 and variance 1 over a group's tokens (eq. 16)."""
     groups, shape = rollouts.groups, rollouts.mask.shape
     outcome = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)
@@ -50,7 +50,7 @@ def advantages(rollouts: Rollouts, params: ERPOParams) -> Term:
     values, sums = outcome.new_zeros(shape), rollouts.rewards.new_zeros(shape[0], 6)
     for rows in groups.blocks(BLOCK // shape[1]) if shape.numel() else ():
         values[rows], sums[rows] = _whole_groups(rollouts[rows], outcome[rows], params)
-    return Term(values, _metrics(*sums.sum(0).tolist()))
+    return Signal(values, _metrics(*sums.sum(0).tolist()))
 
 
 def _whole_groups(rollouts: Rollouts, outcome: Tensor, params: ERPOParams) -> tuple[Tensor, Tensor]:

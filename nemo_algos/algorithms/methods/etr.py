@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import Method, OfAdvantages, OfBounds, Params, Std
-from nemo_algos.algorithms.signals import Term
+from nemo_algos.algorithms.kernel import Method, Signal
+from nemo_algos.algorithms.params import OfAdvantages, OfBounds, Params, Std
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts
@@ -51,7 +51,7 @@ class ETRParams(Params):
         return self
 
 
-def bounds(rollouts: Rollouts, params: ETRParams) -> Term:
+def bounds(rollouts: Rollouts, params: ETRParams) -> Signal:
     """[1 - radius_i, 1 + radius_i], from the group advantage, also beside another's advantages."""
     groups = rollouts.groups
     advantages = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)  # [B]
@@ -61,7 +61,7 @@ def bounds(rollouts: Rollouts, params: ETRParams) -> Term:
     radius = params.clip_base + elastic + params.macro * 4 * p * (1 - p)
     sides = {"positive": radius[advantages > 0], "negative": radius[advantages < 0]}
     metrics = {f"etr/radius_{k}": float(x.mean()) for k, x in sides.items() if len(x)}
-    return Term((radius, radius), metrics, {"clip_radius": radius})
+    return Signal((radius, radius), metrics, {"clip_radius": radius})
 
 
 ETR = Method(name="etr", paper="Elastic Trust Regions, eq. 6-9", params=ETRParams, bounds=bounds)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import Method, OfBounds, Params
-from nemo_algos.algorithms.signals import Signals
+from nemo_algos.algorithms.kernel import Method, Signals
+from nemo_algos.algorithms.params import OfBounds, Params
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,8 @@ clip_high = 0.28 is Clip-High (sequence mean) and, with aggregation: token, DAPO
 
 from typing import Literal
 
-from nemo_algos.algorithms.method import ClipParams, Method
+from nemo_algos.algorithms.kernel import Method
+from nemo_algos.algorithms.params import ClipParams
 
 
 class GRPOParams(ClipParams):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import Method, OfAdvantages, Params, Undivided, no_bounds
-from nemo_algos.algorithms.signals import Signals, Term
+from nemo_algos.algorithms.kernel import Method, Signal, Signals, no_bounds
+from nemo_algos.algorithms.params import OfAdvantages, Params, Undivided
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +36,7 @@ class QUATROParams(Params):
     max_kl_fraction: OfAdvantages[float] = Field(default=0.95, gt=0, lt=1)
 
 
-def advantages(rollouts: Rollouts, params: QUATROParams) -> Term:
+def advantages(rollouts: Rollouts, params: QUATROParams) -> Signal:
     """A [B] and lambda [B] from the dual of each prompt, in float64 for all prompts at once."""
     groups, rewards = rollouts.groups, rollouts.rewards
     radius = core.dual.kl_radius(rewards, groups, params.delta, params.max_kl_fraction)
@@ -45,7 +45,7 @@ def advantages(rollouts: Rollouts, params: QUATROParams) -> Term:
     metrics = {"quatro/capped_share": float((signal & (radius < params.delta)).double().mean())}
     if signal.any():
         metrics["quatro/lambda"] = float(lam[signal].mean())
-    return Term(values, metrics, {"lambda": lam[groups.index]})
+    return Signal(values, metrics, {"lambda": lam[groups.index]})
 
 
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QUATROParams) -> Tensor:

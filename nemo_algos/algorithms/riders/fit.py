@@ -3,12 +3,40 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nemo_algos.algorithms.algorithm import Algorithm, Component
-from nemo_algos.algorithms.method import keep_advantages, no_bounds
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.kernel import (
+    Component,
+    Method,
+    clip_bounds,
+    group_advantages,
+    keep_advantages,
+    no_bounds,
+    token_log_ratio,
+)
+from nemo_algos.algorithms.params import Params, Slot
 from nemo_algos.algorithms.riders.correction import CorrectionConfig
 from nemo_algos.config import Finding
 
 COMPONENTS = ("advantages", "bounds")
+
+
+def slots(params: Params, key: str) -> set[str]:
+    """The slots whose functions read this parameter."""
+    marks = type(params).model_fields[key].metadata
+    return {mark for mark in marks if isinstance(mark, str)} or {"loss"}
+
+
+def essence(method: Method) -> frozenset[Slot]:
+    """The slots that make the method what it is; with all of them replaced it is gone."""
+    if method.own is not None:
+        return method.own
+    loss = (method.log_ratio, method.reweight, method.form, bool(method.extras))
+    parts: dict[Slot, bool] = {
+        "advantages": method.advantages is not group_advantages,
+        "bounds": bool(method.bounds) or method.constant_bounds not in (clip_bounds, no_bounds),
+        "loss": loss != (token_log_ratio, keep_advantages, "ratio", False),
+    }
+    return frozenset(slot for slot, changed in parts.items() if changed)
 
 
 def misfits(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
@@ -28,16 +56,16 @@ def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
     """Changed keys of a slot that is another's, or that is not the component's."""
     base, components = a.base, _replaced(a)
     for slot, (method, params) in components.items():
-        for key in (k for k in params.changed if slot not in params.slots(k)):
+        for key in (k for k in params.changed if slot not in slots(params, k)):
             there = "Write it under method, or remove it."
             advice = there if key in type(base.params).model_fields else "Remove it."
             reason = f"only the {slot} of {method.name} are used here, and they do not read it"
             yield Finding(f"method.{slot}.{key}", f"{reason}. {advice}")
     for key in base.params.changed:
-        slots = base.params.slots(key)
-        if slots <= components.keys():
+        read = slots(base.params, key)
+        if read <= components.keys():
             others = " and ".join(
-                f"the {s} are {components[s].method.name}'s" for s in sorted(slots)
+                f"the {s} are {components[s].method.name}'s" for s in sorted(read)
             )
             path = f"method.{key}" if key in beside else f"method.advantages.{key}"
             yield Finding(path, f"would not be read, because {others}. Remove it.")
@@ -68,18 +96,18 @@ def _misfits(a: Algorithm) -> list[str]:
             "response: use bounds per response (grpo, etr), or a token ratio"
         )
     replaced = {k for k, part in _replaced(a).items() if part.method is not base}
-    if base.essence and base.essence <= replaced:
-        slots = " and ".join(sorted(base.essence))
+    if essence(base) and essence(base) <= replaced:
+        kept = " and ".join(sorted(essence(base)))
         reasons.append(
-            f"nothing of {base.name} would be left: its idea is in its {slots}, and these are "
-            f"replaced. Keep its {slots}, or set method.name to the method whose loss you want."
+            f"nothing of {base.name} would be left: its idea is in its {kept}, and these are "
+            f"replaced. Keep its {kept}, or set method.name to the method whose loss you want."
         )
     for slot, component in _replaced(a).items():
         other = component.method
-        if other.essence and _alike(slot, component, a.base):
+        if essence(other) and _alike(slot, component, a.base):
             reasons.append(
                 f"the {slot} of {other.name} are those of {base.name}, so nothing would change: "
-                f"the idea of {other.name} is in its {' and '.join(sorted(other.essence))}"
+                f"the idea of {other.name} is in its {' and '.join(sorted(essence(other)))}"
             )
     if "sequence_mean" in advantages.needs and a.mean == "token":
         reasons.append(
@@ -108,7 +136,7 @@ def _alike(slot: str, component: Component, base: Component) -> bool:
     if slot == "bounds" and component.method.constant_bounds is no_bounds:
         return False  # it has none at all
     names = ("advantages",) if slot == "advantages" else ("bounds", "constant_bounds")
-    keys = [k for k in type(component.params).model_fields if slot in component.params.slots(k)]
+    keys = [k for k in type(component.params).model_fields if slot in slots(component.params, k)]
     pairs = [(component.method, base.method, names), (component.params, base.params, keys)]
     return component.method is not base.method and all(
         getattr(a, name) == getattr(b, name, None) for a, b, names in pairs for name in names

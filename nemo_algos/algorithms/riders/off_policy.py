@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nemo_algos.algorithms.core.importance import Cut
     from nemo_algos.algorithms.core.surrogate import Mean
-    from nemo_algos.algorithms.method import Method
+    from nemo_algos.algorithms.kernel import Method
     from nemo_algos.algorithms.rollouts import Rollouts
 
 WEIGHTS = "rollout_is_weights"  # the signal's name

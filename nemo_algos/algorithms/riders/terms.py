@@ -8,15 +8,15 @@ depends on no cut of a batch, and its weights travel as any signal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import Need
-from nemo_algos.algorithms.signals import Memory, Signals, Term
+from nemo_algos.algorithms.kernel import Memory, Signal, Signals
+from nemo_algos.algorithms.record import Need
 from nemo_algos.config import Section
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class NLLParams(TermParams):
     pass_rate: str | None = None
 
 
-class Inputs(NamedTuple):
+class TermInputs(NamedTuple):
     """A micro-batch as a term sees it: [B,S] with gradient, 0 off the mask.
 
     entropy: None where the term does not need its gradient.
@@ -66,9 +66,9 @@ class Inputs(NamedTuple):
     mask: Tensor
 
 
-def constant(rollouts: Rollouts, params: Any, memory: Memory) -> Term:
+def constant(rollouts: Rollouts, params: Any, memory: Memory) -> Signal:
     """The parameter `coef`."""
-    return Term(params.coef)
+    return Signal(params.coef)
 
 
 def everything(rollouts: Rollouts, params: Any) -> Tensor:
@@ -80,7 +80,7 @@ def everything(rollouts: Rollouts, params: Any) -> Tensor:
 class LossTerm:
     """One term, and what the engines must know about it.
 
-    driver half   coef(rollouts, params, memory) -> Term of a number, with what it is to remember
+    driver half   coef(rollouts, params, memory) -> Signal of a number, with what it is to remember
                   rows(rollouts, params) -> bool [B], the sequences that the mean is over
     worker half   values(inputs, signals, params) -> [B,S], with gradient
 
@@ -91,14 +91,25 @@ class LossTerm:
     name: str
     paper: str
     params: type[Section]
-    values: Callable[[Inputs, Signals, Any], Tensor]
-    coef: Callable[[Rollouts, Any, Memory], Term] = constant
+    values: Callable[[TermInputs, Signals, Any], Tensor]
+    coef: Callable[[Rollouts, Any, Memory], Signal] = constant
     rows: Callable[[Rollouts, Any], Tensor] = everything
     needs: frozenset[Need] = frozenset()
     holds: str = ""
 
+    def __post_init__(self) -> None:
+        fields = getattr(self.params, "model_fields", {})
+        if not (isinstance(self.params, type) and issubclass(self.params, Section)):
+            raise ValueError(f"{self.name}: params must be a subclass of nemo_algos.TermParams")
+        needed = ["aggregation", *(["coef"] if self.coef is constant else [])]
+        if missing := [key for key in needed if key not in fields]:
+            reason = f"params have no {missing[0]}: derive them from nemo_algos.TermParams"
+            raise ValueError(f"{self.name}: {reason}")
+        if unknown := sorted(self.needs - {*get_args(Need)}):
+            raise ValueError(f"{self.name}: needs cannot be {unknown[0]!r}")
 
-class Added(NamedTuple):
+
+class WeightedTerm(NamedTuple):
     """A term with its parameters, which are of the class `term.params`."""
 
     term: LossTerm
@@ -109,31 +120,55 @@ class Added(NamedTuple):
         """Its signal's name."""
         return f"term_{self.term.name}"
 
-    def weights(self, rollouts: Rollouts, coef: float, batch_size: int) -> Tensor:
-        """[B] float64: coef over the count of the row's optimizer batch; 0 for other rows."""
+    def signal(self, rollouts: Rollouts, memory: Memory, batch_size: int) -> Signal:
+        """The weights [B] float64: coef over the count of the row's batch; 0 for other rows."""
+        coef = self.term.coef(rollouts, self.params, memory)
+        if not isinstance(coef, Signal):
+            got = type(coef).__name__
+            raise ValueError(f"`coef` of {self.term.name} returned a {got}: return Signal(value)")
         tokens = rollouts.lengths.double()
         of_tokens = self.params.aggregation == "token"
         inside = self.term.rows(rollouts, self.params) & (tokens > 0)
         counted = (tokens if of_tokens else tokens.sign()).where(inside, 0.0)
         batch = tokens.new_ones(len(tokens)).cumsum(0).sub(1).div(batch_size).long()
         total = tokens.new_zeros(len(tokens)).index_add(0, batch, counted)[batch]
-        share = coef / total.clamp(min=1)
-        return (share if of_tokens else share / tokens.clamp(min=1)).where(inside, 0.0)
+        share = coef.value / total.clamp(min=1)
+        weights = share if of_tokens else share / tokens.clamp(min=1)
+        return coef._replace(value=weights.where(inside, 0.0))
 
-    def loss(self, inputs: Inputs, signals: Signals) -> Tensor:
+    def loss(self, inputs: TermInputs, signals: Signals) -> Tensor:
         """These rows' share of coef mean(values), a scalar."""
         weights = signals.extras[self.key]
         values = self.term.values(inputs, signals, self.params)
         return (values.where(inputs.mask & (weights != 0), 0.0) * weights).sum()
 
 
-def negative_entropy(inputs: Inputs, signals: Signals, params: Any) -> Tensor:
+def losses(
+    terms: Sequence[WeightedTerm],
+    logprobs: Tensor,
+    entropy: Tensor | None,
+    mask: Tensor,
+    signals: Signals,
+) -> dict[str, Tensor]:
+    """These rows' share of each term of the loss, scalars by `terms/NAME`."""
+    if not terms:
+        return {}
+    dtype = core.surrogate.working_dtype(logprobs)
+    values, entropy = (
+        x if x is None else x.to(dtype).where(mask, 0.0) for x in (logprobs, entropy)
+    )
+    assert values is not None
+    inputs, signals = TermInputs(values, entropy, mask), signals.to(mask.device, dtype)
+    return {f"terms/{each.term.name}": each.loss(inputs, signals) for each in terms}
+
+
+def negative_entropy(inputs: TermInputs, signals: Signals, params: Any) -> Tensor:
     """-H(pi) at every token, nats."""
     assert inputs.entropy is not None
     return -inputs.entropy
 
 
-def negative_logprobs(inputs: Inputs, signals: Signals, params: Any) -> Tensor:
+def negative_logprobs(inputs: TermInputs, signals: Signals, params: Any) -> Tensor:
     """-log pi of every token."""
     return -inputs.logprobs
 
@@ -143,7 +178,7 @@ def successes(rollouts: Rollouts, params: NLLParams) -> Tensor:
     return rollouts.column(params.pass_rate) > 0
 
 
-def adaptive(rollouts: Rollouts, params: AdaptiveEntropyParams, memory: Memory) -> Term:
+def adaptive(rollouts: Rollouts, params: AdaptiveEntropyParams, memory: Memory) -> Signal:
     """alpha_k = c_k if e_k <= target, else 0; c_(k+1) = c_k + delta below the target, - above.
 
     e_k: the entropy of the policy that sampled the batch, the mean over its tokens. A batch without
@@ -152,12 +187,12 @@ def adaptive(rollouts: Rollouts, params: AdaptiveEntropyParams, memory: Memory) 
     assert rollouts.entropy is not None
     c, tokens = memory.get("c", params.start), core.surrogate.token_counts(rollouts.mask).sum()
     if not tokens:
-        return Term(c, memory={"c": c})
+        return Signal(c, memory={"c": c})
     e = float(rollouts.entropy.where(rollouts.mask, 0.0).double().sum() / tokens)
     step = params.delta * ((e < params.target) - (e > params.target))
     moved = min(max(c + step, 0.0), params.largest)
     used = c if e <= params.target else 0.0
-    return Term(used, {"adaptive_entropy/coef": used}, memory={"c": moved})
+    return Signal(used, {"adaptive_entropy/coef": used}, memory={"c": moved})
 
 
 ENTROPY = LossTerm(

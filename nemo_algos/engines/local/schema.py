@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from nemo_algos.algorithms.loss import LossConfig, MismatchConfig
 from nemo_algos.algorithms.riders.correction import CorrectionConfig
+from nemo_algos.algorithms.riders.loss_config import LossConfig, MismatchConfig
 from nemo_algos.config import Section
 from nemo_algos.engines.data.schema import DataSection
 

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core.surrogate import difference
-from nemo_algos.algorithms.loss import surrogate
+from nemo_algos.algorithms.kernel import Signals
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.algorithms.signals import Signals
 from nemo_algos.engines.local.experience import Experience
 
 RESPONSES = 8  # of a prompt
@@ -39,7 +38,7 @@ def tokens_of(
     limit = algorithm.base.params.max_log_ratio
     log_ratio = difference(logprobs, rollouts.old_logprobs, mask, limit)
     shaped = algorithm.shape(log_ratio, mask, signals)
-    terms = surrogate(algorithm, shaped, logprobs, mask)
+    terms = algorithm.surrogate(shaped, logprobs, mask)
     (gradient,) = torch.autograd.grad(terms.sum(), logprobs)
     values = {
         "advantage": signals.advantages.to(log_ratio.dtype),

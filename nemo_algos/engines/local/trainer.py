@@ -12,10 +12,10 @@ from torch import Tensor
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core.metrics import Stats
 from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.kernel import Signals
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.riders import off_policy
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.algorithms.signals import Signals
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local import trace
 from nemo_algos.engines.local.evaluation import attempts

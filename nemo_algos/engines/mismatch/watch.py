@@ -10,7 +10,7 @@ from nemo_algos.algorithms.core.logprob_gap import Monitor
 from nemo_algos.engines.mismatch.dump import made, write
 
 if TYPE_CHECKING:
-    from nemo_algos.algorithms.loss import MismatchConfig
+    from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 
 
 FAINT = 0.5  # of a mean weight, or of the share of tokens that count

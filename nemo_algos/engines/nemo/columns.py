@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.algorithms.signals import Signals
+from nemo_algos.algorithms.kernel import Signals
 
 PREFIX = "nemo_algos_signal_"
 

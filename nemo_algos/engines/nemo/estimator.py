@@ -10,8 +10,8 @@ from nemo_rl.algorithms.utils import get_gdpo_reward_component_keys
 from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.kernel import Memory, Signals
 from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
-from nemo_algos.algorithms.signals import Memory, Signals
 from nemo_algos.engines.nemo import columns
 
 

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core import surrogate
-from nemo_algos.algorithms.loss import LossConfig, term_losses
-from nemo_algos.algorithms.method import Params, clip_bounds, token_log_ratio
-from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.algorithms.riders import off_policy
-from nemo_algos.algorithms.signals import Signals
+from nemo_algos.algorithms.kernel import Signals, clip_bounds, keep_advantages, token_log_ratio
+from nemo_algos.algorithms.methods import gspo
+from nemo_algos.algorithms.params import Params
+from nemo_algos.algorithms.riders import off_policy, terms
+from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.engines.nemo import columns, loss_metrics
 from nemo_algos.engines.nemo.decided import UNWEIGHTED, decided, weighs
 from nemo_algos.engines.nemo.loss_metrics import MicroBatch
@@ -55,10 +55,10 @@ class AlgorithmLoss(ClippedPGLossFn):
         """A micro-batch's share of the global batch's loss, and its metrics; see NeMo-RL."""
         counts = (global_valid_seqs, global_valid_toks)
         batch, signals = self._batch(next_token_logprobs, data)
-        terms = term_losses(self.algorithm, batch.logprobs, None, batch.mask, signals)
+        shares = terms.losses(self.algorithm.terms, batch.logprobs, None, batch.mask, signals)
         # on their way to the host before NeMo-RL's loss waits for its own: they add no wait
         stock = is_stock(self.algorithm)
-        sent = loss_metrics.sent(self.algorithm, batch, data, *counts, stock, terms)
+        sent = loss_metrics.sent(self.algorithm, batch, data, *counts, stock, shares)
         if stock:
             logprobs, data = self._untouched(batch, data)
         else:
@@ -66,8 +66,8 @@ class AlgorithmLoss(ClippedPGLossFn):
             self.ratio_clip_min, self.ratio_clip_max = self.algorithm.ratio_bounds(batch.shaped)
         loss, values = super().__call__(logprobs, data, *counts)
         values |= sent.arrived()
-        values["loss"] += sum(values[name] for name in terms)  # what Megatron's workers report
-        return sum(terms.values(), loss), values
+        values["loss"] += sum(values[name] for name in shares)  # what Megatron's workers report
+        return sum(shares.values(), loss), values
 
     def _batch(self, logprobs: Tensor, data: Any) -> tuple[MicroBatch, Signals]:
         algorithm = self.algorithm
@@ -84,8 +84,20 @@ class AlgorithmLoss(ClippedPGLossFn):
         factor = self._factor(logprobs.where(finite, prev), prev, gen, mask, signals)
         if factor is not None:
             zero = zero | (factor == 0)
-        made = (logprobs, prev, weight, mask, gap, finite, limit, log_ratio, shaped, zero, factor)
-        return MicroBatch(*made), signals
+        batch = MicroBatch(
+            logprobs=logprobs,
+            prev=prev,
+            weight=weight,
+            mask=mask,
+            gap=gap,
+            finite=finite,
+            limit=limit,
+            log_ratio=log_ratio,
+            shaped=shaped,
+            zero=zero,
+            factor=factor,
+        )
+        return batch, signals
 
     def _factor(
         self, logprobs: Tensor, prev: Tensor, gen: Tensor, mask: Tensor, signals: Signals
@@ -116,11 +128,14 @@ class AlgorithmLoss(ClippedPGLossFn):
 
 def is_stock(algorithm: Algorithm) -> bool:
     """Whether NeMo-RL's loss is this one: GRPO's or GSPO's, constant bounds, the default clamp."""
-    base, bounds = algorithm.base, algorithm.bounds.method
+    method, params = algorithm.base
+    ratio = gspo.log_ratio if method.ratio == "sequence" else token_log_ratio
+    own = (method.form, method.clips, method.reweight, method.log_ratio, {**method.extras})
+    bounds = algorithm.bounds.method
     return (
-        base.method in (METHODS["grpo"], METHODS["gspo"])
+        own == ("ratio", "ratio", keep_advantages, ratio, {})
         and (bounds.bounds, bounds.constant_bounds) == (None, clip_bounds)
-        and base.params.max_log_ratio == Params().max_log_ratio  # NeMo-RL clamps none
+        and params.max_log_ratio == Params().max_log_ratio  # NeMo-RL clamps none
     )
 
 

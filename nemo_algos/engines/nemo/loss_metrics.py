@@ -8,8 +8,7 @@ from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core import metrics
-from nemo_algos.algorithms.method import token_log_ratio
-from nemo_algos.algorithms.signals import Shaped
+from nemo_algos.algorithms.kernel import Shaped, token_log_ratio
 
 # Shares of all valid tokens (sequences), the counts that a worker knows: NeMo-RL adds them up over
 # micro-batches and ranks, and `by_sign` divides at the driver.

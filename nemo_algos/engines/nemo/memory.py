@@ -6,7 +6,7 @@ They write `grpo_save_state` to training_info.json, and read of it the keys that
 from collections.abc import MutableMapping
 from typing import Any
 
-from nemo_algos.algorithms.signals import Memory
+from nemo_algos.algorithms.kernel import Memory
 
 KEY = "nemo_algos_memory"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.algorithms.loss import DERIVED, LossConfig, contradictions
+from nemo_algos.algorithms.riders.loss_config import DERIVED, LossConfig, contradictions
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
 from nemo_algos.preflight.check import precision
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
@@ -120,7 +120,7 @@ def _estimator(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
 def pass_rate_readers(algorithm: Algorithm) -> list[str]:
     """The parts of a method that take rewards for right and wrong: R in [0, 1], or R > 0."""
     bounds, base = {algorithm.bounds.method.name}, {algorithm.base.method.name}
-    unit = "unit_rewards" in algorithm.advantages.of_advantages
+    unit = "unit_rewards" in algorithm.advantage_needs
     rates = {algorithm.advantages.method.name} if unit else set[str]()
     nll = any(term.term.name == "nll" for term in algorithm.terms)
     own = {"nll"} if nll and "method.terms.nll.pass_rate" not in algorithm.columns else set[str]()
@@ -134,7 +134,7 @@ def _rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
         if names and at(plain, path):
             yield Finding(path, f"{names} tells right from wrong by the rewards: switch it off")
     path = "grpo.reward_shaping.enabled"
-    if "reward_parts" in algorithm.advantages.of_advantages and at(plain, path):
+    if "reward_parts" in algorithm.advantage_needs and at(plain, path):
         reason = "NeMo-RL shapes the sum of the rewards, and not the parts that"
         hint = "so the penalty would be trained nowhere: switch it off"
         yield Finding(path, f"{reason} {algorithm.name} trains on, {hint}")

@@ -11,7 +11,7 @@ from typing import TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.loss import MismatchConfig
+from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.config import ConfigError, Finding, at, find, overridden, read, resolved, validate
 from nemo_algos.engines.nemo.decided import derive
 from nemo_algos.preflight.check.conflicts import conflicts

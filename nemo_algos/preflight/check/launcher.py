@@ -3,7 +3,7 @@
 from nemo_rl.algorithms.grpo import MasterConfig  # pyright: ignore
 from omegaconf import DictConfig
 
-from nemo_algos.algorithms.loss import MismatchConfig
+from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.config import validate
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.decided import OURS

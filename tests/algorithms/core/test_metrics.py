@@ -6,8 +6,8 @@ import pytest
 import torch
 from batches import change, make, on_policy, run
 
-from nemo_algos.algorithms.loss import LossConfig
 from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 
 from batches import Batch  # isort: skip

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nemo_algos.algorithms.golden.verify import compute, errors_of, read
-from nemo_algos.algorithms.method import ClipParams
 from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.params import ClipParams
 
 GOLDEN = read(Path(__file__).parents[2] / "golden" / "public.json.gz")
 

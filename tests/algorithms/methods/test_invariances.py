@@ -6,8 +6,8 @@ from batches import GARBAGE, KL, TOKEN_FIELDS, Batch, change, close, every_metho
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts, difference
-from nemo_algos.algorithms.loss import LossConfig
 from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.riders.loss_config import LossConfig
 
 # weighted by length; the batch's empty row is in a group with two best; without rewards
 WITHOUT_EMPTY_ROWS = {"opo", "reinforce_pp", "pass_at_k", "opd"}

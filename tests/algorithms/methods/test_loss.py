@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
-from nemo_algos.algorithms.loss import DERIVED, LossConfig, policy_loss
+from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.riders.loss_config import DERIVED, LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 
 NAN, INF = float("nan"), float("inf")

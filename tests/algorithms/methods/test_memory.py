@@ -9,10 +9,9 @@ import torch
 from batches import close, make
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.method import ClipParams, Method
+from nemo_algos.algorithms.kernel import Method, Signal
+from nemo_algos.algorithms.params import ClipParams
 from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
-from nemo_algos.algorithms.signals import Term
-from nemo_algos.config import ConfigError
 
 REMEMBERING = [{"name": "spo"}, {"name": "ema_baseline"}, {"name": "etr", "advantages": "spo"}]
 
@@ -162,16 +161,15 @@ def test_what_a_method_needs_goes_with_its_part():
 
 def test_a_record_must_take_its_memory():
     def forgets(rollouts, params):
-        return Term(rollouts.rewards)
+        return Signal(rollouts.rewards)
 
     def remembers(rollouts, params, memory):
         seen = memory.get("seen", 0) + 1
-        return Term(rollouts.rewards * seen, memory={"seen": seen})
+        return Signal(rollouts.rewards * seen, memory={"seen": seen})
 
-    reason = r"'own' has advantages of \d arguments: \(rollouts, params\), and memory as the third"
     for function, needs in ((forgets, {"memory"}), (remembers, set())):
-        with pytest.raises(ConfigError, match=reason):
-            build(Method("own", "-", ClipParams, function, needs=frozenset(needs)))
+        with pytest.raises(ValueError, match=r"own: advantages .* \d arguments"):
+            Method("own", "-", ClipParams, function, needs=frozenset(needs))
     own = build(Method("own", "-", ClipParams, remembers, needs=frozenset({"memory"})))
     first = own.signals(rollouts([1], [3]), {})
     assert float(own.signals(rollouts([1], [3]), first.memory).advantages) == 6

@@ -3,7 +3,7 @@
 import pytest
 from batches import close, make, on_policy, run
 
-from nemo_algos.algorithms.loss import LossConfig
+from nemo_algos.algorithms.riders.loss_config import LossConfig
 
 
 @pytest.mark.parametrize("std", ["sample", "population", "none"])

@@ -10,10 +10,11 @@ from batches import KL, Batch, close, make, off_mask
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
 from nemo_algos.algorithms.core.surrogate import Counts
-from nemo_algos.algorithms.loss import LossConfig, batch_loss, policy_loss
+from nemo_algos.algorithms.loss import batch_loss, policy_loss
+from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.riders.terms import TERMS
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.config import ConfigError
+from nemo_algos.config import ConfigError, Section
 
 ALL = {"entropy": {"coef": 0.3}, "nll": {"coef": 0.2}}
 BLOCKS = [
@@ -23,7 +24,6 @@ BLOCKS = [
     {"name": "gpg", "terms": {"adaptive_entropy": {"target": 9.0, "start": 0.004}}},
 ]
 BOTH = "holds the entropy, and so does entropy: keep one of them"
-NO_PARAMS = "has params that are not a subclass of TermParams: derive them from it"
 every_block = pytest.mark.parametrize("block", BLOCKS, ids=str)
 
 
@@ -339,7 +339,6 @@ OWN = """
 
     MINE = LossTerm("square", "-", Params, values, rows=failures)
     TAKEN = LossTerm("nll", "-", Params, values)
-    BARE = LossTerm("bare", "-", int, values)
 """
 
 
@@ -362,14 +361,25 @@ def test_a_term_of_ones_own(own):
     assert refusals({"name": "grpo", "terms": {"square": cubed}}) == [
         "method.terms.square.power: input should be a valid integer, got 3.5"
     ]
-    named = {"nll": {"name": "own_terms:TAKEN"}, "bare": {"name": "own_terms:BARE"}}
-    assert refusals({"name": "grpo", "terms": named}) == [
+    assert refusals({"name": "grpo", "terms": {"nll": {"name": "own_terms:TAKEN"}}}) == [
         "method.terms.nll.name: 'own_terms:TAKEN' calls itself nll, which exists: rename it",
-        f"method.terms.bare.name: 'own_terms:BARE' {NO_PARAMS}",
     ]
     assert refusals({"name": "grpo", "terms": {"Params": {"name": "own_terms:Params"}}}) == [
         "method.terms.Params.name: 'own_terms:Params' is a ModelMetaclass, not a LossTerm"
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"params": int}, "TermParams"),
+        ({"params": Section}, "aggregation"),
+        ({"needs": frozenset({"entropie"})}, "entropie"),
+    ],
+)
+def test_a_wrong_record_is_refused(change, word):
+    with pytest.raises(ValueError, match=f"nll: .*{word}"):
+        replace(TERMS["nll"], **change)
 
 
 def test_missing_entropies_are_named():

@@ -15,7 +15,8 @@ from no_ray import Actor, Done
 from test_grpo_train import METHODS, Plugged, rollouts_of, token_logprobs
 
 from nemo_algos.algorithms.core.surrogate import Counts
-from nemo_algos.algorithms.loss import LossConfig, policy_loss
+from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.riders.loss_config import LossConfig
 
 pytestmark = pytest.mark.usefixtures("in_process")
 STEPS = 3

@@ -15,7 +15,7 @@ from nemo_rl.utils.logger import Logger
 from test_grpo_train import METHODS, Plugged
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.loss import MismatchConfig
+from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.engines.mismatch.dump import read as read_dump
 from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.nemo.estimator import Estimator

@@ -21,8 +21,8 @@ from test_peers import batch as made
 from torch import Tensor
 
 from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.kernel import Memory
 from nemo_algos.algorithms.methods import METHODS, STUDIED
-from nemo_algos.algorithms.signals import Memory
 
 TOLERANCE = 1e-10
 VERL, TRL, SWIFT = "verl 0.9.1", "TRL 1.16", "ms-swift 4.6"

@@ -28,16 +28,9 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import (
-    ClipParams,
-    Method,
-    Need,
-    OfAdvantages,
-    Std,
-    Undivided,
-    group_advantages,
-)
-from nemo_algos.algorithms.signals import Term
+from nemo_algos.algorithms.kernel import Method, Signal, group_advantages
+from nemo_algos.algorithms.params import ClipParams, OfAdvantages, Std, Undivided
+from nemo_algos.algorithms.record import Need
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,57 +68,57 @@ class DrGRPOParams(ClipParams):
     max_tokens: OfAdvantages[int] = Field(default=3000, ge=1)
 
 
-def dr_grpo(rollouts: Rollouts, params: DrGRPOParams) -> Term:
+def dr_grpo(rollouts: Rollouts, params: DrGRPOParams) -> Signal:
     """A_i = (R_i - mean) |o_i| / max_tokens, [B]."""
-    return Term(group_advantages(rollouts, params).value * rollouts.lengths / params.max_tokens)
+    return Signal(group_advantages(rollouts, params).value * rollouts.lengths / params.max_tokens)
 
 
-def rloo(rollouts: Rollouts, params: BaselineParams) -> Term:
+def rloo(rollouts: Rollouts, params: BaselineParams) -> Signal:
     """A_i = (R_i - mean) n / (n - 1), [B]: R_i less the mean of the others."""
     count = rollouts.groups.count.double()
-    return Term(
+    return Signal(
         group_advantages(rollouts, params).value
         * (count / (count - 1).clamp(min=1))[rollouts.groups.index]
     )
 
 
-def opo(rollouts: Rollouts, params: BaselineParams) -> Term:
+def opo(rollouts: Rollouts, params: BaselineParams) -> Signal:
     """A_i = R_i - sum_j |o_j| R_j / sum_j |o_j|, [B]."""
     groups, length = rollouts.groups, rollouts.lengths.double()
     baseline = groups.sum(rollouts.rewards * length) / groups.sum(length).clamp(min=1)
-    return Term(_scaled(rollouts.rewards - baseline[groups.index], rollouts, params))
+    return Signal(_scaled(rollouts.rewards - baseline[groups.index], rollouts, params))
 
 
-def maxrl(rollouts: Rollouts, params: BaselineParams) -> Term:
+def maxrl(rollouts: Rollouts, params: BaselineParams) -> Signal:
     """A_i = (R_i - mean) / mean, [B]; 0 where the group has no success."""
     mean = rollouts.groups.mean(rollouts.rewards)[rollouts.groups.index]
-    return Term((group_advantages(rollouts, params).value / mean).where(mean > 0, 0.0))
+    return Signal((group_advantages(rollouts, params).value / mean).where(mean > 0, 0.0))
 
 
-def pass_at_k(rollouts: Rollouts, params: BaselineParams) -> Term:
+def pass_at_k(rollouts: Rollouts, params: BaselineParams) -> Signal:
     """A_i = R_i - R_second of the single best response, [B]; 0 for the others, and in a tie."""
     groups, rewards = rollouts.groups, rollouts.rewards
     best = rewards == groups.max(rewards)[groups.index]
     second = groups.max(rewards.masked_fill(best, -float("inf")))[groups.index]
     lead = (rewards - second).where(best & (groups.sum(best) == 1)[groups.index], 0.0)
-    return Term(_scaled(lead, rollouts, params))
+    return Signal(_scaled(lead, rollouts, params))
 
 
-def lite_ppo(rollouts: Rollouts, params: BaselineParams) -> Term:
+def lite_ppo(rollouts: Rollouts, params: BaselineParams) -> Signal:
     """A_i = (R_i - mean) / (std of the batch's rewards + 1e-6), [B]."""
     rewards = rollouts.rewards[rollouts.kept]
     deviation = rewards.std(correction=1) if len(rewards) > 1 else rewards.new_zeros(())
-    return Term(group_advantages(rollouts, params).value / (deviation + core.groups.EPS))
+    return Signal(group_advantages(rollouts, params).value / (deviation + core.groups.EPS))
 
 
-def reinforce_pp(rollouts: Rollouts, params: BaselineParams) -> Term:
+def reinforce_pp(rollouts: Rollouts, params: BaselineParams) -> Signal:
     """A_i = (R_i - M) / sqrt(V + 1e-8), [B]; M, V: mean and variance of R over all tokens."""
-    return Term(_whitened(rollouts.rewards, rollouts))
+    return Signal(_whitened(rollouts.rewards, rollouts))
 
 
-def reinforce_pp_baseline(rollouts: Rollouts, params: BaselineParams) -> Term:
+def reinforce_pp_baseline(rollouts: Rollouts, params: BaselineParams) -> Signal:
     """reinforce_pp of R_i - mean, [B]."""
-    return Term(_whitened(group_advantages(rollouts, params).value, rollouts))
+    return Signal(_whitened(group_advantages(rollouts, params).value, rollouts))
 
 
 def _scaled(values: Tensor, rollouts: Rollouts, params: BaselineParams) -> Tensor:

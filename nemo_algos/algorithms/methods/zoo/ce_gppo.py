@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from nemo_algos.algorithms.method import ClipParams, Method, OfBounds
-from nemo_algos.algorithms.signals import Signals
+from nemo_algos.algorithms.kernel import Method, Signals
+from nemo_algos.algorithms.params import ClipParams, OfBounds
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -27,18 +27,10 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import (
-    Method,
-    OfAdvantages,
-    OfBounds,
-    Params,
-    Std,
-    Undivided,
-    no_bounds,
-)
+from nemo_algos.algorithms.kernel import Method, Signal, Signals, no_bounds
 from nemo_algos.algorithms.methods.gpg import GPGParams
 from nemo_algos.algorithms.methods.zoo.sequence_ratios import log_product
-from nemo_algos.algorithms.signals import Signals, Term
+from nemo_algos.algorithms.params import OfAdvantages, OfBounds, Params, Std, Undivided
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,11 +76,11 @@ class OPDParams(Params):
     teacher: OfAdvantages[str | None] = None
 
 
-def tv_bounds(rollouts: Rollouts, params: TVParams) -> Term:
+def tv_bounds(rollouts: Rollouts, params: TVParams) -> Signal:
     """[1 - low / p, 1 + high / p], [B,S]."""
     dtype = core.surrogate.working_dtype(rollouts.old_logprobs)
     inverse = rollouts.old_logprobs.to(dtype).where(rollouts.mask, 0.0).neg().exp()
-    return Term((params.low * inverse, params.high * inverse))
+    return Signal((params.low * inverse, params.high * inverse))
 
 
 def dppo_tv(log_ratio: Tensor, mask: Tensor, signals: Signals, params: TVParams) -> Tensor:
@@ -103,9 +95,9 @@ def prime_rl(log_ratio: Tensor, mask: Tensor, signals: Signals, params: PrimeRLP
     return dppo_tv(log_ratio, mask, signals, params) - 2 * params.kl_tau * log_ratio
 
 
-def old_logprobs(rollouts: Rollouts, params: KLParams) -> Term:
+def old_logprobs(rollouts: Rollouts, params: KLParams) -> Signal:
     """log p, [B,S], 0 off the mask."""
-    return Term(rollouts.old_logprobs.where(rollouts.mask, 0.0))
+    return Signal(rollouts.old_logprobs.where(rollouts.mask, 0.0))
 
 
 def dppo_kl(log_ratio: Tensor, mask: Tensor, signals: Signals, params: KLParams) -> Tensor:
@@ -123,13 +115,13 @@ def quadratic(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Quadrat
     return signals.advantages - params.beta * log_ratio
 
 
-def to_teacher(rollouts: Rollouts, params: Params) -> Term:
+def to_teacher(rollouts: Rollouts, params: Params) -> Signal:
     """A_it = log pi_ref - log pi_old, [B,S]."""
     assert rollouts.ref_logprobs is not None
     mask = rollouts.mask
     gap = core.surrogate.difference(rollouts.ref_logprobs, rollouts.old_logprobs, mask, 20.0)
     tokens = max(1, int(mask.sum()))
-    return Term(gap, {"opd/teacher_kl": -float(gap.double().sum()) / tokens})
+    return Signal(gap, {"opd/teacher_kl": -float(gap.double().sum()) / tokens})
 
 
 _score = partial(Method, form="logprob", mean="token")

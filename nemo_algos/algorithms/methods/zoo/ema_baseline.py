@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import ClipParams, Method, OfAdvantages, Std
-from nemo_algos.algorithms.signals import Memory, Term
+from nemo_algos.algorithms.kernel import Memory, Method, Signal
+from nemo_algos.algorithms.params import ClipParams, OfAdvantages, Std
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts
@@ -26,16 +26,16 @@ class EMABaselineParams(ClipParams):
     decay: OfAdvantages[float] = Field(default=0.9, ge=0, lt=1)
 
 
-def advantages(rollouts: Rollouts, params: EMABaselineParams, memory: Memory) -> Term:
+def advantages(rollouts: Rollouts, params: EMABaselineParams, memory: Memory) -> Signal:
     """A_i, [B]; it remembers b."""
     rewards, kept = rollouts.rewards, rollouts.kept
     if not kept.any():
-        return Term(rewards.new_zeros(rewards.shape), memory=memory)
+        return Signal(rewards.new_zeros(rewards.shape), memory=memory)
     mean = float(rewards[kept].mean())
     b = memory.get("baseline", mean)
     scale = core.groups.deviation(rewards, kept, params.advantage_std)
     after = params.decay * b + (1 - params.decay) * mean
-    return Term((rewards - b) / scale, {"ema_baseline/baseline": b}, memory={"baseline": after})
+    return Signal((rewards - b) / scale, {"ema_baseline/baseline": b}, memory={"baseline": after})
 
 
 EMA_BASELINE = Method(

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field, FiniteFloat
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import ClipParams, Method, OfAdvantages
-from nemo_algos.algorithms.signals import Term
+from nemo_algos.algorithms.kernel import Method, Signal
+from nemo_algos.algorithms.params import ClipParams, OfAdvantages
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts
@@ -30,7 +30,7 @@ class GDPOParams(ClipParams):
     weights: OfAdvantages[dict[str, FiniteFloat]] = Field(default_factory=dict)
 
 
-def advantages(rollouts: Rollouts, params: GDPOParams) -> Term:
+def advantages(rollouts: Rollouts, params: GDPOParams) -> Signal:
     """A_i, [B]. Raises ValueError for a weight of a part that is not there."""
     std, eps, groups = params.advantage_std, params.epsilon, rollouts.groups
     parts, weights = (
@@ -43,7 +43,7 @@ def advantages(rollouts: Rollouts, params: GDPOParams) -> Term:
     for name, values in parts.items():
         total = total + weights.get(name, 1.0) * core.groups.advantages(values, groups, std, eps)
     flat = {f"gdpo/flat_{k}": float(groups.flat(v).double().mean()) for k, v in parts.items()}
-    return Term(core.groups.standardized(total, rollouts.kept, std, eps), flat)
+    return Signal(core.groups.standardized(total, rollouts.kept, std, eps), flat)
 
 
 GDPO = Method(

@@ -25,17 +25,10 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import (
-    ClipParams,
-    Method,
-    OfBounds,
-    Params,
-    group_advantages,
-    no_bounds,
-)
+from nemo_algos.algorithms.kernel import Method, Signal, Signals, group_advantages, no_bounds
 from nemo_algos.algorithms.methods.gspo import log_ratio as geometric_mean
 from nemo_algos.algorithms.methods.zoo.baselines import GROWING
-from nemo_algos.algorithms.signals import Signals, Term
+from nemo_algos.algorithms.params import ClipParams, OfBounds, Params
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,17 +58,17 @@ def gspo_token(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipPa
     return (core.surrogate.sequence_mean(own, mask) + (log_ratio - own)).where(mask, 0.0)
 
 
-def luspo(rollouts: Rollouts, params: LUSPOParams) -> Term:
+def luspo(rollouts: Rollouts, params: LUSPOParams) -> Signal:
     """A_i |o_i|, [B]."""
-    return Term(group_advantages(rollouts, params).value * rollouts.lengths)
+    return Signal(group_advantages(rollouts, params).value * rollouts.lengths)
 
 
-def offset(rollouts: Rollouts, params: ClipParams) -> Term:
+def offset(rollouts: Rollouts, params: ClipParams) -> Signal:
     """log q_i - log E, E = sum q^2 / sum q over the group, [B]."""
     old = rollouts.old_logprobs.double().where(rollouts.mask, 0.0)
     q = core.surrogate.sequence_mean(old, rollouts.mask)[:, 0].exp()
     groups = rollouts.groups
-    return Term(q.log() - (groups.sum(q.square()) / groups.sum(q)).log()[groups.index])
+    return Signal(q.log() - (groups.sum(q.square()) / groups.sum(q)).log()[groups.index])
 
 
 def gepo(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:
@@ -96,9 +89,9 @@ def vespo(log_ratio: Tensor, mask: Tensor, signals: Signals, params: VESPOParams
     return (k * log_ratio - decay * core.surrogate.expm1(log_ratio)).exp() * A
 
 
-def won(rollouts: Rollouts, params: Params) -> Term:
+def won(rollouts: Rollouts, params: Params) -> Signal:
     """1 where the reward is above 0, else 0, [B]."""
-    return Term((rollouts.rewards > 0).double())
+    return Signal((rollouts.rewards > 0).double())
 
 
 def topr(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import ClipParams, Method, OfBounds, Params, no_bounds
-from nemo_algos.algorithms.signals import Signals, Term
+from nemo_algos.algorithms.kernel import Method, Signal, Signals, no_bounds
+from nemo_algos.algorithms.params import ClipParams, OfBounds, Params
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,12 +105,12 @@ def _future(values: Tensor, mask: Tensor, decay: float) -> Tensor:
     return out
 
 
-def gap(rollouts: Rollouts, params: OPSMParams) -> Term:
+def gap(rollouts: Rollouts, params: OPSMParams) -> Signal:
     """mean_t (log pi_gen - log pi_old), [B]."""
     assert rollouts.gen_logprobs is not None
     mask = rollouts.mask
     gap = core.surrogate.difference(rollouts.gen_logprobs, rollouts.old_logprobs, mask, 20.0)
-    return Term(core.surrogate.sequence_mean(gap, mask)[:, 0])
+    return Signal(core.surrogate.sequence_mean(gap, mask)[:, 0])
 
 
 def opsm(log_ratio: Tensor, mask: Tensor, signals: Signals, params: OPSMParams) -> Tensor:

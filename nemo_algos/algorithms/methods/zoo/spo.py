@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
-from nemo_algos.algorithms.method import ClipParams, Method, Need, OfAdvantages
-from nemo_algos.algorithms.signals import Memory, Term
+from nemo_algos.algorithms.kernel import Memory, Method, Signal
+from nemo_algos.algorithms.params import ClipParams, OfAdvantages
+from nemo_algos.algorithms.record import Need
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +48,7 @@ class SPOParams(ClipParams):
         return self
 
 
-def advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Term:
+def advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Signal:
     """A_i, [B]; it remembers `way`, the sum of all moves, and alpha, beta and `way` by prompt."""
     rewards, kept, prompts = rollouts.rewards, rollouts.kept, rollouts.prompt
     assert prompts is not None
@@ -62,7 +63,7 @@ def advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Term:
     seen = {**past, **{key: [a, b, way] for key, a, b in now}}
     raw = rewards - value[groups.index]
     standard = core.groups.standardized(raw, kept, params.advantage_std)
-    return Term(standard, _metrics(keys, past, value, rho), memory={"way": way, "prompts": seen})
+    return Signal(standard, _metrics(keys, past, value, rho), memory={"way": way, "prompts": seen})
 
 
 def _moved(rollouts: Rollouts) -> float:

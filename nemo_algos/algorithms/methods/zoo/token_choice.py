@@ -24,18 +24,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from nemo_algos.algorithms.method import (
-    ClipParams,
-    Method,
-    OfAdvantages,
-    OfBounds,
-    OfLoss,
-    Params,
-    Std,
-    group_advantages,
-    no_bounds,
-)
-from nemo_algos.algorithms.signals import Signals, Term
+from nemo_algos.algorithms.kernel import Method, Signal, Signals, group_advantages, no_bounds
+from nemo_algos.algorithms.params import ClipParams, OfAdvantages, OfBounds, OfLoss, Params, Std
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,14 +62,14 @@ class M2POParams(Params):
     threshold: OfAdvantages[float] = Field(default=0.04, gt=0)
 
 
-def _only(chosen: Tensor, rollouts: Rollouts, params: Params, name: str) -> Term:
+def _only(chosen: Tensor, rollouts: Rollouts, params: Params, name: str) -> Signal:
     """The group advantage on the chosen tokens, [B,S]."""
     values = group_advantages(rollouts, params).value[:, None].where(chosen, 0.0)
     tokens = max(1, int(rollouts.mask.sum()))
-    return Term(values, {f"{name}/chosen_share": int(chosen.sum()) / tokens})
+    return Signal(values, {f"{name}/chosen_share": int(chosen.sum()) / tokens})
 
 
-def high_entropy(rollouts: Rollouts, params: HighEntropyParams) -> Term:
+def high_entropy(rollouts: Rollouts, params: HighEntropyParams) -> Signal:
     """A_it = A_i on the tokens of the highest entropy, else 0, [B,S]."""
     assert rollouts.entropy is not None
     values, mask = rollouts.entropy.double(), rollouts.mask
@@ -91,7 +81,7 @@ def high_entropy(rollouts: Rollouts, params: HighEntropyParams) -> Term:
     return _only(mask & (values >= low.lerp(high, rank % 1)), rollouts, params, "high_entropy")
 
 
-def clip_cov(rollouts: Rollouts, params: ClipCovParams) -> Term:
+def clip_cov(rollouts: Rollouts, params: ClipCovParams) -> Signal:
     """A_it = 0 on the share of tokens of the largest covariance in bounds, else A_i, [B,S]."""
     covariance = _covariance(rollouts, params)
     inside = (covariance > params.lower) & (covariance < params.upper)
@@ -99,9 +89,9 @@ def clip_cov(rollouts: Rollouts, params: ClipCovParams) -> Term:
     return _only(rollouts.mask & ~dropped, rollouts, params, "clip_cov")
 
 
-def penalised(rollouts: Rollouts, params: KLCovParams) -> Term:
+def penalised(rollouts: Rollouts, params: KLCovParams) -> Signal:
     """1 on the share of tokens with the largest covariance, else 0, [B,S]."""
-    return Term(_largest(_covariance(rollouts, params), rollouts.mask, params.share).double())
+    return Signal(_largest(_covariance(rollouts, params), rollouts.mask, params.share).double())
 
 
 def kl_cov(log_ratio: Tensor, mask: Tensor, signals: Signals, params: KLCovParams) -> Tensor:
@@ -110,7 +100,7 @@ def kl_cov(log_ratio: Tensor, mask: Tensor, signals: Signals, params: KLCovParam
     return signals.advantages - signals.extras["penalised"] * slope
 
 
-def m2po(rollouts: Rollouts, params: M2POParams) -> Term:
+def m2po(rollouts: Rollouts, params: M2POParams) -> Signal:
     """A_it = A_i on the most tokens whose mean (old - gen)^2 is below the threshold, [B,S]."""
     assert rollouts.gen_logprobs is not None
     squared = (rollouts.old_logprobs.double() - rollouts.gen_logprobs.double()).square()

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from nemo_algos import config as configs
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.loss import contradictions
 from nemo_algos.algorithms.riders.correction import vanishing
+from nemo_algos.algorithms.riders.loss_config import contradictions
 from nemo_algos.config import ConfigError, Finding, UnknownKey, did_you_mean, validate
 from nemo_algos.engines.data.countdown import TOKENS_PER_STEP
 from nemo_algos.engines.data.schema import VERIFIER, DataSection
@@ -234,7 +234,7 @@ def batches_divide(c: LocalConfig) -> Iterator[Finding]:
 
 def group_of_one(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Finding]:
     """Advantages compare the responses of a prompt, unless they remember earlier ones."""
-    remembers = algorithm and "memory" in algorithm.advantages.of_advantages
+    remembers = algorithm and "memory" in algorithm.advantage_needs
     if c.grpo.num_generations_per_prompt == 1 and not remembers:
         reason = "a group of one has no advantage, so nothing is learned: set 8 or more"
         yield Finding(GROUP, reason)
@@ -279,7 +279,7 @@ def reward_parts(c: LocalConfig, algorithm: Algorithm | None) -> Iterator[Findin
     if algorithm is None or ":" in c.data.task:  # whose verdicts may have parts of their own
         return
     known = [*(c.data.rewards or {})]
-    if "reward_parts" in algorithm.advantages.of_advantages and not known:
+    if "reward_parts" in algorithm.advantage_needs and not known:
         yield Finding("data.rewards", f"{algorithm.name} needs named rewards: name two or more")
     for key, name in algorithm.columns.items():
         if name not in known:

@@ -45,7 +45,7 @@ def inert_clipping(run: Preflight) -> Iterator[Finding]:
 def group_of_one(run: Preflight) -> Iterator[Finding]:
     """Advantages compare the responses of a prompt, unless they remember earlier ones."""
     a = run.algorithm
-    remembers = a and "memory" in a.advantages.of_advantages
+    remembers = a and "memory" in a.advantage_needs
     if run["grpo.num_generations_per_prompt"] == 1 and not remembers:
         reason = "a group of one has no advantage, so nothing is learned"
         yield error("grpo.num_generations_per_prompt", f"{reason}: set 8 or more")

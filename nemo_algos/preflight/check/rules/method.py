@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from nemo_algos.algorithms.method import Method, Params
+from nemo_algos.algorithms.kernel import Method
+from nemo_algos.algorithms.params import Params
 from nemo_algos.config import Finding, at
 from nemo_algos.preflight.check.rule import Preflight, note, warning
 

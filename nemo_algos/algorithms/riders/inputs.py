@@ -1,0 +1,64 @@
+"""What the rollouts must hold for an algorithm's driver half."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import TYPE_CHECKING
+
+from nemo_algos.algorithms import core
+from nemo_algos.algorithms.record import TOKEN_INPUTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nemo_algos.algorithms.kernel import Memory
+    from nemo_algos.algorithms.rollouts import Rollouts
+
+PER_SEQUENCE = {
+    "reward_parts": "name the parts of the reward, each [B]",
+    "prompt": "give each sequence its prompt's own number [B], e.g. `prompt_key` of its tokens",
+    "drift": "measure how far the policy has moved since the batch before, [B]",
+}
+
+
+def check(
+    name: str,
+    needs: Set[str],
+    units: Set[str | None],
+    rollouts: Rollouts,
+    memory: Memory | None,
+) -> None:
+    """Raises ValueError where something that the driver half needs is missing or out of range.
+
+    units: the parts of the reward that must be in [0, 1], None for the whole.
+    """
+    if "memory" in needs and memory is None:
+        raise ValueError(
+            f"{name} remembers the batches before: give `Algorithm.signals` the memory of the "
+            "signals before, {} for the first"
+        )
+    for need, remedy in PER_SEQUENCE.items():
+        given = getattr(rollouts, need)
+        if need in needs and (given is None or (isinstance(given, dict) and not given)):
+            raise ValueError(f"{name} needs {need}: {remedy}")
+    for need in TOKEN_INPUTS & needs:
+        value = getattr(rollouts, need)
+        if value is None:
+            raise ValueError(f"{name} needs {need} [B, S]: compute them for the rollout batch")
+        if not core.surrogate.all_finite(value + rollouts.old_logprobs, rollouts.mask):
+            raise ValueError(
+                f"{name} spreads every token's {need} over its group, and one on a response token "
+                "is not finite: look for the NaN in the model's forward pass"
+            )
+    for column in units:
+        _check_unit(name, rollouts.column(column))
+
+
+def _check_unit(name: str, rewards: Tensor) -> None:
+    outside = (rewards < 0) | (rewards > 1)
+    if outside.any():
+        row = int(outside.nonzero()[0])
+        raise ValueError(
+            f"{name} needs rewards in [0, 1], but sequence {row} has {float(rewards[row]):g}: map "
+            "them, e.g. (R + 1) / 2 for rewards of +-1"
+        )

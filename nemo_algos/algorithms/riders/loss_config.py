@@ -1,0 +1,99 @@
+"""The sections `loss_fn:` and `mismatch:` of a config, and what cannot be together. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, model_validator
+
+from nemo_algos.algorithms.riders.correction import CorrectionConfig
+from nemo_algos.config import Finding, Section
+
+if TYPE_CHECKING:
+    from nemo_algos.algorithms.core.importance import Cut
+
+DERIVED = {
+    "ratio_clip_min": "the method's bounds: set method.clip_low",
+    "ratio_clip_max": "the method's bounds: set method.clip_high",
+    "ratio_clip_c": "the method's: set method.dual_clip",
+    "token_level_loss": "the method's mean: set method.aggregation",
+    "sequence_level_importance_ratios": "the method's ratio: choose gspo, or quatro's method.ratio",
+    "kl_coef": "named as in NeMo-RL: set loss_fn.reference_policy_kl_penalty",
+}
+
+
+class MismatchConfig(Section):
+    """The `mismatch:` section: a limit on how far the sampler is from the trainer, nats.
+
+    threshold: |d| beyond which a token is counted (0.5 is a ratio of 1.65, twice as far from 1 as a
+    clip at 1.28 in the log); stop_above: limit of a step's mean |d|, none by default; dump: write
+    every so many steps' log-probs for `nemo-algos mismatch`, and those of a step that is stopped.
+    """
+
+    threshold: float = Field(default=0.5, gt=0)
+    stop_above: float | None = Field(default=None, gt=0)
+    dump: int = Field(default=0, ge=0)
+
+
+class LossConfig(Section):
+    """The `loss_fn:` section, NeMo-RL's names; a key of the method's is refused, with its name."""
+
+    reference_policy_kl_penalty: float = Field(default=0.0, ge=0)
+    reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
+    use_importance_sampling_correction: bool = False
+    truncated_importance_sampling_type: Literal["tis", "icepop", "seq-mask-tis"] | None = None
+    truncated_importance_sampling_ratio: float | None = Field(default=None, gt=0)
+    truncated_importance_sampling_ratio_min: float | None = Field(default=None, ge=0)
+    on_nonfinite: Literal["error", "report"] = "error"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_derived(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        if written := [f"{k} is {reason}" for k, reason in DERIVED.items() if k in data]:
+            raise ValueError("; ".join(written))
+        return data
+
+    @model_validator(mode="after")
+    def _correction_is_whole(self) -> LossConfig:
+        kind = self.truncated_importance_sampling_type
+        low = self.truncated_importance_sampling_ratio_min
+        high = self.truncated_importance_sampling_ratio
+        if kind and not self.use_importance_sampling_correction:
+            raise ValueError(f"{kind} needs use_importance_sampling_correction: true")
+        if (kind is None) != (high is None):
+            names = "truncated_importance_sampling_type and truncated_importance_sampling_ratio"
+            raise ValueError(f"set {names} together")
+        if kind in ("icepop", "seq-mask-tis") and low is None:
+            raise ValueError(f"{kind} needs truncated_importance_sampling_ratio_min")
+        if low is not None and (high is None or low > high):
+            raise ValueError(
+                "truncated_importance_sampling_ratio_min must be at most "
+                "truncated_importance_sampling_ratio"
+            )
+        return self
+
+    @property
+    def cut(self) -> tuple[Cut | None, float, float]:
+        """How off-policy weights are cut, and their bounds."""
+        low = self.truncated_importance_sampling_ratio_min or 0.0
+        high = self.truncated_importance_sampling_ratio or math.inf
+        return self.truncated_importance_sampling_type, low, high
+
+
+def contradictions(
+    correction: CorrectionConfig, weighed: bool, stop_above: float | None = None
+) -> Iterator[Finding]:
+    """What cannot be together with a rollout correction.
+
+    weighed: loss_fn.use_importance_sampling_correction; stop_above: mismatch.stop_above.
+    """
+    if correction.active and weighed:
+        reason = "rollout_correction weighs by the sampler too: set this to false, or remove that"
+        yield Finding("loss_fn.use_importance_sampling_correction", reason)
+    if correction.bypass_mode and stop_above is not None:
+        reason = "in bypass_mode the trainer's log-probs are the sampler's, and nothing is measured"
+        yield Finding("mismatch.stop_above", f"{reason}: remove it, or set bypass_mode: false")
