@@ -24,7 +24,7 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts, clipped_surrogate, difference, reduce
 from nemo_algos.algorithms.kernel import Signals
-from nemo_algos.algorithms.loss import policy_loss, surrogate
+from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.algorithms.rollouts import Rollouts
 
@@ -61,7 +61,7 @@ def bare(
     """policy_loss without KL, checks and statistics."""
     mask = rollouts.mask
     log_ratio = difference(logprobs, rollouts.old_logprobs, mask, a.base.params.max_log_ratio)
-    terms = surrogate(a, a.shape(log_ratio, mask, signals), logprobs, mask)
+    terms = a.surrogate(a.shape(log_ratio, mask, signals), logprobs, mask)
     return -reduce(terms, mask, a.mean, counts)
 
 

@@ -12,6 +12,7 @@ from batches import KL, every_method, make
 import nemo_algos
 from nemo_algos import (
     METHODS,
+    ClipParams,
     ConfigError,
     Counts,
     Method,
@@ -72,8 +73,8 @@ def test_one_call_is_its_two_halves_to_the_bit(name):
 
 def test_a_record_is_judged_as_a_named_one_is():
     with pytest.raises(ConfigError, match="'grpo' calls itself grpo, which exists: rename it"):
-        build(Method("grpo", "-", Params))
-    with pytest.raises(ValueError, match="own: .* clip_low"):
+        build(Method("grpo", "-", ClipParams))
+    with pytest.raises(ValueError, match=r"own: .* clip_low"):
         Method("own", "-", Params)
 
 
