@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts
 
 
+SUCCESS = "success_reward"  # the parameter that names a part of the reward
+
+
+SUCCESS = "success_reward"  # the parameter that names a part of the reward
+
+
 def needs_of_advantages(component: Component) -> frozenset[str]:
     """What its advantages need."""
     method, params = component
@@ -75,9 +81,9 @@ class Algorithm(Kernel):
         """The reward parts that are read by name: the key that names it -> the part."""
         parts = {"method.bounds": self.bounds.params, "method": self.base.params}
         parts |= {f"method.terms.{each.term.name}": each.params for each in self.terms}
-        named = {f"{k}.pass_rate": getattr(p, "pass_rate", None) for k, p in parts.items()}
         if self.bounds is self.base:
-            del named["method.bounds.pass_rate"]
+            del parts["method.bounds"]
+        named = {f"{k}.{SUCCESS}": getattr(params, SUCCESS, None) for k, params in parts.items()}
         return {key: name for key, name in named.items() if name is not None}
 
     @property
@@ -87,7 +93,7 @@ class Algorithm(Kernel):
         needing = [c.params for c in of_rest]
         if "unit_rewards" in self.advantage_needs:
             needing.append(self.advantages.params)
-        return {getattr(params, "pass_rate", None) for params in needing}
+        return {getattr(params, SUCCESS, None) for params in needing}
 
     @property
     def per_token(self) -> dict[str, bool]:

@@ -51,6 +51,16 @@ class Params(Section):
         return frozenset()
 
     @property
+    def whole_batch(self) -> bool:
+        """As the record's, where the values decide."""
+        return False
+
+    @property
+    def steep(self) -> bool:
+        """Whether its gradient needs clipping (`policy.max_grad_norm`)."""
+        return False
+
+    @property
     def changed(self) -> list[str]:
         """The parameters that have other values than their defaults."""
         fields = type(self).model_fields.items()

@@ -14,13 +14,21 @@ drops the tanh of eq. 6; we keep eq. 6.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, Signals
-from nemo_algos.algorithms.params import OfAdvantages, OfBounds, OfLoss, Params, Std
+from nemo_algos.algorithms.params import (
+    OfAdvantages,
+    OfBounds,
+    OfLoss,
+    Params,
+    Std,
+    TokenClip,
+    Usual,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,21 +37,32 @@ if TYPE_CHECKING:
 
 
 class APMPOParams(Params):
-    """gamma = 0 leaves only FAC ("+FAC" of table 6), clip_max = clip_min only PMPO.
-
-    pass_rate: the part of the reward that mu_R and sigma_R are of, in place of the whole.
-    """
+    """gamma = 0 leaves only FAC ("+FAC" of table 6), clip_max = clip_min only PMPO."""
 
     advantage_std: OfAdvantages[Std] = "population"
-    gamma: float = Field(default=0.8, ge=0)
-    clip_min: OfBounds[float] = Field(default=0.2, ge=0)
-    clip_max: OfBounds[float] = Field(default=0.4, ge=0)
-    clip_low: OfBounds[float] = Field(default=0.2, ge=0, lt=1)
+    gamma: Annotated[float, Usual(0, 2)] = Field(default=0.8, ge=0)
+    """How fast the power mean's exponent falls as rewards rise."""
+    clip_min: OfBounds[TokenClip] = Field(default=0.2, ge=0)
+    """Smallest upper bound, at a stability of 0."""
+    clip_max: OfBounds[Annotated[float, Usual(0.05, 0.8)]] = Field(default=0.4, ge=0)
+    """Largest upper bound, at full stability."""
+    clip_low: OfBounds[TokenClip] = Field(default=0.2, ge=0, lt=1)
+    """Lower bound's distance from 1."""
     statistics: OfBounds[OfLoss[Literal["batch", "group"]]] = "batch"
+    """What mu_R and sigma_R are of: the paper's batch, or Algorithm 1's group."""
     exponent: Literal["exponential", "linear"] = "exponential"
+    """p = exp(-gamma mu_R), or 1 - gamma mu_R."""
     stability: OfBounds[Literal["fss", "mean", "inverse_std"]] = "fss"
+    """What eps_ada follows; the last two are ablations (table 8)."""
     symmetric: OfBounds[bool] = False
-    pass_rate: OfBounds[OfLoss[str | None]] = None
+    """Whether eps_ada is the lower bound too."""
+    success_reward: OfBounds[OfLoss[str | None]] = None
+    """The part of the reward that mu_R and sigma_R are of, in place of the whole."""
+
+    @property
+    def whole_batch(self) -> bool:
+        """Whether a batch without its flat groups would have other statistics."""
+        return self.statistics == "batch"
 
     @model_validator(mode="after")
     def _in_range(self) -> APMPOParams:
@@ -63,9 +82,9 @@ class APMPOParams(Params):
 def _reward_moments(rollouts: Rollouts, params: APMPOParams) -> tuple[Tensor, Tensor]:
     """mu_R and sigma_R, [B]: of the batch but for masked rows (paper) or group (Algorithm 1).
 
-    R is the reward, or the part of it that `pass_rate` names.
+    R is the reward, or the part of it that `success_reward` names.
     """
-    rewards, groups = rollouts.column(params.pass_rate), rollouts.groups
+    rewards, groups = rollouts.column(params.success_reward), rollouts.groups
     if params.statistics == "group":
         return groups.mean(rewards)[groups.index], groups.std(rewards)[groups.index]
     kept = rewards[rollouts.kept] if rollouts.kept.any() else rewards
@@ -110,4 +129,7 @@ APMPO = Method(
     extras={"exponent": exponent},
     reweight=reweight,
     needs=frozenset({"unit_rewards", "sequence_advantages"}),
+    success=frozenset({"bounds", "loss"}),
+    on_policy_is_grpo=True,
+    usual_group=4,
 )

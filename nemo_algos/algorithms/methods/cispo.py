@@ -5,17 +5,26 @@ clip 0.2/0.2 is verl's default.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signals
-from nemo_algos.algorithms.params import ClipParams
+from nemo_algos.algorithms.params import ClipParams, OfBounds, Usual
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:
+class CISPOParams(ClipParams):
+    """The upper bound matters most: a token beyond it keeps its gradient, at the bound's weight."""
+
+    clip_low: OfBounds[Annotated[float, Usual(0.05, 1)]] = Field(default=0.2, ge=0, le=1)
+    clip_high: OfBounds[Annotated[float, Usual(0.05, 10)]] = Field(default=0.2, ge=0)
+
+
+def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: CISPOParams) -> Tensor:
     """A'_it = clip(r_it, 1 - clip_low, 1 + clip_high) A_i, [B,S]."""
     clipped = core.surrogate.clamp(log_ratio.exp(), 1 - signals.low, 1 + signals.high)
     return clipped * signals.advantages
@@ -24,7 +33,7 @@ def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipPara
 CISPO = Method(
     name="cispo",
     paper="CISPO (MiniMax-M1), arXiv 2506.13585",
-    params=ClipParams,
+    params=CISPOParams,
     reweight=reweight,
     form="logprob",
     clips="weight",

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal
-from nemo_algos.algorithms.params import ClipParams, OfAdvantages
+from nemo_algos.algorithms.params import ClipParams, OfAdvantages, Usual
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,13 +33,18 @@ NOISE = 1e-3  # nats: below this spread of old - ref the z-scores amplify roundi
 
 
 class ERPOParams(ClipParams):
-    """beta_progress, gamma, eta, K, sigma_target; the paper states no K, sigma_target, clip."""
+    """The paper states no K, no sigma_target and no clip range."""
 
     progress_scale: OfAdvantages[float] = Field(default=0.1, gt=0)
+    """beta_progress: it cancels in the z-score."""
     gate_sharpness: OfAdvantages[float] = Field(default=5.0, ge=0)
-    process_weight: OfAdvantages[float] = Field(default=0.2, ge=0)
+    """gamma: how sharply the gate opens with the entropy."""
+    process_weight: OfAdvantages[Annotated[float, Usual(0, 1)]] = Field(default=0.2, ge=0)
+    """eta: weight of the process signal beside the outcome."""
     buckets: OfAdvantages[int] = Field(default=10, ge=1)
+    """K: relative positions whose progress is compared."""
     target_std: OfAdvantages[float] = Field(default=1.0, gt=0)
+    """sigma_target: deviation of the process signal."""
 
 
 def advantages(rollouts: Rollouts, params: ERPOParams) -> Signal:
@@ -111,4 +116,5 @@ ERPO = Method(
     mean="token",
     per_token=frozenset({"advantages"}),
     needs=frozenset({"ref_logprobs", "entropy"}),
+    usual_group=4,
 )

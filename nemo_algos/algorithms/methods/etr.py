@@ -3,37 +3,38 @@
     radius_i = clip_base + micro tanh(A_i) + macro 4 p_g (1 - p_g)                 (eq. 6-8, Alg. 1)
     J        = mean_i mean_t min(r_it A_i, clip(r_it, 1 - radius_i, 1 + radius_i) A_i)       (eq. 9)
 
-p_g is the share of the group's rewards above 0, or of that part of the reward which `pass_rate`
-names. `direction: inverse` is the paper's ablation (fig. 6): -micro. The theorem's eps * sqrt(rho)
-form is not what Algorithm 1 runs; we run Algorithm 1.
+p_g is the share of the group's rewards above 0. The theorem's eps * sqrt(rho) form is not what
+Algorithm 1 runs; we run Algorithm 1.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal
-from nemo_algos.algorithms.params import OfAdvantages, OfBounds, Params, Std
+from nemo_algos.algorithms.params import OfAdvantages, OfBounds, Params, Std, TokenClip, Usual
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts
 
 
 class ETRParams(Params):
-    """The paper's lambda_1 is micro, its lambda_2 macro; the bounds stay inside (0, 2).
-
-    pass_rate: the part of the reward that is above 0 for a success, in place of the whole.
-    """
+    """The bounds stay inside (0, 2)."""
 
     advantage_std: OfAdvantages[OfBounds[Std]] = "sample"
-    clip_base: OfBounds[float] = 0.2
-    micro: OfBounds[float] = Field(default=0.1, ge=0)
-    macro: OfBounds[float] = Field(default=0.1, ge=0)
+    clip_base: OfBounds[TokenClip] = 0.2
+    """Radius of a token's ratio around 1, the paper's epsilon."""
+    micro: OfBounds[Annotated[float, Usual(0, 0.3)]] = Field(default=0.1, ge=0)
+    """lambda_1: how far a response's advantage widens or narrows its radius."""
+    macro: OfBounds[Annotated[float, Usual(0, 0.3)]] = Field(default=0.1, ge=0)
+    """lambda_2: how far a group's uncertainty, 4 p (1 - p), widens it."""
     direction: OfBounds[Literal["asymmetric", "inverse"]] = "asymmetric"
-    pass_rate: OfBounds[str | None] = None
+    """inverse: the ablation of fig. 6, -micro."""
+    success_reward: OfBounds[str | None] = None
+    """The part of the reward that is above 0 for a success, in place of the whole."""
 
     @model_validator(mode="after")
     def _radius_in_range(self) -> ETRParams:
@@ -56,7 +57,7 @@ def bounds(rollouts: Rollouts, params: ETRParams) -> Signal:
     groups = rollouts.groups
     advantages = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)  # [B]
     sign = 1 if params.direction == "asymmetric" else -1
-    p = groups.mean(rollouts.column(params.pass_rate) > 0)[groups.index]
+    p = groups.mean(rollouts.column(params.success_reward) > 0)[groups.index]
     elastic = sign * params.micro * advantages.tanh()
     radius = params.clip_base + elastic + params.macro * 4 * p * (1 - p)
     sides = {"positive": radius[advantages > 0], "negative": radius[advantages < 0]}
@@ -64,4 +65,12 @@ def bounds(rollouts: Rollouts, params: ETRParams) -> Signal:
     return Signal((radius, radius), metrics, {"clip_radius": radius})
 
 
-ETR = Method(name="etr", paper="Elastic Trust Regions, eq. 6-9", params=ETRParams, bounds=bounds)
+ETR = Method(
+    name="etr",
+    paper="Elastic Trust Regions, eq. 6-9",
+    params=ETRParams,
+    bounds=bounds,
+    success=frozenset({"bounds"}),
+    on_policy_is_grpo=True,
+    usual_group=4,
+)

@@ -8,13 +8,13 @@ After GMPO's code in verl (docs/methods/gmpo.md).
 from __future__ import annotations
 
 from math import exp, expm1
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signals
-from nemo_algos.algorithms.params import OfBounds, Params
+from nemo_algos.algorithms.params import OfBounds, Params, Usual
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 class GMPOParams(Params):
     """Bounds of a token's log-ratio, nats."""
 
-    log_clip_low: OfBounds[float] = Field(default=0.4, ge=0)
-    log_clip_high: OfBounds[float] = Field(default=0.4, ge=0)
+    log_clip_low: OfBounds[Annotated[float, Usual(0.05, 1)]] = Field(default=0.4, ge=0)
+    """For A < 0."""
+    log_clip_high: OfBounds[Annotated[float, Usual(0.05, 1)]] = Field(default=0.4, ge=0)
+    """For A > 0."""
 
 
 def bounds(params: GMPOParams) -> tuple[float, float]:
@@ -47,4 +49,5 @@ GMPO = Method(
     log_ratio=log_ratio,
     clips="token",
     ratio="sequence",
+    on_policy_is_grpo=True,
 )

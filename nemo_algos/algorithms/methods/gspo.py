@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signals
-from nemo_algos.algorithms.params import ClipParams
+from nemo_algos.algorithms.params import ClipParams, OfBounds, SequenceClip
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:
+class GSPOParams(ClipParams):
+    """A response's mean log-ratio moves far less than a token's."""
+
+    clip_low: OfBounds[SequenceClip] = Field(default=0.2, ge=0, le=1)
+    clip_high: OfBounds[SequenceClip] = Field(default=0.2, ge=0)
+
+
+def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: GSPOParams) -> Tensor:
     """log s_i = mean_t l_it, [B,1]."""
     return core.surrogate.sequence_mean(log_ratio, mask)
 
@@ -24,7 +33,8 @@ def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipPar
 GSPO = Method(
     name="gspo",
     paper="GSPO, arXiv 2507.18071",
-    params=ClipParams,
+    params=GSPOParams,
     log_ratio=log_ratio,
     ratio="sequence",
+    on_policy_is_grpo=True,
 )

@@ -12,13 +12,13 @@ back to pi_old.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, Signals, no_bounds
-from nemo_algos.algorithms.params import OfAdvantages, Params, Undivided
+from nemo_algos.algorithms.params import OfAdvantages, Params, Undivided, Usual
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,13 +27,20 @@ if TYPE_CHECKING:
 
 
 class QUATROParams(Params):
-    """delta: the KL radius, nats; max_kl_fraction: of the KL that a group can reach at all."""
-
     advantage_std: Undivided = "none"
-    delta: OfAdvantages[float] = Field(default=0.01, ge=1e-6)
+    delta: OfAdvantages[Annotated[float, Usual(1e-4, 0.5)]] = Field(default=0.01, ge=1e-6)
+    """KL radius of a prompt's trust region, nats."""
     ratio: Literal["sequence", "geometric_mean"] = "sequence"
+    """s_i: the product of a response's token ratios, or their geometric mean."""
     log_ratio_penalty: bool = True
+    """Whether A is lowered by log s (eq. 14)."""
     max_kl_fraction: OfAdvantages[float] = Field(default=0.95, gt=0, lt=1)
+    """Largest share of the KL that a group can reach at all."""
+
+    @property
+    def steep(self) -> bool:
+        """Beyond its radius the product of ratios is."""
+        return self.ratio == "sequence"
 
 
 def advantages(rollouts: Rollouts, params: QUATROParams) -> Signal:
@@ -70,4 +77,5 @@ QUATRO = Method(
     reweight=reweight,
     ratio="sequence",
     flat_group_is_inert=False,
+    usual_group=4,
 )

@@ -49,10 +49,11 @@ class AdaptiveEntropyParams(Section):
 
 
 class NLLParams(TermParams):
-    """VAPO's mu; pass_rate: the reward part that tells a success, instead of the reward."""
+    """VAPO's mu."""
 
     coef: float = Field(default=0.1, ge=0)
-    pass_rate: str | None = None
+    success_reward: str | None = None
+    """The part of the reward that tells a success, in place of the whole."""
 
 
 class TermInputs(NamedTuple):
@@ -85,7 +86,8 @@ class LossTerm:
     worker half   values(inputs, signals, params) -> [B,S], with gradient
 
     needs of both halves: entropy (of pi_old) for the driver's, entropy_gradient for the worker's,
-    memory where coef remembers. holds: of terms that hold the same thing a loss has one.
+    memory where coef remembers. holds: of terms that hold the same thing a loss has one. success:
+    rows reads a reward above 0 as a success.
     """
 
     name: str
@@ -96,6 +98,7 @@ class LossTerm:
     rows: Callable[[Rollouts, Any], Tensor] = everything
     needs: frozenset[Need] = frozenset()
     holds: str = ""
+    success: bool = False
 
     def __post_init__(self) -> None:
         fields = getattr(self.params, "model_fields", {})
@@ -175,7 +178,7 @@ def negative_logprobs(inputs: TermInputs, signals: Signals, params: Any) -> Tens
 
 def successes(rollouts: Rollouts, params: NLLParams) -> Tensor:
     """The sequences with a reward above 0, bool [B]."""
-    return rollouts.column(params.pass_rate) > 0
+    return rollouts.column(params.success_reward) > 0
 
 
 def adaptive(rollouts: Rollouts, params: AdaptiveEntropyParams, memory: Memory) -> Signal:
@@ -218,5 +221,6 @@ NLL = LossTerm(
     params=NLLParams,
     values=negative_logprobs,
     rows=successes,
+    success=True,
 )
 TERMS: dict[str, LossTerm] = {t.name: t for t in (ENTROPY, ADAPTIVE_ENTROPY, NLL)}

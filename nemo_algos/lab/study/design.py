@@ -185,6 +185,8 @@ def _run(arm: LocalConfig, seed: int) -> Trial:
         section = config.at(decides, above)
         if section and (not section[key] or section[key] == off):
             del section[key]
+    if "success_reward" in decides["method"]:
+        decides["method"]["pass_rate"] = decides["method"].pop("success_reward")
     if decides["data"]["verifier"] == VERIFIER:
         decides["data"]["verifier"] = VERIFIER_THEN
     if not of_seed.rollout_correction.active:  # younger too

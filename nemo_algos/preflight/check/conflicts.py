@@ -35,8 +35,6 @@ NOT_ASYNC = (
     "grpo.reward_shaping.enabled",
     "data.use_multiple_dataloader",
 )
-# advantages that choose or scale by statistics of all responses of a batch, flat groups too
-BATCHWISE = frozenset({"clip_cov", "high_entropy", "lite_ppo", "m2po"})
 RESHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
 PROCESSED = "processed_logprobs"
 SKIP = "grpo.skip_reference_policy_logprobs_calculation"
@@ -117,19 +115,19 @@ def _estimator(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
         yield Finding(path, f"{OURS_ALONE}, and {reason}: remove it")
 
 
-def pass_rate_readers(algorithm: Algorithm) -> list[str]:
+def success_readers(a: Algorithm) -> list[str]:
     """The parts of a method that take rewards for right and wrong: R in [0, 1], or R > 0."""
-    bounds, base = {algorithm.bounds.method.name}, {algorithm.base.method.name}
-    unit = "unit_rewards" in algorithm.advantage_needs
-    rates = {algorithm.advantages.method.name} if unit else set[str]()
-    nll = any(term.term.name == "nll" for term in algorithm.terms)
-    own = {"nll"} if nll and "method.terms.nll.pass_rate" not in algorithm.columns else set[str]()
-    return sorted(bounds & {"etr", "apmpo"} | base & {"apmpo", "topr"} | rates | own)
+    parts = {"advantages": a.advantages, "bounds": a.bounds, "loss": a.base}
+    found = {c.method.name for slot, c in parts.items() if slot in c.method.success}
+    if "unit_rewards" in a.advantage_needs:
+        found.add(a.advantages.method.name)
+    whole = (each for each in a.terms if each.term.success and not each.params.success_reward)
+    return sorted(found.union(each.term.name for each in whole))
 
 
 def _rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
     """Pass rates and means of rewards need the verifier's own; NeMo-RL shapes no part of them."""
-    names = "+".join(pass_rate_readers(algorithm))
+    names = "+".join(success_readers(algorithm))
     for path in RESHAPED:
         if names and at(plain, path):
             yield Finding(path, f"{names} tells right from wrong by the rewards: switch it off")
@@ -144,12 +142,11 @@ def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[F
     path = "grpo.use_dynamic_sampling"
     if not at(plain, path):
         return
-    parts = {"method": algorithm.base.params, "method.bounds": algorithm.bounds.params}
-    batchwise = [k for k, params in parts.items() if getattr(params, "statistics", None) == "batch"]
-    if batchwise:
-        reason = "drops groups before apmpo's batch statistics"
+    parts = {"method": algorithm.base, "method.bounds": algorithm.bounds}
+    if batchwise := [k for k, part in parts.items() if part.params.whole_batch]:
+        reason = f"drops groups before {parts[batchwise[0]].method.name}'s batch statistics"
         yield Finding(path, f"{reason}: set {batchwise[0]}.statistics: group, or switch it off")
-    if algorithm.advantages.method.name in BATCHWISE:
+    if algorithm.advantages.method.whole_batch:
         reason = f"drops groups before {algorithm.advantages.method.name}'s statistics of the batch"
         yield Finding(path, f"{reason}, which would be of the rest alone: switch it off")
     trained = (algorithm.base.method, algorithm.advantages.method)

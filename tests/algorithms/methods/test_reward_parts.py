@@ -87,7 +87,7 @@ def test_gdpo_within_etrs_bounds_and_apmpos_mean():
 def test_a_pass_rate_of_a_named_part(name):
     """As if that part were the reward, for the bounds and the exponent only."""
     rollouts = make().rollouts
-    named = build({"name": name, "pass_rate": "right"}).signals(rollouts)
+    named = build({"name": name, "success_reward": "right"}).signals(rollouts)
     as_reward = build(name).signals(replace(rollouts, rewards=rollouts.column("right")))
     default = build(name).signals(rollouts)
     assert torch.equal(named.advantages, default.advantages)
@@ -101,7 +101,7 @@ def test_a_pass_rate_of_a_named_part(name):
 def test_etrs_pass_rate_by_hand():
     parts = {"right": [1, 0, 0, 0]}
     rollouts = Rollouts([0] * 4, [5, 5, 5, 5], [[True]] * 4, [[0.0]] * 4, reward_parts=parts)
-    macro = {"name": "etr", "macro": 0.4, "pass_rate": "right"}
+    macro = {"name": "etr", "macro": 0.4, "success_reward": "right"}
     close(build(macro).signals(rollouts).high, 0.2 + 0.4 * 4 * 0.25 * 0.75)
     close(build({"name": "etr", "macro": 0.4}).signals(rollouts).high, 0.2)
 
@@ -109,26 +109,26 @@ def test_etrs_pass_rate_by_hand():
 def test_a_part_outside_the_unit_interval_is_refused_and_the_sum_need_not_be_inside():
     rollouts = make().rollouts
     large = replace(rollouts, rewards=rollouts.rewards * 9)
-    build({"name": "apmpo", "pass_rate": "right"}).signals(large)
+    build({"name": "apmpo", "success_reward": "right"}).signals(large)
     outside = replace(rollouts, reward_parts={"right": rollouts.rewards * 9})
     with pytest.raises(ValueError, match=r"apmpo needs rewards in \[0, 1\], but sequence"):
-        build({"name": "apmpo", "pass_rate": "right"}).signals(outside)
+        build({"name": "apmpo", "success_reward": "right"}).signals(outside)
 
 
 def test_what_is_not_there_is_named():
     rollouts = make().rollouts
     wanted = "no reward is named 'rihgt': there are brief, right"
     for block in (
-        {"name": "etr", "pass_rate": "rihgt"},
-        {"name": "grpo", "bounds": {"name": "etr", "pass_rate": "rihgt"}},
+        {"name": "etr", "success_reward": "rihgt"},
+        {"name": "grpo", "bounds": {"name": "etr", "success_reward": "rihgt"}},
         {"name": "gdpo", "weights": {"rihgt": 1.0}},
-        {"name": "grpo", "terms": {"nll": {"pass_rate": "rihgt"}}},
+        {"name": "grpo", "terms": {"nll": {"success_reward": "rihgt"}}},
     ):
         with pytest.raises(ValueError) as error:
             build(block).signals(rollouts)
         assert str(error.value) == wanted, block
     alone = replace(rollouts, reward_parts=None)
-    for name in ("gdpo", {"name": "etr", "pass_rate": "right"}):
+    for name in ("gdpo", {"name": "etr", "success_reward": "right"}):
         with pytest.raises(ValueError, match="needs reward_parts: name the parts of the reward"):
             build(name).signals(alone)
 

@@ -144,7 +144,7 @@ def test_a_batch_without_tokens_or_successes_adds_nothing():
 
 def test_successes_of_a_named_part_of_the_reward():
     rollouts = make(large=False).rollouts
-    block = {"name": "grpo", "terms": {"nll": {"pass_rate": "right"}}}
+    block = {"name": "grpo", "terms": {"nll": {"success_reward": "right"}}}
     weights = build(block).signals(rollouts).extras["term_nll"][:, 0]
     right = (rollouts.rewards > 0.5) & (rollouts.lengths > 0)
     assert torch.equal(weights > 0, right)

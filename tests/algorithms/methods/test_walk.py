@@ -40,7 +40,7 @@ OF_ENGINES = {("opd", "teacher")}  # tests/engines/local/test_teacher.py
 SLOTS = ("advantages", "bounds")
 PARTNERS = {"advantages": ({"name": "grpo", "advantage_std": "none"}, "erpo"), "bounds": ("etr",)}
 BY_NAME = {
-    "pass_rate": ["brief", "right"],
+    "success_reward": ["brief", "right"],
     "dual_clip": [1.2],
     "weights": [{"right": 2.0}],
     "max_log_ratio": [0.1],

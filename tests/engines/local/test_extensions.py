@@ -175,13 +175,13 @@ def test_what_is_not_among_the_rewards_is_refused_before_the_run():
     assert refused("method.name=gdpo") == [
         "data.rewards: gdpo needs named rewards: name two or more"
     ]
-    assert refused("method.name=etr", "method.pass_rate=right") == [
-        "method.pass_rate: data.rewards names none: set data.rewards.right.function"
+    assert refused("method.name=etr", "method.success_reward=right") == [
+        "method.success_reward: data.rewards names none: set data.rewards.right.function"
     ]
-    pair = ["method.name=grpo", "method.bounds.name=etr", "method.bounds.pass_rate=rihgt"]
-    assert refused(*TWO, *pair, "method.terms.nll.pass_rate=long") == [
-        "method.bounds.pass_rate: data.rewards has no rihgt (did you mean right?)",
-        "method.terms.nll.pass_rate: data.rewards has no long (valid: right, brief)",
+    pair = ["method.name=grpo", "method.bounds.name=etr", "method.bounds.success_reward=rihgt"]
+    assert refused(*TWO, *pair, "method.terms.nll.success_reward=long") == [
+        "method.bounds.success_reward: data.rewards has no rihgt (did you mean right?)",
+        "method.terms.nll.success_reward: data.rewards has no long (valid: right, brief)",
     ]
     assert refused(*TWO, "method.name=gdpo", "method.weights.breif=2.0") == [
         "method.weights.breif: no such reward (did you mean brief?)"
@@ -193,7 +193,7 @@ def test_what_is_not_among_the_rewards_is_refused_before_the_run():
 
 def test_weights_are_no_matter_where_a_part_is_read_by_name():
     given = ["policy.model_name=a/b", "data.train.data_path=x.jsonl", *TWO, "method.name=apmpo"]
-    for more, number in (([], 1), (["method.pass_rate=right"], 0)):
+    for more, number in (([], 1), (["method.success_reward=right"], 0)):
         plain = config.load(trainers.CONFIGS / "math.yaml", [*given, *more])
         assert len(_judged(plain, {}).warnings) == number  # the weights add up to 2
 

@@ -130,7 +130,7 @@ def test_a_term_leaves_out_what_has_no_weight_even_where_it_is_not_finite():
 
 
 def test_named_parts_are_nemo_rls_components():
-    algorithm = build({"name": "etr", "pass_rate": "reward1"})
+    algorithm = build({"name": "etr", "success_reward": "reward1"})
     rollouts, _ = batches.make(seed=4, large=False)
     data = nemo_batch.batch(algorithm, rollouts)
     named = replace(rollouts, reward_parts={"reward1": rollouts.column("right")})
@@ -138,7 +138,7 @@ def test_named_parts_are_nemo_rls_components():
         data["nemo_algos_signal_low"], algorithm.signals(named).low[:, 0].float()
     )
     with pytest.raises(ValueError, match="no reward is named 'right': there are reward1, reward2"):
-        nemo_batch.batch(build({"name": "etr", "pass_rate": "right"}), rollouts)
+        nemo_batch.batch(build({"name": "etr", "success_reward": "right"}), rollouts)
     alone = replace(rollouts, reward_parts=None)
     with pytest.raises(ValueError, match="gdpo needs reward_parts: name the parts of the reward"):
         nemo_batch.batch(build("gdpo"), alone)

@@ -6,7 +6,6 @@ from nemo_algos.config import Finding
 from nemo_algos.preflight.check.rule import Preflight, error, note, warning
 
 GLOBAL = "policy.train_global_batch_size"
-ON_POLICY_IS_GRPO = {"etr", "apmpo", "gspo", "gmpo"}  # they differ only off-policy
 
 
 def updates(run: Preflight) -> Iterator[Finding]:
@@ -36,8 +35,8 @@ def inert_clipping(run: Preflight) -> Iterator[Finding]:
     """With one update per batch every ratio is 1."""
     a = run.algorithm
     if a and a.base.method.form == "ratio" and run.rollouts <= run[GLOBAL]:
-        parts = {a.base.method.name, a.bounds.method.name}
-        say = warning if parts & ON_POLICY_IS_GRPO else note
+        inert = a.base.method.on_policy_is_grpo or a.bounds.method.on_policy_is_grpo
+        say = warning if inert else note
         what = "one update per batch, so clipping is inert"
         yield say(GLOBAL, f"{what}: set a fraction of the {run.rollouts} rollouts")
 

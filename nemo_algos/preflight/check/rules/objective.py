@@ -5,7 +5,7 @@ from typing import Any
 
 from nemo_algos.algorithms.riders.correction import vanishing
 from nemo_algos.config import Finding
-from nemo_algos.preflight.check.conflicts import pass_rate_readers
+from nemo_algos.preflight.check.conflicts import success_readers
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.rule import Preflight, error, note, warning
 from nemo_algos.preflight.check.rules.data import datasets
@@ -100,8 +100,8 @@ def shaped_filter(run: Preflight) -> Iterator[Finding]:
 def graded_rewards(run: Preflight) -> Iterator[Finding]:
     """Pass rates, and groups of equal outcomes, need rewards of right and wrong."""
     a = run.algorithm
-    named = a and a.columns.keys() & {"method.pass_rate", "method.bounds.pass_rate"}
-    readers = pass_rate_readers(a) if a and not named else []
+    named = a and a.columns.keys() & {"method.success_reward", "method.bounds.success_reward"}
+    readers = success_readers(a) if a and not named else []
     readers += ["dynamic sampling"] if run[DYNAMIC] else []
     for path, data in datasets(run):
         name = data.get("env_name")

@@ -1,0 +1,84 @@
+"""A record under another name is judged as under its own: nothing knows a method by its name."""
+
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+
+from nemo_algos import METHODS
+from nemo_algos.config import SHIPPED, overridden, read, resolved
+from nemo_algos.preflight.check import judge
+from nemo_algos.preflight.check.local.judge import judged as judged_locally
+from nemo_algos.preflight.check.snapshot import load
+
+HALF = "policy.train_global_batch_size=256"
+RUNS = [
+    [],
+    [HALF, "grpo.use_dynamic_sampling=true"],
+    [HALF, "grpo.reward_shaping.enabled=true"],
+    [HALF, "grpo.reward_scaling.enabled=true"],
+    [HALF, "grpo.num_generations_per_prompt=2", "grpo.num_prompts_per_step=256"],
+    [HALF, "policy.max_grad_norm=0"],
+    [HALF, "policy.generation.top_p=0.9"],
+    [HALF, "loss_fn.reference_policy_kl_penalty=0.01"],
+    [HALF, "rollout_correction.preset=bypass_ppo_clip"],
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def copies():
+    """Every record again, as MY_NAME of a module `copies` that is a stranger's."""
+    module = ModuleType("copies")
+    for name, method in METHODS.items():
+        setattr(module, f"MY_{name}".upper(), replace(method, name=f"my_{name}"))
+    sys.modules["copies"] = module
+    yield
+    del sys.modules["copies"]
+
+
+def verdict(named, overrides):
+    written = overridden(read(SHIPPED / "nemo_rl.yaml"), [f"method.name={named}", *overrides])
+    return judge.judge(written, load("main"))[1]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_copy_is_judged_as_the_original(name):
+    slots = [f"method.{key}={value}" for key, value in odd(name).items()]
+    for overrides in (*RUNS, slots):
+        ours, theirs = (verdict(n, overrides) for n in (name, f"copies:MY_{name.upper()}"))
+        renamed = [f._replace(message=f.message.replace(f"my_{name}", name)) for f in theirs]
+        assert sorted(map(str, ours)) == sorted(map(str, renamed)), overrides
+        assert [f.severity for f in ours] == [f.severity for f in renamed]
+
+
+def odd(name):
+    """Values far from the usual ones, where a number is allowed to be."""
+    params = METHODS[name].params
+    keys = [k for k, field in params.model_fields.items() if field.annotation is float]
+    values = dict.fromkeys(keys, 0.9)
+    for key in keys:
+        try:
+            params(**values)
+        except ValueError:
+            del values[key]
+    return values
+
+
+def test_a_verdict_depends_on_the_record():
+    """So that equal verdicts are not equal because nothing is judged."""
+    shaped = RUNS[2]
+    found = {name: len(verdict(name, shaped)) for name in ("etr", "grpo")}
+    assert found["etr"] > found["grpo"]
+
+
+@pytest.mark.parametrize("name", ["etr", "erpo", "apmpo", "maxrl", "dr_grpo"])
+def test_the_embedded_engine_too(name):
+    written = ["grpo.num_generations_per_prompt=1", "policy.generation.max_new_tokens=3"]
+    found = []
+    for named in (name, f"copies:MY_{name.upper()}"):
+        merged = overridden(read(SHIPPED / "grpo.yaml"), [f"method.name={named}", *written])
+        with pytest.raises(ValueError) as raised:
+            judged_locally(resolved(merged))
+        found.append(str(raised.value).replace(f"my_{name}", name))
+    assert found[0] == found[1] and found[0]
