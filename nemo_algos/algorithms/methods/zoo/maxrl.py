@@ -1,0 +1,36 @@
+"""MaxRL, maximum likelihood of success: advantages over the success rate, arXiv 2602.02710.
+
+    A_i = (R_i - mean) / mean                                      0 where no response succeeds
+
+Why: expected reward has the gradient of p, likelihood that of log p, which is 1 / p times larger.
+Dividing by the success rate gives hard prompts that weight, where GRPO leaves them behind.
+
+Rewards must lie in [0, 1]: with other rewards their mean is no success rate. The paper's sum of
+log pi over a response is a token mean here, a constant factor apart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nemo_algos.algorithms.method import Method, group_advantages
+from nemo_algos.algorithms.methods.zoo.rloo import BaselineParams
+from nemo_algos.algorithms.signals import Term
+
+if TYPE_CHECKING:
+    from nemo_algos.algorithms.rollouts import Rollouts
+
+
+def advantages(rollouts: Rollouts, params: BaselineParams) -> Term:
+    """A_i = (R_i - mean) / mean, [B]; 0 where the group has no success."""
+    mean = rollouts.groups.mean(rollouts.rewards)[rollouts.groups.index]
+    return Term((group_advantages(rollouts, params).value / mean).where(mean > 0, 0.0))
+
+
+MAXRL = Method(
+    name="maxrl",
+    paper="MaxRL, arXiv 2602.02710",
+    params=BaselineParams,
+    advantages=advantages,
+    needs=frozenset({"unit_rewards"}),
+)
