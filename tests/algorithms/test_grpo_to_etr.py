@@ -1,6 +1,7 @@
 """examples/grpo_to_etr.py computes what the library does."""
 
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -12,15 +13,17 @@ from batches import close
 
 from nemo_algos import Rollouts, batch_loss
 
-FILE = Path(__file__).parents[2] / "examples" / "grpo_to_etr.py"
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "examples" / "grpo_to_etr.py"
+PAGE = (ROOT / "docs" / "methods" / "index.md").read_text()
 SPEC = importlib.util.spec_from_file_location("grpo_to_etr", FILE)
 assert SPEC and SPEC.loader
 example = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(example)
 
 METHODS = ("grpo", "etr", "quatro", "erpo")
-# a mixed group, partial credit, flat ones (.6 has no exact mean), one response, one success
-REWARDS = ((0, 1, 0, 1, 1), (0.1, 0.5, 0.9), (0.6, 0.6, 0.6), (1,), (0, 0, 0, 1), (-1, 1))
+# a mixed group, partial credit, flat ones (0.1 has no exact mean), one response, one success
+REWARDS = ((0, 1, 0, 1, 1), (0.1, 0.5, 0.9), (0.1, 0.1, 0.1), (1,), (0, 0, 0, 1), (-1, 1))
 
 
 def ragged(seed):
@@ -68,3 +71,16 @@ def test_it_runs_alone():
         (gradient,) = torch.autograd.grad(value, logprobs)
         assert abs(float(loss) - value.item()) <= 6e-5
         assert abs(float(norm) - gradient.norm().item()) <= 6e-5
+    assert f"```text\n{done.stdout}```" in PAGE
+
+
+def body(function):
+    """Its lines after the docstring, without comments."""
+    lines = inspect.getsource(function).splitlines()[2:]
+    return [line.partition("  #")[0].strip() for line in lines if line.strip()[0] != "#"]
+
+
+def test_the_page_shows_the_difference():
+    shown = PAGE.split("```diff\n")[1].split("```")[0].splitlines()
+    assert [line[1:] for line in shown if line[0] != "+"] == body(example.grpo)
+    assert [line[1:] for line in shown if line[0] != "-"] == body(example.etr)

@@ -2,8 +2,8 @@
 
     A_i = (R_i - mean) / mean                                      0 where no response succeeds
 
-Why: expected reward has the gradient of p, likelihood that of log p, which is 1 / p times larger.
-Dividing by the success rate gives hard prompts that weight, where GRPO leaves them behind.
+Why: the mean reward is the success rate p, and a prompt of small p adds little to its gradient. The
+likelihood of success, log p, has 1 / p times that gradient, so hard prompts weigh as they should.
 
 Rewards must lie in [0, 1]: with other rewards their mean is no success rate. The paper's sum of
 log pi over a response is a token mean here, a constant factor apart.
