@@ -6,12 +6,13 @@
 import csv
 import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
 from nemo_algos.algorithms.core.importance import importance
 from nemo_algos.algorithms.kernel import Method, group_advantages, keep_advantages, token_log_ratio
-from nemo_algos.algorithms.methods import FAMILIES, STUDIED
+from nemo_algos.algorithms.methods import FAMILIES, METHODS, STUDIED
 from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.cli.methods import facts
 
@@ -28,8 +29,8 @@ uv run examples/run_grpo_math.py --config grpo.yaml method.name=rloo grpo.max_nu
 ```
 
 J is the mean of min(r' A', clip(r') A'), or with the form `score` of A' log pi. A slot says what
-the method's own function computes; `-` is GRPO's. Where a peer departs from its paper stands at the
-head of each [file](../api/methods.md).
+the method's own function computes; `-` is GRPO's. Each method is one [file](../api/methods.md): at
+its head stand the formula, why it works, and where a peer departs from its paper.
 
 Compared with: the largest difference of loss and gradient from that trainer's own code, or from the
 formula where none can be installed, in float64, rounded up, over batches with unequal groups,
@@ -53,20 +54,19 @@ of it ([configuration](../configuration.md)).
 
 def page() -> str:
     figures = parity(FOLDER / "parity.csv")
-    total = sum(map(len, FAMILIES.values()))
-    parts = [HEAD.format(total=total, studied=len(STUDIED))]
-    for family, methods in FAMILIES.items():
+    parts = [HEAD.format(total=len(METHODS), studied=len(STUDIED))]
+    for family, names in FAMILIES.items():
         parts.append(f"\n## {family.capitalize()}\n")
-        parts += [section(method, figures.get(method.name, [])) for method in methods]
+        parts += [section(METHODS[name], figures.get(name, [])) for name in names]
     return "".join(parts) + SETTINGS + "".join(settings())
 
 
 def section(method: Method, figures: list[dict[str, str]]) -> str:
-    """A method: its paper, slots, defaults and parity."""
+    """A method: its paper, why it works, its slots, defaults and parity."""
     fact = facts(method)
     title = f"[{method.name}]({method.name}.md)" if method.name in STUDIED else method.name
     defaults = {k: v for k, v in fact["defaults"].items() if k not in SHARED or k in own(method)}
-    lines = [f"\n### {title}\n", paper(method.paper) + ".", ""]
+    lines = [f"\n### {title}\n", f"{paper(method.paper)}.", "", why(method.name), ""]
     lines += ["| slot | |", "|---|---|"]
     lines += [f"| {slot} | {text} |" for slot, text in slots(method).items()]
     form = "ratio" if method.form == "ratio" else "score"
@@ -80,6 +80,14 @@ def section(method: Method, figures: list[dict[str, str]]) -> str:
         lines.append(f"| compared with | {row['against']}: {loss} {row['gradient']} |")
     lines.append(f"| lines | {sum(map(length, functions(method)))} |")
     return "\n".join(lines) + "\n"
+
+
+def why(name: str) -> str:
+    """The paragraph that begins with Why at the head of its file, else the file's first line."""
+    paragraphs = (inspect.getdoc(import_module(METHODS.modules[name])) or "").split("\n\n")
+    reasons = [p.removeprefix("Why: ") for p in paragraphs if p.startswith("Why: ")]
+    text = " ".join((reasons or paragraphs)[0].split())
+    return text[0].upper() + text[1:]
 
 
 def own(method: Method) -> set[str]:

@@ -27,7 +27,7 @@ def methods(
     console = Console(highlight=False)
     if name is not None:
         return details(console, asked[0])
-    families = {k: [(m.name, m.paper) for m in members] for k, members in FAMILIES.items()}
+    families = {k: [(x, METHODS[x].paper) for x in names] for k, names in FAMILIES.items()}
     families |= {"terms of the loss": [(t["method"], t["paper"]) for t in terms]}
     for family, members in families.items():
         console.print(f"[bold]{family}[/bold]")

@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import re
 from pathlib import Path
 
 from nemo_algos.algorithms.methods import METHODS, STUDIED
@@ -17,6 +18,16 @@ FIGURES = ROOT / "docs" / "methods" / "parity.csv"
 def test_the_page_is_current():
     written = (ROOT / "docs" / "methods" / "zoo.md").read_text()
     assert written == index.page(), "run scripts/method_index.py"
+
+
+def test_every_file_of_the_zoo_says_why_in_a_few_sentences():
+    page = index.page()
+    for name in set(METHODS) - set(STUDIED):
+        text = importlib.import_module(METHODS.modules[name]).__doc__
+        assert text.count("\n\nWhy: ") == 1, name
+        reason = index.why(name)
+        assert 100 < len(reason) < 400 and reason in page, name
+        assert 1 <= len(re.findall(r"\.(?= |$)", reason)) <= 3 and reason.endswith("."), name
 
 
 def test_every_method_of_the_zoo_has_figures_and_few_lines():

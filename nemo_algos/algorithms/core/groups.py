@@ -73,12 +73,18 @@ def advantages(
     group's mean.
     """
     centred = rewards - groups.mean(rewards)[groups.index]
-    zero = groups.flat(rewards)[groups.index]
-    zero |= centred.abs() <= groups.tolerance(rewards)[groups.index]
+    at_mean = centred.abs() <= groups.tolerance(rewards)[groups.index]
+    return scaled(centred.where(~at_mean, 0.0), rewards, groups, std, eps)
+
+
+def scaled(
+    values: Tensor, rewards: Tensor, groups: Groups, std: AdvantageStd, eps: float = EPS
+) -> Tensor:
+    """values / (std + eps) of the group's rewards, [B] -> [B]; exactly 0 in flat groups."""
     if std != "none":
         scale = groups.std(rewards, dof=1 if std == "sample" else 0) + eps
-        centred = centred / scale[groups.index]
-    return centred.where(~zero, 0.0)
+        values = values / scale[groups.index]
+    return values.where(~groups.flat(rewards)[groups.index], 0.0)
 
 
 def equal(values: Tensor) -> bool:

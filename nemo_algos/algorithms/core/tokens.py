@@ -1,8 +1,8 @@
-"""Statistics over response tokens: moments and z-scores within a group, or a bucket of a group.
+"""Statistics over response tokens: moments and z-scores within pools of them, the largest values.
 
-A pool is made of segments: runs of columns of a row, together the whole row. What stands off the
-mask is 0 and counts in no pool. No Python loop over rows, no packing; sums are taken per segment
-and then in float64. Shapes: [B,S], [P].
+A pool is a group, or a bucket of a group. It is made of segments: runs of columns of a row, which
+together are the whole row. What stands off the mask is 0 and counts in no pool. No Python loop over
+rows, no packing; sums are taken per segment and then in float64. Shapes: [B,S], [P].
 """
 
 from __future__ import annotations
@@ -103,3 +103,19 @@ class Pools:
     def _pooled(self, per_segment: Tensor) -> Tensor:
         zeros = torch.zeros(self.number, dtype=torch.float64, device=self.mask.device)
         return zeros.index_add(0, self.pool.flatten(), per_segment.flatten().double())
+
+
+def largest_share(values: Tensor, mask: Tensor, share: float) -> Tensor:
+    """Bool [B,S]: the share of the mask's tokens with the largest finite values, at least one."""
+    tokens = int(mask.sum())
+    return largest(values, mask, min(tokens, max(1, int(tokens * share)))) & values.isfinite()
+
+
+def largest(values: Tensor, mask: Tensor, count: int) -> Tensor:
+    """Bool [B,S]: the `count` largest values on the mask; of equal ones the first come first."""
+    if not count:
+        return mask.new_zeros(mask.shape)
+    least = values[mask].topk(count).values.amin()
+    above, ties = (values > least) & mask, (values == least) & mask
+    rank = ties.flatten().cumsum(0).view(ties.shape)
+    return above | (ties & (rank <= count - above.sum()))

@@ -1,23 +1,51 @@
-"""The methods by name, without torch; others as `package.module:NAME` (docs/add_a_method.md)."""
+"""The methods by name, without torch; others as `package.module:NAME` (docs/add_a_method.md).
 
+A method is a file of its name, and its record the constant of that name in capitals. The file is
+imported when METHODS is asked for the method, so nobody loads the methods that he does not use.
+"""
+
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from nemo_algos.algorithms.kernel import Method
 
-# files by what their methods change; a method is a record in one of them
-FILES = {
-    "studied here": ("etr", "quatro", "erpo", "apmpo", "grpo", "gspo", "gmpo", "gpg", "cispo"),
-    "other advantages": ("zoo.baselines",),
-    "parts of the reward, memory": ("zoo.gdpo", "zoo.spo", "zoo.ema_baseline"),
-    "some tokens only": ("zoo.token_choice",),
-    "other weights": ("zoo.soft_weights", "zoo.ce_gppo"),
-    "one ratio per response": ("zoo.sequence_ratios",),
-    "a divergence": ("zoo.divergences",),
-}
-MODULES = {f: [import_module(f"{__name__}.{name}") for name in names] for f, names in FILES.items()}
-FAMILIES = {
-    family: [x for module in modules for x in vars(module).values() if isinstance(x, Method)]
-    for family, modules in MODULES.items()
-}
-METHODS: dict[str, Method] = {m.name: m for family in FAMILIES.values() for m in family}
-STUDIED = tuple(m.name for m in FAMILIES["studied here"])  # each with a page, a config, figures
+# each with a page, a config, figures
+STUDIED = ("etr", "quatro", "erpo", "apmpo", "grpo", "gspo", "gmpo", "gpg", "cispo")
+# files of zoo/, by what their methods change
+ZOO = {
+    "other advantages": (
+        "dr_grpo", "rloo", "opo", "maxrl", "pass_at_k", "lite_ppo", "reinforce_pp",
+        "reinforce_pp_baseline",
+    ),
+    "parts of the reward, memory": ("gdpo", "spo", "ema_baseline"),
+    "some tokens only": ("high_entropy", "clip_cov", "kl_cov", "m2po"),
+    "other weights": ("sapo", "aspo", "fipo", "opsm", "ce_gppo"),
+    "one ratio per response": ("gspo_token", "luspo", "gepo", "vespo", "topr"),
+    "a divergence": ("dppo_tv", "dppo_kl", "prime_rl", "dro", "kimi", "opd"),
+}  # fmt: skip
+FAMILIES = {"studied here": STUDIED, **ZOO}
+
+
+class Registry(Mapping[str, Method]):
+    """Method records by name; names, `in` and `len` import none of them."""
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self.modules = modules
+
+    def __getitem__(self, name: str) -> Method:
+        return getattr(import_module(self.modules[name]), name.upper())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.modules
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.modules)
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+
+METHODS = Registry(
+    {name: f"{__name__}.{name}" for name in STUDIED}
+    | {name: f"{__name__}.zoo.{name}" for names in ZOO.values() for name in names}
+)

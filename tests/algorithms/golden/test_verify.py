@@ -29,11 +29,14 @@ class Penalised(ClipParams):
     kl_coef: float = 1.0
 
 
-def test_kl_coef_is_the_penalty_unless_the_method_has_one(monkeypatch):
-    monkeypatch.setitem(METHODS, "mine", replace(METHODS["grpo"], name="mine", params=Penalised))
+MINE = replace(METHODS["grpo"], name="mine", params=Penalised)
+
+
+def test_kl_coef_is_the_penalty_unless_the_method_has_one():
+    mine = f"{__name__}:MINE"
     inputs = GOLDEN["cases"][0]["inputs"]
     plain, own, penalty = (
         compute(name, params, inputs)["loss"]
-        for name, params in (("mine", {}), ("mine", {"kl_coef": 0.5}), ("grpo", {"kl_coef": 0.5}))
+        for name, params in ((mine, {}), (mine, {"kl_coef": 0.5}), ("grpo", {"kl_coef": 0.5}))
     )
     assert own == plain and penalty > plain

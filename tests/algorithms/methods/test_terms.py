@@ -326,7 +326,7 @@ def test_terms_are_of_the_method_and_not_of_a_component():
 
 
 OWN = """
-    from nemo_algos import LossTerm, TermParams
+    from nemo_algos import (LossTerm, TermParams)
 
     class Params(TermParams):
         power: int = 2

@@ -1,11 +1,14 @@
-"""CE-GPPO: a token beyond its clip keeps a gradient, of the size that it has at the clip.
+"""CE-GPPO: a token beyond its clip keeps a gradient, arXiv 2509.20712.
 
     J = mean r_it A_i w_it    w_it = beta_low (1 - clip_low) / sg[r_it]    A < 0, r < 1 - clip_low
                                    = beta_high (1 + clip_high) / sg[r_it]  A > 0, r > 1 + clip_high
                                    = 1                                     else
 
-2509.20712, with the betas of the authors' code and DAPO's clips; GPPO (Klear-Reasoner, 2508.07629)
-has both betas 1. Their code also cuts r at 3 for A < 0, which the paper does not.
+Why: clipped tokens are mostly unlikely ones, whose gradients hold the entropy up (A > 0) or keep
+it from growing (A < 0). Here they keep a gradient of the size that it has at the clip, times beta.
+
+The betas are those of the authors' code, the clips DAPO's; GPPO (Klear-Reasoner, 2508.07629) has
+both betas 1. Their code also cuts r at 3 for A < 0, which the paper does not.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ if TYPE_CHECKING:
 
 
 class CEGPPOParams(ClipParams):
-    """beta_low, beta_high: of the gradient that is left beyond either clip, 0 for none."""
+    """DAPO's clip range, and how much gradient is left beyond it."""
 
     clip_high: OfBounds[float] = Field(default=0.28, ge=0)
     beta_low: float = Field(default=0.75, ge=0)
+    """Share of the gradient at 1 - clip_low that is left below it, 0 for none (beta_1)."""
     beta_high: float = Field(default=1.0, ge=0)
+    """The same above 1 + clip_high (beta_2)."""
 
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: CEGPPOParams) -> Tensor:

@@ -2,6 +2,9 @@
 
     b <- decay b + (1 - decay) mean(R)          after each batch; before the first, its own mean
 
+Why: any baseline that ignores the response leaves the gradient unbiased and lowers its variance.
+A running mean needs neither groups nor a critic.
+
 Then GRPO's clipped surrogate. `advantage_std` divides by the batch's deviation (masked rows aside).
 """
 
@@ -20,10 +23,12 @@ if TYPE_CHECKING:
 
 
 class EMABaselineParams(ClipParams):
-    """decay: of the baseline, per rollout batch."""
+    """The baseline's memory, and a division that REINFORCE has not."""
 
     advantage_std: OfAdvantages[Std] = "none"
+    """A division by the batch's deviation."""
     decay: OfAdvantages[float] = Field(default=0.9, ge=0, lt=1)
+    """What a rollout batch leaves of the baseline before it."""
 
 
 def advantages(rollouts: Rollouts, params: EMABaselineParams, memory: Memory) -> Signal:

@@ -4,6 +4,9 @@
     S_i   = sum_k w_k A^k_i
     A_i   = (S_i - mean(S)) / (std(S) + epsilon)                  of the batch (masked rows aside)
 
+Why: different combinations of parts often have the same sum, and the part of the largest spread
+rules it. Normalised one by one, each part keeps its own distinctions and its own weight.
+
 Parts and weights are the reward's own (`data.rewards`; of NeMo-RL its `reward/NAME`, weight 1
 unless `weights` says more). TRL's normalize_then_sum is epsilon 1e-4; verl takes the batch's
 moments over tokens; NeMo-RL's gdpo has no epsilon there and leaves the own response out of means.
@@ -24,19 +27,19 @@ if TYPE_CHECKING:
 
 
 class GDPOParams(ClipParams):
-    """weights: of the parts by name, over those that come with the reward."""
+    """What is added to each deviation, and the weights."""
 
     epsilon: OfAdvantages[float] = Field(default=1e-6, gt=0)
+    """Added to each standard deviation."""
     weights: OfAdvantages[dict[str, FiniteFloat]] = Field(default_factory=dict)
+    """Weights of the parts by name, over those that come with the reward."""
 
 
 def advantages(rollouts: Rollouts, params: GDPOParams) -> Signal:
     """A_i, [B]. Raises ValueError for a weight of a part that is not there."""
     std, eps, groups = params.advantage_std, params.epsilon, rollouts.groups
-    parts, weights = (
-        rollouts.reward_parts or {},
-        {**(rollouts.reward_weights or {}), **params.weights},
-    )
+    parts = rollouts.reward_parts or {}
+    weights = {**(rollouts.reward_weights or {}), **params.weights}
     total = rollouts.rewards.new_zeros(len(rollouts))
     for name in weights:
         rollouts.column(name)

@@ -5,6 +5,9 @@
     rho(x) = clip(2^(-D(x) / D_half), rho_min, rho_max)
     alpha <- rho alpha + sum R_i,   beta <- rho beta + sum (1 - R_i)     over the prompt's responses
 
+Why: a group spends n responses on one baseline, learns nothing when they agree, and waits for its
+slowest. A success rate remembered per prompt is a baseline for single responses.
+
 Then GRPO's clipped surrogate. D(x) is how far the policy has moved since it last answered x: the
 sum of the moves of the batches between (`Rollouts.drift`), where verl's recipe scores the last
 answer again. A prompt that is new has alpha = beta = prior; the paper first estimates them offline.
@@ -28,13 +31,18 @@ if TYPE_CHECKING:
 
 
 class SPOParams(ClipParams):
-    """D_half in nats; rho_min and rho_max remember 8 and 25 answers; constant: rho is rho_max."""
+    """How fast a prompt's past answers are forgotten, and what is believed of a new prompt."""
 
     forgetting: OfAdvantages[Literal["kl", "constant"]] = "kl"
+    """By the policy's moves, or rho = rho_max always."""
     half_life: OfAdvantages[float] = Field(default=0.06, gt=0)
+    """Nats of movement after which an answer counts half (D_half)."""
     rho_min: OfAdvantages[float] = Field(default=0.875, gt=0, le=1)
+    """The smallest rho; 0.875 remembers 8 answers."""
     rho_max: OfAdvantages[float] = Field(default=0.96, gt=0, le=1)
+    """The largest rho; 0.96 remembers 25 answers."""
     prior: OfAdvantages[float] = Field(default=0.5, gt=0)
+    """alpha and beta of a new prompt."""
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -73,9 +81,8 @@ def _moved(rollouts: Rollouts) -> float:
 
 def _metrics(keys: list[str], past: Memory, value: Tensor, rho: Tensor) -> dict[str, float]:
     known = {"spo/known_prompts": sum(key in past for key in keys) / max(len(keys), 1)}
-    return (
-        {**known, "spo/value": float(value.mean()), "spo/rho": float(rho.mean())} if keys else known
-    )
+    moments = {"spo/value": float(value.mean()), "spo/rho": float(rho.mean())} if keys else {}
+    return known | moments
 
 
 def _rho(moved: Tensor, params: SPOParams) -> Tensor:
