@@ -29,7 +29,8 @@ from torch import Tensor
 from nemo_algos import config
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.core.surrogate import Counts, log1p
+from nemo_algos.algorithms.core.ratios import log1p
+from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.algorithms.riders.loss_config import LossConfig

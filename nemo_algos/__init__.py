@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nemo_algos.algorithms.algorithm import Algorithm
     from nemo_algos.algorithms.build import build
-    from nemo_algos.algorithms.core.surrogate import Counts, sequence_mean
+    from nemo_algos.algorithms.core.ratios import sequence_mean
+    from nemo_algos.algorithms.core.surrogate import Counts
     from nemo_algos.algorithms.kernel import (
         Method,
         Signal,
@@ -35,7 +36,8 @@ __all__ = [
 ]  # fmt: skip
 _HOMES = {
     "config": ("ConfigError", "Finding", "validate"),
-    "algorithms.core.surrogate": ("Counts", "sequence_mean"),
+    "algorithms.core.ratios": ("sequence_mean",),
+    "algorithms.core.surrogate": ("Counts",),
     "algorithms.methods": ("METHODS",),
     "algorithms.algorithm": ("Algorithm",),
     "algorithms.build": ("build",),

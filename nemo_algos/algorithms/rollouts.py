@@ -5,28 +5,13 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from nemo_algos.algorithms.core.groups import Groups
-
-TENSORS = {  # the fields that are tensors: whether [B], else [B,S]
-    "group": True,
-    "rewards": True,
-    "mask": False,
-    "old_logprobs": False,
-    "ref_logprobs": False,
-    "entropy": False,
-    "gen_logprobs": False,
-    "rollout_is_weights": False,
-    "sample_mask": True,
-    "prompt": True,
-    "drift": True,
-}
+from nemo_algos.algorithms.rollout_fields import TENSORS, checked
 
 
 @dataclass(frozen=True)
@@ -70,47 +55,8 @@ class Rollouts:
     drift: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name in TENSORS:
-            object.__setattr__(self, name, _tensor(name, getattr(self, name)))
-        for name in ("group", "rewards", "mask", "old_logprobs"):
-            if getattr(self, name) is None:
-                raise ValueError(f"{name} is None: every method needs it")
-        object.__setattr__(self, "rewards", self.rewards.double())
-        if self.mask.dim() != 2 or self.mask.dtype != torch.bool:
-            raise ValueError(
-                f"mask must be a bool tensor [B, S], got {self.mask.dtype} {list(self.mask.shape)}"
-            )
-        for name, per_row in TENSORS.items():
-            self._check_shape(name, getattr(self, name), per_row)
-        _check_finite("rewards", self.rewards)
-        if not self.group.isfinite().all():
-            raise ValueError("group has labels that are not finite: give each prompt an integer")
-        if self.sample_mask is not None:
-            object.__setattr__(self, "mask", self.mask & self.kept[:, None])
-        self._set_parts()
-
-    def _check_shape(self, name: str, value: Tensor | None, per_row: bool) -> None:
-        shape = self.mask.shape[:1] if per_row else self.mask.shape
-        if value is not None and value.shape != shape:
-            raise ValueError(
-                f"{name} has shape {list(value.shape)}, but the mask {list(self.mask.shape)} "
-                f"asks for {list(shape)}"
-            )
-
-    def _set_parts(self) -> None:
-        """Each part of the reward in float64; weights of parts that are there."""
-        given, doubles = self.reward_parts or {}, dict[str, Tensor]()
-        if unknown := (self.reward_weights or {}).keys() - given.keys():
-            listed = ", ".join(sorted(unknown))
-            raise ValueError(f"reward_weights names {listed}, which reward_parts has not")
-        for key, values in given.items():
-            name, part = f"reward_parts[{key!r}]", _tensor(key, values)
-            self._check_shape(name, part, per_row=True)
-            assert part is not None
-            _check_finite(name, part)
-            doubles[key] = part.double()
-        if self.reward_parts is not None:
-            object.__setattr__(self, "reward_parts", doubles)
+        for name, value in checked({f.name: getattr(self, f.name) for f in fields(self)}).items():
+            object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
         return self.mask.shape[0]
@@ -153,23 +99,3 @@ def prompt_key(tokens: Sequence[int]) -> int:
     """A number of 64 bits that a prompt's token ids always have, and others hardly ever."""
     digest = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
-
-
-def _check_finite(name: str, values: Tensor) -> None:
-    bad = (~values.isfinite()).nonzero().flatten().tolist()
-    if bad:
-        raise ValueError(
-            f"{name} must be finite, but sequence {bad[0]} has {values[bad[0]]} "
-            f"({len(bad)} such): make the reward function return a number"
-        )
-
-
-def _tensor(name: str, values: Any) -> Tensor | None:
-    """Without gradient: all that flows in is constant for the loss."""
-    if values is None or isinstance(values, Tensor):
-        return values.detach() if values is not None and values.requires_grad else values
-    try:
-        return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = f"{name} must be a tensor, or lists of numbers of one length: {error}"
-        raise ValueError(reason) from None

@@ -9,12 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nemo_algos.algorithms.core import batch_statistics as batch_statistics
     from nemo_algos.algorithms.core import dual as dual
     from nemo_algos.algorithms.core import groups as groups
     from nemo_algos.algorithms.core import importance as importance
     from nemo_algos.algorithms.core import logprob_gap as logprob_gap
     from nemo_algos.algorithms.core import metrics as metrics
     from nemo_algos.algorithms.core import power_mean as power_mean
+    from nemo_algos.algorithms.core import ratios as ratios
     from nemo_algos.algorithms.core import surrogate as surrogate
     from nemo_algos.algorithms.core import tokens as tokens
 

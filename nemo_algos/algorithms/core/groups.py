@@ -26,13 +26,6 @@ class Groups:
         _, index, count = labels.unique(return_inverse=True, return_counts=True)
         return Groups(index, count)
 
-    def blocks(self, rows: int) -> list[Tensor]:
-        """The indices [N] of blocks of whole groups, about `rows` sequences or one larger group."""
-        first = self.count.cumsum(0) - self.count
-        block = (first // max(1, rows)).repeat_interleave(self.count)
-        sizes = block.unique_consecutive(return_counts=True)[1]
-        return list(self.index.argsort(stable=True).split(sizes.tolist()))
-
     @cached_property
     def _zeros(self) -> Tensor:
         return torch.zeros(len(self.count), dtype=torch.float64, device=self.index.device)
@@ -85,33 +78,3 @@ def scaled(
         scale = groups.std(rewards, dof=1 if std == "sample" else 0) + eps
         values = values / scale[groups.index]
     return values.where(~groups.flat(rewards)[groups.index], 0.0)
-
-
-def equal(values: Tensor) -> bool:
-    """Whether all values [N] are equal, as those of a flat group; none are."""
-    if not len(values):
-        return True
-    return bool(values.max() - values.min() <= EPS * values.abs().max().clamp(min=1.0))
-
-
-def standardized(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = EPS) -> Tensor:
-    """(x - mean) / (std + eps) over the sequences `kept` [B], [B] -> [B].
-
-    Exactly 0 at the mean, and everywhere where all are equal.
-    """
-    among = values[kept]
-    if equal(among):
-        return torch.zeros_like(values)
-    centred, tolerance = values - among.mean(), EPS * among.abs().max().clamp(min=1.0)
-    zero = centred.abs() <= tolerance
-    return (centred / deviation(values, kept, std, eps)).where(~zero, 0.0)
-
-
-def deviation(values: Tensor, kept: Tensor, std: AdvantageStd, eps: float = EPS) -> Tensor:
-    """std + eps over the sequences `kept` [B], a scalar; 1 for none, and eps for one sequence."""
-    if std == "none":
-        return values.new_ones(())
-    among = values[kept]
-    centred = among - among.mean()
-    dof = 1 if std == "sample" else 0
-    return (centred.square().sum() / max(len(among) - dof, 1)).sqrt() + eps

@@ -1,4 +1,4 @@
-"""The clipped surrogate that every method feeds, the KL penalty, a reduction.
+"""The clipped surrogate that every method feeds, and its mean over an optimizer batch.
 
 Shapes: [B,S] per token, [B,1] where a value is the same at each token of a sequence; both
 broadcast. Everything is float32 (float64 when the log-probs are), whatever the model's dtype.
@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 Mean = Literal["sequence", "token"]
-KLType = Literal["k1", "k2", "k3"]
-MAX_KL_INPUT = 20.0
 
 
 @dataclass(frozen=True)
@@ -54,49 +52,12 @@ def all_finite(values: Tensor, mask: Tensor) -> bool:
     return bool(values.where(mask, 0.0).sum().isfinite() or (values.isfinite() | ~mask).all())
 
 
-def clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
-    """x cut to [low, high]; the gradient passes at a bound, where torch's versions differ."""
-    return _kept(x, x.detach().clamp(min=low).clamp(max=high))  # pyright: ignore
-
-
-def _kept(x: Tensor, cut: Tensor) -> Tensor:
-    return x.where(x == cut, cut) if x.requires_grad else cut
-
-
-def expm1(x: Tensor) -> Tensor:
-    """e^x - 1. On the CPU by way of float64, whose kernel is six times as fast as float32's."""
-    return torch.expm1(x.double() if x.is_cpu else x).to(x.dtype)
-
-
 def difference(a: Tensor, b: Tensor, mask: Tensor, limit: float) -> Tensor:
     """a - b on the mask, 0 elsewhere, clamped to +-limit; no gradient outside, but at it."""
     dtype = working_dtype(a)
     gap = a.to(dtype) - b.to(dtype)
     cut = gap.detach().clamp(-limit, limit).where(mask, 0.0)
     return gap.where(mask & (gap == cut), cut) if gap.requires_grad else cut
-
-
-def sequence_sum(values: Tensor, limit: float) -> Tensor:
-    """[B,S] -> [B,1] sum over a row that is 0 off the mask, clamped again."""
-    return clamp(values.sum(1, keepdim=True), -limit, limit)
-
-
-def sequence_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """[B,S] -> [B,1] mean over the mask of a row that is 0 off it; 0 for an empty row."""
-    return values.sum(1, keepdim=True) / token_counts(mask).clamp(min=1)[:, None]
-
-
-def one_sided_clip(
-    log_ratio: Tensor, advantages: Tensor, low: Tensor | float, high: Tensor | float
-) -> Tensor:
-    """log u with u A = min(r A, clip(r) A); at a bound the gradient passes.
-
-    u = min(r, 1+high) for A > 0 and max(r, 1-low) for A <= 0.
-    """
-    own, dtype = log_ratio.detach(), log_ratio.dtype
-    # not `where` of two numbers: a GPU would be waited for
-    below, above = own.minimum(log1p(high, dtype)), own.maximum(log1p(-low, dtype))
-    return _kept(log_ratio, torch.where(advantages > 0, below, above))
 
 
 def clipped_surrogate(
@@ -120,22 +81,6 @@ def clipped_surrogate(
         floor = dual_clip * advantages
         gain = gain.where((advantages >= 0) | (gain >= floor), floor)
     return gain
-
-
-def log1p(bound: Tensor | float, dtype: torch.dtype) -> Tensor:
-    """log(1 + bound), -inf from -1 downwards; of a number: a scalar on the CPU."""
-    return torch.log1p(torch.as_tensor(bound, dtype=dtype).clamp(min=-1))
-
-
-def kl_terms(logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, kind: KLType = "k3") -> Tensor:
-    """[B,S] estimator of KL(pi_theta || pi_ref), with d = clamp(ref - lp, +-20).
-
-    k1 = -d, k2 = d^2 / 2, k3 = e^d - d - 1.
-    """
-    d = difference(ref_logprobs, logprobs, mask, MAX_KL_INPUT)
-    if kind == "k1":
-        return -d
-    return 0.5 * d.square() if kind == "k2" else expm1(d) - d
 
 
 def reduce(terms: Tensor, mask: Tensor, mean: Mean, counts: Counts) -> Tensor:

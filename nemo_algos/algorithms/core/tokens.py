@@ -119,3 +119,11 @@ def largest(values: Tensor, mask: Tensor, count: int) -> Tensor:
     above, ties = (values > least) & mask, (values == least) & mask
     rank = ties.flatten().cumsum(0).view(ties.shape)
     return above | (ties & (rank <= count - above.sum()))
+
+
+def blocks(groups: Groups, rows: int) -> list[Tensor]:
+    """The indices [N] of blocks of whole groups, about `rows` sequences or one larger group."""
+    first = groups.count.cumsum(0) - groups.count
+    block = (first // max(1, rows)).repeat_interleave(groups.count)
+    sizes = block.unique_consecutive(return_counts=True)[1]
+    return list(groups.index.argsort(stable=True).split(sizes.tolist()))

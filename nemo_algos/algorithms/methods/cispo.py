@@ -26,7 +26,7 @@ class CISPOParams(ClipParams):
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: CISPOParams) -> Tensor:
     """A'_it = clip(r_it, 1 - clip_low, 1 + clip_high) A_i, [B,S]."""
-    clipped = core.surrogate.clamp(log_ratio.exp(), 1 - signals.low, 1 + signals.high)
+    clipped = core.ratios.clamp(log_ratio.exp(), 1 - signals.low, 1 + signals.high)
     return clipped * signals.advantages
 
 

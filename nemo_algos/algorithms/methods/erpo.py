@@ -53,7 +53,7 @@ def advantages(rollouts: Rollouts, params: ERPOParams) -> Signal:
     outcome = core.groups.advantages(rollouts.rewards, groups, params.advantage_std)
     outcome = outcome[:, None].to(core.surrogate.working_dtype(rollouts.old_logprobs))
     values, sums = outcome.new_zeros(shape), rollouts.rewards.new_zeros(shape[0], 6)
-    for rows in groups.blocks(BLOCK // shape[1]) if shape.numel() else ():
+    for rows in core.tokens.blocks(groups, BLOCK // shape[1]) if shape.numel() else ():
         values[rows], sums[rows] = _whole_groups(rollouts[rows], outcome[rows], params)
     return Signal(values, _metrics(*sums.sum(0).tolist()))
 

@@ -27,7 +27,7 @@ class GSPOParams(ClipParams):
 
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: GSPOParams) -> Tensor:
     """log s_i = mean_t l_it, [B,1]."""
-    return core.surrogate.sequence_mean(log_ratio, mask)
+    return core.ratios.sequence_mean(log_ratio, mask)
 
 
 GSPO = Method(

@@ -6,16 +6,8 @@ import pytest
 import torch
 from batches import close
 
-from nemo_algos.algorithms.core.surrogate import (
-    Counts,
-    clipped_surrogate,
-    difference,
-    kl_terms,
-    one_sided_clip,
-    reduce,
-    sequence_mean,
-    sequence_sum,
-)
+from nemo_algos.algorithms.core.ratios import kl_terms, one_sided_clip, sequence_mean, sequence_sum
+from nemo_algos.algorithms.core.surrogate import Counts, clipped_surrogate, difference, reduce
 
 NAN, INF = float("nan"), float("inf")
 ON = torch.ones(1, 4, dtype=torch.bool)

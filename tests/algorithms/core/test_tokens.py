@@ -8,7 +8,7 @@ from batches import close, make
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.groups import Groups
-from nemo_algos.algorithms.core.tokens import Pools
+from nemo_algos.algorithms.core.tokens import Pools, blocks
 from nemo_algos.algorithms.methods import erpo
 
 
@@ -109,9 +109,9 @@ def test_pools_of_equal_values_are_exactly_0_and_others_are_not_touched_by_it(se
 @pytest.mark.parametrize("rows", [0, 1, 3, 4, 7, 100])
 def test_blocks_are_whole_groups(rows):
     groups = Groups.of(torch.tensor([4, 1, 4, 4, 2, 1, 4, 3]))
-    blocks = groups.blocks(rows)
-    assert sorted(torch.cat(blocks).tolist()) == list(range(8))
-    labels = [set(groups.index[b].tolist()) for b in blocks]
+    cut = blocks(groups, rows)
+    assert sorted(torch.cat(cut).tolist()) == list(range(8))
+    labels = [set(groups.index[b].tolist()) for b in cut]
     assert sum(map(len, labels)) == 4  # no group in two blocks
     assert all(
         len(b) <= rows or len(s) == 1 or len(b) < rows + 4

@@ -7,8 +7,8 @@ import torch
 from batches import close, make, run
 
 from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.batch_statistics import standardized
 from nemo_algos.algorithms.core.groups import advantages as group_advantages
-from nemo_algos.algorithms.core.groups import standardized
 from nemo_algos.algorithms.rollouts import Rollouts
 
 GROUPS = ((0.0, 1.0, 0.3, 0.7), (1.0, 0.2, 0.0, 0.6), (0.1, 0.5, 1.0, 0.0))

@@ -38,7 +38,7 @@ def advantages(rollouts: Rollouts, params: EMABaselineParams, memory: Memory) ->
         return Signal(rewards.new_zeros(rewards.shape), memory=memory)
     mean = float(rewards[kept].mean())
     b = memory.get("baseline", mean)
-    scale = core.groups.deviation(rewards, kept, params.advantage_std)
+    scale = core.batch_statistics.deviation(rewards, kept, params.advantage_std)
     after = params.decay * b + (1 - params.decay) * mean
     return Signal((rewards - b) / scale, {"ema_baseline/baseline": b}, memory={"baseline": after})
 

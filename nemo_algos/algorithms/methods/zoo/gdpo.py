@@ -46,7 +46,7 @@ def advantages(rollouts: Rollouts, params: GDPOParams) -> Signal:
     for name, values in parts.items():
         total = total + weights.get(name, 1.0) * core.groups.advantages(values, groups, std, eps)
     flat = {f"gdpo/flat_{k}": float(groups.flat(v).double().mean()) for k, v in parts.items()}
-    return Signal(core.groups.standardized(total, rollouts.kept, std, eps), flat)
+    return Signal(core.batch_statistics.standardized(total, rollouts.kept, std, eps), flat)
 
 
 GDPO = Method(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:
     """log s_i as the value, l_t's gradient, [B,S]."""
     own = log_ratio.detach()
-    return (core.surrogate.sequence_mean(own, mask) + (log_ratio - own)).where(mask, 0.0)
+    return (core.ratios.sequence_mean(own, mask) + (log_ratio - own)).where(mask, 0.0)
 
 
 GSPO_TOKEN = Method(

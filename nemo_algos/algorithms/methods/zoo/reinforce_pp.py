@@ -37,7 +37,7 @@ def advantages(rollouts: Rollouts, params: REINFORCEPPParams) -> Signal:
 def whitened(values: Tensor, rollouts: Rollouts) -> Tensor:
     """[B] of mean 0 and variance 1 over the tokens of all responses; 0 where all are equal."""
     weight = rollouts.lengths * rollouts.kept
-    if core.groups.equal(values[weight > 0]):
+    if core.batch_statistics.equal(values[weight > 0]):
         return values.new_zeros(values.shape)
     tokens = weight.sum()
     centred = values - (values * weight).sum() / tokens

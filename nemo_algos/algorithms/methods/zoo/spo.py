@@ -70,7 +70,7 @@ def advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Signal:
     now = zip(keys, alpha.tolist(), beta.tolist(), strict=True)
     seen = {**past, **{key: [a, b, way] for key, a, b in now}}
     raw = rewards - value[groups.index]
-    standard = core.groups.standardized(raw, kept, params.advantage_std)
+    standard = core.batch_statistics.standardized(raw, kept, params.advantage_std)
     return Signal(standard, _metrics(keys, past, value, rho), memory={"way": way, "prompts": seen})
 
 

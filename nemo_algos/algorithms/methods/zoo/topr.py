@@ -31,7 +31,7 @@ def won(rollouts: Rollouts, params: Params) -> Signal:
 
 def log_product(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:
     """log W_i = sum_t l_t, [B,1]."""
-    return core.surrogate.sequence_sum(log_ratio, params.max_log_ratio)
+    return core.ratios.sequence_sum(log_ratio, params.max_log_ratio)
 
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:
