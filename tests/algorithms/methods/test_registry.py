@@ -1,14 +1,17 @@
 """The table of methods: a file each, a record each, imported when it is asked for."""
 
+import ast
 import re
 import subprocess
 import sys
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from nemo_algos.algorithms import methods
+from nemo_algos.algorithms.method import ClipParams
 from nemo_algos.algorithms.methods import FAMILIES, METHODS
 
 FOLDER = Path(methods.__file__).parent
@@ -53,3 +56,17 @@ def test_only_the_methods_asked_for_are_imported(code, files):
     prefix = f"{methods.__name__}."
     found = {m.removeprefix(prefix) for m in done.stdout.split() if m.startswith(prefix)}
     assert found - {"zoo"} == files
+
+
+@pytest.mark.parametrize("module", [m for m in METHODS.modules.values() if ".zoo." in m])
+def test_every_parameter_says_what_it_is(module):
+    """Those that are the method's own: a text below the field."""
+    for kind in ast.parse(Path(import_module(module).__file__).read_text()).body:
+        if isinstance(kind, ast.ClassDef):
+            for field, below in pairwise([*kind.body, None]):
+                if (
+                    isinstance(field, ast.AnnAssign)
+                    and field.target.id not in ClipParams.model_fields
+                ):
+                    assert isinstance(below, ast.Expr), f"{module}: {field.target.id}"
+                    assert below.value.value.endswith(".")

@@ -4,8 +4,8 @@
                                     k and lambda by the sign of A
 
 Why: the ratio of a whole response is the exact weight of off-policy data, and its variance
-explodes with the length. phi is 1 at W = 1 and fades smoothly both ways, so no response rules a
-batch and none is cut off.
+explodes with the length. phi is 1 at W = 1 and goes to 0 for small and large W, smoothly: no
+response rules a batch, and none is cut off.
 
 The sum of log pi over a response is a token mean, as in TRL's code. TRL puts its correction for
 the sampler into W; here `loss_fn`'s multiplies the loss.
