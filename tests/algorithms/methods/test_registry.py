@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from nemo_algos.algorithms import methods
-from nemo_algos.algorithms.method import ClipParams
 from nemo_algos.algorithms.methods import FAMILIES, METHODS
+from nemo_algos.algorithms.params import ClipParams
 
 FOLDER = Path(methods.__file__).parent
 
