@@ -114,8 +114,7 @@ def test_blocks_are_whole_groups(rows):
     labels = [set(groups.index[b].tolist()) for b in cut]
     assert sum(map(len, labels)) == 4  # no group in two blocks
     assert all(
-        len(b) <= rows or len(s) == 1 or len(b) < rows + 4
-        for b, s in zip(blocks, labels, strict=True)
+        len(b) <= rows or len(s) == 1 or len(b) < rows + 4 for b, s in zip(cut, labels, strict=True)
     )
 
 
