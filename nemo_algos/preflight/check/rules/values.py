@@ -75,7 +75,7 @@ NUMBERS = (
 )
 
 
-def repaired(plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig) -> list[Finding]:
+def repair(plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig) -> list[Finding]:
     """What was wrong; plain is put right by NeMo-RL's own config: base, and its omegaconf tree."""
     wrong = [*_types(plain, base, base), *_signs(plain)]
     for path in sorted({p.path for p in wrong}):  # a section before its keys
