@@ -85,11 +85,12 @@ def _begun(folder: Path, config: LocalConfig, console: Console) -> bool:
         manifest.write(folder, config)
         return False
     step = max(there, default=0)
-    for line in manifest.changed(folder, config, step):
-        say(console, f"from step {step} on: {line}")
-        key, old, *_ = line.split()
-        if key == "grpo.max_num_steps:" and _lasts(config, int(old)):
-            say(console, f"policy.scheduler, made for {old} steps, stays so: set it to stretch it")
+    for change in manifest.record_changes(folder, config, step):
+        say(console, f"from step {step} on: {change}")
+        if change.key == "grpo.max_num_steps" and _lasts(config, steps := change.old):
+            say(
+                console, f"policy.scheduler, made for {steps} steps, stays so: set it to stretch it"
+            )
     return True
 
 
