@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from nemo_algos.config import install_of
 from nemo_algos.engines.rewards import Unjudged
 from nemo_algos.terminal import echo
 
@@ -65,6 +66,10 @@ def ended() -> Iterator[None]:
     except (*WRONG_PATHS, PermissionError) as error:
         named = f"{error.filename}: {error.strerror}: name another path"
         raise _exit(2, named if error.filename else error) from None
+    except ModuleNotFoundError as error:
+        if not (cure := install_of(error.name)):
+            raise
+        raise _exit(2, f"this needs {error.name}, which is not installed: {cure}") from None
     except BrokenPipeError:
         raise
     except (OSError, FloatingPointError, BrokenExecutor, Unjudged) as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from nemo_algos.config import ConfigError, Finding, install
+from nemo_algos.config import EXTRAS, ConfigError, Finding, install, install_of
 from nemo_algos.engines.data.math_problems import OURS, MathProblems, read
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.data.tasks import Task
@@ -15,6 +15,7 @@ from nemo_algos.engines.local.schema import SHAPES, PolicySection
 from nemo_algos.engines.local.trackers import enabled
 from nemo_algos.engines.rewards.function import GIVEN, PAIR, RewardFunction, path_of
 from nemo_algos.preflight.check.local.run import LocalRun
+from nemo_algos.preflight.check.local.torch_classes import known_to_work
 from nemo_algos.preflight.check.rule import Rule, error, warning
 
 NO_PEFT = f"needs peft: {install('peft', 'lora')}"
@@ -30,6 +31,8 @@ def named(name: str, key: str) -> Any:
         here = Path(f"{name.partition(':')[0].partition('.')[0]}.py").exists()
         unseen = here and isinstance(error, ModuleNotFoundError)
         cure = "; it lies in this folder: put PYTHONPATH=. before the command" if unseen else ""
+        if isinstance(error, ModuleNotFoundError) and (extra := install_of(error.name)):
+            cure = f": {extra}"
         reason = f"cannot import {name}: {type(error).__name__}: {error}{cure}"
         raise ConfigError([Finding(key, reason)]) from None
 
@@ -64,7 +67,9 @@ def data_files(run: LocalRun) -> Iterator[Finding]:
 
 
 def reward_functions(run: LocalRun) -> Iterator[Finding]:
-    """They ask for nothing that they are not given."""
+    """They ask for nothing that they are not given; a task with its own verify asks none."""
+    if getattr(OURS.get(run["data.task"]), "verify", Task.verify) is not Task.verify:
+        return
     for name, reward in run.functions.items():
         key = f"data.rewards.{name}.function" if name else "data.verifier"
         yield from found(verifier, reward.function, key, GIVEN)
@@ -149,6 +154,8 @@ def prompt_lengths(run: LocalRun) -> Iterator[Finding]:
 def optimizer(run: LocalRun) -> Iterator[Finding]:
     """Optimizer and scheduler can be made, and take a step."""
     sections = run["policy.optimizer"], run["policy.scheduler"]
+    if known_to_work(*sections):
+        return
     from nemo_algos.engines.local.optimizer import rehearse
 
     yield from rehearse(*sections)
@@ -199,9 +206,9 @@ def model(policy: PolicySection) -> list[Finding]:
 
 
 def trackers(run: LocalRun) -> Iterator[Finding]:
-    """The libraries of those that are enabled are there."""
+    """The libraries of those that are enabled are there; of TensorBoard's `train` sees to it."""
     for name in enabled(run["logger"]):
-        if find_spec(name) is None:
+        if name not in EXTRAS and find_spec(name) is None:
             yield error(f"logger.{name}_enabled", f"{name} is not installed: {install(name)}")
 
 
