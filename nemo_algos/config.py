@@ -66,7 +66,9 @@ class UnknownKey(Finding):
 class Section(BaseModel):
     """A section of a config: unknown keys, other types and non-finite numbers are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, strict=True, use_attribute_docstrings=True
+    )
 
 
 class ConfigError(ValueError):

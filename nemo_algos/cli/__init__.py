@@ -12,7 +12,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from nemo_algos.config import install_of
 from nemo_algos.engines.rewards import Unjudged
 from nemo_algos.terminal import echo
 
@@ -67,6 +66,8 @@ def ended() -> Iterator[None]:
         named = f"{error.filename}: {error.strerror}: name another path"
         raise _exit(2, named if error.filename else error) from None
     except ModuleNotFoundError as error:
+        from nemo_algos.config import install_of  # the overview loads no config
+
         if not (cure := install_of(error.name)):
             raise
         raise _exit(2, f"this needs {error.name}, which is not installed: {cure}") from None
