@@ -9,7 +9,7 @@ test:
 	uv run pytest
 
 PEERS = uv run --no-project --isolated --python 3.11 --with-requirements tests/real/peers/requirements.txt \
-	--with-editable .
+	--with-editable '.[lab]'
 
 test-peers:  ## against verl's, TRL's and ms-swift's own losses, in an environment that has them
 	$(PEERS) pytest -q -o addopts="" -m "not long" tests/real/peers

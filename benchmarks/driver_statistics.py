@@ -5,7 +5,7 @@ On the same rewards; 1 thread, CPU.
     uv run benchmarks/driver_statistics.py
     uv run --no-project --isolated --python 3.11 \
         --with-requirements tests/real/peers/requirements.txt \
-        --with-editable . benchmarks/driver_statistics.py       # with verl too
+        --with-editable '.[lab]' benchmarks/driver_statistics.py       # with verl too
 
 Per sequence, goal: 1/50 of NeMo-RL's `calculate_baseline_and_std_per_prompt` (256-token prompts)
 and 1/20 of verl's `compute_grpo_outcome_advantage` (here on [B,1] rewards: its loop alone). Ours is

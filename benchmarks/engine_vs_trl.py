@@ -4,7 +4,7 @@ Both have the same model, prompts and batch shape.
 
     uv run --no-project --isolated --python 3.11 \
         --with-requirements tests/real/peers/requirements.txt \
-        --with-editable . python benchmarks/engine_vs_trl.py --threads 1 --threads 2
+        --with-editable '.[lab]' python benchmarks/engine_vs_trl.py --threads 1 --threads 2
 
 The model is the countdown model after 60 GRPO steps of the engine, which TRL loads in Hugging
 Face's format. Then both train it, 10 steps of one, 10 of the other, so that whatever else the

@@ -6,7 +6,7 @@ Model, prompts, batch shape, updates and verifier are the same, all of it smollm
         grpo.val_samples_per_prompt=0 logger.log_dir=FOLDER
     uv run --no-project --isolated --python 3.11 \
         --with-requirements tests/real/peers/requirements.txt \
-        --with-editable . python benchmarks/smollm2_vs_trl.py FOLDER/exp_001/model
+        --with-editable '.[lab]' python benchmarks/smollm2_vs_trl.py FOLDER/exp_001/model
 
 TRL runs as in engine_vs_trl.py: float32, sdpa, fused AdamW, no gradient checkpointing, logging,
 evaluation or saving. The engine computes a prompt, and what its responses begin with alike, once,

@@ -8,6 +8,7 @@ import difflib
 import functools
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -24,6 +25,11 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 DEEPEST = 100  # levels of a config
 HERE = Path(__file__).parent
+# modules that some commands need, and the extra of pyproject.toml that brings them
+EXTRAS: dict[str, str] = {
+    **dict.fromkeys(("transformers", "math_verify", "tensorboard", "matplotlib"), "engine"),
+    **dict.fromkeys(("scipy", "sklearn", "rapidfuzz", "httpx", "jinja2"), "lab"),
+}
 
 
 def shipped(folder: str) -> Path:
@@ -60,7 +66,9 @@ class UnknownKey(Finding):
 class Section(BaseModel):
     """A section of a config: unknown keys, other types and non-finite numbers are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, strict=True, use_attribute_docstrings=True
+    )
 
 
 class ConfigError(ValueError):
@@ -223,6 +231,21 @@ def first_line(error: Exception) -> str:
 def install(package: str, extra: str = "") -> str:
     """How a package is had that is not needed by all; extra: of ours, where it has another name."""
     return f"pip install {package} (in a checkout: uv run --extra {extra or package} ...)"
+
+
+def install_of(module: str | None) -> str:
+    """How a module of an extra is had; empty for any other."""
+    extra = EXTRAS.get((module or "").partition(".")[0])
+    return install(f"'nemo-algos[{extra}]'", extra) if extra else ""
+
+
+def require(extra: str) -> None:
+    """Raises ConfigError where a module of an extra is missing; `lab` has those of `engine` too."""
+    needed = [module for module, of in EXTRAS.items() if of in ("engine", extra)]
+    if missing := [module for module in needed if find_spec(module) is None]:
+        what = f"needs {', '.join(missing)}, which `pip install nemo-algos` alone does not bring"
+        cure = install(f"'nemo-algos[{extra}]'", extra)
+        raise ConfigError([Finding("", f"this command {what}: {cure}")])
 
 
 def did_you_mean(name: str, valid: Sequence[str]) -> str:

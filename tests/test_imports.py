@@ -143,10 +143,11 @@ def loaded(code):
             "from nemo_algos import build; build({'name': 'erpo', 'bounds': 'etr'})",
             [],
         ),
-        (
-            "from nemo_algos.preflight.check.judge import check; check('nemo_rl.yaml', [], 'main')",
-            [],
+        *(
+            (f"from nemo_algos.preflight.check.judge import check; check({name!r}, [], 'main')", [])
+            for name in ("nemo_rl.yaml", "etr.yaml", "apmpo.yaml")
         ),
+        ("from nemo_algos import batch_loss", []),
         ("import nemo_algos.algorithms.rollouts, nemo_algos.algorithms.golden.verify", ["torch"]),
     ],
 )

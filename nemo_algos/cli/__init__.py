@@ -65,6 +65,12 @@ def ended() -> Iterator[None]:
     except (*WRONG_PATHS, PermissionError) as error:
         named = f"{error.filename}: {error.strerror}: name another path"
         raise _exit(2, named if error.filename else error) from None
+    except ModuleNotFoundError as error:
+        from nemo_algos.config import install_of  # the overview loads no config
+
+        if not (cure := install_of(error.name)):
+            raise
+        raise _exit(2, f"this needs {error.name}, which is not installed: {cure}") from None
     except BrokenPipeError:
         raise
     except (OSError, FloatingPointError, BrokenExecutor, Unjudged) as error:

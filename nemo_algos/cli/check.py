@@ -14,11 +14,23 @@ from nemo_algos.preflight.slurm.batch import seconds
 from nemo_algos.terminal import echo
 
 
+def _explain(key: str) -> None:
+    if key:
+        from nemo_algos.cli.explain import explained
+
+        echo("\n".join(explained(key)))
+        raise typer.Exit
+
+
 def check(
     config: Config,
     overrides: Overrides = None,
     nemo_rl: NemoRL = "",
     time: Annotated[str, typer.Option(help="limit of the job, as sbatch reads it")] = "",
+    explain: Annotated[
+        str,
+        typer.Option(metavar="KEY", callback=_explain, is_eager=True, help="what a key is, alone"),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="findings for scripts")] = False,
 ) -> None:
     """Find what is wrong with a run before it starts, without a GPU; exit 1 where it would fail."""

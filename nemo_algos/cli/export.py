@@ -26,6 +26,7 @@ def export(
 
     train.jsonl has the problems of all its steps in their order, validation.jsonl those held out.
     """
+    configs.require("engine")
     checked, _ = parse(configs.resolved(written(config, overrides, "train")))
     name, grpo = checked.policy.model_name, checked.grpo
     if name not in SHAPES:

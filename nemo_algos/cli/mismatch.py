@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from nemo_algos.config import require
 from nemo_algos.terminal import Console, echo
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def mismatch(
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
     """Why sampler and trainer differ on the same tokens: the likely cause, evidence, next step."""
+    require("lab")
     from nemo_algos.engines.mismatch.dump import read  # scipy
     from nemo_algos.lab.mismatch.verdict import diagnose
 

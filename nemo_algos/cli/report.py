@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from nemo_algos.config import require
 from nemo_algos.terminal import echo
 
 
@@ -15,6 +16,7 @@ def report(
     out: Annotated[Path, typer.Option(help="folder of the report")] = Path("runs/report"),
 ) -> None:
     """Compare runs in one HTML file that opens offline; each figure also as PNG and CSV."""
+    require("lab")
     from nemo_algos.lab.report.page import write  # scipy
 
     path = write(runs, out)

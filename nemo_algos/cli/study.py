@@ -9,6 +9,7 @@ from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
 from nemo_algos.cli.arguments import Config, Overrides, written
+from nemo_algos.config import require
 from nemo_algos.jsonl import locked, refuse_links_out
 from nemo_algos.processes import fresh
 from nemo_algos.terminal import Console
@@ -22,6 +23,7 @@ STARRED = "*: the 95 % interval of the difference leaves out 0; intervals and fi
 
 def study(config: Config, overrides: Overrides = None) -> None:
     """Run methods x seeds x regimes on the embedded engine, and say what they show."""
+    require("lab")
     written(config, [], "study")
     from nemo_algos.lab.study import design, tuning  # what they load takes seconds
     from nemo_algos.lab.study.runner import results

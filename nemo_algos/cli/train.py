@@ -61,6 +61,7 @@ def _named(merged: DictConfig, config: str) -> DictConfig:
 
 
 def _local(merged: DictConfig, resume: Path | None) -> None:
+    configs.require("engine")
     checked, algorithm, warnings = judged(configs.resolved(merged), resume)
     show(warnings, err=True)
     from nemo_algos.engines.local.run import run  # transformers, after the config is judged

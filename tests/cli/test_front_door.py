@@ -38,7 +38,7 @@ def shell(code):
 
 def test_every_command_is_a_module_of_its_name_and_in_the_overview():
     modules = {p.stem for p in Path(cli.__file__).parent.glob("*.py")}
-    assert modules == {*COMMANDS, "__init__", "arguments"}
+    assert modules == {*COMMANDS, "__init__", "arguments", "explain"}
     said = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout
     width = max(map(len, COMMANDS))
     for name, sentence in COMMANDS.items():

@@ -62,3 +62,14 @@ def test_the_commands_find_their_configs(python, tmp_path, monkeypatch):
     assert (tmp_path / "runs/etr/exp_001/eval/countdown/metrics.json").exists()
     version = subprocess.run([python.with_name("nemo-algos"), "--version"], **here)
     assert version.stdout.startswith("nemo-algos ")
+
+
+def test_configs_and_job_scripts_lie_in_the_wheel(python, tmp_path):
+    folders = "'examples/configs', 'scripts/slurm'"
+    code = f"from nemo_algos.config import shipped; print(*map(shipped, ({folders})), sep='\\n')"
+    done = subprocess.run([python, "-c", code], cwd=tmp_path, text=True, capture_output=True)
+    inside = [Path(line) for line in done.stdout.splitlines()]
+    for there, folder in zip(inside, ("examples/configs", "scripts/slurm"), strict=True):
+        assert there.is_relative_to(python.parents[1])
+        tracked = {p.relative_to(ROOT / folder) for p in (ROOT / folder).rglob("*") if p.is_file()}
+        assert {p.relative_to(there) for p in there.rglob("*") if p.is_file()} == tracked

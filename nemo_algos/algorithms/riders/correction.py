@@ -49,24 +49,25 @@ OPTIONS = [f"{p}_{k}" for p in _POOLS for k in _KINDS if f"{p}_{k}" != "seq_max_
 
 
 class CorrectionConfig(Section):
-    """verl's fields; a preset sets them, and what is written beside it goes over the preset.
-
-    rollout_is: the weight is each token's, their geometric mean over the sequence (not in verl), or
-    their product, which vanishes in long responses; rollout_is_threshold: HIGH cuts weights at it
-    (TIS), "LOW_HIGH" makes those outside 0 (IcePop); rollout_rs: OPTIONS with commas between;
-    rollout_rs_threshold: one for all or one each, a largest divergence, of k1 bounds of a ratio,
-    "LOW_HIGH" or HIGH for 1 / HIGH to HIGH; bypass_mode: old := sampler; loss_type: of bypass_mode
-    alone, by default the method's.
-    """
+    """verl's fields."""
 
     preset: str | None = None
+    """Sets the others; what is written beside it goes over the preset."""
     rollout_is: Literal["token", "geometric", "sequence"] | None = None
+    """The weight is each token's, their geometric mean over the sequence (not in verl), or their
+    product, which vanishes in long responses."""
     rollout_is_threshold: float | str = 2.0
+    """HIGH cuts weights at it (TIS), "LOW_HIGH" makes those outside 0 (IcePop)."""
     rollout_is_batch_normalize: bool = False
     rollout_rs: str | None = None
+    """Which responses or tokens are left out: of OPTIONS, with commas between."""
     rollout_rs_threshold: float | str | None = None
+    """One for all or one each, a largest divergence; of k1 bounds of a ratio, "LOW_HIGH", or HIGH
+    for 1 / HIGH to HIGH."""
     bypass_mode: bool = False
+    """old := sampler."""
     loss_type: Literal["ppo_clip", "reinforce"] | None = None
+    """Of bypass_mode alone, by default the method's."""
 
     @model_validator(mode="before")
     @classmethod

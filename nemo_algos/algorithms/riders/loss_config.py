@@ -25,16 +25,16 @@ DERIVED = {
 
 
 class MismatchConfig(Section):
-    """The `mismatch:` section: a limit on how far the sampler is from the trainer, nats.
-
-    threshold: |d| beyond which a token is counted (0.5 is a ratio of 1.65, twice as far from 1 as a
-    clip at 1.28 in the log); stop_above: limit of a step's mean |d|, none by default; dump: write
-    every so many steps' log-probs for `nemo-algos mismatch`, and those of a step that is stopped.
-    """
+    """The `mismatch:` section: a limit on how far the sampler is from the trainer."""
 
     threshold: float = Field(default=0.5, gt=0)
+    """|d| in nats beyond which a token is counted (0.5 is a ratio of 1.65, twice as far from 1 as a
+    clip at 1.28 in the log)."""
     stop_above: float | None = Field(default=None, gt=0)
+    """Limit of a step's mean |d|, nats."""
     dump: int = Field(default=0, ge=0)
+    """Write the log-probs of every so many steps for `nemo-algos mismatch`, and of one that is
+    stopped."""
 
 
 class LossConfig(Section):
@@ -43,10 +43,12 @@ class LossConfig(Section):
     reference_policy_kl_penalty: float = Field(default=0.0, ge=0)
     reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
     use_importance_sampling_correction: bool = False
+    """Weigh tokens by trainer over sampler."""
     truncated_importance_sampling_type: Literal["tis", "icepop", "seq-mask-tis"] | None = None
     truncated_importance_sampling_ratio: float | None = Field(default=None, gt=0)
     truncated_importance_sampling_ratio_min: float | None = Field(default=None, ge=0)
     on_nonfinite: Literal["error", "report"] = "error"
+    """What a log-prob that is not finite does to the run."""
 
     @model_validator(mode="before")
     @classmethod

@@ -22,14 +22,14 @@ FILE = "nemo_algos_prompt.json"  # in the folder of a trained model
 
 
 class PromptSection(Section):
-    """prompt: the user's last message, {problem} replaced; answer_prefix: how the answer begins.
-
-    system_prompt: a message before, where the row's conversation has none of its own.
-    """
+    """The conversation that a problem becomes."""
 
     prompt: str = "{problem}\n\nReason step by step, and put your final answer within \\boxed{}."
+    """The user's last message, {problem} replaced."""
     answer_prefix: str = ""
+    """How the answer begins."""
     system_prompt: str = ""
+    """A message before, where the row's conversation has none of its own."""
 
     def messages(self, asked: Asked) -> Messages:
         """The conversation that the model's answer follows."""

@@ -17,43 +17,49 @@ TAKEN = ("mean", "positive_share", "unverified")  # reward/NAME of a step's metr
 
 
 class Split(Section):
-    """A file (.jsonl, .json, .csv, each also .gz; .parquet), or a data set: folder, or hub name.
-
-    subset, split: of a data set. The keys of problem (text, or a conversation) and gold answer.
-    """
+    """A file of rows, or a data set."""
 
     data_path: str
+    """A file (.jsonl, .json, .csv, each also .gz; .parquet), or a data set: folder, or hub name."""
     subset: str | None = None
+    """Of a data set."""
     split: str | None = None
+    """Of a data set."""
     input_key: str = "problem"
+    """The key of the problem: a text, or a conversation."""
     output_key: str = "answer"
+    """The key of the gold answer."""
 
 
 class RewardSection(Section):
-    """`package.module:function`; pool: in the killable processes, else in the trainer's own."""
+    """A reward function."""
 
     function: str
+    """`package.module:function`."""
     weight: float = 1.0
     pool: bool = True
+    """In the killable processes, else in the trainer's own."""
 
 
 class DataSection(PromptSection):
-    """What is asked: countdown, math (problems from files), or a Task `package.module:NAME`.
-
-    numbers, use_all: see countdown.Rules. rewards: functions by name, whose weighted sum is the
-    reward; verifier: one alone, `package.module:function`. verifier_workers: killable processes of
-    each.
-    """
+    """What is asked, and by what rewards it is judged."""
 
     task: str = "countdown"
+    """countdown, math (problems from files), or a Task `package.module:NAME`."""
     numbers: int = Field(default=3, ge=2, le=6)
+    """Of a countdown puzzle: see countdown.Rules."""
     use_all: bool = True
+    """Whether a solution needs every number: see countdown.Rules."""
     train: Split | None = None
     validation: Split | None = None
     max_input_seq_length: int | None = Field(default=None, gt=0)
+    """Prompts of more tokens are left out."""
     verifier: str = VERIFIER
+    """One reward function alone, `package.module:function`."""
     rewards: dict[str, RewardSection] | None = None
+    """Reward functions by name, whose weighted sum is the reward."""
     verifier_workers: int = Field(default=1, gt=0)
+    """Killable processes of each reward function."""
 
     @property
     def rules(self) -> Rules:

@@ -5,9 +5,10 @@ import platform
 import re
 import subprocess
 import time
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 from pydantic import Field
@@ -31,21 +32,35 @@ NO_ADDRESS = r"(?!.*://).*"  # of every other key
 
 # keys with which a run may go on: they change how far, how fast or how well seen it trains, or the
 # size of its updates, but neither what is asked and rewarded nor which numbers are stored
-MAY_CHANGE = (
-    r"logger\.|checkpointing\.|mismatch\.|data\.verifier_workers:"
-    r"|grpo\.(max_num_steps|val_\w+|max_val_samples|stop_at_\w+):"
-    r"|policy\.(device|threads|generation_batch_size|train_micro_batch_size|max_grad_norm):"
-    r"|policy\.(dynamic_batching\.|dtensor_cfg\.activation_|scheduler:)"
-    r"|policy\.optimizer\.kwargs\.(lr|betas|eps|weight_decay):"
-)
+MAY_CHANGE = {
+    *("logger.*", "checkpointing.*", "mismatch.*", "data.verifier_workers"),
+    *("grpo.max_num_steps", "grpo.val_*", "grpo.max_val_samples", "grpo.stop_at_*"),
+    *("policy.device", "policy.threads", "policy.generation_batch_size", "policy.max_grad_norm"),
+    *("policy.train_micro_batch_size", "policy.dynamic_batching.*", "policy.scheduler"),
+    "policy.dtensor_cfg.activation_*",
+    *(f"policy.optimizer.kwargs.{key}" for key in ("lr", "betas", "eps", "weight_decay")),
+}
+_WEIGHTS = "the checkpoint holds this model's weights"
+_PROBLEMS = "other problems would come, or other rewards"
 REASONS = {
-    r"method\b": "the steps so far are another method's",
-    r"policy\.optimizer\b": "the checkpoint holds this optimizer's state",
-    r"policy\.(model_name|shape|tokenizer)\b": "the checkpoint holds this model's weights",
-    r"policy\.dtensor_cfg\.lora_cfg\b": "the checkpoint holds these adapters' weights",
-    r"data\.|grpo\.(seed|num_prompts_per_step):": "other problems would come, or other rewards",
+    "method*": "the steps so far are another method's",
+    "policy.optimizer*": "the checkpoint holds this optimizer's state",
+    **dict.fromkeys(("policy.model_name", "policy.shape*", "policy.tokenizer*"), _WEIGHTS),
+    "policy.dtensor_cfg.lora_cfg*": "the checkpoint holds these adapters' weights",
+    **dict.fromkeys(("data.*", "grpo.seed", "grpo.num_prompts_per_step"), _PROBLEMS),
 }
 OTHER_STEPS = "a step would be another one: start a new run"
+
+
+class Difference(NamedTuple):
+    """A key of two configs that has another value in the new one."""
+
+    key: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return " ".join(f"{self.key}: {self.old} -> {self.new}".split())
 
 
 class Manifest(Shape):
@@ -71,25 +86,25 @@ def stored(config: LocalConfig) -> dict[str, Any]:
     return as_written(config.model_dump(mode="json"))
 
 
-def changed(folder: Path, config: LocalConfig, step: int) -> list[str]:
-    """What this config changes in the folder's run, from this step on: a line in its manifest.
+def record_changes(folder: Path, config: LocalConfig, step: int) -> list[Difference]:
+    """Write into the folder's manifest what this config changes in its run from this step on.
 
     Raises ValueError, with the reason for each key, where the steps so far would be another run's.
     """
     path = folder / "manifest.json"
     manifest, now = read_object(path, Manifest), stored(config)
     before = stored(validate(LocalConfig, resolved(OmegaConf.create(manifest["config"]))))
-    lines = [" ".join(line.split()) for line in differences(before, now)]
-    refused = [f"{line} ({reason})" for line in lines if (reason := _reason(line))]
+    found = differences(before, now)
+    refused = [f"{change} ({reason})" for change in found if (reason := _reason(change.key))]
     if refused:
         remedy = "resume with its own, or use another folder"
         listed = "\n  ".join(refused)
         raise ValueError(f"{folder} holds a run of another config; {remedy}:\n  {listed}")
-    if lines:
-        changes = [*manifest.get("changes", []), {"step": step, "at": _now(), "changed": lines}]
-        manifest |= {"config": now, "changes": changes}
+    if found:
+        entry = {"step": step, "at": _now(), "changed": [str(change) for change in found]}
+        manifest |= {"config": now, "changes": [*manifest.get("changes", []), entry]}
         replace(path, json.dumps(manifest, indent=2))
-    return lines
+    return found
 
 
 def id_of(folder: Path) -> str:
@@ -98,11 +113,11 @@ def id_of(folder: Path) -> str:
     return re.sub(r"[^\w-]", "", f"{folder.name}-{started}")
 
 
-def _reason(line: str) -> str:
-    """Why a difference may not be; empty where it may."""
-    if re.match(MAY_CHANGE, line):
+def _reason(key: str) -> str:
+    """Why a key may not change; empty where it may."""
+    if any(fnmatchcase(key, pattern) for pattern in MAY_CHANGE):
         return ""
-    return next((reason for key, reason in REASONS.items() if re.match(key, line)), OTHER_STEPS)
+    return next((r for pattern, r in REASONS.items() if fnmatchcase(key, pattern)), OTHER_STEPS)
 
 
 def _now() -> str:
@@ -115,13 +130,13 @@ def read(path: Path) -> dict[str, Any]:
     return read_object(path, Manifest)["config"]
 
 
-def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """`key: old -> new` for every leaf that differs."""
+def differences(old: Any, new: Any, path: str = "") -> list[Difference]:
+    """Every leaf that differs."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = dict.fromkeys([*old, *new])
         leaves = (differences(old.get(k), new.get(k), f"{path}.{k}".strip(".")) for k in keys)
-        return [line for lines in leaves for line in lines]
-    return [] if old == new else [f"{path}: {old} -> {new}"]
+        return [difference for found in leaves for difference in found]
+    return [] if old == new else [Difference(path, old, new)]
 
 
 def foreign(config: Any, path: str = "") -> dict[str, str]:

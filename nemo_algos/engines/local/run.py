@@ -12,13 +12,14 @@ import torch
 from rich.console import Console
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.config import first_line
+from nemo_algos.config import ConfigError, first_line
 from nemo_algos.engines.local import checkpoint, manifest, summary
 from nemo_algos.engines.local.build import build_trainer
 from nemo_algos.engines.local.evaluation import SEED, measured, sample
 from nemo_algos.engines.local.folder import RECORD, opened
 from nemo_algos.engines.local.hardware import described, threads_of
 from nemo_algos.engines.local.logs import Log
+from nemo_algos.engines.local.optimizer import rehearse
 from nemo_algos.engines.local.schema import Component, LocalConfig
 from nemo_algos.engines.local.screen import Screen, say
 from nemo_algos.engines.local.summary import HELD_OUT, Record
@@ -57,10 +58,13 @@ class Stop:
 def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console: Console) -> None:
     """Train in `folder`, continuing what is there, else in a new one below logger.log_dir.
 
-    Raises ValueError where the folder holds a run of another config, is another process's, or is
-    broken; SystemExit, 130 or 143, where a signal stopped it.
+    Raises ConfigError where the optimizer or its schedule cannot be made; ValueError where the
+    folder holds a run of another config, is another process's, or is broken; SystemExit, 130 or
+    143, where a signal stopped it.
     """
     torch.set_num_threads(threads_of(config.policy))
+    if wrong := rehearse(config.policy.optimizer, config.policy.scheduler):
+        raise ConfigError(wrong)
     with Stop() as stop, opened(folder, Path(config.logger.log_dir)) as place:
         try:
             begun = _begun(place, config, console)
@@ -85,11 +89,12 @@ def _begun(folder: Path, config: LocalConfig, console: Console) -> bool:
         manifest.write(folder, config)
         return False
     step = max(there, default=0)
-    for line in manifest.changed(folder, config, step):
-        say(console, f"from step {step} on: {line}")
-        key, old, *_ = line.split()
-        if key == "grpo.max_num_steps:" and _lasts(config, int(old)):
-            say(console, f"policy.scheduler, made for {old} steps, stays so: set it to stretch it")
+    for change in manifest.record_changes(folder, config, step):
+        say(console, f"from step {step} on: {change}")
+        if change.key == "grpo.max_num_steps" and _lasts(config, steps := change.old):
+            say(
+                console, f"policy.scheduler, made for {steps} steps, stays so: set it to stretch it"
+            )
     return True
 
 

@@ -33,17 +33,17 @@ DECIDED = {
 
 
 class LocalModel(Section):
-    """The embedded engine: the policy of a training run, or any causal LM of transformers.
-
-    run: folder of a training run; step: of one of its checkpoints, 0 for the policy before
-    training, none for the newest. policy: a model without a run. threads: else as in training.
-    """
+    """The embedded engine: the policy of a training run, or any causal LM of transformers."""
 
     engine: Literal["local"] = "local"
     run: str | None = None
+    """Folder of a training run."""
     step: int | None = Field(default=None, ge=0)
+    """Of one of the run's checkpoints, 0 for the policy before training, none for the newest."""
     policy: PolicySection | None = None
+    """A model without a run."""
     threads: int | None = Field(default=None, gt=0)
+    """Else as in training."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -55,23 +55,23 @@ class LocalModel(Section):
 
 
 class EndpointModel(Section):
-    """An OpenAI-compatible server, such as vLLM's.
-
-    url ends in /v1; the key is read from the environment variable api_key_env, if set. timeout:
-    seconds for a whole answer. system: a message before the problem. completions: for base models,
-    a template with {prompt} that goes to /completions instead of a chat. extra: further keys of
-    every request, such as top_k, stop or chat_template_kwargs.
-    """
+    """An OpenAI-compatible server, such as vLLM's."""
 
     engine: Literal["endpoint"]
     url: str = "http://localhost:8000/v1"
+    """It ends in /v1."""
     name: str
     system: str = ""
+    """A message before the problem."""
     completions: str = ""
+    """For base models, a template with {prompt} that goes to /completions instead of a chat."""
     extra: dict[str, Any] = Field(default={})
+    """Further keys of every request, such as top_k, stop or chat_template_kwargs."""
     api_key_env: str = "OPENAI_API_KEY"
+    """The environment variable from which the key is read, if it is set."""
     concurrency: int = Field(default=32, gt=0)
     timeout: float = Field(default=600.0, gt=0)
+    """Seconds for a whole answer."""
     retries: int = Field(default=5, ge=0)
 
     @field_validator("url")
@@ -117,43 +117,43 @@ class EndpointModel(Section):
 
 
 class NemoRLFile(Section):
-    """The eval.save_path of NeMo-RL's examples/run_eval.py, or the file in it.
-
-    The golds are the file's too; of the benchmark only the verifier counts.
-    """
+    """NeMo-RL's own evaluation, golds included; of the benchmark only the verifier counts."""
 
     engine: Literal["nemo_rl"]
     file: str
+    """The eval.save_path of NeMo-RL's examples/run_eval.py, or the file in it."""
 
 
 class BenchmarkSection(Section):
-    """One benchmark: its data (hub, or a file), only the first `problems`, another verifier.
-
-    seed: of the options' order (GPQA). databases: the folder of SQLite files (Spider, BIRD).
-    prompt: where the model was trained here on rows, problems with a mathematical answer are asked
-    as in training; `benchmark`: as the benchmark has it.
-    """
+    """One benchmark."""
 
     data: str = "hub"
+    """`hub`, or a file."""
     problems: int | None = Field(default=None, gt=0)
+    """Only so many, the first ones."""
     seed: int = 0
+    """Of the options' order (GPQA)."""
     databases: str = ""
+    """The folder of SQLite files (Spider, BIRD)."""
     prompt: Literal["trained", "benchmark"] = "trained"
+    """Where the model was trained here on rows, problems with a mathematical answer are asked as in
+    training; `benchmark`: as the benchmark has it."""
     verifier: str | None = None
+    """Another one than the benchmark's."""
 
 
 class SamplingSection(Section):
-    """samples: per problem. max_tokens: none for the run's own, or the server's.
-
-    logprobs: an endpoint's of every token are asked for and stored.
-    """
+    """How responses are sampled."""
 
     samples: int = Field(default=16, gt=0)
+    """Responses to each problem."""
     temperature: float = Field(default=1.0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int | None = Field(default=None, gt=0)
+    """None for the run's own, or the server's."""
     seed: int = Field(default=0, ge=0)
     logprobs: bool = False
+    """Those of every token are asked of an endpoint, and stored."""
 
 
 AnyModel = LocalModel | EndpointModel | NemoRLFile
@@ -166,18 +166,17 @@ Model = TypeVar("Model", bound=AnyModel)
 
 
 class EvalConfig(Section, Generic[Model]):
-    """The whole file.
-
-    benchmarks: by name, null to leave out an inherited one; out: the folder that gets one folder
-    per benchmark; workers: processes that verify and measure.
-    """
+    """The whole file."""
 
     model: Model
     benchmarks: dict[str, BenchmarkSection | None]
+    """By name; null leaves an inherited one out."""
     sampling: SamplingSection = SamplingSection()
     metrics: Measure = Measure()
     workers: int = Field(default=1, gt=0)
+    """Processes that verify and measure."""
     out: str | None = None
+    """The folder that gets one folder per benchmark."""
 
     @field_validator("benchmarks")
     @classmethod

@@ -201,7 +201,7 @@ def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
     different = differences(_belonging(stored), _belonging(manifest))
     rows = read_lines(folder / "generations.jsonl", GenerationLine)
     if different and any(not row["finish"].startswith(REFUSED) for row in rows):
-        listed = "\n  ".join(different)
+        listed = "\n  ".join(map(str, different))
         raise ValueError(
             f"{folder} holds another evaluation; set out to another folder:\n  {listed}"
         )

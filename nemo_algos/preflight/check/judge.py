@@ -5,8 +5,7 @@ release, and of the launcher, over the installed one.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -19,15 +18,14 @@ from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.check.local.judge import judged as judged_locally
-from nemo_algos.preflight.check.rule import Preflight
+from nemo_algos.preflight.check.rule import Preflight, asked, kept
 from nemo_algos.preflight.check.rules import RULES
-from nemo_algos.preflight.check.rules.values import repaired
+from nemo_algos.preflight.check.rules.values import repair
 from nemo_algos.preflight.check.snapshot import VERSIONS, Composed, Release, compose, load
 
 SEVERITIES = ("error", "warning", "note")
 HEADER = re.compile(r"^# NeMo-RL ((?:v[\d.]+\d|main)(?:, (?:v[\d.]+\d|main))*)", re.MULTILINE)
 OVERRIDES = "policy.hf_config_overrides"
-T = TypeVar("T")
 
 
 def versions(name: str) -> tuple[str, ...]:
@@ -69,18 +67,18 @@ def judged(
 ) -> tuple[Preflight, list[Finding]]:
     """The judgement of a composed config, whose `plain` becomes what trains."""
     plain, written, base, tree, unknown = composed
-    findings = [*unknown, *repaired(plain, base, tree)]
-    _kept(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
+    findings = [*unknown, *repair(plain, base, tree)]
+    kept(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
     blocks = plain.get("method") or {}, plain.get("rollout_correction")
-    algorithm = _kept(findings, lambda: build(*blocks))
+    algorithm = kept(findings, lambda: build(*blocks))
     if algorithm:
         limit = at(plain, "policy.generation.max_new_tokens")
         algorithm = algorithm.limited(limit if isinstance(limit, int) else None)
         findings += conflicts(plain, written, algorithm)
         derive(plain, algorithm)
-    facts = _kept(findings, lambda: _model(plain))
+    facts = kept(findings, lambda: _model(plain))
     run = Preflight(plain, layout(plain), facts, written, algorithm, version, seconds)
-    return run, _sorted([*findings, *(finding for rule in RULES for finding in rule(run))])
+    return run, _sorted([*findings, *asked(RULES, run)])
 
 
 def refuse(findings: Iterable[Finding]) -> list[Finding]:
@@ -93,15 +91,6 @@ def refuse(findings: Iterable[Finding]) -> list[Finding]:
 
 def _sorted(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(dict.fromkeys(findings), key=lambda f: SEVERITIES.index(f.severity))
-
-
-def _kept(findings: list[Finding], read: Callable[[], T]) -> T | None:
-    """What is read; None where it has errors, which the findings then have too."""
-    try:
-        return read()
-    except ConfigError as error:
-        findings.extend(error.findings)
-        return None
 
 
 def _model(plain: Mapping[str, object]) -> Model | None:

@@ -95,11 +95,7 @@ def _cut(section: dict[str, Any], path: str) -> None:
 
 
 def _misplaced(
-    own: Mapping[Any, Any],
-    base: Mapping[Any, Any],
-    declared: Set[str],
-    name: str,
-    above: str = "",
+    own: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str], name: str, above: str = ""
 ) -> Iterator[Finding]:
     """What is no section, or no list, where NeMo-RL has one."""
     for key, value in own.items():

@@ -17,7 +17,8 @@ from nemo_algos.engines.local import checkpoint
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.hf import HFPolicy
 from nemo_algos.engines.rewards import Verdict
-from nemo_algos.preflight.check.local.judge import _judged, parse
+from nemo_algos.preflight.check.local.judge import judged_by, parse
+from nemo_algos.preflight.check.local.rules import RULES
 
 ENTROPY, NLL = "method.terms.entropy.coef=0.5", "method.terms.nll.coef=0.5"
 ADAPTIVE = ["method.terms.adaptive_entropy.target=9", "method.terms.adaptive_entropy.start=0.004"]
@@ -195,7 +196,7 @@ def test_weights_are_no_matter_where_a_part_is_read_by_name():
     given = ["policy.model_name=a/b", "data.train.data_path=x.jsonl", *TWO, "method.name=apmpo"]
     for more, number in (([], 1), (["method.success_reward=right"], 0)):
         plain = config.load(trainers.CONFIGS / "math.yaml", [*given, *more])
-        assert len(_judged(plain, {}).warnings) == number  # the weights add up to 2
+        assert len(judged_by(RULES, plain).warnings) == number  # the weights add up to 2
 
 
 def test_every_mistake_of_the_extensions_at_once():

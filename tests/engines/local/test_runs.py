@@ -377,7 +377,10 @@ def test_every_key_may_change_or_is_refused_with_a_reason(tmp_path):
         other = checked.model_dump(mode="json")
         config.put(other, key, "other")
         try:
-            (line,) = manifest.changed(tmp_path, SimpleNamespace(model_dump=lambda mode: other), 3)  # noqa: B023
+            given = SimpleNamespace(model_dump=lambda mode: other)  # noqa: B023
+            (change,) = manifest.record_changes(tmp_path, given, 3)
+            assert (change.key, change.new) == (key, "other")
+            line = str(change)
             may.add(key)
         except ValueError as error:
             (line,) = str(error).splitlines()[1:]

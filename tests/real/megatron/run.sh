@@ -7,5 +7,5 @@ cd "$(dirname "$0")/../../.."
 python=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[23]*/bin/python 2>/dev/null |
 	sort -V | tail -1)
 exec uv run --no-project --isolated --python "${python:-3.13}" \
-	--with-requirements tests/real/megatron/requirements.txt --with-editable . \
+	--with-requirements tests/real/megatron/requirements.txt --with-editable '.[lab]' \
 	pytest -q -o addopts="" --disable-warnings "${@:-tests/real/megatron}"

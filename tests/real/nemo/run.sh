@@ -15,7 +15,7 @@ status=0
 for ref in ${NEMO_RL_REF:-v0.7.0 main}; do
 	echo "NeMo-RL $ref"
 	NEMO_RL_REF=$ref uv run --no-project --isolated --python "${python:-3.13}" \
-		--with-requirements tests/real/nemo/requirements.txt --with-editable . \
+		--with-requirements tests/real/nemo/requirements.txt --with-editable '.[lab]' \
 		pytest -q -o addopts="" --disable-warnings "${@:-tests/real/nemo}" || status=1
 done
 exit $status

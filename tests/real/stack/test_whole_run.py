@@ -23,6 +23,8 @@ from band import embedded, within
 from own_ray import end
 from safetensors.torch import load_file
 
+from nemo_algos.config import SHIPPED
+
 STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
 ROLLOUTS = 16 * 16
 WARMUP = [2e-4 * (0.2 + 0.8 * step / 5) for step in range(3)]  # the recipe's LinearLR

@@ -1,18 +1,22 @@
 """Rules about what a config names: files, functions, classes, a device, a model on disk."""
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from nemo_algos.config import ConfigError, Finding, install
+from nemo_algos.config import EXTRAS, ConfigError, Finding, install, install_of
 from nemo_algos.engines.data.math_problems import OURS, MathProblems, read
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.data.tasks import Task
-from nemo_algos.engines.local.schema import SHAPES, LocalConfig, PolicySection
+from nemo_algos.engines.local.schema import SHAPES, PolicySection
 from nemo_algos.engines.local.trackers import enabled
 from nemo_algos.engines.rewards.function import GIVEN, PAIR, RewardFunction, path_of
+from nemo_algos.preflight.check.local.run import LocalRun
+from nemo_algos.preflight.check.local.torch_classes import known_to_work
+from nemo_algos.preflight.check.rule import Rule, error, warning
 
 NO_PEFT = f"needs peft: {install('peft', 'lora')}"
 
@@ -27,6 +31,8 @@ def named(name: str, key: str) -> Any:
         here = Path(f"{name.partition(':')[0].partition('.')[0]}.py").exists()
         unseen = here and isinstance(error, ModuleNotFoundError)
         cure = "; it lies in this folder: put PYTHONPATH=. before the command" if unseen else ""
+        if isinstance(error, ModuleNotFoundError) and (extra := install_of(error.name)):
+            cure = f": {extra}"
         reason = f"cannot import {name}: {type(error).__name__}: {error}{cure}"
         raise ConfigError([Finding(key, reason)]) from None
 
@@ -49,68 +55,71 @@ def verifier(name: str, key: str, given: Sequence[str] = PAIR) -> None:
         raise ConfigError([Finding(key, f"{name} {error}")]) from None
 
 
-def data_files(c: LocalConfig) -> Iterator[Finding]:
+def data_files(run: LocalRun) -> Iterator[Finding]:
     """Both files are there, can be read and have the named fields."""
-    for name in ("train", "validation"):
-        split = getattr(c.data, name)
+    splits = {name: run[f"data.{name}"] for name in ("train", "validation")}
+    for name, split in splits.items():
         try:
-            if split and c.data.task == "math":
+            if split and run["data.task"] == "math":
                 read(split)
-        except ValueError as error:
-            yield Finding(f"data.{name}.data_path", str(error))
+        except ValueError as problem:
+            yield error(f"data.{name}.data_path", str(problem))
 
 
-def reward_functions(c: LocalConfig) -> Iterator[Finding]:
-    """They ask for nothing that they are not given."""
-    for name, reward in c.data.functions.items():
+def reward_functions(run: LocalRun) -> Iterator[Finding]:
+    """They ask for nothing that they are not given; a task with its own verify asks none."""
+    if getattr(OURS.get(run["data.task"]), "verify", Task.verify) is not Task.verify:
+        return
+    for name, reward in run.functions.items():
         key = f"data.rewards.{name}.function" if name else "data.verifier"
         yield from found(verifier, reward.function, key, GIVEN)
 
 
-def own_task(c: LocalConfig) -> Iterator[Finding]:
+def own_task(run: LocalRun) -> Iterator[Finding]:
     """It is a subclass of Task that says all that Task leaves open."""
-    name = c.data.task
+    name = run["data.task"]
     try:
         kind = OURS.get(name) or named(name, "data.task")
-    except ConfigError as error:
-        yield from error.findings
+    except ConfigError as problem:
+        yield from problem.findings
         return
     if not (isinstance(kind, type) and issubclass(kind, Task)):
-        yield Finding("data.task", f"{name} is no subclass of nemo_algos.engines.data.tasks.Task")
+        yield error("data.task", f"{name} is no subclass of nemo_algos.engines.data.tasks.Task")
         return
     lacking = sorted(kind.__abstractmethods__)
     if kind.verify is Task.verify and kind.answer is Task.answer:
         lacking.append("verify (or answer, for data.rewards)")
     if lacking:
-        yield Finding("data.task", f"{name} lacks {', '.join(lacking)}")
+        yield error("data.task", f"{name} lacks {', '.join(lacking)}")
     elif kind.verify is not Task.verify:
-        for key, usual in (("rewards", None), ("verifier", VERIFIER), ("verifier_workers", 1)):
-            if getattr(c.data, key) != usual:
-                yield Finding(f"data.{key}", f"{name} judges by its own verify: remove it")
-    if kind.turns and c.policy.model_name in SHAPES:
-        reason = f"{c.policy.model_name} takes prompts of one length, and {name} has turns"
-        yield Finding("policy.model_name", f"{reason}: name another model")
-    if c.data.max_input_seq_length and kind.keep is Task.keep:
-        yield Finding("data.max_input_seq_length", f"{name} cannot leave prompts out")
+        for key in ("data.rewards", "data.verifier", "data.verifier_workers"):
+            if run.changed(key):
+                yield error(key, f"{name} judges by its own verify: remove it")
+    if kind.turns and run.model in SHAPES:
+        reason = f"{run.model} takes prompts of one length, and {name} has turns"
+        yield error("policy.model_name", f"{reason}: name another model")
+    if run["data.max_input_seq_length"] and kind.keep is Task.keep:
+        yield error("data.max_input_seq_length", f"{name} cannot leave prompts out")
 
 
-def response_length(c: LocalConfig) -> Iterator[Finding]:
+def response_length(run: LocalRun) -> Iterator[Finding]:
     """The answers fit into a response, as far as a tokenizer on disk, or their words, tell."""
-    limit, boxed = c.policy.generation.max_new_tokens, "\\boxed" in c.data.prompt
-    reads = any(reward.function == VERIFIER for reward in c.data.functions.values())
-    if c.data.task != "math" or not c.data.train or not reads:
+    data, policy = run["data"], run["policy"]
+    limit, boxed = policy.generation.max_new_tokens, "\\boxed" in data.prompt
+    reads = any(reward.function == VERIFIER for reward in data.functions.values())
+    if data.task != "math" or not data.train or not reads:
         return
     try:
-        answers = [example.answer for example in read(c.data.train)]
-        count = _counter(c.policy, boxed)
+        answers = [example.answer for example in read(data.train)]
+        count = _counter(policy, boxed)
     except ValueError:  # said by data_files and model
         return
     lengths = [count(f"\\boxed{{{answer}}}" if boxed else answer) + 1 for answer in answers]
     if longer := sum(length > limit for length in lengths):
         what = f"{limit} tokens do not hold the answers of {longer} of {len(lengths)} rows"
-        also = ", and the prompt asks to reason before it" if "eason" in c.data.prompt else ""
+        also = ", and the prompt asks to reason before it" if "eason" in data.prompt else ""
         reason = f"{what}, which take up to {max(lengths)}{also}: raise it"
-        yield Finding("policy.generation.max_new_tokens", reason, "warning")
+        yield warning("policy.generation.max_new_tokens", reason)
 
 
 def _counter(policy: PolicySection, boxed: bool) -> Callable[[str], int]:
@@ -123,29 +132,45 @@ def _counter(policy: PolicySection, boxed: bool) -> Callable[[str], int]:
     return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def prompt_lengths(c: LocalConfig) -> Iterator[Finding]:
+def prompt_lengths(run: LocalRun) -> Iterator[Finding]:
     """Some prompt fits, as far as a tokenizer on disk tells."""
-    limit = c.data.max_input_seq_length
-    if c.data.task != "math" or not limit or not Path(c.policy.model_name).is_dir():
+    data, limit = run["data"], run["data.max_input_seq_length"]
+    _ = run["policy.tokenizer"]
+    if data.task != "math" or not limit or not Path(run.model).is_dir():
         return
     from nemo_algos.engines.local import hf
 
     try:
-        tokenizer = hf.load_tokenizer(c.policy)
-        task = MathProblems(c.data, c.grpo.seed)
+        tokenizer = hf.load_tokenizer(run.config.policy)
+        task = MathProblems(data, run.config.grpo.seed)
     except ValueError:  # said by data_files and model
         return
     try:
         task.keep(lambda e: len(hf.chat(tokenizer, task.prompt(e), task.prefix(e))) <= limit)
-    except ValueError as error:
-        yield Finding("data.max_input_seq_length", str(error))
+    except ValueError as problem:
+        yield error("data.max_input_seq_length", str(problem))
 
 
-def optimizer(c: LocalConfig) -> Iterator[Finding]:
+def optimizer(run: LocalRun) -> Iterator[Finding]:
     """Optimizer and scheduler can be made, and take a step."""
+    sections = run["policy.optimizer"], run["policy.scheduler"]
+    if known_to_work(*sections):
+        return
     from nemo_algos.engines.local.optimizer import rehearse
 
-    yield from rehearse(c.policy.optimizer, c.policy.scheduler)
+    yield from rehearse(*sections)
+
+
+def has_device(run: LocalRun) -> Iterator[Finding]:
+    """This machine has it."""
+    _ = run["policy.device"]
+    yield from device(run.config.policy)
+
+
+def has_model(run: LocalRun) -> Iterator[Finding]:
+    """Its folder is whole."""
+    _ = run.model, run["policy.tokenizer"]
+    yield from model(run.config.policy)
 
 
 def device(policy: PolicySection) -> list[Finding]:
@@ -180,29 +205,26 @@ def model(policy: PolicySection) -> list[Finding]:
     return findings or found(hf.load_tokenizer, policy)
 
 
-def trackers(c: LocalConfig) -> Iterator[Finding]:
-    """The libraries of those that are enabled are there."""
-    for name in enabled(c.logger):
-        if find_spec(name) is None:
-            reason = f"{name} is not installed: {install(name)}"
-            yield Finding(f"logger.{name}_enabled", reason)
+def trackers(run: LocalRun) -> Iterator[Finding]:
+    """The libraries of those that are enabled are there; of TensorBoard's `train` sees to it."""
+    for name in enabled(run["logger"]):
+        if name not in EXTRAS and find_spec(name) is None:
+            yield error(f"logger.{name}_enabled", f"{name} is not installed: {install(name)}")
 
 
-RULES: dict[Callable[[LocalConfig], Iterator[Finding]], tuple[str, ...]] = {
-    data_files: ("data.task", "data.train", "data.validation"),
-    reward_functions: ("data.verifier", "data.rewards"),
-    own_task: (
-        "policy.model_name",
-        "data.task",
-        "data.max_input_seq_length",
-        "data.verifier",
-        "data.rewards",
-        "data.verifier_workers",
-    ),
-    response_length: ("data", "policy"),
-    prompt_lengths: ("data", "policy.model_name", "policy.tokenizer"),
-    trackers: ("logger",),
-    optimizer: ("policy.optimizer", "policy.scheduler"),
-    lambda c: iter(device(c.policy)): ("policy.device",),
-    lambda c: iter(model(c.policy)): ("policy.model_name", "policy.tokenizer"),
-}
+def log_dir(run: LocalRun) -> Iterator[Finding]:
+    """A folder is made there and removed again."""
+    above = Path(run["logger.log_dir"]).absolute()
+    while not above.exists():
+        above = above.parent
+    try:
+        tempfile.TemporaryDirectory(dir=above).cleanup()
+    except OSError as problem:
+        reason = f"cannot be written: {problem.strerror}: choose another folder"
+        yield error("logger.log_dir", f"{run['logger.log_dir']} {reason}")
+
+
+RULES: tuple[Rule, ...] = (
+    data_files, reward_functions, own_task, response_length, prompt_lengths, trackers, optimizer,
+    has_device, has_model,
+)  # fmt: skip

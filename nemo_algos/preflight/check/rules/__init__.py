@@ -1,9 +1,6 @@
-"""All rules: the functions of these modules from a run to findings (docs/check.md has each)."""
+"""All rules of a NeMo-RL run, in the order of their findings; docs/check.md has each."""
 
-from collections.abc import Iterator
-
-from nemo_algos.config import Finding
-from nemo_algos.preflight.check.rule import Preflight, Rule
+from nemo_algos.preflight.check.rule import Rule
 from nemo_algos.preflight.check.rules import (
     batch,
     data,
@@ -17,14 +14,35 @@ from nemo_algos.preflight.check.rules import (
     rows,
     run,
     training,
-)
+)  # fmt: skip
 
-MODULES = (layout, batch, generation, quantization, training, lora)
-MODULES += (method, objective, data, rows, rewards, run)
-SIGNATURE = {"run": Preflight, "return": Iterator[Finding]}
-RULES: tuple[Rule, ...] = tuple(
-    function
-    for module in MODULES
-    for function in vars(module).values()
-    if getattr(function, "__annotations__", None) == SIGNATURE
-)
+RULES: tuple[Rule, ...] = (
+    layout.one_backend, layout.generation_share, layout.train_ranks, layout.expert_ranks,
+    layout.heads, layout.kv_heads, layout.vocabulary, layout.layers, layout.experts,
+    layout.sequence_parallel, layout.context_parallel, layout.divisor, layout.tensor_accuracy,
+    layout.replicas, layout.offload_alone, layout.other_backend,
+    batch.updates, batch.data_parallel, batch.micro_batches, batch.inert_clipping,
+    batch.group_of_one, batch.exclusive_packing, batch.packed_length, batch.engine_length,
+    batch.positions, batch.prompt_length, batch.batch_multiplier, batch.dataloaders,
+    generation.engines, generation.engine_heads, generation.engine_pipeline,
+    generation.engine_experts, generation.engine_memory, generation.sampling,
+    generation.validation_sampling, generation.asynchronous, generation.precision,
+    generation.tempered,
+    quantization.keywords, quantization.quantised_alike, quantization.precision_pairs,
+    quantization.old_quantisation, quantization.diverging_experts, quantization.routes,
+    training.fused_logprobs, training.logprob_chunks, training.optimizer_precision,
+    training.known_precision, training.optimizer_offload, training.learning_rates, training.warmup,
+    training.learning_rate, training.first_version,
+    lora.lora, lora.adapted_modules, lora.adapted_head, lora.adapted_experts,
+    method.usual_sizes, method.token_sized_clip, method.penalty, method.steep_gradient,
+    method.paper_group,
+    objective.auxiliary_losses, objective.dropout, objective.gradient_clip, objective.router_replay,
+    objective.nucleus, objective.shaped_filter, objective.graded_rewards, objective.reward_parts,
+    objective.failed_generations, objective.vanishing_weights,
+    data.environments, data.verifiers, data.prompt_and_verifier, data.files, data.validation_data,
+    data.validation_batches,
+    rows.row_keys, rows.enough_rows, rows.validation_environment,
+    rewards.own_rewards,
+    run.model_there, run.converted_model, run.model_known, run.save_time, run.best_metric,
+    run.save_period, run.checkpoint_space, run.resumes, run.wandb, run.validation_goal,
+)  # fmt: skip

@@ -1,0 +1,97 @@
+"""What a key is: `nemo-algos check --explain KEY`."""
+
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.algorithms.riders.loss_config import DERIVED
+from nemo_algos.config import ConfigError, Finding, at, did_you_mean, put
+from nemo_algos.engines.local.schema import LocalConfig
+from nemo_algos.engines.nemo.decided import base_name
+from nemo_algos.lab.evals.schema import ENGINES, EvalConfig
+from nemo_algos.preflight.check.keys import unknown_keys
+from nemo_algos.preflight.check.snapshot import VERSIONS, load
+
+LIMITS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+SOURCES: list[tuple[str, type[BaseModel], str]] = [
+    ("embedded engine", LocalConfig, ""),
+    *((name, method.params, "method.") for name, method in METHODS.items()),
+    *((f"eval with model.engine={name}", EvalConfig[kind], "") for name, kind in ENGINES.items()),
+]
+
+
+def explained(key: str) -> list[str]:
+    """A line for each meaning of a key, with who has it. Raises ConfigError where nobody does."""
+    fields = [(who, *one) for who, schema, above in SOURCES for one in fields_of(schema, above)]
+    meanings = dict[str, list[str]]()
+    for who, path, field in fields:
+        if fnmatchcase(key, path):
+            meanings.setdefault(_described(field), []).append(who)
+    for version in VERSIONS:
+        if (text := _of_nemo_rl(key, version)) is not None:
+            meanings.setdefault(text, []).append(f"NeMo-RL {version}")
+    if reason := DERIVED.get(key.removeprefix("loss_fn.")):
+        meanings = {f"refused, for it is {reason}.": ["every engine"]}
+    if not meanings:
+        known = sorted({path for _, path, _ in fields} | load(VERSIONS[-1]).declared)
+        raise ConfigError([Finding(key, f"no such key{did_you_mean(key, known)}")])
+    return [f"{_named(who)}: {text}" for text, who in meanings.items()]
+
+
+def fields_of(schema: type[BaseModel], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key below a section, by its path; `*` stands for a name that the user chooses."""
+    for name, field in schema.model_fields.items():
+        path = f"{above}{name}"
+        yield path, field
+        chosen = "*." if "dict[" in str(field.annotation) else ""
+        for section in _sections(field.annotation):
+            yield from fields_of(section, f"{path}.{chosen}")
+
+
+def _sections(annotation: Any) -> list[type[BaseModel]]:
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [section for one in get_args(annotation) for section in _sections(one)]
+
+
+def _described(field: FieldInfo) -> str:
+    """Type, limits, default, text."""
+    sections = _sections(field.annotation)
+    kind = re.sub(r"(\w+\.)+", "", inspect.formatannotation(field.annotation))
+    shown = [
+        (getattr(m, name, None), sign) for m in field.metadata for name, sign in LIMITS.items()
+    ]
+    limits = [f"{sign} {limit}" for limit, sign in shown if limit is not None]
+    usual = field.get_default(call_default_factory=True)
+    default = "required" if field.is_required() else f"default {_shown(usual)}"
+    text = field.description or (sections[0].__doc__ if len(sections) == 1 else "") or ""
+    return f"{' '.join([kind, *limits])}, {default}. {' '.join(text.split())}".strip()
+
+
+def _shown(value: Any) -> str:
+    return "its keys' own" if isinstance(value, BaseModel) else json.dumps(value)
+
+
+def _of_nemo_rl(key: str, version: str) -> str | None:
+    """What NeMo-RL makes of it; None where it has no such key."""
+    release, asked = load(version), dict[str, Any]()
+    name = base_name(asked)
+    base = release.configs[name]
+    put(asked, key, None)
+    if unknown_keys(asked, base, release.declared):
+        return None
+    value = at(dict(base), key)
+    if isinstance(value, dict):
+        return "a section of NeMo-RL's."
+    return f"NeMo-RL's own, {json.dumps(value)} in its {name}."
+
+
+def _named(who: list[str]) -> str:
+    return "every method" if len(who) == len(METHODS) else ", ".join(who)

@@ -1,0 +1,220 @@
+"""Keys of the embedded engine against one another, and against the method. Loads no torch."""
+
+from collections.abc import Iterator
+
+from nemo_algos.algorithms.riders.loss_config import contradictions
+from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.engines.data.countdown import TOKENS_PER_STEP
+from nemo_algos.engines.data.schema import VERIFIER
+from nemo_algos.engines.local.schema import SHAPES, TINY, TINY_MOE, Component, PlantedSection
+from nemo_algos.preflight.check.local.run import LocalRun
+from nemo_algos.preflight.check.rule import Rule, error, warning
+from nemo_algos.preflight.check.rules.batch import group_of_one
+from nemo_algos.preflight.check.rules.objective import vanishing_weights
+
+# keys of which a task of ours, or a countdown model, makes nothing
+UNREAD = {
+    "countdown": ("data.prompt", "data.answer_prefix", "data.system_prompt"),
+    "math": ("data.numbers", "data.use_all"),
+}
+OF_TRANSFORMERS = ("policy.tokenizer", "policy.dtensor_cfg.activation_checkpointing")
+PLANTED, MODEL = "policy.generation.planted", "policy.model_name"
+STOP, METRIC = "grpo.stop_at_validation_metric", "checkpointing.metric_name"
+
+
+def model_fits_task(run: LocalRun) -> Iterator[Finding]:
+    """The countdown models know countdown's words only."""
+    tiny, task = run.model in SHAPES, run["data.task"]
+    if (tiny and task == "math") or (not tiny and task == "countdown"):
+        can = f"{run.model if tiny else TINY} does countdown, a transformers model does math"
+        yield error(MODEL, f"{run.model} cannot do data.task={task}: {can}")
+
+
+def shape(run: LocalRun) -> Iterator[Finding]:
+    """Sizes are countdown-tiny's; rotary embeddings turn pairs of a head's numbers."""
+    sizes = run["policy.shape"]
+    if sizes and run.model != TINY:
+        yield error("policy.shape", f"is countdown-tiny's: {run.model} has its own")
+    elif sizes and sizes.width % (2 * sizes.heads):
+        reason = f"{sizes.heads} heads of an even size do not make a width of {sizes.width}"
+        yield error("policy.shape.heads", f"{reason}: choose a divisor of half the width")
+
+
+def experts(run: LocalRun) -> Iterator[Finding]:
+    """Routes are of a model with experts, and a flip needs a third one."""
+    usual, planted, cure = SHAPES.get(run.model), run[PLANTED], f"set {MODEL}: {TINY_MOE}"
+    number = (run["policy.shape"] or usual).experts if usual else 1
+    if run["policy.router_replay.enabled"] and number == 1:
+        yield error("policy.router_replay.enabled", f"{run.model} has no experts here: {cure}")
+    if planted and planted.route_flips and number < 3:
+        yield error(f"{PLANTED}.route_flips", f"{run.model} has no third expert: {cure}")
+
+
+def unread(run: LocalRun) -> Iterator[Finding]:
+    """What the countdown models, and the two tasks of ours, would not read."""
+    task, tiny = run["data"].task, run.model in SHAPES
+    reasons = dict.fromkeys(UNREAD.get(task, ()), f"data.task={task} does not read it")
+    if tiny:
+        reasons |= dict.fromkeys(OF_TRANSFORMERS, f"{run.model} has none of it")
+    if tiny and run["policy.precision"] == "bfloat16":
+        yield error("policy.precision", f"{run.model} computes in float32: remove it")
+    yield from (error(k, f"{reason}: remove it") for k, reason in reasons.items() if run.changed(k))
+
+
+def planted(run: LocalRun) -> Iterator[Finding]:
+    """A countdown model has a sampler apart; noise is scaled until the mismatch is as asked."""
+    section = run[PLANTED]
+    if section and run.model not in SHAPES:
+        yield error(PLANTED, f"{run.model} samples from the weights that it trains: remove it")
+    elif section and section.noise and section != PlantedSection(noise=section.noise):
+        reason = "is the whole mismatch in nats: plant nothing beside it"
+        yield error(f"{PLANTED}.noise", reason)
+
+
+def lora(run: LocalRun) -> Iterator[Finding]:
+    """Adapters are put on a transformers model, by peft, in layers named in one way."""
+    key = "policy.dtensor_cfg.lora_cfg"
+    section = run[key]
+    named = [n for n in ("target_modules", "exclude_modules") if getattr(section, n)]
+    if section.enabled and run.model in SHAPES:
+        yield error(f"{key}.enabled", f"{run.model} is trained whole: set it to false")
+    if len(named) + section.match_all_linear != 1:
+        reason = "set this, or else target_modules or else exclude_modules"
+        yield error(f"{key}.match_all_linear", reason)
+
+
+def countdown_fits_response(run: LocalRun) -> Iterator[Finding]:
+    """A worked solution has a step for all numbers but one."""
+    key, numbers = "policy.generation.max_new_tokens", run["data.numbers"]
+    needed = TOKENS_PER_STEP * (numbers - 1)
+    if run["data.task"] == "countdown" and run[key] < needed:
+        yield error(key, f"data.numbers={numbers} needs {needed}, or every response is cut")
+
+
+def whole_distribution(run: LocalRun) -> Iterator[Finding]:
+    """The sampler is the policy itself."""
+    if run["policy.generation.top_p"] < 1:
+        reason = "must be 1 in training: the log-probs are of the whole distribution"
+        yield error("policy.generation.top_p", reason)
+
+
+def batches_divide(run: LocalRun) -> Iterator[Finding]:
+    """Every update has as many responses."""
+    key = "policy.train_global_batch_size"
+    rollouts = run["grpo.num_prompts_per_step"] * run["grpo.num_generations_per_prompt"]
+    if rollouts % run[key]:
+        batch = f"num_prompts_per_step * num_generations_per_prompt = {rollouts}"
+        yield error(key, f"{run[key]} must divide the rollout batch of {batch}")
+
+
+def evaluations(run: LocalRun) -> Iterator[Finding]:
+    """What an evaluation is asked for is what it measures, and it comes."""
+    grpo, ranked = run["grpo"], run[METRIC]
+    name, threshold = grpo.stop_at_validation_metric, grpo.stop_at_validation_threshold
+    source, _, metric = (ranked or "").partition(":")
+    if ranked and (source not in ("train", "val") or not metric):
+        yield error(METRIC, f"{ranked!r}: write it as val:NAME or train:NAME")
+    if ranked and not run["checkpointing.enabled"]:
+        yield error(METRIC, "no checkpoint is the best of none: set checkpointing.enabled")
+    if (name is None) != (threshold is None):
+        yield error(STOP, "is a metric and its threshold: set both, or neither")
+        return
+    asked = {STOP: name, METRIC: metric if source == "val" else None}
+    if not any(asked.values()):
+        return
+    from nemo_algos.engines.local.evaluation import names
+
+    known = names(grpo.val_samples_per_prompt, run.functions)
+    for key, wanted in asked.items():
+        if wanted and wanted not in known:
+            yield error(key, f"an evaluation has no {wanted}{did_you_mean(wanted, known)}")
+        elif wanted and not grpo.val_period:
+            yield error(key, f"{wanted} is measured by evaluations: set grpo.val_period")
+
+
+def schedule_lasts(run: LocalRun) -> Iterator[Finding]:
+    """Some schedules end with an error."""
+    steps = run["grpo.max_num_steps"]
+    for entry in run["policy.scheduler"]:
+        total = entry.kwargs.get("total_steps") if isinstance(entry, Component) else None
+        if isinstance(total, int) and total < steps:
+            reason = f"total_steps={total} is below grpo.max_num_steps={steps}"
+            yield error("policy.scheduler", f"{reason}: the run would end with an error there")
+
+
+def reward_parts(run: LocalRun) -> Iterator[Finding]:
+    """What a method reads by name is among the named rewards."""
+    algorithm, known = run.algorithm, [*(run["data.rewards"] or {})]
+    if algorithm is None or ":" in run["data.task"]:  # whose verdicts may have parts of their own
+        return
+    if "reward_parts" in algorithm.advantage_needs and not known:
+        yield error("data.rewards", f"{algorithm.name} needs named rewards: name two or more")
+    for key, name in algorithm.columns.items():
+        if name not in known:
+            none = f"data.rewards names none: set data.rewards.{name}.function"
+            reason = f"data.rewards has no {name}" if known else none
+            yield error(key, f"{reason}{did_you_mean(name, known)}")
+    weights = getattr(algorithm.advantages.params, "weights", {})
+    for name in (n for n in weights if known and n not in known):
+        yield error(f"method.weights.{name}", f"no such reward{did_you_mean(name, known)}")
+
+
+def unit_rewards(run: LocalRun) -> Iterator[Finding]:
+    """Functions in [0, 1] have a weighted sum there, where the method needs it."""
+    weights = [reward.weight for reward in run.functions.values()]
+    low, high = sum(w for w in weights if w < 0), sum(w for w in weights if w > 0)
+    if run.algorithm and None in run.algorithm.unit_columns and (low < 0 or high > 1 + 1e-9):
+        reason = f"functions in [0, 1] so weighted add up to a reward in [{low:g}, {high:g}]"
+        cure = f"{run.algorithm.name} stops at one outside [0, 1]: let positive weights add up to 1"
+        yield warning("data.rewards", f"{reason}; {cure}")
+
+
+def teacher(run: LocalRun) -> Iterator[Finding]:
+    """A method that learns from a teacher has one, and it is no reference for a KL penalty."""
+    algorithm, penalty = run.algorithm, "loss_fn.reference_policy_kl_penalty"
+    if algorithm is None or "teacher" not in algorithm.needs:
+        return
+    if algorithm.advantages.params.teacher is None:
+        slot = "" if algorithm.advantages is algorithm.base else ".advantages"
+        own = "without a teacher the reference is the policy itself, and nothing is learned"
+        yield error(f"method{slot}.teacher", f"{own}: set it to a model's folder or hub name")
+    if run[penalty]:
+        yield error(penalty, f"the reference of {algorithm.name} is its teacher: set it to 0")
+
+
+def correction(run: LocalRun) -> Iterator[Finding]:
+    """One weighing by the sampler, and a limit on what is measured."""
+    weighed = run["loss_fn"].use_importance_sampling_correction
+    yield from contradictions(run["rollout_correction"], weighed, run["mismatch"].stop_above)
+
+
+def task_has_data(run: LocalRun) -> Iterator[Finding]:
+    """Files are math's."""
+    task, train = run["data.task"], run["data.train"]
+    if task == "math" and train is None:
+        reason = "task math needs data.train.data_path: a file of rows, or a data set"
+        yield error("data.train", reason)
+    if task == "countdown" and (train or run["data.validation"]):
+        reason = "countdown makes its own puzzles: set data.task: math for files"
+        yield error("data.task", reason)
+
+
+def one_reward(run: LocalRun) -> Iterator[Finding]:
+    """A verifier is the reward where no others are named."""
+    if run["data.rewards"] and run["data.verifier"] != VERIFIER:
+        reason = "data.rewards names the functions: remove this, or name it there"
+        yield error("data.verifier", reason)
+
+
+def prompt_has_problem(run: LocalRun) -> Iterator[Finding]:
+    """Else all prompts are one."""
+    if "{problem}" not in run["data.prompt"]:
+        yield error("data.prompt", "must contain {problem}")
+
+
+RULES: tuple[Rule, ...] = (
+    model_fits_task, shape, experts, unread, planted, lora, countdown_fits_response,
+    whole_distribution, batches_divide, correction, vanishing_weights, task_has_data, one_reward,
+    prompt_has_problem, evaluations, schedule_lasts, group_of_one, reward_parts, unit_rewards,
+    teacher,
+)  # fmt: skip

@@ -1,0 +1,115 @@
+"""`pip install nemo-algos` alone: what works, and which extra the other commands name."""
+
+import math
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+
+import pytest
+from packaging.requirements import Requirement
+
+from nemo_algos.config import EXTRAS
+
+# every other module is not there for PathFinder; said in the same words as where none is installed
+BLOCKED = """
+import sys
+from importlib.machinery import PathFinder
+class Base(PathFinder):
+    @classmethod
+    def find_spec(cls, name, *rest):
+        return None if name.partition(".")[0] in BLOCKED else PathFinder.find_spec(name, *rest)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Base
+"""
+CLI = "from nemo_algos.cli import app; sys.exit(app({words!r}))"
+
+
+def distributions(name, extra="", seen=()):
+    """A distribution and what it requires, by normal names."""
+    found = {name.lower().replace("_", "-").replace(".", "-")} - {*seen}
+    try:
+        needed = [Requirement(line) for line in requires(name) or ()] if found else []
+    except PackageNotFoundError:  # of another system
+        return found
+    for one in needed:
+        if one.marker is None or one.marker.evaluate({"extra": extra}):
+            found |= distributions(one.name, next(iter(one.extras), ""), {*seen, *found})
+    return found
+
+
+BASE = distributions("nemo-algos")
+GONE = {
+    module
+    for module, names in packages_distributions().items()
+    if not {name.lower().replace("_", "-").replace(".", "-") for name in names} & BASE
+}
+
+
+def run(code, cwd, *words):
+    code = f"BLOCKED = {GONE!r}\n{BLOCKED}\n{code or CLI.format(words=[*words])}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_what_is_blocked():
+    """Of the extras' modules all that torch does not bring."""
+    assert {"torch", "pydantic", "typer", "rich", "yaml"} & GONE == set()
+    assert {*EXTRAS} - GONE <= {"jinja2"} and len(GONE) > 20
+
+
+def test_the_library_gives_a_loss(tmp_path):
+    code = """
+import torch, nemo_algos
+old = torch.full((2, 3), -1.0)
+rollouts = nemo_algos.Rollouts(
+    group=[0, 0], rewards=[1.0, 0.0], mask=torch.ones(2, 3, dtype=bool), old_logprobs=old
+)
+new = old + torch.tensor([[0.1], [0.0]])
+loss, metrics = nemo_algos.batch_loss("etr", new.requires_grad_(), rollouts)
+print(f"{loss.item():.6f}")
+"""
+    status, said, wrong = run(code, tmp_path)
+    assert (status, wrong) == (0, "")
+    assert float(said) == pytest.approx(-(0.5**0.5) * math.expm1(0.1) / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["check", "etr.yaml", "--json"], "[]"),
+        (["check", "nemo_rl.yaml"], "errors: 0"),
+        (["plan", "nemo_rl.yaml"], "GB"),
+        (["slurm", "recipes/etr-qwen3-8b-base-1n8g-fsdp.yaml", "--help"], "sbatch"),
+        (["methods", "etr"], "macro"),
+        (["configs"], "etr.yaml"),
+    ],
+)
+def test_what_works(tmp_path, words, says):
+    status, said, wrong = run("", tmp_path, *words)
+    assert status == 0 and says in said, wrong
+
+
+@pytest.mark.parametrize(
+    ("words", "extra", "module"),
+    [
+        (["train", "etr.yaml"], "engine", "transformers"),
+        (["export", "etr.yaml", "folder"], "engine", "transformers"),
+        (["eval", "eval/countdown.yaml"], "lab", "scipy"),
+        (["report", "folder"], "lab", "matplotlib"),
+        (["study", "study/quick.yaml"], "lab", "rapidfuzz"),
+        (["mismatch", "folder"], "lab", "scipy"),
+    ],
+)
+def test_the_others_name_the_extra(tmp_path, words, extra, module):
+    status, _, wrong = run("", tmp_path, *words)
+    assert status == 2 and wrong.startswith("this command needs ") and module in wrong
+    assert wrong.rstrip().endswith(
+        f"pip install 'nemo-algos[{extra}]' (in a checkout: uv run --extra {extra} ...)"
+    )
+    assert len(wrong.splitlines()) == 1 and [*tmp_path.iterdir()] == []
+
+
+def test_a_verifier_that_is_not_installed_is_a_finding(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
+    own = ["policy.model_name=some/model", "data.train.data_path=rows.jsonl"]
+    status, said, _ = run("", tmp_path, "check", "math.yaml", *own)
+    assert status == 1 and "data.verifier" in said and "pip install 'nemo-algos[engine]'" in said

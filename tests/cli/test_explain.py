@@ -1,0 +1,80 @@
+"""`nemo-algos check --explain KEY`: type, default and text of a key, of whichever engine has it."""
+
+import pytest
+from commands import invoke
+from pydantic import BaseModel
+
+from nemo_algos.algorithms.methods import METHODS
+from nemo_algos.cli.explain import SOURCES, explained, fields_of
+from nemo_algos.config import ConfigError, Section
+
+HAVE = "NeMo-RL v0.7.0, NeMo-RL main: NeMo-RL's own, "
+
+
+@pytest.mark.parametrize(
+    ("key", "lines"),
+    [
+        (
+            "grpo.num_generations_per_prompt",
+            [
+                "embedded engine: int > 0, required. "
+                "Responses to each prompt: the group that advantages compare.",
+                f"{HAVE}16 in its grpo_math_1B.yaml.",
+            ],
+        ),
+        ("policy.megatron_cfg.enabled", [f"{HAVE}false in its grpo_math_1B.yaml."]),
+        ("data.rewards.right.weight", ["embedded engine: float, default 1.0."]),
+        (
+            "model.url",
+            [
+                "eval with model.engine=endpoint: str, "
+                'default "http://localhost:8000/v1". It ends in /v1.'
+            ],
+        ),
+        ("loss_fn.kl_coef", ["every engine: refused, for it is named as in NeMo-RL: set "
+                             "loss_fn.reference_policy_kl_penalty."]),
+        ("cluster", ["NeMo-RL v0.7.0, NeMo-RL main: a section of NeMo-RL's."]),
+    ],
+)  # fmt: skip
+def test_a_key_is_explained(key, lines):
+    assert explained(key) == lines
+    done = invoke("check", "--explain", key)
+    assert (done.exit_code, done.output.splitlines()) == (0, lines)
+
+
+def test_what_one_version_alone_has():
+    (line,) = explained("policy.generation.refit_transport")
+    assert line == "NeMo-RL main: NeMo-RL's own, null in its grpo_math_1B.yaml."
+
+
+def test_a_parameter_is_said_of_the_methods_that_have_it():
+    (line,) = explained("method.max_log_ratio")
+    assert line.startswith("every method: float > 0 <= 20, default 20.0.")
+    assert explained("method.macro")[0].startswith("etr: float >= 0, default ")
+    said = explained("method.advantage_std")
+    assert sum(line.partition(":")[0].count(",") + 1 for line in said) == len(METHODS)
+
+
+def test_an_unknown_key_names_the_nearest():
+    done = invoke("check", "--explain", "grpo.num_generation")
+    assert done.exit_code == 2
+    assert "no such key (did you mean grpo.num_generations_per_prompt?)" in done.stderr
+    with pytest.raises(ConfigError, match="no such key"):
+        explained("zzz")
+
+
+def test_a_text_below_a_field_is_the_field_s():
+    class Own(Section):
+        number: int = 1
+        """How many."""
+
+    ((path, field),) = fields_of(Own)
+    assert (path, field.description) == ("number", "How many.")
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: s[0])
+def test_every_key_of_ours_has_a_line(source):
+    _, schema, above = source
+    assert issubclass(schema, BaseModel)
+    for path, _ in fields_of(schema, above):
+        assert explained(path.replace("*", "one")), path
