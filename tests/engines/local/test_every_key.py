@@ -5,7 +5,7 @@ import typing
 
 import pytest
 from pydantic import BaseModel
-from test_resume import metrics, short_warm_start, train  # noqa: F401
+from short_runs import metrics, short_warm_start, train  # noqa: F401
 
 from nemo_algos import config
 from nemo_algos.config import SHIPPED, ConfigError

@@ -15,7 +15,7 @@ import torch
 import trainers
 from rich.console import Console
 from says import Says
-from test_resume import assert_same_run, metrics, short_warm_start, train, weights  # noqa: F401
+from short_runs import assert_same_run, metrics, short_warm_start, train, weights  # noqa: F401
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError

@@ -2,7 +2,7 @@
 
 import pytest
 from omegaconf import OmegaConf
-from test_recipes import BASES, FILES
+from recipe_files import BASES, FILES
 
 from nemo_algos import config
 from nemo_algos.config import SHIPPED

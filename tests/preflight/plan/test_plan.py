@@ -13,45 +13,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from model_facts import facts_of
-from omegaconf import OmegaConf
+from planned import EXAMPLE, OFFLOADED, planned
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
-from nemo_algos.preflight.check import snapshot
 from nemo_algos.preflight.check.built import facts
 from nemo_algos.preflight.check.layout import MEGATRON
 from nemo_algos.preflight.plan import activations, report, speed
-from nemo_algos.preflight.plan.gpus import GPUS
-from nemo_algos.preflight.plan.layouts import changed, expected, gpu_of, plan
+from nemo_algos.preflight.plan.layouts import expected, plan
 from nemo_algos.preflight.plan.nemo_rl_arguments import training
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = list(csv.DictReader((ROOT / "benchmarks" / "published_step_times.csv").open()))  # [N]
 GPT3 = {"model_type": "gpt2", "n_layer": 96, "n_embd": 12288, "n_head": 96, "vocab_size": 51200}
 PACKED = "policy.sequence_packing.enabled"
-OFFLOADED = {
-    f"{MEGATRON}.optimizer.{k}": v
-    for k, v in {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0}.items()
-}
-EXAMPLE = "recipes/llm/performance/grpo-qwen3-30ba3b-4n8g.yaml"
 ERPO = f"""engine: nemo_rl
 nemo_rl: {{config: {EXAMPLE}}}
 method: {{name: erpo}}
 loss_fn: {{force_on_policy_ratio: false}}
 """
-
-
-def composed(config):
-    own = {"engine": "nemo_rl", "nemo_rl": {"config": config}, "method": {"name": "grpo"}}
-    return snapshot.compose(OmegaConf.create(own), snapshot.load("main")).plain
-
-
-def planned(config, tokens=None, **change):
-    plain = changed(composed(config), change)
-    known = facts_of(config, plain)
-    assert known is not None
-    return plan(plain, known, GPUS[gpu_of(plain)], tokens)
 
 
 def test_step_times_that_nemo_rl_published():
