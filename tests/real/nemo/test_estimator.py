@@ -199,7 +199,7 @@ def test_dynamic_sampling_trains_whole_groups(leave_one_out, tmp_path, in_proces
     By its own deviations a single right response would be dropped where others are left in, and
     what remains of its group is flat.
     """
-    from test_grpo_train import Plugged
+    from plugged import Plugged
 
     sampling = ["grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=20"]
     plugged = Plugged(tmp_path, {"name": "etr"}, sampling, mode="unpacked")

@@ -10,6 +10,7 @@ import pytest
 from launched import launched
 from mistakes import MISTAKES, SHARED
 from omegaconf import OmegaConf
+from shipped_run import SHIPPED, compose, overridden
 
 from nemo_algos import config as strict
 from nemo_algos.algorithms.loss import MismatchConfig
@@ -22,7 +23,6 @@ from nemo_algos.preflight.check.judge import check
 
 DYNAMIC = "grpo.use_dynamic_sampling=true"
 PREFLIGHT = Path(__file__).parents[2] / "preflight" / "check"
-SHIPPED = Path(__file__).parents[3] / "examples" / "configs" / "nemo_rl.yaml"
 
 
 ASYNC = [
@@ -33,14 +33,6 @@ ASYNC = [
     "policy.generation.colocated.resources.gpus_per_node=1",
     "cluster.gpus_per_node=2",
 ]
-
-
-def overridden(*overrides):
-    return strict.overridden(strict.read(SHIPPED), overrides)
-
-
-def compose(*overrides):
-    return launcher.compose(overridden(*overrides))[:2]
 
 
 @pytest.mark.parametrize("name", STUDIED)
