@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from says import Says
 
 from nemo_algos import config
 from nemo_algos.algorithms.methods import METHODS
@@ -63,18 +64,14 @@ def test_one_parent_twice_is_no_cycle(folder):
 def test_a_cycle_is_refused(folder, name):
     for own, parent in (("one", "two"), ("two", "one"), ("self", "self")):
         write(folder, own, f"defaults: {parent}.yaml\n")
-    assert problems(config.load, folder / f"{name}.yaml") == [
-        f"defaults: {name}.yaml inherits from itself"
-    ]
+    assert problems(config.load, folder / f"{name}.yaml") == [Says(f"defaults: {name}.yaml")]
 
 
 def test_a_missing_file_names_the_near_one(folder):
     missing, orphan = folder / "chid.yaml", write(folder, "orphan", "defaults: parnt.yaml\n")
-    assert problems(config.load, missing) == [
-        f"no config file {missing} (did you mean child.yaml?)"
-    ]
+    assert problems(config.load, missing) == [Says(f"{missing} child.yaml")]
     (problem,) = problems(config.load, orphan)
-    assert problem == f"no config file {folder / 'parnt.yaml'} (did you mean parent.yaml?)"
+    assert problem == Says(f"{folder / 'parnt.yaml'} parent.yaml")
     (problem,) = problems(config.load, folder / "nowhere" / "child.yaml")
     assert problem.endswith("child.yaml")
 
@@ -82,12 +79,12 @@ def test_a_missing_file_names_the_near_one(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: [1,\nb: 2", "is not valid YAML: while parsing a flow sequence"),
+        ("a: [1,\nb: 2", "YAML:"),
         ("a: 1\n\tb: 2", "found a tab character"),
         ("a: 1\na: 2", "found duplicate key a"),
         ("a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
-        (b"\xff\xfe\x00a", "is not a text: name a YAML file"),
-        ("- 1", "must hold key: value pairs"),
+        (b"\xff\xfe\x00a", "YAML"),
+        ("- 1", "key: value"),
     ],
 )
 def test_a_file_that_is_not_a_config(folder, text, message):
@@ -153,37 +150,37 @@ def test_all_errors_at_once_with_path_and_nearest_name():
         "checkpointing.save_period=0.5",
     )
     assert sorted(got) == [
-        "checkpointing.save_period: input should be a valid integer, got 0.5",
-        "data.numbers: input should be less than or equal to 6, got 9",
-        "engin: unknown key (did you mean engine?)",
-        "grpo.num_prompts_per_step: input should be a valid integer, got 'many'",
-        "grpo.sed: unknown key (did you mean seed?)",
-        "loss_fn: ratio_clip_min is the method's bounds: set method.clip_low",
-        "method.mirco: unknown key (did you mean micro?)",
-        "policy.generation.temperature: input should be greater than 0, got 0",
-        "policy.optimizer.nam: unknown key (did you mean name?)",
+        Says("checkpointing.save_period: integer 0.5"),
+        Says("data.numbers: 6 9"),
+        Says("engin: engine"),
+        Says("grpo.num_prompts_per_step: integer 'many'"),
+        Says("grpo.sed: seed"),
+        Says("loss_fn: ratio_clip_min method.clip_low"),
+        Says("method.mirco: micro"),
+        Says("policy.generation.temperature: 0"),
+        Says("policy.optimizer.nam: name"),
     ]
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("grpo=3", "grpo: input should be a valid dictionary or instance of GRPOSection, got 3"),
-        ("policy.scheduler=x", "policy.scheduler: input should be a valid list, got 'x'"),
-        ("policy.max_grad_norm=.inf", "policy.max_grad_norm: input should be a finite number, got"),
-        ("policy.device=tpu", "policy.device: input should be 'cpu', 'cuda', 'mps' or 'auto', got"),
-        ("policy.train_global_batch_size=100", "policy.train_global_batch_size: 100 must divide"),
-        ("foo=1", "foo: unknown key (valid: checkpointing, data, engine, grpo, logger, loss_fn,"),
+        ("grpo=3", "grpo: dictionary GRPOSection 3"),
+        ("policy.scheduler=x", "policy.scheduler: list 'x'"),
+        ("policy.max_grad_norm=.inf", "policy.max_grad_norm: finite"),
+        ("policy.device=tpu", "policy.device: 'cpu' 'cuda' 'mps' 'auto'"),
+        ("policy.train_global_batch_size=100", "policy.train_global_batch_size: 100"),
+        ("foo=1", "foo: checkpointing data engine grpo logger loss_fn"),
     ],
 )
 def test_one_error(override, message):
     (problem,) = problems(check, override)
-    assert problem.startswith(message)
+    assert problem == Says(message)
 
 
 def test_what_is_missing():
     want = ["grpo", "logger", "method", "policy"]
-    assert sorted(problems(parse, {})) == [f"{k}: missing: set it" for k in want]
+    assert sorted(problems(parse, {})) == [Says(f"{k}: missing") for k in want]
 
 
 # the others: tests/real/nemo

@@ -46,9 +46,9 @@ def test_every_name_is_there_and_no_other():
     assert homes == set(nemo_algos.__all__) <= set(dir(nemo_algos))
     for name in nemo_algos.__all__:
         assert getattr(nemo_algos, name).__class__ is not type(nemo_algos), name
-    with pytest.raises(AttributeError, match="module 'nemo_algos' has no attribute 'policy_lost'"):
+    with pytest.raises(AttributeError, match="'policy_lost'"):
         nemo_algos.policy_lost  # noqa: B018
-    with pytest.raises(ImportError, match="cannot import name 'policy_lost'"):
+    with pytest.raises(ImportError, match="'policy_lost'"):
         exec("from nemo_algos import policy_lost")
 
 
@@ -60,7 +60,7 @@ def test_one_call_is_its_two_halves_to_the_bit(name):
     want = policy_loss(algorithm, leaf, batch.rollouts, signals, counts, KL)
     want.value.backward()
     if "memory" in algorithm.needs:
-        with pytest.raises(ValueError, match=f"^{name} remembers the batches before: give"):
+        with pytest.raises(ValueError, match=f"^{name} .*batches"):
             batch_loss(name, other, batch.rollouts, KL)
         return
     for method in (name, METHODS[name], {"name": METHODS[name]}, algorithm):
@@ -72,7 +72,7 @@ def test_one_call_is_its_two_halves_to_the_bit(name):
 
 
 def test_a_record_is_judged_as_a_named_one_is():
-    with pytest.raises(ConfigError, match="'grpo' calls itself grpo, which exists: rename it"):
+    with pytest.raises(ConfigError, match="'grpo'"):
         build(Method("grpo", "-", ClipParams))
     with pytest.raises(ValueError, match=r"own: .* clip_low"):
         Method("own", "-", Params)
@@ -97,12 +97,12 @@ def test_lists_are_tensors():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"group": ["a", "b"]}, "group must be a tensor, or lists of numbers of one length: "),
-        ({"rewards": [1, None]}, "rewards must be a tensor, or lists of numbers of one length: "),
-        ({"old_logprobs": [[1.0], [1.0, 2.0]]}, "old_logprobs must be a tensor, or lists of num"),
-        ({"mask": [[1, 0], [1, 1]]}, r"mask must be a bool tensor \[B, S\], got torch.int64"),
-        ({"rewards": [1, 0, 1]}, r"rewards has shape \[3\], but the mask \[2, 2\] asks for \[2\]"),
-        ({"rewards": 1}, r"rewards has shape \[\], but the mask \[2, 2\] asks for \[2\]"),
+        ({"group": ["a", "b"]}, "^group .*tensor"),
+        ({"rewards": [1, None]}, "^rewards .*tensor"),
+        ({"old_logprobs": [[1.0], [1.0, 2.0]]}, "^old_logprobs .*tensor"),
+        ({"mask": [[1, 0], [1, 1]]}, r"^mask .*bool.*torch\.int64"),
+        ({"rewards": [1, 0, 1]}, r"^rewards .*\[3\].*\[2, 2\].*\[2\]"),
+        ({"rewards": 1}, r"^rewards .*\[\].*\[2, 2\].*\[2\]"),
     ],
 )
 def test_lists_that_are_no_tensors_are_one_sentence(change, message):
@@ -113,7 +113,7 @@ def test_lists_that_are_no_tensors_are_one_sentence(change, message):
 
 def test_log_probs_without_a_gradient_are_refused():
     rollouts = Rollouts([0, 0], [1, 0], [[True, True]] * 2, PER_TOKEN)
-    with pytest.raises(ValueError, match="logprobs must be a tensor with gradient"):
+    with pytest.raises(ValueError, match=r"logprobs .*gradient"):
         batch_loss("grpo", PER_TOKEN, rollouts)
 
 

@@ -50,7 +50,7 @@ def test_the_model_and_the_problems_of_all_steps_in_their_order(monkeypatch, tmp
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["smollm2.yaml"], "and its data are files that any engine reads"),
+        (["smollm2.yaml"], "files"),
         (["nemo_rl.yaml"], "engine: input should be 'local', got 'nemo_rl'"),
         (["etr.yaml", "method.mikro=1"], "method.mikro: unknown key"),
     ],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from says import Says
 from typer.testing import CliRunner
 
 from nemo_algos import cli
@@ -94,7 +95,7 @@ def test_completion_of_commands_options_and_configs(monkeypatch):
 def test_one_option_names_nemo_rls_version(command):
     given = ["--account", "a", "--image", "b:c"] if command == "slurm" else []
     said = ended(command, "nemo_rl.yaml", "--nemo-rl", "v9", *given)
-    assert said == (2, ["no snapshot of NeMo-RL v9: choose v0.7.0 or main"])
+    assert said == (2, [Says("v9 v0.7.0 main")])
 
 
 # ---- CONFIG
@@ -102,24 +103,24 @@ def test_one_option_names_nemo_rls_version(command):
 
 @pytest.mark.parametrize("words", [RUN, f"--config {RUN}", "method.mirco=1 --config etr.yaml"])
 def test_the_config_of_train_is_the_first_argument_or_an_option(words):
-    want = "method.mirco: unknown key (did you mean micro?)"
+    want = Says("method.mirco: micro")
     assert ended("train", *words.split()) == (2, [want])
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "name a config: nemo-algos train etr.yaml"),
-        ("grpo.seed=1 etr.yaml", "name a config: nemo-algos train etr.yaml"),
-        ("--config etr.yaml grpo.yaml", "override 'grpo.yaml': write it as key.path=value"),
-        ("etr.yaml grpo.yaml", "override 'grpo.yaml': write it as key.path=value"),
-        ("etr.yaml --resume {file}", "--resume {file} is a file: name the folder of a run"),
-        ("--resume {file}", "--resume {file} is a file: name the folder of a run"),
-        ("--resume {0}", "{0} holds no run: name a config too, to start one there"),
-        ("--resume {0}/no", "{0}/no holds no run: name a config too, to start one there"),
+        ("", "etr.yaml"),
+        ("grpo.seed=1 etr.yaml", "etr.yaml"),
+        ("--config etr.yaml grpo.yaml", "'grpo.yaml' key.path=value"),
+        ("etr.yaml grpo.yaml", "'grpo.yaml' key.path=value"),
+        ("etr.yaml --resume {file}", "--resume {file}"),
+        ("--resume {file}", "--resume {file}"),
+        ("--resume {0}", "{0}"),
+        ("--resume {0}/no", "{0}/no"),
         (
             "nemo_rl.yaml --resume {0}",
-            "--resume: NeMo-RL resumes by itself, from checkpointing.checkpoint_dir",
+            "--resume: NeMo-RL checkpointing.checkpoint_dir",
         ),
     ],
 )
@@ -127,22 +128,22 @@ def test_what_train_cannot_start_from(words, said, tmp_path):
     given = {"file": tmp_path / "file"}
     given["file"].write_text("")
     status, lines = ended("train", *words.format(tmp_path, **given).split())
-    assert (status, lines) == (2, [said.format(tmp_path, **given)])
+    assert (status, lines) == (2, [Says(said.format(tmp_path, **given))])
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "{}/manifest.json is not a run's manifest ({}/manifest.json is not JSON: "),
-        ("[]", "{}/manifest.json is not a run's manifest ({}/manifest.json is not a JSON object"),
-        ("{}", "{}/manifest.json is not a run's manifest ({}/manifest.json: config: missing"),
-        ('{"config": {"method": {"name": "etr"}}}', "method.mirco: unknown key (did you mean mi"),
+        ("{", "{}/manifest.json JSON"),
+        ("[]", "{}/manifest.json JSON object"),
+        ("{}", "{}/manifest.json config"),
+        ('{"config": {"method": {"name": "etr"}}}', "method.mirco: micro"),
     ],
 )
 def test_a_manifest_that_is_none_and_overrides_of_one(text, said, tmp_path):
     (tmp_path / "manifest.json").write_text(text)
     status, lines = ended("train", "--resume", str(tmp_path), "method.mirco=1")
-    assert status == 2 and any(line.startswith(said.replace("{}", f"{tmp_path}")) for line in lines)
+    assert status == 2 and Says(said.replace("{}", f"{tmp_path}")) in lines
 
 
 def test_a_wrong_config_is_reported_before_a_model_can_be_made():
@@ -165,7 +166,7 @@ for override in sys.argv[1:]:
 
 def test_nemo_rl_that_is_not_there_is_one_sentence():
     status, (line,) = ended("train", "nemo_rl.yaml")
-    assert status == 2 and line.startswith("engine: nemo_rl is not installed here: run inside ")
+    assert status == 2 and line == Says("engine: nemo_rl")
     assert "nvcr.io/nvidia/nemo-rl" in line
 
 
@@ -174,40 +175,39 @@ def test_nemo_rl_that_is_not_there_is_one_sentence():
     ("name", "hint"),
     [
         ("nope.yaml", ""),
-        ("countdown.yaml", " (did you mean eval/countdown.yaml?)"),
-        ("etr", " (did you mean etr.yaml?)"),
-        ("ert.yaml", " (did you mean etr.yaml?)"),
-        ("study/quik.yaml", " (did you mean study/quick.yaml?)"),
-        ("nowhere/gspo.yaml", " (did you mean gspo.yaml?)"),
+        ("countdown.yaml", "eval/countdown.yaml"),
+        ("etr", "etr.yaml"),
+        ("ert.yaml", "etr.yaml"),
+        ("study/quik.yaml", "study/quick.yaml"),
+        ("nowhere/gspo.yaml", "gspo.yaml"),
     ],
 )
 def test_a_missing_config_names_the_near_one(command, name, hint):
-    said = f"no config file {name} here, nor a shipped one{hint}"
-    assert ended(command, name) == (2, [f"{said}. `nemo-algos configs` lists the shipped ones"])
+    assert ended(command, name) == (2, [Says(f"{name} {hint} `nemo-algos configs`")])
 
 
 @pytest.mark.parametrize("command", CONFIGURED)
 def test_a_config_that_is_no_text(command, tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1\xff\xfe")
     for path in (tmp_path, tmp_path / "x.parquet"):
-        said = f"{path.resolve()} is not a text: name a YAML file"
+        said = Says(f"{path.resolve()} YAML")
         assert ended(command, str(path)) == (2, [said])
 
 
 @pytest.mark.parametrize(
     ("command", "name", "said"),
     [
-        ("eval", "etr.yaml", "a training config: nemo-algos train etr.yaml"),
-        ("study", "etr.yaml", "a training config: nemo-algos train etr.yaml"),
-        ("train", "study/quick.yaml", "a study's config: nemo-algos study study/quick.yaml"),
-        ("check", "eval/etr.yaml", "an evaluation's config: nemo-algos eval eval/etr.yaml"),
-        ("plan", "eval/etr.yaml", "an evaluation's config: nemo-algos eval eval/etr.yaml"),
-        ("slurm", "eval/etr.yaml", "an evaluation's config: nemo-algos eval eval/etr.yaml"),
-        ("eval", "study/full.yaml", "a study's config: nemo-algos study study/full.yaml"),
+        ("eval", "etr.yaml", "nemo-algos train etr.yaml"),
+        ("study", "etr.yaml", "nemo-algos train etr.yaml"),
+        ("train", "study/quick.yaml", "nemo-algos study study/quick.yaml"),
+        ("check", "eval/etr.yaml", "nemo-algos eval eval/etr.yaml"),
+        ("plan", "eval/etr.yaml", "nemo-algos eval eval/etr.yaml"),
+        ("slurm", "eval/etr.yaml", "nemo-algos eval eval/etr.yaml"),
+        ("eval", "study/full.yaml", "nemo-algos study study/full.yaml"),
     ],
 )
 def test_the_config_of_another_command(command, name, said):
-    assert ended(command, name) == (2, [f"{name} is {said}"])
+    assert ended(command, name) == (2, [Says(f"{name} {said}")])
 
 
 def test_every_shipped_config_is_of_its_folders_command():
@@ -230,9 +230,7 @@ def test_keys_of_nemo_rl_are_named_as_such():
     ]
     status, said = ended("train", "etr.yaml", *(f"{key}={{}}" for key in keys))
     assert status == 2
-    assert sorted(said) == [
-        f"{key}: is NeMo-RL's, not in the embedded engine: remove it" for key in sorted(keys)
-    ]
+    assert sorted(said) == [Says(f"{key}: NeMo-RL") for key in sorted(keys)]
 
 
 def test_an_unknown_benchmark_names_the_valid_ones():
@@ -291,30 +289,34 @@ def test_methods_keep_their_values_in_a_narrow_pipe():
 
 def test_a_method_that_is_none_has_a_nearest_name():
     status, (line,) = ended("methods", "sapoo")
-    assert status == 2 and line == "method.name: unknown method 'sapoo' (did you mean sapo?)"
+    assert status == 2 and line == Says("method.name: 'sapoo' sapo")
     status, (line,) = ended("methods", "terms.nl")
-    assert status == 2 and line == "unknown term 'terms.nl' (did you mean terms.nll?)"
+    assert status == 2 and line == Says("'terms.nl' terms.nll")
 
 
-FORMAT = ": a golden file has version, tolerance and cases"
+FORMAT = "version tolerance cases"
 
 
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("x.md", b"# readme", " is not JSON"),
-        ("x.json", b"\xff\xfe", " is not JSON"),
+        ("x.md", b"# readme", "JSON"),
+        ("x.json", b"\xff\xfe", "JSON"),
         ("x.json.gz", b"{}", "gzip"),
         ("x.json.gz", gzip.compress(b"{}" * 99, mtime=0)[:-9], "gzip"),
-        ("x.json", b"[" * 99999, " is not JSON"),
-        ("x.json", b"[]", " holds no cases"),
-        ("x.json", b'{"cases": 3}', " holds no cases"),
+        ("x.json", b"[" * 99999, "JSON"),
+        ("x.json", b"[]", "cases"),
+        ("x.json", b'{"cases": 3}', "cases"),
     ],
 )
 def test_what_is_no_golden_file(name, data, said, tmp_path):
     (tmp_path / name).write_bytes(data)
     status, (line,) = ended("verify", str(tmp_path / name))
-    assert status == 2 and str(tmp_path / name) in line and said in line and FORMAT in line
+    assert (
+        status == 2
+        and str(tmp_path / name) in line
+        and all(word in line for word in (said, *FORMAT))
+    )
 
 
 @pytest.mark.parametrize(
@@ -325,4 +327,4 @@ def test_a_case_that_is_none(change, tmp_path):
     golden["cases"] = [golden["cases"][0] | change]
     (tmp_path / "x.json").write_text(json.dumps(golden))
     status, (line,) = ended("verify", str(tmp_path / "x.json"))
-    assert status == 2 and line.startswith("case {") and "cannot be read" in line
+    assert status == 2 and line.startswith("case {")

@@ -84,7 +84,7 @@ def test_gdpo_within_etrs_bounds_and_apmpos_mean():
 
 
 @pytest.mark.parametrize("name", ["etr", "apmpo"])
-def test_a_pass_rate_of_a_named_part(name):
+def test_a_success_reward_of_a_named_part(name):
     """As if that part were the reward, for the bounds and the exponent only."""
     rollouts = make().rollouts
     named = build({"name": name, "success_reward": "right"}).signals(rollouts)
@@ -98,7 +98,7 @@ def test_a_pass_rate_of_a_named_part(name):
     assert not torch.equal(named.high, default.high)
 
 
-def test_etrs_pass_rate_by_hand():
+def test_etrs_success_reward_by_hand():
     parts = {"right": [1, 0, 0, 0]}
     rollouts = Rollouts([0] * 4, [5, 5, 5, 5], [[True]] * 4, [[0.0]] * 4, reward_parts=parts)
     macro = {"name": "etr", "macro": 0.4, "success_reward": "right"}

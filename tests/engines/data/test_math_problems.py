@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import small_llama
+from says import Says
 
 from nemo_algos.engines.data import math_problems
 from nemo_algos.engines.data.math_problems import MathProblems
@@ -95,9 +96,9 @@ def test_a_broken_line_is_named_by_its_number(tmp_path):
     lines[16], lines[20] = '{"problem": "what", ', "also broken"
     path = tmp_path / "train.jsonl"
     message = error(path, "\n".join(lines))
-    assert message.startswith(f"{path}, row 17 is not JSON: ")
+    assert message == Says(f"{path} 17 JSON")
     lines[3:4] = ["", ""]  # a line more, blank ones count
-    assert error(path, "\n".join(lines)).startswith(f"{path}, row 18 is not JSON")
+    assert error(path, "\n".join(lines)) == Says(f"{path} 18 JSON")
 
 
 @pytest.mark.parametrize(
@@ -106,26 +107,26 @@ def test_a_broken_line_is_named_by_its_number(tmp_path):
         (
             '{"problm": "q", "answer": "1"}',
             {},
-            "row 1 has no key 'problem' (did you mean problm?)",
+            "row 1 'problem' problm",
         ),
         (
             '{"question": "q", "answer": "1"}\n{"question": "q"}',
             {"input_key": "question"},
-            "row 2 has no key 'answer' (valid: question): set output_key",
+            "row 2 'answer' question output_key",
         ),
-        ("[1, 2]", {}, "is one JSON list: call it .json, or write a row per line"),
-        ("3", {}, "row 1 is not an object with the keys of a problem"),
-        ("", {}, "holds no rows"),
-        ("\n \n", {}, "holds no rows"),
-        ('{"problem": "q", "answer": ""}', {}, "no row has both a problem and an answer"),
-        (None, {}, "No such file or directory"),
-        (b"\xff\xfe", {}, "codec can't decode"),
+        ("[1, 2]", {}, "JSON .json"),
+        ("3", {}, "row 1 object"),
+        ("", {}, "rows"),
+        ("\n \n", {}, "rows"),
+        ('{"problem": "q", "answer": ""}', {}, "problem answer"),
+        (None, {}, "file"),
+        (b"\xff\xfe", {}, "decode"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, text, keys, message):
     path = tmp_path / "train.jsonl"
     said = error(path, text, **keys)
-    assert str(path) in said and message in said
+    assert str(path) in said and said == Says(message)
 
 
 @pytest.fixture
@@ -206,5 +207,5 @@ def test_another_verifier_by_name(task_of, monkeypatch):
     assert [v.reward for v in task.verify(asked, responses("1", "so 1", "2"))] == [1, 0, 1]
     monkeypatch.setattr("operator.later", lambda r, a: 1.0, raising=False)  # in this process alone
     missing = task_of(problems(3), verifier="operator:later")
-    with pytest.raises(ValueError, match="'operator:later' did not load"):
+    with pytest.raises(ValueError, match="'operator:later'"):
         missing.verify(asked, responses("1", "2", "3"))

@@ -5,7 +5,7 @@ import typing
 
 import pytest
 from pydantic import BaseModel
-from test_resume import metrics, short_warm_start, train  # noqa: F401
+from short_runs import metrics, short_warm_start, train  # noqa: F401
 
 from nemo_algos import config
 from nemo_algos.config import SHIPPED, ConfigError
@@ -134,13 +134,13 @@ NEUTRAL = {
         ("policy.dynamic_batching.enabled", "policy.dynamic_batching.train_mb_tokens"), "memory"
     ),
     **dict.fromkeys(("policy.device", "policy.threads"), "where it is computed"),
-    "loss_fn.on_nonfinite": "what a number that is not finite does: test_step_metrics.py",
+    "loss_fn.on_nonfinite": "test_step_metrics.py",
     **{
         f"{DTENSOR}.lora_cfg.{key}": OFF
         for key in ("alpha", "dim", "exclude_modules", "lora_A_init", "match_all_linear")
     },
     f"{DTENSOR}.lora_cfg.target_modules": OFF,
-    "logger.log_dir": "where a run is",
+    "logger.log_dir": "its place",
     **{f"logger.{name}_enabled": "a library that may be missing" for name in ("mlflow", "trackio")},
     "logger.wandb_enabled": "a library that may be missing",
     **{f"logger.{key}": OFF for key in ("trackio.name", "trackio.project", "wandb.entity")},

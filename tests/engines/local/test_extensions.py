@@ -6,6 +6,7 @@ import pytest
 import small_llama
 import torch
 import trainers
+from says import Says
 from trainers import GROUP, PROMPTS, ROWS, MadeUp, trainer, update, weights
 
 from nemo_algos import config
@@ -173,19 +174,17 @@ TWO = [
 
 
 def test_what_is_not_among_the_rewards_is_refused_before_the_run():
-    assert refused("method.name=gdpo") == [
-        "data.rewards: gdpo needs named rewards: name two or more"
-    ]
+    assert refused("method.name=gdpo") == [Says("data.rewards: gdpo")]
     assert refused("method.name=etr", "method.success_reward=right") == [
-        "method.success_reward: data.rewards names none: set data.rewards.right.function"
+        Says("method.success_reward: data.rewards.right.function")
     ]
     pair = ["method.name=grpo", "method.bounds.name=etr", "method.bounds.success_reward=rihgt"]
     assert refused(*TWO, *pair, "method.terms.nll.success_reward=long") == [
-        "method.bounds.success_reward: data.rewards has no rihgt (did you mean right?)",
-        "method.terms.nll.success_reward: data.rewards has no long (valid: right, brief)",
+        Says("method.bounds.success_reward: rihgt right"),
+        Says("method.terms.nll.success_reward: long right brief"),
     ]
     assert refused(*TWO, "method.name=gdpo", "method.weights.breif=2.0") == [
-        "method.weights.breif: no such reward (did you mean brief?)"
+        Says("method.weights.breif: brief")
     ]
     parse(config.load(trainers.CONFIGS / "math.yaml", [
         "policy.model_name=a/b", "data.train.data_path=x.jsonl", *TWO, "method.name=gdpo",
@@ -202,10 +201,10 @@ def test_weights_are_no_matter_where_a_part_is_read_by_name():
 def test_every_mistake_of_the_extensions_at_once():
     wrong = ["method.terms.nll.cof=1", "method.terms.entrpy.coef=1", "method.mikro=1"]
     assert refused(*wrong, "grpo.seed=x", name="etr.yaml") == [
-        "grpo.seed: input should be a valid integer, got 'x'",
-        "method.terms.nll.cof: unknown key (did you mean coef?)",
-        "method.terms.entrpy: unknown term 'entrpy' (did you mean entropy?)",
-        "method.mikro: unknown key (did you mean micro?)",
+        Says("grpo.seed: integer 'x'"),
+        Says("method.terms.nll.cof: coef"),
+        Says("method.terms.entrpy: 'entrpy' entropy"),
+        Says("method.mikro: micro"),
     ]
 
 
@@ -214,7 +213,7 @@ def test_a_group_of_one_is_for_what_remembers():
     parse(config.load(trainers.CONFIGS / "spo.yaml", one))
     parse(config.load(trainers.CONFIGS / "etr.yaml", [*one, "method.advantages=spo"]))
     (finding,) = refused(*one, *ADAPTIVE, name="etr.yaml")
-    assert finding.startswith("grpo.num_generations_per_prompt: a group of one has no advantage")
+    assert finding == Says("grpo.num_generations_per_prompt: advantage")
 
 
 # ---- the memory

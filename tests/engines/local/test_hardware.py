@@ -48,7 +48,7 @@ def test_auto_takes_what_is_fast(machine, has, device, precision):
 
 
 def test_a_device_that_is_not_there(machine):
-    with pytest.raises(ValueError, match="cuda is not available here; use cpu or auto"):
+    with pytest.raises(ValueError, match=r"cuda .*cpu"):
         device_of(small_llama.section("any", device="cuda"))
 
 

@@ -39,8 +39,8 @@ def test_a_saved_model_has_the_same_logits_and_tokenizer(folder, tmp_path):
 @pytest.mark.parametrize(
     ("lacks", "message"),
     [
-        ("template", "chat_template: {folder} has no chat template: set it (Jinja)"),
-        ("pad", "pad_token: {folder} has no pad token: set it, e.g. to its end token '<eos>'"),
+        ("template", "chat_template: {folder}"),
+        ("pad", "pad_token: {folder}"),
     ],
 )
 def test_a_tokenizer_without_template_or_pad_token(folder, tmp_path, lacks, message):

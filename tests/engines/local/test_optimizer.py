@@ -79,7 +79,7 @@ def test_weights_that_give_no_log_probs_end_training_and_evaluation(rate):
         for parameter in made.policy.model.parameters():
             parameter.mul_(rate)
     before = weights(made)
-    with pytest.raises(FloatingPointError, match="not finite: the weights are broken"):
+    with pytest.raises(FloatingPointError, match="not finite"):
         made.step()
     assert torch.equal(weights(made).nan_to_num(), before.nan_to_num()) and made.step_number == 0
     with pytest.raises(FloatingPointError, match="not finite"):

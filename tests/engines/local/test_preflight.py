@@ -6,6 +6,7 @@ import pytest
 import small_llama
 import torch
 from commands import invoke
+from says import Says
 from typer.testing import CliRunner
 
 from nemo_algos import cli
@@ -80,21 +81,21 @@ def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
     overrides = own(tmp_path, llama)[:1] + [f"{k}={v}" for k, v in wrong.items()]
     found = findings(*overrides)
     messages = {
-        "data.train.data_path": f"cannot read {tmp_path / 'nope.jsonl'}: No such file",
-        "data.validation.data_path": "row 1 has no key 'problem' (valid: question): set input_key",
-        "data.verifier": "three needs extra: a reward function is given response, answer, prompt",
-        "policy.optimizer": "cannot make torch.optim.Adamw with",
-        "policy.scheduler": "cannot make torch.optim.lr_scheduler.No with {}",
-        "policy.device": "is not available here; use cpu or auto",
-        "policy.generation.top_p": "must be 1 in training",
-        "policy.threads": "greater than 0",
-        "method.nope": "unknown key",
-        "grpo.num_generations_per_prompt": "a group of one has no advantage",
-        "logger.log_dir": "cannot be written: Not a directory: choose another folder",
-        "policy.tokenizer.chat_template": "it cannot be rendered: 'nothing' is undefined",
+        "data.train.data_path": f"{tmp_path / 'nope.jsonl'} file",
+        "data.validation.data_path": "1 'problem' question input_key",
+        "data.verifier": "three extra response answer prompt",
+        "policy.optimizer": "torch.optim.Adamw",
+        "policy.scheduler": "torch.optim.lr_scheduler.No {}",
+        "policy.device": "cpu",
+        "policy.generation.top_p": "1",
+        "policy.threads": "0",
+        "method.nope": "key",
+        "grpo.num_generations_per_prompt": "advantage",
+        "logger.log_dir": "directory",
+        "policy.tokenizer.chat_template": "'nothing'",
     }
     assert sorted(found) == sorted(messages)
-    assert [key for key, part in messages.items() if part not in found[key]] == []
+    assert found == {key: Says(words) for key, words in messages.items()}
     before = set(tmp_path.rglob("*"))
     done = invoke("train", "smollm2.yaml", *overrides)
     assert done.exit_code == 2 and all(path in done.stderr for path in messages)
@@ -104,19 +105,19 @@ def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.parquet", b"PAR1", "is no parquet: "),
+        ("a.parquet", b"PAR1", "parquet"),
         (
             "a.txt",
             b"{}",
-            "only .jsonl, .json, .csv, or one of these with .gz, and .parquet is read",
+            ".jsonl .json .csv .gz .parquet",
         ),
-        ("a.jsonl", b'[{"problem": "q", "answer": "1"}]', "is one JSON list: call it .json"),
-        ("a.jsonl", b"\xff\xfe", "codec can't decode"),
-        ("a.jsonl.gz", b"no gzip", "cannot read"),
-        ("a.json", b"{}", "must hold a list of rows"),
-        ("a.json", b'[{"problem": "", "answer": "1"}]', "no row has both a problem and an answer"),
-        ("a.csv", b"problem;answer\n1;2\n", "has no key 'problem'"),
-        ("folder", None, "cannot load "),
+        ("a.jsonl", b'[{"problem": "q", "answer": "1"}]', "JSON .json"),
+        ("a.jsonl", b"\xff\xfe", "decode"),
+        ("a.jsonl.gz", b"no gzip", "a.jsonl.gz"),
+        ("a.json", b"{}", "list rows"),
+        ("a.json", b'[{"problem": "", "answer": "1"}]', "problem answer"),
+        ("a.csv", b"problem;answer\n1;2\n", "'problem'"),
+        ("folder", None, "folder"),
     ],
 )
 def test_data_that_cannot_be_used_names_the_fix(tmp_path, llama, name, content, message):
@@ -124,22 +125,23 @@ def test_data_that_cannot_be_used_names_the_fix(tmp_path, llama, name, content, 
     path.mkdir() if content is None else path.write_bytes(content)
     found = findings(*own(tmp_path, llama), f"data.train.data_path={path}")
     assert found.keys() == {"data.train.data_path"}
-    assert str(path) in found["data.train.data_path"] and message in found["data.train.data_path"]
+    (said,) = found.values()
+    assert str(path) in said and said == Says(message)
 
 
 @pytest.mark.parametrize(
     ("verifier", "message"),
     [
-        ("nowhere:f", "cannot import nowhere:f: ModuleNotFoundError"),
-        ("operator:nothing", "cannot import operator:nothing: AttributeError"),
-        ("operator", "write it as package.module:NAME"),
-        ("math:pi", "math:pi is no function"),
-        ("operator:neg", "operator:neg needs a: a reward function is given response,"),
+        ("nowhere:f", "nowhere:f ModuleNotFoundError"),
+        ("operator:nothing", "operator:nothing AttributeError"),
+        ("operator", "package.module:NAME"),
+        ("math:pi", "math:pi function"),
+        ("operator:neg", "operator:neg a response"),
     ],
 )
 def test_a_verifier_is_a_function_of_response_and_answer(tmp_path, llama, verifier, message):
     found = findings(*own(tmp_path, llama), f"data.verifier={verifier}")
-    assert found.keys() == {"data.verifier"} and message in found["data.verifier"]
+    assert found == {"data.verifier": Says(message)}
     for usable in ("operator:eq", "nemo_algos.engines.rewards.math:verify_math"):
         assert resources.found(resources.verifier, usable, "data.verifier") == []
 
@@ -156,24 +158,28 @@ def entry(name, **kwargs):
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
-        ("torch.optim.AdamW", {"lr": -1.0}, "Invalid learning rate: -1.0"),
-        ("torch.optim.AdamW", {"lr": 0.0}, "policy.optimizer.kwargs.lr: is 0.0: set it above 0"),
-        ("torch.optim.AdamW", {"lr": float("nan")}, "kwargs.lr: is nan: set a finite number"),
-        ("torch.optim.AdamW", {"lr": 1e-3, "eps": float("inf")}, "kwargs.eps: is inf"),
-        ("torch.optim.AdamW", {"lr": "nan"}, "policy.optimizer.kwargs.lr: is nan: set a finite"),
-        ("torch.optim.AdamW", {"lr": "fast"}, "policy.optimizer.kwargs.lr: is fast: set a finite"),
-        ("torch.optim.AdamW", {"eps": "small"}, "cannot make torch.optim.AdamW"),
-        ("torch.optim.AdamW", {"rate": 1}, "unexpected keyword argument 'rate'"),
-        ("torch.optim.AdamW", {"betas": [1.5, 0.9]}, "Invalid beta parameter"),
+        ("torch.optim.AdamW", {"lr": -1.0}, "-1.0"),
+        ("torch.optim.AdamW", {"lr": 0.0}, "policy.optimizer.kwargs.lr: 0.0"),
+        ("torch.optim.AdamW", {"lr": float("nan")}, "policy.optimizer.kwargs.lr: nan"),
+        (
+            "torch.optim.AdamW",
+            {"lr": 1e-3, "eps": float("inf")},
+            "policy.optimizer.kwargs.eps: inf",
+        ),
+        ("torch.optim.AdamW", {"lr": "nan"}, "policy.optimizer.kwargs.lr: nan"),
+        ("torch.optim.AdamW", {"lr": "fast"}, "policy.optimizer.kwargs.lr: fast"),
+        ("torch.optim.AdamW", {"eps": "small"}, "torch.optim.AdamW"),
+        ("torch.optim.AdamW", {"rate": 1}, "'rate'"),
+        ("torch.optim.AdamW", {"betas": [1.5, 0.9]}, "beta"),
         ("torch.optim.LBFGS", {}, "LBFGS"),
         ("torch.optim.SparseAdam", {}, "SparseAdam"),
-        ("os.system", {}, "it is no Optimizer"),
-        ("AdamW", {}, "cannot make AdamW"),
+        ("os.system", {}, "Optimizer"),
+        ("AdamW", {}, "AdamW"),
     ],
 )
 def test_an_optimizer_is_made_and_steps(name, kwargs, message):
     (line,) = lines(name, kwargs)
-    assert line.startswith("policy.optimizer") and message in line
+    assert line.startswith("policy.optimizer") and line == Says(message)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +189,7 @@ def test_an_optimizer_is_made_and_steps(name, kwargs, message):
         ([entry("ReduceLROnPlateau")], ["policy.scheduler: "]),
         ([entry("StepLR", step_size=3), Milestones(milestones=[3])], ["need 0 ascending"]),
         ([*[entry("StepLR", step_size=3)] * 3, Milestones(milestones=[5, 2])], ["got [5, 2]"]),
-        ([Component(name="torch.optim.AdamW")], ["it is no LRScheduler"]),
+        ([Component(name="torch.optim.AdamW")], ["LRScheduler"]),
     ],
 )
 def test_schedulers_are_made_and_step(scheduler, messages):
@@ -203,8 +209,8 @@ def test_nothing_is_wrong_with_what_the_shipped_configs_name():
 
 def test_own_problems_need_a_model_and_rows():
     assert findings(name="math.yaml") == {
-        "policy.model_name": "missing: set it",
-        "data.train": "task math needs data.train.data_path: a file of rows, or a data set",
+        "policy.model_name": Says("missing"),
+        "data.train": Says("math data.train.data_path"),
     }
 
 
@@ -220,14 +226,10 @@ def limits(tmp_path, llama, tokens, *overrides):
 def test_a_limit_that_the_answers_exceed_is_warned_of(tmp_path, llama):
     key, plain = "policy.generation.max_new_tokens", "data.prompt='{problem}'"
     (warning,) = limits(tmp_path, llama, 7, plain)
-    taken = "7 tokens do not hold the answers of 1 of 3 rows, which take up to 8"
-    assert warning == (key, f"{taken}: raise it", "warning")
+    assert warning == (key, Says("7 1 3 8"), "warning")
     assert limits(tmp_path, llama, 8, plain) == []
     (warning,) = limits(tmp_path, "some/name", 4)  # by words, and what a box takes
-    assert warning.message == (
-        "4 tokens do not hold the answers of 3 of 3 rows, which take up to 11, "
-        "and the prompt asks to reason before it: raise it"
-    )
+    assert warning.message == (Says("4 3 11 reason"))
     assert limits(tmp_path, "some/name", 1, plain, "data.verifier=operator:eq") == []
     done = invoke("check", "math.yaml", *own(tmp_path, "a/b", "policy.generation.max_new_tokens=4"))
     assert done.exit_code == 0 and "warning policy.generation.max_new_tokens" in done.output
@@ -246,8 +248,7 @@ def test_weights_that_leave_0_to_1_are_warned_of_where_a_method_needs_it(tmp_pat
     (warning,) = weighted(tmp_path, "{name: grpo, bounds: apmpo}", 1.5, -0.5)
     assert warning == (
         "data.rewards",
-        "functions in [0, 1] so weighted add up to a reward in [-0.5, 1.5]; "
-        "grpo+apmpo stops at one outside [0, 1]: let positive weights add up to 1",
+        Says("[0 [-0.5 1.5] grpo+apmpo 1"),
         "warning",
     )
     assert "[0, 1.2]; apmpo stops" in weighted(tmp_path, "apmpo", 1, 0.2)[0].message
@@ -264,8 +265,8 @@ def test_training_begins_with_the_warnings(tmp_path, llama):
     quick = ["grpo.num_prompts_per_step=2", "grpo.val_samples_per_prompt=0", "policy.device=cpu"]
     done = invoke("train", "math.yaml", *given, *quick, "logger.tensorboard_enabled=false")
     assert done.exit_code == 0, done.output
-    assert "warning policy.generation.max_new_tokens: 1 tokens do not hold" in done.stderr
-    assert "of 16 responses were cut at policy.generation.max_new_tokens=1: raise it" in done.output
+    assert "warning policy.generation.max_new_tokens: 1 " in done.stderr
+    assert Says("16 policy.generation.max_new_tokens=1") in done.output.splitlines()
 
 
 @pytest.mark.parametrize("lacks", ["config.json", "model.safetensors", "tokenizer.json"])
@@ -285,24 +286,22 @@ def test_a_model_that_is_not_on_disk(tmp_path):
 def test_every_prompt_too_long(tmp_path, llama):
     found = findings(*own(tmp_path, llama, "data.max_input_seq_length=3"))
     assert list(found) == ["data.max_input_seq_length"]
-    assert "every prompt is longer than data.max_input_seq_length=3" in found.popitem()[1]
-    assert (
-        "cannot leave prompts out"
-        in findings("data.max_input_seq_length=3", name="grpo.yaml")["data.max_input_seq_length"]
-    )
+    assert "data.max_input_seq_length=3" in found.popitem()[1]
+    found = findings("data.max_input_seq_length=3", name="grpo.yaml")
+    assert found == {"data.max_input_seq_length": Says("countdown")}
 
 
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ("nowhere:T", "cannot import nowhere:T"),
-        ("operator:eq", "is no subclass of nemo_algos.engines.data.tasks.Task"),
-        (f"{__name__}:Half", "Half lacks prompt, verify"),
+        ("nowhere:T", "nowhere:T"),
+        ("operator:eq", "nemo_algos.engines.data.tasks.Task"),
+        (f"{__name__}:Half", "Half prompt verify"),
     ],
 )
 def test_a_task_of_ones_own_is_a_whole_task(task, message):
     found = findings(f"data.task={task}", name="grpo.yaml")
-    assert list(found) == ["data.task"] and message in found["data.task"]
+    assert found == {"data.task": Says(message)}
 
 
 def test_one_sentence_for_a_group_of_one_in_both_engines():
@@ -323,7 +322,7 @@ def test_a_resumed_run_needs_no_log_dir(tmp_path):
     plain = load(preflight.configs.SHIPPED / "grpo.yaml", [override])
     (tmp_path / "f").write_text("")
     assert preflight.judged(plain, tmp_path)
-    with pytest.raises(ConfigError, match=r"^logger\.log_dir: .* choose another folder$"):
+    with pytest.raises(ConfigError, match=r"^logger\.log_dir: "):
         preflight.judged(plain)
 
 
@@ -334,5 +333,5 @@ def test_an_error_before_the_first_step_leaves_no_folder(tmp_path, llama, monkey
         tmp_path, llama, "data.verifier=operator:later", "grpo.val_samples_per_prompt=0"
     )
     done = invoke("train", "smollm2.yaml", *overrides)
-    assert done.exit_code == 2 and "did not load" in done.stderr
+    assert done.exit_code == 2 and "operator:later" in done.stderr
     assert not list((tmp_path / "runs").glob("exp_*"))

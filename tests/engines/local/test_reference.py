@@ -12,7 +12,6 @@ from nemo_algos.engines.data.schema import DataSection
 from nemo_algos.engines.local import tiny_policy
 from nemo_algos.engines.local.build import build_trainer
 
-ADAM = {"name": "torch.optim.AdamW", "kwargs": {"lr": 0.003}}
 KL = "loss_fn.reference_policy_kl_penalty=0.05"
 
 
@@ -26,7 +25,8 @@ def test_a_reference_only_where_one_is_needed_and_it_stays(
     monkeypatch.setattr(tiny_policy, "WARM_STEPS", 2)
     monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path))
     made = build_trainer(
-        *trainers.checked(*more, method=method, optimizer=ADAM), Console(file=io.StringIO())
+        *trainers.checked(*more, method=method, optimizer=trainers.ADAM),
+        Console(file=io.StringIO()),
     )
     assert (made.reference is not None) == needed
     if made.reference is None:

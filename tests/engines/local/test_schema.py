@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from says import Says
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
@@ -67,90 +68,87 @@ def test_a_scheduler_is_a_component_or_milestones():
         (
             [("data.task", "math"), ("policy.model_name", "some/model")],
             "data.train",
-            "task math needs data.train.data_path: a file of rows, or a data set",
+            "math data.train.data_path",
         ),
         *(
             (
                 [(f"data.{split}", {"data_path": "x.jsonl"})],
                 "data.task",
-                "countdown makes its own puzzles: set data.task: math for files",
+                "countdown data.task math",
             )
             for split in ("train", "validation")
         ),
-        ([MATH, ("data.prompt", "Solve: {question}")], "data.prompt", "must contain {problem}"),
+        ([MATH, ("data.prompt", "Solve: {question}")], "data.prompt", "{problem}"),
         (
             [("policy.model_name", "some/model")],
             "policy.model_name",
-            "some/model cannot do data.task=countdown: "
-            "countdown-tiny does countdown, a transformers model does math",
+            "some/model data.task=countdown",
         ),
         (
             [MATH, ("policy.model_name", "countdown-tiny")],
             "policy.model_name",
-            "countdown-tiny cannot do data.task=math: "
-            "countdown-tiny does countdown, a transformers model does math",
+            "countdown-tiny data.task=math",
         ),
         *(
             (
                 [("policy.train_global_batch_size", size)],
                 "policy.train_global_batch_size",
-                f"{size} must divide the rollout batch of "
-                "num_prompts_per_step * num_generations_per_prompt = 512",
+                f"{size} num_prompts_per_step num_generations_per_prompt 512",
             )
             for size in (100, 1024)
         ),
         (
             [("grpo.num_generations_per_prompt", 1), ("grpo.num_prompts_per_step", 128)],
             "grpo.num_generations_per_prompt",
-            "a group of one has no advantage, so nothing is learned: set 8 or more",
+            "advantage 8",
         ),
         (
             [("data.numbers", 4)],
             "policy.generation.max_new_tokens",
-            "data.numbers=4 needs 18, or every response is cut",
+            "data.numbers=4 18",
         ),
         (
             [MATH, ("policy.shape", {"heads": 2})],
             "policy.shape",
-            "is countdown-tiny's: some/model has its own",
+            "countdown-tiny some/model",
         ),
         (
             [("policy.shape", {"width": 36, "heads": 4})],
             "policy.shape.heads",
-            "4 heads of an even size do not make a width of 36: choose a divisor of half the width",
+            "4 36",
         ),
         (
             [(MODEL, "countdown-tiny-moe"), ("policy.shape", {"heads": 2})],
             "policy.shape",
-            "is countdown-tiny's: countdown-tiny-moe has its own",
+            "countdown-tiny countdown-tiny-moe",
         ),
         (
             [("policy.router_replay.enabled", True)],
             "policy.router_replay.enabled",
-            "countdown-tiny has no experts here: set policy.model_name: countdown-tiny-moe",
+            "countdown-tiny policy.model_name countdown-tiny-moe",
         ),
         *(
             (
                 [(f"{PLANTED}.route_flips", 0.1), *shape],
                 f"{PLANTED}.route_flips",
-                "countdown-tiny has no third expert: set policy.model_name: countdown-tiny-moe",
+                "countdown-tiny policy.model_name countdown-tiny-moe",
             )
             for shape in ([], [("policy.shape", {"experts": 2})])
         ),
         (
             [MATH, (f"{PLANTED}.fp8", True)],
             PLANTED,
-            "some/model samples from the weights that it trains: remove it",
+            "some/model",
         ),
         (
             [(f"{PLANTED}.noise", 0.1), (f"{PLANTED}.stale_updates", 4)],
             f"{PLANTED}.noise",
-            "is the whole mismatch in nats: plant nothing beside it",
+            "mismatch",
         ),
     ],
 )
 def test_contradictions(changes, path, message):
-    assert problems(*changes) == [(path, message)]
+    assert problems(*changes) == [(path, Says(message))]
 
 
 POSITIVE = [
@@ -170,7 +168,7 @@ POSITIVE = [
 def test_what_must_be_positive(path):
     for value in (0, -1):
         found = problems((path, value))
-        assert found == [(path, f"input should be greater than 0, got {value}")]
+        assert found == [(path, Says(f"0 {value}"))]
 
 
 PRINTED = "logger.num_val_samples_to_print"
@@ -182,39 +180,39 @@ PRINTED = "logger.num_val_samples_to_print"
 def test_what_must_not_be_negative(path):
     assert check((path, 0))
     (found,) = problems((path, -1))
-    assert found == (path, "input should be greater than or equal to 0, got -1")
+    assert found == (path, Says("0 -1"))
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("engine", "vllm", "there is no engine 'vllm': set local or nemo_rl"),
+        ("engine", "vllm", "'vllm' local nemo_rl"),
         (
             "policy.precision",
             "float16",
-            "input should be 'auto', 'float32' or 'bfloat16', got 'float16'",
+            "'auto' 'float32' 'bfloat16' 'float16'",
         ),
-        ("policy.device", "tpu", "input should be 'cpu', 'cuda', 'mps' or 'auto', got 'tpu'"),
-        ("data.task", "chess", "no task 'chess' (valid: countdown, math, package.module:NAME)"),
-        ("data.numbers", 1, "input should be greater than or equal to 2, got 1"),
-        ("data.numbers", 7, "input should be less than or equal to 6, got 7"),
-        ("grpo.max_num_steps", 1.5, "got 1.5"),
-        ("policy.max_grad_norm", float("nan"), "got nan"),
-        ("policy.generation.temperature", float("inf"), "got inf"),
-        ("policy.generation", None, "missing: set it"),
-        ("policy.generaton", {}, "unknown key (did you mean generation?)"),
-        ("policy.generation.top_k", 1, "is NeMo-RL's, not in the embedded engine: remove it"),
-        ("policy.optimizer.lr", 1.0, "unknown key (valid: kwargs, name)"),
-        ("data.train.path", "x", "unknown key"),
-        ("grpo.num_prompt_per_step", 8, "unknown key (did you mean num_prompts_per_step?)"),
-        ("checkpointing.save_perod", 8, "unknown key (did you mean save_period?)"),
-        ("logger.swanlab_enabled", True, "is NeMo-RL's, not in the embedded engine: remove it"),
-        ("grop", {}, "unknown key (did you mean grpo?)"),
+        ("policy.device", "tpu", "'cpu' 'cuda' 'mps' 'auto' 'tpu'"),
+        ("data.task", "chess", "'chess' countdown math package.module:NAME"),
+        ("data.numbers", 1, "2 1"),
+        ("data.numbers", 7, "6 7"),
+        ("grpo.max_num_steps", 1.5, "1.5"),
+        ("policy.max_grad_norm", float("nan"), "nan"),
+        ("policy.generation.temperature", float("inf"), "inf"),
+        ("policy.generation", None, "missing"),
+        ("policy.generaton", {}, "generation"),
+        ("policy.generation.top_k", 1, "NeMo-RL"),
+        ("policy.optimizer.lr", 1.0, "kwargs name"),
+        ("data.train.path", "x", "key"),
+        ("grpo.num_prompt_per_step", 8, "num_prompts_per_step"),
+        ("checkpointing.save_perod", 8, "save_period"),
+        ("logger.swanlab_enabled", True, "NeMo-RL"),
+        ("grop", {}, "grpo"),
     ],
 )
 def test_wrong_values_and_unknown_keys(path, value, message):
     found = dict(problems((path, value)))
-    assert found[path].endswith(message) or message in found[path], found
+    assert found[path] == Says(message), found
 
 
 @pytest.mark.parametrize(
@@ -229,7 +227,7 @@ def test_what_cannot_be_left_out(path):
     del section[last]
     with pytest.raises(ConfigError) as error:
         parse(plain)
-    assert Finding(path, "missing: set it") in error.value.findings
+    assert Finding(path, Says("missing")) in error.value.findings
 
 
 def test_every_problem_at_once():
@@ -238,7 +236,7 @@ def test_every_problem_at_once():
 
 
 def test_training_samples_from_the_whole_distribution():
-    reason = "must be 1 in training: the log-probs are of the whole distribution"
+    reason = Says("1")
     top_p = "policy.generation.top_p"
     assert problems((top_p, 0.9)) == [(top_p, reason)]
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 import trainers
 from rich.console import Console
-from test_reference import ADAM
 
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.data.schema import DataSection
@@ -25,7 +24,7 @@ def distilled(monkeypatch, tmp_path, folder):
     monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path))
     larger = ("grpo.num_prompts_per_step=32", "policy.train_global_batch_size=64")
     named = f"method.teacher={folder}"
-    checked = trainers.checked(named, *larger, method="opd", optimizer=ADAM)
+    checked = trainers.checked(named, *larger, method="opd", optimizer=trainers.ADAM)
     made = build_trainer(*checked, Console(file=io.StringIO()))
     made.task = trainers.MadeUp(DataSection(), 0)
     return made

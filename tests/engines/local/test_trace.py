@@ -7,7 +7,7 @@ from math import exp
 import pytest
 import small_llama
 import torch
-from test_resume import assert_same_run, short_warm_start, train  # noqa: F401
+from short_runs import assert_same_run, short_warm_start, train  # noqa: F401
 from trainers import checked, trainer
 
 from nemo_algos.algorithms.build import build

@@ -3,6 +3,7 @@
 import pytest
 import small_llama
 import torch
+from says import Says
 
 from nemo_algos import config
 from nemo_algos.algorithms.core.surrogate import Counts
@@ -130,7 +131,4 @@ def test_a_step_with_turns_is_traced_and_counts_its_own_tokens(llama):
 
 def test_the_countdown_model_takes_no_turns():
     (finding,) = check("grpo.yaml", [f"data.task={__name__}:Asks"], "main")
-    assert str(finding) == (
-        "policy.model_name: countdown-tiny takes prompts of one length, "
-        f"and {__name__}:Asks has turns: name another model"
-    )
+    assert str(finding) == (Says(f"policy.model_name: countdown-tiny {__name__}:Asks"))

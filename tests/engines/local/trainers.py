@@ -15,6 +15,8 @@ from nemo_algos.engines.local.trainer import Trainer
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.preflight.check.local.judge import parse
 
+ADAM = {"name": "torch.optim.AdamW", "kwargs": {"lr": 0.003}}
+
 CONFIGS = Path(__file__).parents[3] / "examples" / "configs"
 PROMPTS, GROUP = 8, 4
 ROWS = PROMPTS * GROUP

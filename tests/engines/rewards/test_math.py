@@ -396,7 +396,7 @@ def test_a_gold_may_say_what_an_answer_may_not():
 
 @pytest.mark.parametrize("answer", ["", "}"])
 def test_unreadable_gold_is_refused(answer):
-    with pytest.raises(ValueError, match="give the final answer alone"):
+    with pytest.raises(ValueError, match="answer"):
         verify_math(r"\boxed{1}", answer)
 
 

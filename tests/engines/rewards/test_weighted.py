@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from says import Says
 
 from nemo_algos.engines.rewards import Unjudged, Verdict
 from nemo_algos.engines.rewards.function import GIVEN, PAIR, RewardFunction
@@ -97,24 +98,21 @@ def test_by_name_whatever_the_order_and_by_place_where_the_names_are_others():
     ("function", "given", "needs"),
     [
         (lambda completions, answer, **rest: 0, GIVEN, "needs completions: "),
-        (lambda prompts, completions: 0, GIVEN, "needs prompts, completions: "),
-        (lambda texts, gold, **rest: 0, GIVEN, "needs texts, gold: "),
-        (lambda response, answer, solution: 0, GIVEN, "needs solution: "),
-        (lambda r: 0, GIVEN, "needs r: "),
-        (lambda: 0, GIVEN, "takes nothing: "),
-        (lambda response, answer, prompt: 0, PAIR, "needs prompt: "),
-        (lambda response, prompt: 0, PAIR, "needs prompt: "),
-        (lambda response, answer, row=None: 0, PAIR, "needs row: "),
-        (lambda text, tokens: 0, GIVEN, "needs text: "),
+        (lambda prompts, completions: 0, GIVEN, "prompts completions"),
+        (lambda texts, gold, **rest: 0, GIVEN, "texts gold"),
+        (lambda response, answer, solution: 0, GIVEN, "solution"),
+        (lambda r: 0, GIVEN, "r"),
+        (lambda: 0, GIVEN, "nothing"),
+        (lambda response, answer, prompt: 0, PAIR, "needs prompt"),
+        (lambda response, prompt: 0, PAIR, "needs prompt"),
+        (lambda response, answer, row=None: 0, PAIR, "needs row"),
+        (lambda text, tokens: 0, GIVEN, "text"),
     ],
 )
 def test_what_asks_for_more_is_refused(function, given, needs):
     with pytest.raises(ValueError) as raised:
         RewardFunction(function, given)
-    assert str(raised.value) == (
-        f"{needs}a reward function is given {', '.join(given)}, those that it names, "
-        "for one response, and returns a number"
-    )
+    assert str(raised.value) == Says(" ".join([needs, *given]))
 
 
 def test_the_weighted_sum_and_its_parts(score):
@@ -135,26 +133,25 @@ def test_the_weighted_sum_and_its_parts(score):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("boom", "KeyError: 'gold'"),
-        ("endless", "ValueError: the function returned nan: a reward is a finite number"),
-        ("text", "TypeError: the function returned '1.0', a str: a reward is a number"),
-        ("nothing", "TypeError: the function returned None, a NoneType: a reward is a number"),
-        ("boundless", "ValueError: the function returned inf: a reward is a finite number"),
+        ("boom", "KeyError 'gold'"),
+        ("endless", "ValueError nan"),
+        ("text", "TypeError '1.0' str"),
+        ("nothing", "TypeError None NoneType"),
+        ("boundless", "ValueError inf"),
     ],
 )
 def test_a_function_that_judges_nothing_stops_the_run(score, pool, name, reason):
     wrong = Reward(f"given_rewards:{name}", 1.0, pool)
-    sentence = f"the reward bad could judge none of 2 responses: mend it; the last: {reason}"
     with pytest.raises(Unjudged) as raised:
         score({"good": Reward("given_rewards:short"), "bad": wrong})
-    assert str(raised.value) == sentence
+    assert str(raised.value) == Says(f"bad 2 {reason}")
     with pytest.raises(Unjudged) as raised:
         score(name, pool)
-    assert str(raised.value) == sentence.replace("the reward bad", "the reward")
+    assert str(raised.value) == Says(f"2 {reason}") and "bad" not in str(raised.value)
 
 
 def test_some_verdicts_are_enough_and_none_are_no_failure():
     refuse_unjudged([Verdict(0.0, "timeout"), Verdict(0.0, "ok")])
     refuse_unjudged([])
-    with pytest.raises(Unjudged, match=r"none of 1 responses: mend it; the last: timeout, waits$"):
+    with pytest.raises(Unjudged, match=r"timeout, waits$"):
         refuse_unjudged([Verdict(0.0, "timeout", "waits")])

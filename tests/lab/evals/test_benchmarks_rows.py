@@ -8,6 +8,7 @@ import sys
 from types import ModuleType
 
 import pytest
+from says import Says
 
 from nemo_algos.engines.data import countdown
 from nemo_algos.engines.data import rows as files
@@ -46,16 +47,16 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b'{"a": 1}\n{"a": ', "a.jsonl, row 2 is not JSON"),
-        ("a.jsonl", b"1\n", "a.jsonl, row 1 is not an object"),
-        ("a.jsonl", b"[1]\n", "a.jsonl is one JSON list: call it .json, or write a row per line"),
-        ("a.json", b'{"data": []}', "a.json must hold a list of rows"),
-        ("a.json", b"[]", "holds no rows"),
-        ("a.txt", b"", "only .jsonl, .json, .csv, or one of these with .gz, and .parquet is read"),
-        ("a.parquet", b"PAR1", "a.parquet is no parquet: "),
-        ("a.jsonl.gz", b"no gzip", "cannot read"),
-        ("a.jsonl", b"\xff\xfe\xff", "cannot read"),
-        ("b.jsonl", None, "No such file or directory"),
+        ("a.jsonl", b'{"a": 1}\n{"a": ', "a.jsonl 2 JSON"),
+        ("a.jsonl", b"1\n", "a.jsonl 1 object"),
+        ("a.jsonl", b"[1]\n", "a.jsonl JSON .json"),
+        ("a.json", b'{"data": []}', "a.json list"),
+        ("a.json", b"[]", "rows"),
+        ("a.txt", b"", ".jsonl .json .csv .gz .parquet"),
+        ("a.parquet", b"PAR1", "a.parquet parquet"),
+        ("a.jsonl.gz", b"no gzip", "a.jsonl.gz"),
+        ("a.jsonl", b"\xff\xfe\xff", "a.jsonl"),
+        ("b.jsonl", None, "b.jsonl"),
     ],
 )
 def test_files_that_cannot_be_used(tmp_path, name, content, message):
@@ -63,18 +64,18 @@ def test_files_that_cannot_be_used(tmp_path, name, content, message):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError) as raised:
         files.load(str(tmp_path / name))
-    assert message in str(raised.value) and "\n" not in str(raised.value)
+    assert str(raised.value) == Says(message) and "\n" not in str(raised.value)
 
 
 def test_a_folder_holds_a_data_set_or_files_of_a_pattern(tmp_path):
     with pytest.raises(ValueError, match=rf"^cannot load {tmp_path}: "):
         load("aime25", str(tmp_path))
-    with pytest.raises(ValueError, match=r"holds no file \*test\.bool\.json\*"):
+    with pytest.raises(ValueError, match=r"\*test\.bool\.json\*"):
         load("acpbench_bool", str(tmp_path))
 
 
 def test_a_name_must_be_right():
-    with pytest.raises(ValueError, match=r"no benchmark 'aime2' \(did you mean aime2[45]\?\)"):
+    with pytest.raises(ValueError, match=r"'aime2' .*aime2[45]"):
         load("aime2", "x.jsonl")
     with pytest.raises(ValueError, match=r"no benchmark 'MATH500'"):
         load("MATH500", "x.jsonl")
@@ -84,9 +85,9 @@ def test_the_hub_is_refused_without_datasets(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     for data in ("hub", str(tmp_path), str(tmp_path / "a.parquet"), "some/name"):
-        with pytest.raises(ValueError, match=r"pip install datasets .*or give a \.jsonl"):
+        with pytest.raises(ValueError, match=r"datasets .*\.jsonl"):
             load("aime25", data)
-    with pytest.raises(ValueError, match="math reads files of your own: set data"):
+    with pytest.raises(ValueError, match=r"^math .*data"):
         load("math")
 
 

@@ -194,8 +194,8 @@ def test_mbpp_plus_shows_the_list_and_runs_the_script(read):
     assert "```python\nimport math\nassert inc(1) == 2\n```" in problem.prompt
     assert "range(9)" not in problem.prompt
     wrong = {
-        "must be a list": "assert inc(1) == 2",
-        "is no Python": ["assert inc(1"],
+        "list": "assert inc(1) == 2",
+        "Python": ["assert inc(1"],
     }
     for message, tests in wrong.items():
         with pytest.raises(ValueError, match=f"row 1: .*{message}"):
@@ -208,7 +208,7 @@ def test_mbpp_plus_shows_the_list_and_runs_the_script(read):
 @pytest.mark.parametrize("name", ["humaneval_plus", "mbpp_plus"])
 def test_evalplus_release_files_are_refused(read, name):
     row = HUMANEVAL | {"plus_input": [[1]], "base_input": [[2]], "atol": 0, "test_list": ["x"]}
-    with pytest.raises(ValueError, match=r"plus_input.*use the rows of the hub"):
+    with pytest.raises(ValueError, match=r"plus_input.*hub"):
         read(name, [row])
 
 
@@ -281,7 +281,7 @@ def test_missing_databases_are_counted_and_named(read, databases):
     ) as raised:
         read("spider", rows, databases=databases)
     assert f"{databases}/<db_id>/<db_id>.sqlite" in str(raised.value)
-    with pytest.raises(ValueError, match="set databases to the folder of the 4 SQLite files"):
+    with pytest.raises(ValueError, match=r"databases .*4"):
         read("spider", rows)
     (Path(databases) / "a").mkdir()
     (Path(databases) / "a" / "a.sqlite").write_text("no database at all")

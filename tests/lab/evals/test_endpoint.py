@@ -4,6 +4,7 @@ import base64
 
 import pytest
 from completions import completion, server
+from says import Says
 
 from nemo_algos.lab.evals.endpoint import Endpoint
 from nemo_algos.lab.evals.problem import Problem
@@ -68,7 +69,7 @@ def test_images_go_along(tmp_path):
 
 
 def test_missing_image_is_said(tmp_path):
-    with server() as (url, _), pytest.raises(ValueError, match="cannot read the image"):
+    with server() as (url, _), pytest.raises(ValueError, match="image"):
         sampled(url, [Problem("a", "?", "", (str(tmp_path / "none.png"),))])
 
 
@@ -150,7 +151,7 @@ def test_another_protocol_is_no_response(reply):
     with server(lambda body: (200, reply)) as (url, _):
         found = sampled(url, retries=0)
     assert len(found) == 4 and all(g.refused and not g.response for g in found.values())
-    assert "something else than a completion" in found["a", 0].finish
+    assert "completion" in found["a", 0].finish
 
 
 CHAT = {"message": {"content": "x"}, "logprobs": {"content": [{"logprob": -0.5}, {"logprob": 0}]}}
@@ -189,5 +190,4 @@ def test_log_probs_that_are_none_are_said(logprobs, capsys):
     with server(lambda body: (200, reply)) as (url, _):
         found = sampled(url, sampling=SamplingSection(logprobs=True))
     assert {(g.response, g.logprobs) for g in found.values()} == {("x", None)}
-    said = "warning: the server sends no log-probs: the responses lack them\n"
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == Says("warning: log-probs")

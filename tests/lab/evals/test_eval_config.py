@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from says import Says
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError
@@ -56,54 +57,54 @@ def test_papers_settings():
     [
         (
             plain({"engine": "endpont"}),
-            ["model.engine: no engine 'endpont' (did you mean endpoint?)"],
+            ["model.engine: 'endpont' endpoint"],
         ),
-        (plain({**ENDPOINT, "nam": "x"}), ["model.nam: unknown key (did you mean name?)"]),
-        (plain({"engine": "endpoint", "url": "u"}), ["model.name: missing: set it"]),
-        (plain({"engine": "nemo_rl"}), ["model.file: missing: set it"]),
+        (plain({**ENDPOINT, "nam": "x"}), ["model.nam: name"]),
+        (plain({"engine": "endpoint", "url": "u"}), ["model.name: missing"]),
+        (plain({"engine": "nemo_rl"}), ["model.file: missing"]),
         (
             plain({**ENDPOINT, "url": "http://127.0.0.1:port/v1", "completions": "Q: {problem}"}),
             [
-                "model.url: http://127.0.0.1:port/v1 is no URL: write it as http://localhost:8000/v1",
-                "model.completions: the template must contain {prompt}",
+                "model.url: http://127.0.0.1:port/v1 http://localhost:8000/v1",
+                "model.completions: {prompt}",
             ],
         ),
         (
             plain({**ENDPOINT, "url": "localhost:8000/v1"}),
-            ["model.url: localhost:8000/v1 is no URL: write it as http://localhost:8000/v1"],
+            ["model.url: localhost:8000/v1 http://localhost:8000/v1"],
         ),
-        (plain({}), ["model: set either model.run (a run's folder) or model.policy (a model)"]),
-        (plain({"step": 3, "policy": {}}), ["model.policy.model_name: missing: set it"]),
+        (plain({}), ["model: model.run model.policy"]),
+        (plain({"step": 3, "policy": {}}), ["model.policy.model_name: missing"]),
         (
             plain(sampling={"sample": 4, "top_p": 1.5}),
             [
-                "sampling.top_p: input should be less than or equal to 1, got 1.5",
-                "sampling.sample: unknown key (did you mean samples?)",
+                "sampling.top_p: 1 1.5",
+                "sampling.sample: samples",
             ],
         ),
         (
             plain({"run": "r"}, sampling={"temperature": 0.0}),
-            ["sampling.temperature: the embedded engine samples: set it above 0"],
+            ["sampling.temperature: 0"],
         ),
         (
             plain({"run": "r"}, sampling={"logprobs": True}),
-            ["sampling.logprobs: they are an endpoint's: leave it out"],
+            ["sampling.logprobs: endpoint"],
         ),
-        (plain(benchmarks={}), ["benchmarks: name at least one"]),
-        (plain(benchmarks={"math500": None}), ["benchmarks: name at least one"]),
+        (plain(benchmarks={}), ["benchmarks: one"]),
+        (plain(benchmarks={"math500": None}), ["benchmarks: one"]),
         (
             plain(benchmarks={"math50": {}}),
-            ["benchmarks: no math50 (did you mean math500?)"],
+            ["benchmarks: math50 math500"],
         ),
         (
             plain(benchmarks={"math500": {"sed": 1}}),
-            ["benchmarks.math500.sed: unknown key (did you mean seed?)"],
+            ["benchmarks.math500.sed: seed"],
         ),
     ],
 )
 def test_mistakes_are_said(written, said):
     found = problems_of(written)
-    assert [line for line in said if line in found] == said
+    assert all(Says(line) in found for line in said), found
 
 
 @pytest.mark.parametrize(
@@ -111,10 +112,10 @@ def test_mistakes_are_said(written, said):
     [
         (
             {"extra": {"n": 2}},
-            "model.extra: it may not hold what is decided elsewhere: n (sampling.s",
+            "model.extra: n sampling.samples",
         ),
         *(
-            ({"extra": {key: 1}}, "model.extra: it may not hold what is decided elsewhere: " + key)
+            ({"extra": {key: 1}}, f"model.extra: {key}")
             for key in [
                 "seed",
                 "temperature",
@@ -128,26 +129,26 @@ def test_mistakes_are_said(written, said):
                 "echo",
             ]
         ),
-        ({"extra": {"x": float("nan")}}, "model.extra: it must be JSON: "),
-        ({"completions": {"prompt": None, "x": 1}}, "model.completions: quote it for YAML too: 'm"),
-        ({"completions": ["prompt"]}, "model.completions: quote it for YAML too: 'model.comple"),
+        ({"extra": {"x": float("nan")}}, "model.extra: JSON"),
+        ({"completions": {"prompt": None, "x": 1}}, "model.completions: YAML"),
+        ({"completions": ["prompt"]}, "model.completions: YAML"),
         (
             {"url": "http://h/v1?key=x"},
-            "model.url: write it without user, password, ? and #; a key",
+            "model.url: user password",
         ),
-        ({"api_key_env": "NOWHERE_SET"}, "model.api_key_env: the environment has no variable"),
+        ({"api_key_env": "NOWHERE_SET"}, "model.api_key_env: variable"),
     ],
 )
 def test_what_the_client_decides_is_not_overridden(model, said):
     (problem,) = problems_of(plain({**ENDPOINT, **model}))
-    assert problem.startswith(said)
+    assert problem == Says(said)
 
 
 def test_two_limits_are_one_too_many():
     model = {**ENDPOINT, "extra": {"max_completion_tokens": 9}}
     assert checked(plain(model)).model.extra == {"max_completion_tokens": 9}
     assert problems_of(plain(model, sampling={"max_tokens": 9})) == [
-        "sampling.max_tokens and model.extra.max_completion_tokens: set one of them"
+        Says("sampling.max_tokens model.extra.max_completion_tokens")
     ]
 
 
@@ -200,4 +201,4 @@ def test_a_wrong_config_is_reported_before_torch_or_scikit_learn_are_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "set()\n")
-    assert "model.nam: unknown key (did you mean name?)" in done.stderr
+    assert "model.nam: " in done.stderr

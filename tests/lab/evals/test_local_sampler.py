@@ -111,9 +111,9 @@ def test_a_model_of_transformers_answers_in_its_chat_template(tmp_path):
 
 
 def test_what_is_not_there_is_said(run, tmp_path):
-    with pytest.raises(ValueError, match=r"is no training run: no manifest\.json"):
+    with pytest.raises(ValueError, match=r"manifest\.json"):
         sampler(LocalModel(run=str(tmp_path / "none")))
-    with pytest.raises(ValueError, match="no such checkpoint; there are: 0, 1, 2"):
+    with pytest.raises(ValueError, match="0, 1, 2"):
         sampler(LocalModel(run=run, step=3))
     (Path(run) / "checkpoints" / "step_000002.pt").write_bytes(b"half")
     with pytest.raises(ValueError, match=r"step_000002.pt cannot be loaded"):

@@ -90,13 +90,13 @@ def test_of_the_most_that_is_exact():
     ks = [1, 2, 500, 999, LARGEST]
     want = pass_at_k(6, LARGEST, ks) / 2
     assert plurality([(3, 1.0), (3, 0.0)], LARGEST, ks).tolist() == exactly(want.tolist())
-    with pytest.raises(ValueError, match="maj@k of 1001 responses: it is exact up to 1000"):
+    with pytest.raises(ValueError, match=r"maj@k .*1001 .*1000"):
         plurality([(3, 1.0)], LARGEST + 1, [1])
 
 
 @pytest.mark.parametrize("k", [0, 4])
 def test_k_beyond_n_is_refused(k):
-    with pytest.raises(ValueError, match="every k must be from 1 to n"):
+    with pytest.raises(ValueError, match=r"every k .*1"):
         maj_at_k(["5", "5", "7"], [1, 1, 0], [k])
 
 

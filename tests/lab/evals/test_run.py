@@ -147,9 +147,7 @@ def test_what_only_our_own_models_give_is_refused(written, engine, name):
         written["model"] = {"engine": engine, "file": "none.json"}
     else:
         written["model"]["url"] = "http://localhost:9/v1"
-    with pytest.raises(
-        ConfigError, match=r"needs \w+: a reward function is given response, answer, "
-    ):
+    with pytest.raises(ConfigError, match=r"needs \w+: .*response, answer"):
         evaluate(checked(written), Console(quiet=True))
 
 
@@ -242,7 +240,7 @@ def test_refusing_every_request_is_an_error_and_no_score(written, tmp_path):
     (tmp_path / "out" / "math").mkdir(parents=True)
     (tmp_path / "out" / "math" / "metrics.json").write_text("{}")  # of a version that scored it 0
     with server(lambda body: (400, said)) as (url, seen):
-        with pytest.raises(ValueError, match="math: the server refused all 24 requests") as error:
+        with pytest.raises(ValueError, match=r"^math: .*24") as error:
             evaluate(plain(written, url), Console(quiet=True))
         assert "status 400" in str(error.value) and "chat template" in str(error.value)
         assert 'model.completions="{prompt}"\'' in str(error.value)

@@ -8,6 +8,7 @@ import plant
 import pytest
 import torch
 import toys
+from says import Says
 
 from nemo_algos.lab.mismatch.causes import CAUSES
 from nemo_algos.lab.mismatch.rules import RULES
@@ -43,16 +44,14 @@ def test_at_least_30_of_36_are_named_right(dumps):
 def test_no_cause_is_named_on_20_clean_runs(toy):
     verdicts = [diagnose([plant.clean(toy, i % 3)]) for i in range(20)]
     assert [v.name for v in verdicts] == ["clean"] * 20
-    assert all(v.found.endswith("nats: rounding of float32") and not v.tests for v in verdicts)
+    assert all(v.found == Says("float32") and not v.tests for v in verdicts)
 
 
 def test_a_copy_is_said_to_be_one(toy):
     dump = plant.clean(toy, 0)
     verdict = diagnose([replace(dump, trainer_logprobs=dump.sampler_logprobs)])
     assert verdict.name == "clean"
-    assert verdict.found == (
-        "the two are the same numbers: compared with itself, or a copy (bypass mode)"
-    )
+    assert verdict.found == Says("same bypass")
 
 
 UNMISTAKABLE = ("temperature", "truncation", "shift", "stale_cache", "routing")
@@ -69,9 +68,9 @@ def test_few_tokens_tell_nothing(dumps):
     for dump in dumps.values():
         few = type(dump)(**{name: array[:7] for name, array in dump.arrays().items()})
         verdict = diagnose([few])
-        assert verdict.title == "not enough tokens" and not verdict.tests
-        assert verdict.found == f"{few.mask.sum()} tokens of 7 responses tell no cause"
-        assert verdict.next_step == "dump more steps: 200 tokens of 8 responses are the least"
+        assert verdict.name == "few" and not verdict.tests
+        assert verdict.found == Says(f"{few.mask.sum()} 7")
+        assert verdict.next_step == Says("200 8")
 
 
 def test_certain_tokens_tell_nothing(dumps):
@@ -79,7 +78,7 @@ def test_certain_tokens_tell_nothing(dumps):
     sure = -1e-4 * np.ones(dump.mask.shape)
     verdict = diagnose([replace(dump, sampler_logprobs=sure, trainer_logprobs=2 * sure - 0.0011)])
     assert verdict.name == "few"
-    assert verdict.found == f"of {dump.mask.sum()} tokens only 0 leave a doubt to compare"
+    assert verdict.found == Says(f"{dump.mask.sum()} 0")
 
 
 def test_several_files_are_one_sample(dumps):
@@ -105,7 +104,7 @@ def test_tokens_that_are_no_numbers_are_left_out(dumps):
 def test_without_a_finite_token_there_is_an_error(dumps):
     dump = dumps["shift", 2]
     nothing = replace(dump, trainer_logprobs=np.full(dump.mask.shape, np.nan))
-    with pytest.raises(ValueError, match="no token has two finite log-probs: look at"):
+    with pytest.raises(ValueError, match="finite"):
         diagnose([nothing])
 
 
@@ -129,7 +128,7 @@ def test_weights_that_are_known_to_be_old_are_the_cause(dumps):
     found = diagnose(
         [replace(dumps["bad_layer", 2], **aged, weights_version=np.full(rows, 5))]
     ).found
-    assert found == "all responses are of weights 2 versions old and more"
+    assert found == Says("weights 2")
 
 
 def test_the_temperature_is_estimated(dumps):
@@ -138,10 +137,7 @@ def test_the_temperature_is_estimated(dumps):
     trainer, sampler = (-np.logaddexp(0, -x) for x in (odds, 1.25 * odds))
     pair = {"trainer_logprobs": trainer, "sampler_logprobs": sampler}
     verdict = diagnose([replace(dumps["temperature", 0], **pair)])
-    assert verdict.found == (
-        "98% of the change is a function of the odds (rank correlation -1.00); "
-        "the sampler's log-odds are the trainer's x 1.25"
-    )
+    assert verdict.found == Says("98% -1.00 1.25")
 
 
 def test_tokens_drawn_otherwise_than_recorded(toy):

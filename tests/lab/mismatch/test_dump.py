@@ -8,9 +8,10 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from says import Says
 
 from nemo_algos.engines.mismatch import formats
-from nemo_algos.engines.mismatch.dump import WRITE, Dump, made, read, write
+from nemo_algos.engines.mismatch.dump import Dump, made, read, write
 
 OURS = {
     "tokens": [[5, 6, 7], [8, 9, 0]],
@@ -124,10 +125,9 @@ def test_verls_and_trls_tensors_by_their_names(tmp_path):
 
 
 RECORDING = {
-    "NeMo-RL": "Did NeMo-RL's vLLM return log-probs?",
-    "verl": "verl: set actor_rollout_ref.rollout.calculate_log_probs=true",
-    "TRL": "TRL has both with use_vllm; else the sampler's by a rollout_func, the trainer's where "
-    "num_iterations is 2 or more",
+    "NeMo-RL": "vLLM log-probs",
+    "verl": "actor_rollout_ref.rollout.calculate_log_probs=true",
+    "TRL": "use_vllm rollout_func num_iterations 2",
 }
 
 
@@ -137,8 +137,7 @@ def test_a_side_that_a_framework_leaves_out_is_named(framework, lacking):
     names = formats.FRAMEWORKS[framework]
     with pytest.raises(ValueError) as error:
         made({names[ours][0]: values for ours, values in OURS.items() if ours != lacking})
-    assert str(error.value).startswith(f"lacks {lacking}; has mask, ")
-    assert str(error.value).endswith(f". {RECORDING[framework]}")
+    assert str(error.value) == Says(f"{lacking} mask {RECORDING[framework]}")
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float8_e5m2])
@@ -175,8 +174,8 @@ def test_what_torch_cannot_read_is_told_how_to_be_written(tmp_path, content):
     with pytest.raises(ValueError) as error:
         read(tmp_path / "d.pt")
     cure = SAVED % "batch.batch"
-    text = f"{tmp_path / 'd.pt'}: is no dictionary of dense tensors: write it by {cure}"
-    assert str(error.value) == text
+    assert str(error.value).startswith(f"{tmp_path / 'd.pt'}: ")
+    assert str(error.value).endswith(cure) and "weights_only" not in str(error.value)
 
 
 def test_a_file_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch):
@@ -184,26 +183,25 @@ def test_a_file_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatc
     write(tmp_path / "d.npz", made(OURS))
     with zipfile.ZipFile(tmp_path / "d.npz") as archive:
         assert sum(e.file_size for e in archive.infolist()) > 500
-    with pytest.raises(ValueError, match="write fewer responses a file"):
+    with pytest.raises(ValueError, match="fewer"):
         read(tmp_path / "d.npz")
 
 
 BROKEN = [
-    ({"tokens": [1, 2]}, "tokens has shape [2]: give [responses, positions]"),
-    ({"entropy": [0.1]}, "entropy has shape [1]: give [2, 3]"),
-    ({"weights_version": [1, 2, 3]}, "weights_version has shape [3]: give [2] or [2, 3]"),
-    ({"mask": [[0, 0, 0]] * 2}, "mask is empty: there is no response's token to compare"),
+    ({"tokens": [1, 2]}, "tokens [2] [responses positions]"),
+    ({"entropy": [0.1]}, "entropy [1] [2 3]"),
+    ({"weights_version": [1, 2, 3]}, "weights_version [3] [2] [2 3]"),
+    ({"mask": [[0, 0, 0]] * 2}, "mask"),
     (
         {"sampler_logprobs": [[0.5] * 3] * 2},
-        "sampler_logprobs is above 0 somewhere: give log-probs, nats",
+        "sampler_logprobs 0",
     ),
-    ({"tokens": [["a"] * 3] * 2}, "tokens holds <U1: give numbers"),
-    ({"mask": [[np.nan] * 3] * 2}, "mask is empty: there is no response's token to compare"),
-    ({"step": []}, "step has shape [0]: give []"),
+    ({"tokens": [["a"] * 3] * 2}, "tokens <U1"),
+    ({"mask": [[np.nan] * 3] * 2}, "mask"),
+    ({"step": []}, "step [0] []"),
     (
         {"weights_version": [4, np.nan]},
-        "weights_version holds NaN, infinity or numbers beyond 2^53: "
-        "give integers, or leave it out",
+        "weights_version NaN 2^53",
     ),
 ]
 
@@ -213,47 +211,45 @@ def test_what_does_not_fit_is_said(tmp_path, change, sentence):
     np.savez(tmp_path / "d.npz", **{**OURS, **change})
     with pytest.raises(ValueError) as error:
         read(tmp_path / "d.npz")
-    assert str(error.value) == f"{tmp_path / 'd.npz'}: {sentence}"
+    assert str(error.value) == Says(f"{tmp_path / 'd.npz'} {sentence}")
 
 
-LACKS = "lacks tokens, sampler_logprobs, trainer_logprobs"
-TEXTS = "verl's rollout_data_dir holds texts alone: "
+LACKS = "tokens sampler_logprobs trainer_logprobs"
 VERL = {"input": "a", "output": "b", "gts": "c", "score": 1.0, "step": 3}
 
 
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("d.csv", b"", "{} is none of .npz, .jsonl, .pt"),
-        ("d.npz", None, "{} is not there: name a file"),
-        ("d.npz", b"PK", "{}: is no .npz file: File is not a zip file" + WRITE),
-        ("d.jsonl", b"", "{}: has no line: write a response a line"),
-        ("d.jsonl", b"[1]\n", "{} line 1 is not a JSON object: remove the line"),
+        ("d.csv", b"", "{} .npz .jsonl .pt"),
+        ("d.npz", None, "{}"),
+        ("d.npz", b"PK", "{}: .npz numpy.savez"),
+        ("d.jsonl", b"", "{} line"),
+        ("d.jsonl", b"[1]\n", "{} 1 JSON object"),
         (
             "d.jsonl",
             b'{"tokens": [1], "sampler_logprobs": [-1]}\n',
-            "{}: lacks trainer_logprobs; has mask, sampler_logprobs, tokens" + WRITE,
+            "{}: trainer_logprobs mask sampler_logprobs tokens numpy.savez",
         ),
         (
             "d.jsonl",
             b'{"tokens": [1, 2], "sampler_logprobs": [-1], "trainer_logprobs": [-1, -1]}\n',
-            "{}: line 1: sampler_logprobs has shape [1], tokens [2]",
+            "{}: 1 sampler_logprobs [1] tokens [2]",
         ),
         (
             "d.jsonl",
             b'{"tokens": [1], "sampler_logprobs": ["x"], "trainer_logprobs": [-1]}\n',
-            "{}: sampler_logprobs holds other things than numbers, or lists of them",
+            "{} sampler_logprobs numbers",
         ),
         (
             "3.jsonl",
             json.dumps(VERL).encode() + b"\n",
-            f"{{}}: {LACKS}; has gts, input, output, score, step. {TEXTS}" + SAVED % "batch.batch",
+            f"{{}}: {LACKS} gts input output score step verl " + SAVED % "batch.batch",
         ),
         (
             "completions_00001.parquet",
             b"",
-            "{} is none of .npz, .jsonl, .pt. TRL's completions hold texts alone: "
-            + SAVED % "inputs",
+            "{} .npz .jsonl .pt TRL " + SAVED % "inputs",
         ),
     ],
 )
@@ -262,7 +258,7 @@ def test_a_file_of_another_kind_is_told_what_to_be(tmp_path, name, content, sent
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError) as error:
         read(tmp_path / name)
-    assert str(error.value) == sentence.replace("{}", str(tmp_path / name), 1)
+    assert str(error.value) == Says(sentence.replace("{}", str(tmp_path / name), 1))
 
 
 def test_a_tensor_alone_is_no_dump(tmp_path):

@@ -135,10 +135,10 @@ def test_buckets_are_scaled_to_n():
     [
         (
             {"benchmark": "other"},
-            "benchmark=made up against other: evaluate both with one benchmark",
+            "benchmark=made up .*other",
         ),
-        ({"samples": 8}, "samples=4 against 8: evaluate both with one number of samples"),
-        ({"ids": ["x", "y"]}, "no problem in common"),
+        ({"samples": 8}, "samples=4 .*8"),
+        ({"ids": ["x", "y"]}, "common"),
     ],
 )
 def test_runs_that_cannot_be_compared(change, match):

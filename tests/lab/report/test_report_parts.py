@@ -9,6 +9,7 @@ from pathlib import Path
 import folders
 import numpy as np
 import pytest
+from says import Says
 
 from nemo_algos.lab.report import cases, differences, evaluation, heat, page, summary, training
 from nemo_algos.lab.report.figure import Figure, Line, running_mean
@@ -173,7 +174,7 @@ def test_evaluations_differ_between_those_that_have_them():
     ]
     assert differences.unlike(runs, "math500") == []
     assert differences.unlike([*runs, one("d", top_p=0.9)], "math500") == [
-        "Not evaluated alike, so more than the model differs: sampling.top_p is – (a, b), 0.9 (d)."  # noqa: RUF001
+        Says("sampling.top_p (a b) 0.9 (d)")
     ]
 
 
@@ -196,9 +197,7 @@ def test_problems_are_spread_over_a_list_that_200_does_not_divide(problems, gaps
 def test_the_embedded_cases_keep_to_their_budget(tmp_path, monkeypatch):
     folder = folders.evaluation(tmp_path / "math500", problems=40, samples=12)
     whole = cases.cases(groups([evaluated(folder)]))
-    assert (
-        whole["benchmarks"][0]["note"] == "40 of 40 problems, up to 8 of 12 responses of each run"
-    )
+    assert whole["benchmarks"][0]["note"] == Says("40 of 40 8 of 12")
     monkeypatch.setattr(cases, "BUDGET", 30_000)
     less = cases.cases(groups([evaluated(folder)]))["benchmarks"][0]
     number = len(less["problems"])
@@ -207,7 +206,7 @@ def test_the_embedded_cases_keep_to_their_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(cases, "BUDGET", 100)
     (least,) = cases.cases(groups([evaluated(folder)]))["benchmarks"]
     assert [p["id"] for p in least["problems"]] == ["p/0"]
-    assert least["note"] == "1 of 40 problems, up to 8 of 12 responses of each run"
+    assert least["note"] == Says("1 of 40 8 of 12")
     mixed = {
         r["verdict"] for p in whole["benchmarks"][0]["problems"] for r in p["runs"][0]["responses"]
     }
@@ -273,7 +272,7 @@ def test_steps_that_do_not_fit_are_said(monkeypatch):
     some = heat.heat(groups([run("a", traces=traces)]))
     steps = [s["step"] for s in some["runs"][0]["steps"]]
     assert 1 < len(steps) < 20 and steps[0] == 1 and steps[-1] == 20
-    assert some["note"] == f"a: {len(steps)} of 20 traced steps are shown."
+    assert some["note"] == Says(f"a: {len(steps)} of 20")
 
 
 def test_scales_are_of_finite_values():

@@ -14,10 +14,10 @@ def judge(request):
     words = "; ".join(judge.protections)
     if not refused and "namespaces" not in words:
         pytest.skip("this system refuses namespaces")
-    if "filter of system calls" not in words:
+    if "system calls" not in words:
         pytest.skip("this kernel has no filters, and the programs would do what they try")
     assert ("namespaces" in words) == (not refused)
     assert ("Landlock" in words) <= ("landlock_create_ruleset" not in refused)
-    assert ("user of its own" in words) == as_root
+    assert ("user" in words) == as_root
     yield judge
     judge.close()

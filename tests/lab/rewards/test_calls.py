@@ -8,6 +8,7 @@ import struct
 import sys
 
 import pytest
+from says import Says
 
 from nemo_algos.lab.rewards.sandbox import Handle, Sandbox, calls
 
@@ -149,7 +150,7 @@ def f(numbers):
     probes = {335, 336} if os.uname().machine == "x86_64" else set()
     numbers = [number for number in range(1024) if number not in {*allowed.values(), *probes}]
     sandbox = Sandbox(namespaces=False)
-    assert sandbox.protections[-1] == "filter of system calls"
+    assert sandbox.protections[-1] == Says("system calls")
     with sandbox.program(60.0) as program:
         program.run([source])
         assert program.ask("call", Handle(program, "f"), numbers) == []

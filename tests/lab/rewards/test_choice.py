@@ -35,7 +35,7 @@ def test_reward(response, answer, reward):
 
 @pytest.mark.parametrize("answer", ["", "b", "AB", "maybe", "4"])
 def test_other_answers_are_refused(answer):
-    with pytest.raises(ValueError, match="give a letter A to Z, or yes or no"):
+    with pytest.raises(ValueError, match=r"letter A to Z"):
         verify_choice(r"\boxed{A}", answer)
 
 

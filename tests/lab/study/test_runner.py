@@ -107,17 +107,17 @@ def test_a_run_that_diverges_is_a_result(tmp_path, monkeypatch):
 
     def diverges(trainer):
         if trainer.step_number == 2:
-            raise FloatingPointError("the gradient's norm is nan")
+            raise FloatingPointError("no number")
         return step(trainer)
 
     runs, _ = design.runs(STUDY)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", diverges)
         (row,) = go(tmp_path, runs[:1])
-    assert (row["steps"], row["failed"]) == (2, "the gradient's norm is nan")
+    assert (row["steps"], row["failed"]) == (2, "no number")
     assert 0 <= row["pass@1"] <= 1
     go(tmp_path, runs[:2])
     with open(tmp_path / "results.csv", newline="") as file:
         diverged, whole = csv.DictReader(file)
-    assert (diverged["failed"], whole["failed"]) == ("the gradient's norm is nan", "")
+    assert (diverged["failed"], whole["failed"]) == ("no number", "")
     assert "failed" not in runner.results(tmp_path / "results.csv")[runs[1].id]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trainers
 import yaml
+from says import Says
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
@@ -64,10 +65,7 @@ def test_to_the_report_and_again(run, tmp_path):
     assert "12 runs, 12 of them done" in run().stdout
     folder = tmp_path / "out" / "mine"
     assert "(r_tuning)\n" in (folder / "report.md").read_text()
-    assert first.stdout.splitlines()[-1] == (
-        "*: the 95 % interval of the difference leaves out 0; intervals and figures are in "
-        f"{folder}/report.md"
-    )
+    assert first.stdout.splitlines()[-1] == Says(f"*: 95 0 {folder}/report.md")
     assert len((folder / "summary.csv").read_text().splitlines()) > 20
     assert len(list((folder / "raw").iterdir())) == 12
 
@@ -83,8 +81,7 @@ def test_two_at_a_time_do_not_write_to_one_folder(run, tmp_path):
     (tmp_path / "out" / "mine").mkdir(parents=True)
     with locked(tmp_path / "out" / "mine", "writing to"):
         done = run()
-    said = f"another process is writing to {tmp_path}/out/mine: wait, or set another\n"
-    assert (done.exit_code, done.stderr) == (2, said)
+    assert (done.exit_code, done.stderr) == (2, Says(f"{tmp_path}/out/mine"))
 
 
 @pytest.mark.parametrize(
@@ -127,5 +124,5 @@ def test_an_interrupt_ends_it_and_nothing_more_is_run(file, tmp_path):
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 130, errors
-    assert errors.splitlines()[-1].startswith("stopped; what is stored stays")
+    assert errors.splitlines()[-1] == Says("stopped")
     assert works.exists() and not list((tmp_path / "out" / "mine" / "raw").iterdir())

@@ -2,10 +2,11 @@
 
 import pytest
 from omegaconf import OmegaConf
-from test_recipes import BASES, FILES
+from recipe_files import BASES, FILES
 
 from nemo_algos import config
 from nemo_algos.config import SHIPPED
+from nemo_algos.preflight.check import keys
 from nemo_algos.preflight.check.keys import unknown_keys
 from nemo_algos.preflight.check.snapshot import VERSIONS, load
 
@@ -17,6 +18,12 @@ FREE = [f"env.{name}" for name in ("nemo_gym", "reward_model", "sliding_puzzle_g
 FREE += ["env.countdown"]
 OURS = [*FILES.values(), *BASES.values(), SHIPPED / "nemo_rl.yaml"]
 OURS += (SHIPPED / "recipes" / "cpu").glob("*.yaml")
+
+
+@pytest.fixture(autouse=True)
+def without_hints(monkeypatch):
+    """The key that was meant: to look for it takes nearly all of the time, and is tested apart."""
+    monkeypatch.setattr(keys, "_near", lambda *_: "")
 
 
 def misspelt(section, above):

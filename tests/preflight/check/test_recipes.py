@@ -5,10 +5,10 @@ A file without a method's name is walked with each of the four.
 
 import functools
 import re
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from recipe_files import BASES, FILES
 
 from nemo_algos import config
 from nemo_algos.algorithms.build import build
@@ -20,9 +20,6 @@ from nemo_algos.preflight.check.conflicts import conflicts
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.layout import layout
 
-FOLDER = Path(__file__).resolve().parents[3] / "examples" / "configs" / "recipes"
-FILES = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
-BASES = {path.stem: path for path in sorted((FOLDER / "base").glob("*.yaml"))}
 HEADER = re.compile(r"# NeMo-RL (\S+(?:, \S+)*)\n")
 NAME = re.compile(r"(?P<method>[a-z]+)-(?P<model>.+)-(?P<nodes>\d+)n(?P<gpus>\d+)g-(?P<layout>.+)")
 SIZES = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}

@@ -27,8 +27,9 @@ def test_a_value_in_place_of_a_section_is_refused_by_name(version):
     base = load(version).configs["grpo_math_1B.yaml"]
     walked = [*own, *sections(base)]
     assert len(walked) > 40
+    values = ("3", "x", "[]", "null") if version == VERSIONS[-1] else ("x", "null")
     for path in walked:
-        for value in ("true", "3", "x", "[]", "null"):
+        for value in values:
             found = errors(f"{path}={value}", version)
             told = {f.path for f in found if f.path and f"{f.path}.".startswith(f"{path}.")}
             assert told or value == "null" or (value, path) in {("[]", p) for p in MAY_BE_EMPTY}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from omegaconf import OmegaConf
-from test_plan import EXAMPLE, OFFLOADED, changed, planned
+from planned import EXAMPLE, OFFLOADED, planned
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
@@ -13,7 +13,7 @@ from nemo_algos.preflight.check.judge import check, judge
 from nemo_algos.preflight.check.layout import MEGATRON
 from nemo_algos.preflight.check.snapshot import load
 from nemo_algos.preflight.plan.gpus import GPUS
-from nemo_algos.preflight.plan.layouts import gpu_of, plan
+from nemo_algos.preflight.plan.layouts import changed, gpu_of, plan
 from nemo_algos.preflight.plan.search import checked, ends, layouts, possible, remedy
 
 RECIPES = {  # and nodes

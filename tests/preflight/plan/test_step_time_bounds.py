@@ -8,7 +8,7 @@ DeepSeek-V3 (701 and 697).
 """
 
 import pytest
-from test_plan import planned
+from planned import planned
 
 BOUNDS = {
     "grpo-cispo-mm1-async-lag1-highoffpolicy-qwen3-30ba3b-3n8g-megatron-cispo": 300,

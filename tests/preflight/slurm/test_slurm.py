@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from says import Says
 from slurm_here import LAUNCH, called, folder, invoked, slurm, stub  # noqa: F401
 
 from nemo_algos.preflight.slurm.batch import SCRIPTS, Job, job_name, save_by, seconds
@@ -73,8 +74,7 @@ def test_the_summary(here):
 
 def test_warnings_of_check_are_shown_and_do_not_stop(here):
     said = slurm(here, "checkpointing.save_period=900 grpo.max_num_steps=100")
-    expected = "warning checkpointing.save_period: the run has 100 steps, so only its end is saved"
-    assert said.status == 0 and expected in "\n".join(said.err)
+    assert said.status == 0 and Says("warning checkpointing.save_period: 100") in said.err
 
 
 def test_the_driver_knows_the_asynchronous_trainer_s_last_step(here):
@@ -157,8 +157,7 @@ def test_options_are_on_the_command_line_where_no_variable_beats_them(here, monk
     assert not any("SBATCH" in line for line in said.err)
     by_hand = [line for line in slurm(here).err if "SBATCH" in line]
     names = ("SBATCH_ACCOUNT", "SBATCH_ARRAY_INX", "SBATCH_TIMELIMIT", "SBATCH_WAIT")
-    hint = "set, and sbatch reads it before the script: unset it, or use --submit"
-    assert by_hand == [f"note    {name}: {hint}" for name in names]
+    assert by_hand == [Says(f"note {name} --submit") for name in names]
 
 
 def test_from_within_a_job_nothing_of_it_goes_along(here, monkeypatch):
@@ -276,14 +275,13 @@ def test_a_shipped_config_is_found_by_name(here, monkeypatch):
     monkeypatch.chdir(here)
     said = invoked("slurm", "nemo_rl.yaml", *LAUNCH.format(here).split())
     assert said.out == [f"sbatch {here}/runs/nemo_rl/job.sh"]
-    few = "warning cluster.gpus_per_node: the job takes whole nodes, and uses of each: 1; "
-    assert f"{few}--gpus-per-node 8 if they have more" in said.err
+    assert Says("warning cluster.gpus_per_node: 1 --gpus-per-node 8") in said.err
 
 
 def test_a_run_is_not_overwritten_by_another_config(here):
     assert slurm(here).status == 0 and slurm(here).status == 0
     said = slurm(here, "grpo.seed=7")
-    assert said.err[0].startswith(f"--name: {here}/runs/etr holds a run of another config")
+    assert said.err[0] == Says(f"--name: {here}/runs/etr")
     assert (said.status, said.out, len(said.err)) == (2, [], 1)
 
 
@@ -301,17 +299,16 @@ def test_the_margin_is_compared_with_the_plan(here):
     planned = invoked("plan", f"{here}/etr.yaml", *long.split(), "--json")
     minutes = round(json.loads("\n".join(planned.out))["step_seconds"] / 60)
     assert minutes > 15
-    late = f"15 minutes, but a step takes about {minutes} (plan): choose more, or the last step is"
-    assert f"warning --margin: {late} not saved" in slurm(here, long).err
+    assert Says(f"warning --margin: 15 {minutes} (plan)") in slurm(here, long).err
     assert not any("(plan)" in line for line in slurm(here, "--name b").err)
     said = slurm(here, f"--time {2 * minutes} --margin {minutes + 3} --name c {long}")
-    assert f"warning --time: a step of about {minutes} minutes (plan) does not fit" in said.err
+    assert Says(f"warning --time: {minutes} (plan)") in said.err
 
 
 def test_a_cache_that_the_container_lacks(here, monkeypatch):
     monkeypatch.setenv("HF_HOME", f"{here}/hub")
-    want = f"warning HF_HOME: {here}/hub is not mounted, and every job fills it anew: "
-    assert f"{want}add --mounts {here}/hub:{here}/hub" in slurm(here).err
+    want = Says(f"warning HF_HOME: {here}/hub --mounts {here}/hub:{here}/hub")
+    assert want in slurm(here).err
     assert not any("HF_HOME" in line for line in slurm(here, f"--mounts {here}:{here}").err)
 
 
@@ -320,7 +317,7 @@ def test_times_as_sbatch_reads_them():
     assert {time: seconds(time) for time in times} == times
     assert seconds("1-02:03:04") == 93784
     for wrong in ("", "4h", "1:2:3:4", "-1", "1-", "1:00:00\n", "\u0661:00:00"):
-        with pytest.raises(ValueError, match="write it as Slurm does"):
+        with pytest.raises(ValueError, match="Slurm"):
             seconds(wrong)
     assert save_by(Job("", "", Path(), time="11-01:00:00", margin=60)) == "11:00:59:00"
 

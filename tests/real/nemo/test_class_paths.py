@@ -52,7 +52,7 @@ def test_the_class_path_is_the_running_estimators_and_nobodys_else() -> None:
     estimator = Estimator(build("etr"))
     with trainers.in_place(estimator):
         assert get_object(ESTIMATOR)({}, {}) is estimator
-    with pytest.raises(LookupError, match="is the estimator of a run that nemo_algos starts"):
+    with pytest.raises(LookupError, match="nemo_algos"):
         get_object(ESTIMATOR)({}, {})
 
 

@@ -1,6 +1,6 @@
 """Rollout correction and old := sampler in NeMo-RL's own trainers, against the embedded engine.
 
-The sampler says e^-o times the probability that it draws with, o by the row, test_mismatch.OFFSETS.
+The sampler says e^-o times the probability that it draws with, o by the row, off_sampler.OFFSETS.
 """
 
 import contextlib
@@ -8,17 +8,17 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import async_runs
 import pytest
-import test_async
 import torch
-from nemo_rl.algorithms import grpo_sync
-from rounding import rounding
-from test_data_plane import (
+from in_queue import (
     InProcessRollouts,
     plugged_in_queue,
     queue_cluster,  # noqa: F401  a fixture
 )
-from test_grpo_train import (
+from nemo_rl.algorithms import grpo_sync
+from off_sampler import off
+from plugged import (
     METHODS,
     STEPS,
     UPDATES,
@@ -27,7 +27,7 @@ from test_grpo_train import (
     rollouts_of,
     token_logprobs,
 )
-from test_mismatch import off
+from rounding import rounding
 
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.loss import policy_loss
@@ -117,10 +117,10 @@ def test_asynchronous_rollouts_are_clipped_against_their_own_sampler(
 ) -> None:
     """Responses of the weights before: the first ratio of every batch but the first is no 1."""
     bypass = {"bypass_mode": True}
-    monkeypatch.setattr(test_async, "Plugged", functools.partial(Plugged, correction=bypass))
-    overrides = [*test_async.ONE_UPDATE, "loss_fn.use_importance_sampling_correction=false"]
+    monkeypatch.setattr(async_runs, "Plugged", functools.partial(Plugged, correction=bypass))
+    overrides = [*async_runs.ONE_UPDATE, "loss_fn.use_importance_sampling_correction=false"]
     with previous_logprobs_skipped():
-        made = test_async.trained(tmp_path, "etr", "unpacked", monkeypatch, overrides)
+        made = async_runs.trained(tmp_path, "etr", "unpacked", monkeypatch, overrides)
     for step, call in enumerate(made.estimator.calls):
         batch = made.proxy.batches[step]
         given = rollouts_of(batch, call, gen_logprobs=batch["generation_logprobs"])

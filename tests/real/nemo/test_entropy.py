@@ -11,10 +11,7 @@ import multiprocessing
 import os
 import queue
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -33,6 +30,7 @@ from nemo_rl.distributed import model_utils  # noqa: E402
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # noqa: E402
 from nemo_rl.models.megatron import common, train  # noqa: E402
 from nemo_rl.models.policy.workers import megatron_policy_worker as stock  # noqa: E402
+from one_model import OneModel  # noqa: E402
 
 from nemo_algos.engines.nemo import megatron_worker  # noqa: E402
 
@@ -227,27 +225,6 @@ def test_the_oracle_sees_what_is_missing(broken: str, found: Any) -> None:
     for rank in found:
         entropy, logprobs = rank[broken]
         assert entropy > 0.05 and logprobs < NEAR
-
-
-class OneModel:
-    """For a worker of NeMo-RL's: cpu_policy's model, not one that a GPU loads."""
-
-    def __init__(self, workers: Any) -> None:
-        self.model, self.reference = workers.model, workers.reference
-        self.cfg, self.sampling_params = workers.cfg, workers.sampling
-        self.megatron_cfg = SimpleNamespace(model=SimpleNamespace(vocab_size=64))
-        self.mcore_state = SimpleNamespace(straggler_timer=None)
-        self.timer = SimpleNamespace(start=lambda _: None, stop=lambda _: None)
-        self.media_placeholder_token_id = None
-        self.delegate_pack_to_model = self.delegate_mtp_loss_mask_to_model = False
-        self.model_slices_context_parallel_inputs = False
-        self._router_replay_enabled = self.defer_fp32_logits = False
-
-    @contextmanager
-    def use_reference_model(self) -> Iterator[None]:
-        self.model, self.reference = self.reference, self.model
-        yield
-        self.model, self.reference = self.reference, self.model
 
 
 class OneWorker(OneModel, megatron_worker.EntropyWorkerImpl):

@@ -171,7 +171,7 @@ def _given(name: str) -> list[str]:
         (["env.maths.verifier=nowhere:f"], "env.maths.verifier", "No module named 'nowhere'"),
         (["env.maths.verifier=json:f"], "env.maths.verifier", "no attribute 'f'"),
         *((_given(name), "env.maths.verifier", f"needs {what}: a reward") for name, what in RICHER),
-        (["env.math.verifier=json:loads"], "env.math", "give yours another name"),
+        (["env.math.verifier=json:loads"], "env.math", "name"),
         ([LOADS, "env.maths.worker=2"], "env.maths.worker", "workers"),
         ([LOADS, "env.maths.workers=0"], "env.maths.workers", "greater than 0"),
         ([LOADS, "env.maths.extractor=json:f"], "env.maths.extractor", "no attribute 'f'"),

@@ -14,6 +14,7 @@ from nemo_batch import METHODS
 from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core import groups
@@ -71,7 +72,7 @@ def test_signals_are_the_shapes_that_nemo_rl_carries_and_are_named_beforehand(na
 def test_signals_are_handed_over_once():
     estimator, advantages, _ = computed()
     estimator.signals_for(advantages)
-    with pytest.raises(ValueError, match="twice on one set of advantages"):
+    with pytest.raises(ValueError, match="twice"):
         estimator.signals_for(advantages)
 
 
@@ -176,12 +177,8 @@ def of_groups(*labels, generations=4, name="etr", **others):
     ],
 )
 def test_an_incomplete_group_is_refused_with_its_size(name, labels, size, number):
-    wanted = (
-        f"a group of {size} responses came to the advantages, and grpo.num_generations_per_prompt "
-        f"is 4 ({number} such groups): NeMo-RL's dynamic sampling drops single responses where the "
-        "rest of their group is equal. Set grpo.use_leave_one_out_baseline: false, or "
-        "grpo.use_dynamic_sampling: false"
-    )
+    keys = "grpo.use_leave_one_out_baseline grpo.use_dynamic_sampling"
+    wanted = Says(f"{size} {number} grpo.num_generations_per_prompt 4 {keys}")
     with pytest.raises(ValueError) as error:
         of_groups(*labels, name=name)
     assert str(error.value) == wanted
@@ -202,7 +199,7 @@ def test_dynamic_sampling_trains_whole_groups(leave_one_out, tmp_path, in_proces
     By its own deviations a single right response would be dropped where others are left in, and
     what remains of its group is flat.
     """
-    from test_grpo_train import Plugged
+    from plugged import Plugged
 
     sampling = ["grpo.use_dynamic_sampling=true", "grpo.dynamic_sampling_max_gen_batches=20"]
     plugged = Plugged(tmp_path, {"name": "etr"}, sampling, mode="unpacked")

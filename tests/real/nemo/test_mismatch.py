@@ -4,7 +4,6 @@ The sampler here says e^-|o| times the probability that it draws with, o by the 
 """
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ import pytest
 import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.logger import Logger
-from test_grpo_train import METHODS, Plugged
+from off_sampler import OFFSETS, off
+from plugged import METHODS, Plugged
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
@@ -22,21 +22,6 @@ from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy
 
 pytestmark = pytest.mark.usefixtures("in_process")
-OFFSETS = (0.0, 0.25, 0.75, 1.0)
-
-
-def off(generate: Callable[..., Any]) -> Callable[..., Any]:
-    """Row i of a generation is OFFSETS[i % 4] nats away at each of its tokens."""
-
-    def generated(*args: Any, **kwargs: Any) -> Any:
-        out = generate(*args, **kwargs)
-        rows = len(out["logprobs"])
-        offsets = torch.tensor(OFFSETS).repeat(rows)[:rows, None]
-        drawn = out["logprobs"] != 0
-        out["logprobs"] = (out["logprobs"] - offsets).where(drawn, out["logprobs"])
-        return out
-
-    return generated
 
 
 def plugged(path: Path, config: MismatchConfig, overrides: list[str]) -> Plugged:

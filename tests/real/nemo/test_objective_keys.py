@@ -12,7 +12,7 @@ from nemo_rl.algorithms.loss import ClippedPGLossConfig
 from nemo_rl.utils.config import load_config
 from objective_keys import DECIDED, HONOURED, NEUTRAL, REFUSED
 from omegaconf import OmegaConf
-from test_launch import compose
+from shipped_run import compose
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.methods import STUDIED

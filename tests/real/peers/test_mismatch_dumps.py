@@ -32,5 +32,5 @@ def test_the_remedys_line_writes_what_is_read(tmp_path, monkeypatch):
     assert dump.tokens.tolist() == [[2, 3]] and dump.prompt_length.tolist() == [1]
     assert dump.trainer_logprobs.tolist() == [[-1.5, -2.0]] and dump.mask.all()
     batch.save_to_disk("whole.pt")
-    with pytest.raises(ValueError, match="is no dictionary of dense tensors"):
+    with pytest.raises(ValueError, match="tensors"):
         read(tmp_path / "whole.pt")

@@ -14,60 +14,19 @@ import pytest
 import torch
 import trl_peer
 import verl_peer
+from peer_cases import SEEDS, batch, differentiate, ours, rows_per_response
 from torch import Tensor
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.core.surrogate import Counts
-from nemo_algos.algorithms.kernel import Memory
-from nemo_algos.algorithms.loss import policy_loss
-from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 
-SEEDS = range(5)
 KL = 0.1
 PEERS = {"verl": "verl 0.9.1", "trl": "TRL 1.16"}
 DUAL_CLIP = 1.5  # the ratio of every batch goes beyond it
-GROUP_SIZES = (4, 7, 16, 8, 13)
-POSITIONS = 11
 CUT = ("positive_above", "negative_below")  # where the surrogate cuts the gradient
 ABOVE = ("positive_above", "negative_above")
 ANY_SIDE = (*CUT, "positive_below", "negative_above")  # CISPO bounds its weight for any A
 exactly = partial(torch.testing.assert_close, rtol=0, atol=1e-12)  # found: 1e-16
-
-
-class Batch(NamedTuple):
-    rollouts: Rollouts
-    logprobs: Tensor
-
-
-def batch(seed: int) -> Batch:
-    """Unequal shuffled groups, one of them flat; a mask with holes and one empty row.
-
-    |ref - logprobs| < 2.5 and |l| < 20, within which the peers' clamps do nothing.
-    """
-    random = torch.Generator().manual_seed(seed)
-    normal = partial(torch.randn, generator=random, dtype=torch.float64)
-    uniform = partial(torch.rand, generator=random, dtype=torch.float64)
-    size = sum(GROUP_SIZES)
-    group = torch.repeat_interleave(torch.tensor(GROUP_SIZES))[
-        torch.randperm(size, generator=random)
-    ]
-    rewards = normal(size).where(group > 1, (uniform(size) > 0.5).double())
-    rewards[group == 0] = 1.0
-    mask = uniform(size, POSITIONS) > 0.3
-    mask[:, 3] = True
-    mask[int((group == 2).nonzero()[0])] = False
-    old = -3 * uniform(size, POSITIONS)
-    logprobs = old + 0.3 * normal(size, 1) + 0.3 * normal(size, POSITIONS)
-    ref = old + 0.1 * normal(size, POSITIONS)
-    assert (ref - logprobs).abs().max() < 2.5
-    entropy = 2 * uniform(size, POSITIONS)
-    return Batch(Rollouts(group, rewards, mask, old, ref, entropy), logprobs)
-
-
-def rows_per_response(mask: Tensor) -> float:
-    """What a mean over all rows lacks for ours, which is over the rows that are not empty."""
-    return len(mask) / int(mask.any(1).sum())
 
 
 def verl(function: Callable[..., Tensor], mean: str, **settings: Any) -> Callable[..., Tensor]:
@@ -148,36 +107,6 @@ def grpo_cases() -> Iterator[tuple[str, Case]]:
 
 
 CASES = dict(cases())
-
-
-class Result(NamedTuple):
-    loss: Tensor
-    grad: Tensor
-
-
-def differentiate(loss: Callable[[Tensor], Tensor], logprobs: Tensor) -> Result:
-    leaf = logprobs.clone().requires_grad_()
-    value = loss(leaf)
-    value.backward()
-    assert leaf.grad is not None
-    return Result(value.detach(), leaf.grad)
-
-
-def ours(
-    method: dict[str, Any], data: Batch, kl_coef: float, memory: Memory | None = None
-) -> tuple[Result, dict[str, Tensor]]:
-    """Loss and gradient, and the sums of the statistics."""
-    algorithm = build(method)
-    signals = algorithm.signals(data.rollouts, memory)
-    config = LossConfig(reference_policy_kl_penalty=kl_coef)
-    counts, sums = Counts.of(data.rollouts.mask), {}
-
-    def loss(logprobs: Tensor) -> Tensor:
-        value, stats = policy_loss(algorithm, logprobs, data.rollouts, signals, counts, config)
-        sums.update(stats.sums)
-        return value
-
-    return differentiate(loss, data.logprobs), sums
 
 
 @pytest.mark.parametrize("kl_coef", [0.0, KL], ids=["", "kl"])

@@ -13,6 +13,7 @@ import pytest
 import sources
 import torch
 import yaml
+from says import Says
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -204,16 +205,16 @@ def test_the_samplers_log_probs_correct_the_loss(runs):
 
 
 ERRORS = {
-    "siblings": "a rollout gave several samples: a group cannot weigh them",
-    "cut": "slime drops a part of a group: let global_batch_size divide the batch",
-    "copied": "slime's loss gets copies of `returns`: its 0.3.1 hands on the tensors",
-    "unasked": "loss_type: must be custom_loss for grpo: set it beside method",
+    "siblings": "samples",
+    "cut": "global_batch_size",
+    "copied": "`returns`",
+    "unasked": "loss_type: must be custom_loss",
 }
 
 
 @pytest.mark.parametrize(("case", "reason"), ERRORS.items(), ids=ERRORS)
 def test_what_cannot_be_is_said_where_slime_would_train(runs, case, reason):
-    assert runs[case] == [{"error": reason}]
+    assert runs[case] == [{"error": Says(reason)}]
 
 
 def stock() -> dict[str, Any]:
@@ -262,8 +263,8 @@ def test_what_our_loss_replaces_is_refused_by_name(key):
     default, advice = REPLACED[key]
     with pytest.raises(ConfigError) as error:
         judged(args(**{key: not default if isinstance(default, bool) else "another"}))
-    reason = f"our loss replaces slime's: leave it out; {advice}"
-    assert [(f.path, f.message) for f in error.value.findings] == [(key, reason)]
+    assert [f.path for f in error.value.findings] == [key]
+    assert error.value.findings[0].message.endswith(advice)
 
 
 def test_what_slime_must_be_told_is_asked_by_name():
@@ -274,7 +275,7 @@ def test_what_slime_must_be_told_is_asked_by_name():
         ("grpo_std_normalization", "use_kl_loss", "use_rollout_entropy"), True
     )
     assert {f.path: f.message for f in error.value.findings} == {
-        k: f"must be {v} for erpo: set it beside method" for k, v in want.items()
+        k: Says(f"{v} erpo") for k, v in want.items()
     }
     judged(args())
     judged(args(n_samples_per_prompt=1, grpo_std_normalization=False))  # as slime sets it
@@ -283,12 +284,12 @@ def test_what_slime_must_be_told_is_asked_by_name():
 @pytest.mark.parametrize(
     ("block", "reason"),
     [
-        (None, "method: must be a name or a block with a name"),
-        ("spo", "method: spo needs drift, memory, prompt, which slime has not"),
-        ({"name": "grpo", "terms": {"nll": {}}}, "method.terms: need the counts of their own rows"),
+        (None, "method: name"),
+        ("spo", "method: spo drift memory prompt"),
+        ({"name": "grpo", "terms": {"nll": {}}}, "method.terms: counts"),
     ],
 )
 def test_what_slime_cannot_give_is_refused(block, reason):
     with pytest.raises(ConfigError) as error:
         judged(args(block))
-    assert str(error.value).startswith(reason)
+    assert str(error.value) == Says(reason)

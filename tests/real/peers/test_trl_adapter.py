@@ -20,6 +20,7 @@ import pytest
 import torch
 import trl_runs
 from peft import LoraConfig
+from says import Says
 from trl import GRPOConfig, GRPOTrainer
 from trl_model import one_thread, saved  # noqa: F401
 from trl_runs import GROUP, settings, trainer, trajectory
@@ -226,11 +227,9 @@ def found(model, method="grpo", loss_fn=None, **args):
 def test_settings_of_trls_loss_are_refused_all_at_once(model):
     messages = found(model, **REFUSED)
     assert messages.keys() == {f"args.{name}" for name in REFUSED}
-    assert messages["args.epsilon"] == (
-        "is of TRL's own loss: leave it out; set method.clip_low and method.clip_high"
-    )
+    assert messages["args.epsilon"] == Says("method.clip_low method.clip_high")
     for name, message in messages.items():
-        assert message.startswith("is of TRL's own loss: leave it out; "), name
+        assert "TRL" in message, name
 
 
 def test_every_setting_that_trls_loss_reads_is_refused_or_ours():
@@ -245,18 +244,17 @@ def test_every_setting_that_trls_loss_reads_is_refused_or_ours():
 def test_what_trl_cannot_give(model):
     spo = build({"name": "spo", "terms": {"nll": {}}})
     assert [str(finding) for finding in trl_settings.misfits(spo, settings(model))] == [
-        "method: spo+nll needs drift, memory, prompt, which TRL has not",
-        "method.terms: are counted over optimizer batches, whose rows TRL shuffles afterwards: "
-        "drop them",
+        Says("method: spo+nll drift memory prompt TRL"),
+        Says("method.terms: TRL shuffles"),
     ]
     uneven = {"gradient_accumulation_steps": 2, "steps_per_generation": 3}
     assert found(model, **uneven) == {
-        "args.steps_per_generation": "must be a multiple of gradient_accumulation_steps, so that a "
-        "generation batch is whole optimizer batches"
+        "args.steps_per_generation": Says("gradient_accumulation_steps")
     }
     assert found(model, use_vllm=True) == {
-        "args.vllm_importance_sampling_correction": "is of TRL's own loss: set it to False, and "
-        "loss_fn.use_importance_sampling_correction for ours"
+        "args.vllm_importance_sampling_correction": Says(
+            "False loss_fn.use_importance_sampling_correction"
+        )
     }
 
 
@@ -290,11 +288,9 @@ def test_a_method_that_needs_a_teacher_is_refused(model):
 
 
 def test_blocks_are_judged_as_in_a_config(model):
-    assert found(model, {"name": "etr", "mikro": 0.1}) == {
-        "method.mikro": "unknown key (did you mean micro?)"
-    }
+    assert found(model, {"name": "etr", "mikro": 0.1}) == {"method.mikro": Says("micro")}
     assert found(model, loss_fn={"ratio_clip_min": 0.2}) == {
-        "loss_fn": "ratio_clip_min is the method's bounds: set method.clip_low"
+        "loss_fn": Says("ratio_clip_min method.clip_low")
     }
 
 
@@ -307,7 +303,7 @@ def test_a_balance_of_experts_is_refused(model, monkeypatch):
         self.aux_loss_enabled = True
 
     monkeypatch.setattr(GRPOTrainer, "__init__", of_experts)
-    refused = {"args.router_aux_loss_coef": "the loss does not balance experts: set it to 0"}
+    refused = {"args.router_aux_loss_coef": Says("experts 0")}
     assert found(model) == refused
 
 
@@ -316,7 +312,7 @@ def test_a_reward_that_no_function_gives_is_refused(model):
         return [None if i == 3 else 1.0 for i in range(len(completions))]
 
     run = trainer(model, settings(model, max_steps=1), "grpo", reward_funcs=[none, none])
-    with pytest.raises(ValueError, match=r"rewards must be finite, but sequence 3 has nan"):
+    with pytest.raises(ValueError, match=r"^rewards .*3 .*nan"):
         run.train()
 
 

@@ -17,6 +17,7 @@ import torch
 import transfer_queue as tq
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
+from says import Says
 from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorStack
 from torch import Tensor
@@ -307,8 +308,7 @@ def test_several_outputs_of_one_response_are_refused(queue):
     tq.kv_batch_put([batch.keys[1]], "train", data)
     with pytest.raises(ValueError) as error:
         trainer("grpo")._compute_advantage(batch, {})
-    reason = "an agent loop gave several outputs for one response: a group cannot weigh them"
-    assert str(error.value) == reason
+    assert str(error.value) == Says("outputs one response")
 
 
 def test_the_loss_reaches_the_workers(monkeypatch):
@@ -369,9 +369,8 @@ def test_what_our_loss_replaces_is_refused_by_name(written, value):
     with pytest.raises(ConfigError) as error:
         MethodTrainer(config("grpo", f"{written}={value}"))
     key = next(k for k in (written, written.rpartition(".")[0]) if k in REPLACED)
-    assert [(f.path, f.message) for f in error.value.findings] == [
-        (key, f"our loss replaces verl's: leave it out; {REPLACED[key]}")
-    ]
+    assert [f.path for f in error.value.findings] == [key]
+    assert error.value.findings[0].message.endswith(REPLACED[key])
 
 
 def test_no_setting_of_verls_is_ignored():
@@ -393,18 +392,17 @@ def test_everything_wrong_is_said_at_once():
         "critic.enable",
         "actor_rollout_ref.rollout.calculate_log_probs",
     ]
-    with pytest.raises(ConfigError, match=r"^method: must be a name or a block with a name"):
+    with pytest.raises(ConfigError, match=r"^method: .*name"):
         MethodTrainer(config(None))
-    with pytest.raises(ConfigError, match="loss_fn: kl_coef is named as in NeMo-RL"):
+    with pytest.raises(ConfigError, match="loss_fn: kl_coef"):
         MethodTrainer(config(loss={"kl_coef": 0.1}))
 
 
 def test_a_block_that_the_adapter_has_not_is_refused():
     with pytest.raises(ConfigError) as error:
         MethodTrainer(config("grpo", "+rollout_correction.preset=decoupled_geo_rs"))
-    advice = "set loss_fn.use_importance_sampling_correction"
-    reason = f"rollout_correction: is not in this adapter: leave it out; {advice}"
-    assert [str(f) for f in error.value.findings] == [reason]
+    said = Says("rollout_correction: loss_fn.use_importance_sampling_correction")
+    assert [str(f) for f in error.value.findings] == [said]
 
 
 def test_the_defaults_are_those_of_verl_with_megatron_too():

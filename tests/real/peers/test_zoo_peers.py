@@ -16,8 +16,8 @@ import swift_peer
 import torch
 import trl_peer
 import verl_peer
-from test_peers import SEEDS, Batch, Result, differentiate, ours, rows_per_response
-from test_peers import batch as made
+from peer_cases import SEEDS, Batch, Result, differentiate, ours, rows_per_response
+from peer_cases import batch as made
 from torch import Tensor
 
 from nemo_algos.algorithms.build import build
@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 
 def batch(seed: int, case: Case) -> Batch:
-    """test_peers' with the sampler's log-probs, and 0 or 1 as the reward of most."""
+    """peer_cases' with the sampler's log-probs, and 0 or 1 as the reward of most."""
     rollouts, logprobs = made(seed)
     random = torch.Generator().manual_seed(seed + 100)
     shape, normal = rollouts.mask.shape, partial(torch.randn, generator=random, dtype=torch.float64)

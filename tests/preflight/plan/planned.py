@@ -1,0 +1,29 @@
+"""Plans of NeMo-RL's own configs, with changes."""
+
+from model_facts import facts_of
+from omegaconf import OmegaConf
+
+from nemo_algos.preflight.check import snapshot
+from nemo_algos.preflight.check.layout import MEGATRON
+from nemo_algos.preflight.plan.gpus import GPUS
+from nemo_algos.preflight.plan.layouts import changed, gpu_of, plan
+
+OFFLOADED = {
+    f"{MEGATRON}.optimizer.{k}": v
+    for k, v in {"optimizer_cpu_offload": True, "optimizer_offload_fraction": 1.0}.items()
+}
+
+
+EXAMPLE = "recipes/llm/performance/grpo-qwen3-30ba3b-4n8g.yaml"
+
+
+def composed(config):
+    own = {"engine": "nemo_rl", "nemo_rl": {"config": config}, "method": {"name": "grpo"}}
+    return snapshot.compose(OmegaConf.create(own), snapshot.load("main")).plain
+
+
+def planned(config, tokens=None, **change):
+    plain = changed(composed(config), change)
+    known = facts_of(config, plain)
+    assert known is not None
+    return plan(plain, known, GPUS[gpu_of(plain)], tokens)

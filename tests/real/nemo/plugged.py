@@ -1,0 +1,179 @@
+"""NeMo-RL's own trainer with a method plugged in, and what our engine makes of its batches."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from cpu_run import Run
+from nemo_rl.algorithms import grpo
+from torch import Tensor
+
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.engines.nemo import decided
+from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.engines.nemo.megatron_worker import EntropyPostProcessor
+from nemo_algos.engines.nemo.policy import PolicyProxy
+from nemo_algos.engines.nemo.trainers import in_place
+from nemo_algos.preflight.check.conflicts import conflicts
+
+STEPS, UPDATES = 3, 4  # of the optimizer in a step
+
+
+LR = {"quatro": 0.01}  # its gradient is of whole sequences
+
+
+OTHERS = 0.1
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "etr": {"name": "etr"},
+    "quatro": {"name": "quatro"},
+    "erpo": {"name": "erpo"},
+    "apmpo": {"name": "apmpo"},
+    "grpo": {"name": "grpo"},
+}
+
+
+COMMON = ["loss_fn.reference_policy_kl_penalty=0", "policy.train_global_batch_size=4"]
+
+
+class ReturnedEntropy(EntropyPostProcessor):
+    """Ours; what the worker extension gathers from its sink goes with the log-probs here."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, sink=[], vocabulary=64, fused=[], **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Callable[[Tensor], Any]:
+        process = super().__call__(*args, **kwargs)
+
+        def with_entropies(logits: Tensor) -> Any:
+            loss, values = process(logits)
+            return loss, values | {"entropies": self.sink.pop()}
+
+        return with_entropies
+
+
+class RecordingEstimator(Estimator):
+    """Ours; keeps each call's inputs, advantages and metrics."""
+
+    def __init__(self, algorithm: Any) -> None:
+        super().__init__(algorithm)
+        self.calls: list[dict[str, Any]] = []
+
+    def compute_advantage(self, **inputs: Any) -> Tensor:  # pyright: ignore
+        entropy = self.entropy
+        advantages = super().compute_advantage(**inputs)
+        assert self._kept is not None
+        results = {"advantages": advantages.clone(), "metrics": self.last_metrics}
+        results["signals"] = self._kept[1]
+        self.calls.append({**inputs, "entropy": entropy, **results})
+        return advantages
+
+
+class RecordingProxy(PolicyProxy):
+    """Ours; keeps what training is given, and the model before it."""
+
+    def __init__(self, policy: Any, estimator: Estimator) -> None:
+        super().__init__(policy, estimator)
+        object.__setattr__(self, "batches", [])
+        object.__setattr__(self, "models", [])
+
+    def train(self, data: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        self.batches.append(dict(data))
+        self.models.append(copy.deepcopy(self._policy.workers.model.model))
+        return super().train(data, *args, **kwargs)
+
+
+class Plugged:
+    """A run with a method plugged in as launch.py does it."""
+
+    def __init__(
+        self,
+        path: Path,
+        method: dict[str, Any],
+        overrides: list[str],
+        correction: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        self.lr = LR.get(method["name"], OTHERS)
+        self.run = Run(path, [*COMMON, *overrides], lr=self.lr, **kwargs)
+        self.algorithm = build(method, correction)
+        derived(self.run, self.algorithm)
+        self.loss = AlgorithmLoss(self.run.config.loss_fn, self.algorithm)
+        self.estimator = RecordingEstimator(self.algorithm)
+        if "entropy" in self.algorithm.needs:
+            self.run.policy.workers.logprobs_post_processor = ReturnedEntropy
+        self.proxy: Any = RecordingProxy(self.run.policy, self.estimator)
+        self.series = self.run.logger.series
+        self.weights = self.run.weights
+
+    def train(self, **kwargs: Any) -> "Plugged":
+        with in_place(self.estimator):
+            self.run.train(loss_fn=self.loss, policy=self.proxy, **kwargs)
+        return self
+
+
+def derived(run: Run, algorithm: Any) -> None:
+    """The run's config with what the method decides."""
+    plain = run.config.model_dump()
+    assert conflicts(plain, {}, algorithm) == []
+    decided.derive(plain, algorithm)
+    made = grpo.MasterConfig(**plain)
+    run.config.loss_fn, run.config.grpo = made.loss_fn, made.grpo
+
+
+def token_logprobs(model: Any, ids: Tensor) -> Tensor:
+    """[B,S], 0 at the first position: a dense forward and a log-softmax."""
+    scores = model(ids).logits[:, :-1].float().log_softmax(-1)
+    chosen = scores.gather(-1, ids[:, 1:, None])[..., 0]
+    return torch.nn.functional.pad(chosen, (1, 0))
+
+
+def rollouts_of(batch: Any, call: dict[str, Any], **extra: Tensor) -> Rollouts:
+    """Of NeMo-RL's training batch, and of the rewards and prompts that the estimator was given."""
+    mask = (batch["token_mask"] * batch["sample_mask"][:, None]).bool()
+    mask[:, 0] = False
+    prompts = [tuple(row) for row in call["prompt_ids"].tolist()]
+    return Rollouts(
+        group=torch.tensor([prompts.index(p) for p in prompts]),
+        rewards=call["rewards"],
+        mask=mask,
+        old_logprobs=batch["prev_logprobs"],
+        ref_logprobs=batch.get("reference_policy_logprobs"),
+        entropy=call["entropy"],
+        **extra,
+    )
+
+
+def embedded(plugged: Plugged, step: int) -> tuple[list[dict[str, float]], list[float], Tensor]:
+    """The step again with our own engine's loss: each update's summary and gradient norm, weights.
+
+    Of NeMo-RL's batch it takes tokens, masks, log-probs and rewards; signals are computed anew.
+    """
+    batch, call = plugged.proxy.batches[step], plugged.estimator.calls[step]
+    model = copy.deepcopy(plugged.proxy.models[step])
+    rollouts = rollouts_of(batch, call, gen_logprobs=batch["generation_logprobs"])
+    rollouts, _ = plugged.algorithm.correct(rollouts)
+    signals = plugged.algorithm.signals(rollouts, {})
+    optimizer = torch.optim.SGD(model.parameters(), lr=plugged.lr, momentum=0.9)
+    summaries, norms = [], []
+    for start in range(0, 16, 4):
+        rows = slice(start, start + 4)
+        optimizer.zero_grad()
+        part = rollouts[rows]
+        logprobs = token_logprobs(model, batch["input_ids"][rows])
+        counts = Counts.of(part.mask)
+        loss = policy_loss(plugged.algorithm, logprobs, part, signals[rows], counts)
+        loss.value.backward()
+        limit = plugged.run.config.policy["max_grad_norm"]
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit)))
+        optimizer.step()
+        summaries.append(loss.stats.summary())
+    weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    return summaries, norms, weights
