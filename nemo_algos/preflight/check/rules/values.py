@@ -14,40 +14,43 @@ REQUIRED = ("checkpointing", "cluster", "data", "grpo", "logger", "loss_fn", "po
 REQUIRED += ("data.train", "policy.dynamic_batching", "policy.generation", "policy.model_name")
 REQUIRED += ("policy.sequence_packing", "policy.tokenizer")
 LISTS = ("data.train", "data.validation")  # a dataset, or a list of them
-POSITIVE = """
-cluster.gpus_per_node cluster.num_nodes grpo.max_num_steps grpo.num_generations_per_prompt
-grpo.num_prompts_per_step grpo.val_batch_size policy.logprob_batch_size
-policy.make_sequence_length_divisible_by policy.max_total_sequence_length
-policy.train_global_batch_size policy.train_micro_batch_size
-""".split()
+POSITIVE = (
+    "cluster.gpus_per_node", "cluster.num_nodes", "grpo.max_num_steps",
+    "grpo.num_generations_per_prompt", "grpo.num_prompts_per_step", "grpo.val_batch_size",
+    "policy.logprob_batch_size", "policy.make_sequence_length_divisible_by",
+    "policy.max_total_sequence_length", "policy.train_global_batch_size",
+    "policy.train_micro_batch_size",
+)  # fmt: skip
 MOST = 10**9  # of what is counted
 LARGEST = 1e15  # of any number
 KIND = f"a number below {LARGEST:g}"
 
 # null or absent in NeMo-RL's own configs, so that their type does not show there
-FLAGS = """
-data_plane.enabled env.should_use_nemo_gym grpo.async_grpo.enabled
-grpo.single_controller.enabled grpo.skip_reference_policy_logprobs_calculation
-on_policy_distillation.enabled policy.dtensor_cfg.lora_cfg.enabled
-policy.generation.mcore_generation_config.async_engine policy.generation.use_async_rollouts
-policy.generation.vllm_cfg.is_mx policy.megatron_cfg.force_reconvert_from_hf
-policy.megatron_cfg.fp8_cfg.enabled policy.megatron_cfg.mtp_detach_heads
-policy.megatron_cfg.peft.enabled policy.megatron_cfg.use_fused_linear_logprobs
-policy.megatron_cfg.use_linear_ce_fusion_loss policy.reward_model_cfg.enabled
-policy.router_replay.enabled
-""".split()
-NUMBERS = """
-data.max_input_seq_length data.num_prompts_per_dataloader grpo.max_val_samples
-grpo.stop_at_validation_threshold grpo.val_num_generations_per_prompt
-loss_fn.truncated_importance_sampling_ratio loss_fn.truncated_importance_sampling_ratio_min
-policy.dtensor_cfg.dp_replicate_size policy.dtensor_cfg.expert_parallel_size
-policy.generation.colocated.resources.gpus_per_node
-policy.generation.colocated.resources.num_nodes policy.generation.top_k
-policy.logprob_chunk_size policy.megatron_cfg.mtp_loss_scaling_factor
-policy.megatron_cfg.mtp_num_layers policy.megatron_cfg.num_layers_in_first_pipeline_stage
-policy.megatron_cfg.num_layers_in_last_pipeline_stage
-policy.megatron_cfg.scheduler.lr_decay_iters policy.optimizer.kwargs.lr
-""".split()
+FLAGS = (
+    "data_plane.enabled", "env.should_use_nemo_gym", "grpo.async_grpo.enabled",
+    "grpo.single_controller.enabled", "grpo.skip_reference_policy_logprobs_calculation",
+    "on_policy_distillation.enabled", "policy.dtensor_cfg.lora_cfg.enabled",
+    "policy.generation.mcore_generation_config.async_engine",
+    "policy.generation.use_async_rollouts", "policy.generation.vllm_cfg.is_mx",
+    "policy.megatron_cfg.force_reconvert_from_hf", "policy.megatron_cfg.fp8_cfg.enabled",
+    "policy.megatron_cfg.mtp_detach_heads", "policy.megatron_cfg.peft.enabled",
+    "policy.megatron_cfg.use_fused_linear_logprobs",
+    "policy.megatron_cfg.use_linear_ce_fusion_loss", "policy.reward_model_cfg.enabled",
+    "policy.router_replay.enabled",
+)  # fmt: skip
+NUMBERS = (
+    "data.max_input_seq_length", "data.num_prompts_per_dataloader", "grpo.max_val_samples",
+    "grpo.stop_at_validation_threshold", "grpo.val_num_generations_per_prompt",
+    "loss_fn.truncated_importance_sampling_ratio",
+    "loss_fn.truncated_importance_sampling_ratio_min", "policy.dtensor_cfg.dp_replicate_size",
+    "policy.dtensor_cfg.expert_parallel_size",
+    "policy.generation.colocated.resources.gpus_per_node",
+    "policy.generation.colocated.resources.num_nodes", "policy.generation.top_k",
+    "policy.logprob_chunk_size", "policy.megatron_cfg.mtp_loss_scaling_factor",
+    "policy.megatron_cfg.mtp_num_layers", "policy.megatron_cfg.num_layers_in_first_pipeline_stage",
+    "policy.megatron_cfg.num_layers_in_last_pipeline_stage",
+    "policy.megatron_cfg.scheduler.lr_decay_iters", "policy.optimizer.kwargs.lr",
+)  # fmt: skip
 
 
 def repair(plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig) -> list[Finding]:
