@@ -3,13 +3,12 @@
 import json
 import time
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from nemo_algos import page
 from nemo_algos.lab.report import differences, evaluation, summary, training
 from nemo_algos.lab.report.cases import cases
 from nemo_algos.lab.report.figure import Figure
@@ -32,7 +31,7 @@ def write(folders: Sequence[Path], out: Path) -> Path:
     if (out / "index.html").exists():  # an earlier report, with its figures
         for figure in [p for kind in ("png", "csv") for p in (out / "figures").glob(f"*.{kind}")]:
             figure.unlink()
-    page = {
+    values = {
         "runs": runs,
         "groups": grouped,
         "training": summary.training(runs),
@@ -45,19 +44,8 @@ def write(folders: Sequence[Path], out: Path) -> Path:
         **embedded,
         "written": time.strftime("%Y-%m-%d %H:%M"),
     }
-    html = _environment().get_template("report.html").render(page)
-    path = out / "index.html"
-    path.write_text(html, encoding="utf-8", errors="replace")
+    page.write(path := out / "index.html", "report.html", values)
     return path
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.loader = PackageLoader("nemo_algos.lab.report")
-    environment.undefined = StrictUndefined
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    return environment
 
 
 def _benchmark(

@@ -11,7 +11,7 @@ from nemo_algos.jsonl import Metrics, read_lines
 from nemo_algos.lab.study.design import Cell, Regime, Study, in_files, tuning_of
 from nemo_algos.lab.study.summary import KS, Result, estimate
 from nemo_algos.lab.study.tuning import label
-from nemo_algos.style import COLORS, drawn
+from nemo_algos.style import COLORS, save
 
 SHOWN = ("pass@1", "pass@64", "UCC@64", "entropy")
 STEP_METRICS = ("reward/mean", "entropy/exact", "clip/fraction", "kl/old")
@@ -34,7 +34,7 @@ def draw(study: Study, results: Sequence[Result], folder: Path) -> None:
 def _regime(results: Sequence[Result], regime: Regime, path: Path) -> None:
     arms = list(dict.fromkeys(r.arm for r in results))
     size = (3.2 * len(SHOWN), 1.2 + 0.32 * len(arms))
-    with drawn(path, size, len(SHOWN), sharey=True, dpi=110) as (figure, axes):
+    with save(path, size, len(SHOWN), sharey=True, dpi=110) as (figure, axes):
         for axis, metric in zip(axes, SHOWN, strict=True):
             _panel(axis, {r.arm: r for r in results if r.metric == metric}, arms, regime.baseline)
             axis.set_title(metric)
@@ -77,7 +77,7 @@ def _series(cells: Sequence[Cell], regime: str, arm: str, folder: Path) -> list[
 
 
 def _steps(arms: dict[str, list[list[Any]]], title: str, path: Path) -> None:
-    with drawn(path, (13, 2.9), len(STEP_METRICS)) as (figure, axes):
+    with save(path, (13, 2.9), len(STEP_METRICS)) as (figure, axes):
         for axis, metric in zip(axes, STEP_METRICS, strict=True):
             for (arm, runs), color in zip(arms.items(), (BASELINE, COLOR), strict=True):
                 values = [[step.get(metric, np.nan) for step in run] for run in runs]
@@ -109,7 +109,7 @@ def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
         means = _means(results, name)
         if not 0 < len({arm for arm, _ in means} - {regime.baseline}) <= len(LINES):
             continue
-        with drawn(folder / "figures" / f"{name}_draws.png", (11, 3.8), 2) as (figure, axes):
+        with save(folder / "figures" / f"{name}_draws.png", (11, 3.8), 2) as (figure, axes):
             for axis, metric in zip(axes, ("pass", "UCC"), strict=True):
                 _over_k(axis, means, metric, regime.baseline)
             axes[1].legend(**BESIDE)
@@ -140,7 +140,7 @@ def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> Non
             continue
         sweep, path = tuning_of(name), folder / "figures" / f"{tuning_of(name)}_tradeoff.png"
         means = _means(results, sweep)
-        with drawn(path, (7.5, 4.4)) as (figure, axis):
+        with save(path, (7.5, 4.4)) as (figure, axis):
             for style, arm in zip(LINES, regime.arms, strict=False):
                 labels = [label(arm, value) for value in regime.tune.values]
                 there = [x for x in labels if all((x, metric) in means for metric in TRADE)]

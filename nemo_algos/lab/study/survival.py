@@ -16,7 +16,7 @@ import numpy as np
 from nemo_algos.lab.study.design import Cell, Study
 from nemo_algos.lab.study.runner import Row
 from nemo_algos.lab.study.summary import Estimate, estimate
-from nemo_algos.style import drawn
+from nemo_algos.style import save
 
 # below either a run has collapsed, and so it has where its loss was not finite; before training
 # the countdown models have pass@1 .35 and, with experts, .27, and entropies of .28 and .30
@@ -90,7 +90,7 @@ def draw(found: Squares, path: Path) -> None:
     several = [c for c in columns if len({m for d, m, x in found if d == c and x != NONE}) > 1]
     size = (1.5 + 0.78 * len(columns), 1.6 + 0.42 * len(methods) * (2 if several else 1))
     panels = max(1, len(several))
-    with drawn(path, size, panels, nrows=1 + bool(several), squeeze=False) as (figure, axes):
+    with save(path, size, panels, nrows=1 + bool(several), squeeze=False) as (figure, axes):
         grid = axes[0, 0].get_gridspec()
         for axis in axes[0]:
             axis.remove()
