@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -77,6 +77,11 @@ class Tokens:
     def per_row(self, values: Array, where: Array | slice = EVERY) -> Array:
         """Means [R] over the tokens `where`; NaN for a response without one."""
         return means(values[where], self.row[where], len(self.lengths))
+
+    def only(self, where: Array) -> Tokens:
+        """Those tokens of the same responses; without their entropies."""
+        columns = ("sampler", "trainer", "row", "place", "token")
+        return replace(self, entropy=None, **{k: getattr(self, k)[where] for k in columns})
 
     @cached_property
     def lengths(self) -> Array:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from nemo_algos.engines.mismatch.dump import Dump
-from nemo_algos.lab.mismatch.causes import CAUSES
-from nemo_algos.lab.mismatch.picture import Evidence, Picture
+from nemo_algos.lab.mismatch.causes import CAUSES, Cause
+from nemo_algos.lab.mismatch.picture import Evidence, Picture, picture
 from nemo_algos.lab.mismatch.rules import RULES
 from nemo_algos.lab.mismatch.statistics import mean
 from nemo_algos.lab.mismatch.tokens import Tokens, gathered
@@ -19,6 +19,17 @@ TOKENS, RESPONSES, UNSURE = 200, 8, 100  # fewer tell nothing
 LEFT_OVER = ("routing", "bad_layer")
 CLEAN = 1e-4  # nats: mean |d| of float32 by another route; single tokens 20 times
 SURPRISE = 1e-6  # chance that tokens as surprising are of the recorded distribution
+OTHERWISE = {
+    "clean": Cause("clean", "", ""),
+    "few": Cause(
+        "not enough tokens",
+        "",
+        f"dump more steps: {TOKENS} tokens of {RESPONSES} responses are the least",
+    ),
+    "unknown": Cause(
+        "unknown cause", "", "dump more steps, with weights_version and prompt_length"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -37,29 +48,18 @@ class Verdict:
         return [name for name, test in self.tests.items() if test.holds and name not in named]
 
     @property
-    def title(self) -> str:
-        """As a person says it."""
-        plain = {"clean": "clean", "few": "not enough tokens", "unknown": "unknown cause"}
-        return plain[self.name] if self.name in plain else CAUSES[self.name].title
-
-    @property
-    def next_step(self) -> str:
-        """What to do; empty where there is nothing."""
-        plain = {
-            "clean": "",
-            "few": f"dump more steps: {TOKENS} tokens of {RESPONSES} responses are the least",
-            "unknown": "dump more steps, with weights_version and prompt_length",
-        }
-        return plain[self.name] if self.name in plain else CAUSES[self.name].next_step
+    def cause(self) -> Cause:
+        """What it is, and what to do next."""
+        return (CAUSES | OTHERWISE)[self.name]
 
     def numbers(self) -> dict[str, Any]:
         """For scripts, of Python's own types."""
         size = np.abs(self.tokens.d)
         return {
             "verdict": self.name,
-            "title": self.title,
+            "title": self.cause.title,
             "found": self.found,
-            "next_step": self.next_step,
+            "next_step": self.cause.next_step,
             "tokens": len(size),
             "responses": len(self.tokens.lengths),
             "not_finite": self.tokens.lost,
@@ -82,20 +82,20 @@ def diagnose(dumps: Sequence[Dump]) -> Verdict:
     if tokens.unsure.sum() < UNSURE:
         count = f"of {len(size)} tokens only {tokens.unsure.sum()} leave a doubt to compare"
         return Verdict("few", count, {}, tokens)
-    return _named(Picture(tokens))
+    return _named(picture(tokens))
 
 
-def _named(picture: Picture) -> Verdict:
+def _named(p: Picture) -> Verdict:
     """Of each cause the first look that holds, else the first that could be tested."""
-    looks = [(name, evidence) for name, rule in RULES if (evidence := rule(picture))]
+    looks = [(name, evidence) for name, rule in RULES if (evidence := rule(p))]
     holding = [(name, evidence) for name, evidence in looks if evidence.holds]
     tests = dict(reversed(looks)) | dict(reversed(holding))
     order = dict.fromkeys(name for name, _ in looks)
     tests = {name: tests[name] for name in order}
     if not holding:
-        return Verdict("unknown", "no look of a cause is significant", tests, picture.tokens)
+        return Verdict("unknown", "no look of a cause is significant", tests, p.tokens)
     name, evidence = holding[0]
-    return Verdict(name, evidence.found, tests, picture.tokens)
+    return Verdict(name, evidence.found, tests, p.tokens)
 
 
 def _exact(tokens: Tokens) -> Verdict:

@@ -69,9 +69,9 @@ def test_few_tokens_tell_nothing(dumps):
     for dump in dumps.values():
         few = type(dump)(**{name: array[:7] for name, array in dump.arrays().items()})
         verdict = diagnose([few])
-        assert verdict.title == "not enough tokens" and not verdict.tests
+        assert verdict.cause.title == "not enough tokens" and not verdict.tests
         assert verdict.found == f"{few.mask.sum()} tokens of 7 responses tell no cause"
-        assert verdict.next_step == "dump more steps: 200 tokens of 8 responses are the least"
+        assert verdict.cause.next_step == "dump more steps: 200 tokens of 8 responses are the least"
 
 
 def test_certain_tokens_tell_nothing(dumps):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nemo_algos.engines.mismatch.dump import Dump
-from nemo_algos.lab.mismatch.picture import Picture
+from nemo_algos.lab.mismatch.picture import picture
 from nemo_algos.lab.mismatch.tokens import gathered
 from nemo_algos.lab.mismatch.verdict import diagnose
 
@@ -218,7 +218,7 @@ def test_few_responses_are_not_two_populations():
         rng = np.random.default_rng(seed)
         change = 0.1 * 10 ** rng.normal(0, 0.3, (ROWS, 1)) * rng.normal(size=(ROWS, LENGTH))
         columns = {k: v[EVERY % 3 == 0] for k, v in made(LENGTHS, change, seed).arrays().items()}
-        assert not Picture(gathered([Dump(**columns)])).two, seed
+        assert not picture(gathered([Dump(**columns)])).two, seed
 
 
 def test_a_few_tokens_agree_by_chance_with_their_neighbours():
