@@ -13,7 +13,7 @@ from rich.table import Table
 from nemo_algos.terminal import Console, echo
 
 if TYPE_CHECKING:
-    from nemo_algos.lab.mismatch.verdict import Verdict
+    from nemo_algos.lab.mismatch.verdict import Diagnosis
 
 
 def mismatch(
@@ -38,7 +38,7 @@ def mismatch(
     _show(verdict)
 
 
-def _show(verdict: Verdict) -> None:
+def _show(verdict: Diagnosis) -> None:
     console, numbers = Console(highlight=False), verdict.numbers()
     counted = f"{numbers['tokens']:,} tokens of {numbers['responses']:,} responses"
     counted += f" ({lost:,} more are not finite)" if (lost := numbers["not_finite"]) else ""

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from nemo_algos import page
 from nemo_algos.lab.mismatch.causes import CAUSES
 from nemo_algos.lab.mismatch.tokens import Tokens
-from nemo_algos.lab.mismatch.verdict import Verdict
+from nemo_algos.lab.mismatch.verdict import Diagnosis
 from nemo_algos.style import COLORS, canvas, svg
 
 Array = np.ndarray
@@ -20,7 +20,7 @@ SIZE, BINS, SHOWN = (5.2, 3.0), 24, 3000  # inches; of an axis; points that are 
 MEDIAN, HIGH, POINT = COLORS[0], COLORS[1], COLORS[0]
 
 
-def write(path: Path, verdict: Verdict, files: Sequence[str]) -> None:
+def write(path: Path, verdict: Diagnosis, files: Sequence[str]) -> None:
     """The page; files: their names, as it shows them."""
     figures = [(_svg(draw, verdict.tokens), " ".join(draw.__doc__.split())) for draw in FIGURES]
     values = {"verdict": verdict, "numbers": verdict.numbers(), "causes": CAUSES}

@@ -33,7 +33,7 @@ OTHERWISE = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Diagnosis:
     """name: of `CAUSES`, or clean, few, unknown. tests: of each cause, where there are tokens."""
 
     name: str
@@ -70,35 +70,34 @@ class Verdict:
         }
 
 
-def diagnose(dumps: Sequence[Dump]) -> Verdict:
+def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
     """What explains the difference of sampler and trainer in all of them together."""
     tokens = gathered(dumps)
     if len(tokens.d) < TOKENS or len(tokens.lengths) < RESPONSES:
         count = f"{len(tokens.d)} tokens of {len(tokens.lengths)} responses tell no cause"
-        return Verdict("few", count, {}, tokens)
+        return Diagnosis("few", count, {}, tokens)
     size = np.abs(tokens.d)
     if size.mean() < CLEAN and size.max() < 20 * CLEAN:
         return _exact(tokens)
     if tokens.unsure.sum() < UNSURE:
         count = f"of {len(size)} tokens only {tokens.unsure.sum()} leave a doubt to compare"
-        return Verdict("few", count, {}, tokens)
+        return Diagnosis("few", count, {}, tokens)
     return _named(picture(tokens))
 
 
-def _named(p: Picture) -> Verdict:
+def _named(p: Picture) -> Diagnosis:
     """Of each cause the first look that holds, else the first that could be tested."""
     looks = [(name, evidence) for name, rule in RULES if (evidence := rule(p))]
     holding = [(name, evidence) for name, evidence in looks if evidence.holds]
-    tests = dict(reversed(looks)) | dict(reversed(holding))
-    order = dict.fromkeys(name for name, _ in looks)
-    tests = {name: tests[name] for name in order}
+    first = dict(reversed(looks)) | dict(reversed(holding))
+    tests = {name: first[name] for name, _ in looks}
     if not holding:
-        return Verdict("unknown", "no look of a cause is significant", tests, p.tokens)
+        return Diagnosis("unknown", "no look of a cause is significant", tests, p.tokens)
     name, evidence = holding[0]
-    return Verdict(name, evidence.found, tests, p.tokens)
+    return Diagnosis(name, evidence.found, tests, p.tokens)
 
 
-def _exact(tokens: Tokens) -> Verdict:
+def _exact(tokens: Tokens) -> Diagnosis:
     """Log-probs that agree, of tokens that need not have been drawn from them."""
     size = np.abs(tokens.d)
     found = f"mean |d| {size.mean():.1e}, largest {size.max():.1e} nats: rounding of float32"
@@ -111,5 +110,5 @@ def _exact(tokens: Tokens) -> Verdict:
             text = f"both agree, but the tokens are {abs(surprise.size):.3f} nats {side} surprising"
             text += " than their entropy: drawn at another temperature, or with top-p or top-k"
             test = Evidence(surprise.size, surprise.p, text, fits=True)
-            return Verdict("temperature", text, {"temperature": test}, tokens)
-    return Verdict("clean", found, {}, tokens)
+            return Diagnosis("temperature", text, {"temperature": test}, tokens)
+    return Diagnosis("clean", found, {}, tokens)

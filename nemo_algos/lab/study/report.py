@@ -10,7 +10,7 @@ from nemo_algos.algorithms.core.groups import Groups
 from nemo_algos.lab.study import summary, survival
 from nemo_algos.lab.study.design import Cell, Regime, Study
 from nemo_algos.lab.study.figures import draw, draw_draws, draw_steps, draw_tradeoffs
-from nemo_algos.lab.study.runner import results
+from nemo_algos.lab.study.runner import results, write_table
 from nemo_algos.lab.study.summary import Estimate, Result, summarise
 from nemo_algos.style import save
 
@@ -30,13 +30,13 @@ def show(study: Study, cells: Sequence[Cell], name: str, folder: Path) -> list[R
     """Write what follows from the folder's results.csv, and from raw/ where it is there."""
     rows = results(folder / "results.csv")
     found = summarise(study, cells, rows)
-    summary.write(found, folder / "summary.csv")
+    write_table(folder / "summary.csv", summary.table(found))
     draw(study, found, folder)
     draw_draws(study, found, folder)
     draw_tradeoffs(study, found, folder)
     draw_steps(study, cells, folder)
     if squares := survival.squares(study, cells, rows):
-        survival.write(squares, folder / "map.csv")
+        write_table(folder / "map.csv", survival.table(squares))
         survival.draw(squares, folder / "figures" / "map.png")
     draw_advantages(folder / "figures" / "quatro_advantages.png")
     write(study, found, f"The study {name}", folder / "report.md")

@@ -3,7 +3,6 @@
 A regime with a `column` is one of the map's; its arms are named METHOD, or METHOD, CORRECTION.
 """
 
-import csv
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,15 +51,14 @@ def squares(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Square
             every = set[str]().union(*(other for other in runs.values() if other & own))
             if found := [rows[run] for run in sorted(every) if run in rows]:
                 method, _, correction = arm.partition(", ")
-                out[regime.column, method, correction or NONE] = _square(found)
+                means = {k: [float(r[c]) for r in found if c in r] for k, c in MEANS.items()}
+                out[regime.column, method, correction or NONE] = Square(
+                    len(found),
+                    sum(map(collapsed, found)),
+                    estimate([float(row["pass@1"]) for row in found]),
+                    {name: fmean(values) for name, values in means.items() if values},
+                )
     return out
-
-
-def _square(rows: list[Row]) -> Square:
-    means = {k: [float(r[c]) for r in rows if c in r] for k, c in MEANS.items()}
-    passed = estimate([float(row["pass@1"]) for row in rows])
-    averages = {name: fmean(values) for name, values in means.items() if values}
-    return Square(len(rows), sum(map(collapsed, rows)), passed, averages)
 
 
 def collapsed(row: Row) -> bool:
@@ -69,15 +67,15 @@ def collapsed(row: Row) -> bool:
     return bool(row.get("failed")) or float(row["pass@1"]) < PASS or late < ENTROPY
 
 
-def write(found: Squares, path: Path) -> None:
+def table(found: Squares) -> list[dict[str, object]]:
     """A row per square; a mean that no run has is empty."""
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(HEADINGS)
-        for key, square in found.items():
-            numbers = (*square.passed[1:4], *(square.means.get(name, "") for name in MEANS))
-            written = [f"{x:.4g}" if x != "" else "" for x in numbers]
-            writer.writerow([*key, square.runs, square.collapsed, *written])
+    rows = []
+    for key, square in found.items():
+        numbers = (*square.passed[1:4], *(square.means.get(name) for name in MEANS))
+        written = ["" if x is None else f"{x:.4g}" for x in numbers]
+        values = (*key, square.runs, square.collapsed, *written)
+        rows.append(dict(zip(HEADINGS, values, strict=True)))
+    return rows
 
 
 def draw(found: Squares, path: Path) -> None:
