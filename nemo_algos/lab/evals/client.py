@@ -97,7 +97,7 @@ class Client:
 
     def _read(self, response: httpx.Response, content: bytes) -> Reply:
         if response.is_success:
-            return parsed(content, chat=not self.model.completions)
+            return parse(content, chat=not self.model.completions)
         status, text = response.status_code, content[:4000].decode(errors="replace")
         reason = self.shown(f"status {status}: {text}")
         if status in PARTICULAR:
@@ -149,7 +149,7 @@ def _seconds(retry_after: str) -> float:
     return min(max(seconds, 0.0), LONGEST_ASKED)
 
 
-def parsed(content: bytes, *, chat: bool) -> Reply:
+def parse(content: bytes, *, chat: bool) -> Reply:
     """The first completion of an answer. Raises Odd where there is none."""
     try:
         answer = json.loads(content)

@@ -112,7 +112,7 @@ class NemoRLResults:
         places = ((p.id, i) for p, samples in wanted for i in samples)
         add([Generation(*place, self.rows[place].response, -1, "") for place in places])
 
-    def judged(
+    def own_verdicts(
         self, unverified: Iterable[tuple[Problem, Generation]]
     ) -> Iterator[tuple[Problem, Generation, Verdict]]:
         for p, g in unverified:

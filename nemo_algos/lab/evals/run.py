@@ -84,7 +84,7 @@ def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tu
     _say_counts(loaded, console)
     _sample(results, store, console)
     if section.verifier == THEIRS:
-        store.judge(results.judged(store.unverified()))
+        store.judge(results.own_verdicts(store.unverified()))
         console.print("no gold answers in the file: these are NeMo-RL's rewards")
     else:
         _verify(store, config.workers, loaded.benchmark.deadline, console)

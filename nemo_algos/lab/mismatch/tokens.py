@@ -89,7 +89,7 @@ class Tokens:
         return np.bincount(self.row)
 
 
-def gathered(dumps: Sequence[Dump]) -> Tokens:
+def gather(dumps: Sequence[Dump]) -> Tokens:
     """The tokens of all of them; those that are not finite are left out.
 
     Raises ValueError where none remains.

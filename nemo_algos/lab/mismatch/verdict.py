@@ -13,7 +13,7 @@ from nemo_algos.lab.mismatch.causes import CAUSES, Cause
 from nemo_algos.lab.mismatch.picture import Evidence, Picture, picture
 from nemo_algos.lab.mismatch.rules import RULES
 from nemo_algos.lab.mismatch.statistics import mean
-from nemo_algos.lab.mismatch.tokens import Tokens, gathered
+from nemo_algos.lab.mismatch.tokens import Tokens, gather
 
 TOKENS, RESPONSES, UNSURE = 200, 8, 100  # fewer tell nothing
 LEFT_OVER = ("routing", "bad_layer")
@@ -72,7 +72,7 @@ class Diagnosis:
 
 def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
     """What explains the difference of sampler and trainer in all of them together."""
-    tokens = gathered(dumps)
+    tokens = gather(dumps)
     if len(tokens.d) < TOKENS or len(tokens.lengths) < RESPONSES:
         count = f"{len(tokens.d)} tokens of {len(tokens.lengths)} responses tell no cause"
         return Diagnosis("few", count, {}, tokens)

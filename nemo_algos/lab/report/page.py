@@ -35,7 +35,7 @@ def write(folders: Sequence[Path], out: Path) -> Path:
         "runs": runs,
         "groups": grouped,
         "training": summary.training(runs),
-        "curves": _drawn(training.figures(grouped), out),
+        "curves": _draw(training.figures(grouped), out),
         "overview": summary.overview(runs, against) if against else None,
         "benchmarks": [_benchmark(n, runs, grouped, found, out) for n, found in against.items()],
         "colors": {run.label: group.color for group in grouped for run in group.runs},
@@ -62,11 +62,11 @@ def _benchmark(
         "cautions": [*differences.unlike(runs, name), *summary.unpaired(against)],
         "table": summary.of_benchmark(runs, name, against),
         "flips": summary.flips(against),
-        "figures": _drawn(evaluation.figures(name, grouped, buckets), out),
-        "similar": _drawn(evaluation.similarities(name, grouped), out),
+        "figures": _draw(evaluation.figures(name, grouped, buckets), out),
+        "similar": _draw(evaluation.similarities(name, grouped), out),
     }
 
 
-def _drawn(figures: Sequence[Figure], out: Path) -> list[tuple[Figure, Markup]]:
+def _draw(figures: Sequence[Figure], out: Path) -> list[tuple[Figure, Markup]]:
     """With the SVG, which matplotlib has escaped."""
     return [(figure, Markup(figure.save(out / "figures"))) for figure in figures]

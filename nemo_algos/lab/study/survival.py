@@ -113,7 +113,7 @@ def _panel(
         dark = square.passed.mean < sum(SCALE) / 2
         text = {"color": "white" if dark else "black", "ha": "center", "va": "center"}
         at = columns.index(column), methods.index(method)
-        axis.text(*at, said(square), **text, fontsize=7, linespacing=1.25)
+        axis.text(*at, caption(square), **text, fontsize=7, linespacing=1.25)
     axis.set_xticks(range(len(columns)), [_labelled(c, found) for c in columns])
     axis.set_yticks(range(len(methods)), methods)
     axis.tick_params(length=0)
@@ -130,7 +130,7 @@ def _labelled(column: str, found: Panel) -> str:
     return f"{fill(column, 9)}\n{nats}"
 
 
-def said(square: Square) -> str:
+def caption(square: Square) -> str:
     """Such as `.38 ±.02` over `n 5`, or over `x 2 of 5`."""
     value, half = square.passed.mean, (square.passed.high - square.passed.low) / 2
     interval = f" ±{half:.2f}".replace("0.", ".") if square.runs > 1 else ""
