@@ -107,10 +107,9 @@ def _sampler(model: LocalModel | EndpointModel, config: EvalConfig, console: Con
 def _loaded(config: EvalConfig) -> list[Loaded]:
     """Every benchmark, before a model is. Raises ConfigError with all that cannot be used."""
     loaded, findings = list[Loaded](), _wrong_verifiers(config)
-    trained = config.model.prompt if isinstance(config.model, LocalModel) else None
     for name, section in config.chosen.items():
         options = section.model_dump(include={"data", "seed", "databases"})
-        asked = trained if section.prompt == "trained" else None
+        asked = config.trained if section.prompt == "trained" else None
         try:
             loaded.append(load(name, **options, limit=section.problems, trained=asked))
         except ValueError as error:
@@ -151,7 +150,7 @@ def _store(loaded: Loaded, model: Sampler, config: EvalConfig) -> Store:
 
 def _say_rewards(loaded: list[Loaded], config: EvalConfig, console: Console) -> None:
     """Training's own functions are code, which a folder may not bring: they have to be named."""
-    trained = config.model.prompt if isinstance(config.model, LocalModel) else None
+    trained = config.trained
     for name in (each.benchmark.name for each in loaded if trained):
         verifier = config.chosen[name].verifier or BENCHMARKS[name].verifier
         if trained and trained.rewards not in ([], [verifier]):

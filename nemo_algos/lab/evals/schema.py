@@ -223,6 +223,11 @@ class EvalConfig(Section, Generic[Model]):
         return {name: section for name, section in self.benchmarks.items() if section}
 
     @property
+    def trained(self) -> TrainedPrompt | None:
+        """How a model of ours was asked in training."""
+        return self.model.prompt if isinstance(self.model, LocalModel) else None
+
+    @property
     def folder(self) -> Path:
         """`out`, or the model's own."""
         if self.out:
