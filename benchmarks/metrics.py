@@ -26,11 +26,10 @@ import typer
 from nemo_algos.algorithms.core.pass_at_k import best_at_k_bootstrap
 from nemo_algos.lab.evals.metrics.bleu import self_bleu
 from nemo_algos.lab.evals.metrics.diversity import cluster_sizes
-from nemo_algos.lab.evals.metrics.majority import maj_at_k
 from nemo_algos.lab.evals.metrics.result import measure
 from nemo_algos.lab.evals.metrics.settings import Measure
 from nemo_algos.lab.evals.metrics.similarity import MATRICES, Texts, edit_pairs
-from nemo_algos.lab.evals.metrics.verdicts import powers_of_two
+from nemo_algos.lab.evals.metrics.verdicts import maj_at_k, powers_of_two
 from nemo_algos.lab.evals.problem import Evaluation, Problem
 
 SOLUTIONS = 8

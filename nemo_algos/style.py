@@ -1,5 +1,6 @@
 """How every figure looks: a run's curves, the report's, the study's."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,17 +54,31 @@ def plain_ticks(figure: Any) -> None:
 
 
 @contextmanager
-def drawn(path: Path, size: tuple[float, float], columns: int = 1, **options: Any) -> Iterator[Any]:
-    """(figure, axes) to draw on, saved as this file; its folder is made."""
+def canvas(size: tuple[float, float], salt: str = "", **options: Any) -> Iterator[Any]:
+    """(figure, axes) to draw on, as `plt.subplots` makes them; salt: of the ids in its SVG."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(ncols=columns, figsize=size, constrained_layout=True, **options)
+    with plt.rc_context(STYLE | {"svg.hashsalt": salt}):
+        figure, axes = plt.subplots(figsize=size, **options)
+        yield figure, axes
+        plt.close(figure)
+
+
+@contextmanager
+def save(path: Path, size: tuple[float, float], columns: int = 1, **options: Any) -> Iterator[Any]:
+    """(figure, axes) to draw on, saved as this file; its folder is made."""
+    with canvas(size, ncols=columns, constrained_layout=True, **options) as (figure, axes):
         yield figure, axes
         plain_ticks(figure)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
-        plt.close(figure)
+
+
+def svg(figure: Any) -> str:
+    """The figure for a page: the same text whenever it is drawn."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()[out.getvalue().index("<svg") :]

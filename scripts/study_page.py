@@ -13,7 +13,7 @@ def main(folder: Path = FOLDER) -> None:
     for name, place in SHOWN.items():
         study, own = design.load(f"study/{name}.yaml", []), folder / place
         _, cells = design.runs(tuning.sweeps(study))
-        study = tuning.chosen(study, cells, results(own / "results.csv"))
+        study = tuning.choose(study, cells, results(own / "results.csv"))
         report.show(study, design.runs(study)[1], name, own)
 
 

@@ -13,12 +13,14 @@ import nemo_algos
 PACKAGE = Path(__file__).parents[1] / "nemo_algos"
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("torch", "transformers", "ray", "nemo_rl", "megatron", "matplotlib", "sympy")
-GROUND = {"config", "environment", "jsonl", "naming", "processes", "style", "terminal", "untrusted"}
+GROUND = {"config", "environment", "jsonl", "naming", "page", "processes", "style"}
+GROUND |= {"terminal", "untrusted"}
 CORE = {"algorithms.core", "algorithms.rollouts"}
 # what a room may import of ours; a room is a module of the ground floor, or what lies in a wing
 ALLOWED = {
     "environment": set(),
     "naming": set(),
+    "page": set(),
     "processes": set(),
     "style": set(),
     "untrusted": set(),

@@ -16,7 +16,7 @@ from nemo_algos import style
 )
 @pytest.mark.parametrize("limits", [(0.001, 1000), (0.2, 0.7), (3, 40)])
 def test_no_label_of_an_axis_is_mathtext(scale, options, limits, tmp_path):
-    with style.drawn(tmp_path / "x.png", (3, 2), 2) as (figure, axes):
+    with style.save(tmp_path / "x.png", (3, 2), 2) as (figure, axes):
         for axis in axes:
             axis.plot(limits, limits)
             axis.set_xscale(scale, **options)

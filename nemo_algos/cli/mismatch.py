@@ -14,7 +14,7 @@ from nemo_algos.config import require
 from nemo_algos.terminal import Console, echo
 
 if TYPE_CHECKING:
-    from nemo_algos.lab.mismatch.verdict import Verdict
+    from nemo_algos.lab.mismatch.verdict import Diagnosis
 
 
 def mismatch(
@@ -40,11 +40,11 @@ def mismatch(
     _show(verdict)
 
 
-def _show(verdict: Verdict) -> None:
+def _show(verdict: Diagnosis) -> None:
     console, numbers = Console(highlight=False), verdict.numbers()
     counted = f"{numbers['tokens']:,} tokens of {numbers['responses']:,} responses"
     counted += f" ({lost:,} more are not finite)" if (lost := numbers["not_finite"]) else ""
-    console.print(f"[bold]{verdict.title}[/bold]: {escape(verdict.found)}", soft_wrap=True)
+    console.print(f"[bold]{verdict.cause.title}[/bold]: {escape(verdict.found)}", soft_wrap=True)
     console.print(f"{counted}, mean |d| {numbers['mean']:.2g}, largest {numbers['max']:.2g} nats")
     if verdict.tests:
         table = Table("cause", "effect", "p", "found", "")
@@ -59,5 +59,5 @@ def _show(verdict: Verdict) -> None:
             row = (f"{test.effect:.3g}", f"{test.p:.1g}", escape(test.found))
             table.add_row(name, *row, mark)
         console.print(table)
-    if verdict.next_step:
-        console.print(f"next: {escape(verdict.next_step)}", soft_wrap=True)
+    if verdict.cause.next_step:
+        console.print(f"next: {escape(verdict.cause.next_step)}", soft_wrap=True)

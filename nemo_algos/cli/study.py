@@ -37,7 +37,7 @@ def study(config: Config, overrides: Overrides = None) -> None:
     with locked(folder, "writing to"):
         if runs:
             _go(runs, folder, plan.workers, console)
-            plan = tuning.chosen(plan, cells, results(folder / "results.csv"))
+            plan = tuning.choose(plan, cells, results(folder / "results.csv"))
         runs, cells = design.runs(plan)
         _go(runs, folder, plan.workers, console)
         _show(plan, cells, folder, console)

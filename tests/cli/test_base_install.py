@@ -101,10 +101,8 @@ def test_what_works(tmp_path, words, says):
 )
 def test_the_others_name_the_extra(tmp_path, words, extra, module):
     status, _, wrong = run("", tmp_path, *words)
-    assert status == 2 and wrong.startswith("this command needs ") and module in wrong
-    assert wrong.rstrip().endswith(
-        f"pip install 'nemo-algos[{extra}]' (in a checkout: uv run --extra {extra} ...)"
-    )
+    assert status == 2 and module in wrong
+    assert f"pip install 'nemo-algos[{extra}]'" in wrong and f"--extra {extra}" in wrong
     assert len(wrong.splitlines()) == 1 and [*tmp_path.iterdir()] == []
 
 

@@ -10,7 +10,7 @@ from nemo_algos.engines.local.folder import RECORD
 from nemo_algos.engines.local.schema import LoggerSection
 from nemo_algos.engines.local.trackers import TRACKERS, Send, Told, enabled
 from nemo_algos.jsonl import Metrics, Step, append_lines, read_lines, replace
-from nemo_algos.style import drawn
+from nemo_algos.style import save
 
 
 class StepMetrics(Metrics, Step):
@@ -87,7 +87,7 @@ CURVES = {
 def plot(folder: Path, title: str) -> Path:
     """curves.png: six panels over steps."""
     rows, path = read(folder), folder / "curves.png"
-    with drawn(path, (12, 6.5), 3, nrows=2, dpi=110) as (figure, axes):
+    with save(path, (12, 6.5), 3, nrows=2, dpi=110) as (figure, axes):
         for axis, (name, keys) in zip(axes.flat, CURVES.items(), strict=True):
             for key in keys:
                 points = [(r["step"], r[key]) for r in rows if key in r]

@@ -22,10 +22,8 @@ DOWN = (httpx.ConnectError, httpx.ConnectTimeout)
 LARGEST = 64 << 20  # bytes of an answer
 SHOWN = 300  # characters
 HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
-FINISH = {
-    **dict.fromkeys(("stop", "eos_token", "stop_sequence"), "stop"),
-    **dict.fromkeys(("length", "max_tokens"), "length"),
-}
+FINISH: dict[str, str] = dict.fromkeys(("stop", "eos_token", "stop_sequence"), "stop")
+FINISH |= dict.fromkeys(("length", "max_tokens"), "length")
 
 
 class Failed(Exception):
@@ -99,7 +97,7 @@ class Client:
 
     def _read(self, response: httpx.Response, content: bytes) -> Reply:
         if response.is_success:
-            return parsed(content, chat=not self.model.completions)
+            return parse(content, chat=not self.model.completions)
         status, text = response.status_code, content[:4000].decode(errors="replace")
         reason = self.shown(f"status {status}: {text}")
         if status in PARTICULAR:
@@ -151,30 +149,25 @@ def _seconds(retry_after: str) -> float:
     return min(max(seconds, 0.0), LONGEST_ASKED)
 
 
-def parsed(content: bytes, *, chat: bool) -> Reply:
+def parse(content: bytes, *, chat: bool) -> Reply:
     """The first completion of an answer. Raises Odd where there is none."""
     try:
         answer = json.loads(content)
     except (ValueError, RecursionError):
         raise Odd(f"no JSON: {content[:2000].decode(errors='replace')}") from None
-    odd = Odd(f"something else than a completion: {json.dumps(answer)[:2000]}")
     choices = answer.get("choices") if isinstance(answer, dict) else None
-    if not (isinstance(choices, list) and choices and isinstance(choices[0], dict)):
-        raise odd
-    first = choices[0]
-    completed = None if chat or "message" in first else _text(first.get("text"))
-    text = _message(first.get("message")) if chat else completed
-    if text is None:
-        raise odd
-    finish, model = first.get("finish_reason"), answer.get("model")
-    return Reply(
-        text,
-        _tokens(answer.get("usage")),
-        FINISH.get(finish, "") if isinstance(finish, str) else "",
-        model if isinstance(model, str) else "",
-        len(choices),
-        _logprobs(first.get("logprobs")),
+    choices = choices if isinstance(choices, list) else []
+    first, text = choices[0] if choices else None, None
+    if isinstance(first, dict):
+        completed = None if "message" in first else _text(first.get("text"))
+        text = _message(first.get("message")) if chat else completed
+    if not isinstance(first, dict) or text is None:
+        raise Odd(f"something else than a completion: {json.dumps(answer)[:2000]}")
+    finish, model = (
+        x if isinstance(x, str) else "" for x in (first.get("finish_reason"), answer.get("model"))
     )
+    tokens, logprobs = _tokens(answer.get("usage")), _logprobs(first.get("logprobs"))
+    return Reply(text, tokens, FINISH.get(finish, ""), model, len(choices), logprobs)
 
 
 def _message(message: Any) -> str | None:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import mimetypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,14 @@ class Endpoint:
 
     async def _all(self, places: list[tuple[Problem, int]], add: Add) -> None:
         queue = iter(places)
+
+        async def work() -> None:
+            for problem, sample in queue:
+                add([await self._one(client, problem, sample)])
+
         async with Client(self.model, self.key) as client, asyncio.TaskGroup() as workers:
             for _ in range(self.model.concurrency):
-                workers.create_task(self._work(client, queue, add))
-
-    async def _work(self, client: Client, queue: Iterator[tuple[Problem, int]], add: Add) -> None:
-        for problem, sample in queue:
-            add([await self._one(client, problem, sample)])
+                workers.create_task(work())
 
     async def _one(self, client: Client, problem: Problem, sample: int) -> Generation:
         try:
@@ -96,17 +97,18 @@ class Endpoint:
             "top_p": s.top_p,
             "seed": seed_of(s.seed, problem.id, sample),
             **m.extra,
+            **({} if s.max_tokens is None else {"max_tokens": s.max_tokens}),
         }
-        if s.max_tokens is not None:
-            body["max_tokens"] = s.max_tokens
         if s.logprobs:
             body["logprobs"] = 0 if m.completions else True  # of the token alone
         if m.completions:
             body["prompt"] = m.completions.replace("{prompt}", problem.prompt)
         else:
             system = [{"role": "system", "content": m.system}] if m.system else []
-            user = {"role": "user", "content": _content(problem)}
-            body["messages"] = [*system, *problem.before, user]
+            text, images = problem.prompt, map(_url, problem.images)
+            parts: list[Any] = [{"type": "image_url", "image_url": {"url": i}} for i in images]
+            content = [*parts, {"type": "text", "text": text}] if parts else text
+            body["messages"] = [*system, *problem.before, {"role": "user", "content": content}]
         return json.dumps(body).encode()
 
     async def _answer(self, client: Client, body: bytes) -> Reply:
@@ -126,13 +128,6 @@ class Endpoint:
         if isinstance(failure, Odd):
             raise failure
         raise ValueError(f"{client.url}: {failure}; run again to go on from what is stored")
-
-
-def _content(problem: Problem) -> str | list[dict[str, Any]]:
-    if not problem.images:
-        return problem.prompt
-    images = [{"type": "image_url", "image_url": {"url": _url(i)}} for i in problem.images]
-    return [*images, {"type": "text", "text": problem.prompt}]
 
 
 def _url(image: str) -> str:

@@ -17,7 +17,6 @@ from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
 from nemo_algos.lab.evals.problem import Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.lab.evals.schema import LocalModel, SamplingSection
-from nemo_algos.lab.evals.trained import config_of
 from nemo_algos.terminal import Console
 
 
@@ -29,7 +28,8 @@ class LocalSampler:
 
     def __init__(self, model: LocalModel, sampling: SamplingSection) -> None:
         self.seed = sampling.seed
-        section, rules = _trained(model)
+        section = model.policy or model.trained.policy
+        rules = Rules() if model.policy else model.trained.data.rules
         torch.set_num_threads(model.threads or threads_of(section))
         generation = GenerationSection(
             max_new_tokens=sampling.max_tokens or section.generation.max_new_tokens,
@@ -59,14 +59,6 @@ class LocalSampler:
     def _generation(self, problem: Problem, sample: int, tokens: list[int]) -> Generation:
         finish = "stop" if tokens[-1] in self.policy.ends else "length"
         return Generation(problem.id, sample, self.policy.text(tokens), len(tokens), finish)
-
-
-def _trained(model: LocalModel) -> tuple[PolicySection, Rules]:
-    """The policy's config, and the rules of its countdown."""
-    if model.policy:
-        return model.policy, Rules()
-    config = config_of(model.run or "")
-    return config.policy, config.data.rules
 
 
 def _policy(section: PolicySection, rules: Rules, weights: Path | None) -> Policy:

@@ -53,11 +53,9 @@ def read(path: str | Path) -> list[Row]:
     items = saved.get("evaluation_data") if isinstance(saved, dict) else None
     if not isinstance(items, list) or not items:
         raise ValueError(f"{path} has no list evaluation_data with an item: it is not NeMo-RL's")
-    seen: Counter[str] = Counter()
-    rows = []
-    for number, item in enumerate(items):
-        row = _row(path, number, item)
-        rows.append(row._replace(sample=seen[row.prompt]))
+    seen, rows = Counter[str](), [_row(path, number, item) for number, item in enumerate(items)]
+    for i, row in enumerate(rows):
+        rows[i] = row._replace(sample=seen[row.prompt])
         seen[row.prompt] += 1
     return rows
 
@@ -68,10 +66,9 @@ def _row(path: Path, number: int, item: Any) -> Row:
     if "reward" not in wrong and not (-LARGEST < fields["reward"] < LARGEST):
         wrong.append("reward")  # NaN too
     if wrong or "prompt" not in fields:
-        missing = ", ".join(wrong or ["prompt"])
         got = {key: fields[key] for key in wrong if key in fields}
-        shown = f": {str(got)[:200]}" if got else ""
-        raise ValueError(f"{path}: item {number} of evaluation_data has no right {missing}{shown}")
+        shown = ", ".join(wrong or ["prompt"]) + (f": {str(got)[:200]}" if got else "")
+        raise ValueError(f"{path}: item {number} of evaluation_data has no right {shown}")
     prompt = fields["prompt"]
     text = prompt if isinstance(prompt, str) else json.dumps(prompt)  # images: a list of parts
     answer = _answer(fields["extra_env_info"])
@@ -115,7 +112,7 @@ class NemoRLResults:
         places = ((p.id, i) for p, samples in wanted for i in samples)
         add([Generation(*place, self.rows[place].response, -1, "") for place in places])
 
-    def judged(
+    def own_verdicts(
         self, unverified: Iterable[tuple[Problem, Generation]]
     ) -> Iterator[tuple[Problem, Generation, Verdict]]:
         for p, g in unverified:

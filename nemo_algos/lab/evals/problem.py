@@ -34,11 +34,6 @@ class Problem:
     prefix: str = ""
 
     @property
-    def led(self) -> bool:
-        """Whether there is more than the prompt."""
-        return bool(self.before or self.prefix)
-
-    @property
     def messages(self) -> Messages:
         """The conversation, which the prompt ends."""
         return [*self.before, {"role": "user", "content": self.prompt}]

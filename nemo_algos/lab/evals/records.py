@@ -118,7 +118,7 @@ class Settings(Shape):
     seed: Count
 
 
-class Metrics(Shape):
+class Measured(Shape):
     """metrics.json, what `measure` returns."""
 
     benchmark: Name

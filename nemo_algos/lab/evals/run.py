@@ -27,7 +27,6 @@ from nemo_algos.lab.evals.problem import Generation, Sampler
 from nemo_algos.lab.evals.schema import EndpointModel, EvalConfig, LocalModel, NemoRLFile
 from nemo_algos.lab.evals.store import Store
 from nemo_algos.lab.evals.table import table
-from nemo_algos.lab.evals.trained import prompt_of
 from nemo_algos.preflight.check.local import resources
 
 STORED_AT_ONCE = 64
@@ -85,7 +84,7 @@ def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tu
     _say_counts(loaded, console)
     _sample(results, store, console)
     if section.verifier == THEIRS:
-        store.judge(results.judged(store.unverified()))
+        store.judge(results.own_verdicts(store.unverified()))
         console.print("no gold answers in the file: these are NeMo-RL's rewards")
     else:
         _verify(store, config.workers, loaded.benchmark.deadline, console)
@@ -108,10 +107,9 @@ def _sampler(model: LocalModel | EndpointModel, config: EvalConfig, console: Con
 def _loaded(config: EvalConfig) -> list[Loaded]:
     """Every benchmark, before a model is. Raises ConfigError with all that cannot be used."""
     loaded, findings = list[Loaded](), _wrong_verifiers(config)
-    trained = prompt_of(config.model)
     for name, section in config.chosen.items():
         options = section.model_dump(include={"data", "seed", "databases"})
-        asked = trained if section.prompt == "trained" else None
+        asked = config.trained if section.prompt == "trained" else None
         try:
             loaded.append(load(name, **options, limit=section.problems, trained=asked))
         except ValueError as error:
@@ -147,12 +145,12 @@ def _store(loaded: Loaded, model: Sampler, config: EvalConfig) -> Store:
         "counts": dict(loaded.counts),
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
     }
-    return Store.opened(config.folder / name, as_written(manifest), loaded.problems)
+    return Store(config.folder / name, as_written(manifest), loaded.problems)
 
 
 def _say_rewards(loaded: list[Loaded], config: EvalConfig, console: Console) -> None:
     """Training's own functions are code, which a folder may not bring: they have to be named."""
-    trained = prompt_of(config.model)
+    trained = config.trained
     for name in (each.benchmark.name for each in loaded if trained):
         verifier = config.chosen[name].verifier or BENCHMARKS[name].verifier
         if trained and trained.rewards not in ([], [verifier]):
@@ -194,8 +192,7 @@ def _refuse_refusals(store: Store) -> None:
 
 def _verify(store: Store, workers: int, deadline: float, console: Console) -> None:
     unverified = store.unverified()
-    refused = [(p, g) for p, g in unverified if g.refused]
-    store.judge((p, g, Verdict(0.0, "error", g.finish)) for p, g in refused)
+    store.judge((p, g, Verdict(0.0, "error", g.finish)) for p, g in unverified if g.refused)
     given = [(p, g) for p, g in unverified if not g.refused]
     with (
         _progress("verified", len(given), console) as advance,
@@ -208,12 +205,10 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
             chunk = given[i : i + STORED_AT_ONCE]
             store.judge((p, g, next(verdicts)) for p, g in chunk)
             advance(len(chunk))
-    unjudged: dict[str, list[str]] = {}
-    for _, _, verdict in store.judged():
-        if verdict and verdict.status != "ok":
-            unjudged.setdefault(verdict.status, []).append(verdict.detail)
-    for status, details in unjudged.items():
-        line = f"warning: {len(details)} verdicts are {status}; the first: {details[0] or '-'}"
+    unjudged = [v for _, _, v in store.judged() if v and v.status != "ok"]
+    for status, number in Counter(v.status for v in unjudged).items():
+        first = next(v.detail for v in unjudged if v.status == status) or "-"
+        line = f"warning: {number} verdicts are {status}; the first: {first}"
         console.print(line, markup=False, soft_wrap=True)
 
 

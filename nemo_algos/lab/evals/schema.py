@@ -3,13 +3,16 @@
 import json
 import os
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
 from nemo_algos.config import ConfigError, Finding, Section, at, did_you_mean, validate
-from nemo_algos.engines.local.schema import PolicySection
+from nemo_algos.engines.data.prompts import TrainedPrompt
+from nemo_algos.engines.local import manifest
+from nemo_algos.engines.local.schema import LocalConfig, PolicySection
 from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
 from nemo_algos.lab.evals.metrics.settings import Measure
 
@@ -52,6 +55,22 @@ class LocalModel(Section):
         if self.step is not None and self.run is None:
             raise ValueError("model.step is of a run: set model.run")
         return self
+
+    @cached_property
+    def trained(self) -> LocalConfig:
+        """The training run's config. Raises ValueError where the folder holds none."""
+        path = Path(self.run or "") / "manifest.json"
+        if not path.is_file():
+            raise ValueError(f"model.run: {self.run} is no training run: no manifest.json")
+        return validate(LocalConfig, manifest.read(path), "model.run: its config")
+
+    @property
+    def prompt(self) -> TrainedPrompt | None:
+        """How it was asked in training; None where that had no prompts of rows."""
+        if self.policy:
+            return TrainedPrompt.read(Path(self.policy.model_name))
+        data = self.trained.data
+        return data.trained if data.task == "math" else None
 
 
 class EndpointModel(Section):
@@ -157,11 +176,7 @@ class SamplingSection(Section):
 
 
 AnyModel = LocalModel | EndpointModel | NemoRLFile
-ENGINES: dict[str, type[AnyModel]] = {
-    "local": LocalModel,
-    "endpoint": EndpointModel,
-    "nemo_rl": NemoRLFile,
-}
+ENGINES = {"local": LocalModel, "endpoint": EndpointModel, "nemo_rl": NemoRLFile}
 Model = TypeVar("Model", bound=AnyModel)
 
 
@@ -183,10 +198,9 @@ class EvalConfig(Section, Generic[Model]):
     def _known(cls, benchmarks: dict[str, Any]) -> dict[str, Any]:
         if not any(benchmarks.values()):
             raise ValueError("name at least one")
-        unknown = [name for name in benchmarks if name not in BENCHMARKS]
-        hints = [f"no {name}{did_you_mean(name, sorted(BENCHMARKS))}" for name in unknown]
-        if hints:
-            raise ValueError(", ".join(hints))
+        if unknown := [name for name in benchmarks if name not in BENCHMARKS]:
+            known = sorted(BENCHMARKS)
+            raise ValueError(", ".join(f"no {x}{did_you_mean(x, known)}" for x in unknown))
         return benchmarks
 
     @model_validator(mode="after")
@@ -197,8 +211,7 @@ class EvalConfig(Section, Generic[Model]):
             raise ValueError("sampling.temperature: the embedded engine samples: set it above 0")
         if self.sampling.logprobs and not isinstance(self.model, EndpointModel):
             raise ValueError("sampling.logprobs: they are an endpoint's: leave it out")
-        extra = self.model.extra if isinstance(self.model, EndpointModel) else {}
-        if self.sampling.max_tokens and "max_completion_tokens" in extra:
+        if self.sampling.max_tokens and "max_completion_tokens" in getattr(self.model, "extra", {}):
             both = "sampling.max_tokens and model.extra.max_completion_tokens"
             raise ValueError(f"{both}: set one of them")
         return self
@@ -207,6 +220,11 @@ class EvalConfig(Section, Generic[Model]):
     def chosen(self) -> dict[str, BenchmarkSection]:
         """The benchmarks that are not null."""
         return {name: section for name, section in self.benchmarks.items() if section}
+
+    @property
+    def trained(self) -> TrainedPrompt | None:
+        """How a model of ours was asked in training."""
+        return self.model.prompt if isinstance(self.model, LocalModel) else None
 
     @property
     def folder(self) -> Path:

@@ -18,7 +18,7 @@ from functools import cached_property
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import numpy as np
 
@@ -45,53 +45,51 @@ FINISHED = {"stop": 1.0, "": float("nan")}  # all else: 0
 
 
 class Store:
-    """The folder of one model on one benchmark. lock: held until it is closed."""
+    """The folder of one model on one benchmark, ready to be added to; its lock is held.
 
-    def __init__(
-        self, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem], lock: IO[str]
-    ) -> None:
+    Raises ValueError where it holds another model's, benchmark's or sampling's responses; more
+    `samples`, another verifier, other problems are welcome.
+    """
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem]) -> None:
         self.folder, self.manifest, self.problems = folder, manifest, list(problems)
-        self.lock = lock
+        self.lock = self._prepare()
         verifier = manifest["verifier"]
         self.judge_key = [verifier, _sources(verifier), *map(version, JUDGES)]
         belonging = _belonging(manifest)
-        images = {p.id: [_content(image) for image in p.images] for p in self.problems}
-        self.keys = {
-            p.id: _hash(
-                [belonging, p.prompt, images[p.id], *([p.before, p.prefix] if p.led else [])]
-            )
-            for p in self.problems
-        }
+        self.keys = dict[str, str]()
+        for p in self.problems:
+            led = [p.before, p.prefix] if p.before or p.prefix else []
+            images = [_content(image) for image in p.images]
+            self.keys[p.id] = _hash([belonging, p.prompt, images, *led])
 
-    @classmethod
-    def opened(cls, folder: Path, manifest: dict[str, Any], problems: Sequence[Problem]) -> Self:
-        """The folder made ready to be added to.
-
-        Raises ValueError where it holds another model's, benchmark's or sampling's responses; more
-        `samples`, another verifier, other problems are welcome.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        refuse_links_out(folder)
-        lock = locked(folder, "evaluating into")
-        _refuse_another(folder, manifest)
-        replace(folder / "manifest.json", json.dumps(manifest, indent=2))
-        replace(folder / "problems.jsonl", "".join(json.dumps(asdict(p)) + "\n" for p in problems))
+    def _prepare(self) -> IO[str]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        refuse_links_out(self.folder)
+        lock = locked(self.folder, "evaluating into")
+        _refuse_another(self.folder, self.manifest)
+        replace(self.folder / "manifest.json", json.dumps(self.manifest, indent=2))
+        lines = (json.dumps(asdict(p)) + "\n" for p in self.problems)
+        replace(self.folder / "problems.jsonl", "".join(lines))
         for name in ("generations.jsonl", "verdicts.jsonl"):
-            cut_broken_end(folder / name)
-        return cls(folder, manifest, problems, lock)
+            cut_broken_end(self.folder / name)
+        return lock
+
+    @property
+    def samples(self) -> int:
+        """How many responses each problem is to have."""
+        return self.manifest["sampling"]["samples"]
 
     @cached_property
     def generations(self) -> dict[Place, Generation]:
         """The stored responses that are asked for."""
-        samples, fields = self.manifest["sampling"]["samples"], Generation._fields
-        rows = (
-            row
-            for row in read_lines(self.folder / "generations.jsonl", GenerationLine)
-            if row["sample"] < samples and self.keys.get(row["problem"]) == row["key"]
-        )
-        stored = (Generation(**{f: row[f] for f in fields if f in row}) for row in rows)
-        # what was refused is asked again: the server may be another one now
-        return {(g.problem, g.sample): g for g in stored if not g.refused}
+        stored = dict[Place, Generation]()
+        for row in read_lines(self.folder / "generations.jsonl", GenerationLine):
+            if row["sample"] < self.samples and self.keys.get(row["problem"]) == row["key"]:
+                g = Generation(**{f: row[f] for f in Generation._fields if f in row})
+                if not g.refused:  # else it is asked again: the server may be another one now
+                    stored[g.problem, g.sample] = g
+        return stored
 
     @cached_property
     def verdicts(self) -> dict[Place, tuple[str, Verdict]]:
@@ -104,7 +102,7 @@ class Store:
 
     def missing(self) -> list[tuple[Problem, list[int]]]:
         """Each problem with the samples that it still lacks."""
-        every, there = range(self.manifest["sampling"]["samples"]), self.generations
+        every, there = range(self.samples), self.generations
         lacking = ((p, [i for i in every if (p.id, i) not in there]) for p in self.problems)
         return [(p, samples) for p, samples in lacking if samples]
 
@@ -136,26 +134,25 @@ class Store:
         for problem, generation, verdict in judged:
             key = self._judged(problem, generation)
             self.verdicts[problem.id, generation.sample] = key, verdict
-            place = {"problem": problem.id, "sample": generation.sample}
-            judged_so = {k: getattr(verdict, k) for k in ("reward", "status", "detail")}
-            rows.append({**place, **judged_so, "of": key})
+            row = {"problem": problem.id, "sample": generation.sample}
+            row |= {k: getattr(verdict, k) for k in ("reward", "status", "detail")}
+            rows.append({**row, "of": key})
         append_lines(self.folder / "verdicts.jsonl", rows)
 
     def evaluation(self, answer_of: Callable[[str], str | None] | None) -> Evaluation:
         """The problems whose samples are all judged. Raises ValueError where there is none."""
-        samples = range(self.manifest["sampling"]["samples"])
-        whole = list[tuple[Problem, list[tuple[Generation, Verdict]]]]()
+        problems, rows = list[Problem](), list[list[tuple[Generation, Verdict]]]()
         for p in self.problems:
-            row = [g for i in samples if (g := self.generations.get((p.id, i)))]
+            row = [g for i in range(self.samples) if (g := self.generations.get((p.id, i)))]
             judged = [(g, v) for g in row if (v := self._verdict(p, g))]
-            if len(judged) == len(samples):
-                whole.append((p, judged))
-        if not whole:
-            raise ValueError(f"{self.folder} has no problem with all its {len(samples)} responses")
-        rows = [row for _, row in whole]
+            if len(judged) == self.samples:
+                problems.append(p)
+                rows.append(judged)
+        if not rows:
+            raise ValueError(f"{self.folder} has no problem with all its {self.samples} responses")
         return Evaluation(
             benchmark=self.manifest["benchmark"],
-            problems=[p for p, _ in whole],
+            problems=problems,
             responses=[[g.response for g, _ in row] for row in rows],
             rewards=np.array([[v.reward for _, v in row] for row in rows], dtype=np.float64),
             answers=[[answer_of(g.response) for g, _ in row] for row in rows] if answer_of else [],
@@ -190,21 +187,18 @@ def _content(image: str) -> str:
 
 def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
     """A folder that holds no response belongs to no model yet."""
-    path = folder / "manifest.json"
-    if not path.exists():
+    if not (path := folder / "manifest.json").exists():
         return
     try:
         stored = read_object(path, EvalManifest)
     except ValueError as error:
         reason = f"{path} is no evaluation's manifest ({error})"
         raise ValueError(f"{reason}: remove the folder, or set out") from None
-    different = differences(_belonging(stored), _belonging(manifest))
+    different = "\n  ".join(map(str, differences(_belonging(stored), _belonging(manifest))))
     rows = read_lines(folder / "generations.jsonl", GenerationLine)
     if different and any(not row["finish"].startswith(REFUSED) for row in rows):
-        listed = "\n  ".join(map(str, different))
-        raise ValueError(
-            f"{folder} holds another evaluation; set out to another folder:\n  {listed}"
-        )
+        another = f"{folder} holds another evaluation; set out to another folder"
+        raise ValueError(f"{another}:\n  {different}")
 
 
 def _belonging(manifest: dict[str, Any]) -> dict[str, Any]:

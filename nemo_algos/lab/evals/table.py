@@ -3,22 +3,23 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from rich.table import Column, Table
 
-Metrics = dict[str, Any]
+Measured = dict[str, Any]  # what measure() returns
 
 
-def table(results: list[Metrics]) -> Table:
+def table(results: list[Measured]) -> Table:
     """A row per benchmark of the same number of samples, without columns that no benchmark has."""
     n = results[0]["samples"]
-    columns: dict[str, Callable[[Metrics], str]] = {
+    columns: dict[str, Callable[[Measured], str]] = {
         "benchmark": lambda m: m["benchmark"],
         "problems": lambda m: str(m["problems"]),
         "mean": _mean,
-        f"pass@{n}": lambda m: _last(m, "pass@k"),
-        f"maj@{n}": lambda m: _last(m, "maj@k"),
-        f"UCC@{n}": lambda m: _last(m, "ucc@k"),
-        "boxed": _boxed,
+        f"pass@{n}": lambda m: _number(m["curves"].get("pass@k")),
+        f"maj@{n}": lambda m: _number(m["curves"].get("maj@k")),
+        f"UCC@{n}": lambda m: _number(m["curves"].get("ucc@k")),
+        "boxed": lambda m: _number(m["scalars"].get("boxed")),
         "unjudged": lambda m: str(sum(x for s, x in m["statuses"].items() if s != "ok")),
     }
     cells = {name: [cell(m) for m in results] for name, cell in columns.items()}
@@ -31,19 +32,12 @@ def table(results: list[Metrics]) -> Table:
     return shown
 
 
-def _mean(metrics: Metrics) -> str:
-    mean = metrics["scalars"]["mean"]
-    if mean["low"] is None:
-        return f"{mean['value']:.3f}"
-    return f"{mean['value']:.3f} ({mean['low']:.3f}, {mean['high']:.3f})"
+def _mean(measured: Measured) -> str:
+    mean = measured["scalars"]["mean"]
+    interval = "" if mean["low"] is None else f" ({mean['low']:.3f}, {mean['high']:.3f})"
+    return f"{mean['value']:.3f}{interval}"
 
 
-def _boxed(metrics: Metrics) -> str:
-    boxed = metrics["scalars"].get("boxed")
-    return f"{boxed['value']:.3f}" if boxed else ""
-
-
-def _last(metrics: Metrics, name: str) -> str:
-    """A curve's value at the largest k."""
-    curve = metrics["curves"].get(name)
-    return f"{curve['value'][-1]:.3f}" if curve else ""
+def _number(measured: Measured | None) -> str:
+    """Of a scalar, or of a curve at the largest k."""
+    return f"{np.ravel(measured['value'])[-1]:.3f}" if measured else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -78,13 +78,18 @@ class Tokens:
         """Means [R] over the tokens `where`; NaN for a response without one."""
         return means(values[where], self.row[where], len(self.lengths))
 
+    def only(self, where: Array) -> Tokens:
+        """Those tokens of the same responses; without their entropies."""
+        columns = ("sampler", "trainer", "row", "place", "token")
+        return replace(self, entropy=None, **{k: getattr(self, k)[where] for k in columns})
+
     @cached_property
     def lengths(self) -> Array:
         """Tokens of each response [R]."""
         return np.bincount(self.row)
 
 
-def gathered(dumps: Sequence[Dump]) -> Tokens:
+def gather(dumps: Sequence[Dump]) -> Tokens:
     """The tokens of all of them; those that are not finite are left out.
 
     Raises ValueError where none remains.

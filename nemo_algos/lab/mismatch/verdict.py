@@ -9,20 +9,31 @@ from typing import Any
 import numpy as np
 
 from nemo_algos.engines.mismatch.dump import Dump
-from nemo_algos.lab.mismatch.causes import CAUSES
-from nemo_algos.lab.mismatch.picture import Evidence, Picture
+from nemo_algos.lab.mismatch.causes import CAUSES, Cause
+from nemo_algos.lab.mismatch.picture import Evidence, Picture, picture
 from nemo_algos.lab.mismatch.rules import RULES
 from nemo_algos.lab.mismatch.statistics import mean
-from nemo_algos.lab.mismatch.tokens import Tokens, gathered
+from nemo_algos.lab.mismatch.tokens import Tokens, gather
 
 TOKENS, RESPONSES, UNSURE = 200, 8, 100  # fewer tell nothing
 LEFT_OVER = ("routing", "bad_layer")
 CLEAN = 1e-4  # nats: mean |d| of float32 by another route; single tokens 20 times
 SURPRISE = 1e-6  # chance that tokens as surprising are of the recorded distribution
+OTHERWISE = {
+    "clean": Cause("clean", "", ""),
+    "few": Cause(
+        "not enough tokens",
+        "",
+        f"dump more steps: {TOKENS} tokens of {RESPONSES} responses are the least",
+    ),
+    "unknown": Cause(
+        "unknown cause", "", "dump more steps, with weights_version and prompt_length"
+    ),
+}
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Diagnosis:
     """name: of `CAUSES`, or clean, few, unknown. tests: of each cause, where there are tokens."""
 
     name: str
@@ -37,29 +48,18 @@ class Verdict:
         return [name for name, test in self.tests.items() if test.holds and name not in named]
 
     @property
-    def title(self) -> str:
-        """As a person says it."""
-        plain = {"clean": "clean", "few": "not enough tokens", "unknown": "unknown cause"}
-        return plain[self.name] if self.name in plain else CAUSES[self.name].title
-
-    @property
-    def next_step(self) -> str:
-        """What to do; empty where there is nothing."""
-        plain = {
-            "clean": "",
-            "few": f"dump more steps: {TOKENS} tokens of {RESPONSES} responses are the least",
-            "unknown": "dump more steps, with weights_version and prompt_length",
-        }
-        return plain[self.name] if self.name in plain else CAUSES[self.name].next_step
+    def cause(self) -> Cause:
+        """What it is, and what to do next."""
+        return (CAUSES | OTHERWISE)[self.name]
 
     def numbers(self) -> dict[str, Any]:
         """For scripts, of Python's own types."""
         size = np.abs(self.tokens.d)
         return {
             "verdict": self.name,
-            "title": self.title,
+            "title": self.cause.title,
             "found": self.found,
-            "next_step": self.next_step,
+            "next_step": self.cause.next_step,
             "tokens": len(size),
             "responses": len(self.tokens.lengths),
             "not_finite": self.tokens.lost,
@@ -70,35 +70,34 @@ class Verdict:
         }
 
 
-def diagnose(dumps: Sequence[Dump]) -> Verdict:
+def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
     """What explains the difference of sampler and trainer in all of them together."""
-    tokens = gathered(dumps)
+    tokens = gather(dumps)
     if len(tokens.d) < TOKENS or len(tokens.lengths) < RESPONSES:
         count = f"{len(tokens.d)} tokens of {len(tokens.lengths)} responses tell no cause"
-        return Verdict("few", count, {}, tokens)
+        return Diagnosis("few", count, {}, tokens)
     size = np.abs(tokens.d)
     if size.mean() < CLEAN and size.max() < 20 * CLEAN:
         return _exact(tokens)
     if tokens.unsure.sum() < UNSURE:
         count = f"of {len(size)} tokens only {tokens.unsure.sum()} leave a doubt to compare"
-        return Verdict("few", count, {}, tokens)
-    return _named(Picture(tokens))
+        return Diagnosis("few", count, {}, tokens)
+    return _named(picture(tokens))
 
 
-def _named(picture: Picture) -> Verdict:
+def _named(p: Picture) -> Diagnosis:
     """Of each cause the first look that holds, else the first that could be tested."""
-    looks = [(name, evidence) for name, rule in RULES if (evidence := rule(picture))]
+    looks = [(name, evidence) for name, rule in RULES if (evidence := rule(p))]
     holding = [(name, evidence) for name, evidence in looks if evidence.holds]
-    tests = dict(reversed(looks)) | dict(reversed(holding))
-    order = dict.fromkeys(name for name, _ in looks)
-    tests = {name: tests[name] for name in order}
+    first = dict(reversed(looks)) | dict(reversed(holding))
+    tests = {name: first[name] for name, _ in looks}
     if not holding:
-        return Verdict("unknown", "no look of a cause is significant", tests, picture.tokens)
+        return Diagnosis("unknown", "no look of a cause is significant", tests, p.tokens)
     name, evidence = holding[0]
-    return Verdict(name, evidence.found, tests, picture.tokens)
+    return Diagnosis(name, evidence.found, tests, p.tokens)
 
 
-def _exact(tokens: Tokens) -> Verdict:
+def _exact(tokens: Tokens) -> Diagnosis:
     """Log-probs that agree, of tokens that need not have been drawn from them."""
     size = np.abs(tokens.d)
     found = f"mean |d| {size.mean():.1e}, largest {size.max():.1e} nats: rounding of float32"
@@ -111,5 +110,5 @@ def _exact(tokens: Tokens) -> Verdict:
             text = f"both agree, but the tokens are {abs(surprise.size):.3f} nats {side} surprising"
             text += " than their entropy: drawn at another temperature, or with top-p or top-k"
             test = Evidence(surprise.size, surprise.p, text, fits=True)
-            return Verdict("temperature", text, {"temperature": test}, tokens)
-    return Verdict("clean", found, {}, tokens)
+            return Diagnosis("temperature", text, {"temperature": test}, tokens)
+    return Diagnosis("clean", found, {}, tokens)

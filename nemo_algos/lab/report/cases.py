@@ -100,16 +100,15 @@ def mixed(verdicts: dict[int, dict[str, Any]]) -> set[int]:
     """Samples of a problem to show: right and wrong ones and those without a verdict in turn."""
     kinds: dict[str, list[int]] = {"right": [], "wrong": [], "other": []}
     for sample in sorted(verdicts):
-        kinds.get(judged(verdicts[sample]), kinds["other"]).append(sample)
+        kinds.get(judgement(verdicts[sample]), kinds["other"]).append(sample)
     turns = [sample for turn in zip_longest(*kinds.values()) for sample in turn]
     return set([sample for sample in turns if sample is not None][:RESPONSES])
 
 
-def judged(verdict: dict[str, Any]) -> str:
+def judgement(verdict: dict[str, Any]) -> str:
     """right, wrong, or why there is no verdict."""
-    if verdict["status"] != "ok":
-        return verdict["status"]
-    return "right" if verdict["reward"] >= 1 else "wrong"
+    right = "right" if verdict["reward"] >= 1 else "wrong"
+    return right if verdict["status"] == "ok" else verdict["status"]
 
 
 def _response(
@@ -120,7 +119,7 @@ def _response(
         "sample": generation["sample"],
         "text": shortened(text),
         "answer": shortened((answer_of(text) if answer_of else None) or "", 200),
-        "verdict": judged(verdict),
+        "verdict": judgement(verdict),
         "detail": shortened(verdict["detail"]),
         "reward": shown(verdict["reward"]),
         "tokens": shown(generation["tokens"]) if generation["tokens"] >= 0 else "",
@@ -133,7 +132,7 @@ def _case(problem: str, stored: Sequence[Stored]) -> dict[str, Any]:
     runs = []
     for of_run in stored:
         verdicts = of_run.verdicts.get(problem, {}).values()
-        right = sum(judged(verdict) == "right" for verdict in verdicts)
+        right = sum(judgement(verdict) == "right" for verdict in verdicts)
         responses = sorted(of_run.responses.get(problem, {}).values(), key=itemgetter("sample"))
         runs.append({"right": right, "of": len(verdicts), "responses": responses})
     texts = {k: shortened(str(row.get(k, ""))) for k in ("prompt", "answer")}

@@ -21,10 +21,8 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     """tuned against base, both from `measure`, over the problems that both have.
 
     Intervals are of the difference problem by problem, with base's resamples and seed. JSON-able;
-    the keys are in docs/metrics.md.
-
-    Raises:
-        ValueError: another benchmark, another number of samples, or no problem in common.
+    the keys are in docs/metrics.md. Raises ValueError: another benchmark, another number of
+    samples, or no problem in common.
     """
     for key, thing in {"benchmark": "benchmark", "samples": "number of samples"}.items():
         if base[key] != tuned[key]:
@@ -61,15 +59,11 @@ def _aligned(values: Iterable[float], run: dict[str, Any], ids: list[str]) -> ND
 
 def _solved(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[str, float]:
     """Problems with a right response; p_value: McNemar's exact test on those that changed."""
-    gained, lost = int((~before & after).sum()), int((before & ~after).sum())
-    p_value = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
-    return {
-        "both": int((before & after).sum()),
-        "only_base": lost,
-        "only_tuned": gained,
-        "neither": int((~before & ~after).sum()),
-        "p_value": float(p_value),
-    }
+    both, either = int((before & after).sum()), int((before | after).sum())
+    gained, lost = int(after.sum()) - both, int(before.sum()) - both
+    p_value = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    counts = {"both": both, "only_base": lost, "only_tuned": gained}
+    return {**counts, "neither": len(before) - either, "p_value": p_value}
 
 
 def _limits(n: int) -> list[tuple[float, float]]:

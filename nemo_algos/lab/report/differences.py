@@ -1,7 +1,7 @@
 """What differs between the runs' configs, library versions, git states and evaluations."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nemo_algos.lab.report.numbers import MISSING
@@ -10,10 +10,10 @@ from nemo_algos.lab.report.runs import LoadedRun
 RECORDED = ("config", "versions", "git")
 PLACES = ("logger.log_dir",)
 MEASURED_BY = ("sampling", "verifier", "data", "metrics")  # of an evaluation, besides the model
-Row = tuple[str, list[str]]  # key, value in each run
+Difference = tuple[str, list[str]]  # key, value in each run
 
 
-def differing(runs: Sequence[LoadedRun]) -> list[Row]:
+def differing(runs: Sequence[LoadedRun]) -> list[Difference]:
     """Rows of the config, versions, git state and evaluations, where the runs differ."""
     benchmarks = dict.fromkeys(name for run in runs for name in run.evals)
     parts = [*((part,) for part in RECORDED), *(("eval", name) for name in benchmarks)]
@@ -27,20 +27,16 @@ def unlike(runs: Sequence[LoadedRun], benchmark: str) -> list[str]:
     for key, values in _of_part(("eval", benchmark), having):
         name = key.removeprefix(f"eval.{benchmark}.")
         if name.split(".")[0] in MEASURED_BY and not name.endswith(".seed"):
-            found.append(f"{name} is {_by_value(values, having)}")
-    if not found:
-        return []
-    return [f"Not evaluated alike, so more than the model differs: {'; '.join(found)}."]
+            labels: dict[str, list[str]] = {}
+            for value, run in zip(values, having, strict=True):
+                labels.setdefault(value, []).append(run.label)
+            listed = ", ".join(f"{value} ({', '.join(named)})" for value, named in labels.items())
+            found.append(f"{name} is {listed}")
+    alike = "Not evaluated alike, so more than the model differs"
+    return [f"{alike}: {'; '.join(found)}."] if found else []
 
 
-def _by_value(values: Sequence[str], runs: Sequence[LoadedRun]) -> str:
-    labels: dict[str, list[str]] = {}
-    for value, run in zip(values, runs, strict=True):
-        labels.setdefault(value, []).append(run.label)
-    return ", ".join(f"{value} ({', '.join(named)})" for value, named in labels.items())
-
-
-def _of_part(part: Sequence[str], runs: Sequence[LoadedRun]) -> list[Row]:
+def _of_part(part: Sequence[str], runs: Sequence[LoadedRun]) -> list[Difference]:
     flat = [flattened(run.manifest, part) for run in runs]
     recorded = [one for one in flat if one]
     rows = []
@@ -55,18 +51,17 @@ def _of_part(part: Sequence[str], runs: Sequence[LoadedRun]) -> list[Row]:
 
 def flattened(manifest: dict[str, Any], part: Sequence[str]) -> dict[str, str]:
     """Dotted keys to values as JSON (the config's without `config.`), empty where not recorded."""
-    value, out = manifest, {}
+    value: Any = manifest
     for step in part:
         if step not in value:
             return {}
         value = value[step]
-    _flatten(value, "" if part == ("config",) else ".".join(part), out)
-    return out
+    return dict(_leaves(value, "" if part == ("config",) else ".".join(part)))
 
 
-def _flatten(value: Any, path: str, out: dict[str, str]) -> None:
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict) and value:
         for key, inner in value.items():
-            _flatten(inner, f"{path}.{key}".strip("."), out)
+            yield from _leaves(inner, f"{path}.{key}".strip("."))
     else:
-        out[path] = value if isinstance(value, str) else json.dumps(value)
+        yield path, value if isinstance(value, str) else json.dumps(value)

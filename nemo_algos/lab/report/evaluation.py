@@ -25,7 +25,7 @@ SIMILARITIES = {
 }
 IN_FILE_NAMES = str.maketrans({"@": "_at_", "^": "_hat_", " ": "_", "(": "", ")": ""})
 SIDES = {"correct": "right responses", "all": "all responses"}
-Metrics = dict[str, Any]  # what measure() returns
+Measured = dict[str, Any]  # what measure() returns
 
 
 def figures(
@@ -46,7 +46,7 @@ def similarities(benchmark: str, groups: Sequence[Group]) -> list[Figure]:
 
 
 def _lines(
-    benchmark: str, groups: Sequence[Group], curve_of: Callable[[Metrics], Metrics | None]
+    benchmark: str, groups: Sequence[Group], curve_of: Callable[[Measured], Measured | None]
 ) -> list[Line]:
     """A line per group of the curve {"k", "value", "low", "high"}."""
     lines = []
@@ -58,11 +58,11 @@ def _lines(
     return lines
 
 
-def combined(curves: Sequence[Metrics]) -> tuple[list[float], ...]:
+def combined(curves: Sequence[Measured]) -> tuple[list[float], ...]:
     """k, value, low, high: over seeds the mean, the lowest and the highest end of an interval."""
     ks = [k for k in curves[0]["k"] if all(k in curve["k"] for curve in curves)]
 
-    def row(curve: Metrics, part: str) -> list[float]:
+    def row(curve: Measured, part: str) -> list[float]:
         at = dict(zip(curve["k"], curve[part], strict=True))
         return [np.nan if at[k] is None else float(at[k]) for k in ks]
 
@@ -90,12 +90,11 @@ def _solution(benchmark: str, groups: Sequence[Group], at: str = "") -> str:
     return f"One solution: {'; '.join(named if len(named) > 1 else by_rule)}."
 
 
-def _unless_pass(curve: str, curves: Metrics) -> Metrics | None:
+def _unless_pass(curve: str, curves: Measured) -> Measured | None:
     """The curve; not best@k where every reward is 0 or 1, as that is pass@k."""
-    found = curves.get(curve)
-    if curve != "best@k" or not found:
-        return found
-    return None if np.allclose(found["value"], curves["pass@k"]["value"], rtol=1e-9) else found
+    found, passed = curves.get(curve), curves["pass@k"]["value"]
+    same = curve == "best@k" and found and np.allclose(found["value"], passed, rtol=1e-9)
+    return None if same else found
 
 
 def _over_thresholds(benchmark: str, groups: Sequence[Group]) -> Figure:
@@ -106,7 +105,7 @@ def _over_thresholds(benchmark: str, groups: Sequence[Group]) -> Figure:
     return Figure(name, title, "similarity threshold", "different right solutions", lines, caption)
 
 
-def _ucc_by_threshold(metrics: Metrics) -> Metrics | None:
+def _ucc_by_threshold(metrics: Measured) -> Measured | None:
     """UCC at the largest k as a curve over thresholds."""
     curves = metrics.get("ucc_by_threshold", {})
     ordered = sorted(curves, key=float)
@@ -136,7 +135,7 @@ def by_difficulty(
 
 
 def _bucket_means(
-    base: Metrics, tuned: Metrics, buckets: Sequence[tuple[float, float]]
+    base: Measured, tuned: Measured, buckets: Sequence[tuple[float, float]]
 ) -> list[float]:
     """tuned's mean reward of base's problems in each bucket; NaN for an empty one."""
     right = dict(zip(base["ids"], base["correct"], strict=True))

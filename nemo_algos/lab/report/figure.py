@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nemo_algos.style import STYLE, plain_ticks
+from nemo_algos.style import canvas, plain_ticks, svg
 
 SIZE = (3.9, 2.75)  # inches at 100 pixels: three in a row of a laptop's page
 MARGINS = {"left": 0.13, "right": 0.985, "bottom": 0.17, "top": 0.9}  # axes line up in a row
@@ -67,28 +67,19 @@ class Figure:
 
         Its data-plot is what curves.js draws from, its artists' ids are NAME.LINE.PART.
         """
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot as plt
-
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{self.name}.csv").write_text(self.csv(), encoding="utf-8", errors="replace")
-        with plt.rc_context({**STYLE, "svg.hashsalt": self.name}):
-            drawn, axes = plt.subplots(figsize=SIZE, gridspec_kw=MARGINS)
+        with canvas(SIZE, salt=self.name, gridspec_kw=MARGINS) as (figure, axes):
             self._draw(axes)
-            plain_ticks(drawn)
-            svg = io.StringIO()
-            drawn.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+            plain_ticks(figure)
+            text = svg(figure)
             plot = escape(json.dumps(self._plot(axes), allow_nan=False, separators=(",", ":")))
             named = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
             if named:
                 beneath = {"loc": "upper left", "bbox_to_anchor": (0.02, 0), "frameon": False}
-                drawn.legend(named.values(), named.keys(), **beneath)
-            drawn.savefig(folder / f"{self.name}.png", dpi=200, bbox_inches="tight")
-            plt.close(drawn)
-        text = svg.getvalue()
-        return f'<svg data-plot="{plot}"{text[text.index("<svg") + 4 :]}'
+                figure.legend(named.values(), named.keys(), **beneath)
+            figure.savefig(folder / f"{self.name}.png", dpi=200, bbox_inches="tight")
+        return f'<svg data-plot="{plot}"{text[4:]}'
 
     def _draw(self, axes: Any) -> None:
         from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter

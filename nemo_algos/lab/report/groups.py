@@ -23,7 +23,11 @@ def groups(runs: Sequence[LoadedRun]) -> list[Group]:
     found: dict[tuple[str, int], list[LoadedRun]] = {}
     seen: Counter[tuple[str, Any]] = Counter()
     for run in runs:
-        config, seed = _config(run), run.config.get("grpo", {}).get("seed")
+        plain = {key: value for key, value in run.config.items() if key != "logger"}
+        grpo = dict(plain.get("grpo", {}))
+        seed = grpo.pop("seed", None)
+        recorded = "grpo" in run.config
+        config = json.dumps(plain | {"grpo": grpo}, sort_keys=True) if recorded else run.label
         found.setdefault((config, seen[config, seed]), []).append(run)
         seen[config, seed] += 1  # the same seed again is no other seed
     made = []
@@ -31,12 +35,3 @@ def groups(runs: Sequence[LoadedRun]) -> list[Group]:
         label = same[0].label + (f" ({len(same)} seeds)" if len(same) > 1 else "")
         made.append(Group(label, COLORS[i % len(COLORS)], i >= len(COLORS), tuple(same)))
     return made
-
-
-def _config(run: LoadedRun) -> str:
-    """Without seed and folder."""
-    if "grpo" not in run.config:
-        return run.label
-    plain = {key: value for key, value in run.config.items() if key != "logger"}
-    plain["grpo"] = {key: value for key, value in plain["grpo"].items() if key != "seed"}
-    return json.dumps(plain, sort_keys=True)

@@ -20,11 +20,10 @@ def heat(groups: Sequence[Group]) -> dict[str, Any]:
     traced = [(g.color, run) for g in groups for run in g.runs if run.traces]
     if not traced:
         return {"runs": [], "scales": {}, "note": ""}
-    budget = BUDGET // len(traced)
     runs, notes = [], []
     for color, run in traced:
         steps = _steps(run)
-        kept = _within(steps, budget)
+        kept = _within(steps, BUDGET // len(traced))
         if len(kept) < len(steps):
             notes.append(f"{run.label}: {len(kept)} of {len(steps)} traced steps are shown.")
         runs.append({"label": run.label, "color": color, "steps": kept})
@@ -37,21 +36,16 @@ def _steps(run: LoadedRun) -> list[dict[str, Any]]:
     for row in run.traces:
         prompts = steps.setdefault(row["step"], {})
         prompt = prompts.setdefault(row["group"], {"prompt": row["prompt"], "responses": []})
-        prompt["responses"].append(_response(row))
+        numbers = {"reward": shown(row["reward"]), "cut": [int(c) for c in row["cut"]]}
+        columns = {k: _column(row[k]) for k in PER_TOKEN}
+        prompt["responses"].append({**numbers, "tokens": row["tokens"], **columns})
     return [{"step": step, "prompts": list(prompts.values())} for step, prompts in steps.items()]
-
-
-def _response(row: dict[str, Any]) -> dict[str, Any]:
-    numbers = {"reward": shown(row["reward"]), "cut": [int(c) for c in row["cut"]]}
-    return {**numbers, "tokens": row["tokens"], **{k: _column(row[k]) for k in PER_TOKEN}}
 
 
 def _column(values: list[float] | None) -> list[str] | str | None:
     """As text, once where all tokens have the same."""
-    if values is None:
-        return None
-    written = [shown(x) for x in values]
-    return written[0] if len(set(written)) == 1 else written
+    written = [shown(x) for x in values or ()]
+    return None if values is None else written[0] if len(set(written)) == 1 else written
 
 
 def _within(steps: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:

@@ -3,13 +3,12 @@
 import json
 import time
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from nemo_algos import page
 from nemo_algos.lab.report import differences, evaluation, summary, training
 from nemo_algos.lab.report.cases import cases
 from nemo_algos.lab.report.figure import Figure
@@ -32,11 +31,11 @@ def write(folders: Sequence[Path], out: Path) -> Path:
     if (out / "index.html").exists():  # an earlier report, with its figures
         for figure in [p for kind in ("png", "csv") for p in (out / "figures").glob(f"*.{kind}")]:
             figure.unlink()
-    page = {
+    values = {
         "runs": runs,
         "groups": grouped,
         "training": summary.training(runs),
-        "curves": _drawn(training.figures(grouped), out),
+        "curves": _draw(training.figures(grouped), out),
         "overview": summary.overview(runs, against) if against else None,
         "benchmarks": [_benchmark(n, runs, grouped, found, out) for n, found in against.items()],
         "colors": {run.label: group.color for group in grouped for run in group.runs},
@@ -45,19 +44,8 @@ def write(folders: Sequence[Path], out: Path) -> Path:
         **embedded,
         "written": time.strftime("%Y-%m-%d %H:%M"),
     }
-    html = _environment().get_template("report.html").render(page)
-    path = out / "index.html"
-    path.write_text(html, encoding="utf-8", errors="replace")
+    page.write(path := out / "index.html", "report.html", values)
     return path
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.loader = PackageLoader("nemo_algos.lab.report")
-    environment.undefined = StrictUndefined
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    return environment
 
 
 def _benchmark(
@@ -74,11 +62,11 @@ def _benchmark(
         "cautions": [*differences.unlike(runs, name), *summary.unpaired(against)],
         "table": summary.of_benchmark(runs, name, against),
         "flips": summary.flips(against),
-        "figures": _drawn(evaluation.figures(name, grouped, buckets), out),
-        "similar": _drawn(evaluation.similarities(name, grouped), out),
+        "figures": _draw(evaluation.figures(name, grouped, buckets), out),
+        "similar": _draw(evaluation.similarities(name, grouped), out),
     }
 
 
-def _drawn(figures: Sequence[Figure], out: Path) -> list[tuple[Figure, Markup]]:
+def _draw(figures: Sequence[Figure], out: Path) -> list[tuple[Figure, Markup]]:
     """With the SVG, which matplotlib has escaped."""
     return [(figure, Markup(figure.save(out / "figures"))) for figure in figures]

@@ -8,7 +8,7 @@ from typing import Any
 
 from nemo_algos.engines.local.logs import StepMetrics
 from nemo_algos.jsonl import Shape, read_lines, read_object, refuse_links_out
-from nemo_algos.lab.evals.records import Metrics, RunManifest, Summary, TraceLine
+from nemo_algos.lab.evals.records import Measured, RunManifest, Summary, TraceLine
 
 Series = tuple[list[float], list[float]]  # steps, values
 EVENTS = "events.out.tfevents*"  # NeMo-RL's TensorBoard files, of one writer each
@@ -119,7 +119,7 @@ def _training(folder: Path) -> LoadedRun:
 
 
 def _evaluated(run: LoadedRun, folders: dict[str, Path]) -> LoadedRun:
-    evals = {name: read_object(path / "metrics.json", Metrics) for name, path in folders.items()}
+    evals = {name: read_object(path / "metrics.json", Measured) for name, path in folders.items()}
     recorded = {
         name: {**_if_there(folder / "manifest.json"), "metrics": evals[name]["settings"]}
         for name, folder in folders.items()
@@ -158,7 +158,7 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 def _common(parts: Sequence[Sequence[str]]) -> int:
     """How many first elements all have."""
-    return len(list(takewhile(lambda same: len(set(same)) == 1, zip(*parts, strict=False))))
+    return sum(1 for _ in takewhile(lambda same: len({*same}) == 1, zip(*parts, strict=False)))
 
 
 def _short(parts: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ class Differences(NamedTuple):
     reasons: dict[str, str]
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """note: smaller, beneath. strong: an interval that leaves out 0."""
 
     text: str
@@ -36,7 +36,7 @@ class Table(NamedTuple):
 
     title: str
     headings: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Cell]]]
+    rows: Sequence[tuple[str, Sequence[TableCell]]]
     notes: Sequence[str] = ()
 
 
@@ -54,26 +54,24 @@ def training(runs: Sequence[LoadedRun]) -> Table | None:
     return Table("Training", headings, rows, [note])
 
 
-def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> list[Cell]:
+def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> list[TableCell]:
     method = run.config.get("method") or {}
     written = method.get("name") or "+".join(str(v) for v in method.values()) or MISSING
     parameters = ", ".join(f"{k}={v}" for k, v in method.items() if k != "name")
     steps = max(s for series in run.metrics.values() for s in series[0])
     before, after = (run.summary.get(k, {}) for k in ("before", "after"))
     return [
-        Cell(str(written), parameters),
-        Cell(shown(run.config.get("grpo", {}).get("seed"))),
-        Cell(shown(steps)),
-        *(Cell(shown(_end(run, name))) for name in measured),
-        *(Cell(f"{shown(before.get(k))} → {shown(after.get(k))}") for k in held_out),
+        TableCell(str(written), parameters),
+        TableCell(shown(run.config.get("grpo", {}).get("seed"))),
+        TableCell(shown(steps)),
+        *(TableCell(shown(_late(run, name))) for name in measured),
+        *(TableCell(f"{shown(before.get(k))} → {shown(after.get(k))}") for k in held_out),
     ]
 
 
-def _end(run: LoadedRun, name: str) -> float | None:
-    if name not in run.metrics:
-        return None
-    values = run.metrics[name][1]
-    return float(np.mean(values[-max(len(values) // LAST, 1) :]))
+def _late(run: LoadedRun, name: str) -> float | None:
+    _, values = run.metrics.get(name, ([], []))
+    return float(np.mean(values[-max(len(values) // LAST, 1) :])) if values else None
 
 
 def differences(runs: Sequence[LoadedRun], benchmark: str) -> Differences:
@@ -91,7 +89,7 @@ def differences(runs: Sequence[LoadedRun], benchmark: str) -> Differences:
 def overview(runs: Sequence[LoadedRun], against: dict[str, Differences]) -> Table:
     """Per benchmark the mean and pass@k at the largest k, a column per run."""
     columns = [run for run in runs if run.evals]
-    rows: list[tuple[str, list[Cell]]] = []
+    rows: list[tuple[str, list[TableCell]]] = []
     for benchmark in against:
         for name in ("mean", f"pass@{max(_ks(runs, benchmark))}"):
             cells = [_cell(run, benchmark, name, against[benchmark]) for run in columns]
@@ -106,7 +104,7 @@ def of_benchmark(runs: Sequence[LoadedRun], benchmark: str, against: Differences
     """Every scalar, pass@k and UCC@k; a column per run."""
     columns = [run for run in runs if benchmark in run.evals]
     metrics = [run.evals[benchmark] for run in columns]
-    size = [Cell(f"{m['problems']} × {m['samples']}") for m in metrics]  # noqa: RUF001
+    size = [TableCell(f"{m['problems']} × {m['samples']}") for m in metrics]  # noqa: RUF001
     named = ["mean", *(f"pass@{k}" for k in _ks(columns, benchmark))]
     named += [f"ucc@{max(m['samples'] for m in metrics)}"]
     named += [s for s in dict.fromkeys(s for m in metrics for s in m["scalars"]) if s != "mean"]
@@ -129,38 +127,36 @@ def _ks(runs: Sequence[LoadedRun], benchmark: str) -> list[int]:
     return sorted(k for k in every if k in KS or k == max(every))
 
 
-def _cell(run: LoadedRun, benchmark: str, name: str, against: Differences) -> Cell:
+def _cell(run: LoadedRun, benchmark: str, name: str, against: Differences) -> TableCell:
     """A scalar, or a curve at k (pass@4), with its interval and the difference to the first run."""
     if benchmark not in run.evals:
-        return Cell(MISSING)
+        return TableCell(MISSING)
     metrics, paired = run.evals[benchmark], against.found.get(run.label, {})
     if name in metrics["scalars"]:
         return _interval(metrics["scalars"][name], paired.get(name))
     curve, at, k = name.rpartition("@")
     if not at:  # a scalar that was measured of another run only
-        return Cell(MISSING)
+        return TableCell(MISSING)
     now, change = (_at(curves.get(f"{curve}@k"), int(k)) for curves in (metrics["curves"], paired))
-    if name == f"ucc@{metrics['samples']}":
-        change = paired.get("ucc@n")
-    return _interval(now, change)
+    return _interval(now, paired.get("ucc@n") if name == f"ucc@{metrics['samples']}" else change)
 
 
-def _unjudged(statuses: dict[str, int]) -> Cell:
+def _unjudged(statuses: dict[str, int]) -> TableCell:
     bad = {status: n for status, n in statuses.items() if status != "ok" and n}
-    return Cell(shown(sum(bad.values())), ", ".join(f"{s} {n}" for s, n in bad.items()))
+    return TableCell(shown(sum(bad.values())), ", ".join(f"{s} {n}" for s, n in bad.items()))
 
 
-def _interval(interval: Any, difference: Any = None) -> Cell:
+def _interval(interval: Any, difference: Any = None) -> TableCell:
     if not interval:
-        return Cell(MISSING)
+        return TableCell(MISSING)
     low, high = interval["low"], interval["high"]
     note = "" if low is None else f"{shown(low)} to {shown(high)}"
     if not difference or difference["value"] is None:
-        return Cell(shown(interval["value"]), note)
+        return TableCell(shown(interval["value"]), note)
     low, high = difference["low"], difference["high"]
     strong = low is not None and (low > 0 or high < 0)
     change = f"{signed(difference['value'])} [{shown(low)}, {shown(high)}]"
-    return Cell(shown(interval["value"]), f"{note}\n{change}", strong)
+    return TableCell(shown(interval["value"]), f"{note}\n{change}", strong)
 
 
 def _at(curve: Any, k: int) -> Any:
@@ -193,9 +189,9 @@ def flips(against: Differences) -> Table | None:
         for b in found["buckets"]:
             solved = f"{b['problems'] - b['unsolved_by_base']} → {b['solved_by_tuned']}"
             flipped = f"of {b['problems']}; flip rate {shown(b['flip_rate'])}"
-            cells.append(Cell(solved, flipped))
+            cells.append(TableCell(solved, flipped))
         gained = f"+{s['only_tuned']} −{s['only_base']}"  # noqa: RUF001
-        rows.append((label, [*cells, Cell(gained, f"McNemar p = {shown(s['p_value'])}")]))
+        rows.append((label, [*cells, TableCell(gained, f"McNemar p = {shown(s['p_value'])}")]))
     title = "Problems solved at least once, before → after, by right responses of the first run"
     note = "Flip rate: problems that only the later run solves, of the bucket's problems."
     return Table(title, ["run", *names, "gained, lost"], rows, [note])

@@ -12,7 +12,7 @@ from nemo_algos.lab.report.runs import Series
 WINDOWS = 25  # smoothed over a 25th of the steps
 
 
-class Curve(NamedTuple):
+class Chart(NamedTuple):
     """One figure; metrics: the first one that a run has is drawn, dashed where it is another."""
 
     name: str
@@ -23,17 +23,17 @@ class Curve(NamedTuple):
 
 
 CURVES = (
-    Curve("reward", "Reward", "mean reward", ("reward/mean",)),
-    Curve("entropy", "Entropy", "nats per token", ("entropy/exact", "entropy/approximate")),
-    Curve("validation", "Held-out accuracy", "mean reward", ("validation/accuracy",)),
-    Curve("clip_above", "Clipped above, A > 0", "share of tokens", ("clip/positive_above",)),
-    Curve("clip_below", "Clipped below, A < 0", "share of tokens", ("clip/negative_below",)),
-    Curve("ratio_p99", "Ratio, 99th percentile", "new / old probability", ("ratio/p99",)),
-    Curve("ratio_max", "Ratio, maximum", "new / old probability", ("ratio/max",), "log"),
-    Curve("kl_old", "KL to the sampling policy", "nats per token", ("kl/old",)),
-    Curve("kl_ref", "KL to the reference", "nats per token", ("kl/ref",)),
-    Curve("length", "Response length", "tokens", ("length/mean",)),
-    Curve("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), "log"),
+    Chart("reward", "Reward", "mean reward", ("reward/mean",)),
+    Chart("entropy", "Entropy", "nats per token", ("entropy/exact", "entropy/approximate")),
+    Chart("validation", "Held-out accuracy", "mean reward", ("validation/accuracy",)),
+    Chart("clip_above", "Clipped above, A > 0", "share of tokens", ("clip/positive_above",)),
+    Chart("clip_below", "Clipped below, A < 0", "share of tokens", ("clip/negative_below",)),
+    Chart("ratio_p99", "Ratio, 99th percentile", "new / old probability", ("ratio/p99",)),
+    Chart("ratio_max", "Ratio, maximum", "new / old probability", ("ratio/max",), "log"),
+    Chart("kl_old", "KL to the sampling policy", "nats per token", ("kl/old",)),
+    Chart("kl_ref", "KL to the reference", "nats per token", ("kl/ref",)),
+    Chart("length", "Response length", "tokens", ("length/mean",)),
+    Chart("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), "log"),
 )
 CAPTIONS = {
     "reward": "Of the rollout batch, while training.",
@@ -60,7 +60,7 @@ def figures(groups: Sequence[Group]) -> list[Figure]:
     return made
 
 
-def _line(curve: Curve, group: Group) -> Line | None:
+def _line(curve: Chart, group: Group) -> Line | None:
     """A run's metric; of several seeds the mean, and a band from the least to the largest."""
     named = [(next((m for m in curve.metrics if m in r.metrics), None), r) for r in group.runs]
     found = [(metric, run.metrics[metric]) for metric, run in named if metric]

@@ -5,7 +5,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -129,11 +129,9 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _begins(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(1)
-    except FileNotFoundError:
-        return b""
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        return file.read(1)
+    return b""
 
 
 def _authorize(action: int, _: str | None, name: str | None, *__: str | None) -> int:

@@ -148,7 +148,7 @@ def runs(study: Study) -> tuple[list[Trial], list[Cell]]:
 
 def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
     configs: dict[tuple[str, str], LocalConfig] = {}
-    problems: list[Finding] = []
+    findings: list[Finding] = []
     read = cache(config.read)  # the arms are of few files
     for name, regime in study.regimes.items():
         for arm, own in regime.arms.items():
@@ -156,9 +156,9 @@ def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
                 configs[name, arm] = _config(study.settings | regime.settings, arm, own, read)
             except ConfigError as error:
                 where = f"regimes.{name}.arms.{arm}"
-                problems += [Finding(where, str(p)) for p in error.findings]
-    if problems:
-        raise ConfigError(problems)
+                findings += [Finding(where, str(p)) for p in error.findings]
+    if findings:
+        raise ConfigError(findings)
     return configs
 
 

@@ -11,7 +11,7 @@ from nemo_algos.jsonl import Metrics, read_lines
 from nemo_algos.lab.study.design import Cell, Regime, Study, in_files, tuning_of
 from nemo_algos.lab.study.summary import KS, Result, estimate
 from nemo_algos.lab.study.tuning import label
-from nemo_algos.style import COLORS, drawn
+from nemo_algos.style import COLORS, save
 
 SHOWN = ("pass@1", "pass@64", "UCC@64", "entropy")
 STEP_METRICS = ("reward/mean", "entropy/exact", "clip/fraction", "kl/old")
@@ -26,15 +26,14 @@ Means = dict[tuple[str, str], float]  # by arm and metric
 def draw(study: Study, results: Sequence[Result], folder: Path) -> None:
     """figures/REGIME.png: every arm's mean and interval, the baseline's mean as a line."""
     for name, regime in study.regimes.items():
-        rows = [r for r in results if r.regime == name]
-        if rows:
+        if rows := [r for r in results if r.regime == name]:
             _regime(rows, regime, folder / "figures" / f"{name}.png")
 
 
 def _regime(results: Sequence[Result], regime: Regime, path: Path) -> None:
     arms = list(dict.fromkeys(r.arm for r in results))
     size = (3.2 * len(SHOWN), 1.2 + 0.32 * len(arms))
-    with drawn(path, size, len(SHOWN), sharey=True, dpi=110) as (figure, axes):
+    with save(path, size, len(SHOWN), sharey=True, dpi=110) as (figure, axes):
         for axis, metric in zip(axes, SHOWN, strict=True):
             _panel(axis, {r.arm: r for r in results if r.metric == metric}, arms, regime.baseline)
             axis.set_title(metric)
@@ -42,8 +41,8 @@ def _regime(results: Sequence[Result], regime: Regime, path: Path) -> None:
         axes[0].invert_yaxis()
         n = max(r.value.n for r in results)
         filled = f"filled: the difference to {regime.baseline}, paired by seed, leaves 0 out"
-        title = regime.title or path.stem
-        figure.suptitle(f"{title}: mean and 95 % interval, {n} seeds; {filled}")
+        title = f"{regime.title or path.stem}: mean and 95 % interval, {n} seeds"
+        figure.suptitle(f"{title}; {filled}")
 
 
 def _panel(axis: Any, found: dict[str, Result], arms: Sequence[str], baseline: str) -> None:
@@ -61,7 +60,10 @@ def _panel(axis: Any, found: dict[str, Result], arms: Sequence[str], baseline: s
 def draw_steps(study: Study, cells: Sequence[Cell], folder: Path) -> None:
     """figures/REGIME/ARM.png: metrics of each step, mean and 95 % interval over the seeds."""
     for name, regime in study.regimes.items():
-        arms = {arm: _series(cells, name, arm, folder) for arm in regime.arms}
+        arms: dict[str, list[list[Any]]] = {arm: [] for arm in regime.arms}
+        for cell in (cell for cell in cells if cell.regime == name):
+            if (raw := folder / "raw" / f"{cell.run}.jsonl").exists():
+                arms[cell.arm].append(list(read_lines(raw, Metrics)))
         base = arms.pop(regime.baseline)
         for arm, series in arms.items():
             if series and base:
@@ -69,19 +71,11 @@ def draw_steps(study: Study, cells: Sequence[Cell], folder: Path) -> None:
                 _steps({regime.baseline: base, arm: series}, regime.title or name, path)
 
 
-def _series(cells: Sequence[Cell], regime: str, arm: str, folder: Path) -> list[list[Any]]:
-    """The steps of every seed whose run has left them."""
-    runs = [c.run for c in cells if (c.regime, c.arm) == (regime, arm)]
-    paths = [folder / "raw" / f"{run}.jsonl" for run in runs]
-    return [list(read_lines(path, Metrics)) for path in paths if path.exists()]
-
-
 def _steps(arms: dict[str, list[list[Any]]], title: str, path: Path) -> None:
-    with drawn(path, (13, 2.9), len(STEP_METRICS)) as (figure, axes):
+    with save(path, (13, 2.9), len(STEP_METRICS)) as (figure, axes):
         for axis, metric in zip(axes, STEP_METRICS, strict=True):
             for (arm, runs), color in zip(arms.items(), (BASELINE, COLOR), strict=True):
-                values = [[step.get(metric, np.nan) for step in run] for run in runs]
-                _band(axis, values, color, arm)
+                _band(axis, [[s.get(metric, np.nan) for s in run] for run in runs], color, arm)
             axis.set(title=metric, xlabel="step")
         axes[0].legend()
         seeds = min(map(len, arms.values()))
@@ -94,8 +88,8 @@ def _band(axis: Any, runs: list[list[float]], color: str, label: str) -> None:
     values = np.array([run[:length] for run in runs]).reshape(len(runs), -1, SMOOTH).mean(-1)
     points = [estimate(column) for column in values.T.tolist()]
     x = (np.arange(len(points)) + 0.5) * SMOOTH
-    low, high = [p.low for p in points], [p.high for p in points]
-    axis.plot(x, [p.mean for p in points], color=color, label=label)
+    mean, low, high = ([getattr(p, k) for p in points] for k in ("mean", "low", "high"))
+    axis.plot(x, mean, color=color, label=label)
     axis.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
 
 
@@ -109,7 +103,7 @@ def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
         means = _means(results, name)
         if not 0 < len({arm for arm, _ in means} - {regime.baseline}) <= len(LINES):
             continue
-        with drawn(folder / "figures" / f"{name}_draws.png", (11, 3.8), 2) as (figure, axes):
+        with save(folder / "figures" / f"{name}_draws.png", (11, 3.8), 2) as (figure, axes):
             for axis, metric in zip(axes, ("pass", "UCC"), strict=True):
                 _over_k(axis, means, metric, regime.baseline)
             axes[1].legend(**BESIDE)
@@ -136,20 +130,21 @@ def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> Non
     Slower training keeps more solutions: who is off the line that the others' values draw?
     """
     for name, regime in study.regimes.items():
-        if not regime.tune:
-            continue
-        sweep, path = tuning_of(name), folder / "figures" / f"{tuning_of(name)}_tradeoff.png"
-        means = _means(results, sweep)
-        with drawn(path, (7.5, 4.4)) as (figure, axis):
-            for style, arm in zip(LINES, regime.arms, strict=False):
-                labels = [label(arm, value) for value in regime.tune.values]
-                there = [x for x in labels if all((x, metric) in means for metric in TRADE)]
-                x, y = ([means[point, metric] for point in there] for metric in TRADE)
-                axis.plot(x, y, marker="o", markersize=4, label=arm, **style)
-                hollow = {"markersize": 7, "markerfacecolor": "white"}
-                axis.plot(x[:1], y[:1], "o", color=style["color"], **hollow)
-            axis.set(xlabel=TRADE[0], ylabel=TRADE[1])
-            axis.legend(**BESIDE)
-            key = regime.tune.key.split(".")[-1]
-            title = f"{regime.title or name}: a point per {key}, the first one hollow"
-            figure.suptitle(title)
+        if regime.tune:
+            sweep = tuning_of(name)
+            with save(folder / "figures" / f"{sweep}_tradeoff.png", (7.5, 4.4)) as (figure, axis):
+                for style, arm in zip(LINES, regime.arms, strict=False):
+                    points = [label(arm, value) for value in regime.tune.values]
+                    _tradeoff(axis, _means(results, sweep), points, arm, style)
+                axis.set(xlabel=TRADE[0], ylabel=TRADE[1])
+                axis.legend(**BESIDE)
+                key = regime.tune.key.split(".")[-1]
+                title = f"{regime.title or name}: a point per {key}, the first one hollow"
+                figure.suptitle(title)
+
+
+def _tradeoff(axis: Any, means: Means, points: Sequence[str], arm: str, style: Any) -> None:
+    there = [x for x in points if all((x, metric) in means for metric in TRADE)]
+    x, y = ([means[point, metric] for point in there] for metric in TRADE)
+    axis.plot(x, y, marker="o", markersize=4, label=arm, **style)
+    axis.plot(x[:1], y[:1], "o", color=style["color"], markersize=7, markerfacecolor="white")

@@ -10,9 +10,9 @@ from nemo_algos.algorithms.core.groups import Groups
 from nemo_algos.lab.study import summary, survival
 from nemo_algos.lab.study.design import Cell, Regime, Study
 from nemo_algos.lab.study.figures import draw, draw_draws, draw_steps, draw_tradeoffs
-from nemo_algos.lab.study.runner import results
+from nemo_algos.lab.study.runner import results, write_table
 from nemo_algos.lab.study.summary import Estimate, Result, summarise
-from nemo_algos.style import drawn
+from nemo_algos.style import save
 
 SHOWN = ("pass@1", "pass@16", "pass@64", "UCC@64", "reward", "entropy", "length of right")
 DELTAS = (0.001, 0.01, 0.1)
@@ -30,13 +30,13 @@ def show(study: Study, cells: Sequence[Cell], name: str, folder: Path) -> list[R
     """Write what follows from the folder's results.csv, and from raw/ where it is there."""
     rows = results(folder / "results.csv")
     found = summarise(study, cells, rows)
-    summary.write(found, folder / "summary.csv")
+    write_table(folder / "summary.csv", summary.table(found))
     draw(study, found, folder)
     draw_draws(study, found, folder)
     draw_tradeoffs(study, found, folder)
     draw_steps(study, cells, folder)
     if squares := survival.squares(study, cells, rows):
-        survival.write(squares, folder / "map.csv")
+        write_table(folder / "map.csv", survival.table(squares))
         survival.draw(squares, folder / "figures" / "map.png")
     draw_advantages(folder / "figures" / "quatro_advantages.png")
     write(study, found, f"The study {name}", folder / "report.md")
@@ -96,7 +96,7 @@ def right_advantages(size: int, delta: float) -> list[float]:
 
 def draw_advantages(path: Path, size: int = 8) -> None:
     """QUATRO's figure 2: a line per delta."""
-    with drawn(path, (5.5, 3.4)) as (_, axis):
+    with save(path, (5.5, 3.4)) as (_, axis):
         for delta in DELTAS:
             axis.plot(range(1, size), right_advantages(size, delta), "o-", label=f"delta {delta}")
         axis.set(xlabel=f"right responses of {size}", ylabel="A of a right response", yscale="log")

@@ -5,8 +5,9 @@ import io
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -55,15 +56,14 @@ def go(runs: Sequence[Trial], folder: Path, processes: Executor) -> Iterator[Row
     for future in as_completed(waiting):
         row = future.result()
         done[str(row["id"])] = row
-        _write(path, list(done.values()))
+        write_table(path, list(done.values()))
         yield row
 
 
-def _write(path: Path, rows: list[Row]) -> None:
-    """All rows anew, so that a column that a later run brings is there for all."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
+def write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """All rows as CSV; a column that a later row brings is there for all."""
     table = io.StringIO(newline="")
-    writer = csv.DictWriter(table, columns)
+    writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()
     writer.writerows(rows)
     replace(path, table.getvalue())
@@ -105,7 +105,8 @@ def measures(sampled: "Sampled") -> dict[str, float]:
     unique = np.mean([ucc_at_k(s, n, ks) for s in sizes], axis=0)
     out = {f"pass@{k}": float(x) for k, x in zip(ks, passed, strict=True)}
     out |= {f"UCC@{k}": float(x) for k, x in zip(ks, unique, strict=True)}
-    every, right = [x for group in sampled.lengths for x in group], list[int]()
-    for solutions, lengths in zip(sampled.solutions, sampled.lengths, strict=True):
-        right += [x for s, x in zip(solutions, lengths, strict=True) if s is not None]
-    return out | {"length": fmean(every)} | ({"length of right": fmean(right)} if right else {})
+    solutions, lengths = (chain.from_iterable(x) for x in (sampled.solutions, sampled.lengths))
+    pairs = list(zip(solutions, lengths, strict=True))
+    right = [length for solution, length in pairs if solution is not None]
+    out["length"] = fmean(length for _, length in pairs)
+    return out | ({"length of right": fmean(right)} if right else {})

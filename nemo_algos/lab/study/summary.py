@@ -1,9 +1,7 @@
 """What a study found: every arm's mean, and its difference to the baseline seed by seed."""
 
-import csv
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -88,11 +86,11 @@ def _values(by_seed: dict[int, Row], column: str) -> dict[int, float]:
     return {s: float(row[column]) for s, row in by_seed.items() if column in row}
 
 
-def write(results: Sequence[Result], path: Path) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(HEADINGS)
-        for r in results:
-            numbers = [f"{x:.6g}" for x in (*r.value[1:4], *r.difference[1:])]
-            row = [r.regime, r.arm, r.metric, r.value.n]
-            writer.writerow([*row, *numbers[:3], r.difference.n, *numbers[3:]])
+def table(results: Sequence[Result]) -> list[dict[str, object]]:
+    """A row per result."""
+    rows = []
+    for r in results:
+        value, difference = ([f"{x:.6g}" for x in e] for e in (r.value[1:4], r.difference[1:]))
+        row = (*r[:3], r.value.n, *value, r.difference.n, *difference)
+        rows.append(dict(zip(HEADINGS, row, strict=True)))
+    return rows

@@ -3,7 +3,6 @@
 A regime with a `column` is one of the map's; its arms are named METHOD, or METHOD, CORRECTION.
 """
 
-import csv
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from nemo_algos.lab.study.design import Cell, Study
 from nemo_algos.lab.study.runner import Row
 from nemo_algos.lab.study.summary import Estimate, estimate
-from nemo_algos.style import drawn
+from nemo_algos.style import save
 
 # below either a run has collapsed, and so it has where its loss was not finite; before training
 # the countdown models have pass@1 .35 and, with experts, .27, and entropies of .28 and .30
@@ -52,15 +51,14 @@ def squares(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Square
             every = set[str]().union(*(other for other in runs.values() if other & own))
             if found := [rows[run] for run in sorted(every) if run in rows]:
                 method, _, correction = arm.partition(", ")
-                out[regime.column, method, correction or NONE] = _square(found)
+                means = {k: [float(r[c]) for r in found if c in r] for k, c in MEANS.items()}
+                out[regime.column, method, correction or NONE] = Square(
+                    len(found),
+                    sum(map(collapsed, found)),
+                    estimate([float(row["pass@1"]) for row in found]),
+                    {name: fmean(values) for name, values in means.items() if values},
+                )
     return out
-
-
-def _square(rows: list[Row]) -> Square:
-    means = {k: [float(r[c]) for r in rows if c in r] for k, c in MEANS.items()}
-    passed = estimate([float(row["pass@1"]) for row in rows])
-    averages = {name: fmean(values) for name, values in means.items() if values}
-    return Square(len(rows), sum(map(collapsed, rows)), passed, averages)
 
 
 def collapsed(row: Row) -> bool:
@@ -69,15 +67,15 @@ def collapsed(row: Row) -> bool:
     return bool(row.get("failed")) or float(row["pass@1"]) < PASS or late < ENTROPY
 
 
-def write(found: Squares, path: Path) -> None:
+def table(found: Squares) -> list[dict[str, object]]:
     """A row per square; a mean that no run has is empty."""
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(HEADINGS)
-        for key, square in found.items():
-            numbers = (*square.passed[1:4], *(square.means.get(name, "") for name in MEANS))
-            written = [f"{x:.4g}" if x != "" else "" for x in numbers]
-            writer.writerow([*key, square.runs, square.collapsed, *written])
+    rows = []
+    for key, square in found.items():
+        numbers = (*square.passed[1:4], *(square.means.get(name) for name in MEANS))
+        written = ["" if x is None else f"{x:.4g}" for x in numbers]
+        values = (*key, square.runs, square.collapsed, *written)
+        rows.append(dict(zip(HEADINGS, values, strict=True)))
+    return rows
 
 
 def draw(found: Squares, path: Path) -> None:
@@ -90,7 +88,7 @@ def draw(found: Squares, path: Path) -> None:
     several = [c for c in columns if len({m for d, m, x in found if d == c and x != NONE}) > 1]
     size = (1.5 + 0.78 * len(columns), 1.6 + 0.42 * len(methods) * (2 if several else 1))
     panels = max(1, len(several))
-    with drawn(path, size, panels, nrows=1 + bool(several), squeeze=False) as (figure, axes):
+    with save(path, size, panels, nrows=1 + bool(several), squeeze=False) as (figure, axes):
         grid = axes[0, 0].get_gridspec()
         for axis in axes[0]:
             axis.remove()
@@ -115,7 +113,7 @@ def _panel(
         dark = square.passed.mean < sum(SCALE) / 2
         text = {"color": "white" if dark else "black", "ha": "center", "va": "center"}
         at = columns.index(column), methods.index(method)
-        axis.text(*at, said(square), **text, fontsize=7, linespacing=1.25)
+        axis.text(*at, caption(square), **text, fontsize=7, linespacing=1.25)
     axis.set_xticks(range(len(columns)), [_labelled(c, found) for c in columns])
     axis.set_yticks(range(len(methods)), methods)
     axis.tick_params(length=0)
@@ -132,7 +130,7 @@ def _labelled(column: str, found: Panel) -> str:
     return f"{fill(column, 9)}\n{nats}"
 
 
-def said(square: Square) -> str:
+def caption(square: Square) -> str:
     """Such as `.38 ±.02` over `n 5`, or over `x 2 of 5`."""
     value, half = square.passed.mean, (square.passed.high - square.passed.low) / 2
     interval = f" ±{half:.2f}".replace("0.", ".") if square.runs > 1 else ""

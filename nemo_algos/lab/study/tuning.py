@@ -39,7 +39,7 @@ def _with(regime: Regime, arm: str, value: Any) -> Settings:
     return {"config": f"{in_files(arm)}.yaml", **regime.arms[arm], regime.tune.key: value}
 
 
-def chosen(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Study:
+def choose(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Study:
     """The study with each tuned arm's best value, and its sweeps. cells: those of the sweeps."""
     regimes = dict(study.regimes)
     for name, regime in study.regimes.items():

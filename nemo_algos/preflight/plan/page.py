@@ -1,36 +1,16 @@
 """A plan as a page of its own: memory by component for each layout, and the tables."""
 
 import io
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from rich.console import Console, RenderableType
 
+from nemo_algos import page
 from nemo_algos.preflight.plan.layouts import Plan, expected
 from nemo_algos.preflight.plan.report import GB, sizes
-from nemo_algos.style import COLORS, drawn
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>nemo-algos plan</title>
-<style>{stylesheet}
-body {{ font-family: sans-serif; margin: 2rem; color: #222; background: #fff }}
-svg {{ max-width: 100%; height: auto }}
-pre {{ font-family: monospace; overflow-x: auto }}
-</style>
-</head>
-<body>
-<h1>nemo-algos plan</h1>
-{figure}
-<pre>{code}</pre>
-</body>
-</html>
-"""
+from nemo_algos.style import COLORS, canvas, svg
 
 
 def write(path: Path, plans: list[Plan], tables: list[RenderableType]) -> None:
@@ -40,17 +20,17 @@ def write(path: Path, plans: list[Plan], tables: list[RenderableType]) -> None:
     console = Console(record=True, width=120, file=io.StringIO(), highlight=False)
     for table in tables:
         console.print(table, soft_wrap=isinstance(table, str))
-    page = PAGE.replace("{figure}", figure(plans).replace("{", "{{").replace("}", "}}"))
-    path.write_text(console.export_html(code_format=page), encoding="utf-8")
+    parts = console.export_html(code_format="{stylesheet}\0{code}").split("\0")
+    style, code = map(Markup, parts)
+    page.write(path, "plan.html", {"stylesheet": style, "figure": _figure(plans), "tables": code})
 
 
-def figure(plans: list[Plan]) -> str:
+def _figure(plans: list[Plan]) -> Markup:
     """Bars of training's components, the range of their sum, and the GPU's memory."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "memory.svg"
-        with drawn(file, (9, 1.6 + 0.35 * len(plans))) as (_, axes):
-            _bars(axes, plans)
-        return "<svg" + file.read_text().split("<svg", 1)[1]
+    size = (9, 1.6 + 0.35 * len(plans))
+    with canvas(size, constrained_layout=True) as (figure, axes):
+        _bars(axes, plans)
+        return Markup(svg(figure))
 
 
 def _bars(axes: Any, plans: list[Plan]) -> None:

@@ -24,7 +24,7 @@ MANIFEST = {
 
 def opened(folder, problems=PROBLEMS, **changed):
     """A store that leaves the folder to the next one."""
-    store = Store.opened(folder, {**MANIFEST, **changed}, problems)
+    store = Store(folder, {**MANIFEST, **changed}, problems)
     store.lock.close()
     return store
 
@@ -222,7 +222,7 @@ def test_what_is_not_known_of_a_response(tmp_path):
 
 
 def test_one_process_at_a_time(tmp_path):
-    first = Store.opened(tmp_path, MANIFEST, PROBLEMS)
+    first = Store(tmp_path, MANIFEST, PROBLEMS)
     with pytest.raises(ValueError, match="another process is evaluating into"):
         opened(tmp_path)
     first.lock.close()

@@ -70,7 +70,7 @@ def test_few_tokens_tell_nothing(dumps):
         verdict = diagnose([few])
         assert verdict.name == "few" and not verdict.tests
         assert verdict.found == Says(f"{few.mask.sum()} 7")
-        assert verdict.next_step == Says("200 8")
+        assert verdict.cause.next_step == Says("200 8")
 
 
 def test_certain_tokens_tell_nothing(dumps):

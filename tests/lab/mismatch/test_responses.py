@@ -9,8 +9,8 @@ import torch
 from says import Says
 
 from nemo_algos.engines.mismatch.dump import Dump
-from nemo_algos.lab.mismatch.picture import Picture
-from nemo_algos.lab.mismatch.tokens import gathered
+from nemo_algos.lab.mismatch.picture import picture
+from nemo_algos.lab.mismatch.tokens import gather
 from nemo_algos.lab.mismatch.verdict import diagnose
 
 PROMPTS, SAMPLES, LENGTH, VOCABULARY = 12, 4, 16, 40
@@ -131,7 +131,7 @@ def test_log_probs_kept_in_bf16_are_rounded():
 
 def test_lengths_and_prompts_are_read_off_the_tokens():
     dump = made(LENGTHS, noise([]))
-    both = [gathered([x, x]) for x in (dump, replace(dump, prompt_length=None))]
+    both = [gather([x, x]) for x in (dump, replace(dump, prompt_length=None))]
     assert (
         both[0].length.tolist()
         == both[1].length.tolist()
@@ -144,9 +144,9 @@ def test_lengths_and_prompts_are_read_off_the_tokens():
 def test_of_responses_alone_no_prompt_is_known():
     dump = made(LENGTHS, noise([]))
     columns = {k: v[:, WIDTH:] for k, v in dump.arrays().items() if v.ndim == 2}
-    tokens = gathered([Dump(**columns)])
+    tokens = gather([Dump(**columns)])
     assert tokens.prompt is None and tokens.length is None
-    assert gathered([Dump(**columns, prompt_length=dump.prompt_length)]).length is not None
+    assert gather([Dump(**columns, prompt_length=dump.prompt_length)]).length is not None
 
 
 def test_weights_that_are_known_to_be_new_are_not_old():
@@ -202,7 +202,7 @@ def test_top_p_is_no_matter_of_the_ids_that_are_off_most():
 def test_prompts_of_one_length_are_not_padded():
     """What begins as the first prompt does is no shorter for it."""
     dump = replace(made(np.full(PROMPTS, WIDTH), noise(EVERY[:SAMPLES])), prompt_length=None)
-    assert np.ptp(gathered([dump]).length) == 0
+    assert np.ptp(gather([dump]).length) == 0
     assert diagnose([dump]).name == "stale_cache"
 
 
@@ -217,7 +217,7 @@ def test_few_responses_are_not_two_populations():
         rng = np.random.default_rng(seed)
         change = 0.1 * 10 ** rng.normal(0, 0.3, (ROWS, 1)) * rng.normal(size=(ROWS, LENGTH))
         columns = {k: v[EVERY % 3 == 0] for k, v in made(LENGTHS, change, seed).arrays().items()}
-        assert not Picture(gathered([Dump(**columns)])).two, seed
+        assert not picture(gather([Dump(**columns)])).two, seed
 
 
 def test_a_few_tokens_agree_by_chance_with_their_neighbours():

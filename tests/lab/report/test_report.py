@@ -11,6 +11,7 @@ from commands import invoke
 from matplotlib.figure import Figure
 from says import Says
 
+import nemo_algos
 from nemo_algos.lab.report.compare import compare
 from nemo_algos.lab.report.page import write
 from nemo_algos.lab.report.runs import read_runs
@@ -351,11 +352,9 @@ def test_labels_are_what_differs(tmp_path):
 
 
 def test_the_templates_are_in_the_package():
-    from nemo_algos.lab import report as package
-
-    (folder,) = package.__path__
+    (folder,) = nemo_algos.__path__
     names = {path.name for path in (Path(folder) / "templates").iterdir()}
-    wanted = {"report.html", "parts.html", "report.css", "dom.js", "cases.js", "heat.js"}
+    wanted = {"report.html", "parts.html", "page.css", "dom.js", "cases.js", "heat.js"}
     assert wanted <= names
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from says import Says
 
-from nemo_algos.lab.report import cases, differences, evaluation, heat, page, summary, training
+from nemo_algos import page
+from nemo_algos.lab.report import cases, differences, evaluation, heat, summary, training
 from nemo_algos.lab.report.figure import Figure, Line, running_mean
 from nemo_algos.lab.report.groups import groups
 from nemo_algos.lab.report.numbers import shown, signed
@@ -40,7 +41,7 @@ def test_signs():
 
 def test_json_in_a_script_holds_no_markup():
     hostile = {"a": "</script><!--&\u2028\ud800"}
-    written = page._environment().from_string("{{ data | tojson }}")
+    written = page.environment().from_string("{{ data | tojson }}")
     text = written.render(data=hostile)
     assert not set("<>&") & set(text) and text.isascii() and json.loads(text) == hostile
     with pytest.raises(ValueError):

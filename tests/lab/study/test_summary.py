@@ -6,7 +6,8 @@ import math
 import pytest
 
 from nemo_algos.lab.study.design import Cell, Study
-from nemo_algos.lab.study.summary import estimate, summarise, write
+from nemo_algos.lab.study.runner import write_table
+from nemo_algos.lab.study.summary import estimate, summarise, table
 
 ARMS = {"grpo": {}, "etr": {}}
 STUDY = Study.model_validate(
@@ -64,7 +65,7 @@ def test_no_pair_no_difference():
 
 
 def test_the_file(tmp_path):
-    write(summarise(STUDY, CELLS, FOUND), tmp_path / "summary.csv")
+    write_table(tmp_path / "summary.csv", table(summarise(STUDY, CELLS, FOUND)))
     with open(tmp_path / "summary.csv", newline="") as file:
         grpo, etr = csv.DictReader(file)
     assert (grpo["arm"], etr["arm"], etr["metric"], etr["n"], etr["pairs"]) == (

@@ -56,7 +56,7 @@ def test_the_best_by_late_training_reward_and_a_broken_run_is_worth_nothing():
             rows[cell.run]["pass@1"] = 1.0  # a test prompt never chooses
         if (cell.arm, cell.seed) == ("grpo 0.0004", 1):
             rows[cell.run] = {"failed": "no number"}
-    plan = tuning.chosen(STUDY, cells, rows)
+    plan = tuning.choose(STUDY, cells, rows)
     assert list(plan.regimes) == ["head_tuning", "head", "plain"]
     assert plan.regimes["plain"] == STUDY.regimes["plain"]
     runs, cells = design.runs(plan)
@@ -70,7 +70,7 @@ def test_the_best_by_late_training_reward_and_a_broken_run_is_worth_nothing():
 def test_nothing_to_tune():
     plain = STUDY.model_copy(update={"regimes": {"plain": STUDY.regimes["plain"]}})
     assert design.runs(tuning.sweeps(plain)) == ([], [])
-    assert tuning.chosen(plain, [], {}) == plain
+    assert tuning.choose(plain, [], {}) == plain
 
 
 def test_a_wrong_key_is_said():

@@ -5,7 +5,6 @@ from batches import make
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.preflight.check.conflicts import BATCHWISE
 
 # of these few tokens with their defaults: one, and all
 FELT = {"clip_cov": {"share": 0.2}, "m2po": {"threshold": 0.004}}
@@ -29,4 +28,6 @@ def depends_on_the_others(name):
 
 def test_the_methods_that_need_the_unfiltered_batch_are_listed():
     inert = [name for name, method in METHODS.items() if method.flat_group_is_inert]
-    assert {name for name in inert if depends_on_the_others(name)} == BATCHWISE | {"apmpo"}
+    whole = {n for n in inert if METHODS[n].whole_batch or METHODS[n].params().whole_batch}
+    assert {name for name in inert if depends_on_the_others(name)} == whole
+    assert {"apmpo", "clip_cov"} <= whole

@@ -14,8 +14,8 @@ EPSILON = 0.1  # nltk's SmoothingFunction.method1: what stands for no match
 def self_bleu(texts: Texts) -> float:
     """The mean over the n responses; nan where n < 2. It equals nltk's sentence_bleu with method1.
 
-    The references' n-gram counts matter only through the largest of them: the largest of all, or
-    for the response that alone has it, the second. So every response is scored in one pass.
+    An n-gram counts up to its largest count among the other responses, which is the second largest
+    of all wherever that is less than its own. So every response is scored in one pass.
     """
     if len(texts.index) < 2:
         return float("nan")
@@ -43,19 +43,15 @@ def _matches(texts: Texts, members: Ints, lengths: Ints) -> tuple[Floats, Ints]:
 
 
 def _clipped(gram: Ints, text: Ints, members: Ints) -> Floats:
-    """[N], [N] -> [U]: each n-gram counts up to its largest count among the other responses."""
+    """[N], [N] -> [U]: each n-gram counts up to its second largest count in a response."""
     key, count = np.unique(gram * len(members) + text, return_counts=True)
     gram, text = np.divmod(key, len(members))
-    starts = np.flatnonzero(np.diff(gram, prepend=-1))
-    if not len(starts):
-        return np.zeros(len(members))
-    largest = np.maximum.reduceat(count, starts)[gram]
-    is_largest = count == largest
-    holders = np.add.reduceat(np.where(is_largest, members[text], 0), starts)[gram]
-    second = np.maximum.reduceat(np.where(is_largest, 0, count), starts)[gram]
-    among_others = np.where(is_largest & (holders == 1), second, largest)
-    clipped = np.minimum(count, among_others)
-    return np.bincount(text, clipped, len(members)).astype(np.float64)
+    twice = np.repeat(np.arange(len(key)), np.minimum(members[text], 2))
+    ranked = twice[np.lexsort((count[twice], gram[twice]))]
+    other = ranked[:-1][gram[ranked][1:] == gram[ranked][:-1]]  # all but each n-gram's largest
+    second = np.zeros(gram.max(initial=-1) + 1, dtype=np.int64)
+    second[gram[other]] = count[other]  # of several the last, so the largest
+    return np.bincount(text, np.minimum(count, second[gram]), len(members)).astype(np.float64)
 
 
 def _brevity(lengths: Ints, members: Ints) -> Floats:

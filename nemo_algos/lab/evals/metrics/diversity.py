@@ -51,7 +51,12 @@ def diversity(
     for name, (every, of_right) in found.items():
         scalars[f"similarity/{name}"] = _mean(every)
         scalars[f"similarity/{name}/correct"] = _mean(of_right)
-    return Diversity(sizes, scalars, {k: _histograms(k, v) for k, v in found.items()})
+    histograms = {}
+    for name, sides in found.items():
+        limits = edges(name)
+        clipped = (side.clip(limits[0], limits[-1]) for side in sides)  # rounding: 1 + 1e-16
+        histograms[name] = np.array([np.histogram(side, limits)[0] for side in clipped])
+    return Diversity(sizes, scalars, histograms)
 
 
 def cluster_sizes(
@@ -94,9 +99,3 @@ def _matrices(
 
 def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else float("nan")
-
-
-def _histograms(name: str, sides: tuple[Floats, ...]) -> Ints:
-    limits = edges(name)
-    clipped = (side.clip(limits[0], limits[-1]) for side in sides)  # rounding: 1 + 1e-16
-    return np.array([np.histogram(side, limits)[0] for side in clipped])

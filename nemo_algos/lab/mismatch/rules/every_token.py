@@ -101,11 +101,12 @@ def of_no_token(p: Picture) -> Evidence:
 
 def updated(p: Picture) -> Evidence:
     """Known to be of older weights, about as old all; else single tokens, likely or rare."""
-    if p.all_old:
-        found = f"all responses are of weights {p.least_age:.0f} versions old and more"
-        return Evidence(p.least_age, p.loud, found, True)
+    age = p.tokens.age
+    if age is not None and 0 < age.max() <= 2 * age.min():
+        found = f"all responses are of weights {age.min():.0f} versions old and more"
+        return Evidence(float(age.min()), p.loud, found, True)
     alike = p.typical > 0.55 or HIDDEN < p.rare.size < CERTAIN
-    fits = p.tokens.age is None and p.spread < UPDATE and p.by_token.size > 0.2 and alike
+    fits = age is None and p.spread < UPDATE and p.by_token.size > 0.2 and alike
     return Evidence(p.by_token.size, p.by_token.p, _of_token(p), fits)
 
 

@@ -114,8 +114,11 @@ def beyond_cut(p: Picture) -> bool:
 
 def tempered(p: Picture) -> Evidence:
     """The change is a function of the odds, and turns its sign with them."""
-    slope = correlation(p.odds, p.moved)
-    trainer, sampler = np.abs(p.odds + p.moved / 2), np.abs(p.odds - p.moved / 2)
+    slope = correlation(p.some.odds, p.some.moved)
+    trainer, sampler = (
+        np.abs(p.some.odds + p.some.moved / 2),
+        np.abs(p.some.odds - p.some.moved / 2),
+    )
     factor = float(np.median(sampler) / max(np.median(trainer), 1e-9))
     found = f"{p.smooth.size:.0%} of the change is a function of the odds (rank correlation "
     found += f"{slope.size:.2f}); the sampler's log-odds are the trainer's x {factor:.2f}"

@@ -116,7 +116,7 @@ def of_no_prompt(p: Picture) -> Evidence | None:
 
 def whole_responses(p: Picture) -> Evidence:
     """Some responses, from their first token on."""
-    by_row = explained(p.off.astype(float), p.row)
+    by_row = explained(p.off.astype(float), p.some.row)
     found = f"whether a token is off: {by_row.size:.0%} explained by its response; "
     found += f"{float(p.rows_off.mean()):.0%} of the responses are"
     return Evidence(by_row.size, by_row.p, found, p.whole_rows)

@@ -11,8 +11,8 @@ from nemo_algos.lab.mismatch.statistics import explained
 
 def certain_ids(p: Picture) -> Evidence:
     """Which token it is decides; where others follow it, of the first that is off in a response."""
-    looks = [(p.by_id, p.token[p.off], 0.8)]
-    off, token = p.onset
+    looks = [(p.by_id, p.some.token[p.off], 0.8)]
+    off, token = _onset(p)
     if off.sum() > 4:
         looks.append((explained(off.astype(float), token), token[off], 0.6))
     by_id, token, least = max(looks, key=lambda look: look[0].size - look[2])
@@ -22,9 +22,18 @@ def certain_ids(p: Picture) -> Evidence:
     return Evidence(by_id.size, by_id.p, found, p.two and by_id.size > least)
 
 
+def _onset(p: Picture) -> tuple[np.ndarray, np.ndarray]:
+    """Off and token [n] of those up to the first that is off, where that is not the first."""
+    row, new = p.some.row, np.diff(p.some.row, prepend=-1) != 0
+    before = np.cumsum(p.off) - p.off  # of all tokens
+    before -= np.maximum.accumulate(np.where(new, before, 0))  # of the response's
+    some = (before == 0) & ~np.isin(row, row[new & p.off])
+    return p.off[some], p.some.token[some]
+
+
 def aged(p: Picture) -> Evidence | None:
     """The older the weights that sampled, the larger."""
-    if not p.ages_differ:
+    if p.tokens.age is None or np.ptp(p.tokens.age) == 0:
         return None
     found = f"rank correlation of a response's level with the weights' age {p.by_age.size:.2f}"
     return Evidence(p.by_age.size, p.by_age.p, found, p.by_age.size > 0.25)
@@ -64,7 +73,7 @@ def begins_so(p: Picture) -> bool:
 
 def scattered(p: Picture) -> Evidence:
     """Single tokens, and in part what follows them."""
-    share, size = float(p.off.mean()), np.abs(p.moved)
+    share, size = float(p.off.mean()), np.abs(p.some.moved)
     far = int((size > max(1e-3, 10 * float(np.median(size)))).sum())
     chance = float(stats.binom.sf(far - 1, len(size), SIGNIFICANT / 10))
     found = f"{far / len(size):.1%} of the tokens are ten times further off than the median is"

@@ -1,6 +1,6 @@
 """The system calls of a program: what Python needs to compute, and nothing else.
 
-A seccomp filter allows those of `ALLOWED`, some with certain arguments only (`_rules`), and refuses
+A seccomp filter allows those of calls.txt, some with certain arguments only (`_rules`), and refuses
 all others, known and to come. So a program is one process with one thread, reads files and its
 socket, and has no way to write, create or change a file, to reach another process or socket, to
 enter a namespace, or to make what outlives it.
@@ -12,35 +12,11 @@ import os
 import struct
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # <linux/audit.h>
-# Name and numbers, in the order of ARCHITECTURES (<asm/unistd.h>; "-": has none).
-ALLOWED = """
-recvfrom 45 207      sendto 44 206          read 0 63             write 1 64
-readv 19 65          writev 20 66           pread64 17 67         lseek 8 62
-open 2 -             openat 257 56          close 3 57            close_range 436 436
-dup 32 23            dup2 33 -              dup3 292 24           fcntl 72 25
-ioctl 16 29          pipe 22 -              pipe2 293 59          eventfd2 290 19
-stat 4 -             lstat 6 -              fstat 5 80            newfstatat 262 79
-statx 332 291        statfs 137 43          fstatfs 138 44        access 21 -
-faccessat 269 48     faccessat2 439 439     readlink 89 -         readlinkat 267 78
-getcwd 79 17         getdents 78 -          getdents64 217 61     brk 12 214
-mmap 9 222           munmap 11 215          mremap 25 216         mprotect 10 226
-madvise 28 233       msync 26 227           futex 202 98          poll 7 -
-ppoll 271 73         select 23 -            pselect6 270 72       epoll_create 213 -
-epoll_create1 291 20 epoll_ctl 233 21       epoll_wait 232 -      epoll_pwait 281 22
-socketpair 53 199    shutdown 48 210        getsockname 51 204    getpeername 52 205
-getsockopt 55 209    rt_sigaction 13 134    rt_sigprocmask 14 135 rt_sigreturn 15 139
-rt_sigpending 127 136 rt_sigtimedwait 128 137 rt_sigsuspend 130 133 sigaltstack 131 132
-restart_syscall 219 128 pause 34 -          alarm 37 -            getitimer 36 102
-setitimer 38 103     kill 62 129            tgkill 234 131        nanosleep 35 101
-clock_nanosleep 230 115 clock_gettime 228 113 clock_getres 229 114 gettimeofday 96 169
-time 201 -           times 100 153          getpid 39 172         getppid 110 173
-gettid 186 178       getuid 102 174         geteuid 107 175       getgid 104 176
-getegid 108 177      getresuid 118 148      getresgid 120 150     getgroups 115 158
-getpgrp 111 -        getpgid 121 155        getsid 124 156        getrlimit 97 163
-prlimit64 302 261    getrusage 98 165       prctl 157 167         sched_yield 24 124
-sched_getaffinity 204 123 sysinfo 99 179    uname 63 160          getrandom 318 278
-wait4 61 260         exit 60 93             exit_group 231 94
-"""
+# Of each allowed call the name and its numbers, in the order of ARCHITECTURES (<asm/unistd.h>;
+# "-": has none).
+TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "calls.txt")
+with open(TABLE) as file:
+    ALLOWED = [line.split() for line in file]
 WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC
 AF_UNIX, MSG_OOB = 1, 1
 # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: <asm-generic/ioctls.h>
@@ -109,9 +85,8 @@ def _rules(process: int) -> dict[str, list[Rule]]:
 
 
 def _numbers(machine: str) -> dict[str, int]:
-    words, step = ALLOWED.split(), 1 + len(ARCHITECTURES)
-    column = words[1 + list(ARCHITECTURES).index(machine) :: step]
-    return {name: int(n) for name, n in zip(words[::step], column, strict=True) if n != "-"}
+    column = 1 + list(ARCHITECTURES).index(machine)
+    return {row[0]: int(row[column]) for row in ALLOWED if row[column] != "-"}
 
 
 def _call(number: int, rules: list[Rule]) -> list[Line]:

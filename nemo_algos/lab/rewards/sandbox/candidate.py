@@ -41,7 +41,8 @@ def serve(channel: socket.socket) -> None:
         try:
             reply = objects.run(message) if isinstance(message[0], list) else objects.ask(*message)
         except BaseException as error:
-            reply = ["raise", _builtin_name(error), _text(error)]
+            kinds = (kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
+            reply = ["raise", next(kinds).__name__, _text(error)]
         plain.send(channel, reply)
 
 
@@ -79,10 +80,6 @@ class _Objects:
         if not hasattr(self._module, reference):
             raise NameError(f"name {reference!r} is not defined")
         return getattr(self._module, reference)
-
-
-def _builtin_name(error: BaseException) -> str:
-    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
 
 
 def _text(error: BaseException) -> str:

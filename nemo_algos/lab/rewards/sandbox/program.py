@@ -41,7 +41,7 @@ class Program:
     def start(self) -> None:
         """Wait until it is locked down; SandboxError where it could not be, and was not run."""
         try:
-            confined = self._receive() == "confined"
+            confined = plain.receive(self._channel, self._left) == "confined"
         except TimeoutError:
             self.failure, confined = "stuck", True
         except ConnectionError:
@@ -85,7 +85,7 @@ class Program:
             try:
                 self._channel.settimeout(self._left())
                 plain.send(self._channel, message)
-                status, *content = self._receive()
+                status, *content = plain.receive(self._channel, self._left)
                 if status == "ok":
                     value, changed = (plain.decode(part, self._handle) for part in content)
                     return value, changed
@@ -103,9 +103,6 @@ class Program:
             else:
                 raise _exception(name, text)
         raise CandidateError(f"the program is {self.failure}")
-
-    def _receive(self) -> Any:
-        return plain.receive(self._channel, self._left)
 
     def _left(self) -> float:
         seconds = self._expires - time.monotonic()

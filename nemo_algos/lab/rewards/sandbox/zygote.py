@@ -47,13 +47,10 @@ def main(control: socket.socket, namespaces: bool) -> None:
             _become(control, lock, descriptors[0], *struct.unpack("d", message))
         os.close(descriptors[0])
         control.recv(1)  # the judge is done with it, or gone
-        control.send(_end(pid))
-
-
-def _end(pid: int) -> bytes:
-    os.kill(pid, signal.SIGKILL)
-    _, status, usage = os.wait4(pid, 0)
-    return struct.pack(ENDING, usage.ru_utime + usage.ru_stime, os.WTERMSIG(status))
+        os.kill(pid, signal.SIGKILL)
+        _, status, usage = os.wait4(pid, 0)
+        seconds = usage.ru_utime + usage.ru_stime
+        control.send(struct.pack(ENDING, seconds, os.WTERMSIG(status)))
 
 
 def _become(control: socket.socket, lock: lockdown.Lock, descriptor: int, seconds: float) -> None:
