@@ -9,7 +9,8 @@ from nemo_rl.data.datasets.response_datasets import DATASET_REGISTRY
 from nemo_rl.environments.utils import ENV_REGISTRY
 
 from nemo_algos.engines.nemo import installed
-from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN, OF_DATA_SETS, declared
+from nemo_algos.engines.nemo.release import declared
+from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN, OF_DATA_SETS
 
 
 def arguments(kind: Any) -> set[str]:
