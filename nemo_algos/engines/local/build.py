@@ -12,7 +12,6 @@ from nemo_algos.engines.data.countdown import Rules
 from nemo_algos.engines.data.math_problems import OURS
 from nemo_algos.engines.local.experience import Policy, Score
 from nemo_algos.engines.local.hardware import device_of
-from nemo_algos.engines.local.hf import HFPolicy
 from nemo_algos.engines.local.lora import without_adapters
 from nemo_algos.engines.local.schema import (
     SHAPES,
@@ -76,6 +75,8 @@ def policy_of(
     """The policy before training; the countdown model is taught on first use."""
     device = device_of(policy)
     if policy.model_name not in SHAPES:
+        from nemo_algos.engines.local.hf import HFPolicy  # transformers
+
         return HFPolicy(policy, device, rescores)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar, told = progress.add_task("warm start (once, then cached)", total=1.0), [0.0]

@@ -18,8 +18,9 @@ from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.check.local.judge import judged as judged_locally
-from nemo_algos.preflight.check.rule import Preflight, asked, kept
-from nemo_algos.preflight.check.rules import RULES
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rule import asked, kept
+from nemo_algos.preflight.check.rules.index import RULES
 from nemo_algos.preflight.check.rules.values import repair
 from nemo_algos.preflight.check.snapshot import VERSIONS, Composed, Release, compose, load
 

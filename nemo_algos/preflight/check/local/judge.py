@@ -13,7 +13,6 @@ from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.preflight.check.local import resources, rules
 from nemo_algos.preflight.check.local.run import LocalRun
 from nemo_algos.preflight.check.rule import Rule, asked, kept
-from nemo_algos.preflight.check.snapshot import VERSIONS, load
 
 
 class Judged(NamedTuple):
@@ -79,6 +78,8 @@ def _typed(
 
 def _of_nemo_rl(finding: Finding) -> Finding:
     """An unknown key that NeMo-RL declares is said to be NeMo-RL's."""
+    from nemo_algos.preflight.check.snapshot import VERSIONS, load  # for this sentence alone
+
     if isinstance(finding, UnknownKey) and any(finding.path in load(v).declared for v in VERSIONS):
         return Finding(finding.path, "is NeMo-RL's, not in the embedded engine: remove it")
     return finding

@@ -9,8 +9,7 @@ from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.local.schema import SHAPES, TINY, TINY_MOE, Component, PlantedSection
 from nemo_algos.preflight.check.local.run import LocalRun
 from nemo_algos.preflight.check.rule import Rule, error, warning
-from nemo_algos.preflight.check.rules.batch import group_of_one
-from nemo_algos.preflight.check.rules.objective import vanishing_weights
+from nemo_algos.preflight.check.rules.both_engines import group_of_one, vanishing_weights
 
 # keys of which a task of ours, or a countdown model, makes nothing
 UNREAD = {

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
-from nemo_algos.preflight.check.rule import AnyRun, Preflight, error, note, warning
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rule import error, note, warning
 
 GLOBAL = "policy.train_global_batch_size"
 
@@ -39,13 +40,6 @@ def inert_clipping(run: Preflight) -> Iterator[Finding]:
         say = warning if inert else note
         what = "one update per batch, so clipping is inert"
         yield say(GLOBAL, f"{what}: set a fraction of the {run.rollouts} rollouts")
-
-
-def group_of_one(run: AnyRun) -> Iterator[Finding]:
-    """Advantages compare the responses of a prompt, unless they remember earlier ones."""
-    a, key = run.algorithm, "grpo.num_generations_per_prompt"
-    if run[key] == 1 and not (a and "memory" in a.advantage_needs):
-        yield error(key, "a group of one has no advantage, so nothing is learned: set 8 or more")
 
 
 def exclusive_packing(run: Preflight) -> Iterator[Finding]:

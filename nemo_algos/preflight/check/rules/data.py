@@ -7,7 +7,8 @@ from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN
-from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rule import error, note, warning
 
 FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # what NeMo-RL takes for a file
 MATH = ("math", "math_default", "math_multi_reward")

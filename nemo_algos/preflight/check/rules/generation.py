@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from nemo_algos.config import Finding
 from nemo_algos.preflight.check.layout import VLLM
+from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.precision import CORRECTION
-from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+from nemo_algos.preflight.check.rule import error, note, warning
 
 GENERATION = "policy.generation"
 

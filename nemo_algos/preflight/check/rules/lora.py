@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
-from nemo_algos.preflight.check.rule import Preflight, error, warning
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rule import error, warning
 from nemo_algos.preflight.check.rules.training import LORA, PEFT
 
 # the output layer by the trainer's name for it, and the modules that are adapted in its place

@@ -6,7 +6,8 @@ from typing import get_args
 from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.params import Params, SequenceClip, TokenClip, Usual
 from nemo_algos.config import Finding, at
-from nemo_algos.preflight.check.rule import Preflight, note, warning
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rule import note, warning
 
 TOKEN, SEQUENCE = (get_args(kind)[1] for kind in (TokenClip, SequenceClip))
 KL = "loss_fn.reference_policy_kl_penalty"

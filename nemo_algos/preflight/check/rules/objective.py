@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_algos.algorithms.riders.correction import vanishing
 from nemo_algos.config import Finding
 from nemo_algos.preflight.check.conflicts import success_readers
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
-from nemo_algos.preflight.check.rule import AnyRun, Preflight, error, note, warning
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rule import error, note, warning
 from nemo_algos.preflight.check.rules.data import datasets
 from nemo_algos.preflight.check.rules.generation import GENERATION
 from nemo_algos.preflight.check.rules.method import KL, NORM
@@ -131,10 +131,3 @@ def failed_generations(run: Preflight) -> Iterator[Finding]:
     if run[path] and not run["env.should_use_nemo_gym"]:
         what = "a generation that fails stays in its group as an empty response of reward 0"
         yield note(path, f"{what}: look for 'Error generating response' in the log")
-
-
-def vanishing_weights(run: AnyRun) -> Iterator[Finding]:
-    """The product of a long response's weights is nearly always cut or near 0."""
-    tokens = run[f"{GENERATION}.max_new_tokens"] or run["policy.max_total_sequence_length"]
-    if run.algorithm and tokens:
-        yield from vanishing(run.algorithm.correction, tokens)

@@ -8,7 +8,8 @@ from nemo_algos.engines.rewards.function import path_of
 from nemo_algos.engines.rewards.section import VerifierConfig, sections
 from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN
 from nemo_algos.preflight.check.local.resources import found, named, verifier
-from nemo_algos.preflight.check.rule import Preflight, error
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rule import error
 
 
 def own_rewards(run: Preflight) -> Iterator[Finding]:

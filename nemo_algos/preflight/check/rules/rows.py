@@ -8,7 +8,8 @@ from typing import Any
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.data.rows import Row, load
 from nemo_algos.preflight.check.keys import ENVIRONMENTS
-from nemo_algos.preflight.check.rule import Preflight, error, warning
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rule import error, warning
 from nemo_algos.preflight.check.rules.data import datasets
 
 READ = (".csv", ".json", ".jsonl", ".parquet")

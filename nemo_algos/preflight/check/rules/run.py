@@ -9,7 +9,8 @@ from operator import mul
 from pathlib import Path
 
 from nemo_algos.config import Finding, at, did_you_mean
-from nemo_algos.preflight.check.rule import Preflight, error, note, warning
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rule import error, note, warning
 
 NAME = "policy.model_name"
 FOLDER = "checkpointing.checkpoint_dir"

@@ -1,0 +1,36 @@
+"""A NeMo-RL run as its rules see it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.preflight.check.layout import Run
+
+
+@dataclass(frozen=True)
+class Preflight(Run):
+    """A NeMo-RL run before it starts.
+
+    plain: the config as it would train; written: the user's own keys; algorithm: None where
+    unknown; seconds: the job's limit.
+    """
+
+    written: dict[str, Any]
+    algorithm: Algorithm | None
+    version: str
+    seconds: int | None = None
+
+    @property
+    def megatron(self) -> bool:
+        """Else DTensor trains."""
+        return self.layout.backend == "megatron"
+
+    def size_key(self, group: str) -> str:
+        """The path of a parallel group's size."""
+        infix = "_model" if self.megatron and group != "context" else ""
+        return f"{self.section}.{group}{infix}_parallel_size"
+
+    @property
+    def vllm(self) -> bool:
+        """Whether vLLM generates."""
+        return self["policy.generation.backend"] == "vllm"
