@@ -101,8 +101,8 @@ def test_combinations_with_erpo_name_what_they_miss(missing):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"micro": 0.2}, "micro=0.2 clip_base=0.2"),
-        ({"clip_base": 0.05}, "micro=0.1 clip_base=0.05"),
+        ({"micro": 0.2}, "micro 0.2 clip_base 0.2"),
+        ({"clip_base": 0.05}, "micro 0.1 clip_base 0.05"),
         ({"clip_base": 0.5, "micro": 0.3, "macro": 0.2}, "clip_base micro macro 1"),
         ({"micro": -0.1}, "0 -0.1"),
     ],

@@ -80,7 +80,7 @@ def test_at_the_limit_or_without_one_it_only_measures(gaps, limit):
 def test_above_the_limit_it_says_what_was_measured_and_what_to_do(gaps):
     with pytest.raises(FloatingPointError) as error:
         ruled(gaps, 0.5)
-    wanted = "mismatch.stop_above=0.5 nonfinite share_above trained sampler mismatch.stop_above"
+    wanted = "mismatch.stop_above 0.5 nonfinite share_above trained"
     assert str(error.value) == Says(wanted)
 
 

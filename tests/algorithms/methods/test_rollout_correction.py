@@ -189,15 +189,15 @@ def test_with_old_as_the_sampler_the_policy_as_it_is_decides():
         ({"rollout_si": "token"}, "rollout_correction.rollout_si: rollout_rs"),
         (
             {"rollout_is": "token", "rollout_is_threshold": 0.55},
-            "rollout_correction: rollout_is_threshold=0.55 1 '0.5_5.0'",
+            "rollout_correction: rollout_is_threshold 0.55 1 '0.5_5.0'",
         ),
         (
             {"rollout_is": "token", "rollout_is_threshold": "5.0_0.5"},
-            "rollout_correction: rollout_is_threshold='5.0_0.5' 0",
+            "rollout_correction: rollout_is_threshold '5.0_0.5' 0",
         ),
         (
             {"rollout_is": "token", "rollout_is_threshold": "two"},
-            "rollout_correction: rollout_is_threshold='two' LOW_HIGH",
+            "rollout_correction: rollout_is_threshold 'two' LOW_HIGH",
         ),
         (
             {"rollout_is_threshold": 3.0},
@@ -217,11 +217,11 @@ def test_with_old_as_the_sampler_the_policy_as_it_is_decides():
         ),
         (
             {"rollout_rs": "token_k1", "rollout_rs_threshold": 0.5},
-            "rollout_correction: rollout_rs_threshold=0.5 1",
+            "rollout_correction: rollout_rs_threshold 0.5 1",
         ),
         (
             {"rollout_rs": "token_k2", "rollout_rs_threshold": "0.1_0.2"},
-            "rollout_correction: token_k2 one rollout_rs_threshold=0.1_0.2",
+            "rollout_correction: token_k2 one rollout_rs_threshold 0.1_0.2",
         ),
         ({"loss_type": "reinforce"}, "rollout_correction: loss_type bypass_mode"),
         (

@@ -291,7 +291,7 @@ def refusals(block):
         ),
         (
             {"adaptive_entropy": {"start": 1.0}},
-            ["method.terms.adaptive_entropy: start=1.0 largest=0.005"],
+            ["method.terms.adaptive_entropy: start 1.0 largest 0.005"],
         ),
         (
             {"mine": {"name": "nll"}},
