@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-trl conformance test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu docs
+.PHONY: check test test-peers test-trl conformance test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu docs nightly
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -49,6 +49,9 @@ test-container:  ## docker/Dockerfile, built by buildah on a stand-in for NeMo-R
 
 test-stack:  ## NeMo-RL with its own workers, vLLM and refit on a CPU, v0.7.0 and main; skipped where no checkout is
 	@tests/real/stack/run.sh
+
+nightly:  ## the whole of test-slurm and test-stack, hours; writes tests/real/last_whole_run.md
+	@tests/real/nightly.sh
 
 stack-demo:  ## a run inside NeMo-RL, all of it but the GPU, on this machine: some minutes
 	@$$(tests/real/stack/build.sh)/bin/python tests/real/stack/demo.py $(ARGS)

@@ -15,7 +15,6 @@ ALLOWED = {  # where the text itself is what is tested
     "lab/mismatch/test_dump.py": "a line of code that the message offers",
     "lab/rewards/test_hostile_code.py": "a program",
 }
-NOT_YET = {"algorithms"}  # folders that still pin sentences
 
 
 def literals(path):
@@ -61,15 +60,13 @@ def test_no_sentence_of_the_product_stands_in_a_test(messages):
     found = {}
     for path in sorted((ROOT / "tests").rglob("*.py")):
         name = path.relative_to(ROOT / "tests").as_posix()
-        if name not in ALLOWED and name.partition("/")[0] not in NOT_YET:
+        if name not in ALLOWED:
             found[name] = pinned(path, messages)
     assert {name: texts for name, texts in found.items() if texts} == {}
 
 
 def test_what_is_allowed_is_needed(messages):
     assert all(pinned(ROOT / "tests" / name, messages) for name in ALLOWED)
-    for folder in NOT_YET:
-        assert any(pinned(path, messages) for path in (ROOT / "tests" / folder).rglob("*.py"))
 
 
 def test_a_sentence_is_seen(tmp_path):

@@ -5,6 +5,7 @@ from math import comb
 
 import numpy as np
 import pytest
+from says import Says
 
 from nemo_algos.algorithms.core.pass_at_k import (
     best_at_k,
@@ -76,21 +77,24 @@ def test_shape_is_that_of_the_counts_and_then_k():
 @pytest.mark.parametrize("ks", [[5], [1, 5], [0], [-1]])
 @pytest.mark.parametrize("function", [pass_at_k, pass_hat_k, ucc_at_k])
 def test_k_beyond_n_is_refused(function, ks):
-    with pytest.raises(ValueError, match="n=4 responses: every k must be from 1 to n"):
+    with pytest.raises(ValueError) as error:
         function([1], 4, ks)
+    assert str(error.value) == Says(f"k {ks} n 4")
 
 
 @pytest.mark.parametrize("function", [best_at_k, best_at_k_bootstrap])
 def test_best_of_more_than_n_is_refused(function):
-    with pytest.raises(ValueError, match="n=4 responses: every k must be from 1 to n"):
+    with pytest.raises(ValueError) as error:
         function(np.zeros((1, 4)), [5])
+    assert str(error.value) == Says("k [5] n 4")
 
 
 @pytest.mark.parametrize("sizes", [[5], [2, 7], [-1]])
 @pytest.mark.parametrize("function", [pass_at_k, pass_hat_k, ucc_at_k])
 def test_more_than_n_right_is_refused(function, sizes):
-    with pytest.raises(ValueError, match="of n=4 responses: sizes must be 0 to n"):
+    with pytest.raises(ValueError) as error:
         function(sizes, 4, [1])
+    assert str(error.value) == Says(f"{max(sizes)} n 4")
 
 
 def test_ucc_by_hand():
@@ -151,5 +155,5 @@ def test_bootstrap_of_verl_in_numbers():
 
 @pytest.mark.parametrize("correct", [2.5, float("nan"), [1, 0.5]])
 def test_part_of_a_right_response_is_refused(correct):
-    with pytest.raises(ValueError, match="whole numbers of right responses"):
+    with pytest.raises(ValueError, match=r"^pass@k .*\bwhole\b"):
         pass_at_k(correct, 4, [1])

@@ -94,7 +94,7 @@ def test_padded_rows_of_the_vocabulary_take_no_part():
 
 @pytest.mark.parametrize("vocabulary", [0, V + 1])
 def test_a_vocabulary_that_the_logits_do_not_hold(vocabulary):
-    with pytest.raises(ValueError, match=f"vocabulary={vocabulary} must be in 1..11"):
+    with pytest.raises(ValueError, match=rf"vocabulary={vocabulary}\b.*\b11\b"):
         entropy.token_logprobs_and_entropy(
             torch.zeros(1, V), torch.zeros(1).long(), vocabulary=vocabulary
         )

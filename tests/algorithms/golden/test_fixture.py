@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from says import Says
 from typer.testing import CliRunner
 
 from nemo_algos.algorithms import golden as conformance
@@ -178,24 +179,15 @@ def test_a_nan_is_no_agreement():
     assert conform.error([0.0], [None], mask) == 0
 
 
-NOT_WHOLE = "cases.json is not JSON: "
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["json"], "json is a module: name a function, module:function"),
-        (["nowhere:loss"], "cannot import 'nowhere:loss': ModuleNotFoundError: No module named"),
-        (
-            ["json:lods"],
-            "cannot import 'json:lods': AttributeError: module 'json' has no attribute",
-        ),
-        ([OURS, "--method", "grop"], "no method 'grop' in the cases (did you mean grpo?)"),
-        ([OURS, "--trap", "hole"], "no trap 'hole' in the cases (did you mean holes?)"),
-        (
-            [OURS, "--cases", "nowhere"],
-            "cannot read nowhere/cases.json: No such file or directory",
-        ),
+        (["json"], "json module:function"),
+        (["nowhere:loss"], "'nowhere:loss' ModuleNotFoundError"),
+        (["json:lods"], "'json:lods' AttributeError"),
+        ([OURS, "--method", "grop"], "method 'grop' grpo"),
+        ([OURS, "--trap", "hole"], "trap 'hole' holes"),
+        ([OURS, "--cases", "nowhere"], "nowhere/cases.json"),
     ],
 )
 def test_what_cannot_be_run(words, said, folder, monkeypatch):
@@ -203,21 +195,21 @@ def test_what_cannot_be_run(words, said, folder, monkeypatch):
     before = [*sys.path]
     status, shown, error = conformed(*words, *(() if "--cases" in words else ("--cases", ".")))
     assert sys.path == before
-    assert (status in (1, 2), shown) == (True, "") and error.startswith(said)
+    assert (status in (1, 2), shown) == (True, "") and error == Says(said)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("version", 2, "version: input should be 1, got 2"),
-        ("cases", [], "cases: list should have at least 1 item"),
-        ("cases.0.pieces", [[0, 1], [1]], "grpo-plain: pieces must have each of 16 rows once"),
-        ("cases.0.inputs", "nothing", "grpo-plain: there are no inputs 'nothing'"),
-        ("cases.0.expected.grad", [[0.0], [1.0, 2.0]], "grpo-plain.grad is no number, nor [B] or"),
-        ("cases.0.signals.advantages", [1.0], "grpo-plain.advantages is no number, nor [B] or"),
+        ("version", 2, "version: 1 2"),
+        ("cases", [], "cases: 1"),
+        ("cases.0.pieces", [[0, 1], [1]], "grpo-plain: pieces 16"),
+        ("cases.0.inputs", "nothing", "grpo-plain: 'nothing'"),
+        ("cases.0.expected.grad", [[0.0], [1.0, 2.0]], "grpo-plain.grad [B] [B][S]"),
+        ("cases.0.signals.advantages", [1.0], "grpo-plain.advantages [B] [B][S]"),
         ("cases.0.counts.tokens", "many", "cases.0.counts.tokens: "),
-        ("inputs.plain.rewards", [1.0], "inputs.plain.rewards is no number, nor [B] or"),
-        ("inputs.plain.mask", [[0, 7]], "inputs.plain.mask.0.1: input should be 0 or 1, got 7"),
+        ("inputs.plain.rewards", [1.0], "inputs.plain.rewards [B] [B][S]"),
+        ("inputs.plain.mask", [[0, 7]], "inputs.plain.mask.0.1: 0 1 7"),
         ("inputs.plain.logprobs", "x", "inputs.plain.logprobs"),
     ],
 )
@@ -231,6 +223,7 @@ def test_a_file_that_is_none(path, value, said, folder, tmp_path):
     at[last] = value
     (tmp_path / "cases.json").write_text(json.dumps(whole))
     status, shown, error = conformed(OURS, "--cases", str(tmp_path))
-    assert (status, shown) == (2, "") and f"{tmp_path}/cases.json: {said}"[:70] in error, error
+    assert (status, shown) == (2, "") and error == Says(f"{tmp_path}/cases.json {said}")
     (tmp_path / "cases.json").write_text("[" * 10**5)
-    assert NOT_WHOLE in conformed(OURS, "--cases", str(tmp_path))[2]
+    error = conformed(OURS, "--cases", str(tmp_path))[2]
+    assert error == Says(f"{tmp_path}/cases.json JSON")

@@ -5,6 +5,7 @@ import textwrap
 import pytest
 import torch
 from batches import PLAIN, close, make, run
+from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.groups import advantages as group_advantages
@@ -97,72 +98,66 @@ def test_building_leaves_the_block_as_it_was():
 
 # ---- what is refused
 
-NEEDS_ONE = "needs one advantage per sequence, but erpo gives one per token: use its advantages"
-GROWS = "advantages grow with the response, and "
-NO_MEANING = "it cuts the plain clipped ratio of grpo, etr, erpo and gspo"
-VALID = f"(valid: {', '.join(METHODS)})"
+VALID = " ".join(METHODS)
 
 
 @pytest.mark.parametrize(
     ("block", "message"),
     [
+        ({"name": "apmpo", "advantages": "erpo"}, "method: apmpo advantage erpo"),
+        ({"name": "gspo", "advantages": "erpo"}, "method: gspo ratio advantage erpo"),
+        ({"name": "gmpo", "advantages": "erpo"}, "method: gmpo ratio advantage erpo"),
+        ({"name": "quatro", "advantages": "erpo"}, "method: quatro ratio advantage erpo"),
+        ({"name": "gpg", "bounds": "etr"}, "method: gpg ratio etr"),
+        ({"name": "grpo", "bounds": "gpg"}, "method: gpg no bounds"),
+        ({"name": "grpo", "bounds": "quatro"}, "method: quatro no bounds"),
+        ({"name": "vespo", "advantages": "opd"}, "method: vespo advantage opd"),
         (
-            {"name": "apmpo", "advantages": "erpo"},
-            f"method: apmpo's weight of a whole response {NEEDS_ONE}",
+            {"name": "gepo", "advantages": "high_entropy"},
+            "method: gepo ratio advantage high_entropy",
         ),
-        ({"name": "gspo", "advantages": "erpo"}, f"method: gspo's sequence ratio {NEEDS_ONE}"),
-        ({"name": "gmpo", "advantages": "erpo"}, f"method: gmpo's sequence ratio {NEEDS_ONE}"),
-        ({"name": "quatro", "advantages": "erpo"}, f"method: quatro's sequence ratio {NEEDS_ONE}"),
-        ({"name": "gpg", "bounds": "etr"}, "method: gpg has no ratio to clip, so bounds of etr"),
-        ({"name": "grpo", "bounds": "gpg"}, "method: gpg has no bounds of its own to give"),
-        ({"name": "grpo", "bounds": "quatro"}, "method: quatro has no bounds of its own to give"),
-        (
-            {"name": "vespo", "advantages": "opd"},
-            "method: vespo's weight of a whole response needs",
-        ),
-        ({"name": "gepo", "advantages": "high_entropy"}, "method: gepo's sequence ratio needs one"),
-        ({"name": "gpg", "advantages": "luspo"}, f"method: luspo's {GROWS}"),
+        ({"name": "gpg", "advantages": "luspo"}, "method: luspo gpg length"),
         (
             {"name": "grpo", "advantages": "dr_grpo", "aggregation": "token"},
-            f"method: dr_grpo's {GROWS}",
+            "method: dr_grpo grpo length",
         ),
-        ({"name": "dppo_kl", "bounds": "etr"}, "method: dppo_kl has no ratio to clip, so bounds"),
-        ({"name": "grpo", "bounds": "sapo"}, "method: sapo has no bounds of its own to give"),
-        ({"name": "sapo", "dual_clip": 3}, "method: dual_clip has no meaning for sapo"),
-        ("ert", "method.name: unknown method 'ert' (did you mean etr?)"),
-        ({"name": "zzz"}, f"method.name: unknown method 'zzz' {VALID}"),
-        ({"name": 3}, f"method.name: unknown method 3 {VALID}"),
-        ({}, f"method.name: missing: name a method {VALID}"),
-        ({"bounds": "etr"}, f"method.name: missing: name a method {VALID}"),
-        (None, "method: must be a name or a block with a name, got None"),
-        ({"name": "grpo", "bounds": 5}, "method.bounds: must be a name or a block"),
-        ({"name": "etr", "mirco": 0.1}, "method.mirco: unknown key (did you mean micro?)"),
-        ({"name": "grpo", "clip_low": -0.1}, "method.clip_low: input should be greater than or eq"),
-        ({"name": "grpo", "clip_low": 1.1}, "method.clip_low: input should be less than or equal"),
-        ({"name": "quatro", "delta": 1e-7}, "method.delta: input should be greater than or equal"),
-        ({"name": "grpo", "max_log_ratio": 21}, "method.max_log_ratio: input should be less than"),
+        ({"name": "dppo_kl", "bounds": "etr"}, "method: dppo_kl ratio etr"),
+        ({"name": "grpo", "bounds": "sapo"}, "method: sapo no bounds"),
+        ({"name": "sapo", "dual_clip": 3}, "method: dual_clip sapo ratio"),
+        ("ert", "method.name: 'ert' etr"),
+        ({"name": "zzz"}, f"method.name: 'zzz' {VALID}"),
+        ({"name": 3}, f"method.name: 3 {VALID}"),
+        ({}, f"method.name: missing {VALID}"),
+        ({"bounds": "etr"}, f"method.name: missing {VALID}"),
+        (None, "method: name None"),
+        ({"name": "grpo", "bounds": 5}, "method.bounds: name 5"),
+        ({"name": "etr", "mirco": 0.1}, "method.mirco: micro"),
+        ({"name": "grpo", "clip_low": -0.1}, "method.clip_low: 0 -0.1"),
+        ({"name": "grpo", "clip_low": 1.1}, "method.clip_low: 1 1.1"),
+        ({"name": "quatro", "delta": 1e-7}, "method.delta: 0.000001 1e-07"),
+        ({"name": "grpo", "max_log_ratio": 21}, "method.max_log_ratio: 20 21"),
         (
             {"name": "grpo", "bounds": {"name": "etr", "max_log_ratio": 5}},
-            "method.bounds.max_log_ratio: only the bounds of etr are used here",
+            "method.bounds.max_log_ratio: bounds etr",
         ),
         (
             {"name": "grpo", "advantages": {"name": "erpo", "dual_clip": 3}},
-            "method.advantages.dual_clip: only the advantages of erpo are used here",
+            "method.advantages.dual_clip: advantages erpo",
         ),
-        ({"name": "etr", "macro": float("nan")}, "method.macro: input should be a finite number"),
-        ({"name": "etr", "micro": "a"}, "method.micro: input should be a valid number"),
-        ({"name": "etr", "micro": 0.2}, "method: micro=0.2 must be below clip_base=0.2"),
-        ({"name": "etr", "macro": 0.7}, "method: clip_base + micro + macro = 1 must be below 1"),
-        ({"name": "apmpo", "clip_max": 0.1}, "method: clip_max=0.1 is below clip_min=0.2"),
-        ({"name": "apmpo", "clip_max": 1, "symmetric": True}, "method: symmetric bounds need"),
-        ({"name": "apmpo", "gamma": 1, "exponent": "linear"}, "method: gamma=1.0 makes the linear"),
-        ({"name": "grpo", "dual_clip": 1}, "method.dual_clip: input should be greater than 1"),
+        ({"name": "etr", "macro": float("nan")}, "method.macro: finite nan"),
+        ({"name": "etr", "micro": "a"}, "method.micro: number 'a'"),
+        ({"name": "etr", "micro": 0.2}, "method: micro 0.2 clip_base"),
+        ({"name": "etr", "macro": 0.7}, "method: clip_base micro macro 1"),
+        ({"name": "apmpo", "clip_max": 0.1}, "method: clip_max 0.1 clip_min 0.2"),
+        ({"name": "apmpo", "clip_max": 1, "symmetric": True}, "method: symmetric clip_max 1.0"),
+        ({"name": "apmpo", "gamma": 1, "exponent": "linear"}, "method: gamma 1.0 linear"),
+        ({"name": "grpo", "dual_clip": 1}, "method.dual_clip: greater 1"),
     ],
     ids=str,
 )
 def test_refused_with_the_reason(block, message):
     (problem,) = refusals(block)
-    assert problem.startswith(message)
+    assert problem == Says(message)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -171,7 +166,7 @@ def test_dual_clip_where_it_has_a_meaning(name):
         assert build({"name": name, "dual_clip": 3}).base.params.dual_clip == 3
     else:
         (reason,) = refusals({"name": name, "dual_clip": 3})
-        assert reason.startswith(f"method: dual_clip has no meaning for {name}: ")
+        assert reason == Says(f"method: dual_clip {name}")
 
 
 def test_all_findings_of_all_components_at_once():
@@ -182,10 +177,10 @@ def test_all_findings_of_all_components_at_once():
         "bounds": {"name": "ert", "micro": 0.3},
     }
     assert refusals(block) == [
-        "method.clip_hihg: unknown key (did you mean clip_high?)",
-        "method.advantages.process_weight: input should be greater than or equal to 0, got -1",
-        "method.advantages.bukets: unknown key (did you mean buckets?)",
-        "method.bounds.name: unknown method 'ert' (did you mean etr?)",
+        Says("method.clip_hihg: clip_high"),
+        Says("method.advantages.process_weight: 0 -1"),
+        Says("method.advantages.bukets: buckets"),
+        Says("method.bounds.name: 'ert' etr"),
     ]
     assert len(refusals({"name": "gpg", "bounds": "quatro", "dual_clip": 2})) == 3
 
@@ -244,7 +239,7 @@ def test_a_third_partys_method_combines(module):
     got = run({"name": name, "share": 1, "bounds": "etr"}, make(), LossConfig())
     close(got.grad, run("etr", make(), LossConfig()).grad)
     (problem,) = refusals({"name": name, "dual_clip": 3})
-    assert problem == f"method: dual_clip has no meaning for half: {NO_MEANING}"
+    assert problem == Says("method: dual_clip half grpo etr erpo gspo")
 
 
 @pytest.mark.parametrize(
@@ -259,32 +254,30 @@ def test_a_third_partys_method_combines(module):
 )
 def test_a_module_that_does_not_import_is_one_sentence(module, source, reason):
     name = module(source)
-    assert refusals({"name": name}) == [f"method.name: cannot import {name!r}: {reason}"]
+    (problem,) = refusals({"name": name})
+    assert problem == Says(f"method.name: {name!r} {reason}") and "\n" not in problem
 
 
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("MINE = 3", "is a int, not a Method"),
-        (
-            "from nemo_algos.algorithms.methods.etr import ETR as MINE",
-            "calls itself etr, which exists: rename it",
-        ),
+        ("MINE = 3", "int Method"),
+        ("from nemo_algos.algorithms.methods.etr import ETR as MINE", "etr"),
         (IMPORTS + "MINE = Method('m', '-', params=dict)", "params"),
         (IMPORTS + "MINE = Method('m', '-', params=Params())", "params"),
         (IMPORTS + "MINE = Method('m', '-', params=Params)", "clip_low"),
-        (IMPORTS + "MINE = Method('m', '-', ClipParams, form='logprobs')", "did you mean logprob?"),
+        (IMPORTS + "MINE = Method('m', '-', ClipParams, form='logprobs')", "'logprobs' logprob"),
     ],
 )
 def test_a_record_that_is_wrong_is_one_sentence(module, source, reason):
     name = module(source)
     (problem,) = refusals({"name": "grpo", "bounds": name})
-    assert problem.startswith("method.bounds.name: ") and repr(name) in problem
-    assert reason in problem and "ValueError" not in problem
+    assert problem == Says(f"method.bounds.name: {name!r} {reason}")
+    assert "ValueError" not in problem
 
 
 @pytest.mark.parametrize("name", ["nope_nope:MINE", ":MINE", "math:", "math:MINE", "math:a:b"])
 def test_a_name_that_leads_nowhere_is_one_sentence(name):
     (problem,) = refusals(name)
-    assert problem.startswith(f"method.name: cannot import {name!r}: ")
+    assert problem == Says(f"method.name: {name!r}")
     assert "\n" not in problem

@@ -6,6 +6,7 @@ import pytest
 import torch
 from batches import close
 from pydantic import ValidationError
+from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
@@ -119,12 +120,13 @@ def test_dual_clip_cuts_the_negative_advantage_only(c, ratio, cut, slope):
 # ---- off-policy correction: w = 1/2 and 2 in the first sequence, 3 in the second
 
 GEN = torch.full((2, 3), -1.0).double() - on(0.5, 2.0, 3.0).log()
+USE = "use_importance_sampling_correction"
 HIGH_LOW = ("truncated_importance_sampling_ratio", "truncated_importance_sampling_ratio_min")
 
 
 def correction(kind=None, high=None, low=None):
     found = {"truncated_importance_sampling_type": kind, HIGH_LOW[0]: high, HIGH_LOW[1]: low}
-    return {"use_importance_sampling_correction": True, **found}
+    return {USE: True, **found}
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ def test_report_counts_every_token_once():
 
 def test_error_counts_and_names_the_first():
     ratios = on(1.0, NAN, INF)
-    with pytest.raises(FloatingPointError, match=r"^2 response tokens .*sequence 0, position 1\)"):
+    with pytest.raises(FloatingPointError, match=r"^2 .*\bsequence 0, position 1\b"):
         compute("grpo", ratios)
 
 
@@ -244,9 +246,9 @@ def test_half_precision_gives_a_float32_loss(dtype, method):
 
 
 def test_missing_inputs_are_named():
-    with pytest.raises(ValueError, match=r"reference_policy_kl_penalty > 0 needs ref_logprobs"):
+    with pytest.raises(ValueError, match=r"reference_policy_kl_penalty .*\bref_logprobs\b"):
         compute("grpo", RATIOS, {"reference_policy_kl_penalty": 0.1})
-    with pytest.raises(ValueError, match=r"correction needs gen_logprobs \[B, S\], the sampler's"):
+    with pytest.raises(ValueError, match=r"correction .*\bgen_logprobs \[B, S\]"):
         compute("grpo", RATIOS, correction())
 
 
@@ -259,17 +261,18 @@ def test_derived_keys_are_refused_with_the_name_to_use(key):
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "words"),
     [
-        ({**correction("tis", 2.0), "use_importance_sampling_correction": False}, "tis needs use_"),
-        (correction("tis"), "set truncated_importance_sampling_type and .* together"),
-        (correction(None, 2.0), "set truncated_importance_sampling_type and .* together"),
-        (correction("icepop", 2.0), "icepop needs truncated_importance_sampling_ratio_min"),
-        (correction("seq-mask-tis", 2.0), "seq-mask-tis needs .*_ratio_min"),
-        (correction("tis", 2.0, 3.0), "_ratio_min must be at most"),
-        (correction(None, None, 0.5), "_ratio_min must be at most"),
+        ({**correction("tis", 2.0), USE: False}, f"tis {USE}"),
+        (correction("tis"), f"truncated_importance_sampling_type {HIGH_LOW[0]}"),
+        (correction(None, 2.0), f"truncated_importance_sampling_type {HIGH_LOW[0]}"),
+        (correction("icepop", 2.0), f"icepop {HIGH_LOW[1]}"),
+        (correction("seq-mask-tis", 2.0), f"seq-mask-tis {HIGH_LOW[1]}"),
+        (correction("tis", 2.0, 3.0), " ".join(HIGH_LOW)),
+        (correction(None, None, 0.5), " ".join(HIGH_LOW)),
     ],
 )
-def test_half_a_correction_is_refused(config, message):
-    with pytest.raises(ValidationError, match=message):
+def test_half_a_correction_is_refused(config, words):
+    with pytest.raises(ValidationError) as error:
         LossConfig(**config)
+    assert [e["msg"] for e in error.value.errors()] == [Says(words)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from batches import close, make
+from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.kernel import Method, Signal
@@ -72,7 +73,7 @@ def test_constant_forgetting_needs_no_drift():
     memory = spo.signals(batch, memory).memory
     want = [0.9 * (0.9 * 0.5 + 1) + 1, 0.9 * 0.9 * 0.5]
     assert memory["advantages"]["prompts"]["1"][:2] == pytest.approx(want, rel=1e-15)
-    with pytest.raises(ValueError, match=r"^spo needs drift: measure how far the policy has moved"):
+    with pytest.raises(ValueError, match=r"^spo .*\bdrift\b"):
         build("spo").signals(batch, {})
 
 
@@ -140,17 +141,13 @@ def _numbers(memory):
 
 
 def test_a_memory_must_be_given():
-    wanted = (
-        "spo remembers the batches before: give `Algorithm.signals` the memory of the signals "
-        "before, {} for the first"
-    )
     with pytest.raises(ValueError) as error:
         build("spo").signals(rollouts([1], [1]))
-    assert str(error.value) == wanted
+    assert str(error.value) == Says("spo `Algorithm.signals` memory {}")
     build("etr").signals(rollouts([1], [1]))  # remembers nothing
-    with pytest.raises(ValueError, match=r"^spo needs prompt: give each sequence its prompt's own"):
+    with pytest.raises(ValueError, match=r"^spo .*\bprompt\b.*prompt_key"):
         build("spo").signals(replace(rollouts([1], [1]), prompt=None), {})
-    with pytest.raises(ValueError, match=r"spo\+etr needs rewards in \[0, 1\], but sequence 0"):
+    with pytest.raises(ValueError, match=r"spo\+etr .*\[0, 1\].*sequence 0\b"):
         build({"advantages": "spo", "bounds": "etr"}).signals(rollouts([1], [2]), {})
 
 
@@ -167,8 +164,8 @@ def test_a_record_must_take_its_memory():
         seen = memory.get("seen", 0) + 1
         return Signal(rollouts.rewards * seen, memory={"seen": seen})
 
-    for function, needs in ((forgets, {"memory"}), (remembers, set())):
-        with pytest.raises(ValueError, match=r"own: advantages .* \d arguments"):
+    for function, needs, number in ((forgets, {"memory"}, 3), (remembers, set(), 2)):
+        with pytest.raises(ValueError, match=rf"^own: advantages .*\b{number}\b"):
             Method("own", "-", ClipParams, function, needs=frozenset(needs))
     own = build(Method("own", "-", ClipParams, remembers, needs=frozenset({"memory"})))
     first = own.signals(rollouts([1], [3]), {})

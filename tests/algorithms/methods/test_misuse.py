@@ -62,7 +62,7 @@ def wrong_signals():
 )
 def test_signals_of_something_else(reason, signals):
     rollouts, logprobs = make()
-    with pytest.raises(ValueError, match="not the signals of etr"):
+    with pytest.raises(ValueError, match=r"\bsignals of etr\b"):
         policy_loss(build("etr"), logprobs, rollouts, signals, Counts.of(rollouts.mask))
 
 
@@ -76,7 +76,7 @@ def test_counts_of_nothing(counts):
 
 @pytest.mark.parametrize("logprobs", [None, [[0.0]], make().logprobs.numpy(), 1.0])
 def test_log_probs_that_are_no_tensor(logprobs):
-    with pytest.raises(ValueError, match="logprobs must be a tensor with gradient"):
+    with pytest.raises(ValueError, match=r"^logprobs .*\btensor\b"):
         batch_loss("grpo", logprobs, make().rollouts)
 
 
@@ -84,12 +84,12 @@ def test_log_probs_that_are_no_tensor(logprobs):
 def test_nothing_where_every_method_needs_something(name):
     rollouts = make().rollouts
     given = {k: getattr(rollouts, k) for k in ("group", "rewards", "mask", "old_logprobs")}
-    with pytest.raises(ValueError, match=f"{name} is None"):
+    with pytest.raises(ValueError, match=rf"^{name} .*\bNone\b"):
         Rollouts(**{**given, name: None})
 
 
 def test_labels_that_are_not_finite():
-    with pytest.raises(ValueError, match="group has labels that are not finite"):
+    with pytest.raises(ValueError, match=r"^group .*\bfinite\b"):
         Rollouts([0.0, float("nan")], [0, 1], torch.ones(2, 1).bool(), [[0.0], [0.0]])
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from batches import close, make, run
+from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.batch_statistics import standardized
@@ -111,13 +112,12 @@ def test_a_part_outside_the_unit_interval_is_refused_and_the_sum_need_not_be_ins
     large = replace(rollouts, rewards=rollouts.rewards * 9)
     build({"name": "apmpo", "success_reward": "right"}).signals(large)
     outside = replace(rollouts, reward_parts={"right": rollouts.rewards * 9})
-    with pytest.raises(ValueError, match=r"apmpo needs rewards in \[0, 1\], but sequence"):
+    with pytest.raises(ValueError, match=r"^apmpo .*\[0, 1\].*sequence \d"):
         build({"name": "apmpo", "success_reward": "right"}).signals(outside)
 
 
 def test_what_is_not_there_is_named():
     rollouts = make().rollouts
-    wanted = "no reward is named 'rihgt': there are brief, right"
     for block in (
         {"name": "etr", "success_reward": "rihgt"},
         {"name": "grpo", "bounds": {"name": "etr", "success_reward": "rihgt"}},
@@ -126,10 +126,10 @@ def test_what_is_not_there_is_named():
     ):
         with pytest.raises(ValueError) as error:
             build(block).signals(rollouts)
-        assert str(error.value) == wanted, block
+        assert str(error.value) == Says("'rihgt' brief right"), block
     alone = replace(rollouts, reward_parts=None)
     for name in ("gdpo", {"name": "etr", "success_reward": "right"}):
-        with pytest.raises(ValueError, match="needs reward_parts: name the parts of the reward"):
+        with pytest.raises(ValueError, match=r"\breward_parts\b"):
             build(name).signals(alone)
 
 
@@ -141,13 +141,9 @@ def refusal(**fields):
 
 
 def test_parts_that_cannot_be():
-    assert refusal(reward_parts={"a": [1]}) == (
-        "reward_parts['a'] has shape [1], but the mask [2, 1] asks for [2]"
-    )
-    assert refusal(reward_parts={"a": [1, float("nan")]}) == (
-        "reward_parts['a'] must be finite, but sequence 1 has nan (1 such): make the reward "
-        "function return a number"
-    )
+    part = "reward_parts['a']"
+    assert refusal(reward_parts={"a": [1]}) == Says(f"{part} [1] mask [2, 1] [2]")
+    assert refusal(reward_parts={"a": [1, float("nan")]}) == Says(f"{part} sequence 1 nan")
     assert refusal(reward_parts={"a": [1, 0]}, reward_weights={"b": 1.0}) == (
         "reward_weights names b, which reward_parts has not"
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from batches import KL, Batch, Result, change, close, every_method, make
+from says import Says
 
 from nemo_algos import batch_loss
 from nemo_algos.algorithms.build import build
@@ -184,116 +185,79 @@ def test_with_old_as_the_sampler_the_policy_as_it_is_decides():
 @pytest.mark.parametrize(
     ("block", "finding"),
     [
-        (
-            {"preset": "decoupled_geo"},
-            "rollout_correction.preset: no such preset (did you mean decoupled_geo_rs?)",
-        ),
-        (
-            {"rollout_si": "token"},
-            "rollout_correction.rollout_si: unknown key (did you mean rollout_rs?)",
-        ),
+        ({"preset": "decoupled_geo"}, "rollout_correction.preset: decoupled_geo_rs"),
+        ({"rollout_si": "token"}, "rollout_correction.rollout_si: rollout_rs"),
         (
             {"rollout_is": "token", "rollout_is_threshold": 0.55},
-            "rollout_correction: rollout_is_threshold=0.55 is below 1, and a ratio of 1 would be "
-            "cut (YAML reads 0.5_5 as 0.55: write '0.5_5.0')",
+            "rollout_correction: rollout_is_threshold 0.55 1 '0.5_5.0'",
         ),
         (
             {"rollout_is": "token", "rollout_is_threshold": "5.0_0.5"},
-            "rollout_correction: rollout_is_threshold='5.0_0.5': bounds must be above 0, the low "
-            "one first",
+            "rollout_correction: rollout_is_threshold '5.0_0.5' 0",
         ),
         (
             {"rollout_is": "token", "rollout_is_threshold": "two"},
-            "rollout_correction: rollout_is_threshold='two' is no number, and no LOW_HIGH",
+            "rollout_correction: rollout_is_threshold 'two' LOW_HIGH",
         ),
         (
             {"rollout_is_threshold": 3.0},
-            "rollout_correction: rollout_is_threshold is of weights: set rollout_is, or remove it",
+            "rollout_correction: rollout_is_threshold rollout_is",
         ),
-        ({"rollout_rs": "token_k1"},
-         "rollout_correction: set rollout_rs and rollout_rs_threshold together"),
+        (
+            {"rollout_rs": "token_k1"},
+            "rollout_correction: rollout_rs rollout_rs_threshold together",
+        ),
         (
             {"rollout_rs": "seq_max_k1", "rollout_rs_threshold": 2.0},
-            "rollout_correction: rollout_rs has no seq_max_k1 (did you mean seq_max_k3?)",
+            "rollout_correction: rollout_rs seq_max_k1 seq_max_k3",
         ),
         (
             {"rollout_rs": "token_k1", "rollout_rs_threshold": "1,2"},
-            "rollout_correction: rollout_rs_threshold has 2 thresholds for 1 options of "
-            "rollout_rs: give one for all, or one each",
+            "rollout_correction: rollout_rs_threshold 2 1 rollout_rs",
         ),
         (
             {"rollout_rs": "token_k1", "rollout_rs_threshold": 0.5},
-            "rollout_correction: rollout_rs_threshold=0.5 would be 1 / 0.5 to 0.5: give it above 1",
+            "rollout_correction: rollout_rs_threshold 0.5 1",
         ),
         (
             {"rollout_rs": "token_k2", "rollout_rs_threshold": "0.1_0.2"},
-            "rollout_correction: token_k2 has one threshold, the largest divergence: "
-            "rollout_rs_threshold=0.1_0.2",
+            "rollout_correction: token_k2 one rollout_rs_threshold 0.1_0.2",
         ),
-        (
-            {"loss_type": "reinforce"},
-            "rollout_correction: loss_type is of bypass_mode: set bypass_mode: true, or remove it",
-        ),
+        ({"loss_type": "reinforce"}, "rollout_correction: loss_type bypass_mode"),
         (
             {"preset": "bypass_pg_is", "rollout_is_batch_normalize": True},
-            "rollout_correction: rollout_is_batch_normalize needs the whole batch's weights, and "
-            "in bypass_mode a micro-batch has its own: set one of the two to false",
+            "rollout_correction: rollout_is_batch_normalize bypass_mode micro-batch",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_block_is_refused(block, finding):
     with pytest.raises(ConfigError) as error:
         build("gpg" if "pg" in str(block) else "grpo", block)
-    assert [str(f) for f in error.value.findings] == [finding]
-
-
-ENTROPIES = (
-    "needs the exact entropies of pi_old, which come with the forward that bypass_mode leaves"
-)
-ONE = "compares pi_old with the sampler, and in bypass_mode they are one: set bypass_mode: false"
+    assert [str(f) for f in error.value.findings] == [Says(finding)]
 
 
 @pytest.mark.parametrize(
-    ("method", "block", "reason"),
+    ("method", "block", "words"),
     [
-        ("erpo", BYPASS, f"erpo {ENTROPIES} out: set bypass_mode: false"),
-        ("high_entropy", BYPASS, f"high_entropy {ENTROPIES} out: set bypass_mode: false"),
+        ("erpo", BYPASS, "erpo entropies bypass_mode"),
+        ("high_entropy", BYPASS, "high_entropy entropies bypass_mode"),
         (
             {"name": "grpo", "terms": {"adaptive_entropy": {}}},
             BYPASS,
-            f"grpo+adaptive_entropy {ENTROPIES} out: set bypass_mode: false",
+            "grpo+adaptive_entropy entropies bypass_mode",
         ),
-        ("m2po", BYPASS, f"m2po {ONE}"),
-        ("opsm", BYPASS, f"opsm {ONE}"),
-        (
-            "spo",
-            BYPASS,
-            "spo measures how far an update moves the trainer's own log-probs, which bypass_mode "
-            "leaves out: of spo, set forgetting: constant",
-        ),
-        (
-            "grpo",
-            {"preset": "bypass_pg_is"},
-            "loss_type: reinforce has no ratio, and grpo has one: set method.name: gpg (with "
-            "method.advantages of another), or loss_type: ppo_clip without rollout_is",
-        ),
-        (
-            "gpg",
-            {"preset": "bypass_ppo_clip"},
-            "gpg has no ratio to clip: set loss_type: reinforce",
-        ),
-        (
-            "cispo",
-            {"bypass_mode": True, "rollout_is": "token"},
-            "cispo's ratio is to the sampler in bypass_mode, and rollout_is would weigh by it "
-            "again: remove rollout_is",
-        ),
+        ("m2po", BYPASS, "m2po pi_old sampler bypass_mode"),
+        ("opsm", BYPASS, "opsm pi_old sampler bypass_mode"),
+        ("spo", BYPASS, "spo bypass_mode forgetting constant"),
+        ("grpo", {"preset": "bypass_pg_is"}, "reinforce grpo gpg ppo_clip rollout_is"),
+        ("gpg", {"preset": "bypass_ppo_clip"}, "gpg ratio reinforce"),
+        ("cispo", {"bypass_mode": True, "rollout_is": "token"}, "cispo ratio rollout_is"),
     ],
 )
-def test_two_policies_are_refused_with_the_reason(method, block, reason):
+def test_two_policies_are_refused_with_the_reason(method, block, words):
     with pytest.raises(ConfigError) as error:
         build(method, block)
-    assert [str(f) for f in error.value.findings] == [f"rollout_correction: {reason}"]
+    assert [str(f) for f in error.value.findings] == [Says(f"rollout_correction: {words}")]
 
 
 @every_method
@@ -307,26 +271,24 @@ def test_these_and_no_others_are_refused(name):
 
 def test_one_weighing_by_the_sampler():
     batch, config = hand(), LossConfig(use_importance_sampling_correction=True)
-    sentence = (
-        r"loss_fn\.use_importance_sampling_correction: rollout_correction weighs by the sampler "
-        "too: set this to false, or remove that"
-    )
-    with pytest.raises(ValueError, match=sentence):
+    words = "loss_fn.use_importance_sampling_correction: rollout_correction false"
+    with pytest.raises(ValueError) as error:
         batch_loss(build("grpo", BOTH), batch.logprobs, batch.rollouts, config)
+    assert str(error.value) == Says(words)
 
 
 def test_what_cannot_be_corrected_is_refused():
     batch, algorithm = hand(), build("grpo", BOTH)
     for correction in (BOTH, BYPASS, {"preset": "decoupled_geo_rs"}):
-        with pytest.raises(ValueError, match=r"give `Algorithm\.signals` the rollouts that"):
+        with pytest.raises(ValueError, match=r"Algorithm\.correct\b"):
             build("grpo", correction).signals(batch.rollouts)
     missing = replace(batch.rollouts, gen_logprobs=None)
-    with pytest.raises(ValueError, match=r"rollout_correction needs gen_logprobs \[B, S\]"):
+    with pytest.raises(ValueError, match=r"^rollout_correction .*\bgen_logprobs \[B, S\]"):
         algorithm.correct(missing)
     sampled = batch.rollouts.gen_logprobs.clone()
     sampled[0, 1] = -math.inf
     infinite = replace(batch.rollouts, gen_logprobs=sampled)
-    with pytest.raises(ValueError, match=r"1 response tokens .* \(first: sequence 0, position 1\)"):
+    with pytest.raises(ValueError, match=r"^1 .*\bsequence 0, position 1\b"):
         algorithm.correct(infinite)
 
 

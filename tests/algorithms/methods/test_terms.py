@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from batches import KL, Batch, close, make, off_mask
+from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
@@ -23,7 +24,6 @@ BLOCKS = [
     {"name": "gspo", "terms": {"nll": {"aggregation": "sequence"}}},
     {"name": "gpg", "terms": {"adaptive_entropy": {"target": 9.0, "start": 0.004}}},
 ]
-BOTH = "holds the entropy, and so does entropy: keep one of them"
 every_block = pytest.mark.parametrize("block", BLOCKS, ids=str)
 
 
@@ -269,48 +269,43 @@ def refusals(block):
 @pytest.mark.parametrize(
     ("terms", "wanted"),
     [
-        (3, ["method.terms: must be blocks by name, got 3"]),
+        (3, ["method.terms: blocks 3"]),
         (
             {"entrpy": {}},
-            ["method.terms.entrpy: unknown term 'entrpy' (did you mean entropy?)"],
+            ["method.terms.entrpy: 'entrpy' entropy"],
         ),
         (
             {"nll": 0.1},
-            ["method.terms.nll: must be a block of parameters, e.g. {}, got 0.1"],
+            ["method.terms.nll: block 0.1"],
         ),
         (
             {"nll": {"coeff": 1}, "entropy": {"coef": -1}},
             [
-                "method.terms.nll.coeff: unknown key (did you mean coef?)",
-                "method.terms.entropy.coef: input should be greater than or equal to 0, got -1",
+                "method.terms.nll.coeff: coef",
+                "method.terms.entropy.coef: 0 -1",
             ],
         ),
         (
             {"entropy": {}, "adaptive_entropy": {}},
-            [
-                f"method.terms.adaptive_entropy: {BOTH}",
-            ],
+            ["method.terms.adaptive_entropy: entropy"],
         ),
         (
             {"adaptive_entropy": {"start": 1.0}},
-            ["method.terms.adaptive_entropy: start=1.0 is above largest=0.005: lower it"],
+            ["method.terms.adaptive_entropy: start 1.0 largest 0.005"],
         ),
         (
             {"mine": {"name": "nll"}},
-            ["method.terms.mine.name: calls itself nll: write it under method.terms.nll"],
+            ["method.terms.mine.name: nll method.terms.nll"],
         ),
         (
             {"mine": {"name": "no.such:TERM"}},
-            [
-                "method.terms.mine.name: cannot import 'no.such:TERM': ModuleNotFoundError: "
-                "No module named 'no'"
-            ],
+            ["method.terms.mine.name: 'no.such:TERM' ModuleNotFoundError 'no'"],
         ),
     ],
     ids=str,
 )
 def test_refused_with_the_reason(terms, wanted):
-    assert refusals({"name": "etr", "terms": terms}) == wanted
+    assert refusals({"name": "etr", "terms": terms}) == [Says(words) for words in wanted]
 
 
 def test_every_mistake_of_a_block_at_once():
@@ -321,8 +316,8 @@ def test_every_mistake_of_a_block_at_once():
 
 
 def test_terms_are_of_the_method_and_not_of_a_component():
-    reason = "method.bounds.terms: unknown key"
-    assert refusals({"name": "grpo", "bounds": {"name": "etr", "terms": {}}})[0].startswith(reason)
+    found = refusals({"name": "grpo", "bounds": {"name": "etr", "terms": {}}})
+    assert found[0].startswith("method.bounds.terms: ")
 
 
 OWN = """
@@ -359,13 +354,13 @@ def test_a_term_of_ones_own(own):
     assert build(block).name == "grpo+square"
     cubed = {"name": "own_terms:MINE", "power": 3.5}
     assert refusals({"name": "grpo", "terms": {"square": cubed}}) == [
-        "method.terms.square.power: input should be a valid integer, got 3.5"
+        Says("method.terms.square.power: integer 3.5")
     ]
     assert refusals({"name": "grpo", "terms": {"nll": {"name": "own_terms:TAKEN"}}}) == [
-        "method.terms.nll.name: 'own_terms:TAKEN' calls itself nll, which exists: rename it",
+        Says("method.terms.nll.name: 'own_terms:TAKEN' nll")
     ]
     assert refusals({"name": "grpo", "terms": {"Params": {"name": "own_terms:Params"}}}) == [
-        "method.terms.Params.name: 'own_terms:Params' is a ModelMetaclass, not a LossTerm"
+        Says("method.terms.Params.name: 'own_terms:Params' LossTerm")
     ]
 
 
@@ -387,7 +382,7 @@ def test_missing_entropies_are_named():
     algorithm = build(BLOCKS[0])
     signals, counts = algorithm.signals(batch.rollouts), Counts.of(batch.rollouts.mask)
     logprobs = batch.logprobs.clone().requires_grad_()
-    wanted = r"etr\+entropy\+nll needs the policy's entropy with its gradient: give policy_loss"
+    wanted = r"^etr\+entropy\+nll .*gradient.*\bpolicy_loss\b"
     for entropy in (None, torch.zeros_like(logprobs)):
         with pytest.raises(ValueError, match=wanted):
             policy_loss(algorithm, logprobs, batch.rollouts, signals, counts, KL, entropy)
