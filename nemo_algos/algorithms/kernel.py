@@ -155,6 +155,7 @@ class Method:
     flat_group_is_inert: bool = True
     whole_batch: bool = False
     on_policy_is_grpo: bool = False
+    stock: bool = False
     usual_group: int = 2
 
     def __post_init__(self) -> None:

@@ -30,6 +30,7 @@ FACTS = {
     "flat_group_is_inert": "a group of equal rewards adds nothing to the gradient (KL apart)",
     "whole_batch": "its advantages are statistics of a whole batch, flat groups included",
     "on_policy_is_grpo": "while every ratio is 1 it is GRPO",
+    "stock": "NeMo-RL's own loss computes it, and does so untouched",
     "usual_group": "responses of a prompt below which its statistics of a group say little",
 }
 TOKEN_INPUTS = frozenset[Need](("ref_logprobs", "entropy", "gen_logprobs"))

@@ -15,4 +15,4 @@ class GRPOParams(ClipParams):
     aggregation: Literal["sequence", "token"] = "sequence"
 
 
-GRPO = Method(name="grpo", paper="GRPO, arXiv 2402.03300", params=GRPOParams)
+GRPO = Method(name="grpo", paper="GRPO, arXiv 2402.03300", params=GRPOParams, stock=True)

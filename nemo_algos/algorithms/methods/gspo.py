@@ -37,4 +37,5 @@ GSPO = Method(
     log_ratio=log_ratio,
     ratio="sequence",
     on_policy_is_grpo=True,
+    stock=True,
 )

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.core import surrogate
-from nemo_algos.algorithms.kernel import Signals, clip_bounds, keep_advantages, token_log_ratio
-from nemo_algos.algorithms.methods import gspo
+from nemo_algos.algorithms.kernel import Signals, clip_bounds, token_log_ratio
 from nemo_algos.algorithms.params import Params
 from nemo_algos.algorithms.riders import off_policy, terms
 from nemo_algos.algorithms.riders.loss_config import LossConfig
@@ -128,12 +127,9 @@ class AlgorithmLoss(ClippedPGLossFn):
 
 def is_stock(algorithm: Algorithm) -> bool:
     """Whether NeMo-RL's loss is this one: GRPO's or GSPO's, constant bounds, the default clamp."""
-    method, params = algorithm.base
-    ratio = gspo.log_ratio if method.ratio == "sequence" else token_log_ratio
-    own = (method.form, method.clips, method.reweight, method.log_ratio, {**method.extras})
-    bounds = algorithm.bounds.method
+    (method, params), bounds = algorithm.base, algorithm.bounds.method
     return (
-        own == ("ratio", "ratio", keep_advantages, ratio, {})
+        method.stock
         and (bounds.bounds, bounds.constant_bounds) == (None, clip_bounds)
         and params.max_log_ratio == Params().max_log_ratio  # NeMo-RL clamps none
     )

@@ -25,7 +25,7 @@ from nemo_algos.engines.nemo.environment import ACTOR, VerifierEnvironment, log_
 from nemo_algos.lab.evals import nemo_file
 from nemo_algos.preflight.check import launcher
 
-MATH = "nemo_algos.engines.rewards.math:verify_math"
+MATH = "math"
 CHOICE = "nemo_algos.lab.rewards.choice:verify_choice"
 SHIPPED = Path(__file__).parents[3] / "examples" / "configs" / "nemo_rl.yaml"
 

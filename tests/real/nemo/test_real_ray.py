@@ -93,5 +93,5 @@ def test_check_names_the_node_where_the_package_is_missing(start: Start) -> None
         worker_env.check()
     (node,) = ray.nodes()
     assert node["NodeManagerAddress"] in str(error.value)
-    assert "No module named 'nemo_algos'" in str(error.value)
+    assert "No module named 'nemo_algos" in str(error.value)
     assert str(worker_env.ROOT) in str(error.value)
