@@ -131,8 +131,7 @@ class Method:
     ratio      r' is each token's own, or one of the sequence
     mean       of J and KL, where the parameters have no `aggregation` to choose it
 
-    and facts, see `record.FACTS`: needs, own, success, flat_group_is_inert, ...
-    Raises ValueError for a value that is none of these.
+    and facts, which are said at their fields. Raises ValueError for a value that is none of these.
     """
 
     name: str
@@ -149,14 +148,14 @@ class Method:
     clips: record.Clips | None = "ratio"
     ratio: record.Per = "token"
     mean: record.Per = "sequence"
-    needs: frozenset[record.Need] = frozenset()
-    own: frozenset[Slot] | None = None
-    success: frozenset[Slot] = frozenset()
-    flat_group_is_inert: bool = True
-    whole_batch: bool = False
-    on_policy_is_grpo: bool = False
-    stock: bool = False
-    usual_group: int = 2
+    needs: frozenset[record.Need] = frozenset()  # of rollouts, engine and partners
+    own: frozenset[Slot] | None = None  # what makes it what it is, where functions do not tell
+    success: frozenset[Slot] = frozenset()  # whose functions read a reward above 0 as a success
+    flat_group_is_inert: bool = True  # equal rewards add nothing to the gradient (KL apart)
+    whole_batch: bool = False  # its advantages are statistics of a batch, flat groups included
+    on_policy_is_grpo: bool = False  # while every ratio is 1
+    stock: bool = False  # NeMo-RL's own loss computes it, and does so untouched
+    usual_group: int = 2  # with fewer responses its statistics of a group say little
 
     def __post_init__(self) -> None:
         record.check(self)

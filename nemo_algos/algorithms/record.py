@@ -22,17 +22,6 @@ Need = Literal[
 Form = Literal["ratio", "logprob"]
 Clips = Literal["ratio", "token", "weight"]
 Per = Literal["token", "sequence"]
-# the facts of a record beside its functions
-FACTS = {
-    "needs": "what the method needs of rollouts, engine and partners: see Need",
-    "own": "the slots that make it what it is, where its functions do not tell",
-    "success": "the slots whose functions read a reward above 0 as a success",
-    "flat_group_is_inert": "a group of equal rewards adds nothing to the gradient (KL apart)",
-    "whole_batch": "its advantages are statistics of a whole batch, flat groups included",
-    "on_policy_is_grpo": "while every ratio is 1 it is GRPO",
-    "stock": "NeMo-RL's own loss computes it, and does so untouched",
-    "usual_group": "responses of a prompt below which its statistics of a group say little",
-}
 TOKEN_INPUTS = frozenset[Need](("ref_logprobs", "entropy", "gen_logprobs"))
 OF_PARTNERS = frozenset[Need](("sequence_advantages", "sequence_mean"))
 KNOWN = {"form": Form, "clips": Clips, "ratio": Per, "mean": Per}

@@ -149,6 +149,10 @@ def test_a_function_in_this_folder_that_is_not_on_the_path(tmp_path, monkeypatch
     assert message == Says("mine_here:f PYTHONPATH=.")
 
 
+def test_a_short_name_that_is_misspelt_is_named(overrides):
+    assert "math" in findings(*overrides, "data.verifier=maths")["data.verifier"]
+
+
 @pytest.mark.parametrize("name", ["short", "a.b"])
 def test_a_reward_that_a_folder_names_is_code(name):
     def foreign(function):

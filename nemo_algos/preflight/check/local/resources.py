@@ -1,19 +1,19 @@
 """Rules about what a config names: files, functions, classes, a device, a model on disk."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from nemo_algos.config import EXTRAS, ConfigError, Finding, install, install_of
+from nemo_algos.config import EXTRAS, ConfigError, Finding, did_you_mean, install, install_of
 from nemo_algos.engines.data.math_problems import OURS, MathProblems, read
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.schema import SHAPES, PolicySection
 from nemo_algos.engines.local.trackers import enabled
-from nemo_algos.engines.rewards.function import GIVEN, PAIR, RewardFunction, path_of
+from nemo_algos.engines.rewards.function import GIVEN, NAMED, PAIR, RewardFunction, path_of
 from nemo_algos.preflight.check.local.run import LocalRun
 from nemo_algos.preflight.check.local.torch_classes import known_to_work
 from nemo_algos.preflight.check.rule import Rule, error, warning
@@ -21,11 +21,12 @@ from nemo_algos.preflight.check.rule import Rule, error, warning
 NO_PEFT = f"needs peft: {install('peft', 'lora')}"
 
 
-def named(name: str, key: str) -> Any:
-    """The object of `package.module:NAME`. Raises ConfigError at the key."""
+def named(name: str, key: str, short: Collection[str] = ()) -> Any:
+    """The object of `package.module:NAME`; short: names of ours. Raises ConfigError at the key."""
+    if not all(name.partition(":")):
+        hint = did_you_mean(name, sorted(short))
+        raise ConfigError([Finding(key, f"{name} is no package.module:NAME{hint}")])
     try:
-        if not all(name.partition(":")):
-            raise ValueError("write it as package.module:NAME")
         return resolve_name(name)
     except Exception as error:  # whatever the module does when it is imported
         here = Path(f"{name.partition(':')[0].partition('.')[0]}.py").exists()
@@ -48,7 +49,7 @@ def found(look: Callable[..., object], *args: Any) -> list[Finding]:
 
 def verifier(name: str, key: str, given: Sequence[str] = PAIR) -> None:
     """Raises ConfigError for what cannot be called with a response and an answer, or with less."""
-    function = named(path_of(name), key)
+    function = named(path_of(name), key, NAMED)
     try:
         RewardFunction(function, given)
     except ValueError as error:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterator
 
 from nemo_algos.config import ConfigError, Finding, validate
-from nemo_algos.engines.rewards.function import path_of
+from nemo_algos.engines.rewards.function import NAMED, path_of
 from nemo_algos.engines.rewards.section import VerifierConfig, sections
 from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN
 from nemo_algos.preflight.check.local.resources import found, named, verifier
@@ -30,7 +30,7 @@ def own_rewards(run: Preflight) -> Iterator[Finding]:
 
 def _extractor(name: str, key: str) -> None:
     """Raises ConfigError for what cannot be called with a response alone."""
-    function = named(path_of(name), key)
+    function = named(path_of(name), key, NAMED)
     try:
         inspect.signature(function).bind("response")
     except TypeError as wrong:
