@@ -67,5 +67,6 @@ docs:  ## the site into site/, pages and links checked; site/index.html opens wi
 	uv run scripts/study_page.py
 	uv run scripts/method_index.py
 	uv run scripts/plan_tables.py
+	uv run scripts/base_configs.py
 	NO_MKDOCS_2_WARNING=1 uv run --no-project --isolated --python 3.11 \
 		--with-requirements docs/requirements.txt mkdocs build --strict

@@ -6,6 +6,7 @@ Overrides are NeMo-RL's `a.b=c`. A schema is a pydantic model that forbids unkno
 
 import difflib
 import functools
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -24,6 +25,7 @@ from nemo_algos.naming import method_name
 Schema = TypeVar("Schema", bound=BaseModel)
 
 DEEPEST = 100  # levels of a config
+UNSET = re.compile(r"Environment variable '(\w+)' not found")  # omegaconf's, of ${oc.env:NAME}
 HERE = Path(__file__).parent
 # modules that some commands need, and the extra of pyproject.toml that brings them
 EXTRAS: dict[str, str] = {
@@ -116,9 +118,17 @@ def resolved(merged: DictConfig) -> dict[str, Any]:
     try:
         plain = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError([Finding(error.full_key or "", first_line(error))]) from None
+        raise ConfigError([Finding(error.full_key or "", _unresolved(error))]) from None
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
+
+
+def _unresolved(error: OmegaConfBaseException) -> str:
+    unset = UNSET.search(str(error))
+    if unset is None:
+        return first_line(error)
+    what = f"reads the environment variable {unset[1]}, which is not set"
+    return f"{what}: export {unset[1]}=..., or set this key to a value of its own"
 
 
 def at(plain: Mapping[str, Any], path: str) -> Any:
@@ -253,7 +263,7 @@ def did_you_mean(name: str, valid: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
     if near:
         return f" (did you mean {near[0]}?)"
-    return f" (valid: {', '.join(valid)})" if 0 < len(valid) <= 40 else ""
+    return f" (valid: {', '.join(valid)})" if 0 < len(valid) <= 50 else ""
 
 
 def validate(schema: type[Schema], data: dict[str, Any], root: str = "") -> Schema:
@@ -285,8 +295,8 @@ def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Findi
 def _fields(annotation: Any, loc: Sequence[str]) -> list[str]:
     if get_origin(annotation) in (Union, UnionType):
         return next((found for a in get_args(annotation) if (found := _fields(a, loc))), [])
-    if get_origin(annotation) is dict:
-        return _fields(get_args(annotation)[1], loc[1:])
+    if get_origin(annotation) in (dict, list):
+        return _fields(get_args(annotation)[-1], loc[1:])
     fields = getattr(annotation, "model_fields", {})
     if loc:
         return _fields(fields[loc[0]].annotation, loc[1:]) if loc[0] in fields else []

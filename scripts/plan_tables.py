@@ -82,7 +82,7 @@ PAPERS = ("etr", "quatro", "erpo", "apmpo")
 TABLES: dict[str, dict[str, Callable[[], Iterator[str]]]] = {
     "docs/plan.md": {"published": published},
     "docs/recipes/scale.md": {"scale": scale},
-    "docs/recipes/papers.md": {"papers": papers},
+    "docs/papers/index.md": {"papers": papers},
 }
 
 

@@ -1,4 +1,4 @@
-"""NeMo-RL's own GRPO configs and its key tree, for `nemo-algos check` without NeMo-RL.
+"""NeMo-RL's own configs and its key tree, for `nemo-algos check` without NeMo-RL.
 
     PYTHONPATH=NEMO_RL_CHECKOUT:. python scripts/snapshot_nemo_rl.py main      (or v0.7.0; in the
     environment of make test-nemo)
@@ -15,13 +15,18 @@ import sys
 from typing import Any
 
 from nemo_algos.engines.nemo.installed import installed
+from nemo_algos.engines.nemo.release import is_grpo
 from nemo_algos.preflight.check.snapshot import path_of
 
 
 def taken() -> dict[str, Any]:
-    """`declared`: paths of typed keys; `configs`: name -> config, interpolations as written."""
+    """`declared`: paths of typed keys; `configs`: name -> config, interpolations as written.
+
+    Of a config that is not for GRPO the names of its sections alone.
+    """
     release = installed()
-    return {"declared": sorted(release.declared), "configs": dict(release.configs)}
+    configs = {k: v if is_grpo(v) else dict.fromkeys(v) for k, v in release.configs.items()}
+    return {"declared": sorted(release.declared), "configs": configs}
 
 
 if __name__ == "__main__":

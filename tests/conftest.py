@@ -36,8 +36,13 @@ def pytest_collection_modifyitems(items):
     import torch  # not above: the process that starts the workers needs none
 
     torch.set_num_threads(1)
+    gc.freeze()
     gc.enable()
     items.sort(key=lambda item: item.path.name not in FIRST)
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # or triton says at the end that it leaked
 
 
 @pytest.hookimpl(optionalhook=True)

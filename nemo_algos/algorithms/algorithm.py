@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 SUCCESS = "success_reward"  # the parameter that names a part of the reward
 
 
-SUCCESS = "success_reward"  # the parameter that names a part of the reward
-
-
 def needs_of_advantages(component: Component) -> frozenset[str]:
     """What its advantages need."""
     method, params = component
@@ -148,4 +145,4 @@ class Algorithm(Kernel):
         zero = (signals.advantages == 0).all(1)
         for weighted in self.terms:
             zero = zero & (signals.extras[weighted.key][:, 0] == 0)
-        return zero if self.base.method.flat_group_is_inert else zero.new_zeros(zero.shape)
+        return zero if self.base.flat_group_is_inert else zero.new_zeros(zero.shape)

@@ -152,8 +152,8 @@ class Method:
     own: frozenset[Slot] | None = None  # what makes it what it is, where functions do not tell
     success: frozenset[Slot] = frozenset()  # whose functions read a reward above 0 as a success
     flat_group_is_inert: bool = True  # equal rewards add nothing to the gradient (KL apart)
-    whole_batch: bool = False  # its advantages are statistics of a batch, flat groups included
-    on_policy_is_grpo: bool = False  # while every ratio is 1
+    whole_batch: bool = False  # its signals are statistics of the batch: a part has others
+    own_denominator: bool = False  # r' is not 1 even where pi_theta is pi_old
     stock: bool = False  # NeMo-RL's own loss computes it, and does so untouched
     usual_group: int = 2  # with fewer responses its statistics of a group say little
 
@@ -166,6 +166,11 @@ class Component(NamedTuple):
 
     method: Method
     params: Any
+
+    @property
+    def flat_group_is_inert(self) -> bool:
+        """By the record, or with these parameters."""
+        return self.method.flat_group_is_inert or self.params.flat_group_is_inert
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def policy_loss(
     objective = core.surrogate.reduce(gains, rollouts.mask, algorithm.mean, counts)
     gradient = entropy if "entropy_gradient" in algorithm.needs else None
     parts = terms.losses(algorithm.terms, logprobs, gradient, mask, signals)
-    parts |= _penalty(algorithm, logprobs, rollouts, mask, counts, config)
+    parts |= _penalty(algorithm, logprobs, rollouts, mask, counts, config, log_ratio)
     loss = sum(parts.values(), -objective)
 
     stats = _stats(log_ratio, shaped, logprobs, rollouts, mask, limit, entropy)
@@ -124,13 +124,14 @@ def _penalty(
     mask: Tensor,
     counts: Counts,
     config: LossConfig,
+    log_ratio: Tensor,
 ) -> dict[str, Tensor]:
     """kl_coef KL(pi || pi_ref), where there is one."""
     coef, kind = config.reference_policy_kl_penalty, config.reference_policy_kl_type
     if not coef:
         return {}
     assert rollouts.ref_logprobs is not None
-    kl = core.ratios.kl_terms(logprobs, rollouts.ref_logprobs, mask, kind)
+    kl = core.ratios.kl_terms(logprobs, rollouts.ref_logprobs, mask, kind, log_ratio)
     return {"kl_loss": coef * core.surrogate.reduce(kl, rollouts.mask, algorithm.mean, counts)}
 
 

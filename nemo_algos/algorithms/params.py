@@ -56,6 +56,11 @@ class Params(Section):
         return False
 
     @property
+    def flat_group_is_inert(self) -> bool:
+        """As the record's, where the values decide."""
+        return False
+
+    @property
     def steep(self) -> bool:
         """Whether its gradient needs clipping (`policy.max_grad_norm`)."""
         return False

@@ -11,6 +11,7 @@ from torch import Tensor
 TENSORS = {  # the fields that are tensors: whether [B], else [B,S]
     "group": True,
     "rewards": True,
+    "outcomes": True,
     "mask": False,
     "old_logprobs": False,
     "ref_logprobs": False,
@@ -34,14 +35,16 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"mask must be a bool tensor [B, S], got {mask.dtype} {list(mask.shape)}")
     for name, per_row in TENSORS.items():
         _check_shape(name, values[name], mask, per_row)
-    rewards = values["rewards"].double()
-    _check_finite("rewards", rewards)
+    for name in ("rewards", "outcomes"):
+        if values[name] is not None:
+            values[name] = values[name].double()
+            _check_finite(name, values[name])
     if not values["group"].isfinite().all():
         raise ValueError("group has labels that are not finite: give each prompt an integer")
     kept = values["sample_mask"]
     masked = mask if kept is None else mask & kept.bool()[:, None]
     parts = _parts(values["reward_parts"], values["reward_weights"], mask)
-    return values | {"rewards": rewards, "mask": masked, "reward_parts": parts}
+    return values | {"mask": masked, "reward_parts": parts}
 
 
 def _check_shape(name: str, value: Tensor | None, mask: Tensor, per_row: bool) -> None:

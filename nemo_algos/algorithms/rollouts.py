@@ -20,6 +20,8 @@ class Rollouts:
 
     group          [B]    integer labels, any order and any values; equal label = same prompt
     rewards        [B]    one finite number per sequence (kept in float64)
+    outcomes       [B]    the verifier's own rewards, where `rewards` are shaped or scaled: what
+                          tells a success, and how often there is one
     mask           [B,S]  bool, True on response tokens; holes and empty rows are allowed
     old_logprobs   [B,S]  log pi_old, the policy that sampled, as the trainer computes it
     ref_logprobs   [B,S]  log pi_ref, where a method or the KL penalty needs it
@@ -53,6 +55,7 @@ class Rollouts:
     reward_weights: Mapping[str, float] | None = None
     prompt: Tensor | None = None
     drift: Tensor | None = None
+    outcomes: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name, value in checked({f.name: getattr(self, f.name) for f in fields(self)}).items():
@@ -69,14 +72,15 @@ class Rollouts:
         return replace(self, **rest, reward_parts=parts)
 
     def column(self, name: str | None) -> Tensor:
-        """[B] float64: the rewards, or the part of this name. Raises ValueError where none is."""
+        """[B] float64: the part of the reward of this name, None: the outcome; or ValueError."""
         parts = self.reward_parts or {}
         if name is not None and name not in parts:
             known = (
                 f"there are {', '.join(sorted(parts))}" if parts else "the rewards have no parts"
             )
             raise ValueError(f"no reward is named {name!r}: {known}")
-        return self.rewards if name is None else parts[name]
+        whole = self.rewards if self.outcomes is None else self.outcomes
+        return whole if name is None else parts[name]
 
     @cached_property
     def groups(self) -> Groups:

@@ -22,6 +22,7 @@ COMMANDS = {
     "export": "Write what a run starts from, for another engine.",
     "study": "Run methods x seeds x regimes, and say what they show.",
     "eval": "Sample responses to benchmarks, verify and measure them.",
+    "replicate": "The four papers' tables and figures, made again.",
     "report": "Compare runs in one HTML file that opens offline.",
     "check": "Find what is wrong with a run before it starts, without a GPU.",
     "mismatch": "Name the cause of a difference between sampler and trainer.",

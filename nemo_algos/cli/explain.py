@@ -14,9 +14,9 @@ from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.algorithms.riders.loss_config import DERIVED
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, put
 from nemo_algos.engines.local.schema import LocalConfig
-from nemo_algos.engines.nemo.decided import base_name
+from nemo_algos.engines.nemo.decided import SHARED, base_name
 from nemo_algos.lab.evals.schema import ENGINES, EvalConfig
-from nemo_algos.preflight.check.keys import unknown_keys
+from nemo_algos.preflight.check.keys import knows
 from nemo_algos.preflight.check.snapshot import VERSIONS, load
 
 LIMITS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -33,7 +33,8 @@ def explained(key: str) -> list[str]:
     meanings = dict[str, list[str]]()
     for who, path, field in fields:
         if fnmatchcase(key, path):
-            meanings.setdefault(_described(field), []).append(who)
+            both = path.partition(".")[0] in SHARED
+            meanings.setdefault(_described(field), []).append("both engines" if both else who)
     for version in VERSIONS:
         if (text := _of_nemo_rl(key, version)) is not None:
             meanings.setdefault(text, []).append(f"NeMo-RL {version}")
@@ -85,7 +86,7 @@ def _of_nemo_rl(key: str, version: str) -> str | None:
     name = base_name(asked)
     base = release.configs[name]
     put(asked, key, None)
-    if unknown_keys(asked, base, release.declared):
+    if not knows(asked, base, release.declared):
         return None
     value = at(dict(base), key)
     if isinstance(value, dict):

@@ -1,5 +1,6 @@
 """`pip install nemo-algos` alone: what works, and which extra the other commands name."""
 
+import json
 import math
 import subprocess
 import sys
@@ -21,7 +22,20 @@ class Base(PathFinder):
         return None if name.partition(".")[0] in BLOCKED else PathFinder.find_spec(name, *rest)
 sys.meta_path[sys.meta_path.index(PathFinder)] = Base
 """
-CLI = "from nemo_algos.cli import app; sys.exit(app({words!r}))"
+# several commands in one process: what each ends with and says
+CLI = """
+import contextlib, io, json
+from nemo_algos.cli import app
+def said(words):
+    out, wrong = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(wrong):
+        try:
+            status = app(words)
+        except SystemExit as end:
+            status = end.code
+    return status or 0, out.getvalue(), wrong.getvalue()
+print(json.dumps([said(words) for words in {commands!r}]))
+"""
 
 
 def distributions(name, extra="", seen=()):
@@ -45,10 +59,17 @@ GONE = {
 }
 
 
-def run(code, cwd, *words):
-    code = f"BLOCKED = {GONE!r}\n{BLOCKED}\n{code or CLI.format(words=[*words])}"
+def run(code, cwd):
+    code = f"BLOCKED = {GONE!r}\n{BLOCKED}\n{code}"
     done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
+
+
+def commands(cwd, *several):
+    """The status of each, what it says, and what it says of mistakes."""
+    status, said, wrong = run(CLI.format(commands=several), cwd)
+    assert (status, wrong) == (0, "")
+    return json.loads(said)
 
 
 def test_what_is_blocked():
@@ -73,42 +94,41 @@ print(f"{loss.item():.6f}")
     assert float(said) == pytest.approx(-(0.5**0.5) * math.expm1(0.1) / 2, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["check", "etr.yaml", "--json"], "[]"),
-        (["check", "nemo_rl.yaml"], "errors: 0"),
-        (["plan", "nemo_rl.yaml"], "GB"),
-        (["slurm", "recipes/etr-qwen3-8b-base-1n8g-fsdp.yaml", "--help"], "sbatch"),
-        (["methods", "etr"], "macro"),
-        (["configs"], "etr.yaml"),
-    ],
-)
-def test_what_works(tmp_path, words, says):
-    status, said, wrong = run("", tmp_path, *words)
-    assert status == 0 and says in said, wrong
+WORKING = [
+    (["check", "etr.yaml", "--json"], "[]"),
+    (["check", "nemo_rl.yaml"], "errors: 0"),
+    (["plan", "nemo_rl.yaml"], "GB"),
+    (["slurm", "recipes/etr-qwen3-8b-base-1n8g-fsdp.yaml", "--help"], "sbatch"),
+    (["methods", "etr"], "macro"),
+    (["configs"], "etr.yaml"),
+]
+NEEDING = [
+    (["train", "etr.yaml"], "engine", "transformers"),
+    (["export", "etr.yaml", "folder"], "engine", "transformers"),
+    (["eval", "eval/countdown.yaml"], "lab", "scipy"),
+    (["report", "folder"], "lab", "matplotlib"),
+    (["study", "study/quick.yaml"], "lab", "rapidfuzz"),
+    (["mismatch", "folder"], "lab", "scipy"),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "extra", "module"),
-    [
-        (["train", "etr.yaml"], "engine", "transformers"),
-        (["export", "etr.yaml", "folder"], "engine", "transformers"),
-        (["eval", "eval/countdown.yaml"], "lab", "scipy"),
-        (["report", "folder"], "lab", "matplotlib"),
-        (["study", "study/quick.yaml"], "lab", "rapidfuzz"),
-        (["mismatch", "folder"], "lab", "scipy"),
-    ],
-)
-def test_the_others_name_the_extra(tmp_path, words, extra, module):
-    status, _, wrong = run("", tmp_path, *words)
-    wanted = Says(f"{module} pip install 'nemo-algos[{extra}]' uv --extra {extra}")
-    assert status == 2 and wrong == wanted
-    assert len(wrong.splitlines()) == 1 and [*tmp_path.iterdir()] == []
+def test_what_works(tmp_path):
+    ended = commands(tmp_path, *(words for words, _ in WORKING))
+    for (words, says), (status, said, wrong) in zip(WORKING, ended, strict=True):
+        assert status == 0 and says in said, (words, wrong)
+
+
+def test_the_others_name_the_extra(tmp_path):
+    ended = commands(tmp_path, *(words for words, *_ in NEEDING))
+    for (words, extra, module), (status, _, wrong) in zip(NEEDING, ended, strict=True):
+        wanted = Says(f"{module} pip install 'nemo-algos[{extra}]' uv --extra {extra}")
+        assert status == 2 and wrong == wanted, words
+        assert len(wrong.splitlines()) == 1
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_verifier_that_is_not_installed_is_a_finding(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n')
     own = ["policy.model_name=some/model", "data.train.data_path=rows.jsonl"]
-    status, said, _ = run("", tmp_path, "check", "math.yaml", *own)
+    ((status, said, _),) = commands(tmp_path, ["check", "math.yaml", *own])
     assert status == 1 and "data.verifier" in said and "pip install 'nemo-algos[engine]'" in said

@@ -42,7 +42,7 @@ def refused(block):
 
 
 def test_what_bypass_mode_refuses_is_in_its_table():
-    start = PAGE.index("| refused with `bypass_mode: true` |")
+    start = PAGE.index("| refused with `old_policy: sampler` |")
     table = PAGE[start : PAGE.index("\n\n", start)]
     rows = [row.split("|")[1].replace(",", " ").split() for row in table.splitlines()]
     for name in METHODS:

@@ -73,6 +73,7 @@ def token_logprobs_and_entropy(
     temperature: float = 1.0,
     group: Any = None,
     vocabulary: int | None = None,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """log p(token) and H(p), nats, of p = softmax(logits / temperature) over the whole vocabulary.
 
@@ -80,12 +81,18 @@ def token_logprobs_and_entropy(
     vocabulary; group: the tensor-parallel process group (None: not sharded); vocabulary: its real
     size (rows beyond it are padding and take no part) -> two float32 [...], the same on every
     rank, differentiable (float64 where the logits are).
+    kept [..., V/TP] bool, of what the token was sampled from (core.support): the log-prob is then
+    log p(token) - log sum_kept p, -inf for a token outside; the entropy stays the whole one.
     Extra memory: O(N) and one chunk; in the backward also the gradient, in the logits' own dtype.
     Raises ValueError for a vocabulary larger than the logits.
     """
     shard = Shard.of(logits.shape[-1], group, vocabulary)
     flat = logits.reshape(-1, logits.shape[-1])
-    logprobs, entropy = _FromLogits.apply(flat, tokens.reshape(-1), temperature, shard)
+    rest = tokens.reshape(-1), temperature, shard
+    logprobs, entropy = _FromLogits.apply(flat, *rest)
+    if kept is not None:
+        narrow = flat.where(kept.reshape(flat.shape), -torch.inf)
+        logprobs = _FromLogits.apply(narrow, *rest)[0]
     return logprobs.view(tokens.shape), entropy.view(tokens.shape)
 
 

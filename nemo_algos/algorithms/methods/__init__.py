@@ -21,7 +21,7 @@ ZOO = {
     "some tokens only": ("high_entropy", "clip_cov", "kl_cov", "m2po"),
     "other weights": ("sapo", "aspo", "fipo", "opsm", "ce_gppo"),
     "one ratio per response": ("gspo_token", "luspo", "gepo", "vespo", "topr"),
-    "a divergence": ("dppo_tv", "dppo_kl", "prime_rl", "dro", "kimi", "opd"),
+    "a divergence": ("dppo_tv", "dppo_kl", "prime_rl", "ipo", "dro", "kimi", "opd"),
 }  # fmt: skip
 FAMILIES = {"studied here": STUDIED, **ZOO}
 

@@ -130,6 +130,5 @@ APMPO = Method(
     reweight=reweight,
     needs=frozenset({"unit_rewards", "sequence_advantages"}),
     success=frozenset({"bounds", "loss"}),
-    on_policy_is_grpo=True,
     usual_group=4,
 )

@@ -71,6 +71,5 @@ ETR = Method(
     params=ETRParams,
     bounds=bounds,
     success=frozenset({"bounds"}),
-    on_policy_is_grpo=True,
     usual_group=4,
 )

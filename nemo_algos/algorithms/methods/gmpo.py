@@ -49,5 +49,4 @@ GMPO = Method(
     log_ratio=log_ratio,
     clips="token",
     ratio="sequence",
-    on_policy_is_grpo=True,
 )

@@ -36,6 +36,5 @@ GSPO = Method(
     params=GSPOParams,
     log_ratio=log_ratio,
     ratio="sequence",
-    on_policy_is_grpo=True,
     stock=True,
 )

@@ -65,7 +65,7 @@ class CorrectionConfig(Section):
     """One for all or one each, a largest divergence; of k1 bounds of a ratio, "LOW_HIGH", or HIGH
     for 1 / HIGH to HIGH."""
     bypass_mode: bool = False
-    """old := sampler."""
+    """The sampler is the old policy: `old_policy: sampler` of a config."""
     loss_type: Literal["ppo_clip", "reinforce"] | None = None
     """Of bypass_mode alone, by default the method's."""
 
@@ -90,7 +90,9 @@ class CorrectionConfig(Section):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{name} is of weights: set rollout_is, or remove it")
         if self.loss_type and not self.bypass_mode:
-            raise ValueError("loss_type is of bypass_mode: set bypass_mode: true, or remove it")
+            raise ValueError(
+                "loss_type only applies with old_policy: sampler (bypass_mode: true). Remove it."
+            )
         if self.bypass_mode and self.rollout_is_batch_normalize:
             raise ValueError(
                 "rollout_is_batch_normalize needs the whole batch's weights, and in bypass_mode "

@@ -43,7 +43,7 @@ def misfits(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
     """Everything; beside: the keys that are written in the method's own block."""
     yield from _unread(a, beside)
     yield from (Finding("method", reason) for reason in _misfits(a))
-    yield from (Finding("rollout_correction", reason) for reason in _two_policies(a))
+    yield from (Finding("rollout_correction", reason) for reason in two_policies(a))
 
 
 def _replaced(a: Algorithm) -> dict[str, Component]:
@@ -69,12 +69,12 @@ def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
             )
             path = f"method.{key}" if key in beside else f"method.advantages.{key}"
             yield Finding(path, f"would not be read, because {others}. Remove it.")
-    if _plain(a) and "max_log_ratio" in base.params.changed:
+    if has_no_ratio(a) and "max_log_ratio" in base.params.changed:
         reason = f"would not be read, because {base.method.name} has no ratio. Remove it."
         yield Finding("method.max_log_ratio", reason)
 
 
-def _plain(a: Algorithm) -> bool:
+def has_no_ratio(a: Algorithm) -> bool:
     """Whether the loss is A log pi, without a ratio."""
     return a.base.method.form == "logprob" and a.base.method.reweight is keep_advantages
 
@@ -143,26 +143,26 @@ def _alike(slot: str, component: Component, base: Component) -> bool:
     )
 
 
-def _two_policies(a: Algorithm) -> Iterator[str]:
+def two_policies(a: Algorithm) -> Iterator[str]:
     """Why old := sampler has no meaning for the method, or the method's loss none for it."""
-    correction, plain = a.correction, _plain(a)
+    correction, plain = a.correction, has_no_ratio(a)
     if not correction.bypass_mode:
         return
     needs = replace(a, correction=CorrectionConfig()).needs
     if "entropy" in needs:
         yield (
             f"{a.name} needs the exact entropies of pi_old, which come with the forward that "
-            "bypass_mode leaves out: set bypass_mode: false"
+            "old_policy: sampler (bypass_mode) leaves out. Set old_policy: trainer."
         )
     if "drift" in needs:
         yield (
             f"{a.name} measures how far an update moves the trainer's own log-probs, which "
-            "bypass_mode leaves out: of spo, set forgetting: constant"
+            "old_policy: sampler (bypass_mode) leaves out. Set spo's forgetting: constant."
         )
     if "gen_logprobs" in needs:
         yield (
-            f"{a.name} compares pi_old with the sampler, and in bypass_mode they are one: set "
-            "bypass_mode: false"
+            f"{a.name} compares pi_old with the sampler, and with old_policy: sampler "
+            "(bypass_mode) they are one. Set old_policy: trainer."
         )
     if correction.loss_type == "reinforce" and not plain:
         yield (
@@ -173,6 +173,6 @@ def _two_policies(a: Algorithm) -> Iterator[str]:
         yield f"{a.name} has no ratio to clip: set loss_type: reinforce"
     elif correction.rollout_is and not plain:
         yield (
-            f"{a.name}'s ratio is to the sampler in bypass_mode, and rollout_is would weigh by it "
-            "again: remove rollout_is"
+            f"{a.name}'s ratio is to the sampler already with old_policy: sampler (bypass_mode), "
+            "and rollout_is would weigh by it again. Remove rollout_is."
         )

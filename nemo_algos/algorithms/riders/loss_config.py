@@ -41,7 +41,8 @@ class LossConfig(Section):
     """The `loss_fn:` section, NeMo-RL's names; a key of the method's is refused, with its name."""
 
     reference_policy_kl_penalty: float = Field(default=0.0, ge=0)
-    reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
+    reference_policy_kl_type: Literal["k1", "k2", "k3", "unbiased"] = "k3"
+    """unbiased: k3 times the ratio to the old policy, whose gradient is that of the KL (ours)."""
     use_importance_sampling_correction: bool = False
     """Weigh tokens by trainer over sampler."""
     truncated_importance_sampling_type: Literal["tis", "icepop", "seq-mask-tis"] | None = None
@@ -97,5 +98,5 @@ def contradictions(
         reason = "rollout_correction weighs by the sampler too: set this to false, or remove that"
         yield Finding("loss_fn.use_importance_sampling_correction", reason)
     if correction.bypass_mode and stop_above is not None:
-        reason = "in bypass_mode the trainer's log-probs are the sampler's, and nothing is measured"
-        yield Finding("mismatch.stop_above", f"{reason}: remove it, or set bypass_mode: false")
+        reason = "old_policy: sampler (bypass_mode) computes no log-probs of the trainer to compare"
+        yield Finding("mismatch.stop_above", f"{reason}. Remove it, or set old_policy: trainer.")

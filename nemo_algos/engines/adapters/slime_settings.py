@@ -39,7 +39,7 @@ REPLACED = {  # slime's default, and what to do
     "use_opsm": (False, "choose opsm, a method"),
     "use_rollout_logprobs": (False, "its old log-probs are the trainer's"),
     "use_tis": (False, CORRECTION),
-    "use_unbiased_kl": (False, KL),
+    "use_unbiased_kl": (False, "set loss_fn.reference_policy_kl_type: unbiased"),
     "value_clip": (0.2, "no method has a critic"),
 }
 

@@ -1,7 +1,8 @@
 """The methods in TRL's GRPOTrainer (1.16): TRL generates, rewards and steps; the loss is ours.
 
 The driver half is computed once per generation batch, on every process from the rows of all, for a
-process may end within a group. TRL shuffles and cuts that batch, and a column of row numbers in it.
+process may end within a group. TRL shuffles and cuts that batch, and a column of row numbers in it;
+the weights of loss terms are scaled to the optimizer batches that come of it.
 """
 
 from collections.abc import Mapping
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
-from nemo_algos import ConfigError, Counts, Rollouts, policy_loss
+from nemo_algos import ConfigError, Counts, Rollouts, Signals, policy_loss
 from nemo_algos.engines.adapters.trl_settings import UNBALANCED, judged
 
+MEMORY = "nemo_algos_memory"  # its key in trainer_state.json, which TRL saves and loads
 VISION = [*signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][8:]
 
 
@@ -35,7 +37,8 @@ class MethodTrainer(GRPOTrainer):
         args.beta = 0.0  # self.beta goes on: TRL asks the reference in every generation
         if self.aux_loss_enabled:  # by the model's own coefficient, where none is written
             raise ConfigError([UNBALANCED])
-        self._own, self._stats = {}, None  # by mode: evaluations come between a batch's steps
+        self._stats = None
+        self._own, self._coefficients = {}, {}  # by mode: evaluations come between a batch's steps
 
     def _calculate_rewards(self, *args: Any) -> Tensor:
         self._rewards = super()._calculate_rewards(*args)  # [N, functions], of all processes
@@ -48,8 +51,12 @@ class MethodTrainer(GRPOTrainer):
         own = self._rollouts(batch, numbers)
         given = {f.name: getattr(own, f.name) for f in fields(own)}
         whole = Rollouts(**{k: self._everyones(x) for k, x in given.items() if x is not None})
-        signals = self.algorithm.signals(whole)
+        kept = self.state.stateful_callbacks
+        signals = self.algorithm.signals(whole, kept.get(MEMORY, {}))
+        if self.model.training:
+            kept[MEMORY] = signals.memory
         self._log(signals.metrics)
+        self._coefficients[self.model.training] = self._weighed(whole, signals)
         shown = (signals.advantages * whole.mask).sum(1) / whole.lengths.clamp(min=1)
         log = self._logs["advantages"]
         for _ in range(min(len(whole), len(log))):
@@ -98,13 +105,26 @@ class MethodTrainer(GRPOTrainer):
         if train:
             start = self._step % self.args.steps_per_generation // steps * steps
             window = self._buffered_inputs[start : start + steps]
-        mask = self._own[train][0].mask[torch.cat([x["rows"] for x in window])]
-        numbers = torch.tensor(astuple(Counts.of(mask)), device=mask.device)
-        self._counts = Counts(*self.accelerator.reduce(numbers).tolist())  # of the optimizer batch
+        rows = torch.cat([x["rows"] for x in window])
+        own, signals = (x[rows] for x in self._own[train])
+        numbers = torch.tensor(astuple(Counts.of(own.mask)), device=own.mask.device)
+        reduce = self.accelerator.reduce
+        self._counts = Counts(*reduce(numbers).tolist())  # of the optimizer batch
+        shares = reduce(self._weighed(own, signals))
+        self._recounted = (self._coefficients[train] / shares).where(shares > 0, 0.0)
         return inputs
+
+    def _weighed(self, rollouts: Rollouts, signals: Signals) -> Tensor:
+        """What each term's weights add up to over these tokens: over its own batch, coef."""
+        tokens = rollouts.lengths[:, None]
+        sums = [(signals.extras[each.key] * tokens).sum() for each in self.algorithm.terms]
+        return torch.stack(sums) if sums else torch.zeros(0, device=tokens.device)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         rollouts, signals = (x[inputs["rows"]] for x in self._own[self.model.training])
+        terms = zip(self.algorithm.terms, self._recounted, strict=True)
+        own = {each.key: signals.extras[each.key] * factor for each, factor in terms}
+        signals = replace(signals, extras={**signals.extras, **own})
         logprobs, entropy = self._scored(model, inputs)
         batch = (logprobs, rollouts, signals, self._counts)
         loss = policy_loss(self.algorithm, *batch, self.loss_config, entropy)

@@ -10,12 +10,12 @@ from trl import GRPOConfig
 from nemo_algos import Algorithm, ConfigError, Finding, LossConfig, build, validate
 
 NEUTRAL = {"top_p": (1.0,), "top_k": (0, -1, None), "min_p": (0.0, None)}  # no token is left out
-GIVEN = {"ref_logprobs", "entropy", "unit_rewards"}  # of all that methods need
+GIVEN = {"ref_logprobs", "entropy", "entropy_gradient", "memory", "unit_rewards"}  # of all needs
 CORRECTION = "vllm_importance_sampling_correction"
 REPLACED = {  # by how their names begin
     "beta": "set loss_fn.reference_policy_kl_penalty",
     "delta": "set method.dual_clip",
-    "entropy_": "every method here has its own loss",
+    "entropy_": "set method.terms: {entropy: {coef: ...}}",
     "epsilon": "set method.clip_low and method.clip_high",
     "importance_sampling_level": "choose a method of sequence ratios, gspo or quatro",
     "loss_type": "choose a method, and method.aggregation",
@@ -24,8 +24,8 @@ REPLACED = {  # by how their names begin
     "sapo_": "choose a method of ours",
     "scale_rewards": "set method.advantage_std",
     "top_entropy_quantile": "every token is in the loss",
-    "use_adaptive_entropy": "the loss has no entropy bonus",
-    "use_bias_correction_kl": "our KL penalty is as with False",
+    "use_adaptive_entropy": "set method.terms: {adaptive_entropy: {target: ...}}",
+    "use_bias_correction_kl": "set loss_fn.reference_policy_kl_type: unbiased for True, else k3",
     "use_liger_kernel": "log-probs and entropies come from TRL's own fused head",
     "vespo_": "choose a method of ours",
     "vllm_importance_sampling_cap": "set loss_fn.truncated_importance_sampling_ratio",
@@ -75,9 +75,6 @@ def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:
     """Each with what to do about it."""
     if missing := sorted(algorithm.needs - GIVEN):
         yield Finding("method", f"{algorithm.name} needs {', '.join(missing)}, which TRL has not")
-    if algorithm.terms:
-        reason = "are counted over optimizer batches, whose rows TRL shuffles afterwards: drop them"
-        yield Finding("method.terms", reason)
     for field in fields(GRPOConfig):
         advice = next((v for k, v in REPLACED.items() if field.name.startswith(k)), None)
         if advice and getattr(args, field.name) != field.default:

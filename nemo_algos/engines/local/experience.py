@@ -23,6 +23,8 @@ class Experience:
     entropy [B,S]: of the sampling policy at the sampling temperature as the training forward
     computes them (with old := sampler, as the sampler did), nats, 0 off the mask; gen_logprobs
     [B,S]: as the sampler computed them;
+    support [B,S,V/8]: the packed sets (core.support) that the sampler's filters kept, where they
+    are replayed: log-probs of all kinds are then renormalised over them;
     shown [B,S] bool, where an environment spoke within: the mask and its tokens;
     routed_experts [B,L+S-1,layers,K]: where the sampler sent each token but the last, of a model
     with experts; distances: of the sampler from the trainer, beside the log-probs', for metrics.
@@ -38,6 +40,7 @@ class Experience:
     gen_logprobs: Tensor
     shown: Tensor | None = None
     routed_experts: Tensor | None = field(default=None, kw_only=True)
+    support: Tensor | None = field(default=None, kw_only=True)
     distances: dict[str, float] = field(default_factory=dict, kw_only=True)
 
     @property

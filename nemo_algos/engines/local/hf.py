@@ -4,6 +4,7 @@ Left out on purpose: tensor parallelism, a separate inference engine; that is Ne
 Weights and gradients are float32; `precision: bfloat16` computes under autocast.
 """
 
+from collections.abc import Iterable
 from contextlib import redirect_stderr
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
+from nemo_algos.algorithms.core.support import unpack
 from nemo_algos.config import ConfigError, Finding, first_line, install
 from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.local.experience import Experience
@@ -60,11 +62,12 @@ class HFPolicy:
         group = torch.arange(len(prompts)).repeat_interleave(group_size)
         chunks = group.split(self.config.generation_batch_size)
         sampled = (self._sample(ids, prompt_mask, chunk, generator) for chunk in chunks)
-        columns = zip(zip(*sampled, strict=True), (pad, False, 0.0, 0.0), strict=True)
-        tokens, mask, logprobs, entropy = (
-            _padded([row for chunk in column for row in chunk], value) for column, value in columns
+        tokens, *columns, support = zip(*sampled, strict=True)
+        drawn = Experience(
+            ids, prompt_mask, group, _joined(tokens, pad), *(_joined(c, 0) for c in columns)
         )
-        drawn = Experience(ids, prompt_mask, group, tokens, mask, logprobs, entropy, logprobs)
+        if self.config.generation.support_replay:
+            drawn = replace(drawn, support=_joined(support, 0))
         return self._rescored(drawn) if self.autocast and self.rescores else drawn
 
     @torch.no_grad()
@@ -152,7 +155,12 @@ class HFPolicy:
         grown = forest(experience, rows, trees(experience, rows, self.config, width))
         logits = self._next_logits(grown, bool(width))
         tokens = grown.tokens.to(self.device)
-        scored = token_logprobs_and_entropy(logits, tokens, self.config.generation.temperature)
+        temperature, kept = self.config.generation.temperature, None
+        if experience.support is not None:
+            bytes_of = experience.support.new_empty(len(tokens) + 1, experience.support.shape[-1])
+            bytes_of[grown.place] = experience.support[rows]  # alike where tokens share a branch
+            kept = unpack(bytes_of[1:].to(self.device), logits.shape[-1])
+        scored = token_logprobs_and_entropy(logits, tokens, temperature, kept=kept)
         mask = experience.mask[rows]
         values = (nn.functional.pad(x.cpu(), (1, 0))[grown.place] for x in scored)
         logprobs, entropy = (x.where(mask, 0.0) for x in values)
@@ -187,6 +195,11 @@ class HFPolicy:
     def save(self, folder: str) -> None:
         merged(self.model).save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+
+def _joined(chunks: Iterable[Tensor], value: float) -> Tensor:
+    """The rows of all chunks as one tensor."""
+    return _padded([row for chunk in chunks for row in chunk], value)
 
 
 def _padded(rows: list[Tensor], value: float, side: str = "right") -> Tensor:

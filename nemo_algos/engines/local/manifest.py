@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from omegaconf import OmegaConf
 from pydantic import Field
 
+from nemo_algos.algorithms.riders.old_policy import in_step
 from nemo_algos.config import resolved, validate
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.environment import as_written
@@ -93,7 +94,7 @@ def record_changes(folder: Path, config: LocalConfig, step: int) -> list[Differe
     """
     path = folder / "manifest.json"
     manifest, now = read_object(path, Manifest), stored(config)
-    before = stored(validate(LocalConfig, resolved(OmegaConf.create(manifest["config"]))))
+    before = stored(validate(LocalConfig, in_step(resolved(OmegaConf.create(manifest["config"])))))
     found = differences(before, now)
     refused = [f"{change} ({reason})" for change in found if (reason := _reason(change.key))]
     if refused:

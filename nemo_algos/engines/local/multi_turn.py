@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.experience import Experience, Policy
 
-OF_TOKENS = ("tokens", "mask", "logprobs", "entropy", "gen_logprobs")
-Turn = dict[str, Tensor]  # the columns of OF_TOKENS, one value per token
+OF_TOKENS = ("tokens", "mask", "logprobs", "entropy", "gen_logprobs", "support")
+Turn = dict[str, Tensor]  # the columns of OF_TOKENS that there are, one value per token
 
 
 def generate(
@@ -30,7 +30,7 @@ def generate(
         if not replies:
             break
         for i, ids in replies.items():
-            turns[i].append(_spoken(ids))
+            turns[i].append(_spoken(ids, turns[i][0]))
         heard = [[*prompts[asked[i]], *_tokens(turns[i])] for i in replies]
         for i, turn in zip(replies, _turns(policy.generate(heard, 1, generator)), strict=True):
             turns[i].append(turn)
@@ -40,14 +40,15 @@ def generate(
 
 def _turns(experience: Experience) -> list[Turn]:
     """Each response without padding."""
-    columns = {name: getattr(experience, name) for name in OF_TOKENS}
+    every = {name: getattr(experience, name) for name in OF_TOKENS}
+    columns = {name: column for name, column in every.items() if column is not None}
     return [{k: x[i][m] for k, x in columns.items()} for i, m in enumerate(experience.mask)]
 
 
-def _spoken(ids: list[int]) -> Turn:
+def _spoken(ids: list[int], turn: Turn) -> Turn:
     """What the environment says: no token of it is the policy's."""
-    tokens, off = torch.tensor(ids, dtype=torch.long), torch.zeros(len(ids))
-    return {**dict.fromkeys(OF_TOKENS, off), "tokens": tokens, "mask": off.bool()}
+    off = {name: column.new_zeros(len(ids), *column.shape[1:]) for name, column in turn.items()}
+    return off | {"tokens": torch.tensor(ids, dtype=torch.long)}
 
 
 def _tokens(turns: list[Turn]) -> list[int]:
@@ -55,8 +56,8 @@ def _tokens(turns: list[Turn]) -> list[int]:
 
 
 def _joined(experience: Experience, turns: list[list[Turn]]) -> Experience:
-    rows = [{k: torch.cat([turn[k] for turn in row]) for k in OF_TOKENS} for row in turns]
-    columns = {k: pad_sequence([row[k] for row in rows], batch_first=True) for k in OF_TOKENS}
+    rows = [{k: torch.cat([turn[k] for turn in row]) for k in row[0]} for row in turns]
+    columns = {k: pad_sequence([row[k] for row in rows], batch_first=True) for k in rows[0]}
     lengths = torch.tensor([[len(row["tokens"])] for row in rows])
     shown = torch.arange(columns["mask"].shape[1]) < lengths
     return replace(experience, **columns, shown=shown)

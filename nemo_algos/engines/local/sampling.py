@@ -1,21 +1,41 @@
 """Sampling token by token, with log-probs and entropies. B sequences, V tokens."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from nemo_algos.algorithms.core.support import pack, support
 from nemo_algos.engines.local.schema import GenerationSection
 
 
 class Decoded(NamedTuple):
-    """tokens [B,S] (pad after the end); mask [B,S] with the end token; nats, 0 off the mask."""
+    """tokens [B,S] (pad after the end); mask [B,S] with the end token; nats, 0 off the mask.
+
+    logprobs: as the trainer is to have them; gen_logprobs: of what was drawn from; support: the
+    packed sets that the filters kept, [B,S,0] without replay.
+    """
 
     tokens: Tensor
     mask: Tensor
     logprobs: Tensor
     entropy: Tensor
+    gen_logprobs: Tensor
+    support: Tensor
+
+
+class Draw(NamedTuple):
+    """token, logprob, entropy, gen_logprob [B]; nats, but for the last of the whole distribution.
+
+    kept [B,V]: the tokens that the filters kept, which gen_logprob is over; None without a filter.
+    """
+
+    token: Tensor
+    logprob: Tensor
+    entropy: Tensor
+    gen_logprob: Tensor
+    kept: Tensor | None
 
 
 def decode(
@@ -28,41 +48,41 @@ def decode(
 ) -> Decoded:
     """From the first token's logits [B,V] until every sequence has drawn one of `ends`.
 
-    next_logits(tokens [B]) -> [B,V] appends one token to every sequence. sampling.top_p: draw from
-    the fewest tokens that have this probability together; log-probs and entropies stay those of the
-    whole distribution.
+    next_logits(tokens [B]) -> [B,V] appends one token to every sequence. Log-probs are of the whole
+    distribution, or, with sampling.support_replay, of what the filters kept; entropies always of
+    the whole one.
     """
     last = torch.tensor(sorted(ends), device=logits.device)
     alive = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
     columns: list[tuple[Tensor, ...]] = []
+    replays = sampling.support_replay
+    nothing = torch.zeros(len(logits), 0, dtype=torch.uint8, device=logits.device)
     while True:
-        token, logprob, entropy = sample(logits / sampling.temperature, generator, sampling.top_p)
-        columns.append((token.where(alive, pad), alive, logprob, entropy))
-        alive = alive & ~torch.isin(token, last)
+        drawn = sample(logits / sampling.temperature, generator, **sampling.filters)
+        packed = pack(drawn.kept) if replays and drawn.kept is not None else nothing
+        logprob = drawn.gen_logprob if replays else drawn.logprob
+        token = drawn.token.where(alive, pad)
+        columns.append((token, alive, logprob, drawn.entropy, drawn.gen_logprob, packed))
+        alive = alive & ~torch.isin(drawn.token, last)
         if len(columns) == sampling.max_new_tokens or not alive.any():
             break
-        logits = next_logits(columns[-1][0])
-    tokens, mask, logprobs, entropy = (torch.stack(c, 1) for c in zip(*columns, strict=True))
-    return Decoded(tokens, mask, logprobs.where(mask, 0.0), entropy.where(mask, 0.0))
+        logits = next_logits(token)
+    tokens, mask, *values, packed = (torch.stack(c, 1) for c in zip(*columns, strict=True))
+    logprobs, entropy, gen_logprobs = (value.where(mask, 0.0) for value in values)
+    packed = packed.where(mask[..., None], 0)
+    return Decoded(tokens, mask, logprobs, entropy, gen_logprobs, packed)
 
 
-def sample(
-    logits: Tensor, generator: torch.Generator, top_p: float = 1.0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One token per row of logits [B,V], its log-prob, and the row's entropy, nats."""
+def sample(logits: Tensor, generator: torch.Generator, **filters: Any) -> Draw:
+    """One token per row of logits [B,V]; filters: of `core.support.support`."""
     logp = logits.float().log_softmax(-1)
     p = logp.exp()
-    cdf = (_nucleus(p, top_p) if top_p < 1 else p).cumsum(-1)
+    kept = support(p, **filters) if filters else None
+    cdf = (p if kept is None else p.where(kept, 0.0)).cumsum(-1)
     # 1 - rand lies in (0, 1]: a token of probability 0 is never drawn
     draws = 1 - torch.rand(len(p), 1, device=p.device, generator=generator)
     token = (cdf < draws * cdf[:, -1:]).sum(-1).clamp(max=p.shape[-1] - 1)
     entropy = -(p * logp.clamp(min=torch.finfo(p.dtype).min)).sum(-1)  # 0 log 0 = 0
-    return token, logp.gather(-1, token[:, None])[:, 0], entropy
-
-
-def _nucleus(p: Tensor, top_p: float) -> Tensor:
-    """p [B,V], 0 where likelier tokens reach top_p without it."""
-    sorted_p, order = p.sort(-1, descending=True)
-    before = sorted_p.cumsum(-1) - sorted_p
-    kept = torch.zeros_like(p, dtype=torch.bool).scatter(-1, order, before < top_p)
-    return p.where(kept, 0.0)
+    logprob = logp.gather(-1, token[:, None])[:, 0]
+    mass = 0.0 if kept is None else logp.where(kept, -torch.inf).logsumexp(-1)
+    return Draw(token, logprob, entropy, logprob - mass, kept)

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator
 
 from nemo_algos.algorithms.riders.correction import CorrectionConfig
 from nemo_algos.algorithms.riders.loss_config import LossConfig, MismatchConfig
+from nemo_algos.algorithms.riders.old_policy import OldPolicy
 from nemo_algos.config import Section
 from nemo_algos.engines.data.schema import DataSection
 
@@ -72,9 +73,20 @@ class GenerationSection(Section):
     """Tokens at which a response is cut."""
     temperature: float = Field(default=1.0, gt=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """In evaluation only."""
+    """Draw from the fewest likeliest tokens that have this probability together."""
+    top_k: int | None = Field(default=None, gt=0)
+    """Draw from the likeliest so many."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Draw from tokens with at least this share of the likeliest one's probability."""
+    support_replay: bool = False
+    """The trainer's log-probs are renormalised over the tokens that these filters kept."""
     planted: PlantedSection | None = None
     """In training only."""
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """What `core.support.support` takes; empty where every token is kept."""
+        return self.model_dump(include={"top_p", "top_k", "min_p"}, exclude_defaults=True)
 
 
 class TokenizerSection(Section):
@@ -237,6 +249,9 @@ class LocalConfig(Section):
     grpo: GRPOSection
     policy: PolicySection
     loss_fn: LossConfig = LossConfig()
+    old_policy: OldPolicy = "trainer"
+    """Whom the ratio is to: the trainer's own log-probs, or the sampler's (ours). What builds the
+    run reads it as rollout_correction.bypass_mode."""
     rollout_correction: CorrectionConfig = CorrectionConfig()
     mismatch: MismatchConfig = MismatchConfig()
     data: DataSection = DataSection()

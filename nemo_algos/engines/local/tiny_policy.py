@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
+from nemo_algos.algorithms.core.support import unpack
 from nemo_algos.engines.data import countdown
 from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.local import experts, tiny, tiny_hf
@@ -56,43 +58,48 @@ class TinyPolicy:
 
         first = self.model.logits(hidden)[row]
         sampled = decode(first, next_logits, self.ends, countdown.PAD, self.sampling, generator)
-        tokens, mask, logprobs, entropy = (x.cpu() for x in sampled)
+        *columns, support = (x.cpu() for x in sampled)
         all_shown = torch.ones_like(ids).bool()
         routes = torch.stack([of_layer for *_, of_layer in cache], 2)[row].cpu()
-        scored = (tokens, mask, logprobs, entropy, logprobs)
-        return Experience(ids, all_shown, group, *scored, routed_experts=routes)
+        drawn = Experience(ids, all_shown, group, *columns, routed_experts=routes)
+        return replace(drawn, support=support) if self.sampling.support_replay else drawn
 
     def logprobs(self, experience: Experience, rows: Tensor) -> Tensor:
-        logits, tokens, row, _ = self._logits(experience, rows)
-        return token_logprobs(logits / self.sampling.temperature, tokens).cpu()[row]
+        logits, tokens, row, kept, _ = self._logits(experience, rows)
+        narrow = logits if kept is None else logits.where(kept, -torch.inf)
+        return token_logprobs(narrow / self.sampling.temperature, tokens).cpu()[row]
 
     def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
         return self.scored(experience, rows)[:2]
 
     def scored(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As logprobs_and_entropy; and the routers' experts [N,L+S-1,layers,K]."""
-        logits, tokens, row, routes = self._logits(experience, rows)
-        scored = token_logprobs_and_entropy(logits, tokens, self.sampling.temperature)
+        logits, tokens, row, kept, routes = self._logits(experience, rows)
+        temperature = self.sampling.temperature
+        scored = token_logprobs_and_entropy(logits, tokens, temperature, kept=kept)
         return scored[0].cpu()[row], scored[1].cpu()[row], routes.cpu()[row]
 
     def _logits(
         self, experience: Experience, rows: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]:
         """Logits [D,S,V] and tokens [D,S] of distinct responses; the one that each row [N] is.
 
-        And the routers' experts [D,L+S-1,layers,K], whether or not others are replayed.
+        And the tokens [D,S,V] that the sampler kept, where they are replayed; and the routers'
+        experts [D,L+S-1,layers,K], whether or not others are replayed.
         """
         device = self.model.embed.weight.device
         responses = torch.cat((experience.group[rows, None], experience.tokens[rows]), 1)
         distinct, row = responses.unique(dim=0, return_inverse=True)
         used, group = distinct[:, 0].unique(return_inverse=True)
         prompts, tokens = experience.prompts[used].to(device), distinct[:, 1:].to(device)
-        replayed = None
+        replayed, kept = None, None
+        any_row = torch.empty(len(distinct), dtype=torch.long).scatter(0, row, rows)
         if self.replays and experience.routed_experts is not None:  # alike where responses are
-            any_row = torch.empty(len(distinct), dtype=torch.long).scatter(0, row, rows)
             replayed = experience.routed_experts[any_row].to(device)
-        scored = self.model.routed_logits(prompts, group.to(device), tokens, replayed)
-        return scored[0], tokens, row, scored[1]
+        logits, routes = self.model.routed_logits(prompts, group.to(device), tokens, replayed)
+        if experience.support is not None:
+            kept = unpack(experience.support[any_row].to(device), logits.shape[-1])
+        return logits, tokens, row, kept, routes
 
     def tree_width(self, experience: Experience) -> int:
         """See Policy. It shares prompts itself."""

@@ -7,6 +7,7 @@ numbers do not travel: every worker computes them from the method's parameters.
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
@@ -27,6 +28,12 @@ def written(signals: Signals, algorithm: Algorithm) -> dict[str, Tensor]:
         key: (tensors[k] if algorithm.per_token[k] else _row(tensors[k])).float().contiguous()
         for k, key in names(algorithm).items()
     }
+
+
+def widened(columns: Mapping[str, Tensor], shape: torch.Size) -> dict[str, Tensor]:
+    """All of them [B,S], the one shape that every data plane carries."""
+    wide = {k: v if v.dim() == 2 else v[:, None] for k, v in columns.items()}
+    return {k: v.expand(shape).contiguous() for k, v in wide.items()}
 
 
 def read(data: Mapping[str, Any], algorithm: Algorithm) -> Signals:

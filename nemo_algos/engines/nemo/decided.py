@@ -6,7 +6,9 @@ from typing import Any
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.config import ConfigError, Finding
 
-OURS = ("engine", "method", "mismatch", "nemo_rl", "rollout_correction")
+SHARED = ("mismatch", "old_policy", "rollout_correction")  # that both engines read alike
+OURS = ("engine", "method", "nemo_rl", *SHARED)
+EPOCHS = "grpo.num_update_epochs"  # ours, among NeMo-RL's keys
 DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
 # a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
 ESTIMATOR = "nemo_algos.engines.nemo.trainers.given"
@@ -54,6 +56,9 @@ def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
         if not loss["reference_policy_kl_penalty"]:
             # a reference is loaded only for a penalty; of the reward, it is not in the loss
             loss |= {"reference_policy_kl_penalty": TINY_KL, "use_kl_in_reward": True}
+    elif plain.get("async_rl") is not None and not loss["reference_policy_kl_penalty"]:
+        # the single controller would ask a reference that no penalty has loaded
+        grpo["skip_reference_policy_logprobs_calculation"] = True
 
 
 def base_name(written: Mapping[Any, Any]) -> str:

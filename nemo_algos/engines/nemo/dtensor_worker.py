@@ -1,4 +1,4 @@
-"""NeMo-RL's DTensor (v2) worker that also returns exact token entropies; see megatron_worker."""
+"""NeMo-RL's DTensor (v2) worker that also gives exact token entropies; see megatron_worker."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from nemo_rl.models.policy.utils import get_runtime_env_for_policy_worker
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from nemo_algos.engines.nemo.entropy_worker import EntropyMixin, entropies, recording
+from nemo_algos.engines.nemo.entropy_worker import EntropyMixin, GradientMixin, entropies, recording
 
 
 class EntropyPostProcessor(train.LogprobsPostProcessor):
@@ -48,17 +48,39 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
             logits = train.redistribute_logits_for_cp(
                 logits, self.device_mesh, self.cp_mesh, sequence_dim
             )
-        if not isinstance(logits, DTensor):
-            return entropies(logits, None)
-        entropy = entropies(logits.to_local(), self.device_mesh.get_group("tp"))
-        if self.cp_size == 1:
-            return entropy
-        whole = DTensor.from_local(entropy, self.cp_mesh, [Shard(1)]).full_tensor()
-        order = DTensor.from_local(inputs.seq_index, self.cp_mesh, [Shard(1)]).full_tensor()
-        return whole[:, order.squeeze(0).argsort()]
+            order = DTensor.from_local(inputs.seq_index, self.cp_mesh, [Shard(1)]).full_tensor()
+            return in_order(of_shard(logits), self.cp_mesh, order.squeeze(0))
+        return of_shard(logits)
 
 
-class EntropyWorkerImpl(EntropyMixin, stock.DTensorPolicyWorkerV2Impl):
+def of_shard(logits: Tensor) -> Tensor:
+    """[b,S/C,V], a DTensor where the vocabulary is sharded, -> [b,S/C]."""
+    if not isinstance(logits, DTensor):
+        return entropies(logits, None)
+    return entropies(logits.to_local(), logits.device_mesh.get_group("tp"))
+
+
+def in_order(own: Tensor, ranks: Any, order: Tensor) -> Tensor:
+    """[b,S/C] of each rank of context parallelism -> [b,S]; order [S]: the gathered positions."""
+    return DTensor.from_local(own, ranks, [Shard(1)]).full_tensor()[:, order.argsort()]
+
+
+def next_token_entropies(logits: Tensor, data: Any, **_: Any) -> Tensor:
+    """[b,S-1] of what NeMo-RL gives its loss; input_ids is a DTensor under context parallelism."""
+    ids, entropy = data["input_ids"], of_shard(logits)
+    if isinstance(ids, DTensor):
+        entropy = in_order(entropy, ids.device_mesh, data["seq_index"])
+    return entropy[:, : ids.shape[1] - 1]
+
+
+class GradientWorkerImpl(GradientMixin, stock.DTensorPolicyWorkerV2Impl):
+    """Its loss is given `entropy` [b,S-1] with gradient, where it takes that."""
+
+    def prepared(self) -> Any:
+        return ((train, "prepare_loss_input", next_token_entropies),)
+
+
+class EntropyWorkerImpl(EntropyMixin, GradientWorkerImpl):
     """get_logprobs also returns `entropies` [B,S]; the reference model's forward does not."""
 
     def get_logprobs(self, data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -72,6 +94,14 @@ class EntropyWorkerImpl(EntropyMixin, stock.DTensorPolicyWorkerV2Impl):
         return out
 
 
-@ray.remote(runtime_env=get_runtime_env_for_policy_worker("dtensor_policy_worker_v2"))
-class EntropyWorker(EntropyWorkerImpl):
+_remote = ray.remote(runtime_env=get_runtime_env_for_policy_worker("dtensor_policy_worker_v2"))
+
+
+@_remote
+class GradientWorker(GradientWorkerImpl):
     """What `worker_extension_cls_fqn` names."""
+
+
+@_remote
+class EntropyWorker(EntropyWorkerImpl):
+    """Likewise."""

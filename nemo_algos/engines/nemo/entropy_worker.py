@@ -1,7 +1,11 @@
-"""What both backends' workers add to NeMo-RL's: entropies of the previous log-probs' forward."""
+"""What both backends' workers add to NeMo-RL's: entropies, of two forwards.
+
+Of the previous log-probs' forward, without gradient, for the driver half; of training's, with
+gradient, for the terms of the loss.
+"""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,6 +30,47 @@ def recording(module: Any, processor: type, **kwargs: Any) -> Iterator[list[Tens
     ours = functools.partial(processor, sink=sink, **kwargs)
     with versions.replaced((module, "LogprobsPostProcessor", ours)):
         yield sink
+
+
+@contextmanager
+def for_the_loss(*places: tuple[Any, str, Callable[..., Tensor]]) -> Iterator[None]:
+    """Within, NeMo-RL's functions that prepare the inputs of a loss add entropies [b,S-1].
+
+    places: module, the function's name there, and what makes entropies of its arguments.
+    """
+    ours = ((module, name, _adding(getattr(module, name), of)) for module, name, of in places)
+    with versions.replaced(*ours):
+        yield
+
+
+def _adding(prepare: Callable[..., Any], of: Callable[..., Tensor]) -> Callable[..., Any]:
+    def prepared(logits: Tensor, data: Any, loss_fn: Any, **kwargs: Any) -> Any:
+        inputs, data = prepare(logits, data, loss_fn, **kwargs)
+        if getattr(loss_fn, "takes_entropy", False):
+            inputs["entropy"] = of(logits, data, **kwargs)
+        return inputs, data
+
+    return prepared
+
+
+class GradientMixin:
+    """Before a worker class: its losses may take entropies with gradient.
+
+    prepared: the places of `for_the_loss`.
+    """
+
+    def prepared(self) -> tuple[tuple[Any, str, Callable[..., Tensor]], ...]:
+        raise NotImplementedError
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As the worker's."""
+        with for_the_loss(*self.prepared()):
+            return super().train(*args, **kwargs)  # pyright: ignore
+
+    def train_microbatch(self, *args: Any, **kwargs: Any) -> Any:
+        """As the worker's, a chunk of the single controller's step."""
+        with for_the_loss(*self.prepared()):
+            return super().train_microbatch(*args, **kwargs)  # pyright: ignore
 
 
 class EntropyMixin:

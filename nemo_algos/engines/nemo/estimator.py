@@ -1,18 +1,22 @@
 """A method's driver half behind NeMo-RL's `compute_advantage`, and its signals' way to the loss."""
 
+import functools
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from nemo_rl.algorithms import advantage_estimator
 from nemo_rl.algorithms.utils import get_gdpo_reward_component_keys
 from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.kernel import Memory, Signals
 from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
-from nemo_algos.engines.nemo import columns
+from nemo_algos.engines.nemo import columns, versions
+
+OUTCOMES = "nemo_algos_outcomes"  # of a batch [B]: its rewards before NeMo-RL scales and shapes
 
 
 class Estimator:
@@ -57,29 +61,36 @@ class Estimator:
         prev_logprobs: Tensor | None = None,
         generation_logprobs: Tensor | None = None,
         sample_mask: Tensor | None = None,
-    ) -> Tensor:
+        valid_mask: Tensor | None = None,
+    ) -> Any:
         """The advantages [B,S], float32, of rewards [B], mask and log-probs [B,S].
 
-        prompt_ids [B,P]: equal rows are one group. The arguments are those that NeMo-RL's trainers
-        pass, by name (what no line here reads, its other estimators do). Raises TypeError for
-        another one, or where log pi_old is missing; ValueError for a group that is not complete.
+        prompt_ids [B,P]: equal rows are one group; valid_mask [B]: 0 where a row stands in for a
+        response that never came, and is of no group. The arguments are those that NeMo-RL's
+        trainers pass, by name (what no line here reads, its other estimators do). Raises TypeError
+        for another one, or where log pi_old is missing; ValueError for an incomplete group.
         """
-        if logprobs_policy is None:
+        old = self.sampled if logprobs_policy is None else logprobs_policy
+        if old is None:
             raise TypeError("compute_advantage() needs logprobs_policy, log pi_old [B, S]")
         entropy, self.entropy = self.entropy, None
+        group = row_hash(prompt_ids)
+        alone = -1 - torch.arange(len(group), device=group.device)
         rollouts = Rollouts(
-            group=row_hash(prompt_ids),
+            group=group if valid_mask is None else group.where(valid_mask.bool(), alone),
             rewards=rewards,
             mask=mask.bool(),
-            old_logprobs=logprobs_policy,
+            old_logprobs=old,
             ref_logprobs=logprobs_reference,
             entropy=entropy,
             gen_logprobs=self._sampled(generation_logprobs, repeated_batch, mask.shape[1]),
             sample_mask=self._unmasked(mask, sample_mask, repeated_batch),
+            outcomes=(repeated_batch or {}).get(OUTCOMES),
             reward_parts=reward_parts(repeated_batch) if "reward_parts" in self.needs else None,
             prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
         )
-        check_complete(rollouts, self.group_size)
+        if valid_mask is None or valid_mask.all():
+            check_complete(rollouts, self.group_size)
         rollouts, corrected = self.algorithm.correct(rollouts)
         self._corrected = rollouts.mask
         signals = self.algorithm.signals(rollouts, self.memory, self.batch_size)
@@ -89,13 +100,13 @@ class Estimator:
         advantages = signals.advantages.float().expand(mask.shape).contiguous()
         self.last_metrics = {**corrected, **signals.metrics}
         self._kept = (advantages, signals)
-        return advantages
+        return result_type()(advantages)
 
-    def signals_for(self, advantages: Tensor) -> dict[str, Tensor]:
+    def signals_for(self, advantages: Tensor | None = None) -> dict[str, Tensor]:
         """The training batch's columns of signals by key, once for each compute_advantage.
 
-        advantages [B,S]: the training batch's. Raises ValueError where they are not the ones that
-        were computed.
+        advantages [B,S]: the training batch's, None where nothing lies between. Raises ValueError
+        where they are not the ones that were computed.
         """
         if self._kept is None:
             raise ValueError(
@@ -103,7 +114,7 @@ class Estimator:
                 "compute_advantage: the method's signals belong to one rollout batch"
             )
         (computed, signals), self._kept = self._kept, None
-        if not torch.equal(advantages, computed):
+        if advantages is not None and not torch.equal(advantages, computed):
             raise ValueError(
                 "the advantages were reordered or changed between compute_advantage and train: "
                 "switch off grpo.advantage_clip_low/high and the message-level advantage penalties"
@@ -149,6 +160,28 @@ class Estimator:
             return None if multiplier is None else multiplier.bool()
         tokens, sample = (m.bool() for m in masks)
         return sample & (mask.bool().any(1) | ~tokens.any(1))
+
+
+@functools.cache
+def result_type() -> Callable[[Tensor], Any]:
+    """What this NeMo-RL's trainers take of compute_advantage: the tensor [B,S], or what holds it.
+
+    Its own GRPO estimator is asked. Raises ImportError where it is neither.
+    """
+    stock = object.__new__(advantage_estimator.GRPOAdvantageEstimator)
+    vars(stock).update(use_leave_one_out_baseline=False, normalize_rewards=False)
+    rows = {"prompt_ids": torch.zeros(2, 1).long(), "rewards": torch.tensor([0.0, 1.0])}
+    found = stock.compute_advantage(**rows, mask=torch.ones(2, 3))
+    if isinstance(found, Tensor):
+        return lambda advantages: advantages
+    if not isinstance(getattr(found, "advantages", None), Tensor):
+        versions.refuse([f"its GRPO estimator returns a {type(found).__name__} without advantages"])
+    return type(found)
+
+
+def tensor_of(result: Any) -> Tensor:
+    """The advantages of what compute_advantage returns."""
+    return result if isinstance(result, Tensor) else result.advantages
 
 
 def check_complete(rollouts: Rollouts, size: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.decided import decided
-from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 # method: the loss with a k3 penalty of 0.5, and its derivative along DIRECTION (direct formulas in
@@ -70,7 +70,7 @@ def answer(name: str) -> tuple[float, float]:
 
 def _batch(estimator: Estimator) -> dict[str, Tensor]:
     estimator.entropy = ENTROPY
-    advantages = estimator.compute_advantage(
+    result = estimator.compute_advantage(
         prompt_ids=torch.ones(2, 1, dtype=torch.long),
         rewards=REWARDS,
         mask=MASK,
@@ -78,6 +78,7 @@ def _batch(estimator: Estimator) -> dict[str, Tensor]:
         logprobs_policy=OLD,
         logprobs_reference=REFERENCE,
     )
+    advantages = tensor_of(result)
     return {
         "advantages": advantages,
         "prev_logprobs": OLD,

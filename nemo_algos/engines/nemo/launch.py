@@ -1,10 +1,10 @@
 """A judged config to a run of NeMo-RL's own trainer, with the method plugged in.
 
-The steps are those of NeMo-RL's examples/run_grpo.py.
+The steps are those of NeMo-RL's examples/run_grpo.py, or run_vlm_grpo.py.
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,11 +22,17 @@ from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.config import Finding
 from nemo_algos.engines.nemo import environment, known_answers, memory, versions, worker_env
 from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
-from nemo_algos.engines.nemo.trainers import in_place, previous_logprobs_skipped
+from nemo_algos.engines.nemo.trainers import (
+    in_place,
+    previous_logprobs_skipped,
+    shut_down,
+)
 
 WORKERS = {"megatron_cfg": "megatron_worker", "dtensor_cfg": "dtensor_worker"}
+KINDS = {"entropy": "EntropyWorker", "entropy_gradient": "GradientWorker"}  # the first is both
 
 
 class Launch(NamedTuple):
@@ -36,12 +42,16 @@ class Launch(NamedTuple):
     algorithm: Algorithm
     mismatch: MismatchConfig
     remarks: list[Finding]
+    update_epochs: int = 1
 
 
 def run(judged: Launch, console: Console) -> None:
     """Start Ray, load, train."""
-    master_config, algorithm, mismatch, remarks = judged
-    versions.check_trainer(trainer(master_config))
+    master_config, algorithm, mismatch, remarks, epochs = judged
+    if controlled(master_config):
+        versions.check_controller()
+    else:
+        versions.check_trainer(trainer(master_config))
     known_answers.check()
     for remark in remarks:
         console.print(f"{remark.severity}: {remark}", markup=False, soft_wrap=True)
@@ -51,24 +61,26 @@ def run(judged: Launch, console: Console) -> None:
     master_config.logger["log_dir"] = log_dir
     init_ray()
     worker_env.check()
-    train(master_config, algorithm, loss, mismatch)
+    train(master_config, algorithm, loss, mismatch, epochs)
 
 
 def train(
-    master_config: Any, algorithm: Algorithm, loss: AlgorithmLoss, mismatch: MismatchConfig
+    master_config: Any,
+    algorithm: Algorithm,
+    loss: AlgorithmLoss,
+    mismatch: MismatchConfig,
+    epochs: int = 1,
 ) -> None:
     """From Ray to the end of training; the stock setup, trainers and shutdown."""
-    tokenizer = get_tokenizer(master_config.policy["tokenizer"])
-    megatron = master_config.policy.get("megatron_cfg") or {}
-    master_config.policy["generation"] = configure_generation_config(
-        master_config.policy["generation"],
-        tokenizer,
-        has_refit_draft_weights=bool(master_config.policy["draft"]["enabled"]),
-        trains_mtp=bool(megatron.get("mtp_num_layers")),
-    )
-    environment.register(master_config.env)
+    tokenizer, processor = prepare(master_config)
+    factory = policy_factory(master_config, algorithm)
+    if controlled(master_config):
+        from nemo_algos.engines.nemo import single_controller
+
+        single_controller.train(master_config, algorithm, loss, mismatch, tokenizer, factory)
+        return
     dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
-        tokenizer, master_config.data, master_config.env
+        processor or tokenizer, master_config.data, master_config.env, is_vlm=bool(processor)
     )
     made = versions.made(
         grpo.setup,
@@ -76,7 +88,8 @@ def train(
         tokenizer,
         dataset,
         val_dataset,
-        policy_factory=policy_factory(master_config, algorithm),
+        policy_factory=factory,
+        processor=processor,
     )
     cfg, policy = made["master_config"], made["policy"]
     environment.log_statuses(made["logger"], task_to_env, val_task_to_env)
@@ -84,7 +97,7 @@ def train(
     with ExitStack() as stack:
         # the policy too: left to its __del__ at the interpreter's end, that may be a SIGSEGV
         workers = dict.fromkeys((made["policy_generation"], policy))
-        stack.callback(_shutdown, workers, task_to_env, val_task_to_env)
+        stack.callback(shut_down, workers, task_to_env, val_task_to_env)
         # also after an error, asynchronous saves end before the workers do; v0.7.0 has none
         stack.callback(getattr(made["checkpointer"], "shutdown", lambda: None))
         stack.enter_context(in_place(estimator))
@@ -96,9 +109,28 @@ def train(
         train = trainer(cfg)
         step = versions.get(made["grpo_save_state"], "total_steps", 0)
         watched = mismatch, Path(master_config.logger["log_dir"]), step
-        own = {"policy": proxy(policy, estimator, *watched, loss.config), "tokenizer": tokenizer}
+        compares = not loss.on_policy
+        own = {"policy": proxy(policy, estimator, *watched, loss.config, compares, epochs)}
+        own |= {"tokenizer": tokenizer}
         own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}
+        own |= {"processor": processor} if processor else {}
         train(**versions.arguments(train, made | own))
+
+
+def prepare(master_config: Any) -> tuple[Any, Any]:
+    """Tokenizer, and processor of images; generation and environments are made known to NeMo-RL."""
+    vlm = is_vlm(master_config.data)
+    reader = get_tokenizer(master_config.policy["tokenizer"], get_processor=vlm)
+    tokenizer = reader.tokenizer if vlm else reader
+    megatron = master_config.policy.get("megatron_cfg") or {}
+    master_config.policy["generation"] = configure_generation_config(
+        master_config.policy["generation"],
+        tokenizer,
+        has_refit_draft_weights=bool(master_config.policy["draft"]["enabled"]),
+        trains_mtp=bool(megatron.get("mtp_num_layers")),
+    )
+    environment.register(master_config.env)
+    return tokenizer, reader if vlm else None
 
 
 def estimator_of(algorithm: Algorithm, cfg: Any, tokenizer: Any, made: dict[str, Any]) -> Estimator:
@@ -121,6 +153,11 @@ def fused_logprobs(master_config: Any) -> dict[str, bool]:
     return {"use_fused_linear_logprobs": True} if fused else {}
 
 
+def controlled(master_config: Any) -> bool:
+    """Whether the single controller trains: its configs alone have this section."""
+    return getattr(master_config, "async_rl", None) is not None
+
+
 def data_plane(master_config: Any) -> bool:
     """Whether tensors travel through TransferQueue."""
     return bool(versions.get(master_config.data_plane or {}, "enabled", False))
@@ -140,13 +177,14 @@ def trainer(master_config: Any) -> Callable[..., None]:
 
 
 def policy_factory(master_config: Any, algorithm: Algorithm) -> Callable[..., Any] | None:
-    """NeMo-RL's policy; with workers that return entropies where the method needs them."""
+    """NeMo-RL's policy; with workers that give entropies where the method needs them."""
     extension: dict[str, Any] = {}
-    if "entropy" in algorithm.needs:
+    if kind := next((KINDS[need] for need in KINDS if need in algorithm.needs), None):
         backend = next(
             b for b in WORKERS if (master_config.policy.get(b) or {}).get("enabled", False)
         )
-        extension = {"worker_extension_cls_fqn": worker_env.register_worker(WORKERS[backend])}
+        name = worker_env.register_worker(WORKERS[backend], kind)
+        extension = {"worker_extension_cls_fqn": name}
     if data_plane(master_config):
         from nemo_rl.models.policy.tq_policy import TQPolicy
 
@@ -156,11 +194,3 @@ def policy_factory(master_config: Any, algorithm: Algorithm) -> Callable[..., An
     from nemo_rl.models.policy.lm_policy import Policy
 
     return functools.partial(Policy, **extension)
-
-
-def _shutdown(workers: Iterable[Any], *environments: dict[str, Any]) -> None:
-    stop = getattr(grpo, "shutdown_environments", None)  # not in v0.7.0, where Ray's end ends them
-    if stop:
-        stop(*environments)
-    for group in workers:
-        group.shutdown()

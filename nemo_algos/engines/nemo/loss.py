@@ -26,6 +26,10 @@ from nemo_algos.engines.nemo import columns, loss_metrics
 from nemo_algos.engines.nemo.decided import UNWEIGHTED, decided, weighs
 from nemo_algos.engines.nemo.loss_metrics import MicroBatch
 
+WITHOUT_ENTROPY = (
+    "{name} needs the entropy with its gradient, which NeMo-RL's own workers do not give their "
+    "loss. Launch the run by nemo-algos train, which starts ours."
+)
 LOGPROBS = ("prev_logprobs", "generation_logprobs")  # of the trainer, of the sampler
 
 
@@ -36,6 +40,10 @@ class AlgorithmLoss(ClippedPGLossFn):
         shared = {k: getattr(cfg, k) for k in LossConfig.model_fields if hasattr(cfg, k)}
         self.algorithm, self.config = algorithm, LossConfig(**shared)
         ours = UNWEIGHTED if weighs(algorithm) else {}
+        self.takes_entropy = "entropy_gradient" in algorithm.needs
+        # grpo_train then computes no old log-probs, and this loss takes the present ones itself
+        self.on_policy = cfg.force_on_policy_ratio
+        ours = ours | {"force_on_policy_ratio": False}
         super().__init__(cfg.model_copy(update=decided(algorithm) | ours), **kwargs)
         normalizer = getattr(interfaces, "MetricNormalizer", None)  # not in v0.7.0
         if normalizer:
@@ -50,11 +58,17 @@ class AlgorithmLoss(ClippedPGLossFn):
         data: Any,
         global_valid_seqs: Tensor,
         global_valid_toks: Tensor,
+        entropy: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """A micro-batch's share of the global batch's loss, and its metrics; see NeMo-RL."""
+        """A micro-batch's share of the global batch's loss, and its metrics; see NeMo-RL.
+
+        entropy [B,S-1]: with gradient, from our workers. Raises ValueError where a term lacks it.
+        """
+        if self.takes_entropy and entropy is None:
+            raise ValueError(WITHOUT_ENTROPY.format(name=self.algorithm.name))
         counts = (global_valid_seqs, global_valid_toks)
         batch, signals = self._batch(next_token_logprobs, data)
-        shares = terms.losses(self.algorithm.terms, batch.logprobs, None, batch.mask, signals)
+        shares = terms.losses(self.algorithm.terms, batch.logprobs, entropy, batch.mask, signals)
         # on their way to the host before NeMo-RL's loss waits for its own: they add no wait
         stock = is_stock(self.algorithm)
         sent = loss_metrics.sent(self.algorithm, batch, data, *counts, stock, shares)
@@ -72,6 +86,7 @@ class AlgorithmLoss(ClippedPGLossFn):
         algorithm = self.algorithm
         weight = data["token_mask"][:, 1:] * data["sample_mask"][:, None]
         mask, prev, gen = weight.bool(), *(data[k][:, 1:] for k in LOGPROBS)
+        prev = logprobs.detach() if self.on_policy else prev
         gap = logprobs.detach() - prev
         limit = torch.inf if is_stock(algorithm) else algorithm.base.params.max_log_ratio
         source = logprobs.detach() if _is_direct(algorithm) else logprobs
@@ -79,7 +94,7 @@ class AlgorithmLoss(ClippedPGLossFn):
         signals = columns.read(data, algorithm)
         shaped = algorithm.shape(log_ratio, mask, signals)
         finite = gap.isfinite() | ~mask
-        zero = (signals.advantages == 0) & algorithm.base.method.flat_group_is_inert
+        zero = (signals.advantages == 0) & algorithm.base.flat_group_is_inert
         factor = self._factor(logprobs.where(finite, prev), prev, gen, mask, signals)
         if factor is not None:
             zero = zero | (factor == 0)

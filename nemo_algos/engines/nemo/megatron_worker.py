@@ -1,7 +1,8 @@
-"""NeMo-RL's Megatron policy worker that also returns exact token entropies.
+"""NeMo-RL's Megatron policy worker that also gives exact token entropies.
 
-They come from the forward of the previous log-probs: its logits, or the hidden states where it
-makes no logits (`use_fused_linear_logprobs`). Imported in the worker's environment only. Entropy is
+Returned ones come from the forward of the previous log-probs: its logits, or the hidden states
+where it makes no logits (`use_fused_linear_logprobs`); those with gradient, for terms of the loss,
+from training's logits. Imported in the worker's environment only. Entropy is
 of the temperature-scaled, unfiltered distribution, nats, at the token that it predicts ([B,S], 0 at
 index 0 and beyond a sequence's end), and over the model's real vocabulary: where a checkpoint pads
 it, NeMo-RL's log-probs count those rows too. C ranks of context parallelism hold S / C each.
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from nemo_algos.algorithms.core.linear_entropy import token_logprobs_and_entropy_from_hidden
 from nemo_algos.engines.nemo import versions
-from nemo_algos.engines.nemo.entropy_worker import EntropyMixin, entropies, recording
+from nemo_algos.engines.nemo.entropy_worker import EntropyMixin, GradientMixin, entropies, recording
 
 
 class EntropyPostProcessor(train.LogprobsPostProcessor):
@@ -94,7 +95,41 @@ def unpacked(packed: Tensor, starts: list[int], rows: int, width: int) -> Tensor
     return out
 
 
-class EntropyWorkerImpl(EntropyMixin, stock.MegatronPolicyWorkerImpl):
+class GradientWorkerImpl(GradientMixin, stock.MegatronPolicyWorkerImpl):
+    """Its loss is given `entropy` [b,S-1] with gradient, where it takes that."""
+
+    def prepared(self) -> Any:
+        def of_rows(
+            logits: Tensor,
+            data: Any,
+            *,
+            vocab_parallel_group: Any,
+            context_parallel_group: Any,
+            **_: Any,
+        ) -> Tensor:
+            entropy = entropies(logits, vocab_parallel_group, vocabulary)
+            if dist.get_world_size(context_parallel_group) > 1:
+                entropy = allgather_cp_sharded_tensor(entropy, context_parallel_group)
+            return entropy[:, : data["input_ids"].shape[1] - 1]
+
+        def of_pack(
+            logits: Tensor,
+            data: Any,
+            *,
+            vocab_parallel_group: Any,
+            cu_seqlens_q_padded: Tensor,
+            **_: Any,
+        ) -> Tensor:
+            entropy = entropies(logits, vocab_parallel_group, vocabulary)[0]
+            shape = data["input_ids"].shape
+            return unpacked(entropy, cu_seqlens_q_padded.tolist(), *shape)[:, 1:]
+
+        vocabulary = self.megatron_cfg.model.vocab_size
+        names = {"prepare_loss_input": of_rows, "prepare_packed_loss_input": of_pack}
+        return tuple((train, name, of) for name, of in names.items())
+
+
+class EntropyWorkerImpl(EntropyMixin, GradientWorkerImpl):
     """get_logprobs also returns `entropies` [B,S]; the reference model's forward does not."""
 
     def get_logprobs(self, *, data: Any, **kwargs: Any) -> Any:
@@ -115,6 +150,14 @@ class EntropyWorkerImpl(EntropyMixin, stock.MegatronPolicyWorkerImpl):
         return out
 
 
-@ray.remote(runtime_env=get_runtime_env_for_policy_worker("megatron_policy_worker"))
-class EntropyWorker(EntropyWorkerImpl):
+_remote = ray.remote(runtime_env=get_runtime_env_for_policy_worker("megatron_policy_worker"))
+
+
+@_remote
+class GradientWorker(GradientWorkerImpl):
     """What `worker_extension_cls_fqn` names."""
+
+
+@_remote
+class EntropyWorker(EntropyWorkerImpl):
+    """Likewise."""

@@ -25,7 +25,9 @@ ENTROPY = "nemo_algos_entropy"  # the column of the data plane
 class PolicyProxy:
     """Everything but what is defined here is the policy's own.
 
-    folder: of dumps, where there is one; step: the last one done; loss: what weighs by the sampler.
+    folder: of dumps, where there is one; step: the last one done; loss: what weighs by the sampler;
+    compares: whether there are old log-probs of the trainer's to compare with the sampler's;
+    epochs: passes over each batch.
     """
 
     def __init__(
@@ -36,8 +38,11 @@ class PolicyProxy:
         folder: Path | None = None,
         step: int = 0,
         loss: LossConfig = LossConfig(),
+        compares: bool = True,
+        epochs: int = 1,
     ) -> None:
         own = {"_watch": Watch(mismatch, folder), "_step": step, "_loss": loss}
+        own |= {"_compares": compares, "_epochs": epochs}
         # past __setattr__
         vars(self).update(_policy=policy, _estimator=estimator, **own)
 
@@ -62,6 +67,8 @@ class PolicyProxy:
         if self._bypass:
             own["prev_logprobs"] = data["generation_logprobs"]
         batch = type(data)({**data, **own})
+        if self._epochs > 1:  # global batches are rows in order: the same ones again
+            batch = type(data).from_batches([batch] * self._epochs)
         return self._logged(self._policy.train(batch, loss_fn, *args, **kwargs))
 
     @property
@@ -71,7 +78,7 @@ class PolicyProxy:
 
     def _compare(self, data: Mapping[str, Tensor]) -> None:
         """Add the mismatch of NeMo-RL's batch, [B,S] each and sample_mask [B], to the metrics."""
-        if self._bypass:
+        if self._bypass or not self._compares:
             return
         object.__setattr__(self, "_step", self._step + 1)
         columns = {
@@ -138,17 +145,11 @@ class DataPlaneProxy(PolicyProxy):
             read = {**self._read, **fields}
             self._compare(read)
             own = self._estimator.masks_for(read["token_mask"], read["sample_mask"])
-            own |= self._columns(fields["advantages"])
+            signals = self._estimator.signals_for(fields["advantages"])
+            own |= columns.widened(signals, fields["advantages"].shape)
             own |= {"prev_logprobs": read["prev_logprobs"]} if self._bypass else {}
             fields = fields | own
         self._policy.write_to_dataplane(meta, fields)
-
-    def _columns(self, advantages: Tensor) -> dict[str, Tensor]:
-        signals = self._estimator.signals_for(advantages)
-        return {
-            k: v if v.dim() == 2 else v[:, None].expand(advantages.shape).contiguous()
-            for k, v in signals.items()
-        }
 
     def train_from_meta(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As the policy's; logs the method's metrics with the loss's."""
@@ -158,6 +159,12 @@ class DataPlaneProxy(PolicyProxy):
 @contextmanager
 def columns_registered(estimator: Estimator) -> Iterator[None]:
     """Within, the method's columns are fields of the data plane's training partition, [B,S]."""
+    with versions.replaced(*registrations(estimator)):
+        yield
+
+
+def registrations(estimator: Estimator) -> list[tuple[Any, str, Any]]:
+    """What makes them so in a process: NeMo-RL's module, a name in it, and its value."""
     from nemo_rl.algorithms import grpo_sync
     from nemo_rl.data_plane import column_io
     from nemo_rl.models.policy import tq_policy
@@ -168,5 +175,4 @@ def columns_registered(estimator: Estimator) -> Iterator[None]:
     aligned = column_io.TOKEN_ALIGNED_FIELDS | set(names)
     holders = [m for m in (tq_policy, grpo_sync) if hasattr(m, "DP_TRAIN_FIELDS")]
     ours = [(module, "DP_TRAIN_FIELDS", fields) for module in holders]
-    with versions.replaced(*ours, (column_io, "TOKEN_ALIGNED_FIELDS", aligned)):
-        yield
+    return [*ours, (column_io, "TOKEN_ALIGNED_FIELDS", aligned)]

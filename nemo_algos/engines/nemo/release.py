@@ -7,18 +7,43 @@ from typing import Any, NamedTuple, NotRequired, Union, get_args, get_origin
 
 from omegaconf import DictConfig
 
+PURPOSES = {  # by the section that no other trainer's config has
+    "sft": "supervised fine-tuning",
+    "dpo": "DPO",
+    "rm": "a reward model",
+    "distillation": "distillation",
+    "ppo": "PPO",
+    "eval": "an evaluation",
+}
+
 
 class Release(NamedTuple):
     """What a run is judged by: a NeMo-RL, shipped with ours (`snapshot.load`) or `installed`.
 
-    version: of VERSIONS; declared: paths of its typed keys; configs: its GRPO configs by name below
-    examples/configs, interpolations as written; trees: those that OmegaConf has taken in.
+    version: of VERSIONS; declared: paths of its typed keys; configs: all of its configs by name
+    below examples/configs, interpolations as written (shipped: of those that are not for GRPO the
+    names of their sections); trees: those that OmegaConf has taken in.
     """
 
     version: str
     declared: frozenset[str]
     configs: Mapping[str, dict[str, Any]]
     trees: dict[str, DictConfig]
+
+    @property
+    def grpo(self) -> dict[str, dict[str, Any]]:
+        """The configs that its GRPO trainers take."""
+        return {name: config for name, config in self.configs.items() if is_grpo(config)}
+
+
+def is_grpo(config: Mapping[str, Any]) -> bool:
+    """Whether NeMo-RL's GRPO trainers take it: its other trainers have a section of their own."""
+    return "grpo" in config
+
+
+def purpose(config: Mapping[str, Any]) -> str:
+    """What a config that is not for GRPO is for."""
+    return next((what for section, what in PURPOSES.items() if section in config), "something else")
 
 
 def declared(types: Mapping[str, type]) -> set[str]:

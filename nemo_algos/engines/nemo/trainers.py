@@ -1,23 +1,23 @@
 """What NeMo-RL's trainers create and compute by our functions, in place of theirs."""
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from nemo_rl.algorithms import advantage_estimator, opd
+import torch
+from nemo_rl.algorithms import advantage_estimator, grpo, opd
+from pydantic import ValidationError
 from torch import Tensor
 
 from nemo_algos.algorithms.core.groups import Groups
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.decided import ESTIMATOR
-from nemo_algos.engines.nemo.estimator import Estimator, row_hash
+from nemo_algos.engines.nemo.estimator import OUTCOMES, Estimator, reward_parts, row_hash
 
-# with the patch of docs/upstream.md NeMo-RL makes our estimator itself, by its class path
-CLASS_PATHS = hasattr(advantage_estimator, "AdvantageEstimator")
 FACTORY = "_create_advantage_estimator"
-DEVIATIONS = "calculate_baseline_and_std_per_prompt"
+DEVIATIONS, SCALED = "calculate_baseline_and_std_per_prompt", "scale_rewards"
+QUEUED, PARTS = "nemo_rl.algorithms.grpo_sync", "get_gdpo_reward_component_keys"
 CREATORS = (
     "nemo_rl.algorithms.grpo",
     "nemo_rl.algorithms.grpo_sync",
@@ -26,18 +26,32 @@ CREATORS = (
 
 
 def given(*configs: Any) -> Estimator:
-    """What the class path ESTIMATOR names: within `in_place` its estimator."""
+    """What the class path ESTIMATOR names, for a NeMo-RL that takes one, outside `in_place`."""
     raise LookupError(f"{ESTIMATOR} is the estimator of a run that nemo_algos starts, and none is")
+
+
+def estimator_name() -> str:
+    """What a config calls our estimator: ESTIMATOR, where NeMo-RL's type takes any name."""
+    kind = getattr(advantage_estimator, "AdvEstimatorConfig", None)  # not in v0.7.0
+    try:
+        return kind(name=ESTIMATOR).name if kind else ESTIMATOR
+    except ValidationError:
+        return "grpo"
 
 
 @contextmanager
 def in_place(estimator: Estimator) -> Iterator[None]:
-    """Within, NeMo-RL's trainers create this estimator for its name, and sample whole groups."""
+    """Within, NeMo-RL's trainers create this estimator, and sample whole groups.
+
+    Their batches keep OUTCOMES, and dynamic sampling drops groups whose outcomes are equal.
+    """
     modules = [import_module(name) for name in CREATORS if versions.present(name)]
-    ours = {DEVIATIONS: _whole_group_deviations} | ({} if CLASS_PATHS else {FACTORY: _by_path})
-    places = [(m, name) for m in modules for name in ours if hasattr(m, name)]
-    path = (sys.modules[__name__], given.__name__, lambda *configs: estimator)
-    with versions.replaced(path, *((m, name, ours[name](getattr(m, name))) for m, name in places)):
+    scored = Scored("reward_parts" in estimator.algorithm.advantage_needs)
+    ours = {SCALED: scored.scaled, DEVIATIONS: scored.deviations}
+    ours[FACTORY] = lambda stock: lambda config: estimator
+    places = [(m, name, ours[name]) for m in modules for name in ours if hasattr(m, name)]
+    places += [(m, PARTS, _with_outcomes) for m in modules if m.__name__ == QUEUED]
+    with versions.replaced(*((m, name, our(getattr(m, name))) for m, name, our in places)):
         yield
 
 
@@ -48,29 +62,61 @@ def previous_logprobs_skipped() -> Iterator[None]:
         yield
 
 
-def _whole_group_deviations(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """NeMo-RL's baselines, and deviations [B] that are 0 in flat groups and nowhere else.
+def shut_down(workers: Iterable[Any], *environments: dict[str, Any]) -> None:
+    """End the environments' actors, then the workers."""
+    stop = getattr(grpo, "shutdown_environments", None)  # not in v0.7.0, where Ray's end ends them
+    if stop:
+        stop(*environments)
+    for group in workers:
+        group.shutdown()
 
-    Dynamic sampling drops rows by them. NeMo-RL's own are 0 for the only right response of a group
-    (others are left in), and in groups of equal rewards some are not 0 by rounding.
+
+class Scored:
+    """The batch whose rewards a trainer scales, shapes, and then takes deviations of.
+
+    parts: whether a group is flat only where every part of its reward is.
     """
 
-    def compute(prompts: Tensor, rewards: Tensor, *args: Any, **kwargs: Any) -> Any:
-        baseline, std = stock(prompts, rewards, *args, **kwargs)
-        judged = kwargs.get("std_rewards")
-        judged = (rewards if judged is None else judged).double()
-        groups = Groups.of(row_hash(prompts))
-        deviation = groups.std(judged, dof=1).where(~groups.flat(judged), 0.0)
-        return baseline, deviation[groups.index].to(std)
+    def __init__(self, parts: bool) -> None:
+        self.parts = parts
+        self.batch: Any = {}
 
-    return compute
+    def scaled(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        """NeMo-RL's scaling, which comes first, of a batch that keeps its OUTCOMES."""
+
+        def scale(batch: Any, *args: Any, **kwargs: Any) -> Any:
+            batch[OUTCOMES] = batch["total_reward"].clone()
+            self.batch = stock(batch, *args, **kwargs)
+            return self.batch
+
+        return scale
+
+    def deviations(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        """NeMo-RL's baselines, and deviations [B] that are 0 in flat groups and nowhere else.
+
+        Dynamic sampling drops rows by them. NeMo-RL's own are 0 for the only right response of a
+        group (others are left in), in groups of equal rewards some are not 0 by rounding, and over
+        the data plane they are of shaped rewards.
+        """
+
+        def compute(prompts: Tensor, rewards: Tensor, *args: Any, **kwargs: Any) -> Any:
+            baseline, std = stock(prompts, rewards, *args, **kwargs)
+            groups = Groups.of(row_hash(prompts))
+            judged = self._judged(rewards, kwargs.get("std_rewards"))
+            columns = [column.to(rewards.device).double() for column in judged]
+            spread = [groups.std(c, dof=1).where(~groups.flat(c), 0.0) for c in columns]
+            return baseline, torch.stack(spread).amax(0)[groups.index].to(std)
+
+        return compute
+
+    def _judged(self, rewards: Tensor, unshaped: Tensor | None) -> list[Tensor]:
+        """The rewards [B] before their shaping, which grpo_train passes; or their parts."""
+        if self.parts and (found := [*reward_parts(self.batch).values()]):
+            return found
+        kept: Tensor = self.batch.get("unshaped_total_reward", rewards)
+        return [kept if unshaped is None else unshaped]
 
 
-def _by_path(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """NeMo-RL's factory, which takes our class path as well."""
-
-    def create(master_config: Any) -> Any:
-        section = versions.get(master_config.grpo, "adv_estimator", {})
-        return given() if versions.get(section, "name") == ESTIMATOR else stock(master_config)
-
-    return create
+def _with_outcomes(stock: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """The columns that grpo_train_sync hands to the estimator: the parts of the reward."""
+    return lambda batch: [*stock(batch), *({OUTCOMES} & {*batch})]

@@ -22,13 +22,40 @@ BOUND: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ),
     (GRPO, "_create_advantage_estimator", ("master_config",)),
     (GRPO, "calculate_baseline_and_std_per_prompt", ("prompts", "rewards")),
+    (GRPO, "scale_rewards", ("repeated_batch",)),
     (GRPO, "MasterConfig", ()),
-    (GRPO, "setup", ("master_config", "tokenizer", "dataset", "val_dataset", "policy_factory")),
+    (
+        GRPO,
+        "setup",
+        ("master_config", "tokenizer", "dataset", "val_dataset", "policy_factory", "processor"),
+    ),
     ("nemo_rl.algorithms.utils", "get_gdpo_reward_component_keys", ("batch",)),
     ("nemo_rl.utils.checkpoint", "CheckpointManager.get_latest_checkpoint_path", ()),
     ("nemo_rl.utils.checkpoint", "CheckpointManager.load_training_info", ("checkpoint_path",)),
     ("nemo_rl.models.policy.lm_policy", "Policy", ("worker_extension_cls_fqn",)),
     ("nemo_rl.utils.config", "load_config", ()),
+)
+CONTROLLER = "nemo_rl.algorithms.single_controller"
+OF_CONTROLLER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (f"{CONTROLLER}_utils.setup", "_create_advantage_estimator", ("master_config",)),
+    (f"{CONTROLLER}_utils.setup", "ClippedPGLossFn", ("cfg",)),
+    (f"{CONTROLLER}_utils.setup", "TQPolicy", ()),
+    (f"{CONTROLLER}_utils.setup", "setup_single_controller", ("master_config", "tokenizer")),
+    (f"{CONTROLLER}_utils.utils", "fields_for_put", ("meta", "fields")),
+    (f"{CONTROLLER}_utils.utils", "tensor_field", ("data", "field_name")),
+    (CONTROLLER, "SingleControllerActor", ()),
+)
+# and of the controller's advantage stage
+OF_ITS_STAGE = (
+    "prompt_ids=",
+    "rewards=",
+    "mask=",
+    "repeated_batch=",
+    "_advantage_estimator",
+    "_policy_logprobs_required",
+    '"logprobs_policy"',
+    '"logprobs_reference"',
+    '"put_samples"',
 )
 # names that only the source of NeMo-RL's loss has: batch keys, some read with a default, and
 # attributes that we set
@@ -66,6 +93,7 @@ SETUP: dict[str, set[str]] = {
 }
 # every trainer's other arguments
 GIVEN = (*SETUP, "tokenizer", "loss_fn", "task_to_env", "val_task_to_env")
+OPTIONAL = ("processor",)  # of v0.7.0's trainers none takes it
 ALIAS = {"wrapped_dataloader": "dataloader"}  # of the trainers that take several
 
 
@@ -83,6 +111,13 @@ def check_trainer(trainer: Callable[..., None]) -> None:
     refuse([*_arguments(function), *_names(function, (*OF_A_TRAINER, *asked))])
 
 
+def check_controller() -> None:
+    """Raises ImportError where the single controller is not there, or not the one we know."""
+    refuse([p for module, name, wanted in OF_CONTROLLER for p in _parameters(module, name, wanted)])
+    actor = _found(CONTROLLER, "SingleControllerActor").__ray_metadata__.modified_class
+    refuse([*_names(actor._advantage_stage, OF_ITS_STAGE)])
+
+
 def refuse(problems: list[str]) -> None:
     """Raises ImportError where there are any."""
     if problems:
@@ -98,10 +133,11 @@ def made(setup: Callable[..., tuple[Any, ...]], *args: Any, **kwargs: Any) -> di
 
 
 def arguments(trainer: Callable[..., None], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` under the trainer's own names."""
+    """`given` under the trainer's own names, without what only some trainers take."""
     parameters = inspect.signature(trainer).parameters
     renamed = {ALIAS[p]: p for p in parameters if p in ALIAS}
-    return {renamed.get(name, name): value for name, value in given.items()}
+    named = {renamed.get(name, name): value for name, value in given.items()}
+    return {k: v for k, v in named.items() if k in parameters or k not in OPTIONAL}
 
 
 def _found(module: str, name: str) -> Any:

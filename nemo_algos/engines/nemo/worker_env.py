@@ -43,11 +43,11 @@ def check() -> None:
         raise ValueError(f"workers cannot import nemo_algos from {ROOT}: {hint} ({nodes})")
 
 
-def register_worker(module: str) -> str:
+def register_worker(module: str, kind: str = "EntropyWorker") -> str:
     """Give our worker the stock one's environment, prebuilt in the image or by recipe; its name."""
     from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 
-    name, stock = f"nemo_algos.engines.nemo.{module}.EntropyWorker", STOCK[module]
+    name, stock = f"nemo_algos.engines.nemo.{module}.{kind}", STOCK[module]
     folder = Path(os.environ.get("NEMO_RL_VENV_DIR", "/opt/ray_venvs"))
     prebuilt = folder / stock / "bin" / "python"
     recipe = ACTOR_ENVIRONMENT_REGISTRY[stock]

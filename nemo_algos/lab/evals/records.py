@@ -51,6 +51,14 @@ class VerdictLine(Shape):
     of: str
 
 
+class JudgementLine(Shape):
+    """A line of judgements.jsonl."""
+
+    problem: str
+    answer: str
+    of: str
+
+
 class Sampling(Shape):
     samples: Positive
 

@@ -21,10 +21,12 @@ from nemo_algos.environment import as_written
 from nemo_algos.jsonl import replace
 from nemo_algos.lab.evals.benchmarks import Loaded, load
 from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS, EXTRACTORS
+from nemo_algos.lab.evals.judge import DIVERSITY, scores
 from nemo_algos.lab.evals.metrics.result import measure
 from nemo_algos.lab.evals.nemo_file import THEIRS, NemoRLResults
 from nemo_algos.lab.evals.problem import Generation, Sampler
-from nemo_algos.lab.evals.schema import EndpointModel, EvalConfig, LocalModel, NemoRLFile
+from nemo_algos.lab.evals.schema import EvalConfig, LocalModel, NemoRLFile
+from nemo_algos.lab.evals.server import EndpointModel
 from nemo_algos.lab.evals.store import Store
 from nemo_algos.lab.evals.table import table
 from nemo_algos.preflight.check.local import resources
@@ -215,10 +217,12 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
 def _measured(loaded: Loaded, store: Store, config: EvalConfig, console: Console) -> dict[str, Any]:
     """The benchmark's metrics, which metrics.json now holds."""
     evaluation = store.evaluation(loaded.benchmark.answer_of)
+    say = partial(console.print, markup=False, soft_wrap=True)
+    judge = config.metrics.judge
+    judged = {DIVERSITY: scores(evaluation, judge, store.folder, say)} if judge else {}
     with _progress("measured", len(evaluation.problems), console) as advance:
-        metrics = measure(
-            evaluation, config.metrics, workers=config.workers, progress=lambda *_: advance(1)
-        )
+        more = {"workers": config.workers, "progress": lambda *_: advance(1), "judged": judged}
+        metrics = measure(evaluation, config.metrics, **more)
     replace(store.folder / "metrics.json", json.dumps(metrics, allow_nan=False))
     return metrics
 

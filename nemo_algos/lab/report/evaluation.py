@@ -7,6 +7,7 @@ import numpy as np
 
 from nemo_algos.lab.report.figure import Figure, Line
 from nemo_algos.lab.report.groups import Group
+from nemo_algos.lab.report.matrix import Matrix, Side, matrix
 
 CURVES = {
     "pass@k": ("Pass@k", "Chance that one of k responses is right; unbiased."),
@@ -39,10 +40,22 @@ def figures(
     return [figure for figure in made if figure.lines]
 
 
-def similarities(benchmark: str, groups: Sequence[Group]) -> list[Figure]:
-    """Histograms of pairs of responses, of right ones and of all."""
+def similarities(benchmark: str, groups: Sequence[Group]) -> list[Figure | Matrix]:
+    """Histograms of pairs of responses, of right ones and of all; the pairs of one problem."""
     made = [_histogram(benchmark, groups, s, side) for side in SIDES for s in SIMILARITIES]
-    return [figure for figure in made if figure.lines]
+    pairs = _pairs(benchmark, groups)
+    return [*(figure for figure in made if figure.lines), *([pairs] if pairs else [])]
+
+
+def _pairs(benchmark: str, groups: Sequence[Group]) -> Matrix | None:
+    """Of each group's first run, by the first run's `ucc_similarity`; embeddings are not kept."""
+    having = [(g, run) for g in groups for run in g.runs[:1] if benchmark in run.evals]
+    sides = [Side(g.label, r.evals[benchmark], r.eval_folders[benchmark]) for g, r in having]
+    similarity = sides[0].measured["settings"]["ucc_similarity"] if sides else "embedding"
+    if similarity == "embedding":
+        return None
+    title = f"{SIMILARITIES[similarity]}, pairs of responses"
+    return matrix(f"{benchmark}_{similarity}_pairs", title, similarity, sides)
 
 
 def _lines(

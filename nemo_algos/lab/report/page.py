@@ -14,6 +14,7 @@ from nemo_algos.lab.report.cases import cases
 from nemo_algos.lab.report.figure import Figure
 from nemo_algos.lab.report.groups import Group, groups
 from nemo_algos.lab.report.heat import heat
+from nemo_algos.lab.report.matrix import Matrix
 from nemo_algos.lab.report.runs import LoadedRun, read_runs
 
 
@@ -67,6 +68,6 @@ def _benchmark(
     }
 
 
-def _draw(figures: Sequence[Figure], out: Path) -> list[tuple[Figure, Markup]]:
+def _draw(figures: Sequence[Figure | Matrix], out: Path) -> list[tuple[Figure | Matrix, Markup]]:
     """With the SVG, which matplotlib has escaped."""
     return [(figure, Markup(figure.save(out / "figures"))) for figure in figures]

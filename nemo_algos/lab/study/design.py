@@ -44,6 +44,9 @@ YOUNGER: dict[str, Any] = {
     "policy.shape": None,
     "policy.router_replay": {"enabled": False},
     "policy.generation.planted": None,
+    "policy.generation.top_k": None,
+    "policy.generation.min_p": 0.0,
+    "policy.generation.support_replay": False,
     "data.rewards": None,
     "data.system_prompt": None,
     "mismatch.dump": 0,
@@ -189,6 +192,7 @@ def _run(arm: LocalConfig, seed: int) -> Trial:
         decides["method"]["pass_rate"] = decides["method"].pop("success_reward")
     if decides["data"]["verifier"] == VERIFIER:
         decides["data"]["verifier"] = VERIFIER_THEN
+    del decides["old_policy"]  # rollout_correction says the same
     if not of_seed.rollout_correction.active:  # younger too
         del decides["rollout_correction"]
     policy = of_seed.policy

@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.kernel import Component, keep_advantages, token_log_ratio
+from nemo_algos.algorithms.record import TOKEN_INPUTS
 from nemo_algos.algorithms.riders.loss_config import DERIVED, LossConfig, contradictions
 from nemo_algos.config import ConfigError, Finding, at, did_you_mean, validate
+from nemo_algos.engines.nemo.kinds import uses_gym
 from nemo_algos.preflight.check import precision
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.precision import CORRECTION
@@ -15,16 +18,15 @@ OURS_ALONE = "the advantages are the method's"
 # what would change the meaning of a method: key, the only value, reason
 FIXED: tuple[tuple[str, Any, str], ...] = (
     ("loss_fn.disable_ppo_ratio", False, "a method without a ratio is method.name: gpg"),
-    ("loss_fn.cls_fqn", None, "the loss is the method's"),
+    ("loss_fn.name", "clipped_pg", "the loss is the method's"),
     ("loss_fn.use_cispo", False, "set method.name: cispo"),
-    ("loss_fn.force_on_policy_ratio", False, "it makes every ratio 1"),
     ("loss_fn.positive_example_nll_weight", 0.0, "set method.terms: {nll: {coef: ...}}"),
     ("loss_fn.use_kl_in_reward", False, "the method's advantages read no KL; it stays in the loss"),
     ("grpo.normalize_rewards", True, "set method.advantage_std: none"),
     ("grpo.advantage_clip_low", None, OURS_ALONE),
     ("grpo.advantage_clip_high", None, OURS_ALONE),
-    ("grpo.invalid_tool_call_advantage", None, OURS_ALONE),
-    ("grpo.malformed_thinking_advantage", None, OURS_ALONE),
+    ("grpo.invalid_tool_call_advantage", None, "only NeMo Gym marks such messages"),
+    ("grpo.malformed_thinking_advantage", None, "only NeMo Gym marks such messages"),
     ("on_policy_distillation.enabled", False, f"{OURS_ALONE}: teachers would run for nothing"),
     ("policy.reward_model_cfg.enabled", False, "the policy would have no language-model head"),
 )
@@ -36,6 +38,8 @@ NOT_ASYNC = (
     "data.use_multiple_dataloader",
 )
 RESHAPED = ("grpo.reward_scaling.enabled", "grpo.reward_shaping.enabled")
+# NeMo-RL's estimators by the methods that compute the same
+ESTIMATORS = {"gdpo": "gdpo", "reinforce_pp_baseline": "reinforce_plus_plus"}
 PROCESSED = "processed_logprobs"
 SKIP = "grpo.skip_reference_policy_logprobs_calculation"
 
@@ -45,21 +49,21 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
     corrected = bool(at(plain, CORRECTION) or algorithm.correction.active)
     return [
         *_fixed(plain),
+        *_on_policy(plain, algorithm),
         *_loss(plain, written),
         *_correction(plain, algorithm),
         *precision.conflicts(plain, corrected),
         *_async(plain, corrected),
-        *_estimator(plain, written),
+        *_estimator(plain, written, algorithm),
         *_rewards(plain, algorithm),
         *_dynamic_sampling(plain, algorithm),
         *_reference(plain, written, algorithm),
-        *_fused_logprobs(plain),
+        *_fused_logprobs(plain, algorithm),
         *_sampler_logprobs(plain),
         *_entropy(plain, algorithm),
-        *_terms(algorithm),
         *_drift(algorithm),
         *_teacher(algorithm),
-        *_single_controller(plain, written),
+        *_gym(plain),
     ]
 
 
@@ -70,11 +74,43 @@ def _fixed(plain: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(path, f"must stay {json.dumps(value)}: {reason}")
 
 
+def _on_policy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
+    """Without a ratio, and with one update per batch, the old policy's log-probs are needless."""
+    path, own = "loss_fn.force_on_policy_ratio", "policy.train_global_batch_size"
+    if not at(plain, path):
+        return
+    rollouts = at(plain, "grpo.num_prompts_per_step") * at(plain, "grpo.num_generations_per_prompt")
+    watched = [k for k in ("stop_above", "dump") if at(plain, f"mismatch.{k}")]
+    if not is_ratioless(algorithm):
+        yield Finding(path, f"{algorithm.name} has ratios, and it makes each of them 1: set false")
+    elif at(plain, own) != rollouts:
+        reason = f"needs one update per batch, {rollouts} responses"
+        yield Finding(path, f"{reason}, and {own} is {at(plain, own)}: set it to {rollouts}")
+    elif at(plain, "data_plane.enabled"):
+        yield Finding(path, "our columns of the data plane need the old log-probs: set false")
+    elif watched:
+        reason = f"computes no log-probs that mismatch.{watched[0]} could compare"
+        yield Finding(path, f"{reason}: set false, or remove mismatch.{watched[0]}")
+
+
+def is_ratioless(algorithm: Algorithm) -> bool:
+    """Whether nothing of it reads the old policy's log-probs."""
+    method = algorithm.base.method
+    score = method.form == "logprob" and method.log_ratio is token_log_ratio
+    plain = score and method.reweight is keep_advantages
+    return plain and not algorithm.correction.active and not algorithm.needs & TOKEN_INPUTS
+
+
 def _loss(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
     """What both engines have means the same, so the embedded engine's schema judges it."""
     for key, reason in DERIVED.items():
         if key in (written.get("loss_fn") or {}):
             yield Finding(f"loss_fn.{key}", f"is {reason}")
+    path = "loss_fn.reference_policy_kl_type"
+    if at(plain, path) == "unbiased":
+        reason = "is the embedded engine's unbiased KL, and NeMo-RL has that as a key of its own"
+        cure = "Set it to k3, and loss_fn.use_on_policy_kl_approximation: true"
+        yield Finding(path, f"{reason}. {cure}; its ratio is to the sampler.")
     shared = {k: v for k, v in plain["loss_fn"].items() if k in LossConfig.model_fields}
     try:
         validate(LossConfig, shared, "loss_fn")
@@ -86,8 +122,8 @@ def _correction(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding
     limit, threshold = at(plain, "mismatch.stop_above"), "grpo.seq_logprob_error_threshold"
     yield from contradictions(algorithm.correction, bool(at(plain, CORRECTION)), limit)
     if algorithm.correction.bypass_mode and at(plain, threshold) is not None:
-        reason = "in bypass_mode the trainer's log-probs are the sampler's, and no error is seen"
-        yield Finding(threshold, f"{reason}: set null, or a rollout_rs")
+        reason = "old_policy: sampler (bypass_mode) computes no log-probs of the trainer to compare"
+        yield Finding(threshold, f"{reason}. Set it to null, or set a rollout_rs.")
 
 
 def _async(plain: dict[str, Any], corrected: bool) -> Iterator[Finding]:
@@ -101,14 +137,15 @@ def _async(plain: dict[str, Any], corrected: bool) -> Iterator[Finding]:
             yield Finding(path, "asynchronous GRPO does not do it: set it to false")
 
 
-def _estimator(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
+def _estimator(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
     """NeMo-RL's estimators are replaced by the method's: one that is asked for is refused."""
     path = "grpo.adv_estimator"
     name = at(plain, f"{path}.name")
     if at(written, path) is not None:
         yield Finding(path, f"{OURS_ALONE}, NeMo-RL's estimator would not be read: remove it")
-    elif name not in (None, "grpo"):
-        yield Finding(path, f"{OURS_ALONE}, and this base config has {name}: choose another one")
+    elif name not in (None, "grpo", ESTIMATORS.get(algorithm.advantages.method.name)):
+        what = f"{OURS_ALONE}, and this base config computes them by {name}"
+        yield Finding(path, f"{what}, which would not be read: set null to agree")
     path = "grpo.use_leave_one_out_baseline"
     if at(written, path):
         reason = "dynamic sampling would drop single responses of a group by it"
@@ -126,11 +163,12 @@ def success_readers(a: Algorithm) -> list[str]:
 
 
 def _rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
-    """Pass rates and means of rewards need the verifier's own; NeMo-RL shapes no part of them."""
-    names = "+".join(success_readers(algorithm))
+    """Successes are told by the rewards before they are shaped; NeMo-RL shapes no part of them."""
+    remembered = {"unit_rewards", "memory"} <= algorithm.advantage_needs
     for path in RESHAPED:
-        if names and at(plain, path):
-            yield Finding(path, f"{names} tells right from wrong by the rewards: switch it off")
+        if remembered and at(plain, path):
+            what = f"{algorithm.advantages.method.name} compares rewards with a rate of success"
+            yield Finding(path, f"{what}, and these have another scale: switch it off")
     path = "grpo.reward_shaping.enabled"
     if "reward_parts" in algorithm.advantage_needs and at(plain, path):
         reason = "NeMo-RL shapes the sum of the rewards, and not the parts that"
@@ -146,13 +184,20 @@ def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[F
     if batchwise := [k for k, part in parts.items() if part.params.whole_batch]:
         reason = f"drops groups before {parts[batchwise[0]].method.name}'s batch statistics"
         yield Finding(path, f"{reason}: set {batchwise[0]}.statistics: group, or switch it off")
-    if algorithm.advantages.method.whole_batch:
-        reason = f"drops groups before {algorithm.advantages.method.name}'s statistics of the batch"
-        yield Finding(path, f"{reason}, which would be of the rest alone: switch it off")
-    trained = (algorithm.base.method, algorithm.advantages.method)
-    if not all(method.flat_group_is_inert for method in trained):
+    # of several rewards a group is dropped only where each of them is equal
+    trained = [c for c in _trained(algorithm) if "reward_parts" not in c.method.needs]
+    for component in trained:
+        if component.method.whole_batch:
+            reason = f"drops groups before {component.method.name}'s statistics of the batch"
+            yield Finding(path, f"{reason}, which would be of the rest alone: switch it off")
+    if not all(c.flat_group_is_inert or c.method.whole_batch for c in trained):
         reason = f"drops groups of equal rewards, which {algorithm.name} trains on too"
         yield Finding(path, f"{reason}: switch it off")
+
+
+def _trained(algorithm: Algorithm) -> list[Component]:
+    components = (algorithm.base, algorithm.advantages)
+    return [*{c.method.name: c for c in components}.values()]
 
 
 def _reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
@@ -176,17 +221,9 @@ def _reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Ite
 def _entropy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
     """NeMo-RL reads a missing `_v2` as false."""
     old = at(plain, f"{DTENSOR}.enabled") and not at(plain, f"{DTENSOR}._v2")
-    if "entropy" in algorithm.needs and old:
+    if algorithm.needs & {"entropy", "entropy_gradient"} and old:
         what = f"{algorithm.name} needs exact entropies, which our extension gives for DTensor v2"
         yield Finding(f"{DTENSOR}._v2", f"{what} and Megatron: set it to true")
-
-
-def _terms(algorithm: Algorithm) -> Iterator[Finding]:
-    for added in algorithm.terms:
-        if "entropy_gradient" in added.term.needs:
-            what = "needs the gradient of the entropy, and NeMo-RL gives its loss log-probs alone"
-            hint = "train it in the embedded engine, or remove it"
-            yield Finding(f"method.terms.{added.term.name}", f"{what}: {hint}")
 
 
 def _drift(algorithm: Algorithm) -> Iterator[Finding]:
@@ -205,14 +242,18 @@ def _teacher(algorithm: Algorithm) -> Iterator[Finding]:
         yield Finding("method", f"{what} {hint}")
 
 
-def _fused_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
+def _fused_logprobs(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
     if at(plain, f"{MEGATRON}.use_linear_ce_fusion_loss"):
         reason = "NeMo-RL v0.7.0 has it for SFT and DPO only: switch it off"
         yield Finding(f"{MEGATRON}.use_linear_ce_fusion_loss", reason)
+    path = f"{MEGATRON}.use_fused_linear_logprobs"
+    if at(plain, path) and "entropy_gradient" in algorithm.needs:
+        what = f"{algorithm.name} needs the gradient of the entropy, which comes from logits, and"
+        yield Finding(path, f"{what} with this key training computes none. Set it to false.")
     temperature = at(plain, "policy.generation.temperature")
-    if at(plain, f"{MEGATRON}.use_fused_linear_logprobs") and temperature != 1:
+    if at(plain, path) and temperature != 1:
         reason = "NeMo-RL divides fused log-probs, not logits, by the temperature: set it to 1, or"
-        hint = f"{reason} {MEGATRON}.use_fused_linear_logprobs to false"
+        hint = f"{reason} {path} to false"
         yield Finding("policy.generation.temperature", hint)
 
 
@@ -231,9 +272,8 @@ def _sampler_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(path, f"{what} {reason}: set {PROCESSED}")
 
 
-def _single_controller(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
-    asked = written.get("single_controller") or at(plain, "grpo.single_controller.enabled")
-    if asked or plain.get("async_rl"):  # the section of its own example configs
-        reason = "NeMo-RL's single controller is not supported: it takes advantages of chunks and"
-        hint = f"{reason} a fixed list of columns; use grpo_train, async or data_plane"
-        yield Finding("single_controller", hint)
+def _gym(plain: dict[str, Any]) -> Iterator[Finding]:
+    if uses_gym(plain.get("env")):
+        reason = "NeMo Gym's servers, which would roll out and reward, are not started by us: take"
+        hint = f"{reason} a config with an environment of NeMo-RL's, or a verifier of your own"
+        yield Finding("env.should_use_nemo_gym", hint)

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.algorithms.riders.old_policy import in_step, refused
 from nemo_algos.config import ConfigError, Finding, at, find, overridden, read, resolved, validate
 from nemo_algos.engines.nemo.decided import derive
 from nemo_algos.preflight.check.conflicts import conflicts
@@ -70,6 +71,8 @@ def judged(
     plain, written, base, tree, unknown = composed
     findings = [*unknown, *repair(plain, base, tree)]
     kept(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
+    findings += refused(plain)
+    plain = in_step(plain)
     blocks = plain.get("method") or {}, plain.get("rollout_correction")
     algorithm = kept(findings, lambda: build(*blocks))
     if algorithm:

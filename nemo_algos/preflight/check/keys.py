@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.preflight.check import precision
 
 # read by NeMo-RL's workers, and in neither its example config nor its types
@@ -33,6 +34,12 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
 FLAGS = ("should_log_nemo_gym_responses", "should_mask_flagged_samples", "should_use_nemo_gym")
 # environments whose keys are another program's: NeMo-Gym's servers; a second policy
 FOREIGN = ("nemo_gym", "reward_model")
+NO_SETS = "NeMo-RL's vLLM reports no set that it kept, and its trainer filters its own logits"
+# keys of the embedded engine that NeMo-RL cannot have
+EMBEDDED = {
+    "policy.generation.support_replay": f"{NO_SETS} by top_p and top_k. Remove it.",
+    "policy.generation.min_p": f"{NO_SETS} by top_p and top_k alone. Remove it.",
+}
 FEW = 8  # keys of a small section
 
 
@@ -40,13 +47,36 @@ def unknown_keys(
     written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str]
 ) -> list[Finding]:
     """Keys that neither NeMo-RL's example config nor its types have; `+key` is not needed."""
+    known = _known(written, base, declared)
+    return [
+        Finding(path, EMBEDDED.get(path) or f"unknown key of NeMo-RL{_near(path, known)}")
+        for path in _unknown(written, base, known)
+    ]
+
+
+def knows(written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str]) -> bool:
+    """Whether NeMo-RL has every key; `unknown_keys` also looks for those near the others."""
+    return not _unknown(written, base, _known(written, base, declared))
+
+
+def _unknown(written: Mapping[Any, Any], base: Mapping[Any, Any], known: Set[str]) -> list[str]:
+    paths = dict.fromkeys(_paths(_closed(written, _vlm(written, base))))
+    return [path for path in paths if path not in known and not _open(path, known)]
+
+
+def _known(written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str]) -> set[str]:
     known = {*_paths(base), *UNDECLARED, *declared, *_of_data_and_env()}
     known |= {f"{section}._override_" for section in base}
-    return [
-        Finding(path, f"unknown key of NeMo-RL{_near(path, known)}")
-        for path in dict.fromkeys(_paths(_closed(written)))
-        if path not in known and not _open(path, known)
-    ]
+    if _vlm(written, base):  # every environment is NeMo-RL's vlm, whatever its name
+        sections = [section.get("env") for section in (base, written)]
+        names = {name for section in sections if isinstance(section, Mapping) for name in section}
+        known |= {f"env.{name}.{key}" for name in names for key in ENVIRONMENTS["vlm"]}
+        known |= {f"env.{name}" for name in names}
+    return known
+
+
+def _vlm(*configs: Mapping[Any, Any]) -> bool:
+    return any(is_vlm(config.get("data")) for config in configs)
 
 
 def _near(path: str, known: Set[str]) -> str:
@@ -65,7 +95,7 @@ def _of_data_and_env() -> Iterator[str]:
         yield from (f"env.{name}.{key}" for key in keys)
 
 
-def _closed(written: Mapping[Any, Any]) -> dict[Any, Any]:
+def _closed(written: Mapping[Any, Any], vlm: bool) -> dict[Any, Any]:
     """Without what is free: the data sets of one's own classes, the environments of one's own."""
     data, env = (written.get(name) for name in ("data", "env"))
     closed = {key: value for key, value in written.items() if key not in ("data", "env")}
@@ -74,7 +104,7 @@ def _closed(written: Mapping[Any, Any]) -> dict[Any, Any]:
         sets = {k: _of_nemo_rl(v, usual) if k in SPLITS else v for k, v in data.items()}
         closed["data"] = sets
     if isinstance(env, Mapping):
-        closed["env"] = {k: v for k, v in env.items() if not _own_environment(k, v)}
+        closed["env"] = {k: v for k, v in env.items() if not _own_environment(k, v, vlm)}
     return closed
 
 
@@ -92,14 +122,17 @@ def _own_class(name: str) -> bool:
     return "." in name and all(part.isidentifier() for part in name.split("."))
 
 
-def _own_environment(name: Any, section: Any) -> bool:
-    return isinstance(section, Mapping) and name not in ENVIRONMENTS
+def _own_environment(name: Any, section: Any, vlm: bool) -> bool:
+    """Of a VLM run only what is meant as a verifier of ours, which own_rewards refuses."""
+    if not isinstance(section, Mapping) or name in ENVIRONMENTS:
+        return False
+    return not vlm or "verifier" in section
 
 
-def _open(path: str, known: set[str]) -> bool:
+def _open(path: str, known: Set[str]) -> bool:
     """Below an empty or free-form section anything may stand, such as an optimizer's kwargs."""
     parent = path.rpartition(".")[0]
-    free = "kwargs" in path or not any(k.startswith(parent + ".") for k in known)
+    free = "kwargs" in parent or not any(k.startswith(parent + ".") for k in known)
     return bool(parent) and free and (parent in known or _open(parent, known))
 
 

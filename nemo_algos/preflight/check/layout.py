@@ -61,6 +61,9 @@ class Layout(NamedTuple):
         return self.generation_gpus // (self.generation_tensor * self.generation_pipeline)
 
 
+STALENESS = "max_staleness_versions"
+
+
 @dataclass(frozen=True)
 class Run:
     """A resolved NeMo-RL config, `run["cluster.num_nodes"]`, and what follows from it."""
@@ -81,6 +84,34 @@ class Run:
     def rollouts(self) -> int:
         """Sequences per step."""
         return self["grpo.num_prompts_per_step"] * self["grpo.num_generations_per_prompt"]
+
+    @property
+    def controlled(self) -> bool:
+        """Whether the single controller trains: its base configs alone have the section."""
+        return self["async_rl"] is not None
+
+    @property
+    def sampler(self) -> str:
+        """Which groups the single controller takes next."""
+        return self["async_rl.sampler.name"] or "in_order"
+
+    @property
+    def chunk(self) -> int:
+        """Groups that the single controller trains on at once, at least."""
+        found = self["async_rl.min_groups_for_streaming_train"]
+        return 32 if found is None else found
+
+    @property
+    def staleness(self) -> int:
+        """How many updates older than the policy that is trained a sampler may be."""
+        if self.controlled:
+            key = "max_lookahead_versions" if self.sampler == "in_order" else STALENESS
+            found = self[f"async_rl.sampler.{key}"]
+        elif self["grpo.async_grpo.enabled"]:
+            found = self["grpo.async_grpo.max_trajectory_age_steps"]
+        else:
+            return 0
+        return 1 if found is None else found
 
     @property
     def bypass_mode(self) -> bool:
@@ -128,6 +159,7 @@ def _shares(
     plain: Mapping[str, Any], nodes: int, per_node: int, colocated: bool
 ) -> tuple[int, int]:
     """GPUs that train and GPUs that generate, as NeMo-RL's grpo.setup divides them."""
+    nodes -= _teacher_nodes(plain)
     if colocated:
         return nodes * per_node, nodes * per_node
     resources = at(plain, "policy.generation.colocated.resources") or {}
@@ -136,3 +168,19 @@ def _shares(
         return per_node - own, own
     apart = resources.get("num_nodes") or 0
     return (nodes - apart) * per_node, apart * (own or per_node)
+
+
+def _teacher_nodes(plain: Mapping[str, Any]) -> int:
+    """Nodes that teachers have to themselves, one set for each checkpoint."""
+    section = "on_policy_distillation"
+    apart = f"{section}.non_colocated_teachers"
+    teachers = at(plain, f"{section}.teacher_model_by_agent_name")
+    enabled = (at(plain, f"{path}.enabled") is True for path in (section, apart))
+    if not all(enabled) or not isinstance(teachers, Mapping):
+        return 0
+    shared = at(plain, f"{section}.deduplicate_shared_teacher_checkpoints") is not False
+    first = {str(model) if shared else name: name for name, model in reversed([*teachers.items()])}
+    usual = at(plain, f"{apart}.default_teacher_cfg.num_nodes") or 1
+    own = (at(plain, f"{apart}.teacher_overrides.{name}.num_nodes") for name in first.values())
+    counts = [nodes or usual for nodes in own]
+    return sum(counts) if all(isinstance(nodes, int) for nodes in counts) else 0

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Finding, did_you_mean, resolved
-from nemo_algos.engines.nemo.decided import OURS, base_name
-from nemo_algos.engines.nemo.release import Release
+from nemo_algos.engines.nemo.decided import DEFAULT, EPOCHS, OURS, base_name
+from nemo_algos.engines.nemo.release import Release, is_grpo, purpose
 from nemo_algos.preflight.check.keys import unknown_keys
 
 VERSIONS = ("v0.7.0", "main")
@@ -62,14 +62,9 @@ def compose(written: DictConfig, release: Release) -> Composed:
     _register_resolvers()
     own: Any = OmegaConf.to_container(written)
     name = base_name(own)
-    if name not in release.configs:
-        what = f"NeMo-RL {release.version} has no {name}"
-        near = did_you_mean(name, sorted(release.configs))
-        raise ConfigError([Finding("nemo_rl.config", f"{what}{near}")])
-    if name not in release.trees:
-        release.trees[name] = OmegaConf.create(release.configs[name])
-    base, tree = release.configs[name], release.trees[name]
-    unknown = unknown_keys({k: v for k, v in own.items() if k not in OURS}, base, release.declared)
+    base, tree = _base(name, release)
+    others = {k: v for k, v in own.items() if k not in OURS}
+    unknown = unknown_keys(others, base, release.declared.union(OURS, [EPOCHS]))
     if isinstance(own.get("method"), str):
         own["method"] = {"name": own["method"]}
     elif not isinstance(own.get("method"), Mapping):
@@ -85,6 +80,22 @@ def compose(written: DictConfig, release: Release) -> Composed:
     except ConfigError as error:
         raise ConfigError([*unknown, *wrong, *([*_nulls(own, base)] or error.findings)]) from None
     return Composed(plain, {str(k): v for k, v in own.items()}, base, tree, [*unknown, *wrong])
+
+
+def _base(name: str, release: Release) -> tuple[Mapping[str, Any], DictConfig]:
+    """NeMo-RL's config of that name. Raises ConfigError where it has none for GRPO."""
+    if name not in release.configs:
+        near = did_you_mean(name, sorted(release.configs))
+        reason = f"NeMo-RL {release.version} has no {name} below its examples/configs{near}"
+        raise ConfigError([Finding("nemo_rl.config", reason)])
+    base = release.configs[name]
+    if not is_grpo(base):
+        reason = f"{name} is NeMo-RL's config for {purpose(base)}, and methods here train in its"
+        hint = f"{reason} GRPO trainers: take a config with a section grpo, such as {DEFAULT}"
+        raise ConfigError([Finding("nemo_rl.config", hint)])
+    if name not in release.trees:
+        release.trees[name] = OmegaConf.create(base)
+    return base, release.trees[name]
 
 
 def _cut(section: dict[str, Any], path: str) -> None:

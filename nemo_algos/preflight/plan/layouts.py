@@ -61,7 +61,7 @@ class Plan(NamedTuple):
     @property
     def overlaps(self) -> bool:
         """Whether generation runs beside training."""
-        return bool(self.run["grpo.async_grpo.enabled"])
+        return self.run.staleness > 0
 
     @property
     def step_seconds(self) -> float:

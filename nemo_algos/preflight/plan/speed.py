@@ -7,6 +7,7 @@ backward twice that; full recomputation another forward.
 
 from math import log2
 
+from nemo_algos.engines.nemo.decided import EPOCHS
 from nemo_algos.preflight.plan.generation import (
     cached_sequences,
     on_host,
@@ -98,8 +99,7 @@ def generation_seconds(run: Setup, tokens: float) -> float:
     The longest response ends the last wave. Where samples may be `age` steps old, so many steps'
     sequences are generated together.
     """
-    ahead = run["grpo.async_grpo.enabled"] and run["grpo.async_grpo.max_trajectory_age_steps"]
-    age = ahead or 1
+    age = run.staleness or 1
     sequences = age * run.rollouts / max(1, run.layout.generation_replicas)
     allowed = run["policy.generation.vllm_kwargs.max_num_seqs"] or sequences
     at_once = min(sequences, allowed, max(1.0, cached_sequences(run, tokens)))
@@ -136,8 +136,13 @@ def computed(run: Setup, tokens: float) -> tuple[float, float]:
     trained = forward * training_flops(run, each) / forward_flops(run, each)
     return (
         bound(run.model.experts > 0, forward, least / 3),
-        bound(run.model.experts > 0, trained, least),
+        bound(run.model.experts > 0, trained, least) * passes(run),
     )
+
+
+def passes(run: Setup) -> int:
+    """Passes over each batch."""
+    return run[EPOCHS] or 1
 
 
 def bound(experts: bool, computing: float, launching: float) -> float:
@@ -150,7 +155,7 @@ def updating(run: Setup) -> float:
     made, nodes = training(run).states, run.layout.train_gpus / run.layout.gpus_per_node
     updated = made.on_host * made.trained * run.model.parameters / nodes
     moved = updated / run.layout.gpus_per_node * (made.gradient + made.weight)
-    updates = run.rollouts / run["policy.train_global_batch_size"]
+    updates = passes(run) * run.rollouts / run["policy.train_global_batch_size"]
     return updates * (moved / OFFLOADING + updated / CPU_ADAM)
 
 

@@ -148,6 +148,32 @@ def test_kl_estimators_by_hand(kind, value, slope):
     close(x.grad, tensor([[slope, 0.0]]))
 
 
+def test_unbiased_kl_by_hand():
+    """r = 2: the value is r k3, and the slope r k3 + r (1 - e^d)."""
+    x, old = tensor([[-1.5]]).requires_grad_(), tensor([[-1.5 - math.log(2)]])
+    mask = torch.tensor([[True]])
+    out = kl_terms(x, tensor([[-1.0]]), mask, "unbiased", x - old)
+    out.sum().backward()
+    k3 = math.exp(0.5) - 1.5
+    close(out.detach(), tensor([[2 * k3]]))
+    close(x.grad, tensor([[2 * k3 + 2 * (1 - math.exp(0.5))]]))
+
+
+@pytest.mark.parametrize(("kind", "exact"), [("unbiased", True), ("k3", False)])
+def test_the_mean_over_the_old_policys_tokens_has_the_gradient_of_the_kl(kind, exact):
+    """All tokens of a vocabulary, weighed as the old policy draws them; pi_theta has moved."""
+    logits, old, ref = torch.randn(3, 7, generator=torch.Generator().manual_seed(0)).double()
+    logits = logits.requires_grad_()
+    now, mu, base = logits.log_softmax(0), old.log_softmax(0), ref.log_softmax(0)
+    kl = (now.exp() * (now - base)).sum()
+    (want,) = torch.autograd.grad(kl, logits, retain_graph=True)
+    rows = [x[:, None] for x in (now, base, torch.ones(7, dtype=torch.bool), now - mu)]
+    mean = (mu.exp()[:, None] * kl_terms(*rows[:3], kind, rows[3])).sum()
+    (got,) = torch.autograd.grad(mean, logits)
+    assert torch.allclose(got, want, atol=1e-12) == exact
+    assert torch.allclose(mean, kl, atol=1e-12) == exact
+
+
 def test_kl_is_clamped_at_20():
     out, grad = with_grad(
         lambda x: kl_terms(x, torch.zeros_like(x), ON), [[-1e4, 1e4, -20.0, 20.0]], torch.float32

@@ -6,8 +6,8 @@ from batches import GARBAGE, KL, TOKEN_FIELDS, Batch, change, close, every_metho
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts, difference
-from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.algorithms.riders.loss_config import LossConfig
+from nemo_algos.preflight.check.conflicts import conflicts
 
 # weighted by length; the batch's empty row is in a group with two best; without rewards
 WITHOUT_EMPTY_ROWS = {"opo", "reinforce_pp", "pass_at_k", "opd"}
@@ -26,6 +26,10 @@ def same_summary(got, want):
     assert got.keys() == want.keys()
     for key, value in want.items():
         assert got[key] == pytest.approx(value, rel=1e-11, abs=1e-13), key
+
+
+DROPS = {"loss_fn": {}, "grpo": {"use_dynamic_sampling": True}}
+SILENT = {"kl_cov"}  # it pulls at one token
 
 
 @every_method
@@ -177,5 +181,22 @@ def test_inert_rows_have_no_gradient_and_are_there_where_the_record_says(name):
     grad = run(name, batch, LossConfig()).grad
     assert (grad[inert] == 0).all()
     flat = batch.rollouts.group == 4
-    assert inert[flat].all() == METHODS[name].flat_group_is_inert
-    assert (grad[flat] != 0).any() == (not inert[flat].all() and name != "kl_cov")  # one token
+    assert inert[flat].all() == build(name).base.flat_group_is_inert
+    assert (grad[flat] != 0).any() == (not inert[flat].all() and name not in SILENT)
+
+
+PULLS = [("ipo", "kl_tau"), ("prime_rl", "kl_tau"), ("dro", "beta"), ("kimi", "beta")]
+
+
+@pytest.mark.parametrize(("name", "pull"), PULLS)
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+def test_a_flat_group_is_inert_where_the_pull_has_no_weight(name, pull, weight):
+    """And dynamic sampling may then drop it."""
+    batch, method = make(), {"name": name, pull: weight}
+    algorithm = build(method)
+    flat = batch.rollouts.group == 4
+    inert = algorithm.inert_rows(algorithm.signals(batch.rollouts))[flat]
+    grad = run(method, batch, LossConfig()).grad[flat]
+    assert inert.all() == (weight == 0) == (grad == 0).all()
+    refused = {finding.path for finding in conflicts(DROPS, {}, algorithm)}
+    assert ("grpo.use_dynamic_sampling" in refused) == (weight > 0)

@@ -60,6 +60,20 @@ def test_a_token_beyond_its_divergence_counts_as_clipped(name):
     assert (result.grad == 0).tolist() == [[True, False, False, False], [False, False, True, False]]
 
 
+def test_ipo_keeps_by_the_distance_alone():
+    """p = e^-1, eps .3: kept from .068 to .668; the gradient is A r / 8 there, whatever A is."""
+    jumps = [0.0, 0.55, 0.7, -1.5], [0.0, 0.55, 0.7, -2.0]
+    batch = tokens(*jumps)
+    ratio = torch.tensor(jumps, dtype=torch.float64).exp()
+    keep = torch.tensor([[True, True, False, True], [True, True, False, False]])
+    A = torch.tensor([[0.5], [-0.5]], dtype=torch.float64)
+    result = run("ipo", batch, LossConfig())
+    close(result.grad, -(keep * A * ratio) / 8)
+    close(result.value, -(keep * A * ratio).sum() / 8)
+    pulled = run({"name": "ipo", "kl_tau": 0.1}, batch, LossConfig())
+    close(pulled.grad - result.grad, 0.2 * ratio.log() / 8)
+
+
 def test_a_certain_token_stays_within_the_binary_kl():
     """Its probability is 1 before and, by rounding, above 1 after."""
     batch = tokens([1e-7, 0.0], [1e-7, 0.0], old=0.0)

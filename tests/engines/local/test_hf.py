@@ -45,7 +45,7 @@ def test_generated_logprobs_and_entropy_are_the_models(folder, generation_batch_
     policy = policy_of(folder, generation_batch_size=generation_batch_size)
     drawn = drawn_by(policy)
     assert drawn.group.tolist() == [i for i in range(len(PROMPTS)) for _ in range(G)]
-    assert drawn.gen_logprobs is drawn.logprobs
+    assert torch.equal(drawn.gen_logprobs, drawn.logprobs)
     assert drawn.mask.shape == drawn.logprobs.shape == drawn.entropy.shape == drawn.tokens.shape
     for row in range(len(PROMPTS) * G):
         mask = drawn.mask[row]
@@ -140,7 +140,7 @@ def test_bfloat16_keeps_float32_weights_and_rescores_the_draw(folder):
         assert torch.equal(policy.logprobs(drawn, rows), drawn.logprobs[rows])
     policy.rescores = False  # with old := sampler
     drawn = drawn_by(policy)
-    assert drawn.logprobs is drawn.gen_logprobs
+    assert torch.equal(drawn.logprobs, drawn.gen_logprobs)
     entropy = torch.cat([direct(policy, drawn, row)[1] for row in range(24)])
     torch.testing.assert_close(drawn.entropy[drawn.mask], entropy, rtol=0, atol=0.1)
     assert drawn.entropy.dtype == drawn.logprobs.dtype == torch.float32

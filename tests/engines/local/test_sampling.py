@@ -102,8 +102,8 @@ def test_the_mask_ends_with_the_end_token_in_random_responses_too():
 def test_an_impossible_token_is_never_drawn_and_entropy_stays_finite():
     inf = math.inf
     logits = torch.tensor([-inf, 0.0, -inf, 0.0, -inf, -inf]).expand(50_000, 6)
-    tokens, logprob, entropy = sample(logits, rng())
-    assert tokens.unique().tolist() == [1, 3]
+    tokens, logprob, entropy, drawn_from, kept = sample(logits, rng())
+    assert tokens.unique().tolist() == [1, 3] and kept is None and torch.equal(drawn_from, logprob)
     assert logprob.unique().tolist() == pytest.approx([-math.log(2)])
     assert entropy.unique().tolist() == pytest.approx([math.log(2)])
 
@@ -113,7 +113,7 @@ def test_the_ends_of_the_random_numbers_draw_possible_tokens(monkeypatch, edge):
     monkeypatch.setattr(torch, "rand", lambda *shape, **_: torch.full(shape, edge))
     logits = torch.full((3, 40_000), -200.0)  # exp underflows to 0
     logits[:, [7, 20_000, 39_990]] = torch.tensor([0.0, 1.0, 0.3])
-    tokens, logprob, _ = sample(logits, rng())
+    tokens, logprob, *_ = sample(logits, rng())
     assert tokens.tolist() == [7 if edge else 39_990] * 3 and logprob.min() > -2
 
 
@@ -145,3 +145,5 @@ def test_top_p_keeps_the_fewest_likeliest_tokens(top_p, kept):
     want[kept] = p[kept] / p[kept].sum()
     torch.testing.assert_close(seen, want, rtol=0, atol=0.01)
     torch.testing.assert_close(out.logprobs[:, 0].double(), p[out.tokens[:, 0]].log())
+    torch.testing.assert_close(out.gen_logprobs[:, 0].double(), want[out.tokens[:, 0]].log())
+    assert out.support.shape == (n, 1, 0)

@@ -98,7 +98,7 @@ def test_a_scheduler_is_a_component_or_milestones():
             for size in (100, 1024)
         ),
         (
-            [("grpo.num_generations_per_prompt", 1), ("grpo.num_prompts_per_step", 128)],
+            [("grpo.num_generations_per_prompt", 1), ("grpo.num_prompts_per_step", 256)],
             "grpo.num_generations_per_prompt",
             "advantage 8",
         ),
@@ -201,7 +201,9 @@ def test_what_must_not_be_negative(path):
         ("policy.generation.temperature", float("inf"), "inf"),
         ("policy.generation", None, "missing"),
         ("policy.generaton", {}, "generation"),
-        ("policy.generation.top_k", 1, "NeMo-RL"),
+        ("policy.generation.val_top_k", 1, "NeMo-RL"),
+        ("policy.generation.top_k", 0, "0"),
+        ("policy.generation.min_p", 1.5, "1"),
         ("policy.optimizer.lr", 1.0, "kwargs name"),
         ("data.train.path", "x", "key"),
         ("grpo.num_prompt_per_step", 8, "num_prompts_per_step"),
@@ -235,16 +237,10 @@ def test_every_problem_at_once():
     assert sorted(p for p, _ in found) == ["data.numbers", "grpo.seed", "policy.device"]
 
 
-def test_training_samples_from_the_whole_distribution():
-    reason = Says("1")
-    top_p = "policy.generation.top_p"
-    assert problems((top_p, 0.9)) == [(top_p, reason)]
-
-
 def test_what_contradicts_is_told_beside_what_is_wrong_by_itself():
     """Rules that read none of the wrong keys are asked, whatever else is wrong."""
     found = problems(
-        ("policy.generation.top_p", 0.9),
+        ("policy.generation.support_replay", True),
         ("policy.device", "tpu"),
         ("policy.train_global_batch_size", 100),
         ("data.numbers", 99),
@@ -260,7 +256,7 @@ def test_what_contradicts_is_told_beside_what_is_wrong_by_itself():
         "logger.wandb",
         "method.macroo",
         "policy.device",
-        "policy.generation.top_p",
+        "policy.generation.support_replay",
         "policy.train_global_batch_size",
     ]
 

@@ -1,11 +1,14 @@
 """Responses in trees: log-probs, entropies and gradients are those of each response alone."""
 
+from dataclasses import replace
+
 import pytest
 import small_llama
 import torch
 import transformers
 from small_llama import WORDS
 
+from nemo_algos.algorithms.core.support import pack, unpack
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.hf import HFPolicy
 from nemo_algos.engines.local.prompt_sharing import budget, forest, micro_batches, trees
@@ -81,6 +84,9 @@ def plain(policy, of):
         logits = policy.model(ids).logits[0, len(prompt) - 1 : -1]
         logp = (logits / TEMPERATURE).log_softmax(-1)
         logprobs[row, :n] = logp.gather(1, of.tokens[row, :n, None])[:, 0]
+        if of.support is not None:
+            sets = unpack(of.support[row, :n], len(WORDS))
+            logprobs[row, :n] -= (logp.exp() * sets).sum(1).log()
         entropy[row, :n] = -(logp.exp() * logp).sum(1)
     return logprobs.where(of.mask, 0.0), entropy.where(of.mask, 0.0)
 
@@ -96,9 +102,18 @@ def close(got, want):
     torch.testing.assert_close(got, want, rtol=1e-4, atol=2e-5)
 
 
+def filtered(of):
+    """With kept sets that follow from what a token follows, as a sampler's do."""
+    words = torch.arange(len(WORDS))
+    before = of.tokens.cumsum(1) - of.tokens + 5 * of.group[:, None]
+    kept = ((words + before[..., None]) % 3 == 0) | ((words >= 4) & (words < 7))
+    return replace(of, support=pack(kept & of.mask[..., None]))
+
+
 @pytest.mark.parametrize("cut", [18, 7, 1])
-def test_trees_are_exact(policy, cut):
-    of = experience()
+@pytest.mark.parametrize("made", [experience, lambda: filtered(experience())], ids=["", "filtered"])
+def test_trees_are_exact(policy, cut, made):
+    of = made()
     logprobs, entropy = plain(policy, of)
     want = gradients(policy, logprobs)
     width = policy.tree_width(of)

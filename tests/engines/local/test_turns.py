@@ -6,6 +6,7 @@ import torch
 from says import Says
 
 from nemo_algos import config
+from nemo_algos.algorithms.core.support import unpack
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.evaluation import attempts
@@ -120,6 +121,26 @@ def test_loss_and_gradient_are_the_direct_formulas(llama, method):
     assert stats.summary()["loss"] == pytest.approx(loss.item(), abs=1e-5)
     for parameter, gradient in zip(trainer.policy.model.parameters(), got, strict=True):
         torch.testing.assert_close(gradient, parameter.grad, rtol=2e-4, atol=2e-5)
+
+
+def test_support_replay_in_trees_and_turns(llama):
+    """Log-probs of the trainer are the sampler's, over its sets; without replay they are not."""
+    filters = ["policy.generation.top_k=4", "policy.generation.top_p=0.8"]
+    gaps = []
+    for replay in ("true", "false"):
+        chunks = ["policy.generation_batch_size=5", f"policy.generation.support_replay={replay}"]
+        trainer = trainer_of(llama, *filters, *chunks)
+        drawn, rollouts = trainer.collect()
+        assert (drawn.present & ~drawn.mask).any() and drawn.gen_logprobs[
+            drawn.mask
+        ].exp().min() > 0.05
+        gaps.append((rollouts.old_logprobs - drawn.gen_logprobs)[drawn.mask])
+        assert trainer.step()["ratio/mean"] > 0
+        if replay == "true":
+            sizes = unpack(drawn.support, len(small_llama.WORDS)).sum(-1)
+            assert set(sizes[drawn.mask].tolist()) <= {1, 2, 3, 4}
+            assert (sizes[~drawn.mask] == len(small_llama.WORDS)).all()
+    assert gaps[0].abs().max() < 2e-5 and gaps[1].mean() < -0.1
 
 
 def test_a_step_with_turns_is_traced_and_counts_its_own_tokens(llama):

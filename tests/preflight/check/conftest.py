@@ -1,24 +1,13 @@
 """A machine on which no judgement depends."""
 
-import functools
 import json
 import os
 import shutil
 from collections import namedtuple
 
-import omegaconf.base
 import pytest
 
 Usage = namedtuple("Usage", "free")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def interpolations_are_parsed_once():
-    """A third of a judgement's time: NeMo-RL's configs have the same some sixty everywhere."""
-    parse = functools.cache(omegaconf.base.parse)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(omegaconf.base, "parse", parse)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -93,7 +93,7 @@ def test_a_section_that_one_run_replaces_is_there_for_the_next():
     written, release = overridden(read(SHIPPED / "nemo_rl.yaml"), []), load("main")
     before = compose(written.copy(), release).plain
     replaced = overridden(written.copy(), ["env._override_=true", "env.math.num_workers=3"])
-    assert compose(replaced, release).plain["env"] == {"math": {"num_workers": 3}}
+    assert compose(replaced, release).plain["env"]["math"] == {"num_workers": 3}
     assert compose(written.copy(), release).plain == before
 
 

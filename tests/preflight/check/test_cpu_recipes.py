@@ -48,12 +48,13 @@ def test_it_is_sound_with_every_method(name, version):
     }
 
 
-def test_there_are_four():
+def test_there_are_five():
     assert {
         "countdown-1n1g-fsdp.yaml": list(snapshot.VERSIONS),
         "countdown-1n1g-lora.yaml": list(snapshot.VERSIONS),
         "countdown-1n1g-megatron.yaml": ["main"],
         "countdown-1n2g-async.yaml": list(snapshot.VERSIONS),
+        "countdown-1n2g-controller.yaml": ["main"],
     } == RUNS
 
 

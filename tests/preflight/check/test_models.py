@@ -41,10 +41,21 @@ def test_the_table_is_what_transformers_builds():
         assert facts(values, name) == table()[name]
 
 
-@pytest.mark.parametrize("version", snapshot.VERSIONS)
-def test_every_model_that_nemo_rl_names_is_in_the_table(version):
-    named = {c["policy"]["model_name"] for c in snapshot.load(version).configs.values()}
-    assert {n for n in named - table().keys() if "docs/guides/deepseek.md" not in n} == set()
+# vision, audio, and what came after the table: `check` judges no layout of them
+UNKNOWN = {
+    *("Qwen/Qwen2.5-Omni-3B", "Qwen/Qwen2.5-Omni-7B", "Qwen/Qwen2.5-VL-3B-Instruct"),
+    *("Qwen/Qwen3-Omni-30B-A3B-Instruct", "mistralai/Mistral-Medium-3.5-128B"),
+    *("google/gemma-4-26B-A4B-it", "google/gemma-4-31B-it", "google/gemma-4-E2B-it"),
+    *("google/gemma-4-E4B-it", "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16"),
+    "nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16",
+}
+
+
+def test_the_models_of_nemo_rls_configs_are_in_the_table_but_for_those_named_here():
+    configs = [c for v in snapshot.VERSIONS for c in snapshot.load(v).grpo.values()]
+    named = {c["policy"]["model_name"] for c in configs}
+    unknown = {name for name in named - table().keys() if not name.startswith(("Follow", "/path"))}
+    assert unknown == UNKNOWN
 
 
 def test_windows_states_and_latents_of_the_cache():

@@ -1,7 +1,9 @@
 """A record under another name is judged as under its own: nothing knows a method by its name."""
 
+import copy
 import sys
 from dataclasses import replace
+from functools import cache
 from types import ModuleType
 
 import pytest
@@ -37,16 +39,25 @@ def copies():
     del sys.modules["copies"]
 
 
-def verdict(named, overrides):
-    written = overridden(read(SHIPPED / "nemo_rl.yaml"), [f"method.name={named}", *overrides])
-    return judge.judge(written, load("main"))[1]
+@cache
+def composed(overrides):
+    written = overridden(read(SHIPPED / "nemo_rl.yaml"), overrides)
+    return judge.compose(written, load("main"))
+
+
+def verdict(method, overrides):
+    """NeMo-RL's keys do not depend on the method, so they are composed once."""
+    made = composed((*overrides,))
+    plain, named = copy.deepcopy(made.plain), {"method": method}
+    run = made._replace(plain=plain | named, written=made.written | copy.deepcopy(named))
+    return judge.judged(run, "main")[1]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_copy_is_judged_as_the_original(name):
-    slots = [f"method.{key}={value}" for key, value in odd(name).items()]
-    for overrides in (*RUNS, slots):
-        ours, theirs = (verdict(n, overrides) for n in (name, f"copies:MY_{name.upper()}"))
+    for overrides, values in (*((run, {}) for run in RUNS), ([], odd(name))):
+        both = name, f"copies:MY_{name.upper()}"
+        ours, theirs = (verdict({"name": n, **values}, overrides) for n in both)
         renamed = [f._replace(message=f.message.replace(f"my_{name}", name)) for f in theirs]
         assert sorted(map(str, ours)) == sorted(map(str, renamed)), overrides
         assert [f.severity for f in ours] == [f.severity for f in renamed]
@@ -67,9 +78,9 @@ def odd(name):
 
 def test_a_verdict_depends_on_the_record():
     """So that equal verdicts are not equal because nothing is judged."""
-    shaped = RUNS[2]
-    found = {name: len(verdict(name, shaped)) for name in ("etr", "grpo")}
-    assert found["etr"] > found["grpo"]
+    sampled = RUNS[1]
+    found = {name: len(verdict({"name": name}, sampled)) for name in ("quatro", "grpo")}
+    assert found["quatro"] > found["grpo"]
 
 
 @pytest.mark.parametrize("name", ["etr", "erpo", "apmpo", "maxrl", "dr_grpo"])

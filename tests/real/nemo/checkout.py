@@ -7,6 +7,7 @@ from pathlib import Path
 REFS = {
     "v0.7.0": ("v0.7.0",),
     "main": ("origin/main", "main"),
+    "3512": ("refs/pull/3512/merge",),  # estimators return AdvantageResult
 }  # name: revisions, first that exists
 
 

@@ -1,6 +1,6 @@
-"""Puts one version of NeMo-RL on the path ($NEMO_RL_REF: v0.7.0 or main), with stubs.py's modules.
+"""Puts one version of NeMo-RL on the path ($NEMO_RL_REF, of checkout.REFS) with stubs.py's modules.
 
-`run.sh` (make test-nemo) runs both versions. Ray's workers inherit the path by PYTHONPATH.
+`run.sh` (make test-nemo) runs one after the other. Ray's workers inherit the path by PYTHONPATH.
 """
 
 import os
@@ -29,7 +29,8 @@ stubs.install()
 
 @pytest.fixture(scope="session")
 def ref() -> str:
-    return REF
+    """v0.7.0 or main, which pull requests are for."""
+    return "v0.7.0" if REF == "v0.7.0" else "main"
 
 
 @pytest.fixture

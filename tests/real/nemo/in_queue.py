@@ -88,6 +88,7 @@ def plugged_in_queue(
     mode: str,
     monkeypatch: pytest.MonkeyPatch,
     correction: dict[str, Any] | None = None,
+    overrides: list[str] | None = None,
 ) -> Plugged:
     """As launch.py: TQPolicy, its proxy, and the extension where the method needs entropies."""
     entropies = "entropy" in build(method).needs
@@ -103,7 +104,7 @@ def plugged_in_queue(
     monkeypatch.setattr(cpu_run, "CpuPolicy", functools.partial(QueuePolicy, dp_cfg=config))
     monkeypatch.setattr(common, "broadcast_tensor", lambda tensor, *_: tensor)  # asks for CUDA
     monkeypatch.setattr(adapter, "_patch_tq_actor_runtime_env", lambda: None)
-    plugged = Plugged(path, method, OVERRIDES, correction, mode=mode)
+    plugged = Plugged(path, method, [*OVERRIDES, *(overrides or [])], correction, mode=mode)
     plugged.proxy = DataPlaneProxy(plugged.run.policy, plugged.estimator)
     return plugged
 

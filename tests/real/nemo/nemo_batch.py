@@ -17,7 +17,7 @@ from torch import Tensor
 from nemo_algos.algorithms import methods
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 # with nothing but a batch; the others: test_extensions.py
@@ -58,14 +58,16 @@ def batch(
     )
     estimator = Estimator(algorithm, batch_size=batch_size)
     estimator.entropy = None if rollouts.entropy is None else clean(rollouts.entropy)
-    advantages = estimator.compute_advantage(
-        prompt_ids=rollouts.group[:, None].expand(-1, 3),
-        rewards=rollouts.rewards,
-        mask=mask.float(),
-        repeated_batch=components(rollouts),
-        logprobs_policy=old,
-        logprobs_reference=ref,
-        generation_logprobs=gen,
+    advantages = tensor_of(
+        estimator.compute_advantage(
+            prompt_ids=rollouts.group[:, None].expand(-1, 3),
+            rewards=rollouts.rewards,
+            mask=mask.float(),
+            repeated_batch=components(rollouts),
+            logprobs_policy=old,
+            logprobs_reference=ref,
+            generation_logprobs=gen,
+        )
     )
     sample_mask = (rollouts.lengths > 0).to(old.dtype)
     bypass = algorithm.correction.bypass_mode  # as the policy's proxy does

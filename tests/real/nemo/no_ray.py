@@ -23,6 +23,14 @@ class Actor:
         return type("Method", (), {"remote": lambda _, *a, **k: Done(method(*a, **k))})()
 
 
+def remote(*given: Any, **options: Any) -> Any:
+    """`ray.remote` of a class, with options or without: its actors are objects of this process."""
+    if not given:
+        return remote
+    make = {"remote": staticmethod(lambda *a, **k: Actor(given[0](*a, **k)))}
+    return type(given[0].__name__, (), make)
+
+
 def without_ray(patch: Any) -> None:
     """`ray.get` of a Done is its value; NeMo-RL's memory report asks no Ray."""
     from nemo_rl.utils import memory_tracker

@@ -45,11 +45,12 @@ DECIDED = {
     "loss_fn.token_level_loss": True,
     "loss_fn.sequence_level_importance_ratios": True,
 }
+SPO = "method={name: spo, forgetting: constant}"
 # key: overrides that must be refused at it
 REFUSED = {
     "loss_fn.disable_ppo_ratio": ["loss_fn.disable_ppo_ratio=true"],
     "loss_fn.force_on_policy_ratio": ["loss_fn.force_on_policy_ratio=true"],
-    "loss_fn.cls_fqn": ["loss_fn.cls_fqn=a.b"],
+    "loss_fn.name": ["loss_fn.name=a.b"],
     "loss_fn.use_cispo": ["loss_fn.use_cispo=true"],
     "loss_fn.positive_example_nll_weight": ["loss_fn.positive_example_nll_weight=0.1"],
     "loss_fn.use_kl_in_reward": ["loss_fn.use_kl_in_reward=true"],
@@ -70,8 +71,8 @@ REFUSED = {
     "grpo.skip_reference_policy_logprobs_calculation": [
         "grpo.skip_reference_policy_logprobs_calculation=true"
     ],
-    "grpo.reward_scaling.enabled": ["grpo.reward_scaling.enabled=true"],
-    "grpo.reward_shaping.enabled": ["grpo.reward_shaping.enabled=true"],
+    "grpo.reward_scaling.enabled": [SPO, "grpo.reward_scaling.enabled=true"],
+    "grpo.reward_shaping.enabled": [SPO, "grpo.reward_shaping.enabled=true"],
     "grpo.use_dynamic_sampling": ["method.name=quatro", "grpo.use_dynamic_sampling=true"],
     "policy.dtensor_cfg._v2": ["method.name=erpo", "policy.dtensor_cfg._v2=false"],
     "policy.generation.top_p": ["method.name=erpo", "policy.generation.top_p=0.9"],
@@ -105,10 +106,10 @@ NEUTRAL = {
     "grpo.num_generations_per_prompt": "group size, which the estimator holds every group to",
     "grpo.num_prompts_per_step": "batch size",
     "grpo.overlong_filtering": "masks rows, which are then in no statistic",
-    "grpo.reward_scaling.[st]*": "of a scaling that is refused, or meant (not etr, apmpo)",
+    "grpo.reward_scaling.[st]*": "of a scaling: successes are told before it (spo: refused)",
     "grpo.reward_scaling": "a section",
     "grpo.reward_shaping": "a section",
-    "grpo.reward_shaping.[!e]*": "of a shaping that is refused, or meant (not etr, apmpo)",
+    "grpo.reward_shaping.[!e]*": "of a shaping: successes are told before it (spo: refused)",
     "grpo.seed": "the sampler's and the data's order",
     "grpo.seq_logprob_error_threshold": "masks rows, which are then in no statistic",
     "grpo.stop_at_validation_*": "length of the run",

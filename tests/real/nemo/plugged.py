@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,11 +14,13 @@ from torch import Tensor
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import decided
-from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.entropy_worker import for_the_loss
+from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
-from nemo_algos.engines.nemo.megatron_worker import EntropyPostProcessor
+from nemo_algos.engines.nemo.megatron_worker import EntropyPostProcessor, GradientWorkerImpl
 from nemo_algos.engines.nemo.policy import PolicyProxy
 from nemo_algos.engines.nemo.trainers import in_place
 from nemo_algos.preflight.check.conflicts import conflicts
@@ -43,6 +46,12 @@ METHODS: dict[str, dict[str, Any]] = {
 COMMON = ["loss_fn.reference_policy_kl_penalty=0", "policy.train_global_batch_size=4"]
 
 
+# of the worker extension, whose loop of training is cpu_policy's here
+PREPARED = GradientWorkerImpl.prepared(
+    SimpleNamespace(megatron_cfg=SimpleNamespace(model=SimpleNamespace(vocab_size=64)))  # pyright: ignore
+)
+
+
 class ReturnedEntropy(EntropyPostProcessor):
     """Ours; what the worker extension gathers from its sink goes with the log-probs here."""
 
@@ -66,21 +75,22 @@ class RecordingEstimator(Estimator):
         super().__init__(algorithm)
         self.calls: list[dict[str, Any]] = []
 
-    def compute_advantage(self, **inputs: Any) -> Tensor:  # pyright: ignore
+    def compute_advantage(self, **inputs: Any) -> Any:  # pyright: ignore
         entropy = self.entropy
-        advantages = super().compute_advantage(**inputs)
+        result = super().compute_advantage(**inputs)
+        advantages = tensor_of(result)
         assert self._kept is not None
         results = {"advantages": advantages.clone(), "metrics": self.last_metrics}
         results["signals"] = self._kept[1]
         self.calls.append({**inputs, "entropy": entropy, **results})
-        return advantages
+        return result
 
 
 class RecordingProxy(PolicyProxy):
     """Ours; keeps what training is given, and the model before it."""
 
-    def __init__(self, policy: Any, estimator: Estimator) -> None:
-        super().__init__(policy, estimator)
+    def __init__(self, policy: Any, estimator: Estimator, epochs: int) -> None:
+        super().__init__(policy, estimator, epochs=epochs)
         object.__setattr__(self, "batches", [])
         object.__setattr__(self, "models", [])
 
@@ -99,6 +109,7 @@ class Plugged:
         method: dict[str, Any],
         overrides: list[str],
         correction: dict[str, Any] | None = None,
+        epochs: int = 1,
         **kwargs: Any,
     ):
         self.lr = LR.get(method["name"], OTHERS)
@@ -109,12 +120,12 @@ class Plugged:
         self.estimator = RecordingEstimator(self.algorithm)
         if "entropy" in self.algorithm.needs:
             self.run.policy.workers.logprobs_post_processor = ReturnedEntropy
-        self.proxy: Any = RecordingProxy(self.run.policy, self.estimator)
+        self.proxy: Any = RecordingProxy(self.run.policy, self.estimator, epochs)
         self.series = self.run.logger.series
         self.weights = self.run.weights
 
     def train(self, **kwargs: Any) -> "Plugged":
-        with in_place(self.estimator):
+        with in_place(self.estimator), for_the_loss(*PREPARED):
             self.run.train(loss_fn=self.loss, policy=self.proxy, **kwargs)
         return self
 
@@ -135,6 +146,12 @@ def token_logprobs(model: Any, ids: Tensor) -> Tensor:
     return torch.nn.functional.pad(chosen, (1, 0))
 
 
+def token_entropies(model: Any, ids: Tensor) -> Tensor:
+    """Likewise, of the distributions that the tokens were drawn from."""
+    scores = model(ids).logits[:, :-1].float().log_softmax(-1)
+    return torch.nn.functional.pad(-(scores.exp() * scores).sum(-1), (1, 0))
+
+
 def rollouts_of(batch: Any, call: dict[str, Any], **extra: Tensor) -> Rollouts:
     """Of NeMo-RL's training batch, and of the rewards and prompts that the estimator was given."""
     mask = (batch["token_mask"] * batch["sample_mask"][:, None]).bool()
@@ -151,10 +168,13 @@ def rollouts_of(batch: Any, call: dict[str, Any], **extra: Tensor) -> Rollouts:
     )
 
 
-def embedded(plugged: Plugged, step: int) -> tuple[list[dict[str, float]], list[float], Tensor]:
+def embedded(
+    plugged: Plugged, step: int, epochs: int = 1
+) -> tuple[list[dict[str, float]], list[float], Tensor]:
     """The step again with our own engine's loss: each update's summary and gradient norm, weights.
 
-    Of NeMo-RL's batch it takes tokens, masks, log-probs and rewards; signals are computed anew.
+    epochs: passes over the batch. Of NeMo-RL's batch it takes tokens, masks, log-probs and rewards;
+    signals are computed anew.
     """
     batch, call = plugged.proxy.batches[step], plugged.estimator.calls[step]
     model = copy.deepcopy(plugged.proxy.models[step])
@@ -163,13 +183,14 @@ def embedded(plugged: Plugged, step: int) -> tuple[list[dict[str, float]], list[
     signals = plugged.algorithm.signals(rollouts, {})
     optimizer = torch.optim.SGD(model.parameters(), lr=plugged.lr, momentum=0.9)
     summaries, norms = [], []
-    for start in range(0, 16, 4):
+    for start in [*range(0, 16, 4)] * epochs:
         rows = slice(start, start + 4)
         optimizer.zero_grad()
         part = rollouts[rows]
         logprobs = token_logprobs(model, batch["input_ids"][rows])
-        counts = Counts.of(part.mask)
-        loss = policy_loss(plugged.algorithm, logprobs, part, signals[rows], counts)
+        entropy = token_entropies(model, batch["input_ids"][rows])
+        given = part, signals[rows], Counts.of(part.mask), LossConfig(), entropy
+        loss = policy_loss(plugged.algorithm, logprobs, *given)
         loss.value.backward()
         limit = plugged.run.config.policy["max_grad_norm"]
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit)))

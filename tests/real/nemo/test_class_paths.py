@@ -1,7 +1,8 @@
-"""docs/upstream/class_paths.patch: NeMo-RL makes our estimator itself, and trains the same."""
+"""docs/upstream/class_paths.patch, for NVIDIA-NeMo/RL#3512: losses and estimators by class path."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,45 +14,56 @@ import pytest
 from hydra.utils import get_object
 from launched import launched, numbers, replaced
 
-from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo import trainers, versions
 from nemo_algos.engines.nemo.decided import ESTIMATOR
-from nemo_algos.engines.nemo.estimator import Estimator
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-PROGRAM = "import stubs, sys; stubs.install(); import launched; launched.main(sys.argv[1])"
 PATCH = ROOT / "docs" / "upstream" / "class_paths.patch"
+PULL = os.environ["NEMO_RL_REF"] == "3512"
+of_the_pull = pytest.mark.skipif(not PULL, reason="the patch is for #3512's tree")
+PROGRAM = "import stubs, sys; stubs.install(); import {0}; {0}.main(sys.argv[1])"
+NEW = "class_path or advertised or estimator_metrics"  # the tests that the patch adds
+ADDED = 8
+TESTS = """import stubs, sys
+stubs.install()
+import pytest, ray, no_ray
+import nemo_rl.algorithms.grpo  # before: its own actors stay Ray's, those of its tests do not
+patch = pytest.MonkeyPatch()
+no_ray.without_ray(patch)
+patch.setattr(ray, "remote", no_ray.remote)
+patch.setattr(ray, "kill", lambda actor, **_: None)
+sys.exit(pytest.main(sys.argv[1:]))"""
 
 
-def patched(folder: Path) -> Path:
-    """A copy of this NeMo-RL's package, with the patch."""
+def applied(folder: Path) -> Path:
+    """A copy of this NeMo-RL with the patch. CalledProcessError where the patch is not for it."""
     here = Path(nemo_rl.__file__).parents[1]
-    shutil.copytree(here / "nemo_rl", folder / "nemo_rl", ignore=lambda *_: ["__pycache__"])
-    (folder / "examples").symlink_to(here / "examples")
-    command = ["git", "apply", "--include=nemo_rl/*", str(PATCH)]
-    subprocess.run(command, cwd=folder, check=True)
+    for part in ("nemo_rl", "examples", "docs/guides", "tests/unit"):
+        shutil.copytree(here / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run(["git", "apply", str(PATCH)], cwd=folder, check=True)
     return folder
 
 
-def trained(tree: Path, folder: Path) -> dict[str, Any]:
-    """What launched.main prints with the NeMo-RL of this tree."""
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return applied(tmp_path_factory.mktemp("patched"))
+
+
+def output(tree: Path, program: str, *args: Any) -> str:
+    """What a program prints with the NeMo-RL of this tree."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tree, ROOT, HERE)))}
-    command = [sys.executable, "-c", PROGRAM, folder]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-c", program, *map(str, args)]
+    done = subprocess.run(command, env=env, cwd=tree, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip().splitlines()[-1]
 
 
-def test_without_the_patch_every_factory_is_replaced() -> None:
-    assert not trainers.CLASS_PATHS
+def test_every_factory_is_replaced() -> None:
     assert replaced() == [name for name in trainers.CREATORS if versions.present(name)]
 
 
-def test_the_class_path_is_the_running_estimators_and_nobodys_else() -> None:
-    estimator = Estimator(build("etr"))
-    with trainers.in_place(estimator):
-        assert get_object(ESTIMATOR)({}, {}) is estimator
+def test_the_class_path_alone_makes_nothing() -> None:
     with pytest.raises(LookupError, match="nemo_algos"):
         get_object(ESTIMATOR)({}, {})
 
@@ -60,22 +72,50 @@ def test_the_patch_is_small() -> None:
     """What docs/upstream.md says of it."""
     command = ["git", "apply", "--numstat", str(PATCH)]
     table = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    changed = {"nemo_rl": 0, "tests": 0}
+    changed = {"nemo_rl": 0, "tests": 0, "docs": 0, "examples": 0}
     for added, removed, path in map(str.split, table.splitlines()):
         changed[path.partition("/")[0]] += int(added) + int(removed)
-    assert changed == {"nemo_rl": 150, "tests": 85}
+    assert changed == {"nemo_rl": 140, "tests": 117, "docs": 19, "examples": 2}
 
 
+def test_the_patch_is_signed_off() -> None:
+    message = PATCH.read_text().partition("\n---\n")[0]
+    sender = message.partition("From: ")[2].splitlines()[0]
+    assert f"Signed-off-by: {sender}" in message
+
+
+@pytest.mark.skipif(PULL, reason="there it does")
+def test_the_patch_applies_nowhere_else(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        applied(tmp_path)
+
+
+@of_the_pull
 @pytest.mark.usefixtures("in_process")
-def test_with_the_patch_nothing_is_replaced_and_training_is_the_same(
-    ref: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_with_the_patch_our_run_is_the_same(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if ref != "main":
-        with pytest.raises(subprocess.CalledProcessError):
-            patched(tmp_path)
-        return
-    theirs = trained(patched(tmp_path), tmp_path / "theirs")
-    assert theirs["replaced"] == []
+    theirs = json.loads(output(tree, PROGRAM.format("launched"), tmp_path / "theirs"))
     ours = numbers(launched(tmp_path / "ours", monkeypatch))
     assert {"loss 2", "probs_ratio_min 2", "etr/radius_positive 2", "mismatch/mean 2"} <= set(ours)
     assert ours == theirs["numbers"]
+    assert theirs["replaced"] == [name for name in trainers.CREATORS if versions.present(name)]
+
+
+@of_the_pull
+def test_a_strangers_estimator_and_loss_train(tree: Path, tmp_path: Path) -> None:
+    runs = json.loads(output(tree, PROGRAM.format("own_method"), tmp_path))
+    own = {name: value for name, value in runs["own"].items() if name.startswith("own/")}
+    assert {name for name in runs["own"] if name not in own} == set(runs["stock"])
+    assert own["own/scale 2"] == 1
+    assert 0 < own["own/length_min 2"] < own["own/length_max 2"] <= 32  # of one sequence each
+    other = {name for name in runs["stock"] if runs["stock"][name] != runs["own"][name]}
+    assert other <= {"advantages/sum 1", "advantages/sum 2"}  # rounded: not an expanded tensor
+
+
+@of_the_pull
+def test_its_own_tests_pass(tree: Path) -> None:
+    """PPO's and the single controller's among them."""
+    files = sorted(set(re.findall(r"^\+\+\+ b/(tests/.*/test_\w+\.py)$", PATCH.read_text(), re.M)))
+    said = output(tree, TESTS, "-q", "--noconftest", "-o", "addopts=", "-k", NEW, *files)
+    assert said.startswith(f"{ADDED} passed")

@@ -34,10 +34,13 @@ CASES = [(name, label) for label in DECOUPLED for name in METHODS]
 CASES += [(name, label) for label in BYPASS for name in TWO]
 
 
-def both(algorithm, rollouts, logprobs, **loss_fn):
-    """Value and gradient through NeMo-RL's loss, its metrics, and the embedded engine's two."""
+def both(algorithm, rollouts, logprobs, theirs=None, **loss_fn):
+    """Value and gradient through NeMo-RL's loss, its metrics, and the embedded engine's two.
+
+    theirs: loss_fn of NeMo-RL, where its keys are others.
+    """
     data = nemo_batch.batch(algorithm, rollouts)
-    loss = AlgorithmLoss(nemo_batch.config(**loss_fn), algorithm)
+    loss = AlgorithmLoss(nemo_batch.config(**(theirs or loss_fn)), algorithm)
     *theirs, metrics = nemo_batch.loss_and_gradient(loss, logprobs, data)
     corrected, _ = algorithm.correct(rollouts)
     signals, counts = algorithm.signals(corrected, {}), Counts.of(corrected.mask)
@@ -73,6 +76,22 @@ def test_the_kl_penalty_is_of_the_same_tokens(correction):
     penalty = {"reference_policy_kl_penalty": 0.1}
     theirs, ours, *_ = both(build("grpo", correction), rollouts, logprobs, **penalty)
     torch.testing.assert_close(theirs[0], ours[0], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["grpo", "etr", "dppo_tv"])
+def test_unbiased_kl_is_nemo_rls_approximation_with_k3(name):
+    """Value and gradient, the sampler being the old policy; no token's KL reaches its clamp."""
+    rollouts, logprobs = batches.make(seed=4, large=False)
+    theirs = {"reference_policy_kl_penalty": 0.1, "use_on_policy_kl_approximation": True}
+    ours = {"reference_policy_kl_penalty": 0.1, "reference_policy_kl_type": "unbiased"}
+    algorithm = build(name, {"bypass_mode": True})
+    agree(*both(algorithm, rollouts, logprobs, theirs, **ours)[:2])
+    with pytest.raises(AssertionError):
+        agree(
+            *both(
+                algorithm, rollouts, logprobs, theirs, **ours | {"reference_policy_kl_type": "k3"}
+            )[:2]
+        )
 
 
 def test_rejected_sequences_leave_both_masks_and_masked_ones_stay():

@@ -25,6 +25,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 stubs.install()  # again: the ranks import this file without conftest.py
 
+import entropy_gradients  # noqa: E402
 from cpu_run import MODES, Run  # noqa: E402
 from nemo_rl.distributed import model_utils  # noqa: E402
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict  # noqa: E402
@@ -169,6 +170,9 @@ def run_rank(rank: int, store: str, results: Any) -> None:
     found["fused"] = of_hidden_states(ids, tensor)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["tp"]
     found["dtensor"] = tuple(of_dtensor(vocabulary, ids, mesh) for vocabulary in (12, 11))
+    both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("cp", "tp"))
+    groups = (context, alone, both, stubs.set_groups)
+    found |= {f"gradient {k}": v for k, v in entropy_gradients.found(rank, *groups)}
     results.put((rank, found))
     dist.barrier()
 
@@ -207,6 +211,14 @@ def test_entropies_of_hidden_states_are_exact_on_every_rank(found: Any) -> None:
     for rank in found:
         entropy, logprobs = rank["fused"]
         assert entropy < NEAR and logprobs < NEAR
+
+
+def test_gradients_of_entropy_terms_are_the_embedded_engines_on_every_rank(found: Any) -> None:
+    """Through NeMo-RL's own post-processors of its loss, Megatron's and DTensor's."""
+    for rank in found:
+        apart = {k: v for k, v in rank.items() if k.startswith("gradient ")}
+        assert len(apart) == 18
+        assert {k: v for k, v in apart.items() if max(v) > 1e-6} == {}
 
 
 def test_log_probs_of_a_vocabulary_that_does_not_split_are_wrong(found: Any) -> None:

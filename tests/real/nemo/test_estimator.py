@@ -12,7 +12,6 @@ import pytest
 import torch
 from nemo_batch import METHODS
 from nemo_rl.algorithms import grpo
-from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from says import Says
 
@@ -20,7 +19,7 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core import groups
 from nemo_algos.engines.nemo import columns, versions
 from nemo_algos.engines.nemo.decided import ESTIMATOR
-from nemo_algos.engines.nemo.estimator import Estimator, row_hash
+from nemo_algos.engines.nemo.estimator import Estimator, row_hash, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.policy import PolicyProxy
 from nemo_algos.engines.nemo.trainers import CREATORS, DEVIATIONS, FACTORY, in_place
@@ -37,15 +36,17 @@ def computed(name="etr"):
     rollouts, _ = batches.make(seed=1, large=False)
     estimator = Estimator(build(name))
     estimator.entropy = rollouts.entropy
-    advantages = estimator.compute_advantage(
-        prompt_ids=rollouts.group[:, None],
-        rewards=rollouts.rewards,
-        mask=rollouts.mask.float(),
-        repeated_batch=nemo_batch.components(rollouts),
-        logprobs_policy=rollouts.old_logprobs,
-        logprobs_reference=rollouts.ref_logprobs,
-        teacher_logprobs=None,
-        generation_logprobs=rollouts.gen_logprobs,
+    advantages = tensor_of(
+        estimator.compute_advantage(
+            prompt_ids=rollouts.group[:, None],
+            rewards=rollouts.rewards,
+            mask=rollouts.mask.float(),
+            repeated_batch=nemo_batch.components(rollouts),
+            logprobs_policy=rollouts.old_logprobs,
+            logprobs_reference=rollouts.ref_logprobs,
+            teacher_logprobs=None,
+            generation_logprobs=rollouts.gen_logprobs,
+        )
     )
     return estimator, advantages, rollouts
 
@@ -104,7 +105,28 @@ def test_the_arguments_are_those_of_nemo_rls_trainers():
     signature = inspect.signature(Estimator.compute_advantage)
     for names in calls:
         signature.bind(None, **dict.fromkeys(names))
-    assert set(signature.parameters) == {"self", *(name for names in calls for name in names)}
+    later = {"valid_mask"}  # of the single controller after NVIDIA-NeMo/RL#3837
+    assert set(signature.parameters) == {"self", *later, *(n for names in calls for n in names)}
+
+
+def test_a_row_that_stands_in_for_a_response_is_of_no_group():
+    """Its placeholder reward would be in the mean of the others."""
+    group, rewards = (
+        torch.tensor([[3], [3], [3], [5], [5], [5]]),
+        torch.tensor([1.0, 0, 0, 0, 1, 9]),
+    )
+    valid = torch.tensor([1.0, 1, 1, 1, 1, 0])
+    mask, old = torch.ones(6, 2), torch.zeros(6, 2)
+    estimator = Estimator(build("grpo"), group_size=3)
+    given = {"logprobs_policy": old, "sample_mask": valid}
+    with_it = tensor_of(
+        estimator.compute_advantage(group, rewards, mask, **given, valid_mask=valid)
+    )
+    pair = 0.5 / torch.tensor([0.0, 1.0]).std()
+    assert torch.allclose(with_it[3:, 0], torch.tensor([-pair, pair, 0.0]), atol=1e-5)
+    without = tensor_of(estimator.compute_advantage(group, rewards, mask, **given))
+    assert torch.equal(with_it[:3], without[:3])
+    assert not torch.allclose(with_it[3:5], without[3:5])
 
 
 def test_the_samplers_logprobs_are_read_of_the_messages_where_nobody_passes_them():
@@ -123,7 +145,7 @@ def test_the_samplers_logprobs_are_read_of_the_messages_where_nobody_passes_them
         estimator = Estimator(build("opsm"))
         rest = (rollouts.group[:, None], rollouts.rewards, mask.float())
         arguments["logprobs_policy"] = rollouts.old_logprobs
-        return estimator.signals_for(estimator.compute_advantage(*rest, **arguments))
+        return estimator.signals_for(tensor_of(estimator.compute_advantage(*rest, **arguments)))
 
     (passed,), (read,) = (
         gaps(**given).values()
@@ -161,8 +183,10 @@ def of_groups(*labels, generations=4, name="etr", **others):
     arguments = {"mask": ones, **dict.fromkeys(logprobs, -ones), **others}
     prompts = torch.tensor(labels)[:, None]
     estimator.entropy = ones
-    return estimator, estimator.compute_advantage(
-        prompt_ids=prompts, rewards=rewards, repeated_batch={}, **arguments
+    return estimator, tensor_of(
+        estimator.compute_advantage(
+            prompt_ids=prompts, rewards=rewards, repeated_batch={}, **arguments
+        )
     )
 
 
@@ -263,13 +287,15 @@ def test_masked_rows_take_no_part_in_batch_statistics(case, trainer):
     PolicyProxy(policy, estimator).get_logprobs(
         {"token_mask": tokens, "sample_mask": torch.tensor(sample).float()}
     )
-    advantages = estimator.compute_advantage(
-        prompt_ids=torch.zeros(4, 1),
-        rewards=torch.tensor([1.0, 0.0, 0.0, 1.0]),
-        mask=mask,
-        repeated_batch={},
-        logprobs_policy=-tokens,
-        **({"sample_mask": final} if trainer == "async" else {}),
+    advantages = tensor_of(
+        estimator.compute_advantage(
+            prompt_ids=torch.zeros(4, 1),
+            rewards=torch.tensor([1.0, 0.0, 0.0, 1.0]),
+            mask=mask,
+            repeated_batch={},
+            logprobs_policy=-tokens,
+            **({"sample_mask": final} if trainer == "async" else {}),
+        )
     )
     fields = estimator.signals_for(advantages)
     counted = [r for r, k in zip((1, 0, 0, 1), kept, strict=True) if k] or [1, 0, 0, 1]
@@ -295,14 +321,16 @@ def test_prompts_that_were_cut_to_their_first_tokens_break_nothing(name):
         estimator.entropy, estimator.masks = entropy[rows], (tokens[rows], kept[rows])
         sample = kept[rows].float()
         mask = tokens[rows] * sample[:, None]
-        advantages = estimator.compute_advantage(
-            labels[rows][:, None],
-            rewards[rows],
-            mask,
-            {},
-            old[rows],
-            ref[rows],
-            generation_logprobs=old[rows],
+        advantages = tensor_of(
+            estimator.compute_advantage(
+                labels[rows][:, None],
+                rewards[rows],
+                mask,
+                {},
+                old[rows],
+                ref[rows],
+                generation_logprobs=old[rows],
+            )
         )
         logprobs = {"prev_logprobs": old[rows], "generation_logprobs": old[rows]}
         masks = {"token_mask": tokens[rows], "sample_mask": sample}
@@ -337,8 +365,7 @@ def test_every_factory_is_replaced_and_restored(module):
     stock, estimator = getattr(place, FACTORY), Estimator(build("etr"))
     with in_place(estimator):
         create = getattr(place, FACTORY)
-        assert create(master(ESTIMATOR)) is estimator
-        assert isinstance(create(master("grpo")), GRPOAdvantageEstimator)
+        assert create(master(ESTIMATOR)) is create(master("grpo")) is estimator
     assert getattr(place, FACTORY) is stock
 
 
@@ -388,12 +415,14 @@ def test_a_step_trains_on_its_own_log_probs(bypass):
     mask, rows = torch.ones(4, 3), torch.ones(4)
     for step in range(3):
         old, sampler = mask * -step, mask * -step - 0.25
-        advantages = estimator.compute_advantage(
-            prompt_ids=torch.zeros(4, 1),
-            rewards=torch.tensor([1.0, 0.0, 0.0, 1.0]),
-            mask=mask,
-            logprobs_policy=old,
-            generation_logprobs=sampler,
+        advantages = tensor_of(
+            estimator.compute_advantage(
+                prompt_ids=torch.zeros(4, 1),
+                rewards=torch.tensor([1.0, 0.0, 0.0, 1.0]),
+                mask=mask,
+                logprobs_policy=old,
+                generation_logprobs=sampler,
+            )
         )
         data = {"advantages": advantages, "prev_logprobs": old, "generation_logprobs": sampler}
         proxy.train(BatchedDataDict({**data, "token_mask": mask, "sample_mask": rows}), None)

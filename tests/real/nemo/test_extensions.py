@@ -8,21 +8,25 @@ import batches
 import nemo_batch
 import pytest
 import torch
+from cpu_run import MODES
 from nemo_rl.algorithms import grpo
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.checkpoint import CheckpointManager
-from plugged import Plugged
+from plugged import UPDATES, Plugged
+from plugged import embedded as step_by_step
+from rounding import rounding
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.rollouts import prompt_key
 from nemo_algos.engines.nemo import launch, loss_metrics, memory
-from nemo_algos.engines.nemo.estimator import Estimator, prompt_keys
+from nemo_algos.engines.nemo.estimator import Estimator, prompt_keys, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.policy import PolicyProxy
 
 NLL = {"terms": {"nll": {"coef": 0.5}}}
+ADAPTIVE = {"adaptive_entropy": {"target": 9.0, "start": 0.2, "delta": 0.05, "largest": 1.0}}
 PER_SEQUENCE = {"terms": {"nll": {"coef": 0.5, "aggregation": "sequence"}}}
 EXTENDED = [
     {"name": "etr", **NLL},
@@ -157,7 +161,7 @@ def test_gdpo_and_nemo_rls_own_differ_by_the_baseline_and_by_epsilon_alone():
         repeated_batch={k: v.float() for k, v in nemo_batch.components(rollouts).items()},
     )
     ours = build({"name": "gdpo", "epsilon": 1e-12}).signals(rollouts).advantages
-    torch.testing.assert_close(ours, theirs[:, :1].double(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours, tensor_of(theirs)[:, :1].double(), rtol=1e-4, atol=1e-5)
 
 
 # ---- the memory
@@ -188,12 +192,14 @@ def visit(estimator, seed, width):
     labels = rollouts.group - rollouts.group.min() + 1
     prompts = torch.zeros(len(labels), width, dtype=torch.long)
     prompts[:, :2] = torch.stack((labels, labels + 1), 1)
-    return estimator.compute_advantage(
-        prompt_ids=prompts,
-        rewards=rollouts.rewards,
-        mask=rollouts.mask,
-        repeated_batch={},
-        logprobs_policy=rollouts.old_logprobs,
+    return tensor_of(
+        estimator.compute_advantage(
+            prompt_ids=prompts,
+            rewards=rollouts.rewards,
+            mask=rollouts.mask,
+            repeated_batch={},
+            logprobs_policy=rollouts.old_logprobs,
+        )
     )
 
 
@@ -268,6 +274,33 @@ def test_a_run_resumed_by_nemo_rl_remembers_to_the_bit(whole, tmp_path):
         assert second.series("train", metric) == [whole.run.logger.kept["train"][3][metric]]
     forgetful = plugged(tmp_path / "anew", WHOLE, "grpo.max_num_steps=1").train()
     assert forgetful.estimator.memory != whole.estimator.memory
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["etr", "gspo"])
+@pytest.mark.usefixtures("in_process")
+def test_an_entropy_bonus_is_the_embedded_engines(name, mode, tmp_path):
+    """Four updates of NeMo-RL's own trainer, whose loss gets entropies by our workers' way."""
+    made = Plugged(tmp_path, {"name": name, "terms": ADAPTIVE}, [], mode=mode).train()
+    summaries, norms, weights = step_by_step(made, 0)
+    near = rounding(UPDATES)
+    after = torch.nn.utils.parameters_to_vector(made.proxy.models[1].parameters()).detach()
+    torch.testing.assert_close(after, weights, rtol=0, atol=near)
+    assert made.series("train", "grad_norm")[0] == pytest.approx(norms[-1], rel=10 * near)
+    for metric in ("loss", "terms/adaptive_entropy"):
+        want = sum(summary[metric] for summary in summaries) / UPDATES
+        assert made.series("train", metric)[0] == pytest.approx(want, rel=near, abs=near), metric
+    coefficients = made.series("train", "adaptive_entropy/coef")
+    assert coefficients == pytest.approx([0.2, 0.25, 0.3])
+
+
+def test_an_entropy_bonus_without_our_workers_is_refused():
+    algorithm = build({"name": "etr", "terms": {"entropy": {}}})
+    rollouts, logprobs = batches.make(seed=3, large=False)
+    data = nemo_batch.batch(algorithm, rollouts)
+    loss = AlgorithmLoss(nemo_batch.config(), algorithm)
+    with pytest.raises(ValueError, match="entropy"):
+        nemo_batch.loss_and_gradient(loss, logprobs, data)
 
 
 def test_packing_changes_nothing_of_a_term(whole, tmp_path):

@@ -17,9 +17,9 @@ from nemo_rl.algorithms.advantage_estimator import GRPOAdvantageEstimator
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from plugged import COMMON, METHODS, OTHERS, STEPS, UPDATES, Plugged, embedded, token_logprobs
 from rounding import rounding
-from torch import Tensor
 
 from nemo_algos.engines.nemo import versions
+from nemo_algos.engines.nemo.estimator import result_type, tensor_of
 from nemo_algos.engines.nemo.trainers import FACTORY
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -87,10 +87,11 @@ def test_a_thousandth_of_one_advantage_is_more_than_rounding(
     plugged = Plugged(tmp_path, METHODS[name], [], mode="fused")
     compute = plugged.estimator.compute_advantage
 
-    def off(**inputs: Any) -> Tensor:
-        advantages = compute(**inputs)
+    def off(**inputs: Any) -> Any:
+        result = compute(**inputs)
+        advantages = tensor_of(result)
         advantages[advantages.abs().sum(1).argmax()] *= 1.001
-        return advantages
+        return result
 
     plugged.estimator.compute_advantage = off
     assert "grad_norm" in differing(plugged.train(), trained(name))
@@ -117,6 +118,25 @@ def test_the_first_step_is_the_embedded_engines(name: str, trained: Callable[...
     if name in CLIPPING:
         clipped = [s["clip/fraction"] for s in summaries]
         assert clipped[0] == 0 and max(clipped) > 0.02  # the first update is on policy
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["etr", "quatro"])
+def test_a_second_pass_is_over_the_same_batch(name: str, mode: str, tmp_path: Path) -> None:
+    """Eight updates to the same old log-probs, advantages and bounds, by one call of the policy."""
+    overrides = ["grpo.max_num_steps=1"]
+    plugged = Plugged(tmp_path, METHODS[name], overrides, mode=mode, epochs=2).train()
+    (call,) = plugged.estimator.calls
+    assert len(call["rewards"]) == 16 == len(plugged.proxy.batches[0]["advantages"])
+    summaries, norms, weights = embedded(plugged, 0, epochs=2)
+    once = embedded(plugged, 0)[2]
+    near = rounding(2 * UPDATES)
+    assert (weights - once).abs().max() > 100 * near
+    torch.testing.assert_close(plugged.weights(), weights, rtol=0, atol=near)
+    (norm,), (loss,) = (plugged.series("train", key) for key in ("grad_norm", "loss"))
+    steep = 30 * near  # both grow with what the updates before have put apart
+    assert norm == pytest.approx(norms[-1], rel=steep)
+    assert loss == pytest.approx(sum(s["loss"] for s in summaries) / 8, rel=steep, abs=near)
 
 
 @pytest.mark.parametrize("name", ["etr", "quatro", "erpo", "apmpo"])
@@ -193,8 +213,8 @@ class Replayed:
     def __init__(self, calls: list[dict[str, Any]]) -> None:
         self.calls = iter(calls)
 
-    def compute_advantage(self, **_: Any) -> Tensor:
-        return next(self.calls)["advantages"]
+    def compute_advantage(self, **_: Any) -> Any:
+        return result_type()(next(self.calls)["advantages"])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -222,7 +242,7 @@ def test_grpo_is_bit_equal_to_stock(
     formula = GRPOAdvantageEstimator(theirs, stock.config.loss_fn)
     for call in plugged.estimator.calls:
         keys = ("prompt_ids", "rewards", "mask", "repeated_batch")
-        wanted = formula.compute_advantage(**{k: call[k] for k in keys})
+        wanted = tensor_of(formula.compute_advantage(**{k: call[k] for k in keys}))
         torch.testing.assert_close(call["advantages"], wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -276,3 +296,15 @@ def test_the_samplers_logprobs_reach_a_method_that_needs_them(tmp_path: Path) ->
     got = call["signals"].extras["gap"][:, 0]
     assert want.abs().max() > 1e-8
     torch.testing.assert_close(got.float(), want.float(), rtol=1e-4, atol=1e-7)
+
+
+def test_a_method_without_a_ratio_needs_no_old_logprobs(tmp_path: Path) -> None:
+    one = ["policy.train_global_batch_size=16"]
+    forced = ["loss_fn.force_on_policy_ratio=true", *one]
+    spared = Plugged(tmp_path / "spared", {"name": "gpg"}, forced)
+    object.__setattr__(spared.proxy, "_compares", not spared.loss.on_policy)
+    spared.run.policy.get_logprobs = lambda *_, **__: pytest.fail("a forward for nothing")
+    whole = Plugged(tmp_path / "whole", {"name": "gpg"}, one).train()
+    assert not differing(spared.train(), whole)
+    assert "mismatch/mean" in whole.run.logger.kept["train"][1]
+    assert "mismatch/mean" not in spared.run.logger.kept["train"][1]

@@ -73,9 +73,8 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (["loss_fn.ratio_clip_min=0.1"], "loss_fn.ratio_clip_min", "method.clip_low"),
         (["loss_fn.token_level_loss=true"], "loss_fn.token_level_loss", "method.aggregation"),
         (["loss_fn.use_cispo=true"], "loss_fn.use_cispo", "method.name: cispo"),
-        (["loss_fn.force_on_policy_ratio=true"], "loss_fn.force_on_policy_ratio", "ratio 1"),
+        (["loss_fn.force_on_policy_ratio=true"], "loss_fn.force_on_policy_ratio", "has ratios"),
         (["grpo.advantage_clip_low=-1"], "grpo.advantage_clip_low", "the method's"),
-        (["grpo.reward_scaling.enabled=true"], "grpo.reward_scaling.enabled", "right from wrong"),
         (
             ["grpo.async_grpo.enabled=true", "grpo.use_dynamic_sampling=true"],
             "grpo.use_dynamic_sampling",
@@ -92,14 +91,9 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "ema_baseline+grpo",
         ),
         (
-            ["method.terms.entropy.coef=0.1"],
-            "method.terms.entropy",
-            "gradient",
-        ),
-        (
-            ["method.terms.adaptive_entropy.target=0.1"],
-            "method.terms.adaptive_entropy",
-            "gradient",
+            ["method.terms.entropy.coef=0.1", "policy.dtensor_cfg._v2=false"],
+            "policy.dtensor_cfg._v2",
+            "Megatron",
         ),
         (
             ["method={name: spo}"],
@@ -145,9 +139,14 @@ def test_erpo_gets_a_reference_without_a_penalty():
             "method.statistics: group",
         ),
         (
-            ["method={name: grpo, bounds: apmpo}", "grpo.reward_shaping.enabled=true"],
+            ["method={name: spo, forgetting: constant}", "grpo.reward_shaping.enabled=true"],
             "grpo.reward_shaping.enabled",
-            "apmpo",
+            "spo",
+        ),
+        (
+            ["env.should_use_nemo_gym=true"],
+            "env.should_use_nemo_gym",
+            "not started",
         ),
         (
             ["grpo.async_grpo.enabled=true"],
@@ -192,7 +191,6 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (["polic.model_name=x"], "polic", "policy"),
         (["method.mikro=1"], "method.mikro", "micro"),
         (["method.name=etrr"], "method.name", "etr"),
-        (["single_controller.enabled=true"], "single_controller", "not supported"),
     ],
 )
 def test_contradictions_are_refused_by_key(overrides, path, message):
@@ -215,7 +213,15 @@ def test_all_problems_come_at_once():
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["method={name: gspo}", "grpo.reward_shaping.enabled=true"],
+        ["method={name: grpo, bounds: apmpo}", "grpo.reward_shaping.enabled=true"],
+        ["grpo.reward_scaling.enabled=true", "data_plane.enabled=true"],
+        ["method.name=gdpo", "nemo_rl.config=gdpo_math_1B.yaml", DYNAMIC],
+        ["nemo_rl.config=vlm_grpo_3B.yaml"],
+        [
+            "method.name=gpg",
+            "loss_fn.force_on_policy_ratio=true",
+            "policy.train_global_batch_size=512",
+        ],
         ["method={name: grpo, bounds: {name: apmpo, statistics: group}}", DYNAMIC],
         ["policy.sequence_packing.fuse_loss=true"],
         ["policy.generation.vllm_cfg.enable_prefix_caching=false"],
@@ -259,7 +265,7 @@ def test_the_launcher_finds_what_check_finds(mistake, ref, monkeypatch, tmp_path
 def test_warnings_and_notes_are_remarks():
     launched = launcher.compose(overridden("policy.train_global_batch_size=512"))
     (remark,) = [f for f in launched.remarks if f.path == "policy.train_global_batch_size"]
-    assert remark.severity == "warning" and "clipping is inert" in remark.message
+    assert remark.severity == "warning" and "old_policy: sampler" in remark.message
 
 
 def test_the_trainer_is_the_configs():
@@ -275,13 +281,31 @@ def test_the_trainer_is_the_configs():
     assert getattr(asynchronous, "func", None) is grpo.async_grpo_train
 
 
-def test_only_erpo_needs_our_workers(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("section", "controlled"), [([], True), (["async_rl=null"], False)])
+def test_a_config_with_async_rl_is_the_single_controllers(ref, section, controlled):
+    if ref == "v0.7.0":  # which has neither its base config nor the section
+        return
+    written = strict.overridden(strict.read(strict.find("single_controller.yaml")), section)
+    composed = launcher.compose(written).master_config
+    assert launch.controlled(composed) == controlled
+    assert type(composed).__module__.endswith("single_controller_utils.config") == controlled
+
+
+@pytest.mark.parametrize(
+    ("asked", "worker"),
+    [
+        ("method.name=erpo", "EntropyWorker"),
+        ("method.terms.entropy.coef=0.1", "GradientWorker"),
+        ("method.terms.adaptive_entropy.target=0.1", "EntropyWorker"),
+    ],
+)
+def test_what_reads_entropies_needs_our_workers(asked, worker, monkeypatch, tmp_path):
     monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
     assert launch.policy_factory(*compose()) is None
-    factory = launch.policy_factory(*compose("method.name=erpo"))
+    factory = launch.policy_factory(*compose(asked))
     assert factory is not None
     name = factory.keywords["worker_extension_cls_fqn"]
-    assert name == "nemo_algos.engines.nemo.dtensor_worker.EntropyWorker"
+    assert name == f"nemo_algos.engines.nemo.dtensor_worker.{worker}"
 
 
 def test_images_prebuilt_environment_is_used_where_it_exists(monkeypatch, tmp_path):
@@ -349,9 +373,9 @@ def test_after_an_error_saves_end_before_the_workers(monkeypatch, asynchronous_s
     workers = (Part("policy", ended), Part("generation", ended))
     made = (*workers, *[None] * 6, saves, None, master)
     setup = functools.wraps(launch.grpo.setup)(lambda *_, **__: made)
-    monkeypatch.setattr(launch, "get_tokenizer", lambda _: None)
+    monkeypatch.setattr(launch, "get_tokenizer", lambda *_, **__: None)
     monkeypatch.setattr(launch, "configure_generation_config", lambda config, *_, **__: config)
-    monkeypatch.setattr(launch, "setup_response_data", lambda *_: (None, None, {}, {}))
+    monkeypatch.setattr(launch, "setup_response_data", lambda *_, **__: (None, None, {}, {}))
     monkeypatch.setattr(launch.grpo, "setup", setup)
     trained = mock.create_autospec(launch.grpo.grpo_train, side_effect=error)
     monkeypatch.setattr(launch.grpo, "grpo_train", trained)

@@ -294,7 +294,7 @@ def through_nemo(name: str, batch: batches.Batch, **config: Any) -> Any:
     ("far", "kl"),  # NeMo-RL's penalty is of log pi, whatever the advantage
     [*((far, 0.0) for far in FAR), *((far, 0.1) for far in FAR if abs(FAR[far][0]) < 1e3)],
 )
-@pytest.mark.parametrize("name", [m for m in METHODS if METHODS[m].flat_group_is_inert])
+@pytest.mark.parametrize("name", [m for m in METHODS if build(m).base.flat_group_is_inert])
 def test_a_flat_group_is_0_at_any_log_ratio(name, far, kl):
     """Also beyond float32's exp: value and gradient, and the other group is as it was."""
     flat = slice(0, 4)

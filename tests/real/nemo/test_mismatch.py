@@ -18,7 +18,7 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.engines.mismatch.dump import read as read_dump
 from nemo_algos.engines.mismatch.watch import Watch
-from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -114,11 +114,13 @@ def test_the_data_plane_compares_what_the_driver_reads_and_writes(limit: float) 
     read = proxy.read_from_dataplane(None, select_fields=wanted)
     assert list(read) == wanted  # the trainer's own mask of the rows is another one
     sample_mask = torch.tensor([1.0, 0.0])
-    advantages = estimator.compute_advantage(
-        torch.tensor([[1], [1]]),
-        torch.tensor([0.0, 0.0]),
-        read["token_mask"] * sample_mask[:, None],
-        logprobs_policy=read["prev_logprobs"],
+    advantages = tensor_of(
+        estimator.compute_advantage(
+            torch.tensor([[1], [1]]),
+            torch.tensor([0.0, 0.0]),
+            read["token_mask"] * sample_mask[:, None],
+            logprobs_policy=read["prev_logprobs"],
+        )
     )
     fields = {"advantages": advantages, "sample_mask": sample_mask}
     if limit < 0.25:
@@ -161,11 +163,13 @@ def test_a_dump_of_nemo_rls_batch_is_named_by_step(tmp_path: Path) -> None:
                 wanted = ["generation_logprobs", "prev_logprobs", "token_mask"]
                 read = proxy.read_from_dataplane(None, select_fields=wanted)
                 assert list(read) == wanted
-                advantages = estimator.compute_advantage(
-                    torch.tensor([[1], [1]]),
-                    torch.tensor([0.0, 0.0]),
-                    read["token_mask"] * batch["sample_mask"][:, None],
-                    logprobs_policy=read["prev_logprobs"],
+                advantages = tensor_of(
+                    estimator.compute_advantage(
+                        torch.tensor([[1], [1]]),
+                        torch.tensor([0.0, 0.0]),
+                        read["token_mask"] * batch["sample_mask"][:, None],
+                        logprobs_policy=read["prev_logprobs"],
+                    )
                 )
                 fields = {"advantages": advantages, "sample_mask": batch["sample_mask"]}
                 proxy.write_to_dataplane(None, fields)

@@ -17,12 +17,9 @@ def named(path):
     return path.read_text().splitlines()[0].removeprefix("# NeMo-RL ").split(", ")
 
 
+KIND = "v0.7.0" if os.environ["NEMO_RL_REF"] == "v0.7.0" else "main"  # as conftest.py's ref
 METHODS = ("etr", "quatro", "erpo", "apmpo")
-RECIPES = {
-    path.stem: path
-    for path in sorted(FOLDER.glob("*.yaml"))
-    if os.environ["NEMO_RL_REF"] in named(path)
-}
+RECIPES = {path.stem: path for path in sorted(FOLDER.glob("*.yaml")) if KIND in named(path)}
 RUNS = {  # a file without a method's name is for each of them
     run: path
     for name, path in RECIPES.items()
@@ -34,7 +31,7 @@ RUNS = {  # a file without a method's name is for each of them
 def test_it_is_a_config_of_nemo_rl(name):
     method = name.split("-")[0]
     written = config.overridden(config.read(RUNS[name]), [f"method.name={method}"])
-    master, algorithm, _, remarks = launcher.compose(written)
+    master, algorithm, _, remarks, _ = launcher.compose(written)
     assert {f.severity for f in remarks if "model_name" not in f.path} <= {"note"}, remarks
     assert algorithm.name == method
     assert master.checkpointing["checkpoint_dir"] == f"results/{name}"
@@ -44,6 +41,16 @@ def test_it_is_a_config_of_nemo_rl(name):
     )
     validation = master.data["validation"]
     assert validation.get("repeat") == (8 if validation["dataset_name"] == "AIME2024" else None)
+
+
+@pytest.mark.parametrize(("updates", "epochs"), [(8, 2), (20, 5)])
+def test_quatros_stale_runs_pass_over_a_batch_again(updates, epochs):
+    launch = launcher.compose(
+        config.read(RECIPES[f"quatro-qwen2.5-math-1.5b-1n2g-fsdp-stale{updates}"])
+    )
+    batch = versions.get(launch.master_config.grpo, "num_prompts_per_step") * 8
+    size = launch.master_config.policy["train_global_batch_size"]
+    assert launch.update_epochs == epochs == updates * size // batch
 
 
 def test_recipes_of_this_version(ref):

@@ -72,12 +72,12 @@ def differentiate(loss: Callable[[Tensor], Tensor], logprobs: Tensor) -> Result:
 
 
 def ours(
-    method: dict[str, Any], data: Batch, kl_coef: float, memory: Memory | None = None
+    method: dict[str, Any], data: Batch, kl_coef: float, memory: Memory | None = None, **kl: Any
 ) -> tuple[Result, dict[str, Tensor]]:
     """Loss and gradient, and the sums of the statistics."""
     algorithm = build(method)
     signals = algorithm.signals(data.rollouts, memory)
-    config = LossConfig(reference_policy_kl_penalty=kl_coef)
+    config = LossConfig(reference_policy_kl_penalty=kl_coef, **kl)
     counts, sums = Counts.of(data.rollouts.mask), {}
 
     def loss(logprobs: Tensor) -> Tensor:

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 LIST = Path(__file__).with_name("sources.txt")
+NEWER = LIST.with_name("sources_python312.txt")
 SLIME = "https://github.com/THUDM/slime", "624b824a898ab0ec1fcb4d373004c7f3852bf515"  # 0.3.1
 CACHE = Path(os.environ.get("NEMO_ALGOS_CACHE", Path.home() / ".cache" / "nemo_algos"))
 
 
-def folder() -> Path:
-    """Where the wheels of sources.txt are unpacked; made when it is not there."""
-    found = CACHE / f"peer-sources-{sha256(LIST.read_bytes()).hexdigest()[:12]}"
+def folder(wheels: Path = LIST) -> Path:
+    """Where the wheels of a list are unpacked; made when it is not there."""
+    found = CACHE / f"peer-sources-{sha256(wheels.read_bytes()).hexdigest()[:12]}"
     if not found.exists():
-        into = ["--no-deps", "--target", f"{found}.part", "-r", str(LIST)]
-        subprocess.run(["uv", "pip", "install", "--quiet", "--python", "3.11", *into], check=True)
+        python = ["--python", "3.11", *(["--python-version", "3.12"] if wheels == NEWER else [])]
+        into = ["--no-deps", "--target", f"{found}.part", "-r", str(wheels)]
+        subprocess.run(["uv", "pip", "install", "--quiet", *python, *into], check=True)
         Path(f"{found}.part").rename(found)
     return found
 
@@ -39,9 +41,9 @@ def slime() -> Path:
     return found
 
 
-def take(file: str, names: str, scope: dict[str, Any]) -> dict[str, Any]:
+def take(file: str, names: str, scope: dict[str, Any], wheels: Path = LIST) -> dict[str, Any]:
     """The functions and classes `names` of a file, undecorated, defined in the scope."""
-    tree, wanted = ast.parse((folder() / file).read_text()), names.split()
+    tree, wanted = ast.parse((folder(wheels) / file).read_text()), names.split()
     kinds = (ast.FunctionDef, ast.ClassDef)
     found = [x for x in ast.walk(tree) if isinstance(x, kinds) and x.name in wanted]
     assert len(found) == len(wanted), (file, wanted)

@@ -158,6 +158,22 @@ def test_k3_is_in_the_loss(mean: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("kind", "mean"), [("grpo", "sequence"), ("bnpo", "token")])
+def test_unbiased_kl_is_trls(kind: str, mean: str, seed: int) -> None:
+    """Our KL term alone is TRL's with use_bias_correction_kl."""
+    data = batch(seed)
+    method, peer = grpo(0.2, 0.2, mean, None), partial(trl_peer.loss, level="token")
+    unbiased = {"reference_policy_kl_type": "unbiased"}
+    (with_kl, _), (without, _) = (ours(method, data, coef, **unbiased) for coef in (1.0, 0.0))
+    case = trl(peer, mean, loss_type=kind, use_bias_correction_kl=True)
+    advantages = torch.zeros_like(data.rollouts.rewards)
+    want = differentiate(lambda x: case(data.rollouts, x, advantages, 1.0), data.logprobs)
+    assert want.loss > 0.01
+    exactly(with_kl.loss - without.loss, want.loss)
+    exactly(with_kl.grad - without.grad, want.grad)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("std", ["sample", "none"])
 def test_group_advantages_are_verls(std: str, seed: int) -> None:
     """No group of one: verl's A is then R. The flat group's mean is exact, so verl's A is 0 too."""

@@ -303,6 +303,15 @@ def prime_rl(data: Batch, logprobs: Tensor) -> Tensor:
     return token_mean(data, ~masked * A * l.exp() - 1e-3 * l.square())
 
 
+def ipo(data: Batch, logprobs: Tensor, eps: float = 0.3, tau: float = 0.0) -> Tensor:
+    """keep A r - tau l^2, keep where |pi - mu| <= eps, whatever the sign of A."""
+    sampled = data.rollouts.old_logprobs
+    A, l = per_group(data, lambda x, _: x - x.mean())[:, None], logprobs - sampled  # noqa: E741
+    keep = (logprobs.exp() - sampled.exp()).abs() <= eps
+    assert not keep[data.rollouts.mask].all()
+    return token_mean(data, keep * A * l.exp() - tau * l.square())
+
+
 def kimi(data: Batch, logprobs: Tensor) -> Tensor:
     """(R - mean) log pi(y) - tau / 2 (log pi(y) / pi_old(y))^2, over the batch's tokens."""
     A = per_group(data, lambda x, _: x - x.mean())[:, None]
@@ -422,7 +431,13 @@ def cases() -> Iterator[Case]:
         loss = partial(verl_loss, name=f"dppo_{kind}", dual_clip=1.5, clip_low=0.01, clip_high=0.02)
         method = {"name": f"dppo_{kind}", "low": 0.01, "high": 0.02, "cap": 1.5}
         yield Case(method, f"{VERL} loss_mode=dppo_{kind}, tight", loss)
-    yield Case({"name": "prime_rl"}, "formula (prime-rl's default)", prime_rl, gradient_only=True)
+    yield Case(
+        {"name": "prime_rl"}, "formula (prime-rl until 2026-08)", prime_rl, gradient_only=True
+    )
+    yield Case({"name": "ipo", "eps": 0.1}, "formula (prime-rl)", partial(ipo, eps=0.1))
+    method = {"name": "ipo", "eps": 0.1, "kl_tau": 0.01}
+    loss = partial(ipo, eps=0.1, tau=0.01)
+    yield Case(method, "formula (prime-rl), kl_tau", loss, gradient_only=True)
     method = {"name": "dro", "advantage_std": "sample", "beta": 0.3}
     loss = partial(verl_loss, name="dro", dro_beta=0.3)
     yield Case(method, f"{VERL} loss_mode=dro", loss, gradient_only=True)

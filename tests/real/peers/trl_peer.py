@@ -11,7 +11,8 @@ What a comparison has to set, because TRL differs:
   processes; here that is this batch's mask, one process, one step: the token mean. bnpo is the
   micro-batch's own token mean: the same here.
 - Log-ratio: no clamp anywhere, neither for exp(l) nor in k3. Compare with |l|, |ref - lp| <= 20.
-- KL: `use_bias_correction_kl` (default True since 1.x) multiplies k3 by the ratio; off here. k3 is
+- KL: `use_bias_correction_kl` (default True since 1.x) multiplies k3 by the ratio; off here but
+  where a test asks for it, as our `unbiased`. k3 is
   averaged like the policy term: sequence for grpo and gspo, token for dapo, bnpo and cispo.
 - cispo: `epsilon_high` is the ratio's upper bound itself (recommended 5.0) and there is no lower
   bound: here `clip_high` gives epsilon_high = 1 + clip_high; ours needs clip_low = 1 (or inf).
@@ -88,8 +89,7 @@ def _config(**settings: Any) -> GRPOConfig:
         use_cpu=True,
         bf16=False,
         report_to="none",
-        use_bias_correction_kl=False,
-        **settings,
+        **{"use_bias_correction_kl": False, **settings},
     )
 
 

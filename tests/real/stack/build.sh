@@ -7,6 +7,10 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/nemo_algos
 hash=$(cat "$here/requirements.txt" "$here/overrides.txt" "$here/unresolved.txt" | sha256sum | cut -c1-12)
 venv=$cache/stack-$hash
 if [ "${1:-}" != --path ] && [ ! -e "$venv/complete" ]; then
+	mkdir -p "$cache"
+	exec 9>"$venv.lock" && flock 9 # two at once would take each other's files away
+fi
+if [ "${1:-}" != --path ] && [ ! -e "$venv/complete" ]; then
 	rm -rf "$venv"
 	python=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12*/bin/python 2>/dev/null | tail -1)
 	uv venv --quiet --python "${python:-3.12}" "$venv" >&2

@@ -73,8 +73,14 @@ BATCHING: dict[str, tuple[str, ...]] = {
 }
 
 
-def composed(backend: str, model: Path, overrides: Sequence[str] = ()) -> Any:
-    """NeMo-RL's MasterConfig, as examples/run_grpo.py makes it."""
+def composed(
+    backend: str,
+    model: Path,
+    overrides: Sequence[str] = (),
+    base: str = "grpo_math_1B.yaml",
+    kind: type | None = None,
+) -> Any:
+    """NeMo-RL's MasterConfig, or another kind, as examples/run_grpo.py makes it."""
     import nemo_rl
     from nemo_rl.algorithms import grpo
     from nemo_rl.utils import config as nemo_config
@@ -82,10 +88,10 @@ def composed(backend: str, model: Path, overrides: Sequence[str] = ()) -> Any:
 
     nemo_config.register_omegaconf_resolvers()
     home = Path(nemo_rl.__file__).parents[1]
-    config = nemo_config.load_config(str(home / "examples" / "configs" / "grpo_math_1B.yaml"))
+    config = nemo_config.load_config(str(home / "examples" / "configs" / base))
     own = (f"policy.model_name={model}", *COMMON, *BACKENDS[backend], *overrides)
     config = nemo_config.parse_hydra_overrides(config, list(own))
-    return grpo.MasterConfig(**OmegaConf.to_container(config, resolve=True))
+    return (kind or grpo.MasterConfig)(**OmegaConf.to_container(config, resolve=True))
 
 
 def lora(policy: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ sys.path[:0] = map(str, PLACES)
 
 import checkout  # noqa: E402
 import environment  # noqa: E402
+import whole_run  # noqa: E402
 
 REF = os.environ.setdefault("NEMO_RL_REF", "main")
 _clone = checkout.home()
@@ -51,6 +52,22 @@ def folder() -> Iterator[Path]:
     """Of this run, which the environment's variables name."""
     yield Path(_folder.name)
     _folder.cleanup()
+
+
+@pytest.fixture
+def main_alone(ref: str) -> None:
+    """For what v0.7.0 does not have."""
+    if ref == "v0.7.0":
+        pytest.skip("v0.7.0 has no single controller")
+
+
+@pytest.fixture(scope="module")
+def place(folder: Path, ref: str) -> Iterator[tuple[Path, dict[str, str]]]:
+    """The folder of the runs, and their variables."""
+    clone = checkout.home()
+    assert clone is not None
+    with whole_run.running(folder, checkout.worktree(clone, ref), gpus=2) as env:
+        yield folder, env
 
 
 IMPORTED = (

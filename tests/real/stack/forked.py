@@ -6,6 +6,7 @@ so. Sharding, packing, gathering and reordering stay its own; Ray's actors and f
 """
 
 import ctypes
+import gc
 import importlib
 import multiprocessing
 import os
@@ -82,6 +83,7 @@ class Forked:
 def _serve(make: Callable[[], Any], pipe: Any) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: ends with its parent
     torch.set_num_threads(1)
+    gc.freeze()  # NeMo-RL's workers collect at each change of phase: what was imported, every time
     target = None
     while True:
         try:

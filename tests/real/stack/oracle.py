@@ -196,7 +196,8 @@ class Setting:
 
     kl: the penalty's coefficient; tis: the largest weight of a sampler's correction; product: of a
     response's weights, for its own ratio's; kept: the largest (log pi_old - log mu)^2 / 2; bypass:
-    the old policy is the sampler; nll: coefficient of the successes' -log pi.
+    the old policy is the sampler; nll: coefficient of the successes' -log pi; bonus: of the
+    entropy's mean over tokens.
     """
 
     kl: float = 0.0
@@ -205,6 +206,7 @@ class Setting:
     kept: float | None = None
     bypass: bool = False
     nll: float = 0.0
+    bonus: float = 0.0
 
     def prepared(self, batch: Batch) -> Batch:
         """The batch that signals and loss are of."""
@@ -224,11 +226,14 @@ class Setting:
             log_weight = per_row(log_weight, batch.mask)
         return log_weight.exp().clamp(max=self.tis)
 
-    def loss(self, method: str, logprobs: Tensor, batch: Batch, of: dict[str, Tensor]) -> Tensor:
-        """logprobs: of the policy that is trained; batch, of: rows of what was `prepared`."""
+    def loss(
+        self, method: str, logprobs: Tensor, entropy: Tensor, batch: Batch, of: dict[str, Tensor]
+    ) -> Tensor:
+        """logprobs, entropy: of the trained policy; batch, of: rows of what was `prepared`."""
         by_token = method in TOKEN_MEAN
         gained = self.weights(method, batch) * surrogate(method, logprobs, batch, of)
         penalty = self.kl * k3(logprobs, batch.reference)
         right = batch.mask & (batch.rewards > 0)[:, None]
         nll = self.nll * mean(-logprobs, right, True) if self.nll and right.any() else 0.0
-        return mean(penalty - gained, batch.mask, by_token) + nll
+        bonus = self.bonus * mean(entropy, batch.mask, True)
+        return mean(penalty - gained, batch.mask, by_token) + nll - bonus

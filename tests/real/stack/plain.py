@@ -27,7 +27,15 @@ class Plain:
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [B,S] of the tokens, 0 at the first."""
-        scores = (self.model(ids).logits.float() / self.temperature).log_softmax(-1)
+        return self._numbers(self.model, ids)
+
+    @torch.no_grad()
+    def reference(self, ids: Tensor) -> Tensor:
+        """Log-probs [B,S] of the model that was saved; no route is replayed in NeMo-RL's."""
+        return self._numbers(models.loaded(self.start), ids)[0]
+
+    def _numbers(self, model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
+        scores = (model(ids).logits.float() / self.temperature).log_softmax(-1)
         entropy = -(scores.exp() * scores).sum(-1)
         chosen = scores[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
         pad = torch.nn.functional.pad
@@ -52,8 +60,8 @@ class Plain:
         losses, norm = [], 0.0
         for rows in torch.arange(len(ids)).split(self.policy["train_global_batch_size"]):
             part, of = batch[rows], {name: value[rows] for name, value in signals.items()}
-            logprobs, _ = self.forward(ids[rows])
-            loss = asked.loss(method, logprobs.double(), part, of)
+            numbers = (x.double() for x in self.forward(ids[rows]))
+            loss = asked.loss(method, *numbers, part, of)
             optimizer.zero_grad()
             (loss + self._imbalance(ids[rows]) / part.mask.sum()).backward()
             norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1000.0))

@@ -6,7 +6,7 @@ from typing import Any
 from oracle import Setting
 
 KL = 0.2
-TIS, PRODUCT, KEPT, NLL = 1.05, 1.2, 0.01, 0.5
+TIS, PRODUCT, KEPT, NLL, BONUS = 1.05, 1.2, 0.01, 0.5, 0.3
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ ASKED = {
         correction={"rollout_rs": "token_k2", "rollout_rs_threshold": KEPT},
         terms={"nll": {"coef": NLL, "aggregation": "token"}},
     ),
+    "bonus": Asked(Setting(kl=KL, bonus=BONUS), terms={"entropy": {"coef": BONUS}}),
     "bypass": Asked(Setting(kl=KL, bypass=True), correction={"bypass_mode": True}),
 }
 

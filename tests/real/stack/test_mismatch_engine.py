@@ -14,7 +14,7 @@ from trainer import Sampled, Trainer, prompts
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.engines.mismatch.dump import read
-from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.policy import PolicyProxy
 from nemo_algos.lab.mismatch.verdict import diagnose
 
@@ -59,11 +59,13 @@ def watched(
         data["prev_logprobs"][row, response] = trainer.logprobs(s)
         data["generation_logprobs"][row, response] = s.logprobs
     estimator, policy = Estimator(build({"name": "grpo"})), Trained()
-    data["advantages"] = estimator.compute_advantage(
-        torch.arange(rows)[:, None] // 2,
-        torch.arange(rows).float() % 2,
-        data["token_mask"],
-        logprobs_policy=data["prev_logprobs"],
+    data["advantages"] = tensor_of(
+        estimator.compute_advantage(
+            torch.arange(rows)[:, None] // 2,
+            torch.arange(rows).float() % 2,
+            data["token_mask"],
+            logprobs_policy=data["prev_logprobs"],
+        )
     )
     proxy = PolicyProxy(policy, estimator, MismatchConfig(stop_above=stop_above, dump=1), folder)
     try:

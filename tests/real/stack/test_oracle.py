@@ -37,7 +37,8 @@ def batch(given: dict[str, Any]) -> oracle.Batch:
 def test_a_golden_case(case: dict[str, Any]) -> None:
     method, made = case["method"], batch(case["inputs"])
     logprobs = torch.tensor(case["inputs"]["logprobs"], dtype=torch.float64, requires_grad=True)
-    loss = oracle.Setting().loss(method, logprobs, made, oracle.signals(method, made))
+    signals = oracle.signals(method, made)
+    loss = oracle.Setting().loss(method, logprobs, made.entropy, made, signals)
     (gradient,) = torch.autograd.grad(loss, logprobs)
     wanted = torch.tensor(case["expected"]["grad"], dtype=torch.float64)
     assert float(loss.detach()) == pytest.approx(case["expected"]["loss"], rel=1e-9, abs=1e-12)

@@ -21,7 +21,7 @@ NEEDS = {
     "cuda_mesh": "dtensor-packed",
     "flash_attention": "dtensor-packed",
     "autocast": "dtensor-bf16",
-    "thread": "dtensor-packed-ray",
+    "thread": "megatron-packed-ray",
     "generator": "megatron-tp",
     "packed_attention": "megatron-packed",
     "context_parallel": "megatron-cp-packed",

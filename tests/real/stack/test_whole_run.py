@@ -8,99 +8,17 @@ start on the same problems: between the two are NeMo-RL, vLLM and the samples th
 import math
 import re
 import statistics
-import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import checkout
-import psutil
 import pytest
-import torch
 import whole_run
 from band import embedded, within
-from own_ray import end
-from safetensors.torch import load_file
+from runs import CONTROLLER, OWN, ROLLOUTS, STEPS, Env, Run, is_sound, kill_after_step_2, moved, own
 
 from nemo_algos.config import SHIPPED
 
-STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
-ROLLOUTS = 16 * 16
 WARMUP = [2e-4 * (0.2 + 0.8 * step / 5) for step in range(3)]  # the recipe's LinearLR
 STALE = Path(__file__).with_name("stale.py")
-Env = dict[str, str]
-
-
-@pytest.fixture(scope="module")
-def place(folder: Path, ref: str) -> Iterator[tuple[Path, Env]]:
-    """The folder of the runs, and their variables."""
-    clone = checkout.home()
-    assert clone is not None
-    with whole_run.running(folder, checkout.worktree(clone, ref), gpus=2) as env:
-        yield folder, env
-
-
-class Run:
-    """A run in a folder of its own beside the common start."""
-
-    def __init__(self, place: tuple[Path, Env], name: str, method: str, *overrides: str) -> None:
-        above, self.env = place
-        self.folder = above / name
-        self.folder.mkdir()
-        (self.folder / "start").symlink_to(above / "start")
-        self.results = self.folder / "results" / f"{method}-countdown-1n1g-fsdp"
-        self.overrides = (
-            f"method.name={method}",
-            f"grpo.max_num_steps={STEPS}",
-            f"policy.model_name={above}/start/model",
-            *overrides,
-        )
-
-    def start(self, **options: Any) -> "subprocess.Popen[bytes]":
-        with open(self.folder / "log", "ab") as log:
-            options |= {"stdout": log, "stderr": subprocess.STDOUT}
-            return whole_run.train(self.folder, self.env, *self.overrides, **options)
-
-    def whole(self, status: int = 0, **options: Any) -> "Run":
-        process = self.start(**options)
-        try:
-            assert process.wait(TIMEOUT) == status, self.said()[-20_000:]
-        finally:
-            end(process.pid)
-        return self
-
-    def said(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")
-
-    def curve(self, name: str) -> list[float]:
-        values = whole_run.curve(self.folder, f"train/{name}")
-        assert list(values) == list(range(1, len(values) + 1)), (name, values)
-        return list(values.values())
-
-    def weights(self, step: int) -> dict[str, torch.Tensor]:
-        files = sorted(
-            (self.results / f"step_{step}" / "policy" / "weights").rglob("*.safetensors")
-        )
-        return {name: tensor for file in files for name, tensor in load_file(file).items()}
-
-
-def is_sound(run: Run, steps: int = STEPS) -> None:
-    """What holds for every run: the sampler is the trainer, and every response is judged."""
-    rewards = run.curve("reward")
-    assert len(rewards) == steps and all(0.05 < reward < 0.95 for reward in rewards)
-    assert max(run.curve("mismatch/max")) < 1e-4
-    assert run.curve("verifier/ok") == [ROLLOUTS] * steps
-    assert all(map(math.isfinite, run.curve("loss") + run.curve("grad_norm")))
-    assert min(run.curve("grad_norm")) > 0
-
-
-def moved(run: Run, step: int) -> float:
-    """How far the largest weight is from its start, in the checkpoint of a step."""
-    start = load_file(run.folder / "start" / "model" / "model.safetensors")
-    saved = run.weights(step)
-    assert set(start) <= set(saved)
-    return max(float((saved[name] - start[name]).abs().max()) for name in start)
 
 
 @pytest.fixture(scope="module")
@@ -134,25 +52,6 @@ def test_with_old_as_the_sampler_no_step_asks_for_log_probs(
     assert not whole_run.curve(two.folder, "train/mismatch/mean")
 
 
-OWN = {
-    "grpo": set(),
-    "etr": {"etr/radius_positive", "etr/radius_negative"},
-    "quatro": {"quatro/capped_share", "quatro/lambda"},
-    "erpo": {"erpo/gate", "erpo/gate_open_share", "erpo/process_signal", "erpo/progress_std"},
-    "apmpo": {"apmpo/eps_ada", "apmpo/fss", "apmpo/exponent"},
-}
-
-
-def own(run: Run) -> dict[str, list[float]]:
-    """Its metrics of any method."""
-    every = whole_run.curves(run.folder)
-    return {
-        name: list(steps.values())
-        for name, steps in ((n.removeprefix("train/"), s) for n, s in every.items())
-        if name.split("/")[0] in OWN
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(OWN.keys() - {"etr"}))
 def test_a_method_logs_what_is_its_own(place: tuple[Path, Env], method: str) -> None:
@@ -180,7 +79,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "nemo_rl.md"
 
 def test_the_page_shows_these_runs_and_no_others() -> None:
     shown = re.findall(r'make stack-demo ARGS="(\S+) grpo.max_num_steps=3"', PAGE.read_text())
-    assert sorted(shown) == sorted([*(override for _, override in OTHERWISE.values()), ASYNC, LORA])
+    others = [override for _, override in OTHERWISE.values()]
+    assert sorted(shown) == sorted([*others, ASYNC, LORA, CONTROLLER])
 
 
 def without_checkpoint(folder: Path) -> Path:
@@ -241,30 +141,12 @@ def test_a_stale_sampler_stops_the_run(place: tuple[Path, Env]) -> None:
 @pytest.mark.slow
 def test_a_worker_is_killed_and_the_same_command_goes_on(place: tuple[Path, Env], etr: Run) -> None:
     run = Run(place, "killed", "etr", "checkpointing.save_period=2")
-    process = run.start()
-    try:
-        until = time.monotonic() + TIMEOUT
-        while not (run.results / "step_2").exists():
-            assert process.poll() is None and time.monotonic() < until, run.said()[-20_000:]
-            time.sleep(0.1)
-        workers = [p for p in psutil.process_iter(["cmdline", "cwd"]) if worker_of(p, run)]
-        assert len(workers) == 1
-        for worker in workers:
-            worker.kill()
-        assert process.wait(TIMEOUT) != 0
-    finally:
-        end(process.pid)
+    kill_after_step_2(run, "DTensorPolicyWorker")
     assert not (run.results / f"step_{STEPS}").exists()
     run.whole()
     is_sound(run)
     assert run.curve("lr") == etr.curve("lr")
     within(run.curve("reward"), embedded("etr", STEPS))
-
-
-def worker_of(process: psutil.Process, run: Run) -> bool:
-    """Whether it is a policy worker of the run's Ray."""
-    title = " ".join(process.info["cmdline"] or ())
-    return "DTensorPolicyWorker" in title and process.info["cwd"] == str(run.folder.parent)
 
 
 @pytest.mark.slow

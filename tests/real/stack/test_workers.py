@@ -30,17 +30,33 @@ def _case(layout: str, method: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def policy(request: pytest.FixtureRequest, imported: None, folder: Path) -> Iterator[forked.Forked]:
-    """A layout's driver.Driver, in a process of its own."""
-    layout, address = Layout(request.param), ""
-    with ExitStack() as held:
+def policies(imported: None, folder: Path) -> Iterator["Policies"]:
+    policies = Policies(folder)
+    yield policies
+    policies.held.close()
+
+
+class Policies:
+    """One layout's driver.Driver at a time, in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.name, self.held = folder, "", ExitStack()
+
+    def of(self, name: str) -> forked.Forked:
+        if name != self.name:
+            self.held.close()
+            self.name, self.process = name, self._begin(Layout(name))
+        return self.process
+
+    def _begin(self, layout: Layout) -> forked.Forked:
+        address = ""
         if layout.ray:
-            head = own_ray.head(folder, {}, layout.ranks)
-            address = held.enter_context(head)["RAY_ADDRESS"]
-        process = started(layout, folder, address)
-        held.callback(process.end)
+            head = own_ray.head(self.folder, {}, layout.ranks)
+            address = self.held.enter_context(head)["RAY_ADDRESS"]
+        process = started(layout, self.folder, address)
+        self.held.callback(process.end)
         process.built.get()
-        yield process
+        return process
 
 
 def started(
@@ -70,11 +86,11 @@ def actors(address: str, ranks: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("policy", "method"),
+    ("layout", "method"),
     [_case(name, method) for name, methods in LAYOUTS.items() for method in methods],
-    indirect=["policy"],
 )
-def test_a_method_is_one_processes(policy: forked.Forked, method: str) -> None:
+def test_a_method_is_one_processes(policies: Policies, layout: str, method: str) -> None:
+    policy = policies.of(layout)
     limits = Limits(*policy.call("limits").get())
     policy.call("reset").get()
     check_forward(policy.call("errors").get(), limits)

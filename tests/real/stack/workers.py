@@ -31,13 +31,12 @@ class Workers:
         """paths: Policy's of a checkpoint to go on from."""
         from nemo_rl.algorithms.utils import get_tokenizer
         from nemo_rl.models.generation import configure_generation_config
-        from nemo_rl.models.policy.lm_policy import Policy
 
-        self.master = configs.composed(backend, model, overrides)
+        self.master = self.composed(backend, model, overrides)
         config = self.config = self.master.policy
         tokenizer = get_tokenizer(config["tokenizer"])
         config["generation"] = configure_generation_config(config["generation"], tokenizer)
-        self.policy = Policy(
+        self.policy = self.made(
             cluster, config, tokenizer, worker_extension_cls_fqn=extension, **paths
         )
         self.backend = backend
@@ -48,6 +47,16 @@ class Workers:
             self.data["routed_experts"] = models.routes(shape, self.ids)
         columns = torch.arange(width)
         self.valid = (columns < self.data["input_lengths"][:, None]) & (columns > 0)
+
+    def composed(self, backend: str, model: Path, overrides: tuple[str, ...]) -> Any:
+        """The run's config."""
+        return configs.composed(backend, model, overrides)
+
+    def made(self, *args: Any, **kwargs: Any) -> Any:
+        """NeMo-RL's policy."""
+        from nemo_rl.models.policy.lm_policy import Policy
+
+        return Policy(*args, **kwargs)
 
     def in_workers(self, function: Any) -> Any:
         """What the first worker answers; all of them run it."""
@@ -91,6 +100,8 @@ class Workers:
 
     def step(self, proxy: Any, asked: settings.Asked, given: Drawn) -> dict[str, list[float]]:
         """What NeMo-RL's trainers do between rollouts and weights: losses, norms, mismatch."""
+        from nemo_algos.engines.nemo.estimator import tensor_of
+
         logprobs, _ = self.forward()
         columns = {
             "prev_logprobs": torch.zeros_like(logprobs),  # NeMo-RL's, where it computes none
@@ -99,14 +110,16 @@ class Workers:
         }
         if not asked.wanted.bypass:
             columns["prev_logprobs"] = proxy.get_logprobs(self.data)["logprobs"] + given.old
-        columns["advantages"] = proxy._estimator.compute_advantage(
-            prompt_ids=torch.arange(configs.ROWS)[:, None] // GROUP,
-            rewards=given.rewards,
-            mask=self.data["token_mask"] * self.data["sample_mask"][:, None],
-            repeated_batch={"loss_multiplier": self.data["sample_mask"]},
-            logprobs_policy=columns["prev_logprobs"],
-            logprobs_reference=columns["reference_policy_logprobs"],
-            generation_logprobs=columns["generation_logprobs"],
+        columns["advantages"] = tensor_of(
+            proxy._estimator.compute_advantage(
+                prompt_ids=torch.arange(configs.ROWS)[:, None] // GROUP,
+                rewards=given.rewards,
+                mask=self.data["token_mask"] * self.data["sample_mask"][:, None],
+                repeated_batch={"loss_multiplier": self.data["sample_mask"]},
+                logprobs_policy=columns["prev_logprobs"],
+                logprobs_reference=columns["reference_policy_logprobs"],
+                generation_logprobs=columns["generation_logprobs"],
+            )
         )
         self.policy.prepare_for_training()
         batch = type(self.data)({**self.data, **columns})

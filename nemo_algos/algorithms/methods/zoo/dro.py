@@ -28,6 +28,10 @@ class QuadraticParams(GPGParams):
     beta: float = Field(default=0.1, ge=0)
     """Weight of half the squared log-ratio (beta in DRO, tau in Kimi k1.5)."""
 
+    @property
+    def flat_group_is_inert(self) -> bool:
+        return self.beta == 0
+
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QuadraticParams) -> Tensor:
     """A' = A - beta log r', of each token, [B,S], or of the response, [B,1]."""

@@ -55,5 +55,6 @@ GDPO = Method(
     params=GDPOParams,
     advantages=advantages,
     flat_group_is_inert=False,
+    whole_batch=True,
     needs=frozenset({"reward_parts"}),
 )

@@ -44,4 +44,5 @@ GEPO = Method(
     extras={"offset": offset},
     log_ratio=log_ratio,
     ratio="sequence",
+    own_denominator=True,
 )

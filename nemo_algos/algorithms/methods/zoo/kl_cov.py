@@ -58,4 +58,5 @@ KL_COV = Method(
     clips=None,
     mean="token",
     flat_group_is_inert=False,
+    whole_batch=True,
 )

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def advantages(rollouts: Rollouts, params: BaselineParams) -> Signal:
-    """A_i = (R_i - mean) / mean, [B]; 0 where the group has no success."""
-    mean = rollouts.groups.mean(rollouts.rewards)[rollouts.groups.index]
-    return Signal((group_advantages(rollouts, params).value / mean).where(mean > 0, 0.0))
+    """A_i = (R_i - mean) / p, p the rate of success, [B]; 0 where the group has no success."""
+    rate = rollouts.groups.mean(rollouts.column(None))[rollouts.groups.index]
+    return Signal((group_advantages(rollouts, params).value / rate).where(rate > 0, 0.0))
 
 
 MAXRL = Method(

@@ -1,4 +1,4 @@
-"""prime-rl's loss: DPPO's masks and a quadratic pull to pi_old, after arXiv 2602.04879.
+"""prime-rl's default loss until 2026-08: DPPO's masks and a quadratic pull to pi_old.
 
     J = mean sg[w] A log pi - kl_tau l^2, w = r while q - p <= high (A > 0) or >= -low, else 0
 
@@ -6,8 +6,8 @@ Why: a mask only stops a token's gradient, so nothing brings back a token that h
 as many have in asynchronous training. The penalty, after Kimi K2.5's (arXiv 2602.02276), pulls
 every token back, the further the harder.
 
-p, q: a token's probability under pi_old and pi_theta. The gradient is prime-rl's; the value is the
-score form's.
+After arXiv 2602.04879; its only loss is ipo now. p, q: a token's probability under pi_old and
+pi_theta. The gradient is prime-rl's; the value is the score form's.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class PrimeRLParams(dppo_tv.TVParams):
     """The largest weight: beyond any ratio."""
     kl_tau: float = Field(default=1e-3, ge=0)
     """Weight of l^2."""
+
+    @property
+    def flat_group_is_inert(self) -> bool:
+        return self.kl_tau == 0
 
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: PrimeRLParams) -> Tensor:

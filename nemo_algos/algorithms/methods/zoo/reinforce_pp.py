@@ -50,4 +50,5 @@ REINFORCE_PP = Method(
     params=REINFORCEPPParams,
     advantages=advantages,
     flat_group_is_inert=False,
+    whole_batch=True,
 )

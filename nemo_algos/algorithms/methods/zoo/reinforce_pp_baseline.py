@@ -32,4 +32,5 @@ REINFORCE_PP_BASELINE = Method(
     params=BaselineParams,
     advantages=advantages,
     flat_group_is_inert=False,
+    whole_batch=True,
 )

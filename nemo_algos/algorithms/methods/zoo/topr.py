@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def won(rollouts: Rollouts, params: Params) -> Signal:
-    """1 where the reward is above 0, else 0, [B]."""
-    return Signal((rollouts.rewards > 0).double())
+    """1 where the outcome is above 0, else 0, [B]."""
+    return Signal((rollouts.column(None) > 0).double())
 
 
 def log_product(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:

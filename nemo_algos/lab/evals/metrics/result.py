@@ -38,12 +38,13 @@ def measure(
     workers: int = 1,
     progress: Progress | None = None,
     encoder: Encoder | None = None,
+    judged: dict[str, NDArray[np.float64]] | None = None,
 ) -> dict[str, Any]:
     """JSON-able; the keys are in docs/metrics.md.
 
     workers: processes that share the problems' texts (started by spawn: in a script, call it under
     `if __name__ == "__main__"`). progress: called with (problems done, problems) after each.
-    encoder: instead of loading settings.embedding_model.
+    encoder: instead of loading settings.embedding_model. judged: further scalars [P], nan unknown.
     Raises ValueError: no problem, no response, or the embedding model cannot be loaded.
     """
     settings = settings or Measure()
@@ -61,6 +62,7 @@ def measure(
     clusters = np.array([[len(sizes) for sizes in each.sizes] for each in found])  # [P,T]
     scalars = verdicts.scalars(evaluation) | {"ucr": clusters[:, 0] / n}
     scalars |= {name: np.array([each.scalars[name] for each in found]) for name in found[0].scalars}
+    scalars |= judged or {}
     curves = verdicts.curves(evaluation, ks) | {"ucc@k": ucc[:, 0]}
     unknown = {name: int(np.isnan(values).sum()) for name, values in scalars.items()}
     levels = {str(t): column for column, t in enumerate(settings.thresholds, start=1)}

@@ -5,10 +5,17 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from nemo_algos.config import Section
+from nemo_algos.lab.evals.server import EndpointModel
 
 Similarity = Literal["tfidf", "rouge_l", "jaccard", "edit", "embedding"]
 Threshold = Annotated[float, Field(gt=0, le=1)]
 MOST_RESAMPLES = 100_000  # of 500 problems they take 400 MB
+
+
+class Judge(EndpointModel):
+    """The server that is asked how diverse the right responses to a problem are."""
+
+    engine: Literal["endpoint"] = "endpoint"
 
 
 class Measure(Section):
@@ -18,7 +25,8 @@ class Measure(Section):
     give its own: compare UCC only at equal settings, and look at the curve over `thresholds`.
     ucc_similarity: what decides it. linkage: see `cluster_sizes`. similarities: those measured.
     edit_unit: char is slow, and measured on edit_pairs pairs per problem. resamples, seed: of the
-    intervals. embedding_model: sentence-transformers name or path.
+    intervals. embedding_model: sentence-transformers name or path. judge: of `gpt_diversity`, which
+    is measured only where it is set.
     """
 
     ucc_similarity: Similarity = "tfidf"
@@ -30,6 +38,7 @@ class Measure(Section):
     edit_pairs: int = Field(default=500, gt=0)
     self_bleu: bool = True
     embedding_model: str = ""
+    judge: Judge | None = None
     resamples: int = Field(default=2000, gt=0, le=MOST_RESAMPLES)
     seed: int = Field(default=0, ge=0)
 

@@ -94,6 +94,14 @@ def edit(texts: Texts) -> Floats:
 MATRICES = {matrix.__name__: matrix for matrix in (tfidf, rouge_l, jaccard, edit)}
 
 
+def of_responses(similarity: str, responses: list[str]) -> Floats:
+    """[n, n]: of every response with every other, in their order; of equal texts 1."""
+    texts = Texts.of(responses)
+    matrix = MATRICES[similarity](texts)
+    np.fill_diagonal(matrix, 1.0)
+    return matrix[np.ix_(texts.index, texts.index)]
+
+
 def pairs(matrix: Floats, index: NDArray[np.int64]) -> Floats:
     """[n(n-1)/2]: the similarities of responses i < j, for the places [n] of the responses."""
     return matrix[np.ix_(index, index)][np.triu_indices(len(index), 1)]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from nemo_algos import config as configs
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.riders.old_policy import in_step, refused
 from nemo_algos.config import ConfigError, Finding, UnknownKey, validate
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.preflight.check.local import resources, rules
@@ -40,7 +41,9 @@ def judged(plain: dict[str, Any], folder: Path | None = None) -> Judged:
 
 def judged_by(rules: Sequence[Rule], plain: dict[str, Any]) -> Judged:
     """What these rules say of a config. Raises ConfigError with all, where one is an error."""
-    config, wrong, findings = _typed(_with_name(plain))
+    contradicted, plain = [*refused(plain)], in_step(_with_name(plain))
+    config, wrong, findings = _typed(plain)
+    findings += contradicted
     method, corrected = plain.get("method"), plain.get("rollout_correction")
     algorithm = None
     if isinstance(method, (dict, str)):

@@ -8,7 +8,8 @@ from nemo_algos.engines.data.countdown import TOKENS_PER_STEP
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.local.schema import SHAPES, TINY, TINY_MOE, Component, PlantedSection
 from nemo_algos.preflight.check.local.run import LocalRun
-from nemo_algos.preflight.check.rule import Rule, error, warning
+from nemo_algos.preflight.check.rule import Rule, error, note, warning
+from nemo_algos.preflight.check.rules import both_engines
 from nemo_algos.preflight.check.rules.both_engines import group_of_one, vanishing_weights
 
 # keys of which a task of ours, or a countdown model, makes nothing
@@ -18,6 +19,7 @@ UNREAD = {
 }
 OF_TRANSFORMERS = ("policy.tokenizer", "policy.dtensor_cfg.activation_checkpointing")
 PLANTED, MODEL = "policy.generation.planted", "policy.model_name"
+SUPPORT = "policy.generation.support_replay"
 STOP, METRIC = "grpo.stop_at_validation_metric", "checkpointing.metric_name"
 
 
@@ -90,11 +92,19 @@ def countdown_fits_response(run: LocalRun) -> Iterator[Finding]:
         yield error(key, f"data.numbers={numbers} needs {needed}, or every response is cut")
 
 
-def whole_distribution(run: LocalRun) -> Iterator[Finding]:
-    """The sampler is the policy itself."""
-    if run["policy.generation.top_p"] < 1:
-        reason = "must be 1 in training: the log-probs are of the whole distribution"
-        yield error("policy.generation.top_p", reason)
+def support_replay(run: LocalRun) -> Iterator[Finding]:
+    """Who draws from some tokens is the trainer only where that scores the same ones."""
+    filters, replays = run["policy.generation"].filters, run[SUPPORT]
+    if replays and not filters:
+        reason = "nothing is filtered, so there is nothing to replay"
+        yield error(SUPPORT, f"{reason}. Set top_p, top_k or min_p, or set it to false.")
+    elif replays:
+        what = "new, old and reference log-probs are renormalised by the trainer over the tokens"
+        yield note(SUPPORT, f"{what} that the sampler kept; entropies are of the whole vocabulary")
+    for key in filters if not replays else ():
+        reason = "the sampler draws from some tokens, and the trainer's log-probs are of all, so "
+        cure = "the sampler is another policy, always to one side. Set support_replay: true."
+        yield warning(f"policy.generation.{key}", reason + cure)
 
 
 def batches_divide(run: LocalRun) -> Iterator[Finding]:
@@ -104,6 +114,13 @@ def batches_divide(run: LocalRun) -> Iterator[Finding]:
     if rollouts % run[key]:
         batch = f"num_prompts_per_step * num_generations_per_prompt = {rollouts}"
         yield error(key, f"{run[key]} must divide the rollout batch of {batch}")
+
+
+def one_update(run: LocalRun) -> Iterator[Finding]:
+    """The sampler is the trainer but for bfloat16, or where a difference is planted."""
+    filtered = run["policy.generation"].filters and not run[SUPPORT]
+    apart = bool(run[PLANTED] or filtered) or run["policy.precision"] != "float32"
+    yield from both_engines.one_update(run, apart)
 
 
 def evaluations(run: LocalRun) -> Iterator[Finding]:
@@ -213,7 +230,7 @@ def prompt_has_problem(run: LocalRun) -> Iterator[Finding]:
 
 RULES: tuple[Rule, ...] = (
     model_fits_task, shape, experts, unread, planted, lora, countdown_fits_response,
-    whole_distribution, batches_divide, correction, vanishing_weights, task_has_data, one_reward,
-    prompt_has_problem, evaluations, schedule_lasts, group_of_one, reward_parts, unit_rewards,
-    teacher,
+    support_replay, batches_divide, one_update, correction, vanishing_weights, task_has_data,
+    one_reward, prompt_has_problem, evaluations, schedule_lasts, group_of_one, reward_parts,
+    unit_rewards, teacher,
 )  # fmt: skip

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from nemo_algos.config import Finding
+from nemo_algos.engines.nemo.decided import EPOCHS
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import error, note, warning
+from nemo_algos.preflight.check.rule import error, warning
 
 GLOBAL = "policy.train_global_batch_size"
 
@@ -14,6 +15,24 @@ def updates(run: Preflight) -> Iterator[Finding]:
     if run.rollouts % run[GLOBAL]:
         what = f"does not divide the {run.rollouts} rollouts of a step"
         yield error(GLOBAL, f"{what} (prompts x generations): choose a divisor")
+
+
+def update_epochs(run: Preflight) -> Iterator[Finding]:
+    """Passes over a batch: the driver repeats it, where it holds the batch."""
+    epochs = run[EPOCHS]
+    if epochs is None or epochs == 1:
+        return
+    if not isinstance(epochs, int) or epochs < 1:
+        yield error(EPOCHS, f"must be a whole number from 1, got {epochs!r}")
+    elif run["async_rl"] is not None:
+        reason = "the single controller makes one update per rollout batch"
+        yield error(EPOCHS, f"is {epochs}, but {reason}: remove it")
+    elif run["loss_fn.force_on_policy_ratio"]:
+        reason = "loss_fn.force_on_policy_ratio takes every ratio for 1, of later passes too"
+        yield error(EPOCHS, f"is {epochs}, but {reason}: remove one of them")
+    elif run["data_plane.enabled"]:
+        reason = "repeats a batch on the driver, and the data plane's batches are not there"
+        yield error(EPOCHS, f"{reason}: set data_plane.enabled: false")
 
 
 def data_parallel(run: Preflight) -> Iterator[Finding]:
@@ -30,16 +49,6 @@ def micro_batches(run: Preflight) -> Iterator[Finding]:
         share = batch // max(run.layout.data, 1)
         if not run.packing and share % run[f"policy.{key}"]:
             yield error(f"policy.{key}", f"does not divide a rank's {share}: choose a divisor")
-
-
-def inert_clipping(run: Preflight) -> Iterator[Finding]:
-    """With one update per batch every ratio is 1."""
-    a = run.algorithm
-    if a and a.base.method.form == "ratio" and run.rollouts <= run[GLOBAL]:
-        inert = a.base.method.on_policy_is_grpo or a.bounds.method.on_policy_is_grpo
-        say = warning if inert else note
-        what = "one update per batch, so clipping is inert"
-        yield say(GLOBAL, f"{what}: set a fraction of the {run.rollouts} rollouts")
 
 
 def exclusive_packing(run: Preflight) -> Iterator[Finding]:

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from nemo_algos.algorithms.riders.correction import vanishing
+from nemo_algos.algorithms.riders.old_policy import left_on_policy, lost_on_policy, takes_sampler
 from nemo_algos.config import Finding
-from nemo_algos.preflight.check.rule import AnyRun, error
+from nemo_algos.preflight.check.rule import AnyRun, error, note, warning
 
 
 def group_of_one(run: AnyRun) -> Iterator[Finding]:
@@ -12,6 +13,33 @@ def group_of_one(run: AnyRun) -> Iterator[Finding]:
     a, key = run.algorithm, "grpo.num_generations_per_prompt"
     if run[key] == 1 and not (a and "memory" in a.advantage_needs):
         yield error(key, "a group of one has no advantage, so nothing is learned: set 8 or more")
+
+
+def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
+    """Where the old policy has the trainer's own log-probs, the only update has ratios of 1.
+
+    apart: whether the sampler's log-probs are others, so that a ratio to them is not 1.
+    """
+    a, key = run.algorithm, "policy.train_global_batch_size"
+    responses = run["grpo.num_prompts_per_step"] * run["grpo.num_generations_per_prompt"]
+    one = responses == run[key] and run["grpo.num_update_epochs"] in (1, None)
+    if a is None or not one or (a.correction.bypass_mode and apart):
+        return
+    left, lost = left_on_policy(a), lost_on_policy(a)
+    if not left:
+        return
+    more = f"lower it to a fraction of the {responses} responses"
+    cure = (
+        f"Set old_policy: sampler, or {more}."
+        if apart and takes_sampler(a)
+        else f"To clip, {more}."
+    )
+    ratios = (
+        "makes one update per rollout batch, so every ratio to the trainer's own old policy is 1"
+    )
+    idle = f" What {' and '.join(lost)} does to ratios has no effect." if lost else ""
+    say = warning if lost else note
+    yield say(key, f"{ratios} and nothing is clipped: {a.name} is {left}.{idle} {cure}")
 
 
 def vanishing_weights(run: AnyRun) -> Iterator[Finding]:

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN
+from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error, note, warning
 
 FILES = (".arrow", ".csv", ".json", ".jsonl", ".parquet", ".txt")  # what NeMo-RL takes for a file
-MATH = ("math", "math_default", "math_multi_reward")
+OF_PARTS = "math_multi_reward"  # its rewards are of tags: <think>, <answer>
+MATH = ("math", "math_default", OF_PARTS)
 VERIFIERS = {"hf_math_verify": "boxed", "dapo_math_verify": "Answer:"}  # what they look for
 TYPES = ("math", "english_multichoice", "multilingual_multichoice")
 # what NeMo-RL's own prompts (examples/prompts) and datasets ask for
@@ -37,6 +40,11 @@ def datasets(run: Preflight) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"data.{name}", {**default, **one}
 
 
+def environment(run: Preflight, data: Mapping[str, Any]) -> Any:
+    """The name of NeMo-RL's environment that judges a dataset: of images it is always vlm."""
+    return "vlm" if is_vlm(run["data"]) else data.get("env_name")
+
+
 def environments(run: Preflight) -> Iterator[Finding]:
     """A dataset's environment is configured, and one's own environment is a dataset's."""
     known = sorted(run["env"] or {})
@@ -54,12 +62,26 @@ def environments(run: Preflight) -> Iterator[Finding]:
             yield error(f"{path}.env_name", f"{what}: name another, or add it")
 
 
+def images(run: Preflight) -> Iterator[Finding]:
+    """What NeMo-RL's own script for prompts with images asserts, or takes no notice of."""
+    if not is_vlm(run["data"]):
+        return
+    path, synchronous = f"{VLLM}.skip_tokenizer_init", "NeMo-RL trains on images by grpo_train"
+    if run.vllm and run[path] is not False:
+        yield error(path, "prompts with images need vLLM's own tokenizer: set it to false")
+    if run["data_plane.enabled"]:
+        yield error("data_plane.enabled", f"{synchronous}, without the data plane: set it to false")
+    if run["grpo.async_grpo.enabled"] and run.version == "v0.7.0":
+        yield error("grpo.async_grpo.enabled", f"{synchronous} in v0.7.0: set it to false")
+
+
 def verifiers(run: Preflight) -> Iterator[Finding]:
     """An unknown verifier scores 0, its error being caught with all others."""
     for name in MATH:
         impl, kind = (run[f"env.{name}.{key}"] for key in ("math_verify_impl", "verifier_type"))
-        if impl is not None and impl not in VERIFIERS:
-            what = f"{impl} would score every response 0{did_you_mean(str(impl), list(VERIFIERS))}"
+        known = ["hf_math_verify"] if name == OF_PARTS else [*VERIFIERS]
+        if impl is not None and impl not in known:
+            what = f"{impl} would score every response 0{did_you_mean(str(impl), known)}"
             yield error(f"env.{name}.math_verify_impl", f"{what}: change it")
         if kind is not None and kind not in TYPES:
             what = f"no such verifier{did_you_mean(str(kind), TYPES)}"
@@ -70,17 +92,19 @@ def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
     """The prompt asks for the format that the verifier reads."""
     for path, data in datasets(run):
         env, asked = f"env.{data.get('env_name')}", _asked(data)
-        if data.get("env_name") not in MATH or asked is None:
+        if environment(run, data) not in MATH or asked is None:
             continue
         choice = run[f"{env}.verifier_type"] not in (None, "math")
         key = "verifier_type" if choice else "math_verify_impl"
         wanted = "Answer:" if choice else VERIFIERS.get(run[f"{env}.math_verify_impl"], "boxed")
+        wanted = "<answer>" if data.get("env_name") == OF_PARTS else wanted
         if wanted not in asked:
             what = f"reads {wanted}, and {path} asks for {' and '.join(asked) or 'no format'}"
             say = error if wanted == "Answer:" else warning
             fitting = next((name for name, form in VERIFIERS.items() if form in asked), None)
             cure = f"set math_verify_impl: {fitting}" if fitting and not choice else "change it"
-            yield say(f"{env}.{key}", f"{what}, which scores 0: {cure}, or change the prompt_file")
+            cure = "" if wanted == "<answer>" else f"{cure}, or "
+            yield say(f"{env}.{key}", f"{what}, which scores 0: {cure}change the prompt_file")
 
 
 def _asked(data: Mapping[str, Any]) -> list[str] | None:
@@ -121,6 +145,6 @@ def validation_data(run: Preflight) -> Iterator[Finding]:
 def validation_batches(run: Preflight) -> Iterator[Finding]:
     """Validation takes whole batches of at most max_val_samples."""
     samples, batch = run["grpo.max_val_samples"], run["grpo.val_batch_size"]
-    if samples is not None and 0 < samples < batch:
+    if samples is not None and 0 < samples < (batch or 0):
         reason = f"above max_val_samples, {samples}, no batch is validated and the score is 0"
         yield error("grpo.val_batch_size", f"{reason}: lower it")

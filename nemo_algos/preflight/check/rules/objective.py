@@ -8,7 +8,7 @@ from nemo_algos.preflight.check.conflicts import success_readers
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error, note, warning
-from nemo_algos.preflight.check.rules.data import datasets
+from nemo_algos.preflight.check.rules.data import datasets, environment
 from nemo_algos.preflight.check.rules.generation import GENERATION
 from nemo_algos.preflight.check.rules.method import KL, NORM
 from nemo_algos.preflight.check.rules.training import LORA, PEFT
@@ -86,15 +86,10 @@ def nucleus(run: Preflight) -> Iterator[Finding]:
     for key, off in wide.items():
         path = f"{GENERATION}.{key}"
         if run[path] not in off:
-            reason = "a sampled token that leaves the nucleus trains with probability 1"
-            yield warning(path, f"{reason}: switch it off, or look for '-inf' in the log")
-
-
-def shaped_filter(run: Preflight) -> Iterator[Finding]:
-    """Dynamic sampling looks at the reward before its shaping, but not over the data plane."""
-    if run[DYNAMIC] and run["data_plane.enabled"] and run["grpo.reward_shaping.enabled"]:
-        reason = "the data plane keeps groups of equal outcomes whose shaped rewards differ"
-        yield error(DYNAMIC, f"{reason}: set data_plane.enabled: false, or shape no rewards")
+            what = "NeMo-RL's trainer filters its own logits by it and knows no set that vLLM kept"
+            reason = "a sampled token outside the trainer's set trains with probability 1"
+            cure = "Switch it off, or look for '-inf' in the log."
+            yield warning(path, f"{what}: {reason}. {cure}")
 
 
 def graded_rewards(run: Preflight) -> Iterator[Finding]:
@@ -102,9 +97,10 @@ def graded_rewards(run: Preflight) -> Iterator[Finding]:
     a = run.algorithm
     named = a and a.columns.keys() & {"method.success_reward", "method.bounds.success_reward"}
     readers = success_readers(a) if a and not named else []
-    readers += ["dynamic sampling"] if run[DYNAMIC] else []
+    by_part = a and "reward_parts" in a.advantage_needs
+    readers += ["dynamic sampling"] if run[DYNAMIC] and not by_part else []
     for path, data in datasets(run):
-        name = data.get("env_name")
+        name = environment(run, data)
         if readers and path == "data.train" and name in GRADED:
             what = f"the rewards of {name} are no mere right and wrong, which"
             yield warning(f"{path}.env_name", f"{what} {' and '.join(readers)} reads: change one")
@@ -113,10 +109,10 @@ def graded_rewards(run: Preflight) -> Iterator[Finding]:
 def reward_parts(run: Preflight) -> Iterator[Finding]:
     """Parts of the reward come from NeMo-RL's environment of several rewards, or from one's own."""
     a = run.algorithm
-    if a is None or "reward_parts" not in a.needs or run["env.should_use_nemo_gym"]:
+    if a is None or "reward_parts" not in a.needs:
         return
     for path, data in datasets(run):
-        name = data.get("env_name")
+        name = environment(run, data)
         if path == "data.train" and name in ONE_REWARD:
             what = f"{name} gives one reward, and {a.name} reads its parts"
             yield error(f"{path}.env_name", f"{what}: take math_multi_reward, or one of your own")

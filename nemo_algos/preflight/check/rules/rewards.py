@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Iterator
 
 from nemo_algos.config import ConfigError, Finding, validate
+from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.engines.rewards.function import NAMED, path_of
 from nemo_algos.engines.rewards.section import VerifierConfig, sections
 from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN
@@ -18,6 +19,10 @@ def own_rewards(run: Preflight) -> Iterator[Finding]:
         path = f"env.{name}"
         if name in (*ENVIRONMENTS, *FOREIGN):
             yield error(path, "is NeMo-RL's own environment: give yours another name")
+            continue
+        if is_vlm(run["data"]):
+            reason = "NeMo-RL judges prompts with images by its own reward functions alone"
+            yield error(f"{path}.verifier", f"{reason}: set reward_functions instead")
             continue
         try:
             settings = validate(VerifierConfig, dict(section), path)

@@ -1,7 +1,7 @@
 """Values of a wrong type or sign, put right in place so that the rules can judge the rest."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from types import NoneType
 from typing import Any
 
@@ -55,14 +55,16 @@ NUMBERS = (
 
 def repair(plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig) -> list[Finding]:
     """What was wrong; plain is put right by NeMo-RL's own config: base, and its omegaconf tree."""
-    wrong = [*_types(plain, base, base), *_signs(plain)]
+    unset = {path for path in POSITIVE if at(base, path) is None}  # NeMo Gym's runner sets it
+    wrong = [*_types(plain, base, base), *_signs(plain, unset)]
     for path in sorted({p.path for p in wrong}):  # a section before its keys
         value = _referred(at(base, path), f"{path.rpartition('.')[0]}.", base)
         if isinstance(value, dict):
             value = resolved(OmegaConf.select(tree, path))
         put(plain, path, value)
     for path in POSITIVE:
-        put(plain, path, int(at(plain, path)))
+        if at(plain, path) is not None:
+            put(plain, path, int(at(plain, path)))
     return wrong
 
 
@@ -96,7 +98,7 @@ def _referred(value: Any, above: str, base: Mapping[str, Any]) -> Any:
     return 0 if isinstance(value, str) and COMPUTED.match(value) else value
 
 
-def _signs(plain: Mapping[str, Any]) -> Iterator[Finding]:
+def _signs(plain: Mapping[str, Any], unset: Set[str]) -> Iterator[Finding]:
     for path in REQUIRED:
         if at(plain, path) is None:
             yield Finding(path, "must not be null: remove the line")
@@ -109,6 +111,8 @@ def _signs(plain: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(path, f"must be {KIND}, got {value!r}")
     for path in POSITIVE:
         value = at(plain, path)
+        if value is None and path in unset:
+            continue
         if value is None or (_number(value) and (value < 1 or value % 1)):
             yield Finding(path, f"must be a whole number from 1, got {value!r}")
         elif _number(value) and value > MOST:

@@ -3,8 +3,8 @@
 from typing import Any
 
 from nemo_cpu import replace, shim
-from nemo_cpu.device import EMPTY
 
+EMBEDDING = "megatron/core/models/common/embeddings/language_model_embedding.py"
 AUTOMODEL = "nemo_rl/models/automodel/setup.py"
 
 
@@ -26,8 +26,7 @@ def nccl(module: Any) -> None:
 
 @shim(
     "torch.distributed.distributed_c10d",
-    (AUTOMODEL, "torch.distributed.init_process_group("),
-    EMPTY,
+    (EMBEDDING, "self.word_embeddings = tensor_parallel.VocabParallelEmbedding("),
 )
 def thread(module: Any) -> None:
     """Ray runs an actor in another thread than the one that imported torch."""

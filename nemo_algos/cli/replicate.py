@@ -1,0 +1,165 @@
+"""The command `nemo-algos replicate`."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from nemo_algos.cli.arguments import show
+from nemo_algos.config import require
+from nemo_algos.lab.replicate import manifest as manifests
+from nemo_algos.lab.replicate.manifest import Item, Manifest
+from nemo_algos.preflight.slurm import submission
+from nemo_algos.preflight.slurm.batch import Job
+from nemo_algos.terminal import Console, echo
+
+if TYPE_CHECKING:
+    from nemo_algos.lab.replicate.plan import Costs
+
+OUT, BESIDE = Path("runs/replicate"), "report"
+
+
+def replicate(
+    paper: Annotated[str, typer.Argument(help="etr, quatro, erpo or apmpo")] = "",
+    item: Annotated[str, typer.Argument(help="a table or figure, such as table1")] = "",
+    report: Annotated[
+        list[Path] | None, typer.Option(help="folder with PAPER/MODEL/METHOD runs, repeatable")
+    ] = None,
+    submit: Annotated[bool, typer.Option("--submit", help="as Slurm jobs")] = False,
+    toy: Annotated[bool, typer.Option("--toy", help="tiny runs on this machine")] = False,
+    out: Annotated[Path, typer.Option(help="of runs; pages go to its folder report")] = OUT,
+    price: Annotated[float | None, typer.Option(min=0, help="of a GPU-hour")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="of a toy run")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="processes of the toy")] = 2,
+    account: Annotated[str, typer.Option(envvar="SBATCH_ACCOUNT")] = "",
+    image: Annotated[str, typer.Option(envvar="CONTAINER", help="or a .sqsh file")] = "",
+    checkout: Annotated[Path, typer.Option(envvar="NEMO_RL", help="of NeMo-RL")] = Path("nemo-rl"),
+    partition: Annotated[str, typer.Option(envvar="SBATCH_PARTITION")] = "",
+    time: Annotated[str, typer.Option(help="limit of one job, as sbatch reads it")] = "4:00:00",
+    mounts: Annotated[list[str] | None, typer.Option(help="HOST:CONTAINER, repeatable")] = None,
+) -> None:
+    """The four papers' tables and figures: what each needs, made again, and made as a toy."""
+    require("lab")
+    if (submit and (toy or report)) or (toy and report):
+        raise ValueError("--submit, --report and --toy are three commands: give one of them")
+    papers = {name: manifests.paper(name) for name in ([paper] if paper else manifests.names())}
+    chosen = {name: manifests.chosen(known, item) for name, known in papers.items()}
+    if submit and not item:
+        raise ValueError("--submit: name a paper and an item, such as etr table1")
+    for name, known in papers.items():
+        if toy:
+            _toy(name, known, item, out, steps, workers)
+        elif report:
+            _report(name, known, chosen[name], report, out / BESIDE / name)
+        elif submit:
+            image = str(Path(image).resolve()) if Path(image).is_file() else image
+            more = {"partition": partition, "mounts": tuple(mounts or ())}
+            job = Job(account, image, checkout.resolve(), time, **more)
+            _submit(name, known, chosen[name], out, job)
+        elif item:
+            _plan(name, known, item, out, price)
+        else:
+            _list(name, known)
+
+
+def _list(name: str, known: Manifest) -> None:
+    table = Table("", "", "", box=None, show_header=False, title=f"{name}: {known.title}")
+    for item, about in known.items.items():
+        table.add_row(item, about.title, known.state(about))
+    Console(highlight=False).print(table)
+
+
+def _plan(name: str, known: Manifest, item: str, out: Path, price: float | None) -> None:
+    from nemo_algos.lab.replicate import plan
+
+    about = known.items[item]
+    echo(f"{name} {item}: {about.title} ({known.state(about)})")
+    if runs := plan.trained(known, about):
+        _costs(known, runs, plan.Costs(known, price))
+        for data, where in known.data.items():
+            facts = [f"{where.rows:,} rows" if where.rows else "", where.source]
+            facts += [f"sha256 {where.sha256}" if where.sha256 else ""]
+            echo(f"data {data}: {'; '.join(fact for fact in facts if fact)}")
+    for topic, theirs, ours in known.settings:
+        echo(f"differs: {topic}: {theirs}; here {ours}")
+    for line in plan.commands(known, name, about, out):
+        echo(f"$ {line}")
+    for misprint in (m for m in known.misprints if m.item == item):
+        echo(f"misprint: {misprint.says}")
+    for lacking in known.missing(about):
+        echo(f"missing: {lacking}")
+    if about.kind != "text":
+        echo(f"then: nemo-algos replicate {name} {item} --report {out}")
+
+
+def _costs(known: Manifest, runs: list[str], costs: "Costs") -> None:
+    """A line for each recipe: its methods cost the same."""
+    paid = ("price",) if costs.price is not None else ()
+    headings = ("recipe", "runs", "GPUs of a run", "steps", "hours", "GPU-hours of all", *paid)
+    table, total, by_recipe = Table(*headings), 0.0, dict[str, list[str]]()
+    for run in runs:
+        by_recipe.setdefault(known.of(run)[0].recipe, []).append(run)
+    for recipe, same in by_recipe.items():
+        cost, count = costs.of(same[0]), len(same) * known.seeds
+        gpus = f"{cost.gpus} {known.gpu}{'' if cost.fits else ', does not fit'}"
+        steps = f"{cost.steps}{'' if cost.stated else ', not stated'}"
+        money = [f"{cost.price * count:,.0f}"] if cost.price is not None else []
+        spent = f"{cost.hours:,.0f}", f"{cost.gpu_hours * count:,.0f}"
+        table.add_row(Path(recipe).stem, str(count), gpus, steps, *spent, *money)
+        total += cost.gpu_hours * count
+    Console(highlight=False).print(table)
+    price = f", which cost {total * costs.price:,.0f}" if costs.price is not None else ""
+    echo(f"together {total:,.0f} GPU-hours{price}; each with its range: nemo-algos plan RECIPE")
+
+
+def _toy(name: str, known: Manifest, item: str, out: Path, steps: int | None, workers: int) -> None:
+    from nemo_algos.lab.replicate import toy
+
+    small = toy.toy(known, steps)
+    without = [i for i in ([item] if item else known.items) if i not in small.items]
+    if item and without:
+        reason = known.items[item].note or "; ".join(known.missing(known.items[item]))
+        raise ValueError(f"{name} {item} has no toy form: {reason}")
+    items = manifests.chosen(small, item)
+    for line in toy.make(small, items.values(), out, workers):
+        echo(line)
+    if without:
+        echo(f"{name}: no toy form of {', '.join(without)}")
+    _report(name, small, items, [out], out / "toy-report" / name, toy.PAPER)
+
+
+def _report(
+    name: str, known: Manifest, items: dict[str, Item], folders: list[Path], out: Path, of: str = ""
+) -> None:
+    from nemo_algos.lab.replicate.report import summary, write  # matplotlib
+
+    if absent := [folder for folder in folders if not folder.is_dir()]:
+        raise ValueError(f"{absent[0]} is not a folder: name the parent of {name}/MODEL/METHOD")
+    table = Table("item", "cells", "ours", "within", "above", "below", "figures", "missing")
+    for one in write(known, of or name, items, folders, out):
+        table.add_row(one.name, *(str(n) for n in summary(one).values()))
+    Console(highlight=False).print(table)
+    echo(f"page {out / 'index.html'}")
+
+
+def _submit(name: str, known: Manifest, items: dict[str, Item], out: Path, job: Job) -> None:
+    from nemo_algos.lab.replicate import submit
+
+    order = submit.Order(known, name, list(items.values()), job, out)
+    runs = order.runs()
+    waiting = list(order.evaluations(runs))
+    every = [run for each in runs.values() for run in each]
+    show([f for run in every for f in run.findings if f.severity != "error"], err=True)
+    if shutil.which("sbatch"):
+        for answer in submit.submit(runs, waiting):
+            echo(answer)
+        return
+    echo("no sbatch here: the scripts are written, and these lines submit them", err=True)
+    for i, run in enumerate(every):
+        submission.write(run)
+        echo(f"job{i}=$(sbatch --parsable {run.folder}/job.sh)")
+    for one, after in waiting:
+        waits = f"--dependency=afterok:$job{every.index(after)} " if after else ""
+        echo(f"sbatch {waits}{submit.write(one)}")

@@ -1,0 +1,183 @@
+"""NeMo-RL's single controller with a method plugged in.
+
+The steps are those of NeMo-RL's examples/run_grpo_single_controller.py: the driver builds
+everything and sends it to one actor, which samples, computes advantages and trains. It takes the
+groups of a step in one chunk or in several (`async_rl.min_groups_for_streaming_train`), and all
+chunks are one optimizer step. Tensors travel through TransferQueue, by name.
+"""
+
+import functools
+import runpy
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+import torch.nn.functional as F
+from nemo_rl.algorithms import single_controller
+from nemo_rl.algorithms.single_controller_utils import setup, utils
+from torch import Tensor
+
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.engines.nemo import columns, environment, memory, versions
+from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.installed import EXAMPLES
+from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.engines.nemo.policy import ENTROPY, PolicyProxy, registrations
+from nemo_algos.engines.nemo.trainers import shut_down
+
+SCRIPT = EXAMPLES.parent / "run_grpo_single_controller.py"
+PAD = 0  # of what the controller reads of the queue, prompts too
+stock = single_controller.SingleControllerActor.__ray_metadata__.modified_class
+Stock: Any = stock.__ray_actor_class__
+
+
+class StepProxy(PolicyProxy):
+    """A TQPolicy of the single controller: compares and logs when all chunks of a step are in."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        vars(self)["_chunks"] = []
+
+    def take(self, chunk: dict[str, Tensor]) -> None:
+        """Keep a chunk's columns [B,S] for the comparison, and the method's metrics of it."""
+        self._chunks.append((chunk, self._estimator.last_metrics))
+
+    def finish_train_step(self) -> dict[str, Any]:
+        """As the policy's, with metrics. Raises FloatingPointError as `Monitor.of`, before it."""
+        chunks, metrics = zip(*self._chunks, strict=True)
+        self._chunks.clear()
+        self._estimator.last_metrics = mean(metrics, [len(chunk["input_ids"]) for chunk in chunks])
+        self._compare(joined(chunks))
+        return self._logged(self._policy.finish_train_step())
+
+
+class ControllerImpl(Stock):
+    """NeMo-RL's actor; with its advantages come the method's other signals.
+
+    watched: the arguments of StepProxy behind the estimator.
+    """
+
+    def __init__(self, *args: Any, watched: tuple[Any, ...]) -> None:
+        super().__init__(*args)
+        estimator: Estimator = self._advantage_estimator
+        estimator.keep = functools.partial(memory.keep, self._save_state)
+        estimator.memory = memory.restored(self._checkpointer)
+        self._algorithm = estimator.algorithm
+        self._trainer = StepProxy(self._trainer, estimator, *watched)
+        self._policy_logprobs_required &= not self._algorithm.correction.bypass_mode
+        environment.log_statuses(self._logger, self._env_handles)
+        for module, name, value in registrations(estimator):  # for the life of this process
+            setattr(module, name, value)
+
+    async def _advantage_stage(self, meta: Any) -> tuple[Any, bool]:
+        """As NeMo-RL's; reads what the estimator needs, and writes what the workers read."""
+        estimator: Estimator = self._advantage_estimator
+        read = await self._read(meta, self._fields)
+        estimator.sampled = read["generation_logprobs"]
+        estimator.entropy = read.pop(ENTROPY, None)
+        estimator.masks = (read["token_mask"], read["sample_mask"])
+        meta, trained = await super()._advantage_stage(meta)
+        if trained:
+            read |= await self._read(meta, ["sample_mask"])  # which it may have masked
+            self._trainer.take(read)
+            await self._write(meta, self._written(read))
+        return meta, trained
+
+    def _written(self, read: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A chunk's columns for the workers."""
+        estimator: Estimator = self._advantage_estimator
+        masks = estimator.masks_for(read["token_mask"], read["sample_mask"])
+        own = columns.widened(estimator.signals_for(), read["token_mask"].shape)
+        for term in (columns.PREFIX + each.key for each in self._algorithm.terms):
+            own[term] *= self._divisor(read | masks)
+        if self._algorithm.correction.bypass_mode:
+            own["prev_logprobs"] = read["generation_logprobs"]
+        return own | masks
+
+    def _divisor(self, data: dict[str, Tensor]) -> Tensor:
+        """What the workers divide a step's gradient by, also that of terms, which are means."""
+        if self._algorithm.mean == "token":
+            return (data["token_mask"][:, 1:] * data["sample_mask"][:, None]).sum()
+        return data["sample_mask"].sum()
+
+    @property
+    def _fields(self) -> list[str]:
+        """The columns that the method, the monitor and its dumps read."""
+        names = ["input_ids", "generation_logprobs", "token_mask", "sample_mask"]
+        names += [] if self._algorithm.correction.bypass_mode else ["prev_logprobs"]
+        return names + [ENTROPY] * ("entropy" in self._algorithm.needs)
+
+    async def _read(self, meta: Any, fields: list[str]) -> dict[str, Tensor]:
+        data = await self._call_dp("get_samples", **_place(meta), select_fields=fields)
+        found = {name: utils.tensor_field(data, name) for name in fields}
+        return {name: utils.squeeze_trailing_unit_dim(x) for name, x in found.items()}
+
+    async def _write(self, meta: Any, fields: dict[str, Tensor]) -> None:
+        packed = utils.fields_for_put(meta, fields)
+        await self._call_dp("put_samples", **_place(meta), fields=packed)
+
+
+Controller = ray.remote(num_cpus=1, num_gpus=0)(ControllerImpl)
+
+
+def train(
+    master_config: Any,
+    algorithm: Algorithm,
+    loss: AlgorithmLoss,
+    mismatch: MismatchConfig,
+    tokenizer: Any,
+    policy: Any,
+) -> None:
+    """From Ray to the end of training, by NeMo-RL's own setup and actor; policy: makes a TQPolicy.
+
+    Raises what the actor raises.
+    """
+    # the actor writes logs and checkpoints, in a folder of Ray's
+    folders = {"log_dir": master_config.logger, "checkpoint_dir": master_config.checkpointing}
+    for key, section in folders.items():
+        section[key] = str(Path(section[key]).absolute())
+    group_size = master_config.grpo.num_generations_per_prompt
+    step_size = master_config.policy["train_global_batch_size"]
+    estimator = Estimator(algorithm, group_size, step_size, pad=PAD)
+    ours = {
+        "_create_advantage_estimator": lambda config: estimator,
+        "ClippedPGLossFn": lambda config: loss,
+        "TQPolicy": policy,
+    }
+    with versions.replaced(*((setup, name, value) for name, value in ours.items())):
+        args, timings = setup.setup_single_controller(master_config, tokenizer)
+    step = args.save_state.current_step
+    watched = mismatch, Path(master_config.logger["log_dir"]), step, loss.config
+    script = runpy.run_path(str(SCRIPT))
+    try:
+        actor = Controller.remote(master_config, args, timings, watched=watched)
+        alive = master_config.async_rl.stall_watchdog
+        script["_run_with_controller_liveness_watch"](actor, alive)
+    finally:
+        shut_down((args.gen_handle, args.trainer_handle), args.env_handles, {})
+
+
+def joined(chunks: Any) -> dict[str, Tensor]:
+    """The columns [B,S] of all chunks, as wide as the widest."""
+    width = max(chunk["input_ids"].shape[1] for chunk in chunks)
+    names = chunks[0].keys()
+    return {name: torch.cat([_padded(chunk[name], width) for chunk in chunks]) for name in names}
+
+
+def mean(metrics: Any, rows: list[int]) -> dict[str, float]:
+    """Of the chunks' metrics, by their rows."""
+    total = sum(rows)
+    shares = [{k: v * n / total for k, v in m.items()} for m, n in zip(metrics, rows, strict=True)]
+    return {name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]}
+
+
+def _place(meta: Any) -> dict[str, Any]:
+    return {"sample_ids": meta.sample_ids, "partition_id": meta.partition_id}
+
+
+def _padded(column: Tensor, width: int) -> Tensor:
+    if column.dim() == 1:
+        return column
+    return F.pad(column, (0, width - column.shape[1]))

@@ -1,0 +1,1 @@
+"""The papers' tables and figures: what each needs, made again, and made as a toy."""

@@ -1,0 +1,270 @@
+"""A paper's manifest: its tables and figures with every printed number, and the runs they need.
+
+    models: {qwen3-8b: {base: Qwen/Qwen3-8B-Base, recipe: recipes/etr-qwen3-8b-base-1n8g-fsdp.yaml}}
+    methods: {base: {}, etr: {method: {name: etr}}}
+    items:
+      table1:
+        blocks:
+          - columns: [amc23 mean, amc23 best@32]      # or amc23+aime24 mean: over both
+            rows: [{label: ETR, run: qwen3-8b/etr, printed: [0.790, 0.967]}]
+
+A run is MODEL/METHOD: the model's recipe with the method's keys; without `method` the model as it
+is. A row names its run and the columns benchmarks, or the row its benchmark and the columns runs.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from nemo_algos.config import SHIPPED, Section, did_you_mean, find, load, validate
+from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
+
+TRAINING = "train"  # in place of a benchmark: a metric of training
+RATES = re.compile(
+    r"(pass|pass\^|best|maj)@\d+|mean|boxed|ucr|flip/.*"
+)  # in percent, if printed so
+Numbers = list[float | None]
+
+
+class Data(Section):
+    """Training data. sha256: of the file, where it is known."""
+
+    source: str
+    rows: int | None = None
+    sha256: str = ""
+
+
+class Model(Section):
+    """What runs start from; without a recipe it is only evaluated.
+
+    sampling: overrides of its evaluations. toy: of its toy runs; null: it has none.
+    """
+
+    base: str
+    recipe: str = ""
+    overrides: list[str] = Field(default=[])
+    sampling: list[str] = Field(default=[])
+    toy: list[str] | None = Field(default=[])
+    missing: str = ""
+
+
+class Method(Section):
+    """The keys of `method:`, and other keys that a baseline sets."""
+
+    method: dict[str, Any] = Field(default={})
+    overrides: list[str] = Field(default=[])
+    missing: str = ""
+
+
+class Evaluation(Section):
+    """A config of `nemo-algos eval`. folder: below the run's."""
+
+    config: str
+    overrides: list[str] = Field(default=[])
+    folder: str = "eval"
+
+
+class Cell(NamedTuple):
+    """A number of a table; None where the paper prints none. spread: the paper's ±."""
+
+    run: str
+    benchmarks: tuple[str, ...]
+    metric: str
+    printed: float | None = None
+    spread: float | None = None
+    evaluation: str = ""
+
+
+class Row(Section):
+    """Numbers of a run, or of a benchmark. evaluation: if not the item's first."""
+
+    label: str
+    run: str = ""
+    benchmark: str = ""
+    evaluation: str = ""
+    printed: Numbers = Field(default=[])
+    spread: Numbers = Field(default=[])
+
+
+class Block(Section):
+    """Rows under the same columns."""
+
+    title: str = ""
+    columns: list[str] = Field(min_length=1)
+    rows: list[Row] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for row in self.rows:
+            for numbers in (row.printed, row.spread):
+                if len(numbers) not in (0, len(self.columns)):
+                    said = f"{len(numbers)} numbers under {len(self.columns)} columns"
+                    raise ValueError(f"the row {row.label} has {said}: write null where none is")
+            if bool(row.run) == bool(row.benchmark):
+                raise ValueError(f"the row {row.label} names a run or a benchmark, one of them")
+        if wrong := [column for column in self.columns if len(column.split()) != 2]:
+            raise ValueError(f"{wrong[0]!r}: write a column as BENCHMARK METRIC or RUN METRIC")
+        return self
+
+    def cells(self, row: Row) -> list[Cell]:
+        """One for each column."""
+        blank: Numbers = [None] * len(self.columns)
+        numbers = zip(row.printed or blank, row.spread or blank, strict=True)
+        return [_cell(row, c, *n) for c, n in zip(self.columns, numbers, strict=True)]
+
+
+def _cell(row: Row, column: str, printed: float | None, spread: float | None) -> Cell:
+    named, metric = column.split()
+    run, benchmarks = (row.run, named) if row.run else (named, row.benchmark)
+    return Cell(run, tuple(benchmarks.split("+")), metric, printed, spread, row.evaluation)
+
+
+class Item(Section):
+    """A table or a figure.
+
+    blocks: of a table, or of bars. runs, metrics: of curves over steps, of a histogram, of tokens.
+    said: sentences of the paper with numbers. note: what ours is otherwise, or of a text why there
+    is nothing to run. missing: what is not here yet.
+    """
+
+    title: str
+    kind: Literal["table", "bars", "curves", "histogram", "matrix", "tokens", "text"]
+    evaluations: list[str] = Field(default=[])
+    blocks: list[Block] = Field(default=[])
+    runs: list[str] = Field(default=[])
+    metrics: list[str] = Field(default=[])
+    benchmarks: list[str] = Field(default=[])
+    said: list[str] = Field(default=[])
+    note: str = ""
+    missing: str = ""
+    toy: bool = True
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.kind == "text" and not self.note:
+            raise ValueError("note: say why there is nothing to run")
+        if self.kind in ("table", "bars") and not self.blocks:
+            raise ValueError("blocks: missing")
+        drawn = self.kind in ("curves", "histogram", "matrix", "tokens")
+        if drawn and not (self.runs and self.metrics):
+            raise ValueError("runs and metrics: name them")
+        return self
+
+    def cells(self) -> Iterator[Cell]:
+        """Of all blocks; of pairs of responses one per run and benchmark."""
+        for block in self.blocks:
+            for row in block.rows:
+                yield from block.cells(row)
+        if self.kind in ("histogram", "matrix"):
+            yield from (Cell(run, (b,), "histogram") for run in self.runs for b in self.benchmarks)
+
+    def needed(self) -> list[str]:
+        """Its runs, once each."""
+        flips = (c for c in self.cells() if c.metric.startswith("flip/"))
+        bases = [f"{cell.run.split('/')[0]}/base" for cell in flips]
+        return list(dict.fromkeys([*(c.run for c in self.cells()), *self.runs, *bases]))
+
+
+class Misprint(Section):
+    """What does not add up in the paper, with the arithmetic."""
+
+    item: str
+    says: str
+
+
+class Manifest(Section):
+    """A paper. unit: of printed rates; settings: what it leaves open: topic, paper, here."""
+
+    title: str
+    link: str = ""
+    claim: str
+    unit: Literal["fraction", "percent"]
+    gpu: str = "H100"
+    seeds: int = 1
+    label: str = ""
+    """What every picture begins with."""
+    models: dict[str, Model]
+    methods: dict[str, Method]
+    evaluations: dict[str, Evaluation] = Field(default={})
+    data: dict[str, Data]
+    settings: list[list[str]] = Field(default=[])
+    misprints: list[Misprint] = Field(default=[])
+    items: dict[str, Item]
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        for name, item in self.items.items():
+            for run in item.needed():
+                model, _, method = run.partition("/")
+                _known(f"items.{name}: model", model, self.models)
+                _known(f"items.{name}: method", method, self.methods)
+            for evaluation in item.evaluations:
+                _known(f"items.{name}: evaluation", evaluation, self.evaluations)
+            for benchmark in {b for cell in item.cells() for b in cell.benchmarks} - {TRAINING}:
+                _known(f"items.{name}: benchmark", benchmark, BENCHMARKS)
+        for misprint in self.misprints:
+            _known("misprints: item", misprint.item, self.items)
+        return self
+
+    def of(self, run: str) -> tuple[Model, Method]:
+        """A run's two halves."""
+        model, _, method = run.partition("/")
+        return self.models[model], self.methods[method]
+
+    def trains(self, run: str) -> bool:
+        """Whether the run is one of training, and not a model as it is."""
+        return bool(self.of(run)[1].method)
+
+    def overrides(self, run: str) -> list[str]:
+        """What the run sets over its recipe."""
+        model, method = self.of(run)
+        keys = [f"method.{key}={_written(value)}" for key, value in method.method.items()]
+        return [*model.overrides, *keys, *method.overrides]
+
+    def lacks(self, run: str) -> str:
+        """Why the run cannot be made, empty where it can."""
+        model, method = self.of(run)
+        return model.missing or method.missing
+
+    def missing(self, item: Item) -> list[str]:
+        """What is not here of the item and of its runs, a sentence each."""
+        lacking = [self.lacks(run) for run in item.needed()]
+        return [s for s in dict.fromkeys([item.missing, *lacking]) if s]
+
+    def state(self, item: Item) -> str:
+        """What of the item can be made, and what is missing."""
+        if item.kind == "text":
+            return f"nothing to run: {item.note}"
+        lacking = [f"missing: {reason}" for reason in self.missing(item)]
+        runs = sum(self.trains(run) and not self.lacks(run) for run in item.needed())
+        each = f"{runs} run{'s' * (runs != 1)}{f' x {self.seeds} seeds' * (self.seeds > 1)}"
+        return "; ".join([each, *lacking] if runs or not lacking else lacking)
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _known(what: str, name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise ValueError(f"{what} {name} is not there{did_you_mean(name, list(known))}")
+
+
+def names() -> list[str]:
+    """The papers."""
+    return sorted(path.stem for path in (SHIPPED / "papers").glob("*.yaml"))
+
+
+def paper(name: str) -> Manifest:
+    """A paper's manifest. Raises ValueError with the nearest name for an unknown one."""
+    _known("the paper", name, names())
+    return validate(Manifest, load(find(f"papers/{name}.yaml")), name)
+
+
+def chosen(manifest: Manifest, item: str) -> dict[str, Item]:
+    """One item by name, or all. Raises ValueError with the nearest name for an unknown one."""
+    if item:
+        _known("the item", item, manifest.items)
+    return {item: manifest.items[item]} if item else dict(manifest.items)

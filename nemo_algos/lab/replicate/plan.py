@@ -1,0 +1,138 @@
+"""What an item needs: its runs with GPUs, hours and price, its evaluations, its commands."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from nemo_algos.config import at, find, load, overridden, read
+from nemo_algos.lab.replicate.manifest import Item, Manifest
+from nemo_algos.preflight.check.judge import judge, refuse, versions
+from nemo_algos.preflight.check.snapshot import load as release
+from nemo_algos.preflight.plan import report
+from nemo_algos.preflight.plan.gpus import GPUS
+from nemo_algos.preflight.plan.layouts import plan
+
+ASSUMED = 100  # steps, where the paper says no length
+
+
+class Cost(NamedTuple):
+    """Of one seed of a run. stated: whether its length is; fits: whether the GPUs hold it."""
+
+    gpus: int
+    steps: int
+    stated: bool
+    hours: float
+    gpu_hours: float
+    price: float | None
+    fits: bool
+
+
+class Costs:
+    """Of runs, by recipe: methods cost the same."""
+
+    def __init__(self, manifest: Manifest, price: float | None) -> None:
+        self.manifest, self.price = manifest, price
+        self.known: dict[str, Cost] = {}
+
+    def of(self, run: str) -> Cost:
+        """As `nemo-algos plan` has it. Raises ConfigError where the run is wrong."""
+        recipe = self.manifest.of(run)[0].recipe
+        if recipe not in self.known:
+            self.known[recipe] = self._of(run, recipe)
+        return self.known[recipe]
+
+    def _of(self, run: str, recipe: str) -> Cost:
+        written = overridden(read(find(recipe)), self.manifest.overrides(run))
+        judged, findings = judge(written, release(versions(recipe)[0]))
+        refuse(findings)
+        assert judged.model
+        p = plan(judged.plain, judged.model, GPUS[self.manifest.gpu])
+        rows = next(iter(self.manifest.data.values())).rows or 0
+        epochs = at(judged.plain, "grpo.max_num_epochs") or 1
+        stated = min(p.steps, epochs * rows // p.run["grpo.num_prompts_per_step"])
+        sums = report.summed(p, stated or ASSUMED, self.price)
+        spent = sums["seconds"] / 3600, sums["gpu_hours"], sums.get("price")
+        fits = p.trains and p.generates
+        return Cost(p.run.layout.gpus, stated or ASSUMED, bool(stated), *spent, fits)
+
+
+def trained(manifest: Manifest, item: Item) -> list[str]:
+    """The runs of the item that are trained and can be."""
+    return [r for r in item.needed() if manifest.trains(r) and not manifest.lacks(r)]
+
+
+def seeds(manifest: Manifest, run: str) -> list[int]:
+    """Of a run; a model as it is has one."""
+    return list(range(1, manifest.seeds + 1 if manifest.trains(run) else 2))
+
+
+def place(manifest: Manifest, paper: str, run: str, seed: int) -> Path:
+    """A run's folder below the common one."""
+    return Path(paper) / (f"{run}-seed{seed}" if len(seeds(manifest, run)) > 1 else run)
+
+
+def seeded(manifest: Manifest, run: str, seed: int) -> list[str]:
+    """The run's overrides; with its seed where the paper has several."""
+    return [
+        *manifest.overrides(run),
+        *([f"grpo.seed={seed}"] if len(seeds(manifest, run)) > 1 else []),
+    ]
+
+
+def evaluated(manifest: Manifest, item: Item) -> dict[str, list[str]]:
+    """By evaluation, the runs of which the item takes numbers from it."""
+    found: dict[str, dict[str, None]] = {name: {} for name in item.evaluations}
+    chosen = {name: _benchmarks(manifest, name) for name in item.evaluations}
+    for cell in item.cells():
+        for name in [cell.evaluation] if cell.evaluation else item.evaluations:
+            if chosen[name] & {*cell.benchmarks} and not manifest.lacks(cell.run):
+                found[name][cell.run] = None
+    return {name: list(runs) for name, runs in found.items() if runs}
+
+
+def _benchmarks(manifest: Manifest, name: str) -> set[str]:
+    known = manifest.evaluations[name]
+    written = load(find(known.config), known.overrides)["benchmarks"]
+    return {benchmark for benchmark, section in written.items() if section is not None}
+
+
+def evaluation(manifest: Manifest, name: str, run: str, served: str, folder: str) -> list[str]:
+    """The words of `nemo-algos eval` for a run."""
+    known, model = manifest.evaluations[name], manifest.of(run)[0]
+    keys = [*known.overrides, *model.sampling]
+    named = [f"model.name={served}", f"out={folder}/{known.folder}"]
+    return ["nemo-algos", "eval", known.config, *keys, *named]
+
+
+def commands(manifest: Manifest, paper: str, item: Item, out: Path) -> Iterator[str]:
+    """By hand, in NeMo-RL's root: training, its checkpoint for vLLM, a server, the evaluations."""
+    asked = evaluated(manifest, item)
+    for run in (run for run in item.needed() if not manifest.lacks(run)):
+        names = [name for name, runs in asked.items() if run in runs]
+        for seed in seeds(manifest, run):
+            folder = (out.resolve() / place(manifest, paper, run, seed)).as_posix()
+            yield from _commands(manifest, run, names, folder, seeded(manifest, run, seed))
+
+
+def _commands(
+    manifest: Manifest, run: str, names: list[str], folder: str, keys: list[str]
+) -> Iterator[str]:
+    model = manifest.of(run)[0]
+    if manifest.trains(run):
+        kept = [
+            f"checkpointing.checkpoint_dir={folder}/checkpoints",
+            f"logger.log_dir={folder}/logs",
+        ]
+        yield shlex.join(["nemo-algos", "train", model.recipe, *keys, *kept])
+    if not names:
+        return
+    if manifest.trains(run):
+        step, served = f"{folder}/checkpoints/step_N", f"{folder}/hf"
+        paths = f"--dcp-ckpt-path {step}/policy/weights --hf-ckpt-path {served}"
+        yield f"python examples/converters/convert_dcp_to_hf.py --config {step}/config.yaml {paths}"
+    else:
+        served = model.base
+    yield f"vllm serve {served}"
+    for name in names:
+        yield shlex.join(evaluation(manifest, name, run, served, folder))

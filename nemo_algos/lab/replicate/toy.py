@@ -1,0 +1,191 @@
+"""A manifest at countdown's scale: the same items and methods, a tiny model on this machine.
+
+Runs that differ only in their model or data become one, whatever their item and paper.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import as_completed
+from pathlib import Path
+
+from nemo_algos.config import at, find, load, overridden, read, resolved
+from nemo_algos.lab.evals.run import evaluate
+from nemo_algos.lab.evals.schema import checked
+from nemo_algos.lab.replicate.manifest import (
+    TRAINING,
+    Block,
+    Evaluation,
+    Item,
+    Manifest,
+    Method,
+    Model,
+    Row,
+)
+from nemo_algos.preflight.check.local.judge import judged
+from nemo_algos.processes import fresh
+from nemo_algos.terminal import Console
+
+PAPER = "toy"  # in place of the paper's name in the runs' folders: papers share runs
+CONFIG, BENCHMARK, SAMPLES = "local.yaml", "countdown", 32
+STEPS = "grpo.max_num_steps=24"
+SMALL = [
+    STEPS,
+    "grpo.num_prompts_per_step=16",
+    "grpo.num_generations_per_prompt=8",
+    "grpo.val_period=6",
+    "grpo.val_samples_per_prompt=8",
+    "grpo.max_val_samples=32",
+    "policy.train_global_batch_size=32",
+    "policy.train_micro_batch_size=32",
+    "policy.threads=1",
+    "logger.tensorboard_enabled=false",
+    "logger.trace_period=8",
+    "checkpointing.save_period=1000",
+]
+EVALUATION = [f"benchmarks.{BENCHMARK}.problems=32", f"sampling.samples={SAMPLES}"]
+
+
+def toy(manifest: Manifest, steps: int | None = None) -> Manifest:
+    """The manifest's toy form; items without one are left out."""
+    names = {
+        f"{m}/{how}": f"{_model(model)}/{_method(method)}"
+        for m, model in manifest.models.items()
+        for how, method in manifest.methods.items()
+        if model.toy is not None and not method.missing
+    }
+    small = [*SMALL, *([f"grpo.max_num_steps={steps}"] if steps else [])]
+    models = {
+        _model(model): Model(base="countdown-tiny", recipe=CONFIG, overrides=[*small, *model.toy])
+        for model in manifest.models.values()
+        if model.toy is not None
+    }
+    methods = {_method(m): Method(method=m.method) for m in manifest.methods.values()}
+    items = {name: _item(item, names) for name, item in manifest.items.items()}
+    changed = {
+        "label": "TOY: ",
+        "unit": "fraction",
+        "seeds": 1,
+        "models": models,
+        "methods": methods,
+        "evaluations": {name: _evaluation(e) for name, e in manifest.evaluations.items()},
+        "misprints": [],
+        "items": {name: item for name, item in items.items() if item},
+    }
+    return manifest.model_copy(update=changed)
+
+
+def _model(model: Model) -> str:
+    return "-".join([BENCHMARK, *(_slug(*o.split("=")) for o in model.toy or [])])
+
+
+def _method(method: Method) -> str:
+    name = method.method.get("name", "base")
+    return "-".join([name, *(_slug(k, v) for k, v in method.method.items() if k != "name")])
+
+
+def _slug(key: str, value: object) -> str:
+    return re.sub(r"[^\w.-]", "", f"{key.rpartition('.')[2]}{value}")
+
+
+def _evaluation(evaluation: Evaluation) -> Evaluation:
+    """On countdown, at the same temperature where the item is about it."""
+    hot = [o for o in evaluation.overrides if o.startswith("sampling.temperature")]
+    config = "eval/countdown.yaml"
+    return Evaluation(config=config, overrides=[*EVALUATION, *hot], folder=evaluation.folder)
+
+
+def _item(item: Item, names: dict[str, str]) -> Item | None:
+    """None where nothing is left."""
+    blocks = list(
+        dict.fromkeys(b.model_dump_json() for x in item.blocks if (b := _block(x, names)))
+    )
+    changed = {
+        "blocks": [Block.model_validate_json(block) for block in blocks],
+        "runs": list(dict.fromkeys(names[run] for run in item.runs if run in names)),
+        "benchmarks": [BENCHMARK] if item.benchmarks else [],
+        "said": [],
+        "missing": "",
+    }
+    there = item.kind != "text" and item.toy and (changed["blocks"] or changed["runs"])
+    return item.model_copy(update=changed) if there else None
+
+
+def _block(block: Block, names: dict[str, str]) -> Block | None:
+    """Its numbers on countdown, k up to the samples, once each; without titles and printed ones."""
+    by_run = bool(block.rows[0].run)
+    columns = list(dict.fromkeys(_column(c, by_run, names) for c in block.columns))
+    rows = {_row(row, names): None for row in block.rows if not by_run or row.run in names}
+    if not rows:
+        return None
+    made = [Row(label=a, run=b, benchmark=c, evaluation=d) for a, b, c, d in rows]
+    return Block(columns=columns, rows=made)
+
+
+def _column(column: str, by_run: bool, names: dict[str, str]) -> str:
+    first, metric = column.split()
+    if k := re.search(r"@(\d+)$", metric):
+        metric = f"{metric[: k.start()]}@{min(int(k[1]), SAMPLES)}"
+    return f"{_benchmark(first) if by_run else names[first]} {metric}"
+
+
+def _row(row: Row, names: dict[str, str]) -> tuple[str, str, str, str]:
+    if not row.run:
+        where = _benchmark(row.benchmark)
+        return where, "", where, row.evaluation
+    run = names[row.run]
+    label = ", ".join(part for part in (run.partition("/")[2], row.evaluation) if part)
+    return label, run, "", row.evaluation
+
+
+def _benchmark(name: str) -> str:
+    return name if name == TRAINING else BENCHMARK
+
+
+def make(manifest: Manifest, items: Iterable[Item], out: Path, workers: int) -> Iterator[str]:
+    """Train and evaluate what the items need and what is not there yet; a line after each run.
+
+    Raises ValueError where a folder holds another run.
+    """
+    wanted: dict[str, set[str]] = {}
+    for item in items:
+        for run in item.needed():
+            wanted.setdefault(run, set())
+        for cell in item.cells():
+            if cell.benchmarks != (TRAINING,):
+                of = [
+                    cell.run,
+                    *([f"{cell.run.split('/')[0]}/base"] if "flip/" in cell.metric else []),
+                ]
+                for run in of:
+                    wanted[run].add(cell.evaluation or item.evaluations[0])
+    with fresh(workers) as processes:
+        waiting = {
+            processes.submit(run_of, manifest, run, sorted(evaluations), out): run
+            for run, evaluations in wanted.items()
+        }
+        try:
+            for i, future in enumerate(as_completed(waiting), 1):
+                future.result()
+                yield f"{i} of {len(waiting)}: {waiting[future]}"
+        finally:
+            processes.shutdown(cancel_futures=True)
+
+
+def run_of(manifest: Manifest, run: str, evaluations: list[str], out: Path) -> None:
+    """One run, trained and evaluated in its folder, from where it stands."""
+    from nemo_algos.engines.local.run import run as train  # torch
+
+    folder, console = out / PAPER / run, Console(quiet=True)
+    model = manifest.of(run)[0]
+    if manifest.trains(run):
+        written = overridden(read(find(model.recipe)), manifest.overrides(run))
+        config, algorithm, _ = judged(resolved(written), folder if folder.exists() else None)
+        train(config, algorithm, folder, console)
+    for name in dict.fromkeys(evaluations):
+        evaluation = manifest.evaluations[name]
+        plain = load(find(evaluation.config), evaluation.overrides)
+        start = {"policy": at(load(find(model.recipe), model.overrides), "policy")}
+        source = {"run": str(folder)} if manifest.trains(run) else start
+        model_section = {"engine": "local", **source}
+        asked = {**plain, "model": model_section, "out": str(folder / evaluation.folder)}
+        evaluate(checked(asked), console)

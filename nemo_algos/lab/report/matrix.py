@@ -1,0 +1,131 @@
+"""How alike all responses to one problem are, pair by pair: QUATRO's Figure III."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_algos.jsonl import read_lines
+from nemo_algos.lab.evals.records import GenerationLine
+from nemo_algos.style import canvas, svg
+
+ACROSS, PANEL = 3, 2.3  # panels side by side; inches
+RULE = "the first of the problems with the most right responses in {every}"
+
+
+class Side(NamedTuple):
+    """A run's evaluation: measure()'s result, and the folder that holds the responses."""
+
+    label: str
+    measured: dict[str, Any]
+    folder: Path
+
+
+class Panel(NamedTuple):
+    """A run's similarities [n, n]."""
+
+    label: str
+    values: NDArray[np.float64]
+
+    @property
+    def mean(self) -> float:
+        """Over pairs; nan of one response."""
+        above = self.values[np.triu_indices(len(self.values), 1)]
+        return float(above.mean()) if len(above) else float("nan")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A figure with a panel for each run, all on the colours of 0 to 1."""
+
+    name: str
+    title: str
+    lines: Sequence[Panel]
+    caption: str = ""
+    nonfinite = 0
+
+    def save(self, folder: Path) -> str:
+        """NAME.png and NAME.csv in the folder; returns the SVG."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.name}.csv").write_text(self.csv(), encoding="utf-8", errors="replace")
+        across = min(len(self.lines), ACROSS)
+        down = -(-len(self.lines) // across)
+        size = (PANEL * across + 0.7, (PANEL + 0.3) * down + 0.3)
+        grid = {"nrows": down, "ncols": across, "squeeze": False, "constrained_layout": True}
+        with canvas(size, salt=self.name, **grid) as (figure, axes):
+            self._draw(figure, axes)
+            text = svg(figure)  # first: the layout moves a little with every drawing
+            figure.savefig(folder / f"{self.name}.png", dpi=200)
+            return text
+
+    def _draw(self, figure: Any, axes: Any) -> None:
+        for axis in axes.flat[len(self.lines) :]:
+            axis.set_visible(False)
+        image = None
+        for axis, panel in zip(axes.flat, self.lines, strict=False):
+            image = axis.imshow(panel.values, vmin=0, vmax=1, cmap="viridis", interpolation="none")
+            axis.grid(visible=False)
+            axis.set_title(panel.label, fontsize=8.5, fontweight="normal")
+            axis.set_xlabel(f"mean of pairs {panel.mean:.2f}")
+        figure.colorbar(image, ax=axes, shrink=0.8)
+        figure.suptitle(self.title)
+
+    def csv(self) -> str:
+        """A row per run and response: its similarity to every response."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        widest = max(len(panel.values) for panel in self.lines)
+        writer.writerow(("series", "response", *range(widest)))
+        for panel in self.lines:
+            rows = enumerate(panel.values)
+            writer.writerows((panel.label, i, *(f"{v:.5g}" for v in row)) for i, row in rows)
+        return out.getvalue()
+
+
+def matrix(name: str, title: str, similarity: str, sides: Sequence[Side]) -> Matrix | None:
+    """Of all responses to one problem, in the order of sampling; None where no problem is shared.
+
+    similarity: a key of `MATRICES`. Raises ValueError where a run's responses are not there.
+    """
+    from nemo_algos.lab.evals.metrics.similarity import of_responses
+
+    if (problem := most_right(sides)) is None:
+        return None
+    texts = [(side, responses(side, problem)) for side in sides]
+    panels = [Panel(side.label, of_responses(similarity, rows)) for side, rows in texts]
+    right = " and ".join(f"{_right(side)[problem]} of {len(rows)}" for side, rows in texts)
+    rule = RULE.format(every="every run" if len(sides) > 1 else "the run")
+    caption = f"Responses to problem {problem} ({right} right), {rule}; in the order of sampling."
+    return Matrix(name, title, panels, caption)
+
+
+def most_right(sides: Sequence[Side]) -> str | None:
+    """The problem with the most right responses in the run that has fewest; the first of equals."""
+    counts = [_right(side) for side in sides]
+    shared = [i for i in counts[0] if all(i in count for count in counts)]
+    return max(shared, key=lambda i: min(count[i] for count in counts), default=None)
+
+
+def _right(side: Side) -> dict[str, int]:
+    return dict(zip(side.measured["ids"], side.measured["correct"], strict=True))
+
+
+def responses(side: Side, problem: str) -> list[str]:
+    """The measured ones; of a response that was stored twice the last counts.
+
+    Raises ValueError where they are not all there.
+    """
+    file, samples = side.folder / "generations.jsonl", side.measured["samples"]
+    rows = read_lines(file, GenerationLine) if file.exists() else ()
+    found = {row["sample"]: row["response"] for row in rows if row["problem"] == problem}
+    if lacking := [i for i in range(samples) if i not in found]:
+        raise ValueError(
+            f"{file} lacks {len(lacking)} of {samples} responses to {problem}: "
+            "run `nemo-algos eval` again"
+        )
+    return [found[i] for i in range(samples)]

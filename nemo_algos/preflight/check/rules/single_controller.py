@@ -1,0 +1,137 @@
+"""NeMo-RL's single controller: what it asserts, what it leaves undone, and what a chunk lacks."""
+
+import json
+from collections.abc import Iterator
+
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.preflight.check.layout import MEGATRON, VLLM
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.precision import CORRECTION
+from nemo_algos.preflight.check.rule import error, warning
+from nemo_algos.preflight.check.rules.batch import GLOBAL
+from nemo_algos.preflight.check.rules.generation import GENERATION
+
+SECTION = "async_rl"  # which NeMo-RL v0.7.0 does not have
+CHUNK = f"{SECTION}.min_groups_for_streaming_train"
+BUFFER = f"{SECTION}.max_buffered_rollouts"
+UNGATED = ("windowed", "custom")  # samplers that dispatch until the buffer is full
+SAMPLERS = ("in_order", "weight_fifo", "ready_first", *UNGATED)
+# keys of other trainers that it does not read, and the value that asks for nothing
+UNREAD = {
+    "data.use_multiple_dataloader": False,
+    "grpo.overlong_filtering": False,
+    "grpo.reward_scaling.enabled": False,
+    "grpo.reward_shaping.enabled": False,
+    "grpo.stop_at_validation_metric": None,
+    "grpo.use_dynamic_sampling": False,
+    "grpo.val_at_end": False,
+    "grpo.val_at_start": False,
+    "grpo.val_period": 0,
+}
+
+
+def surroundings(run: Preflight) -> Iterator[Finding]:
+    """What its setup asserts, or was never run with."""
+    if not run.controlled:
+        return
+    if run["grpo.async_grpo"] is not None:
+        reason = "the single controller is set by async_rl alone"
+        yield error("grpo.async_grpo", f"{reason}: set grpo.async_grpo: null")
+    if not run["data_plane.enabled"]:
+        reason = "the single controller's tensors travel through the data plane"
+        yield error("data_plane.enabled", f"{reason}: set it to true")
+    if run.vllm and not run[f"{VLLM}.async_engine"]:
+        yield error(f"{VLLM}.async_engine", "the single controller needs it: set it to true")
+    if run.layout.colocated:
+        reason = "the single controller generates on GPUs of its own"
+        yield error(f"{GENERATION}.colocated.enabled", f"{reason}: set it to false, with resources")
+    if is_vlm(run["data"]):
+        reason = "the single controller reads prompts of text alone"
+        yield error(SECTION, f"{reason}: take a VLM base config of another trainer")
+    if not run.megatron:
+        reason = "the single controller's chunked updates exist in Megatron's workers alone"
+        yield error(f"{MEGATRON}.enabled", f"{reason}: set it to true")
+
+
+def whole_step(run: Preflight) -> Iterator[Finding]:
+    """A step is one optimizer update."""
+    if run.controlled and run.rollouts != run[GLOBAL]:
+        reason = "the single controller makes one update of all rollouts of a step"
+        yield error(GLOBAL, f"{reason}: set it to {run.rollouts} (prompts x generations)")
+
+
+def unread(run: Preflight) -> Iterator[Finding]:
+    """What other trainers do, and it does not."""
+    for path, off in UNREAD.items() if run.controlled else ():
+        if run[path] not in (None, off):
+            value = json.dumps(off)
+            yield error(path, f"the single controller does not do it: set it to {value}")
+
+
+def validated_metric(run: Preflight) -> Iterator[Finding]:
+    """It has no validation, so no metric of one."""
+    path = "checkpointing.metric_name"
+    ranked = run.controlled and run["checkpointing.enabled"] and run[path] is not None
+    if ranked and not str(run[path]).startswith("train:"):
+        reason = "the single controller validates nothing"
+        yield error(path, f"{reason}: set null, or a train: metric such as train:reward")
+
+
+def group_sampler(run: Preflight) -> Iterator[Finding]:
+    """It is one that there is."""
+    if run.controlled and run.sampler not in SAMPLERS:
+        hint = did_you_mean(run.sampler, SAMPLERS)
+        yield error(f"{SECTION}.sampler.name", f"there is no sampler {run.sampler}{hint}")
+
+
+def buffer(run: Preflight) -> Iterator[Finding]:
+    """Groups that are waited for fit the buffer and the step."""
+    if not run.controlled:
+        return
+    prompts = run["grpo.num_prompts_per_step"]
+    if not 1 <= run.chunk <= prompts:
+        yield error(CHUNK, f"a step has {prompts} groups: set 1 to {prompts}")
+    needed = prompts * (run.staleness + 1)
+    room = 64 if run[BUFFER] is None else run[BUFFER]
+    if run.sampler not in UNGATED and room < needed:
+        reason = f"{run.sampler} keeps up to {needed} groups, and would wait for room for ever"
+        yield error(BUFFER, f"{reason}: set at least {needed}")
+
+
+def stale_rollouts(run: Preflight) -> Iterator[Finding]:
+    """Rollouts of an older policy are corrected, or are what the ratio is to."""
+    if not run.controlled or run[CORRECTION] or (run.algorithm and run.algorithm.correction.active):
+        return
+    if run.sampler == "ready_first" or run.staleness:
+        reason = f"{run.sampler} trains on rollouts of older weights"
+        hint = "set old_policy: sampler, choose a rollout_correction.preset, or set it to true"
+        yield warning(CORRECTION, f"{reason}: {hint}")
+
+
+def chunks(run: Preflight) -> Iterator[Finding]:
+    """A chunk of groups has no statistic of the whole step, nor the counts of a term."""
+    a, prompts = run.algorithm, run["grpo.num_prompts_per_step"]
+    if a and run.controlled and run.chunk < prompts:
+        for reader in whole_batch_readers(a):
+            reason = f"{reader} reads the whole step, and its groups come in chunks of {run.chunk}"
+            yield error(CHUNK, f"{reason} or more: set it to {prompts}")
+
+
+def whole_batch_readers(a: Algorithm) -> list[str]:
+    """The parts of a method that are of all groups of a step at once."""
+    parts = (a.base, a.advantages, a.bounds)
+    found = {c.method.name for c in parts if c.method.whole_batch or c.params.whole_batch}
+    found |= {a.name} if "memory" in a.needs else set()
+    found |= {f"the term {each.term.name}" for each in a.terms}
+    batchwise = a.correction.rollout_is_batch_normalize
+    return sorted(found | ({"rollout_is_batch_normalize"} if batchwise else set()))
+
+
+def reward_sum(run: Preflight) -> Iterator[Finding]:
+    """Its queue carries the sum of the rewards alone."""
+    a = run.algorithm
+    if a and run.controlled and "reward_parts" in a.needs:
+        reason = f"{a.name} reads the parts of the reward, and the single controller keeps their"
+        yield error(SECTION, f"{reason} sum alone: take a base config of another trainer")

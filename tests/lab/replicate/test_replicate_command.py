@@ -1,0 +1,126 @@
+"""`nemo-algos replicate`: its lists and plans, the scripts of --submit, wrong inputs."""
+
+import pytest
+from lab.replicate.folders import run
+
+from nemo_algos.lab.replicate import manifest as manifests
+from nemo_algos.lab.replicate.plan import Costs, place, seeded
+from tests.commands import invoke
+
+
+def said(*words, status=0):
+    done = invoke("replicate", *words)
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def test_it_lists_every_item_of_every_paper():
+    text = said()
+    for name in manifests.names():
+        assert all(item in text for item in manifests.paper(name).items)
+
+
+def test_a_plan_names_runs_data_and_commands():
+    text = said("erpo", "figure5c", "--price", 2)
+    assert "method.name=erpo" in text and "erpo-qwen2.5-7b-1n1g-lora" in text
+    assert "5,586 rows" in text and "698" in text  # updates of one epoch: 5,586 / 8
+    assert "--report" in text
+
+
+def test_a_plan_evaluates_bases_and_checkpoints():
+    text = said("etr", "table1")
+    assert "vllm serve Qwen/Qwen3-8B-Base" in text and "convert_dcp_to_hf.py" in text
+    assert "eval eval/etr_ood.yaml" in text and "sampling.max_tokens=3584" in text
+
+
+def test_what_is_missing_is_said():
+    assert "missing: a reader of APPS" in said("quatro", "table4")
+    assert "a drawing" in said("etr", "figure1")
+
+
+def test_costs_are_those_of_plan():
+    known = manifests.paper("apmpo")
+    cost = Costs(known, 2.0).of("qwen2.5-math-1.5b/apmpo")
+    assert (cost.gpus, cost.steps, cost.stated) == (4, 400, True)
+    assert cost.gpu_hours == pytest.approx(4 * cost.hours)
+    assert cost.price == pytest.approx(2 * cost.gpu_hours)
+
+
+def test_seeds_have_folders_of_their_own_and_models_do_not():
+    known = manifests.paper("apmpo")
+    assert place(known, "apmpo", "qwen2.5-3b/grpo", 2).as_posix() == "apmpo/qwen2.5-3b/grpo-seed2"
+    assert place(known, "apmpo", "qwen2.5-3b/base", 1).as_posix() == "apmpo/qwen2.5-3b/base"
+    assert seeded(known, "qwen2.5-3b/grpo", 2) == ["method.name=grpo", "grpo.seed=2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["etrr"], "etr"),
+        (["etr", "tabel1"], "table1"),
+        (["etr", "--report", "/nowhere"], "/nowhere"),
+        (["etr", "table1", "--toy", "--submit"], "--toy"),
+        (["--submit"], "table1"),
+        (["--toy", "etr", "figure1"], "toy"),
+        (["--toy", "erpo", "figure1b"], "toy"),
+    ],
+)
+def test_wrong_words_are_one_sentence(words, near):
+    text = said(*words, status=2)
+    assert near in text and len(text.strip().splitlines()) == 1
+
+
+def test_a_report_of_all_items_lists_what_is_there(tmp_path):
+    run(tmp_path / "etr/qwen3-8b/etr", "Qwen/Qwen3-8B-Base", name="etr")
+    text = said("etr", "figure5", "--report", tmp_path, "--out", tmp_path / "made")
+    assert "figure5" in text and (tmp_path / "made/report/etr/index.html").exists()
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A checkout of NeMo-RL as far as it is looked at."""
+    root = tmp_path / "nemo-rl"
+    (root / "nemo_rl").mkdir(parents=True)
+    version = "MAJOR = 0\nMINOR = 7\nPATCH = 0\n"
+    (root / "nemo_rl" / "package_info.py").write_text(version)
+    (root / "ray.sub").write_text("#!/bin/bash\n")
+    monkeypatch.chdir(tmp_path)
+    return ["--account", "a", "--image", "i", "--checkout", root, "--out", tmp_path / "runs"]
+
+
+def test_submit_without_slurm_writes_runs_and_evaluations_that_wait(tmp_path, cluster, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    text = said("quatro", "figureV", "--submit", *cluster)
+    lines = [line for line in text.splitlines() if "sbatch" in line and "=$(" not in line]
+    folder = tmp_path / "runs/quatro/qwen2.5-math-1.5b/gspo"
+    assert f"job0=$(sbatch --parsable {folder}/job.sh)" in text
+    assert f"sbatch --dependency=afterok:$job0 {folder}/evaluate.sh" in lines
+    script = (folder / "evaluate.sh").read_text()
+    assert "SERVED=quatro/qwen2.5-math-1.5b/gspo" in script
+    assert f"CHECKPOINTS={folder}/checkpoints" in script
+    assert f"out={folder}/eval-hot" in script and f"out={folder}/eval" in script
+    assert "method:\n  name: gspo" in (folder / "config.yaml").read_text()
+
+
+def test_submit_lets_each_evaluation_wait_for_its_run(tmp_path, cluster, monkeypatch):
+    log, answer = tmp_path / "asked", 'n=$(wc -l < "$0.n"); echo >> "$0.n"; echo "job $((n + 70))"'
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "sbatch"
+    program.write_text(f'#!/bin/bash\necho "$@" >> {log}\n{answer}\n')
+    program.chmod(0o755)
+    (tmp_path / "bin" / "sbatch.n").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    said("etr", "table1", "--submit", *cluster)
+    asked = [line for line in log.read_text().splitlines() if "--test-only" not in line]
+    runs, waiting = asked[:9], asked[9:]
+    assert all(line.endswith("/job.sh") for line in runs) and len(waiting) == 12
+    after = {line.split()[-1]: line.split()[0] for line in waiting}
+    folder = f"{tmp_path}/runs/etr"
+    assert after[f"{folder}/qwen3-8b/grpo/evaluate.sh"] == "--dependency=afterok:70"
+    assert after[f"{folder}/qwen2.5-math-7b/etr/evaluate.sh"] == "--dependency=afterok:78"
+    assert after[f"{folder}/qwen3-8b/base/evaluate.sh"].endswith("evaluate.sh")  # waits for nothing
+
+
+def test_submit_refuses_what_slurm_would(tmp_path, cluster):
+    text = said("quatro", "figureV", "--submit", *cluster[2:], status=2)
+    assert "--account" in text

@@ -1,0 +1,68 @@
+"""The toy: the manifest at countdown's scale, and one item of it end to end."""
+
+import os
+
+import pytest
+
+from nemo_algos.config import find, load, overridden, read, resolved
+from nemo_algos.lab.evals.schema import checked
+from nemo_algos.lab.replicate import manifest as manifests
+from nemo_algos.lab.replicate.toy import BENCHMARK, SAMPLES, toy
+from nemo_algos.preflight.check.local.judge import judged
+from tests.commands import invoke
+
+PAPERS = {name: manifests.paper(name) for name in manifests.names()}
+TOYS = {name: toy(known) for name, known in PAPERS.items()}
+WITHOUT = {"etr": [], "quatro": [], "erpo": ["figure1b"], "apmpo": []}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_item_that_runs_has_a_toy_without_printed_numbers(paper):
+    small, known = TOYS[paper], PAPERS[paper]
+    runs = [name for name, item in known.items.items() if item.kind != "text"]
+    assert [name for name in runs if name not in small.items] == WITHOUT[paper]
+    cells = [cell for item in small.items.values() for cell in item.cells()]
+    assert small.label == "TOY: " and not any(item.said for item in small.items.values())
+    assert {cell.printed for cell in cells} | {cell.spread for cell in cells} == {None}
+    assert {b for cell in cells for b in cell.benchmarks} <= {BENCHMARK, "train"}
+    assert all(int(c.metric.partition("@")[2] or 1) <= SAMPLES for c in cells)
+
+
+def test_the_method_of_a_run_stays_and_papers_share_runs():
+    needed = {p: {r for i in t.items.values() for r in i.needed()} for p, t in TOYS.items()}
+    assert "countdown/grpo" in set.intersection(*needed.values())
+    assert len(set.union(*needed.values())) < sum(map(len, needed.values()))
+    small = TOYS["apmpo"]
+    run = "countdown/apmpo-clip_min0.1-clip_max0.3"
+    wanted = {"name": "apmpo", "clip_min": 0.1, "clip_max": 0.3}
+    assert small.of(run)[1].method == wanted and run in needed["apmpo"]
+    assert "countdown-num_update_epochs5/gspo" in needed["quatro"]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_toy_run_and_evaluation_is_a_config_that_is_right(paper):
+    small = TOYS[paper]
+    for run in dict.fromkeys(r for item in small.items.values() for r in item.needed()):
+        if small.trains(run):
+            written = overridden(read(find(small.of(run)[0].recipe)), small.overrides(run))
+            _, algorithm, _ = judged(resolved(written))
+            assert algorithm.base.method.name == small.of(run)[1].method["name"]
+    for evaluation in small.evaluations.values():
+        plain = load(find(evaluation.config), evaluation.overrides)
+        policy = load(find("local.yaml"))["policy"]
+        checked({**plain, "model": {"engine": "local", "policy": policy}})
+
+
+def test_an_item_is_made_end_to_end_and_not_again(tmp_path):
+    command = ["replicate", "--toy", "etr", "table1", "--steps", "1", "--workers", "1"]
+    done = invoke(*command, "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "toy-report/etr/index.html").read_text()
+    assert "TOY: table1" in page and "printed 0" not in page
+    assert (tmp_path / "toy-report/etr/table1.png").stat().st_size > 1000
+    rows = (tmp_path / "toy-report/etr/table1.csv").read_text().splitlines()
+    assert len(rows) == 1 + 4 * 3 and not any(row.endswith("no run") for row in rows)
+    weights = sorted(tmp_path.rglob("step_*.pt"))
+    times = [os.stat(path).st_mtime_ns for path in weights]
+    assert len(weights) == 3 and invoke(*command, "--out", tmp_path).exit_code == 0
+    assert [os.stat(path).st_mtime_ns for path in weights] == times

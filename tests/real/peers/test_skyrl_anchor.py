@@ -1,0 +1,148 @@
+"""`old_policy: sampler` against SkyRL 0.4.0's losses whose ratio is to the sampler, as they stand.
+
+Their exp is in float32; in the cases "float64" it is in float64, and nothing else is changed.
+"""
+
+from dataclasses import replace
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from peer_cases import SEEDS, Batch, Result, batch, differentiate
+from sources import NEWER, take
+from torch import Tensor
+
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.build import build
+from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.loss import policy_loss
+
+FOLDER = "skyrl/backends/skyrl_train/utils"
+LOSSES = "compute_policy_loss_cispo rollout_is_policy_loss dppo_policy_loss reduce_loss"
+CORRECTION = "apply_off_policy_correction compute_off_policy_correction"
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-6}
+
+
+class Off(SimpleNamespace):
+    """A config: what it has not been told is off."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+class Case(NamedTuple):
+    """Our `method:` and `rollout_correction:` blocks, SkyRL's loss and config."""
+
+    method: dict[str, Any]
+    loss: str
+    config: dict[str, Any]
+    correction: dict[str, Any] | None = None
+    value: bool = True
+
+
+def cispo(low: float, high: float, anchor: str = "rollout") -> Case:
+    method = {"name": "cispo", "clip_low": low, "clip_high": high}
+    own = Off(cispo_eps_clip_low=low, cispo_eps_clip_high=high, cispo_anchor=anchor)
+    return Case(method, "compute_policy_loss_cispo", {"cispo": own})
+
+
+def dppo(kind: str, threshold: float) -> Case:
+    """Theirs has no cap of the ratio but exp(20), and the ratio's own value."""
+    method = {"name": f"dppo_{kind}", "low": threshold, "high": threshold, "cap": 1e9}
+    own = Off(dppo_type=f"binary_{kind}", delta_low=threshold, delta_high=threshold)
+    return Case(method, "dppo_policy_loss", {"dppo": own}, value=False)
+
+
+CASES = {
+    "cispo": cispo(0.1, 0.3),
+    "cispo, SkyRL's defaults": cispo(1.0, 4.0),
+    "rollout_is": Case(
+        {"name": "gpg", "advantages": "grpo"},
+        "rollout_is_policy_loss",
+        {"eps_clip_low": 0.2, "eps_clip_high": 0.3},
+        {"loss_type": "reinforce", "rollout_is": "token", "rollout_is_threshold": "0.8_1.3"},
+    ),
+    "dppo, tv": dppo("tv", 0.1),
+    "dppo, kl": dppo("kl", 0.05),
+}
+
+
+@cache
+def source(exponent: torch.dtype) -> dict[str, Any]:
+    of = SimpleNamespace(**vars(torch) | {"float32": exponent})
+    names = {"torch": of, "off_policy_correction_enabled": lambda _: False}
+    load = partial(take, scope=names, wheels=NEWER)
+    load(f"{FOLDER}/torch_utils.py", "masked_mean safe_exp_delta")
+    load(f"{FOLDER}/off_policy_correction_utils.py", CORRECTION)
+    driver = "apply_loss_reduction_to_advantages_minibatch"
+    return load(f"{FOLDER}/ppo_utils.py", f"{LOSSES} {driver}")
+
+
+def made(seed: int) -> Batch:
+    """peer_cases', with a sampler that is far from both policies of the trainer."""
+    rollouts, logprobs = batch(seed)
+    random = torch.Generator().manual_seed(seed + 50)
+    gap = torch.randn(logprobs.shape, generator=random, dtype=torch.float64)
+    gap[0, 3], gap[1, 3] = 3.0, -3.0
+    old = rollouts.old_logprobs.clamp(max=-0.5)
+    sampler = (old + 0.4 * gap).clamp(max=-1e-3)
+    changed = replace(rollouts, old_logprobs=old, gen_logprobs=sampler)
+    return Batch(changed, logprobs.clamp(max=-1e-3))
+
+
+def theirs(case: Case, data: Batch, advantages: Tensor, exponent: torch.dtype) -> Result:
+    r, skyrl = data.rollouts, source(exponent)
+    scale = skyrl["apply_loss_reduction_to_advantages_minibatch"]
+    A = scale(advantages.expand_as(r.mask), r.mask, "token_mean", 1, 0)
+    config = Off(off_policy_correction=Off(), **case.config)
+    loss = partial(skyrl[case.loss], config=config, loss_mask=r.mask)
+    return differentiate(
+        lambda x: loss(x, r.old_logprobs, A, rollout_logprobs=r.gen_logprobs)[0], data.logprobs
+    )
+
+
+def ours(algorithm: Algorithm, data: Batch) -> Result:
+    rollouts, _ = algorithm.correct(data.rollouts)
+    signals, counts = algorithm.signals(rollouts), Counts.of(rollouts.mask)
+
+    def loss(logprobs: Tensor) -> Tensor:
+        return policy_loss(algorithm, logprobs, rollouts, signals, counts).value
+
+    return differentiate(loss, data.logprobs)
+
+
+def close(got: Tensor, want: Tensor, tolerance: float) -> None:
+    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("exponent", TOLERANCE, ids=["float64", "float32"])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_loss_and_gradient(case: Case, seed: int, exponent: torch.dtype) -> None:
+    data = made(seed)
+    algorithm = build(case.method, {"bypass_mode": True, **(case.correction or {})})
+    got = ours(algorithm, data)
+    advantages = algorithm.signals(algorithm.correct(data.rollouts)[0]).advantages
+    want = theirs(case, data, advantages, exponent)
+    close(got.grad, want.grad, TOLERANCE[exponent])
+    if case.value:
+        close(got.loss, want.loss, TOLERANCE[exponent])
+    assert want.grad.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_clip_acts_on_the_samplers_ratio(seed: int) -> None:
+    """Above and below; and against the trainer's old policy, SkyRL's default, it is another."""
+    data = made(seed)
+    r, mask = (data.logprobs - data.rollouts.gen_logprobs).exp(), data.rollouts.mask
+    assert (r[mask] > 1.2).sum() > 20 and (r[mask] < 0.8).sum() > 20
+    case = cispo(0.2, 0.2, anchor="old")
+    of = {
+        name: build(case.method, {"bypass_mode": name == "rollout"}) for name in ("rollout", "old")
+    }
+    A = of["old"].signals(data.rollouts).advantages
+    want = theirs(case, data, A, torch.float64)
+    close(ours(of["old"], data).grad, want.grad, 1e-10)
+    assert (ours(of["rollout"], data).grad - want.grad).abs().max() > 1e-4

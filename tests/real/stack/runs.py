@@ -1,0 +1,126 @@
+"""A run of the program in a folder of its own, and what holds for it."""
+
+import math
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import whole_run
+from own_ray import end
+from safetensors.torch import load_file
+
+STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
+ROLLOUTS = 16 * 16
+CONTROLLER = "--config=recipes/cpu/countdown-1n2g-controller.yaml"
+Env = dict[str, str]
+
+
+class Run:
+    """A run in a folder of its own beside the common start."""
+
+    def __init__(self, place: tuple[Path, Env], name: str, method: str, *overrides: str) -> None:
+        above, self.env = place
+        self.folder = above / name
+        self.folder.mkdir()
+        (self.folder / "start").symlink_to(above / "start")
+        self.overrides = (
+            f"method.name={method}",
+            f"grpo.max_num_steps={STEPS}",
+            f"policy.model_name={above}/start/model",
+            *overrides,
+        )
+
+    @property
+    def results(self) -> Path:
+        """Its checkpoints."""
+        return next((self.folder / "results").glob("*"), self.folder)
+
+    def start(self, **options: Any) -> "subprocess.Popen[bytes]":
+        with open(self.folder / "log", "ab") as log:
+            options |= {"stdout": log, "stderr": subprocess.STDOUT}
+            return whole_run.train(self.folder, self.env, *self.overrides, **options)
+
+    def whole(self, status: int = 0, **options: Any) -> "Run":
+        process = self.start(**options)
+        try:
+            assert process.wait(TIMEOUT) == status, self.said()[-20_000:]
+        finally:
+            end(process.pid)
+        return self
+
+    def said(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def curve(self, name: str) -> list[float]:
+        values = whole_run.curve(self.folder, f"train/{name}")
+        assert list(values) == list(range(1, len(values) + 1)), (name, values)
+        return list(values.values())
+
+    def weights(self, step: int) -> dict[str, torch.Tensor]:
+        files = sorted(
+            (self.results / f"step_{step}" / "policy" / "weights").rglob("*.safetensors")
+        )
+        return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def is_sound(run: Run, steps: int = STEPS) -> None:
+    """What holds for every run: the sampler is the trainer, and every response is judged."""
+    rewards = run.curve("reward")
+    assert len(rewards) == steps and all(0.05 < reward < 0.95 for reward in rewards)
+    assert max(run.curve("mismatch/max")) < 1e-4
+    assert run.curve("verifier/ok") == [ROLLOUTS] * steps
+    assert all(map(math.isfinite, run.curve("loss") + run.curve("grad_norm")))
+    assert min(run.curve("grad_norm")) > 0
+
+
+def moved(run: Run, step: int) -> float:
+    """How far the largest weight is from its start, in the checkpoint of a step."""
+    start = load_file(run.folder / "start" / "model" / "model.safetensors")
+    saved = run.weights(step)
+    assert set(start) <= set(saved)
+    return max(float((saved[name] - start[name]).abs().max()) for name in start)
+
+
+OWN = {
+    "grpo": set(),
+    "etr": {"etr/radius_positive", "etr/radius_negative"},
+    "quatro": {"quatro/capped_share", "quatro/lambda"},
+    "erpo": {"erpo/gate", "erpo/gate_open_share", "erpo/process_signal", "erpo/progress_std"},
+    "apmpo": {"apmpo/eps_ada", "apmpo/fss", "apmpo/exponent"},
+}
+
+
+def own(run: Run) -> dict[str, list[float]]:
+    """Its metrics of any method."""
+    every = whole_run.curves(run.folder)
+    return {
+        name: list(steps.values())
+        for name, steps in ((n.removeprefix("train/"), s) for n, s in every.items())
+        if name.split("/")[0] in OWN
+    }
+
+
+def kill_after_step_2(run: Run, actor: str) -> None:
+    process = run.start()
+    try:
+        until = time.monotonic() + TIMEOUT
+        while not (run.results / "step_2").exists():
+            assert process.poll() is None and time.monotonic() < until, run.said()[-20_000:]
+            time.sleep(0.1)
+        running = psutil.process_iter(["cmdline", "cwd"])
+        actors = [p for p in running if is_actor(p, actor, run)]
+        assert actors  # and what they forked
+        for one in actors:
+            one.kill()
+        assert process.wait(TIMEOUT) != 0
+    finally:
+        end(process.pid)
+
+
+def is_actor(process: psutil.Process, name: str, run: Run) -> bool:
+    """Whether it is such an actor of the run's Ray."""
+    title = " ".join(process.info["cmdline"] or ())
+    return name in title and process.info["cwd"] == str(run.folder.parent)

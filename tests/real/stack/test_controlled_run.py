@@ -1,0 +1,84 @@
+"""The program under NeMo-RL's single controller: its actor, TransferQueue, Megatron, async vLLM."""
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+from runs import CONTROLLER, OWN, ROLLOUTS, STEPS, Env, Run, kill_after_step_2, own
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("main_alone")]
+CORRECTED = ("old_policy=trainer", "loss_fn.use_importance_sampling_correction=true")
+RATE = 1e-3  # at which two updates leave the bounds
+LEARNING = [f"policy.megatron_cfg.optimizer.{key}={RATE}" for key in ("lr", "min_lr")]
+LEARNING += [f"policy.megatron_cfg.scheduler.lr_warmup_init={RATE}"]
+STREAMING = ("async_rl.sampler.name=windowed", "async_rl.sampler.max_staleness_versions=2")
+STREAMING += ("async_rl.min_groups_for_streaming_train=4", "async_rl.max_buffered_rollouts=48")
+
+
+@pytest.mark.parametrize("asked", [(), STREAMING], ids=["in_order", "streaming"])
+def test_the_single_controller(place: tuple[Path, Env], asked: tuple[str, ...]) -> None:
+    """The old policy is the sampler, which is behind: ratios leave 1, and bounds clip."""
+    name = f"controller{len(asked)}"
+    overrides = ("grpo.max_num_steps=4", CONTROLLER, *LEARNING, *asked)
+    run = Run(place, name, "etr", *overrides).whole()
+    assert len(run.curve("reward")) == 4
+    assert set(own(run)) == OWN["etr"]
+    assert sum(run.curve("verifier/ok")) >= 4 * ROLLOUTS
+    assert all(map(math.isfinite, run.curve("loss") + run.curve("grad_norm")))
+    assert max(run.curve("probs_ratio_max")) > 1.2
+    assert max(run.curve("clip/fraction")) > 0
+
+
+@pytest.mark.parametrize("method", ["quatro", "erpo", "apmpo", "grpo"])
+def test_the_single_controllers_methods(place: tuple[Path, Env], method: str) -> None:
+    """ERPO needs the forward of the old log-probs, for its entropies."""
+    asked = CORRECTED if method == "erpo" else ()
+    overrides = ("grpo.max_num_steps=2", CONTROLLER, *asked)
+    run = Run(place, f"controlled_{method}", method, *overrides).whole()
+    found = own(run)
+    assert set(found) == OWN[method]
+    assert all(len(x) == 2 and all(map(math.isfinite, x)) for x in found.values())
+
+
+DUMPED = ("mismatch.dump=1", "checkpointing.save_period=2", CONTROLLER, *CORRECTED)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_the_controller_is_killed_and_the_same_command_goes_on(
+    place: tuple[Path, Env], ahead: int
+) -> None:
+    """None is trained on twice; NeMo-RL skips those in flight at its save (docs/upstream.md)."""
+    asked = f"async_rl.sampler.max_lookahead_versions={ahead}"
+    run = Run(place, f"controller_killed{ahead}", "etr", *DUMPED, asked)
+    kill_after_step_2(run, "ControllerImpl")
+    run.whole()
+    prompts = [dumped_prompts(run, step) for step in range(1, STEPS + 1)]
+    lines = (run.folder / "start" / "train.jsonl").read_text().splitlines()
+    drawn = [json.loads(line)["problem"] for line in lines[: 16 * (STEPS + 1 + ahead)]]
+    problems = [*map(encoded(run), drawn)]
+    assert prompts[:2] == [sorted(problems[:16]), sorted(problems[16:32])]
+    assert [len(step) for step in prompts] == [16] * STEPS
+    # no oftener than they stand there; skipped are those of the steps that were being sampled
+    assert Counter(chain.from_iterable(prompts)) <= Counter(problems)
+
+
+def encoded(run: Run) -> Callable[[str], tuple[int, ...]]:
+    """The ids of a problem but the first."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run.folder / "start" / "model")
+    return lambda text: tuple(tokenizer(text)["input_ids"][1:])
+
+
+def dumped_prompts(run: Run, step: int) -> list[tuple[int, ...]]:
+    """The prompts that a step was trained on, of its last attempt; a dump has no first token."""
+    files = sorted(run.folder.glob(f"logs/**/mismatch/step_{step:06d}.npz"), key=os.path.getmtime)
+    dump = np.load(files[-1])
+    rows = zip(dump["tokens"].tolist(), dump["prompt_length"].tolist(), strict=True)
+    prompts = Counter(tuple(tokens[: length - 1]) for tokens, length in rows)
+    return sorted(p for p, count in prompts.items() for _ in range(count // 16))

@@ -1,0 +1,81 @@
+"""The single controller's step with our half in its actor, against one plain process.
+
+Real: the actor's class, TransferQueue, NeMo-RL's TQPolicy and its Megatron workers on a real Ray.
+The plain process takes the whole batch; the controller takes it in chunks of groups.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import forked
+import models
+import own_ray
+import pytest
+from layouts import Layout
+from test_workers import Limits, actors
+
+LAYOUTS = ("megatron-packed-ray", "megatron-tp-packed-ray")
+WHOLE = 4  # groups of a step
+METHODS = ("grpo", "etr", "quatro", "erpo", "apmpo")
+CASES = [
+    *((method, WHOLE) for method in METHODS),
+    *((f"{method}-bypass", chunk) for method in METHODS[:3] for chunk in (WHOLE, 2, 1)),
+    *(("erpo", chunk) for chunk in (2, 1)),
+    ("apmpo-bypass", WHOLE),
+    ("etr-corrected", 2),
+    ("quatro-rejecting", WHOLE),
+    ("apmpo-rejecting", WHOLE),
+    ("quatro-bonus", WHOLE),
+]
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def driver(
+    request: pytest.FixtureRequest, imported: None, folder: Path, ref: str
+) -> Iterator[forked.Forked]:
+    """A controller.Controlled, in a process of its own."""
+    layout = Layout(request.param)
+    model = models.saved(layout.kind, folder / "models")
+    with ExitStack() as held:
+        address = held.enter_context(own_ray.head(folder, {}, layout.ranks))["RAY_ADDRESS"]
+
+        def make() -> object:
+            import controller
+
+            from nemo_algos.engines.nemo import worker_env
+
+            cluster = actors(address, layout.ranks)
+            worker = worker_env.register_worker("megatron_worker")
+            return controller.Controlled("megatron", model, cluster, worker, layout.overrides)
+
+        process = forked.Forked(make)
+        held.callback(process.end)
+        process.built.get()
+        yield process
+
+
+@pytest.mark.parametrize(("case", "chunk"), CASES)
+def test_a_step_is_one_processes(driver: forked.Forked, case: str, chunk: int) -> None:
+    limits = Limits(*driver.call("limits").get())
+    driver.call("reset").get()
+    found = driver.call("updates", case, chunk).get()
+    assert found["moved"] > 0.02
+    grown = max(1.0, 10 * found["moved"])
+    for name in ("losses", "norms", "mismatch"):
+        got, wanted = found[name]
+        close = pytest.approx(wanted, rel=grown * limits.relative, abs=limits.absolute)
+        assert got == close, name
+    assert found["logprobs"] < grown * limits.nats
+    assert found["weights"] < limits.weights
+
+
+@pytest.mark.parametrize(
+    "case", ["grpo-bypass", "etr-bypass", "quatro-bypass", "erpo", "gspo-bypass"]
+)
+def test_chunks_are_the_synchronous_trainers_batch(driver: forked.Forked, case: str) -> None:
+    driver.call("reset").get()
+    sides = driver.call("sides", case).get()
+    wanted = sides.pop("synchronous")
+    for name, got in sides.items():
+        assert got == pytest.approx(wanted, rel=1e-6, abs=1e-7), name
