@@ -227,12 +227,13 @@ def test_on_a_phone_figures_are_a_strip_and_tables_scroll(page):
 
 def test_similarities_are_folded_behind_cases_and_tokens(page):
     folded = page.locator("#eval-1 details >> nth=0")
-    assert folded.locator("figure").count() == 4
+    figures = folded.locator("figure").count()
+    assert figures == 5  # four curves and the picture of problems by problems
     assert folded.locator("figure:visible").count() == 0
     sections = page.locator("main > section").evaluate_all("all => all.map(e => e.id)")
     assert sections == ["summary", "training", "tokens", "eval-1", "cases", "config"]
     folded.locator("summary").first.click()
-    assert folded.locator("figure:visible").count() == 4
+    assert folded.locator("figure:visible").count() == figures
 
 
 def test_arrows_go_through_the_cases(page):
