@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # A run's evaluations, in NeMo-RL's container: the script that `nemo-algos replicate` writes starts
 # this one. The newest checkpoint becomes a model of Hugging Face's, vLLM serves it, and
-# `nemo-algos eval` asks it. EVALUATIONS: a line of words for each. Without CHECKPOINTS the model
+# `nemo-algos eval` asks it, or loads it itself. EVALUATIONS: a line of words for each. Without CHECKPOINTS the model
 # itself is served. Set VLLM, PYTHON and NEMO_RL_ROOT where the container has them elsewhere.
 set -euo pipefail
 : "${RUN:?}" "${MODEL:?}" "${SERVED:?}" "${ROOT:?}" "${EVALUATIONS:?}"
@@ -28,6 +28,16 @@ if [[ ${CHECKPOINTS:-} ]]; then
 	fi
 fi
 
+ask() { # an evaluation whose words are $1, with more of them
+	eval "set -- $1 ${2-}"
+	PYTHONPATH=$ROOT $python -m nemo_algos "$@"
+}
+url="model.url=http://localhost:$port/v1" asking=()
+while read -r line; do # what asks no server comes first: a server takes the GPU
+	if [[ $line == *model.name=* ]]; then asking+=("$line"); else ask "$line"; fi
+done <<<"$EVALUATIONS"
+[[ ${asking[*]} ]] || exit 0
+
 $vllm serve "$served" "${words[@]}" &
 server=$!
 trap 'kill $server' EXIT
@@ -35,7 +45,4 @@ until curl -sf "http://localhost:$port/health" >/dev/null; do
 	kill -0 $server || exit 1
 	sleep 5
 done
-while read -r words; do
-	eval "set -- $words"
-	PYTHONPATH=$ROOT $python -m nemo_algos "$@" "model.url=http://localhost:$port/v1"
-done <<<"$EVALUATIONS"
+for line in "${asking[@]}"; do ask "$line" "$url"; done

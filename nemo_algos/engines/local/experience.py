@@ -89,6 +89,11 @@ class Policy(Protocol):
         """Token ids, each of which ends a response."""
         ...
 
+    @property
+    def words(self) -> list[int]:
+        """Token ids that stand for text, special ones left out."""
+        ...
+
     def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
         """[N,S] each: log-probs, and exact entropies, nats, both with gradient."""
         ...

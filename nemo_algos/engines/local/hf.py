@@ -183,6 +183,11 @@ class HFPolicy:
         """See Policy. In the chat template."""
         return chat(self.tokenizer, prompt, prefix)
 
+    @property
+    def words(self) -> list[int]:
+        special = {*self.tokenizer.all_special_ids, *self.ends}
+        return [t for t in range(len(self.tokenizer)) if t not in special]
+
     def ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 

@@ -115,6 +115,10 @@ class TinyPolicy:
                 f"the countdown model does not know {error}: it can answer the benchmark countdown"
             ) from None
 
+    @property
+    def words(self) -> list[int]:
+        return [t for t in countdown.TOKEN.values() if t not in (countdown.EOS, countdown.PAD)]
+
     def ids(self, text: str) -> list[int]:
         return self.encode(text)
 

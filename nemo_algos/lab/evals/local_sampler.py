@@ -15,6 +15,7 @@ from nemo_algos.engines.local.lora import load_trained
 from nemo_algos.engines.local.schema import SHAPES, GenerationSection, PolicySection
 from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
+from nemo_algos.lab.evals.perturbation import perturb
 from nemo_algos.lab.evals.problem import Add, Generation, Problem, Wanted, seed_of
 from nemo_algos.lab.evals.schema import LocalModel, SamplingSection
 from nemo_algos.terminal import Console
@@ -27,7 +28,7 @@ class LocalSampler:
     """
 
     def __init__(self, model: LocalModel, sampling: SamplingSection) -> None:
-        self.seed = sampling.seed
+        self.seed, self.perturbation = sampling.seed, sampling.perturbation
         section = model.policy or model.trained.policy
         rules = Rules() if model.policy else model.trained.data.rules
         torch.set_num_threads(model.threads or threads_of(section))
@@ -36,6 +37,7 @@ class LocalSampler:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
         )
+        self.limit = generation.max_new_tokens
         section = section.model_copy(update={"generation": generation})
         self.policy = _policy(section, rules, _checkpoint(model))
         self.identity = {
@@ -52,9 +54,15 @@ class LocalSampler:
             if problem.images:
                 raise ValueError("the embedded engine sees no images: ask a server (model.engine)")
             prompt = self.policy.encode(problem.messages, problem.prefix)
-            experience = self.policy.generate([prompt], len(samples), generator)
-            drawn = zip(samples, experience.responses(), strict=True)
+            responses = self._responses(prompt, len(samples), generator)
+            drawn = zip(samples, responses, strict=True)
             add([self._generation(problem, i, tokens) for i, tokens in drawn])
+
+    def _responses(self, prompt: list[int], n: int, generator: torch.Generator) -> list[list[int]]:
+        drawn = self.policy.generate([prompt], n, generator)
+        if self.perturbation is None:
+            return drawn.responses()
+        return perturb(self.policy, prompt, drawn, self.perturbation, self.limit, generator)
 
     def _generation(self, problem: Problem, sample: int, tokens: list[int]) -> Generation:
         finish = "stop" if tokens[-1] in self.policy.ends else "length"

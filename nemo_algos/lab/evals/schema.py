@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from nemo_algos.config import ConfigError, Finding, Section, at, did_you_mean, validate
+from nemo_algos.config import ConfigError, Finding, Section, at, did_you_mean, find, load, validate
 from nemo_algos.engines.data.prompts import TrainedPrompt
 from nemo_algos.engines.local import manifest
 from nemo_algos.engines.local.schema import LocalConfig, PolicySection
@@ -79,6 +79,15 @@ class BenchmarkSection(Section):
     """Another one than the benchmark's."""
 
 
+class Perturbation(Section):
+    """One token of each response is replaced, and what follows is sampled anew."""
+
+    tokens: Literal["high_entropy", "low_entropy", "any"]
+    """Which tokens of a response are marked; one of them is perturbed."""
+    share: float = Field(default=0.05, gt=0, le=1)
+    """So many of its tokens are marked."""
+
+
 class SamplingSection(Section):
     """How responses are sampled."""
 
@@ -91,6 +100,8 @@ class SamplingSection(Section):
     seed: int = Field(default=0, ge=0)
     logprobs: bool = False
     """Those of every token are asked of an endpoint, and stored."""
+    perturbation: Perturbation | None = None
+    """Each response with one of its tokens replaced; the embedded engine's alone."""
 
 
 AnyModel = LocalModel | EndpointModel | NemoRLFile
@@ -129,6 +140,9 @@ class EvalConfig(Section, Generic[Model]):
             raise ValueError("sampling.temperature: the embedded engine samples: set it above 0")
         if self.sampling.logprobs and not isinstance(self.model, EndpointModel):
             raise ValueError("sampling.logprobs: they are an endpoint's: leave it out")
+        if self.sampling.perturbation and not isinstance(self.model, LocalModel):
+            reason = "a server's sampling cannot be changed at a token: set model.engine=local"
+            raise ValueError(f"sampling.perturbation: {reason}")
         if self.sampling.max_tokens and "max_completion_tokens" in getattr(self.model, "extra", {}):
             both = "sampling.max_tokens and model.extra.max_completion_tokens"
             raise ValueError(f"{both}: set one of them")
@@ -170,7 +184,15 @@ def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
         Finding(f"model.{key}", reason) for key in at(plain, "model") or () if key in ours
     ]:
         raise ConfigError(wrong)
-    return validate(EvalConfig[ENGINES[engine]], plain)
+    return validate(EvalConfig[ENGINES[engine]], _completed(plain))
+
+
+def _completed(plain: dict[str, Any]) -> dict[str, Any]:
+    """With math.yaml's keys, its optimizer among them, where a model without a run has none."""
+    model, policy = at(plain, "model"), at(plain, "model.policy")
+    if not isinstance(policy, dict):
+        return plain
+    return {**plain, "model": {**model, "policy": {**load(find("math.yaml"))["policy"], **policy}}}
 
 
 def _as_name(path: str) -> str:

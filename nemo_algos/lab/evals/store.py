@@ -204,6 +204,7 @@ def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
 def _belonging(manifest: dict[str, Any]) -> dict[str, Any]:
     """The part of a manifest that the responses depend on."""
     sampling = {k: v for k, v in manifest["sampling"].items() if k != "samples"}
-    if not sampling.get("logprobs"):  # as in the manifests of before that key
-        sampling.pop("logprobs", None)
+    for key in ("logprobs", "perturbation"):  # as in the manifests of before these keys
+        if not sampling.get(key):
+            sampling.pop(key, None)
     return {"model": manifest["model"], "benchmark": manifest["benchmark"], "sampling": sampling}

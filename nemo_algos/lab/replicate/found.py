@@ -16,7 +16,12 @@ from nemo_algos.lab.report.training import CURVES
 from nemo_algos.lab.study.summary import estimate
 
 LATE = 10  # the last steps, whose mean is a number of training
-SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": None}  # `nemo-algos eval`'s defaults
+SAMPLING = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "max_tokens": None,
+    "perturbation": None,
+}  # `nemo-algos eval`'s defaults
 HARDNESS: dict[str, int] = dict(
     zip(("very_hard", "hard", "medium", "easy"), BUCKETS[1:], strict=True)
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemo_algos.config import at, find, load, overridden, read
-from nemo_algos.lab.replicate.manifest import Item, Manifest
+from nemo_algos.lab.replicate.manifest import Evaluation, Item, Manifest
 from nemo_algos.preflight.check.judge import judge, refuse, versions
 from nemo_algos.preflight.check.snapshot import load as release
 from nemo_algos.preflight.plan import report
@@ -97,12 +97,19 @@ def _benchmarks(manifest: Manifest, name: str) -> set[str]:
     return {benchmark for benchmark, section in written.items() if section is not None}
 
 
-def evaluation(manifest: Manifest, name: str, run: str, served: str, folder: str) -> list[str]:
-    """The words of `nemo-algos eval` for a run."""
+def evaluation(
+    manifest: Manifest, name: str, run: str, served: str, weights: str, folder: str
+) -> list[str]:
+    """The words of `nemo-algos eval` for a run: asks what is served, or loads the weights."""
     known, model = manifest.evaluations[name], manifest.of(run)[0]
     keys = [*known.overrides, *model.sampling]
-    named = [f"model.name={served}", f"out={folder}/{known.folder}"]
-    return ["nemo-algos", "eval", known.config, *keys, *named]
+    asked = f"model.name={served}" if serves(known) else f"model.policy.model_name={weights}"
+    return ["nemo-algos", "eval", known.config, *keys, asked, f"out={folder}/{known.folder}"]
+
+
+def serves(evaluation: Evaluation) -> bool:
+    """Whether it asks a server; else the embedded engine samples."""
+    return at(load(find(evaluation.config)), "model.engine") == "endpoint"
 
 
 def commands(manifest: Manifest, paper: str, item: Item, out: Path) -> Iterator[str]:
@@ -133,6 +140,7 @@ def _commands(
         yield f"python examples/converters/convert_dcp_to_hf.py --config {step}/config.yaml {paths}"
     else:
         served = model.base
-    yield f"vllm serve {served}"
+    if any(serves(manifest.evaluations[name]) for name in names):
+        yield f"vllm serve {served}"
     for name in names:
-        yield shlex.join(evaluation(manifest, name, run, served, folder))
+        yield shlex.join(evaluation(manifest, name, run, served, served, folder))

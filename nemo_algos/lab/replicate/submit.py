@@ -63,7 +63,10 @@ class Order(NamedTuple):
         folder = after.folder if after else self.out.resolve() / self.paper / run
         model = self.manifest.of(run)[0].base
         served = f"{self.paper}/{run}" if after else model
-        asked = [plan.evaluation(self.manifest, n, run, served, str(folder))[1:] for n in names]
+        weights = f"{folder}/hf" if after else model
+        asked = [
+            plan.evaluation(self.manifest, n, run, served, weights, str(folder))[1:] for n in names
+        ]
         variables = {
             "CONTAINER": self.job.image,
             "MOUNTS": ",".join(batch.mounts(self.job, folder)),

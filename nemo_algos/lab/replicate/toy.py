@@ -88,10 +88,12 @@ def _slug(key: str, value: object) -> str:
 
 
 def _evaluation(evaluation: Evaluation) -> Evaluation:
-    """On countdown, at the same temperature where the item is about it."""
+    """On countdown, at the same temperature or with the same tokens perturbed."""
     hot = [o for o in evaluation.overrides if o.startswith("sampling.temperature")]
+    asked = at(load(find(evaluation.config), evaluation.overrides), "sampling.perturbation")
+    kept = [*hot, *(f"sampling.perturbation.{key}={x}" for key, x in (asked or {}).items())]
     config = "eval/countdown.yaml"
-    return Evaluation(config=config, overrides=[*EVALUATION, *hot], folder=evaluation.folder)
+    return Evaluation(config=config, overrides=[*EVALUATION, *kept], folder=evaluation.folder)
 
 
 def _item(item: Item, names: dict[str, str]) -> Item | None:

@@ -15,6 +15,7 @@ from nemo_algos.lab.evals.schema import checked
 SHIPPED = Path(__file__).parents[3] / "examples" / "configs" / "eval"
 NEEDED = {
     "countdown": ["model.run=runs/etr/exp_001"],
+    "erpo_perturbed": [],
     "own": ["model.run=runs/etr/exp_001", "benchmarks.math.data=test.jsonl"],
     "nemo_rl": ["model.file=evaluation_data.json"],
 }
@@ -38,6 +39,15 @@ def test_shipped_configs_are_valid(path):
         overrides.append("benchmarks.math500={}")
     ready = checked(config.load(path, overrides))
     assert set(ready.chosen) <= set(BENCHMARKS)
+
+
+def test_a_model_without_a_run_needs_its_name_alone():
+    ready = checked(plain({"policy": {"model_name": "Qwen/Qwen2.5-3B", "precision": "bfloat16"}}))
+    policy = ready.model.policy
+    assert (policy.model_name, policy.precision) == ("Qwen/Qwen2.5-3B", "bfloat16")
+    assert policy.generation.max_new_tokens == 1024  # math.yaml's
+    said = Says("model.policy.modelname: model_name")
+    assert said in problems_of(plain({"policy": {"modelname": "m"}}))
 
 
 def test_papers_settings():

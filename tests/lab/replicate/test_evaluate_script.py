@@ -27,7 +27,8 @@ def log(tmp_path, monkeypatch):
 
 def evaluated(tmp_path, log, **more):
     given = {"RUN": tmp_path / "run", "MODEL": "Qwen/Q", "SERVED": "etr/q/etr", "ROOT": "/code"}
-    given |= {"EVALUATIONS": "eval a.yaml 'k=[1, 2]'\neval b.yaml", "NEMO_RL_ROOT": tmp_path}
+    asked = "eval a.yaml 'k=[1, 2]' model.name=n\neval b.yaml model.name=n"
+    given |= {"EVALUATIONS": asked, "NEMO_RL_ROOT": tmp_path}
     env = {**os.environ, **{k: str(v) for k, v in (given | {"VLLM": "vllm"} | more).items()}}
     subprocess.run(["bash", SCRIPT], env=env, check=True, capture_output=True, timeout=60)
     lines = [line.partition(" ") for line in sorted(log.read_text().splitlines())]
@@ -44,8 +45,8 @@ def test_the_newest_checkpoint_is_converted_served_and_asked(tmp_path, log):
     assert f"--dcp-ckpt-path {tmp_path}/kept/step_10/policy/weights" in convert
     evals = [line for line in asked["python"] if "nemo_algos" in line]
     assert [line.split("model.url")[0] for line in evals] == [
-        "-m nemo_algos eval a.yaml k=[1, 2] ",
-        "-m nemo_algos eval b.yaml ",
+        "-m nemo_algos eval a.yaml k=[1, 2] model.name=n ",
+        "-m nemo_algos eval b.yaml model.name=n ",
     ]
 
 
@@ -62,6 +63,16 @@ def test_an_adapter_is_served_over_its_base_model(tmp_path, log):
 def test_a_model_as_it_is_is_served_under_its_name(tmp_path, log):
     asked = evaluated(tmp_path, log, SERVED="Qwen/Q")
     assert asked["vllm"][0].startswith("serve Qwen/Q --served-model-name Qwen/Q")
+
+
+def test_what_the_embedded_engine_samples_needs_no_server(tmp_path, log):
+    words = "eval a.yaml model.policy.model_name=Qwen/Q"
+    asked = evaluated(tmp_path, log, EVALUATIONS=words)
+    assert asked == {"vllm": [], "python": [f"-m nemo_algos {words}"]}
+    log.unlink()
+    asked = evaluated(tmp_path, log, EVALUATIONS=f"eval b.yaml model.name=n\n{words}")
+    assert ["model.url" in line for line in asked["python"]] == [False, True]
+    assert len(asked["vllm"]) == 1
 
 
 def test_a_run_without_a_checkpoint_ends_the_job(tmp_path, log):

@@ -62,7 +62,6 @@ def test_seeds_have_folders_of_their_own_and_models_do_not():
         (["etr", "table1", "--toy", "--submit"], "--toy"),
         (["--submit"], "table1"),
         (["--toy", "etr", "figure1"], "toy"),
-        (["--toy", "erpo", "figure1b"], "toy"),
     ],
 )
 def test_wrong_words_are_one_sentence(words, near):

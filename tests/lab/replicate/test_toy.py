@@ -13,7 +13,7 @@ from tests.commands import invoke
 
 PAPERS = {name: manifests.paper(name) for name in manifests.names()}
 TOYS = {name: toy(known) for name, known in PAPERS.items()}
-WITHOUT = {"etr": [], "quatro": [], "erpo": ["figure1b"], "apmpo": []}
+WITHOUT = {"etr": [], "quatro": [], "erpo": [], "apmpo": []}
 
 
 @pytest.mark.parametrize("paper", PAPERS)
