@@ -1,6 +1,7 @@
 """A paper's runs as they are there: folders, whether they are the manifest's, their numbers."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from math import sqrt
 from pathlib import Path
@@ -11,7 +12,7 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.config import ConfigError, at, find, load
 from nemo_algos.lab.replicate.manifest import RATES, TRAINING, Cell, Item, Manifest
 from nemo_algos.lab.report.compare import BUCKETS, compare
-from nemo_algos.lab.report.runs import LoadedRun, evaluations, read_events, read_run
+from nemo_algos.lab.report.runs import LoadedRun, Series, evaluations, read_events, read_run
 from nemo_algos.lab.report.training import CURVES
 from nemo_algos.lab.study.summary import estimate
 
@@ -119,8 +120,25 @@ class Results:
                 reasons.append(str(absent))
         if not each:
             raise Absent(reasons[0])
+        return self._in_unit(cell, _over_seeds(each))
+
+    def by_checkpoint(self, item: Item, run: str, metric: str, seed: Seed) -> Series:
+        """The steps of the seed's checkpoints that are evaluated, and the metric at each."""
+        folder = self.manifest.evaluations[item.evaluations[0]].folder
+        ends = [path.name.removeprefix(f"{folder}-") for path in seed.folder.glob(f"{folder}-*")]
+        found: Series = ([], [])
+        benchmark, name = metric.split()
+        for step in sorted(int(end) for end in ends if end.isdecimal()):
+            cell = Cell(run, (benchmark,), name, step=step)
+            with suppress(Absent):
+                value = self._in_unit(cell, self._measured(item, cell, seed, benchmark)).value
+                found[0].append(step)
+                found[1].append(value)
+        return found
+
+    def _in_unit(self, cell: Cell, value: Value) -> Value:
         percent = self.manifest.unit == "percent" and RATES.fullmatch(cell.metric)
-        return _scaled(_over_seeds(each), 100.0 if percent else 1.0)
+        return _scaled(value, 100.0 if percent else 1.0)
 
     def _of_seed(self, item: Item, cell: Cell, seed: Seed) -> Value:
         if cell.benchmarks == (TRAINING,):
@@ -132,6 +150,7 @@ class Results:
         """What `measure` says of the benchmark. Raises Absent, also where it is another's."""
         name = cell.evaluation or item.evaluations[0]
         folder = self.manifest.evaluations[name].folder
+        folder = folder if cell.step is None else f"{folder}-{cell.step}"
         loaded = seed.evaluated(folder)
         if loaded is None or benchmark not in loaded.evals:
             raise Absent(f"{cell.run}: not evaluated on {benchmark} ({folder}/{benchmark})")

@@ -59,15 +59,22 @@ class Method(Section):
 
 
 class Evaluation(Section):
-    """A config of `nemo-algos eval`. folder: below the run's."""
+    """A config of `nemo-algos eval`. folder: below the run's.
+
+    every_checkpoint: not of the last checkpoint alone; each has its own folder, FOLDER-STEP.
+    """
 
     config: str
     overrides: list[str] = Field(default=[])
     folder: str = "eval"
+    every_checkpoint: bool = False
 
 
 class Cell(NamedTuple):
-    """A number of a table; None where the paper prints none. spread: the paper's ±."""
+    """A number of a table; None where the paper prints none. spread: the paper's ±.
+
+    step: of the checkpoint that is evaluated, if not the last.
+    """
 
     run: str
     benchmarks: tuple[str, ...]
@@ -75,6 +82,7 @@ class Cell(NamedTuple):
     printed: float | None = None
     spread: float | None = None
     evaluation: str = ""
+    step: int | None = None
 
 
 class Row(Section):
@@ -124,7 +132,8 @@ def _cell(row: Row, column: str, printed: float | None, spread: float | None) ->
 class Item(Section):
     """A table or a figure.
 
-    blocks: of a table, or of bars. runs, metrics: of curves over steps, of a histogram, of tokens.
+    blocks: of a table, or of bars. runs, metrics: of curves over steps, of a histogram, of tokens;
+    a curve's metric is one of training, or BENCHMARK METRIC of every checkpoint's evaluation.
     said: sentences of the paper with numbers. note: what ours is otherwise, or of a text why there
     is nothing to run. missing: what is not here yet.
     """
@@ -202,7 +211,10 @@ class Manifest(Section):
                 _known(f"items.{name}: method", method, self.methods)
             for evaluation in item.evaluations:
                 _known(f"items.{name}: evaluation", evaluation, self.evaluations)
-            for benchmark in {b for cell in item.cells() for b in cell.benchmarks} - {TRAINING}:
+            curves = [metric.split()[0] for metric in item.metrics if " " in metric]
+            for benchmark in {*curves, *(b for c in item.cells() for b in c.benchmarks)} - {
+                TRAINING
+            }:
                 _known(f"items.{name}: benchmark", benchmark, BENCHMARKS)
         for misprint in self.misprints:
             _known("misprints: item", misprint.item, self.items)

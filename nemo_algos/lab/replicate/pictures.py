@@ -1,5 +1,6 @@
 """The pictures of a paper's items: tables as points with intervals, curves, histograms, tokens."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from nemo_algos.lab.replicate.manifest import Cell, Item
 from nemo_algos.lab.replicate.table import Shown, Table
 from nemo_algos.lab.report.figure import Figure, Line
 from nemo_algos.lab.report.matrix import Matrix, Side, matrix
+from nemo_algos.lab.report.runs import Series
 from nemo_algos.lab.report.training import CURVES, WINDOWS, together
 from nemo_algos.style import COLORS, canvas, plain_ticks, svg
 
@@ -38,20 +40,28 @@ def _curves(results: Results, name: str, item: Item, missing: dict[str, None]) -
     for metric in item.metrics:
         lines = list[Line]()
         for run, look in _styled(item):
-            series = [
-                seed.trained.metrics[known]
-                for seed in results.seeds(run)
-                if (known := _known(metric, seed.trained.metrics))
-            ]
-            if not series:
-                missing[_absent(results, run, f"{metric} of training is not recorded")] = None
+            if not (series := _series(results, item, run, metric)):
+                of = "every checkpoint" if " " in metric else "training"
+                missing[_absent(results, run, f"{metric} of {of} is not recorded")] = None
                 continue
             steps, values = together(series)
             smooth = {"smooth": max(len(steps) // WINDOWS, 1)}
             band = (values.min(0).tolist(), values.max(0).tolist()) if len(values) > 1 else ()
             lines.append(Line(x=steps, y=values.mean(0).tolist(), **_bands(band), **smooth, **look))
         title, unit = TITLES.get(metric, (metric, ""))
-        yield Figure(f"{name}_{metric.replace('/', '_')}", title, "step", unit, lines, item.note)
+        file = re.sub("[/ @]", "_", f"{name}_{metric}")
+        yield Figure(file, title, "step", unit, lines, item.note)
+
+
+def _series(results: Results, item: Item, run: str, metric: str) -> list[Series]:
+    """The metric over the steps of each seed that has it."""
+    seeds = results.seeds(run)
+    if " " in metric:
+        every = [results.by_checkpoint(item, run, metric, seed) for seed in seeds]
+    else:
+        trained = [(seed.trained.metrics, _known(metric, seed.trained.metrics)) for seed in seeds]
+        every = [metrics[name] for metrics, name in trained if name]
+    return [series for series in every if series[0]]
 
 
 def _bands(band: Sequence[list[float]]) -> dict[str, list[float]]:

@@ -88,6 +88,9 @@ def evaluated(manifest: Manifest, item: Item) -> dict[str, list[str]]:
         for name in [cell.evaluation] if cell.evaluation else item.evaluations:
             if chosen[name] & {*cell.benchmarks} and not manifest.lacks(cell.run):
                 found[name][cell.run] = None
+    for name in item.evaluations:
+        if manifest.evaluations[name].every_checkpoint:
+            found[name] |= {run: None for run in item.runs if not manifest.lacks(run)}
     return {name: list(runs) for name, runs in found.items() if runs}
 
 
@@ -100,11 +103,15 @@ def _benchmarks(manifest: Manifest, name: str) -> set[str]:
 def evaluation(
     manifest: Manifest, name: str, run: str, served: str, weights: str, folder: str
 ) -> list[str]:
-    """The words of `nemo-algos eval` for a run: asks what is served, or loads the weights."""
+    """The words of `nemo-algos eval` for a run: asks what is served, or loads the weights.
+
+    {step} in a word stands for the number of each checkpoint.
+    """
     known, model = manifest.evaluations[name], manifest.of(run)[0]
     keys = [*known.overrides, *model.sampling]
     asked = f"model.name={served}" if serves(known) else f"model.policy.model_name={weights}"
-    return ["nemo-algos", "eval", known.config, *keys, asked, f"out={folder}/{known.folder}"]
+    out = f"out={folder}/{known.folder}{'-{step}' if known.every_checkpoint else ''}"
+    return ["nemo-algos", "eval", known.config, *keys, asked, out]
 
 
 def serves(evaluation: Evaluation) -> bool:
@@ -143,4 +150,5 @@ def _commands(
     if any(serves(manifest.evaluations[name]) for name in names):
         yield f"vllm serve {served}"
     for name in names:
-        yield shlex.join(evaluation(manifest, name, run, served, served, folder))
+        words = evaluation(manifest, name, run, served, served, folder)
+        yield shlex.join(word.replace("{step}", "N") for word in words)

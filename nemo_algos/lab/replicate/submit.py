@@ -63,9 +63,9 @@ class Order(NamedTuple):
         folder = after.folder if after else self.out.resolve() / self.paper / run
         model = self.manifest.of(run)[0].base
         served = f"{self.paper}/{run}" if after else model
-        weights = f"{folder}/hf" if after else model
         asked = [
-            plan.evaluation(self.manifest, n, run, served, weights, str(folder))[1:] for n in names
+            plan.evaluation(self.manifest, n, run, served, "{weights}", str(folder))[1:]
+            for n in names
         ]
         variables = {
             "CONTAINER": self.job.image,

@@ -40,7 +40,8 @@ SMALL = [
     "policy.threads=1",
     "logger.tensorboard_enabled=false",
     "logger.trace_period=8",
-    "checkpointing.save_period=1000",
+    "checkpointing.save_period=8",
+    "checkpointing.keep_top_k=3",
 ]
 EVALUATION = [f"benchmarks.{BENCHMARK}.problems=32", f"sampling.samples={SAMPLES}"]
 
@@ -93,7 +94,8 @@ def _evaluation(evaluation: Evaluation) -> Evaluation:
     asked = at(load(find(evaluation.config), evaluation.overrides), "sampling.perturbation")
     kept = [*hot, *(f"sampling.perturbation.{key}={x}" for key, x in (asked or {}).items())]
     config = "eval/countdown.yaml"
-    return Evaluation(config=config, overrides=[*EVALUATION, *kept], folder=evaluation.folder)
+    changed = {"config": config, "overrides": [*EVALUATION, *kept]}
+    return evaluation.model_copy(update=changed)
 
 
 def _item(item: Item, names: dict[str, str]) -> Item | None:
@@ -104,6 +106,7 @@ def _item(item: Item, names: dict[str, str]) -> Item | None:
     changed = {
         "blocks": [Block.model_validate_json(block) for block in blocks],
         "runs": list(dict.fromkeys(names[run] for run in item.runs if run in names)),
+        "metrics": list(dict.fromkeys(_metric(metric, names) for metric in item.metrics)),
         "benchmarks": [BENCHMARK] if item.benchmarks else [],
         "said": [],
         "missing": "",
@@ -121,6 +124,10 @@ def _block(block: Block, names: dict[str, str]) -> Block | None:
         return None
     made = [Row(label=a, run=b, benchmark=c, evaluation=d) for a, b, c, d in rows]
     return Block(columns=columns, rows=made)
+
+
+def _metric(metric: str, names: dict[str, str]) -> str:
+    return _column(metric, True, names) if " " in metric else metric
 
 
 def _column(column: str, by_run: bool, names: dict[str, str]) -> str:
@@ -149,9 +156,10 @@ def make(manifest: Manifest, items: Iterable[Item], out: Path, workers: int) -> 
     Raises ValueError where a folder holds another run.
     """
     wanted: dict[str, set[str]] = {}
+    every = {name for name, known in manifest.evaluations.items() if known.every_checkpoint}
     for item in items:
         for run in item.needed():
-            wanted.setdefault(run, set())
+            wanted.setdefault(run, set()).update(every & {*item.evaluations})
         for cell in item.cells():
             if cell.benchmarks != (TRAINING,):
                 of = [
@@ -183,11 +191,18 @@ def run_of(manifest: Manifest, run: str, evaluations: list[str], out: Path) -> N
         written = overridden(read(find(model.recipe)), manifest.overrides(run))
         config, algorithm, _ = judged(resolved(written), folder if folder.exists() else None)
         train(config, algorithm, folder, console)
-    for name in dict.fromkeys(evaluations):
-        evaluation = manifest.evaluations[name]
+    start = {"policy": at(load(find(model.recipe), model.overrides), "policy")}
+    source = {"run": str(folder)} if manifest.trains(run) else start
+    for evaluation in (manifest.evaluations[name] for name in dict.fromkeys(evaluations)):
         plain = load(find(evaluation.config), evaluation.overrides)
-        start = {"policy": at(load(find(model.recipe), model.overrides), "policy")}
-        source = {"run": str(folder)} if manifest.trains(run) else start
-        model_section = {"engine": "local", **source}
-        asked = {**plain, "model": model_section, "out": str(folder / evaluation.folder)}
-        evaluate(checked(asked), console)
+        for at_step, end in _checkpoints(folder) if evaluation.every_checkpoint else [({}, "")]:
+            section = {"engine": "local", **source, **at_step}
+            asked = {"model": section, "out": f"{folder / evaluation.folder}{end}"}
+            evaluate(checked({**plain, **asked}), console)
+
+
+def _checkpoints(folder: Path) -> list[tuple[dict[str, int], str]]:
+    """The key of the model, and the end of the evaluation's folder, of each checkpoint."""
+    from nemo_algos.engines.local.checkpoint import steps  # torch
+
+    return [({"step": step}, f"-{step}") for step in sorted(steps(folder / "checkpoints"))]

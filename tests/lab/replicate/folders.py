@@ -13,9 +13,11 @@ def curve(values, half=0.05):
     return {"k": ks, "value": values, "low": low, "high": high}
 
 
-def evaluation(folder, benchmark, mean, best, model="served", samples=None, **sampling):
-    """eval/BENCHMARK of a run: its mean, and best@k at k = 1, 2, 4, ..."""
-    place = folder / "eval" / benchmark
+def evaluation(
+    folder, benchmark, mean, best, model="served", samples=None, into="eval", **sampling
+):
+    """INTO/BENCHMARK of a run: its mean, and best@k at k = 1, 2, 4, ..."""
+    place = folder / into / benchmark
     place.mkdir(parents=True)
     samples = samples or 2 ** (len(best) - 1)
     settings = {"ucc_similarity": "tfidf", "ucc_threshold": 0.8, "linkage": "single"}

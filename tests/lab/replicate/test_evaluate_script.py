@@ -40,7 +40,7 @@ def test_the_newest_checkpoint_is_converted_served_and_asked(tmp_path, log):
         (tmp_path / f"kept/step_{step}/policy/weights").mkdir(parents=True)
     asked = evaluated(tmp_path, log, CHECKPOINTS=tmp_path / "kept")
     (serve,) = asked["vllm"]
-    assert serve.startswith(f"serve {tmp_path}/run/hf --served-model-name etr/q/etr")
+    assert serve.startswith(f"serve {tmp_path}/run/hf/step_10 --served-model-name etr/q/etr")
     convert = next(line for line in asked["python"] if "convert_dcp_to_hf" in line)
     assert f"--dcp-ckpt-path {tmp_path}/kept/step_10/policy/weights" in convert
     evals = [line for line in asked["python"] if "nemo_algos" in line]
@@ -66,13 +66,25 @@ def test_a_model_as_it_is_is_served_under_its_name(tmp_path, log):
 
 
 def test_what_the_embedded_engine_samples_needs_no_server(tmp_path, log):
-    words = "eval a.yaml model.policy.model_name=Qwen/Q"
+    words = "eval a.yaml 'model.policy.model_name={weights}'"
     asked = evaluated(tmp_path, log, EVALUATIONS=words)
-    assert asked == {"vllm": [], "python": [f"-m nemo_algos {words}"]}
+    filled = "eval a.yaml model.policy.model_name=Qwen/Q"
+    assert asked == {"vllm": [], "python": [f"-m nemo_algos {filled}"]}
     log.unlink()
     asked = evaluated(tmp_path, log, EVALUATIONS=f"eval b.yaml model.name=n\n{words}")
     assert ["model.url" in line for line in asked["python"]] == [False, True]
     assert len(asked["vllm"]) == 1
+
+
+def test_every_checkpoint_is_served_in_turn_where_an_evaluation_asks_for_it(tmp_path, log):
+    for step in (2, 10):
+        (tmp_path / f"kept/step_{step}/policy/weights/consolidated").mkdir(parents=True)
+    words = "eval a.yaml model.name=n out=eval\neval b.yaml model.name=n 'out=eval-{step}'"
+    asked = evaluated(tmp_path, log, CHECKPOINTS=tmp_path / "kept", EVALUATIONS=words)
+    steps = [line.split("/kept/")[1].split("/")[0] for line in asked["vllm"]]
+    assert sorted(steps) == ["step_10", "step_2"]
+    out = [line.split("out=")[1].split()[0] for line in asked["python"]]
+    assert sorted(out) == ["eval", "eval-10", "eval-2"]
 
 
 def test_a_run_without_a_checkpoint_ends_the_job(tmp_path, log):

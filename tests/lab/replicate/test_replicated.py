@@ -173,6 +173,25 @@ def test_curves_are_drawn_of_what_is_there(tmp_path):
     assert one.missing == ["qwen3-8b/grpo: no run", "qwen3-8b/clip-high: no run"]
 
 
+def test_every_checkpoint_is_a_point_of_its_curve(tmp_path):
+    folder = tmp_path / "etr/qwen3-8b/etr"
+    run(folder, QWEN, name="etr")
+    for step, mean in [(50, 0.25), (100, 0.5)]:
+        best = [mean + x for x in (0, 0.1, 0.1, 0.1, 0.1, 0.2)]
+        evaluation(folder, "aime24", mean, best, into=f"eval-step-{step}", max_tokens=8192)
+    evaluation(folder, "aime24", 0.9, BEST, into="eval-step-150", max_tokens=1)  # sampled otherwise
+    known = manifests.paper("etr")
+    (one,) = write(known, "etr", manifests.chosen(known, "figure4"), [tmp_path], tmp_path / "out")
+    drawn = {figure.name: figure.lines for figure in one.figures}
+    assert set(drawn) == {"figure4_aime24_mean", "figure4_aime24_best_32"}
+    (mean,), (best,) = drawn.values()
+    assert (mean.x, mean.y) == ([50, 100], [0.25, 0.5])
+    assert best.y == pytest.approx([0.45, 0.7])
+    assert "qwen3-8b/grpo: no run" in one.missing
+    assert any("aime25 mean" in reason for reason in one.missing)
+    assert any("eval-step-150" in reason for reason in one.missing)
+
+
 def test_an_empty_folder_lacks_every_run(tmp_path):
     cells, missing, _ = made(tmp_path, "table4", "quatro")
     assert not any(cell["ours"] for cell in cells.values())
