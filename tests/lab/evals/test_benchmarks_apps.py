@@ -176,7 +176,9 @@ def test_bird_train_as_rows_to_train_on(tmp_path):
     folder = ("--databases", str(database.parents[1]))
     said, ((prompt, answer, plain),), _ = written(tmp_path, "bird", str(path), *folder)
     assert plain["db_id"] == "movies" and said.endswith("verifier sql, deadline 65\n")
-    assert str(prompt).startswith("A SQLite database has these tables:\n\n```sql\nCREATE TABLE film (")
+    assert str(prompt).startswith(
+        "A SQLite database has these tables:\n\n```sql\nCREATE TABLE film ("
+    )
     assert "Which are old?\n\nEvidence: old: before 1990\n\n" in prompt
     query = "```sql\nSELECT name FROM film WHERE {}\n```"
     given = [query.format(where) for where in ("year = 1979", "year = 1995", "1; DROP TABLE film")]
