@@ -21,7 +21,7 @@ from nemo_algos.preflight.plan.layouts import plan as planned
 ROOT = Path(__file__).parents[1]
 RECIPES = ROOT / "examples" / "configs" / "recipes"
 PUBLISHED = ROOT / "benchmarks" / "published_step_times.csv"
-LARGER_GPU = {"quatro-qwen2.5-math-1.5b", "quatro-qwen2.5-math-7b"}  # the paper's H200
+LARGER_GPU = {"quatro-"}  # the paper's H200
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"  # whose configs name no model, but a page that tells how
 
 

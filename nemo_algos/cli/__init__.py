@@ -20,6 +20,7 @@ WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirect
 COMMANDS = {
     "train": "Train a policy with one of the methods.",
     "export": "Write what a run starts from, for another engine.",
+    "problems": "Write the problems of a benchmark as rows to train on.",
     "study": "Run methods x seeds x regimes, and say what they show.",
     "eval": "Sample responses to benchmarks, verify and measure them.",
     "replicate": "The four papers' tables and figures, made again.",

@@ -13,6 +13,7 @@ from nemo_algos.engines.rewards.pool import PATIENCE
 from nemo_algos.lab.rewards.sandbox import Handle, Program, Sandbox, SandboxError
 
 SECONDS = 4.0  # of CPU time, for a program in all; below VerifierPool's default deadline
+SCRIPT = "__main__"  # the entry point of a program that reads stdin and writes stdout
 
 FENCE = re.compile(r"([ \t>]*+)(`{3,}+|~{3,}+)([^`]*+)")
 SINGLE = re.compile(r"(?<!`)`{3}(python3?|py|sql|sqlite)[ \t]+([^`]+(?:`{1,2}[^`]+)*)```", re.I)
@@ -23,7 +24,8 @@ def verify_code(response: str, answer: str) -> float:
     """1.0 where the program in `response` passes the tests, else 0.0.
 
     `answer` is JSON: `prompt`, trusted code before the program (may be empty); `entry_point`, the
-    function under test; `tests`, trusted code that runs as it stands and fails by raising; and, if
+    function under test, or "__main__", which runs the whole program on stdin's text and gives what
+    it writes to stdout; `tests`, trusted code that runs as it stands and fails by raising; and, if
     the default of 4 is wrong, `seconds` of CPU time for the program, which it may use within ten
     times that of wall time.
 
@@ -128,7 +130,7 @@ def _sandbox() -> Sandbox:
 def _passes(program: Program, sources: list[str], problem: "_Problem") -> bool:
     namespace = problem.namespace(program)
     try:
-        program.run(sources)
+        program.run(sources, script=problem.entry_point == SCRIPT)
         exec(problem.tests, namespace)
     except MemoryError:
         raise  # the judge's own, see sandbox/program.py
@@ -147,7 +149,7 @@ class _Problem:
         # optimize=0: asserts stay, whatever PYTHONOPTIMIZE says
         self.tests = compile(tree, "<tests>", "exec", dont_inherit=True, optimize=0)
         self._prompt = compile(prompt, "<prompt>", "exec", dont_inherit=True, optimize=0)
-        self._entry_point = entry_point
+        self.entry_point = entry_point
         nodes = list(ast.walk(tree))
         owners = {node.value for node in nodes if isinstance(node, ast.Attribute)}
         names = [node for node in nodes if isinstance(node, ast.Name)]
@@ -163,8 +165,8 @@ class _Problem:
         namespace |= {name: import_module(name) for name in self._modules}
         namespace["__name__"] = "tests"
         exec(self._prompt, namespace)
-        if self._entry_point:
-            namespace[self._entry_point] = Handle(program, self._entry_point)
+        if self.entry_point:
+            namespace[self.entry_point] = Handle(program, self.entry_point)
         return namespace
 
 

@@ -6,7 +6,7 @@ import secrets
 
 import httpx
 
-from nemo_algos.lab.rewards.code import SECONDS, program_of
+from nemo_algos.lab.rewards.code import SCRIPT, SECONDS, program_of
 
 URL = "NEMO_ALGOS_SANDBOX_URL"
 REPLY_SECONDS = 10.0  # for the server's queue and the network, beyond the program's time
@@ -18,12 +18,15 @@ def verify_code_remote(response: str, answer: str) -> float:
     `answer` as for `verify_code`; the server is at the URL in NEMO_ALGOS_SANDBOX_URL. It runs
     program and tests in one process, so a program that means to can fake a pass (docs/sandbox.md).
 
-    Raises ValueError where the variable is not set, TimeoutError where the program took too long,
-    RuntimeError where the server failed, httpx.HTTPError where it cannot be reached or refuses.
+    Raises ValueError where the variable is not set or the program is to read stdin, TimeoutError
+    where it took too long, RuntimeError where the server failed, httpx.HTTPError where it cannot be
+    reached or refuses.
     """
     if not os.environ.get(URL):
         raise ValueError(f"Set {URL} to the address of a SandboxFusion server.")
     problem = json.loads(answer)
+    if problem["entry_point"] == SCRIPT:
+        raise ValueError("Programs that read stdin are judged by the verifier code alone: use it.")
     seconds = problem.get("seconds", SECONDS)
     # Leaving early, with sys.exit(0) say, would look like success.
     proof = secrets.token_hex()

@@ -138,13 +138,13 @@ def test_an_error_of_the_hub_is_one_of_ours(hub):
 
 MATH = "math math500 amc23 aime24 aime25 minerva_math olympiadbench gsm8k geometry3k"
 CHOICE = "gpqa_main gpqa_diamond acpbench_bool acpbench_mcq"
-RUN = "humaneval humaneval_plus mbpp mbpp_plus spider bird countdown countdown_4"
+RUN = "humaneval humaneval_plus mbpp mbpp_plus apps spider bird countdown countdown_4"
 
 
 def test_the_table():
     assert {*BENCHMARKS} == {*f"{MATH} {CHOICE} {RUN}".split()}
     assert {n for n, b in BENCHMARKS.items() if b.answer_of is None} == {*RUN.split()}
-    deadlines = {"aime24": 5, "mbpp": 15, "mbpp_plus": 30, "spider": 15, "bird": 65}
+    deadlines = {"aime24": 5, "mbpp": 15, "mbpp_plus": 30, "apps": 9, "spider": 15, "bird": 65}
     assert {name: BENCHMARKS[name].deadline for name in deadlines} == deadlines
     answer_of = {name: b.answer_of for name, b in BENCHMARKS.items() if b.answer_of}
     assert answer_of["aime24"]("\\boxed{1} or \\boxed{2}") == "2"

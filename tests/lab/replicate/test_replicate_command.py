@@ -34,7 +34,7 @@ def test_a_plan_evaluates_bases_and_checkpoints():
 
 
 def test_what_is_missing_is_said():
-    assert "missing: a reader of APPS" in said("quatro", "table4")
+    assert "missing: training on Geometry3K's images" in said("apmpo", "table5")
     assert "a drawing" in said("etr", "figure1")
 
 

@@ -15,6 +15,7 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import ConfigError, at
 from nemo_algos.engines.nemo.decided import DEFAULT
+from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
 from nemo_algos.preflight.check import known_models, snapshot
 from nemo_algos.preflight.check.conflicts import conflicts
 from nemo_algos.preflight.check.judge import check
@@ -35,6 +36,8 @@ WORDS = {
 ANSWERS = {
     "dapo_math_verify": (None, {"DAPOMath17K", "DAPOMathAIME2024"}),
     "hf_math_verify": ("examples/prompts/cot.txt", {"ResponseDataset", "AIME2024"}),
+    "code": (None, {"ResponseDataset"}),  # rows of `nemo-algos problems`
+    "sql": (None, {"ResponseDataset"}),
 }
 LR, BATCH = "policy.optimizer.kwargs.lr", "policy.train_global_batch_size"
 ALL_PAPERS = {
@@ -285,11 +288,27 @@ def test_the_model_holds_the_sequence(name):
 @each_version
 def test_the_prompt_asks_for_what_the_verifier_reads(name, version):
     plain = composed(name, version).plain
-    prompt, datasets = ANSWERS[plain["env"]["math"]["math_verify_impl"]]
-    data = plain["data"]
+    data, env = plain["data"], plain["env"]
+    judge = env[data["default"]["env_name"]]
+    prompt, datasets = ANSWERS[judge.get("verifier") or judge["math_verify_impl"]]
     assert data["default"]["prompt_file"] == prompt
     assert {data["train"]["dataset_name"], data["validation"]["dataset_name"]} == datasets
     assert data["default"]["processor"] == "math_hf_data_processor"
+
+
+@pytest.mark.parametrize(
+    ("name", "benchmarks"),
+    [
+        ("quatro-qwen2.5-coder-1.5b-1n2g-fsdp", ("apps", "humaneval")),
+        ("apmpo-qwen2.5-coder-3b-instruct-1n4g-fsdp", ("bird",)),
+    ],
+)
+def test_a_program_or_query_has_the_time_that_its_benchmark_gives(name, benchmarks):
+    plain = plain_of(name)
+    judge = plain["env"][plain["data"]["default"]["env_name"]]
+    known = [BENCHMARKS[benchmark] for benchmark in benchmarks]
+    assert {b.verifier for b in known} == {judge["verifier"]}
+    assert max(b.deadline for b in known) == judge["deadline"]
 
 
 @each_version

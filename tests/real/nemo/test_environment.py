@@ -4,7 +4,9 @@ And the way of a recipe from its data file to the reward in a real Ray.
 """
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,7 @@ import local_ray
 import pytest
 import ray
 import torch
+from commands import invoke
 from no_ray import Actor
 from omegaconf import OmegaConf
 from ray._private import ray_constants
@@ -91,6 +94,67 @@ def test_what_could_not_be_judged_is_counted(math: VerifierEnvironment) -> None:
     counts = {"ok": 1, "timeout": 1, "error": 1, "too_long": 1, "memory": 0}
     assert math.statuses() == {f"verifier/{k}": v for k, v in counts.items()}
     assert set(math.statuses().values()) == {0}  # since the last call
+
+
+def test_a_hanging_program_does_not_hold_up_a_step() -> None:
+    """Programs on stdin and of a function; one that loops, one that waits, one that ends itself."""
+    tests = "assert __main__('2 3') == '5\\n'"
+    script = {"prompt": "", "entry_point": "__main__", "tests": tests, "seconds": 0.25}
+    called = {"prompt": "", "entry_point": "f", "tests": "assert f(2) == 4", "seconds": 0.25}
+    right, function = "print(sum(map(int, input().split())))", "def f(x): return 2 * x"
+    programs = [
+        *[(right, script, 1), ("while True: pass", script, 0), ("print(6)", script, 0)],
+        *[(function, called, 1), ("import time\ntime.sleep(60)", script, 0), (right, script, 1)],
+        *[("import os\nos._exit(0)", called, 0), (function, called, 1)],
+    ]
+    code = VerifierEnvironment({"verifier": "code", "workers": 2, "deadline": 5.0})
+    given = golds(*(json.dumps(answer) for _, answer, _ in programs))
+    responses = talk(*(f"So:\n```python\n{program}\n```" for program, _, _ in programs))
+    rewards = code.step(responses, given).rewards.tolist()
+    counts = code.statuses()
+    code.shutdown()
+    assert rewards == [reward for *_, reward in programs]
+    assert (counts["verifier/ok"], counts["verifier/timeout"]) == (6, 2)
+
+
+def test_queries_are_judged_by_their_results(tmp_path: Path) -> None:
+    database = tmp_path / "d.sqlite"
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("CREATE TABLE t AS SELECT 1 AS x UNION ALL SELECT 2")
+        db.commit()
+    answer = {"database": str(database), "query": "SELECT x FROM t", "rule": "set", "seconds": 0.25}
+    endless = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n FROM r) SELECT count(*) FROM r"
+    sql = VerifierEnvironment({"verifier": "sql", "workers": 2, "deadline": 5.0})
+    said = talk("```sql\nSELECT x FROM t ORDER BY 1\n```", "SELECT 1", endless, "SELECT x FROM t")
+    rewards = sql.step(said, golds(*[json.dumps(answer)] * 4)).rewards.tolist()
+    counts = sql.statuses()
+    sql.shutdown()
+    assert rewards == [1, 0, 0, 1]
+    assert (counts["verifier/ok"], counts["verifier/timeout"]) == (3, 1)
+
+
+def test_rows_of_apps_go_through_the_recipe(tmp_path: Path) -> None:
+    from nemo_rl.data.utils import setup_response_data
+
+    tests = json.dumps({"inputs": ["2 3\n"], "outputs": ["5\n"]})
+    given, rows = tmp_path / "train.jsonl", tmp_path / "rows.jsonl"
+    row = {"question": "Add.", "input_output": tests}
+    given.write_text("".join(json.dumps(row | {"id": i}) + "\n" for i in range(256)))  # a batch
+    assert invoke("problems", "apps", given, rows).exit_code == 0
+    written = strict.read(SHIPPED.parent / "recipes" / "quatro-qwen2.5-coder-1.5b-1n2g-fsdp.yaml")
+    paths = [f"data.{split}.data_path={rows}" for split in ("train", "validation")]
+    master = launcher.compose(strict.overridden(written, paths))[0]
+    tokenizer, plain = cpu_task.tokenizer(), OmegaConf.to_container(OmegaConf.create(master.data))
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    dataset = setup_response_data(tokenizer, plain, None)[0]  # pyright: ignore
+    datum: Any = dataset[0]  # pyright: ignore
+    said = datum["message_log"][0]["content"]
+    assert said.startswith("Add.\n\nYour program reads") and datum["loss_multiplier"] == 1
+    code = VerifierEnvironment({**master.env["code_verify"], "workers": 1})
+    responses = talk("print(sum(map(int, input().split())))", "print(input())")
+    rewards = code.step(responses, [datum["extra_env_info"]] * 2).rewards.tolist()
+    code.shutdown()
+    assert rewards == [1, 0]
 
 
 def test_metrics_are_those_of_nemo_rls_math_environment(math: VerifierEnvironment) -> None:

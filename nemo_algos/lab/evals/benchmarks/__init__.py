@@ -40,8 +40,8 @@ def load(
 ) -> Loaded:
     """The problems of the benchmark `name`, the first `limit` of them.
 
-    data: "hub", a file, or for ACPBench a folder. seed: of the order of GPQA's options. databases:
-    folder of the SQLite files of Spider and BIRD. trained: see Options.
+    data: "hub", a file, or for ACPBench and APPS a folder. seed: of the order of GPQA's options.
+    databases: folder of the SQLite files of Spider and BIRD. trained: see Options.
     Raises ValueError: an unknown name, data that cannot be read, a row without its fields, an id
     twice, a limit below 1.
     """
@@ -50,13 +50,15 @@ def load(
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     benchmark = BENCHMARKS[name]
-    if data != "hub":
+    path = Path(data)
+    if benchmark.folders and path.is_dir():
+        rows, source = benchmark.folders(data)
+    elif data != "hub":
         rows, source = rows_of(data, benchmark.files)
     elif benchmark.hub:
         rows, source = benchmark.hub.rows()
     else:
         raise ValueError(f"{name} reads files of your own: set data to the path of one")
-    path = Path(data)
     folder = path if path.is_dir() else path.parent
     options = Options(seed, folder, databases, trained=trained)
     problems = list(benchmark.problems(rows, options))

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from nemo_algos.engines.data.rows import Row
 from nemo_algos.engines.rewards import answers
-from nemo_algos.lab.evals.benchmarks import choice, code, math, sql, vision
+from nemo_algos.lab.evals.benchmarks import apps, choice, code, math, sql, vision
 from nemo_algos.lab.evals.benchmarks.source import Hub, Options, Puzzles
 from nemo_algos.lab.evals.problem import Problem
 
+Read = Callable[[str], tuple[list[Row], str]]
 Problems = Callable[[list[Row], Options], Iterator[Problem]]
 AnswerOf = Callable[[str], str | None]
 
@@ -27,7 +28,7 @@ class Benchmark:
     `options.counts` what it changed or left out. verifier: "module:function". answer_of: the final
     answer as written, for majority votes; None where there is none (code, SQL). deadline: seconds
     per verdict. hub: where its rows are, None where only files are read. files: pattern of its
-    files in a folder.
+    files in a folder. folders: reads a folder of its own kind.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Benchmark:
     deadline: float
     hub: Hub | Puzzles | None
     files: str | None = None
+    folders: Read | None = None
 
 
 def _countdown(name: str, numbers: int) -> Benchmark:
@@ -94,6 +96,7 @@ _ALL = (
     _code("humaneval_plus", code.humaneval_plus, PLUS, Hub("evalplus/humanevalplus", "test")),
     _code("mbpp", code.mbpp, code.SECONDS, Hub("google-research-datasets/mbpp", "test", ("full",))),
     _code("mbpp_plus", code.mbpp_plus, PLUS, Hub("evalplus/mbppplus", "test")),
+    Benchmark("apps", apps.apps, CODE, None, apps.SECONDS + 5, None, folders=apps.folders),
     _sql("spider", sql.spider, sql.SPIDER_SECONDS, Hub("xlangai/spider", "validation")),
     _sql("bird", sql.bird, sql.BIRD_SECONDS, Hub("birdsql/bird_sql_dev_20251106", "dev_20251106")),
     _math("geometry3k", Hub("hiyouga/geometry3k", "test"), vision.geometry3k),

@@ -3,15 +3,18 @@
 The program shares this process and may rewrite all of it; it then only lies about itself.
 """
 
+import io
 import operator
 import socket
 import sys
 import types
+from contextlib import suppress
 from typing import Any
 
 import plain
 
 NAME = "solution"  # of the program's module; not "__main__", so its demonstrations stay quiet
+SCRIPT = "__main__"  # of one that is a script, and of the function that runs it
 MESSAGE_CHARS = 300
 
 ASKED = {
@@ -30,7 +33,7 @@ ASKED = {
 
 
 def serve(channel: socket.socket) -> None:
-    """Run the sources of the first message, then answer `[what, args, kwargs]` for ever.
+    """Run the first message, `[sources, script?]`, then answer `[what, args, kwargs]` for ever.
 
     A reply is `["ok", value, args]`, args where a call that returned None may have changed them
     (else null), or `["raise", builtin class name, message]`.
@@ -54,10 +57,15 @@ class _Objects:
         sys.modules[NAME] = self._module
         self._held: list[Any] = []
 
-    def run(self, message: list[list[str]]) -> list[Any]:
-        for source in message[0]:
-            # dont_inherit: the program's own __future__ imports, not this file's
-            exec(compile(source, "<solution>", "exec", dont_inherit=True), self._module.__dict__)
+    def run(self, message: list[Any]) -> list[Any]:
+        sources, is_script = message
+        # dont_inherit: the program's own __future__ imports, not this file's
+        codes = (compile(s, "<solution>", "exec", dont_inherit=True) for s in sources)
+        if is_script:
+            self._module.__dict__[SCRIPT] = _Script([*codes])
+        else:
+            for code in codes:
+                exec(code, self._module.__dict__)
         return ["ok", None, None]
 
     def ask(self, what: str, args: list[Any], kwargs: Any) -> list[Any]:
@@ -80,6 +88,35 @@ class _Objects:
         if not hasattr(self._module, reference):
             raise NameError(f"name {reference!r} is not defined")
         return getattr(self._module, reference)
+
+
+class _Script:
+    """A function of stdin's text that runs the program from its beginning: what it has written.
+
+    What a program leaves in other modules stays for its next run.
+    """
+
+    def __init__(self, codes: list[types.CodeType]):
+        self._codes = codes
+
+    def __call__(self, text: str) -> str:
+        module, written = types.ModuleType(SCRIPT), io.BytesIO()
+        # exit and quit are site's, which is not loaded
+        module.__dict__.update(exit=sys.exit, quit=sys.exit, open=_open)
+        sys.modules[SCRIPT] = module
+        # Held here, because they close with the last reference, and a program may put others there.
+        given = io.TextIOWrapper(io.BytesIO(text.encode(errors="replace")), "utf-8")
+        taken = io.TextIOWrapper(written, "utf-8", "replace", write_through=True)
+        sys.stdin, sys.stdout = given, taken
+        with suppress(SystemExit):
+            for code in self._codes:
+                exec(code, module.__dict__)
+        sys.stdout.flush()
+        return written.getvalue().decode(errors="replace")
+
+
+def _open(file: Any, *args: Any, **kwargs: Any) -> Any:
+    return sys.stdin if file == 0 else open(file, *args, **kwargs)
 
 
 def _text(error: BaseException) -> str:

@@ -56,9 +56,13 @@ class Program:
         elif self.failure == "gone" and number == signal.SIGKILL:
             self.failure = "killed"
 
-    def run(self, sources: list[str]) -> None:
-        """Run its sources, one after the other, as one module; raises as `ask`."""
-        self._exchange([sources])
+    def run(self, sources: list[str], script: bool = False) -> None:
+        """Run its sources, one after the other, as one module; raises as `ask`.
+
+        script: only compile them; each call of its `__main__` with stdin's text runs them, and
+        gives what they write to stdout.
+        """
+        self._exchange([sources, script])
 
     def ask(self, what: str, *args: Any, **kwargs: Any) -> Any:
         """Its answer to `what` (see candidate.ASKED) of `args`, as plain values and `Handle`s.
