@@ -55,10 +55,10 @@ def test_each_kind_of_problem(apps):
     stdin, calls, method = loaded.problems
     assert [p.id for p in loaded.problems] == ["0", "1", "2"]
     assert stdin.info == {"difficulty": "interview"}
-    assert stdin.prompt == (
-        "Task 0.\n\nYour program reads standard input and writes standard output.\n\n"
-        "Answer with one ```python block that holds the whole program and its imports."
-    )
+    task, reads, answer = stdin.prompt.split("\n\n")
+    assert task == "Task 0."
+    assert "standard input" in reads and "standard output" in reads
+    assert "```python" in answer
     assert "called as `twice` and begins so:\n\n```python\ndef twice(x):\n```\n" in calls.prompt
     assert "called as `Solution().pair` and begins so" in method.prompt
     assert json.loads(stdin.answer)["seconds"] == 4
@@ -122,8 +122,9 @@ def test_rows_that_cannot_be_run_are_counted(apps):
     long = '{"inputs": [[1]], "outputs": [' + "1" * 5000 + '], "fn_name": "f"}'
     uneven = json.dumps({"inputs": ["1", "2"], "outputs": ["1"]})
     counts = apps(STDIN, row(8, long), row(9, uneven)).counts
-    assert counts["problems with integers of over 4300 digits left out"] == 1
-    assert counts["problems with more inputs than outputs, or fewer, left out"] == 1
+    (digits,) = (number for said, number in counts.items() if "4300" in said)
+    (lengths,) = (number for said, number in counts.items() if "inputs" in said)
+    assert (digits, lengths) == (1, 1)
 
 
 def test_the_authors_folders_are_the_same_problems(apps, tmp_path):
@@ -176,9 +177,7 @@ def test_bird_train_as_rows_to_train_on(tmp_path):
     folder = ("--databases", str(database.parents[1]))
     said, ((prompt, answer, plain),), _ = written(tmp_path, "bird", str(path), *folder)
     assert plain["db_id"] == "movies" and said.endswith("verifier sql, deadline 65\n")
-    assert str(prompt).startswith(
-        "A SQLite database has these tables:\n\n```sql\nCREATE TABLE film ("
-    )
+    assert "```sql\nCREATE TABLE film (" in str(prompt)
     assert "Which are old?\n\nEvidence: old: before 1990\n\n" in prompt
     query = "```sql\nSELECT name FROM film WHERE {}\n```"
     given = [query.format(where) for where in ("year = 1979", "year = 1995", "1; DROP TABLE film")]

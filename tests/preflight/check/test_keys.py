@@ -15,9 +15,9 @@ SECTIONS = ("data", "env")
 USUAL = "grpo_math_1B.yaml"
 UNREAD = ("dataset_name", "prompt_file")  # of one of NeMo-RL's configs, below `data` itself
 # whose keys are not NeMo-RL's: servers of NeMo-Gym, a second policy, environments that scripts of
-# theirs register, and one of ours, whose keys the rule own_rewards judges
+# theirs register, and ours, whose keys the rule own_rewards judges
 FREE = [f"env.{name}" for name in ("nemo_gym", "reward_model", "sliding_puzzle_game", "dapo")]
-FREE += ["env.countdown"]
+FREE += ["env.countdown", "env.code_verify", "env.sql_verify"]
 NAMES = (
     *keys.ENVIRONMENTS,
     *("clevr-cogent", "geometry3k", "refcoco"),
