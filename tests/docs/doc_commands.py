@@ -73,7 +73,8 @@ def script(block: Block, elsewhere: set[str]) -> str:
 
 
 def ci_commands(root: Path = ROOT) -> set[str]:
-    return {TESTS, *(root / ".ci" / "run").read_text().splitlines()}
+    lines = (root / ".ci" / "run").read_text().splitlines()
+    return {TESTS, *(line for line in lines if line.startswith(("uv run ", "make ")))}
 
 
 def complaint(block: Block, status: int, output: str) -> str:

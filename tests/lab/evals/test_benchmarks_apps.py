@@ -143,7 +143,7 @@ def test_the_authors_folders_are_the_same_problems(apps, tmp_path):
     (tmp_path / "APPS" / "train" / "0000" / "metadata.json").write_text("{")
     with pytest.raises(ValueError, match=r"0000/metadata\.json is not JSON"):
         load("apps", str(tmp_path / "APPS" / "train"))
-    with pytest.raises(ValueError, match=r"holds no folder with a question\.txt"):
+    with pytest.raises(ValueError, match=r"question\.txt"):
         load("apps", str(tmp_path / "APPS"))
 
 
