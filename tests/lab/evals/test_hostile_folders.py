@@ -49,7 +49,7 @@ def marker(tmp_path):
 def cheap(tmp_path_factory):
     """Nothing is drawn, little taught, few puzzles made: what takes most of the commands' time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nemo_algos.lab.report.figure.Figure.save", lambda *_: "<svg></svg>")
+        folders.draw_nothing(patch)
         patch.setattr(
             "nemo_algos.engines.local.summary.plot", lambda folder, _: folder / "curves.png"
         )

@@ -40,8 +40,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def no_figures(monkeypatch):
-    """Drawing takes most of a report's time."""
-    monkeypatch.setattr("nemo_algos.lab.report.figure.Figure.save", lambda *_: "<svg></svg>")
+    folders.draw_nothing(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +201,7 @@ def unlike(tmp_path_factory):
     folders.change_json(root / "b/math500/manifest.json", sampling__temperature=0.6)
     folders.change_json(root / "b/math500/manifest.json", versions={"python": "3.12", "torch": "2"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nemo_algos.lab.report.figure.Figure.save", lambda *_: "<svg></svg>")
+        folders.draw_nothing(patch)
         return write([root / name for name in "abc"], root / "out").read_text()
 
 
