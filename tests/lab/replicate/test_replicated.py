@@ -16,6 +16,12 @@ BEST = [0.7, 0.8, 0.9, 0.92, 0.94, 0.95]  # k = 1 to 32
 QWEN = "Qwen/Qwen3-8B-Base"
 
 
+@pytest.fixture(autouse=True)
+def tables_are_not_drawn(monkeypatch):
+    """Which takes most of the time; test_toy.py has one drawn."""
+    monkeypatch.setattr("nemo_algos.lab.replicate.pictures.draw", lambda *_: "<svg></svg>")
+
+
 def made(folder, item="table1", paper="etr"):
     """(cells of the CSV by row and column, what is missing, the page)."""
     known = manifests.paper(paper)

@@ -1,6 +1,7 @@
 """The toy: the manifest at countdown's scale, and one item of it end to end."""
 
 import os
+from concurrent.futures import Executor, Future
 
 import pytest
 
@@ -53,7 +54,21 @@ def test_every_toy_run_and_evaluation_is_a_config_that_is_right(paper):
         checked({**plain, "model": {"engine": "local", "policy": policy}})
 
 
-def test_an_item_is_made_end_to_end_and_not_again(tmp_path):
+class Here(Executor):
+    """In place of processes of their own, which .ci/run has: each takes seconds to start."""
+
+    def submit(self, function, *arguments):
+        done = Future()
+        done.set_result(function(*arguments))
+        return done
+
+
+def test_an_item_is_made_end_to_end_and_not_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("nemo_algos.lab.replicate.toy.fresh", lambda workers: Here())
+    monkeypatch.setattr("nemo_algos.engines.local.tiny_policy.WARM_STEPS", 2)
+    monkeypatch.setattr("nemo_algos.engines.local.summary.plot", lambda folder, _: folder)
+    monkeypatch.setattr("nemo_algos.lab.evals.benchmarks.source.PUZZLES", 16)
+    monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path / "cache"))
     command = ["replicate", "--toy", "etr", "table1", "--steps", "1", "--workers", "1"]
     done = invoke(*command, "--out", tmp_path)
     assert done.exit_code == 0, done.output
