@@ -15,7 +15,7 @@ from nemo_algos.algorithms.kernel import (
     group_advantages,
 )
 from nemo_algos.algorithms.record import OF_PARTNERS, TOKEN_INPUTS
-from nemo_algos.algorithms.riders import inputs, off_policy
+from nemo_algos.algorithms.riders import off_policy
 from nemo_algos.algorithms.riders.correction import CorrectionConfig
 from nemo_algos.algorithms.riders.terms import WeightedTerm
 
@@ -125,6 +125,8 @@ class Algorithm(Kernel):
         Raises ValueError when an input that the method needs is missing or out of range, or when
         a method's function returns something else than its record declares.
         """
+        from nemo_algos.algorithms.riders import inputs  # which no worker needs
+
         off_policy.check(self.correction, rollouts)
         inputs.check(self.name, self.needs, self.unit_columns, rollouts, memory)
         past, size = memory or {}, batch_size or max(len(rollouts), 1)

@@ -9,7 +9,7 @@ from nemo_algos.config import did_you_mean
 from nemo_algos.engines.data.prompts import Asked, Messages, asked_of
 from nemo_algos.engines.data.rows import Row, after_hashes, load
 from nemo_algos.engines.data.schema import DataSection, Split
-from nemo_algos.engines.data.tasks import Countdown, Task
+from nemo_algos.engines.data.tasks import Task
 
 
 class Example(NamedTuple):
@@ -102,6 +102,3 @@ class MathProblems(Task):
     def counts(self) -> str:
         dropped = f", {self.dropped} dropped (empty, or too long)" if self.dropped else ""
         return f"{len(self.train)} problems{dropped}"
-
-
-OURS: dict[str, type[Task]] = {"countdown": Countdown, "math": MathProblems}

@@ -12,6 +12,12 @@ from nemo_algos.engines.data.schema import DataSection
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.engines.rewards.weighted import Rewards
 
+# ours by the short names that configs use; any other is a "module:NAME"
+OURS = {
+    "countdown": "nemo_algos.engines.data.tasks:Countdown",
+    "math": "nemo_algos.engines.data.math_problems:MathProblems",
+}
+
 
 class Response(str):
     """What a model has answered; tokens: how many of them it wrote."""

@@ -9,7 +9,7 @@ from rich.progress import Progress
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.engines.data.countdown import Rules
-from nemo_algos.engines.data.math_problems import OURS
+from nemo_algos.engines.data.tasks import OURS
 from nemo_algos.engines.local.experience import Policy, Score
 from nemo_algos.engines.local.hardware import device_of
 from nemo_algos.engines.local.lora import without_adapters
@@ -29,7 +29,7 @@ PROBE = "1 + 2 = 3"
 def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -> Trainer:
     """Ready for its first step. The countdown model is taught on first use."""
     data = config.data
-    task = (OURS.get(data.task) or resolve_name(data.task))(data, config.grpo.seed)
+    task = resolve_name(OURS.get(data.task, data.task))(data, config.grpo.seed)
     rescores = not config.rollout_correction.bypass_mode
     policy = policy_of(config.policy, data.rules, console, rescores)
     if limit := data.max_input_seq_length:

@@ -96,12 +96,10 @@ class PlantedSampler(TinyPolicy):
         self.generator.set_state(state["generator"])
 
 
-def planted(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> PlantedSampler | None:
-    """Who generates in the policy's place what it is trained on, where that is asked for."""
+def planted(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> PlantedSampler:
+    """The sampler of a config that has one."""
     section = config.policy.generation.planted
-    if section is None:
-        return None
-    assert isinstance(policy, TinyPolicy)  # says preflight
+    assert section and isinstance(policy, TinyPolicy)  # says preflight
     return PlantedSampler(policy, section, optimizer, config.grpo.seed)
 
 

@@ -4,7 +4,7 @@ import time
 import warnings
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,10 +25,12 @@ from nemo_algos.engines.local.notices import Remarks
 from nemo_algos.engines.local.optimizer import optimizer_of, scheduler_of
 from nemo_algos.engines.local.prompt_sharing import micro_batches
 from nemo_algos.engines.local.schema import LocalConfig
-from nemo_algos.engines.local.simulated_mismatch import planted
 from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.engines.rewards.weighted import parts
+
+if TYPE_CHECKING:
+    from nemo_algos.engines.local.simulated_mismatch import PlantedSampler
 
 
 class Trainer:
@@ -48,7 +50,7 @@ class Trainer:
         self.optimizer = optimizer_of(config.policy.optimizer, self.parameters)
         self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
         self.generator = torch.Generator(self.parameters[0].device).manual_seed(config.grpo.seed)
-        self.planted = planted(policy, config, self.optimizer)
+        self.planted = self._planted()
         self.step_number = 0
         self.needs, self.memory = algorithm.needs, dict[str, Any]()  # as of the last signals
         self.verdicts: list[Verdict] = []  # on the responses of the last batch
@@ -56,6 +58,14 @@ class Trainer:
         self.watch = Watch(config.mismatch)
         self.said: list[str] = []  # of the last step
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
+
+    def _planted(self) -> "PlantedSampler | None":
+        """Who generates in the policy's place what it is trained on, where that is asked for."""
+        if self.config.policy.generation.planted is None:
+            return None
+        from nemo_algos.engines.local.simulated_mismatch import planted  # few runs have one
+
+        return planted(self.policy, self.config, self.optimizer)
 
     def step(self) -> dict[str, float]:
         """One rollout batch and its updates; returns the step's metrics.

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemo_algos.algorithms.core.logprob_gap import Monitor
-from nemo_algos.engines.mismatch.dump import made, write
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.riders.loss_config import MismatchConfig
@@ -51,5 +50,7 @@ class Watch:
             raise
         finally:
             if due and self.folder and pair[-1].any():
+                from nemo_algos.engines.mismatch.dump import made, write  # few runs dump
+
                 arrays = {name: column.cpu().numpy() for name, column in columns.items()}
                 write(self.folder / "mismatch" / f"step_{step:06d}.npz", made(arrays))

@@ -43,7 +43,7 @@ class Mixed(trainers.MadeUp):
 @pytest.fixture(autouse=True)
 def untaught(monkeypatch):
     monkeypatch.setattr(build, "warm_started", lambda *_: trainers.policy().model)
-    monkeypatch.setitem(build.OURS, "countdown", Mixed)
+    monkeypatch.setitem(build.OURS, "countdown", f"{__name__}:Mixed")
 
 
 def go(folder, runs):

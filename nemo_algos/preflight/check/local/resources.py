@@ -8,9 +8,8 @@ from pkgutil import resolve_name
 from typing import Any
 
 from nemo_algos.config import EXTRAS, ConfigError, Finding, did_you_mean, install, install_of
-from nemo_algos.engines.data.math_problems import OURS, MathProblems, read
 from nemo_algos.engines.data.schema import VERIFIER
-from nemo_algos.engines.data.tasks import Task
+from nemo_algos.engines.data.tasks import OURS, Task
 from nemo_algos.engines.local.schema import SHAPES, PolicySection
 from nemo_algos.engines.local.trackers import enabled
 from nemo_algos.engines.rewards.function import GIVEN, NAMED, PAIR, RewardFunction, path_of
@@ -59,9 +58,13 @@ def verifier(name: str, key: str, given: Sequence[str] = PAIR) -> None:
 def data_files(run: LocalRun) -> Iterator[Finding]:
     """Both files are there, can be read and have the named fields."""
     splits = {name: run[f"data.{name}"] for name in ("train", "validation")}
+    if run["data.task"] != "math":
+        return
+    from nemo_algos.engines.data.math_problems import read
+
     for name, split in splits.items():
         try:
-            if split and run["data.task"] == "math":
+            if split:
                 read(split)
         except ValueError as problem:
             yield error(f"data.{name}.data_path", str(problem))
@@ -69,7 +72,8 @@ def data_files(run: LocalRun) -> Iterator[Finding]:
 
 def reward_functions(run: LocalRun) -> Iterator[Finding]:
     """They ask for nothing that they are not given; a task with its own verify asks none."""
-    if getattr(OURS.get(run["data.task"]), "verify", Task.verify) is not Task.verify:
+    task = run["data.task"]
+    if task in OURS and resolve_name(OURS[task]).verify is not Task.verify:
         return
     for name, reward in run.functions.items():
         key = f"data.rewards.{name}.function" if name else "data.verifier"
@@ -80,7 +84,7 @@ def own_task(run: LocalRun) -> Iterator[Finding]:
     """It is a subclass of Task that says all that Task leaves open."""
     name = run["data.task"]
     try:
-        kind = OURS.get(name) or named(name, "data.task")
+        kind = named(OURS[name] if name in OURS else name, "data.task")
     except ConfigError as problem:
         yield from problem.findings
         return
@@ -110,6 +114,8 @@ def response_length(run: LocalRun) -> Iterator[Finding]:
     reads = any(reward.function == VERIFIER for reward in data.functions.values())
     if data.task != "math" or not data.train or not reads:
         return
+    from nemo_algos.engines.data.math_problems import read
+
     try:
         answers = [example.answer for example in read(data.train)]
         count = _counter(policy, boxed)
@@ -139,6 +145,7 @@ def prompt_lengths(run: LocalRun) -> Iterator[Finding]:
     _ = run["policy.tokenizer"]
     if data.task != "math" or not limit or not Path(run.model).is_dir():
         return
+    from nemo_algos.engines.data.math_problems import MathProblems
     from nemo_algos.engines.local import hf
 
     try:
