@@ -138,7 +138,7 @@ def _found(name: Any, path: str, kind: type[Record], known: Mapping[str, Record]
         what = "method" if kind is Method else "term"
         hint = did_you_mean(str(name), list(known))
         raise ConfigError([Finding(path, f"unknown {what} {name!r}{hint}")])
-    record = _imported(name, path) if isinstance(name, str) else name
+    record = _import(name, path) if isinstance(name, str) else name
     if not isinstance(record, kind):
         article = "a Method" if kind is Method else "a LossTerm"
         raise ConfigError([Finding(path, f"{name!r} is a {type(record).__name__}, not {article}")])
@@ -149,7 +149,7 @@ def _found(name: Any, path: str, kind: type[Record], known: Mapping[str, Record]
     return record
 
 
-def _imported(name: str, path: str) -> Any:
+def _import(name: str, path: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)

@@ -10,13 +10,13 @@ from rich.table import Table
 
 from nemo_algos.cli.arguments import Config, Overrides, written
 from nemo_algos.config import require
-from nemo_algos.jsonl import locked, refuse_links_out
+from nemo_algos.jsonl import lock_folder, refuse_links_out
 from nemo_algos.processes import fresh
 from nemo_algos.terminal import Console
 
 if TYPE_CHECKING:
-    from nemo_algos.lab.study.design import Cell, Study, Trial
-    from nemo_algos.lab.study.summary import Result
+    from nemo_algos.lab.study.design import Study, StudyCell, Trial
+    from nemo_algos.lab.study.summary import ArmResult
 
 STARRED = "*: the 95 % interval of the difference leaves out 0; intervals and figures are in"
 
@@ -34,7 +34,7 @@ def study(config: Config, overrides: Overrides = None) -> None:
     folder = design.folder(plan, config)
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links_out(folder)
-    with locked(folder, "writing to"):
+    with lock_folder(folder, "writing to"):
         if runs:
             _go(runs, folder, plan.workers, console)
             plan = tuning.choose(plan, cells, results(folder / "results.csv"))
@@ -63,7 +63,7 @@ def _go(runs: Sequence["Trial"], folder: Path, workers: int, console: Console) -
                 processes.shutdown(cancel_futures=True)
 
 
-def _show(plan: "Study", cells: Sequence["Cell"], folder: Path, console: Console) -> None:
+def _show(plan: "Study", cells: Sequence["StudyCell"], folder: Path, console: Console) -> None:
     from nemo_algos.lab.study import report  # numpy, scipy and torch, after the design is checked
     from nemo_algos.lab.study.figures import SHOWN
 
@@ -79,7 +79,7 @@ def _show(plan: "Study", cells: Sequence["Cell"], folder: Path, console: Console
     console.print(f"{STARRED} {folder / 'report.md'}", soft_wrap=True)
 
 
-def _cell(result: "Result | None") -> str:
+def _cell(result: "ArmResult | None") -> str:
     """The mean and its difference to the baseline, starred where that is resolved."""
     if result is None:
         return "-"

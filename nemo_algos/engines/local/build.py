@@ -20,7 +20,7 @@ from nemo_algos.engines.local.schema import (
     RouterReplaySection,
     TokenizerSection,
 )
-from nemo_algos.engines.local.tiny_policy import TinyPolicy, warm_started
+from nemo_algos.engines.local.tiny_policy import TinyPolicy, warm_start
 from nemo_algos.engines.local.trainer import Trainer
 
 PROBE = "1 + 2 = 3"
@@ -87,5 +87,5 @@ def policy_of(
                 console.print(f"warm start (once, then cached): {share:.0%}")
                 told[0] = share + 0.25
 
-        model = warm_started(rules, 0, tell, policy.shape or SHAPES[policy.model_name])
+        model = warm_start(rules, 0, tell, policy.shape or SHAPES[policy.model_name])
     return TinyPolicy(model.to(device), policy.generation, policy.router_replay.enabled)

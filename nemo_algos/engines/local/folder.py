@@ -7,14 +7,14 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from nemo_algos.jsonl import locked, refuse_links_out
+from nemo_algos.jsonl import lock_folder, refuse_links_out
 
 RECORD = "metrics.jsonl"  # is there from the first finished step on
 HELD = "training in"
 
 
 @contextmanager
-def opened(folder: Path | None, log_dir: Path) -> Iterator[Path]:
+def open_folder(folder: Path | None, log_dir: Path) -> Iterator[Path]:
     """This folder, else a new one below log_dir; a new one without a step is removed at the end.
 
     Raises ValueError where another process trains there, or a link leads out of it.
@@ -25,7 +25,7 @@ def opened(folder: Path | None, log_dir: Path) -> Iterator[Path]:
     else:
         folder.mkdir(parents=True, exist_ok=True)
         refuse_links_out(folder)
-        lock = locked(folder, HELD)
+        lock = lock_folder(folder, HELD)
     try:
         with lock:
             yield folder
@@ -45,7 +45,7 @@ def _numbered(log_dir: Path) -> tuple[Path, IO[str]]:
         ended = (folder / "lock").is_file() and not (folder / RECORD).exists()
         try:
             folder.mkdir(parents=True, exist_ok=ended)
-            lock = locked(folder, HELD)
+            lock = lock_folder(folder, HELD)
         except (FileExistsError, ValueError):  # another process's, or a run's
             continue
         if not (folder / RECORD).exists():

@@ -22,7 +22,7 @@ from nemo_algos.config import ConfigError, Finding, first_line, install
 from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.hardware import precision_of
-from nemo_algos.engines.local.lora import adapted, merged
+from nemo_algos.engines.local.lora import add_adapters, merged
 from nemo_algos.engines.local.prompt_sharing import Forest, forest, micro_batches, trees
 from nemo_algos.engines.local.sampling import Decoded, decode
 from nemo_algos.engines.local.schema import PolicySection
@@ -260,7 +260,7 @@ def load_model(config: PolicySection) -> nn.Module:
             if isinstance(getattr(module, name, None), float):
                 setattr(module, name, 0.0)
     if config.dtensor_cfg.lora_cfg.enabled:
-        model = adapted(model, config.dtensor_cfg.lora_cfg)
+        model = add_adapters(model, config.dtensor_cfg.lora_cfg)
     if config.dtensor_cfg.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model

@@ -15,7 +15,7 @@ from nemo_algos.engines.local.schema import LoraSection
 KEY = "policy.dtensor_cfg.lora_cfg"
 
 
-def adapted(model: nn.Module, section: LoraSection) -> nn.Module:
+def add_adapters(model: nn.Module, section: LoraSection) -> nn.Module:
     """The model with adapters, which alone have gradients. Raises ConfigError."""
     from peft import LoraConfig, get_peft_model
 

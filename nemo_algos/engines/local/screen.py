@@ -43,7 +43,7 @@ class Screen:
         columns = (*Progress.get_default_columns(), MofNCompleteColumn())
         self.bar = Progress(*columns, console=console, speed_estimate_period=3600)  # of slow steps
         self.task = self.bar.add_task("step", total=steps, completed=done)
-        self.live = Live(get_renderable=self._shown, console=console, refresh_per_second=4)
+        self.live = Live(get_renderable=self._show, console=console, refresh_per_second=4)
         self.start = self.spoke = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class Screen:
     def _silent(self) -> bool:
         return time.monotonic() - self.spoke >= SILENCE
 
-    def _shown(self) -> Group:
+    def _show(self) -> Group:
         names = {k: v for k, v in SHOWN.items() if any(v in row for row in self.rows)}
         table = Table("step", *names, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
         for row in self.rows:

@@ -163,7 +163,7 @@ def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
     return -losses.view_as(tokens)
 
 
-def warm_started(
+def warm_start(
     rules: countdown.Rules, seed: int, progress: Callable[[float], None], shape: Shape = Shape()
 ) -> tiny.Tiny:
     """A model taught by fixed steps on fresh worked solutions.

@@ -28,7 +28,7 @@ from nemo_algos.engines.rewards.function import path_of
 from nemo_algos.jsonl import (
     append_lines,
     cut_broken_end,
-    locked,
+    lock_folder,
     read_lines,
     read_object,
     refuse_links_out,
@@ -66,7 +66,7 @@ class Store:
     def _prepare(self) -> IO[str]:
         self.folder.mkdir(parents=True, exist_ok=True)
         refuse_links_out(self.folder)
-        lock = locked(self.folder, "evaluating into")
+        lock = lock_folder(self.folder, "evaluating into")
         _refuse_another(self.folder, self.manifest)
         replace(self.folder / "manifest.json", json.dumps(self.manifest, indent=2))
         lines = (json.dumps(asdict(p)) + "\n" for p in self.problems)

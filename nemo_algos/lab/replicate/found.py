@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.config import ConfigError, at, find, load
-from nemo_algos.lab.replicate.manifest import RATES, TRAINING, Cell, Item, Manifest
+from nemo_algos.lab.replicate.manifest import RATES, TRAINING, Item, Paper, PaperCell
 from nemo_algos.lab.report.compare import BUCKETS, compare
 from nemo_algos.lab.report.runs import LoadedRun, Series, evaluations, read_events, read_run
 from nemo_algos.lab.report.training import CURVES
@@ -76,7 +76,7 @@ class Seed:
 class Results:
     """The runs of a paper in some folders, each FOLDER/PAPER/MODEL/METHOD[-seedN]."""
 
-    def __init__(self, manifest: Manifest, paper: str, folders: Sequence[Path]) -> None:
+    def __init__(self, manifest: Paper, paper: str, folders: Sequence[Path]) -> None:
         self.manifest, self.paper, self.folders = manifest, paper, folders
         self.found: dict[str, list[Seed]] = {}
         self.refused: dict[str, None] = {}  # sentences, once each
@@ -106,7 +106,7 @@ class Results:
         self.refused[f"{sentence}: its numbers are not used"] = None
         return True
 
-    def value(self, item: Item, cell: Cell) -> Value:
+    def value(self, item: Item, cell: PaperCell) -> Value:
         """Over seeds where there are several. Raises Absent."""
         if reason := self.manifest.lacks(cell.run):
             raise Absent(f"{cell.run}: {reason}")
@@ -129,24 +129,24 @@ class Results:
         found: Series = ([], [])
         benchmark, name = metric.split()
         for step in sorted(int(end) for end in ends if end.isdecimal()):
-            cell = Cell(run, (benchmark,), name, step=step)
+            cell = PaperCell(run, (benchmark,), name, step=step)
             with suppress(Absent):
                 value = self._in_unit(cell, self._measured(item, cell, seed, benchmark)).value
                 found[0].append(step)
                 found[1].append(value)
         return found
 
-    def _in_unit(self, cell: Cell, value: Value) -> Value:
+    def _in_unit(self, cell: PaperCell, value: Value) -> Value:
         percent = self.manifest.unit == "percent" and RATES.fullmatch(cell.metric)
         return _scaled(value, 100.0 if percent else 1.0)
 
-    def _of_seed(self, item: Item, cell: Cell, seed: Seed) -> Value:
+    def _of_seed(self, item: Item, cell: PaperCell, seed: Seed) -> Value:
         if cell.benchmarks == (TRAINING,):
             return Value(_late(seed, cell), None, None)
         parts = [self._measured(item, cell, seed, benchmark) for benchmark in cell.benchmarks]
         return _mean(parts)
 
-    def measured(self, item: Item, cell: Cell, seed: Seed, benchmark: str) -> dict[str, Any]:
+    def measured(self, item: Item, cell: PaperCell, seed: Seed, benchmark: str) -> dict[str, Any]:
         """What `measure` says of the benchmark. Raises Absent, also where it is another's."""
         name = cell.evaluation or item.evaluations[0]
         folder = self.manifest.evaluations[name].folder
@@ -178,7 +178,7 @@ class Results:
                 return f"samples with {key} {ours}, not {theirs}"
         return ""
 
-    def _measured(self, item: Item, cell: Cell, seed: Seed, benchmark: str) -> Value:
+    def _measured(self, item: Item, cell: PaperCell, seed: Seed, benchmark: str) -> Value:
         found = self.measured(item, cell, seed, benchmark)
         if cell.metric.startswith("flip/"):
             return Value(self._flips(item, cell, found, benchmark), None, None)
@@ -195,7 +195,7 @@ class Results:
         i = curve["k"].index(int(k))
         return Value(*(curve[part][i] for part in ("value", "low", "high")))
 
-    def _flips(self, item: Item, cell: Cell, tuned: dict[str, Any], benchmark: str) -> float:
+    def _flips(self, item: Item, cell: PaperCell, tuned: dict[str, Any], benchmark: str) -> float:
         base = f"{cell.run.split('/')[0]}/base"
         if not (seeds := self.seeds(base)):
             raise Absent(f"{base}: no run, and flips are counted from it")
@@ -221,7 +221,7 @@ def _same(recorded: dict[str, Any], wanted: dict[str, Any]) -> bool:
         return False
 
 
-def _late(seed: Seed, cell: Cell) -> float:
+def _late(seed: Seed, cell: PaperCell) -> float:
     names = [name for name in metrics_of(cell.metric) if name in seed.trained.metrics]
     if not names:
         raise Absent(f"{cell.run}: {cell.metric} of training is not recorded")

@@ -89,7 +89,7 @@ def _some_order(columns: list[Row], targets: list[Row], chosen: list[Row]) -> bo
 
 def _rows(database: str, query: str, seconds: float) -> list[Row]:
     end = time.thread_time() + seconds
-    with closing(_opened(Path(database).absolute())) as db:
+    with closing(_open(Path(database).absolute())) as db:
         db.text_factory = lambda data: data.decode(errors="ignore")  # as Spider's evaluation
         db.execute("PRAGMA query_only = ON")
         db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BYTES)
@@ -112,7 +112,7 @@ def _rows(database: str, query: str, seconds: float) -> list[Row]:
 _gold_rows = lru_cache(maxsize=256)(_rows)
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _open(path: Path) -> sqlite3.Connection:
     """Raises OSError where the fault is the file's, and no query's."""
     for beside in (f"{path}-wal", f"{path}-journal"):
         if _begins(beside) not in (b"", b"\0"):

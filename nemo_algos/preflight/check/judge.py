@@ -20,7 +20,7 @@ from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.check.local.judge import judged as judged_locally
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import asked, kept
+from nemo_algos.preflight.check.rule import ask, keep_errors
 from nemo_algos.preflight.check.rules.index import RULES
 from nemo_algos.preflight.check.rules.values import repair
 from nemo_algos.preflight.check.snapshot import VERSIONS, Composed, Release, compose, load
@@ -70,19 +70,19 @@ def judged(
     """The judgement of a composed config, whose `plain` becomes what trains."""
     plain, written, base, tree, unknown = composed
     findings = [*unknown, *repair(plain, base, tree)]
-    kept(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
+    keep_errors(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
     findings += refused(plain)
     plain = in_step(plain)
     blocks = plain.get("method") or {}, plain.get("rollout_correction")
-    algorithm = kept(findings, lambda: build(*blocks))
+    algorithm = keep_errors(findings, lambda: build(*blocks))
     if algorithm:
         limit = at(plain, "policy.generation.max_new_tokens")
         algorithm = algorithm.limited(limit if isinstance(limit, int) else None)
         findings += conflicts(plain, written, algorithm)
         derive(plain, algorithm)
-    facts = kept(findings, lambda: _model(plain))
+    facts = keep_errors(findings, lambda: _model(plain))
     run = Preflight(plain, layout(plain), facts, written, algorithm, version, seconds)
-    return run, _sorted([*findings, *asked(RULES, run)])
+    return run, _sorted([*findings, *ask(RULES, run)])
 
 
 def refuse(findings: Iterable[Finding]) -> list[Finding]:

@@ -28,7 +28,7 @@ class WrongKey(Exception):
     """A rule reads a key that is wrong by itself, so it has nothing to say."""
 
 
-def asked(rules: Iterable[Rule], run: AnyRun) -> list[Finding]:
+def ask(rules: Iterable[Rule], run: AnyRun) -> list[Finding]:
     """What the rules find that read no wrong key."""
     findings = list[Finding]()
     for rule in rules:
@@ -39,7 +39,7 @@ def asked(rules: Iterable[Rule], run: AnyRun) -> list[Finding]:
     return findings
 
 
-def kept(findings: list[Finding], read: Callable[[], T]) -> T | None:
+def keep_errors(findings: list[Finding], read: Callable[[], T]) -> T | None:
     """What is read; None where it has errors, which the findings then have too."""
     try:
         return read()

@@ -6,7 +6,7 @@ import torch
 
 from nemo_algos.engines.local.build import _reference
 from nemo_algos.engines.local.hf import HFPolicy, load_model
-from nemo_algos.engines.local.lora import adapted, load_trained, trained
+from nemo_algos.engines.local.lora import add_adapters, load_trained, trained
 from nemo_algos.engines.local.prompt_sharing import micro_batches
 from nemo_algos.engines.local.schema import LoraSection
 from nemo_algos.preflight.check.local.judge import parse
@@ -106,7 +106,7 @@ def test_layers_by_name(folder, names, layers):
 
 def test_adapters_leave_the_random_numbers_as_they_were(folder):
     model, before = load_model(small_llama.section(folder)), torch.random.get_rng_state()
-    adapted(model, LoraSection(enabled=True))
+    add_adapters(model, LoraSection(enabled=True))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 

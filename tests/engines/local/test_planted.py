@@ -188,7 +188,7 @@ def test_an_evaluation_samples_from_the_trained_weights():
 def test_the_trainer_replays_and_the_reference_does_not(monkeypatch):
     from nemo_algos.engines.local import build
 
-    monkeypatch.setattr(build, "warm_started", lambda *_: moe().model)
+    monkeypatch.setattr(build, "warm_start", lambda *_: moe().model)
     overrides = [MOE, "policy.router_replay.enabled=true"]
     cfg, algorithm = trainers.checked(*overrides, method="erpo")
     made = build.build_trainer(cfg, algorithm, Console(quiet=True))

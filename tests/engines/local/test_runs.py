@@ -21,11 +21,11 @@ from nemo_algos import config
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.local import checkpoint, logs, manifest, trackers
 from nemo_algos.engines.local import run as running
-from nemo_algos.engines.local.folder import opened
+from nemo_algos.engines.local.folder import open_folder
 from nemo_algos.engines.local.schema import LoggerSection, Project
 from nemo_algos.engines.local.summary import Record, _say
 from nemo_algos.engines.local.trackers import Told
-from nemo_algos.jsonl import locked
+from nemo_algos.jsonl import lock_folder
 from nemo_algos.preflight.check.local.judge import judged, parse
 
 ACCURACY = {0: 0.1, 3: 0.5, 6: 0.3, 9: 0.2, 12: 0.4, 15: 0.9}
@@ -41,7 +41,7 @@ def scripted(monkeypatch):
         steps.append(self.trainer.step_number)
         self._write({"validation/accuracy": ACCURACY[steps[-1]]})
 
-    monkeypatch.setattr(running.Run, "_evaluate", evaluate)
+    monkeypatch.setattr(running.TrainingRun, "_evaluate", evaluate)
     return steps
 
 
@@ -120,7 +120,7 @@ def test_mlflow_tells_the_server_that_is_named_and_no_other(tmp_path, monkeypatc
 
 
 def test_an_evaluation_that_a_signal_ends_loses_no_step(tmp_path, monkeypatch):
-    evaluate = running.Run._evaluate
+    evaluate = running.TrainingRun._evaluate
 
     def signalled(self):
         if self.trainer.step_number == 5:
@@ -129,7 +129,7 @@ def test_an_evaluation_that_a_signal_ends_loses_no_step(tmp_path, monkeypatch):
 
     given = tmp_path / "run", "grpo.val_period=5", "checkpointing.save_period=100"
     with monkeypatch.context() as patch:
-        patch.setattr(running.Run, "_evaluate", signalled)
+        patch.setattr(running.TrainingRun, "_evaluate", signalled)
         with pytest.raises(SystemExit, match="143"):
             train(*given)
     assert list(checkpoint.steps(tmp_path / "run" / "checkpoints")) == [5]
@@ -400,7 +400,7 @@ def test_a_folder_that_was_there_stays_and_a_new_one_without_a_step_goes(tmp_pat
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").touch()
     for name in ("mine", "new"):
-        with pytest.raises(KeyError), opened(tmp_path / name, tmp_path) as folder:
+        with pytest.raises(KeyError), open_folder(tmp_path / name, tmp_path) as folder:
             assert folder.is_dir()
             raise KeyError
     assert (tmp_path / "mine" / "notes").exists() and not (tmp_path / "new").exists()
@@ -409,19 +409,19 @@ def test_a_folder_that_was_there_stays_and_a_new_one_without_a_step_goes(tmp_pat
 def test_a_folder_whose_links_lead_out_is_refused(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "checkpoints").symlink_to(tmp_path)
-    with pytest.raises(ValueError, match="link"), opened(tmp_path / "mine", tmp_path):
+    with pytest.raises(ValueError, match="link"), open_folder(tmp_path / "mine", tmp_path):
         pass
 
 
 def test_a_folder_is_of_one_process(tmp_path):
     (tmp_path / "run").mkdir()
-    with locked(tmp_path / "run", "training in"), pytest.raises(ValueError) as error:
+    with lock_folder(tmp_path / "run", "training in"), pytest.raises(ValueError) as error:
         train(tmp_path / "run")
     assert str(error.value) == Says(f"{tmp_path / 'run'}")
 
 
 def number(log_dir):
-    with opened(None, log_dir) as folder:
+    with open_folder(None, log_dir) as folder:
         (folder / "metrics.jsonl").touch()
     return folder.name
 
@@ -435,7 +435,7 @@ def test_the_number_of_a_run_that_was_killed_before_a_step_is_free_again(tmp_pat
     assert number(tmp_path) == "exp_002"
     (tmp_path / "exp_007").mkdir()  # someone's own, without a lock
     assert number(tmp_path) == "exp_008"
-    with opened(None, tmp_path) as first, opened(None, tmp_path) as second:
+    with open_folder(None, tmp_path) as first, open_folder(None, tmp_path) as second:
         assert (first.name, second.name) == ("exp_009", "exp_010")
     assert not first.exists() and not second.exists()  # without a step
 

@@ -10,7 +10,7 @@ from nemo_algos.engines.local import tiny_policy
 from nemo_algos.engines.local.schema import GenerationSection, Shape
 from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_hf import hf_config
-from nemo_algos.engines.local.tiny_policy import TinyPolicy, token_logprobs, warm_started
+from nemo_algos.engines.local.tiny_policy import TinyPolicy, token_logprobs, warm_start
 
 P, L, G, S, V = 3, 6, 4, 12, 110
 
@@ -154,13 +154,13 @@ def test_the_warm_start_lowers_the_loss_and_is_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tiny_policy, "WARM_STEPS", 2)
     shares = []
-    taught = warm_started(countdown.Rules(), 0, shares.append)
+    taught = warm_start(countdown.Rules(), 0, shares.append)
     assert shares == [0.5, 1.0]
-    again = warm_started(countdown.Rules(), 0, shares.append)
+    again = warm_start(countdown.Rules(), 0, shares.append)
     assert len(shares) == 2  # from the cache
-    other = warm_started(countdown.Rules(), 1, shares.append)
+    other = warm_start(countdown.Rules(), 1, shares.append)
     monkeypatch.setattr(tiny_policy, "WARM_STEPS", 20)
-    longer = warm_started(countdown.Rules(), 0, lambda share: None)
+    longer = warm_start(countdown.Rules(), 0, lambda share: None)
     assert len(shares) == 4 and len(list((tmp_path / "cache").iterdir())) == 3
 
     def same(model):
@@ -176,7 +176,7 @@ def test_each_shape_has_a_warm_start_of_its_own(monkeypatch, tmp_path):
     monkeypatch.setattr(tiny_policy, "WARM_STEPS", 1)
     for heads, layers in ((4, 2), (2, 2), (2, 1), (2, 2)):
         shape = Shape(heads=heads, layers=layers)
-        model = warm_started(countdown.Rules(), 0, lambda share: None, shape)
+        model = warm_start(countdown.Rules(), 0, lambda share: None, shape)
         assert (model.shape, len(model.layers)) == (shape, layers)
     assert len(list(tmp_path.iterdir())) == 3
 
@@ -221,7 +221,7 @@ def test_answers_of_several_lengths_teach_no_padding(monkeypatch, tmp_path):
         return logprobs
 
     monkeypatch.setattr(tiny_policy, "token_logprobs", watched)
-    warm_started(countdown.Rules(3, use_all=False), 0, lambda share: None)
+    warm_start(countdown.Rules(3, use_all=False), 0, lambda share: None)
     padded = torch.stack([tokens == countdown.PAD for tokens, _ in seen])
     grads = torch.stack([grad for _, grad in seen])
     assert len(seen) == 20 and padded.any() and (grads[padded] == 0).all()

@@ -31,7 +31,7 @@ def run(tmp_path, monkeypatch):
     for step in (1, 2):
         state = {"step": step, "model": weights(step).state_dict()}
         checkpoint.save(tmp_path / "checkpoints", state, keep_top_k=2)
-    monkeypatch.setattr(build, "warm_started", lambda *_: weights(0))
+    monkeypatch.setattr(build, "warm_start", lambda *_: weights(0))
     return str(tmp_path)
 
 

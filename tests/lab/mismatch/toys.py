@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nemo_algos.engines.data import countdown as task
 from nemo_algos.engines.local import tiny_hf
 from nemo_algos.engines.local.schema import Shape
-from nemo_algos.engines.local.tiny_policy import warm_started
+from nemo_algos.engines.local.tiny_policy import warm_start
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -29,7 +29,7 @@ SAMPLES = 8  # to a prompt
 
 def countdown(rows: int = 160, seed: int = 0) -> Toy:
     """The embedded engine's model, asked with two, three and four numbers."""
-    weights = tiny_hf.hf_state(warm_started(task.Rules(), 0, lambda share: None))
+    weights = tiny_hf.hf_state(warm_start(task.Rules(), 0, lambda share: None))
     model = hf.LlamaForCausalLM(hf.LlamaConfig(**tiny_hf.hf_config(Shape()))).eval()
     assert not model.load_state_dict(weights, strict=False).unexpected_keys
     rng = random.Random(seed)

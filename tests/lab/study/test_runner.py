@@ -42,7 +42,7 @@ class Mixed(trainers.MadeUp):
 
 @pytest.fixture(autouse=True)
 def untaught(monkeypatch):
-    monkeypatch.setattr(build, "warm_started", lambda *_: trainers.policy().model)
+    monkeypatch.setattr(build, "warm_start", lambda *_: trainers.policy().model)
     monkeypatch.setitem(build.OURS, "countdown", f"{__name__}:Mixed")
 
 

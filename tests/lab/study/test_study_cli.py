@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from nemo_algos.cli import app
 from nemo_algos.cli import study as study_cli
 from nemo_algos.engines.local import build
-from nemo_algos.jsonl import locked
+from nemo_algos.jsonl import lock_folder
 
 STUDY = {
     "settings": {
@@ -52,7 +52,7 @@ def file(tmp_path):
 def run(file, tmp_path, monkeypatch):
     """The command in this process, on an untaught model; figures are not saved."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
-    monkeypatch.setattr(build, "warm_started", lambda *_: trainers.policy().model)
+    monkeypatch.setattr(build, "warm_start", lambda *_: trainers.policy().model)
     monkeypatch.setattr(study_cli, "fresh", lambda _: ThreadPoolExecutor(1))
     out = f"out={tmp_path}/out"
     return lambda *overrides: CliRunner().invoke(app, ["study", file, out, *overrides])
@@ -79,7 +79,7 @@ def test_each_run_is_a_line_where_there_is_no_terminal(run):
 
 def test_two_at_a_time_do_not_write_to_one_folder(run, tmp_path):
     (tmp_path / "out" / "mine").mkdir(parents=True)
-    with locked(tmp_path / "out" / "mine", "writing to"):
+    with lock_folder(tmp_path / "out" / "mine", "writing to"):
         done = run()
     assert (done.exit_code, done.stderr) == (2, Says(f"{tmp_path}/out/mine"))
 

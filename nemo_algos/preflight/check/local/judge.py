@@ -13,7 +13,7 @@ from nemo_algos.config import ConfigError, Finding, UnknownKey, validate
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.preflight.check.local import resources, rules
 from nemo_algos.preflight.check.local.run import LocalRun
-from nemo_algos.preflight.check.rule import Rule, asked, kept
+from nemo_algos.preflight.check.rule import Rule, ask, keep_errors
 
 
 class Judged(NamedTuple):
@@ -47,9 +47,9 @@ def judged_by(rules: Sequence[Rule], plain: dict[str, Any]) -> Judged:
     method, corrected = plain.get("method"), plain.get("rollout_correction")
     algorithm = None
     if isinstance(method, (dict, str)):
-        algorithm = kept(findings, lambda: build(method, corrected))
+        algorithm = keep_errors(findings, lambda: build(method, corrected))
     if config:
-        findings += asked(rules, LocalRun(config, algorithm, wrong))
+        findings += ask(rules, LocalRun(config, algorithm, wrong))
     findings = list(dict.fromkeys(findings))
     wrong_at_all = any(f.severity == "error" for f in findings)
     if wrong_at_all or config is None or algorithm is None:

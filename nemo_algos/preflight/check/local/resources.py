@@ -82,9 +82,9 @@ def reward_functions(run: LocalRun) -> Iterator[Finding]:
 
 def own_task(run: LocalRun) -> Iterator[Finding]:
     """It is a subclass of Task that says all that Task leaves open."""
-    name = run["data.task"]
+    name = str(run["data.task"])
     try:
-        kind = named(OURS[name] if name in OURS else name, "data.task")
+        kind = named(OURS.get(name, name), "data.task")
     except ConfigError as problem:
         yield from problem.findings
         return
