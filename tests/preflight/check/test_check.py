@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,17 @@ CONFIGS += sorted((SHIPPED / "recipes").glob("*.yaml"))
 COMPOSED = {}
 
 
+def copied(plain):
+    """As copy.deepcopy, in a third of its time, of which there are thousands."""
+    return pickle.loads(pickle.dumps(plain))
+
+
 def compose_once(written, release):
     """As compose, once for equal configs; `plain` is a copy, for a judgement changes it."""
     key = release.version, repr(OmegaConf.to_container(written))
     if key not in COMPOSED:
         COMPOSED[key] = compose(written, release)
-    return COMPOSED[key]._replace(plain=copy.deepcopy(COMPOSED[key].plain))
+    return COMPOSED[key]._replace(plain=copied(COMPOSED[key].plain))
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +149,7 @@ def _paths(section, prefix=""):
 
 
 def _with(plain, path, value):
-    changed = copy.deepcopy(plain)
+    changed = copied(plain)
     parent, _, key = path.rpartition(".")
     section = at(changed, parent) if parent else changed
     if isinstance(section, dict):
