@@ -13,7 +13,7 @@ from typing import Any
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.snapshot import load
-from nemo_algos.preflight.rehearsal import config, miniature, verdict
+from nemo_algos.preflight.rehearsal import config, fold, miniature, verdict
 from nemo_algos.preflight.rehearsal.fold import Change, changes
 from nemo_algos.preflight.rehearsal.request import Request
 from nemo_algos.preflight.rehearsal.stack import Stack
@@ -64,8 +64,8 @@ def rehearse(
     folder: Path,
 ) -> None:
     """The stack's stages, on a miniature."""
-    if reason := miniature.refusal(values):
-        message = f"{run['policy.model_name']} cannot be rehearsed on a CPU: {reason}."
+    if reason := fold.refusal(run) or miniature.refusal(values, run.layout.backend):
+        message = f"This run cannot be rehearsed on a CPU: {reason}."
         verdict.add(folder, Verdict("model", "unchecked", message, "policy.model_name"))
         return
     small = miniature.shrunk(values, miniature.vocabulary(tokenizer))
@@ -83,7 +83,7 @@ def rehearse(
             "the same, beside the miniature",
         )
     )
-    mini = config.write(request.written(), request.version, listed, folder)
+    mini = config.write(run, request.written(), listed, folder)
     message = f"A miniature of {values.get('model_type')} with {parameters:,} parameters."
     details = {"changes": [change._asdict() for change in listed]}
     verdict.add(folder, Verdict("model", "passed", message, details=details))

@@ -1,6 +1,7 @@
 """The small config of a run: the user's own, with the changes of fold.py over it."""
 
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,22 @@ PROMPT = "Put the result into \\boxed{{}}, and end with a line `Answer: ` and th
 ABSENT = "their data sets are not at hand: docs/rehearse.md"
 
 
-def write(written: DictConfig, version: str, changes: Iterable[Change], folder: Path) -> Preflight:
-    """Write miniature.yaml, and judge it. Raises ConfigError where a change made it wrong."""
+def write(
+    run: Preflight, written: DictConfig, changes: Iterable[Change], folder: Path
+) -> Preflight:
+    """Write miniature.yaml, and judge it. Raises ConfigError where a change made it wrong.
+
+    Its policy replaces NeMo-RL's base section: what is given up must not come back by a merge.
+    """
     plain: Any = OmegaConf.to_container(written)
+    plain["policy"] = {**deepcopy(run.plain["policy"]), "_override_": True}
     for change in changes:
         put(plain, change.path, change.value)
     small = OmegaConf.create(plain)
     (folder / NAME).write_text(OmegaConf.to_yaml(small))
-    run, findings = judge(small, load(version))
+    rehearsed, findings = judge(small, load(run.version))
     refuse(findings)
-    return run
+    return rehearsed
 
 
 def stand_in(rows: Path | None, run: Preflight) -> Iterator[Change]:
@@ -46,11 +53,12 @@ def stand_in(rows: Path | None, run: Preflight) -> Iterator[Change]:
         "prompt_file": str(prompt),
         "split_validation_size": 0,
     }
-    yield Change("data.train", own, "given up", ABSENT)
-    validated = run["data.validation"] is not None or _first(run["data.train"]).get(
-        "split_validation_size"
-    )
-    yield Change("data.validation", own if validated else None, "given up", ABSENT)
+    validated = run["data.validation"]
+    if validated is None and _first(run["data.train"]).get("split_validation_size"):
+        validated = {}
+    for path, like in {"data.train": run["data.train"], "data.validation": validated}.items():
+        value = own if like is not None else None
+        yield Change(path, [value] if isinstance(like, list) else value, "given up", ABSENT)
     yield Change("data.use_multiple_dataloader", False, "given up", ABSENT)
 
 

@@ -5,6 +5,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight as Run
 
@@ -50,6 +51,7 @@ ENGINE_ON_A_CPU: dict[str, Any] = {
     f"{VLLM}.gpu_memory_utilization": 0.3,
     f"{VLLM}.kv_cache_dtype": "auto",
     f"{VLLM}.use_deep_gemm": False,
+    f"{VLLM}.is_mx": False,
     f"{VLLM}.quantization_ignored_layer_kws": [],
     f"{VLLM}.enable_vllm_metrics_logger": False,
     "logger.monitor_gpus": False,
@@ -66,6 +68,24 @@ class Change(NamedTuple):
     value: Any
     kind: str
     reason: str
+
+
+def refusal(run: Run) -> str | None:
+    """Why this run cannot be rehearsed on a CPU."""
+    engine = run["policy.generation.backend"]
+    if engine != "vllm":
+        return f"`policy.generation.backend` is {engine}, and only vLLM runs on a CPU here"
+    if run["policy.draft.enabled"]:
+        return "`policy.draft` trains a draft model, which needs a GPU"
+    if run["policy.quant_cfg"]:
+        return "`policy.quant_cfg` quantises with ModelOpt, which needs a GPU"
+    if run["policy.generation.refit_transport"]:
+        return "`policy.generation.refit_transport` is a GPU's"
+    if run["on_policy_distillation"]:
+        return "teachers of `on_policy_distillation` are not folded"
+    if is_vlm(run["data"]):
+        return "prompts with images or sounds are not rehearsed"
+    return None
 
 
 def changes(run: Run, ranks: int, longest: int, folder: Path) -> list[Change]:
@@ -142,6 +162,9 @@ def on_a_cpu(run: Run) -> Iterator[Change]:
     if run["policy.generation.vllm_kwargs"]:
         reason = "the engine's own options are for a GPU"
         yield Change("policy.generation.vllm_kwargs", {}, "given up", reason)
+    if (run[f"{DTENSOR}.automodel_kwargs"] or {}) != {} and not run.megatron:
+        reason = "its layers and dispatchers are for a GPU: transformers' own code runs"
+        yield Change(f"{DTENSOR}.automodel_kwargs", {"force_hf": True}, "given up", reason)
     if run["policy.hf_config_overrides"]:
         reason = "the miniature's config.json has them"
         yield Change("policy.hf_config_overrides", {}, "scaled", reason)

@@ -64,13 +64,15 @@ def cached(name: str) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
-def refusal(values: Mapping[str, Any]) -> str | None:
-    """Why this architecture does not run on a CPU here."""
+def refusal(values: Mapping[str, Any], backend: str) -> str | None:
+    """Why this architecture does not run on a CPU here. backend: megatron | dtensor."""
     text = json.dumps(values)
     if "vision_config" in values or "audio_config" in values:
         return "its images or sounds need kernels that only a GPU has"
     if any(word in text for word in RECURRENT):
         return "its recurrent layers need kernels that only a GPU has"
+    if backend == "megatron" and values.get("kv_lora_rank"):
+        return "megatron-core has its latent attention in Transformer Engine alone"
     return None
 
 

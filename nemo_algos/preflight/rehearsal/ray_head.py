@@ -42,7 +42,7 @@ def head(
                 return
         finally:
             end(process.pid)
-    raise RuntimeError(log.read_text())
+    raise RuntimeError((folder / f"ray{ATTEMPTS}.log").read_text())
 
 
 def end(pid: int) -> None:
