@@ -235,7 +235,10 @@ def lengths(run: Run, prompt: int) -> Iterator[Change]:
 
 
 def places(run: Run, folder: Path) -> Iterator[Change]:
-    """Folders, models and trackers."""
+    """Folders, models and trackers; an environment has one process of each kind."""
+    for name, section in (run["env"] or {}).items():
+        for key in {"workers", "num_workers"} & {*(section if isinstance(section, dict) else ())}:
+            yield Change(f"env.{name}.{key}", 1, "scaled", "a small step has few responses")
     for path, name in {"checkpointing.checkpoint_dir": "results", "logger.log_dir": "logs"}.items():
         yield Change(
             path, str(folder / name), "scaled", "a rehearsal leaves nothing in your folders"

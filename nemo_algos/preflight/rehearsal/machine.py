@@ -96,6 +96,7 @@ def variables(nemo_rl: Path, folder: Path, prefix: str = sys.prefix) -> dict[str
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_worker_register_timeout_seconds": "600",
+        "RAY_prestart_worker_first_driver": "0",  # idle ones, which import for nothing
         "RAY_worker_niceness": "0",  # 15 by default: starves on a busy machine
     }
 
