@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nemo_algos.preflight.rehearsal.verdict import Verdict
 
-MARKS = {"passed": "ok", "warning": "warn", "failed": "FAIL", "unchecked": "-"}
+MARKS = {"passed": "ok", "warning": "warn", "failed": "FAIL", "unchecked": "open"}
 LAST = 12  # lines of a log that the terminal shows
 
 
@@ -24,7 +24,7 @@ def summary(found: Sequence[Verdict], folder: Path) -> str:
     counts = Counter(v.outcome for v in found)
     listed = next((v.details["changes"] for v in found if "changes" in v.details), [])
     kinds = Counter(change["kind"] for change in listed)
-    parts = [", ".join(f"{name}: {counts[name]}" for name in MARKS)]
+    parts = [", ".join(f"{mark}: {counts[name]}" for name, mark in MARKS.items())]
     if listed:
         parts.append(
             "changed for this machine: " + ", ".join(f"{n} {kind}" for kind, n in kinds.items())
