@@ -31,6 +31,13 @@ def main(folder: Path) -> None:
     tokenizer = Path(
         miniature.tokenizer(run["policy.tokenizer"] or {}, origin, folder / "tokenizer")
     )
+    if tokenizer.parent == folder:
+        name = (run["policy.tokenizer"] or {}).get("name")
+        message = (
+            f"The tokenizer {name} is not at hand: one of bytes stands in, so templates and lengths "
+            "are not the run's own. Download it into HF_HOME, or name a folder: --model FOLDER."
+        )
+        verdict.add(folder, Verdict("tokenizer", "unchecked", message, "policy.tokenizer.name"))
     seen = judge_rows(run, request, tokenizer, folder)
     if request.wants("stack"):
         rehearse(run, request, values, tokenizer, seen, folder)
@@ -45,7 +52,9 @@ def judge_rows(run: Preflight, request: Request, tokenizer: Path, folder: Path) 
         "rehearsal_rows": request.rows,
     }
     (folder / "config.json").write_text(json.dumps(plain, default=str))
-    words = [sys.executable, "-m", "nemo_algos.preflight.rehearsal.cheap", str(folder)]
+    stack = request.wants("stack")  # which needs them all
+    asked = [stage for stage in CHEAP if stage in request.only and not stack]
+    words = [sys.executable, "-m", "nemo_algos.preflight.rehearsal.cheap", str(folder), *asked]
     with open(folder / "cheap.log", "wb") as log:
         status = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT).returncode
     if status:

@@ -109,12 +109,22 @@ def judged(stack: Stack, steps: range) -> Iterator[Verdict]:
     found = curves(stack.folder)
     batches = [samples(stack.folder, step) for step in steps]
     yield stack.verdict("rollouts", *rollouts(batches), samples=shown(batches[0]))
+    yield from unjudged(stack, found)
     yield stack.verdict(
         "advantages", *advantages(batches, stack.run["grpo.num_generations_per_prompt"])
     )
     yield stack.verdict("step", *updates(found, steps), metrics=last(found))
     yield stack.verdict("refit", *refit(found, steps, stack.run["policy.precision"]))
     yield from validation(stack, found)
+
+
+def unjudged(stack: Stack, found: Mapping[str, Mapping[int, float]]) -> Iterator[Verdict]:
+    """What our verifiers could not judge, by status."""
+    for status in ("timeout", "error", "too_long", "memory"):
+        number = sum(found.get(f"train/verifier/{status}", {}).values())
+        if number:
+            message = f"{number:.0f} responses could not be judged and earned 0: verifier/{status}."
+            yield stack.verdict("rollouts", "failed", message, "env")
 
 
 def rollouts(batches: Sequence[Batch]) -> tuple[str, str]:

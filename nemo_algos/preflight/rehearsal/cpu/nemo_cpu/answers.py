@@ -7,7 +7,7 @@ from typing import Any
 
 from nemo_cpu import replace, shim
 
-FORMS = "NEMO_ALGOS_ANSWERS"  # JSON: a task's name -> how its right answer is written, with {answer}; *: any
+FORMS = "NEMO_ALGOS_ANSWERS"  # JSON: a task, or *, -> how its right answer is written, {answer}
 
 
 @shim(
