@@ -34,6 +34,11 @@ class Stack:
         seconds, self.begun = now - self.begun, now
         return Verdict(stage, outcome, message, key, seconds, more)  # type: ignore[arg-type]
 
+    @property
+    def length(self) -> str:
+        """Of every attempt the same, and more than is made: Megatron's schedule must not change."""
+        return f"grpo.max_num_steps={self.steps + 2}"
+
     def saved(self, step: int) -> Path:
         """The checkpoint of a step."""
         return self.folder / "results" / f"step_{step}"
@@ -51,7 +56,7 @@ class Stack:
     def first(self) -> Iterator[Verdict]:
         """Two steps; then its workers are killed."""
         last = self.steps
-        attempt = Attempt(self.folder, self.env, "first", f"grpo.max_num_steps={last + 1}")
+        attempt = Attempt(self.folder, self.env, "first", self.length)
         whole = attempt.reaches(self.saved(last))
         attempt.lose_workers()
         if not whole and not samples(self.folder, 1):
@@ -77,7 +82,7 @@ class Stack:
         last = self.steps
         lost = samples(self.folder, last)
         os.rename(self.saved(last), self.folder / "lost")
-        limited = (f"grpo.max_num_steps={last + 2}", "checkpointing.save_period=1000", SOON)
+        limited = (self.length, "checkpointing.save_period=1000", SOON)
         attempt = Attempt(self.folder, self.env, "second", *limited)
         status = attempt.ended()
         if status != 0 or not self.saved(last).exists():
@@ -94,7 +99,7 @@ class Stack:
         """Where the config has a limit of the mismatch, the monitor's stop leaves a checkpoint."""
         if not self.run["mismatch.stop_above"]:
             return
-        limits = (f"grpo.max_num_steps={self.steps + 2}", "mismatch.stop_above=1e-12")
+        limits = (self.length, "mismatch.stop_above=1e-12")
         attempt = Attempt(self.folder, self.env, "third", *limits)
         if attempt.ended() != 1 or not self.saved(self.steps).exists():
             yield self.failure("stop", attempt)

@@ -21,7 +21,7 @@ from nemo_algos.preflight.rehearsal.verdict import Verdict
 
 HERE = Path(__file__).parent
 LIMIT = 2400  # seconds, on a machine that does other things
-STAGES = "start rollouts advantages step refit save resume stop".split()
+STAGES = ["start", "rollouts", "advantages", "step", "refit", "save", "resume", "stop"]
 
 
 @pytest.fixture
