@@ -115,7 +115,9 @@ def _package(folder: Path) -> Path:
 def _install(venv: Path) -> None:
     uv = shutil.which("uv")
     if uv is None:
-        raise ValueError("The rehearsal's environment is built by uv, which is not on PATH: pip install uv")
+        raise ValueError(
+            "The rehearsal's environment is built by uv, which is not on PATH: pip install uv"
+        )
     shutil.rmtree(venv, ignore_errors=True)
     _uv(uv, "venv", "--python", _python312(), venv)
     install = ("pip", "install", "--compile-bytecode", "--python", venv / "bin" / "python")
@@ -132,7 +134,9 @@ def _install(venv: Path) -> None:
 def _uv(uv: str, *words: object) -> None:
     """Raises OSError with uv's own last lines."""
     env = {**os.environ, "UV_LINK_MODE": "copy"}
-    done = subprocess.run([uv, *map(str, words), "--quiet"], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [uv, *map(str, words), "--quiet"], env=env, capture_output=True, text=True
+    )
     if done.returncode:
         raise OSError("uv could not build the rehearsal's environment:\n" + done.stderr[-2000:])
 
