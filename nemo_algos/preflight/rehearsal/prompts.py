@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from nemo_algos.preflight.rehearsal.lengths import MANY
@@ -45,7 +46,8 @@ def _problems(
 ) -> None:
     """Python's format puts the problem into the first {}: those of LaTeX are doubled."""
     path, text = f"{key}.prompt_file", at_hand(section, "prompt_file")
-    if "boxed{}" in text:
+    fields = [before for before, field, _, _ in Formatter().parse(text) if field is not None]
+    if fields and fields[0].endswith("boxed"):
         stage.failed(
             f"`{path}` is {section['prompt_file']}, with boxed{{}}: NeMo-RL writes the problem "
             "into the first {}. Double those braces, and write {} where the problem goes.",
@@ -61,7 +63,7 @@ def _problems(
         f"({listed([row.number for row in lacking])})"
     )
     example = shown(lacking[0], tokenizer)
-    if text and "{}" not in text:
+    if text and not fields:
         name = section["prompt_file"]
         cure = "Write {} where the problem goes."
         stage.failed(f"`{path}` is {name}, which has no {{}}: {what}. {cure}", path, prompt=example)

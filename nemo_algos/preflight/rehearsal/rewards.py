@@ -17,6 +17,13 @@ WARN, FAIL = 1.0, 10.0  # seconds of one response
 KINDS = ("empty", "wrong", "truncated")
 
 
+class Known(NamedTuple):
+    """A row, and what a right response to it has in it."""
+
+    row: Row
+    text: str
+
+
 class Scores(NamedTuple):
     """Rewards of the rows' trials, by kind; seconds: of the gold responses."""
 
@@ -33,18 +40,23 @@ def judge(
 
     lent: the rows are none of the run's, so that the environment may want other answers.
     """
-    key = f"env.{name}"
+    key, known = f"env.{name}", known_answers(judge, rows)
     try:
         judge.started()
-        if (texts := gold(judge, rows)) is None:
-            return _without_gold(stage, key, judge, rows)
+        if not known:
+            _without_gold(stage, key, judge, rows)
+            return ""
         wanted = answers.asked(prompts)
-        usable = _affordable(judge, rows, texts, wanted)
-        form, paid = _form(judge, usable, texts, wanted)
+        affordable = _affordable(judge, known[0], wanted)
+        if not affordable:
+            _too_slow(stage, key, known[0])
+            return ""
+        known = known[:affordable]
+        form, paid = _form(judge, known, wanted)
         if lent and not paid:
             stage.unchecked(f"`{key}` pays nothing for sums, which stand in for the rows.", key)
             return ""
-        scores = _scores(judge, usable, texts, form)
+        scores = _scores(judge, known, form)
     except Unpaid as problem:
         stage.failed(f"`{key}` {problem}. Nothing would be trained on. Mend it.", key)
         return ""
@@ -52,57 +64,53 @@ def judge(
     return answers.FORMS[form] if paid else ""
 
 
-def gold(judge: Judge, rows: Sequence[Row]) -> dict[int, str] | None:
-    """By row what a right response has in it; None where the rows do not say it."""
-    found: dict[int, str] = {}
-    for row in rows:
+def known_answers(judge: Judge, rows: Sequence[Row]) -> list[Known]:
+    """With what a right response has in it; [] where the rows do not say it."""
+    found: list[Known] = []
+    for row in rows[:ROWS]:
         try:
             text = answers.gold_text(judge.section, str(row.answer))
         except (ValueError, KeyError, TypeError):  # the verifier cannot read it either
             text = str(row.answer)
         if text is None:
-            return None
-        found[row.number] = text
+            return []
+        found.append(Known(row, text))
     return found
 
 
-def _affordable(
-    judge: Judge, rows: Sequence[Row], texts: Mapping[int, str], wanted: list[str]
-) -> list[Row]:
+def _affordable(judge: Judge, first: Known, wanted: list[str]) -> int:
     """As many rows as the time is for, by that of the first."""
-    form = (wanted or [*answers.FORMS])[0]
-    first = rows[0]
-    _, seconds = judge.timed(answers.written(form, texts[first.number]), str(first.answer))
-    each = seconds * (len(answers.FORMS) + len(KINDS))
-    return list(rows[: max(1, min(ROWS, int(BUDGET / max(each, 1e-6))))])
+    response = answers.written((wanted or [*answers.FORMS])[0], first.text)
+    _, seconds = judge.timed(response, str(first.row.answer))
+    each = max(seconds, 1e-6) * (len(answers.FORMS) + len(KINDS))
+    return 0 if seconds > FAIL else max(1, min(ROWS, int(BUDGET / each)))
 
 
-def _form(
-    judge: Judge, rows: Sequence[Row], texts: Mapping[int, str], wanted: list[str]
-) -> tuple[str, bool]:
+def _form(judge: Judge, known: Sequence[Known], wanted: list[str]) -> tuple[str, bool]:
     """The form that pays for most rows, of those that the prompts ask for if any of them does."""
-    few = rows[:FEW]
-    nothing = judge.rewards([""], [str(few[0].answer)])[0]
+    few = known[:FEW]
+    texts = [str(row.answer) for row, _ in few]
+    nothing = judge.rewards([""] * len(few), texts)
     best: tuple[int, str] = (0, (wanted or [*answers.FORMS])[0])
     for group in (wanted, [form for form in answers.FORMS if form not in wanted]):
         for form in group:
-            responses = [answers.written(form, texts[row.number]) for row in few]
-            got = judge.rewards(responses, [str(row.answer) for row in few])
-            best = max(best, (sum(g > nothing for g in got), form), key=lambda pair: pair[0])
+            got = judge.rewards([answers.written(form, text) for _, text in few], texts)
+            paid = sum(g > n for g, n in zip(got, nothing, strict=True))
+            best = max(best, (paid, form), key=lambda pair: pair[0])
         if best[0] > len(few) / 2:
             break
     return best[1], best[0] > 0
 
 
-def _scores(judge: Judge, rows: list[Row], texts: Mapping[int, str], form: str) -> Scores:
-    others = [texts[row.number] for row in rows]
-    trials = [answers.trial(form, texts[row.number], others) for row in rows]
-    timed = [judge.timed(t.gold, str(r.answer)) for t, r in zip(trials, rows, strict=True)]
+def _scores(judge: Judge, known: Sequence[Known], form: str) -> Scores:
+    texts = [text for _, text in known]
+    trials = [answers.trial(form, text, texts) for text in texts]
+    golds = [str(row.answer) for row, _ in known]
+    timed = [judge.timed(t.gold, gold) for t, gold in zip(trials, golds, strict=True)]
     rewards = {"gold": [reward for reward, _ in timed]}
     for kind in (*KINDS, "doubled"):
-        responses = [getattr(one, kind) for one in trials]
-        rewards[kind] = judge.rewards(responses, [str(row.answer) for row in rows])
-    return Scores(rows, form, rewards, [seconds for _, seconds in timed])
+        rewards[kind] = judge.rewards([getattr(one, kind) for one in trials], golds)
+    return Scores([row for row, _ in known], form, rewards, [seconds for _, seconds in timed])
 
 
 def _judge(stage: Stage, key: str, judge: Judge, scores: Scores, wanted: list[str]) -> None:
@@ -247,20 +255,24 @@ def _times(stage: Stage, key: str, scores: Scores) -> str:
     return f"{seconds:.3g} s (row {number:,})"
 
 
-def _without_gold(stage: Stage, key: str, judge: Judge, rows: Sequence[Row]) -> str:
+def _too_slow(stage: Stage, key: str, first: Known) -> None:
+    stage.failed(
+        f"`{key}` needs more than {FAIL:g} s for one response (row {first.row.number:,}): a step "
+        "waits for the slowest, and nothing else was tried. Lower its deadline, or make the "
+        "reward function faster.",
+        key,
+    )
+
+
+def _without_gold(stage: Stage, key: str, judge: Judge, rows: Sequence[Row]) -> None:
     """A right response is not known; that an empty or a careless one pays nothing is."""
-    few = list(rows[:FEW])
-    texts = [str(row.answer) for row in few]
-    paid = [
-        *judge.rewards([""] * len(few), texts),
-        *judge.rewards(["I do not know."] * len(few), texts),
-    ]
+    few = [str(row.answer) for row in rows[:FEW]]
+    paid = [r for said in ("", "I do not know.") for r in judge.rewards([said] * len(few), few)]
     if any(reward > 0 for reward in paid):
         stage.failed(f"`{key}` pays for an empty response, or for 'I do not know.'.", key)
-        return ""
+        return
     stage.unchecked(
         f"`{key}`: a row's answer does not say how a right response is written, so no right one "
         f"was tried. Empty and careless ones are not paid in {len(few)} rows.",
         key,
     )
-    return ""
