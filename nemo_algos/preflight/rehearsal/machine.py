@@ -74,7 +74,9 @@ def variables(nemo_rl: Path, folder: Path, prefix: str = sys.prefix) -> dict[str
         if not (environments / name).is_symlink():
             (environments / name).symlink_to(prefix)
     return {
-        "PYTHONPATH": os.pathsep.join(map(str, (*replacements(), nemo_rl, _package(folder)))),
+        "PYTHONPATH": os.pathsep.join(
+            [*map(str, (*replacements(), nemo_rl, _package(folder))), *_users_own()]
+        ),
         "NEMO_RL_VENV_DIR": str(environments),
         "NRL_MEGATRON_CHECKPOINT_DIR": str(folder / "megatron"),
         "NEMO_CPU_SOCKET": folder.name,  # names the refit's ipc:///tmp/….sock of this run
@@ -104,6 +106,11 @@ def variables(nemo_rl: Path, folder: Path, prefix: str = sys.prefix) -> dict[str
 def replacements() -> tuple[Path, ...]:
     """The folder of what replaces a GPU, where there is none."""
     return () if shutil.which("nvidia-smi") else (CPU,)  # a GPU needs none
+
+
+def _users_own() -> list[str]:
+    """Where the user's modules are found: a verifier, a method."""
+    return [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), os.getcwd()]
 
 
 def _package(folder: Path) -> Path:

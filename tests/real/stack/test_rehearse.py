@@ -97,7 +97,7 @@ def running() -> list[psutil.Process]:
 
 PLANTS: dict[str, tuple[tuple[str, ...], str, str]] = {  # overrides, the stage, a word
     "method_nan": (("method.name=plants:BREAKS",), "step", "not finite"),
-    "reward_raises": (("env.own.verifier=plants:raises_later",), "rollouts", "verifier/error"),
+    "reward_raises": (("env.judged.verifier=plants:raises_later",), "rollouts", "verifier/error"),
     "folder": (("checkpointing.checkpoint_dir=/proc/results",), "places", "checkpoint_dir"),
     "login": (("logger.wandb_enabled=true",), "places", "wandb"),
     "metric": (("checkpointing.metric_name=val:acuracy",), "validation", "acuracy"),
