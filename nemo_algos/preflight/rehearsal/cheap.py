@@ -30,6 +30,7 @@ from nemo_algos.preflight.rehearsal.rows import Row
 from nemo_algos.preflight.rehearsal.scoring import Judge
 from nemo_algos.preflight.rehearsal.stage import Stage, listed, share
 
+HUB = "Download it on a machine with a network, into the cache that HF_HOME names"
 STAGES = ("tokenizer", "data", "rewards")
 Judges = dict[str, Judge | str]
 
@@ -46,10 +47,8 @@ def main(folder: Path, only: Sequence[str] = STAGES) -> None:
         Stage(folder, "rewards").unchecked("No row was read, so no reward was tried.")
     else:
         with ExitStack() as stack:
-            judges: Judges = {}
-            if "rewards" in only:
-                stack.enter_context(scoring.ray_here(folder))
-                judges = _judges(loaded)  # start while the rows are read
+            # they start while the rows are read
+            judges = _judges(loaded, stack) if "rewards" in only else {}
             tokenizer = getattr(reader, "tokenizer", reader)
             good = _data(stage, config, loaded, tokenizer, seen)
             _rewards(Stage(folder, "rewards"), judges, loaded, good, tokenizer, seen)
@@ -80,10 +79,12 @@ def _loaded(stage: Stage, config: Mapping[str, Any], reader: Any, folder: Path) 
         stage.failed(f"`{key}`, {name}, does not load: {reason}.{where} Mend it.", key)
         return None
     for one in loaded.absent:
+        own = config.get("rehearsal_rows")
+        cure = "Put the file there" if Path(one.name).suffix in datasets.LOCAL else HUB
         stage.unchecked(
-            f"`{one.key}`, {one.name}, is not at hand ({one.reason}): other rows stand in, and "
-            "nothing is known of its own. Download it into HF_HOME, put the file there, or name a "
-            "file of rows (problem, answer) with --rows.",
+            f"`{one.key}`, {one.name}, is not at hand ({one.reason}): {own or '64 sums'} stand in, "
+            f"and nothing is known of its rows. {cure}, or name a file of rows (problem, answer) "
+            "with --rows.",
             one.key,
         )
     return loaded
@@ -121,14 +122,15 @@ def _prompts(
     seen: dict[str, Any],
 ) -> None:
     """The prompts of training or validation."""
-    lengths.judge(stage, good, config, name)
+    read = config["policy"]["tokenizer"]["name"] != str(tokenizing.stand_in(stage.folder))
+    lengths.judge(stage, good, config, name, read and not loaded.absent)
     first = next((prompts.shown(row, tokenizer) for row in good if row.tokens), "")
     tokens = lengths.summary([row.length for row in good])
     seen[name] = {"rows": len(good), "prompt_tokens": tokens, "first_prompt": first}
     seen["longest"] = max(seen["longest"], tokens["max"])
     default = config["data"].get("default") or {}
     for task in dict.fromkeys(row.task for row in good):
-        key, section = loaded.sections[task]
+        key, section = loaded.sections[name][task]
         named = [f for f in ("prompt_file", "system_prompt_file") if section.get(f)]
         inherited = named and all(section[f] == default.get(f) for f in named)
         mine = [row for row in good if row.task == task]
@@ -150,10 +152,8 @@ def _split(stage: Stage, config: Mapping[str, Any], loaded: Loaded, name: str) -
             f"data.{name}",
             rows={row.number: row.fault for row in broken[:100]},
         )
-    else:
-        stage.passed(
-            f"All {len(found):,} rows of data.{name} that were read can be used.", f"data.{name}"
-        )
+    elif not loaded.absent:
+        stage.passed(f"All {len(found):,} rows of data.{name} can be used.", f"data.{name}")
     if whole > len(found):
         stage.unchecked(
             f"The first {len(found):,} of {whole:,} rows of data.{name} were read.", f"data.{name}"
@@ -173,8 +173,8 @@ def _enough(stage: Stage, config: Mapping[str, Any], count: int) -> None:
         )
 
 
-def _judges(loaded: Loaded) -> Judges:
-    """By environment, or the reason why no answer is known to it."""
+def _judges(loaded: Loaded, stack: ExitStack) -> Judges:
+    """By environment, or the reason why no answer is known to it; on a Ray that ends with stack."""
     from nemo_rl.environments.utils import ENV_REGISTRY
 
     found: Judges = {}
@@ -182,6 +182,8 @@ def _judges(loaded: Loaded) -> Judges:
         reason = scoring.UNKNOWN.get(name)
         if reason is None and name not in ENV_REGISTRY:
             reason = "the script that starts the run registers it"
+        if reason is None:
+            stack.enter_context(scoring.ray_here())
         if name not in found:
             found[name] = reason or Judge(name, section)
     return found

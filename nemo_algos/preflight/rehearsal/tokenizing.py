@@ -15,19 +15,19 @@ ASKED, SAID, SYSTEM = "What is 2 + 3?", "It is 5.", "You are a calculator."
 
 def judge(stage: Stage, config: Mapping[str, Any]) -> Any:
     """The tokenizer, or the processor of a model that sees; None where it cannot be loaded."""
-    section = config["policy"]["tokenizer"]
-    reader = load(stage, section, is_vlm(config["data"]))
-    if reader is None:
-        return None
-    tokenizer = getattr(reader, "tokenizer", reader)
-    if Path(str(section["name"])) == stage.folder / "tokenizer":
+    section, vlm = config["policy"]["tokenizer"], is_vlm(config["data"])
+    stands_in = str(section["name"]) == str(stand_in(stage.folder))
+    reader = None if stands_in and vlm else load(stage, section, vlm)
+    if stands_in:
         stage.unchecked(
             f"The tokenizer of {config['policy']['model_name']} is not at hand: one of bytes "
             "stands in, and lengths in tokens are not the model's. Download it into HF_HOME on a "
             "machine with a network, or name its folder with --model.",
             NAME,
         )
+    if stands_in or reader is None:
         return reader
+    tokenizer = getattr(reader, "tokenizer", reader)
     _special(stage, tokenizer)
     template = tokenizer.chat_template
     if template is None:
@@ -46,6 +46,11 @@ def judge(stage: Stage, config: Mapping[str, Any]) -> Any:
     if stage.sound:
         stage.passed(_facts(tokenizer, section), NAME, prompt=rendered(tokenizer, user(ASKED)))
     return reader
+
+
+def stand_in(folder: Path) -> Path:
+    """Where the tokenizer of bytes is, in place of one that is not at hand."""
+    return folder / "tokenizer"
 
 
 def load(stage: Stage, section: Mapping[str, Any], vlm: bool) -> Any:

@@ -82,11 +82,11 @@ def tokenizer(**special: Any) -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="module")
-def one_ray(folder: Path) -> Iterator[None]:
+def one_ray() -> Iterator[None]:
     """For every case; workers find the planted rewards."""
     sys.path.insert(0, str(HERE))
     os.environ["PYTHONPATH"] = os.pathsep.join([os.environ["PYTHONPATH"], str(HERE)])
-    with scoring.ray_here(folder):
+    with scoring.ray_here():
         yield
 
 
