@@ -46,7 +46,7 @@ class Loaded(NamedTuple):
 
 
 def stand_in(folder: Path, rows: str = "") -> Path:
-    """Rows (problem, answer) as JSON lines in the folder: those of the file `rows`, else 64 sums."""
+    """Rows (problem, answer) as JSON lines in the folder: of the file `rows`, else 64 sums."""
     path, rng = folder / "stand_in.jsonl", random.Random(0)
     if rows:
         path.write_bytes(Path(rows).read_bytes())
