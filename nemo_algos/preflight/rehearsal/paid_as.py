@@ -31,7 +31,7 @@ def judge(
 
     wanted: the forms that the prompts ask for; reason: why a response to an answer is not judged.
     """
-    before = stage.sound
+    before = stage.raised
     unreadable = _numbers(stage, key, scores)
     same = not unreadable and _same(stage, key, scores, reason)
     if not unreadable and not same:
@@ -41,7 +41,7 @@ def judge(
             _wrong(stage, key, scores, kind)
         _doubled(stage, key, scores)
     worst = _times(stage, key, scores)
-    if before and stage.sound:
+    if before == stage.raised:
         form, paid = scores.form, sum(_paid(scores))
         stage.passed(
             f"`{key}` pays the gold answer as {form} in {paid} of {len(scores.rows)} rows, and "

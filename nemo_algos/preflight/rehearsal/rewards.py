@@ -11,7 +11,7 @@ from nemo_algos.preflight.rehearsal.scoring import Judge, Unpaid
 from nemo_algos.preflight.rehearsal.stage import Stage
 
 ROWS, FEW = 64, 8  # on which it is tried; on which the form of an answer is found
-BUDGET = 60.0  # seconds for an environment
+BUDGET, QUICK = 60.0, 0.5  # seconds for an environment; of a response that is tried on all rows
 
 
 class Known(NamedTuple):
@@ -48,6 +48,8 @@ def judge(
     except Unpaid as problem:
         stage.failed(f"`{key}` {problem}. Nothing would be trained on. Mend it.", key)
         return ""
+    if lent and not wanted:
+        wanted = [form]  # the rows that are not at hand may ask for it themselves
     verdicts(stage, key, scores, wanted, judge.reason)
     return answers.FORMS[form] if paid else ""
 
@@ -70,7 +72,9 @@ def _affordable(judge: Judge, first: Known, wanted: list[str]) -> int:
     """As many rows as the time is for, by that of the first."""
     response = answers.written((wanted or [*answers.FORMS])[0], first.text)
     _, seconds = judge.timed(response, str(first.row.answer))
-    each = max(seconds, 1e-6) * (len(answers.FORMS) + len(KINDS))
+    if seconds < QUICK:
+        return ROWS
+    each = seconds * (len(answers.FORMS) + len(KINDS))
     return 0 if seconds > FAIL else max(1, min(ROWS, int(BUDGET / each)))
 
 

@@ -41,7 +41,7 @@ def judge(stage: Stage, config: Mapping[str, Any]) -> Any:
         _turns(stage, tokenizer)
     _bos(stage, tokenizer)
     stops.judge(stage, tokenizer, config, _after_an_answer(tokenizer))
-    if stage.sound:
+    if not stage.raised:
         stage.passed(_facts(tokenizer, section), NAME, prompt=rendered(tokenizer, user(ASKED)))
     return reader
 
