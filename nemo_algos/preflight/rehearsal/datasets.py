@@ -33,22 +33,24 @@ class Loaded(NamedTuple):
     """NeMo-RL's processed data sets, by task or one for all.
 
     numbers: of their rows in the data set's own file, 1 for the first. environments: the name and
-    section of what judges a task. sections: by task the path and keys of its data set.
+    section of what judges a task. sections: by task, for training and for validation, the path and
+    keys of its data set.
     """
 
     train: list[Any]
     validation: Any
     numbers: dict[str, list[int]]
     environments: dict[str, tuple[str, Any]]
-    sections: dict[str, tuple[str, dict[str, Any]]]
+    sections: dict[str, dict[str, tuple[str, dict[str, Any]]]]
     absent: list[Absent]
 
 
 def stand_in(folder: Path, rows: str = "") -> Path:
-    """Rows (problem, answer) as a file of JSON lines: those of the file `rows`, else 64 sums."""
-    if rows:
-        return Path(rows)
+    """Rows (problem, answer) as JSON lines in the folder: of the file `rows`, else 64 sums."""
     path, rng = folder / "stand_in.jsonl", random.Random(0)
+    if rows:
+        path.write_bytes(Path(rows).read_bytes())
+        return path
     pairs = [(rng.randint(10, 99), rng.randint(10, 99)) for _ in range(SUMS)]
     lines = [{"problem": f"What is {a} + {b}?", "answer": str(a + b)} for a, b in pairs]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -79,7 +81,7 @@ def load(config: Mapping[str, Any], tokenizer: Any, folder: Path) -> Loaded:
         env = None if gym else config["env"]
         made = utils.setup_response_data(tokenizer, data, env, is_vlm=is_vlm(data))
     train, validation = made[:2]
-    environments = {**made[2], **made[3]} if len(made) == 4 else {}
+    environments = {**made[3], **made[2]} if len(made) == 4 else {}
     objects = [one for _, one in loaded]
     first = len(data["train"])
     held_out = [one.val_dataset for one in objects[:first] if one.val_dataset is not None]
@@ -89,7 +91,8 @@ def load(config: Mapping[str, Any], tokenizer: Any, folder: Path) -> Loaded:
         "validation": [n for one in validated for n in _numbers(one)],
     }
     parts = list(train.values()) if isinstance(train, dict) else [train]
-    sections = {one.task_name: found for found, one in reversed(loaded)}
+    named = [(one.task_name, found) for found, one in loaded]
+    sections = {"train": dict(named[:first]), "validation": dict(named)}
     return Loaded(parts, validation, numbers, environments, sections, absent)
 
 
@@ -110,8 +113,9 @@ def _watched(
             reason = cut(_cause(error))
             if vlm or not _elsewhere(section):
                 raise Broken(key, section, reason) from error
+            link = _link(rows(), len(absent))
             absent.append(Absent(key, _name(section), reason))
-            made = original(_standing_in(section, rows()))
+            made = original(_standing_in(section, link))
         made.val_dataset = getattr(made, "val_dataset", None)
         loaded.append(((key, section), made))
         return made
@@ -128,6 +132,14 @@ def _watched(
 
 def _name(section: Mapping[str, Any]) -> str:
     return str(section.get("data_path") or section.get("dataset_name"))
+
+
+def _link(rows: Path, count: int) -> Path:
+    """The file under a name of its own: NeMo-RL names a task by it."""
+    link = rows.with_name(f"{rows.stem}_{count}{rows.suffix}") if count else rows
+    if not link.exists():
+        link.symlink_to(rows)
+    return link
 
 
 def _standing_in(section: Mapping[str, Any], rows: Path) -> dict[str, Any]:

@@ -28,15 +28,23 @@ def summary(lengths: Sequence[int]) -> dict[str, Any]:
     return {**ranks, "histogram": histogram}
 
 
-def judge(stage: Stage, rows: Sequence[Row], config: Mapping[str, Any], name: str) -> None:
-    """What NeMo-RL masks, what no processor cuts, what leaves too little for a response."""
-    plain = dict(config)
+def judge(
+    stage: Stage, rows: Sequence[Row], config: Mapping[str, Any], name: str, real: bool
+) -> None:
+    """What NeMo-RL masks, what no processor cuts, what leaves too little for a response.
+
+    real: neither the rows nor the tokenizer stand in for others.
+    """
+    plain, found = dict(config), summary([row.length for row in rows])
+    if not real:
+        what = "the rows or the tokenizer stand in for the run's own"
+        stage.unchecked(f"Lengths of {name} were not judged: {what}.", LIMIT, **found)
+        return
     whole = int(at(plain, ENGINE) or at(plain, TOTAL) or 0)
     _masked(stage, rows, at(plain, LIMIT), name)
     if whole:
         _beyond(stage, rows, whole, name)
         _short(stage, rows, whole, int(at(plain, NEW) or 0), name)
-    found = summary([row.length for row in rows])
     message = (
         f"Prompts of {name} have {found['p50']:,} tokens (median), {found['p99']:,} (99th "
         f"percentile) and {found['max']:,} (longest)."

@@ -20,11 +20,11 @@ def judge(
     seen = [row for row in rows if row.tokens]
     if not seen:
         return
-    before = stage.sound
+    before = stage.raised
     _problems(stage, seen, tokenizer, key, section)
     _system(stage, seen[0], tokenizer, key, section)
     _starts(stage, seen, tokenizer)
-    if before == stage.sound:
+    if before == stage.raised:
         first = shown(seen[0], tokenizer)
         what = f"The first prompt of {key}, as the model sees it, ends with ...{first[-60:]!r}"
         stage.passed(f"{what}.", key, prompt=first)

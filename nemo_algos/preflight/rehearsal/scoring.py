@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from nemo_algos.engines.rewards import VerifierPool
@@ -27,26 +27,27 @@ class Unpaid(Exception):
 
 
 @contextmanager
-def ray_here(folder: Path) -> Iterator[None]:
+def ray_here() -> Iterator[None]:
     """Within, a Ray of this process's own, whatever RAY_ADDRESS names."""
     import ray
 
     if ray.is_initialized():  # this process's own already
         yield
         return
-    ray.init(
-        address="local",
-        num_cpus=16,
-        num_gpus=0,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=200 << 20,
-        _temp_dir=str(folder / "ray"),
-    )
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    with TemporaryDirectory(prefix="nrr", ignore_cleanup_errors=True) as folder:  # short: sockets
+        ray.init(
+            address="local",
+            num_cpus=16,
+            num_gpus=0,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=200 << 20,
+            _temp_dir=folder,
+        )
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 class Judge:

@@ -14,7 +14,7 @@ class Stage:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
-        self.sound = True  # nothing failed so far
+        self.raised = 0  # failures and warnings so far
         self._begun = time.monotonic()
 
     def passed(self, message: str, key: str = "", **details: Any) -> None:
@@ -23,11 +23,12 @@ class Stage:
 
     def warning(self, message: str, key: str = "", **details: Any) -> None:
         """What is probably not meant."""
+        self.raised += 1
         self._add("warning", message, key, details)
 
     def failed(self, message: str, key: str = "", **details: Any) -> None:
         """What would make the run fail, or learn something else."""
-        self.sound = False
+        self.raised += 1
         self._add("failed", message, key, details)
 
     def unchecked(self, message: str, key: str = "", **details: Any) -> None:

@@ -4,30 +4,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.config import at
 from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.preflight.rehearsal import stops
 from nemo_algos.preflight.rehearsal.stage import Stage, cut
+from nemo_algos.preflight.rehearsal.stops import NAME
 
-TEMPLATE, STOPS = "policy.tokenizer.chat_template", "policy.generation.stop_token_ids"
-NAME, MODEL = "policy.tokenizer.name", "policy.model_name"
-ASKED, SAID, SYSTEM = "What is 2 + 3?", "It is 5.", "You are a calculator."
+TEMPLATE = "policy.tokenizer.chat_template"
+ASKED, SAID = "What is 2 + 3?", "It is 5."
 
 
 def judge(stage: Stage, config: Mapping[str, Any]) -> Any:
     """The tokenizer, or the processor of a model that sees; None where it cannot be loaded."""
-    section = config["policy"]["tokenizer"]
-    reader = load(stage, section, is_vlm(config["data"]))
-    if reader is None:
-        return None
-    tokenizer = getattr(reader, "tokenizer", reader)
-    if Path(str(section["name"])) == stage.folder / "tokenizer":
+    section, vlm = config["policy"]["tokenizer"], is_vlm(config["data"])
+    stands_in = str(section["name"]) == str(stand_in(stage.folder))
+    reader = None if stands_in and vlm else load(stage, section, vlm)
+    if stands_in:
         stage.unchecked(
             f"The tokenizer of {config['policy']['model_name']} is not at hand: one of bytes "
             "stands in, and lengths in tokens are not the model's. Download it into HF_HOME on a "
             "machine with a network, or name its folder with --model.",
             NAME,
         )
+    if stands_in or reader is None:
         return reader
+    tokenizer = getattr(reader, "tokenizer", reader)
     _special(stage, tokenizer)
     template = tokenizer.chat_template
     if template is None:
@@ -40,12 +40,15 @@ def judge(stage: Stage, config: Mapping[str, Any]) -> Any:
     if section.get("chat_template", "default") is not None:
         _turns(stage, tokenizer)
     _bos(stage, tokenizer)
-    stops = _stops(stage, tokenizer, at(dict(config), STOPS))
-    _end_of_turn(stage, tokenizer, stops)
-    _model(stage, tokenizer, str(config["policy"]["model_name"]), stops)
-    if stage.sound:
+    stops.judge(stage, tokenizer, config, _after_an_answer(tokenizer))
+    if not stage.raised:
         stage.passed(_facts(tokenizer, section), NAME, prompt=rendered(tokenizer, user(ASKED)))
     return reader
+
+
+def stand_in(folder: Path) -> Path:
+    """Where the tokenizer of bytes is, in place of one that is not at hand."""
+    return folder / "tokenizer"
 
 
 def load(stage: Stage, section: Mapping[str, Any], vlm: bool) -> Any:
@@ -144,73 +147,13 @@ def _bos(stage: Stage, tokenizer: Any) -> None:
         )
 
 
-def _stops(stage: Stage, tokenizer: Any, written: Any) -> list[int]:
-    """The tokens that end a response: as written, else eos."""
-    stops = [tokenizer.eos_token_id] if written is None else list(written)
-    if stops == [None]:
-        stage.failed(
-            f"`{STOPS}` is null and the tokenizer has no eos token: no response ever ends before "
-            "its limit. Name the tokens that end one.",
-            STOPS,
-        )
-        return []
-    size = len(tokenizer)
-    unknown = [stop for stop in stops if not isinstance(stop, int) or not 0 <= stop < size]
-    if unknown:
-        stage.failed(
-            f"`{STOPS}` has {', '.join(map(str, unknown))}, and the vocabulary has the ids 0 to "
-            f"{size - 1:,}: no response can end with that. Name ids of this tokenizer.",
-            STOPS,
-        )
-    return [stop for stop in stops if stop not in unknown]
-
-
-def _end_of_turn(stage: Stage, tokenizer: Any, stops: list[int]) -> None:
-    """The token by which the chat template ends an answer ends a response too."""
+def _after_an_answer(tokenizer: Any) -> str:
+    """What the chat template writes there."""
     answer = {"role": "assistant", "content": SAID}
     try:
-        tail = rendered(tokenizer, [*user(ASKED), answer], False).rpartition(SAID)[2]
+        return rendered(tokenizer, [*user(ASKED), answer], False).rpartition(SAID)[2]
     except Exception:  # already said
-        return
-    end = tokenizer(tail.strip(), add_special_tokens=False)["input_ids"][:1]
-    if stops and end and end[0] in tokenizer.all_special_ids and end[0] not in stops:
-        stage.warning(
-            f"The chat template ends an answer with {tokenizer.convert_ids_to_tokens(end[0])} "
-            f"({end[0]}), and generation stops at {stops} alone: a model that was trained on "
-            f"this template would write on to its limit. Add {end[0]} to `{STOPS}`.",
-            STOPS,
-        )
-
-
-def _model(stage: Stage, tokenizer: Any, name: str, stops: list[int]) -> None:
-    """What the model's own files say, where they are at hand."""
-    from transformers import AutoConfig, GenerationConfig
-
-    try:
-        config = AutoConfig.from_pretrained(name).get_text_config()
-    except Exception:  # not at hand
-        config = None
-    rows = getattr(config, "vocab_size", None)
-    largest = max(tokenizer.get_vocab().values())
-    if rows is not None and largest >= rows:
-        stage.failed(
-            f"The tokenizer has ids up to {largest:,}, and {name} has {rows:,} embeddings "
-            "(vocab_size): such a token is out of range. Use the model's own tokenizer.",
-            NAME,
-        )
-    try:
-        generation = GenerationConfig.from_pretrained(name).eos_token_id
-    except Exception:  # not at hand
-        return
-    ends = generation if isinstance(generation, list) else [generation]
-    missing = [end for end in ends if end is not None and end not in stops]
-    if missing and stops:
-        named = ", ".join(f"{tokenizer.convert_ids_to_tokens(end)} ({end})" for end in missing)
-        stage.warning(
-            f"The model's generation_config.json ends a response with {named} too, and NeMo-RL "
-            f"stops at {stops} alone: such a response runs on to its limit. Add it to `{STOPS}`.",
-            STOPS,
-        )
+        return ""
 
 
 def _facts(tokenizer: Any, section: Mapping[str, Any]) -> str:

@@ -82,11 +82,11 @@ def tokenizer(**special: Any) -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="module")
-def one_ray(folder: Path) -> Iterator[None]:
+def one_ray() -> Iterator[None]:
     """For every case; workers find the planted rewards."""
     sys.path.insert(0, str(HERE))
     os.environ["PYTHONPATH"] = os.pathsep.join([os.environ["PYTHONPATH"], str(HERE)])
-    with scoring.ray_here(folder):
+    with scoring.ray_here():
         yield
 
 
@@ -316,4 +316,4 @@ def test_a_sound_run_passes(tmp_path: Path, ref: str, one_ray: None) -> None:
     first = "<|im_start|>user\nPut the answer into \\boxed{}.\nWhat is 0 + 0?<|im_end|>\n"
     assert seen["train"]["first_prompt"] == first + "<|im_start|>assistant\n"
     assert seen["train"]["rows"] == ROWS
-    assert list(seen["forms"].values())[0].endswith("\\boxed{{answer}}$.")
+    assert next(iter(seen["forms"].values())).endswith("\\boxed{{answer}}$.")
