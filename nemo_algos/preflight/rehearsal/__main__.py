@@ -34,8 +34,8 @@ def main(folder: Path) -> None:
     if tokenizer.parent == folder:
         name = (run["policy.tokenizer"] or {}).get("name")
         message = (
-            f"The tokenizer {name} is not at hand: one of bytes stands in, so templates and "
-            "lengths are not the run's own. Download it into HF_HOME, or name a folder: --model FOLDER."
+            f"The tokenizer {name} is not at hand: one of bytes stands in, so templates and lengths "
+            "are not its own. Download it into HF_HOME, or name a folder: --model FOLDER."
         )
         verdict.add(folder, Verdict("tokenizer", "unchecked", message, "policy.tokenizer.name"))
     seen = judge_rows(run, request, tokenizer, folder)
