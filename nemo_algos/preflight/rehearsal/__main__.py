@@ -34,7 +34,7 @@ def main(folder: Path) -> None:
     if tokenizer.parent == folder:
         name = (run["policy.tokenizer"] or {}).get("name")
         message = (
-            f"The tokenizer {name} is not at hand: one of bytes stands in, so templates and lengths "
+            f"The tokenizer {name} is not at hand: one of bytes stands in. Templates and lengths "
             "are not its own. Download it into HF_HOME, or name a folder: --model FOLDER."
         )
         verdict.add(folder, Verdict("tokenizer", "unchecked", message, "policy.tokenizer.name"))
