@@ -1,5 +1,6 @@
 """A rehearsal as one HTML page: verdicts, what was changed, samples, lengths, metrics."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,19 +17,26 @@ def write(path: Path, config: str, found: Sequence[Verdict], folder: Path) -> No
     if not path.parent.is_dir():
         raise ValueError(f"--html {path}: the folder {path.parent} does not exist. Create it.")
     details: dict[str, Any] = {k: v for verdict in found for k, v in verdict.details.items()}
-    counts = Counter(v.outcome for v in found)
+    counts, read = Counter(v.outcome for v in found), rows(folder)
     values = {
         "config": config,
         "counts": [(name, counts[name]) for name in MARKS if counts[name]],
         "verdicts": [v._asdict() for v in found],
-        "prompt": details.get("prompt", ""),
-        "lengths": bars(details.get("histogram", [])),
+        "prompt": read.get("first_prompt", ""),
+        "lengths": bars(read.get("prompt_tokens", {}).get("histogram", [])),
         "samples": [*map(sample, details.get("samples", []))],
         "changes": details.get("changes", []),
         "metrics": shown(details.get("metrics", {})),
         "folder": str(folder),
     }
     page.write(path, "rehearsal.html", values)
+
+
+def rows(folder: Path) -> dict[str, Any]:
+    """What was read of the training data; nothing where it was not."""
+    path = folder / "rows.json"
+    found = json.loads(path.read_text()) if path.exists() else {}
+    return found.get("train", {})
 
 
 def bars(histogram: Sequence[Sequence[Any]]) -> list[tuple[str, int, float]]:
