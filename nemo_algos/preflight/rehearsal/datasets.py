@@ -110,8 +110,8 @@ def _watched(
         try:
             made = original(section)
         except Exception as error:
-            reason = cut(_cause(error))
-            if vlm or not _elsewhere(section):
+            reason = cut(f"{type(_first(error)).__name__}: {_first(error)}")
+            if vlm or not _elsewhere(section, error):
                 raise Broken(key, section, reason) from error
             link = _link(rows(), len(absent))
             absent.append(Absent(key, _name(section), reason))
@@ -149,12 +149,13 @@ def _standing_in(section: Mapping[str, Any], rows: Path) -> dict[str, Any]:
     return {"dataset_name": "ResponseDataset", **keys, "processor": "math_hf_data_processor", **own}
 
 
-def _elsewhere(section: Mapping[str, Any]) -> bool:
+def _elsewhere(section: Mapping[str, Any], error: BaseException) -> bool:
     """Whether it is on a hub, or a file that is not here."""
-    path = section.get("data_path")
-    if path is None:
-        return "." not in str(section.get("dataset_name"))  # one's own class is here
-    return not Path(path).exists()
+    from nemo_rl.data.datasets.response_datasets import DATASET_REGISTRY
+
+    if section.get("data_path") is not None:
+        return not Path(section["data_path"]).exists()
+    return section.get("dataset_name") in DATASET_REGISTRY or isinstance(_first(error), OSError)
 
 
 def _key(data: Mapping[str, Any], section: Any) -> str:
@@ -166,11 +167,9 @@ def _key(data: Mapping[str, Any], section: Any) -> str:
     return "data"
 
 
-def _cause(error: BaseException) -> str:
-    """Type and text of the first error; those that were raised of it only wrap it."""
-    while cause := error.__cause__:
-        error = cause
-    return f"{type(error).__name__}: {error}"
+def _first(error: BaseException) -> BaseException:
+    """The error behind it; those that were raised of it only wrap it."""
+    return _first(error.__cause__) if error.__cause__ else error
 
 
 def _numbers(dataset: Any) -> list[int]:

@@ -146,6 +146,8 @@ def asking(*problems):
     [
         (["a", "b"], ["c"], []),
         (["a", "b", "a  ", "c"], [], [("warning", "data.train", "row 1")]),
+        ([*map(str, range(98)), "7", "8"], [], [("warning", "data.train", "row 8")]),
+        ([*map(str, range(99)), "7"], [], []),
         (["a", "b"], ["b", "c"], [("failed", "data.validation", "row 1 ")]),
         (["a"], ["a", *map(str, range(30))], [("warning", "data.validation", "row 1 ")]),
     ],
@@ -174,10 +176,11 @@ def test_paths_are_of_this_folder_or_of_nemo_rl(tmp_path, monkeypatch):
     (tmp_path / "there" / "examples" / "p.txt").write_text("{}")
     (tmp_path / "own.jsonl").write_text("")
     monkeypatch.chdir(tmp_path)
-    data = {"train": [{"data_path": "own.jsonl"}], "default": {"prompt_file": "examples/p.txt"}}
-    found = datasets.here(data, tmp_path / "there")
-    assert found["train"] == [{"data_path": "own.jsonl"}]
-    assert found["default"]["prompt_file"] == str(tmp_path / "there" / "examples" / "p.txt")
+    section = {"data_path": "own.jsonl", "prompt_file": "examples/p.txt"}
+    found = datasets.here({"train": [section], "default": section}, tmp_path / "there")
+    there = str(tmp_path / "there" / "examples" / "p.txt")
+    assert found["default"] == {"data_path": "own.jsonl", "prompt_file": there}
+    assert found["train"] == [found["default"]]
 
 
 def test_how_rows_are_named():
