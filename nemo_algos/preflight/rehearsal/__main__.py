@@ -31,13 +31,6 @@ def main(folder: Path) -> None:
     tokenizer = Path(
         miniature.tokenizer(run["policy.tokenizer"] or {}, origin, folder / "tokenizer")
     )
-    if tokenizer.parent == folder:
-        name = (run["policy.tokenizer"] or {}).get("name")
-        message = (
-            f"The tokenizer {name} is not at hand: one of bytes stands in. Templates and lengths "
-            "are not its own. Download it into HF_HOME, or name a folder: --model FOLDER."
-        )
-        verdict.add(folder, Verdict("tokenizer", "unchecked", message, "policy.tokenizer.name"))
     seen = judge_rows(run, request, tokenizer, folder)
     if request.wants("stack"):
         rehearse(run, request, values, tokenizer, seen, folder)
