@@ -73,23 +73,17 @@ def rehearse(
     small = miniature.shrunk(values, miniature.vocabulary(tokenizer))
     parameters = miniature.save(small, tokenizer, folder / "model")
     rows = Path(seen["stand_in"]) if seen.get("stand_in") else None
-    listed = [
-        *changes(run, request.ranks, int(seen.get("longest", 256)), folder),
-        *config.stand_in(rows, run),
-    ]
-    listed.append(
-        Change(
-            "policy.tokenizer.name",
-            str(folder / "model"),
-            "scaled",
-            "the same, beside the miniature",
-        )
-    )
+    longest = config.LONGEST if rows else seen["longest"]
+    beside = Change("policy.tokenizer.name", str(folder / "model"), "scaled", "beside the model")
+    changed = changes(run, request.ranks, longest, folder)
+    listed = [*changed, *config.stand_in(rows, run), beside]
     mini = config.write(run, request.written(), listed, folder)
     message = f"A miniature of {values.get('model_type')} with {parameters:,} parameters."
     details = {"changes": [change._asdict() for change in listed]}
     verdict.add(folder, Verdict("model", "passed", message, details=details))
-    os.environ[FORMS] = json.dumps(seen.get("forms", {}))
+    forms = seen.get("forms", {})
+    common = {"*": next(iter(forms.values()))} if rows and forms else {}
+    os.environ[FORMS] = json.dumps({**common, **forms})
     Stack(mini, folder, os.environ, request.steps).rehearse(
         lambda found: verdict.add(folder, found)
     )

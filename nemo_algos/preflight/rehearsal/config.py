@@ -14,6 +14,7 @@ from nemo_algos.preflight.check.snapshot import load
 from nemo_algos.preflight.rehearsal.fold import Change
 
 NAME = "miniature.yaml"
+LONGEST = 256  # tokens of a prompt of it, also in bytes
 PROMPT = "Put the result into \\boxed{{}}, and end with a line `Answer: ` and the result.\n{}"
 ABSENT = "their data sets are not at hand: docs/rehearse.md"
 

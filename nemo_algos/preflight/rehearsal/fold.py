@@ -95,7 +95,7 @@ def changes(run: Run, ranks: int, longest: int, folder: Path) -> list[Change]:
         layout(run, sizes),
         on_a_cpu(run),
         batch(run, sizes["data"]),
-        lengths(run, min(longest, PROMPT)),
+        lengths(run, min(longest + 1, PROMPT)),  # NeMo-RL cuts one of just the limit
         places(run, folder),
     )
     listed = [change for part in parts for change in part]

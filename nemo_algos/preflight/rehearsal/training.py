@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from nemo_algos.preflight.rehearsal import machine
 from nemo_algos.preflight.rehearsal.ray_head import end
 
 LIMIT = 1200  # seconds of an attempt, on a machine that does other things
+WORKERS = re.compile(r"(\x1b\[\d+m)?\(\S+.* pid=\d+.*\)")  # the prefix of their lines
 LAST = 40  # lines of a log that are shown of a failure
 
 
@@ -56,9 +58,10 @@ class Attempt:
         self.ended(limit)
 
     def last_lines(self) -> str:
-        """The end of its log."""
+        """The end of its log, without what Ray copies of its workers there."""
         lines = self.log.read_text(errors="replace").splitlines()
-        return "\n".join(lines[-LAST:])
+        own = [line for line in lines if not WORKERS.match(line)]
+        return "\n".join(own[-LAST:])
 
 
 def marked(process: psutil.Process, folder: Path) -> bool:

@@ -120,7 +120,7 @@ def test_the_single_controller_keeps_one_update_and_its_sampler(tmp_path):
 
 def test_a_long_prompt_is_whole_up_to_the_limit(tmp_path):
     name = "recipes/etr-qwen3-8b-base-1n8g-fsdp.yaml"
-    for longest, prompt in ((100, 100), (9000, fold.PROMPT)):
+    for longest, prompt in ((100, 101), (9000, fold.PROMPT)):
         small = folded(name, tmp_path, longest=longest)[1]
         assert small["data.max_input_seq_length"] == prompt
         assert small["policy.max_total_sequence_length"] >= prompt + fold.ANSWER
