@@ -71,8 +71,7 @@ def _loaded(stage: Stage, config: Mapping[str, Any], reader: Any, folder: Path) 
     try:
         loaded = datasets.load(config, reader, folder)
     except Broken as problem:
-        key, section, reason = problem.args
-        name = section.get("data_path") or section.get("dataset_name")
+        key, name, reason, section = problem.args
         lines = rows.faults_in_file(section)
         where = f" {'; '.join(lines)}." if lines else ""
         stage.failed(f"`{key}`, {name}, does not load: {reason}.{where} Mend it.", key)

@@ -26,7 +26,7 @@ class Absent(NamedTuple):
 
 
 class Broken(Exception):
-    """A data set that is here and cannot be read, or used; args: key, section, reason."""
+    """A data set that is here and cannot be read, or used; args: key, name, reason, section."""
 
 
 class Loaded(NamedTuple):
@@ -108,14 +108,16 @@ def _watched(
     def load_response_dataset(section: dict[str, Any]) -> Any:
         key = _key(data, section)
         try:
-            made = original(section)
+            try:
+                made = original(section)
+            except Exception as error:
+                if vlm or not _elsewhere(section, _first(error)):
+                    raise
+                link = _link(rows(), len(absent))
+                absent.append(Absent(key, name(section), _said(error)))
+                made = original(_standing_in(section, link))
         except Exception as error:
-            reason = cut(f"{type(_first(error)).__name__}: {_first(error)}")
-            if vlm or not _elsewhere(section, error):
-                raise Broken(key, section, reason) from error
-            link = _link(rows(), len(absent))
-            absent.append(Absent(key, _name(section), reason))
-            made = original(_standing_in(section, link))
+            raise Broken(key, name(section), _said(error), section) from error
         made.val_dataset = getattr(made, "val_dataset", None)
         loaded.append(((key, section), made))
         return made
@@ -130,8 +132,10 @@ def _watched(
         yield loaded, absent
 
 
-def _name(section: Mapping[str, Any]) -> str:
-    return str(section.get("data_path") or section.get("dataset_name"))
+def name(section: Mapping[str, Any]) -> str:
+    """Of a data set: its file, or its name on the hub or among NeMo-RL's own."""
+    own = section.get("dataset_name")
+    return str(section.get("data_path") if own == "ResponseDataset" else own)
 
 
 def _link(rows: Path, count: int) -> Path:
@@ -150,12 +154,9 @@ def _standing_in(section: Mapping[str, Any], rows: Path) -> dict[str, Any]:
 
 
 def _elsewhere(section: Mapping[str, Any], error: BaseException) -> bool:
-    """Whether it is on a hub, or a file that is not here."""
-    from nemo_rl.data.datasets.response_datasets import DATASET_REGISTRY
-
-    if section.get("data_path") is not None:
-        return not Path(section["data_path"]).exists()
-    return section.get("dataset_name") in DATASET_REGISTRY or isinstance(_first(error), OSError)
+    """Whether it is on a hub, or a file that is not here; not every data set has a path."""
+    path = section.get("data_path")
+    return isinstance(error, ConnectionError) or bool(path and not Path(path).exists())
 
 
 def _key(data: Mapping[str, Any], section: Any) -> str:
@@ -165,6 +166,11 @@ def _key(data: Mapping[str, Any], section: Any) -> str:
             if one is section:
                 return f"data.{name}"
     return "data"
+
+
+def _said(error: BaseException) -> str:
+    first = _first(error)
+    return cut(f"{type(first).__name__}: {first}")
 
 
 def _first(error: BaseException) -> BaseException:
