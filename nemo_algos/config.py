@@ -26,7 +26,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 
 DEEPEST = 100  # levels of a config
 UNSET = re.compile(r"Environment variable '(\w+)' not found")  # omegaconf's, of ${oc.env:NAME}
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 # modules that some commands need, and the extra of pyproject.toml that brings them
 EXTRAS: dict[str, str] = {
     **dict.fromkeys(("transformers", "math_verify", "tensorboard", "matplotlib"), "engine"),

@@ -26,6 +26,7 @@ COMMANDS = {
     "replicate": "The four papers' tables and figures, made again.",
     "report": "Compare runs in one HTML file that opens offline.",
     "check": "Find what is wrong with a run before it starts, without a GPU.",
+    "rehearse": "Run all of a NeMo-RL run but the GPUs, small, on this machine.",
     "mismatch": "Name the cause of a difference between sampler and trainer.",
     "plan": "Memory, time and GPU-hours of a run, and what makes it fit.",
     "slurm": "A config as a Slurm job; status, tail and stop of a run.",

@@ -2,6 +2,9 @@
 
 import re
 import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,6 +65,9 @@ def job(
     sweep: Annotated[list[str] | None, typer.Option(help="key=a,b: a run of each")] = None,
     chain: Annotated[int, typer.Option(min=1, help="jobs, one after another")] = 1,
     nemo_rl: NemoRL = "",
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="run each small on this machine first")
+    ] = False,
     submit: Annotated[bool, typer.Option("--submit", help="else only write the scripts")] = False,
     test_only: Annotated[bool, typer.Option("--test-only", help="ask sbatch, do nothing")] = False,
 ) -> None:
@@ -87,12 +93,15 @@ def job(
         raise ValueError("no sbatch here: log in to the cluster, or leave out --submit")
     if submit and test_only:
         raise ValueError("--test-only submits nothing: leave out --submit")
+    points = jobs.points(sweep or [], overrides or [])
     runs = [
         jobs.prepare(file, [*(overrides or []), *point], job, folder, sizes, version)
-        for point in jobs.points(sweep or [], overrides or [])
+        for point in points
         for folder in [out.resolve() / _name(base, point)]
     ]
     jobs.apart(runs)
+    for point in points if rehearse else ():
+        _rehearse(file, [*(overrides or []), *point], checkout)
     if test_only:
         for run in runs:
             echo(submission.sbatch(run, "--test-only"))
@@ -107,6 +116,15 @@ def job(
     for answer, log in submission.submit(runs, chain) if submit else ():
         echo(answer)
         echo(f"tail -F {log}", err=True)
+
+
+def _rehearse(file: Path, overrides: Sequence[str], checkout: Path) -> None:
+    """A rehearsal of a run. Raises typer.Exit where it fails: nothing is written or submitted."""
+    words = ["-m", "nemo_algos", "rehearse", str(file), *overrides, "--nemo-rl", str(checkout)]
+    status = subprocess.run([sys.executable, *words]).returncode
+    if status:
+        echo("The rehearsal failed, so nothing was written or submitted.", color="red", err=True)
+        raise typer.Exit(status)
 
 
 def _name(base: str, point: tuple[str, ...]) -> str:

@@ -12,22 +12,21 @@ from cluster import HERE, Cluster
 STACK = HERE.parent / "stack"
 sys.path.append(str(STACK))
 
-import environment  # noqa: E402
+import whole_run  # noqa: E402
 
-_path = subprocess.run([STACK / "build.sh", "--path"], check=True, capture_output=True, text=True)
-VENV = Path(_path.stdout.strip())
+from nemo_algos.preflight.rehearsal import machine  # noqa: E402
+
+VENV = machine.location()
 PYTHON = VENV / "bin" / "python"
 RECIPE = "recipes/cpu/countdown-1n1g-fsdp.yaml"
 VLLM = "lib/python3.12/site-packages/vllm"
 MISSING = "no clone of NeMo-RL here" if image.checkout.home() is None else ""
-MISSING = MISSING or (
-    "" if (VENV / "complete").exists() else "no stack here: tests/real/stack/build.sh"
-)
+MISSING = MISSING or ("" if machine.built() else "no stack here: tests/real/stack/run.sh builds it")
 NODE = {
     "HOME": "/tmp",
     "GLOO_SOCKET_IFNAME": "eth0",
     "NEMO_RL_VENV_DIR": "/opt/ray_venvs",
-    "PYTHONPATH": f"{STACK}/shims:/opt/nemo-rl",  # nemo_algos is the launcher's to bring
+    "PYTHONPATH": f"{machine.CPU}:/opt/nemo-rl",  # nemo_algos is the launcher's to bring
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",
     "RAY_OVERRIDE_RESOURCES": '{"CPU": 16, "GPU": 1}',  # Ray finds no GPU, and shares 2 cores
 }
@@ -44,7 +43,7 @@ def write(cluster: Cluster) -> None:
     vLLM's package is a copy that is his: NeMo-RL's patches.py rewrites it, as in a container.
     """
     folder = cluster.folder / "stack"
-    variables = environment.variables(Path("/opt/nemo-rl"), folder, str(VENV)) | NODE
+    variables = machine.variables(Path("/opt/nemo-rl"), folder, str(VENV)) | NODE
     shutil.copytree(VENV / VLLM, folder / "vllm")
     compiled = [VENV / VLLM.replace("vllm", "ray"), cluster.folder / "nemo-rl" / "nemo_rl"]
     subprocess.run([PYTHON, "-m", "compileall", "-q", *compiled])  # the user may not write there
@@ -52,7 +51,7 @@ def write(cluster: Cluster) -> None:
     binds += [f"/srv/stack/vllm:{top}/{VLLM}" for top in (VENV, "/opt/nemo_rl_venv")]
     lines = [*binds, *(f"{name}={value}" for name, value in variables.items())]
     image.write(cluster.home / "stack.sqsh", str(VENV), PYTHON.resolve().parents[1], *lines)
-    words = [PYTHON, "-m", "nemo_algos", "export", environment.START, "start"]
-    path = {**os.environ, "PYTHONPATH": str(environment.ROOT)}
+    words = [PYTHON, "-m", "nemo_algos", "export", whole_run.START, "start"]
+    path = {**os.environ, "PYTHONPATH": str(whole_run.ROOT)}
     subprocess.run(words, cwd=cluster.home, env=path, check=True)
     subprocess.run(["chown", "-R", "1234:1234", folder, cluster.home / "start"], check=True)

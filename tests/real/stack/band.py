@@ -3,7 +3,7 @@
 import math
 import statistics
 
-import environment
+from whole_run import START
 
 from nemo_algos import config
 from nemo_algos.engines.local import build
@@ -12,7 +12,7 @@ from nemo_algos.preflight.check.local import judge as preflight
 
 def embedded(method: str, steps: int, seeds: int = 8, rate: float = 2e-4) -> list[list[float]]:
     """Rewards [seeds][steps] of the embedded engine: the same problems, other samples."""
-    path, rows = config.SHIPPED / environment.START, []
+    path, rows = config.SHIPPED / START, []
     overrides = (f"method.name={method}", f"policy.optimizer.kwargs.lr={rate}")
     checked, algorithm = preflight.parse(config.load(path, overrides))
     for seed in range(seeds):

@@ -19,18 +19,20 @@ PLACES = (HERE, HERE.parent / "nemo", TESTS / "preflight" / "check", TESTS)
 sys.path[:0] = map(str, PLACES)
 
 import checkout  # noqa: E402
-import environment  # noqa: E402
 import whole_run  # noqa: E402
+
+from nemo_algos.preflight.rehearsal import machine  # noqa: E402
 
 REF = os.environ.setdefault("NEMO_RL_REF", "main")
 _clone = checkout.home()
 if _clone is None:
     raise pytest.UsageError("no NeMo-RL checkout: set NEMO_RL_HOME (make test-stack skips)")
 _folder = tempfile.TemporaryDirectory(prefix="nrl")  # short: Ray's sockets are below it
-os.environ.update(environment.variables(checkout.worktree(_clone, REF), Path(_folder.name)))
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.update(machine.variables(checkout.worktree(_clone, REF), Path(_folder.name)))
 sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
 
-if environment.SHIMS:
+if machine.replacements():
     import nemo_cpu
 
     if not nemo_cpu.installed():  # this interpreter did not start with the shims on its path

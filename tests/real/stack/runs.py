@@ -9,8 +9,9 @@ from typing import Any
 import psutil
 import torch
 import whole_run
-from own_ray import end
 from safetensors.torch import load_file
+
+from nemo_algos.preflight.rehearsal.ray_head import end
 
 STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
 ROLLOUTS = 16 * 16

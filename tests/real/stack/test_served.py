@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import environment
 import httpx
 import models
 import pytest
 import torch
+import whole_run
 from cpu_task import tokenizer
 from trainer import Sampled, Trainer
 
@@ -101,7 +101,7 @@ def evaluation(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     }
     config["model"] |= {"extra": {"skip_special_tokens": False}, "concurrency": 4}
     (folder / "eval.yaml").write_text(json.dumps(config))
-    command = ["uv", "run", "--project", environment.ROOT, "nemo-algos", "eval"]
+    command = ["uv", "run", "--project", whole_run.ROOT, "nemo-algos", "eval"]
     return subprocess.Popen(
         [*command, folder / "eval.yaml", *overrides],
         env={k: v for k, v in os.environ.items() if k not in OURS},

@@ -12,6 +12,7 @@ from layouts import Layout
 from nemo_cpu import SHIMS, absent
 
 OTHERS = ("nemo_cpu.engine", "nemo_cpu.refit", "nemo_cpu.data_plane")  # test_vllm_shims.py
+OTHERS += ("nemo_cpu.answers",)  # of a rehearsal alone
 OWN = [s for s in SHIMS.values() if s.apply.__module__ not in OTHERS]
 # the layout that needs a shim, where it is another one than megatron-plain
 NEEDS = {

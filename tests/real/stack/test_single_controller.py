@@ -10,10 +10,11 @@ from pathlib import Path
 
 import forked
 import models
-import own_ray
 import pytest
 from layouts import Layout
 from test_workers import Limits, actors
+
+from nemo_algos.preflight.rehearsal import ray_head
 
 LAYOUTS = ("megatron-packed-ray", "megatron-tp-packed-ray")
 WHOLE = 4  # groups of a step
@@ -38,7 +39,7 @@ def driver(
     layout = Layout(request.param)
     model = models.saved(layout.kind, folder / "models")
     with ExitStack() as held:
-        address = held.enter_context(own_ray.head(folder, {}, layout.ranks))["RAY_ADDRESS"]
+        address = held.enter_context(ray_head.head(folder, {}, layout.ranks))["RAY_ADDRESS"]
 
         def make() -> object:
             import controller

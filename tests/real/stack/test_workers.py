@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import driver
 import forked
 import models
-import own_ray
 import pytest
 import ray
 from layouts import LAYOUTS, Layout
+
+from nemo_algos.preflight.rehearsal import ray_head
 
 SMOKE = ("dtensor-packed", "megatron-packed", "dtensor-packed-ray", "megatron-packed-ray")
 
@@ -51,7 +52,7 @@ class Policies:
     def _begin(self, layout: Layout) -> forked.Forked:
         address = ""
         if layout.ray:
-            head = own_ray.head(self.folder, {}, layout.ranks)
+            head = ray_head.head(self.folder, {}, layout.ranks)
             address = self.held.enter_context(head)["RAY_ADDRESS"]
         process = started(layout, self.folder, address)
         self.held.callback(process.end)

@@ -8,21 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import environment
-import own_ray
+from nemo_algos.preflight.rehearsal import machine, ray_head
 
 RECIPE = "recipes/cpu/countdown-1n1g-fsdp.yaml"
-ROOT = environment.ROOT
+START = "recipes/cpu/countdown.yaml"  # its model, its problems
+ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
 def running(folder: Path, nemo_rl: Path, gpus: int = 1) -> Iterator[dict[str, str]]:
     """Within, there are start model and data in folder/start, and a Ray; gives the variables."""
-    env = {**os.environ, **environment.variables(nemo_rl, folder)}
+    env = {**os.environ, **machine.variables(nemo_rl, folder), "HF_HUB_OFFLINE": "1"}
     if not (folder / "start").exists():
-        words = ["-m", "nemo_algos", "export", environment.START, "start"]
+        words = ["-m", "nemo_algos", "export", START, "start"]
         subprocess.run([sys.executable, *words], cwd=folder, env=env, check=True)
-    with own_ray.head(folder, env, gpus) as address:
+    with ray_head.head(folder, env, gpus) as address:
         yield {**env, **address}
 
 

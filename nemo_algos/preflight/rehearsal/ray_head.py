@@ -24,21 +24,25 @@ PORTS += ("object-manager-port",)
 
 
 @contextmanager
-def head(folder: Path, env: Mapping[str, str], gpus: int) -> Iterator[dict[str, str]]:
+def head(
+    folder: Path, env: Mapping[str, str], gpus: int, cwd: Path | None = None
+) -> Iterator[dict[str, str]]:
     """Within, a head with its files below `folder` (a short path); gives what names it.
+
+    cwd: the folder of its workers, below which are a config's relative paths; default: `folder`.
 
     Ends with every process that it started. Raises RuntimeError with its log where it never starts.
     """
     for attempt in range(1, ATTEMPTS + 1):
         ports = dict(zip(PORTS, _free(len(PORTS)), strict=True))
-        process, log = _start(folder, f"ray{attempt}", env, gpus, ports)
+        process, log = _start(folder, f"ray{attempt}", env, gpus, ports, cwd or folder)
         try:
             if _up(process, log, ports):
                 yield {"RAY_ADDRESS": f"127.0.0.1:{ports['port']}"}
                 return
         finally:
             end(process.pid)
-    raise RuntimeError(log.read_text())
+    raise RuntimeError((folder / f"ray{ATTEMPTS}.log").read_text())
 
 
 def end(pid: int) -> None:
@@ -55,7 +59,12 @@ def end(pid: int) -> None:
 
 
 def _start(
-    above: Path, name: str, env: Mapping[str, str], gpus: int, ports: Mapping[str, int]
+    above: Path,
+    name: str,
+    env: Mapping[str, str],
+    gpus: int,
+    ports: Mapping[str, int],
+    cwd: Path,
 ) -> tuple["subprocess.Popen[bytes]", Path]:
     options = {
         **ports,
@@ -72,7 +81,7 @@ def _start(
     with open(log, "wb") as file:
         process = subprocess.Popen(
             [str(ray), "start", "--head", "--block", "--disable-usage-stats", *words],
-            cwd=above,  # its workers' folder too: a config's relative paths are below it
+            cwd=cwd,
             env={**os.environ, **env},
             stdout=file,
             stderr=subprocess.STDOUT,

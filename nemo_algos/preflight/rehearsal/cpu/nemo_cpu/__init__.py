@@ -127,8 +127,8 @@ def installed() -> bool:
 
 def install() -> None:
     """Before anything else is imported, but for torch: sitecustomize.py."""
-    from nemo_cpu import absent, bridge, collectives, data_plane, device  # noqa: F401, I001
-    from nemo_cpu import engine, megatron, refit  # noqa: F401
+    from nemo_cpu import absent, answers, bridge, collectives, data_plane  # noqa: F401, I001
+    from nemo_cpu import device, engine, megatron, refit  # noqa: F401
 
     without = set(os.environ.get("NEMO_CPU_WITHOUT", "").split(",")) - {""}
     assert without <= set(SHIMS) | set(absent.MODULES), without

@@ -32,3 +32,19 @@ def linear_weights(module: Any) -> None:
         layer.cpu_linear = torch.nn.functional.linear
 
     replace(module, "dispatch_cpu_unquantized_gemm", keep)
+
+
+METHOD = "vllm/model_executor/layers/fused_moe/unquantized_fused_moe_method.py"
+
+
+@shim(
+    "vllm.model_executor.layers.fused_moe.cpu_fused_moe",
+    ("vllm/model_executor/layers/fused_moe/cpu_fused_moe.py", "new_w13 = cpu_prepack_moe_weight("),
+    (METHOD, "and check_cpu_sgl_kernel(n_w13"),
+)
+def expert_weights(module: Any) -> None:
+    """vLLM packs a CPU's experts and drops the parameters, which no refit can then load."""
+    from vllm.model_executor.layers import utils
+
+    replace(module.CPUFusedMOE, "check_grouped_gemm", lambda self, layer: (False, "none"))
+    replace(utils, "check_cpu_sgl_kernel", lambda *_: False)

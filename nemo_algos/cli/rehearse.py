@@ -1,0 +1,106 @@
+"""The command `nemo-algos rehearse`."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_algos.cli.arguments import Config, Overrides, written
+from nemo_algos.config import ConfigError
+from nemo_algos.environment import as_written
+from nemo_algos.preflight.check.judge import judge
+from nemo_algos.preflight.check.snapshot import load
+from nemo_algos.preflight.rehearsal import machine, run
+from nemo_algos.preflight.rehearsal.places import places
+from nemo_algos.preflight.rehearsal.report import line, summary
+from nemo_algos.preflight.rehearsal.request import STAGES, Request
+from nemo_algos.preflight.rehearsal.verdict import Verdict, add
+from nemo_algos.terminal import echo
+
+
+def _only(words: str) -> tuple[str, ...]:
+    asked = tuple(words.split(",")) if words else ()
+    for word in asked:
+        if word not in STAGES:
+            raise ValueError(f"--only {word}: choose from {', '.join(STAGES)}")
+    return asked
+
+
+def rehearse(
+    config: Config,
+    overrides: Overrides = None,
+    nemo_rl: Annotated[str, typer.Option(help="NeMo-RL's root; default: found")] = "",
+    steps: Annotated[int, typer.Option(min=2, help="training steps before the kill")] = 2,
+    ranks: Annotated[int, typer.Option(min=1, help="ranks of training, at most")] = 4,
+    model: Annotated[str, typer.Option(help="folder with config.json and tokenizer")] = "",
+    rows: Annotated[str, typer.Option(help="JSON lines for a data set that is not at hand")] = "",
+    only: Annotated[str, typer.Option(help="stages, such as data,rewards: no stack")] = "",
+    html: Annotated[Path | None, typer.Option(help="write the report as a page")] = None,
+    setup: Annotated[bool, typer.Option("--setup", help="only build the environment")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="verdicts for scripts")] = False,
+) -> None:
+    """Run all of a NeMo-RL run but the GPUs, small, on this machine; exit 1 where it would fail."""
+    given, asked = written(config, overrides, "train"), _only(only)
+    if OmegaConf.select(given, "engine") != "nemo_rl":
+        raise ValueError(
+            f"{config} is a config of the embedded engine, which `train` runs here: just run it."
+        )
+    if not machine.built():
+        echo(
+            f"Building the rehearsal's environment, once: {machine.SIZE}, about "
+            f"{machine.MINUTES} minutes, in {machine.location()}",
+            err=True,
+        )
+        machine.build()
+    if setup:
+        echo(machine.location())
+        return
+    root, place = run.checkout(nemo_rl), run.folder()
+    request = Request(OmegaConf.to_yaml(given), run.version(root), ranks, steps, model, rows, asked)
+    found: list[Verdict] = []
+
+    def say(verdict: Verdict) -> None:
+        found.append(verdict)
+        if not as_json:
+            echo(line(verdict), color={"failed": "red", "warning": "yellow"}.get(verdict.outcome))
+
+    for verdict in judged(request, given):
+        say(add(place, verdict))
+    inside = request.wants("tokenizer", "data", "rewards", "stack")
+    if inside and not any(v.stage == "judge" and v.outcome == "failed" for v in found):
+        for verdict in run.rehearse(request, root, place):
+            if verdict.stage not in ("judge", "places"):
+                say(verdict)
+    if as_json:
+        echo(json.dumps([as_written(v._asdict()) for v in found]))
+    else:
+        echo(summary(found, place))
+    if html:
+        from nemo_algos.preflight.rehearsal.page import write
+
+        write(html, config, found, place)
+        echo(f"page: {html}", err=True)
+    raise typer.Exit(1 if any(v.outcome == "failed" for v in found) else 0)
+
+
+def judged(request: Request, given: DictConfig) -> Iterator[Verdict]:
+    """What `check` finds, and what the folders and trackers of the config say."""
+    begun = time.monotonic()
+    try:
+        preflight, findings = judge(given, load(request.version))
+    except ConfigError as error:
+        findings = error.findings
+        preflight = None
+    wrong = [f for f in findings if f.severity == "error"]
+    for finding in wrong:
+        yield Verdict("judge", "failed", str(finding), finding.path, time.monotonic() - begun)
+    warned = sum(f.severity == "warning" for f in findings)
+    if not wrong:
+        message = f"`nemo-algos check` has no error and {warned} warnings."
+        yield Verdict("judge", "passed", message, "", time.monotonic() - begun)
+    if preflight and request.wants("places"):
+        yield from places(preflight)

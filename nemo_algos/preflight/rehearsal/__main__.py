@@ -1,0 +1,93 @@
+"""`python -m nemo_algos.preflight.rehearsal FOLDER`, in the rehearsal's environment: all stages.
+
+FOLDER/request.json says what is asked (request.py); verdicts are appended as they come.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from nemo_algos.preflight.check.judge import judge
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.snapshot import load
+from nemo_algos.preflight.rehearsal import config, fold, miniature, verdict
+from nemo_algos.preflight.rehearsal.fold import Change, changes
+from nemo_algos.preflight.rehearsal.request import Request
+from nemo_algos.preflight.rehearsal.stack import Stack
+from nemo_algos.preflight.rehearsal.verdict import Verdict
+
+FORMS = "NEMO_ALGOS_ANSWERS"  # read by cpu/nemo_cpu/answers.py
+CHEAP = ("tokenizer", "data", "rewards")
+
+
+def main(folder: Path) -> None:
+    """The stages that are asked for."""
+    request = Request.read(folder)
+    run, _ = judge(request.written(), load(request.version))
+    values, origin = miniature.written(request.model or str(run["policy.model_name"]))
+    tokenizer = Path(
+        miniature.tokenizer(run["policy.tokenizer"] or {}, origin, folder / "tokenizer")
+    )
+    seen = judge_rows(run, request, tokenizer, folder)
+    if request.wants("stack"):
+        rehearse(run, request, values, tokenizer, seen, folder)
+
+
+def judge_rows(run: Preflight, request: Request, tokenizer: Path, folder: Path) -> dict[str, Any]:
+    """Tokenizer, data and rewards, in a process of their own; what the stack needs of them."""
+    own = {**(run["policy.tokenizer"] or {}), "name": str(tokenizer)}
+    plain = {
+        **run.plain,
+        "policy": {**run["policy"], "tokenizer": own},
+        "rehearsal_rows": request.rows,
+    }
+    (folder / "config.json").write_text(json.dumps(plain, default=str))
+    stack = request.wants("stack")  # which needs them all
+    asked = [stage for stage in CHEAP if stage in request.only and not stack]
+    words = [sys.executable, "-m", "nemo_algos.preflight.rehearsal.cheap", str(folder), *asked]
+    with open(folder / "cheap.log", "wb") as log:
+        status = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT).returncode
+    if status:
+        lines = (folder / "cheap.log").read_text(errors="replace").splitlines()[-1:]
+        verdict.add(folder, Verdict("data", "failed", f"{' '.join(lines)} ({folder}/cheap.log)"))
+    found = folder / "rows.json"
+    return json.loads(found.read_text()) if found.exists() else {}
+
+
+def rehearse(
+    run: Preflight,
+    request: Request,
+    values: dict[str, Any],
+    tokenizer: Path,
+    seen: dict[str, Any],
+    folder: Path,
+) -> None:
+    """The stack's stages, on a miniature."""
+    if reason := fold.refusal(run) or miniature.refusal(values, run.layout.backend):
+        message = f"This run cannot be rehearsed on a CPU: {reason}."
+        verdict.add(folder, Verdict("model", "unchecked", message, "policy.model_name"))
+        return
+    small = miniature.shrunk(values, miniature.vocabulary(tokenizer))
+    parameters = miniature.save(small, tokenizer, folder / "model")
+    rows = Path(seen["stand_in"]) if seen.get("stand_in") else None
+    longest = config.LONGEST if rows else seen["longest"]
+    beside = Change("policy.tokenizer.name", str(folder / "model"), "scaled", "beside the model")
+    changed = changes(run, request.ranks, longest, folder)
+    listed = [*changed, *config.stand_in(rows, run), beside]
+    mini = config.write(run, request.written(), listed, folder)
+    message = f"A miniature of {values.get('model_type')} with {parameters:,} parameters."
+    details = {"changes": [change._asdict() for change in listed]}
+    verdict.add(folder, Verdict("model", "passed", message, details=details))
+    forms = seen.get("forms", {})
+    common = {"*": next(iter(forms.values()))} if rows and forms else {}
+    os.environ[FORMS] = json.dumps({**common, **forms})
+    Stack(mini, folder, os.environ, request.steps).rehearse(
+        lambda found: verdict.add(folder, found)
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,77 @@
+"""Responses whose reward is known: the gold answer as a prompt asks for it, and wrong ones."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+PLACE = "{answer}"
+THOUGHT = "Let me work it out step by step."
+# how an answer is written, in the order in which they are tried where a prompt names none
+FORMS = {
+    "\\boxed{}": f"{THOUGHT}\nThe answer is $\\boxed{{{PLACE}}}$.",
+    "Answer:": f"{THOUGHT}\nAnswer: {PLACE}",
+    "<answer>": f"<think>\n{THOUGHT}\n</think>\n<answer>{PLACE}</answer>",
+    "####": f"{THOUGHT}\n#### {PLACE}",
+    "a code block": f"{THOUGHT}\n```\n{PLACE}\n```",
+    "a sentence": f"{THOUGHT}\nThe final answer is {PLACE}.",
+    "the bare answer": PLACE,
+}
+MARKS = {  # what a prompt that asks for a form has in it
+    "\\boxed{}": r"\\boxed|\bboxed\b",
+    "Answer:": r"Answer:",
+    "<answer>": r"<answer>",
+    "####": r"####",
+    "a code block": r"```",
+}
+PLAIN = ("a sentence", "the bare answer")  # no prompt need ask for them
+WORDS = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+
+
+class Trial(NamedTuple):
+    """Responses to one row; those but the first must not be paid as it is."""
+
+    gold: str
+    empty: str
+    wrong: str
+    truncated: str
+    doubled: str
+
+
+def asked(prompts: Sequence[str]) -> list[str]:
+    """The forms that all of the prompts ask for."""
+    return [n for n, mark in MARKS.items() if prompts and all(re.search(mark, p) for p in prompts)]
+
+
+def written(form: str, answer: str) -> str:
+    """A response with this answer."""
+    return FORMS[form].replace(PLACE, answer)
+
+
+def trial(form: str, answer: str, others: Sequence[str]) -> Trial:
+    """The responses to a row with this answer; others: those of other rows."""
+    gold, wrong = written(form, answer), written(form, changed(answer, others))
+    return Trial(gold, "", wrong, gold[: len(gold) // 2], f"{gold}\n\nNo, that is not it.\n{wrong}")
+
+
+def changed(answer: str, others: Sequence[str]) -> str:
+    """An answer that is wrong: its last digit or its letter is the next, else another row's."""
+    if digits := list(re.finditer(r"\d", answer)):
+        last = digits[-1]
+        return f"{answer[: last.start()]}{(int(last[0]) + 1) % 10}{answer[last.end() :]}"
+    if re.fullmatch(r"[A-Z]", answer):
+        return "A" if answer == "D" else chr(ord(answer) + 1) if answer != "Z" else "A"
+    if answer.lower() in WORDS:
+        return WORDS[answer.lower()]
+    differs = (o for o in others if o.strip().lower() != answer.strip().lower())
+    return next(differs, f"not {answer}")
+
+
+def gold_text(section: Mapping[str, Any], answer: str) -> str | None:
+    """What a right response has in it; None where a row's answer does not say it."""
+    verifier = section.get("verifier")
+    if verifier in ("code", "code_remote", "countdown"):
+        return None
+    if verifier == "sql":
+        return str(json.loads(answer)["query"])
+    return answer

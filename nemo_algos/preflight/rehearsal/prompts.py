@@ -1,0 +1,143 @@
+"""Prompts as the model sees them: whether the problem and the system prompt are in them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from nemo_algos.preflight.rehearsal.lengths import MANY
+from nemo_algos.preflight.rehearsal.rows import Row
+from nemo_algos.preflight.rehearsal.stage import Stage, cut, listed, share
+
+REPEATED = 0.01  # share of prompts that are another row's, from which on it is a warning
+
+
+def judge(
+    stage: Stage, rows: Sequence[Row], tokenizer: Any, key: str, section: Mapping[str, Any]
+) -> None:
+    """Of one data set: its rows, its path and keys in the config, `default` being data.default."""
+    seen = [row for row in rows if row.tokens]
+    if not seen:
+        return
+    before = stage.raised
+    _problems(stage, seen, tokenizer, key, section)
+    _system(stage, seen[0], tokenizer, key, section)
+    _starts(stage, seen, tokenizer)
+    if before == stage.raised:
+        first = shown(seen[0], tokenizer)
+        what = f"The first prompt of {key}, as the model sees it, ends with ...{first[-60:]!r}"
+        stage.passed(f"{what}.", key, prompt=first)
+
+
+def at_hand(section: Mapping[str, Any], name: str) -> str:
+    """The text of the section's file, "" where it names none."""
+    path = section.get(name)
+    return Path(path).read_text(errors="replace") if path else ""
+
+
+def shown(row: Row, tokenizer: Any) -> str:
+    """The prompt, special tokens visible."""
+    return str(tokenizer.decode(row.tokens, skip_special_tokens=False))
+
+
+def _problems(
+    stage: Stage, rows: Sequence[Row], tokenizer: Any, key: str, section: Mapping[str, Any]
+) -> None:
+    """Python's format puts the problem into the first {}: those of LaTeX are doubled."""
+    path, text = f"{key}.prompt_file", at_hand(section, "prompt_file")
+    fields = [before for before, field, _, _ in Formatter().parse(text) if field is not None]
+    if fields and fields[0].endswith("boxed"):
+        stage.failed(
+            f"`{path}` is {section['prompt_file']}, with boxed{{}}: NeMo-RL writes the problem "
+            "into the first {}. Double those braces, and write {} where the problem goes.",
+            path,
+            prompt=shown(rows[0], tokenizer),
+        )
+        return
+    lacking = [row for row in rows if row.problem and not _within(row.problem, row, tokenizer)]
+    if not lacking:
+        return
+    what = (
+        f"{share(len(lacking), len(rows))} prompts of {key} lack the problem "
+        f"({listed([row.number for row in lacking])})"
+    )
+    example = shown(lacking[0], tokenizer)
+    if text and not fields:
+        name = section["prompt_file"]
+        cure = "Write {} where the problem goes."
+        stage.failed(f"`{path}` is {name}, which has no {{}}: {what}. {cure}", path, prompt=example)
+        return
+    say = stage.failed if len(lacking) > MANY * len(rows) else stage.warning
+    say(
+        f"{what}: the chat template or the processor dropped or changed it. Compare the prompt "
+        "with its row.",
+        "policy.tokenizer.chat_template",
+        prompt=example,
+    )
+
+
+def _system(stage: Stage, row: Row, tokenizer: Any, key: str, section: Mapping[str, Any]) -> None:
+    text = at_hand(section, "system_prompt_file")
+    if text.strip() and not _within(text, row, tokenizer):
+        stage.failed(
+            f"`{key}.system_prompt_file` is {section['system_prompt_file']}, and its text is not "
+            "in the prompt: the chat template drops the system message. Use a template that "
+            "renders it, or put the text into the prompt_file.",
+            "policy.tokenizer.chat_template",
+            prompt=shown(row, tokenizer),
+        )
+
+
+def _starts(stage: Stage, rows: Sequence[Row], tokenizer: Any) -> None:
+    """NeMo-RL asserts this of the first two tokens of the first row alone."""
+    bos = tokenizer.bos_token_id
+    if bos is None or bos in (tokenizer.eos_token_id, tokenizer.pad_token_id):
+        return
+    doubled = [row.number for row in rows if row.tokens.count(bos) > 1]
+    if doubled:
+        stage.failed(
+            f"{share(len(doubled), len(rows))} prompts have {tokenizer.bos_token} more than once "
+            f"({listed(doubled)}): the chat template writes it for each message that is rendered "
+            "apart, or twice. The model was trained with one. Remove it from the template.",
+            "policy.tokenizer.chat_template",
+            prompt=shown(next(r for r in rows if r.number == doubled[0]), tokenizer),
+        )
+
+
+def repeated(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
+    """Prompts that are there twice, and validation on what is trained on."""
+    texts = [_squeezed(row.problem) for row in train]
+    counts = Counter(texts)
+    again = len(texts) - len(counts)
+    if again > REPEATED * len(texts):
+        often = max(counts, key=lambda text: counts[text])
+        example = next(row for row, text in zip(train, texts, strict=True) if text == often)
+        stage.warning(
+            f"{share(again, len(texts))} training prompts are repetitions of an earlier one. The "
+            f"most frequent is there {counts[often]} times: {cut(example.problem, 80)!r} (row "
+            f"{example.number:,}). Such prompts count several times in an epoch. Remove them.",
+            "data.train",
+        )
+    known = [row.number for row in validation if _squeezed(row.problem) in counts]
+    if known:
+        say = stage.failed if len(known) > MANY * len(validation) else stage.warning
+        say(
+            f"{share(len(known), len(validation))} validation rows are training rows too "
+            f"({listed(known)} of the validation data). The validation score then measures "
+            "memory. Remove them from one of the two.",
+            "data.validation",
+        )
+
+
+def _within(text: str, row: Row, tokenizer: Any) -> bool:
+    """Whether the prompt has the text, as far as the vocabulary can write it."""
+    whole = _squeezed(tokenizer.decode(row.tokens, skip_special_tokens=False))
+    if _squeezed(text) in whole:
+        return True
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return _squeezed(tokenizer.decode(ids, skip_special_tokens=False)) in whole
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())

@@ -1,0 +1,93 @@
+"""The stage of the data: every row, its prompt, its length, and how the rows fit together."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nemo_algos.engines.nemo.kinds import is_vlm, uses_gym
+from nemo_algos.preflight.rehearsal import datasets, lengths, prompts, rows, tokenizing
+from nemo_algos.preflight.rehearsal.datasets import Loaded
+from nemo_algos.preflight.rehearsal.rows import Row
+from nemo_algos.preflight.rehearsal.stage import Stage, listed, share
+
+
+def judge(
+    stage: Stage, config: Mapping[str, Any], loaded: Loaded, tokenizer: Any, seen: dict[str, Any]
+) -> list[Row]:
+    """The rows that can be used."""
+    gym, own = uses_gym(config.get("env")), config.get("rehearsal_rows") or ""
+    if loaded.absent:
+        seen["stand_in"] = str(datasets.stand_in(stage.folder, own))
+    splits = {"train": _split(stage, config, loaded, "train")}
+    if loaded.validation is not None:
+        splits["validation"] = _split(stage, config, loaded, "validation")
+    if gym:
+        stage.unchecked("NeMo Gym's servers make the prompts: they were not read.", "env")
+    for name, found in splits.items():
+        good = [row for row in found if not row.fault]
+        if good and not gym:
+            _prompts(stage, config, loaded, tokenizer, name, good, seen)
+    if not loaded.absent and not gym:
+        prompts.repeated(stage, splits["train"], splits.get("validation", []))
+        _enough(stage, config, len(splits["train"]))
+    return [row for found in splits.values() for row in found if not row.fault]
+
+
+def _prompts(
+    stage: Stage,
+    config: Mapping[str, Any],
+    loaded: Loaded,
+    tokenizer: Any,
+    name: str,
+    good: list[Row],
+    seen: dict[str, Any],
+) -> None:
+    """The prompts of training or validation."""
+    read = config["policy"]["tokenizer"]["name"] != str(tokenizing.stand_in(stage.folder))
+    lengths.judge(stage, good, config, name, read and not loaded.absent)
+    first = next((prompts.shown(row, tokenizer) for row in good if row.tokens), "")
+    tokens = lengths.summary([row.length for row in good])
+    seen[name] = {"rows": len(good), "prompt_tokens": tokens, "first_prompt": first}
+    seen["longest"] = max(seen["longest"], tokens["max"])
+    default = config["data"].get("default") or {}
+    for task in dict.fromkeys(row.task for row in good):
+        key, section = loaded.sections[name][task]
+        named = [f for f in ("prompt_file", "system_prompt_file") if section.get(f)]
+        inherited = named and all(section[f] == default.get(f) for f in named)
+        mine = [row for row in good if row.task == task]
+        prompts.judge(stage, mine, tokenizer, "data.default" if inherited else key, section)
+
+
+def _split(stage: Stage, config: Mapping[str, Any], loaded: Loaded, name: str) -> list[Row]:
+    """The rows of training or validation; those that cannot be used are named."""
+    parts = loaded.train if name == "train" else [loaded.validation]
+    whole = sum(len(part) for part in parts)
+    most = rows.PICTURED if is_vlm(config["data"]) else rows.MOST
+    found = list(rows.read(parts, loaded.numbers[name], most))
+    broken = [row for row in found if row.fault]
+    if broken:
+        stage.failed(
+            f"{share(len(broken), len(found))} rows of data.{name} cannot be used: "
+            f"{listed([row.number for row in broken])}. In row {broken[0].number:,} "
+            f"{broken[0].fault}. Mend or remove them.",
+            f"data.{name}",
+            rows={row.number: row.fault for row in broken[:100]},
+        )
+    elif not loaded.absent:
+        stage.passed(f"All {len(found):,} rows of data.{name} can be used.", f"data.{name}")
+    if whole > len(found):
+        stage.unchecked(
+            f"The first {len(found):,} of {whole:,} rows of data.{name} were read.", f"data.{name}"
+        )
+    return found
+
+
+def _enough(stage: Stage, config: Mapping[str, Any], count: int) -> None:
+    grpo = config["grpo"]
+    more = grpo.get("batch_multiplier") or 1 if grpo.get("use_dynamic_sampling") else 1
+    prompts = int(grpo["num_prompts_per_step"] * more)
+    if count < prompts:
+        stage.failed(
+            f"A step takes {prompts} prompts, and there are {count} rows: NeMo-RL drops the "
+            "incomplete batch, so no step is made. Lower `grpo.num_prompts_per_step`, or add rows.",
+            "grpo.num_prompts_per_step",
+        )

@@ -1,0 +1,93 @@
+"""The training program in the rehearsal's environment: started, watched, killed, started again."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from nemo_algos.preflight.rehearsal import machine
+from nemo_algos.preflight.rehearsal.ray_head import end
+
+LIMIT = 1200  # seconds of an attempt, on a machine that does other things
+WORKERS = re.compile(r"(\x1b\[\d+m)?\(\S+.* pid=\d+.*\)")  # the prefix of their lines
+LAST = 40  # lines of a log that are shown of a failure
+
+
+class Attempt:
+    """One process of `nemo-algos train` over the folder's miniature.yaml, with a log of its own."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str], name: str, *overrides: str) -> None:
+        self.folder, self.log = folder, folder / f"{name}.log"
+        words = ["-m", "nemo_algos", "train", str(folder / "miniature.yaml"), *overrides]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *words], env=dict(env), stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def ended(self, limit: float = LIMIT) -> int | None:
+        """Its exit status; None where it had to be ended after `limit` seconds."""
+        try:
+            return self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            end(self.process.pid)
+
+    def reaches(self, path: Path, limit: float = LIMIT) -> bool:
+        """Whether the path is there before the process ends."""
+        until = time.monotonic() + limit
+        while not path.exists():
+            if self.process.poll() is not None or time.monotonic() > until:
+                return path.exists()
+            time.sleep(0.2)
+        return True
+
+    def lose_workers(self, limit: float = 120) -> None:
+        """SIGKILL for every actor that Ray started for it; it then ends by itself, or is ended."""
+        for process in psutil.process_iter(["cmdline"]):
+            title = " ".join(process.info["cmdline"] or ())
+            if title.startswith("ray::") and "Agent" not in title and marked(process, self.folder):
+                process.kill()
+        self.ended(limit)
+
+    def last_lines(self) -> str:
+        """The end of its log, without what Ray copies of its workers there."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        own = [line for line in lines if not WORKERS.match(line)]
+        return "\n".join(own[-LAST:])
+
+
+def marked(process: psutil.Process, folder: Path) -> bool:
+    """Whether it belongs to this rehearsal."""
+    try:
+        return process.environ().get(machine.MARK) == str(folder)
+    except psutil.Error:
+        return False
+
+
+def curves(folder: Path) -> dict[str, dict[int, float]]:
+    """The metrics of all attempts by step, from their TensorBoard events; the last one counts."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    values: dict[str, dict[int, float]] = {}
+    for file in sorted(folder.glob("logs/**/exp_*/tensorboard/**/events.*"), key=os.path.getmtime):
+        events = EventAccumulator(str(file)).Reload()
+        for name in events.Tags()["scalars"]:
+            steps = {event.step: event.value for event in events.Scalars(name)}
+            values[name] = values.get(name, {}) | steps
+    return values
+
+
+def samples(folder: Path, step: int) -> dict[str, list[Any]]:
+    """What NeMo-RL logged of a step's responses: content, rewards, token_ids, advantages, ..."""
+    name = f"train_data_step{step}.jsonl"
+    files = sorted(folder.glob(f"logs/**/{name}"), key=os.path.getmtime)
+    rows = [json.loads(line) for line in files[-1].read_text().splitlines()] if files else []
+    return {key: [row[key] for row in rows] for key in rows[0]} if rows else {}

@@ -1,0 +1,189 @@
+"""Rows, their lengths and their repetitions, of data sets that are lists."""
+
+import json
+
+import pytest
+
+from nemo_algos.preflight.rehearsal import datasets, lengths, prompts, rows, verdict
+from nemo_algos.preflight.rehearsal.rows import Row
+from nemo_algos.preflight.rehearsal.stage import Stage, listed, share
+
+
+class Ids(list):
+    """Token ids as a tensor gives them."""
+
+    def tolist(self):
+        return list(self)
+
+
+class DataSet:
+    """As NeMo-RL's AllTaskProcessedDataset: entries, and data of them; the limit is 5 tokens."""
+
+    def __init__(self, *entries):
+        self.dataset = entries
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        said = self.dataset[index]["messages"]
+        length = len(said[0]["content"])
+        ids = Ids(range(length if length < 5 else 4))
+        return {
+            "message_log": [{"role": "user", "content": "", "token_ids": ids}],
+            "extra_env_info": {"ground_truth": said[1]["content"]},
+            "length": length,
+            "loss_multiplier": float(length < 5),
+        }
+
+
+def entry(problem, answer, *roles):
+    names = roles or ("user", "assistant")
+    texts = (problem, answer, "?")[: len(names)]
+    messages = [{"role": r, "content": c} for r, c in zip(names, texts, strict=True)]
+    return {"messages": messages, "task_name": "sums"}
+
+
+def test_a_row_as_training_gets_it():
+    (row,) = rows.read([DataSet(entry("1+1", "2"))], [7])
+    assert row == Row(7, "sums", "1+1", "2", 3, False, [0, 1, 2], "")
+
+
+def test_what_reaches_the_limit_is_masked():
+    _, long = rows.read([DataSet(entry("1+1", "2"), entry("1+1+1", "3"))], [1, 2])
+    assert (long.length, long.masked, long.tokens) == (5, True, [])
+
+
+@pytest.mark.parametrize(
+    ("bad", "word"),
+    [
+        (entry("1+1", ""), "answer is empty"),
+        (entry(" ", "2"), "problem is empty"),
+        (entry("1+1", None), "answer is missing"),
+        (entry("1+1", 2), "a int"),
+        (entry("1+1", "2", "user"), "messages are user"),
+        (entry("be brief", "1+1", "system", "user"), "messages are system, user"),
+        ({"messages": [], "task_name": "sums"}, "messages are none"),
+        ({"task_name": "sums"}, "KeyError"),
+    ],
+)
+def test_a_bad_row_has_a_reason(bad, word):
+    good, faulty = rows.read([DataSet(entry("1", "1")), DataSet(bad)], [1, 2])
+    assert not good.fault and word in faulty.fault and faulty.number == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ('{"problem": "1", "answer": 2}', "row 2 has 2 under 'answer'"),
+        ('{"problem": "1"}', "row 2 has no key 'answer'"),
+        ('{"problem": "1", "answer"', "row 2 is no JSON"),
+        ("[1]", "row 2 is a list"),
+        ('{"messages": []}', ""),
+        ("", ""),
+    ],
+)
+def test_lines_that_no_reader_takes(line, word, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"problem": "1", "answer": "1"}\n' + line + "\n")
+    section = {"data_path": str(path), "input_key": "problem", "output_key": "answer"}
+    found = rows.faults_in_file(section)
+    assert (len(found) == 1 and found[0].startswith(word)) if word else found == []
+
+
+def of_lengths(*values):
+    return [Row(n, "sums", "?", "1", v, v >= 100, []) for n, v in enumerate(values, 1)]
+
+
+CONFIG = {"data": {"max_input_seq_length": 100}, "policy": {"max_total_sequence_length": 200,
+          "generation": {"max_new_tokens": 120}}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([10] * 100, []),
+        ([10] * 99 + [100], [("warning", "data.max_input_seq_length")]),
+        ([10] * 90 + [100] * 10, [("failed", "data.max_input_seq_length")]),
+        ([80] * 100, []),
+        ([10] * 99 + [81], []),
+        ([10] * 98 + [81] * 2, [("warning", "policy.max_total_sequence_length")]),
+    ],
+)
+def test_lengths_against_the_limits(values, expected, tmp_path):
+    lengths.judge(Stage(tmp_path, "data"), of_lengths(*values), CONFIG, "train", real=True)
+    *found, last = verdict.read(tmp_path)
+    assert [(v.outcome, v.key) for v in found] == expected
+    assert last.outcome == "passed" and last.details["max"] == max(values)
+
+
+def test_lengths_of_other_rows_are_not_judged(tmp_path):
+    lengths.judge(Stage(tmp_path, "data"), of_lengths(*[300] * 9), CONFIG, "train", real=False)
+    assert [v.outcome for v in verdict.read(tmp_path)] == ["unchecked"]
+
+
+def test_a_prompt_that_nothing_masks_leaves_no_token(tmp_path):
+    row = Row(3, "sums", "?", "1", 200, False, [1] * 200)
+    lengths.judge(Stage(tmp_path, "data"), [row], CONFIG, "train", real=True)
+    first = verdict.read(tmp_path)[0]
+    assert (first.outcome, first.key) == ("failed", "policy.max_total_sequence_length")
+
+
+def test_the_histogram_counts_every_row():
+    found = lengths.summary([0, 1, 5, 5, 99])
+    assert (found["p50"], found["p99"], found["max"]) == (5, 99, 99)
+    assert sum(count for _, count in found["histogram"]) == 5
+    assert found["histogram"][0] == [0, 2] and found["histogram"][1] == [5, 2]
+    assert lengths.summary([0])["histogram"] == [[0, 1]]
+
+
+def asking(*problems):
+    return [Row(n, "sums", p, "1") for n, p in enumerate(problems, 1)]
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "expected"),
+    [
+        (["a", "b"], ["c"], []),
+        (["a", "b", "a  ", "c"], [], [("warning", "data.train", "row 1")]),
+        ([*map(str, range(98)), "7", "8"], [], [("warning", "data.train", "row 8")]),
+        ([*map(str, range(99)), "7"], [], []),
+        (["a", "b"], ["b", "c"], [("failed", "data.validation", "row 1 ")]),
+        (["a"], ["a", *map(str, range(30))], [("warning", "data.validation", "row 1 ")]),
+    ],
+)
+def test_repetitions(train, validation, expected, tmp_path):
+    prompts.repeated(Stage(tmp_path, "data"), asking(*train), asking(*validation))
+    found = verdict.read(tmp_path)
+    assert [(v.outcome, v.key) for v in found] == [e[:2] for e in expected]
+    assert all(e[2] in v.message for v, e in zip(found, expected, strict=True))
+
+
+def test_rows_that_stand_in(tmp_path):
+    path = datasets.stand_in(tmp_path)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(lines) == datasets.SUMS
+    for line in lines:
+        a, b = (int(w.strip("?")) for w in line["problem"].split() if w.strip("?").isdigit())
+        assert line["answer"] == str(a + b)
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"problem": "1", "answer": "1"}\n')
+    assert datasets.stand_in(tmp_path, str(own)).read_text() == own.read_text()
+
+
+def test_paths_are_of_this_folder_or_of_nemo_rl(tmp_path, monkeypatch):
+    (tmp_path / "there" / "examples").mkdir(parents=True)
+    (tmp_path / "there" / "examples" / "p.txt").write_text("{}")
+    (tmp_path / "own.jsonl").write_text("")
+    monkeypatch.chdir(tmp_path)
+    section = {"data_path": "own.jsonl", "prompt_file": "examples/p.txt"}
+    found = datasets.here({"train": [section], "default": section}, tmp_path / "there")
+    there = str(tmp_path / "there" / "examples" / "p.txt")
+    assert found["default"] == {"data_path": "own.jsonl", "prompt_file": there}
+    assert found["train"] == [found["default"]]
+
+
+def test_how_rows_are_named():
+    assert listed([7312]) == "row 7,312"
+    assert listed([1, 2, 3, 4, 5, 6, 7]) == "rows 1, 2, 3, 4, 5 and 2 more"
+    assert share(1, 8) == "1 of 8 (12.5 %)"

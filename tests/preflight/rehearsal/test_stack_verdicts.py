@@ -1,0 +1,85 @@
+"""What a rehearsal says of logged steps, on numbers made by hand."""
+
+import math
+
+import pytest
+
+from nemo_algos.preflight.rehearsal import stack
+
+
+def batch(rewards, advantages=(0.5, -0.5), prompts=((1, 2), (3, 4))):
+    """As NeMo-RL logs it: each value in a list of one."""
+    tokens = [[[*prompt, 9, 9]] for prompt in prompts]
+    return {
+        "rewards": [[r] for r in rewards],
+        "advantages": [[[a, a]] for a in advantages],
+        "token_ids": tokens,
+        "token_loss_mask": [[[0, 0, 1, 1]] for _ in tokens],
+    }
+
+
+@pytest.mark.parametrize(
+    ("rewards", "outcome"), [([0.0, 1.0], "passed"), ([math.nan, 1.0], "failed"), ([], "failed")]
+)
+def test_rewards(rewards, outcome):
+    assert stack.rollouts([batch(rewards)])[0] == outcome
+
+
+@pytest.mark.parametrize(
+    ("rewards", "advantages", "outcome", "word"),
+    [
+        ([0.0, 1.0, 1.0, 1.0], (0.5,), "passed", "1 of 2"),
+        ([0.0, 0.0, 1.0, 1.0], (0.0,), "unchecked", "All 2"),
+        ([0.0, 1.0, 1.0, 0.0], (math.inf,), "failed", "not finite"),
+    ],
+)
+def test_flat_groups(rewards, advantages, outcome, word):
+    found, message = stack.advantages([batch(rewards, advantages)], 2)
+    assert found == outcome and word in message
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "outcome"),
+    [
+        ({1: 0.1, 2: 0.2}, {1: 1.0, 2: 1.0}, "passed"),
+        ({1: 0.1, 2: math.nan}, {1: 1.0, 2: 1.0}, "failed"),
+        ({1: 0.1, 2: 0.2}, {1: 1.0, 2: math.inf}, "failed"),
+        ({1: 0.0, 2: 0.0}, {1: 0.0, 2: 0.0}, "warning"),
+        ({}, {}, "failed"),
+    ],
+)
+def test_updates(loss, norm, outcome):
+    found = {"train/loss": loss, "train/grad_norm": norm}
+    assert stack.updates(found, range(1, 3))[0] == outcome
+
+
+def test_refit():
+    steps, near, far = range(1, 3), {1: 1e-6, 2: 1e-5}, {1: 1e-6, 2: 0.5}
+    assert stack.refit({"train/mismatch/mean": near}, steps, "float32")[0] == "passed"
+    assert stack.refit({"train/mismatch/mean": far}, steps, "float32")[0] == "failed"
+    assert stack.refit({}, steps, "float32")[0] == "unchecked"
+
+
+class Run(dict):
+    controlled = False
+
+
+@pytest.mark.parametrize(
+    ("again", "outcome", "word"),
+    [
+        (((3, 3), (4, 4)), "passed", "2 prompts again"),
+        (((5, 5), (6, 6)), "failed", "skipped"),
+        (((1, 1), (4, 4)), "failed", "1 prompts of step 1"),
+    ],
+)
+def test_prompts_after_a_resume(again, outcome, word):
+    first, lost = batch([], (), ((1, 1), (2, 2))), batch([], (), ((3, 3), (4, 4)))
+    run = Run({"grpo.async_grpo.enabled": False})
+    found, message, _ = stack.resumed(run, first, lost, batch([], (), again))
+    assert found == outcome and word in message
+
+
+def test_an_asynchronous_run_may_skip():
+    first, lost = batch([], (), ((1, 1),)), batch([], (), ((3, 3),))
+    run = Run({"grpo.async_grpo.enabled": True})
+    assert stack.resumed(run, first, lost, batch([], (), ((5, 5),)))[0] == "warning"

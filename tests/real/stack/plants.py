@@ -1,0 +1,26 @@
+"""Mistakes for a rehearsal to find, as a user's own modules."""
+
+from dataclasses import replace
+
+import torch
+
+from nemo_algos import METHODS
+
+_calls = {"advantages": 0}
+
+
+def _breaks(rollouts, params):
+    """GRPO's advantages, but from the third batch on."""
+    _calls["advantages"] += 1
+    found = METHODS["grpo"].advantages(rollouts, params)
+    return found if _calls["advantages"] < 3 else found * torch.nan
+
+
+BREAKS = replace(METHODS["grpo"], name="breaks", advantages=_breaks)
+
+
+def raises_later(response: str, answer: str) -> float:
+    """Of long responses."""
+    if len(response) > 20:
+        raise RuntimeError("planted")
+    return float(answer in response)

@@ -1,0 +1,157 @@
+"""`nemo-algos rehearse` as a user starts it: a clean run, planted mistakes, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import checkout
+import psutil
+import pytest
+import test_rehearsal_cheap as cheap
+from omegaconf import OmegaConf
+
+from nemo_algos.preflight.rehearsal import machine
+from nemo_algos.preflight.rehearsal.verdict import Verdict
+
+HERE = Path(__file__).parent
+LIMIT = 2400  # seconds, on a machine that does other things
+STAGES = ["start", "rollouts", "advantages", "step", "refit", "save", "resume", "stop"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder, with a model's config.json."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    shape = {"model_type": "qwen2", "num_hidden_layers": 8, "hidden_size": 512, "vocab_size": 260}
+    shape |= {"num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 1024}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(shape))
+    return tmp_path
+
+
+def config(home: Path, *overrides: str) -> Path:
+    """A run that `check` finds nothing wrong with."""
+    run = cheap.Run(home)
+    run.own = [f"policy.model_name={home}/model", "checkpointing.enabled=true", *overrides]
+    run.own += [f"checkpointing.checkpoint_dir={home}/results", f"logger.log_dir={home}/logs"]
+    OmegaConf.save(run.config(), home / "run.yaml")
+    return home / "run.yaml"
+
+
+def command(file: Path, nemo_rl: Path, *options: str) -> list[str]:
+    words = [sys.executable, "-m", "nemo_algos", "rehearse", str(file)]
+    return [*words, "--nemo-rl", str(nemo_rl), "--ranks", "1", *options]
+
+
+def environment() -> dict[str, str]:
+    """The user's: without what this suite's processes have, but with the planted modules."""
+    own = {k: v for k, v in os.environ.items() if k not in ("NRL_MEGATRON_CHECKPOINT_DIR",)}
+    return own | {"PYTHONPATH": os.pathsep.join((str(HERE), os.environ["PYTHONPATH"]))}
+
+
+def rehearsed(file: Path, nemo_rl: Path, *options: str) -> tuple[int, list[Verdict]]:
+    words = command(file, nemo_rl, "--json", *options)
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=LIMIT)
+    assert done.stdout.startswith("["), done.stderr
+    return done.returncode, [Verdict(**one) for one in json.loads(done.stdout)]
+
+
+@pytest.fixture
+def nemo_rl(ref: str) -> Path:
+    clone = checkout.home()
+    assert clone is not None
+    return checkout.worktree(clone, ref)
+
+
+@pytest.mark.smoke
+def test_a_clean_run_passes_every_stage(home: Path, nemo_rl: Path) -> None:
+    """Rewards differ, since right answers stand in place of half of the responses."""
+    status, found = rehearsed(config(home), nemo_rl)
+    outcomes = {v.stage: v.outcome for v in found}
+    assert status == 0, found
+    assert {stage: outcomes[stage] for stage in STAGES} == dict.fromkeys(STAGES, "passed"), found
+    assert not [v for v in found if v.outcome in ("failed", "warning")], found
+    assert not [*home.glob("results*"), *home.glob("logs*")]
+    assert not running()
+
+
+def running() -> list[psutil.Process]:
+    """Processes of any rehearsal that is not this suite's."""
+    own = os.environ.get(machine.MARK)
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mark = process.environ().get(machine.MARK)
+        except psutil.Error:
+            continue
+        if mark and mark != own:
+            found.append(process)
+    return found
+
+
+PLANTS: dict[str, tuple[tuple[str, ...], str, str]] = {  # overrides, the stage, a word
+    "method_nan": (("method.name=plants:BREAKS",), "step", "not finite"),
+    "reward_raises": (("env.judged.verifier=plants:raises_later",), "rollouts", "verifier/error"),
+    "folder": (("checkpointing.checkpoint_dir=/proc/results",), "places", "checkpoint_dir"),
+    "login": (("logger.wandb_enabled=true",), "places", "wandb"),
+    "metric": (("checkpointing.metric_name=val:acuracy",), "validation", "acuracy"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_mistake_is_named(name: str, home: Path, nemo_rl: Path) -> None:
+    overrides, stage, word = PLANTS[name]
+    status, found = rehearsed(config(home, *overrides), nemo_rl, "--steps", "3")
+    named = [v for v in found if v.outcome in ("failed", "warning")]
+    assert status == 1 and [v.stage for v in named][:1] == [stage], found
+    assert word in str(named[0])
+
+
+@pytest.mark.slow
+def test_a_resume_that_begins_anew_is_named(home: Path, nemo_rl: Path) -> None:
+    """In a NeMo-RL that forgets where its data were."""
+    forgetful = home / "nemo-rl"
+    forgetful.mkdir()
+    for one in nemo_rl.iterdir():
+        (forgetful / one.name).symlink_to(one) if one.name != "nemo_rl" else None
+    subprocess.run(["cp", "-r", nemo_rl / "nemo_rl", forgetful / "nemo_rl"], check=True)
+    plant(forgetful / "nemo_rl" / "algorithms" / "grpo.py")
+    plant(forgetful / "nemo_rl" / "data" / "utils.py")
+    status, found = rehearsed(config(home), forgetful)
+    assert status == 1
+    assert [(v.stage, v.outcome) for v in found if v.outcome == "failed"] == [("resume", "failed")]
+    assert "again" in found[-2].message
+
+
+def plant(file: Path) -> None:
+    text = file.read_text()
+    file.write_text(text.replace("dataloader.load_state_dict(", "(lambda state: None)("))
+
+
+@pytest.fixture
+def started(home: Path, nemo_rl: Path) -> Iterator[Any]:
+    process = subprocess.Popen(command(config(home), nemo_rl), env=environment(), cwd=home)
+    until = time.monotonic() + LIMIT
+    while not any("ray" in p.name() for p in running()):
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.2)
+    yield process
+    process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_everything_ends_with_the_command(how: signal.Signals, started: Any) -> None:
+    started.send_signal(how)
+    assert started.wait(60) != 0
+    until = time.monotonic() + 60
+    while running():
+        assert time.monotonic() < until, running()
+        time.sleep(0.2)
