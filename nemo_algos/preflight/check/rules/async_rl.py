@@ -58,9 +58,9 @@ def sampler_keys(run: Preflight) -> Iterator[Finding]:
         return
     read = ["name", *kind.model_fields]
     section = (run.written.get(SECTION) or {}).get("sampler") or {}
-    for key in section.keys() - read:
+    for key in [k for k, value in section.items() if k not in read and value is not None]:
         reason = f"is not read by the sampler {run.sampler}{did_you_mean(key, read[1:])}"
-        yield error(f"{path}.{key}", f"{reason}: remove it, or choose another sampler")
+        yield error(f"{path}.{key}", f"{reason}: remove it, or set it to null")
 
 
 def deadlines(run: Preflight) -> Iterator[Finding]:
