@@ -53,7 +53,7 @@ class MethodTrainer(GRPOTrainer):
         whole = Rollouts(**{k: self._everyones(x) for k, x in given.items() if x is not None})
         kept = self.state.stateful_callbacks
         signals = self.algorithm.signals(whole, kept.get(MEMORY, {}))
-        if self.model.training:
+        if self.model.training and signals.memory:  # a callback that nobody has is warned of
             kept[MEMORY] = signals.memory
         self._log(signals.metrics)
         self._coefficients[self.model.training] = self._weighed(whole, signals)

@@ -17,7 +17,7 @@ REPLACED = {
     "actor_rollout_ref.actor.clip_ratio_low": "set method.clip_low",
     "actor_rollout_ref.actor.entropy_coeff": "there is no entropy bonus in it",
     "actor_rollout_ref.actor.kl_loss_coef": KL,
-    "actor_rollout_ref.actor.kl_loss_type": KL,
+    "actor_rollout_ref.actor.kl_loss_type": f"{KL} (k3+ is `unbiased` without its ratio)",
     "actor_rollout_ref.actor.loss_agg_mode": "set method.aggregation",
     "actor_rollout_ref.actor.loss_scale_factor": "its means divide by what the batch has",
     "actor_rollout_ref.actor.policy_loss": "choose a method",

@@ -14,7 +14,6 @@ from nemo_algos.untrusted import content, from_json, plain
 
 SUFFIXES = ".jsonl, .json, .csv, or one of these with .gz, and .parquet"
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-HASHES = re.compile("^####", re.MULTILINE)
 THOUSANDS = re.compile(r"-?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
@@ -135,8 +134,17 @@ def _table(text: str, file: Path) -> Iterator[dict[str, Any]]:
 def after_hashes(answer: str) -> str:
     """What follows the last `####`, as in GSM8K, a number there without commas; else all of it.
 
-    One of them begins a line: tests of a program may hold others.
+    JSON is left whole: a program's tests may hold such hashes.
     """
-    _, hashes, gold = answer.rpartition("####") if HASHES.search(answer) else ("", "", answer)
+    whole = ("", "", answer)
+    _, hashes, gold = whole if _is_json(answer) else answer.rpartition("####")
     gold = gold.strip()
     return gold.replace(",", "") if hashes and THOUSANDS.fullmatch(gold) else gold
+
+
+def _is_json(text: str) -> bool:
+    """An object or a list."""
+    try:
+        return text.lstrip()[:1] in ("{", "[") and bool(from_json(text, ""))
+    except ValueError:
+        return False

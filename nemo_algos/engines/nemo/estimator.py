@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from nemo_rl.algorithms import advantage_estimator
+from nemo_rl.algorithms.loss import ClippedPGLossConfig
 from nemo_rl.algorithms.utils import get_gdpo_reward_component_keys
 from torch import Tensor
 
@@ -89,8 +90,7 @@ class Estimator:
             reward_parts=reward_parts(repeated_batch) if "reward_parts" in self.needs else None,
             prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
         )
-        if valid_mask is None or valid_mask.all():
-            check_complete(rollouts, self.group_size)
+        check_complete(_came(group, valid_mask), self.group_size)
         rollouts, corrected = self.algorithm.correct(rollouts)
         self._corrected = rollouts.mask
         signals = self.algorithm.signals(rollouts, self.memory, self.batch_size)
@@ -166,12 +166,17 @@ class Estimator:
 def result_type() -> Callable[[Tensor], Any]:
     """What this NeMo-RL's trainers take of compute_advantage: the tensor [B,S], or what holds it.
 
-    Its own GRPO estimator is asked. Raises ImportError where it is neither.
+    Its own GRPO estimator is asked. Raises ImportError where it is neither, or cannot be asked.
     """
-    stock = object.__new__(advantage_estimator.GRPOAdvantageEstimator)
-    vars(stock).update(use_leave_one_out_baseline=False, normalize_rewards=False)
     rows = {"prompt_ids": torch.zeros(2, 1).long(), "rewards": torch.tensor([0.0, 1.0])}
-    found = stock.compute_advantage(**rows, mask=torch.ones(2, 3))
+    section: Any = {"use_leave_one_out_baseline": False, "normalize_rewards": False}  # of v0.7.0
+    kind = getattr(advantage_estimator, "AdvEstimatorConfig", dict)
+    try:
+        stock = advantage_estimator.GRPOAdvantageEstimator(kind(**section), ClippedPGLossConfig())
+        found = stock.compute_advantage(**rows, mask=torch.ones(2, 3))
+    except Exception as error:  # whatever NeMo-RL's code raises
+        versions.refuse([f"its GRPO estimator raises {type(error).__name__}: {error}"])
+        raise AssertionError from error
     if isinstance(found, Tensor):
         return lambda advantages: advantages
     if not isinstance(getattr(found, "advantages", None), Tensor):
@@ -184,16 +189,24 @@ def tensor_of(result: Any) -> Tensor:
     return result if isinstance(result, Tensor) else result.advantages
 
 
-def check_complete(rollouts: Rollouts, size: int) -> None:
-    """Raise ValueError where a group is not one, or several, of `size` rows."""
-    wrong = rollouts.groups.count % size != 0  # a prompt may be drawn twice
+def check_complete(group: Tensor, size: int) -> None:
+    """Raise ValueError where a group [B] is not one, or several, of `size` rows."""
+    count = group.unique(return_counts=True)[1]
+    wrong = count % size != 0  # a prompt may be drawn twice
     if wrong.any():
         raise ValueError(
-            f"a group of {int(rollouts.groups.count[wrong][0])} responses came to the advantages, "
+            f"a group of {int(count[wrong][0])} responses came to the advantages, "
             f"and grpo.num_generations_per_prompt is {size} ({int(wrong.sum())} such groups): "
             "NeMo-RL's dynamic sampling drops single responses where the rest of their group is "
             "equal. Set grpo.use_leave_one_out_baseline: false, or grpo.use_dynamic_sampling: false"
         )
+
+
+def _came(group: Tensor, valid_mask: Tensor | None) -> Tensor:
+    """The rows of groups [B] all of whose responses came."""
+    if valid_mask is None:
+        return group
+    return group[~torch.isin(group, group[~valid_mask.bool()])]
 
 
 def row_hash(rows: Tensor) -> Tensor:

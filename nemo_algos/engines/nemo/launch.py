@@ -48,11 +48,7 @@ class Launch(NamedTuple):
 def run(judged: Launch, console: Console) -> None:
     """Start Ray, load, train."""
     master_config, algorithm, mismatch, remarks, epochs = judged
-    if controlled(master_config):
-        versions.check_controller()
-    else:
-        versions.check_trainer(trainer(master_config))
-    known_answers.check()
+    check(master_config)
     for remark in remarks:
         console.print(f"{remark.severity}: {remark}", markup=False, soft_wrap=True)
     loss = AlgorithmLoss(master_config.loss_fn, algorithm, **fused_logprobs(master_config))
@@ -62,6 +58,20 @@ def run(judged: Launch, console: Console) -> None:
     init_ray()
     worker_env.check()
     train(master_config, algorithm, loss, mismatch, epochs)
+
+
+def check(master_config: Any) -> None:
+    """Raises ImportError where this NeMo-RL is not one that we can serve; before Ray."""
+    if controlled(master_config):
+        from nemo_algos.engines.nemo import single_controller
+
+        single_controller.check()
+        known_answers.check(single_controller.stock._advantage_stage)
+        return
+    chosen = trainer(master_config)
+    function = getattr(chosen, "func", chosen)
+    versions.check_trainer(function)
+    known_answers.check(function)
 
 
 def train(

@@ -7,7 +7,9 @@ chunks are one optimizer step. Tensors travel through TransferQueue, by name.
 """
 
 import functools
+import inspect
 import runpy
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.policy import ENTROPY, PolicyProxy, registrations
 from nemo_algos.engines.nemo.trainers import shut_down
 
+WATCH = "_run_with_controller_liveness_watch"
 SCRIPT = EXAMPLES.parent / "run_grpo_single_controller.py"
 PAD = 0  # of what the controller reads of the queue, prompts too
 stock = single_controller.SingleControllerActor.__ray_metadata__.modified_class
@@ -122,6 +125,25 @@ class ControllerImpl(Stock):
 Controller = ray.remote(num_cpus=1, num_gpus=0)(ControllerImpl)
 
 
+def check() -> None:
+    """Raises ImportError where NeMo-RL's controller is not the one we know; needs no Ray."""
+    versions.check_controller()
+    versions.refuse(list(_script_faults()))
+
+
+@functools.cache
+def watch() -> Callable[[Any, Any], Any]:
+    """NeMo-RL's own loop of the driver: runs an actor, given the section stall_watchdog."""
+    return runpy.run_path(str(SCRIPT))[WATCH]
+
+
+def _script_faults() -> Iterator[str]:
+    try:
+        inspect.signature(watch()).bind(None, None)
+    except Exception as error:  # whatever a script raises
+        yield f"{SCRIPT.name} has no {WATCH}(actor, section): {type(error).__name__}: {error}"
+
+
 def train(
     master_config: Any,
     algorithm: Algorithm,
@@ -148,13 +170,15 @@ def train(
     }
     with versions.replaced(*((setup, name, value) for name, value in ours.items())):
         args, timings = setup.setup_single_controller(master_config, tokenizer)
-    step = args.save_state.current_step
-    watched = mismatch, Path(master_config.logger["log_dir"]), step, loss.config
-    script = runpy.run_path(str(SCRIPT))
     try:
+        watched = (
+            mismatch,
+            Path(master_config.logger["log_dir"]),
+            args.save_state.current_step,
+            loss.config,
+        )
         actor = Controller.remote(master_config, args, timings, watched=watched)
-        alive = master_config.async_rl.stall_watchdog
-        script["_run_with_controller_liveness_watch"](actor, alive)
+        watch()(actor, master_config.async_rl.stall_watchdog)
     finally:
         shut_down((args.gen_handle, args.trainer_handle), args.env_handles, {})
 
@@ -167,10 +191,12 @@ def joined(chunks: Any) -> dict[str, Tensor]:
 
 
 def mean(metrics: Any, rows: list[int]) -> dict[str, float]:
-    """Of the chunks' metrics, by their rows."""
-    total = sum(rows)
-    shares = [{k: v * n / total for k, v in m.items()} for m, n in zip(metrics, rows, strict=True)]
-    return {name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]}
+    """Of the chunks' metrics, by the rows of those that have it."""
+    found: dict[str, list[tuple[float, int]]] = {}
+    for chunk, n in zip(metrics, rows, strict=True):
+        for name, value in chunk.items():
+            found.setdefault(name, []).append((value, n))
+    return {k: sum(x * n for x, n in of) / sum(n for _, n in of) for k, of in found.items()}
 
 
 def _place(meta: Any) -> dict[str, Any]:

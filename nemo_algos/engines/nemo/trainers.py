@@ -1,7 +1,9 @@
 """What NeMo-RL's trainers create and compute by our functions, in place of theirs."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -63,12 +65,14 @@ def previous_logprobs_skipped() -> Iterator[None]:
 
 
 def shut_down(workers: Iterable[Any], *environments: dict[str, Any]) -> None:
-    """End the environments' actors, then the workers."""
+    """End the environments' actors, then the workers; one that fails is told, and the rest end."""
     stop = getattr(grpo, "shutdown_environments", None)  # not in v0.7.0, where Ray's end ends them
-    if stop:
-        stop(*environments)
-    for group in workers:
-        group.shutdown()
+    ends = [partial(stop, *environments)] if stop else []
+    for end in [*ends, *(group.shutdown for group in workers)]:
+        try:
+            end()
+        except Exception as error:  # whatever it raises: the run's own error is the one to see
+            print(f"warning: {end} failed: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 class Scored:

@@ -43,9 +43,26 @@ OF_CONTROLLER: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (f"{CONTROLLER}_utils.setup", "setup_single_controller", ("master_config", "tokenizer")),
     (f"{CONTROLLER}_utils.utils", "fields_for_put", ("meta", "fields")),
     (f"{CONTROLLER}_utils.utils", "tensor_field", ("data", "field_name")),
+    (
+        f"{CONTROLLER}_utils.setup",
+        "SingleControllerActorArgs",
+        ("gen_handle", "trainer_handle", "env_handles", "save_state"),
+    ),
+    (f"{CONTROLLER}_utils.utils", "squeeze_trailing_unit_dim", ()),
+    (f"{CONTROLLER}_utils.config", "validate_single_controller_config", ("master_config",)),
     (CONTROLLER, "SingleControllerActor", ()),
 )
-# and of the controller's advantage stage
+# and of the controller's actor: what we read and replace of it
+OF_ITS_START = (
+    "self._advantage_estimator",
+    "self._save_state",
+    "self._checkpointer",
+    "self._trainer",
+    "self._logger",
+    "self._env_handles",
+    "self._policy_logprobs_required",
+)
+# and of its advantage stage
 OF_ITS_STAGE = (
     "prompt_ids=",
     "rewards=",
@@ -104,9 +121,8 @@ def check() -> None:
     refuse([*_names(_found(LOSS, "ClippedPGLossFn.__call__"), OF_THE_LOSS), *_parts()])
 
 
-def check_trainer(trainer: Callable[..., None]) -> None:
+def check_trainer(function: Callable[..., None]) -> None:
     """Raises ImportError where it takes, gives our estimator, or asks the policy what we do not."""
-    function = getattr(trainer, "func", trainer)
     asked = OF_THE_QUEUE if "sync" in function.__name__.split("_") else OF_THE_POLICY
     refuse([*_arguments(function), *_names(function, (*OF_A_TRAINER, *asked))])
 
@@ -115,7 +131,9 @@ def check_controller() -> None:
     """Raises ImportError where the single controller is not there, or not the one we know."""
     refuse([p for module, name, wanted in OF_CONTROLLER for p in _parameters(module, name, wanted)])
     actor = _found(CONTROLLER, "SingleControllerActor").__ray_metadata__.modified_class
-    refuse([*_names(actor._advantage_stage, OF_ITS_STAGE)])
+    methods = {"__init__": OF_ITS_START, "_advantage_stage": OF_ITS_STAGE, "_call_dp": ()}
+    refuse([f"its controller has no {name}" for name in methods if not hasattr(actor, name)])
+    refuse([p for name, words in methods.items() for p in _names(getattr(actor, name), words)])
 
 
 def refuse(problems: list[str]) -> None:

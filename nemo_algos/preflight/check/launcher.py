@@ -6,12 +6,13 @@ from nemo_rl.algorithms.grpo import MasterConfig  # pyright: ignore
 from omegaconf import DictConfig
 
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
-from nemo_algos.config import validate
+from nemo_algos.config import ConfigError, Finding, validate
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.decided import EPOCHS, OURS
 from nemo_algos.engines.nemo.installed import installed
 from nemo_algos.engines.nemo.launch import Launch
 from nemo_algos.engines.nemo.trainers import estimator_name
+from nemo_algos.preflight.check.controller_schema import SECTION
 from nemo_algos.preflight.check.judge import judge, refuse
 
 
@@ -29,13 +30,18 @@ def compose(written: DictConfig) -> Launch:
     plain["grpo"]["adv_estimator"]["name"] = estimator_name()
     mismatch = MismatchConfig(**(judgement["mismatch"] or {}))
     assert judgement.algorithm is not None
-    return Launch(validate(_type(plain), plain), judgement.algorithm, mismatch, remarks, epochs)
+    return Launch(_typed(plain), judgement.algorithm, mismatch, remarks, epochs)
 
 
-def _type(plain: dict[str, Any]) -> type:
-    """NeMo-RL's type of the config: the single controller has its own."""
-    if plain.get("async_rl") is None:
-        return MasterConfig
+def _typed(plain: dict[str, Any]) -> Any:
+    """NeMo-RL's own config; the single controller has a type and a validator of its own."""
+    if plain.get(SECTION) is None:
+        return validate(MasterConfig, plain)
     from nemo_rl.algorithms.single_controller_utils import config  # pyright: ignore
 
-    return config.MasterConfig
+    master = validate(config.MasterConfig, plain)
+    try:
+        config.validate_single_controller_config(master)  # else it is first asked by the setup
+    except ValueError as problem:
+        raise ConfigError([Finding(SECTION, str(problem))]) from None
+    return master

@@ -93,7 +93,8 @@ class Run:
     @property
     def sampler(self) -> str:
         """Which groups the single controller takes next."""
-        return self["async_rl.sampler.name"] or "in_order"
+        found = self["async_rl.sampler.name"]
+        return "in_order" if found is None else str(found)
 
     @property
     def chunk(self) -> int:

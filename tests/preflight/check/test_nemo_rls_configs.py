@@ -81,9 +81,10 @@ def test_none_is_called_impossible(composed):
     assert seen > 140
 
 
-@pytest.mark.parametrize("composed", VERSIONS[-1:], indirect=True)
-def test_the_page_is_current(composed):
+def test_the_page_is_current(composed, request):
     """docs/base_configs.md is what check says now of every GRPO config of NeMo-RL."""
+    version = request.node.callspec.params["composed"]
     written = (ROOT / "docs" / "base_configs.md").read_text()
-    assert written == script.page(composed), "run scripts/base_configs.py"
-    assert written.count(" clean ") > 400
+    section = script.section(composed, version)
+    assert written.startswith(script.HEAD) and section in written, "run scripts/base_configs.py"
+    assert section.count(" clean ") > 300

@@ -208,6 +208,14 @@ def test_an_incomplete_group_is_refused_with_its_size(name, labels, size, number
     assert str(error.value) == wanted
 
 
+def test_an_incomplete_group_is_refused_beside_one_whose_responses_did_not_come():
+    came = torch.tensor([1.0] * 4 + [1, 1, 0, 0])
+    of_groups(*[1] * 4, *[2] * 4, valid_mask=came)
+    with pytest.raises(ValueError) as error:
+        of_groups(*[1] * 4, *[2] * 4, *[3] * 3, valid_mask=torch.cat([came, torch.ones(3)]))
+    assert str(error.value) == Says("3 1 grpo.num_generations_per_prompt 4")
+
+
 @pytest.mark.parametrize("labels", [[1, 2] * 4, [5] * 8, [3] * 4 + [4] * 8])
 def test_prompts_that_were_drawn_twice_are_one_group(labels):
     _, advantages = of_groups(*labels)

@@ -10,7 +10,7 @@ import torch
 from nemo_rl.algorithms.loss import loss_functions
 
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.engines.nemo import known_answers, launch, versions
+from nemo_algos.engines.nemo import advantage_call, estimator, known_answers, launch, versions
 
 OLD, REF, NEW, H = (
     x[:, 1:].double()
@@ -129,14 +129,54 @@ def direct(name):
 @pytest.mark.parametrize("name", STUDIED)
 def test_numbers_are_the_formulas(name):
     assert known_answers.ANSWERS[name] == pytest.approx(direct(name), rel=1e-6)
-    assert known_answers.answer(name) == pytest.approx(direct(name), rel=1e-5)
+    call = advantage_call.of(launch.grpo.grpo_train)
+    assert known_answers.answer(name, call) == pytest.approx(direct(name), rel=1e-5)
+
+
+def trainers():
+    """All that call an estimator; the last is the single controller's stage, not in v0.7.0."""
+    from nemo_rl.algorithms.grpo_sync import grpo_train_sync
+
+    yield from (launch.grpo.grpo_train, launch.grpo.async_grpo_train, grpo_train_sync)
+    if versions.present(versions.CONTROLLER):
+        yield controller()._advantage_stage
+
+
+def controller():
+    from nemo_rl.algorithms import single_controller
+
+    return single_controller.SingleControllerActor.__ray_metadata__.modified_class
 
 
 def test_this_nemo_rl_is_known():
     versions.check()
-    known_answers.check()
-    for trainer in (launch.grpo.grpo_train, launch.grpo.async_grpo_train):
-        versions.check_trainer(trainer)
+    for trainer in trainers():
+        known_answers.check(trainer)
+        if trainer.__name__ != "_advantage_stage":
+            versions.check_trainer(trainer)
+
+
+class Wrapped:
+    """What an estimator of a later contract may return."""
+
+    def __init__(self, advantages):
+        self.values = advantages
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_trainer_that_takes_what_estimators_do_not_return_is_refused(monkeypatch, number, ref):
+    """Its own lines are run on what they return."""
+    if number == 3 and ref == "v0.7.0":
+        number = 0
+    trainer = [*trainers()][number]
+    module = inspect.getmodule(trainer)
+    owner = controller() if trainer.__name__ == "_advantage_stage" else module
+    name, call = trainer.__name__, advantage_call.of(trainer)
+    assert torch.equal(call.taken(estimator.result_type()(known_answers.OLD)), known_answers.OLD)
+    monkeypatch.setattr(known_answers, "result_type", lambda: Wrapped)
+    monkeypatch.setattr(estimator, "result_type", lambda: Wrapped)
+    with pytest.raises(ImportError, match=rf"{name} does not take what its estimators return"):
+        known_answers.check(getattr(owner, name))
 
 
 def changed(monkeypatch, owner, names, old, new):
@@ -160,7 +200,7 @@ def test_a_renamed_key_is_refused_by_name(monkeypatch):
     with pytest.raises(ImportError, match=r"__call__ does not know curr_logprobs_unfiltered$"):
         versions.check()
     with pytest.raises(ImportError, match=r"quatro has loss .* instead of loss -0.1771") as error:
-        known_answers.check()
+        known_answers.check(launch.grpo.grpo_train)
     assert "grpo has" not in str(error.value)
 
 
@@ -170,14 +210,14 @@ def test_a_renamed_attribute_is_refused_by_name(monkeypatch):
     with pytest.raises(ImportError, match=r"does not know ratio_clip_min$"):
         versions.check()
     with pytest.raises(ImportError, match="the loss of etr raises TypeError"):
-        known_answers.check()
+        known_answers.check(launch.grpo.grpo_train)
 
 
 def test_another_formula_under_the_same_names_is_refused(monkeypatch):
     changed(monkeypatch, LOSS, ["__call__"], "loss2 = -advantages", "loss2 = -1.1 * advantages")
     versions.check()
     with pytest.raises(ImportError, match="grpo has loss"):
-        known_answers.check()
+        known_answers.check(launch.grpo.grpo_train)
 
 
 def test_a_renamed_key_of_its_config_is_refused(monkeypatch):
@@ -186,13 +226,26 @@ def test_a_renamed_key_of_its_config_is_refused(monkeypatch):
     renamed = type("Config", (), {"model_fields": fields})
     monkeypatch.setattr(known_answers, "ClippedPGLossConfig", renamed)
     with pytest.raises(ImportError, match="ClippedPGLossConfig has no ratio_clip_min"):
-        known_answers.check()
+        known_answers.check(launch.grpo.grpo_train)
 
 
 def test_a_loss_that_raises_is_refused(monkeypatch):
     changed(monkeypatch, LOSS, ["__call__"], 'data["sample_mask"]', 'data["row_mask"]')
     with pytest.raises(ImportError, match="the loss of gspo raises KeyError: 'row_mask'"):
-        known_answers.check()
+        known_answers.check(launch.grpo.grpo_train)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rewards=rewards,\n", "rewards=rewards,\n    lengths=rewards,\n", "lengths"),
+        ("adv_estimator.compute_advantage(", "adv_estimator.advantages_of(", "compute_advantage"),
+    ],
+)
+def test_a_trainer_with_another_call_of_the_estimator_is_refused(monkeypatch, old, new, message):
+    changed(monkeypatch, launch.grpo, ["grpo_train"], old, new)
+    with pytest.raises(ImportError, match=message):
+        known_answers.check(launch.grpo.grpo_train)
 
 
 @pytest.mark.parametrize(
@@ -240,3 +293,15 @@ def test_setups_values_are_found_by_their_types(monkeypatch):
         "grpo_save_state": 9,
         "master_config": 10,
     }
+
+
+@pytest.mark.parametrize("broken", ["__init__", "compute_advantage"])
+def test_an_estimator_of_grpo_that_cannot_be_asked_is_a_sentence(monkeypatch, broken):
+    stock = estimator.advantage_estimator.GRPOAdvantageEstimator
+
+    def fail(*_, **__):
+        raise AttributeError("no std_mode")
+
+    monkeypatch.setattr(stock, broken, fail)
+    with pytest.raises(ImportError, match="GRPO estimator raises AttributeError: no std_mode"):
+        estimator.result_type.__wrapped__()

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cpu_vlm
 import datasets
 import local_ray
 import pytest
 import ray
 import torch
-import transformers
-from cpu_task import tokenizer as words
 from nemo_rl.algorithms import grpo
 from nemo_rl.data.datasets.response_datasets import geometry3k
 from PIL import Image
@@ -27,11 +26,6 @@ from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.preflight.check import launcher
 
-TEMPLATE = (
-    "{% for m in messages %}{% for c in m['content'] %}{% if c['type'] == 'image' %}<image> "
-    "{% else %}{{ c['text'] }} {% endif %}{% endfor %}{% endfor %}"
-)
-SIDE, PATCH = 28, 14  # of an image, in pixels
 TRUTH = {"ground_truth": "t9"}
 
 
@@ -54,19 +48,7 @@ def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 @pytest.fixture
 def processor(tmp_path: Path) -> Path:
     """A folder with LLaVA's processor over a vocabulary of words."""
-    tokenizer = words()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
-    size = {"height": SIDE, "width": SIDE}
-    images = transformers.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=size)
-    made = transformers.LlavaProcessor(
-        images,
-        tokenizer,
-        patch_size=PATCH,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=TEMPLATE,
-    )
-    made.save_pretrained(tmp_path / "processor")
+    cpu_vlm.processor().save_pretrained(tmp_path / "processor")
     return tmp_path / "processor"
 
 
@@ -116,21 +98,8 @@ def test_a_vlm_config_is_launched_with_its_processor(
     assert ("processor" in given["trained"]) == (ref == "main")
     (message,) = data[0]["message_log"]
     image = tokenizer.convert_tokens_to_ids("<image>")
-    assert message["token_ids"].tolist().count(image) == (SIDE // PATCH) ** 2
+    assert message["token_ids"].tolist().count(image) == cpu_vlm.TOKENS
     assert given["rewards"] == pytest.approx([1.0])
     pixels = message["pixel_values"].as_tensor()
-    logits = model(image)(input_ids=message["token_ids"][None], pixel_values=pixels).logits
+    logits = cpu_vlm.model(image)(input_ids=message["token_ids"][None], pixel_values=pixels).logits
     assert logits.shape[:2] == (1, len(message["token_ids"])) and torch.isfinite(logits).all()
-
-
-def model(image: int) -> Any:
-    """LLaVA with random weights; image: the token that stands for a patch."""
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-    text = transformers.LlamaConfig(**sizes, num_hidden_layers=1, vocab_size=image + 1)
-    vision = transformers.CLIPVisionConfig(
-        **sizes, num_hidden_layers=2, image_size=SIDE, patch_size=PATCH
-    )
-    config = transformers.LlavaConfig(
-        text_config=text, vision_config=vision, image_token_index=image
-    )
-    return transformers.LlavaForConditionalGeneration(config)

@@ -5,6 +5,7 @@ Both sides get the same float64 batch and the same advantages; verl's advantages
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -171,6 +172,26 @@ def test_unbiased_kl_is_trls(kind: str, mean: str, seed: int) -> None:
     assert want.loss > 0.01
     exactly(with_kl.loss - without.loss, want.loss)
     exactly(with_kl.grad - without.grad, want.grad)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("mean", ["sequence", "token"])
+def test_unbiased_kl_is_verls_where_every_ratio_is_1(mean: str, seed: int) -> None:
+    """verl's `k3+` takes the sampler for the policy itself, so it lacks the ratio of the others."""
+    data = batch(seed)
+    method, kl = grpo(0.2, 0.2, mean, None), {"reference_policy_kl_type": "unbiased"}
+    given = data.rollouts.ref_logprobs, data.rollouts.mask
+    want = differentiate(
+        lambda x: verl_peer.k3_kl(x, *given, aggregation=mean, kind="k3+"), data.logprobs
+    )
+    at_start = data._replace(rollouts=replace(data.rollouts, old_logprobs=data.logprobs))
+    (with_kl, _), (without, _) = (ours(method, at_start, coef, **kl) for coef in (1.0, 0.0))
+    assert want.loss > 0.01
+    exactly(with_kl.loss - without.loss, want.loss)
+    exactly(with_kl.grad - without.grad, want.grad)
+    (with_kl, _), (without, _) = (ours(method, data, coef, **kl) for coef in (1.0, 0.0))
+    ratio = (data.logprobs - data.rollouts.old_logprobs).exp()
+    exactly((with_kl.grad - without.grad)[given[1]], (want.grad * ratio)[given[1]])
 
 
 @pytest.mark.parametrize("seed", SEEDS)

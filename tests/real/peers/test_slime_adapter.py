@@ -97,6 +97,13 @@ def cases() -> dict[str, Any]:
     every["slime's own"] = {"config": slimes, **one, "filtered": False}
     k2 = {"reference_policy_kl_penalty": PENALTY, "reference_policy_kl_type": "k2"}
     every["as slime"] = {"config": config(METHODS["grpo"], loss_fn=k2), **one, "filtered": False}
+    own = {"kl_loss_type": "k3", "use_unbiased_kl": True}
+    near = {**one, "filtered": False, "lr": 0.5}  # far off, r k3 is clamped by either side
+    every["slime's own, unbiased"] = {"config": slimes | own, **near}
+    own = k2 | {"reference_policy_kl_type": "unbiased"}
+    plain = k2 | {"reference_policy_kl_type": "k3"}
+    every["as slime, k3"] = {"config": config("grpo", loss_fn=plain), **near}
+    every["as slime, unbiased"] = {"config": config("grpo", loss_fn=own), **near}
     every["corrected"] = {"config": config("grpo", loss_fn=corrected), **one}
     every["siblings"] = {"config": config("grpo"), **one, "siblings": True}
     every["cut"] = {"config": config("grpo"), **one, "flags": [*flags, "9", *DYNAMIC]}
@@ -113,7 +120,7 @@ def runs(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
     for number, case in enumerate(every.values()):
         written = folder / f"{number}.yaml"
         written.write_text(yaml.safe_dump(case.pop("config")))
-        case |= {"config": str(written), "lr": LR}
+        case |= {"config": str(written), "lr": case.get("lr", LR)}
     torch.save({"samples": samples(), "cases": every, **tables()}, folder / "cases.pt")
     places = os.pathsep.join([*map(str, path), *filter(None, sys.path)])
     command = [sys.executable, "-W", "ignore", HERE / "slime_cpu_run.py", folder]
@@ -192,10 +199,17 @@ def test_one_step_is_the_one_call_of_the_library(runs, method):
     assert got["logged"][1]["train/loss"] == pytest.approx(metrics["loss"], abs=1e-6)
 
 
-def test_grpo_is_slimes_own_loss_at_equal_settings(runs):
+@pytest.mark.parametrize("kl", ["", ", unbiased"])
+def test_grpo_is_slimes_own_loss_at_equal_settings(runs, kl):
     """Its advantages and loss; no response is empty, for slime's mean has those in its count."""
-    ours, slimes = (runs[k][0]["gradients"] for k in ("as slime", "slime's own"))
+    ours, slimes = (runs[k + kl][0]["gradients"] for k in ("as slime", "slime's own"))
     closely(ours, slimes)
+
+
+def test_the_unbiased_kl_has_another_gradient(runs):
+    """In the first update, before which both are the same."""
+    with_it, without = (runs[k][0]["gradients"][0] for k in ("as slime, unbiased", "as slime, k3"))
+    assert (with_it - without).abs().max() > 1e-4
 
 
 def test_the_samplers_log_probs_correct_the_loss(runs):
@@ -239,6 +253,7 @@ def stock() -> dict[str, Any]:
 def args(block: Any = "grpo", **changed: Any) -> Namespace:
     """As slime's own validation leaves them, with the example's settings."""
     validated = {"eps_clip_high": 0.2, "calculate_per_token_loss": False, "n_samples_per_prompt": 8}
+    validated |= {"rollout_max_response_len": 8}
     shipped = yaml.safe_load((EXAMPLES / "slime_etr.yaml").read_text())
     return Namespace(**{**stock(), **validated, **shipped, "method": block, **changed})
 

@@ -94,3 +94,21 @@ def test_a_resumed_run_goes_on_with_the_coefficient(model, tmp_path):
     assert coefs_of(run) == coefs_of(whole)
     for name, weight in whole.model.state_dict().items():
         torch.testing.assert_close(run.model.state_dict()[name], weight, rtol=0, atol=1e-6)
+
+
+def test_a_method_without_a_memory_leaves_no_callback_to_look_for(model, tmp_path, caplog):
+    """Transformers warns of each one in a checkpoint that the resumed trainer has not."""
+    asked = [{"prompt": f"{i} 2 > 5 :", "numbers": [i, 2], "target": 5} for i in range(3)]
+    named = {"rollout_func": trl_runs.given, "reward_funcs": trl_runs.even}
+    kept = {"output_dir": str(tmp_path), "save_strategy": "steps", "save_steps": 1}
+
+    def plain(steps):
+        args = settings(model, **SGD | kept | {"max_steps": steps})
+        return trainer(
+            model, args, {"name": "grpo"}, eval_dataset=Dataset.from_list(asked), **named
+        )
+
+    plain(1).train()
+    run = plain(2)
+    run.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert not [key for key in run.state.stateful_callbacks if key.startswith("nemo_algos")]

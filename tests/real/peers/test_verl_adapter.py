@@ -331,7 +331,7 @@ REFUSED = {  # another value for each setting that our loss replaces
     "actor_rollout_ref.actor.clip_ratio_low": 0.1,
     "actor_rollout_ref.actor.entropy_coeff": 0.01,
     "actor_rollout_ref.actor.kl_loss_coef": 0.01,
-    "actor_rollout_ref.actor.kl_loss_type": "mse",
+    "actor_rollout_ref.actor.kl_loss_type": "k3+",
     "actor_rollout_ref.actor.loss_agg_mode": "seq-mean-token-mean",
     "actor_rollout_ref.actor.loss_scale_factor": 100,
     "actor_rollout_ref.actor.policy_loss.loss_mode": "gspo",

@@ -173,10 +173,15 @@ def own_defaults(
 
 
 def k3_kl(
-    logprobs: Tensor, ref_logprobs: Tensor, mask: Tensor, *, aggregation: Aggregation = "token"
+    logprobs: Tensor,
+    ref_logprobs: Tensor,
+    mask: Tensor,
+    *,
+    aggregation: Aggregation = "token",
+    kind: str = "low_var_kl",
 ) -> Tensor:
     """The KL term that verl's `ppo_loss` adds, times kl_loss_coef ("low_var_kl", its default)."""
-    kl = core_algos.kl_penalty(logprobs, ref_logprobs, "low_var_kl")
+    kl = core_algos.kl_penalty(logprobs, ref_logprobs, kind)
     return core_algos.agg_loss(kl, mask.bool(), _MODES[aggregation])
 
 

@@ -70,7 +70,9 @@ def saved(kind: str, folder: Path) -> Path:
 def loaded(path: Path) -> Any:
     """The plain Hugging Face model: float32, its own attention."""
     options = {"dtype": torch.float32, "attn_implementation": "eager"}
-    return transformers.AutoModelForCausalLM.from_pretrained(path, **options).eval()
+    pictured = hasattr(transformers.AutoConfig.from_pretrained(path), "vision_config")
+    kind = "AutoModelForImageTextToText" if pictured else "AutoModelForCausalLM"
+    return getattr(transformers, kind).from_pretrained(path, **options).eval()
 
 
 def adapted(model: Any, adapters: dict[str, Tensor], lora: dict[str, Any]) -> Any:

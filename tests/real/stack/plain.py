@@ -80,16 +80,21 @@ class Plain:
         parts = ids.split(self.policy["train_micro_batch_size"])
         return AUXILIARY * torch.stack([models.imbalance(self.model, part) for part in parts]).sum()
 
+    def _named(self, model: Any) -> dict[str, Tensor]:
+        """The weights by the names that a refit sends."""
+        return models.named(model)
+
     def apart(self, weights: dict[str, Tensor], terms: int) -> float:
         """The largest error of a weight, of what float32 allows; terms: of the gradients' sums.
 
         Four updates round it in each process, half an ulp each; and each term of what moved it.
         """
-        wanted, start = models.named(self.model), models.named(models.loaded(self.start))
+        wanted, start = self._named(self.model), self._named(models.loaded(self.start))
         assert set(wanted) - set(weights) <= set(self.model.all_tied_weights_keys)
         errors = []
         for name, value in weights.items():
             moved = (wanted[name] - start[name]).abs().max()
             allowed = EPS * (4 * wanted[name].abs().max() + terms * moved)
-            errors.append((value - wanted[name]).abs().max() / allowed)
+            error = (value - wanted[name]).abs().max()
+            errors.append(error / allowed.clamp(min=torch.finfo(torch.float32).tiny))  # 0 stays 0
         return float(torch.stack(errors).max())

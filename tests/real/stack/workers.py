@@ -40,17 +40,23 @@ class Workers:
             cluster, config, tokenizer, worker_extension_cls_fqn=extension, **paths
         )
         self.backend = backend
-        shape, width = models.loaded(model).config, config["max_total_sequence_length"]
-        self.data = drawn.batch(shape.vocab_size, width)
+        width = config["max_total_sequence_length"]
+        self.data = self.batch_of(model, width)
         self.ids = self.data["input_ids"]
-        if configs.replayed(config):
-            self.data["routed_experts"] = models.routes(shape, self.ids)
         columns = torch.arange(width)
         self.valid = (columns < self.data["input_lengths"][:, None]) & (columns > 0)
 
     def composed(self, backend: str, model: Path, overrides: tuple[str, ...]) -> Any:
         """The run's config."""
         return configs.composed(backend, model, overrides)
+
+    def batch_of(self, model: Path, width: int) -> Any:
+        """The rows of a step."""
+        shape = models.loaded(model).config
+        data = drawn.batch(shape.vocab_size, width)
+        if configs.replayed(self.config):
+            data["routed_experts"] = models.routes(shape, data["input_ids"])
+        return data
 
     def made(self, *args: Any, **kwargs: Any) -> Any:
         """NeMo-RL's policy."""

@@ -2,6 +2,7 @@
 
 from nemo_algos.preflight.check.rule import Rule
 from nemo_algos.preflight.check.rules import (
+    async_rl,
     batch,
     both_engines,
     data,
@@ -36,6 +37,8 @@ RULES: tuple[Rule, ...] = (
     single_controller.surroundings, single_controller.whole_step, single_controller.unread,
     single_controller.validated_metric, single_controller.group_sampler, single_controller.buffer,
     single_controller.stale_rollouts, single_controller.chunks, single_controller.reward_sum,
+    async_rl.sampler_keys, async_rl.deadlines, async_rl.router_status, async_rl.dropped_prompts,
+    async_rl.replacements, async_rl.other_rollouts,
     training.fused_logprobs, training.logprob_chunks, training.optimizer_precision,
     training.known_precision, training.optimizer_offload, training.learning_rates, training.warmup,
     training.learning_rate, training.first_version,

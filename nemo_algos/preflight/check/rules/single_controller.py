@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.preflight.check.controller_schema import SAMPLERS, SECTION
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.precision import CORRECTION
@@ -13,11 +14,9 @@ from nemo_algos.preflight.check.rule import error, warning
 from nemo_algos.preflight.check.rules.batch import GLOBAL
 from nemo_algos.preflight.check.rules.generation import GENERATION
 
-SECTION = "async_rl"  # which NeMo-RL v0.7.0 does not have
 CHUNK = f"{SECTION}.min_groups_for_streaming_train"
 BUFFER = f"{SECTION}.max_buffered_rollouts"
 UNGATED = ("windowed", "custom")  # samplers that dispatch until the buffer is full
-SAMPLERS = ("in_order", "weight_fifo", "ready_first", *UNGATED)
 # keys of other trainers that it does not read, and the value that asks for nothing
 UNREAD = {
     "data.use_multiple_dataloader": False,
@@ -82,7 +81,7 @@ def validated_metric(run: Preflight) -> Iterator[Finding]:
 def group_sampler(run: Preflight) -> Iterator[Finding]:
     """It is one that there is."""
     if run.controlled and run.sampler not in SAMPLERS:
-        hint = did_you_mean(run.sampler, SAMPLERS)
+        hint = did_you_mean(run.sampler, [*SAMPLERS])
         yield error(f"{SECTION}.sampler.name", f"there is no sampler {run.sampler}{hint}")
 
 
@@ -101,13 +100,17 @@ def buffer(run: Preflight) -> Iterator[Finding]:
 
 
 def stale_rollouts(run: Preflight) -> Iterator[Finding]:
-    """Rollouts of an older policy are corrected, or are what the ratio is to."""
+    """Rollouts of an older policy are corrected, or are what the ratio is to.
+
+    NeMo-RL insists where any older policy may have sampled.
+    """
     if not run.controlled or run[CORRECTION] or (run.algorithm and run.algorithm.correction.active):
         return
     if run.sampler == "ready_first" or run.staleness:
         reason = f"{run.sampler} trains on rollouts of older weights"
         hint = "set old_policy: sampler, choose a rollout_correction.preset, or set it to true"
-        yield warning(CORRECTION, f"{reason}: {hint}")
+        found = error if run.sampler == "ready_first" else warning
+        yield found(CORRECTION, f"{reason}: {hint}")
 
 
 def chunks(run: Preflight) -> Iterator[Finding]:

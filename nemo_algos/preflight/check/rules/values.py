@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import Finding, at, put, resolved
+from nemo_algos.preflight.check.controller_schema import mistyped
 
 REFERENCE, COMPUTED = re.compile(r"\$\{([\w.]+)\}"), re.compile(r"\$\{(add|mul|div|max):")
 REQUIRED = ("checkpointing", "cluster", "data", "grpo", "logger", "loss_fn", "policy")
@@ -57,6 +58,8 @@ def repair(plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig) -> 
     """What was wrong; plain is put right by NeMo-RL's own config: base, and its omegaconf tree."""
     unset = {path for path in POSITIVE if at(base, path) is None}  # NeMo Gym's runner sets it
     wrong = [*_types(plain, base, base), *_signs(plain, unset)]
+    told = {finding.path for finding in wrong}
+    wrong += [finding for finding in mistyped(plain) if finding.path not in told]
     for path in sorted({p.path for p in wrong}):  # a section before its keys
         value = _referred(at(base, path), f"{path.rpartition('.')[0]}.", base)
         if isinstance(value, dict):

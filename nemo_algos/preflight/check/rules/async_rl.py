@@ -1,0 +1,135 @@
+"""Keys of NeMo-RL's single controller against one another, as its own validators judge them."""
+
+import math
+from collections.abc import Iterator
+from operator import attrgetter
+
+from pydantic import ValidationError
+
+from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.engines.nemo.kinds import uses_gym
+from nemo_algos.preflight.check.controller_schema import SAMPLERS, SECTION, AsyncRL
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rule import WrongKey, error, warning
+
+FAILURE, ROUTER = "rollout_failure", "generation_router"
+WATCHDOG, FLEET = "stall_watchdog", "generation_fleet_health"
+GYM = f"{FAILURE}.nemo_gym"
+STALL = f"{WATCHDOG}.stall_timeout_s"
+SLOW = "a rollout that is only slow would be reported as a stall"
+# two keys, the first of which must be below the second, or at most as large; and why
+BELOW: tuple[tuple[str, str, str], ...] = (
+    (f"{WATCHDOG}.interval_s", STALL, "a stall is seen once the watchdog has looked twice"),
+    (f"{GYM}.rollout_timeout_s", STALL, SLOW),
+    (f"{FAILURE}.native.generation_timeout_s", STALL, SLOW),
+    (f"{FAILURE}.native.env_timeout_s", STALL, SLOW),
+    (f"{FLEET}.probe_timeout_s", f"{FLEET}.probe_interval_s", "probes would overlap"),
+    (f"{ROUTER}.port_range_low", f"{ROUTER}.port_range_high", "there would be no port"),
+)
+AT_MOST: tuple[tuple[str, str, str], ...] = (
+    (f"{FAILURE}.backoff_base_s", f"{FAILURE}.max_backoff_s", "it is the longest delay"),
+    (
+        f"{ROUTER}.connect_timeout_s",
+        f"{ROUTER}.backend_timeout_s",
+        "the connection's deadline would never pass",
+    ),
+)
+ROUTED = (f"{ROUTER}.backend_timeout_s", f"{GYM}.rollout_timeout_s", "it bounds many requests")
+RETRIED = (429, 500, 502, 503, 504, 520)  # HTTP statuses that NeMo Gym asks again after
+BUDGETS = ("max_skipped_prompts", "max_consecutive_dropped_prompts")
+
+
+def _section(run: Preflight) -> AsyncRL:
+    try:
+        return AsyncRL.model_validate(run[SECTION])
+    except ValidationError:
+        raise WrongKey(SECTION) from None
+
+
+def sampler_keys(run: Preflight) -> Iterator[Finding]:
+    """The chosen sampler reads every key that is written for it."""
+    kind, path = SAMPLERS.get(run.sampler), f"{SECTION}.sampler"
+    if not run.controlled or kind is None:
+        return
+    target = str(run[f"{path}.target"] or "")
+    if run.sampler == "custom":
+        if target and ":" not in target:
+            yield error(f"{path}.target", f"names no class: write module:Class, not {target}")
+        return
+    read = ["name", *kind.model_fields]
+    section = (run.written.get(SECTION) or {}).get("sampler") or {}
+    for key in [k for k, value in section.items() if k not in read and value is not None]:
+        reason = f"is not read by the sampler {run.sampler}{did_you_mean(key, read[1:])}"
+        yield error(f"{path}.{key}", f"{reason}: remove it, or set it to null")
+
+
+def deadlines(run: Preflight) -> Iterator[Finding]:
+    """Times and ports are in their order."""
+    if not run.controlled:
+        return
+    section = _section(run)
+    routed = [ROUTED] if section.generation_router.enabled else []
+    tables = {"above": BELOW, "at least": (*AT_MOST, *routed)}
+    for word, rows in tables.items():
+        for lower, upper, reason in rows:
+            low, high = attrgetter(lower, upper)(section)
+            fits = None in (low, high) or (low < high if word == "above" else low <= high)
+            if not fits:
+                what = f"must be {word} {SECTION}.{lower}, {low:g}"
+                yield error(f"{SECTION}.{upper}", f"is {high:g}, and {what}: {reason}")
+
+
+def router_status(run: Preflight) -> Iterator[Finding]:
+    """NeMo Gym gives up where the router has no engine."""
+    path = f"{SECTION}.{ROUTER}.no_healthy_backend_status"
+    if run.controlled and _section(run).generation_router.no_healthy_backend_status in RETRIED:
+        reason = f"NeMo Gym asks again after {', '.join(map(str, RETRIED))}, for ever"
+        yield error(path, f"{reason}: set another status, such as 409")
+
+
+def dropped_prompts(run: Preflight) -> Iterator[Finding]:
+    """A prompt that is given up leaves a step that can close: in_order alone counts it."""
+    if not run.controlled or run.sampler == "custom":
+        return
+    failure, prompts = _section(run).rollout_failure, run["grpo.num_prompts_per_step"]
+    asked = [key for key in BUDGETS if getattr(failure, key)]
+    replaces = failure.on_dropped_prompt == "replace"
+    for key in asked if run.sampler != "in_order" else ():
+        reason = f"a step of {run.sampler} would wait for ever for a prompt that was given up"
+        yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}: set 0, or sampler.name: in_order")
+    floor = math.ceil(prompts * failure.min_step_batch_fraction)
+    if asked and run.sampler == "in_order" and floor >= prompts and not replaces:
+        reason = f"no step may lack a prompt, so {asked[0]} never applies"
+        hint = "set a smaller share, or on_dropped_prompt: replace"
+        yield warning(f"{SECTION}.{FAILURE}.min_step_batch_fraction", f"{reason}: {hint}")
+
+
+def replacements(run: Preflight) -> Iterator[Finding]:
+    """Prompts that replace others can be drawn, and are asked for."""
+    if not run.controlled or _section(run).rollout_failure.on_dropped_prompt != "replace":
+        return
+    failure, prompts = _section(run).rollout_failure, run["grpo.num_prompts_per_step"]
+    for key in ("max_replacement_attempts", "replacement_reserve_prompts"):
+        if not getattr(failure, key):
+            reason = "on_dropped_prompt: replace would replace none"
+            yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}: set at least 1")
+    if failure.replacement_reserve_prompts > prompts:
+        reason = f"is filled by whole steps of {prompts} prompts, before any of them is sampled"
+        path = f"{SECTION}.{FAILURE}.replacement_reserve_prompts"
+        yield warning(path, f"{reason}: set at most {prompts}")
+    if run.sampler not in ("in_order", "custom"):
+        reason = f"no step of {run.sampler} lacks a prompt, so none is replaced"
+        yield warning(f"{SECTION}.{FAILURE}.on_dropped_prompt", f"{reason}: set shrink")
+
+
+def other_rollouts(run: Preflight) -> Iterator[Finding]:
+    """Settings are of the rollouts that run: NeMo-RL's own, or NeMo Gym's."""
+    if not run.controlled:
+        return
+    gym, failure = uses_gym(run["env"]), _section(run).rollout_failure
+    unread, whose = (failure.native, "NeMo-RL") if gym else (failure.nemo_gym, "NeMo Gym")
+    usual = type(unread)()
+    for key in type(unread).model_fields:
+        if getattr(unread, key) != getattr(usual, key):
+            path = f"{SECTION}.{FAILURE}.{'native' if gym else 'nemo_gym'}.{key}"
+            yield error(path, f"only {whose}'s own rollouts read it, and none run here: remove it")
