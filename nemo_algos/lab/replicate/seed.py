@@ -1,6 +1,7 @@
 """A run's folder, of one seed: what it recorded of itself, its training and its evaluations."""
 
 import re
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nemo_algos.config import read
-from nemo_algos.lab.report.runs import LoadedRun, evaluations, read_events, read_run
+from nemo_algos.lab.report.runs import LoadedRun, evaluations, logged, read_events, read_run
 
-RECORDED = ("config.yaml", "logs/**/nemo_algos.yaml", "checkpoints/step_*/config.yaml")
+RECORDED = ("config.yaml", "checkpoints/step_*/config.yaml")
 
 
 class Seed:
@@ -27,7 +28,7 @@ class Seed:
         """Of the embedded engine, or NeMo-RL's logs; without metrics where there are none."""
         if (self.folder / "metrics.jsonl").exists():
             return read_run(self.folder)
-        return LoadedRun("", self.folder, metrics=read_events(self.folder))
+        return replace(logged(self.folder), metrics=read_events(self.folder))
 
     def evaluated(self, folder: str) -> LoadedRun | None:
         """The evaluations in a folder of the run's; None where none has ended."""
