@@ -92,8 +92,8 @@ def _toy(name: str) -> Iterator[str]:
     yield f"`nemo-algos replicate --toy {name}` writes its pages and pictures to"
     yield f"`runs/replicate/toy-report/{name}/index.html`."
     if stored:
-        yield "The numbers are of one seed of a tiny model (`examples/configs/local.yaml`). They say"
-        yield "that the chain runs, and nothing about a method (`scripts/toy_results.py`).\n"
+        yield "The numbers are of one seed of a tiny model (`examples/configs/local.yaml`). They"
+        yield "say that the chain runs, and nothing about a method (`scripts/toy_results.py`).\n"
         yield "| item | run | number | toy (95 % interval over problems) |\n|---|---|---|---|"
         yield from (f"| {' | '.join(line)} |" for line in stored)
 
