@@ -19,26 +19,26 @@ DEEPEST = 100  # levels of an object; what walks it would exhaust the stack at s
 LONGEST = 300  # characters of a complaint
 
 
-class Shape(BaseModel):
+class JsonObject(BaseModel):
     """What an object must hold; it may hold more."""
 
     model_config = ConfigDict(strict=True)
 
 
-class Step(Shape):
+class Step(JsonObject):
     """A line of a record."""
 
     step: int = Field(ge=-(2**53), le=2**53)
 
 
-class Metrics(Shape):
+class Metrics(JsonObject):
     """Numbers by name, NaN and infinities too."""
 
     __pydantic_extra__: dict[str, float | None]  # pyright: ignore[reportIncompatibleVariableOverride]
-    model_config = Shape.model_config | {"extra": "allow"}
+    model_config = JsonObject.model_config | {"extra": "allow"}
 
 
-def read_lines(path: Path, shape: type[BaseModel] = Shape) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path, shape: type[BaseModel] = JsonObject) -> Iterator[dict[str, Any]]:
     """The objects one by one, none where there is no file, without a last line that a kill has cut.
 
     Raises ValueError for another broken line, or one that is not of the shape.
@@ -53,7 +53,7 @@ def read_lines(path: Path, shape: type[BaseModel] = Shape) -> Iterator[dict[str,
                 yield _object(line, shape, f"{path} line {i}", "remove the line")
 
 
-def read_object(path: Path, shape: type[BaseModel] = Shape) -> dict[str, Any]:
+def read_object(path: Path, shape: type[BaseModel] = JsonObject) -> dict[str, Any]:
     """The object in a file. Raises ValueError where it is none, or not of the shape; OSError."""
     value = _object(content(path), shape, str(path), "remove the file")
     level: list[Any] = [value]

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_algos.lab.replicate.manifest import Manifest, names, paper
+from nemo_algos.lab.replicate.manifest import Paper, names, paper
 from nemo_algos.lab.replicate.toy import toy
 
 PAGES = Path(__file__).parents[1] / "docs" / "papers"
@@ -43,7 +43,7 @@ def page(name: str) -> str:
     return "\n".join([head, *(line for part in parts for line in part), END]) + "\n"
 
 
-def _items(known: Manifest) -> Iterator[str]:
+def _items(known: Paper) -> Iterator[str]:
     yield "| item | title | printed numbers | here |"
     yield "|---|---|---|---|"
     for name, item in known.items.items():
@@ -56,7 +56,7 @@ def _items(known: Manifest) -> Iterator[str]:
         yield f"\n{', '.join(without)}: no toy form."
 
 
-def _runs(known: Manifest) -> Iterator[str]:
+def _runs(known: Paper) -> Iterator[str]:
     yield "\n## Runs\n\nA run is a model's recipe with a method's keys.\n"
     yield "| model | starts from | recipe |\n|---|---|---|"
     for name, model in known.models.items():
@@ -68,7 +68,7 @@ def _runs(known: Manifest) -> Iterator[str]:
         yield f"| {name} | {method.missing or (f'`{keys}`' if keys else 'the model as it is')} |"
 
 
-def _data(known: Manifest) -> Iterator[str]:
+def _data(known: Paper) -> Iterator[str]:
     yield "\n## Data\n"
     for name, data in known.data.items():
         facts = [f"{data.rows:,} rows" if data.rows else "", data.source]
@@ -76,7 +76,7 @@ def _data(known: Manifest) -> Iterator[str]:
         yield f"- **{name}**: {'; '.join(fact for fact in facts if fact)}"
 
 
-def _open(known: Manifest) -> Iterator[str]:
+def _open(known: Paper) -> Iterator[str]:
     yield "\n## What the paper leaves open, or NeMo-RL does otherwise\n"
     yield "| | paper | here |\n|---|---|---|"
     yield from (f"| {topic} | {theirs} | {ours} |" for topic, theirs, ours in known.settings)

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 
 from nemo_algos.engines.local.optimizer import rehearse
-from nemo_algos.engines.local.schema import Component
+from nemo_algos.engines.local.schema import TorchClass
 from nemo_algos.preflight.check.local.torch_classes import FILE
 
 WHOLE, SHARE = ((1,), (10**6,)), ((0.0, 1e-12), (1.0, 0.999))  # ends of a range, the wider first
-ADAMW = Component(name="torch.optim.AdamW")
+ADAMW = TorchClass(name="torch.optim.AdamW")
 
 
 def works(name: str, kwargs: dict[str, Any], optimizers: list[str]) -> bool:
     """Whether nothing is wrong with the class, a scheduler's beside any of the optimizers."""
-    made = Component(name=name, kwargs=kwargs)
-    pairs = [(Component(name=o), [made]) for o in optimizers] or [(made, [])]
+    made = TorchClass(name=name, kwargs=kwargs)
+    pairs = [(TorchClass(name=o), [made]) for o in optimizers] or [(made, [])]
     return not any(rehearse(*pair) for pair in pairs)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from nemo_algos.cli.arguments import show
 from nemo_algos.config import require
 from nemo_algos.lab.replicate import manifest as manifests
-from nemo_algos.lab.replicate.manifest import Item, Manifest
+from nemo_algos.lab.replicate.manifest import Item, Paper
 from nemo_algos.preflight.slurm import submission
 from nemo_algos.preflight.slurm.batch import Job
 from nemo_algos.terminal import Console, echo
@@ -64,14 +64,14 @@ def replicate(
             _list(name, known)
 
 
-def _list(name: str, known: Manifest) -> None:
+def _list(name: str, known: Paper) -> None:
     table = Table("", "", "", box=None, show_header=False, title=f"{name}: {known.title}")
     for item, about in known.items.items():
         table.add_row(item, about.title, known.state(about))
     Console(highlight=False).print(table)
 
 
-def _plan(name: str, known: Manifest, item: str, out: Path, price: float | None) -> None:
+def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) -> None:
     from nemo_algos.lab.replicate import plan
 
     about = known.items[item]
@@ -94,7 +94,7 @@ def _plan(name: str, known: Manifest, item: str, out: Path, price: float | None)
         echo(f"then: nemo-algos replicate {name} {item} --report {out}")
 
 
-def _costs(known: Manifest, runs: list[str], costs: "Costs") -> None:
+def _costs(known: Paper, runs: list[str], costs: "Costs") -> None:
     """A line for each recipe with its keys: methods cost the same."""
     paid = ("price",) if costs.price is not None else ()
     headings = ("recipe", "runs", "GPUs of a run", "steps", "hours", "GPU-hours of all", *paid)
@@ -114,7 +114,7 @@ def _costs(known: Manifest, runs: list[str], costs: "Costs") -> None:
     echo(f"together {total:,.0f} GPU-hours{price}; each with its range: nemo-algos plan RECIPE")
 
 
-def _toy(name: str, known: Manifest, item: str, out: Path, steps: int | None, workers: int) -> None:
+def _toy(name: str, known: Paper, item: str, out: Path, steps: int | None, workers: int) -> None:
     from nemo_algos.lab.replicate import toy
 
     small = toy.toy(known, steps)
@@ -131,7 +131,7 @@ def _toy(name: str, known: Manifest, item: str, out: Path, steps: int | None, wo
 
 
 def _report(
-    name: str, known: Manifest, items: dict[str, Item], folders: list[Path], out: Path, of: str = ""
+    name: str, known: Paper, items: dict[str, Item], folders: list[Path], out: Path, of: str = ""
 ) -> None:
     from nemo_algos.lab.replicate.report import summary, write  # matplotlib
 
@@ -144,7 +144,7 @@ def _report(
     echo(f"page {out / 'index.html'}")
 
 
-def _submit(name: str, known: Manifest, items: dict[str, Item], out: Path, job: Job) -> None:
+def _submit(name: str, known: Paper, items: dict[str, Item], out: Path, job: Job) -> None:
     from nemo_algos.lab.replicate import submit
 
     order = submit.Order(known, name, list(items.values()), job, out)

@@ -15,8 +15,8 @@ from nemo_algos.processes import fresh
 from nemo_algos.terminal import Console
 
 if TYPE_CHECKING:
-    from nemo_algos.lab.study.design import Cell, Study, Trial
-    from nemo_algos.lab.study.summary import Result
+    from nemo_algos.lab.study.design import StudyCell, Study, Trial
+    from nemo_algos.lab.study.summary import ArmResult
 
 STARRED = "*: the 95 % interval of the difference leaves out 0; intervals and figures are in"
 

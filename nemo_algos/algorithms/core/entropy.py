@@ -59,7 +59,7 @@ class Moments(NamedTuple):
     chosen: Tensor
 
 
-class Result(NamedTuple):
+class TokenEntropy(NamedTuple):
     """log p(token), H and log Z, nats, [N] each."""
 
     logprobs: Tensor
@@ -115,7 +115,7 @@ def moments(logits: Tensor, tokens: Tensor, temperature: float, shard: Shard) ->
     return Moments(*out)
 
 
-def over_vocabulary(own: Moments, shard: Shard) -> Result:
+def over_vocabulary(own: Moments, shard: Shard) -> TokenEntropy:
     """The shards' moments put together; the one collective: an all-gather of [4,N]."""
     parts = torch.stack(own)[None]
     if shard.group is not None:
@@ -129,7 +129,7 @@ def over_vocabulary(own: Moments, shard: Shard) -> Result:
     total = (totals * scale).sum(0)
     mean = ((weighted + lower * totals) * scale).sum(0) / total  # of x - top
     log_z = top + total.log()
-    return Result(chosen.amax(0) - log_z, total.log() - mean, log_z)
+    return TokenEntropy(chosen.amax(0) - log_z, total.log() - mean, log_z)
 
 
 def logits_gradient(
@@ -137,7 +137,7 @@ def logits_gradient(
     tokens: Tensor,
     temperature: float,
     shard: Shard,
-    result: Result,
+    result: TokenEntropy,
     grad_logprobs: Tensor | None,
     grad_entropy: Tensor | None,
 ) -> Tensor:
@@ -184,7 +184,7 @@ class _FromLogits(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, None, None, None]:
         logits, tokens, *result = ctx.saved_tensors
         temperature, shard = ctx.rest
-        grad = logits_gradient(logits, tokens, temperature, shard, Result(*result), *grads)
+        grad = logits_gradient(logits, tokens, temperature, shard, TokenEntropy(*result), *grads)
         return grad, None, None, None
 
 

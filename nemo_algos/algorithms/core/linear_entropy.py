@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nemo_algos.algorithms.core import entropy
-from nemo_algos.algorithms.core.entropy import Moments, Result, Shard
+from nemo_algos.algorithms.core.entropy import Moments, TokenEntropy, Shard
 
 CHUNK = 1 << 26  # logits at a time: 128 MiB in bf16
 
@@ -61,7 +61,7 @@ class _FromHidden(torch.autograd.Function):
         of_hidden = torch.empty_like(hidden)
         of_weight = torch.zeros_like(weight, dtype=entropy.working_dtype(weight))
         for c in _chunks(hidden, weight):
-            rows = Result(*(x[c] for x in result))
+            rows = TokenEntropy(*(x[c] for x in result))
             chosen = [None if g is None else g[c] for g in grads]
             logits = hidden[c] @ weight.T
             slope = entropy.logits_gradient(logits, tokens[c], temperature, shard, rows, *chosen)

@@ -16,22 +16,22 @@ from nemo_algos.algorithms.golden.traps import Batch, traps
 from nemo_algos.algorithms.golden.verify import compute
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import did_you_mean
-from nemo_algos.jsonl import Shape, read_object, replace
+from nemo_algos.jsonl import JsonObject, read_object, replace
 from nemo_algos.untrusted import refuse_code
 
 TOLERANCE = 1e-8
 Values = FiniteFloat | list[FiniteFloat | None] | list[list[FiniteFloat | None]]
 
 
-class Inputs(Shape):
+class Inputs(JsonObject):
     """Beside the mask whatever a method reads, [B] or [B][S]; null is NaN."""
 
     __pydantic_extra__: dict[str, Values]  # pyright: ignore[reportIncompatibleVariableOverride]
-    model_config = Shape.model_config | ConfigDict(extra="allow")
+    model_config = JsonObject.model_config | ConfigDict(extra="allow")
     mask: list[list[Literal[0, 1]]]
 
 
-class Case(Shape):
+class Case(JsonObject):
     """inputs: by name; signals: the driver half's; counts: of the whole batch, also of pieces."""
 
     name: str
@@ -45,7 +45,7 @@ class Case(Shape):
     expected: dict[str, Values]
 
 
-class Fixture(Shape):
+class Fixture(JsonObject):
     """cases.json, a golden file as docs/verify.md has it."""
 
     version: Literal[1]

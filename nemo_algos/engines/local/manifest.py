@@ -17,7 +17,7 @@ from nemo_algos.algorithms.riders.old_policy import in_step
 from nemo_algos.config import resolved, validate
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.environment import as_written
-from nemo_algos.jsonl import Shape, read_object, refuse_links_out, replace
+from nemo_algos.jsonl import JsonObject, read_object, refuse_links_out, replace
 
 LIBRARIES = ("torch", "transformers", "numpy", "nemo-algos")
 # keys that name code or whom a run tells, and texts for the model: what they hold without asking
@@ -64,7 +64,7 @@ class Difference(NamedTuple):
         return " ".join(f"{self.key}: {self.old} -> {self.new}".split())
 
 
-class Manifest(Shape):
+class Manifest(JsonObject):
     config: dict[str, Any]
     started: str = ""
     changes: list[Any] = Field(default=[])

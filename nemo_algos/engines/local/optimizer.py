@@ -10,24 +10,24 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler, SequentialLR
 
 from nemo_algos.config import ConfigError, Finding
-from nemo_algos.engines.local.schema import Component, Milestones
+from nemo_algos.engines.local.schema import TorchClass, Milestones
 
 OPTIMIZER, SCHEDULER = "policy.optimizer", "policy.scheduler"
 
 
-def optimizer_of(component: Component, parameters: Sequence[torch.nn.Parameter]) -> Optimizer:
+def optimizer_of(component: TorchClass, parameters: Sequence[torch.nn.Parameter]) -> Optimizer:
     """The optimizer of these parameters. Raises ConfigError."""
     return _made(component, OPTIMIZER, Optimizer, parameters)
 
 
-def scheduler_of(entries: Sequence[Component | Milestones], optimizer: Optimizer) -> LRScheduler:
+def scheduler_of(entries: Sequence[TorchClass | Milestones], optimizer: Optimizer) -> LRScheduler:
     """NeMo-RL's list: schedulers by name, then the milestones at which the next takes over.
 
     It takes one step per batch. Raises ConfigError with all that is wrong.
     """
     milestones = [m for e in entries if isinstance(e, Milestones) for m in e.milestones]
     made, findings = list[LRScheduler](), list[Finding]()
-    named = [entry for entry in entries if isinstance(entry, Component)]
+    named = [entry for entry in entries if isinstance(entry, TorchClass)]
     for entry in named:
         try:
             made.append(_made(entry, SCHEDULER, LRScheduler, optimizer))
@@ -46,7 +46,7 @@ def scheduler_of(entries: Sequence[Component | Milestones], optimizer: Optimizer
         raise ConfigError([Finding(SCHEDULER, str(error))]) from None
 
 
-def _made(component: Component, key: str, base: type, argument: Any) -> Any:
+def _made(component: TorchClass, key: str, base: type, argument: Any) -> Any:
     module, _, name = component.name.rpartition(".")
     try:
         kind = resolve_name(f"{module}:{name}")
@@ -58,7 +58,7 @@ def _made(component: Component, key: str, base: type, argument: Any) -> Any:
         raise ConfigError([Finding(key, reason)]) from None
 
 
-def rehearse(optimizer: Component, scheduler: Sequence[Component | Milestones]) -> list[Finding]:
+def rehearse(optimizer: TorchClass, scheduler: Sequence[TorchClass | Milestones]) -> list[Finding]:
     """Findings of one step of both on parameters of a few numbers."""
     findings = [
         Finding(f"{OPTIMIZER}.kwargs.{name}", f"is {value}: set a finite number")

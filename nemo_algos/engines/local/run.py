@@ -20,7 +20,7 @@ from nemo_algos.engines.local.folder import RECORD, opened
 from nemo_algos.engines.local.hardware import described, threads_of
 from nemo_algos.engines.local.logs import Log
 from nemo_algos.engines.local.optimizer import rehearse
-from nemo_algos.engines.local.schema import Component, LocalConfig
+from nemo_algos.engines.local.schema import TorchClass, LocalConfig
 from nemo_algos.engines.local.screen import Screen, say
 from nemo_algos.engines.local.summary import HELD_OUT, Record
 from nemo_algos.engines.local.trackers import Told
@@ -73,7 +73,7 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
             say(console, f"loading {config.policy.model_name}")
             trainer = build_trainer(config, algorithm, console)
             with closing(trainer.task):
-                Run(trainer, place, console, stop).go()
+                TrainingRun(trainer, place, console, stop).go()
         except Stopped:
             again = "" if config.checkpointing.enabled else " from the start (checkpointing is off)"
             resume = f"to go on{again}:\n  nemo-algos train --resume {place}"
@@ -100,11 +100,11 @@ def _begun(folder: Path, config: LocalConfig, console: Console) -> bool:
 
 def _lasts(config: LocalConfig, steps: int) -> bool:
     """Whether the schedule has a number of so many steps."""
-    named = [e.kwargs for e in config.policy.scheduler if isinstance(e, Component)]
+    named = [e.kwargs for e in config.policy.scheduler if isinstance(e, TorchClass)]
     return any(steps in kwargs.values() for kwargs in named)
 
 
-class Run:
+class TrainingRun:
     """A trainer in its folder: train, evaluate when it is time to, sum up."""
 
     def __init__(self, trainer: Trainer, folder: Path, console: Console, stop: Stop) -> None:

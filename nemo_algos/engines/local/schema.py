@@ -38,7 +38,7 @@ class GRPOSection(Section):
     stop_at_validation_threshold: float | None = None
 
 
-class Component(Section):
+class TorchClass(Section):
     """A torch class by its full name, and its arguments."""
 
     name: str
@@ -173,8 +173,8 @@ class PolicySection(Section):
     dynamic_batching: DynamicBatching = DynamicBatching()
     dtensor_cfg: DTensorSection = DTensorSection()
     max_grad_norm: float = Field(default=1.0, gt=0)
-    optimizer: Component
-    scheduler: list[Component | Milestones] = Field(default_factory=list)
+    optimizer: TorchClass
+    scheduler: list[TorchClass | Milestones] = Field(default_factory=list)
     """Schedulers in turn, with the milestones at which the next takes over."""
     generation: GenerationSection
     router_replay: RouterReplaySection = RouterReplaySection()

@@ -18,12 +18,12 @@ from nemo_algos.engines.local.lora import load_trained
 from nemo_algos.engines.local.schema import GRPOSection, LocalConfig
 from nemo_algos.engines.local.screen import say
 from nemo_algos.engines.local.trainer import Trainer
-from nemo_algos.jsonl import Shape, read_object
+from nemo_algos.jsonl import JsonObject, read_object
 
 HELD_OUT = "validation/"
 
 
-class Summary(Shape):
+class Summary(JsonObject):
     """What is read again of summary.json."""
 
     steps: int

@@ -20,7 +20,7 @@ THEIRS = "NeMo-RL's own rewards"
 TYPES = {"response": str, "reward": (int, float), "extra_env_info": str}
 
 
-class Row(NamedTuple):
+class ScoredResponse(NamedTuple):
     """One response.
 
     prompt: as the model read it, chat template included. answer: what the verifier compared with,
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     answer: str | None
 
 
-def read(path: str | Path) -> list[Row]:
+def read(path: str | Path) -> list[ScoredResponse]:
     """The rows in the order of the file.
 
     path: the folder `save_path`, or its evaluation_data.json. NeMo-RL numbers samples through the
@@ -60,7 +60,7 @@ def read(path: str | Path) -> list[Row]:
     return rows
 
 
-def _row(path: Path, number: int, item: Any) -> Row:
+def _row(path: Path, number: int, item: Any) -> ScoredResponse:
     fields = item if isinstance(item, dict) else {}
     wrong = [key for key, kind in TYPES.items() if not isinstance(fields.get(key), kind)]
     if "reward" not in wrong and not (-LARGEST < fields["reward"] < LARGEST):
@@ -72,7 +72,7 @@ def _row(path: Path, number: int, item: Any) -> Row:
     prompt = fields["prompt"]
     text = prompt if isinstance(prompt, str) else json.dumps(prompt)  # images: a list of parts
     answer = _answer(fields["extra_env_info"])
-    return Row(text, fields["response"], float(fields["reward"]), 0, answer)
+    return ScoredResponse(text, fields["response"], float(fields["reward"]), 0, answer)
 
 
 def _answer(written: str) -> str | None:

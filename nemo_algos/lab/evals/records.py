@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
 from nemo_algos.engines.rewards.pool import Status
-from nemo_algos.jsonl import Shape, Step
+from nemo_algos.jsonl import JsonObject, Step
 from nemo_algos.lab.evals.metrics.settings import MOST_RESAMPLES, Similarity
 
 LARGEST = 1e9  # of a reward; a mean of larger ones may be no number
@@ -19,7 +19,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 Number = Annotated[str, AfterValidator(float)]  # the key of an object
 
 
-class ProblemLine(Shape):
+class ProblemLine(JsonObject):
     """A line of problems.jsonl."""
 
     id: str
@@ -28,7 +28,7 @@ class ProblemLine(Shape):
     info: dict[str, str] = Field(default={})
 
 
-class GenerationLine(Shape):
+class GenerationLine(JsonObject):
     """A line of generations.jsonl."""
 
     problem: str
@@ -40,7 +40,7 @@ class GenerationLine(Shape):
     logprobs: list[FiniteFloat] | None = None
 
 
-class VerdictLine(Shape):
+class VerdictLine(JsonObject):
     """A line of verdicts.jsonl."""
 
     problem: str
@@ -51,7 +51,7 @@ class VerdictLine(Shape):
     of: str
 
 
-class JudgementLine(Shape):
+class JudgementLine(JsonObject):
     """A line of judgements.jsonl."""
 
     problem: str
@@ -59,11 +59,11 @@ class JudgementLine(Shape):
     of: str
 
 
-class Sampling(Shape):
+class Sampling(JsonObject):
     samples: Positive
 
 
-class EvalManifest(Shape):
+class EvalManifest(JsonObject):
     """manifest.json of an evaluation. answers: "module:function" of the extractor."""
 
     model: Any
@@ -73,7 +73,7 @@ class EvalManifest(Shape):
     answers: str = ""
 
 
-class Interval(Shape):
+class Interval(JsonObject):
     """A mean with the ends of its interval."""
 
     value: FiniteFloat
@@ -81,7 +81,7 @@ class Interval(Shape):
     high: FiniteFloat | None
 
 
-class Curve(Shape):
+class Curve(JsonObject):
     """Intervals over k, each list as long as k."""
 
     k: Annotated[list[Positive], Field(min_length=1)]
@@ -96,7 +96,7 @@ class Curve(Shape):
         return self
 
 
-class Histogram(Shape):
+class Histogram(JsonObject):
     """Pairs by their similarity; edges: one more than bins."""
 
     edges: list[FiniteFloat]
@@ -110,14 +110,14 @@ class Histogram(Shape):
         return self
 
 
-class PerProblem(Shape):
+class PerProblem(JsonObject):
     """[P] each."""
 
     mean: list[FiniteFloat]
     clusters: list[Count]
 
 
-class Settings(Shape):
+class Settings(JsonObject):
     ucc_similarity: Similarity
     ucc_threshold: FiniteFloat
     linkage: str
@@ -126,7 +126,7 @@ class Settings(Shape):
     seed: Count
 
 
-class Measured(Shape):
+class Measured(JsonObject):
     """metrics.json, what `measure` returns."""
 
     benchmark: Name
@@ -177,22 +177,22 @@ class TraceLine(Step):
         return self
 
 
-class Grpo(Shape):
+class Grpo(JsonObject):
     seed: Count | None = None
 
 
-class Config(Shape):
+class Config(JsonObject):
     method: dict[str, Any] = Field(default={})
     grpo: Grpo = Grpo()
 
 
-class RunManifest(Shape):
+class RunManifest(JsonObject):
     """manifest.json of a training run."""
 
     config: Config = Config()
 
 
-class Summary(Shape):
+class RunSummary(JsonObject):
     """summary.json of a training run."""
 
     before: dict[str, float] = Field(default={})

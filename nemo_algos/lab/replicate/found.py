@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from nemo_algos.lab.replicate.manifest import RATES, TRAINING, Cell, Item, Manifest
+from nemo_algos.lab.replicate.manifest import RATES, TRAINING, PaperCell, Item, Paper
 from nemo_algos.lab.replicate.ours import other_evaluation, other_run
 from nemo_algos.lab.replicate.seed import Seed
 from nemo_algos.lab.report.compare import BUCKETS, compare
@@ -43,7 +43,7 @@ def metrics_of(name: str) -> tuple[str, ...]:
 class Results:
     """The runs of a paper in some folders, each FOLDER/PAPER/MODEL/METHOD[-seedN]."""
 
-    def __init__(self, manifest: Manifest, paper: str, folders: Sequence[Path]) -> None:
+    def __init__(self, manifest: Paper, paper: str, folders: Sequence[Path]) -> None:
         self.manifest, self.paper, self.folders = manifest, paper, folders
         self.found: dict[str, list[Seed]] = {}
         self.refused: dict[str, None] = {}  # sentences, once each
@@ -81,7 +81,7 @@ class Results:
     def _refuse(self, sentence: str) -> None:
         self.refused[f"{sentence}: its numbers are not used"] = None
 
-    def value(self, item: Item, cell: Cell) -> tuple[Value | None, list[str]]:
+    def value(self, item: Item, cell: PaperCell) -> tuple[Value | None, list[str]]:
         """Over seeds where there are several, and what of them is not there."""
         each, reasons = list[Value](), self.absent(cell.run)
         for seed in self.seeds(cell.run):
@@ -100,7 +100,7 @@ class Results:
         benchmark, name = metric.split()
         lacking = list[str]()
         for step in seed.checkpoints(folder):
-            cell = Cell(run, (benchmark,), name, step=step)
+            cell = PaperCell(run, (benchmark,), name, step=step)
             try:
                 value = self._in_unit(cell, self._measured(item, cell, seed, benchmark)).value
             except Absent as absent:
@@ -110,17 +110,17 @@ class Results:
             found[1].append(value)
         return found, lacking
 
-    def _in_unit(self, cell: Cell, value: Value) -> Value:
+    def _in_unit(self, cell: PaperCell, value: Value) -> Value:
         percent = self.manifest.unit == "percent" and RATES.fullmatch(cell.metric)
         return _scaled(value, 100.0 if percent else 1.0)
 
-    def _of_seed(self, item: Item, cell: Cell, seed: Seed) -> Value:
+    def _of_seed(self, item: Item, cell: PaperCell, seed: Seed) -> Value:
         if cell.benchmarks == (TRAINING,):
             return Value(_late(seed, cell), None, None)
         parts = [self._measured(item, cell, seed, benchmark) for benchmark in cell.benchmarks]
         return _mean(parts)
 
-    def measured(self, item: Item, cell: Cell, seed: Seed, benchmark: str) -> dict[str, Any]:
+    def measured(self, item: Item, cell: PaperCell, seed: Seed, benchmark: str) -> dict[str, Any]:
         """What `measure` says of the benchmark. Raises Absent, also where it is another's."""
         name = cell.evaluation or item.evaluations[0]
         folder = self.manifest.evaluations[name].folder
@@ -134,7 +134,7 @@ class Results:
             raise Absent(f"{seed.name}: the evaluation on {benchmark} is another ({folder})")
         return evals
 
-    def _measured(self, item: Item, cell: Cell, seed: Seed, benchmark: str) -> Value:
+    def _measured(self, item: Item, cell: PaperCell, seed: Seed, benchmark: str) -> Value:
         found = self.measured(item, cell, seed, benchmark)
         if cell.metric.startswith("flip/"):
             return Value(self._flips(item, cell, found, benchmark), None, None)
@@ -151,7 +151,7 @@ class Results:
         i = curve["k"].index(int(k))
         return Value(*(curve[part][i] for part in ("value", "low", "high")))
 
-    def _flips(self, item: Item, cell: Cell, tuned: dict[str, Any], benchmark: str) -> float:
+    def _flips(self, item: Item, cell: PaperCell, tuned: dict[str, Any], benchmark: str) -> float:
         base = f"{cell.run.split('/')[0]}/base"
         if not (seeds := self.seeds(base)):
             raise Absent(f"{base}: no run, and flips are counted from it")
@@ -169,7 +169,7 @@ class Results:
         return rates[0]
 
 
-def _late(seed: Seed, cell: Cell) -> float:
+def _late(seed: Seed, cell: PaperCell) -> float:
     names = [name for name in metrics_of(cell.metric) if name in seed.trained.metrics]
     if not names:
         raise Absent(f"{seed.name}: {cell.metric} of training is not recorded")

@@ -43,7 +43,7 @@ class Serve(Section):
     nodes: int = Field(default=1, gt=0)
 
 
-class Model(Section):
+class PaperModel(Section):
     """What runs start from; without a recipe it is only evaluated.
 
     data: by name, trained on first, then what validation reads. sampling: overrides of its
@@ -60,7 +60,7 @@ class Model(Section):
     missing: str = ""
 
 
-class Method(Section):
+class PaperMethod(Section):
     """The keys of `method:`, and other keys that a baseline sets."""
 
     method: dict[str, Any] = Field(default={})
@@ -68,7 +68,7 @@ class Method(Section):
     missing: str = ""
 
 
-class Evaluation(Section):
+class PaperEvaluation(Section):
     """A config of `nemo-algos eval`. folder: below the run's.
 
     every_checkpoint: not of the last checkpoint alone; each has its own folder, FOLDER-STEP.
@@ -80,7 +80,7 @@ class Evaluation(Section):
     every_checkpoint: bool = False
 
 
-class Cell(NamedTuple):
+class PaperCell(NamedTuple):
     """A number of a table; None where the paper prints none. spread: the paper's ±.
 
     step: of the checkpoint that is evaluated, if not the last.
@@ -95,7 +95,7 @@ class Cell(NamedTuple):
     step: int | None = None
 
 
-class Row(Section):
+class PaperRow(Section):
     """Numbers of a run, or of a benchmark. evaluation: if not the item's first."""
 
     label: str
@@ -111,7 +111,7 @@ class Block(Section):
 
     title: str = ""
     columns: list[str] = Field(min_length=1)
-    rows: list[Row] = Field(min_length=1)
+    rows: list[PaperRow] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -126,17 +126,17 @@ class Block(Section):
             raise ValueError(f"{wrong[0]!r}: write a column as BENCHMARK METRIC or RUN METRIC")
         return self
 
-    def cells(self, row: Row) -> list[Cell]:
+    def cells(self, row: PaperRow) -> list[PaperCell]:
         """One for each column."""
         blank: Numbers = [None] * len(self.columns)
         numbers = zip(row.printed or blank, row.spread or blank, strict=True)
         return [_cell(row, c, *n) for c, n in zip(self.columns, numbers, strict=True)]
 
 
-def _cell(row: Row, column: str, printed: float | None, spread: float | None) -> Cell:
+def _cell(row: PaperRow, column: str, printed: float | None, spread: float | None) -> PaperCell:
     named, metric = column.split()
     run, benchmarks = (row.run, named) if row.run else (named, row.benchmark)
-    return Cell(run, tuple(benchmarks.split("+")), metric, printed, spread, row.evaluation)
+    return PaperCell(run, tuple(benchmarks.split("+")), metric, printed, spread, row.evaluation)
 
 
 class Item(Section):
@@ -171,13 +171,15 @@ class Item(Section):
             raise ValueError("runs and metrics: name them")
         return self
 
-    def cells(self) -> Iterator[Cell]:
+    def cells(self) -> Iterator[PaperCell]:
         """Of all blocks; of pairs of responses one per run and benchmark."""
         for block in self.blocks:
             for row in block.rows:
                 yield from block.cells(row)
         if self.kind in ("histogram", "matrix"):
-            yield from (Cell(run, (b,), "histogram") for run in self.runs for b in self.benchmarks)
+            yield from (
+                PaperCell(run, (b,), "histogram") for run in self.runs for b in self.benchmarks
+            )
 
     def needed(self) -> list[str]:
         """Its runs, once each."""
@@ -193,7 +195,7 @@ class Misprint(Section):
     says: str
 
 
-class Manifest(Section):
+class Paper(Section):
     """A paper. unit: of printed rates; settings: what it leaves open: topic, paper, here."""
 
     title: str
@@ -204,9 +206,9 @@ class Manifest(Section):
     seeds: int = 1
     label: str = ""
     """What every picture begins with."""
-    models: dict[str, Model]
-    methods: dict[str, Method]
-    evaluations: dict[str, Evaluation] = Field(default={})
+    models: dict[str, PaperModel]
+    methods: dict[str, PaperMethod]
+    evaluations: dict[str, PaperEvaluation] = Field(default={})
     data: dict[str, Data]
     settings: list[list[str]] = Field(default=[])
     misprints: list[Misprint] = Field(default=[])
@@ -235,7 +237,7 @@ class Manifest(Section):
             _known("misprints: item", misprint.item, self.items)
         return self
 
-    def of(self, run: str) -> tuple[Model, Method]:
+    def of(self, run: str) -> tuple[PaperModel, PaperMethod]:
         """A run's two halves."""
         model, _, method = run.partition("/")
         return self.models[model], self.methods[method]
@@ -289,13 +291,13 @@ def names() -> list[str]:
     return sorted(path.stem for path in (SHIPPED / "papers").glob("*.yaml"))
 
 
-def paper(name: str) -> Manifest:
+def paper(name: str) -> Paper:
     """A paper's manifest. Raises ValueError with the nearest name for an unknown one."""
     _known("the paper", name, names())
-    return validate(Manifest, load(find(f"papers/{name}.yaml")), name)
+    return validate(Paper, load(find(f"papers/{name}.yaml")), name)
 
 
-def chosen(manifest: Manifest, item: str) -> dict[str, Item]:
+def chosen(manifest: Paper, item: str) -> dict[str, Item]:
     """One item by name, or all. Raises ValueError with the nearest name for an unknown one."""
     if item:
         _known("the item", item, manifest.items)

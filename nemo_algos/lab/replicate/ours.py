@@ -9,7 +9,7 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.config import ConfigError, at, find, load, overridden, read, resolved
 from nemo_algos.engines.nemo.decided import decided
 from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
-from nemo_algos.lab.replicate.manifest import Manifest, names
+from nemo_algos.lab.replicate.manifest import Paper, names
 from nemo_algos.lab.replicate.seed import Seed
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": None, "perturbation": None}  # defaults
@@ -22,13 +22,13 @@ DEFINING = re.compile(
 )
 
 
-def other_run(manifest: Manifest, run: str, seed: Seed) -> str:
+def other_run(manifest: Paper, run: str, seed: Seed) -> str:
     """How the run is another one than the manifest's, "" where nothing says so."""
     configs = seed.configs if manifest.trains(run) else []
     return next((wrong for c in configs if (wrong := _other(manifest, run, c))), "")
 
 
-def _other(manifest: Manifest, run: str, recorded: dict[str, Any]) -> str:
+def _other(manifest: Paper, run: str, recorded: dict[str, Any]) -> str:
     base, name = manifest.of(run)[0].base, at(recorded, "policy.model_name")
     if name and name != base:
         return f"model {name}, not {base}"
@@ -45,7 +45,7 @@ def _other(manifest: Manifest, run: str, recorded: dict[str, Any]) -> str:
     return ""
 
 
-def _wanted(manifest: Manifest, run: str) -> dict[str, Any]:
+def _wanted(manifest: Paper, run: str) -> dict[str, Any]:
     """The recipe with the run's keys; where NeMo-RL trains also what the method decides there."""
     model, method = manifest.of(run)
     if not model.recipe:
@@ -79,7 +79,7 @@ def _same(recorded: dict[str, Any], wanted: dict[str, Any]) -> bool:
 
 
 def other_evaluation(
-    manifest: Manifest,
+    manifest: Paper,
     paper: str,
     run: str,
     name: str,
@@ -100,7 +100,7 @@ def other_evaluation(
     )
 
 
-def _other_model(manifest: Manifest, paper: str, run: str, made: dict[str, Any], seed: Seed) -> str:
+def _other_model(manifest: Paper, paper: str, run: str, made: dict[str, Any], seed: Seed) -> str:
     base, trains = manifest.of(run)[0].base, manifest.trains(run)
     asked, engine = str(at(made, "model.model")), at(made, "model.engine")
     if not trains:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.lab.replicate.found import Absent, Results, metrics_of
-from nemo_algos.lab.replicate.manifest import Cell, Item
-from nemo_algos.lab.replicate.table import Shown, Table
+from nemo_algos.lab.replicate.manifest import PaperCell, Item
+from nemo_algos.lab.replicate.table import ComparedCell, ComparedTable
 from nemo_algos.lab.report.figure import Figure, Line
 from nemo_algos.lab.report.matrix import Matrix, Side, matrix
 from nemo_algos.lab.report.runs import Series
@@ -108,7 +108,7 @@ def _side(results: Results, item: Item, run: str, benchmark: str) -> Side:
     """The evaluation of the run's first seed. Raises Absent."""
     if not (seeds := results.seeds(run)):
         raise Absent("; ".join(results.absent(run)) or f"{run}: no run is the manifest's")
-    measured = results.measured(item, Cell(run, (benchmark,), item.kind), seeds[0], benchmark)
+    measured = results.measured(item, PaperCell(run, (benchmark,), item.kind), seeds[0], benchmark)
     evaluated = seeds[0].evaluated(results.manifest.evaluations[item.evaluations[0]].folder)
     assert evaluated
     return Side(run, measured, evaluated.eval_folders[benchmark])
@@ -153,7 +153,7 @@ def _tokens(results: Results, name: str, item: Item, missing: dict[str, None]) -
         yield Figure(f"{name}_{run.replace('/', '_')}", *about, lines, text)
 
 
-def draw(table: Table, title: str, path: Path) -> str:
+def draw(table: ComparedTable, title: str, path: Path) -> str:
     """A panel for each benchmark and metric, a line in it for each run. Returns the SVG.
 
     Ours is a point with its interval, the printed number a diamond.
@@ -182,7 +182,7 @@ def draw(table: Table, title: str, path: Path) -> str:
         return svg(figure)
 
 
-def _panels(table: Table) -> tuple[list[str], list[str], list[list[Shown]]]:
+def _panels(table: ComparedTable) -> tuple[list[str], list[str], list[list[ComparedCell]]]:
     """Names of the runs, titles of the panels, and each one's cells: the columns, or the rows."""
     labels, rows = [label for label, _ in table.rows], [row for _, row in table.rows]
     if len({cell.cell.run for cell in rows[0]}) > 1:  # a row is a benchmark's
@@ -197,11 +197,11 @@ def _short(name: str) -> str:
     return f"{short}\n{metric}".rstrip()
 
 
-def _has_number(cells: Sequence[Shown]) -> bool:
+def _has_number(cells: Sequence[ComparedCell]) -> bool:
     return any(cell.value or cell.cell.printed is not None for cell in cells)
 
 
-def _panel(axis: Any, cells: Sequence[Shown]) -> None:
+def _panel(axis: Any, cells: Sequence[ComparedCell]) -> None:
     for y, cell in enumerate(cells):
         if cell.cell.printed is not None:
             axis.plot(cell.cell.printed, y, "D", color=PRINTED, markersize=3.5, mfc="white")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemo_algos.config import at, find, load, overridden, read
-from nemo_algos.lab.replicate.manifest import Evaluation, Item, Manifest
+from nemo_algos.lab.replicate.manifest import PaperEvaluation, Item, Paper
 from nemo_algos.preflight.check.judge import judge, refuse, versions
 from nemo_algos.preflight.check.snapshot import load as release
 from nemo_algos.preflight.plan import report
@@ -31,7 +31,7 @@ class Cost(NamedTuple):
 class Costs:
     """Of runs, by recipe and keys: methods cost the same."""
 
-    def __init__(self, manifest: Manifest, price: float | None) -> None:
+    def __init__(self, manifest: Paper, price: float | None) -> None:
         self.manifest, self.price = manifest, price
         self.known: dict[str, Cost] = {}
 
@@ -64,22 +64,22 @@ class Costs:
         return Cost(p.run.layout.gpus, stated or ASSUMED, bool(stated), *spent, fits)
 
 
-def trained(manifest: Manifest, item: Item) -> list[str]:
+def trained(manifest: Paper, item: Item) -> list[str]:
     """The runs of the item that are trained and can be."""
     return [r for r in item.needed() if manifest.trains(r) and not manifest.lacks(r)]
 
 
-def seeds(manifest: Manifest, run: str) -> list[int]:
+def seeds(manifest: Paper, run: str) -> list[int]:
     """Of a run; a model as it is has one."""
     return list(range(1, manifest.seeds + 1 if manifest.trains(run) else 2))
 
 
-def place(manifest: Manifest, paper: str, run: str, seed: int) -> Path:
+def place(manifest: Paper, paper: str, run: str, seed: int) -> Path:
     """A run's folder below the common one."""
     return Path(paper) / (f"{run}-seed{seed}" if len(seeds(manifest, run)) > 1 else run)
 
 
-def seeded(manifest: Manifest, run: str, seed: int) -> list[str]:
+def seeded(manifest: Paper, run: str, seed: int) -> list[str]:
     """The run's overrides; with its seed where the paper has several."""
     return [
         *manifest.overrides(run),
@@ -87,7 +87,7 @@ def seeded(manifest: Manifest, run: str, seed: int) -> list[str]:
     ]
 
 
-def evaluated(manifest: Manifest, item: Item) -> dict[str, list[str]]:
+def evaluated(manifest: Paper, item: Item) -> dict[str, list[str]]:
     """By evaluation, the runs of which the item takes numbers from it."""
     found: dict[str, dict[str, None]] = {name: {} for name in item.evaluations}
     chosen = {name: _benchmarks(manifest, name) for name in item.evaluations}
@@ -101,14 +101,14 @@ def evaluated(manifest: Manifest, item: Item) -> dict[str, list[str]]:
     return {name: list(runs) for name, runs in found.items() if runs}
 
 
-def _benchmarks(manifest: Manifest, name: str) -> set[str]:
+def _benchmarks(manifest: Paper, name: str) -> set[str]:
     known = manifest.evaluations[name]
     written = load(find(known.config), known.overrides)["benchmarks"]
     return {benchmark for benchmark, section in written.items() if section is not None}
 
 
 def evaluation(
-    manifest: Manifest, name: str, run: str, served: str, weights: str, folder: str
+    manifest: Paper, name: str, run: str, served: str, weights: str, folder: str
 ) -> list[str]:
     """The words of `nemo-algos eval` for a run: asks what is served, or loads the weights.
 
@@ -121,12 +121,12 @@ def evaluation(
     return ["nemo-algos", "eval", known.config, *keys, asked, out]
 
 
-def serves(evaluation: Evaluation) -> bool:
+def serves(evaluation: PaperEvaluation) -> bool:
     """Whether it asks a server; else the embedded engine samples."""
     return at(load(find(evaluation.config)), "model.engine") == "endpoint"
 
 
-def commands(manifest: Manifest, paper: str, item: Item, out: Path) -> Iterator[str]:
+def commands(manifest: Paper, paper: str, item: Item, out: Path) -> Iterator[str]:
     """By hand, in NeMo-RL's root: training, its checkpoint for vLLM, a server, the evaluations."""
     asked = evaluated(manifest, item)
     for run in (run for run in item.needed() if not manifest.lacks(run)):
@@ -137,7 +137,7 @@ def commands(manifest: Manifest, paper: str, item: Item, out: Path) -> Iterator[
 
 
 def _commands(
-    manifest: Manifest, run: str, names: list[str], folder: str, keys: list[str]
+    manifest: Paper, run: str, names: list[str], folder: str, keys: list[str]
 ) -> Iterator[str]:
     model = manifest.of(run)[0]
     if manifest.trains(run):

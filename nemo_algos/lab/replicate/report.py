@@ -11,7 +11,7 @@ from markupsafe import Markup
 from nemo_algos import page
 from nemo_algos.lab.replicate import pictures, table
 from nemo_algos.lab.replicate.found import Results
-from nemo_algos.lab.replicate.manifest import Item, Manifest
+from nemo_algos.lab.replicate.manifest import Item, Paper
 from nemo_algos.lab.report.figure import Figure
 from nemo_algos.lab.report.matrix import Matrix
 
@@ -21,7 +21,7 @@ class Made(NamedTuple):
 
     name: str
     item: Item
-    tables: list[table.Table]
+    tables: list[table.ComparedTable]
     figures: list[Figure | Matrix]
     drawn: list[tuple[Markup, str, list[tuple[str, str]]]]
     missing: list[str]
@@ -29,7 +29,7 @@ class Made(NamedTuple):
 
 
 def write(
-    manifest: Manifest, paper: str, items: dict[str, Item], folders: Sequence[Path], out: Path
+    manifest: Paper, paper: str, items: dict[str, Item], folders: Sequence[Path], out: Path
 ) -> list[Made]:
     """OUT/index.html with all items, a Markdown file of each, a PNG and CSV of each picture.
 
@@ -80,7 +80,7 @@ def _legend(figure: Figure | Matrix) -> list[tuple[str, str]]:
     return [(line.label, line.color) for line in lines]
 
 
-def _markdown(made: Made, manifest: Manifest) -> str:
+def _markdown(made: Made, manifest: Paper) -> str:
     parts = [f"# {manifest.label}{made.name}: {made.item.title}\n", table.markdown(made.tables)]
     parts += [f"![{figure.title}]({figure.name}.png)\n" for figure in made.figures]
     parts += [f"The paper says: {sentence}.\n" for sentence in made.item.said]

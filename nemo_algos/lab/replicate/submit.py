@@ -12,7 +12,7 @@ from nemo_algos.config import find
 from nemo_algos.engines.nemo.checkout import ROOT
 from nemo_algos.jsonl import replace
 from nemo_algos.lab.replicate import plan
-from nemo_algos.lab.replicate.manifest import Item, Manifest
+from nemo_algos.lab.replicate.manifest import Item, Paper
 from nemo_algos.preflight.check.judge import versions
 from nemo_algos.preflight.slurm import batch, prepare, submission
 from nemo_algos.preflight.slurm.batch import SCRIPTS, Job
@@ -26,7 +26,7 @@ EVALUATE = "evaluate.sh"  # of a run's folder
 class Order(NamedTuple):
     """What is submitted: the runs of these items, below `out`."""
 
-    manifest: Manifest
+    manifest: Paper
     paper: str
     items: list[Item]
     job: Job

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from nemo_algos.lab.replicate.found import Results, Value
-from nemo_algos.lab.replicate.manifest import Cell, Item
+from nemo_algos.lab.replicate.manifest import PaperCell, Item
 from nemo_algos.lab.report.numbers import MISSING, shown
 
 ONE_SEED = (
@@ -16,10 +16,10 @@ ONE_SEED = (
 HEADINGS = ("table", "row", "column", "run", "ours", "low", "high", "seeds", "printed", "spread")
 
 
-class Shown(NamedTuple):
+class ComparedCell(NamedTuple):
     """A cell with our number. verdict: within, below, above, or empty; reasons: what it lacks."""
 
-    cell: Cell
+    cell: PaperCell
     value: Value | None
     verdict: str
     reasons: tuple[str, ...] = ()
@@ -41,12 +41,12 @@ class Shown(NamedTuple):
         return f"{self.cell.printed:g}{spread}"
 
 
-class Table(NamedTuple):
+class ComparedTable(NamedTuple):
     """Rows of a block, each with its label."""
 
     title: str
     columns: list[str]
-    rows: list[tuple[str, list[Shown]]]
+    rows: list[tuple[str, list[ComparedCell]]]
 
 
 def verdict(value: Value, printed: float | None, spread: float | None) -> str:
@@ -58,10 +58,10 @@ def verdict(value: Value, printed: float | None, spread: float | None) -> str:
     return "below" if value.high < printed - (spread or 0.0) else "within"
 
 
-def tables(results: Results, item: Item) -> list[Table]:
+def tables(results: Results, item: Item) -> list[ComparedTable]:
     """A table of each block, in the paper's layout."""
     return [
-        Table(
+        ComparedTable(
             block.title,
             block.columns,
             [(r.label, [_shown(results, item, c) for c in block.cells(r)]) for r in block.rows],
@@ -70,18 +70,18 @@ def tables(results: Results, item: Item) -> list[Table]:
     ]
 
 
-def _shown(results: Results, item: Item, cell: Cell) -> Shown:
+def _shown(results: Results, item: Item, cell: PaperCell) -> ComparedCell:
     value, reasons = results.value(item, cell)
     said = verdict(value, cell.printed, cell.spread) if value else ""
-    return Shown(cell, value, said, tuple(reasons))
+    return ComparedCell(cell, value, said, tuple(reasons))
 
 
-def every(made: Sequence[Table]) -> Iterator[Shown]:
+def every(made: Sequence[ComparedTable]) -> Iterator[ComparedCell]:
     """The cells, row by row."""
     return (cell for table in made for _, row in table.rows for cell in row)
 
 
-def notes(made: Sequence[Table], seeds: int) -> list[str]:
+def notes(made: Sequence[ComparedTable], seeds: int) -> list[str]:
     """What the seeds leave open."""
     counts = {cell.value.seeds for cell in every(made) if cell.value}
     said = [ONE_SEED] if 1 in counts else []
@@ -89,7 +89,7 @@ def notes(made: Sequence[Table], seeds: int) -> list[str]:
     return [*said, *([f"The paper has {seeds} seeds, here are {min(counts)}."] if fewer else [])]
 
 
-def markdown(made: Sequence[Table]) -> str:
+def markdown(made: Sequence[ComparedTable]) -> str:
     """Ours with its interval, the printed number in brackets with the verdict."""
     parts = list[str]()
     for table in made:
@@ -100,12 +100,12 @@ def markdown(made: Sequence[Table]) -> str:
     return "\n".join(parts)
 
 
-def _written(cell: Shown) -> str:
+def _written(cell: ComparedCell) -> str:
     beside = ", ".join(part for part in (cell.theirs, cell.verdict) if part)
     return f"{cell.ours} ({beside})" if beside else cell.ours
 
 
-def as_csv(made: Sequence[Table]) -> str:
+def as_csv(made: Sequence[ComparedTable]) -> str:
     """A row per cell."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

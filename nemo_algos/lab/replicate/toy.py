@@ -25,12 +25,12 @@ from nemo_algos.lab.evals.schema import checked
 from nemo_algos.lab.replicate.manifest import (
     TRAINING,
     Block,
-    Evaluation,
+    PaperEvaluation,
     Item,
-    Manifest,
-    Method,
-    Model,
-    Row,
+    Paper,
+    PaperMethod,
+    PaperModel,
+    PaperRow,
 )
 from nemo_algos.preflight.check.local.judge import judged
 from nemo_algos.processes import fresh
@@ -57,7 +57,7 @@ SMALL = [
 EVALUATION = [f"benchmarks.{BENCHMARK}.problems=32", f"sampling.samples={SAMPLES}"]
 
 
-def toy(manifest: Manifest, steps: int | None = None) -> Manifest:
+def toy(manifest: Paper, steps: int | None = None) -> Paper:
     """The manifest's toy form; items without one are left out."""
     names = {
         f"{m}/{how}": f"{_model(model)}/{_method(method)}"
@@ -67,12 +67,15 @@ def toy(manifest: Manifest, steps: int | None = None) -> Manifest:
     }
     small = [*SMALL, *([f"grpo.max_num_steps={steps}"] if steps else [])]
     models = {
-        _model(model): Model(base="countdown-tiny", recipe=CONFIG, overrides=[*small, *model.toy])
+        _model(model): PaperModel(
+            base="countdown-tiny", recipe=CONFIG, overrides=[*small, *model.toy]
+        )
         for model in manifest.models.values()
         if model.toy is not None
     }
     methods = {
-        _method(m): Method(method=m.method, overrides=_kept(m)) for m in manifest.methods.values()
+        _method(m): PaperMethod(method=m.method, overrides=_kept(m))
+        for m in manifest.methods.values()
     }
     items = {name: _item(manifest, item, names) for name, item in manifest.items.items()}
     changed = {
@@ -88,18 +91,18 @@ def toy(manifest: Manifest, steps: int | None = None) -> Manifest:
     return manifest.model_copy(update=changed)
 
 
-def _model(model: Model) -> str:
+def _model(model: PaperModel) -> str:
     return "-".join([BENCHMARK, *(_slug(*o.split("=")) for o in model.toy or [])])
 
 
-def _method(method: Method) -> str:
+def _method(method: PaperMethod) -> str:
     name = method.method.get("name", "base")
     keys = [(k, v) for k, v in method.method.items() if k != "name"]
     keys += [(key, value) for key, _, value in (o.partition("=") for o in _kept(method))]
     return "-".join([name, *(_slug(*key) for key in keys)])
 
 
-def _kept(method: Method) -> list[str]:
+def _kept(method: PaperMethod) -> list[str]:
     """Its keys beside `method:` that the embedded engine has."""
     return [override for override in method.overrides if _has(override)]
 
@@ -113,7 +116,7 @@ def _has(override: str) -> bool:
     return True
 
 
-def _notes(manifest: Manifest, item: Item, names: dict[str, str]) -> list[str]:
+def _notes(manifest: Paper, item: Item, names: dict[str, str]) -> list[str]:
     """The item's note, what of its runs has no toy form, and what of a method is left out."""
     said = [item.note]
     for run in item.needed():
@@ -132,7 +135,7 @@ def _slug(key: str, value: object) -> str:
     return re.sub(r"[^\w.-]", "", f"{key.rpartition('.')[2]}{value}")
 
 
-def _evaluation(evaluation: Evaluation) -> Evaluation:
+def _evaluation(evaluation: PaperEvaluation) -> PaperEvaluation:
     """On countdown, at the same temperature or with the same tokens perturbed."""
     hot = [o for o in evaluation.overrides if o.startswith("sampling.temperature")]
     asked = at(load(find(evaluation.config), evaluation.overrides), "sampling.perturbation")
@@ -142,7 +145,7 @@ def _evaluation(evaluation: Evaluation) -> Evaluation:
     return evaluation.model_copy(update=changed)
 
 
-def _item(manifest: Manifest, item: Item, names: dict[str, str]) -> Item | None:
+def _item(manifest: Paper, item: Item, names: dict[str, str]) -> Item | None:
     """None where nothing is left."""
     blocks = list(
         dict.fromkeys(b.model_dump_json() for x in item.blocks if (b := _block(x, names)))
@@ -167,7 +170,7 @@ def _block(block: Block, names: dict[str, str]) -> Block | None:
     rows = {_row(row, names): None for row in block.rows if not by_run or row.run in names}
     if not rows:
         return None
-    made = [Row(label=a, run=b, benchmark=c, evaluation=d) for a, b, c, d in rows]
+    made = [PaperRow(label=a, run=b, benchmark=c, evaluation=d) for a, b, c, d in rows]
     return Block(columns=columns, rows=made)
 
 
@@ -182,7 +185,7 @@ def _column(column: str, by_run: bool, names: dict[str, str]) -> str:
     return f"{_benchmark(first) if by_run else names[first]} {metric}"
 
 
-def _row(row: Row, names: dict[str, str]) -> tuple[str, str, str, str]:
+def _row(row: PaperRow, names: dict[str, str]) -> tuple[str, str, str, str]:
     if not row.run:
         where = _benchmark(row.benchmark)
         return where, "", where, row.evaluation
@@ -195,7 +198,7 @@ def _benchmark(name: str) -> str:
     return name if name == TRAINING else BENCHMARK
 
 
-def make(manifest: Manifest, items: Iterable[Item], out: Path, workers: int) -> Iterator[str]:
+def make(manifest: Paper, items: Iterable[Item], out: Path, workers: int) -> Iterator[str]:
     """Train and evaluate what the items need and what is not there yet; a line after each run.
 
     Raises ValueError where a folder holds another run.
@@ -226,7 +229,7 @@ def make(manifest: Manifest, items: Iterable[Item], out: Path, workers: int) -> 
             processes.shutdown(cancel_futures=True)
 
 
-def run_of(manifest: Manifest, run: str, evaluations: list[str], out: Path) -> None:
+def run_of(manifest: Paper, run: str, evaluations: list[str], out: Path) -> None:
     """One run, trained and evaluated in its folder, from where it stands."""
     from nemo_algos.engines.local.run import run as train  # torch
 

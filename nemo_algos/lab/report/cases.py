@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
-from nemo_algos.jsonl import Shape, read_lines, read_object
+from nemo_algos.jsonl import JsonObject, read_lines, read_object
 from nemo_algos.lab.evals.benchmarks.registry import EXTRACTORS, AnswerOf
 from nemo_algos.lab.evals.records import EvalManifest, GenerationLine, ProblemLine, VerdictLine
 from nemo_algos.lab.report.groups import Group
@@ -84,7 +84,7 @@ class Stored:
         return stored
 
 
-def _at(places: Mapping[str, Container[int]], file: Path, shape: type[Shape]) -> Iterator[Any]:
+def _at(places: Mapping[str, Container[int]], file: Path, shape: type[JsonObject]) -> Iterator[Any]:
     """The file's rows of these problems and samples."""
     rows = read_lines(_there(file), shape)
     return (row for row in rows if row["sample"] in places.get(row["problem"], ()))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.engines.local.logs import StepMetrics
-from nemo_algos.jsonl import Shape, read_lines, read_object, refuse_links_out
-from nemo_algos.lab.evals.records import Measured, RunManifest, Summary, TraceLine
+from nemo_algos.jsonl import JsonObject, read_lines, read_object, refuse_links_out
+from nemo_algos.lab.evals.records import Measured, RunManifest, RunSummary, TraceLine
 from nemo_algos.lab.report import dumps
 
 Series = tuple[list[float], list[float]]  # steps, values
@@ -133,7 +133,7 @@ def _training(folder: Path) -> LoadedRun:
             values.append(float("nan") if value is None else float(value))
     del metrics["step"]
     manifest = _if_there(folder / "manifest.json", RunManifest)
-    summary = _if_there(folder / "summary.json", Summary)
+    summary = _if_there(folder / "summary.json", RunSummary)
     traces = list(read_lines(folder / TRACE, TraceLine))
     run = LoadedRun("", folder, manifest, metrics, traces, summary)
     return _evaluated(run, evaluations(folder / "eval"))
@@ -157,7 +157,7 @@ def evaluations(folder: Path) -> dict[str, Path]:
     return {str(name): path for name, path in named if name}  # no name: someone else's file
 
 
-def _if_there(path: Path, shape: type[Shape] = Shape) -> dict[str, Any]:
+def _if_there(path: Path, shape: type[JsonObject] = JsonObject) -> dict[str, Any]:
     """Empty where there is no such file."""
     return read_object(path, shape) if path.exists() else {}
 

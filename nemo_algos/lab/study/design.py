@@ -123,7 +123,7 @@ class Trial(NamedTuple):
     config: LocalConfig
 
 
-class Cell(NamedTuple):
+class StudyCell(NamedTuple):
     """An arm of a regime with one seed, and the run that gives its result."""
 
     regime: str
@@ -132,20 +132,20 @@ class Cell(NamedTuple):
     run: str
 
 
-def runs(study: Study) -> tuple[list[Trial], list[Cell]]:
+def runs(study: Study) -> tuple[list[Trial], list[StudyCell]]:
     """The distinct runs, and every cell; seed by seed, so that a stopped study has comparisons.
 
     Raises ConfigError with what is wrong in all arms.
     """
     configs = _configs(study)
     every: dict[str, Trial] = {}
-    cells: list[Cell] = []
+    cells: list[StudyCell] = []
     for i in range(max((r.seeds for r in study.regimes.values()), default=0)):
         for name, regime in study.regimes.items():
             for arm in regime.arms if i < regime.seeds else ():
                 run = _run(configs[name, arm], regime.first_seed + i)
                 every.setdefault(run.id, run)
-                cells.append(Cell(name, arm, regime.first_seed + i, run.id))
+                cells.append(StudyCell(name, arm, regime.first_seed + i, run.id))
     return list(every.values()), cells
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from nemo_algos.jsonl import Metrics, read_lines
-from nemo_algos.lab.study.design import Cell, Regime, Study, in_files, tuning_of
-from nemo_algos.lab.study.summary import KS, Result, estimate
+from nemo_algos.lab.study.design import StudyCell, Regime, Study, in_files, tuning_of
+from nemo_algos.lab.study.summary import KS, ArmResult, estimate
 from nemo_algos.lab.study.tuning import label
 from nemo_algos.style import COLORS, save
 
@@ -23,14 +23,14 @@ BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5)}  # a legend
 Means = dict[tuple[str, str], float]  # by arm and metric
 
 
-def draw(study: Study, results: Sequence[Result], folder: Path) -> None:
+def draw(study: Study, results: Sequence[ArmResult], folder: Path) -> None:
     """figures/REGIME.png: every arm's mean and interval, the baseline's mean as a line."""
     for name, regime in study.regimes.items():
         if rows := [r for r in results if r.regime == name]:
             _regime(rows, regime, folder / "figures" / f"{name}.png")
 
 
-def _regime(results: Sequence[Result], regime: Regime, path: Path) -> None:
+def _regime(results: Sequence[ArmResult], regime: Regime, path: Path) -> None:
     arms = list(dict.fromkeys(r.arm for r in results))
     size = (3.2 * len(SHOWN), 1.2 + 0.32 * len(arms))
     with save(path, size, len(SHOWN), sharey=True, dpi=110) as (figure, axes):
@@ -45,7 +45,7 @@ def _regime(results: Sequence[Result], regime: Regime, path: Path) -> None:
         figure.suptitle(f"{title}; {filled}")
 
 
-def _panel(axis: Any, found: dict[str, Result], arms: Sequence[str], baseline: str) -> None:
+def _panel(axis: Any, found: dict[str, ArmResult], arms: Sequence[str], baseline: str) -> None:
     """A point per arm, filled where the paired difference to the baseline leaves 0 out."""
     for y, arm in enumerate(arms):
         if arm in found:
@@ -57,7 +57,7 @@ def _panel(axis: Any, found: dict[str, Result], arms: Sequence[str], baseline: s
     axis.grid(visible=False, axis="y")
 
 
-def draw_steps(study: Study, cells: Sequence[Cell], folder: Path) -> None:
+def draw_steps(study: Study, cells: Sequence[StudyCell], folder: Path) -> None:
     """figures/REGIME/ARM.png: metrics of each step, mean and 95 % interval over the seeds."""
     for name, regime in study.regimes.items():
         arms: dict[str, list[list[Any]]] = {arm: [] for arm in regime.arms}
@@ -93,11 +93,11 @@ def _band(axis: Any, runs: list[list[float]], color: str, label: str) -> None:
     axis.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
 
 
-def _means(results: Sequence[Result], regime: str) -> Means:
+def _means(results: Sequence[ArmResult], regime: str) -> Means:
     return {(r.arm, r.metric): r.value.mean for r in results if r.regime == regime}
 
 
-def draw_draws(study: Study, results: Sequence[Result], folder: Path) -> None:
+def draw_draws(study: Study, results: Sequence[ArmResult], folder: Path) -> None:
     """figures/REGIME_draws.png: pass@k and UCC@k over k, a line per arm, where these are few."""
     for name, regime in study.regimes.items():
         means = _means(results, name)
@@ -124,7 +124,7 @@ def _over_k(axis: Any, means: Means, metric: str, baseline: str) -> None:
     axis.set(title=f"{metric}@k", xlabel="k")
 
 
-def draw_tradeoffs(study: Study, results: Sequence[Result], folder: Path) -> None:
+def draw_tradeoffs(study: Study, results: Sequence[ArmResult], folder: Path) -> None:
     """figures/REGIME_tradeoff.png of every tuning: pass@1 against UCC@64, a line of values per arm.
 
     Slower training keeps more solutions: who is off the line that the others' values draw?

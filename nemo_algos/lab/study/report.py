@@ -8,10 +8,10 @@ import torch
 from nemo_algos.algorithms.core import dual
 from nemo_algos.algorithms.core.groups import Groups
 from nemo_algos.lab.study import summary, survival
-from nemo_algos.lab.study.design import Cell, Regime, Study
+from nemo_algos.lab.study.design import StudyCell, Regime, Study
 from nemo_algos.lab.study.figures import draw, draw_draws, draw_steps, draw_tradeoffs
 from nemo_algos.lab.study.runner import results, write_table
-from nemo_algos.lab.study.summary import Estimate, Result, summarise
+from nemo_algos.lab.study.summary import Estimate, ArmResult, summarise
 from nemo_algos.style import save
 
 SHOWN = ("pass@1", "pass@16", "pass@64", "UCC@64", "reward", "entropy", "length of right")
@@ -26,7 +26,7 @@ length of right answers in tokens.
 """
 
 
-def show(study: Study, cells: Sequence[Cell], name: str, folder: Path) -> list[Result]:
+def show(study: Study, cells: Sequence[StudyCell], name: str, folder: Path) -> list[ArmResult]:
     """Write what follows from the folder's results.csv, and from raw/ where it is there."""
     rows = results(folder / "results.csv")
     found = summarise(study, cells, rows)
@@ -43,7 +43,7 @@ def show(study: Study, cells: Sequence[Cell], name: str, folder: Path) -> list[R
     return found
 
 
-def write(study: Study, results: Sequence[Result], title: str, path: Path) -> None:
+def write(study: Study, results: Sequence[ArmResult], title: str, path: Path) -> None:
     """report.md; figures/REGIME.png lie beside it."""
     parts = [HEAD.format(title=title)]
     if any(regime.column for regime in study.regimes.values()):
@@ -54,7 +54,7 @@ def write(study: Study, results: Sequence[Result], title: str, path: Path) -> No
     path.write_text("\n".join(parts))
 
 
-def _section(name: str, regime: Regime, results: Sequence[Result]) -> Iterator[str]:
+def _section(name: str, regime: Regime, results: Sequence[ArmResult]) -> Iterator[str]:
     kind = "exploratory" if regime.exploratory else "fixed beforehand"
     written = ", ".join(f"`{key}={value}`" for key, value in regime.settings.items())
     settings = f" Settings: {written}." if written else ""
@@ -70,7 +70,7 @@ def _section(name: str, regime: Regime, results: Sequence[Result]) -> Iterator[s
     yield f"\n![{name}](figures/{name}.png)\n"
 
 
-def _cell(result: Result | None) -> str:
+def _cell(result: ArmResult | None) -> str:
     if result is None:
         return "-"
     value = f"{result.value.mean:.3f}{_half(result.value)}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from nemo_algos.lab.study.design import Cell, Study
+from nemo_algos.lab.study.design import StudyCell, Study
 from nemo_algos.lab.study.runner import Row
 
 KS = (1, 2, 4, 8, 16, 32, 64)
@@ -43,7 +43,7 @@ class Estimate(NamedTuple):
         return self.low > 0 or self.high < 0
 
 
-class Result(NamedTuple):
+class ArmResult(NamedTuple):
     """One metric of one arm; difference: to the regime's baseline, over the seeds of both."""
 
     regime: str
@@ -64,7 +64,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(n, mean, mean - half, mean + half, p)
 
 
-def summarise(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> list[Result]:
+def summarise(study: Study, cells: Sequence[StudyCell], rows: dict[str, Row]) -> list[ArmResult]:
     """Of the runs that have finished; an arm without any is left out."""
     found: dict[tuple[str, str], dict[int, Row]] = defaultdict(dict)
     for cell in cells:
@@ -78,7 +78,7 @@ def summarise(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> list
             pairs = [values[seed] - base[seed] for seed in values if seed in base]
             if values:
                 value = estimate(list(values.values()))
-                out.append(Result(regime, arm, metric, value, estimate(pairs)))
+                out.append(ArmResult(regime, arm, metric, value, estimate(pairs)))
     return out
 
 
@@ -86,7 +86,7 @@ def _values(by_seed: dict[int, Row], column: str) -> dict[int, float]:
     return {s: float(row[column]) for s, row in by_seed.items() if column in row}
 
 
-def table(results: Sequence[Result]) -> list[dict[str, object]]:
+def table(results: Sequence[ArmResult]) -> list[dict[str, object]]:
     """A row per result."""
     rows = []
     for r in results:

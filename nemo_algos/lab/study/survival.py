@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nemo_algos.lab.study.design import Cell, Study
+from nemo_algos.lab.study.design import StudyCell, Study
 from nemo_algos.lab.study.runner import Row
 from nemo_algos.lab.study.summary import Estimate, estimate
 from nemo_algos.style import save
@@ -39,7 +39,7 @@ Squares = dict[tuple[str, str, str], Square]  # by column, method, correction
 Panel = dict[tuple[str, str], Square]  # by method and what is beside it
 
 
-def squares(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Squares:
+def squares(study: Study, cells: Sequence[StudyCell], rows: dict[str, Row]) -> Squares:
     """Of the runs that have finished; of equal configs the seeds of all regimes count."""
     runs = defaultdict[tuple[str, str], set[str]](set)
     for cell in cells:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from nemo_algos.lab.study.design import Cell, Regime, Settings, Study, in_files, tuning_of
+from nemo_algos.lab.study.design import StudyCell, Regime, Settings, Study, in_files, tuning_of
 from nemo_algos.lab.study.runner import Row
 
 
@@ -39,7 +39,7 @@ def _with(regime: Regime, arm: str, value: Any) -> Settings:
     return {"config": f"{in_files(arm)}.yaml", **regime.arms[arm], regime.tune.key: value}
 
 
-def choose(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Study:
+def choose(study: Study, cells: Sequence[StudyCell], rows: dict[str, Row]) -> Study:
     """The study with each tuned arm's best value, and its sweeps. cells: those of the sweeps."""
     regimes = dict(study.regimes)
     for name, regime in study.regimes.items():
@@ -50,7 +50,7 @@ def choose(study: Study, cells: Sequence[Cell], rows: dict[str, Row]) -> Study:
     return study.model_copy(update={"regimes": sweeps(study).regimes | regimes})
 
 
-def _best(regime: Regime, arm: str, cells: Sequence[Cell], rows: dict[str, Row]) -> Any:
+def _best(regime: Regime, arm: str, cells: Sequence[StudyCell], rows: dict[str, Row]) -> Any:
     """A run that broke off counts as no reward at all; of equals the first."""
     assert regime.tune
 

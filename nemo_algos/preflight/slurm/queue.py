@@ -20,7 +20,7 @@ FIELDS = {  # squeue's, with their widths
 }
 
 
-class Job(NamedTuple):
+class QueuedJob(NamedTuple):
     """A line of squeue."""
 
     number: str
@@ -45,13 +45,13 @@ class Job(NamedTuple):
         return f"job {self.number} {self.state}, {self.restarts} restarts, {now}"
 
 
-def jobs(names: Iterable[str]) -> dict[str, list[Job]]:
+def jobs(names: Iterable[str]) -> dict[str, list[QueuedJob]]:
     """Jobs of all users by name, the oldest first. Raises OSError where Slurm does not answer."""
     fields = ",".join(f"{name}:{width}" for name, width in FIELDS.items())
     command = ["--noheader", "--states=all", f"--name={','.join(names)}", f"--Format={fields}"]
-    found: defaultdict[str, list[Job]] = defaultdict(list)
+    found: defaultdict[str, list[QueuedJob]] = defaultdict(list)
     for line in asked("squeue", *command).splitlines():
-        job = Job(*_cut(line))
+        job = QueuedJob(*_cut(line))
         found[job.name].append(job)
     return {name: sorted(of, key=lambda job: int(job.number)) for name, of in found.items()}
 

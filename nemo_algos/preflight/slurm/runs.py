@@ -108,7 +108,7 @@ def _job_name(folder: Path) -> str:
     return job_name(folder.resolve())
 
 
-def _live(folder: Path) -> list[queue.Job]:
+def _live(folder: Path) -> list[queue.QueuedJob]:
     return [
         job for jobs in queue.jobs([_job_name(folder)]).values() for job in jobs if not job.ended
     ]

@@ -14,7 +14,7 @@ from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.config import ConfigError, load, read
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.optimizer import rehearse
-from nemo_algos.engines.local.schema import Component, Milestones
+from nemo_algos.engines.local.schema import TorchClass, Milestones
 from nemo_algos.preflight.check.judge import check
 from nemo_algos.preflight.check.local import judge as preflight
 from nemo_algos.preflight.check.local import resources
@@ -147,12 +147,12 @@ def test_a_verifier_is_a_function_of_response_and_answer(tmp_path, llama, verifi
 
 
 def lines(optimizer, kwargs, scheduler=()):
-    found = rehearse(Component(name=optimizer, kwargs=kwargs), list(scheduler))
+    found = rehearse(TorchClass(name=optimizer, kwargs=kwargs), list(scheduler))
     return [str(finding) for finding in found]
 
 
 def entry(name, **kwargs):
-    return Component(name=f"torch.optim.lr_scheduler.{name}", kwargs=kwargs)
+    return TorchClass(name=f"torch.optim.lr_scheduler.{name}", kwargs=kwargs)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_an_optimizer_is_made_and_steps(name, kwargs, message):
         ([entry("ReduceLROnPlateau")], ["policy.scheduler: "]),
         ([entry("StepLR", step_size=3), Milestones(milestones=[3])], ["need 0 ascending"]),
         ([*[entry("StepLR", step_size=3)] * 3, Milestones(milestones=[5, 2])], ["got [5, 2]"]),
-        ([Component(name="torch.optim.AdamW")], ["LRScheduler"]),
+        ([TorchClass(name="torch.optim.AdamW")], ["LRScheduler"]),
     ],
 )
 def test_schedulers_are_made_and_step(scheduler, messages):

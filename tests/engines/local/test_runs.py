@@ -41,7 +41,7 @@ def scripted(monkeypatch):
         steps.append(self.trainer.step_number)
         self._write({"validation/accuracy": ACCURACY[steps[-1]]})
 
-    monkeypatch.setattr(running.Run, "_evaluate", evaluate)
+    monkeypatch.setattr(running.TrainingRun, "_evaluate", evaluate)
     return steps
 
 
@@ -120,7 +120,7 @@ def test_mlflow_tells_the_server_that_is_named_and_no_other(tmp_path, monkeypatc
 
 
 def test_an_evaluation_that_a_signal_ends_loses_no_step(tmp_path, monkeypatch):
-    evaluate = running.Run._evaluate
+    evaluate = running.TrainingRun._evaluate
 
     def signalled(self):
         if self.trainer.step_number == 5:
@@ -129,7 +129,7 @@ def test_an_evaluation_that_a_signal_ends_loses_no_step(tmp_path, monkeypatch):
 
     given = tmp_path / "run", "grpo.val_period=5", "checkpointing.save_period=100"
     with monkeypatch.context() as patch:
-        patch.setattr(running.Run, "_evaluate", signalled)
+        patch.setattr(running.TrainingRun, "_evaluate", signalled)
         with pytest.raises(SystemExit, match="143"):
             train(*given)
     assert list(checkpoint.steps(tmp_path / "run" / "checkpoints")) == [5]

@@ -7,7 +7,7 @@ from says import Says
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
-from nemo_algos.engines.local.schema import Component, Milestones
+from nemo_algos.engines.local.schema import TorchClass, Milestones
 from nemo_algos.preflight.check.local.judge import parse
 
 CONFIGS = Path(__file__).parents[3] / "examples" / "configs"
@@ -49,14 +49,14 @@ def test_what_the_shipped_config_says():
     batch = checked.grpo.num_prompts_per_step * checked.grpo.num_generations_per_prompt
     assert batch * checked.grpo.num_update_epochs / checked.policy.train_global_batch_size == 4
     assert checked.policy.threads is None and checked.policy.device == "auto"
-    assert isinstance(checked.policy.scheduler[0], Component)
+    assert isinstance(checked.policy.scheduler[0], TorchClass)
     assert check(MATH).data.train.input_key == "problem"
 
 
 def test_a_scheduler_is_a_component_or_milestones():
     step = {"name": "torch.optim.lr_scheduler.StepLR", "kwargs": {"step_size": 3}}
     scheduler = check(("policy.scheduler", [step, step, {"milestones": [7]}])).policy.scheduler
-    assert [type(s) for s in scheduler] == [Component, Component, Milestones]
+    assert [type(s) for s in scheduler] == [TorchClass, TorchClass, Milestones]
     assert scheduler[2].milestones == [7] and scheduler[1].kwargs == {"step_size": 3}
     found = problems(("policy.scheduler", [{"milestone": [7]}]))
     assert any(p.startswith("policy.scheduler.0") for p, _ in found)

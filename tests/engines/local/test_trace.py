@@ -15,7 +15,7 @@ from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines import trace
 from nemo_algos.engines.local import checkpoint
 from nemo_algos.engines.local.hf import HFPolicy
-from nemo_algos.engines.local.run import Run
+from nemo_algos.engines.local.run import TrainingRun
 
 # a group of a right response of two tokens and a wrong one of two, population std: A = +1, -1
 MASK = torch.tensor([[True, True, False], [True, True, False]])
@@ -128,7 +128,7 @@ def test_tracing_changes_no_bit_of_a_run(tmp_path, method):
 
 def test_a_resumed_run_has_every_line_once(tmp_path, monkeypatch):
     """Killed after step 7 was logged and before it was saved: its lines come again, once."""
-    save = Run._save_if_due
+    save = TrainingRun._save_if_due
 
     def killed(self):
         if self.trainer.step_number == 7:
@@ -139,7 +139,7 @@ def test_a_resumed_run_has_every_line_once(tmp_path, monkeypatch):
 
     train(tmp_path / "whole", "logger.trace_period=1")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Run, "_save_if_due", killed)
+        patch.setattr(TrainingRun, "_save_if_due", killed)
         train(tmp_path / "run", "logger.trace_period=1")
     assert {r["step"] for r in map(json.loads, _whole(tmp_path / "run"))} == set(range(1, 8))
     latest = checkpoint.latest(tmp_path / "run" / "checkpoints")

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from nemo_algos.lab.evals.nemo_file import Row, read
+from nemo_algos.lab.evals.nemo_file import ScoredResponse, read
 
 
 def item(index, prompt, response, reward, info="{'ground_truth': '4'}"):
@@ -37,11 +37,11 @@ def test_rows_with_samples_numbered_by_prompt(tmp_path):
     ]
     path = save(tmp_path, *items)
     assert read(path) == [
-        Row("2+2?", "4", 1.0, 0, "4"),
-        Row("2+2?", "5\n\u2028", 0.0, 1, "4"),
-        Row("1+1?", "2", 1.0, 0, r"\frac{4}{2}"),
-        Row("2+2?", "four", 0.5, 2, None),
-        Row('[{"type": "image"}]', "x", 0.0, 0, None),
+        ScoredResponse("2+2?", "4", 1.0, 0, "4"),
+        ScoredResponse("2+2?", "5\n\u2028", 0.0, 1, "4"),
+        ScoredResponse("1+1?", "2", 1.0, 0, r"\frac{4}{2}"),
+        ScoredResponse("2+2?", "four", 0.5, 2, None),
+        ScoredResponse('[{"type": "image"}]', "x", 0.0, 0, None),
     ]
     assert read(tmp_path) == read(str(path))
 

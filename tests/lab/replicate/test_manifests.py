@@ -10,7 +10,7 @@ from nemo_algos.config import ConfigError, find, load, overridden, read, validat
 from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
 from nemo_algos.lab.replicate import manifest as manifests
 from nemo_algos.lab.replicate.found import HARDNESS
-from nemo_algos.lab.replicate.manifest import TRAINING, Manifest
+from nemo_algos.lab.replicate.manifest import TRAINING, Paper
 from nemo_algos.lab.replicate.plan import Costs
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.snapshot import VERSIONS
@@ -194,12 +194,12 @@ def with_block(**changed):
 )
 def test_a_broken_manifest_is_said_with_the_nearest_name(plain, said):
     with pytest.raises(ConfigError) as raised:
-        validate(Manifest, plain)
+        validate(Paper, plain)
     assert str(raised.value) == Says(said)
 
 
 def test_a_manifest_that_is_right_is_read():
-    (cell,) = validate(Manifest, PAPER).items["table1"].cells()
+    (cell,) = validate(Paper, PAPER).items["table1"].cells()
     assert (cell.run, cell.benchmarks, cell.metric, cell.printed) == (
         "m/grpo",
         ("amc23",),

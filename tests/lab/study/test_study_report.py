@@ -6,8 +6,8 @@ import math
 import pytest
 
 from nemo_algos.lab.study import figures, report
-from nemo_algos.lab.study.design import Cell, Study, Tuning
-from nemo_algos.lab.study.summary import Estimate, Result
+from nemo_algos.lab.study.design import StudyCell, Study, Tuning
+from nemo_algos.lab.study.summary import Estimate, ArmResult
 from nemo_algos.lab.study.tuning import sweeps
 
 STUDY = Study.model_validate(
@@ -26,9 +26,13 @@ STUDY = Study.model_validate(
 )
 SAME = Estimate(3, 0.0, 0.0, 0.0, math.nan)
 RESULTS = [
-    Result("r", "grpo", "pass@1", Estimate(3, 0.5, 0.4, 0.6, 0.01), SAME),
-    Result("r", "etr", "pass@1", Estimate(3, 0.7, 0.65, 0.75, 0.01), Estimate(3, 0.2, 0.1, 0.3, 0)),
-    Result("r", "etr", "entropy", Estimate(1, 0.3, *[math.nan] * 3), Estimate(0, *[math.nan] * 4)),
+    ArmResult("r", "grpo", "pass@1", Estimate(3, 0.5, 0.4, 0.6, 0.01), SAME),
+    ArmResult(
+        "r", "etr", "pass@1", Estimate(3, 0.7, 0.65, 0.75, 0.01), Estimate(3, 0.2, 0.1, 0.3, 0)
+    ),
+    ArmResult(
+        "r", "etr", "entropy", Estimate(1, 0.3, *[math.nan] * 3), Estimate(0, *[math.nan] * 4)
+    ),
 ]
 
 
@@ -64,10 +68,14 @@ def test_figures_are_drawn_of_what_there_is(tmp_path):
     for name in ("g7", "g8", "e7"):
         raw = "".join(json.dumps(s) + "\n" for s in steps)
         (tmp_path / "raw" / f"{name}.jsonl").write_text(raw)
-    cells = [Cell("r", "grpo", 7, "g7"), Cell("r", "grpo", 8, "g8"), Cell("r", "etr", 7, "e7")]
+    cells = [
+        StudyCell("r", "grpo", 7, "g7"),
+        StudyCell("r", "grpo", 8, "g8"),
+        StudyCell("r", "etr", 7, "e7"),
+    ]
     figures.draw(STUDY, RESULTS, tmp_path)
     figures.draw_draws(STUDY, RESULTS, tmp_path)
-    figures.draw_steps(STUDY, [*cells, Cell("r", "etr", 8, "missing")], tmp_path)
+    figures.draw_steps(STUDY, [*cells, StudyCell("r", "etr", 8, "missing")], tmp_path)
     drawn = {str(p.relative_to(tmp_path / "figures")) for p in tmp_path.rglob("*.png")}
     assert drawn == {"r.png", "r_draws.png", "r/etr.png"}
 
@@ -86,7 +94,7 @@ def test_a_line_of_values_per_arm(tmp_path, monkeypatch):
     study = Study.model_validate({"regimes": {"r": {**regime, "tune": tune, "first_seed": 2}}})
     numbers = enumerate(["grpo 1", "grpo 2", "etr 1"])  # etr 2 is not there yet
     results = [
-        Result("r_tuning", arm, metric, Estimate(3, i + shift, 0, 0, 0), SAME)
+        ArmResult("r_tuning", arm, metric, Estimate(3, i + shift, 0, 0, 0), SAME)
         for i, arm in numbers
         for metric, shift in (("pass@1", 0.0), ("UCC@64", 0.5))
     ]

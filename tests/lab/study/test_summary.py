@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from nemo_algos.lab.study.design import Cell, Study
+from nemo_algos.lab.study.design import StudyCell, Study
 from nemo_algos.lab.study.runner import write_table
 from nemo_algos.lab.study.summary import estimate, summarise, table
 
@@ -20,7 +20,7 @@ def rows(**values):
     return {name: {"id": name, "pass@1": value} for name, value in values.items()}
 
 
-CELLS = [Cell("r", arm, seed, f"{arm}{seed}") for seed in range(3) for arm in ARMS]
+CELLS = [StudyCell("r", arm, seed, f"{arm}{seed}") for seed in range(3) for arm in ARMS]
 FOUND = rows(grpo0=0.1, grpo1=0.2, grpo2=0.6, etr0=0.2, etr1=0.4, etr2=0.9)
 
 

@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from nemo_algos.lab.study import report, survival
-from nemo_algos.lab.study.design import Cell, Regime, Study
+from nemo_algos.lab.study.design import StudyCell, Regime, Study
 from nemo_algos.lab.study.summary import estimate
 
 BESIDE = {"claim": "-", "baseline": "GRPO", "seeds": 2}
@@ -22,11 +22,11 @@ STUDY = Study(
 )
 # the headline's GRPO is the clean column's, with a seed more
 CELLS = [
-    *(Cell("headline", "GRPO", seed, f"a{seed}") for seed in range(3)),
-    *(Cell("none", "GRPO", seed, f"a{seed}") for seed in range(2)),
-    *(Cell("none", "ETR", seed, f"b{seed}") for seed in range(2)),
-    *(Cell("noise", "GRPO, token IS", seed, f"c{seed}") for seed in range(2)),
-    *(Cell("noise", "ETR, token IS", seed, f"d{seed}") for seed in range(2)),
+    *(StudyCell("headline", "GRPO", seed, f"a{seed}") for seed in range(3)),
+    *(StudyCell("none", "GRPO", seed, f"a{seed}") for seed in range(2)),
+    *(StudyCell("none", "ETR", seed, f"b{seed}") for seed in range(2)),
+    *(StudyCell("noise", "GRPO, token IS", seed, f"c{seed}") for seed in range(2)),
+    *(StudyCell("noise", "ETR, token IS", seed, f"d{seed}") for seed in range(2)),
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nemo_algos.engines.local.optimizer import rehearse
-from nemo_algos.engines.local.schema import Component, Milestones
+from nemo_algos.engines.local.schema import TorchClass, Milestones
 from nemo_algos.preflight.check.local.torch_classes import FILE, known_to_work
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +25,7 @@ def test_the_table_is_current():
 
 
 def component(name, **kwargs):
-    return Component(name=name, kwargs=kwargs)
+    return TorchClass(name=name, kwargs=kwargs)
 
 
 def drawn(rng, name, known):

@@ -6,7 +6,7 @@ from nemo_algos.algorithms.riders.loss_config import contradictions
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.data.countdown import TOKENS_PER_STEP
 from nemo_algos.engines.data.schema import VERIFIER
-from nemo_algos.engines.local.schema import SHAPES, TINY, TINY_MOE, Component, PlantedSection
+from nemo_algos.engines.local.schema import SHAPES, TINY, TINY_MOE, TorchClass, PlantedSection
 from nemo_algos.preflight.check.local.run import LocalRun
 from nemo_algos.preflight.check.rule import Rule, error, note, warning
 from nemo_algos.preflight.check.rules import both_engines
@@ -152,7 +152,7 @@ def schedule_lasts(run: LocalRun) -> Iterator[Finding]:
     """Some schedules end with an error."""
     steps = run["grpo.max_num_steps"]
     for entry in run["policy.scheduler"]:
-        total = entry.kwargs.get("total_steps") if isinstance(entry, Component) else None
+        total = entry.kwargs.get("total_steps") if isinstance(entry, TorchClass) else None
         if isinstance(total, int) and total < steps:
             reason = f"total_steps={total} is below grpo.max_num_steps={steps}"
             yield error("policy.scheduler", f"{reason}: the run would end with an error there")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.engines.local.schema import Component, Milestones
+from nemo_algos.engines.local.schema import TorchClass, Milestones
 
 FILE = Path(__file__).with_suffix(".json")
 
@@ -19,9 +19,9 @@ def _table() -> dict[str, Any]:
     return json.loads(FILE.read_text())
 
 
-def known_to_work(optimizer: Component, entries: Sequence[Component | Milestones]) -> bool:
+def known_to_work(optimizer: TorchClass, entries: Sequence[TorchClass | Milestones]) -> bool:
     """Whether `rehearse` would find nothing; False where torch alone can tell."""
-    schedulers = [entry for entry in entries if isinstance(entry, Component)]
+    schedulers = [entry for entry in entries if isinstance(entry, TorchClass)]
     ends = [end for e in entries if isinstance(e, Milestones) for end in e.milestones]
     in_order = ends == sorted({end for end in ends if end > 0})
     return (
@@ -31,7 +31,7 @@ def known_to_work(optimizer: Component, entries: Sequence[Component | Milestones
     )
 
 
-def _fits(component: Component, classes: dict[str, Any]) -> bool:
+def _fits(component: TorchClass, classes: dict[str, Any]) -> bool:
     known, kwargs = classes.get(component.name), component.kwargs
     if known is None or not {*known["needs"]} <= kwargs.keys() <= known["takes"].keys():
         return False
