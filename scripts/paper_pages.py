@@ -5,6 +5,7 @@
 tests/docs/test_paper_pages.py holds the pages to it.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from nemo_algos.lab.replicate.toy import toy
 
 PAGES = Path(__file__).parents[1] / "docs" / "papers"
 QUICK = {"etr": "figure5", "quatro": "table2", "erpo": "figure4", "apmpo": "table8"}  # in the docs
+END = "\n`scripts/paper_pages.py` writes this page from `examples/configs/papers/`."
 HEAD = """# {name}
 
 {title}. {claim}
@@ -37,7 +39,8 @@ def page(name: str) -> str:
     head = HEAD.format(
         name=name.upper(), paper=name, title=title, claim=known.claim, quick=QUICK[name]
     )
-    return "\n".join([head, *_items(known), *_runs(known), *_data(known), *_open(known)]) + "\n"
+    parts = _items(known), _runs(known), _data(known), _open(known), _toy(name)
+    return "\n".join([head, *(line for part in parts for line in part), END]) + "\n"
 
 
 def _items(known: Paper) -> Iterator[str]:
@@ -80,7 +83,19 @@ def _open(known: Paper) -> Iterator[str]:
     if known.misprints:
         yield "\n## Misprints\n"
         yield from (f"- **{misprint.item}**: {misprint.says}" for misprint in known.misprints)
-    yield "\n`scripts/paper_pages.py` writes this page from `examples/configs/papers/`."
+
+
+def _toy(name: str) -> Iterator[str]:
+    """The stored numbers of scripts/toy_results.py."""
+    stored = json.loads((PAGES / "toy.json").read_text()).get(name, [])
+    yield "\n## The toy\n"
+    yield f"`nemo-algos replicate --toy {name}` writes its pages and pictures to"
+    yield f"`runs/replicate/toy-report/{name}/index.html`."
+    if stored:
+        yield "The numbers are of one seed of a tiny model (`examples/configs/local.yaml`). They"
+        yield "say that the chain runs, and nothing about a method (`scripts/toy_results.py`).\n"
+        yield "| item | run | number | toy (95 % interval over problems) |\n|---|---|---|---|"
+        yield from (f"| {' | '.join(line)} |" for line in stored)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
     echo(f"{name} {item}: {about.title} ({known.state(about)})")
     if runs := plan.trained(known, about):
         _costs(known, runs, plan.Costs(known, price))
-        for data, where in known.data.items():
+        for data, where in known.trained_on(about).items():
             facts = [f"{where.rows:,} rows" if where.rows else "", where.source]
             facts += [f"sha256 {where.sha256}" if where.sha256 else ""]
             echo(f"data {data}: {'; '.join(fact for fact in facts if fact)}")
@@ -95,19 +95,19 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
 
 
 def _costs(known: Paper, runs: list[str], costs: "Costs") -> None:
-    """A line for each recipe: its methods cost the same."""
+    """A line for each recipe with its keys: methods cost the same."""
     paid = ("price",) if costs.price is not None else ()
     headings = ("recipe", "runs", "GPUs of a run", "steps", "hours", "GPU-hours of all", *paid)
-    table, total, by_recipe = Table(*headings), 0.0, dict[str, list[str]]()
+    table, total, alike = Table(*headings), 0.0, dict[str, list[str]]()
     for run in runs:
-        by_recipe.setdefault(known.of(run)[0].recipe, []).append(run)
-    for recipe, same in by_recipe.items():
+        alike.setdefault(costs.same(run), []).append(run)
+    for recipe, same in alike.items():
         cost, count = costs.of(same[0]), len(same) * known.seeds
         gpus = f"{cost.gpus} {known.gpu}{'' if cost.fits else ', does not fit'}"
         steps = f"{cost.steps}{'' if cost.stated else ', not stated'}"
         money = [f"{cost.price * count:,.0f}"] if cost.price is not None else []
         spent = f"{cost.hours:,.0f}", f"{cost.gpu_hours * count:,.0f}"
-        table.add_row(Path(recipe).stem, str(count), gpus, steps, *spent, *money)
+        table.add_row(recipe, str(count), gpus, steps, *spent, *money)
         total += cost.gpu_hours * count
     Console(highlight=False).print(table)
     price = f", which cost {total * costs.price:,.0f}" if costs.price is not None else ""
@@ -151,6 +151,8 @@ def _submit(name: str, known: Paper, items: dict[str, Item], out: Path, job: Job
     runs = order.runs()
     waiting = list(order.evaluations(runs))
     every = [run for each in runs.values() for run in each]
+    for sentence in order.unserved():
+        echo(sentence, err=True)
     show([f for run in every for f in run.findings if f.severity != "error"], err=True)
     if shutil.which("sbatch"):
         for answer in submit.submit(runs, waiting):

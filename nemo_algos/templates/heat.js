@@ -4,7 +4,8 @@
   const selects = ["run", "step", "prompt", "response"].map((id) => byId(`heat-${id}`));
   const [inRun, inStep, inPrompt, inResponse] = selects;
   const buttons = [...byId("heat-color").querySelectorAll("button")];
-  let by = "entropy", step = 0;  // a step stays chosen from run to run
+  const known = runs.some((r) => r.steps.some((s) => s.prompts.some((p) => p.responses.some((a) => a.entropy !== null))));
+  let by = known ? "entropy" : "ratio", step = 0;  // a step stays chosen from run to run
 
   const at = (column, i) => (Array.isArray(column) ? column[i] : column);
 
@@ -49,7 +50,7 @@
     const side = { "": "no", "▲": "yes, above", "▼": "yes, below" }[sideOf(response, i)];
     const rows = {
       token: JSON.stringify(response.tokens[i]), position: `${i + 1} of ${response.tokens.length}`,
-      entropy: `${at(response.entropy, i)} nats`, ratio: at(response.ratio, i), bounds,
+      entropy: response.entropy === null ? "not known" : `${at(response.entropy, i)} nats`, ratio: at(response.ratio, i), bounds,
       advantage: at(response.advantage, i), "gradient cut": side,
     };
     const lines = Object.entries(rows).map(([name, value]) =>

@@ -1,9 +1,12 @@
 """docs/papers/PAPER.md is what the manifests say now."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
+
+from nemo_algos.lab.replicate.toy import toy
 
 ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("paper_pages", ROOT / "scripts/paper_pages.py")
@@ -18,4 +21,9 @@ def test_the_page_is_current(name):
     assert written == script.page(name), "run scripts/paper_pages.py"
     known = script.paper(name)
     assert all(f"| {item} |" in written for item in known.items)
+    stored = json.loads((ROOT / "docs/papers/toy.json").read_text()).get(name, [])
+    assert f"--toy {name}" in written and all(" | ".join(line) in written for line in stored)
+    runs = {line[1].split(" (")[0] for line in stored}
+    small = toy(known)
+    assert runs <= {run for item in small.items.values() for run in item.needed()}
     assert all(misprint.says in written for misprint in known.misprints)

@@ -16,8 +16,8 @@ from nemo_algos.algorithms.kernel import Signals
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.riders import off_policy
 from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.engines import trace
 from nemo_algos.engines.data.tasks import Task
-from nemo_algos.engines.local import trace
 from nemo_algos.engines.local.evaluation import attempts
 from nemo_algos.engines.local.experience import Experience, Policy, Score
 from nemo_algos.engines.local.lora import load_trained, trained
@@ -204,13 +204,35 @@ class Trainer:
         self, experience: Experience, rollouts: Rollouts, signals: Signals
     ) -> list[dict[str, Any]]:
         settings, step = self.config.logger, self.step_number
-        at_end = step in (1, self.config.grpo.max_num_steps)
-        if not (settings.trace_period and (at_end or step % settings.trace_period == 0)):
+        if not trace.due(step, settings.trace_period, self.config.grpo.max_num_steps):
             return []
         rows = trace.traced_rows(experience.group, settings.traced_prompts)
         after = self._logprobs(self.policy.logprobs, experience, rows)[rows]
-        tokens = trace.tokens_of(self.algorithm, rollouts[rows], signals[rows], after)
-        return trace.lines(step, rows, experience, rollouts, tokens, self.policy.decode)
+        part = rollouts[rows]
+        given = part.mask, part.old_logprobs, signals[rows], after
+        tokens = trace.tokens_of(self.algorithm, *given)
+        return [
+            trace.line(
+                self._about(step, row, experience, rollouts),
+                experience.mask[row],
+                experience.entropy[row],
+                {name: x[i] for name, x in tokens.items()},
+            )
+            for i, row in enumerate(rows.tolist())
+        ]
+
+    def _about(
+        self, step: int, row: int, experience: Experience, rollouts: Rollouts
+    ) -> dict[str, Any]:
+        text, group = self.policy.decode, int(experience.group[row])
+        prompt = experience.prompts[group][experience.prompt_mask[group]]
+        return {
+            "step": step,
+            "group": group,
+            "prompt": text(prompt.tolist()),
+            "tokens": [text([t]) for t in experience.tokens[row][experience.mask[row]].tolist()],
+            "reward": float(rollouts.rewards[row]),
+        }
 
     def update(
         self, experience: Experience, rollouts: Rollouts, signals: Signals

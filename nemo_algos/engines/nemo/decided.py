@@ -8,7 +8,9 @@ from nemo_algos.config import ConfigError, Finding
 
 SHARED = ("mismatch", "old_policy", "rollout_correction")  # that both engines read alike
 OURS = ("engine", "method", "nemo_rl", *SHARED)
-EPOCHS = "grpo.num_update_epochs"  # ours, among NeMo-RL's keys
+# ours, among NeMo-RL's keys
+EPOCHS, TRACE, TRACED = "grpo.num_update_epochs", "logger.trace_period", "logger.traced_prompts"
+AMONG = (EPOCHS, TRACE, TRACED)
 DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
 # a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
 ESTIMATOR = "nemo_algos.engines.nemo.trainers.given"

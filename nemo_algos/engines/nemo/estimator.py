@@ -17,6 +17,7 @@ from nemo_algos.algorithms.kernel import Memory, Signals
 from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
 from nemo_algos.engines.nemo import columns, versions
 
+EXACT = "entropy/exact"  # as the embedded engine logs it: the mean over response tokens
 OUTCOMES = "nemo_algos_outcomes"  # of a batch [B]: its rewards before NeMo-RL scales and shapes
 
 
@@ -48,6 +49,7 @@ class Estimator:
         self.sampled: Tensor | None = None
         self._corrected: Tensor | None = None
         self.last_metrics: dict[str, float] = {}
+        self.last_rollouts: Rollouts | None = None
         self._kept: tuple[Tensor, Signals] | None = None
 
     def compute_advantage(
@@ -91,14 +93,16 @@ class Estimator:
             prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
         )
         check_complete(_came(group, valid_mask), self.group_size)
+        known = {} if entropy is None else {EXACT: masked_mean(entropy, rollouts.mask)}
         rollouts, corrected = self.algorithm.correct(rollouts)
+        self.last_rollouts = rollouts
         self._corrected = rollouts.mask
         signals = self.algorithm.signals(rollouts, self.memory, self.batch_size)
         if "memory" in self.needs:
             self.memory = signals.memory
             self.keep(self.memory)
         advantages = signals.advantages.float().expand(mask.shape).contiguous()
-        self.last_metrics = {**corrected, **signals.metrics}
+        self.last_metrics = {**known, **corrected, **signals.metrics}
         self._kept = (advantages, signals)
         return result_type()(advantages)
 
@@ -182,6 +186,11 @@ def result_type() -> Callable[[Tensor], Any]:
     if not isinstance(getattr(found, "advantages", None), Tensor):
         versions.refuse([f"its GRPO estimator returns a {type(found).__name__} without advantages"])
     return type(found)
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> float:
+    """Of [B,S]; 0 where nothing is unmasked."""
+    return float(values[mask].double().sum() / mask.sum().clamp(min=1))
 
 
 def tensor_of(result: Any) -> Tensor:

@@ -4,9 +4,11 @@ The steps are those of NeMo-RL's examples/run_grpo.py, or run_vlm_grpo.py.
 """
 
 import functools
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from nemo_rl.algorithms import grpo
@@ -25,29 +27,37 @@ from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy, columns_registered
+from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.nemo.trainers import (
     in_place,
     previous_logprobs_skipped,
     shut_down,
 )
+from nemo_algos.jsonl import replace
 
+RECORD = "nemo_algos.json"
 WORKERS = {"megatron_cfg": "megatron_worker", "dtensor_cfg": "dtensor_worker"}
 KINDS = {"entropy": "EntropyWorker", "entropy_gradient": "GradientWorker"}  # the first is both
 
 
 class Launch(NamedTuple):
-    """A judged run: NeMo-RL's MasterConfig, what is ours, and the warnings and notes."""
+    """A judged run: NeMo-RL's MasterConfig, what is ours, and the warnings and notes.
+
+    stated: all keys as they train, for the record in the log folder.
+    """
 
     master_config: Any
     algorithm: Algorithm
     mismatch: MismatchConfig
     remarks: list[Finding]
     update_epochs: int = 1
+    traced: Traced = Traced()
+    stated: Mapping[str, Any] = MappingProxyType({})
 
 
 def run(judged: Launch, console: Console) -> None:
     """Start Ray, load, train."""
-    master_config, algorithm, mismatch, remarks, epochs = judged
+    master_config, algorithm, mismatch, remarks, *_ = judged
     check(master_config)
     for remark in remarks:
         console.print(f"{remark.severity}: {remark}", markup=False, soft_wrap=True)
@@ -55,9 +65,16 @@ def run(judged: Launch, console: Console) -> None:
     worker_env.export()
     log_dir = get_next_experiment_dir(master_config.logger["log_dir"])
     master_config.logger["log_dir"] = log_dir
+    record(Path(log_dir), judged.stated)
     init_ray()
     worker_env.check()
-    train(master_config, algorithm, loss, mismatch, epochs)
+    train(master_config, algorithm, loss, mismatch, judged.update_epochs, judged.traced)
+
+
+def record(folder: Path, stated: Mapping[str, Any]) -> None:
+    """nemo_algos.json beside NeMo-RL's logs, for `nemo-algos report`: it has no method in its."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace(folder / RECORD, json.dumps({"config": dict(stated)}, indent=2))
 
 
 def check(master_config: Any) -> None:
@@ -80,6 +97,7 @@ def train(
     loss: AlgorithmLoss,
     mismatch: MismatchConfig,
     epochs: int = 1,
+    traced: Traced = Traced(),
 ) -> None:
     """From Ray to the end of training; the stock setup, trainers and shutdown."""
     tokenizer, processor = prepare(master_config)
@@ -120,7 +138,11 @@ def train(
         step = versions.get(made["grpo_save_state"], "total_steps", 0)
         watched = mismatch, Path(master_config.logger["log_dir"]), step
         compares = not loss.on_policy
-        own = {"policy": proxy(policy, estimator, *watched, loss.config, compares, epochs)}
+        traced = traced._replace(
+            last=versions.get(cfg.grpo, "max_num_steps"), decode=tokenizer.decode
+        )
+        given = *watched, loss.config, compares, epochs, traced
+        own = {"policy": proxy(policy, estimator, *given)}
         own |= {"tokenizer": tokenizer}
         own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}
         own |= {"processor": processor} if processor else {}

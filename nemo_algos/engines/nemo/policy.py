@@ -6,6 +6,7 @@ compared with the trainer before it. `PolicyProxy` for grpo_train and async_grpo
 driver sees only what it reads.
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,9 @@ from torch import Tensor
 from nemo_algos.algorithms.riders import off_policy
 from nemo_algos.algorithms.riders.loss_config import LossConfig, MismatchConfig
 from nemo_algos.engines.mismatch.watch import Watch
-from nemo_algos.engines.nemo import columns, loss_metrics, versions
+from nemo_algos.engines.nemo import columns, loss_metrics, trace, versions
 from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.trace import Traced
 
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
 
@@ -27,7 +29,7 @@ class PolicyProxy:
 
     folder: of dumps, where there is one; step: the last one done; loss: what weighs by the sampler;
     compares: whether there are old log-probs of the trainer's to compare with the sampler's;
-    epochs: passes over each batch.
+    epochs: passes over each batch; traced: the token traces that go to the folder.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class PolicyProxy:
         loss: LossConfig = LossConfig(),
         compares: bool = True,
         epochs: int = 1,
+        traced: Traced = Traced(),
     ) -> None:
         own = {"_watch": Watch(mismatch, folder), "_step": step, "_loss": loss}
-        own |= {"_compares": compares, "_epochs": epochs}
+        own |= {"_compares": compares, "_epochs": epochs, "_traced": traced}
         # past __setattr__
         vars(self).update(_policy=policy, _estimator=estimator, **own)
 
@@ -67,9 +70,22 @@ class PolicyProxy:
         if self._bypass:
             own["prev_logprobs"] = data["generation_logprobs"]
         batch = type(data)({**data, **own})
+        passes = batch
         if self._epochs > 1:  # global batches are rows in order: the same ones again
-            batch = type(data).from_batches([batch] * self._epochs)
-        return self._logged(self._policy.train(batch, loss_fn, *args, **kwargs))
+            passes = type(data).from_batches([batch] * self._epochs)
+        results = self._logged(self._policy.train(passes, loss_fn, *args, **kwargs))
+        self._trace(batch)
+        return results
+
+    def _trace(self, batch: Any) -> None:
+        rollouts, folder = self._estimator.last_rollouts, self._watch.folder
+        if not folder or rollouts is None:
+            return
+        if not self._compares:  # no old log-probs were computed
+            batch = type(batch)({**batch, "prev_logprobs": batch["generation_logprobs"]})
+        ask = functools.partial(trace.asked, self._policy, batch)
+        given = self._step, batch, rollouts, self._estimator.algorithm, ask
+        trace.write(folder, self._traced, self._step, trace.lines(self._traced, *given))
 
     @property
     def _bypass(self) -> bool:
@@ -78,9 +94,9 @@ class PolicyProxy:
 
     def _compare(self, data: Mapping[str, Tensor]) -> None:
         """Add the mismatch of NeMo-RL's batch, [B,S] each and sample_mask [B], to the metrics."""
+        object.__setattr__(self, "_step", self._step + 1)
         if self._bypass or not self._compares:
             return
-        object.__setattr__(self, "_step", self._step + 1)
         columns = {
             "mask": (data["token_mask"] * data["sample_mask"][:, None])[:, 1:].bool(),
             "trainer_logprobs": data["prev_logprobs"][:, 1:],

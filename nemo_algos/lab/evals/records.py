@@ -163,7 +163,7 @@ class TraceLine(Step):
     tokens: list[str]
     reward: float
     cut: list[bool]
-    entropy: list[float]
+    entropy: list[float] | None
     advantage: list[float]
     ratio: list[float]
     low: list[float] | None

@@ -1,28 +1,20 @@
 """A paper's runs as they are there: folders, whether they are the manifest's, their numbers."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import cached_property
 from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from nemo_algos.algorithms.build import build
-from nemo_algos.config import ConfigError, at, find, load
 from nemo_algos.lab.replicate.manifest import RATES, TRAINING, Item, Paper, PaperCell
+from nemo_algos.lab.replicate.ours import other_evaluation, other_run
+from nemo_algos.lab.replicate.seed import Seed
 from nemo_algos.lab.report.compare import BUCKETS, compare
-from nemo_algos.lab.report.runs import LoadedRun, Series, evaluations, read_events, read_run
+from nemo_algos.lab.report.runs import Series
 from nemo_algos.lab.report.training import CURVES
 from nemo_algos.lab.study.summary import estimate
 
 LATE = 10  # the last steps, whose mean is a number of training
-SAMPLING = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "max_tokens": None,
-    "perturbation": None,
-}  # `nemo-algos eval`'s defaults
 HARDNESS: dict[str, int] = dict(
     zip(("very_hard", "hard", "medium", "easy"), BUCKETS[1:], strict=True)
 )
@@ -48,31 +40,6 @@ def metrics_of(name: str) -> tuple[str, ...]:
     return short.get(name, (name,))
 
 
-class Seed:
-    """A run's folder, of one seed: its training where it is kept, and its evaluations."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @cached_property
-    def trained(self) -> LoadedRun:
-        """Of the embedded engine, or NeMo-RL's logs; without metrics where there are none."""
-        if (self.folder / "metrics.jsonl").exists():
-            return read_run(self.folder)
-        return LoadedRun("", self.folder, metrics=read_events(self.folder))
-
-    def evaluated(self, folder: str) -> LoadedRun | None:
-        """The evaluations in a folder of the run's; None where none has ended."""
-        place = self.folder / folder
-        return read_run(place) if evaluations(place) else None
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        """As recorded by the run, or as submitted; empty where it is not there."""
-        submitted = self.folder / "config.yaml"
-        return self.trained.config or (load(submitted) if submitted.exists() else {})
-
-
 class Results:
     """The runs of a paper in some folders, each FOLDER/PAPER/MODEL/METHOD[-seedN]."""
 
@@ -81,60 +48,67 @@ class Results:
         self.found: dict[str, list[Seed]] = {}
         self.refused: dict[str, None] = {}  # sentences, once each
 
+    def _there(self, run: str) -> list[Seed]:
+        """The run's folders."""
+        places = [folder / self.paper / run for folder in self.folders]
+        paths = [p for place in places for p in (place, *place.parent.glob(f"{place.name}-seed*"))]
+        return [Seed(path) for path in sorted({p.resolve() for p in paths if p.is_dir()})]
+
     def seeds(self, run: str) -> list[Seed]:
         """Those that are the manifest's. What is another's is in `refused`, and not used."""
         if run not in self.found:
-            places = [folder / self.paper / run for folder in self.folders]
-            paths = [
-                p for place in places for p in (place, *place.parent.glob(f"{place.name}-seed*"))
-            ]
-            seeds = [Seed(path) for path in sorted({p.resolve() for p in paths if p.is_dir()})]
-            self.found[run] = [seed for seed in seeds if self._is_ours(run, seed)]
+            self.found[run] = []
+            for seed in self._there(run):
+                if wrong := other_run(self.manifest, run, seed):
+                    self._refuse(f"{seed.folder} is a run of another {wrong}")
+                else:
+                    self.found[run].append(seed)
         return self.found[run]
 
-    def _is_ours(self, run: str, seed: Seed) -> bool:
-        if not self.manifest.trains(run):
-            return True
-        model, method = self.manifest.of(run)
-        name, block = at(seed.config, "policy.model_name"), seed.config.get("method")
-        wrong = f"model {name}, not {model.base}" if name and name != model.base else ""
-        if not wrong and block and not _same(block, method.method):
-            wrong = f"method {block}, not {method.method}"
-        return not (wrong and self._refuse(f"{seed.folder} is a run of another {wrong}"))
+    def absent(self, run: str) -> list[str]:
+        """The seeds without a folder, a sentence; a folder without a number is any of them."""
+        there = self._there(run)
+        if reason := self.manifest.lacks(run):
+            return [f"{run}: {reason}"]
+        if not there:
+            return [f"{run}: no run"]
+        named = {seed.number for seed in there}
+        wanted = range(1, self.manifest.seeds + 1) if self.manifest.trains(run) else ()
+        numbers = [str(n) for n in wanted if n not in named]
+        numbers = numbers[sum(seed.number is None for seed in there) :]
+        return [f"{run}: no run of seed {', '.join(numbers)}"] if numbers else []
 
-    def _refuse(self, sentence: str) -> bool:
+    def _refuse(self, sentence: str) -> None:
         self.refused[f"{sentence}: its numbers are not used"] = None
-        return True
 
-    def value(self, item: Item, cell: PaperCell) -> Value:
-        """Over seeds where there are several. Raises Absent."""
-        if reason := self.manifest.lacks(cell.run):
-            raise Absent(f"{cell.run}: {reason}")
-        if not (seeds := self.seeds(cell.run)):
-            raise Absent(f"{cell.run}: no run")
-        each, reasons = list[Value](), list[str]()
-        for seed in seeds:
+    def value(self, item: Item, cell: PaperCell) -> tuple[Value | None, list[str]]:
+        """Over seeds where there are several, and what of them is not there."""
+        each, reasons = list[Value](), self.absent(cell.run)
+        for seed in self.seeds(cell.run):
             try:
                 each.append(self._of_seed(item, cell, seed))
             except Absent as absent:
                 reasons.append(str(absent))
-        if not each:
-            raise Absent(reasons[0])
-        return self._in_unit(cell, _over_seeds(each))
+        return (self._in_unit(cell, _over_seeds(each)) if each else None), reasons
 
-    def by_checkpoint(self, item: Item, run: str, metric: str, seed: Seed) -> Series:
-        """The steps of the seed's checkpoints that are evaluated, and the metric at each."""
+    def by_checkpoint(
+        self, item: Item, run: str, metric: str, seed: Seed
+    ) -> tuple[Series, list[str]]:
+        """The metric at each of the seed's checkpoints, over steps; what is not evaluated."""
         folder = self.manifest.evaluations[item.evaluations[0]].folder
-        ends = [path.name.removeprefix(f"{folder}-") for path in seed.folder.glob(f"{folder}-*")]
         found: Series = ([], [])
         benchmark, name = metric.split()
-        for step in sorted(int(end) for end in ends if end.isdecimal()):
+        lacking = list[str]()
+        for step in seed.checkpoints(folder):
             cell = PaperCell(run, (benchmark,), name, step=step)
-            with suppress(Absent):
+            try:
                 value = self._in_unit(cell, self._measured(item, cell, seed, benchmark)).value
-                found[0].append(step)
-                found[1].append(value)
-        return found
+            except Absent as absent:
+                lacking.append(str(absent))
+                continue
+            found[0].append(step)
+            found[1].append(value)
+        return found, lacking
 
     def _in_unit(self, cell: PaperCell, value: Value) -> Value:
         percent = self.manifest.unit == "percent" and RATES.fullmatch(cell.metric)
@@ -153,30 +127,12 @@ class Results:
         folder = folder if cell.step is None else f"{folder}-{cell.step}"
         loaded = seed.evaluated(folder)
         if loaded is None or benchmark not in loaded.evals:
-            raise Absent(f"{cell.run}: not evaluated on {benchmark} ({folder}/{benchmark})")
-        if wrong := self._other(name, cell.run, loaded.manifest["eval"][benchmark], benchmark):
+            raise Absent(f"{seed.name}: not evaluated on {benchmark} ({folder}/{benchmark})")
+        made, evals = loaded.manifest["eval"][benchmark], loaded.evals[benchmark]
+        if wrong := other_evaluation(self.manifest, self.paper, cell.run, name, made, evals, seed):
             self._refuse(f"{loaded.eval_folders[benchmark]} {wrong}")
-            raise Absent(f"{cell.run}: the evaluation on {benchmark} is another")
-        return loaded.evals[benchmark]
-
-    def _other(self, name: str, run: str, made: dict[str, Any], benchmark: str) -> str:
-        """How the evaluation is not the manifest's; empty where it is."""
-        model, evaluation = self.manifest.of(run)[0], self.manifest.evaluations[name]
-        asked = str(at(made, "model.model"))
-        if not self.manifest.trains(run) and asked not in (model.base, "None"):
-            return f"evaluates {asked}, not {model.base}"
-        if (
-            self.manifest.trains(run)
-            and at(made, "model.engine") == "endpoint"
-            and asked == model.base
-        ):
-            return f"evaluates {asked}, which is not trained"
-        wanted = load(find(evaluation.config), [*evaluation.overrides, *model.sampling])
-        for key, ours in {**SAMPLING, **(at(made, "sampling") or {})}.items():
-            theirs = (at(wanted, "sampling") or {}).get(key, SAMPLING.get(key))
-            if key in SAMPLING and ours != theirs:
-                return f"samples with {key} {ours}, not {theirs}"
-        return ""
+            raise Absent(f"{seed.name}: the evaluation on {benchmark} is another ({folder})")
+        return evals
 
     def _measured(self, item: Item, cell: PaperCell, seed: Seed, benchmark: str) -> Value:
         found = self.measured(item, cell, seed, benchmark)
@@ -185,12 +141,12 @@ class Results:
         name, _, k = cell.metric.partition("@")
         if not k:
             if name not in found["scalars"]:
-                raise Absent(f"{cell.run}: {benchmark} has no {name}")
+                raise Absent(f"{seed.name}: {benchmark} has no {name}")
             return Value(*(found["scalars"][name][part] for part in ("value", "low", "high")))
         curve = found["curves"].get(f"{name}@k", {"k": []})
         if int(k) not in curve["k"]:
             raise Absent(
-                f"{cell.run}: no {cell.metric} of {found['samples']} samples on {benchmark}"
+                f"{seed.name}: no {cell.metric} of {found['samples']} samples on {benchmark}"
             )
         i = curve["k"].index(int(k))
         return Value(*(curve[part][i] for part in ("value", "low", "high")))
@@ -213,18 +169,10 @@ class Results:
         return rates[0]
 
 
-def _same(recorded: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether both are one method with the same parameters, defaults written or not."""
-    try:
-        return build(recorded) == build(wanted)
-    except ConfigError:
-        return False
-
-
 def _late(seed: Seed, cell: PaperCell) -> float:
     names = [name for name in metrics_of(cell.metric) if name in seed.trained.metrics]
     if not names:
-        raise Absent(f"{cell.run}: {cell.metric} of training is not recorded")
+        raise Absent(f"{seed.name}: {cell.metric} of training is not recorded")
     return fmean(seed.trained.metrics[names[0]][1][-LATE:])
 
 

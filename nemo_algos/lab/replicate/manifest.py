@@ -36,14 +36,24 @@ class Data(Section):
     sha256: str = ""
 
 
+class Serve(Section):
+    """What vLLM needs for a model: tensor_parallel GPUs of a node, on so many nodes."""
+
+    tensor_parallel: int = Field(default=1, gt=0)
+    nodes: int = Field(default=1, gt=0)
+
+
 class PaperModel(Section):
     """What runs start from; without a recipe it is only evaluated.
 
-    sampling: overrides of its evaluations. toy: of its toy runs; null: it has none.
+    data: by name, trained on first, then what validation reads. sampling: overrides of its
+    evaluations. toy: of its toy runs; null: it has none.
     """
 
     base: str
     recipe: str = ""
+    data: list[str] = Field(default=[])
+    serve: Serve = Serve()
     overrides: list[str] = Field(default=[])
     sampling: list[str] = Field(default=[])
     toy: list[str] | None = Field(default=[])
@@ -218,6 +228,11 @@ class Paper(Section):
                 TRAINING
             }:
                 _known(f"items.{name}: benchmark", benchmark, BENCHMARKS)
+        for name, model in self.models.items():
+            if bool(model.recipe) != bool(model.data):
+                raise ValueError(f"models.{name}: a recipe needs data, and data a recipe")
+            for data in model.data:
+                _known(f"models.{name}.data:", data, self.data)
         for misprint in self.misprints:
             _known("misprints: item", misprint.item, self.items)
         return self
@@ -236,6 +251,11 @@ class Paper(Section):
         model, method = self.of(run)
         keys = [f"method.{key}={_written(value)}" for key, value in method.method.items()]
         return [*model.overrides, *keys, *method.overrides]
+
+    def trained_on(self, item: Item) -> dict[str, Data]:
+        """The data of the item's runs."""
+        models = [self.of(run)[0] for run in item.needed() if self.trains(run)]
+        return {name: self.data[name] for model in models for name in model.data}
 
     def lacks(self, run: str) -> str:
         """Why the run cannot be made, empty where it can."""

@@ -40,9 +40,9 @@ def _curves(results: Results, name: str, item: Item, missing: dict[str, None]) -
     for metric in item.metrics:
         lines = list[Line]()
         for run, look in _styled(item):
-            if not (series := _series(results, item, run, metric)):
-                of = "every checkpoint" if " " in metric else "training"
-                missing[_absent(results, run, f"{metric} of {of} is not recorded")] = None
+            series, lacking = _series(results, item, run, metric)
+            missing |= dict.fromkeys(lacking)
+            if not series:
                 continue
             steps, values = together(series)
             smooth = {"smooth": max(len(steps) // WINDOWS, 1)}
@@ -53,15 +53,20 @@ def _curves(results: Results, name: str, item: Item, missing: dict[str, None]) -
         yield Figure(file, title, "step", unit, lines, item.note)
 
 
-def _series(results: Results, item: Item, run: str, metric: str) -> list[Series]:
-    """The metric over the steps of each seed that has it."""
-    seeds = results.seeds(run)
-    if " " in metric:
-        every = [results.by_checkpoint(item, run, metric, seed) for seed in seeds]
-    else:
-        trained = [(seed.trained.metrics, _known(metric, seed.trained.metrics)) for seed in seeds]
-        every = [metrics[name] for metrics, name in trained if name]
-    return [series for series in every if series[0]]
+def _series(results: Results, item: Item, run: str, metric: str) -> tuple[list[Series], list[str]]:
+    """The metric over the steps of each seed that has it, and what is not there."""
+    found, lacking = list[Series](), results.absent(run)
+    for seed in results.seeds(run):
+        if " " in metric:
+            series, reasons = results.by_checkpoint(item, run, metric, seed)
+            none = "no checkpoint is evaluated"
+        else:
+            name = _known(metric, seed.trained.metrics)
+            series, reasons = seed.trained.metrics.get(name, ([], [])), []
+            none = f"{metric} of training is not recorded"
+        lacking += reasons or ([] if series[0] else [f"{seed.name}: {none}"])
+        found += [series] if series[0] else []
+    return found, lacking
 
 
 def _bands(band: Sequence[list[float]]) -> dict[str, list[float]]:
@@ -70,11 +75,6 @@ def _bands(band: Sequence[list[float]]) -> dict[str, list[float]]:
 
 def _known(metric: str, metrics: dict[str, Any]) -> str:
     return next((name for name in metrics_of(metric) if name in metrics), "")
-
-
-def _absent(results: Results, run: str, reason: str) -> str:
-    lacking = results.manifest.lacks(run)
-    return f"{run}: {lacking or (reason if results.seeds(run) else 'no run')}"
 
 
 def _histograms(
@@ -107,7 +107,7 @@ def _histogram(
 def _side(results: Results, item: Item, run: str, benchmark: str) -> Side:
     """The evaluation of the run's first seed. Raises Absent."""
     if not (seeds := results.seeds(run)):
-        raise Absent(_absent(results, run, ""))
+        raise Absent("; ".join(results.absent(run)) or f"{run}: no run is the manifest's")
     measured = results.measured(item, PaperCell(run, (benchmark,), item.kind), seeds[0], benchmark)
     evaluated = seeds[0].evaluated(results.manifest.evaluations[item.evaluations[0]].folder)
     assert evaluated
@@ -139,7 +139,8 @@ def _tokens(results: Results, name: str, item: Item, missing: dict[str, None]) -
         traces = [t for seed in results.seeds(run) for t in seed.trained.traces]
         known = [t for t in traces if all(t.get(metric) for metric in item.metrics)]
         if not known:
-            missing[_absent(results, run, "no trace of tokens")] = None
+            lacking = results.absent(run) or [f"{run}: no trace of tokens"]
+            missing |= dict.fromkeys(lacking)
             continue
         trace = max(known, key=lambda t: max(t[item.metrics[0]]))
         places = list(range(1, len(trace["tokens"]) + 1))

@@ -29,28 +29,35 @@ class Cost(NamedTuple):
 
 
 class Costs:
-    """Of runs, by recipe: methods cost the same."""
+    """Of runs, by recipe and keys: methods cost the same."""
 
     def __init__(self, manifest: Paper, price: float | None) -> None:
         self.manifest, self.price = manifest, price
         self.known: dict[str, Cost] = {}
 
+    def same(self, run: str) -> str:
+        """The recipe, and what the run changes in it but for the method's keys."""
+        model, method = self.manifest.of(run)
+        return " ".join([Path(model.recipe).stem, *model.overrides, *method.overrides])
+
     def of(self, run: str) -> Cost:
         """As `nemo-algos plan` has it. Raises ConfigError where the run is wrong."""
-        recipe = self.manifest.of(run)[0].recipe
-        if recipe not in self.known:
-            self.known[recipe] = self._of(run, recipe)
-        return self.known[recipe]
+        if (same := self.same(run)) not in self.known:
+            self.known[same] = self._of(run)
+        return self.known[same]
 
-    def _of(self, run: str, recipe: str) -> Cost:
+    def _of(self, run: str) -> Cost:
+        model = self.manifest.of(run)[0]
+        recipe, trained = model.recipe, model.data[0]
         written = overridden(read(find(recipe)), self.manifest.overrides(run))
         judged, findings = judge(written, release(versions(recipe)[0]))
         refuse(findings)
         assert judged.model
         p = plan(judged.plain, judged.model, GPUS[self.manifest.gpu])
-        rows = next(iter(self.manifest.data.values())).rows or 0
+        rows = self.manifest.data[trained].rows or 0
         epochs = at(judged.plain, "grpo.max_num_epochs") or 1
-        stated = min(p.steps, epochs * rows // p.run["grpo.num_prompts_per_step"])
+        prompts = int(p.run["grpo.num_prompts_per_step"] * p.run.oversampling)
+        stated = min(p.steps, epochs * rows // prompts)
         sums = report.summed(p, stated or ASSUMED, self.price)
         spent = sums["seconds"] / 3600, sums["gpu_hours"], sums.get("price")
         fits = p.trains and p.generates
@@ -148,7 +155,8 @@ def _commands(
     else:
         served = model.base
     if any(serves(manifest.evaluations[name]) for name in names):
-        yield f"vllm serve {served}"
+        parallel = model.serve.tensor_parallel * model.serve.nodes
+        yield f"vllm serve {served}{f' --tensor-parallel-size {parallel}' * (parallel > 1)}"
     for name in names:
         words = evaluation(manifest, name, run, served, served, folder)
         yield shlex.join(word.replace("{step}", "N") for word in words)

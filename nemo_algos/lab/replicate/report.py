@@ -55,7 +55,7 @@ def _made(results: Results, name: str, item: Item, out: Path) -> Made:
     out.mkdir(parents=True, exist_ok=True)
     before = len(results.refused)
     tables = table.tables(results, item)
-    missing = dict.fromkeys(c.reason for c in table.every(tables) if c.reason)
+    missing = dict.fromkeys(reason for c in table.every(tables) for reason in c.reasons)
     label = results.manifest.label
     figures = [
         replace(figure, title=f"{label}{figure.title}")

@@ -56,13 +56,26 @@ class Order(NamedTuple):
                 for run in names:
                     wanted.setdefault(run, {})[name] = None
         for run, names in wanted.items():
-            for after in made.get(run) or [None]:
-                yield self._evaluation(run, list(names), after), after
+            if self.manifest.of(run)[0].serve.nodes == 1:
+                for after in made.get(run) or [None]:
+                    yield self._evaluation(run, list(names), after), after
+
+    def unserved(self) -> Iterator[str]:
+        """What no job of one node can evaluate, a sentence for each run."""
+        for run in dict.fromkeys(run for item in self.items for run in item.needed()):
+            model = self.manifest.of(run)[0]
+            if (nodes := model.serve.nodes) > 1:
+                gpus = nodes * model.serve.tensor_parallel
+                yield (
+                    f"{run} is not submitted: {model.base} needs {nodes} nodes ({gpus} GPUs) to be "
+                    "served, and an evaluation's job has one. Serve it yourself, and run its "
+                    "`nemo-algos eval` lines of the plan with model.url=URL"
+                )
 
     def _evaluation(self, run: str, names: list[str], after: Submission | None) -> Submission:
         folder = after.folder if after else self.out.resolve() / self.paper / run
-        model = self.manifest.of(run)[0].base
-        served = f"{self.paper}/{run}" if after else model
+        model, serve = self.manifest.of(run)[0].base, self.manifest.of(run)[0].serve
+        served = after.folder.relative_to(self.out.resolve()).as_posix() if after else model
         asked = [
             plan.evaluation(self.manifest, n, run, served, "{weights}", str(folder))[1:]
             for n in names
@@ -75,6 +88,7 @@ class Order(NamedTuple):
             "SERVED": served,
             "CHECKPOINTS": OmegaConf.select(after.written, CHECKPOINTS) if after else "",
             "ROOT": ROOT,
+            "TENSOR_PARALLEL": serve.tensor_parallel,
             "EVALUATIONS": "\n".join(shlex.join(words) for words in asked),
         }
         lines = [f"#SBATCH {shlex.quote(option)}" for option in self._options(folder)]

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from nemo_algos.lab.replicate.found import Absent, Results, Value
+from nemo_algos.lab.replicate.found import Results, Value
 from nemo_algos.lab.replicate.manifest import Item, PaperCell
 from nemo_algos.lab.report.numbers import MISSING, shown
 
@@ -17,12 +17,12 @@ HEADINGS = ("table", "row", "column", "run", "ours", "low", "high", "seeds", "pr
 
 
 class ComparedCell(NamedTuple):
-    """A cell with our number, or why there is none. verdict: within, below, above, or empty."""
+    """A cell with our number. verdict: within, below, above, or empty; reasons: what it lacks."""
 
     cell: PaperCell
     value: Value | None
     verdict: str
-    reason: str = ""
+    reasons: tuple[str, ...] = ()
 
     @property
     def ours(self) -> str:
@@ -71,11 +71,9 @@ def tables(results: Results, item: Item) -> list[ComparedTable]:
 
 
 def _shown(results: Results, item: Item, cell: PaperCell) -> ComparedCell:
-    try:
-        value = results.value(item, cell)
-    except Absent as absent:
-        return ComparedCell(cell, None, "", str(absent))
-    return ComparedCell(cell, value, verdict(value, cell.printed, cell.spread))
+    value, reasons = results.value(item, cell)
+    said = verdict(value, cell.printed, cell.spread) if value else ""
+    return ComparedCell(cell, value, said, tuple(reasons))
 
 
 def every(made: Sequence[ComparedTable]) -> Iterator[ComparedCell]:
@@ -116,6 +114,6 @@ def as_csv(made: Sequence[ComparedTable]) -> str:
         for label, row in table.rows:
             for column, one in zip(table.columns, row, strict=True):
                 value = one.value or ("", "", "", "")
-                printed = one.cell.printed, one.cell.spread, one.verdict, one.reason
+                printed = one.cell.printed, one.cell.spread, one.verdict, "; ".join(one.reasons)
                 writer.writerow((table.title, label, column, one.cell.run, *value, *printed))
     return out.getvalue()

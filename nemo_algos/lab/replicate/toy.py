@@ -3,12 +3,23 @@
 Runs that differ only in their model or data become one, whatever their item and paper.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import as_completed
 from pathlib import Path
 
-from nemo_algos.config import at, find, load, overridden, read, resolved
+from nemo_algos.config import (
+    ConfigError,
+    at,
+    find,
+    load,
+    overridden,
+    read,
+    resolved,
+    validate,
+)
+from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.lab.evals.run import evaluate
 from nemo_algos.lab.evals.schema import checked
 from nemo_algos.lab.replicate.manifest import (
@@ -62,8 +73,11 @@ def toy(manifest: Paper, steps: int | None = None) -> Paper:
         for model in manifest.models.values()
         if model.toy is not None
     }
-    methods = {_method(m): PaperMethod(method=m.method) for m in manifest.methods.values()}
-    items = {name: _item(item, names) for name, item in manifest.items.items()}
+    methods = {
+        _method(m): PaperMethod(method=m.method, overrides=_kept(m))
+        for m in manifest.methods.values()
+    }
+    items = {name: _item(manifest, item, names) for name, item in manifest.items.items()}
     changed = {
         "label": "TOY: ",
         "unit": "fraction",
@@ -83,7 +97,38 @@ def _model(model: PaperModel) -> str:
 
 def _method(method: PaperMethod) -> str:
     name = method.method.get("name", "base")
-    return "-".join([name, *(_slug(k, v) for k, v in method.method.items() if k != "name")])
+    keys = [(k, v) for k, v in method.method.items() if k != "name"]
+    keys += [(key, value) for key, _, value in (o.partition("=") for o in _kept(method))]
+    return "-".join([name, *(_slug(*key) for key in keys)])
+
+
+def _kept(method: PaperMethod) -> list[str]:
+    """Its keys beside `method:` that the embedded engine has."""
+    return [override for override in method.overrides if _has(override)]
+
+
+@functools.cache
+def _has(override: str) -> bool:
+    try:
+        validate(LocalConfig, load(find(CONFIG), ["method.name=grpo", override]))
+    except ConfigError:
+        return False
+    return True
+
+
+def _notes(manifest: Paper, item: Item, names: dict[str, str]) -> list[str]:
+    """The item's note, what of its runs has no toy form, and what of a method is left out."""
+    said = [item.note]
+    for run in item.needed():
+        model, method = manifest.of(run)
+        left_out = [o for o in method.overrides if o not in _kept(method)]
+        if run not in names:
+            reason = manifest.lacks(run) or f"{model.base} is served as it is, and has no tiny form"
+            said.append(f"No toy form of {run}: {reason}")
+        elif left_out:
+            keys = ", ".join(left_out)
+            said.append(f"The toy's {run} has no {keys}: the embedded engine does not know it")
+    return [note for note in dict.fromkeys(said) if note]
 
 
 def _slug(key: str, value: object) -> str:
@@ -100,7 +145,7 @@ def _evaluation(evaluation: PaperEvaluation) -> PaperEvaluation:
     return evaluation.model_copy(update=changed)
 
 
-def _item(item: Item, names: dict[str, str]) -> Item | None:
+def _item(manifest: Paper, item: Item, names: dict[str, str]) -> Item | None:
     """None where nothing is left."""
     blocks = list(
         dict.fromkeys(b.model_dump_json() for x in item.blocks if (b := _block(x, names)))
@@ -111,6 +156,7 @@ def _item(item: Item, names: dict[str, str]) -> Item | None:
         "metrics": list(dict.fromkeys(_metric(metric, names) for metric in item.metrics)),
         "benchmarks": [BENCHMARK] if item.benchmarks else [],
         "said": [],
+        "note": ". ".join(_notes(manifest, item, names)),
         "missing": "",
     }
     there = item.kind != "text" and item.toy and (changed["blocks"] or changed["runs"])

@@ -61,7 +61,7 @@ def _within(steps: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
 def _scales(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Where the colours end, the same for all runs: 99th percentiles, but no less than `least`."""
     found = {
-        "entropy": [x for row in rows for x in row["entropy"]],
+        "entropy": [x for row in rows for x in row["entropy"] or ()],
         "ratio": [abs(log(x)) for row in rows for x in row["ratio"] if 0 < x < float("inf")],
         "advantage": [abs(x) for row in rows for x in row["advantage"]],
     }

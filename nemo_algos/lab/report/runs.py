@@ -9,9 +9,12 @@ from typing import Any
 from nemo_algos.engines.local.logs import StepMetrics
 from nemo_algos.jsonl import JsonObject, read_lines, read_object, refuse_links_out
 from nemo_algos.lab.evals.records import Measured, RunManifest, RunSummary, TraceLine
+from nemo_algos.lab.report import dumps
 
 Series = tuple[list[float], list[float]]  # steps, values
 EVENTS = "events.out.tfevents*"  # NeMo-RL's TensorBoard files, of one writer each
+TRACE = "trace.jsonl"
+RECORD = "nemo_algos.json"  # the config that `nemo-algos train` leaves beside them
 # `train/X` there is our X, but for these. Its clip shares are of all tokens, the embedded engine's
 # of the tokens with that sign of the advantage (docs/nemo_rl.md).
 NAMES = {
@@ -61,7 +64,8 @@ def read_run(folder: Path) -> LoadedRun:
         raise ValueError(f"{folder} is not a folder: name the folder of a run")
     ours = any((folder / name).exists() for name in ("metrics.jsonl", "metrics.json"))
     ours = ours or any(folder.glob("*/metrics.json"))
-    refuse_links_out(folder, "*" if ours else EVENTS)
+    for pattern in ("*",) if ours else (EVENTS, RECORD, TRACE, *dumps.KINDS):
+        refuse_links_out(folder, pattern)
     if (folder / "metrics.jsonl").exists():
         return _training(folder)
     if evals := evaluations(folder):
@@ -72,12 +76,14 @@ def read_run(folder: Path) -> LoadedRun:
         names = ", ".join(str(p.relative_to(folder)) for p in within)
         raise ValueError(f"{folder} holds runs ({names}): name them, such as {within[0]}")
     if metrics := read_events(folder):
-        return LoadedRun("", folder, metrics=metrics)
+        return replace(logged(folder), metrics=metrics)
+    if found := dumps.files(folder):
+        return LoadedRun("", folder, traces=[line for path in found for line in dumps.lines(path)])
     if (folder / "generations.jsonl").exists():
         raise ValueError(f"{folder} has no metrics.json yet: run `nemo-algos eval` to its end")
     raise ValueError(
-        f"{folder} is no run: it has neither metrics.jsonl (training), metrics.json (evaluation) "
-        "nor TensorBoard events (NeMo-RL)"
+        f"{folder} is no run: it has neither metrics.jsonl (training), metrics.json (evaluation), "
+        "TensorBoard events (NeMo-RL) nor dumps of log-probs (step_*.npz, .pt or .jsonl)"
     )
 
 
@@ -100,6 +106,21 @@ def read_events(folder: Path) -> dict[str, Series]:
     }
 
 
+def logged(folder: Path) -> LoadedRun:
+    """Of a NeMo-RL log folder the config and the traces, of each step the last ones written."""
+    records = sorted(folder.rglob(RECORD))
+    manifest = read_object(records[-1], RunManifest) if records else {}
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for path in sorted(folder.rglob(TRACE)):
+        lines = list(read_lines(path, TraceLine))
+        by_step |= {step: [x for x in lines if x["step"] == step] for step in _steps(lines)}
+    return LoadedRun("", folder, manifest, traces=[x for s in sorted(by_step) for x in by_step[s]])
+
+
+def _steps(lines: Sequence[dict[str, Any]]) -> set[int]:
+    return {line["step"] for line in lines}
+
+
 def _training(folder: Path) -> LoadedRun:
     rows = list(read_lines(folder / "metrics.jsonl", StepMetrics))
     if not rows:
@@ -113,7 +134,7 @@ def _training(folder: Path) -> LoadedRun:
     del metrics["step"]
     manifest = _if_there(folder / "manifest.json", RunManifest)
     summary = _if_there(folder / "summary.json", RunSummary)
-    traces = list(read_lines(folder / "trace.jsonl", TraceLine))
+    traces = list(read_lines(folder / TRACE, TraceLine))
     run = LoadedRun("", folder, manifest, metrics, traces, summary)
     return _evaluated(run, evaluations(folder / "eval"))
 

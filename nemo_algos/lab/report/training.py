@@ -1,10 +1,12 @@
 """Figures of training: metrics over steps."""
 
+import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.lab.report.figure import Figure, Line
 from nemo_algos.lab.report.groups import Group
 from nemo_algos.lab.report.runs import Series
@@ -22,6 +24,15 @@ class Chart(NamedTuple):
     scale: Literal["linear", "log"] = "linear"
 
 
+# of NeMo-RL's timers; exposed_generation is async_grpo_train's
+PHASES = (
+    "total_step_time",
+    "generation",
+    "exposed_generation",
+    "reward_calculation",
+    "policy_and_reference_logprobs",
+    "policy_training",
+)
 CURVES = (
     Chart("reward", "Reward", "mean reward", ("reward/mean",)),
     Chart("entropy", "Entropy", "nats per token", ("entropy/exact", "entropy/approximate")),
@@ -35,6 +46,9 @@ CURVES = (
     Chart("length", "Response length", "tokens", ("length/mean",)),
     Chart("grad_norm", "Gradient norm", "before clipping", ("grad_norm",), "log"),
 )
+FAMILIES = {*METHODS, "mismatch", "correction", "verifier", "rollouts"}
+TIMES = ("time/seconds", *(f"timing/train/{name}" for name in PHASES))
+OWN_CAPTION = "As logged."
 CAPTIONS = {
     "reward": "Of the rollout batch, while training.",
     "entropy": "The sampling policy's; 0 ends exploration. Dashed: NeMo-RL's approximation.",
@@ -51,13 +65,22 @@ CAPTIONS = {
 
 
 def figures(groups: Sequence[Group]) -> list[Figure]:
-    """Those that at least one run has."""
+    """Those that at least one run has; then the methods' own, the sampler's, verdicts and times."""
     made = []
-    for curve in CURVES:
+    for curve in (*CURVES, *_own(groups)):
         name, lines = f"training_{curve.name}", [x for g in groups if (x := _line(curve, g))]
-        about = curve.title, "step", curve.y_label, lines, CAPTIONS[curve.name], curve.scale
+        caption = CAPTIONS.get(curve.name, OWN_CAPTION)
+        about = curve.title, "step", curve.y_label, lines, caption, curve.scale
         made += [Figure(name, *about)] if lines else []
     return made
+
+
+def _own(groups: Sequence[Group]) -> list[Chart]:
+    """A chart of each metric that is a method's own, or of a family that all runs may have."""
+    drawn = {metric for chart in CURVES for metric in chart.metrics}
+    there = {name for group in groups for run in group.runs for name in run.metrics} - drawn
+    named = sorted(name for name in there if name.partition("/")[0] in FAMILIES or name in TIMES)
+    return [Chart(re.sub(r"\W", "_", name), name, "", (name,)) for name in named]
 
 
 def _line(curve: Chart, group: Group) -> Line | None:

@@ -1,5 +1,6 @@
 """What `nemo-algos check` judges, over the installed NeMo-RL and as its launcher takes it."""
 
+from copy import deepcopy
 from typing import Any
 
 from nemo_rl.algorithms.grpo import MasterConfig  # pyright: ignore
@@ -8,10 +9,12 @@ from omegaconf import DictConfig
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.config import ConfigError, Finding, validate
 from nemo_algos.engines.nemo import versions
-from nemo_algos.engines.nemo.decided import EPOCHS, OURS
+from nemo_algos.engines.nemo.decided import EPOCHS, OURS, TRACE, TRACED
 from nemo_algos.engines.nemo.installed import installed
 from nemo_algos.engines.nemo.launch import Launch
+from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.nemo.trainers import estimator_name
+from nemo_algos.environment import as_written
 from nemo_algos.preflight.check.controller_schema import SECTION
 from nemo_algos.preflight.check.judge import judge, refuse
 
@@ -24,13 +27,21 @@ def compose(written: DictConfig) -> Launch:
     """
     versions.check()
     judgement, findings = judge(written, installed())
+    stated = as_written(deepcopy(judgement.plain))
     plain = {key: value for key, value in judgement.plain.items() if key not in OURS}
     remarks = refuse(findings)
-    epochs = plain["grpo"].pop(EPOCHS.rpartition(".")[2], None) or 1
+    epochs, period, prompts = (_taken(plain, key) for key in (EPOCHS, TRACE, TRACED))
+    traced = Traced(period or 0, prompts or 2)
     plain["grpo"]["adv_estimator"]["name"] = estimator_name()
     mismatch = MismatchConfig(**(judgement["mismatch"] or {}))
     assert judgement.algorithm is not None
-    return Launch(_typed(plain), judgement.algorithm, mismatch, remarks, epochs)
+    made = _typed(plain), judgement.algorithm, mismatch, remarks, epochs or 1
+    return Launch(*made, traced, stated)
+
+
+def _taken(plain: dict[str, Any], path: str) -> Any:
+    section, _, key = path.partition(".")
+    return plain[section].pop(key, None)
 
 
 def _typed(plain: dict[str, Any]) -> Any:

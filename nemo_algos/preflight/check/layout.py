@@ -86,6 +86,11 @@ class Run:
         return self["grpo.num_prompts_per_step"] * self["grpo.num_generations_per_prompt"]
 
     @property
+    def oversampling(self) -> float:
+        """Prompts sampled for each that a step trains on: dynamic sampling keeps a part of them."""
+        return (self["grpo.batch_multiplier"] or 1) if self["grpo.use_dynamic_sampling"] else 1
+
+    @property
     def controlled(self) -> bool:
         """Whether the single controller trains: its base configs alone have the section."""
         return self["async_rl"] is not None

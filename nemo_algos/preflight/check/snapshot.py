@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import ConfigError, Finding, did_you_mean, resolved
-from nemo_algos.engines.nemo.decided import DEFAULT, EPOCHS, OURS, base_name
+from nemo_algos.engines.nemo.decided import AMONG, DEFAULT, OURS, base_name
 from nemo_algos.engines.nemo.release import Release, is_grpo, purpose
 from nemo_algos.preflight.check.keys import unknown_keys
 
@@ -64,7 +64,7 @@ def compose(written: DictConfig, release: Release) -> Composed:
     name = base_name(own)
     base, tree = _base(name, release)
     others = {k: v for k, v in own.items() if k not in OURS}
-    unknown = unknown_keys(others, base, release.declared.union(OURS, [EPOCHS]))
+    unknown = unknown_keys(others, base, release.declared.union(OURS, AMONG))
     if isinstance(own.get("method"), str):
         own["method"] = {"name": own["method"]}
     elif not isinstance(own.get("method"), Mapping):

@@ -100,7 +100,8 @@ def generation_seconds(run: Setup, tokens: float) -> float:
     sequences are generated together.
     """
     age = run.staleness or 1
-    sequences = age * run.rollouts / max(1, run.layout.generation_replicas)
+    sampled = run.oversampling * run.rollouts
+    sequences = age * sampled / max(1, run.layout.generation_replicas)
     allowed = run["policy.generation.vllm_kwargs.max_num_seqs"] or sequences
     at_once = min(sequences, allowed, max(1.0, cached_sequences(run, tokens)))
     rest = (sequences / at_once - 1) * tokens

@@ -12,7 +12,8 @@ from trainers import checked, trainer
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.rollouts import Rollouts
-from nemo_algos.engines.local import checkpoint, trace
+from nemo_algos.engines import trace
+from nemo_algos.engines.local import checkpoint
 from nemo_algos.engines.local.hf import HFPolicy
 from nemo_algos.engines.local.run import TrainingRun
 
@@ -28,7 +29,7 @@ def traced(log_ratio=LOG_RATIO, rewards=(1.0, 0.0), **method):
     old = torch.full_like(log_ratio, -1.0)
     rollouts = Rollouts(torch.zeros(2), torch.tensor(rewards), MASK, old, old, -old)
     signals = algorithm.signals(rollouts)
-    tokens = trace.tokens_of(algorithm, rollouts, signals, old + log_ratio)
+    tokens = trace.tokens_of(algorithm, MASK, old, signals, old + log_ratio)
     return {name: x[MASK].tolist() for name, x in tokens.items()}
 
 

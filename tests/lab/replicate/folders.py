@@ -2,6 +2,10 @@
 
 import json
 
+import yaml
+
+from nemo_algos.config import find, load
+
 
 def interval(value, half=0.05):
     return {"value": value, "low": value - half, "high": value + half}
@@ -14,7 +18,15 @@ def curve(values, half=0.05):
 
 
 def evaluation(
-    folder, benchmark, mean, best, model="served", samples=None, into="eval", **sampling
+    folder,
+    benchmark,
+    mean,
+    best,
+    model="served",
+    samples=None,
+    into="eval",
+    verifier="math",
+    **sampling,
 ):
     """INTO/BENCHMARK of a run: its mean, and best@k at k = 1, 2, 4, ..."""
     place = folder / into / benchmark
@@ -37,7 +49,7 @@ def evaluation(
     (place / "metrics.json").write_text(json.dumps(measured))
     asked = {"samples": samples, "temperature": 1.0, "top_p": 1.0, **sampling}
     manifest = {"model": {"engine": "endpoint", "model": model}, "benchmark": benchmark}
-    manifest |= {"sampling": asked, "verifier": "m:f"}
+    manifest |= {"sampling": asked, "verifier": verifier}
     (place / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -48,3 +60,20 @@ def run(folder, model, steps=12, **method):
     (folder / "manifest.json").write_text(json.dumps({"config": config}))
     rows = [{"step": i, "entropy/exact": 1 - 0.05 * i} for i in range(1, steps + 1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def checkpoint(folder, step, plain):
+    """checkpoints/step_N of a run by hand, as NeMo-RL leaves it."""
+    place = folder / f"checkpoints/step_{step}"
+    place.mkdir(parents=True)
+    (place / "config.yaml").write_text(yaml.safe_dump(plain))
+
+
+def of_two_problems(known):
+    """The manifest, its evaluations of as many problems as those here."""
+    changed = {}
+    for name, made in known.evaluations.items():
+        there = load(find(made.config), made.overrides)["benchmarks"]
+        two = [f"benchmarks.{b}.problems=2" for b, section in there.items() if section is not None]
+        changed[name] = made.model_copy(update={"overrides": [*made.overrides, *two]})
+    return known.model_copy(update={"evaluations": changed})

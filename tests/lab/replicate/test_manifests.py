@@ -11,6 +11,7 @@ from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
 from nemo_algos.lab.replicate import manifest as manifests
 from nemo_algos.lab.replicate.found import HARDNESS
 from nemo_algos.lab.replicate.manifest import TRAINING, Paper
+from nemo_algos.lab.replicate.plan import Costs
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.snapshot import VERSIONS
 from nemo_algos.preflight.check.snapshot import load as release
@@ -115,6 +116,20 @@ def test_every_run_resolves_on_both_releases():
                 wrong += [(paper, run, version, f) for f in found if f.severity == "error"]
                 done += 1
     assert not wrong and done > 170
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_run_is_planned_with_its_own_data(paper):
+    known = PAPERS[paper]
+    costs = Costs(known, None)
+    runs = dict.fromkeys(run for item in known.items.values() for run in item.needed())
+    trained = [run for run in runs if known.trains(run) and not known.lacks(run)]
+    for run in trained:
+        cost = costs.of(run)
+        rows = known.data[known.of(run)[0].data[0]].rows
+        assert cost.gpus > 0 and cost.hours > 0 and cost.fits, run
+        assert cost.stated == bool(rows), run
+    assert trained
 
 
 @pytest.mark.parametrize("paper", PAPERS)

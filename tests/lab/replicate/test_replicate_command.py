@@ -27,6 +27,24 @@ def test_a_plan_names_runs_data_and_commands():
     assert "--report" in text
 
 
+def test_a_plan_has_the_data_and_the_length_of_its_own_models():
+    text = said("quatro", "table4")
+    assert "585" in text and "878" not in text  # 30 epochs of APPS's 5,000 rows by 256
+    assert "data APPS" in text and "data MATH train" not in text
+    assert "data MATH train" in said("quatro", "table1")
+
+
+def test_dynamic_sampling_costs_what_it_samples():
+    known = manifests.paper("quatro")
+    costs = Costs(known, None)
+    grpo, dapo = (costs.of(f"qwen2.5-math-1.5b/{m}") for m in ("grpo", "dapo"))
+    assert (grpo.steps, dapo.steps) == (30 * 7500 // 256, 30 * 7500 // (3 * 256))
+    assert dapo.hours / dapo.steps > grpo.hours / grpo.steps
+    assert costs.of("qwen2.5-math-1.5b/gmpo") is grpo
+    text = said("quatro", "table1")
+    assert "batch_multiplier=3" in text.replace("\n", "") and "878" in text and "292" in text
+
+
 def test_a_plan_evaluates_bases_and_checkpoints():
     text = said("etr", "table1")
     assert "vllm serve Qwen/Qwen3-8B-Base" in text and "convert_dcp_to_hf.py" in text
@@ -118,6 +136,28 @@ def test_submit_lets_each_evaluation_wait_for_its_run(tmp_path, cluster, monkeyp
     assert after[f"{folder}/qwen3-8b/grpo/evaluate.sh"] == "--dependency=afterok:70"
     assert after[f"{folder}/qwen2.5-math-7b/etr/evaluate.sh"] == "--dependency=afterok:78"
     assert after[f"{folder}/qwen3-8b/base/evaluate.sh"].endswith("evaluate.sh")  # waits for nothing
+
+
+def test_a_model_is_served_on_as_many_gpus_as_it_needs(tmp_path, cluster, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    text = said("erpo", "table1", "--submit", *cluster)
+    folder = tmp_path / "runs/erpo"
+    parallel = {
+        model: (folder / model / "base/evaluate.sh").read_text().split("TENSOR_PARALLEL=")[1][0]
+        for model in ("qwen2.5-7b", "qwen3-235b")
+    }
+    assert parallel == {"qwen2.5-7b": "1", "qwen3-235b": "8"}
+    assert not (folder / "deepseek-r1").exists()
+    assert "deepseek-r1/base is not submitted" in text and "16 GPUs" in text
+    served = "--tensor-parallel-size 8"
+    assert f"vllm serve Qwen/Qwen3-235B-A22B-Instruct-2507 {served}" in said("erpo", "table1")
+
+
+def test_seeds_are_served_under_names_of_their_own(tmp_path, cluster, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    said("apmpo", "table8", "--submit", *cluster)
+    script = tmp_path / "runs/apmpo/qwen2.5-3b/linear-seed2/evaluate.sh"
+    assert "SERVED=apmpo/qwen2.5-3b/linear-seed2" in script.read_text()
 
 
 def test_submit_refuses_what_slurm_would(tmp_path, cluster):

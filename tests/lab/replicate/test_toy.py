@@ -40,6 +40,39 @@ def test_the_method_of_a_run_stays_and_papers_share_runs():
     assert "countdown-num_update_epochs5/gspo" in needed["quatro"]
 
 
+@pytest.mark.parametrize(
+    ("paper", "item", "words"),
+    [
+        ("quatro", "table1", ["qwen2.5-math-1.5b/dapo", "grpo.use_dynamic_sampling=true"]),
+        ("apmpo", "table5", ["qwen2.5-vl-3b/grpo", "images"]),
+        ("apmpo", "figure3", ["qwen2.5-vl-3b/apmpo", "images"]),
+        ("erpo", "table1", ["deepseek-r1/base", "qwen3-235b/base", "qwen2.5-3b/sft"]),
+        ("erpo", "table2", ["deepseek-r1/base", "qwen2.5-7b/sft"]),
+    ],
+)
+def test_what_the_toy_leaves_out_is_said(paper, item, words):
+    note = TOYS[paper].items[item].note
+    assert all(word in note for word in words), note
+    said = {run for run in PAPERS[paper].items[item].needed() if f"No toy form of {run}:" in note}
+    assert said == {run for run in PAPERS[paper].items[item].needed() if _has_none(paper, run)}
+
+
+def _has_none(paper, run):
+    model, method = PAPERS[paper].of(run)
+    return model.toy is None or bool(method.missing)
+
+
+def test_a_key_beside_the_method_stays_where_the_embedded_engine_has_it():
+    known = PAPERS["quatro"]
+    method = known.methods["dapo"]
+    keys = [*method.overrides, "grpo.num_update_epochs=3"]
+    methods = {**known.methods, "dapo": method.model_copy(update={"overrides": keys})}
+    small = toy(known.model_copy(update={"methods": methods}))
+    runs = small.items["table1"].needed()
+    (run,) = [run for run in runs if "num_update_epochs3" in run]
+    assert small.overrides(run)[-1] == "grpo.num_update_epochs=3"
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_toy_run_and_evaluation_is_a_config_that_is_right(paper):
     small = TOYS[paper]

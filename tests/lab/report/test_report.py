@@ -3,9 +3,11 @@
 import csv
 import json
 import re
+from math import exp
 from pathlib import Path
 
 import folders
+import numpy
 import pytest
 from commands import invoke
 from matplotlib.figure import Figure
@@ -267,6 +269,58 @@ def test_nemo_rl_logs_have_our_names(tmp_path, no_figures):
     assert str(run.metrics["entropy/approximate"]) == "([1.0, 2.0], [1.0, nan])"
     html = write([folder], tmp_path / "out").read_text()
     assert "training_validation" in html and re.search(r"\b1 values\b", html)
+
+
+TRACED = {
+    "step": 2,
+    "group": 0,
+    "prompt": "p",
+    "tokens": ["a", "b"],
+    "reward": 1.0,
+    "cut": [False, True],
+    "entropy": None,
+    "advantage": [1.0, 1.0],
+    "ratio": [1.0, 1.5],
+    "low": [0.8, 0.8],
+    "high": [1.2, 1.2],
+}
+
+
+def test_a_nemo_rl_run_shows_its_method_metrics_and_tokens(tmp_path, no_figures):
+    own = ["etr/low", "mismatch/mean", "verifier/ok", "timing/train/total_step_time", "lr"]
+    values = {f"train/{name}": {1: 0.5, 2: 0.25} for name in own[:3] + own[4:]}
+    values |= {own[3]: {1: 7.0, 2: 8.0}}
+    folder = folders.nemo_rl(tmp_path / "exp_001", values)
+    config = {"method": {"name": "etr", "micro": 0.5}, "grpo": {"seed": 42}, "policy": {"x": 1}}
+    (folder / "nemo_algos.json").write_text(json.dumps({"config": config}))
+    (folder / "trace.jsonl").write_text(json.dumps(TRACED) + "\n")
+    html = write([folder], tmp_path / "out").read_text()
+    (run,) = read_runs([folder])
+    assert run.config["policy"] == {"x": 1}
+    assert "<td>etr" in html and "micro=0.5" in html and "42" in html
+    drawn = re.findall(r'<figure id="training_(.*?)">', html)
+    assert drawn == ["etr_low", "mismatch_mean", "timing_train_total_step_time", "verifier_ok"]
+    (response,) = embedded(html, "heat-data")["runs"][0]["steps"][0]["prompts"][0]["responses"]
+    assert response["ratio"] == ["1", "1.500"] and response["entropy"] is None
+
+
+@pytest.mark.parametrize("framework", ["verl", "TRL", "ours"])
+def test_dumps_of_log_probs_are_a_heat_map_of_their_ratio(tmp_path, framework, no_figures):
+    names = {
+        "ours": ("tokens", "mask", "sampler_logprobs", "trainer_logprobs"),
+        "verl": ("responses", "response_mask", "rollout_log_probs", "old_log_probs"),
+        "TRL": ("completion_ids", "completion_mask", "sampling_per_token_logps", None),
+    }[framework]
+    names = (*names[:3], names[3] or "old_per_token_logps")
+    columns = ([[5, 6, 7]], [[1, 1, 0]], [[-1.0, -2.0, -9.0]], [[-1.0, -1.5, -1.0]])
+    numpy.savez(
+        tmp_path / "step_000004.npz", **dict(zip(names, map(numpy.array, columns), strict=True))
+    )
+    html = write([tmp_path], tmp_path / "out").read_text()
+    (step,) = embedded(html, "heat-data")["runs"][0]["steps"]
+    (response,) = step["prompts"][0]["responses"]
+    assert step["step"] == 4 and response["tokens"] == ["5 ", "6 "]
+    assert [float(x) for x in response["ratio"]] == pytest.approx([1.0, exp(0.5)], rel=1e-3)
 
 
 def test_of_a_resumed_nemo_rl_run_the_later_value_counts(tmp_path):

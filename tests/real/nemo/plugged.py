@@ -22,6 +22,7 @@ from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.megatron_worker import EntropyPostProcessor, GradientWorkerImpl
 from nemo_algos.engines.nemo.policy import PolicyProxy
+from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.nemo.trainers import in_place
 from nemo_algos.preflight.check.conflicts import conflicts
 
@@ -89,8 +90,10 @@ class RecordingEstimator(Estimator):
 class RecordingProxy(PolicyProxy):
     """Ours; keeps what training is given, and the model before it."""
 
-    def __init__(self, policy: Any, estimator: Estimator, epochs: int) -> None:
-        super().__init__(policy, estimator, epochs=epochs)
+    def __init__(
+        self, policy: Any, estimator: Estimator, epochs: int, folder: Path, traced: Traced
+    ) -> None:
+        super().__init__(policy, estimator, folder=folder, epochs=epochs, traced=traced)
         object.__setattr__(self, "batches", [])
         object.__setattr__(self, "models", [])
 
@@ -110,6 +113,7 @@ class Plugged:
         overrides: list[str],
         correction: dict[str, Any] | None = None,
         epochs: int = 1,
+        traced: Traced = Traced(),
         **kwargs: Any,
     ):
         self.lr = LR.get(method["name"], OTHERS)
@@ -120,7 +124,9 @@ class Plugged:
         self.estimator = RecordingEstimator(self.algorithm)
         if "entropy" in self.algorithm.needs:
             self.run.policy.workers.logprobs_post_processor = ReturnedEntropy
-        self.proxy: Any = RecordingProxy(self.run.policy, self.estimator, epochs)
+        self.proxy: Any = RecordingProxy(
+            self.run.policy, self.estimator, epochs, path / "traces", traced
+        )
         self.series = self.run.logger.series
         self.weights = self.run.weights
 

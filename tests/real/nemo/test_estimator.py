@@ -57,7 +57,9 @@ def test_advantages_are_the_methods_own(name):
     wanted = build(name).signals(rollouts, {})
     assert advantages.dtype == torch.float32 and advantages.shape == rollouts.mask.shape
     torch.testing.assert_close(advantages, wanted.advantages.float().expand(rollouts.mask.shape))
-    assert estimator.last_metrics == dict(wanted.metrics)
+    entropy = rollouts.entropy[rollouts.mask].mean().item()
+    known = {"entropy/exact": pytest.approx(entropy)}
+    assert estimator.last_metrics == {**known, **wanted.metrics}
 
 
 @pytest.mark.parametrize("name", METHODS)

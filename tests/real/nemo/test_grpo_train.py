@@ -20,7 +20,10 @@ from rounding import rounding
 
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.estimator import result_type, tensor_of
+from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.nemo.trainers import FACTORY
+from nemo_algos.jsonl import read_lines
+from nemo_algos.lab.evals.records import TraceLine
 
 pytestmark = pytest.mark.usefixtures("in_process")
 CLIPPING = [name for name in METHODS if name != "quatro"]
@@ -146,7 +149,7 @@ def test_the_methods_metrics_are_logged(
 ) -> None:
     plugged = trained(name, mode)
     names = {key for call in plugged.estimator.calls for key in call["metrics"]}
-    assert names and all(key.startswith((f"{name}/", "rollouts/")) for key in names)
+    assert names and all(key.startswith((f"{name}/", "rollouts/", "entropy/")) for key in names)
     for step, call in enumerate(plugged.estimator.calls, start=1):
         kept = plugged.run.logger.kept["train"][step]
         assert {k: v for k, v in kept.items() if k in names} == call["metrics"]
@@ -308,3 +311,57 @@ def test_a_method_without_a_ratio_needs_no_old_logprobs(tmp_path: Path) -> None:
     assert not differing(spared.train(), whole)
     assert "mismatch/mean" in whole.run.logger.kept["train"][1]
     assert "mismatch/mean" not in spared.run.logger.kept["train"][1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["etr", "erpo", "quatro", "apmpo"])
+def test_tokens_are_traced(name: str, mode: str, tmp_path: Path) -> None:
+    """Tokens, rewards, advantages and ratios are those of the batch, before and after training."""
+    plugged = Plugged(tmp_path, METHODS[name], [], mode=mode, traced=Traced(2, 2, 3, str)).train()
+    rows = list(read_lines(tmp_path / "traces/trace.jsonl", TraceLine))
+    assert [row["step"] for row in rows] == [1] * 8 + [2] * 8 + [3] * 8
+    steps = zip(plugged.proxy.batches, plugged.proxy.models, plugged.estimator.calls, strict=True)
+    last = plugged.run.policy.workers.model.model
+    after = [*plugged.proxy.models[1:], last]
+    for step, (batch, _, call) in enumerate(steps):
+        new = token_logprobs(after[step], batch["input_ids"]).detach()
+        seen = dict.fromkeys(tuple(p) for p in call["prompt_ids"].tolist())
+        first = [*seen][:2]
+        shown = [
+            i for p in first for i, q in enumerate(call["prompt_ids"].tolist()) if tuple(q) == p
+        ]
+        for row, i in zip(rows[8 * step :], shown, strict=False):
+            mask = batch["token_mask"][i].bool()
+            assert row["tokens"] == [str([t]) for t in batch["input_ids"][i][mask].tolist()]
+            assert row["reward"] == call["rewards"][i]
+            near = {"rel": 1e-3, "abs": 1e-4}
+            assert row["advantage"] == pytest.approx(call["advantages"][i][mask].tolist(), **near)
+            ratio = (new[i] - batch["prev_logprobs"][i])[mask]
+            judged = ratio.sum().expand(len(ratio)) if name == "quatro" else ratio
+            assert row["ratio"] == pytest.approx(judged.exp().tolist(), **near)
+            if name == "erpo":
+                assert row["entropy"] == pytest.approx(call["entropy"][i][mask].tolist(), **near)
+            else:
+                assert row["entropy"] is None
+            assert (row["high"] is None) == (name == "quatro")
+    assert any(True in row["cut"] for row in rows) == (name != "quatro")
+    assert any(abs(r - 1) > 0.05 for row in rows for r in row["ratio"])
+
+
+def test_tracing_changes_no_bit(tmp_path: Path) -> None:
+    plain = Plugged(tmp_path / "plain", METHODS["etr"], []).train()
+    traced = Plugged(tmp_path / "traced", METHODS["etr"], [], traced=Traced(1, 2, 3, str)).train()
+    assert torch.equal(plain.weights(), traced.weights())
+    assert not (tmp_path / "plain/traces").exists()
+
+
+def test_exact_entropies_are_logged(trained: Callable[..., Plugged]) -> None:
+    plugged = trained("erpo")
+    for batch, call, logged in zip(
+        plugged.proxy.batches,
+        plugged.estimator.calls,
+        plugged.series("train", "entropy/exact"),
+        strict=True,
+    ):
+        mask = batch["token_mask"].bool()
+        assert logged == pytest.approx(float(call["entropy"][mask].mean()), rel=1e-5)

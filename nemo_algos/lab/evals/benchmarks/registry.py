@@ -40,6 +40,11 @@ class Benchmark:
     files: str | None = None
     folders: Read | None = None
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many problems it has, before any is left out; () where any file is one."""
+        return SIZES.get(self.name, ())
+
 
 def _countdown(name: str, numbers: int) -> Benchmark:
     return Benchmark(name, _puzzles, COUNTDOWN, None, 5.0, Puzzles(numbers))
@@ -76,6 +81,29 @@ def _sql(name: str, problems: Problems, seconds: float, hub: Hub) -> Benchmark:
     return Benchmark(name, problems, SQL, None, 2 * seconds + 5, hub)
 
 
+# of the hub's data sets, and where they differ of the authors' files
+SIZES: dict[str, tuple[int, ...]] = {
+    "countdown": (256,),
+    "countdown_4": (256,),
+    "math500": (500,),
+    "amc23": (40,),
+    "aime24": (30,),
+    "aime25": (30,),
+    "minerva_math": (272,),
+    "olympiadbench": (674, 675),
+    "gsm8k": (1319,),
+    "gpqa_main": (448,),
+    "gpqa_diamond": (198,),
+    "geometry3k": (601,),
+    "acpbench_bool": (900,),
+    "acpbench_mcq": (900,),
+    "humaneval": (164,),
+    "humaneval_plus": (164,),
+    "mbpp": (500,),
+    "mbpp_plus": (378,),
+    "spider": (1034,),
+    "bird": (1534,),
+}
 PLUS = code.PLUS_SECONDS
 _ALL = (
     _countdown("countdown", 3),

@@ -36,8 +36,7 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
     left = [_left(data) for path, data in datasets(run) if path == "data.train"]
     apart = run["data.use_multiple_dataloader"]
     path = "data.num_prompts_per_dataloader" if apart else "grpo.num_prompts_per_step"
-    more = (run["grpo.batch_multiplier"] or 1) if run["grpo.use_dynamic_sampling"] else 1
-    prompts = int((run[path] or 0) * more)
+    prompts = int((run[path] or 0) * run.oversampling)
     rows = [number for number in left if number is not None]
     if rows and len(rows) == len(left) and (min if apart else sum)(rows) < prompts:
         what = f"a batch takes {prompts} prompts, and data.train has {sum(rows)} rows to train on"

@@ -9,6 +9,7 @@ from operator import mul
 from pathlib import Path
 
 from nemo_algos.config import Finding, at, did_you_mean
+from nemo_algos.engines.nemo.decided import TRACE, TRACED
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error, note, warning
 
@@ -20,6 +21,19 @@ MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds 
 # bytes of a parameter in a checkpoint: BF16 weights; FP32 weights and two moments of Adam
 WEIGHTS, OPTIMIZER = 2, 12
 SECONDS = (86400, 3600, 60, 1)  # of DD:HH:MM:SS
+
+
+def traces(run: Preflight) -> Iterator[Finding]:
+    """Token traces are of what the driver holds."""
+    for key, least in ((TRACE, 0), (TRACED, 1)):
+        value = run[key]
+        if value is not None and (not isinstance(value, int) or value < least):
+            yield error(key, f"must be a whole number from {least}, got {value!r}")
+            return
+    if run[TRACE] and (run["data_plane.enabled"] or run["async_rl"] is not None):
+        where = "the single controller" if run["async_rl"] is not None else "the data plane"
+        reason = f"traces are of the batch on the driver, and with {where} it is not there"
+        yield error(TRACE, f"{reason}: set 0")
 
 
 def model_there(run: Preflight) -> Iterator[Finding]:
