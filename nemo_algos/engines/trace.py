@@ -58,8 +58,8 @@ def line(
     about: dict[str, Any], mask: Tensor, entropy: Tensor | None, tokens: dict[str, Tensor]
 ) -> dict[str, Any]:
     """A response's line; mask, entropy and tokens (see tokens_of) [S]; about: the other keys."""
-    values: dict[str, Any] = {name: _numbers(x[mask]) for name, x in tokens.items()}
-    values["entropy"] = None if entropy is None else _numbers(entropy[mask])
+    values: dict[str, Any] = {"entropy": None if entropy is None else _numbers(entropy[mask])}
+    values |= {name: _numbers(x[mask]) for name, x in tokens.items()}
     bounds = {k: values[k] if tokens[k].isfinite().all() else None for k in ("low", "high")}
     return about | values | bounds
 

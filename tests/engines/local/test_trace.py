@@ -88,7 +88,9 @@ def test_the_cut_share_of_a_whole_batch_is_the_metric():
         signals = algorithm.signals(rollouts)
         counts = Counts.of(rollouts.mask)
         stats = policy_loss(algorithm, batch.logprobs, rollouts, signals, counts).stats
-        cut = trace.tokens_of(algorithm, rollouts, signals, batch.logprobs)["cut"]
+        cut = trace.tokens_of(
+            algorithm, rollouts.mask, rollouts.old_logprobs, signals, batch.logprobs
+        )["cut"]
         share = float(cut[rollouts.mask].double().mean())
         assert share == pytest.approx(stats.summary()["clip/fraction"]) and share > 0
 

@@ -373,7 +373,7 @@ def test_after_an_error_saves_end_before_the_workers(monkeypatch, asynchronous_s
     workers = (Part("policy", ended), Part("generation", ended))
     made = (*workers, *[None] * 6, saves, None, master)
     setup = functools.wraps(launch.grpo.setup)(lambda *_, **__: made)
-    monkeypatch.setattr(launch, "get_tokenizer", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "get_tokenizer", mock.Mock())
     monkeypatch.setattr(launch, "configure_generation_config", lambda config, *_, **__: config)
     monkeypatch.setattr(launch, "setup_response_data", lambda *_, **__: (None, None, {}, {}))
     monkeypatch.setattr(launch.grpo, "setup", setup)
