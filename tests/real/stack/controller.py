@@ -29,6 +29,7 @@ STOCK += [(column_io, "TOKEN_ALIGNED_FIELDS", column_io.TOKEN_ALIGNED_FIELDS)]
 GROUPS = configs.ROWS // GROUP
 BASE = "grpo_math_1B_megatron_single_controller.yaml"
 CHUNKS = (GROUPS, 2, 1)
+BLOCKS = {"apmpo_group": {"name": "apmpo", "statistics": "group"}}
 ASKED = (
     f"policy.train_global_batch_size={configs.ROWS}",
     "++grpo.skip_reference_policy_logprobs_calculation=false",
@@ -71,19 +72,29 @@ class Controlled(Driver):
         found["moved"] = self.apart(self.plain.detached(self.ids)[0], start)
         return found | self.errors() | {"weights": self.plain.apart(self.sent(), self.ids.numel())}
 
-    def sides(self, case: str) -> dict[str, list[float]]:
-        """A step's loss and norm by the synchronous trainer's calls, and by chunks of groups."""
+    def sides(self, case: str) -> dict[str, dict[str, list[float]]]:
+        """A step's numbers by the synchronous trainer's calls, and by chunks of groups.
+
+        Of each: its loss and norm, and the advantages of all tokens that take part.
+        """
         method, asked = settings.of(case)
-        algorithm = build({"name": method, "terms": asked.terms}, asked.correction)
+        block = BLOCKS.get(method, {"name": method}) | {"terms": asked.terms}
+        algorithm = build(block, asked.correction)
         given = Drawn.of(1, self.valid)
         given = given._replace(old=given.old * 0, reference=given.reference * 0)
-        found = {"synchronous": self.step(self.proxied(algorithm), asked, given)}
+        proxy = self.proxied(algorithm)
+        seen = advantages_of(proxy._estimator)
+        step = self.step(proxy, asked, given)
+        found = {"synchronous": numbers(step, seen)}
         for chunk in CHUNKS:
             self.reset()
             estimator = self.proxied(algorithm)._estimator
+            seen = advantages_of(estimator)
             controller = controller_of(self, self._loss(algorithm, asked), estimator)
-            found[f"chunks of {chunk}"] = stepped(controller, self.rows(given), chunk)
-        return {name: [*step["losses"], *step["norms"]] for name, step in found.items()}
+            found[f"chunks of {chunk}"] = numbers(
+                stepped(controller, self.rows(given), chunk), seen
+            )
+        return found
 
     def rows(self, given: Drawn) -> dict[str, torch.Tensor]:
         """What a rollout leaves."""
@@ -97,6 +108,26 @@ class Controlled(Driver):
             "prompt_ids_for_adv": torch.arange(configs.ROWS)[:, None] // GROUP,
             "total_reward": given.rewards,
         }
+
+
+def advantages_of(estimator: Any) -> list[float]:
+    """What it gives from now on, of the tokens that take part, row by row."""
+    from nemo_algos.engines.nemo.estimator import tensor_of
+
+    stock, seen = estimator.compute_advantage, list[float]()
+
+    def compute_advantage(**given: Any) -> Any:
+        result = stock(**given)
+        seen.extend(tensor_of(result)[given["mask"].bool()].tolist())
+        return result
+
+    estimator.compute_advantage = compute_advantage
+    return seen
+
+
+def numbers(step: dict[str, list[float]], advantages: list[float]) -> dict[str, list[float]]:
+    """Of a step, for a comparison."""
+    return {"loss and norm": [*step["losses"], *step["norms"]], "advantages": advantages}
 
 
 def controller_of(driver: Controlled, loss: Any, estimator: Any) -> Any:

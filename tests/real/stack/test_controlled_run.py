@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import transformers
 from runs import CONTROLLER, OWN, ROLLOUTS, STEPS, Env, Run, kill_after_step_2, own
+
+from nemo_algos.engines.nemo import memory
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("main_alone")]
 CORRECTED = ("old_policy=trainer", "loss_fn.use_importance_sampling_correction=true")
@@ -34,6 +37,18 @@ def test_the_single_controller(place: tuple[Path, Env], asked: tuple[str, ...]) 
     assert all(map(math.isfinite, run.curve("loss") + run.curve("grad_norm")))
     assert max(run.curve("probs_ratio_max")) > 1.2
     assert max(run.curve("clip/fraction")) > 0
+
+
+@pytest.mark.parametrize("sampler", ["weight_fifo", "ready_first"])
+def test_the_controllers_other_samplers(place: tuple[Path, Env], sampler: str) -> None:
+    """They may sample a step ahead: the second step's rollouts are of the first weights."""
+    asked = (f"async_rl.sampler={{name: {sampler}, max_staleness_versions: 1}}", *LEARNING)
+    run = Run(place, sampler, "etr", "grpo.max_num_steps=2", CONTROLLER, *asked).whole()
+    assert len(run.curve("reward")) == 2 and set(own(run)) == OWN["etr"]
+    assert sum(run.curve("verifier/ok")) >= 2 * ROLLOUTS
+    assert all(map(math.isfinite, run.curve("loss") + run.curve("grad_norm")))
+    first, second = run.curve("probs_ratio_max")
+    assert first < 1.001 < second
 
 
 @pytest.mark.parametrize("method", ["quatro", "erpo", "apmpo", "grpo"])
@@ -67,6 +82,25 @@ def test_the_controller_is_killed_and_the_same_command_goes_on(
     assert [len(step) for step in prompts] == [16] * STEPS
     # no oftener than they stand there; skipped are those of the steps that were being sampled
     assert Counter(chain.from_iterable(prompts)) <= Counter(problems)
+
+
+def test_a_killed_controllers_memory_goes_on(place: tuple[Path, Env]) -> None:
+    """SPO's values of the prompts of steps 1 and 2, which the resumed process has not seen."""
+    asked = ("checkpointing.save_period=2", "method.forgetting=constant", CONTROLLER)
+    run = Run(place, "controller_memory", "spo", *asked)
+    kill_after_step_2(run, "ControllerImpl")
+    before = memory_of(run, 2)
+    run.whole()
+    after = memory_of(run, STEPS)
+    assert len(before) >= 16 and {*before} <= {*after} and len(after) >= len(before) + 16
+    kept = [key for key in before if after[key] == before[key]]
+    assert len(kept) >= 16  # no step drew them again
+
+
+def memory_of(run: Run, step: int) -> dict[str, Any]:
+    """SPO's, by prompt."""
+    info = json.loads((run.results / f"step_{step}" / "training_info.json").read_text())
+    return info[memory.KEY]["advantages"]["prompts"]
 
 
 def encoded(run: Run) -> Callable[[str], tuple[int, ...]]:
