@@ -6,6 +6,7 @@ Overrides are NeMo-RL's `a.b=c`. A schema is a pydantic model that forbids unkno
 
 import difflib
 import functools
+import pickle
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -102,7 +103,9 @@ def names() -> list[str]:
 
 def read(path: Path) -> DictConfig:
     """A YAML file over its parents, interpolations as written. Raises ConfigError."""
-    return _with_parents(path.resolve(), ())
+    whole = path.resolve()
+    own = whole.is_relative_to(SHIPPED)
+    return pickle.loads(_pickled(whole)) if own else _with_parents(whole, ())
 
 
 def overridden(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -181,6 +184,12 @@ def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
     assert isinstance(merged, DictConfig)
     merged.pop("defaults", None)
     return merged
+
+
+@functools.cache
+def _pickled(path: Path) -> bytes:
+    """A shipped file over its parents, for copies in a tenth of the time of a merge."""
+    return pickle.dumps(_with_parents(path, ()))
 
 
 @functools.cache

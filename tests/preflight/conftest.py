@@ -1,9 +1,17 @@
 """What every judgement of a config is spared."""
 
 import functools
+import os
+import pickle
 
 import omegaconf.base
 import pytest
+from omegaconf import OmegaConf
+
+from nemo_algos.preflight.check import judge
+from nemo_algos.preflight.check.snapshot import compose, load
+
+COMPOSED = {}
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -12,4 +20,26 @@ def interpolations_are_parsed_once():
     parse = functools.cache(omegaconf.base.parse)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(omegaconf.base, "parse", parse)
+        yield
+
+
+def compose_once(written, release):
+    """As compose, once for equal configs; a copy, for a judgement changes it.
+
+    Configs over a release that is not shipped are composed anew. HF_HOME is the one variable that
+    NeMo-RL's configs read.
+    """
+    if release is not load(release.version):
+        return compose(written, release)
+    key = release.version, os.environ.get("HF_HOME"), repr(OmegaConf.to_container(written))
+    if key not in COMPOSED:
+        COMPOSED[key] = compose(written, release)
+    made = COMPOSED[key]
+    return made._replace(plain=pickle.loads(pickle.dumps(made.plain)))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def composed_once():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge, "compose", compose_once)
         yield

@@ -76,7 +76,7 @@ def compose(written: DictConfig, release: Release) -> Composed:
     for finding in wrong:
         _cut(own, finding.path)
     try:
-        plain = resolved(_merged(tree, OmegaConf.create(own)))
+        plain = resolved(_merged(tree, own, replaced))
     except ConfigError as error:
         raise ConfigError([*unknown, *wrong, *([*_nulls(own, base)] or error.findings)]) from None
     return Composed(plain, {str(k): v for k, v in own.items()}, base, tree, [*unknown, *wrong])
@@ -106,12 +106,16 @@ def _cut(section: dict[str, Any], path: str) -> None:
 
 
 def _misplaced(
-    own: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str], name: str, above: str = ""
+    own: Mapping[Any, Any],
+    base: Mapping[Any, Any],
+    declared: frozenset[str],
+    name: str,
+    above: str = "",
 ) -> Iterator[Finding]:
     """What is no section, or no list, where NeMo-RL has one."""
     for key, value in own.items():
         like, path = base.get(key), f"{above}{key}"
-        section = isinstance(like, Mapping) or any(p.startswith(f"{path}.") for p in declared)
+        section = isinstance(like, Mapping) or path in _sections(declared)
         if isinstance(like, Mapping) and isinstance(value, Mapping):
             yield from _misplaced(value, like, declared, name, f"{path}.")
         elif {type(like), type(value)} == {dict, list}:
@@ -122,6 +126,13 @@ def _misplaced(
                 yield Finding(path, f"must be a section of key: value pairs, got {value!r}")
             elif isinstance(like, list):
                 yield Finding(path, f"must be a list, got {value!r}")
+
+
+@functools.cache
+def _sections(declared: frozenset[str]) -> set[str]:
+    """The paths that have others below them."""
+    above = (path.split(".")[:-1] for path in declared)
+    return {".".join(names[:i]) for names in above for i in range(1, len(names) + 1)}
 
 
 def _text(value: Any) -> bool:
@@ -149,12 +160,15 @@ def _register_resolvers() -> None:
                 OmegaConf.register_new_resolver(name, RESOLVERS[name])
 
 
-def _merged(base: DictConfig, over: DictConfig) -> DictConfig:
+def _merged(base: DictConfig, own: Mapping[str, Any], replaced: Set[str]) -> DictConfig:
     """As NeMo-RL merges: a section with `_override_: true` replaces the other one."""
-    merged: DictConfig = pickle.loads(pickle.dumps(base))  # a copy in a third of deepcopy's time
-    for key, section in over.items_ex(resolve=False):
-        if isinstance(section, DictConfig) and section.get("_override_"):
-            section.pop("_override_")
-            merged.pop(key, None)
-    merged.merge_with(over)
+    merged: Any = pickle.loads(pickle.dumps(base))  # a copy in a third of deepcopy's time
+    for key in replaced:
+        merged.pop(key, None)
+    over = {k: _without_switch(v) if k in replaced else v for k, v in own.items()}
+    OmegaConf.unsafe_merge(merged, OmegaConf.create(over))  # `merge_with` copies what it takes
     return merged
+
+
+def _without_switch(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key != "_override_"}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from mistakes import DENSE, MISTAKES, MOE, OF, ONE, RIGHT, SHARED
-from omegaconf import OmegaConf
 from says import Says
 from typer.testing import CliRunner
 
@@ -29,25 +28,11 @@ OWN, SUMS = "math.yaml", SHIPPED / "data" / "sums_train.jsonl"  # it is for one'
 PARTS = {"local.yaml"}  # to inherit from, without a method
 CONFIGS = [p for p in SHIPPED.glob("*.yaml") if p.name not in PARTS]
 CONFIGS += sorted((SHIPPED / "recipes").glob("*.yaml"))
-COMPOSED = {}
 
 
 def copied(plain):
     """As copy.deepcopy, in a third of its time, of which there are thousands."""
     return pickle.loads(pickle.dumps(plain))
-
-
-def compose_once(written, release):
-    """As compose, once for equal configs; `plain` is a copy, for a judgement changes it."""
-    key = release.version, repr(OmegaConf.to_container(written))
-    if key not in COMPOSED:
-        COMPOSED[key] = compose(written, release)
-    return COMPOSED[key]._replace(plain=copied(COMPOSED[key].plain))
-
-
-@pytest.fixture(autouse=True)
-def composed_once(monkeypatch):
-    monkeypatch.setattr(module, "compose", compose_once)
 
 
 def path_of(config):

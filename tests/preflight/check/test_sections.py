@@ -27,7 +27,7 @@ def test_a_value_in_place_of_a_section_is_refused_by_name():
     walked, older = ([*own, *sections(load(v).configs[USUAL])] for v in reversed(VERSIONS))
     assert len(walked) > 40 and {*older} <= {*walked}
     for path in walked:
-        for value in ("3", "x", "[]", "null"):
+        for value in ("3", "null") if "." in path else ("3", "x", "[]", "null"):
             found = errors(f"{path}={value}", "main")
             told = {f.path for f in found if f.path and f"{f.path}.".startswith(f"{path}.")}
             assert told or value == "null" or (value, path) in {("[]", p) for p in MAY_BE_EMPTY}
