@@ -40,6 +40,9 @@ def commands(body):
             command = []
 
 
+NEMO_RLS = {"examples/run_sft.py"}  # in its root
+
+
 def ours(command):
     """(script, arguments) of a command that runs one of our programs with options, else None.
 
@@ -50,6 +53,8 @@ def ours(command):
             return word, command[i + 1 :]
         if re.search(r"(^|/)(examples|benchmarks)/\w+\.py$", word):
             script = "/".join(word.split("/")[-2:])
+            if script in NEMO_RLS:
+                return None
             text = (ROOT / script).read_text()
             if handed := re.search(r'^    main\("(\w+)"\)$', text, re.MULTILINE):
                 return "nemo-algos", [handed[1], *command[i + 1 :]]

@@ -1,6 +1,5 @@
 """What NeMo-RL's trainers create and compute by our functions, in place of theirs."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +15,7 @@ from nemo_algos.algorithms.core.groups import Groups
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.decided import ESTIMATOR
 from nemo_algos.engines.nemo.estimator import OUTCOMES, Estimator, reward_parts, row_hash
+from nemo_algos.terminal import echo
 
 FACTORY = "_create_advantage_estimator"
 DEVIATIONS, SCALED = "calculate_baseline_and_std_per_prompt", "scale_rewards"
@@ -72,7 +72,7 @@ def shut_down(workers: Iterable[Any], *environments: dict[str, Any]) -> None:
         try:
             end()
         except Exception as error:  # whatever it raises: the run's own error is the one to see
-            print(f"warning: {end} failed: {type(error).__name__}: {error}", file=sys.stderr)
+            echo(f"warning: {end} failed: {type(error).__name__}: {error}", err=True)
 
 
 class Scored:

@@ -100,7 +100,6 @@ def test_an_item_is_made_end_to_end_and_not_again(tmp_path, monkeypatch):
     monkeypatch.setattr("nemo_algos.lab.replicate.toy.fresh", lambda workers: Here())
     monkeypatch.setattr("nemo_algos.engines.local.tiny_policy.WARM_STEPS", 2)
     monkeypatch.setattr("nemo_algos.engines.local.summary.plot", lambda folder, _: folder)
-    monkeypatch.setattr("nemo_algos.lab.evals.benchmarks.source.PUZZLES", 16)
     monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path / "cache"))
     command = ["replicate", "--toy", "etr", "table1", "--steps", "1", "--workers", "1"]
     done = invoke(*command, "--out", tmp_path)

@@ -4,7 +4,7 @@ from nemo_algos.preflight.rehearsal import page, report
 from nemo_algos.preflight.rehearsal.verdict import Verdict
 
 CHANGES = [
-    {"path": "a.b", "value": 2, "kind": "folded", "reason": "8 ranks do not fit here"},
+    {"path": "a.b", "value": 2, "kind": "folded", "reason": "few cores"},
     {"path": "c.d", "value": False, "kind": "given up", "reason": "<b>no GPU</b>"},
 ]
 FOUND = [
