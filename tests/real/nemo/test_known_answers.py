@@ -175,7 +175,7 @@ def test_a_trainer_that_takes_what_estimators_do_not_return_is_refused(monkeypat
     assert torch.equal(call.taken(estimator.result_type()(known_answers.OLD)), known_answers.OLD)
     monkeypatch.setattr(known_answers, "result_type", lambda: Wrapped)
     monkeypatch.setattr(estimator, "result_type", lambda: Wrapped)
-    with pytest.raises(ImportError, match=rf"^{name} .*estimators"):
+    with pytest.raises(ImportError, match=rf"{name}.*estimators"):
         known_answers.check(getattr(owner, name))
 
 
