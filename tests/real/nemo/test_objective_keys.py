@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from nemo_rl.algorithms import grpo
 from nemo_rl.algorithms.loss import ClippedPGLossConfig
 from nemo_rl.utils.config import load_config
 from objective_keys import DECIDED, HONOURED, NEUTRAL, REFUSED
@@ -74,7 +75,7 @@ def value(name: str, settings: dict[str, Any]) -> float:
     """The loss of a method under these keys; the sampler is not the trainer here."""
     algorithm = build(name)
     loss = AlgorithmLoss(ClippedPGLossConfig(**settings), algorithm)
-    batch = known_answers._batch(Estimator(algorithm))
+    batch = known_answers._batch(Estimator(algorithm), known_answers._call(grpo.grpo_train))
     gap = torch.tensor([[0, -0.1, -0.2, 0.1], [0, 0.2, 0.1, 0]])
     batch["generation_logprobs"] = known_answers.OLD + gap
     logprobs = known_answers.CURRENT[:, 1:]
