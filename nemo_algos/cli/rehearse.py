@@ -30,6 +30,14 @@ def _only(words: str) -> tuple[str, ...]:
     return asked
 
 
+def _build() -> None:
+    """The environment, where it is not there yet."""
+    if not machine.built():
+        size = f"{machine.SIZE}, about {machine.MINUTES} minutes, in {machine.location()}"
+        echo(f"Building the rehearsal's environment, once: {size}", err=True)
+        machine.build()
+
+
 def rehearse(
     config: Config,
     overrides: Overrides = None,
@@ -46,17 +54,11 @@ def rehearse(
     """Run all of a NeMo-RL run but the GPUs, small, on this machine; exit 1 where it would fail."""
     given, asked = written(config, overrides, "train"), _only(only)
     if OmegaConf.select(given, "engine") != "nemo_rl":
-        raise ValueError(
-            f"{config} is a config of the embedded engine, which `train` runs here: just run it."
-        )
-    if not machine.built():
-        echo(
-            f"Building the rehearsal's environment, once: {machine.SIZE}, about "
-            f"{machine.MINUTES} minutes, in {machine.location()}",
-            err=True,
-        )
-        machine.build()
+        raise ValueError(f"{config} has no `engine: nemo_rl`, and only NeMo-RL runs are rehearsed.")
+    if html and not html.parent.is_dir():
+        raise ValueError(f"--html {html}: the folder {html.parent} does not exist. Create it.")
     if setup:
+        _build()
         echo(machine.location())
         return
     root, place = run.checkout(nemo_rl), run.folder()
@@ -72,6 +74,7 @@ def rehearse(
         say(add(place, verdict))
     inside = request.wants("tokenizer", "data", "rewards", "stack")
     if inside and not any(v.stage == "judge" and v.outcome == "failed" for v in found):
+        _build()
         for verdict in run.rehearse(request, root, place):
             if verdict.stage not in ("judge", "places"):
                 say(verdict)

@@ -120,11 +120,15 @@ def job(
 
 def _rehearse(file: Path, overrides: Sequence[str], checkout: Path) -> None:
     """A rehearsal of a run. Raises typer.Exit where it fails: nothing is written or submitted."""
-    words = ["-m", "nemo_algos", "rehearse", str(file), *overrides, "--nemo-rl", str(checkout)]
-    status = subprocess.run([sys.executable, *words]).returncode
+    words = ["rehearse", str(file), *overrides, "--nemo-rl", str(checkout)]
+    status = _in_a_process([sys.executable, "-m", "nemo_algos", *words]).returncode
     if status:
         echo("The rehearsal failed, so nothing was written or submitted.", color="red", err=True)
         raise typer.Exit(status)
+
+
+def _in_a_process(words: list[str]) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(words)
 
 
 def _name(base: str, point: tuple[str, ...]) -> str:

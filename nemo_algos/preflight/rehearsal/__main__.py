@@ -67,8 +67,9 @@ def rehearse(
 ) -> None:
     """The stack's stages, on a miniature."""
     if reason := fold.refusal(run) or miniature.refusal(values, run.layout.backend):
-        message = f"This run cannot be rehearsed on a CPU: {reason}."
-        verdict.add(folder, Verdict("model", "unchecked", message, "policy.model_name"))
+        hint = "What needs no model can be: --only tokenizer,data,rewards."
+        message = f"This run cannot be rehearsed on a CPU: {reason}. {hint}"
+        verdict.add(folder, Verdict("model", "failed", message, "policy.model_name"))
         return
     small = miniature.shrunk(values, miniature.vocabulary(tokenizer))
     parameters = miniature.save(small, tokenizer, folder / "model")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -322,3 +323,23 @@ def test_a_folder_that_is_not_ours_is_refused(here):
 def test_a_config_that_is_none(here):
     said = invoked("slurm", str(here), *LAUNCH.format(here).split())
     assert said.status == 2 and said.err[0] == Says(f"{here} YAML")
+
+
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_a_run_that_its_rehearsal_refuses_is_neither_written_nor_submitted(
+    here, monkeypatch, status
+):
+    asked = []
+
+    def rehearse(words):
+        asked.append(words[3:])
+        return subprocess.CompletedProcess(words, status)
+
+    monkeypatch.setattr("nemo_algos.cli.slurm._in_a_process", rehearse)
+    said = slurm(here, "--submit --rehearse grpo.seed=7")
+    checkout = ["--nemo-rl", f"{here}/nemo-rl"]
+    assert asked == [["rehearse", f"{here}/etr.yaml", "grpo.seed=7", *checkout]]
+    assert said.status == status
+    assert len(called(here, "sbatch")) == (status == 0) and (here / "runs").exists() == (
+        status == 0
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.preflight.rehearsal import machine, ray_head
+from nemo_algos.preflight.rehearsal.training import curves
 
 RECIPE = "recipes/cpu/countdown-1n1g-fsdp.yaml"
 START = "recipes/cpu/countdown.yaml"  # its model, its problems
@@ -36,19 +37,6 @@ def train(
     """The run; its logs and checkpoints are below `folder`."""
     words = [str(program), "--config", RECIPE, *overrides]
     return subprocess.Popen([sys.executable, *words], cwd=folder, env=dict(env), **options)
-
-
-def curves(folder: Path) -> dict[str, dict[int, float]]:
-    """The metrics of all runs in the folder by step, from their TensorBoard events."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    values: dict[str, dict[int, float]] = {}
-    for file in sorted(folder.glob("logs/**/exp_*/tensorboard/**/events.*"), key=os.path.getmtime):
-        events = EventAccumulator(str(file)).Reload()
-        for name in events.Tags()["scalars"]:
-            steps = {event.step: event.value for event in events.Scalars(name)}
-            values[name] = values.get(name, {}) | steps
-    return values
 
 
 def curve(folder: Path, name: str) -> dict[int, float]:
