@@ -103,7 +103,7 @@ def judged(request: Request, given: DictConfig) -> Iterator[Verdict]:
         yield Verdict("judge", "failed", str(finding), finding.path, time.monotonic() - begun)
     warned = sum(f.severity == "warning" for f in findings)
     if not wrong:
-        message = f"`nemo-algos check` has no error and {warned} warnings."
+        message = f"`nemo-algos check` finds no error; warnings: {warned}."
         yield Verdict("judge", "passed", message, "", time.monotonic() - begun)
     if preflight and request.wants("places"):
         yield from places(preflight)

@@ -40,7 +40,7 @@ def rows(folder: Path) -> dict[str, Any]:
 def bars(histogram: Sequence[Sequence[Any]]) -> list[tuple[str, int, float]]:
     """Label, count, and its width in percent."""
     most = max((count for _, count in histogram), default=1) or 1
-    return [(str(label), count, 100 * count / most) for label, count in histogram]
+    return [(str(label), count, 100 * count / most) for label, count in histogram if count]
 
 
 def sample(logged: Mapping[str, Any]) -> dict[str, Any]:
