@@ -40,4 +40,7 @@ def test_the_page_has_everything_and_runs_nothing_of_it(tmp_path):
 
 
 def test_lengths_are_bars():
-    assert page.bars([["0-99", 5], ["50", 0], ["100-199", 10]]) == [("0-99", 5, 50.0), ("100-199", 10, 100.0)]
+    assert page.bars([["0-99", 5], ["50", 0], ["100-199", 10]]) == [
+        ("0-99", 5, 50.0),
+        ("100-199", 10, 100.0),
+    ]
