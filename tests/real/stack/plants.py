@@ -13,14 +13,14 @@ def _breaks(rollouts, params):
     """GRPO's advantages, but from the third batch on."""
     _calls["advantages"] += 1
     found = METHODS["grpo"].advantages(rollouts, params)
-    return found if _calls["advantages"] < 3 else found * torch.nan
+    return found if _calls["advantages"] < 3 else found._replace(value=found.value * torch.nan)
 
 
 BREAKS = replace(METHODS["grpo"], name="breaks", advantages=_breaks)
 
 
 def raises_later(response: str, answer: str) -> float:
-    """Of long responses."""
-    if len(response) > 20:
+    """Of what nobody tries: the bytes of a model with random weights."""
+    if not response.isascii():
         raise RuntimeError("planted")
     return float(answer in response)
