@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from nemo_algos.config import require
 from nemo_algos.terminal import Console, echo
@@ -21,15 +20,22 @@ def mismatch(
     files: Annotated[
         list[Path], typer.Argument(help=".npz, .jsonl or .pt; NeMo-RL's train_data_step*.jsonl")
     ],
+    model: Annotated[
+        Path | None, typer.Option(help="folder of the trainer's weights: try each cause on them")
+    ] = None,
+    previous: Annotated[
+        list[Path] | None, typer.Option(help="folder of an earlier checkpoint; may be repeated")
+    ] = None,
+    adapter: Annotated[Path | None, typer.Option(help="folder of the LoRA adapter (PEFT)")] = None,
+    responses: Annotated[int, typer.Option(min=8, help="how many to recompute with --model")] = 64,
     html: Annotated[Path | None, typer.Option(help="write a page with the pictures")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
-    """Why sampler and trainer differ on the same tokens: the likely cause, evidence, next step."""
+    """Find out why sampler and trainer give the same tokens different log-probs."""
     require("lab")
-    from nemo_algos.engines.mismatch.dump import read  # scipy
-    from nemo_algos.lab.mismatch.verdict import diagnose
-
-    verdict = diagnose([read(path) for path in files])
+    if (previous or adapter) and not model:
+        raise ValueError("--previous and --adapter need --model: name the trainer's weights")
+    verdict = _verdict(files, model, previous or [], adapter, responses, quiet=as_json)
     if html:
         from nemo_algos.lab.mismatch.page import write
 
@@ -40,24 +46,47 @@ def mismatch(
     _show(verdict)
 
 
+def _verdict(
+    files: list[Path],
+    model: Path | None,
+    previous: list[Path],
+    adapter: Path | None,
+    responses: int,
+    quiet: bool,
+) -> Diagnosis:
+    from nemo_algos.engines.mismatch.dump import read  # scipy
+    from nemo_algos.lab.mismatch.verdict import diagnose, with_model
+
+    dumps = [read(path) for path in files]
+    without = diagnose(dumps)
+    if model is None or without.verdict == "few":
+        return without
+    require("engine")
+    from nemo_algos.lab.mismatch.examination import examined  # torch, transformers
+
+    console = Console(stderr=True, highlight=False)
+    with console.status("loading the model", spinner="line") as status:
+        told = (lambda text: None) if quiet else (lambda text: status.update(escape(text)))
+        return with_model(dumps, examined(dumps, model, previous, adapter, responses, told))
+
+
 def _show(verdict: Diagnosis) -> None:
     console, numbers = Console(highlight=False), verdict.numbers()
     counted = f"{numbers['tokens']:,} tokens of {numbers['responses']:,} responses"
     counted += f" ({lost:,} more are not finite)" if (lost := numbers["not_finite"]) else ""
-    console.print(f"[bold]{verdict.cause.title}[/bold]: {escape(verdict.found)}", soft_wrap=True)
+    console.print(f"[bold]{verdict.title}[/bold]: {escape(verdict.found)}", soft_wrap=True)
     console.print(f"{counted}, mean |d| {numbers['mean']:.2g}, largest {numbers['max']:.2g} nats")
-    if verdict.tests:
-        table = Table("cause", "effect", "p", "found", "")
-        for name, test in verdict.tests.items():
-            mark = (
-                "[bold]named"
-                if name == verdict.name
-                else "fits too"
-                if name in verdict.others
-                else ""
-            )
-            row = (f"{test.effect:.3g}", f"{test.p:.1g}", escape(test.found))
-            table.add_row(name, *row, mark)
-        console.print(table)
-    if verdict.cause.next_step:
-        console.print(f"next: {escape(verdict.cause.next_step)}", soft_wrap=True)
+    for cause in verdict.causes:
+        values = ", ".join(f"{k} {_text(v)}" for k, v in cause.parameter.items())
+        share = f"explains {cause.explains:.0%} of the {cause.side}'s difference"
+        console.print(
+            escape(f"- {cause.name} ({values}): {share}" if values else f"- {cause.name}")
+        )
+    if verdict.candidates:
+        console.print(f"it may be: {', '.join(verdict.candidates)}", soft_wrap=True)
+    if verdict.next_step:
+        console.print(f"next: {escape(verdict.next_step)}", soft_wrap=True)
+
+
+def _text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,18 +1,28 @@
-"""The twelve causes: what each is, how it looks, and what to do next (causes.yaml)."""
+"""The causes: what each is, and what to do next (causes.yaml)."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
 
-class Cause(NamedTuple):
-    """title: as a person says it; looks: in the numbers; next_step: what settles or mends it."""
+@dataclass(frozen=True)
+class Cause:
+    """name: of `CAUSES`; side: sampler or trainer; explains: the share of its difference."""
+
+    name: str
+    side: str
+    parameter: dict[str, Any]
+    explains: float
+
+
+class Text(NamedTuple):
+    """title: as a person says it; next_step: what settles or mends it."""
 
     title: str
-    looks: str
     next_step: str
 
 
 _TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-CAUSES = {name: Cause(**texts) for name, texts in _TEXTS.items()}
+CAUSES = {name: Text(**texts) for name, texts in _TEXTS.items()}

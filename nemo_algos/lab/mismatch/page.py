@@ -23,7 +23,7 @@ MEDIAN, HIGH, POINT = COLORS[0], COLORS[1], COLORS[0]
 def write(path: Path, verdict: Diagnosis, files: Sequence[str]) -> None:
     """The page; files: their names, as it shows them."""
     figures = [(_svg(draw, verdict.tokens), " ".join(draw.__doc__.split())) for draw in FIGURES]
-    values = {"verdict": verdict, "numbers": verdict.numbers(), "causes": CAUSES}
+    values = {"verdict": verdict, "numbers": verdict.numbers(), "texts": CAUSES}
     page.write(path, "mismatch.html", {**values, "figures": figures, "files": files})
 
 

@@ -1,114 +1,190 @@
-"""The verdict on some dumps: a cause with its evidence, clean, unknown, or not enough tokens."""
+"""The verdict on some dumps: what a number for each token decides, and what a model adds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import stats
 
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch.causes import CAUSES, Cause
-from nemo_algos.lab.mismatch.picture import Evidence, Picture, picture
-from nemo_algos.lab.mismatch.rules import RULES
-from nemo_algos.lab.mismatch.statistics import mean
+from nemo_algos.lab.mismatch.hypotheses import bookkeeping
+from nemo_algos.lab.mismatch.hypotheses.fit import Record
+from nemo_algos.lab.mismatch.statistics import correlation
 from nemo_algos.lab.mismatch.tokens import Tokens, gather
 
-TOKENS, RESPONSES, UNSURE = 200, 8, 100  # fewer tell nothing
-LEFT_OVER = ("routing", "bad_layer")
+if TYPE_CHECKING:
+    from nemo_algos.lab.mismatch.examination import Examination
+
+TOKENS, RESPONSES = 200, 8  # fewer tell nothing
 CLEAN = 1e-4  # nats: mean |d| of float32 by another route; single tokens 20 times
-SURPRISE = 1e-6  # chance that tokens as surprising are of the recorded distribution
-OTHERWISE = {
-    "clean": Cause("clean", "", ""),
-    "few": Cause(
-        "not enough tokens",
-        "",
-        f"dump more steps: {TOKENS} tokens of {RESPONSES} responses are the least",
-    ),
-    "unknown": Cause(
-        "unknown cause", "", "dump more steps, with weights_version and prompt_length"
-    ),
-}
+CERTAIN = 0.3  # of the difference may be left where bookkeeping explains it
+SURPRISE = 1e-6  # p of tokens as likely as they should be
+NOISE, GAIN = 1.3, 0.8  # median |d|: what is left is as noise; of the level before
+AGED = 0.5  # rank correlation of a response's level with the age of its weights
+BF16 = 0.1  # nats, mean |d|: bfloat16's rounding stays below in models that have been measured
+TITLES = {"clean": "no mismatch", "few": "not enough tokens", "unknown": "unknown"}
+WITH_MODEL = "run the command with --model FOLDER, the trainer's weights of that step"
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """name: of `CAUSES`, or clean, few, unknown. tests: of each cause, where there are tokens."""
+    """verdict: the first cause's name, or clean, few, unknown; found: what was seen, a sentence.
 
-    name: str
+    causes: the largest first; candidates: what it may be, where it is unknown.
+    """
+
+    verdict: str
     found: str
-    tests: dict[str, Evidence]
     tokens: Tokens
+    causes: list[Cause] = field(default_factory=list)
+    candidates: list[str] = field(default_factory=list)
 
     @property
-    def others(self) -> list[str]:
-        """Further causes that fit as well; not what fits wherever nothing else does."""
-        named = (self.name, *LEFT_OVER)
-        return [name for name, test in self.tests.items() if test.holds and name not in named]
+    def title(self) -> str:
+        """Of the verdict, as a person says it."""
+        return TITLES.get(self.verdict) or CAUSES[self.verdict].title
 
     @property
-    def cause(self) -> Cause:
-        """What it is, and what to do next."""
-        return (CAUSES | OTHERWISE)[self.name]
+    def next_step(self) -> str:
+        """What to do."""
+        if self.verdict == "few":
+            return f"Dump more steps: {TOKENS} tokens of {RESPONSES} responses are the least."
+        return "" if self.verdict in TITLES else CAUSES[self.verdict].next_step
 
     def numbers(self) -> dict[str, Any]:
         """For scripts, of Python's own types."""
         size = np.abs(self.tokens.d)
         return {
-            "verdict": self.name,
-            "title": self.cause.title,
+            "verdict": self.verdict,
+            "title": self.title,
             "found": self.found,
-            "next_step": self.cause.next_step,
+            "next_step": self.next_step,
+            "causes": [vars(cause) for cause in self.causes],
+            "candidates": self.candidates,
             "tokens": len(size),
             "responses": len(self.tokens.lengths),
             "not_finite": self.tokens.lost,
             "mean": float(size.mean()),
             "max": float(size.max()),
-            "others": self.others,
-            "tests": {k: e._asdict() | {"fits": bool(e.fits)} for k, e in self.tests.items()},
         }
 
 
 def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
-    """What explains the difference of sampler and trainer in all of them together."""
+    """What one number for each token decides for certain; else unknown, with candidates."""
     tokens = gather(dumps)
-    if len(tokens.d) < TOKENS or len(tokens.lengths) < RESPONSES:
-        count = f"{len(tokens.d)} tokens of {len(tokens.lengths)} responses tell no cause"
-        return Diagnosis("few", count, {}, tokens)
     size = np.abs(tokens.d)
+    if tokens.lost:
+        share = tokens.lost / (tokens.lost + len(size))
+        cause = Cause("not_finite", _broken(dumps), {"share": share}, 1.0)
+        found = f"{tokens.lost} log-probs are not finite, {share:.1%}"
+        return Diagnosis("not_finite", found, tokens, [cause])
+    if len(size) < TOKENS or len(tokens.lengths) < RESPONSES:
+        count = f"{len(size)} tokens of {len(tokens.lengths)} responses are too few"
+        return Diagnosis("few", count, tokens)
     if size.mean() < CLEAN and size.max() < 20 * CLEAN:
-        return _exact(tokens)
-    if tokens.unsure.sum() < UNSURE:
-        count = f"of {len(size)} tokens only {tokens.unsure.sum()} leave a doubt to compare"
-        return Diagnosis("few", count, {}, tokens)
-    return _named(picture(tokens))
+        return _surprising(tokens) or _clean(tokens)
+    return _booked(tokens) or _aged(tokens) or _unknown(tokens)
 
 
-def _named(p: Picture) -> Diagnosis:
-    """Of each cause the first look that holds, else the first that could be tested."""
-    looks = [(name, evidence) for name, rule in RULES if (evidence := rule(p))]
-    holding = [(name, evidence) for name, evidence in looks if evidence.holds]
-    first = dict(reversed(looks)) | dict(reversed(holding))
-    tests = {name: first[name] for name, _ in looks}
-    if not holding:
-        return Diagnosis("unknown", "no look of a cause is significant", tests, p.tokens)
-    name, evidence = holding[0]
-    return Diagnosis(name, evidence.found, tests, p.tokens)
+def _clean(tokens: Tokens) -> Diagnosis:
+    same = "both sides hold the same numbers, or one is a copy"
+    found = "the difference is rounding of float32" if tokens.d.any() else same
+    return Diagnosis("clean", found, tokens)
 
 
-def _exact(tokens: Tokens) -> Diagnosis:
-    """Log-probs that agree, of tokens that need not have been drawn from them."""
-    size = np.abs(tokens.d)
-    found = f"mean |d| {size.mean():.1e}, largest {size.max():.1e} nats: rounding of float32"
-    if size.max() == 0:
-        found = "the two are the same numbers: compared with itself, or a copy (bypass mode)"
-    if tokens.entropy is not None:
-        surprise = mean(tokens.per_row(-tokens.sampler - tokens.entropy))
-        if surprise.p < SURPRISE:
-            side = "less" if surprise.size < 0 else "more"
-            text = f"both agree, but the tokens are {abs(surprise.size):.3f} nats {side} surprising"
-            text += " than their entropy: drawn at another temperature, or with top-p or top-k"
-            test = Evidence(surprise.size, surprise.p, text, fits=True)
-            return Diagnosis("temperature", text, {"temperature": test}, tokens)
-    return Diagnosis("clean", found, {}, tokens)
+def _surprising(tokens: Tokens) -> Diagnosis | None:
+    """Both sides agree, and the tokens are not as likely as their entropy says."""
+    if tokens.entropy is None:
+        return None
+    rows = tokens.per_row(-tokens.sampler - tokens.entropy)
+    found: Any = stats.ttest_1samp(rows, 0.0)
+    if not found.pvalue < SURPRISE:
+        return None
+    more = "more" if rows.mean() > 0 else "less"
+    text = (
+        f"both sides agree, but the tokens are {abs(rows.mean()):.2g} nats {more} surprising than"
+    )
+    text += f" the entropy says: {WITH_MODEL}"
+    return Diagnosis("unknown", text, tokens, [], ["recorded_before", "greedy", "speculative"])
+
+
+def _broken(dumps: Sequence[Dump]) -> str:
+    sampler = sum(int((~np.isfinite(d.sampler_logprobs[d.mask])).sum()) for d in dumps)
+    return "sampler" if sampler else "trainer"
+
+
+def _booked(tokens: Tokens) -> Diagnosis | None:
+    """Bookkeeping, of which both sides are tried in the light of the other."""
+    spread = np.full(len(tokens.d), max(1.25 * float(np.median(np.abs(tokens.d))), 1e-5))
+    spread = np.minimum(spread, 0.1)  # where most tokens are off, rounding is not what is typical
+    for side, value, other in (
+        ("sampler", tokens.sampler, tokens.trainer),
+        ("trainer", tokens.trainer, tokens.sampler),
+    ):
+        record = Record(value, spread, tokens.row, tokens.place, tokens.token)
+        for hypothesis in bookkeeping.HYPOTHESES:
+            for fit in hypothesis(record, other):
+                left = float(np.abs(value - fit.predicted).mean() / np.abs(tokens.d).mean())
+                before, after = record.level(other), record.level(fit.predicted)
+                if left < CERTAIN or (after < NOISE and GAIN * before > after):
+                    ((name, parameter),) = fit.parameters.items()
+                    cause = Cause(name, side, parameter, 1 - left)
+                    found = f"it explains {1 - left:.0%} of the difference"
+                    return Diagnosis(name, found, tokens, [cause])
+    return None
+
+
+def _aged(tokens: Tokens) -> Diagnosis | None:
+    """Responses differ the more, the older the weights that sampled them."""
+    if tokens.age is None or np.ptp(tokens.age) == 0:
+        return None
+    level = tokens.per_row(np.abs(tokens.d))
+    by_age = correlation(level, tokens.age.astype(float))
+    if by_age.size < AGED or by_age.p > 1e-4:
+        return None
+    found = (
+        f"responses differ the more, the older their weights (rank correlation {by_age.size:.2f})"
+    )
+    age = {"oldest": int(tokens.age.max())}
+    return Diagnosis("old_weights", found, tokens, [Cause("old_weights", "sampler", age, 1.0)])
+
+
+def _unknown(tokens: Tokens) -> Diagnosis:
+    """The level, and what it cannot be told apart from."""
+    d, mean = tokens.d, float(np.abs(tokens.d).mean())
+    if (d < 1e-5).mean() > 0.97:
+        candidates = ["top_p", "top_k", "min_p", "vocabulary_padding"]
+        found = "nearly every token is likelier to the sampler"
+    elif mean < BF16:
+        candidates = ["bfloat16 rounding", "quantized_weights", "old_weights"]
+        found = f"mean |d| of {mean:.2g} nats is a level that bfloat16 alone can reach"
+    else:
+        candidates = ["old_weights", "temperature", "template"]
+        found = f"mean |d| of {mean:.2g} nats is more than rounding"
+    return Diagnosis("unknown", f"{found}: {WITH_MODEL}", tokens, [], candidates)
+
+
+def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
+    """The verdict of an experiment."""
+    tokens, causes = gather(dumps), list(examination.causes)
+    if tokens.lost:
+        causes = diagnose(dumps).causes + causes
+    count = f"{examination.tokens} tokens of {examination.responses} responses"
+    if examination.unexplained:
+        near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
+        best = ", ".join(f"{name} explains {share:.0%}" for name, share in near.items())
+        sides = " and ".join(examination.unexplained)
+        text = f"no hypothesis leaves only rounding on the {sides} side, in {count}"
+        candidates = list(near)
+        if causes:
+            return Diagnosis(causes[0].name, text, tokens, causes, candidates)
+        return Diagnosis("unknown", f"{text}. {best}" if best else text, tokens, [], candidates)
+    rest = f"what is left in {count} is rounding"
+    rest += f" (bfloat16 rounds by {examination.rounding:.2g} nats here)"
+    if causes:
+        return Diagnosis(causes[0].name, rest, tokens, causes)
+    return Diagnosis("clean", rest, tokens)

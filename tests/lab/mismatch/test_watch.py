@@ -76,7 +76,7 @@ def test_a_run_dumps_what_the_command_reads(tmp_path):
     assert (dump.weights_version == 1).all() and (dump.prompt_length == 6).all()
     result = CliRunner().invoke(app, ["mismatch", str(path)])
     assert result.exit_code == 0
-    assert result.output.splitlines()[0] == Says("clean: same")
+    assert result.output.splitlines()[0] == Says("no mismatch: same")
 
 
 def test_a_negative_number_of_steps_is_refused():
@@ -86,13 +86,10 @@ def test_a_negative_number_of_steps_is_refused():
 
 @pytest.fixture
 def hot(tmp_path):
-    """Trainer's log-odds 1.25 times the sampler's."""
+    """The sampler's log-probs are to the base of 2."""
     rng, shape = np.random.default_rng(0), (30, 20)
-    odds = rng.normal(0.5, 2, shape)
-    sides = {
-        "sampler_logprobs": -np.logaddexp(0, -odds),
-        "trainer_logprobs": -np.logaddexp(0, -1.25 * odds),
-    }
+    values = -rng.exponential(1.0, shape)
+    sides = {"sampler_logprobs": values / np.log(2), "trainer_logprobs": values}
     write(tmp_path / "hot.npz", made({"tokens": rng.integers(0, 50, shape), **sides}))
     return tmp_path / "hot.npz"
 
@@ -100,20 +97,30 @@ def hot(tmp_path):
 def test_the_command_names_shows_and_says_what_to_do(hot):
     result = CliRunner().invoke(app, ["mismatch", str(hot)])
     assert result.exit_code == 0
-    first, second, *table, last = result.output.splitlines()
-    assert first == Says("temperature: 97% 1.00 0.80")
+    first, second, cause, last = result.output.splitlines()
+    assert first == Says("base 100%")
     assert second.startswith("600 tokens of 30 responses, mean |d| ")
-    assert sum("named" in row for row in table) == 1 and "stale_cache" in result.output
-    assert last == Says("next: temperature")
+    assert cause == Says("log_base 2 sampler 100%")
+    assert last == Says("next: nats")
 
 
 def test_for_scripts(hot):
     result = CliRunner().invoke(app, ["mismatch", str(hot), "--json"])
     got = json.loads(result.output)
-    assert got["verdict"] == "temperature" and got["tokens"] == 600 and got["responses"] == 30
-    test = got["tests"]["temperature"]
-    assert test["p"] < 1e-100 and test["fits"] and test["effect"] > 0.95
-    assert {*got["tests"]} >= {"truncation", "shift", "precision", "routing", "lora"}
+    assert got["verdict"] == "log_base" and got["tokens"] == 600 and got["responses"] == 30
+    (cause,) = got["causes"]
+    assert cause["parameter"] == {"base": 2} and cause["side"] == "sampler"
+
+
+@pytest.mark.parametrize("option", ["--previous", "--adapter"])
+def test_folders_beside_no_model_are_refused(hot, option):
+    result = CliRunner().invoke(app, ["mismatch", str(hot), option, str(hot.parent)])
+    assert result.exit_code == 2 and result.output == Says("--model")
+
+
+def test_a_model_that_is_not_there_ends_in_one_line(hot):
+    result = CliRunner().invoke(app, ["mismatch", str(hot), "--model", str(hot.parent / "no")])
+    assert result.exit_code == 2 and result.output.count("\n") == 1
 
 
 def test_the_page_stands_alone(hot, tmp_path):

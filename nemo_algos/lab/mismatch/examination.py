@@ -1,0 +1,199 @@
+"""The cause by experiment: both sides' log-probs are recomputed from the trainer's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nemo_algos.engines.mismatch.dump import Dump
+from nemo_algos.lab.mismatch.causes import Cause
+from nemo_algos.lab.mismatch.drawn import drawn
+from nemo_algos.lab.mismatch.hypotheses.fit import CAP, ROUNDING, Record
+from nemo_algos.lab.mismatch.hypotheses.formats import in_dtype
+from nemo_algos.lab.mismatch.hypotheses.forward import Case, weights
+from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora
+from nemo_algos.lab.mismatch.logits import Logits
+from nemo_algos.lab.mismatch.network import load, recomputed
+from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses, gathered
+from nemo_algos.lab.mismatch.trial import SLACK, Outcome, Search
+
+Array = np.ndarray
+BF16 = in_dtype(torch.bfloat16)
+SIDES = ("sampler", "trainer")
+VAGUE = 0.8  # of the difference: padding of a vocabulary whose logits differ from place to place
+OTHER_WEIGHTS = (
+    "sampler and trainer agree with each other, but not with --model: name the folder of the "
+    "weights that the trainer had at this step"
+)
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What the experiment found. causes: the largest first; sides: what became of each.
+
+    rounding: mean |d| of a bf16 forward, nats; tokens, responses: how many were recomputed.
+    """
+
+    causes: list[Cause]
+    sides: dict[str, Outcome]
+    rounding: float
+    tokens: int
+    responses: int
+
+    def near(self, side: str) -> list[tuple[str, float]]:
+        """What explains the most of a side that is not explained, and its share."""
+        return sorted(self.sides[side].near.items(), key=lambda item: -item[1])[:3]
+
+    @property
+    def unexplained(self) -> list[str]:
+        """Sides of which more than rounding is left."""
+        return [name for name, side in self.sides.items() if not side.explained]
+
+
+def examined(
+    dumps: Sequence[Dump],
+    model: Path,
+    previous: Sequence[Path] = (),
+    adapter: Path | None = None,
+    count: int = 64,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Examination:
+    """The causes of both sides' differences from the model.
+
+    model, previous, adapter: folders of Hugging Face's or PEFT's files; count: of responses.
+    Raises ValueError where a folder cannot be read, or the dumps hold no prompts.
+    """
+    network = load(model)
+    responses = gathered(dumps, count)
+    case = Case(
+        network,
+        {path.name: weights(path) for path in previous},
+        lora(adapter, network) if adapter else {},
+        pad=getattr(network.tokenizer, "pad_token_id", None) or 0,
+        longest=max(r.begin for r in responses.each),
+    )
+    if case.adapter:
+        _adopt(case, responses)
+    progress("the model as it is")
+    base = recomputed(network, responses)
+    responses, base = _worst_first(responses, base)
+    scale, rounding = _rounding(case, responses, base)
+    level = float(np.mean(scale))
+    sides = {}
+    for name in SIDES:
+        record = Record(
+            responses.column(name),
+            scale,
+            responses.row,
+            np.concatenate([np.arange(len(r.at)) for r in responses.each]),
+            responses.column("tokens"),
+        )
+        told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
+        sides[name] = Search(case, responses, base, record, rounding, BF16, told).outcome()
+    explained = all(side.explained for side in sides.values())
+    if not explained and _alike(responses, rounding, scale):
+        raise ValueError(OTHER_WEIGHTS)
+    causes = [c for name in SIDES for c in _named(name, sides[name])]
+    causes = _without_common(causes)
+    state = sides["sampler"].state
+    if sides["sampler"].explained and not (state.sampling or state.bookkeeping):
+        causes = _with_draws(causes, drawn(sides["sampler"].logits, responses))
+    return Examination(causes, sides, level, len(responses.row), len(responses.each))
+
+
+def _adopt(case: Case, responses: Responses) -> None:
+    """Merge the adapter for good, where the trainer's log-probs are of the merged model."""
+    some = responses.first(NEIGHBOURS)
+    record = some.column("trainer")
+    apart = [
+        float(np.abs(recomputed(case.network, some, changes).logprobs - record).mean())
+        for changes in ((), (adapted(case.adapter, 1.0),))
+    ]
+    if apart[1] < apart[0]:
+        for name, parameter in case.network.model.named_parameters():
+            if name in case.adapter:
+                parameter.data += case.adapter[name].to(parameter.dtype)
+
+
+def _worst_first(responses: Responses, base: Logits) -> tuple[Responses, Logits]:
+    """Runs of neighbours in the order of their differences: the first ones are tried on."""
+    off = np.abs(responses.column("sampler") - base.logprobs)
+    off = np.maximum(off, np.abs(responses.column("trainer") - base.logprobs))
+    rows = responses.means(np.minimum(off, 1.0))
+    runs = [range(i, min(i + NEIGHBOURS, len(rows))) for i in range(0, len(rows), NEIGHBOURS)]
+    runs.sort(key=lambda run: -np.mean([rows[i] for i in run]) * (len(run) == NEIGHBOURS))
+    order = [i for run in runs for i in run]
+    tokens = np.concatenate([np.flatnonzero(responses.row == i) for i in order])
+    return Responses(tuple(responses.each[i] for i in order)), base.only(tokens)
+
+
+def _rounding(case: Case, responses: Responses, base: Logits) -> tuple[Array, float]:
+    """One standard deviation of bf16's rounding for each token [N], and the level of a forward."""
+    some = responses.first(2 * NEIGHBOURS)
+    rounded = recomputed(case.network, some, (BF16,))
+    n = len(rounded.chosen)
+    d = rounded.logprobs - base.logprobs[:n]
+    size = float(np.sqrt(np.mean((d / base.unsure[:n]) ** 2)))
+    scale = np.maximum(size * base.unsure, ROUNDING)
+    return scale, float(np.mean(np.abs(d) / scale[:n]))
+
+
+def _alike(responses: Responses, rounding: float, scale: Array) -> bool:
+    """Whether the two sides agree with each other."""
+    d = responses.column("trainer") - responses.column("sampler")
+    return float(np.minimum(np.abs(d) / scale, CAP).mean()) <= SLACK * rounding
+
+
+def _named(name: str, side: Outcome) -> list[Cause]:
+    """Of a side that is explained; of padding with logits of its own, where nearly all is."""
+    share = (side.level - side.left) / max(side.level, 1e-9)
+    padding = {"vocabulary_padding"} == set(side.parameters) and share > VAGUE
+    if not side.explained and not padding:
+        return []
+    parameters = dict(_called(k, v) for k, v in side.parameters.items() if not _ordinary(k, v))
+    return [Cause(k, name, v, share / len(parameters)) for k, v in parameters.items()]
+
+
+def _ordinary(name: str, parameter: dict[str, Any]) -> bool:
+    """A sampler in bfloat16 or float16 is no cause, but what its rounding is measured by."""
+    return name == "precision" and parameter.get("dtype") in ("bfloat16", "float16")
+
+
+def _called(name: str, parameter: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """An adapter's scale, which is tried relative to the model that has it once."""
+    if name != "adapter_scale":
+        return name, parameter
+    scale = 1 + parameter["scale"]
+    for special, value in (("adapter_missing", 0.0), ("adapter_twice", 2.0)):
+        if abs(scale - value) < 0.05:
+            return special, {"scale": scale}
+    return name, {"scale": scale}
+
+
+def _without_common(causes: list[Cause]) -> list[Cause]:
+    """What both sides have alike is how the run is: no cause of a difference between them."""
+    both = {c.name for c in causes if c.side == "sampler"}
+    both &= {c.name for c in causes if c.side == "trainer"}
+    alike = {
+        name
+        for name in both
+        if len({str(_coarse(c.parameter)) for c in causes if c.name == name}) == 1
+    }
+    return [c for c in causes if c.name not in alike]
+
+
+def _coarse(parameter: dict[str, Any]) -> dict[str, Any]:
+    return {k: round(v, 2) if isinstance(v, float) else v for k, v in parameter.items()}
+
+
+def _with_draws(causes: list[Cause], found: dict[str, dict[str, Any]]) -> list[Cause]:
+    """A trainer's temperature that the tokens have too is the run's: the record is another."""
+    own = [Cause(name, "sampler", parameter, 1.0) for name, parameter in found.items()]
+    if found:
+        causes = [c for c in causes if c.name != "temperature" or c.side != "trainer"]
+    return own + causes

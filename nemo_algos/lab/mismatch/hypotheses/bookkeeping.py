@@ -1,0 +1,169 @@
+"""What is done with log-probs once they are computed: none needs the model.
+
+Each takes a record and what it should have been [N], and returns what it then would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from nemo_algos.lab.mismatch.hypotheses.fit import Fit, Record
+
+Array = np.ndarray
+CLOSE = 4.0  # standard deviations, in the mean of a response: it is the same
+LEAST = 5  # tokens that a response is recognized by
+NEARLY = 0.95  # of the tokens
+REPEATED = 3  # tokens of one and the same value: no chance
+BASES = {2: 1 / np.log(2), 10: 1 / np.log(10)}
+
+
+def shifted(record: Record, expected: Array) -> Iterator[Fit]:
+    """Each place holds the number of the next one, or of the one before."""
+    for places in (1, -1, 2, -2):
+        away = np.roll(expected, -places)
+        same = np.roll(record.row, -places) == record.row
+        # a place that has no neighbour is not judged
+        yield Fit(np.where(same, away, record.value), {"shift": {"places": places}})
+
+
+def other_base(record: Record, expected: Array) -> Iterator[Fit]:
+    """Logarithms to another base."""
+    for base, factor in BASES.items():
+        yield Fit(expected * factor, {"log_base": {"base": base}})
+
+
+def clamped(record: Record, expected: Array) -> Iterator[Fit]:
+    """No number is below one that several tokens have."""
+    least = record.value.min()
+    equal = record.value == least
+    if equal.sum() >= REPEATED and least < -1:
+        predicted = np.where(equal & (expected < least + 1), least, expected)
+        yield Fit(predicted, {"clamp": {"least": float(least)}})
+        if (expected[equal] > least + 1).any():  # a stand-in for what the engine did not return
+            yield Fit(np.where(equal, least, expected), {"clamp": {"least": float(least)}})
+
+
+def ended(record: Record, expected: Array) -> Iterator[Fit]:
+    """The tokens that end a response are booked otherwise, or the mask goes beyond them."""
+    last = np.flatnonzero(np.diff(record.row, append=-1))
+    ids, counts = np.unique(record.token[last], return_counts=True)
+    for common in ids[counts >= REPEATED]:
+        ends = _to_the_end(record, record.token == common)
+        off = ends & (record.off(expected) > CLOSE)
+        if off.sum() >= REPEATED:
+            value = {"value": float(np.median(record.value[off]))}
+            yield Fit(np.where(ends, record.value, expected), {"end_of_response": value})
+
+
+def _to_the_end(record: Record, where: Array) -> Array:
+    """Of `where` [N] what no other token of the response follows."""
+    others = np.cumsum(~where)
+    last = np.flatnonzero(np.diff(record.row, append=-1))
+    rows = np.unique(record.row, return_inverse=True)[1]
+    return where & (others == others[last][rows])
+
+
+def padded(record: Record, expected: Array) -> Iterator[Fit]:
+    """Zeros from a place on to the end of a response."""
+    tail = _to_the_end(record, record.value == 0)
+    if (tail & (expected < -0.01)).sum() >= REPEATED and not tail.all():
+        first = int(record.place[tail].min())
+        yield Fit(np.where(tail, 0.0, expected), {"padding": {"from_place": first}})
+
+
+def greedy(record: Record, expected: Array) -> Iterator[Fit]:
+    """All are 0: each token was certain to the sampler."""
+    zero = record.value == 0
+    if zero.mean() > NEARLY and (expected < -0.1).mean() > 1 - NEARLY:
+        yield Fit(np.where(zero, 0.0, expected), {"greedy": {}})
+
+
+def rounded(record: Record, expected: Array) -> Iterator[Fit]:
+    """Log-probs that are kept in bfloat16: eight bits of each."""
+    bits = record.value.astype(np.float32).view(np.uint32)
+    if (bits & 0xFFFF).any() or not record.value.any():
+        return
+    grid = 2.0 ** (np.floor(np.log2(np.maximum(-expected, 1e-30))) - 7)
+    near = np.abs(record.value - expected) <= grid
+    parameter = {"dtype": "bfloat16 log-probs"}
+    yield Fit(np.where(near, record.value, expected), {"precision": parameter})
+
+
+def exchanged(record: Record, expected: Array) -> Iterator[Fit]:
+    """Some responses hold the numbers of others."""
+    rows = int(record.row.max()) + 1
+    parts = [expected[record.row == i] for i in range(rows)]
+    predicted, moved = expected.copy(), 0
+    for i in np.flatnonzero(record.levels(expected) > CLOSE):
+        own = record.only(record.row == i)
+        fits = [(_of_another(own, other), j) for j, other in enumerate(parts) if j != i]
+        best, j = min(fits, default=(np.inf, 0))
+        if best < min(CLOSE, own.level(parts[i]) / 3):
+            n = min(len(own.row), len(parts[j]))
+            there = np.flatnonzero(record.row == i)
+            predicted[there] = record.value[there]
+            predicted[there[:n]] = parts[j][:n]
+            moved += 1
+    if moved:
+        yield Fit(predicted, {"rows": {"responses": moved, "of": rows}})
+
+
+def _of_another(own: Record, other: Array) -> float:
+    n = min(len(own.row), len(other))
+    return own.only(np.arange(n)).level(other[:n]) if n >= LEAST else np.inf
+
+
+def retokenized(record: Record, expected: Array) -> Iterator[Fit]:
+    """From a place on, some responses are shifted: their text was cut into other tokens."""
+    predicted, moved = expected.copy(), 0
+    for i in np.flatnonzero(record.levels(expected) > CLOSE / 2):
+        there = np.flatnonzero(record.row == i)
+        own = record.only(there)
+        fits = [_from_a_place_on(own, expected[there], lag) for lag in (1, -1, 2, -2)]
+        best = min(fits, key=own.level)
+        if own.level(best) < own.level(expected[there]) / 3:
+            predicted[there] = best
+            moved += 1
+    if moved:
+        rows = int(record.row.max()) + 1
+        yield Fit(predicted, {"retokenized": {"responses": moved, "of": rows}})
+
+
+def _from_a_place_on(own: Record, expected: Array, lag: int) -> Array:
+    """The cut that fits best; beyond the end nothing is judged."""
+    n = len(expected)
+    source = np.arange(n) + lag
+    away = np.where((source >= 0) & (source < n), expected[source.clip(0, n - 1)], own.value)
+    return np.where(np.arange(n) < _cut(own, expected, away), expected, away)
+
+
+def _cut(own: Record, first: Array, then: Array) -> int:
+    """The place from which on the second fits better."""
+    before = np.cumsum(np.r_[0.0, own.off(first)])
+    after = np.cumsum(np.r_[0.0, own.off(then)[::-1]])[::-1]
+    return int(np.argmin(before + after))
+
+
+def spliced(record: Record, first: Array, then: Array) -> Array:
+    """In each response the first up to a place, and the second from there on [N]."""
+    predicted = then.copy()
+    for i in np.unique(record.row):
+        there = np.flatnonzero(record.row == i)
+        cut = _cut(record.only(there), first[there], then[there])
+        predicted[there[:cut]] = first[there[:cut]]
+    return predicted
+
+
+HYPOTHESES: list[Callable[[Record, Array], Iterator[Fit]]] = [
+    shifted,
+    other_base,
+    greedy,
+    clamped,
+    ended,
+    padded,
+    rounded,
+    exchanged,
+    retokenized,
+]

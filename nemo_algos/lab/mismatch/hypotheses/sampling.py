@@ -1,0 +1,252 @@
+"""What is done with the logits before a token is drawn: parameters are solved for.
+
+A hypothesis is solved for a record and the model's logits of the same N tokens, and gives the
+log-probs of any logits: log p_b(a) = b z_a - log sum exp(b z), less the log of the mass kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from nemo_algos.lab.mismatch.hypotheses.fit import CAP, Record, error, solved
+from nemo_algos.lab.mismatch.logits import Logits
+
+Array = np.ndarray
+TEMPERATURES = np.geomspace(0.3, 3, 24)
+CUTS = {  # of each filter, from the weakest on
+    "top_p": 1 - np.geomspace(0.002, 0.8, 60),
+    "top_k": np.unique(np.geomspace(1, 400, 60).astype(int)),
+    "min_p": np.geomspace(1e-3, 0.6, 60),
+}
+PENALTIES = {
+    "repetition_penalty": np.linspace(0.8, 2, 25),
+    "presence_penalty": np.linspace(-2, 2, 33),
+    "frequency_penalty": np.linspace(-2, 2, 33),
+}
+SOFTCAPS = np.geomspace(5, 300, 30)
+COMMON, NOTICED = 64, 0.25  # ids whose bias is asked for; nats of one
+MOST, ENOUGH, HALF = 24, 0.98, 0.5  # ids; of the level: one that gains less is none, as all are
+BANNED, LEAST = 0.05, 1e-4  # exp(bias): below, a token is banned; of one that is
+
+
+Parameters = dict[str, dict[str, Any]]  # by the cause's name
+
+
+class Sampling(NamedTuple):
+    """solve: the parameters, None where there are none; logprobs [N]: of logits, under them."""
+
+    solve: Callable[[Record, Logits], Parameters | None]
+    logprobs: Callable[[Logits, Parameters], Array]
+
+
+def tempered(logits: Logits, temperature: float) -> Array:
+    """Of logits that are divided by a temperature."""
+    return logits.chosen / temperature - logits.total(lambda z: z / temperature)
+
+
+def _temperature(record: Record, logits: Logits) -> Parameters:
+    at = lambda value: tempered(logits, value)  # noqa: E731
+    value = solved(lambda x: record.level(at(x)), list(TEMPERATURES))
+    return {"temperature": {"temperature": value, "error": error(record, at, value)}}
+
+
+class Kept:
+    """The mass of the likeliest tokens, at one temperature."""
+
+    def __init__(self, logits: Logits, temperature: float) -> None:
+        total = logits.total(lambda z: z / temperature)
+        self.logits, self.temperature = logits, temperature
+        self.logprobs = logits.chosen / temperature - total
+        self.mass = np.cumsum(np.exp(logits.top / temperature - total[:, None]), 1)
+
+    def last(self, name: str, value: float) -> Array:
+        """The index of the last token that a filter keeps [N]."""
+        top = self.logits.top
+        if name == "top_p":
+            kept = (self.mass < value).sum(1)
+        elif name == "top_k":
+            kept = np.full(len(top), int(value) - 1)
+        else:
+            kept = (top >= top[:, :1] + self.temperature * np.log(value)).sum(1) - 1
+        return kept.clip(0, top.shape[1] - 1)
+
+    def after(self, name: str, value: float) -> Array:
+        """Log-probs of what the filter keeps."""
+        mass = np.take_along_axis(self.mass, self.last(name, value)[:, None], 1)[:, 0]
+        return self.logprobs - np.log(np.maximum(mass, 1e-300))
+
+    def solve(self, record: Record, name: str, coarse: int = 1) -> tuple[float, float]:
+        """The level, and the value that gives it."""
+        loss = lambda value: record.level(self.after(name, value))  # noqa: E731
+        value = solved(loss, sorted(CUTS[name][::coarse]))
+        if name == "top_k":  # a whole number
+            near = range(max(1, int(value) - 12), int(value) + 13)
+            value = min(near, key=loss)
+        return loss(value), value
+
+
+def _cut(name: str) -> Sampling:
+    def solve(record: Record, logits: Logits) -> Parameters:
+        return {name: {name: Kept(logits, 1.0).solve(record, name)[1]}}
+
+    return Sampling(solve, lambda z, found: Kept(z, 1.0).after(name, found[name][name]))
+
+
+def _tempered_and_cut(name: str) -> Sampling:
+    def solve(record: Record, logits: Logits) -> Parameters:
+        loss = lambda t: Kept(logits, t).solve(record, name, coarse=4)[0]  # noqa: E731
+        temperature = solved(loss, list(TEMPERATURES[3:-3:2]))
+        value = Kept(logits, temperature).solve(record, name)[1]
+        return {"temperature": {"temperature": temperature}, name: {name: value}}
+
+    def logprobs(logits: Logits, found: Parameters) -> Array:
+        return Kept(logits, found["temperature"]["temperature"]).after(name, found[name][name])
+
+    return Sampling(solve, logprobs)
+
+
+def penalized(logits: Logits, name: str, value: float) -> Array:
+    """Of logits that are lower for tokens that stood before."""
+    z = logits.seen
+    if name == "repetition_penalty":
+        changed = np.where(logits.before > 0, np.where(z > 0, z / value, z * value), z)
+    else:
+        times = logits.written if name == "frequency_penalty" else logits.written > 0
+        changed = z - value * times
+    highest = logits.top[:, :1]
+    gain = np.exp(changed - highest) - np.exp(z - highest)
+    total = np.exp(logits.normalizer - highest[:, 0]) + np.where(changed != z, gain, 0).sum(1)
+    chosen = logits.chosen + np.where(logits.own, changed - z, 0).sum(1)
+    return chosen - highest[:, 0] - np.log(np.maximum(total, 1e-300))
+
+
+def _penalty(name: str) -> Sampling:
+    def solve(record: Record, logits: Logits) -> Parameters:
+        loss = lambda value: record.level(penalized(logits, name, value))  # noqa: E731
+        return {name: {"penalty": solved(loss, list(PENALTIES[name]))}}
+
+    return Sampling(solve, lambda z, found: penalized(z, name, found[name]["penalty"]))
+
+
+class Biased:
+    """Certain ids are banned or have a bias; x [I] is exp(bias) of each, 0 of a banned one."""
+
+    def __init__(self, logits: Logits, ids: Array) -> None:
+        column = np.full(int(max(logits.ids.max(), logits.token.max(), ids.max())) + 1, -1)
+        column[ids] = np.arange(len(ids))
+        self.base, self.drawn = logits.logprobs, column[logits.token]
+        self.probs = np.zeros((len(self.base), len(ids)))
+        where = column[logits.ids]
+        rows, places = (where >= 0).nonzero()
+        self.probs[rows, where[rows, places]] = logits.probs[rows, places]
+
+    def logprobs(self, x: Array) -> Array:
+        """[N]."""
+        own = np.where(self.drawn >= 0, np.log(x)[self.drawn], 0)
+        return self.base + own - np.log(self.total(x))
+
+    def total(self, x: Array) -> Array:
+        """The sum of the changed probabilities [N]."""
+        return np.maximum(1 + self.probs @ (x - 1), 1e-9)
+
+    def solved(self, record: Record, start: Array, active: list[int]) -> Array:
+        """x [I] where those of `active` alone are free."""
+
+        def whole(part: Array) -> Array:
+            x = start.copy()
+            x[active] = part
+            return x
+
+        jacobian = cast("Any", lambda part: self.slope(whole(part))[:, active] / scale)
+        scale, bounds = record.scale[:, None], (LEAST, 1 / LEAST)
+        found = least_squares(
+            lambda part: (self.logprobs(whole(part)) - record.value) / record.scale,
+            start[active],
+            jacobian,
+            bounds,
+            loss="soft_l1",
+            max_nfev=30,
+        )
+        return whole(found.x)
+
+    def slope(self, x: Array) -> Array:
+        """Of the log-probs [N,I]."""
+        return (self.drawn[:, None] == np.arange(len(x))) / x - self.probs / self.total(x)[:, None]
+
+
+def _suspects(record: Record, logits: Logits) -> Array:
+    """The ids [I] that are likely everywhere, and those whose own log-probs are off the most."""
+    likely = np.bincount(logits.ids.ravel(), logits.probs.ravel())
+    off = (record.value - logits.logprobs) / record.scale
+    off = np.abs(np.bincount(logits.token, off - np.median(off)))
+    return np.union1d(np.argsort(likely)[::-1][:COMMON], np.argsort(off)[::-1][:COMMON])
+
+
+def _bias(record: Record, logits: Logits) -> Parameters | None:
+    """One id after the other, as long as each explains more."""
+    ids = _suspects(record, logits)
+    model, active, x = Biased(logits, ids), [], np.ones(len(ids))
+    level = start = record.level(model.logprobs(x))
+    for _ in range(MOST):
+        slope = model.slope(x) / record.scale[:, None]
+        off = ((record.value - model.logprobs(x)) / record.scale).clip(-CAP, CAP)
+        gain = np.abs(slope.T @ off) / np.maximum(np.linalg.norm(slope, axis=0), 1e-9)
+        gain[active] = 0
+        now = model.solved(record, x, [*active, int(gain.argmax())])
+        after = record.level(model.logprobs(now))
+        if after > ENOUGH * level:
+            break
+        active, x, level = [*active, int(gain.argmax())], now, after
+    moved = np.abs(np.log(x)) > NOTICED
+    ids, x = ids[moved], x[moved]
+    banned = np.less(x, BANNED)
+    if not len(ids) or level > HALF * start:
+        return None
+    if banned.mean() >= 0.5:
+        return {"banned_tokens": {"ids": sorted(map(int, ids[banned]))}}
+    bias = float(np.median(np.log(x)))
+    return {"logit_bias": {"ids": sorted(map(int, ids)), "bias": bias}}
+
+
+def _biased(logits: Logits, found: Parameters) -> Array:
+    (parameter,) = found.values()
+    ids = np.array(parameter["ids"])
+    x = np.exp(parameter["bias"]) if "bias" in parameter else LEAST
+    return Biased(logits, ids).logprobs(np.full(len(ids), x))
+
+
+def capped(logits: Logits, cap: float) -> Array:
+    """Of logits under a cap: c tanh(z / c)."""
+    return cap * np.tanh(logits.chosen / cap) - logits.total(lambda z: cap * np.tanh(z / cap))
+
+
+def _cap(record: Record, logits: Logits) -> Parameters:
+    value = solved(lambda x: record.level(capped(logits, x)), list(SOFTCAPS))
+    return {"softcap": {"cap": value}}
+
+
+def widened(logits: Logits, log_mass: float) -> Array:
+    """Of a softmax in which further entries share: padding of the vocabulary."""
+    return logits.chosen - np.logaddexp(logits.normalizer, log_mass)
+
+
+def _padding(record: Record, logits: Logits) -> Parameters:
+    middle = float(np.median(logits.normalizer))
+    grid = list(np.linspace(middle - 12, middle + 6, 37))
+    found = solved(lambda x: record.level(widened(logits, x)), grid)
+    return {"vocabulary_padding": {"log_mass": found}}
+
+
+SINGLE = [
+    Sampling(_temperature, lambda z, f: tempered(z, f["temperature"]["temperature"])),
+    *map(_cut, CUTS),
+    *map(_penalty, PENALTIES),
+    Sampling(_bias, _biased),
+    Sampling(_cap, lambda z, f: capped(z, f["softcap"]["cap"])),
+    Sampling(_padding, lambda z, f: widened(z, f["vocabulary_padding"]["log_mass"])),
+]
+DOUBLE = list(map(_tempered_and_cut, CUTS))

@@ -1,0 +1,177 @@
+"""What the model is shown: another prompt, other positions, other keys to attend to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from nemo_algos.lab.mismatch.hypotheses.forward import (
+    Candidates,
+    Case,
+    Hypothesis,
+    Trial,
+    each,
+    of_lines,
+    searched,
+)
+from nemo_algos.lab.mismatch.network import Change, Lines, Network, lines, within
+from nemo_algos.lab.mismatch.responses import MICRO_BATCHES, Response
+
+Array = np.ndarray
+
+
+def _prompts(edit: Any) -> Change:
+    """edit(prompt) is the prompt that is shown."""
+    return of_lines(lambda _, shown, some: lines(some, [edit(r.ids[: r.begin]) for r in some]))
+
+
+def template(case: Case) -> Candidates:
+    """A part of the template is missing, or stands twice; the prompt is cut on the left."""
+    tokenizer, trials = case.network.tokenizer, []
+
+    def add(variant: str, edit: Any) -> None:
+        trials.append(({"variant": variant}, _prompts(edit)))
+
+    bos = getattr(tokenizer, "bos_token_id", None)
+    bos = case.network.model.config.bos_token_id if bos is None else bos
+    if bos is not None:
+        add("BOS more", lambda p: np.r_[bos, p])
+        add("no BOS", lambda p: p[1:] if p[0] == bos else p)
+    add("no system prompt", _without_first_turn)
+    add("no generation prompt", lambda p: p[: _turns(p)[-1]] if len(_turns(p)) > 1 else p)
+    if tokenizer is not None and tokenizer.chat_template:
+        system = _system(tokenizer)
+        add("default system prompt", lambda p: np.r_[system, p])
+    add("last token missing", lambda p: p[:-1])
+    yield from each(trials)
+
+
+def truncated(case: Case) -> Candidates:
+    """The prompt is cut on its left, by so many tokens or to so many."""
+    grid = [n for n in (1, 2, 4, 8, 16, 24, 32, 64, 128) if n < case.longest]
+    cut = lambda n: _prompts(lambda p: p[min(int(n), len(p) - 1) :])  # noqa: E731
+    yield from searched("cut", grid, cut, whole=True, steps=6)
+    grid = [n for n in (16, 32, 64, 128, 256, 512, 1024) if n < case.longest]
+    kept = lambda n: _prompts(lambda p: p[-int(n) :])  # noqa: E731
+    yield from searched("kept", grid, kept, whole=True)
+
+
+def _turns(prompt: Array) -> Array:
+    """Where turns begin: at the id that the prompt begins with."""
+    return np.flatnonzero(prompt == prompt[0])
+
+
+def _without_first_turn(prompt: Array) -> Array:
+    starts = _turns(prompt)
+    return prompt[starts[1] :] if len(starts) > 2 else prompt
+
+
+def _system(tokenizer: Any) -> Array:
+    """What the template puts before a user's turn of its own accord; nothing where it does not."""
+    turn = [{"role": "user", "content": "?"}]
+    shown = tokenizer.apply_chat_template(turn, tokenize=True, add_generation_prompt=True)
+    ids = np.asarray(getattr(shown, "input_ids", shown)).ravel()
+    starts = _turns(ids)
+    return ids[: starts[1]] if len(starts) > 2 else ids[:0]
+
+
+def pads_attended(case: Case) -> Candidates:
+    """Prompts are padded on the left, and no mask hides the pads."""
+    pads = {case.pad, 0, getattr(case.network.model.config, "eos_token_id", None) or 0}
+    trials: list[Trial] = []
+    for pad in sorted(p for p in pads if isinstance(p, int)):
+        for size in MICRO_BATCHES:
+            for counted in (True, False):
+                parameter = {"pad": pad, "micro_batch": size, "counted": counted}
+                trials.append((parameter, of_lines(_padded(pad, size, counted))))
+    yield from each(trials)
+
+
+def _padded(pad: int, size: int, counted: bool) -> Any:
+    def edit(network: Network, shown: Lines, some: Sequence[Response]) -> Lines:
+        pads = [r.widths[size] - r.begin for r in some]
+        heads = [np.r_[np.full(n, pad), r.ids[: r.begin]] for n, r in zip(pads, some, strict=True)]
+        padded = lines(some, heads)
+        if counted:
+            return padded
+        place = padded.positions - torch.tensor(pads)[:, None]  # pads stand at 0
+        return replace(padded, positions=place.clamp(min=0))
+
+    return edit
+
+
+def positions(case: Case) -> Candidates:
+    """Positions of a response do not go on where its prompt's end."""
+
+    def moved(offset: Callable[[Response, int], int]) -> Change:
+        def edit(network: Network, shown: Lines, some: Sequence[Response]) -> Lines:
+            place = shown.positions.clone()
+            for (line, at), r in zip(shown.at, some, strict=True):
+                first = int(at[0]) + 1
+                place[line, first:] += offset(r, first)
+            return replace(shown, positions=place.clamp(min=0))
+
+        return of_lines(edit)
+
+    near = [k * sign for k in (1, 2, 3, 4, 8, 16, 32, 64, 128) for sign in (1, -1)]
+    trials: list[Trial] = [({"offset": k}, moved(lambda r, _, k=k: k)) for k in near]
+    for size in MICRO_BATCHES:
+        pads = moved(lambda r, _, size=size: r.widths[size] - r.begin)
+        trials.append(({"offset": "pads", "micro_batch": size}, pads))
+    from_zero = moved(lambda _, first: -first)
+    yield from each([*trials, ({"offset": "from 0"}, from_zero)])
+
+
+def packing(case: Case) -> Candidates:
+    """Sequences of a pack see each other, with positions of their own or of the pack."""
+    trials = []
+    for size in (2, 4, 8):
+        for reset in (True, False):
+            parameter = {"responses": size, "positions": "own" if reset else "of the pack"}
+            trials.append((parameter, of_lines(_packed(size, reset))))
+    yield from each(trials)
+
+
+def _packed(size: int, reset: bool) -> Any:
+    def edit(network: Network, shown: Lines, some: Sequence[Response]) -> Lines:
+        packs = [some[i : i + size] for i in range(0, len(some), size)]
+        rows = [torch.cat([torch.as_tensor(r.ids) for r in pack]) for pack in packs]
+        own = [torch.cat([torch.arange(len(r.ids)) for r in pack]) for pack in packs]
+        width = max(map(len, rows))
+        pad = lambda x: torch.nn.functional.pad(x, (0, width - len(x)))  # noqa: E731
+        ids, place = torch.stack([pad(r) for r in rows]), torch.stack([pad(p) for p in own])
+        attend = torch.ones(width, width).tril().bool().expand(len(rows), -1, -1)
+        at = []
+        for line, pack in enumerate(packs):
+            start = 0
+            for r in pack:
+                at.append((line, torch.as_tensor(r.at) + start - 1))
+                start += len(r.ids)
+        place = place if reset else torch.arange(width).expand_as(ids)
+        return Lines(ids, place, attend, at)
+
+    return edit
+
+
+def sliding_window(case: Case) -> Candidates:
+    """A query sees the last keys alone."""
+    grid = [2**k for k in range(3, 13) if 2**k < case.longest + 256]
+
+    def windowed(size: float) -> Change:
+        return of_lines(lambda _, shown, __: replace(shown, attend=within(shown, int(size))))
+
+    yield from searched("window", grid, windowed, whole=True)
+
+
+HYPOTHESES = [
+    Hypothesis("template", template),
+    Hypothesis("pads_attended", pads_attended),
+    Hypothesis("positions", positions),
+    Hypothesis("packing", packing),
+    Hypothesis("sliding_window", sliding_window),
+    Hypothesis("template", truncated),
+]

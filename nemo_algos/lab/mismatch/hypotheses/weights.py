@@ -1,0 +1,173 @@
+"""Which weights: of an earlier checkpoint, in whole or in part; with another adapter."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nemo_algos.config import first_line
+from nemo_algos.lab.mismatch.hypotheses.forward import (
+    Candidates,
+    Case,
+    Hypothesis,
+    of_model,
+    searched,
+    weights,
+)
+from nemo_algos.lab.mismatch.network import Change, Lines, Network, edited, hidden_states
+from nemo_algos.lab.mismatch.responses import Response
+
+Weights = dict[str, Tensor]
+HALVES = 8  # steps of a bisection
+
+
+def replaced(old: Weights, which: Callable[[str], bool] = lambda _: True) -> Change:
+    """The parameters of these names are the old ones; a head that is tied in the old ones too."""
+
+    def edit(name: str, now: Tensor) -> Tensor:
+        return old[name].to(now.dtype) if name in old else now
+
+    return of_model(lambda n: edited(n, which, edit))
+
+
+def old_weights(case: Case) -> Candidates:
+    """All are of an earlier checkpoint."""
+    for name, old in case.previous.items():
+        yield {"folder": name}, replaced(old)
+
+
+def partial_weights(case: Case) -> Candidates:
+    """Some modules are of an earlier checkpoint: kinds of modules, then a bisection of layers."""
+    count = len(case.network.layers)
+    kinds = {
+        "embed_tokens": r"embed",
+        "lm_head": r"lm_head",
+        "self_attn": r"self_attn",
+        "mlp": r"\.mlp\.",
+        "norm": r"norm",
+        "all but norm": r"^(?!.*norm)",
+        "layers": r"\.layers\.",
+    }
+    for name, old in case.previous.items():
+        for kind, pattern in kinds.items():
+            matches = re.compile(pattern).search
+            parameter = {"folder": name, "modules": kind}
+            yield parameter, replaced(old, lambda k, m=matches: bool(m(k)))
+        yield from _bisected(name, old, count)
+
+
+def _bisected(name: str, old: Weights, count: int) -> Candidates:
+    low, high = 0, count
+    for _ in range(HALVES):
+        if high - low < 2:
+            return
+        middle = (low + high) // 2
+        left = yield _layers(name, old, low, middle)
+        right = yield _layers(name, old, middle, high)
+        low, high = (low, middle) if left < right else (middle, high)
+
+
+def _layers(name: str, old: Weights, low: int, high: int) -> tuple[dict[str, Any], Change]:
+    inside = {f".layers.{i}." for i in range(low, high)}
+    text = f"layer {low}" if high - low == 1 else f"layers {low} to {high - 1}"
+    change = replaced(old, lambda k: any(part in k for part in inside))
+    return {"folder": name, "modules": text}, change
+
+
+def stale_prefix(case: Case) -> Candidates:
+    """Keys and values of prompts are of an earlier checkpoint: a cache outlived a refit."""
+    for name, old in case.previous.items():
+        yield {"folder": name}, _cached(old)
+
+
+def _cached(old: Weights) -> Change:
+    @contextmanager
+    def change(network: Network, shown: Lines, some: Sequence[Response]) -> Iterator[Lines]:
+        modules = [m for k, m in network.model.named_modules() if k.endswith(("k_proj", "v_proj"))]
+        kept: dict[nn.Module, Tensor] = {}
+        with ExitStack() as stack:
+            for m in modules:
+                hook = m.register_forward_hook(lambda m, _, out: kept.__setitem__(m, out))
+                stack.callback(hook.remove)
+            with replaced(old)(network, shown, some):
+                hidden_states(network, shown)
+        prompt = torch.zeros(shown.ids.shape, dtype=torch.bool)
+        for line, at in shown.at:
+            prompt[line, : int(at[0])] = True  # the last token is computed anew
+        with ExitStack() as stack:
+            for m in modules:
+                hook = m.register_forward_hook(
+                    lambda m, _, out: torch.where(prompt[..., None], kept[m], out)
+                )
+                stack.callback(hook.remove)
+            yield shown
+
+    return change
+
+
+def adapted(adapter: Weights, scale: float, dtype: torch.dtype | None = None) -> Change:
+    """W + scale BA; rounded to a dtype after the merge."""
+
+    def edit(name: str, now: Tensor) -> Tensor:
+        if name not in adapter:
+            return now
+        merged = now.float() + scale * adapter[name]
+        return merged.to(dtype or now.dtype).to(now.dtype)
+
+    return of_model(lambda n: edited(n, lambda k: k in adapter, edit))
+
+
+def adapter_scale(case: Case) -> Candidates:
+    """The adapter is missing, stands twice, or has another scale."""
+    if not case.adapter:
+        return
+    names = {-1.0: "adapter_missing", 1.0: "adapter_twice"}
+    # relative to the model, which has the adapter once
+    yield from searched(
+        "scale", [*names, -0.5, 3.0], lambda s: adapted(case.adapter, s), whole=False
+    )
+
+
+def adapter_merged(case: Case) -> Candidates:
+    """Merged into weights in bfloat16, where what is below their grid is lost."""
+    if case.adapter:
+        yield {"dtype": "bfloat16"}, adapted(case.adapter, 0.0, torch.bfloat16)
+
+
+def lora(folder: Path, network: Network) -> dict[str, Tensor]:
+    """What an adapter of PEFT's adds to each parameter. Raises ValueError where it does not fit."""
+    found = weights(folder)
+    try:
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        rank, alpha = int(config["r"]), float(config["lora_alpha"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder} is no adapter of PEFT: {first_line(error)}") from None
+    scale = alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
+    parameters = dict(network.model.named_parameters())
+    added = {}
+    for name, a in found.items():
+        if ".lora_A" in name:
+            own = name.split(".lora_A")[0].removeprefix("base_model.model.") + ".weight"
+            b = found[name.replace("lora_A", "lora_B")]
+            if own not in parameters or parameters[own].shape != (len(b), a.shape[1]):
+                raise ValueError(
+                    f"{folder} does not fit --model: {own} is not there, or another size"
+                )
+            added[own] = scale * b.float() @ a.float()
+    return added
+
+
+HYPOTHESES = [
+    Hypothesis("old_weights", old_weights),
+    Hypothesis("adapter_scale", adapter_scale),
+    Hypothesis("adapter_merged_bf16", adapter_merged),
+    Hypothesis("stale_prefix", stale_prefix),
+    Hypothesis("partial_weights", partial_weights),
+]

@@ -1,0 +1,118 @@
+"""What is kept of the logits of a token's place: enough for any change of the distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+import torch
+from scipy.special import logsumexp
+from torch import Tensor
+
+Array = np.ndarray
+TOP = 256  # logits that are kept as they are
+WIDTH, BINS = 0.125, 240  # nats: the others are counted in bins so wide below the largest
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Of N places. token, chosen [N]: what was drawn, and its logit; rank [N]: how many are above.
+
+    ids, top [N,K]: the highest, in order; tail [N,BINS]: how many of the others are so far below
+    the largest. Of the ids U of prompt and response: seen [N,U]: their logits; before [N,U]: how
+    often they stand before the place, written [N,U]: there in the response; own [N,U]: is drawn.
+    """
+
+    token: Array
+    chosen: Array
+    ids: Array
+    top: Array
+    tail: Array
+    seen: Array
+    before: Array
+    written: Array
+    own: Array
+    rank: Array
+
+    def total(self, change: Callable[[Array], Array]) -> Array:
+        """log sum over the vocabulary of exp(change(logit)) [N]."""
+        centers = self.top[:, :1] - WIDTH * (np.arange(BINS) + 0.5)
+        with np.errstate(divide="ignore"):
+            tail = change(centers) + np.log(self.tail)
+        return np.asarray(logsumexp(np.concatenate([change(self.top), tail], 1), axis=1))
+
+    @cached_property
+    def logprobs(self) -> Array:
+        """Of the chosen tokens [N], nats."""
+        return self.chosen - self.normalizer
+
+    @cached_property
+    def normalizer(self) -> Array:
+        """log sum exp [N]."""
+        return self.total(lambda z: z)
+
+    @cached_property
+    def probs(self) -> Array:
+        """Of the highest [N,K]."""
+        return np.exp(self.top - self.normalizer[:, None])
+
+    @cached_property
+    def unsure(self) -> Array:
+        """How much of one nat of independent noise in the logits the log-prob takes [N]."""
+        others = (self.probs**2).sum(1)
+        p = np.exp(self.logprobs)
+        return np.sqrt(np.maximum(1 - 2 * p + others, 1e-8))
+
+    def only(self, where: Array) -> Logits:
+        """Those places."""
+        return Logits(**{name: getattr(self, name)[where] for name in COLUMNS})
+
+
+COLUMNS = [field.name for field in fields(Logits)]
+
+
+def kept(z: Tensor, chosen: Tensor, ids: Tensor, at: Tensor, begin: int) -> Logits:
+    """Of one response: z [n,V], chosen [n], ids [T] of prompt and response, at [n] places in it."""
+    z = z.float()
+    n, k = len(z), min(TOP, z.shape[-1])
+    top = z.topk(k, -1)
+    own = z.gather(-1, chosen[:, None])
+    bins = ((top.values[:, :1] - z) / WIDTH).long().clamp_(0, BINS - 1)
+    tail = torch.zeros(n, BINS).scatter_add_(1, bins, torch.ones(()).expand_as(z))
+    best = bins.gather(1, top.indices)
+    tail.scatter_add_(1, best, -torch.ones(()).expand_as(best))
+    unique, which = ids.unique(return_inverse=True)
+    earlier = torch.arange(len(ids)) < at[:, None]  # [n,T]
+    count = torch.zeros(n, len(unique))
+    index = which.expand(n, -1)
+    before = count.scatter_add(1, index, earlier.float())
+    answered = (earlier & (torch.arange(len(ids)) >= begin)).float()
+    written = count.scatter_add(1, index, answered)
+    arrays = {
+        "token": chosen,
+        "chosen": own[:, 0],
+        "ids": top.indices,
+        "top": top.values,
+        "tail": tail,
+        "seen": z[:, unique],
+        "before": before,
+        "written": written,
+        "own": unique == chosen[:, None],
+        "rank": (z > own).sum(-1),
+    }
+    wide = {"chosen", "top", "seen"}
+    return Logits(**{k: v.double().numpy() if k in wide else v.numpy() for k, v in arrays.items()})
+
+
+def joined(parts: list[Logits]) -> Logits:
+    """Of several responses; their ids are filled up with ids that never stood before."""
+    width = max(p.seen.shape[1] for p in parts)
+    columns = {}
+    for name in COLUMNS:
+        arrays = [getattr(p, name) for p in parts]
+        if name in ("seen", "before", "written", "own"):
+            arrays = [np.pad(a, ((0, 0), (0, width - a.shape[1]))) for a in arrays]
+        columns[name] = np.concatenate(arrays)
+    return Logits(**columns)

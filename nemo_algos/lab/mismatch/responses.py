@@ -1,0 +1,111 @@
+"""The responses of some dumps whose log-probs are recomputed: their prompts, tokens and records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from nemo_algos.engines.mismatch.dump import Dump
+
+Array = np.ndarray
+NEIGHBOURS = 8  # responses: they are picked in runs, since a pack holds neighbours
+MICRO_BATCHES = (1 << 20, 2, 4, 8, 16, 32, 64)  # the first is all of a file
+LONGEST = 512  # tokens of a response that are read
+
+
+@dataclass(frozen=True)
+class Response:
+    """ids: of prompt and response; at [n]: where in `ids` its tokens stand; sampler, trainer [n].
+
+    widths: the longest prompt of its micro-batch, by the micro-batch's size.
+    """
+
+    ids: Array
+    at: Array
+    sampler: Array
+    trainer: Array
+    widths: dict[int, int]
+
+    @property
+    def tokens(self) -> Array:
+        """The ids of its tokens [n]."""
+        return self.ids[self.at]
+
+    @property
+    def begin(self) -> int:
+        """Tokens of its prompt."""
+        return int(self.at[0])
+
+
+@dataclass(frozen=True)
+class Responses:
+    """R responses; N: their tokens, one response after the other."""
+
+    each: tuple[Response, ...]
+
+    @cached_property
+    def row(self) -> Array:
+        """The response of each token [N]."""
+        return np.repeat(np.arange(len(self.each)), [len(r.at) for r in self.each])
+
+    def column(self, name: str) -> Array:
+        """sampler, trainer, tokens or at of each token [N]."""
+        return np.concatenate([getattr(r, name) for r in self.each])
+
+    def first(self, count: int) -> Responses:
+        """The first so many; their tokens are the first of all."""
+        return replace(self, each=self.each[:count])
+
+    def means(self, values: Array) -> Array:
+        """Of each response [R]; values [N]."""
+        return np.bincount(self.row, values) / np.bincount(self.row)
+
+
+def gathered(dumps: Sequence[Dump], count: int) -> Responses:
+    """At most so many of them, in runs of neighbours from all over the files.
+
+    Raises ValueError where the files have no prompts.
+    """
+    found = [response for dump in dumps for response in _responses(dump)]
+    if not any(r.begin for r in found):
+        raise ValueError(
+            "tokens are responses alone: the model needs their prompts. Dump prompts and responses "
+            "in one row (mismatch.dump does)"
+        )
+    runs = [found[i : i + NEIGHBOURS] for i in range(0, len(found), NEIGHBOURS)]
+    wanted = max(1, min(len(runs), count // NEIGHBOURS))
+    picked = np.linspace(0, len(runs) - 1, wanted).round().astype(int)
+    some = [r for i in picked for r in runs[i]][:count]
+    return Responses(tuple(r for r in some if r.begin))
+
+
+def _responses(dump: Dump) -> Iterator[Response]:
+    finite = np.isfinite(dump.sampler_logprobs) & np.isfinite(dump.trainer_logprobs)
+    start = _starts(dump)
+    length = dump.mask.argmax(1) - start
+    for i, there in enumerate(dump.mask & finite):
+        if not there.any():
+            continue
+        at = np.flatnonzero(there)[:LONGEST]
+        yield Response(
+            ids=dump.tokens[i, start[i] : at[-1] + 1],
+            at=at - start[i],
+            sampler=dump.sampler_logprobs[i, at].astype(np.float64),
+            trainer=dump.trainer_logprobs[i, at].astype(np.float64),
+            widths={n: int(length[i - i % n : i - i % n + n].max()) for n in MICRO_BATCHES},
+        )
+
+
+def _starts(dump: Dump) -> Array:
+    """Where each prompt begins [B]: behind its padding, where its length is not given."""
+    begin = dump.mask.argmax(1)
+    if dump.prompt_length is not None:
+        return np.maximum(0, begin - dump.prompt_length)
+    same = (np.cumsum(dump.tokens != dump.tokens[:, :1], 1) == 0).sum(1)
+    same = np.minimum(same, begin)
+    pad = dump.tokens[same.argmax(), 0]
+    padded = (dump.tokens[:, 0] == pad) & (same.max() > 1)
+    return np.where(padded, same, 0)

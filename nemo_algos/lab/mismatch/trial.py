@@ -1,0 +1,226 @@
+"""The search of one side: which hypothesis leaves no more than rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from nemo_algos.lab.mismatch.hypotheses import (
+    bookkeeping,
+    computed,
+    formats,
+    sampling,
+    shown,
+    weights,
+)
+from nemo_algos.lab.mismatch.hypotheses.fit import Fit, Record
+from nemo_algos.lab.mismatch.hypotheses.forward import Case, Hypothesis
+from nemo_algos.lab.mismatch.hypotheses.sampling import Sampling
+from nemo_algos.lab.mismatch.logits import Logits
+from nemo_algos.lab.mismatch.network import Change, recomputed
+from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses
+
+Array = np.ndarray
+WEIGHTS = [*weights.HYPOTHESES, *formats.HYPOTHESES]
+FORWARD = [*WEIGHTS, *computed.HYPOTHESES, *shown.HYPOTHESES]
+MIXED = {"old_weights", "stale_prefix", "adapter_scale"}  # may hold of some responses alone
+SLACK = 1.5  # of the level of a bf16 forward's rounding: other kernels round otherwise
+EXACT = 0.05  # of that level: float32
+SAME, SOME = 0.01, 0.1  # standard deviations, share of the tokens: then the side is in float32
+GAIN, CERTAIN = 0.92, 5.0  # of the level before; standard errors: less is no improvement
+HALF, CLEAR = 0.5, 0.3  # of what is beyond rounding; of the level, where that is near rounding
+CAUSES = 3
+TRIED = 1200  # tokens that a parameter is solved for
+
+
+@dataclass(frozen=True)
+class State:
+    """What is assumed of a side: changes of the forward, then of sampling, then of bookkeeping.
+
+    mixed: the changes hold of some responses alone, or of their beginnings.
+    """
+
+    changes: tuple[Change, ...] = ()
+    mixed: bool = False
+    sampling: Sampling | None = None
+    bookkeeping: Callable[..., Iterator[Fit]] | None = None
+    named: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def predicted(self, record: Record, logits: Logits, base: Logits) -> Fit:
+        """The record under all of it, with parameters solved for; base: without changes."""
+        fit = Fit(logits.logprobs, self.named)
+        if self.mixed:
+            fit = Fit(bookkeeping.spliced(record, fit.predicted, base.logprobs), self.named)
+        if self.sampling:
+            some = np.linspace(0, len(record.value) - 1, min(TRIED, len(record.value))).astype(int)
+            if found := self.sampling.solve(record.only(some), logits.only(some)):
+                under = Fit(self.sampling.logprobs(logits, found), self.named | found)
+                fit = best(record, [fit, under])
+        if self.bookkeeping:
+            fits = self.bookkeeping(record, fit.predicted)
+            under = [Fit(f.predicted, fit.parameters | f.parameters) for f in fits]
+            fit = best(record, [fit, *under])
+        return fit
+
+
+def best(record: Record, fits: Sequence[Fit]) -> Fit:
+    """The one of the least level; of two alike the first."""
+    return min(fits, key=lambda fit: record.level(fit.predicted))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a side. level, left: before and after, of the level of bf16's rounding.
+
+    parameters: by the causes' names; explained: whether the rest is rounding; near: what comes
+    closest where it is not, and the share that it explains; logits: as the state gives them.
+    """
+
+    parameters: dict[str, dict[str, Any]]
+    level: float
+    left: float
+    explained: bool
+    near: dict[str, float]
+    state: State
+    logits: Logits
+
+
+@dataclass
+class Search:
+    """One side's record against one model. rounding: the level of a bf16 forward's rounding.
+
+    dtype: the change to bf16; progress: is told each hypothesis of the forward.
+    """
+
+    case: Case
+    responses: Responses
+    base: Logits
+    record: Record
+    rounding: float
+    dtype: Change
+    progress: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        exact = float((self.record.off(self.base.logprobs) < SAME).mean()) > SOME
+        self.dtypes = () if exact else (self.dtype,)
+        self.most = self.rounding * (EXACT if exact else SLACK)
+
+    def outcome(self) -> Outcome:
+        """Causes one after the other, until the rest is rounding."""
+        state, logits, near = State(), self.base, {}
+        level = start = self.record.level(logits.logprobs)
+        for _ in range(CAUSES):
+            if level <= EXACT * self.rounding:
+                break
+            found, near = self._next(state, logits, level)
+            if found is None:
+                break
+            moved = logits
+            if found.changes != state.changes:
+                moved = recomputed(self.case.network, self.responses, found.changes)
+            after = self.record.level(found.predicted(self.record, moved, self.base).predicted)
+            if after >= level:
+                break
+            state, logits, level = found, moved, after
+        fit = state.predicted(self.record, logits, self.base)
+        left = level / self.rounding
+        explained = level <= self.most
+        return Outcome(fit.parameters, start / self.rounding, left, explained, near, state, logits)
+
+    def _next(
+        self, state: State, logits: Logits, level: float
+    ) -> tuple[State | None, dict[str, float]]:
+        cheap, left = self._cheap(state, logits, level)
+        if cheap and left <= self.most:
+            return cheap, {}
+        if level <= self.most:
+            tried, before = self._tried(state, logits, WEIGHTS, ())
+            return (tried[0][2] if tried[0][0] < CLEAR * before else cheap), {}
+        if cheap and self._beyond(left) < HALF * self._beyond(level):
+            return cheap, {}
+        tried, before = self._tried(state, logits, FORWARD, self.dtypes)
+        near: dict[str, float] = {}
+        for value, name, _ in tried:
+            near.setdefault(name, 1 - self._beyond(value) / max(self._beyond(before), 1e-9))
+        near = {name: share for name, share in near.items() if share > 0.05}
+        if self._beyond(tried[0][0]) < HALF * self._beyond(before):
+            return tried[0][2], near
+        return cheap, near
+
+    def _beyond(self, level: float) -> float:
+        """What is more than rounding."""
+        return max(level - self.most / SLACK, 0.0)
+
+    def _cheap(self, state: State, logits: Logits, level: float) -> tuple[State | None, float]:
+        """The best of bookkeeping and sampling that gains beyond chance, and its level."""
+        before = state.predicted(self.record, logits, self.base).predicted
+        rows = self.record.levels(before)
+        found, least = None, level
+        for trials in self._stages(state):
+            for trial in trials:
+                after = trial.predicted(self.record, logits, self.base).predicted
+                gained = rows - self.record.levels(after)
+                sure = gained.mean() > CERTAIN * gained.std() / np.sqrt(len(rows))
+                now = self.record.level(after)
+                if (sure and now < GAIN * least) or (trial.bookkeeping and now < GAIN * least):
+                    found, least = trial, now
+            if found and least <= self.most:
+                break
+        return found, least
+
+    def _stages(self, state: State) -> Iterator[list[State]]:
+        if state.bookkeeping is None:
+            yield [replace(state, bookkeeping=f) for f in bookkeeping.HYPOTHESES]
+        if state.sampling is None:
+            yield [replace(state, sampling=s) for s in sampling.SINGLE]
+            yield [replace(state, sampling=s) for s in sampling.DOUBLE]
+
+    def _tried(
+        self,
+        state: State,
+        logits: Logits,
+        hypotheses: Sequence[Hypothesis],
+        dtypes: tuple[Change, ...],
+    ) -> tuple[list[tuple[float, str, State]], float]:
+        """Each candidate's level on the first responses, the best first; and the level before."""
+        some = self.responses.first(NEIGHBOURS)
+        tokens = np.arange(len(some.row))
+        record, base = self.record.only(tokens), self.base.only(tokens)
+        before = record.level(state.predicted(record, logits.only(tokens), base).predicted)
+        tried = []
+        for hypothesis in hypotheses:
+            if hypothesis.name in state.named:
+                continue
+            self.progress(hypothesis.name)
+            candidates, sent = hypothesis.candidates(self.case), None
+            while trial := _sent(candidates, sent):
+                parameter, change = trial
+                named = state.named | {hypothesis.name: parameter}
+                under = replace(state, changes=(*state.changes, change), named=named)
+                moved = recomputed(self.case.network, some, (*dtypes, *under.changes))
+                options = [under]
+                if hypothesis.name in MIXED and not state.changes:
+                    options.append(replace(under, mixed=True))
+                levels = [
+                    (record.level(option.predicted(record, moved, base).predicted), option)
+                    for option in options
+                ]
+                whole = levels[0][0]
+                value, option = levels[0]
+                if len(levels) > 1 and levels[1][0] <= self.most < whole:
+                    value, option = levels[1]
+                tried.append((value, hypothesis.name, option))
+                sent = whole / max(before, 1e-9)
+            if tried and min(value for value, *_ in tried) <= self.most * EXACT:
+                break
+        return sorted(tried, key=lambda t: t[0]), before
+
+
+def _sent(candidates: Any, level: float | None) -> Any:
+    try:
+        return candidates.send(level)
+    except StopIteration:
+        return None

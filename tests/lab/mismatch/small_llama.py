@@ -1,0 +1,117 @@
+"""A small model with a peaked distribution, its rollouts, and their log-probs row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers as hf
+from torch import Tensor
+
+VOCABULARY, PROMPTS, SAMPLES, LENGTH = 64, 8, 4, 20
+CONFIG: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+
+
+def model(seed: int = 0, **config: Any) -> Any:
+    """Random weights, with logits that differ by some nats."""
+    torch.manual_seed(seed)
+    made = hf.LlamaForCausalLM(hf.LlamaConfig(**CONFIG, **config)).eval()
+    with torch.no_grad():
+        made.lm_head.weight *= 20
+        for name, weight in made.named_parameters():
+            if "proj" in name:
+                weight *= 4
+    return made
+
+
+def moved(made: Any, size: float = 0.05) -> Any:
+    """Another model, some updates away."""
+    other = hf.LlamaForCausalLM(made.config).eval()
+    other.load_state_dict(made.state_dict())
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight += size * weight.std() * torch.randn(weight.shape, generator=generator)
+    return other
+
+
+@dataclass
+class Rollouts:
+    """prompts, responses: ids of each row."""
+
+    prompts: list[Tensor]
+    responses: list[Tensor]
+
+    def arrays(self, sampler: list[Tensor], trainer: list[Tensor], **more: Any) -> dict[str, Any]:
+        """As a dump has them, padded on the left."""
+        width = max(map(len, self.prompts))
+        rows = len(self.prompts)
+        out: dict[str, Any] = {
+            "tokens": np.zeros((rows, width + LENGTH), int),
+            "mask": np.zeros((rows, width + LENGTH), bool),
+            "sampler_logprobs": np.zeros((rows, width + LENGTH)),
+            "trainer_logprobs": np.zeros((rows, width + LENGTH)),
+            "prompt_length": np.array([len(p) for p in self.prompts]),
+        }
+        for i, (p, r) in enumerate(zip(self.prompts, self.responses, strict=True)):
+            there = slice(width, width + len(r))
+            out["tokens"][i, width - len(p) : width] = p
+            out["tokens"][i, there] = r
+            out["mask"][i, there] = True
+            out["sampler_logprobs"][i, there] = sampler[i]
+            out["trainer_logprobs"][i, there] = trainer[i]
+        return out | more
+
+
+@torch.no_grad()
+def logits(made: Any, rollouts: Rollouts, **given: Any) -> list[Tensor]:
+    """What predicts each response's tokens [n,V], one row at a time."""
+    found = []
+    for p, r in zip(rollouts.prompts, rollouts.responses, strict=True):
+        z = made(input_ids=torch.cat([p, r])[None], **given).logits[0]
+        found.append(z[len(p) - 1 : -1])
+    return found
+
+
+def logprobs(z: list[Tensor], rollouts: Rollouts) -> list[Tensor]:
+    """Of the responses' tokens under these logits."""
+    pairs = zip(z, rollouts.responses, strict=True)
+    return [a.log_softmax(-1).gather(1, r[:, None])[:, 0] for a, r in pairs]
+
+
+@torch.no_grad()
+def sampled(made: Any, seed: int = 0, change: Any = lambda z: z) -> Rollouts:
+    """Responses of several lengths, drawn from softmax(change(logits))."""
+    draws = torch.Generator().manual_seed(seed)
+    prompts, responses = [], []
+    for i in range(PROMPTS):
+        prompt = torch.randint(3, VOCABULARY, (5 + i % 4,), generator=draws)
+        prompt[0] = CONFIG["bos_token_id"]
+        for j in range(SAMPLES):
+            ids = prompt
+            for _ in range(LENGTH - 2 * j):
+                z = change(made(input_ids=ids[None]).logits[0, -1])
+                ids = torch.cat([ids, torch.multinomial(z.softmax(-1), 1, generator=draws)])
+            prompts.append(prompt)
+            responses.append(ids[len(prompt) :])
+    return Rollouts(prompts, responses)
+
+
+def saved(made: Any, folder: Path) -> Path:
+    """As a Hugging Face folder."""
+    made.save_pretrained(folder)
+    return folder

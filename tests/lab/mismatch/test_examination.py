@@ -1,0 +1,103 @@
+"""Causes by experiment, end to end, on a small model; and what is not named."""
+
+import json
+
+import numpy as np
+import pytest
+import small_llama as small
+import torch
+from safetensors.torch import save_file
+
+from nemo_algos.engines.mismatch.dump import made
+from nemo_algos.lab.mismatch.examination import examined
+from nemo_algos.lab.mismatch.verdict import with_model
+
+MODEL = small.model()
+OTHER = small.moved(MODEL)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("weights")
+    return small.saved(MODEL, root / "now"), small.saved(OTHER, root / "v1")
+
+
+def dump(sampler, trainer=MODEL, change=lambda z: z, seed=0, **more):
+    """Of rollouts of the sampler's model, under a change of its logits."""
+    rollouts = small.sampled(sampler, seed, change)
+    own = [change(z) for z in small.logits(sampler, rollouts)]
+    arrays = rollouts.arrays(
+        small.logprobs(own, rollouts),
+        small.logprobs(small.logits(trainer, rollouts), rollouts),
+        **more,
+    )
+    return made(arrays)
+
+
+def names(examination):
+    return [(cause.side, cause.name) for cause in examination.causes]
+
+
+def test_one_model_is_clean(folders):
+    found = examined([dump(MODEL)], folders[0])
+    assert names(found) == [] and not found.unexplained
+
+
+def test_old_weights_at_another_temperature_are_two_causes(folders):
+    found = examined([dump(OTHER, change=lambda z: z / 0.8)], folders[0], [folders[1]])
+    assert sorted(names(found)) == [("sampler", "old_weights"), ("sampler", "temperature")]
+    parameters = {cause.name: cause.parameter for cause in found.causes}
+    assert parameters["temperature"]["temperature"] == pytest.approx(0.8, abs=0.01)
+    assert parameters["old_weights"]["folder"] == "v1"
+
+
+def test_a_change_of_both_sides_is_the_runs_own(folders):
+    rollouts = small.sampled(MODEL, 0, lambda z: z / 0.7)
+    values = small.logprobs([z / 0.7 for z in small.logits(MODEL, rollouts)], rollouts)
+    assert names(examined([made(rollouts.arrays(values, values))], folders[0])) == []
+
+
+def test_what_no_hypothesis_explains_has_no_name(folders):
+    arrays = dump(MODEL).arrays()
+    noise = 0.3 * np.random.default_rng(0).normal(size=arrays["tokens"].shape)
+    arrays["sampler_logprobs"] = np.minimum(arrays["sampler_logprobs"] + noise, 0)
+    found = examined([made(arrays)], folders[0], [folders[1]])
+    assert names(found) == [] and found.unexplained == ["sampler"]
+    assert with_model([made(arrays)], found).verdict == "unknown"
+
+
+def test_other_weights_than_the_trainers_are_refused(folders):
+    with pytest.raises(ValueError, match="--model"):
+        examined([dump(OTHER, trainer=OTHER)], folders[0])
+
+
+def test_prompts_are_needed(folders):
+    arrays = dump(MODEL).arrays()
+    width = arrays["prompt_length"].max()
+    cut = {k: v[:, width:] for k, v in arrays.items() if v.ndim == 2}
+    with pytest.raises(ValueError, match="prompts"):
+        examined([made(cut)], folders[0])
+
+
+@pytest.mark.parametrize("scale, name", [(0.0, "adapter_missing"), (2.0, "adapter_twice")])
+def test_an_adapter_that_the_sampler_lacks_or_has_twice(folders, tmp_path, scale, name):
+    torch.manual_seed(3)
+    files, added = {}, {}
+    for layer in range(2):
+        module = f"model.layers.{layer}.self_attn.q_proj"
+        weight = MODEL.get_submodule(module).weight
+        a, b = torch.randn(4, weight.shape[1]), torch.randn(weight.shape[0], 4)
+        files[f"base_model.model.{module}.lora_A.weight"] = a
+        files[f"base_model.model.{module}.lora_B.weight"] = b * 0.03
+        added[f"{module}.weight"] = 2 * 0.03 * b @ a
+    save_file(files, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 8}))
+
+    def adapted(times):
+        other = small.model()
+        state = MODEL.state_dict()
+        other.load_state_dict({k: v + times * added.get(k, 0) for k, v in state.items()})
+        return other
+
+    of = dump(adapted(scale), trainer=adapted(1.0))
+    assert names(examined([of], folders[0], adapter=tmp_path)) == [("sampler", name)]

@@ -1,0 +1,192 @@
+"""What the model gives under each change, against transformers row by row."""
+
+import numpy as np
+import pytest
+import small_llama as small
+import torch
+from small_llama import Rollouts
+
+from nemo_algos.engines.mismatch.dump import made
+from nemo_algos.lab.mismatch.hypotheses import computed, formats, shown, weights
+from nemo_algos.lab.mismatch.hypotheses.forward import Case
+from nemo_algos.lab.mismatch.network import Network, recomputed
+from nemo_algos.lab.mismatch.responses import gathered
+
+MODEL = small.model()
+OTHER = small.moved(MODEL)
+ROLLOUTS = small.sampled(MODEL)
+ZEROS = [torch.zeros(len(r)) for r in ROLLOUTS.responses]
+RESPONSES = gathered([made(ROLLOUTS.arrays(ZEROS, ZEROS))], 64)
+OLD = {k: v.clone() for k, v in OTHER.state_dict().items()}
+LONGEST = max(map(len, ROLLOUTS.prompts))
+
+
+def case():
+    return Case(Network(MODEL, None), {"old": OLD}, {}, longest=LONGEST)
+
+
+def changes(hypothesis):
+    """By its parameter; each candidate is said not to help."""
+    candidates, sent = hypothesis(case()), None
+    while True:
+        try:
+            parameter, change = candidates.send(sent)
+        except StopIteration:
+            return
+        yield parameter, change
+        sent = 1.0
+
+
+def change_of(hypothesis, **wanted):
+    found = [c for p, c in changes(hypothesis) if wanted.items() <= p.items()]
+    assert found, wanted
+    return found[0]
+
+
+def of_prompts(edit):
+    """The rollouts behind other prompts."""
+    return small.logits(MODEL, Rollouts([edit(p) for p in ROLLOUTS.prompts], ROLLOUTS.responses))
+
+
+def with_config(**changed):
+    other = small.model(**changed)
+    other.load_state_dict(MODEL.state_dict())
+    return small.logits(other, ROLLOUTS)
+
+
+def with_weights(edit):
+    other = small.model()
+    state = {k: edit(k, v.clone()) for k, v in MODEL.state_dict().items()}
+    other.load_state_dict(state)
+    return small.logits(other, ROLLOUTS)
+
+
+def positions_from(offset):
+    found = []
+    for p, r in zip(ROLLOUTS.prompts, ROLLOUTS.responses, strict=True):
+        place = torch.arange(len(p) + len(r))
+        place[len(p) :] += offset
+        one = Rollouts([p], [r])
+        found += small.logits(MODEL, one, position_ids=place[None])
+    return found
+
+
+def packed(size):
+    found = []
+    with torch.no_grad():
+        for i in range(0, len(ROLLOUTS.prompts), size):
+            pairs = zip(
+                ROLLOUTS.prompts[i : i + size], ROLLOUTS.responses[i : i + size], strict=True
+            )
+            rows = [(torch.cat(pair), len(pair[0])) for pair in pairs]
+            ids = torch.cat([row for row, _ in rows])
+            place = torch.cat([torch.arange(len(row)) for row, _ in rows])
+            mask = torch.full((len(ids), len(ids)), torch.finfo(torch.float32).min).triu(1)
+            given = {"attention_mask": mask[None, None], "position_ids": place[None]}
+            z, start = MODEL(input_ids=ids[None], **given).logits[0], 0
+            for row, begin in rows:
+                found.append(z[start + begin - 1 : start + len(row) - 1])
+                start += len(row)
+    return found
+
+
+def windowed(size):
+    found = []
+    for p, r in zip(ROLLOUTS.prompts, ROLLOUTS.responses, strict=True):
+        at = torch.arange(len(p) + len(r))
+        seen = (at[:, None] >= at) & (at[:, None] - at < size)
+        mask = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]
+        found += small.logits(MODEL, Rollouts([p], [r]), attention_mask=mask)
+    return found
+
+
+@torch.no_grad()
+def cached():
+    found = []
+    for p, r in zip(ROLLOUTS.prompts, ROLLOUTS.responses, strict=True):
+        past = OTHER(input_ids=p[None, :-1], use_cache=True).past_key_values
+        found.append(
+            MODEL(input_ids=torch.cat([p[-1:], r])[None], past_key_values=past).logits[0, :-1]
+        )
+    return found
+
+
+def pads(prompt):
+    return torch.cat([torch.zeros(LONGEST - len(prompt), dtype=torch.long), prompt])
+
+
+def int8(name, weight):
+    if "_proj" not in name:
+        return weight
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    return (weight / scale).round() * scale
+
+
+CASES = {
+    "as it is": (None, lambda: small.logits(MODEL, ROLLOUTS)),
+    "BOS twice": (
+        change_of(shown.template, variant="BOS more"),
+        lambda: of_prompts(lambda p: torch.cat([torch.tensor([1]), p])),
+    ),
+    "no BOS": (change_of(shown.template, variant="no BOS"), lambda: of_prompts(lambda p: p[1:])),
+    "cut": (change_of(shown.truncated, cut=2), lambda: of_prompts(lambda p: p[2:])),
+    "pads": (
+        change_of(shown.pads_attended, pad=0, micro_batch=1 << 20, counted=True),
+        lambda: of_prompts(pads),
+    ),
+    "positions": (change_of(shown.positions, offset=4), lambda: positions_from(4)),
+    "packs": (change_of(shown.packing, responses=4, positions="own"), lambda: packed(4)),
+    "window": (change_of(shown.sliding_window, window=8), lambda: windowed(8)),
+    "rotary base": (
+        change_of(computed.rope_base, theta=1e5),
+        lambda: with_config(rope_parameters={"rope_type": "default", "rope_theta": 1e5}),
+    ),
+    "rotary factor": (
+        change_of(computed.rope_scaling, factor=2.0),
+        lambda: with_config(
+            rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+        ),
+    ),
+    "norms": (change_of(computed.norm_eps, eps=1e-2), lambda: with_config(rms_norm_eps=1e-2)),
+    "int8": (
+        change_of(formats.quantized_weights, format="int8 per channel"),
+        lambda: with_weights(int8),
+    ),
+    "old": (change_of(weights.old_weights, folder="old"), lambda: small.logits(OTHER, ROLLOUTS)),
+    "old MLPs": (
+        change_of(weights.partial_weights, modules="mlp"),
+        lambda: with_weights(lambda k, v: OLD[k] if ".mlp." in k else v),
+    ),
+    "old prefix": (change_of(weights.stale_prefix, folder="old"), cached),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_change_gives_what_transformers_gives(name):
+    change, oracle = CASES[name]
+    z = oracle()
+    found = recomputed(case().network, RESPONSES, [change] if change else [])
+    want = torch.cat(small.logprobs(z, ROLLOUTS)).numpy()
+    plain = torch.cat(small.logprobs(small.logits(MODEL, ROLLOUTS), ROLLOUTS)).numpy()
+    np.testing.assert_allclose(found.logprobs, want, atol=2e-4)
+    if change:  # and it is another number than without
+        assert np.abs(want - plain).mean() > 1e-3
+
+
+def test_the_model_is_as_it_was_afterwards():
+    before = {k: v.clone() for k, v in MODEL.state_dict().items()}
+    for module in (weights, computed, formats, shown):
+        for hypothesis in module.HYPOTHESES:
+            for _, change in changes(hypothesis.candidates):
+                with change(case().network, _lines(), RESPONSES.each[:2]):
+                    pass
+    for name, value in MODEL.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    z = torch.cat(small.logprobs(small.logits(MODEL, ROLLOUTS), ROLLOUTS)).numpy()
+    np.testing.assert_allclose(recomputed(case().network, RESPONSES).logprobs, z, atol=2e-4)
+
+
+def _lines():
+    from nemo_algos.lab.mismatch.network import lines
+
+    return lines(RESPONSES.each[:2])

@@ -1,0 +1,136 @@
+"""Parameters of sampling are solved for, against the whole vocabulary's softmax."""
+
+import numpy as np
+import pytest
+import small_llama as small
+import torch
+
+from nemo_algos.engines.mismatch.dump import made
+from nemo_algos.lab.mismatch.drawn import drawn
+from nemo_algos.lab.mismatch.hypotheses import sampling
+from nemo_algos.lab.mismatch.hypotheses.fit import Record
+from nemo_algos.lab.mismatch.network import Network, recomputed
+from nemo_algos.lab.mismatch.responses import gathered
+
+MODEL = small.model()
+
+
+def top_p(mass):
+    def change(z):
+        probs, order = z.softmax(-1).sort(-1, descending=True)
+        dropped = probs.cumsum(-1) - probs >= mass
+        return z.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), -1e9)
+
+    return change
+
+
+def top_k(count):
+    return lambda z: z.masked_fill(z < z.topk(count, -1).values[..., -1:], -1e9)
+
+
+def min_p(share):
+    return lambda z: z.masked_fill(z < z.amax(-1, keepdim=True) + np.log(share), -1e9)
+
+
+def biased(ids, bias):
+    return lambda z: z.index_add(-1, torch.tensor(ids), torch.full((*z.shape[:-1], len(ids)), bias))
+
+
+CASES = {
+    "temperature": (lambda z: z / 0.8, {"temperature": {"temperature": 0.8}}),
+    "top_p": (top_p(0.9), {"top_p": {"top_p": 0.9}}),
+    "top_k": (top_k(6), {"top_k": {"top_k": 6}}),
+    "min_p": (min_p(0.1), {"min_p": {"min_p": 0.1}}),
+    "softcap": (lambda z: 12 * torch.tanh(z / 12), {"softcap": {"cap": 12}}),
+    "both": (
+        lambda z: top_p(0.9)(z / 0.7),
+        {"temperature": {"temperature": 0.7}, "top_p": {"top_p": 0.9}},
+    ),
+}
+SOLVERS = dict(zip(["temperature", "top_p", "top_k", "min_p"], sampling.SINGLE, strict=False))
+SOLVERS |= {"softcap": sampling.SINGLE[8], "both": sampling.DOUBLE[0]}
+
+
+def recorded(change, seed=0):
+    """Logits, and the record of a sampler that draws from softmax(change(logits))."""
+    rollouts = small.sampled(MODEL, seed, change)
+    z = [change(row) for row in small.logits(MODEL, rollouts)]
+    values = small.logprobs(z, rollouts)
+    responses = gathered([made(rollouts.arrays(values, values))], 64)
+    logits = recomputed(Network(MODEL, None), responses)
+    value = responses.column("sampler")
+    scale = np.full(len(value), 1e-3)
+    place = np.concatenate([np.arange(len(r.at)) for r in responses.each])
+    return responses, logits, Record(value, scale, responses.row, place, responses.column("tokens"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_parameter_is_found_and_gives_the_record(name):
+    change, want = CASES[name]
+    _, logits, record = recorded(change)
+    found = SOLVERS[name].solve(record, logits)
+    for cause, parameter in want.items():
+        for key, value in parameter.items():
+            assert found[cause][key] == pytest.approx(value, abs=0.01, rel=0.01)
+    np.testing.assert_allclose(SOLVERS[name].logprobs(logits, found), record.value, atol=0.01)
+
+
+@pytest.mark.parametrize("bias, name", [(1.5, "logit_bias"), (-30.0, "banned_tokens")])
+def test_tokens_with_a_bias_are_named(bias, name):
+    free = recorded(lambda z: z)[1]
+    common = np.bincount(free.ids.ravel(), free.probs.ravel()).argsort()[::-1][:3]
+    _, logits, record = recorded(biased(common.tolist(), bias))
+    found = sampling.SINGLE[7].solve(record, logits)
+    assert found[name]["ids"] == sorted(common)
+    assert bias < -5 or found[name]["bias"] == pytest.approx(bias, abs=0.02)
+
+
+@pytest.mark.parametrize("name", sampling.PENALTIES)
+def test_a_penalty_of_what_stood_before_is_found(name):
+    rollouts = small.sampled(MODEL)
+    rows = []
+    for p, r, z in zip(
+        rollouts.prompts, rollouts.responses, small.logits(MODEL, rollouts), strict=True
+    ):
+        z = z.clone()
+        for t in range(len(r)):
+            for i in set((p.tolist() if name == "repetition_penalty" else []) + r[:t].tolist()):
+                if name == "repetition_penalty":
+                    z[t, i] = z[t, i] / 1.2 if z[t, i] > 0 else z[t, i] * 1.2
+                else:
+                    times = r[:t].tolist().count(i) if name == "frequency_penalty" else 1
+                    z[t, i] -= 0.4 * times
+        rows.append(z)
+    values = small.logprobs(rows, rollouts)
+    responses = gathered([made(rollouts.arrays(values, values))], 64)
+    logits = recomputed(Network(MODEL, None), responses)
+    value = responses.column("sampler")
+    record = Record(value, np.full(len(value), 1e-3), responses.row, value, value)
+    solver = sampling.SINGLE[4 + list(sampling.PENALTIES).index(name)]
+    want = 1.2 if name == "repetition_penalty" else 0.4
+    assert solver.solve(record, logits)[name]["penalty"] == pytest.approx(want, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    "change, key, value, error",
+    [
+        (lambda z: z / 0.6, "temperature", 0.6, 0.08),
+        (top_p(0.8), "top_p", 0.8, 0.03),
+        (top_k(4), "top_k", 4, 0),
+    ],
+)
+def test_tokens_drawn_otherwise_than_recorded(change, key, value, error):
+    responses, logits, _ = recorded(change)
+    found = drawn(logits, responses)["recorded_before"]
+    assert found[key] == pytest.approx(value, abs=error)
+
+
+def test_the_likeliest_tokens_alone_are_greedy():
+    responses, logits, _ = recorded(lambda z: z * 1e4)
+    assert drawn(logits, responses) == {"greedy": {}}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tokens_drawn_as_recorded(seed):
+    responses, logits, _ = recorded(lambda z: z, seed)
+    assert drawn(logits, responses) == {}

@@ -1,0 +1,128 @@
+"""What one number for each token decides: identities; everything else is unknown."""
+
+import numpy as np
+import pytest
+
+from nemo_algos.engines.mismatch.dump import made
+from nemo_algos.lab.mismatch.causes import CAUSES
+from nemo_algos.lab.mismatch.verdict import diagnose
+
+ROWS, LENGTH = 32, 24
+
+
+def numbers(seed=0, noise=0.03):
+    """Two sides of the same tokens, apart by noise."""
+    draws = np.random.default_rng(seed)
+    trainer = -draws.exponential(1.5, (ROWS, LENGTH))
+    sampler = np.minimum(trainer + noise * draws.normal(size=trainer.shape), 0)
+    tokens = draws.integers(3, 90, trainer.shape)
+    return {"tokens": tokens, "sampler_logprobs": sampler, "trainer_logprobs": trainer}
+
+
+def shifted(a):
+    a["trainer_logprobs"] = np.roll(a["trainer_logprobs"], 1, 1)
+
+
+def base_2(a):
+    a["sampler_logprobs"] = a["sampler_logprobs"] / np.log(2)
+
+
+def clamped(a):
+    a["sampler_logprobs"] = np.maximum(a["sampler_logprobs"], -2.5)
+
+
+def swapped(a):
+    a["trainer_logprobs"][[3, 9]] = a["trainer_logprobs"][[9, 3]]
+
+
+def ended(a):
+    a["tokens"][::2, -1] = 2
+    a["trainer_logprobs"][::2, -1] = -0.6
+    a["sampler_logprobs"][::2, -1] = 0
+
+
+def zeros(a):
+    a["trainer_logprobs"][:, 16:] = 0
+
+
+def greedy(a):
+    a["sampler_logprobs"][:] = 0
+
+
+def retokenized(a):
+    for row in range(0, ROWS, 4):
+        a["trainer_logprobs"][row, 8:-1] = a["trainer_logprobs"][row, 9:]
+
+
+@pytest.mark.parametrize(
+    "plant, name, parameter",
+    [
+        (shifted, "shift", {"places": 1}),
+        (base_2, "log_base", {"base": 2}),
+        (clamped, "clamp", {"least": -2.5}),
+        (swapped, "rows", {"responses": 2}),
+        (ended, "end_of_response", {}),
+        (zeros, "padding", {"from_place": 16}),
+        (greedy, "greedy", {}),
+        (retokenized, "retokenized", {"responses": 8}),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_an_identity_is_named(plant, name, parameter, seed):
+    arrays = numbers(seed)
+    plant(arrays)
+    verdict = diagnose([made(arrays)])
+    assert verdict.verdict == name
+    assert parameter.items() <= verdict.causes[0].parameter.items()
+
+
+@pytest.mark.parametrize("noise", [0.003, 0.03, 0.3])
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_has_no_name(noise, seed):
+    verdict = diagnose([made(numbers(seed, noise))])
+    assert verdict.verdict == "unknown" and verdict.candidates and not verdict.causes
+
+
+def test_the_same_numbers_and_rounding_are_clean():
+    for noise in (0, 1e-6):
+        assert diagnose([made(numbers(noise=noise))]).verdict == "clean"
+
+
+def test_tokens_that_surprise_are_not_clean():
+    arrays = numbers(noise=0)
+    arrays["entropy"] = -arrays["sampler_logprobs"] + 0.3
+    assert "recorded_before" in diagnose([made(arrays)]).candidates
+
+
+def test_log_probs_that_are_not_finite_come_first():
+    arrays = numbers()
+    arrays["trainer_logprobs"][3, 4] = np.nan
+    verdict = diagnose([made(arrays)])
+    assert verdict.verdict == "not_finite" and verdict.causes[0].side == "trainer"
+    assert verdict.numbers()["not_finite"] == 1
+
+
+def test_the_age_of_the_weights_decides():
+    arrays = numbers()
+    age = np.arange(ROWS) % 4
+    draws = np.random.default_rng(5)
+    more = 0.1 * age[:, None] * draws.normal(size=(ROWS, LENGTH))
+    arrays["sampler_logprobs"] = np.minimum(arrays["sampler_logprobs"] + more, 0)
+    verdict = diagnose([made(arrays | {"weights_version": 7 - age, "step": 7})])
+    assert verdict.verdict == "old_weights" and verdict.causes[0].parameter == {"oldest": 3}
+
+
+def test_few_tokens_tell_nothing():
+    arrays = {name: values[:4] for name, values in numbers().items()}
+    assert diagnose([made(arrays)]).verdict == "few"
+
+
+def test_several_files_are_one_sample():
+    arrays = numbers()
+    halves = [{k: v[part] for k, v in arrays.items()} for part in (slice(16), slice(16, None))]
+    one, two = diagnose([made(arrays)]), diagnose([made(half) for half in halves])
+    assert one.numbers() == two.numbers()
+
+
+def test_every_cause_has_its_texts():
+    assert all(text.title and text.next_step for text in CAUSES.values())
