@@ -8,22 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch.causes import Cause
 from nemo_algos.lab.mismatch.drawn import drawn
 from nemo_algos.lab.mismatch.hypotheses.fit import CAP, ROUNDING, Record
-from nemo_algos.lab.mismatch.hypotheses.formats import in_dtype
-from nemo_algos.lab.mismatch.hypotheses.forward import Case, weights
+from nemo_algos.lab.mismatch.hypotheses.forward import Case
 from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora
 from nemo_algos.lab.mismatch.logits import Logits
-from nemo_algos.lab.mismatch.network import load, recomputed
+from nemo_algos.lab.mismatch.network import Network, in_bfloat16, load, recomputed
 from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses, gathered
 from nemo_algos.lab.mismatch.trial import SLACK, Outcome, Search
 
 Array = np.ndarray
-BF16 = in_dtype(torch.bfloat16)
 SIDES = ("sampler", "trainer")
 VAGUE = 0.8  # of the difference: padding of a vocabulary whose logits differ from place to place
 OTHER_WEIGHTS = (
@@ -72,17 +69,19 @@ def examined(
     responses = gathered(dumps, count)
     case = Case(
         network,
-        {path.name: weights(path) for path in previous},
+        {path.name: dict(load(path).model.named_parameters()) for path in previous},
         lora(adapter, network) if adapter else {},
         pad=getattr(network.tokenizer, "pad_token_id", None) or 0,
         longest=max(r.begin for r in responses.each),
+        micro_batches=responses.micro_batches(),
     )
     if case.adapter:
         _adopt(case, responses)
     progress("the model as it is")
     base = recomputed(network, responses)
     responses, base = _worst_first(responses, base)
-    scale, rounding = _rounding(case, responses, base)
+    coarse = in_bfloat16(network)
+    scale, rounding = _rounding(coarse, responses, base)
     level = float(np.mean(scale))
     sides = {}
     for name in SIDES:
@@ -94,7 +93,7 @@ def examined(
             responses.column("tokens"),
         )
         told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
-        sides[name] = Search(case, responses, base, record, rounding, BF16, told).outcome()
+        sides[name] = Search(case, coarse, responses, base, record, rounding, told).outcome()
     explained = all(side.explained for side in sides.values())
     if not explained and _alike(responses, rounding, scale):
         raise ValueError(OTHER_WEIGHTS)
@@ -132,10 +131,10 @@ def _worst_first(responses: Responses, base: Logits) -> tuple[Responses, Logits]
     return Responses(tuple(responses.each[i] for i in order)), base.only(tokens)
 
 
-def _rounding(case: Case, responses: Responses, base: Logits) -> tuple[Array, float]:
+def _rounding(coarse: Network, responses: Responses, base: Logits) -> tuple[Array, float]:
     """One standard deviation of bf16's rounding for each token [N], and the level of a forward."""
     some = responses.first(2 * NEIGHBOURS)
-    rounded = recomputed(case.network, some, (BF16,))
+    rounded = recomputed(coarse, some)
     n = len(rounded.chosen)
     d = rounded.logprobs - base.logprobs[:n]
     size = float(np.sqrt(np.mean((d / base.unsure[:n]) ** 2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -44,20 +45,28 @@ class Network:
         return list(next(m for m in self.model.modules() if isinstance(m, nn.ModuleList)))
 
 
+def in_bfloat16(network: Network) -> Network:
+    """A copy whose weights are bfloat16; buffers stay as they are, as frameworks keep them."""
+    copied = copy.deepcopy(network.model)
+    for parameter in copied.parameters():
+        parameter.data = parameter.data.bfloat16()
+    return Network(copied, network.tokenizer)
+
+
 Change = Callable[[Network, Lines, Sequence[Response]], AbstractContextManager[Lines]]
 
 
 def load(folder: Path) -> Network:
-    """A Hugging Face folder. Raises ValueError where it cannot be recomputed here."""
+    """A Hugging Face folder's. Raises ValueError where it cannot be recomputed here."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     kwargs = {"dtype": torch.float32, "use_safetensors": True}
-    model = from_pretrained(AutoModelForCausalLM, "--model", str(folder), **kwargs).eval()
+    model = from_pretrained(AutoModelForCausalLM, str(folder), str(folder), **kwargs).eval()
     kinds = set(getattr(model.config, "layer_types", None) or ())
     if other := kinds - {"full_attention", "sliding_attention"}:
         raise ValueError(f"--model has layers of {', '.join(sorted(other))}: attention alone works")
     named = any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json"))
-    tokenizer = from_pretrained(AutoTokenizer, "--model", str(folder)) if named else None
+    tokenizer = from_pretrained(AutoTokenizer, str(folder), str(folder)) if named else None
     return Network(model, tokenizer)
 
 

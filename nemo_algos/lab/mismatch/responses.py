@@ -34,6 +34,10 @@ class Response:
         """The ids of its tokens [n]."""
         return self.ids[self.at]
 
+    def pads(self, size: int) -> int:
+        """Before its prompt, in micro-batches of this size."""
+        return self.widths[size] - self.begin
+
     @property
     def begin(self) -> int:
         """Tokens of its prompt."""
@@ -58,6 +62,11 @@ class Responses:
     def first(self, count: int) -> Responses:
         """The first so many; their tokens are the first of all."""
         return replace(self, each=self.each[:count])
+
+    def micro_batches(self) -> list[int]:
+        """Sizes that pad these prompts, each in its own way."""
+        ways = {tuple(r.pads(size) for r in self.each): size for size in MICRO_BATCHES[::-1]}
+        return sorted(size for pads, size in ways.items() if any(pads))
 
     def means(self, values: Array) -> Array:
         """Of each response [R]; values [N]."""

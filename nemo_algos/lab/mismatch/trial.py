@@ -20,7 +20,7 @@ from nemo_algos.lab.mismatch.hypotheses.fit import Fit, Record
 from nemo_algos.lab.mismatch.hypotheses.forward import Case, Hypothesis
 from nemo_algos.lab.mismatch.hypotheses.sampling import Sampling
 from nemo_algos.lab.mismatch.logits import Logits
-from nemo_algos.lab.mismatch.network import Change, recomputed
+from nemo_algos.lab.mismatch.network import Change, Network, recomputed
 from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses
 
 Array = np.ndarray
@@ -32,7 +32,8 @@ EXACT = 0.05  # of that level: float32
 SAME, SOME = 0.01, 0.1  # standard deviations, share of the tokens: then the side is in float32
 GAIN, CERTAIN = 0.92, 5.0  # of the level before; standard errors: less is no improvement
 HALF, CLEAR = 0.5, 0.3  # of what is beyond rounding; of the level, where that is near rounding
-CAUSES = 3
+CAUSES, FEW = 3, 2  # responses: exact agreement takes no more
+FAR = 4.0  # of rounding's level: what brings such a record to rounding is its cause
 TRIED = 1200  # tokens that a parameter is solved for
 
 
@@ -92,20 +93,20 @@ class Outcome:
 class Search:
     """One side's record against one model. rounding: the level of a bf16 forward's rounding.
 
-    dtype: the change to bf16; progress: is told each hypothesis of the forward.
+    coarse: the model in bf16; progress: is told each hypothesis of the forward.
     """
 
     case: Case
+    coarse: Network
     responses: Responses
     base: Logits
     record: Record
     rounding: float
-    dtype: Change
     progress: Callable[[str], None]
 
     def __post_init__(self) -> None:
         exact = float((self.record.off(self.base.logprobs) < SAME).mean()) > SOME
-        self.dtypes = () if exact else (self.dtype,)
+        self.network = self.case.network if exact else self.coarse
         self.most = self.rounding * (EXACT if exact else SLACK)
 
     def outcome(self) -> Outcome:
@@ -137,11 +138,11 @@ class Search:
         if cheap and left <= self.most:
             return cheap, {}
         if level <= self.most:
-            tried, before = self._tried(state, logits, WEIGHTS, ())
+            tried, before = self._tried(state, logits, WEIGHTS, self.case.network, FEW)
             return (tried[0][2] if tried[0][0] < CLEAR * before else cheap), {}
         if cheap and self._beyond(left) < HALF * self._beyond(level):
             return cheap, {}
-        tried, before = self._tried(state, logits, FORWARD, self.dtypes)
+        tried, before = self._tried(state, logits, FORWARD, self.network, NEIGHBOURS // 2)
         near: dict[str, float] = {}
         for value, name, _ in tried:
             near.setdefault(name, 1 - self._beyond(value) / max(self._beyond(before), 1e-9))
@@ -183,10 +184,11 @@ class Search:
         state: State,
         logits: Logits,
         hypotheses: Sequence[Hypothesis],
-        dtypes: tuple[Change, ...],
+        network: Network,
+        count: int,
     ) -> tuple[list[tuple[float, str, State]], float]:
         """Each candidate's level on the first responses, the best first; and the level before."""
-        some = self.responses.first(NEIGHBOURS)
+        some = self.responses.first(count)
         tokens = np.arange(len(some.row))
         record, base = self.record.only(tokens), self.base.only(tokens)
         before = record.level(state.predicted(record, logits.only(tokens), base).predicted)
@@ -200,7 +202,7 @@ class Search:
                 parameter, change = trial
                 named = state.named | {hypothesis.name: parameter}
                 under = replace(state, changes=(*state.changes, change), named=named)
-                moved = recomputed(self.case.network, some, (*dtypes, *under.changes))
+                moved = recomputed(network, some, under.changes)
                 options = [under]
                 if hypothesis.name in MIXED and not state.changes:
                     options.append(replace(under, mixed=True))
@@ -214,7 +216,8 @@ class Search:
                     value, option = levels[1]
                 tried.append((value, hypothesis.name, option))
                 sent = whole / max(before, 1e-9)
-            if tried and min(value for value, *_ in tried) <= self.most * EXACT:
+            least = min((value for value, *_ in tried), default=before)
+            if least <= self.most * (1 if before > FAR * self.most else EXACT):
                 break
         return sorted(tried, key=lambda t: t[0]), before
 

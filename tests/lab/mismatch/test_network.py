@@ -22,7 +22,8 @@ LONGEST = max(map(len, ROLLOUTS.prompts))
 
 
 def case():
-    return Case(Network(MODEL, None), {"old": OLD}, {}, longest=LONGEST)
+    sizes = RESPONSES.micro_batches()
+    return Case(Network(MODEL, None), {"old": OLD}, {}, longest=LONGEST, micro_batches=sizes)
 
 
 def changes(hypothesis):
@@ -131,7 +132,7 @@ CASES = {
     "no BOS": (change_of(shown.template, variant="no BOS"), lambda: of_prompts(lambda p: p[1:])),
     "cut": (change_of(shown.truncated, cut=2), lambda: of_prompts(lambda p: p[2:])),
     "pads": (
-        change_of(shown.pads_attended, pad=0, micro_batch=1 << 20, counted=True),
+        change_of(shown.pads_attended, pad=0, micro_batch=1 << 20),
         lambda: of_prompts(pads),
     ),
     "positions": (change_of(shown.positions, offset=4), lambda: positions_from(4)),

@@ -18,13 +18,17 @@ HELPS = 0.95  # of the level before: a search goes on near a value that comes be
 
 @dataclass(frozen=True)
 class Case:
-    """What is at hand. weights: of each earlier checkpoint, adapter: of the LoRA, by name."""
+    """What is at hand. weights: of each earlier checkpoint, adapter: of the LoRA, by name.
+
+    pad: the id; longest: prompt's tokens; micro_batches: sizes in which prompts would be padded.
+    """
 
     network: Network
     previous: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     adapter: dict[str, Tensor] = field(default_factory=dict)
     pad: int = 0
-    longest: int = 0  # tokens of a prompt
+    longest: int = 0
+    micro_batches: Sequence[int] = ()
 
 
 Trial = tuple[dict[str, Any], Change]

@@ -19,7 +19,7 @@ from nemo_algos.lab.mismatch.hypotheses.forward import (
     searched,
 )
 from nemo_algos.lab.mismatch.network import Change, Lines, Network, lines, within
-from nemo_algos.lab.mismatch.responses import MICRO_BATCHES, Response
+from nemo_algos.lab.mismatch.responses import Response
 
 Array = np.ndarray
 
@@ -84,22 +84,15 @@ def pads_attended(case: Case) -> Candidates:
     pads = {case.pad, 0, getattr(case.network.model.config, "eos_token_id", None) or 0}
     trials: list[Trial] = []
     for pad in sorted(p for p in pads if isinstance(p, int)):
-        for size in MICRO_BATCHES:
-            for counted in (True, False):
-                parameter = {"pad": pad, "micro_batch": size, "counted": counted}
-                trials.append((parameter, of_lines(_padded(pad, size, counted))))
+        for size in case.micro_batches:
+            edit = of_lines(_padded(pad, size))
+            trials.append(({"pad": pad, "micro_batch": size}, edit))
     yield from each(trials)
 
 
-def _padded(pad: int, size: int, counted: bool) -> Any:
+def _padded(pad: int, size: int) -> Any:
     def edit(network: Network, shown: Lines, some: Sequence[Response]) -> Lines:
-        pads = [r.widths[size] - r.begin for r in some]
-        heads = [np.r_[np.full(n, pad), r.ids[: r.begin]] for n, r in zip(pads, some, strict=True)]
-        padded = lines(some, heads)
-        if counted:
-            return padded
-        place = padded.positions - torch.tensor(pads)[:, None]  # pads stand at 0
-        return replace(padded, positions=place.clamp(min=0))
+        return lines(some, [np.r_[np.full(r.pads(size), pad), r.ids[: r.begin]] for r in some])
 
     return edit
 
@@ -119,8 +112,8 @@ def positions(case: Case) -> Candidates:
 
     near = [k * sign for k in (1, 2, 3, 4, 8, 16, 32, 64, 128) for sign in (1, -1)]
     trials: list[Trial] = [({"offset": k}, moved(lambda r, _, k=k: k)) for k in near]
-    for size in MICRO_BATCHES:
-        pads = moved(lambda r, _, size=size: r.widths[size] - r.begin)
+    for size in case.micro_batches:
+        pads = moved(lambda r, _, size=size: r.pads(size))
         trials.append(({"offset": "pads", "micro_batch": size}, pads))
     from_zero = moved(lambda _, first: -first)
     yield from each([*trials, ({"offset": "from 0"}, from_zero)])
