@@ -72,7 +72,7 @@ def row(run: dict[str, Any]) -> str:
         f"{change['path'].split('.')[-1].removesuffix('_parallel_size')} {change['value']}"
         for verdict in found
         for change in verdict.details.get("changes", ())
-        if change["kind"] == "folded"
+        if change["kind"] == "folded" or change["path"] == "cluster.gpus_per_node"
     ]
     name = " ".join(word.removeprefix("nemo_rl.config=") for word in run["config"])
     folded = ", ".join(sizes) or "-"
