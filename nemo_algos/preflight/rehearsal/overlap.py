@@ -1,4 +1,4 @@
-"""Training rows beside validation rows: repetitions, another language, answers that are given."""
+"""What rows show beside each other: repetitions, answers that are given, another language."""
 
 import re
 from collections import Counter
@@ -10,15 +10,17 @@ from nemo_algos.preflight.rehearsal.stage import Stage, cut, listed, share
 
 REPEATED = 0.01  # share of prompts that are another row's, from which on it is a warning
 GIVEN = 0.5  # share of problems that have their answer in them, from which on it is a warning
+TIMES = 2  # as long as its problem: too long for an answer
 KNOWN = 0.2  # share of validation's words that training has, below which it is a warning
 FEW = 100  # words of validation, of which less tell nothing
 WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+")  # or one character
 
 
 def judge(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
-    """The verdicts on both together."""
+    """The verdicts on training and validation."""
     _repeated(stage, train)
     _given(stage, train)
+    _swapped(stage, train)
     _trained_on(stage, train, validation)
     _foreign(stage, train, validation)
 
@@ -54,6 +56,19 @@ def _given(stage: Stage, train: Sequence[Row]) -> None:
 
 def _stands_in(answer: str, problem: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", problem) is not None
+
+
+def _swapped(stage: Stage, train: Sequence[Row]) -> None:
+    """Answers that are longer than their problems; those in JSON are a verifier's tests."""
+    texts = [row for row in train if str(row.answer)[:1] not in ("{", "[")]
+    longer = [row.number for row in texts if len(str(row.answer)) > TIMES * len(row.problem)]
+    if longer and len(longer) > len(train) / 2:
+        stage.warning(
+            f"{share(len(longer), len(train))} answers are more than {TIMES} times as long as "
+            f"their problems ({listed(longer)}): are input_key and output_key swapped, or the "
+            f"answers whole solutions? The first problem is {cut(train[0].problem, 80)!r}.",
+            "data.train",
+        )
 
 
 def _trained_on(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:

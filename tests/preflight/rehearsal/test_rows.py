@@ -183,9 +183,11 @@ def test_validation_in_other_words(train, validation, warned, tmp_path):
         ("What is {} + 1? Answer: 42.", "42", True),
         ("What is {} + 420?", "42", False),
         ("A and B and {}?", "B", False),
+        ("{}", "What is 6 * 7?", True),
+        ("{}", '{"tests": [1, 2, 3]}', False),
     ],
 )
-def test_answers_in_their_problems(problem, answer, warned, tmp_path):
+def test_answers_that_no_policy_need_find(problem, answer, warned, tmp_path):
     train = asking(*(problem.format(n) for n in range(100, 130)), answer=answer)
     overlap.judge(Stage(tmp_path, "data"), train, [])
     found = [(v.outcome, v.key) for v in verdict.read(tmp_path)]
