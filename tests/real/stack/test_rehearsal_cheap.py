@@ -154,7 +154,7 @@ def given(run: Run) -> None:
 
 
 def foreign(run: Run) -> None:
-    words = "combien font ensemble les deux nombres"
+    words = "combien font ensemble les deux nombres suivants"
     run.validation = [{"problem": f"{words} {i}", "answer": "7"} for i in range(200, 216)]
     run.rows = [{**row, "problem": f"{row['problem']} Think well"} for row in run.rows]
 
