@@ -169,7 +169,7 @@ def test_repetitions(train, validation, expected, tmp_path):
     ],
 )
 def test_validation_in_other_words(train, validation, warned, tmp_path):
-    pairs = (range(30), range(100, 130))
+    pairs = (range(60), range(100, 160))
     texts = [[t.format(n) for n in p] for t, p in zip((train, validation), pairs, strict=True)]
     overlap.judge(Stage(tmp_path, "data"), *(asking(*problems) for problems in texts))
     assert [(v.outcome, v.key) for v in verdict.read(tmp_path)] == (
