@@ -54,7 +54,7 @@ nightly:  ## the whole of test-slurm and test-stack, hours; writes tests/real/la
 	@tests/real/nightly.sh
 
 stack-demo:  ## a run inside NeMo-RL, all of it but the GPU, on this machine: some minutes
-	@$$(python3 nemo_algos/preflight/rehearsal/machine.py)/bin/python tests/real/stack/demo.py $(ARGS)
+	@PYTHONPATH=$(CURDIR) $$(python3 nemo_algos/preflight/rehearsal/machine.py)/bin/python tests/real/stack/demo.py $(ARGS)
 
 test-gpu:  ## what only a GPU shows: kernels, losses, the engine on CUDA (a minute)
 	uv run pytest -q -o addopts="" tests/real/gpu

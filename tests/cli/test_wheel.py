@@ -1,5 +1,6 @@
 """The wheel in an environment of its own, far from any checkout: commands, configs, data."""
 
+import os
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -21,6 +22,16 @@ from nemo_algos.config import load, find
 statuses = [app(line.split(), standalone_mode=False) for line in sys.stdin if line.strip()]
 print(statuses, nemo_algos.__file__)
 print(open(load(find("smollm2.yaml"))["data"]["train"]["data_path"]).readline())
+"""
+REHEARSAL = """
+import os, pathlib, subprocess, sys
+from nemo_algos.preflight.rehearsal import machine
+folder = pathlib.Path("run")
+folder.mkdir()
+paths = machine.variables(pathlib.Path("nemo_rl"), folder.resolve())["PYTHONPATH"]
+code = "from nemo_algos.engines.nemo import checkout as c; print(c.ROOT); print(c.refusal())"
+subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, check=True)
+print(paths)
 """
 
 
@@ -72,3 +83,14 @@ def test_configs_and_job_scripts_lie_in_the_wheel(python, tmp_path):
         assert there.is_relative_to(python.parents[1])
         tracked = {p.relative_to(ROOT / folder) for p in (ROOT / folder).rglob("*") if p.is_file()}
         assert {p.relative_to(there) for p in there.rglob("*") if p.is_file()} == tracked
+
+
+def test_a_rehearsals_processes_have_the_package_alone(python, tmp_path, monkeypatch):
+    """Beside the installed one lie its environment's libraries: another torch, another ray."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    here = {"cwd": tmp_path, "text": True, "capture_output": True}
+    done = subprocess.run([python, "-c", REHEARSAL], **here)
+    root, refusal, paths = done.stdout.splitlines() or ["", done.stderr, ""]
+    assert (root, refusal) == (str(tmp_path / "run" / "package"), "None")
+    assert [p.name for p in Path(root).iterdir()] == ["nemo_algos"]
+    assert "site-packages" not in [Path(path).name for path in paths.split(os.pathsep)]

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from nemo_algos.engines.rewards.answers import boxed
+
 PLACE = "{answer}"
 THOUGHT = "Let me work it out step by step."
 # how an answer is written, in the order in which they are tried where a prompt names none
@@ -74,4 +76,10 @@ def gold_text(section: Mapping[str, Any], answer: str) -> str | None:
         return None
     if verifier == "sql":
         return str(json.loads(answer)["query"])
-    return answer
+    return final(answer)
+
+
+def final(answer: str) -> str:
+    """What a policy is to write of an answer that is a whole solution: after ####, or boxed."""
+    _, mark, last = answer.rpartition("####")
+    return last.strip() if mark else boxed(answer) or answer

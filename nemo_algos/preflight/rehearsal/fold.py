@@ -18,6 +18,7 @@ GROUP, MICRO, UPDATES, ANSWER = (
 PROMPT = 512  # tokens that the miniature reads of a prompt, at most
 MICRO_BATCHES = 2  # of an update on a rank, where the run has several
 NO_ENGINE = "Transformer Engine, Apex and CUDA kernels need a GPU"
+ALWAYS = ("transformer_impl", "async_save")  # also where the config does not have the key
 MEGATRON_ON_A_CPU: dict[str, Any] = {
     f"{MEGATRON}.transformer_impl": "local",
     f"{MEGATRON}.checkpoint.async_save": False,
@@ -153,8 +154,7 @@ def on_a_cpu(run: Run) -> Iterator[Change]:
     """What needs a GPU, where the config has it on."""
     backend = MEGATRON_ON_A_CPU if run.megatron else DTENSOR_ON_A_CPU
     for path, value in {**backend, **ENGINE_ON_A_CPU}.items():
-        always = path.endswith(("transformer_impl", "async_save"))
-        if always or run[path] is not None:
+        if path.endswith(ALWAYS) or run[path] is not None:
             yield Change(path, value, "given up", NO_ENGINE)
     if run[f"{VLLM}.precision"] not in ("float32", "bfloat16", None):
         precision = run["policy.precision"]

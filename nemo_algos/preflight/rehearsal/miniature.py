@@ -40,17 +40,12 @@ CHAT = (
 def written(name: str) -> tuple[dict[str, Any], Path | None]:
     """What a model's config.json says, and the folder that has it (None: of the shipped table).
 
-    Raises ValueError for a model that is neither a folder, nor in the hub's cache, nor known.
+    Nothing of a model that is neither a folder, nor in the hub's cache, nor known.
     """
     folder = Path(name) if (Path(name) / FILE).is_file() else cached(name)
     if folder is not None:
         return json.loads((folder / FILE).read_text()), folder
-    if name in configs():
-        return dict(configs()[name]), None
-    raise ValueError(
-        f"policy.model_name is {name}, which is neither in the hub's cache nor among the models "
-        f"that are known by name. Name a folder with its {FILE}: --model FOLDER."
-    )
+    return dict(configs().get(name, {})), None
 
 
 def cached(name: str) -> Path | None:
@@ -66,6 +61,8 @@ def cached(name: str) -> Path | None:
 
 def refusal(values: Mapping[str, Any], backend: str) -> str | None:
     """Why this architecture does not run on a CPU here. backend: megatron | dtensor."""
+    if not values:
+        return f"its model's {FILE} is not at hand: name a folder that has it, --model FOLDER"
     text = json.dumps(values)
     if "vision_config" in values or "audio_config" in values:
         return "its images or sounds need kernels that only a GPU has"

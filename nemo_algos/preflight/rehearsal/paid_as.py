@@ -40,6 +40,7 @@ def judge(
         for kind in KINDS:
             _wrong(stage, key, scores, kind)
         _doubled(stage, key, scores)
+        _silence(stage, key, scores)
     worst = _times(stage, key, scores)
     if before == stage.raised:
         form, paid = scores.form, sum(_paid(scores))
@@ -149,6 +150,18 @@ def _doubled(stage: Stage, key: str, scores: Scores) -> None:
             f"`{key}` pays a response that gives the gold answer and then takes it back for a "
             f"wrong one, in {share(taken, len(scores.rows))} rows: the policy may learn to list "
             "answers. Read the last answer alone.",
+            key,
+        )
+
+
+def _silence(stage: Stage, key: str, scores: Scores) -> None:
+    kinds = (scores.rewards[kind] for kind in ("gold", "empty", "wrong"))
+    better = [(e, w) for gold, e, w in zip(*kinds, strict=True) if gold > e > w]
+    if len(better) > len(scores.rows) / 2:
+        nothing, wrong = better[0]
+        stage.warning(
+            f"`{key}` gives {wrong:g} for a wrong answer and {nothing:g} for none: a policy that "
+            "is often wrong learns to answer nothing. Give none no more than a wrong one.",
             key,
         )
 

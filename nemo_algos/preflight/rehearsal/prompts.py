@@ -1,16 +1,13 @@
 """Prompts as the model sees them: whether the problem and the system prompt are in them."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Any
 
 from nemo_algos.preflight.rehearsal.lengths import MANY
-from nemo_algos.preflight.rehearsal.rows import Row
+from nemo_algos.preflight.rehearsal.rows import Row, squeezed
 from nemo_algos.preflight.rehearsal.stage import Stage, cut, listed, share
-
-REPEATED = 0.01  # share of prompts that are another row's, from which on it is a warning
 
 
 def judge(
@@ -22,6 +19,7 @@ def judge(
         return
     before = stage.raised
     _problems(stage, seen, tokenizer, key, section)
+    _asked(stage, seen[0], tokenizer, key, section)
     _system(stage, seen[0], tokenizer, key, section)
     _starts(stage, seen, tokenizer)
     if before == stage.raised:
@@ -77,6 +75,20 @@ def _problems(
     )
 
 
+def _asked(stage: Stage, row: Row, tokenizer: Any, key: str, section: Mapping[str, Any]) -> None:
+    """What the prompt file says around the problem."""
+    texts = [before for before, *_ in Formatter().parse(at_hand(section, "prompt_file"))]
+    lost = [text for text in texts if text.strip() and not _within(text, row, tokenizer)]
+    if lost and _within(row.problem, row, tokenizer):
+        stage.failed(
+            f"`{key}.prompt_file` is {section['prompt_file']}, and its {cut(lost[0], 60)!r} is not "
+            "in the prompt: the chat template or the processor drops it. Use a template that "
+            "renders the whole of a message.",
+            "policy.tokenizer.chat_template",
+            prompt=shown(row, tokenizer),
+        )
+
+
 def _system(stage: Stage, row: Row, tokenizer: Any, key: str, section: Mapping[str, Any]) -> None:
     text = at_hand(section, "system_prompt_file")
     if text.strip() and not _within(text, row, tokenizer):
@@ -105,39 +117,10 @@ def _starts(stage: Stage, rows: Sequence[Row], tokenizer: Any) -> None:
         )
 
 
-def repeated(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
-    """Prompts that are there twice, and validation on what is trained on."""
-    texts = [_squeezed(row.problem) for row in train]
-    counts = Counter(texts)
-    again = len(texts) - len(counts)
-    if again > REPEATED * len(texts):
-        often = max(counts, key=lambda text: counts[text])
-        example = next(row for row, text in zip(train, texts, strict=True) if text == often)
-        stage.warning(
-            f"{share(again, len(texts))} training prompts are repetitions of an earlier one. The "
-            f"most frequent is there {counts[often]} times: {cut(example.problem, 80)!r} (row "
-            f"{example.number:,}). Such prompts count several times in an epoch. Remove them.",
-            "data.train",
-        )
-    known = [row.number for row in validation if _squeezed(row.problem) in counts]
-    if known:
-        say = stage.failed if len(known) > MANY * len(validation) else stage.warning
-        say(
-            f"{share(len(known), len(validation))} validation rows are training rows too "
-            f"({listed(known)} of the validation data). The validation score then measures "
-            "memory. Remove them from one of the two.",
-            "data.validation",
-        )
-
-
 def _within(text: str, row: Row, tokenizer: Any) -> bool:
     """Whether the prompt has the text, as far as the vocabulary can write it."""
-    whole = _squeezed(tokenizer.decode(row.tokens, skip_special_tokens=False))
-    if _squeezed(text) in whole:
+    whole = squeezed(tokenizer.decode(row.tokens, skip_special_tokens=False))
+    if squeezed(text) in whole:
         return True
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return _squeezed(tokenizer.decode(ids, skip_special_tokens=False)) in whole
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
+    return squeezed(tokenizer.decode(ids, skip_special_tokens=False)) in whole

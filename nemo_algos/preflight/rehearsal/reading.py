@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nemo_algos.engines.nemo.kinds import is_vlm, uses_gym
-from nemo_algos.preflight.rehearsal import datasets, lengths, prompts, rows, tokenizing
+from nemo_algos.preflight.rehearsal import datasets, lengths, overlap, prompts, rows, tokenizing
 from nemo_algos.preflight.rehearsal.datasets import Loaded
 from nemo_algos.preflight.rehearsal.rows import Row
 from nemo_algos.preflight.rehearsal.stage import Stage, listed, share
@@ -27,7 +27,7 @@ def judge(
         if good and not gym:
             _prompts(stage, config, loaded, tokenizer, name, good, seen)
     if not loaded.absent and not gym:
-        prompts.repeated(stage, splits["train"], splits.get("validation", []))
+        overlap.judge(stage, splits["train"], splits.get("validation", []))
         _enough(stage, config, len(splits["train"]))
     return [row for found in splits.values() for row in found if not row.fault]
 

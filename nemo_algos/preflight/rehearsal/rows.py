@@ -99,6 +99,11 @@ def _fault(problem: Any, answer: Any) -> str:
     return ""
 
 
+def squeezed(text: str) -> str:
+    """Without white space."""
+    return "".join(text.split())
+
+
 def faults_in_file(section: Mapping[str, Any], most: int = 5) -> list[str]:
     """Lines of a .jsonl that no reader can take as rows of texts, with the reason."""
     path, found = Path(str(section.get("data_path") or ".")), []

@@ -4,11 +4,13 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from nemo_algos.engines.rewards import VerifierPool
 from nemo_algos.engines.rewards.section import VerifierConfig
+from nemo_algos.preflight.rehearsal import ray_head
 from nemo_algos.preflight.rehearsal.stage import cut
 
 START = 600.0  # seconds for its processes to import what they need
@@ -34,16 +36,11 @@ def ray_here() -> Iterator[None]:
     if ray.is_initialized():  # this process's own already
         yield
         return
-    with TemporaryDirectory(prefix="nrr", ignore_cleanup_errors=True) as folder:  # short: sockets
-        ray.init(
-            address="local",
-            num_cpus=16,
-            num_gpus=0,
-            include_dashboard=False,
-            log_to_driver=False,
-            object_store_memory=200 << 20,
-            _temp_dir=folder,
-        )
+    with (
+        TemporaryDirectory(prefix="nrr", ignore_cleanup_errors=True) as folder,  # short: sockets
+        ray_head.head(Path(folder), {}, 0, Path.cwd()) as env,
+    ):
+        ray.init(address=env["RAY_ADDRESS"], log_to_driver=False)
         try:
             yield
         finally:

@@ -39,6 +39,11 @@ class Stack:
         """Of every attempt the same, and more than is made: Megatron's schedule must not change."""
         return f"grpo.max_num_steps={self.steps + 2}"
 
+    def attempt(self, name: str, *overrides: str) -> Attempt:
+        """`nemo-algos train` over the miniature, with a log of its own."""
+        words = ["-m", "nemo_algos", "train", str(self.folder / "miniature.yaml"), *overrides]
+        return Attempt(self.folder / f"{name}.log", self.env, words)
+
     def saved(self, step: int) -> Path:
         """The checkpoint of a step."""
         return self.folder / "results" / f"step_{step}"
@@ -56,7 +61,7 @@ class Stack:
     def first(self) -> Iterator[Verdict]:
         """Two steps; then its workers are killed."""
         last = self.steps
-        attempt = Attempt(self.folder, self.env, "first", self.length)
+        attempt = self.attempt("first", self.length)
         whole = attempt.reaches(self.saved(last))
         attempt.lose_workers()
         if not whole and not samples(self.folder, 1):
@@ -83,7 +88,7 @@ class Stack:
         lost = samples(self.folder, last)
         os.rename(self.saved(last), self.folder / "lost")
         limited = (self.length, "checkpointing.save_period=1000", SOON)
-        attempt = Attempt(self.folder, self.env, "second", *limited)
+        attempt = self.attempt("second", *limited)
         status = attempt.ended()
         if status != 0 or not self.saved(last).exists():
             yield self.failure("resume", attempt)
@@ -100,7 +105,7 @@ class Stack:
         if not self.run["mismatch.stop_above"]:
             return
         limits = (self.length, "mismatch.stop_above=1e-12")
-        attempt = Attempt(self.folder, self.env, "third", *limits)
+        attempt = self.attempt("third", *limits)
         if attempt.ended() != 1 or not self.saved(self.steps).exists():
             yield self.failure("stop", attempt)
             return

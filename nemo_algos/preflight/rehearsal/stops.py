@@ -9,10 +9,10 @@ from nemo_algos.preflight.rehearsal.stage import Stage
 NAME, STOPS = "policy.tokenizer.name", "policy.generation.stop_token_ids"
 
 
-def judge(stage: Stage, tokenizer: Any, config: Mapping[str, Any], tail: str) -> None:
-    """tail: what the chat template writes after an answer."""
+def judge(stage: Stage, tokenizer: Any, config: Mapping[str, Any], before: str, after: str) -> None:
+    """before, after: what the chat template writes there of an answer."""
     stops = _stops(stage, tokenizer, at(dict(config), STOPS))
-    _end_of_turn(stage, tokenizer, tail, stops)
+    _end_of_turn(stage, tokenizer, before, after, stops)
     _model(stage, tokenizer, str(config["policy"]["model_name"]), stops)
 
 
@@ -37,10 +37,22 @@ def _stops(stage: Stage, tokenizer: Any, written: Any) -> list[int]:
     return [stop for stop in stops if stop not in unknown]
 
 
-def _end_of_turn(stage: Stage, tokenizer: Any, tail: str, stops: list[int]) -> None:
+def _end_of_turn(stage: Stage, tokenizer: Any, before: str, after: str, stops: list[int]) -> None:
     """The token by which the chat template ends an answer ends a response too."""
-    end = tokenizer(tail.strip(), add_special_tokens=False)["input_ids"][:1]
-    if stops and end and end[0] in tokenizer.all_special_ids and end[0] not in stops:
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    opens, ends = (
+        tokenizer(text.strip(), add_special_tokens=False)["input_ids"] for text in (before, after)
+    )
+    end, marks = ends[:1], special.intersection(opens) - {tokenizer.bos_token_id}
+    if stops and marks and not special.intersection(ends):
+        stage.warning(
+            f"The chat template begins an answer with a special token and ends it with {after!r}, "
+            f"and generation stops at {stops} alone: a model that was trained on this template "
+            "never writes that, and each response runs on to its limit. End a turn by a stop "
+            "token.",
+            "policy.tokenizer.chat_template",
+        )
+    elif stops and end and end[0] in tokenizer.all_special_ids and end[0] not in stops:
         stage.warning(
             f"The chat template ends an answer with {tokenizer.convert_ids_to_tokens(end[0])} "
             f"({end[0]}), and generation stops at {stops} alone: a model that was trained on "

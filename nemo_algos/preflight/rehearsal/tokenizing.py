@@ -40,7 +40,7 @@ def judge(stage: Stage, config: Mapping[str, Any]) -> Any:
     if section.get("chat_template", "default") is not None:
         _turns(stage, tokenizer)
     _bos(stage, tokenizer)
-    stops.judge(stage, tokenizer, config, _after_an_answer(tokenizer))
+    stops.judge(stage, tokenizer, config, *_around_an_answer(tokenizer))
     if not stage.raised:
         stage.passed(_facts(tokenizer, section), NAME, prompt=rendered(tokenizer, user(ASKED)))
     return reader
@@ -147,13 +147,14 @@ def _bos(stage: Stage, tokenizer: Any) -> None:
         )
 
 
-def _after_an_answer(tokenizer: Any) -> str:
-    """What the chat template writes there."""
+def _around_an_answer(tokenizer: Any) -> tuple[str, str]:
+    """What the chat template writes before it, and after."""
     answer = {"role": "assistant", "content": SAID}
     try:
-        return rendered(tokenizer, [*user(ASKED), answer], False).rpartition(SAID)[2]
+        before, _, after = rendered(tokenizer, [*user(ASKED), answer], False).rpartition(SAID)
     except Exception:  # already said
-        return ""
+        return "", ""
+    return before, after
 
 
 def _facts(tokenizer: Any, section: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,19 @@ LAST = 40  # lines of a log that are shown of a failure
 
 
 class Attempt:
-    """One process of `nemo-algos train` over the folder's miniature.yaml, with a log of its own."""
+    """A process of a training program, its words after `python`, that adds to a log."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str], name: str, *overrides: str) -> None:
-        self.folder, self.log = folder, folder / f"{name}.log"
-        words = ["-m", "nemo_algos", "train", str(folder / "miniature.yaml"), *overrides]
-        with open(self.log, "wb") as log:
+    def __init__(
+        self, log: Path, env: Mapping[str, str], words: Sequence[str], cwd: Path | None = None
+    ) -> None:
+        self.log, self.folder = log, Path(env[machine.MARK])
+        with open(log, "ab") as file:
             self.process = subprocess.Popen(
-                [sys.executable, *words], env=dict(env), stdout=log, stderr=subprocess.STDOUT
+                [sys.executable, *words],
+                cwd=cwd,
+                env=dict(env),
+                stdout=file,
+                stderr=subprocess.STDOUT,
             )
 
     def ended(self, limit: float = LIMIT) -> int | None:
@@ -49,13 +54,17 @@ class Attempt:
             time.sleep(0.2)
         return True
 
-    def lose_workers(self, limit: float = 120) -> None:
-        """SIGKILL for every actor that Ray started for it; it then ends by itself, or is ended."""
+    def lose_workers(self, name: str = "", limit: float = 120) -> int | None:
+        """SIGKILL for each actor of Ray with this in its name; it then ends by itself, or is ended.
+
+        Gives what `ended` gives.
+        """
         for process in psutil.process_iter(["cmdline"]):
             title = " ".join(process.info["cmdline"] or ())
-            if title.startswith("ray::") and "Agent" not in title and marked(process, self.folder):
+            actor = title.startswith("ray::") and name in title and "Agent" not in title
+            if actor and marked(process, self.folder):
                 process.kill()
-        self.ended(limit)
+        return self.ended(limit)
 
     def last_lines(self) -> str:
         """The end of its log, without what Ray copies of its workers there."""

@@ -65,4 +65,5 @@ def test_what_a_right_response_has_in_it():
     query = json.dumps({"database": "x.sqlite", "query": "SELECT 1"})
     assert answers.gold_text({"verifier": "sql"}, query) == "SELECT 1"
     assert answers.gold_text({"verifier": "code"}, "{}") is None
-    assert answers.gold_text({"num_workers": 8}, "42") == "42"
+    for gold in ("42", "6 * 7 = <<6*7=42>>42\n#### 42", "We multiply: \\boxed{42}."):
+        assert answers.gold_text({"num_workers": 8}, gold) == "42"

@@ -54,6 +54,7 @@ def test_bytes_come_back_and_a_turn_is_opened():
     assert made.pad_token_id != made.eos_token_id
 
 
-def test_a_model_that_nobody_knows_is_named():
-    with pytest.raises(ValueError, match="nobody/nothing"):
-        miniature.written("nobody/nothing")
+def test_a_model_that_nobody_knows_is_refused():
+    """By name: what needs no model, its prompts and rewards, is rehearsed before."""
+    values, origin = miniature.written("nobody/nothing")
+    assert origin is None and "--model" in str(miniature.refusal(values, "dtensor"))

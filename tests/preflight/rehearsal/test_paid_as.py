@@ -39,6 +39,7 @@ CASES = {  # arguments, outcome, key, a word of the message
     "paid wrongs": ({"wrong": of_rows(5, 6)}, "failed", "env.x", "rows 5, 6"),
     "paid halves": ({"truncated": RIGHT}, "failed", "env.x", "truncated"),
     "paid nothing": ({"empty": RIGHT}, "failed", "env.x", "20 of 20"),
+    "paid silence": ({"wrong": [-1.0] * N}, "warning", "env.x", "-1"),
     "two answers": ({"doubled": RIGHT}, "warning", "env.x", "takes it back"),
     "another form": ({"form": "<answer>"}, "failed", "env.x", "<answer>"),
     "no form": ({"wanted": ()}, "warning", "data.default.prompt_file", "\\boxed{}"),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nemo_algos.preflight.rehearsal import datasets, lengths, prompts, rows, verdict
+from nemo_algos.preflight.rehearsal import datasets, lengths, overlap, rows, verdict
 from nemo_algos.preflight.rehearsal.rows import Row
 from nemo_algos.preflight.rehearsal.stage import Stage, listed, share
 
@@ -137,8 +137,8 @@ def test_the_histogram_counts_every_row():
     assert lengths.summary([0])["histogram"] == [[0, 1]]
 
 
-def asking(*problems):
-    return [Row(n, "sums", p, "1") for n, p in enumerate(problems, 1)]
+def asking(*problems, answer="1"):
+    return [Row(n, "sums", p, answer) for n, p in enumerate(problems, 1)]
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,45 @@ def asking(*problems):
     ],
 )
 def test_repetitions(train, validation, expected, tmp_path):
-    prompts.repeated(Stage(tmp_path, "data"), asking(*train), asking(*validation))
+    overlap.judge(Stage(tmp_path, "data"), asking(*train), asking(*validation))
     found = verdict.read(tmp_path)
     assert [(v.outcome, v.key) for v in found] == [e[:2] for e in expected]
     assert all(e[2] in v.message for v, e in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "warned"),
+    [
+        ("She has {} apples and eats 2", "He has {} pears and eats 2", False),
+        ("She has {} apples and eats 2", "Дима нашёл {} яблок и ещё 2", True),
+        ("她有{}个苹果吃了两个", "他有{}个梨子吃了两个", False),
+        ("她有{}个苹果吃了两个", "She has {} apples and eats 2", True),
+    ],
+)
+def test_validation_in_other_words(train, validation, warned, tmp_path):
+    pairs = (range(60), range(100, 160))
+    texts = [[t.format(n) for n in p] for t, p in zip((train, validation), pairs, strict=True)]
+    overlap.judge(Stage(tmp_path, "data"), *(asking(*problems) for problems in texts))
+    assert [(v.outcome, v.key) for v in verdict.read(tmp_path)] == (
+        [("warning", "data.validation")] if warned else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "answer", "warned"),
+    [
+        ("What is {} + 1? Answer: 42.", "42", True),
+        ("What is {} + 420?", "42", False),
+        ("A and B and {}?", "B", False),
+        ("{}", "What is 6 * 7?", True),
+        ("{}", '{"tests": [1, 2, 3]}', False),
+    ],
+)
+def test_answers_that_no_policy_need_find(problem, answer, warned, tmp_path):
+    train = asking(*(problem.format(n) for n in range(100, 130)), answer=answer)
+    overlap.judge(Stage(tmp_path, "data"), train, [])
+    found = [(v.outcome, v.key) for v in verdict.read(tmp_path)]
+    assert found == ([("warning", "data.train")] if warned else [])
 
 
 def test_rows_that_stand_in(tmp_path):

@@ -6,6 +6,8 @@ from typing import Any
 
 from cpu_task import STOPS
 
+from nemo_algos.preflight.rehearsal import fold
+
 RATE = 0.02  # of plain SGD
 ROWS, WIDTH = 16, 32  # of a step; positions of a row, where no layout asks for more
 COMMON = (
@@ -43,25 +45,17 @@ DTENSOR = (
 MEGATRON = (
     "policy.dtensor_cfg.enabled=false",
     "policy.megatron_cfg.enabled=true",
-    "++policy.megatron_cfg.transformer_impl=local",  # no Transformer Engine
     "++policy.megatron_cfg.train_iters=1000",
-    "++policy.megatron_cfg.checkpoint.async_save=false",
-    "policy.megatron_cfg.apply_rope_fusion=false",
-    "policy.megatron_cfg.bias_activation_fusion=false",
-    "policy.megatron_cfg.moe_permute_fusion=false",
     "policy.megatron_cfg.optimizer.optimizer=sgd",
     f"policy.megatron_cfg.optimizer.lr={RATE}",
     f"policy.megatron_cfg.optimizer.min_lr={RATE}",
     "policy.megatron_cfg.optimizer.weight_decay=0.0",
     "policy.megatron_cfg.optimizer.sgd_momentum=0.0",
     "policy.megatron_cfg.optimizer.bf16=false",
-    "policy.megatron_cfg.optimizer.use_distributed_optimizer=false",
-    "policy.megatron_cfg.optimizer.use_precision_aware_optimizer=false",
     "policy.megatron_cfg.scheduler.lr_warmup_iters=0",
     f"policy.megatron_cfg.scheduler.lr_warmup_init={RATE}",
-    "policy.megatron_cfg.distributed_data_parallel_config.overlap_grad_reduce=false",
-    "policy.megatron_cfg.distributed_data_parallel_config.overlap_param_gather=false",
 )
+ON_A_CPU = {"dtensor": fold.DTENSOR_ON_A_CPU, "megatron": fold.MEGATRON_ON_A_CPU}
 BACKENDS = {"dtensor": DTENSOR, "megatron": MEGATRON}
 BATCHING: dict[str, tuple[str, ...]] = {
     "plain": (),
@@ -90,6 +84,9 @@ def composed(
     home = Path(nemo_rl.__file__).parents[1]
     config = nemo_config.load_config(str(home / "examples" / "configs" / base))
     own = (f"policy.model_name={model}", *COMMON, *BACKENDS[backend], *overrides)
+    for path, value in ON_A_CPU[backend].items():
+        if path.endswith(fold.ALWAYS) or OmegaConf.select(config, path) is not None:
+            OmegaConf.update(config, path, value, force_add=True)
     config = nemo_config.parse_hydra_overrides(config, list(own))
     return (kind or grpo.MasterConfig)(**OmegaConf.to_container(config, resolve=True))
 

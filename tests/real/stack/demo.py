@@ -1,27 +1,47 @@
 """make stack-demo: countdown's model through the whole of NeMo-RL, on this machine's CPU.
 
-demo.py [key.path=value]...: overrides of recipes/cpu/countdown-1n1g-fsdp.yaml, as method.name=erpo
+demo.py [key.path=value]...: overrides of recipes/cpu/countdown-1n1g-fsdp.yaml, as method.name=erpo.
+What Ray, vLLM and NeMo-RL say is in the log.
 """
 
-import os
 import sys
-import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "nemo")]
+import whole_run
 
-import checkout  # noqa: E402
-import whole_run  # noqa: E402
+from nemo_algos.preflight.rehearsal import run
+from nemo_algos.preflight.rehearsal.training import Attempt
+from nemo_algos.terminal import echo
 
-clone = checkout.home()
-if clone is None:
-    sys.exit("stack-demo: no NeMo-RL checkout (NEMO_RL_HOME names one): see tests/real/nemo/run.sh")
-nemo_rl = checkout.worktree(clone, os.environ.get("NEMO_RL_REF", "main"))
-folder = Path(tempfile.mkdtemp(prefix="nrl"))
-with whole_run.running(folder, nemo_rl, gpus=2) as env:
-    status = whole_run.train(folder, env, *sys.argv[1:]).wait()
-for step, reward in whole_run.curve(folder, "train/reward").items():
-    print(f"step {step:3d}  reward {reward:.3f}")
-print(f"logs, checkpoints and the start: {folder}")
-sys.exit(status)
+PAUSE = 2  # seconds
+
+
+def main() -> int:
+    """The program's exit status; a line for each step as it comes."""
+    nemo_rl, folder = run.checkout(""), run.folder()
+    echo(f"logs, checkpoints and the start: {folder}")
+    with whole_run.running(folder, nemo_rl, gpus=2) as env:
+        attempt = whole_run.train(folder, env, *sys.argv[1:])
+        for step, reward in rewards(attempt, folder):
+            echo(f"step {step:3d}  reward {reward:.3f}")
+        status = attempt.process.wait()
+    if status:
+        echo(f"{attempt.last_lines()}\nended with status {status}: {attempt.log}")
+    return status
+
+
+def rewards(attempt: Attempt, folder: Path) -> Iterator[tuple[int, float]]:
+    """Steps and their mean rewards, until the process ends."""
+    shown, running = 0, True
+    while running:
+        time.sleep(PAUSE)
+        running = attempt.process.poll() is None
+        found = [*whole_run.curve(folder, "train/reward").items()]
+        yield from found[shown:]
+        shown = len(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -83,7 +83,6 @@ OPTIONS = {
         "lora": (
             "policy.dtensor_cfg.lora_cfg.enabled=true",
             "policy.dtensor_cfg.lora_cfg.alpha=8",
-            "policy.dtensor_cfg.lora_cfg.use_triton=false",
             "++policy.dtensor_cfg.automodel_kwargs.force_hf=true",  # its own model joins q, k and v
         ),
         "proj": (

@@ -14,6 +14,11 @@ def right(response: str, answer: str) -> float:
     return float(_last(r"\\boxed\{(.*?)\}", response) == answer)
 
 
+def stern(response: str, answer: str) -> float:
+    """A wrong answer costs more than none."""
+    return 2 * right(response, answer) - float("\\boxed{" in response)
+
+
 def tags(response: str, answer: str) -> float:
     """Reads another format than the prompt asks for."""
     return float(_last(r"<answer>(.*?)</answer>", response) == answer)

@@ -1,17 +1,13 @@
 """A run of the program in a folder of its own, and what holds for it."""
 
 import math
-import subprocess
-import time
 from pathlib import Path
-from typing import Any
 
-import psutil
 import torch
 import whole_run
 from safetensors.torch import load_file
 
-from nemo_algos.preflight.rehearsal.ray_head import end
+from nemo_algos.preflight.rehearsal.training import Attempt
 
 STEPS, TIMEOUT = 4, 1500  # seconds, on a machine that does other things
 ROLLOUTS = 16 * 16
@@ -31,25 +27,20 @@ class Run:
             f"method.name={method}",
             f"grpo.max_num_steps={STEPS}",
             f"policy.model_name={above}/start/model",
+            f"checkpointing.checkpoint_dir={self.results}",
             *overrides,
         )
 
     @property
     def results(self) -> Path:
         """Its checkpoints."""
-        return next((self.folder / "results").glob("*"), self.folder)
+        return self.folder / "results"
 
-    def start(self, **options: Any) -> "subprocess.Popen[bytes]":
-        with open(self.folder / "log", "ab") as log:
-            options |= {"stdout": log, "stderr": subprocess.STDOUT}
-            return whole_run.train(self.folder, self.env, *self.overrides, **options)
+    def start(self, **options: Path) -> Attempt:
+        return whole_run.train(self.folder, self.env, *self.overrides, **options)
 
-    def whole(self, status: int = 0, **options: Any) -> "Run":
-        process = self.start(**options)
-        try:
-            assert process.wait(TIMEOUT) == status, self.said()[-20_000:]
-        finally:
-            end(process.pid)
+    def whole(self, status: int = 0, **options: Path) -> "Run":
+        assert self.start(**options).ended(TIMEOUT) == status, self.said()[-20_000:]
         return self
 
     def said(self) -> str:
@@ -105,23 +96,7 @@ def own(run: Run) -> dict[str, list[float]]:
 
 
 def kill_after_step_2(run: Run, actor: str) -> None:
-    process = run.start()
-    try:
-        until = time.monotonic() + TIMEOUT
-        while not (run.results / "step_2").exists():
-            assert process.poll() is None and time.monotonic() < until, run.said()[-20_000:]
-            time.sleep(0.1)
-        running = psutil.process_iter(["cmdline", "cwd"])
-        actors = [p for p in running if is_actor(p, actor, run)]
-        assert actors  # and what they forked
-        for one in actors:
-            one.kill()
-        assert process.wait(TIMEOUT) != 0
-    finally:
-        end(process.pid)
-
-
-def is_actor(process: psutil.Process, name: str, run: Run) -> bool:
-    """Whether it is such an actor of the run's Ray."""
-    title = " ".join(process.info["cmdline"] or ())
-    return name in title and process.info["cwd"] == str(run.folder.parent)
+    attempt = run.start()
+    reached = attempt.reaches(run.results / "step_2", TIMEOUT)
+    status = attempt.lose_workers(actor, TIMEOUT)
+    assert reached and status not in (0, None), run.said()[-20_000:]

@@ -139,6 +139,26 @@ def repeat(run: Run) -> None:
     run.rows[40:] = run.rows[:40]
 
 
+def solutions(run: Run) -> None:
+    for row in run.rows:
+        row["answer"] = f"{row['problem']} We add, and we add again.\n#### {row['answer']}"
+
+
+def swapped(run: Run) -> None:
+    run.rows = [{"problem": row["answer"], "answer": row["problem"]} for row in run.rows]
+
+
+def given(run: Run) -> None:
+    for row in run.rows:
+        row["problem"] += f" Answer: {row['answer']}"
+
+
+def foreign(run: Run) -> None:
+    words = "combien font ensemble les deux nombres suivants"
+    run.validation = [{"problem": f"{words} {i}", "answer": "7"} for i in range(200, 216)]
+    run.rows = [{**row, "problem": f"{row['problem']} Think well"} for row in run.rows]
+
+
 def leak(run: Run) -> None:
     run.validation[3:5] = run.rows[10:12]
 
@@ -152,6 +172,8 @@ DEAF = CHAT.replace(
     "{% if m['role'] != 'system' %}<|im_start|>{{ m['role'] }}\n",
     1,
 ).replace("{% endfor %}", "{% endif %}{% endfor %}", 1)
+ENDLESS = CHAT.replace("<|im_end|>\n{% endfor %}", "\n{% endfor %}")
+THOUGHTLESS = CHAT.replace("m['content']", "m['content'].split('</think>')[-1]")
 BOS = {"pad_token": "<pad>", "eos_token": "<|im_end|>", "bos_token": "<s>"}
 # what is planted: how, the outcome, the stage, the key, a word of the message
 PLANTED: dict[str, tuple[Mistake, str, str, str, str]] = {
@@ -231,6 +253,23 @@ PLANTED: dict[str, tuple[Mistake, str, str, str, str]] = {
         "leave less",
     ),
     "repeated prompts": (repeat, "warning", "data", "data.train", "50 %"),
+    "keys swapped": (swapped, "warning", "data", "data.train", "80 of 80"),
+    "answers in problems": (given, "warning", "data", "data.train", "row"),
+    "another language": (foreign, "warning", "data", "data.validation", "combien"),
+    "no end of a turn": (
+        of(template=ENDLESS),
+        "warning",
+        "tokenizer",
+        "policy.tokenizer.chat_template",
+        "stop",
+    ),
+    "thoughts dropped": (
+        of(template=THOUGHTLESS, prompt="Box it. <think> </think>\n{}"),
+        "failed",
+        "data",
+        "policy.tokenizer.chat_template",
+        "Box it.",
+    ),
     "validation rows in training": (leak, "failed", "data", "data.validation", "rows 4, 5"),
     "a stop id outside": (
         of(own=["policy.generation.stop_token_ids=[2,260]"]),
@@ -318,6 +357,8 @@ REWARDS: dict[str, tuple[str, Mistake, str, str, str]] = {
     "nan": ("nan", none, "failed", BAD, "returned nan"),
     "raises": ("raises", none, "failed", BAD, "ZeroDivisionError"),
     "gold answers it cannot read": ("numbers", halves, "failed", BAD, "rows 1, 11, 21"),
+    "solutions for answers": ("right", solutions, "failed", BAD, "gives 0"),
+    "silence": ("stern", none, "warning", BAD, "for none"),
     "anything in a box": ("anything", none, "failed", BAD, "pays wrong answers"),
     "the first box": ("first", none, "warning", BAD, "takes it back"),
     "slow": ("slow", none, "failed", BAD, "for one response"),

@@ -6,10 +6,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from nemo_algos.preflight.rehearsal import machine, ray_head
-from nemo_algos.preflight.rehearsal.training import curves
+from nemo_algos.preflight.rehearsal.training import Attempt, curves
 
 RECIPE = "recipes/cpu/countdown-1n1g-fsdp.yaml"
 START = "recipes/cpu/countdown.yaml"  # its model, its problems
@@ -22,7 +21,8 @@ def running(folder: Path, nemo_rl: Path, gpus: int = 1) -> Iterator[dict[str, st
     env = {**os.environ, **machine.variables(nemo_rl, folder), "HF_HUB_OFFLINE": "1"}
     if not (folder / "start").exists():
         words = ["-m", "nemo_algos", "export", START, "start"]
-        subprocess.run([sys.executable, *words], cwd=folder, env=env, check=True)
+        with open(folder / "export.log", "wb") as log:
+            subprocess.run([sys.executable, *words], cwd=folder, env=env, check=True, stdout=log)
     with ray_head.head(folder, env, gpus) as address:
         yield {**env, **address}
 
@@ -32,11 +32,10 @@ def train(
     env: Mapping[str, str],
     *overrides: str,
     program: Path = ROOT / "examples" / "run_grpo_math.py",
-    **options: Any,
-) -> "subprocess.Popen[bytes]":
-    """The run; its logs and checkpoints are below `folder`."""
+) -> Attempt:
+    """The run; its log, TensorBoard's and its checkpoints are below `folder`."""
     words = [str(program), "--config", RECIPE, *overrides]
-    return subprocess.Popen([sys.executable, *words], cwd=folder, env=dict(env), **options)
+    return Attempt(folder / "log", env, words, folder)
 
 
 def curve(folder: Path, name: str) -> dict[int, float]:

@@ -1,0 +1,117 @@
+"""`nemo-algos rehearse` over many configs, one after the other: which stages pass.
+
+    uv run benchmarks/rehearsals.py rehearsals.jsonl                   # some hours
+    uv run benchmarks/rehearsals.py rehearsals.jsonl --only lora
+    uv run benchmarks/rehearsals.py rehearsals.jsonl --table           # of what has finished
+
+A finished config is a line of the file, and is not run again. No config's data are at hand without
+a network, so rows stand in. The folder of a run that fails stays, and is named.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nemo_algos import config
+from nemo_algos.preflight.rehearsal.stage import cut
+from nemo_algos.preflight.rehearsal.verdict import Verdict, read
+from nemo_algos.terminal import echo
+
+LIMIT = 15  # minutes
+OWN = ("nemo_rl.yaml", "single_controller.yaml", "fp8_hopper.yaml", "mxfp8_blackwell.yaml")
+BASES = Path(__file__).with_suffix(".txt")  # of NeMo-RL main, and what each needs beside
+
+
+def every() -> Iterator[list[str]]:
+    """Each config with its overrides: ours, those on DTensor first, then NeMo-RL's."""
+    ours = [n for n in config.names() if n.startswith("recipes/") and n.count("/") == 1]
+    ours.sort(key=lambda name: ("fsdp" not in name and "lora" not in name, name))
+    yield from ([name] for name in (*ours, *OWN))
+    for base in BASES.read_text().splitlines():
+        yield ["nemo_rl.yaml", *f"nemo_rl.config={base}".split()]
+
+
+def rehearse(words: list[str], nemo_rl: str) -> dict[str, Any]:
+    """Its exit status (None: the time limit), minutes, verdicts, and where a failure's logs are."""
+    above = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short, for Ray's sockets
+    env = {**os.environ, "TMPDIR": str(above), "HF_HUB_OFFLINE": "1"}
+    asked = [sys.executable, "-m", "nemo_algos", "rehearse", *words, "--json"]
+    asked += ["--nemo-rl", nemo_rl] if nemo_rl else []
+    begun = time.monotonic()
+    with open(above / "said", "w") as said, open(above / "log", "w") as log:
+        process = subprocess.Popen(asked, env=env, cwd=above, stdout=said, stderr=log)
+        try:
+            status = process.wait(60 * LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = None
+    minutes = (time.monotonic() - begun) / 60
+    printed = (above / "said").read_text().strip()
+    so_far = [v._asdict() for place in above.glob("nrh*") for v in read(place)]
+    verdicts = json.loads(printed) if printed else so_far
+    run = {"config": words, "status": status, "minutes": minutes, "verdicts": verdicts}
+    if status == 0:
+        shutil.rmtree(above, ignore_errors=True)
+        return run
+    return run | {"logs": str(above), "last": (above / "log").read_text()[-500:]}
+
+
+def row(run: dict[str, Any]) -> str:
+    """A row of docs/rehearse.md's table."""
+    found = [Verdict(**v) for v in run["verdicts"]]
+    sizes = [
+        f"{change['path'].split('.')[-1].removesuffix('_parallel_size')} {change['value']}"
+        for verdict in found
+        for change in verdict.details.get("changes", ())
+        if change["kind"] == "folded" or change["path"] == "cluster.gpus_per_node"
+    ]
+    name = " ".join(word.removeprefix("nemo_rl.config=") for word in run["config"])
+    folded = ", ".join(sizes) or "-"
+    return f"| `{name}` | {folded} | {result(run, found)} | {run['minutes']:.0f} |"
+
+
+def result(run: dict[str, Any], found: list[Verdict]) -> str:
+    """The first failure, or the stages that did not simply pass."""
+    for verdict in found:
+        if verdict.outcome == "failed":
+            return f"{verdict.stage} fails: {cut(verdict.message)}"
+    if run["status"] != 0:
+        last = found[-1].stage if found else "nothing"
+        how = f"{LIMIT} minutes" if run["status"] is None else f"status {run['status']}"
+        return f"ended by {how} after {last}: {cut(run['last'])}"
+    rest = dict.fromkeys(f"{v.stage} {v.outcome}" for v in found if v.outcome != "passed")
+    return "; ".join(["every stage passes", *rest])
+
+
+def main(
+    out: Path,
+    nemo_rl: Annotated[str, typer.Option(help="NeMo-RL's root; default: found")] = "",
+    only: Annotated[str, typer.Option(help="configs with this in their words")] = "",
+    table: Annotated[bool, typer.Option("--table", help="print the rows, run nothing")] = False,
+) -> None:
+    """Rehearse what OUT does not have yet, or print OUT as a table."""
+    done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    if table:
+        echo("| config | what was folded | result | minutes |\n|---|---|---|---|")
+        echo("\n".join(map(row, done)))
+        return
+    names = [run["config"] for run in done]
+    for words in every():
+        if words not in names and only in " ".join(words):
+            run = rehearse(words, nemo_rl)
+            with open(out, "a") as file:
+                file.write(json.dumps(run) + "\n")
+            echo(row(run))
+
+
+if __name__ == "__main__":
+    typer.run(main)

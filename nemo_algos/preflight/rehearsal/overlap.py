@@ -1,0 +1,101 @@
+"""What rows show beside each other: repetitions, answers that are given, another language."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from nemo_algos.preflight.rehearsal.lengths import MANY
+from nemo_algos.preflight.rehearsal.rows import Row, squeezed
+from nemo_algos.preflight.rehearsal.stage import Stage, cut, listed, share
+
+REPEATED = 0.01  # share of prompts that are another row's, from which on it is a warning
+GIVEN = 0.5  # share of problems that have their answer in them, from which on it is a warning
+TIMES = 2  # as long as its problem: too long for an answer
+KNOWN = 0.2  # share of validation's words that training has, below which it is a warning
+FEW = 100  # words of validation, of which less tell nothing
+WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+")  # or one character
+
+
+def judge(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
+    """The verdicts on training and validation."""
+    _repeated(stage, train)
+    _given(stage, train)
+    _swapped(stage, train)
+    _trained_on(stage, train, validation)
+    _foreign(stage, train, validation)
+
+
+def _repeated(stage: Stage, train: Sequence[Row]) -> None:
+    """Prompts that are there twice."""
+    texts = [squeezed(row.problem) for row in train]
+    counts = Counter(texts)
+    again = len(texts) - len(counts)
+    if again > REPEATED * len(texts):
+        often = max(counts, key=lambda text: counts[text])
+        example = next(row for row, text in zip(train, texts, strict=True) if text == often)
+        stage.warning(
+            f"{share(again, len(texts))} training prompts are repetitions of an earlier one. The "
+            f"most frequent is there {counts[often]} times: {cut(example.problem, 80)!r} (row "
+            f"{example.number:,}). Such prompts count several times in an epoch. Remove them.",
+            "data.train",
+        )
+
+
+def _given(stage: Stage, train: Sequence[Row]) -> None:
+    """Answers of two characters or more; a letter, or a digit, stands in many problems."""
+    asked = [row for row in train if len(str(row.answer).strip()) > 1]
+    given = [row.number for row in asked if _stands_in(str(row.answer).strip(), row.problem)]
+    if given and len(given) > GIVEN * len(train):
+        stage.warning(
+            f"{share(len(given), len(train))} training problems have their answer in them "
+            f"({listed(given)}): unless it is to be found there, the policy learns to copy it. "
+            "Remove it from the problem.",
+            "data.train",
+        )
+
+
+def _stands_in(answer: str, problem: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", problem) is not None
+
+
+def _swapped(stage: Stage, train: Sequence[Row]) -> None:
+    """Answers that are longer than their problems; those in JSON are a verifier's tests."""
+    texts = [row for row in train if str(row.answer)[:1] not in ("{", "[")]
+    longer = [row.number for row in texts if len(str(row.answer)) > TIMES * len(row.problem)]
+    if longer and len(longer) > len(train) / 2:
+        stage.warning(
+            f"{share(len(longer), len(train))} answers are more than {TIMES} times as long as "
+            f"their problems ({listed(longer)}): are input_key and output_key swapped, or the "
+            f"answers whole solutions? The first problem is {cut(train[0].problem, 80)!r}.",
+            "data.train",
+        )
+
+
+def _trained_on(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
+    texts = {squeezed(row.problem) for row in train}
+    known = [row.number for row in validation if squeezed(row.problem) in texts]
+    if known:
+        say = stage.failed if len(known) > MANY * len(validation) else stage.warning
+        say(
+            f"{share(len(known), len(validation))} validation rows are training rows too "
+            f"({listed(known)} of the validation data). The validation score then measures "
+            "memory. Remove them from one of the two.",
+            "data.validation",
+        )
+
+
+def _foreign(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
+    """Words of validation that training does not have: of another language, or another task."""
+    known = {word for row in train for word in _words(row.problem)}
+    asked = [word for row in validation for word in _words(row.problem)]
+    shared = sum(word in known for word in asked)
+    if known and len(asked) >= FEW and shared < KNOWN * len(asked):
+        stage.warning(
+            f"Of the words of validation training has {share(shared, len(asked))}: is it another "
+            f"language, or another task? Its first problem is {cut(validation[0].problem, 80)!r}.",
+            "data.validation",
+        )
+
+
+def _words(text: str) -> Iterator[str]:
+    return (match[0] for match in WORD.finditer(text.lower()))
