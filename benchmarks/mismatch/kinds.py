@@ -45,7 +45,9 @@ Records = Callable[[Rollout, World, torch.Generator], Rollout]
 
 @dataclass(frozen=True)
 class Kind:
-    """also: verdicts accepted as a whole; subtle: at bf16's noise by nature, and yet nameable by
+    """A mismatch, or a clean run.
+
+    also: verdicts accepted as a whole; subtle: at bf16's noise by nature, and yet nameable by
     the tokens drawn; worlds: where it makes sense; adapted: the run trains the adapter; prompts:
     how many of the world's sixteen; score: in place of the usual forward pass.
     """
@@ -59,7 +61,7 @@ class Kind:
     subtle: bool = False
     worlds: Callable[[str], bool] = lambda name: True
     adapted: bool = False
-    prompts: int = 8
+    prompts: int = 6
     score: Callable[..., Any] | None = None
     thread: str = ""
 

@@ -20,7 +20,7 @@ import torch
 import typer
 from kinds import CORRECT, Kind, Rollout, ended, write
 from rollouts import GROUP, generate, score
-from worlds import NAMES, World, open_world
+from worlds import World, open_world
 
 from nemo_algos.terminal import echo
 
@@ -82,7 +82,16 @@ def _truth(cause: Any, world: World) -> dict[str, Any]:
     if isinstance(layer := parameters.get("layer"), float):
         count = world.model.config.num_hidden_layers
         parameters["layer"] = [plants_weights.at(count, layer), 0]
-    return {"names": list(cause.names), "sides": list(cause.sides), "parameters": parameters}
+    rules = {key: _rule(value) for key, value in parameters.items()}
+    return {"names": list(cause.names), "sides": list(cause.sides), "parameters": rules}
+
+
+def _rule(value: Any) -> dict[str, Any]:
+    """How score.py compares: a pair of numbers is a value and its tolerance."""
+    if isinstance(value, tuple | str):
+        return {"any": [value] if isinstance(value, str) else list(value)}
+    pair = len(value) == 2 and not isinstance(value[0], str)
+    return {"near" if pair else "all": value}
 
 
 def _mean(rollout: Rollout) -> float:
@@ -97,19 +106,19 @@ def main(
     seeds: int = 1,
     only: Annotated[str, typer.Option(help="Plant kinds whose name begins so.")] = "",
 ) -> None:
-    """Plant every kind that makes sense in a world."""
+    """Plant every kind that makes sense in a world and is not yet in truth.json."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     torch.set_num_threads(1)
     place, truth = open_world(world, out), out / "truth.json"
     for seed in range(seeds):
         planter = Planter(place, seed)
         for kind in KINDS:
-            if not kind.name.startswith(only) or not kind.worlds(world):
+            facts = json.loads(truth.read_text()) if truth.exists() else {}
+            file = f"{world}/{kind.name}__{seed}.npz"
+            if not kind.name.startswith(only) or not kind.worlds(world) or file in facts:
                 continue
             began = time.process_time()
-            fact = planter.plant(kind)
-            facts = json.loads(truth.read_text()) if truth.exists() else {}
-            facts[f"{world}/{kind.name}__{seed}.npz"] = fact
+            fact = facts[file] = planter.plant(kind)
             truth.write_text(json.dumps(facts, indent=1) + "\n")
             spent = time.process_time() - began
             echo(f"{kind.name:40} mean |d| {fact['mean']:.4f}  {spent:5.1f} s")

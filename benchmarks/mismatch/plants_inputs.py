@@ -18,14 +18,18 @@ def packed(count: int) -> Any:
     @torch.no_grad()
     def score(world: World, side: Side, prompts: list[list[int]], tokens: Tensor) -> Any:
         model = build(world, side, torch.float32)
-        rows = [[*prompt, *row] for prompt, row in zip(_each(prompts), tokens.tolist(), strict=True)]
+        rows = [
+            [*prompt, *row] for prompt, row in zip(_each(prompts), tokens.tolist(), strict=True)
+        ]
         logprobs, entropies = [], []
         for start in range(0, len(rows), count):
             pack = rows[start : start + count]
             ids = torch.tensor([token for row in pack for token in row])[None]
             places = torch.cat([torch.arange(len(row)) for row in pack])[None]
             seen = torch.full((ids.shape[1],) * 2, torch.finfo(torch.float32).min).triu(1)
-            logits = model(input_ids=ids, position_ids=places, attention_mask=seen[None, None]).logits
+            logits = model(
+                input_ids=ids, position_ids=places, attention_mask=seen[None, None]
+            ).logits
             ends = torch.tensor([len(row) for row in pack]).cumsum(0)
             spots = ends[:, None] - world.length - 1 + torch.arange(world.length)
             table = logits[0, spots].log_softmax(-1)
@@ -146,13 +150,14 @@ KINDS = [
     _trainer("rope_base-1e4", side=Side(config=rope(rope_theta=1e4)), theta=[1e4, 3e3],
              worlds=chat),
     _trainer("rope_base-5e5", side=Side(config=rope(rope_theta=5e5)), theta=[5e5, 1.5e5]),
-    _trainer("rope_scaling-2", side=Side(config=rope(rope_theta=1e5, rope_type="linear", factor=2.0)),
-             factor=[2, 0.2], worlds=chat),
+    _trainer("rope_scaling-2", factor=[2, 0.2], worlds=chat,
+             side=Side(config=rope(rope_theta=1e5, rope_type="linear", factor=2.0))),
     _trainer("attention_scale-1.1", side=Side(scaled(1.1)), scale=[1.1, 0.03]),
     _trainer("attention_scale-0.9", side=Side(scaled(0.9)), scale=[0.9, 0.03]),
     _trainer("packing-4", score=packed(4)),
     _trainer("packing-2", score=packed(2)),
-    Kind("precision-logits-bf16", cause("precision"), Side(logits=lambda z, *_: _bf16(z.log_softmax(-1)))),
+    Kind("precision-logits-bf16", cause("precision"),
+         Side(logits=lambda z, *_: _bf16(z.log_softmax(-1)))),
     Kind("precision-trainer-bf16", cause("precision", "clean", side="either"),
          trainer=Side(dtype=torch.bfloat16)),
     _trainer("precision-rope-bf16", side=Side(rounded_frequencies)),

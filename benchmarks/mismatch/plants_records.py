@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from kinds import Kind, Records, Rollout, cause, ended
+from kinds import Kind, Records, Rollout, cause
 from rollouts import GROUP, Side, score
 from torch import Tensor
 from worlds import World
@@ -113,7 +113,7 @@ def _record(name: str, records: Records, side: str = "sampler", **parameters: An
 
 
 def _clean(name: str, records: Records | None = None, **sides: Side) -> Kind:
-    count = 8 if sides else 16
+    count = 6 if sides else 16
     return Kind(f"clean-{name}", also=FINE, records=records, prompts=count, **sides)
 
 
@@ -127,11 +127,11 @@ KINDS = [
     _clean("half-precision-records", on("sampler", lambda x: x.half().float())),
     Kind("few", also=("few",), records=selected(slice(0, 4), slice(0, 12)), prompts=16),
     _record("log_base-2", on("sampler", lambda x: x / math.log(2)), base=[2, 0.05]),
-    _record("log_base-10", on("trainer", lambda x: x / math.log(10)), side="trainer", base=[10, 0.3]),
+    _record("log_base-10", on("trainer", lambda x: x / math.log(10)), "trainer", base=[10, 0.3]),
     _record("clamp-4", on("sampler", lambda x: x.clamp(min=-4)), least=[-4, 0.1]),
-    _record("clamp-trainer-7", on("trainer", lambda x: x.clamp(min=-7)), side="trainer", least=[-7, 0.1]),
-    _record("shift-left", on("trainer", lambda x: x.roll(-1, 1)), side="either", places=["-1", "1"]),
-    _record("shift-right", on("trainer", lambda x: x.roll(1, 1)), side="either", places=["-1", "1"]),
+    _record("clamp-trainer-7", on("trainer", lambda x: x.clamp(min=-7)), "trainer", least=[-7, 0.1]),
+    _record("shift-left", on("trainer", lambda x: x.roll(-1, 1)), side="either", places=(-1, 1)),
+    _record("shift-right", on("trainer", lambda x: x.roll(1, 1)), side="either", places=(-1, 1)),
     _record("rows-swapped", rows(swapped), side="either"),
     _record("rows-permuted", rows(permuted), side="either"),
     _record("end_of_response-zero", end_zero),

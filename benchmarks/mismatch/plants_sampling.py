@@ -69,7 +69,9 @@ def presence(penalty: float, most: float = 1) -> Logits:
 
 def bias(ids: tuple[int, ...], by: float) -> Logits:
     """Adds to the logits of some ids."""
-    return lambda z, *_: z.index_add(-1, torch.tensor(ids), torch.full((*z.shape[:-1], len(ids)), by))
+    return lambda z, *_: z.index_add(
+        -1, torch.tensor(ids), torch.full((*z.shape[:-1], len(ids)), by)
+    )
 
 
 def cap(limit: float) -> Logits:

@@ -28,11 +28,13 @@ def same(logits: Tensor, prompt: Tensor, response: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Side:
-    """edit and config change the model, `logits` what it says, `prompt` what it is given; `raw`
-    records log-probs before `logits`. window, offset, pads: of the attention, of the response's
+    """How one side differs from a correct one.
+
+    edit, config: of the model; logits: what becomes of them; raw: log-probs are recorded before
+    that; prompt: what the model reads. window, offset, pads: of the attention, of the response's
     positions (None: the row's padding), whether pads are attended. prefix: the weights that cached
     every `stale`-th prompt. later: the weights after half of the response. draft: the weights that
-    propose tokens; `corrected` by rejection, and recorded with the draft's log-probs, or else taken.
+    propose tokens, which rejection corrects and the draft's log-probs describe, or neither.
     """
 
     edit: Edit | None = None
@@ -134,12 +136,18 @@ class Stream:
         ).logits.float()
 
 
-def generate(world: World, side: Side, prompts: list[list[int]], seed: int) -> tuple[Tensor, Tensor]:
+def generate(
+    world: World, side: Side, prompts: list[list[int]], seed: int
+) -> tuple[Tensor, Tensor]:
     """Tokens [B,T] drawn one by one, and the log-probs that the sampler records."""
     draws = torch.Generator().manual_seed(seed)
     stream = Stream(world, side, world.sampler, prompts)
     logits, ids, recorded = stream.first, stream.ids[:, :0], []
-    draft = Stream(world, replace(side, edit=side.draft), world.sampler, prompts) if side.draft else None
+    draft = (
+        Stream(world, replace(side, edit=side.draft), world.sampler, prompts)
+        if side.draft
+        else None
+    )
     guess = draft.first if draft else logits
     for place in range(world.length):
         changed = side.logits(logits, stream.ids, ids).log_softmax(-1)

