@@ -40,6 +40,11 @@ class Rollout:
     versions: Tensor | None = None
 
 
+def any_world(name: str) -> bool:
+    """Everywhere."""
+    return True
+
+
 Records = Callable[[Rollout, World, torch.Generator], Rollout]
 
 
@@ -49,7 +54,8 @@ class Kind:
 
     also: verdicts accepted as a whole; subtle: at bf16's noise by nature, and yet nameable by
     the tokens drawn; worlds: where it makes sense; adapted: the run trains the adapter; prompts:
-    how many of the world's sixteen; score: in place of the usual forward pass.
+    how many of the world's sixteen; score: in place of the usual forward pass; left: the
+    dump's rows must be padded on the left, as the trainer's are.
     """
 
     name: str
@@ -59,10 +65,11 @@ class Kind:
     records: Records | None = None
     also: tuple[str, ...] = ()
     subtle: bool = False
-    worlds: Callable[[str], bool] = lambda name: True
+    worlds: Callable[[str], bool] = any_world
     adapted: bool = False
     prompts: int = 6
     score: Callable[..., Any] | None = None
+    left: bool = False
     thread: str = ""
 
     def seed(self, seed: int) -> int:
@@ -74,12 +81,6 @@ def cause(*names: str, side: str = "sampler", **parameters: Any) -> tuple[Cause,
     """One cause; side "either" where both tell the same story."""
     sides = ("sampler", "trainer") if side == "either" else (side,)
     return (Cause(names, sides, parameters),)
-
-
-def ended(tokens: Tensor, end: int) -> Tensor:
-    """Mask [B,T] up to the first end-of-response token, that one included."""
-    over = (tokens == end).long().cumsum(1) - (tokens == end).long()
-    return over == 0
 
 
 def write(path: Path, rollout: Rollout, world: World, style: int) -> None:

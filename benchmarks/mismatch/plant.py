@@ -18,8 +18,8 @@ import plants_sampling
 import plants_weights
 import torch
 import typer
-from kinds import CORRECT, Kind, Rollout, ended, write
-from rollouts import GROUP, generate, score
+from kinds import CORRECT, Kind, Rollout, write
+from rollouts import GROUP, ended, generate, score
 from worlds import World, open_world
 
 from nemo_algos.terminal import echo
@@ -61,7 +61,8 @@ class Planter:
         """Writes the dump; the truth about it."""
         rollout = self.rollout(kind)
         file = f"{kind.name}__{self.seed}.npz"
-        write(self.world.folder / file, rollout, self.world, style=kind.seed(self.seed) % 4)
+        style = 0 if kind.left else kind.seed(self.seed) % 4
+        write(self.world.folder / file, rollout, self.world, style)
         mean = _mean(rollout)
         faint = bool(kind.causes) and not kind.subtle and mean < FAINT * self.background
         return {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from kinds import Kind, cause
+from kinds import CORRECT, Kind, any_world, cause
 from plants_weights import hooked
-from rollouts import GROUP, Edit, Side, build
+from rollouts import GROUP, Edit, Side, build, ended
 from torch import Tensor
 from worlds import World
 
@@ -18,30 +18,32 @@ def packed(count: int) -> Any:
     @torch.no_grad()
     def score(world: World, side: Side, prompts: list[list[int]], tokens: Tensor) -> Any:
         model = build(world, side, torch.float32)
+        lengths = ended(tokens, world.end).sum(1).tolist()
         rows = [
-            [*prompt, *row] for prompt, row in zip(_each(prompts), tokens.tolist(), strict=True)
+            torch.tensor([*prompts[i // GROUP], *row[:n].tolist()])
+            for i, (row, n) in enumerate(zip(tokens, lengths, strict=True))
         ]
-        logprobs, entropies = [], []
+        logprobs, entropies = torch.zeros(tokens.shape), torch.zeros(tokens.shape)
         for start in range(0, len(rows), count):
-            pack = rows[start : start + count]
-            ids = torch.tensor([token for row in pack for token in row])[None]
-            places = torch.cat([torch.arange(len(row)) for row in pack])[None]
-            seen = torch.full((ids.shape[1],) * 2, torch.finfo(torch.float32).min).triu(1)
-            logits = model(
-                input_ids=ids, position_ids=places, attention_mask=seen[None, None]
-            ).logits
-            ends = torch.tensor([len(row) for row in pack]).cumsum(0)
-            spots = ends[:, None] - world.length - 1 + torch.arange(world.length)
-            table = logits[0, spots].log_softmax(-1)
-            logprobs.append(table.gather(-1, ids[0, spots + 1][..., None])[..., 0])
-            entropies.append(-(table.exp() * table).sum(-1))
-        return torch.cat(logprobs), torch.cat(entropies)
+            pack, behind = rows[start : start + count], 0
+            table = _pass(model, pack)
+            for i, row in enumerate(pack, start):
+                behind += len(row)
+                own = table[behind - lengths[i] - 1 : behind - 1]
+                drawn = tokens[i, : lengths[i], None]
+                logprobs[i, : lengths[i]] = own.gather(1, drawn)[:, 0]
+                entropies[i, : lengths[i]] = -(own.exp() * own).sum(-1)
+        return logprobs, entropies
 
     return score
 
 
-def _each(prompts: list[list[int]]) -> list[list[int]]:
-    return [prompt for prompt in prompts for _ in range(GROUP)]
+def _pass(model: Any, pack: list[Tensor]) -> Tensor:
+    """Log-probs [N,V] of one row that holds them all, causal and nothing else."""
+    ids, places = torch.cat(pack), torch.cat([torch.arange(len(row)) for row in pack])
+    unseen = torch.full((len(ids), len(ids)), torch.finfo(torch.float32).min).triu(1)
+    given = {"attention_mask": unseen[None, None], "position_ids": places[None]}
+    return model(input_ids=ids[None], **given).logits[0].log_softmax(-1)
 
 
 def scaled(factor: float) -> Edit:
@@ -110,6 +112,11 @@ def moe(world: str) -> bool:
     return world == "moe"
 
 
+def gemma(world: str) -> bool:
+    """Has soft caps."""
+    return world == "gemma"
+
+
 def chat(world: str) -> bool:
     """Has a real chat template."""
     return world == "smollm2"
@@ -124,11 +131,10 @@ def _template(name: str, change: Any, **more: Any) -> Kind:
     return Kind(f"template-{name}", causes, Side(prompt=change), **more)
 
 
-def _trainer(name: str, *names: str, score: Any = None, worlds: Any = None, side: Any = None,
-             **parameters: Any) -> Kind:  # fmt: skip
+def _trainer(name: str, *names: str, side: Side = CORRECT, left: bool = False, score: Any = None,
+             worlds: Any = any_world, **parameters: Any) -> Kind:  # fmt: skip
     causes = cause(name.partition("-")[0], *names, side="trainer", **parameters)
-    more = {"worlds": worlds} if worlds else {}
-    return Kind(name, causes, trainer=side or Side(), score=score, **more)
+    return Kind(name, causes, trainer=side, score=score, worlds=worlds, left=left)
 
 
 def _bf16(x: Tensor) -> Tensor:
@@ -143,8 +149,8 @@ KINDS = [
     _template("cut-12", lambda prompt: prompt[12:] if len(prompt) > 24 else prompt[4:]),
     _trainer("positions-offset-1", side=Side(offset=1), offset=[1, 0]),
     _trainer("positions-offset-16", side=Side(offset=16), offset=[16, 0]),
-    _trainer("positions-padding", side=Side(offset=None)),
-    _trainer("pads_attended", "positions", side=Side(pads=True)),
+    _trainer("positions-padding", side=Side(offset=None), left=True),
+    _trainer("pads_attended", "positions", side=Side(pads=True), left=True),
     Kind("sliding_window-24", cause("sliding_window", window=[24, 2]), Side(window=24)),
     _trainer("sliding_window-trainer-40", side=Side(window=40), window=[40, 3]),
     _trainer("rope_base-1e4", side=Side(config=rope(rope_theta=1e4)), theta=[1e4, 3e3],
@@ -154,6 +160,8 @@ KINDS = [
              side=Side(config=rope(rope_theta=1e5, rope_type="linear", factor=2.0))),
     _trainer("attention_scale-1.1", side=Side(scaled(1.1)), scale=[1.1, 0.03]),
     _trainer("attention_scale-0.9", side=Side(scaled(0.9)), scale=[0.9, 0.03]),
+    Kind("softcap-missing", cause("softcap", cap=[30, 4]),
+         Side(config={"final_logit_softcapping": None}), worlds=gemma),
     _trainer("packing-4", score=packed(4)),
     _trainer("packing-2", score=packed(2)),
     Kind("precision-logits-bf16", cause("precision"),

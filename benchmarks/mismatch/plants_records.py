@@ -68,14 +68,7 @@ def mask_long(more: int) -> Records:
 
     def widen(r: Rollout, world: World, draw: torch.Generator) -> Rollout:
         length = r.mask.sum(1, keepdim=True)
-        mask = torch.arange(r.tokens.shape[1]) < length + more
-        pads = mask & ~r.mask
-        return replace(
-            r,
-            mask=mask,
-            tokens=r.tokens.masked_fill(pads, world.pad),
-            sampler=r.sampler.masked_fill(pads, 0),
-        )
+        return replace(r, mask=torch.arange(world.length) < length + more)
 
     return widen
 
@@ -125,11 +118,11 @@ KINDS = [
     _clean("eager", trainer=Side(config={"_attn_implementation": "eager"})),
     _clean("same-precision", sampler=Side(dtype=torch.float32)),
     _clean("half-precision-records", on("sampler", lambda x: x.half().float())),
-    Kind("few", also=("few",), records=selected(slice(0, 4), slice(0, 12)), prompts=16),
+    Kind("few", also=("few", "clean"), records=selected(slice(0, 4), slice(0, 12)), prompts=16),
     _record("log_base-2", on("sampler", lambda x: x / math.log(2)), base=[2, 0.05]),
     _record("log_base-10", on("trainer", lambda x: x / math.log(10)), "trainer", base=[10, 0.3]),
     _record("clamp-4", on("sampler", lambda x: x.clamp(min=-4)), least=[-4, 0.1]),
-    _record("clamp-trainer-7", on("trainer", lambda x: x.clamp(min=-7)), "trainer", least=[-7, 0.1]),
+    _record("clamp-7", on("trainer", lambda x: x.clamp(min=-7)), "trainer", least=[-7, 0.1]),
     _record("shift-left", on("trainer", lambda x: x.roll(-1, 1)), side="either", places=(-1, 1)),
     _record("shift-right", on("trainer", lambda x: x.roll(1, 1)), side="either", places=(-1, 1)),
     _record("rows-swapped", rows(swapped), side="either"),

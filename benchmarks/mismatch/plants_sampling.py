@@ -115,7 +115,8 @@ KINDS = [
     _kind("frequency_penalty-0.3", presence(0.3, most=math.inf), penalty=[0.3, 0.08]),
     _kind("banned_tokens-4", bias(IDS[:4], CUT), ids=list(IDS[:4])),
     _kind("logit_bias-2", bias(IDS, 2.0), ids=list(IDS), bias=[2, 0.3]),
-    _kind("softcap-30", cap(30.0), cap=[30, 4]),
+    Kind("softcap-30", cause("softcap", cap=[30, 4]), Side(logits=cap(30.0)),
+         worlds=lambda name: name != "gemma"),
     Kind(
         "vocabulary_padding-64",
         cause("vocabulary_padding", side="trainer"),

@@ -178,7 +178,7 @@ KINDS = [
     _bad("scaled-1.5", 0.7, "self_attn.o_proj", lambda w: w * 1.5),
     _bad("zero-v", 0.2, "self_attn.v_proj", torch.zeros_like),
     _of("dropout-0.05", dropout(0.05), side="trainer"),
-    _of("norm_eps-1e-2", epsilon(1e-2), side="trainer", eps=[1e-2, 5e-3]),
+    _of("norm_eps-1e-4", epsilon(1e-4), side="trainer", eps=[1e-4, 5e-5]),
     _adapted("adapter_missing", None),
     _adapted("adapter_twice", adapter(2), "adapter_scale", scale=[2, 0.1]),
     _adapted("adapter_scale", adapter(0.5), scale=[0.5, 0.1]),

