@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from kinds import VERSION, Cause, Kind, Rollout, cause
+from kinds import CORRECT, VERSION, Cause, Kind, Rollout, cause
 from plants_inputs import chat
 from plants_records import on, retokenized, rows
 from plants_sampling import both, temperature, top_k, top_p
@@ -16,8 +16,11 @@ from torch import Tensor
 from worlds import World
 
 
-def _incident(thread: str, name: str, causes: tuple[Cause, ...], *sides: Side, **more: Any) -> Kind:
-    return Kind(f"incident-{name}", causes, *sides, thread=thread, **more)
+def _incident(
+    thread: str, name: str, causes: tuple[Cause, ...],
+    sampler: Side = CORRECT, trainer: Side = CORRECT, **more: Any,
+) -> Kind:  # fmt: skip
+    return Kind(f"incident-{name}", causes, sampler, trainer, thread=thread, **more)
 
 
 def _stamped_late(rollout: Rollout, world: World, draw: torch.Generator) -> Rollout:

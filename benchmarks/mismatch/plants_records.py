@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from kinds import Kind, Records, Rollout, cause
+from kinds import CORRECT, Kind, Records, Rollout, cause
 from rollouts import GROUP, Side, score
 from torch import Tensor
 from worlds import World
@@ -105,9 +105,11 @@ def _record(name: str, records: Records, side: str = "sampler", **parameters: An
     return Kind(name, causes, records=records, prompts=16)
 
 
-def _clean(name: str, records: Records | None = None, **sides: Side) -> Kind:
-    count = 6 if sides else 16
-    return Kind(f"clean-{name}", also=FINE, records=records, prompts=count, **sides)
+def _clean(
+    name: str, records: Records | None = None, sampler: Side = CORRECT, trainer: Side = CORRECT
+) -> Kind:
+    count = 16 if sampler == trainer else 6
+    return Kind(f"clean-{name}", (), sampler, trainer, records, also=FINE, prompts=count)
 
 
 TWICE = torch.arange(16 * GROUP).reshape(-1, GROUP)[:, [0, 0, 1, 1]].flatten()

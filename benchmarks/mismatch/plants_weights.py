@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from kinds import VERSION, Kind, Rollout, cause
+from kinds import CORRECT, VERSION, Kind, Rollout, any_world, cause
 from rollouts import Edit, Side
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 from worlds import World
 
 
@@ -19,7 +20,8 @@ def old(version: str, only: str = "") -> Edit:
     """The weights of previous/VERSION, of modules whose name holds `only`."""
 
     def load(model: Any, world: World) -> None:
-        theirs = load_file(world.folder / "previous" / version / "model.safetensors")
+        folder = str(world.folder / "previous" / version)
+        theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
         for name, weight in model.named_parameters():
             if only in name:
                 weight.copy_(theirs[name])
@@ -138,7 +140,9 @@ def dropout(rate: float) -> Edit:
 def _of(name: str, edit: Edit, *names: str, side: str = "sampler", **parameters: Any) -> Kind:
     """A side with other weights: the name's first part is the cause's."""
     causes = cause(name.partition("-")[0], *names, side=side, **parameters)
-    return Kind(name, causes, **{side: Side(edit)})
+    changed = Side(edit)
+    both = (changed, CORRECT) if side == "sampler" else (CORRECT, changed)
+    return Kind(name, causes, *both)
 
 
 def _adapted(name: str, edit: Edit | None, *names: str, **parameters: Any) -> Kind:
@@ -154,8 +158,9 @@ def versions(rollout: Rollout, world: World, draw: torch.Generator) -> Rollout:
 
 
 def _bad(name: str, place: float, module: str, change: Callable[[Tensor], Tensor]) -> Kind:
+    dense = (lambda world: world != "moe") if module.startswith("mlp") else any_world
     causes = cause("bad_layer", layer=place)
-    return Kind(f"bad_layer-{name}", causes, Side(layer(place, module, change)))
+    return Kind(f"bad_layer-{name}", causes, Side(layer(place, module, change)), worlds=dense)
 
 
 KINDS = [

@@ -63,9 +63,9 @@ def build(world: World, side: Side, dtype: torch.dtype, edit: Edit | None = None
         model.load_state_dict(world.model.state_dict())
     else:
         model = copy.deepcopy(world.model)
-    if edit or side.edit:
+    if change := edit or side.edit:
         with torch.no_grad():
-            (edit or side.edit)(model, world)
+            change(model, world)
     for weight in model.parameters():
         weight.data = weight.data.to(side.dtype or dtype)
     return model
@@ -90,7 +90,8 @@ class Stream:
         behind = at[:, None] - at[None]
         seen = (behind >= 0) & (behind < side.window)
         self.seen = seen & (real.bool()[:, None] | side.pads) | torch.eye(len(at)).bool()
-        self.cache, self.read = DynamicCache(config=self.model.config), 0
+        self.cache: Any = DynamicCache(config=self.model.config)
+        self.read = 0
         self._prefill()
 
     @torch.no_grad()

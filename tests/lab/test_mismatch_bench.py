@@ -1,5 +1,7 @@
 """MismatchBench: how answers are counted, and that both sides of a planted dump agree."""
 
+# pyright: reportMissingImports=false
+
 import sys
 from pathlib import Path
 from types import SimpleNamespace
