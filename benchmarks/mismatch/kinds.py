@@ -53,9 +53,9 @@ class Kind:
     """A mismatch, or a clean run.
 
     also: verdicts accepted as a whole; subtle: at bf16's noise by nature, and yet nameable by
-    the tokens drawn or the numbers' grid; worlds: where it makes sense; adapted: the run trains the adapter; prompts:
-    how many of the world's sixteen; score: in place of the usual forward pass; left: the
-    dump's rows must be padded on the left, as the trainer's are.
+    the tokens drawn or the numbers' grid; worlds: where it makes sense; adapted: the run trains
+    the adapter; prompts: how many of the world's sixteen; score: in place of the usual forward
+    pass; left: the dump's rows must be padded on the left, as the trainer's are.
     """
 
     name: str
