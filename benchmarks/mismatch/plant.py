@@ -120,8 +120,9 @@ def main(
             if wanted:
                 began = time.process_time()
                 fact = planter.plant(kind)
-                text = json.dumps(_facts(truth) | {file: fact}, indent=1) + "\n"
-                truth.write_text(text)
+                partial = truth.with_suffix(f".{world}")
+                partial.write_text(json.dumps(_facts(truth) | {file: fact}, indent=1) + "\n")
+                partial.replace(truth)
                 spent = time.process_time() - began
                 echo(f"{kind.name:40} mean |d| {fact['mean']:.4f}  {spent:5.1f} s")
 
