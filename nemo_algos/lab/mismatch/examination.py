@@ -22,6 +22,7 @@ from nemo_algos.lab.mismatch.trial import SLACK, Outcome, Search
 
 Array = np.ndarray
 SIDES = ("sampler", "trainer")
+ALIKE = 0.02  # of a parameter of both sides
 VAGUE = 0.8  # of the difference: padding of a vocabulary whose logits differ from place to place
 OTHER_WEIGHTS = (
     "sampler and trainer agree with each other, but not with --model: name the folder of the "
@@ -176,18 +177,16 @@ def _called(name: str, parameter: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def _without_common(causes: list[Cause]) -> list[Cause]:
     """What both sides have alike is how the run is: no cause of a difference between them."""
-    both = {c.name for c in causes if c.side == "sampler"}
-    both &= {c.name for c in causes if c.side == "trainer"}
-    alike = {
-        name
-        for name in both
-        if len({str(_coarse(c.parameter)) for c in causes if c.name == name}) == 1
-    }
-    return [c for c in causes if c.name not in alike]
+    return [c for c in causes if not any(_same(c, other) for other in causes)]
 
 
-def _coarse(parameter: dict[str, Any]) -> dict[str, Any]:
-    return {k: round(v, 2) if isinstance(v, float) else v for k, v in parameter.items()}
+def _same(cause: Cause, other: Cause) -> bool:
+    if cause.name != other.name or cause.side == other.side:
+        return False
+    if cause.parameter.keys() != other.parameter.keys():
+        return False
+    pairs = [(v, other.parameter[k]) for k, v in cause.parameter.items() if k != "error"]
+    return all(np.isclose(a, b, rtol=ALIKE) if isinstance(a, float) else a == b for a, b in pairs)
 
 
 def _with_draws(causes: list[Cause], found: dict[str, dict[str, Any]]) -> list[Cause]:

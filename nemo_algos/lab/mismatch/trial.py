@@ -26,6 +26,7 @@ from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses
 Array = np.ndarray
 WEIGHTS = [*weights.HYPOTHESES, *formats.HYPOTHESES]
 FORWARD = [*WEIGHTS, *computed.HYPOTHESES, *shown.HYPOTHESES]
+SHOWN = {hypothesis.name for hypothesis in shown.HYPOTHESES}  # of two of them only one can hold
 MIXED = {"old_weights", "stale_prefix", "adapter_scale"}  # may hold of some responses alone
 SLACK = 1.5  # of the level of a bf16 forward's rounding: other kernels round otherwise
 EXACT = 0.05  # of that level: float32
@@ -194,14 +195,18 @@ class Search:
         before = record.level(state.predicted(record, logits.only(tokens), base).predicted)
         tried = []
         for hypothesis in hypotheses:
-            if hypothesis.name in state.named:
+            both = SHOWN if hypothesis.name in SHOWN else {hypothesis.name}
+            if both & state.named.keys():
                 continue
             self.progress(hypothesis.name)
             candidates, sent = hypothesis.candidates(self.case), None
             while trial := _sent(candidates, sent):
                 parameter, change = trial
                 named = state.named | {hypothesis.name: parameter}
-                under = replace(state, changes=(*state.changes, change), named=named)
+                # what is shown comes first: others look at it
+                first = hypothesis.name in SHOWN
+                changes = (change, *state.changes) if first else (*state.changes, change)
+                under = replace(state, changes=changes, named=named)
                 moved = recomputed(network, some, under.changes)
                 options = [under]
                 if hypothesis.name in MIXED and not state.changes:

@@ -158,7 +158,7 @@ CASES = {
         change_of(weights.partial_weights, modules="mlp"),
         lambda: with_weights(lambda k, v: OLD[k] if ".mlp." in k else v),
     ),
-    "old prefix": (change_of(weights.stale_prefix, folder="old"), cached),
+    "old prefix": (change_of(weights.stale_prefix, folder="old", block=1), cached),
 }
 
 

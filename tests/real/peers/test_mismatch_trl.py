@@ -67,11 +67,11 @@ def dumped(model, tmp_path, monkeypatch):
     return step
 
 
-@pytest.mark.parametrize(("temperature", "verdict"), [(1.0, "clean"), (0.7, "temperature")])
+@pytest.mark.parametrize(("temperature", "verdict"), [(1.0, "clean"), (0.7, "unknown")])
 def test_what_trl_returns_of_its_rollouts_tells_the_cause(dumped, temperature, verdict):
     dump = read(dumped(partial(generated, temperature=temperature)))
     assert len(dump.tokens) == 64 and set(dump.prompt_length) == {5}
-    assert diagnose([dump]).name == verdict
+    assert diagnose([dump]).verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.engines.mismatch.dump import read
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.policy import PolicyProxy
-from nemo_algos.lab.mismatch.verdict import diagnose
+from nemo_algos.lab.mismatch.examination import examined
+from nemo_algos.lab.mismatch.verdict import with_model
 
 pytestmark = pytest.mark.smoke
 LIMIT = 0.05  # docs/fp8.md: stop_above of a run without FP8
@@ -77,10 +78,20 @@ def watched(
     return {k.removeprefix("mismatch/"): v[0] for k, v in named if k.startswith("mismatch/")}
 
 
-def cause(trainer: Trainer, responses: list[Sampled], folder: Path) -> str:
-    """What `nemo-algos mismatch` says of that step's dump."""
+def cause(
+    trainer: Trainer, responses: list[Sampled], folder: Path, before: Path | None = None
+) -> str:
+    """What `nemo-algos mismatch --model` says of that step's dump; before: earlier weights."""
     watched(trainer, responses, folder=folder)
-    return diagnose([read(folder / "mismatch" / "step_000001.npz")]).name
+    dumps = [read(folder / "mismatch" / "step_000001.npz")]
+    found = examined(dumps, kept(trainer, folder / "now"), [before] if before else [])
+    return with_model(dumps, found).verdict
+
+
+def kept(trainer: Trainer, folder: Path) -> Path:
+    """Its weights of now, as a Hugging Face folder."""
+    trainer.model.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +127,7 @@ def test_a_bf16_sampler_is_as_far_as_bf16_explains(model: Path, tmp_path: Path) 
     explained = watched(trainer, [s._replace(logprobs=own.logprobs(s)) for s in responses])
     assert explained["mean"] / 2 < found["mean"] < 2 * explained["mean"]
     assert found["p99"] < 2 * explained["p99"] and found["mean"] > 1e-4
-    assert cause(trainer, responses, tmp_path) == "precision"
+    assert cause(trainer, responses, tmp_path) == "clean"
 
 
 def test_one_precision_is_no_mismatch(engine: Engine, model: Path, tmp_path: Path) -> None:
@@ -180,9 +191,32 @@ def test_weights_one_refit_behind_are_named(
     rate: float, engine: Engine, taught: Trainer, tmp_path: Path
 ) -> None:
     refitted(engine, taught)
-    responses = engine.sample(prompts(count=64))
+    responses, before = engine.sample(prompts(count=64)), kept(taught, tmp_path / "before")
     updated(taught, responses, rate)
-    assert cause(taught, responses, tmp_path) == "old_weights"
+    assert cause(taught, responses, tmp_path, before) == "old_weights"
+
+
+def test_half_the_parameters_one_refit_behind_are_named(
+    engine: Engine, model: Path, tmp_path: Path
+) -> None:
+    trainer = Trainer(model)
+    old, before = dict(trainer.weights), kept(trainer, tmp_path / "before")
+    old = {name: weight.clone() for name, weight in old.items() if ".mlp." in name}
+    trainer.move(seed=3, size=0.1)
+    assert engine.by_zmq((trainer.weights | old).items())
+    engine.llm.reset_prefix_cache()
+    assert cause(trainer, engine.sample(prompts(count=64)), tmp_path, before) == "partial_weights"
+
+
+def test_a_token_that_the_engine_was_not_shown_is_named(
+    engine: Engine, model: Path, tmp_path: Path
+) -> None:
+    trainer = Trainer(model)
+    refitted(engine, trainer)
+    responses = engine.sample(prompts(count=64))
+    first = responses[0].prompt[:1]
+    shown = [s._replace(prompt=[*first, *s.prompt]) for s in responses]
+    assert cause(trainer, shown, tmp_path) == "template"
 
 
 @pytest.mark.parametrize("size", [0.02, 0.05, 0.2])
@@ -192,8 +226,9 @@ def test_a_cache_stale_for_some_prompts_is_named(
     trainer, asked = Trainer(model), prompts(count=64, length=70)
     refitted(engine, trainer)
     engine.sample(asked[:32], tokens=1)
+    before = kept(trainer, tmp_path / "before")
     trainer.move(seed=2, size=size)
     assert engine.by_zmq(trainer.weights.items())
     responses = engine.sample(asked)
     assert engine.cached == 32 * 64
-    assert cause(trainer, responses, tmp_path) == "stale_cache"
+    assert cause(trainer, responses, tmp_path, before) == "stale_prefix"

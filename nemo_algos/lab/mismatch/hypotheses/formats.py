@@ -156,7 +156,6 @@ def quantized_cache(case: Case) -> Candidates:
 def precision(case: Case) -> Candidates:
     """Everything in a coarser dtype."""
     yield {"dtype": "bfloat16"}, in_dtype(torch.bfloat16)
-    yield {"dtype": "float16"}, in_dtype(torch.float16)
     yield {"dtype": "bfloat16 logits"}, of_model(_rounded_logits)
 
 

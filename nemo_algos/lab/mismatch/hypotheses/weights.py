@@ -25,6 +25,7 @@ from nemo_algos.lab.mismatch.network import Change, Lines, Network, edited, hidd
 from nemo_algos.lab.mismatch.responses import Response
 
 Weights = dict[str, Tensor]
+BLOCKS = (16, 1, 32, 64)  # tokens that a cache keeps together; vLLM: 16
 HALVES = 8  # steps of a bisection
 
 
@@ -84,10 +85,11 @@ def _layers(name: str, old: Weights, low: int, high: int) -> tuple[dict[str, Any
 def stale_prefix(case: Case) -> Candidates:
     """Keys and values of prompts are of an earlier checkpoint: a cache outlived a refit."""
     for name, old in case.previous.items():
-        yield {"folder": name}, _cached(old)
+        for block in BLOCKS:
+            yield {"folder": name, "block": block}, _cached(old, block)
 
 
-def _cached(old: Weights) -> Change:
+def _cached(old: Weights, block: int) -> Change:
     @contextmanager
     def change(network: Network, shown: Lines, some: Sequence[Response]) -> Iterator[Lines]:
         modules = [m for k, m in network.model.named_modules() if k.endswith(("k_proj", "v_proj"))]
@@ -100,7 +102,7 @@ def _cached(old: Weights) -> Change:
                 hidden_states(network, shown)
         prompt = torch.zeros(shown.ids.shape, dtype=torch.bool)
         for line, at in shown.at:
-            prompt[line, : int(at[0])] = True  # the last token is computed anew
+            prompt[line, : int(at[0]) // block * block] = True  # the last token is computed anew
         with ExitStack() as stack:
             for m in modules:
                 hook = m.register_forward_hook(
