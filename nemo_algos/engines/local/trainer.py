@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
@@ -150,14 +151,18 @@ class Trainer:
         return off_policy.measured(self.algorithm.base.method, loss.cut, *pair, rollouts.mask)
 
     def _columns(self, experience: Experience) -> dict[str, Tensor]:
-        """As a `Dump` has them; the sampler has the trainer's weights."""
+        """As a `Dump` has them, behind their prompts; the sampler has the trainer's weights."""
         version = torch.tensor(self.step_number)
-        return {
-            "tokens": experience.tokens,
+        prompts = experience.prompts[experience.group]
+        columns = {
             "mask": experience.mask,
             "sampler_logprobs": experience.gen_logprobs,
             "trainer_logprobs": experience.logprobs,
             "entropy": experience.entropy,
+        }
+        return {
+            **{name: F.pad(values, (prompts.shape[1], 0)) for name, values in columns.items()},
+            "tokens": torch.cat((prompts, experience.tokens), 1),
             "prompt_length": experience.prompt_mask.sum(1)[experience.group],
             "weights_version": version,
             "step": version,

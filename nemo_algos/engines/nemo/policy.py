@@ -98,12 +98,12 @@ class PolicyProxy:
         if self._bypass or not self._compares:
             return
         columns = {
-            "mask": (data["token_mask"] * data["sample_mask"][:, None])[:, 1:].bool(),
-            "trainer_logprobs": data["prev_logprobs"][:, 1:],
-            "sampler_logprobs": data["generation_logprobs"][:, 1:],
+            "mask": (data["token_mask"] * data["sample_mask"][:, None]).bool(),
+            "trainer_logprobs": data["prev_logprobs"],
+            "sampler_logprobs": data["generation_logprobs"],
         }
         if self._watch.settings.dump:
-            columns["tokens"] = data["input_ids"][:, 1:]
+            columns["tokens"] = data["input_ids"]
             columns["prompt_length"] = data["token_mask"].argmax(1)
         mismatch, rises = self._watch.of(self._step, columns)
         metrics = {**self._estimator.last_metrics, **mismatch, **self._weights(columns)}
