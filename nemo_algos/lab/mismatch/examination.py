@@ -21,7 +21,7 @@ from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses, gathered
 from nemo_algos.lab.mismatch.trial import SLACK, Outcome, Search
 
 Array = np.ndarray
-SIDES = ("sampler", "trainer")
+SIDES = ("trainer", "sampler")
 ALIKE = 0.02  # of a parameter of both sides
 VAGUE = 0.8  # of the difference: padding of a vocabulary whose logits differ from place to place
 OTHER_WEIGHTS = (
@@ -84,7 +84,7 @@ def examined(
     coarse = in_bfloat16(network)
     scale, rounding = _rounding(coarse, responses, base)
     level = float(np.mean(scale))
-    sides = {}
+    sides: dict[str, Outcome] = {}
     for name in SIDES:
         record = Record(
             responses.column(name),
@@ -94,12 +94,13 @@ def examined(
             responses.column("tokens"),
         )
         told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
-        sides[name] = Search(case, coarse, responses, base, record, rounding, told).outcome()
+        search = Search(case, coarse, responses, base, record, rounding, told)
+        sides[name] = search.outcome(sides.get("trainer"))
     explained = all(side.explained for side in sides.values())
     if not explained and _alike(responses, rounding, scale):
         raise ValueError(OTHER_WEIGHTS)
-    causes = [c for name in SIDES for c in _named(name, sides[name])]
-    causes = _without_common(causes)
+    causes = [c for name in SIDES[::-1] for c in _named(name, sides[name])]
+    causes = [c for c in causes if not any(_same(c, *side) for side in sides.items())]
     state = sides["sampler"].state
     if sides["sampler"].explained and not (state.sampling or state.bookkeeping):
         causes = _with_draws(causes, drawn(sides["sampler"].logits, responses))
@@ -175,17 +176,12 @@ def _called(name: str, parameter: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return name, {"scale": scale}
 
 
-def _without_common(causes: list[Cause]) -> list[Cause]:
-    """What both sides have alike is how the run is: no cause of a difference between them."""
-    return [c for c in causes if not any(_same(c, other) for other in causes)]
-
-
-def _same(cause: Cause, other: Cause) -> bool:
-    if cause.name != other.name or cause.side == other.side:
+def _same(cause: Cause, side: str, outcome: Outcome) -> bool:
+    """Whether the other side has it alike: then it is how the run is, not a difference."""
+    other = dict(_called(k, v) for k, v in outcome.parameters.items()).get(cause.name)
+    if side == cause.side or other is None or other.keys() != cause.parameter.keys():
         return False
-    if cause.parameter.keys() != other.parameter.keys():
-        return False
-    pairs = [(v, other.parameter[k]) for k, v in cause.parameter.items() if k != "error"]
+    pairs = [(v, other[k]) for k, v in cause.parameter.items() if k != "error"]
     return all(np.isclose(a, b, rtol=ALIKE) if isinstance(a, float) else a == b for a, b in pairs)
 
 

@@ -54,13 +54,16 @@ class State:
     def predicted(self, record: Record, logits: Logits, base: Logits) -> Fit:
         """The record under all of it, with parameters solved for; base: without changes."""
         fit = Fit(logits.logprobs, self.named)
-        if self.mixed:
-            fit = Fit(bookkeeping.spliced(record, fit.predicted, base.logprobs), self.named)
+        then = base.logprobs
         if self.sampling:
             some = np.linspace(0, len(record.value) - 1, min(TRIED, len(record.value))).astype(int)
-            if found := self.sampling.solve(record.only(some), logits.only(some)):
+            plain = base if self.mixed else logits  # what some responses alone have is no guide
+            if found := self.sampling.solve(record.only(some), plain.only(some)):
                 under = Fit(self.sampling.logprobs(logits, found), self.named | found)
-                fit = best(record, [fit, under])
+                fit = under if self.mixed else best(record, [fit, under])
+                then = self.sampling.logprobs(base, found)
+        if self.mixed:
+            fit = Fit(bookkeeping.spliced(record, fit.predicted, then), fit.parameters)
         if self.bookkeeping:
             fits = self.bookkeeping(record, fit.predicted)
             under = [Fit(f.predicted, fit.parameters | f.parameters) for f in fits]
@@ -110,10 +113,18 @@ class Search:
         self.network = self.case.network if exact else self.coarse
         self.most = self.rounding * (EXACT if exact else SLACK)
 
-    def outcome(self) -> Outcome:
-        """Causes one after the other, until the rest is rounding."""
+    def outcome(self, other: Outcome | None = None) -> Outcome:
+        """Causes one after the other, until the rest is rounding.
+
+        other: of the other side; where this side is nearer to that, it begins with its causes.
+        """
         state, logits, near = State(), self.base, {}
         level = start = self.record.level(logits.logprobs)
+        if other and other.explained and other.parameters:
+            shared = other.state.predicted(self.record, other.logits, self.base)
+            if self.record.level(shared.predicted) < level:
+                state, logits = other.state, other.logits
+                level = self.record.level(shared.predicted)
         for _ in range(CAUSES):
             if level <= EXACT * self.rounding:
                 break
@@ -123,7 +134,7 @@ class Search:
             moved = logits
             if found.changes != state.changes:
                 moved = recomputed(self.case.network, self.responses, found.changes)
-            after = self.record.level(found.predicted(self.record, moved, self.base).predicted)
+            found, after = self._whole(found, moved)
             if after >= level:
                 break
             state, logits, level = found, moved, after
@@ -131,6 +142,16 @@ class Search:
         left = level / self.rounding
         explained = level <= self.most
         return Outcome(fit.parameters, start / self.rounding, left, explained, near, state, logits)
+
+    def _whole(self, found: State, logits: Logits) -> tuple[State, float]:
+        """On all responses, of which some alone may have the cause; the level."""
+        options = [found, replace(found, mixed=True)] if MIXED & found.named.keys() else [found]
+        fits = [option.predicted(self.record, logits, self.base) for option in options]
+        levels = [self.record.level(fit.predicted) for fit in fits]
+        mixed = (
+            len(levels) > 1 and levels[1] < HALF * levels[0]
+        )  # a choice for each fits better anyhow
+        return options[mixed], levels[mixed]
 
     def _next(
         self, state: State, logits: Logits, level: float

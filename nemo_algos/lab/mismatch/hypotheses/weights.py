@@ -106,7 +106,7 @@ def _cached(old: Weights, block: int) -> Change:
         with ExitStack() as stack:
             for m in modules:
                 hook = m.register_forward_hook(
-                    lambda m, _, out: torch.where(prompt[..., None], kept[m], out)
+                    lambda m, _, out: torch.where(prompt[..., None], kept[m].to(out.dtype), out)
                 )
                 stack.callback(hook.remove)
             yield shown
