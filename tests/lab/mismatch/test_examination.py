@@ -3,8 +3,8 @@
 import json
 
 import numpy as np
+import peaked_llama as small
 import pytest
-import small_llama as small
 import torch
 from safetensors.torch import save_file
 

@@ -1,10 +1,10 @@
 """What the model gives under each change, against transformers row by row."""
 
 import numpy as np
+import peaked_llama as small
 import pytest
-import small_llama as small
 import torch
-from small_llama import Rollouts
+from peaked_llama import Rollouts
 
 from nemo_algos.engines.mismatch.dump import made
 from nemo_algos.lab.mismatch.hypotheses import computed, formats, shown, weights

@@ -1,8 +1,8 @@
 """Parameters of sampling are solved for, against the whole vocabulary's softmax."""
 
 import numpy as np
+import peaked_llama as small
 import pytest
-import small_llama as small
 import torch
 
 from nemo_algos.engines.mismatch.dump import made
