@@ -9,7 +9,10 @@ import yaml
 
 @dataclass(frozen=True)
 class Cause:
-    """name: of `CAUSES`; side: sampler or trainer; explains: the share of its difference."""
+    """name: of `CAUSES`; side: sampler or trainer.
+
+    explains: the share of that side's difference, which several causes explain together.
+    """
 
     name: str
     side: str

@@ -157,7 +157,7 @@ def _named(name: str, side: Outcome) -> list[Cause]:
     if not side.explained and not padding:
         return []
     parameters = dict(_called(k, v) for k, v in side.parameters.items() if not _ordinary(k, v))
-    return [Cause(k, name, v, share / len(parameters)) for k, v in parameters.items()]
+    return [Cause(k, name, v, share) for k, v in parameters.items()]
 
 
 def _ordinary(name: str, parameter: dict[str, Any]) -> bool:

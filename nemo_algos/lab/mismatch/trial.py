@@ -148,9 +148,8 @@ class Search:
         options = [found, replace(found, mixed=True)] if MIXED & found.named.keys() else [found]
         fits = [option.predicted(self.record, logits, self.base) for option in options]
         levels = [self.record.level(fit.predicted) for fit in fits]
-        mixed = (
-            len(levels) > 1 and levels[1] < HALF * levels[0]
-        )  # a choice for each fits better anyhow
+        # where each response has a choice, it fits better anyhow
+        mixed = len(levels) > 1 and levels[1] < HALF * levels[0]
         return options[mixed], levels[mixed]
 
     def _next(
@@ -188,7 +187,8 @@ class Search:
                 gained = rows - self.record.levels(after)
                 sure = gained.mean() > CERTAIN * gained.std() / np.sqrt(len(rows))
                 now = self.record.level(after)
-                if (sure and now < GAIN * least) or (trial.bookkeeping and now < GAIN * least):
+                booked = trial.bookkeeping is not state.bookkeeping  # is of few tokens, and strict
+                if (sure or booked) and now < GAIN * least:
                     found, least = trial, now
             if found and least <= self.most:
                 break
@@ -214,38 +214,41 @@ class Search:
         tokens = np.arange(len(some.row))
         record, base = self.record.only(tokens), self.base.only(tokens)
         before = record.level(state.predicted(record, logits.only(tokens), base).predicted)
-        tried = []
+        tried: list[tuple[float, str, State]] = []
         for hypothesis in hypotheses:
-            both = SHOWN if hypothesis.name in SHOWN else {hypothesis.name}
-            if both & state.named.keys():
+            alike = SHOWN if hypothesis.name in SHOWN else {hypothesis.name}
+            if alike & state.named.keys():
                 continue
             self.progress(hypothesis.name)
             candidates, sent = hypothesis.candidates(self.case), None
             while trial := _sent(candidates, sent):
-                parameter, change = trial
-                named = state.named | {hypothesis.name: parameter}
-                # what is shown comes first: others look at it
-                first = hypothesis.name in SHOWN
-                changes = (change, *state.changes) if first else (*state.changes, change)
-                under = replace(state, changes=changes, named=named)
+                under = _under(state, hypothesis.name, *trial)
                 moved = recomputed(network, some, under.changes)
-                options = [under]
-                if hypothesis.name in MIXED and not state.changes:
-                    options.append(replace(under, mixed=True))
-                levels = [
-                    (record.level(option.predicted(record, moved, base).predicted), option)
-                    for option in options
-                ]
-                whole = levels[0][0]
-                value, option = levels[0]
-                if len(levels) > 1 and levels[1][0] <= self.most < whole:
-                    value, option = levels[1]
+                value, option = self._better(under, record, moved, base)
                 tried.append((value, hypothesis.name, option))
-                sent = whole / max(before, 1e-9)
+                sent = value / max(before, 1e-9)
             least = min((value for value, *_ in tried), default=before)
             if least <= self.most * (1 if before > FAR * self.most else EXACT):
                 break
         return sorted(tried, key=lambda t: t[0]), before
+
+    def _better(
+        self, state: State, record: Record, logits: Logits, base: Logits
+    ) -> tuple[float, State]:
+        """The level, and whether the cause is of some responses alone: if only so it explains."""
+        level = record.level(state.predicted(record, logits, base).predicted)
+        if MIXED & state.named.keys() and len(state.changes) == 1 and level > self.most:
+            mixed = replace(state, mixed=True)
+            some = record.level(mixed.predicted(record, logits, base).predicted)
+            if some <= self.most:
+                return some, mixed
+        return level, state
+
+
+def _under(state: State, name: str, parameter: dict[str, Any], change: Change) -> State:
+    """With one more cause; what the model is shown comes first, since others look at it."""
+    changes = (change, *state.changes) if name in SHOWN else (*state.changes, change)
+    return replace(state, changes=changes, named=state.named | {name: parameter})
 
 
 def _sent(candidates: Any, level: float | None) -> Any:

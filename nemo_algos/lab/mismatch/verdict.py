@@ -46,7 +46,8 @@ class Diagnosis:
     @property
     def title(self) -> str:
         """Of the verdict, as a person says it."""
-        return TITLES.get(self.verdict) or CAUSES[self.verdict].title
+        names = dict.fromkeys(cause.name for cause in self.causes)
+        return TITLES.get(self.verdict) or " and ".join(CAUSES[name].title for name in names)
 
     @property
     def next_step(self) -> str:
