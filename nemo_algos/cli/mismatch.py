@@ -78,7 +78,9 @@ def _show(verdict: Diagnosis) -> None:
     console.print(f"{counted}, mean |d| {numbers['mean']:.2g}, largest {numbers['max']:.2g} nats")
     for cause in verdict.causes:
         values = ", ".join(f"{k} {_text(v)}" for k, v in cause.parameter.items())
-        share = f"explains {cause.explains:.0%} of the {cause.side}'s difference"
+        alone = sum(other.side == cause.side for other in verdict.causes) == 1
+        they = "it explains" if alone else "together they explain"
+        share = f"{they} {cause.explains:.0%} of the {cause.side}'s difference"
         console.print(
             escape(f"- {cause.name} ({values}): {share}" if values else f"- {cause.name}")
         )
