@@ -81,9 +81,8 @@ def _show(verdict: Diagnosis) -> None:
         alone = sum(other.side == cause.side for other in verdict.causes) == 1
         they = "it explains" if alone else "together they explain"
         share = f"{they} {cause.explains:.0%} of the {cause.side}'s difference"
-        console.print(
-            escape(f"- {cause.name} ({values}): {share}" if values else f"- {cause.name}")
-        )
+        named = f"{cause.name} ({values})" if values else cause.name
+        console.print(escape(f"- {named}: {share}"), soft_wrap=True)
     if verdict.candidates:
         console.print(f"it may be: {', '.join(verdict.candidates)}", soft_wrap=True)
     if verdict.next_step:
