@@ -177,9 +177,9 @@ def test_a_dump_of_nemo_rls_batch_is_named_by_step(tmp_path: Path) -> None:
                 proxy._compare(batch)
         assert [path.name for path in (folder / "mismatch").iterdir()] == ["step_000006.npz"]
         dump = read_dump(folder / "mismatch" / "step_000006.npz")
-        assert dump.tokens.tolist() == [[6, 7], [8, 9]] and dump.mask[0].all()
-        assert not dump.mask[1].any() and dump.prompt_length[0] == 1
-        assert dump.trainer_logprobs[0].tolist() == [-1.5, -2.0]
+        assert dump.tokens.tolist() == [[5, 6, 7], [5, 8, 9]] and dump.prompt_length[0] == 1
+        assert dump.mask.tolist() == [[False, True, True], [False] * 3]
+        assert dump.trainer_logprobs[0, 1:].tolist() == [-1.5, -2.0]
 
 
 def test_nemo_rls_own_log_of_a_step_is_read(tmp_path: Path) -> None:
