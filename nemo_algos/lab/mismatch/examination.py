@@ -96,7 +96,7 @@ def examined(
         told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
         search = Search(case, coarse, responses, base, record, rounding, told)
         sides[name] = search.outcome(sides.get("trainer"))
-    explained = all(side.explained for side in sides.values())
+    explained = any(side.explained for side in sides.values())
     if not explained and _alike(responses, rounding, scale):
         raise ValueError(OTHER_WEIGHTS)
     causes = [c for name in SIDES[::-1] for c in _named(name, sides[name])]
