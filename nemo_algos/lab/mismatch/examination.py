@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch.causes import Cause
@@ -70,7 +71,7 @@ def examined(
     responses = gathered(dumps, count)
     case = Case(
         network,
-        {path.name: dict(load(path).model.named_parameters()) for path in previous},
+        {path.name: _earlier(path, network) for path in previous},
         lora(adapter, network) if adapter else {},
         pad=getattr(network.tokenizer, "pad_token_id", None) or 0,
         longest=max(r.begin for r in responses.each),
@@ -83,7 +84,7 @@ def examined(
     responses, base = _worst_first(responses, base)
     coarse = in_bfloat16(network)
     scale, rounding = _rounding(coarse, responses, base)
-    level = float(np.mean(scale))
+    level = float(np.mean(scale)) * rounding
     sides: dict[str, Outcome] = {}
     for name in SIDES:
         record = Record(
@@ -105,6 +106,15 @@ def examined(
     if sides["sampler"].explained and not (state.sampling or state.bookkeeping):
         causes = _with_draws(causes, drawn(sides["sampler"].logits, responses))
     return Examination(causes, sides, level, len(responses.row), len(responses.each))
+
+
+def _earlier(folder: Path, network: Network) -> dict[str, Tensor]:
+    """A checkpoint's parameters by name. Raises ValueError where they are another model's."""
+    now = {name: p.shape for name, p in network.model.named_parameters()}
+    old = dict(load(folder).model.named_parameters())
+    if now != {name: p.shape for name, p in old.items()}:
+        raise ValueError(f"{folder} holds another model than --model: name an earlier checkpoint")
+    return old
 
 
 def _adopt(case: Case, responses: Responses) -> None:

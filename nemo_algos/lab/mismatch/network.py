@@ -60,11 +60,15 @@ def load(folder: Path) -> Network:
     """A Hugging Face folder's. Raises ValueError where it cannot be recomputed here."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    if not folder.is_dir():  # the hub would be asked for it
+        raise ValueError(f"{folder} is not a folder: name one with config.json and safetensors")
     kwargs = {"dtype": torch.float32, "use_safetensors": True}
     model = from_pretrained(AutoModelForCausalLM, str(folder), str(folder), **kwargs).eval()
     kinds = set(getattr(model.config, "layer_types", None) or ())
     if other := kinds - {"full_attention", "sliding_attention"}:
-        raise ValueError(f"--model has layers of {', '.join(sorted(other))}: attention alone works")
+        raise ValueError(
+            f"{folder} has layers of {', '.join(sorted(other))}: attention alone works"
+        )
     named = any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json"))
     tokenizer = from_pretrained(AutoTokenizer, str(folder), str(folder)) if named else None
     return Network(model, tokenizer)

@@ -71,6 +71,15 @@ def test_other_weights_than_the_trainers_are_refused(folders):
         examined([dump(OTHER, trainer=OTHER)], folders[0])
 
 
+def test_a_checkpoint_of_another_model_is_refused(folders, tmp_path):
+    config = MODEL.config.__class__(**{**small.CONFIG, "num_hidden_layers": 1})
+    other = small.saved(MODEL.__class__(config), tmp_path / "other")
+    with pytest.raises(ValueError, match="other"):
+        examined([dump(MODEL)], folders[0], [other])
+    with pytest.raises(ValueError, match="nowhere"):
+        examined([dump(MODEL)], tmp_path / "nowhere")
+
+
 def test_prompts_are_needed(folders):
     arrays = dump(MODEL).arrays()
     width = arrays["prompt_length"].max()
