@@ -71,7 +71,7 @@ def examined(
     responses = gathered(dumps, count)
     case = Case(
         network,
-        {path.name: _earlier(path, network) for path in previous},
+        {_name(path, previous): _earlier(path, network) for path in previous},
         lora(adapter, network) if adapter else {},
         pad=getattr(network.tokenizer, "pad_token_id", None) or 0,
         longest=max(r.begin for r in responses.each),
@@ -106,6 +106,12 @@ def examined(
     if sides["sampler"].explained and not (state.sampling or state.bookkeeping):
         causes = _with_draws(causes, drawn(sides["sampler"].logits, responses))
     return Examination(causes, sides, level, len(responses.row), len(responses.each))
+
+
+def _name(folder: Path, all_of_them: Sequence[Path]) -> str:
+    """Its last part, or all of it where others end alike: step_1/hf and step_2/hf."""
+    alike = sum(other.name == folder.name for other in all_of_them)
+    return folder.name if alike == 1 else str(folder)
 
 
 def _earlier(folder: Path, network: Network) -> dict[str, Tensor]:

@@ -51,6 +51,14 @@ def test_old_weights_at_another_temperature_are_two_causes(folders):
     assert parameters["old_weights"]["folder"] == "v1"
 
 
+def test_checkpoints_whose_folders_end_alike_are_both_tried(folders, tmp_path):
+    other = small.saved(small.moved(MODEL, 0.2), tmp_path / "step_1" / "hf")
+    right = small.saved(OTHER, tmp_path / "step_2" / "hf")
+    for previous in ([other, right], [right, other]):
+        (cause,) = examined([dump(OTHER)], folders[0], previous).causes
+        assert cause.parameter["folder"] == str(right)
+
+
 def test_a_change_of_both_sides_is_the_runs_own(folders):
     rollouts = small.sampled(MODEL, 0, lambda z: z / 0.7)
     values = small.logprobs([z / 0.7 for z in small.logits(MODEL, rollouts)], rollouts)
