@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.params import ClipParams, Params
     from nemo_algos.algorithms.riders.loss_config import LossConfig
     from nemo_algos.algorithms.riders.terms import LossTerm, TermInputs, TermParams
-    from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
+    from nemo_algos.algorithms.rollout_fields import prompt_key
+    from nemo_algos.algorithms.rollouts import Rollouts
     from nemo_algos.config import ConfigError, Finding, validate
 
 __version__ = "0.1.0"
@@ -49,7 +50,8 @@ _HOMES = {
     ),
     "algorithms.riders.loss_config": ("LossConfig",),
     "algorithms.riders.terms": ("LossTerm", "TermInputs", "TermParams"),
-    "algorithms.rollouts": ("Rollouts", "prompt_key"),
+    "algorithms.rollout_fields": ("prompt_key",),
+    "algorithms.rollouts": ("Rollouts",),
 }
 
 

@@ -67,10 +67,8 @@ class Signals:
     def _map(self, f: Callable[[Tensor], Tensor]) -> Signals:
         low, high = (b if isinstance(b, (int, float)) else f(b) for b in (self.low, self.high))
         extras, reports = ({k: f(v) for k, v in x.items()} for x in (self.extras, self.reports))
-        advantages = f(self.advantages)
-        return replace(
-            self, advantages=advantages, low=low, high=high, extras=extras, reports=reports
-        )
+        tensors = {"advantages": f(self.advantages), "extras": extras, "reports": reports}
+        return replace(self, low=low, high=high, **tensors)
 
 
 class Shaped(NamedTuple):
@@ -254,7 +252,5 @@ class Kernel:
         if self.base.method.form == "logprob":
             dtype = core.surrogate.working_dtype(logprobs)
             return logprobs.to(dtype).where(mask, 0.0) * shaped.advantages
-        bounds, dual_clip = self.ratio_bounds(shaped), self.base.params.dual_clip
-        return core.surrogate.clipped_surrogate(
-            shaped.log_ratio, shaped.advantages, *bounds, dual_clip
-        )
+        cuts = *self.ratio_bounds(shaped), self.base.params.dual_clip
+        return core.surrogate.clipped_surrogate(shaped.log_ratio, shaped.advantages, *cuts)

@@ -131,7 +131,7 @@ def _penalty(
     if not coef:
         return {}
     assert rollouts.ref_logprobs is not None
-    kl = core.ratios.kl_terms(logprobs, rollouts.ref_logprobs, mask, kind, log_ratio)
+    kl = core.kl.estimate(logprobs, rollouts.ref_logprobs, mask, kind, log_ratio)
     return {"kl_loss": coef * core.surrogate.reduce(kl, rollouts.mask, algorithm.mean, counts)}
 
 
@@ -151,7 +151,7 @@ def _stats(
     tokens = core.surrogate.token_counts(rollouts.mask).sum()
     stats.sums["nonfinite_tokens"] = tokens - stats.sums["tokens"]
     if rollouts.ref_logprobs is not None:
-        stats.sums["kl_ref"] = core.ratios.kl_terms(logprobs, rollouts.ref_logprobs, mask).sum()
+        stats.sums["kl_ref"] = core.kl.estimate(logprobs, rollouts.ref_logprobs, mask).sum()
     if entropy is not None:
         stats.sums["entropy"] = entropy.detach().where(mask, 0.0).sum()
     return stats

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from array import array
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -93,3 +95,9 @@ def _tensor(name: str, values: Any) -> Tensor | None:
     except (TypeError, ValueError, RuntimeError) as error:
         reason = f"{name} must be a tensor, or lists of numbers of one length: {error}"
         raise ValueError(reason) from None
+
+
+def prompt_key(tokens: Sequence[int]) -> int:
+    """A number of 64 bits that a prompt's token ids always have, and others hardly ever."""
+    digest = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -75,10 +73,8 @@ class Rollouts:
         """[B] float64: the part of the reward of this name, None: the outcome; or ValueError."""
         parts = self.reward_parts or {}
         if name is not None and name not in parts:
-            known = (
-                f"there are {', '.join(sorted(parts))}" if parts else "the rewards have no parts"
-            )
-            raise ValueError(f"no reward is named {name!r}: {known}")
+            known = ", ".join(sorted(parts)) or "none"
+            raise ValueError(f"no part of the reward is named {name!r}; its parts: {known}")
         whole = self.rewards if self.outcomes is None else self.outcomes
         return whole if name is None else parts[name]
 
@@ -97,9 +93,3 @@ class Rollouts:
     def lengths(self) -> Tensor:
         """[B] response tokens per sequence, |o_i|."""
         return self.mask.sum(1)
-
-
-def prompt_key(tokens: Sequence[int]) -> int:
-    """A number of 64 bits that a prompt's token ids always have, and others hardly ever."""
-    digest = hashlib.blake2b(array("q", tokens).tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.core import dual as dual
     from nemo_algos.algorithms.core import groups as groups
     from nemo_algos.algorithms.core import importance as importance
+    from nemo_algos.algorithms.core import kl as kl
     from nemo_algos.algorithms.core import logprob_gap as logprob_gap
     from nemo_algos.algorithms.core import metrics as metrics
     from nemo_algos.algorithms.core import power_mean as power_mean

@@ -1,19 +1,14 @@
-"""Log-ratios of tokens and of whole sequences, cut with the gradient that methods want; KL.
+"""Log-ratios of tokens and of whole sequences, cut with the gradient that methods want.
 
 Shapes as in surrogate.py: [B,S] per token, [B,1] per sequence.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-from nemo_algos.algorithms.core.surrogate import difference, token_counts
-
-KLType = Literal["k1", "k2", "k3", "unbiased"]
-MAX_KL_INPUT = 20.0
+from nemo_algos.algorithms.core.surrogate import token_counts
 
 
 def clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
@@ -56,27 +51,3 @@ def one_sided_clip(
 def log1p(bound: Tensor | float, dtype: torch.dtype) -> Tensor:
     """log(1 + bound), -inf from -1 downwards; of a number: a scalar on the CPU."""
     return torch.log1p(torch.as_tensor(bound, dtype=dtype).clamp(min=-1))
-
-
-def kl_terms(
-    logprobs: Tensor,
-    ref_logprobs: Tensor,
-    mask: Tensor,
-    kind: KLType = "k3",
-    log_ratio: Tensor | None = None,
-) -> Tensor:
-    """[B,S] estimator of KL(pi_theta || pi_ref), with d = clamp(ref - lp, +-20).
-
-    k1 = -d, k2 = d^2 / 2, k3 = e^d - d - 1, unbiased = r k3 (DeepSeek-V3.2, 3.1). log_ratio: log r,
-    of unbiased alone, to the policy that sampled, with gradient.
-    """
-    d = difference(ref_logprobs, logprobs, mask, MAX_KL_INPUT)
-    if kind == "k1":
-        return -d
-    if kind == "k2":
-        return 0.5 * d.square()
-    k3 = expm1(d) - d
-    if kind == "k3":
-        return k3
-    assert log_ratio is not None
-    return log_ratio.exp() * k3

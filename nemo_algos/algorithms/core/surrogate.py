@@ -47,11 +47,6 @@ def as_number(mask: Tensor) -> Tensor:
     return mask.view(torch.uint8)
 
 
-def all_finite(values: Tensor, mask: Tensor) -> bool:
-    """Whether no value on the mask is NaN or infinite; one sum tells, unless it overflows."""
-    return bool(values.where(mask, 0.0).sum().isfinite() or (values.isfinite() | ~mask).all())
-
-
 def difference(a: Tensor, b: Tensor, mask: Tensor, limit: float) -> Tensor:
     """a - b on the mask, 0 elsewhere, clamped to +-limit; no gradient outside, but at it."""
     dtype = working_dtype(a)

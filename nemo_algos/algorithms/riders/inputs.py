@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING
 
-from nemo_algos.algorithms import core
 from nemo_algos.algorithms.record import TOKEN_INPUTS
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def check(
         value = getattr(rollouts, need)
         if value is None:
             raise ValueError(f"{name} needs {need} [B, S]: compute them for the rollout batch")
-        if not core.surrogate.all_finite(value + rollouts.old_logprobs, rollouts.mask):
+        if not all_finite(value + rollouts.old_logprobs, rollouts.mask):
             raise ValueError(
                 f"{name} spreads every token's {need} over its group, and one on a response token "
                 "is not finite: look for the NaN in the model's forward pass"
@@ -62,3 +61,8 @@ def _check_unit(name: str, rewards: Tensor) -> None:
             f"{name} needs rewards in [0, 1], but sequence {row} has {float(rewards[row]):g}: map "
             "them, e.g. (R + 1) / 2 for rewards of +-1"
         )
+
+
+def all_finite(values: Tensor, mask: Tensor) -> bool:
+    """Whether no value on the mask is NaN or infinite; one sum tells, unless it overflows."""
+    return bool(values.where(mask, 0.0).sum().isfinite() or (values.isfinite() | ~mask).all())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nemo_algos.algorithms import core
 from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.riders.inputs import all_finite
 from nemo_algos.algorithms.riders.loss_config import LossConfig, contradictions
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
     total = logprobs.detach() + rollouts.old_logprobs
     for extra in (rollouts.ref_logprobs, rollouts.gen_logprobs):
         total = total if extra is None else total + extra
-    if core.surrogate.all_finite(total, rollouts.mask):
+    if all_finite(total, rollouts.mask):
         return rollouts.mask
     bad = rollouts.mask & ~total.isfinite()
     if config.on_nonfinite == "error":

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from nemo_algos.algorithms.rollouts import prompt_key
+from nemo_algos.algorithms.rollout_fields import prompt_key
 from nemo_algos.engines.data.prompts import Asked
 
 

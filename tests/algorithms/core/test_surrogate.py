@@ -6,7 +6,8 @@ import pytest
 import torch
 from batches import close
 
-from nemo_algos.algorithms.core.ratios import kl_terms, one_sided_clip, sequence_mean, sequence_sum
+from nemo_algos.algorithms.core import kl
+from nemo_algos.algorithms.core.ratios import one_sided_clip, sequence_mean, sequence_sum
 from nemo_algos.algorithms.core.surrogate import Counts, clipped_surrogate, difference, reduce
 
 NAN, INF = float("nan"), float("inf")
@@ -142,7 +143,7 @@ def test_kl_estimators_by_hand(kind, value, slope):
     """ref - lp = 0.5; the slope is in lp."""
     mask = torch.tensor([[True, False]])
     x = tensor([[-1.5, NAN]]).requires_grad_()
-    out = kl_terms(x, tensor([[-1.0, INF]]), mask, kind)
+    out = kl.estimate(x, tensor([[-1.0, INF]]), mask, kind)
     out.sum().backward()
     close(out.detach(), tensor([[value, 0.0]]))
     close(x.grad, tensor([[slope, 0.0]]))
@@ -152,7 +153,7 @@ def test_unbiased_kl_by_hand():
     """r = 2: the value is r k3, and the slope r k3 + r (1 - e^d)."""
     x, old = tensor([[-1.5]]).requires_grad_(), tensor([[-1.5 - math.log(2)]])
     mask = torch.tensor([[True]])
-    out = kl_terms(x, tensor([[-1.0]]), mask, "unbiased", x - old)
+    out = kl.estimate(x, tensor([[-1.0]]), mask, "unbiased", x - old)
     out.sum().backward()
     k3 = math.exp(0.5) - 1.5
     close(out.detach(), tensor([[2 * k3]]))
@@ -165,18 +166,18 @@ def test_the_mean_over_the_old_policys_tokens_has_the_gradient_of_the_kl(kind, e
     logits, old, ref = torch.randn(3, 7, generator=torch.Generator().manual_seed(0)).double()
     logits = logits.requires_grad_()
     now, mu, base = logits.log_softmax(0), old.log_softmax(0), ref.log_softmax(0)
-    kl = (now.exp() * (now - base)).sum()
-    (want,) = torch.autograd.grad(kl, logits, retain_graph=True)
+    divergence = (now.exp() * (now - base)).sum()
+    (want,) = torch.autograd.grad(divergence, logits, retain_graph=True)
     rows = [x[:, None] for x in (now, base, torch.ones(7, dtype=torch.bool), now - mu)]
-    mean = (mu.exp()[:, None] * kl_terms(*rows[:3], kind, rows[3])).sum()
+    mean = (mu.exp()[:, None] * kl.estimate(*rows[:3], kind, rows[3])).sum()
     (got,) = torch.autograd.grad(mean, logits)
     assert torch.allclose(got, want, atol=1e-12) == exact
-    assert torch.allclose(mean, kl, atol=1e-12) == exact
+    assert torch.allclose(mean, divergence, atol=1e-12) == exact
 
 
 def test_kl_is_clamped_at_20():
     out, grad = with_grad(
-        lambda x: kl_terms(x, torch.zeros_like(x), ON), [[-1e4, 1e4, -20.0, 20.0]], torch.float32
+        lambda x: kl.estimate(x, torch.zeros_like(x), ON), [[-1e4, 1e4, -20.0, 20.0]], torch.float32
     )
     high, low = math.exp(20) - 21, math.exp(-20) + 19
     close(out, tensor([[high, low, high, low]], torch.float32), 1e-6)
@@ -184,7 +185,7 @@ def test_kl_is_clamped_at_20():
 
 
 def test_k3_of_tiny_gaps_is_not_rounded_away():
-    out = kl_terms(tensor([[1e-7] * 4]), tensor([[0.0] * 4]), ON)
+    out = kl.estimate(tensor([[1e-7] * 4]), tensor([[0.0] * 4]), ON)
     assert out[0, 0].item() == pytest.approx(5e-15, rel=1e-6)
 
 

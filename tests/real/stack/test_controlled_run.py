@@ -23,6 +23,7 @@ LEARNING = [f"policy.megatron_cfg.optimizer.{key}={RATE}" for key in ("lr", "min
 LEARNING += [f"policy.megatron_cfg.scheduler.lr_warmup_init={RATE}"]
 STREAMING = ("async_rl.sampler.name=windowed", "async_rl.sampler.max_staleness_versions=2")
 STREAMING += ("async_rl.min_groups_for_streaming_train=4", "async_rl.max_buffered_rollouts=48")
+STREAMING += ("policy.train_micro_batch_size=16", "policy.logprob_batch_size=16")  # of a group
 
 
 @pytest.mark.parametrize("asked", [(), STREAMING], ids=["in_order", "streaming"])
@@ -104,15 +105,15 @@ def memory_of(run: Run, step: int) -> dict[str, Any]:
 
 
 def encoded(run: Run) -> Callable[[str], tuple[int, ...]]:
-    """The ids of a problem but the first."""
+    """The ids of a problem."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(run.folder / "start" / "model")
-    return lambda text: tuple(tokenizer(text)["input_ids"][1:])
+    return lambda text: tuple(tokenizer(text)["input_ids"])
 
 
 def dumped_prompts(run: Run, step: int) -> list[tuple[int, ...]]:
-    """The prompts that a step was trained on, of its last attempt; a dump has no first token."""
+    """The prompts that a step was trained on, of its last attempt."""
     files = sorted(run.folder.glob(f"logs/**/mismatch/step_{step:06d}.npz"), key=os.path.getmtime)
     dump = np.load(files[-1])
     rows = zip(dump["tokens"].tolist(), dump["prompt_length"].tolist(), strict=True)
-    prompts = Counter(tuple(tokens[: length - 1]) for tokens, length in rows)
+    prompts = Counter(tuple(tokens[:length]) for tokens, length in rows)
     return sorted(p for p, count in prompts.items() for _ in range(count // 16))

@@ -43,12 +43,19 @@ def data_parallel(run: Preflight) -> Iterator[Finding]:
 
 
 def micro_batches(run: Preflight) -> Iterator[Finding]:
-    """Without packing, a rank's share is whole micro batches, in training and for log-probs."""
-    shares = {"train_micro_batch_size": run[GLOBAL], "logprob_batch_size": run.rollouts}
-    for key, batch in shares.items():
-        share = batch // max(run.layout.data, 1)
-        if not run.packing and share % run[f"policy.{key}"]:
-            yield error(f"policy.{key}", f"does not divide a rank's {share}: choose a divisor")
+    """Without packing, a rank's share is whole micro batches, in training and for log-probs.
+
+    A chunk of the single controller is of any number of groups: of those that were ready.
+    """
+    group = run["grpo.num_generations_per_prompt"]
+    streams = run.controlled and run.chunk < run["grpo.num_prompts_per_step"]
+    batches = (group, group) if streams else (run[GLOBAL], run.rollouts)
+    keys = ("train_micro_batch_size", "logprob_batch_size")
+    for key, batch in zip(keys, batches, strict=True):
+        if not run.packing and batch % (max(run.layout.data, 1) * run[f"policy.{key}"]):
+            share = f"{batch // max(run.layout.data, 1)} sequences"
+            of = f"{share} of a group, which may come alone" if streams else share
+            yield error(f"policy.{key}", f"does not divide a rank's {of}: choose a divisor")
 
 
 def exclusive_packing(run: Preflight) -> Iterator[Finding]:
