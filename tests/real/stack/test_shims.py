@@ -30,6 +30,8 @@ NEEDS = {
     "expert_splits": "megatron-experts",
     "local_adapters": "megatron-tp-lora",
 }
+# the error that follows, where the line itself only does nothing
+LATER = {"autocast": "to have the same dtype"}
 # to be left out from the start: others hold what these replace, or they serve an import
 LEFT_OUT = ("device_argument", "thread", "cuda_mesh", "flash_attention", "without_cuda")
 LEFT_OUT += ("transformer_engine", "modelopt", "fsdp_versions")
@@ -62,7 +64,8 @@ def test_without_it_a_case_fails(name: str, imported: None, folder: Path) -> Non
             process.call("updates", "quatro").get()
     finally:
         process.end()
-    assert any(text in str(raised.value) for _, text in SHIMS[name].calls), raised.value
+    expected = [text for _, text in SHIMS[name].calls] + [LATER[name]] * (name in LATER)
+    assert any(text in str(raised.value) for text in expected), raised.value
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
