@@ -94,9 +94,14 @@ def test_evaluations_are_in_tensorboard_and_in_the_curves(tmp_path, monkeypatch,
     assert line.get_xydata().tolist() == [[s, ACCURACY[s]] for s in (0, 3, 6, 9, 12)]
 
 
-def test_what_a_kill_has_left_in_tensorboard_is_hidden(tmp_path):
+def test_what_a_kill_has_left_in_tensorboard_is_hidden(tmp_path, monkeypatch):
+    """Its files are read in the order of their names: second, process, then a count as text."""
+    from tensorboard.summary.writer import event_file_writer
+
     from nemo_algos.lab.report.runs import read_events
 
+    counter = type(event_file_writer._global_uid)(0)
+    monkeypatch.setattr(event_file_writer, "_global_uid", counter)  # a process of its own: no 9, 10
     for done, steps in ((0, (1, 2, 3, 4)), (2, (3,))):
         with trackers.tensorboard(
             Told(tmp_path, {}, "id", done), LoggerSection(log_dir="-")
