@@ -130,8 +130,8 @@ def _unresolved(error: OmegaConfBaseException) -> str:
     unset = UNSET.search(str(error))
     if unset is None:
         return first_line(error)
-    what = f"reads the environment variable {unset[1]}, which is not set"
-    return f"{what}: export {unset[1]}=..., or set this key to a value of its own"
+    what = f"it reads the environment variable {unset[1]}, which is not set"
+    return f"{what}. Export {unset[1]}=..., or set this key to a value."
 
 
 def at(plain: Mapping[str, Any], path: str) -> Any:
@@ -154,7 +154,7 @@ def _override(config: DictConfig, written: str) -> Finding | None:
     """Merge one `key.path=value` into the config; what is wrong with it, or None."""
     key, equals, value = written.lstrip("+").partition("=")
     if not equals or not all(key.split(".")):
-        return Finding("", f"override {written!r}: write it as key.path=value")
+        return Finding("", f"override {written!r} is not of the form key.path=value")
     try:
         config.merge_with_dotlist([f"{key}={value}" if value else f"{key}=''"])
     except (OmegaConfBaseException, yaml.YAMLError) as error:
@@ -172,7 +172,7 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 
 def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
     if path in children:
-        raise ConfigError([Finding("defaults", f"{path.name} inherits from itself")])
+        raise ConfigError([Finding("defaults", f"{path.name} inherits from itself. Remove it.")])
     own = _shipped(path) if path.is_relative_to(SHIPPED) else _read(path)
     names = own.get("defaults")
     parents = [
@@ -211,12 +211,12 @@ def _read(path: Path) -> DictConfig:
     except FileNotFoundError:
         raise ConfigError([Finding("", _no_file(path))]) from None
     except (OSError, UnicodeDecodeError):
-        raise ConfigError([Finding("", f"{path} is not a text: name a YAML file")]) from None
+        raise ConfigError([Finding("", f"{path} is not a text file. Name a YAML file.")]) from None
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError([Finding("", f"{path} is not valid YAML: {reason}")]) from None
     if not isinstance(config, DictConfig):
-        raise ConfigError([Finding("", f"{path} must hold key: value pairs")])
+        raise ConfigError([Finding("", f"{path} must contain key: value pairs")])
     return config
 
 
@@ -237,9 +237,10 @@ def _no_file(path: Path) -> str:
     stems = {Path(name).name.removesuffix(".yaml"): name for name in reversed(there)}
     near = difflib.get_close_matches(path.name.removesuffix(".yaml"), stems, n=1)
     hint = f" (did you mean {stems[near[0]]}?)" if near else ""
-    where = f"{path.relative_to(SHIPPED)} here, nor a shipped one" if own else path
-    listed = ". `nemo-algos configs` lists the shipped ones" if own else ""
-    return f"no config file {where}{hint}{listed}"
+    if not own:
+        return f"config {path} not found{hint}"
+    where = f"{path.relative_to(SHIPPED)} not found, neither as a path nor as a shipped config"
+    return f"config {where}{hint}. `nemo-algos configs` lists the shipped ones."
 
 
 def first_line(error: Exception) -> str:
@@ -262,7 +263,7 @@ def require(extra: str) -> None:
     """Raises ConfigError where a module of an extra is missing; `lab` has those of `engine` too."""
     needed = [module for module, of in EXTRAS.items() if of in ("engine", extra)]
     if missing := [module for module in needed if find_spec(module) is None]:
-        what = f"needs {', '.join(missing)}, which `pip install nemo-algos` alone does not bring"
+        what = f"needs {', '.join(missing)}, which `pip install nemo-algos` does not install"
         cure = install(f"'nemo-algos[{extra}]'", extra)
         raise ConfigError([Finding("", f"this command {what}: {cure}")])
 
@@ -296,7 +297,7 @@ def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Findi
     if error["type"] == "value_error":
         return Finding(path, str(error["ctx"]["error"]))
     if error["type"] == "missing" or error["input"] is None:
-        return Finding(path, "missing: set it")
+        return Finding(path, "it is required but missing. Set it.")
     message = error["msg"][0].lower() + error["msg"][1:]
     return Finding(path, f"{message}, got {error['input']!r}")
 

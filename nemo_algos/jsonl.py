@@ -46,22 +46,22 @@ def read_lines(path: Path, shape: type[BaseModel] = JsonObject) -> Iterator[dict
     if not path.exists():
         return
     if not path.is_file():
-        raise ValueError(f"{path} is not a regular file: remove it")
+        raise ValueError(f"{path} is not a regular file. Remove it.")
     with open(path, "rb") as file:
         for i, line in enumerate(file, 1):
             if line.endswith(b"\n"):
-                yield _object(line, shape, f"{path} line {i}", "remove the line")
+                yield _object(line, shape, f"{path} line {i}", "Remove the line.")
 
 
 def read_object(path: Path, shape: type[BaseModel] = JsonObject) -> dict[str, Any]:
     """The object in a file. Raises ValueError where it is none, or not of the shape; OSError."""
-    value = _object(content(path), shape, str(path), "remove the file")
+    value = _object(content(path), shape, str(path), "Remove the file.")
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         level = [x for v in level for x in (v.values() if isinstance(v, dict) else v)]
         level = [x for x in level if isinstance(x, (dict, list))]
     if level:
-        raise ValueError(f"{path} is nested more than {DEEPEST} levels deep: remove the file")
+        raise ValueError(f"{path} is nested more than {DEEPEST} levels deep. Remove the file.")
     return value
 
 
@@ -71,12 +71,12 @@ def _object(text: bytes, shape: type[BaseModel], where: str, cure: str) -> dict[
     except ValueError as error:
         raise ValueError(f"{error}: {cure}") from None
     if not isinstance(row, dict):
-        raise ValueError(f"{where} is not a JSON object: {cure}")
+        raise ValueError(f"{where} is not a JSON object. {cure}")
     try:
         shape.model_validate(row)
     except ValidationError as error:
-        wrong = str(problems_of(error, shape)[0]).removesuffix(": set it")[:LONGEST]
-        raise ValueError(f"{where}: {wrong}: mend it or {cure}") from None
+        wrong = str(problems_of(error, shape)[0]).removesuffix(". Set it.")[:LONGEST]
+        raise ValueError(f"{where}: {wrong}. Correct it. Otherwise: {cure}") from None
     return row
 
 
@@ -115,7 +115,8 @@ def lock_folder(folder: Path, doing: str) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        raise ValueError(f"another process is {doing} {folder}: wait, or set another") from None
+        what = f"another process is {doing} {folder}"
+        raise ValueError(f"{what}. Wait for it, or set another folder.") from None
     return lock
 
 

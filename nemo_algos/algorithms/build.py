@@ -70,7 +70,9 @@ def _block(value: Any, path: str) -> dict[str, Any]:
     if isinstance(value, (str, Method)):
         return {"name": value}
     if not isinstance(value, dict):
-        raise ConfigError([Finding(path, f"must be a name or a block with a name, got {value!r}")])
+        raise ConfigError(
+            [Finding(path, f"must be a name or a section with a name, got {value!r}")]
+        )
     return dict(value)
 
 
@@ -87,7 +89,7 @@ def _resolve(block: dict[str, Any], path: str, findings: list[Finding]) -> Compo
 def _terms(blocks: Any, findings: list[Finding]) -> tuple[WeightedTerm, ...]:
     """The terms by name; what is wrong goes into the findings."""
     if not isinstance(blocks, Mapping):
-        findings.append(Finding("method.terms", f"must be blocks by name, got {blocks!r}"))
+        findings.append(Finding("method.terms", f"must be sections by name, got {blocks!r}"))
         return ()
     terms = list[WeightedTerm]()
     for key, block in blocks.items():
@@ -98,8 +100,8 @@ def _terms(blocks: Any, findings: list[Finding]) -> tuple[WeightedTerm, ...]:
     for i, (term, _) in enumerate(terms):
         before = [other.name for other, _ in terms[:i] if term.holds and other.holds == term.holds]
         if before:
-            reason = f"holds the {term.holds}, and so does {before[0]}: keep one of them"
-            findings.append(Finding(f"method.terms.{term.name}", reason))
+            reason = f"{term.name} and {before[0]} both control the {term.holds}"
+            findings.append(Finding(f"method.terms.{term.name}", f"{reason}. Keep one of them."))
     return tuple(terms)
 
 
@@ -108,13 +110,13 @@ def _term(key: str, block: Any) -> WeightedTerm:
     path = f"method.terms.{key}"
     if not isinstance(block, Mapping):
         raise ConfigError(
-            [Finding(path, f"must be a block of parameters, e.g. {{}}, got {block!r}")]
+            [Finding(path, f"must be a section of parameters, such as {{}}, got {block!r}")]
         )
     named = f"{path}.name" if "name" in block else path
     term = _found(block.get("name", key), named, LossTerm, TERMS)
     if term.name != key:
-        reason = f"calls itself {term.name}: write it under method.terms.{term.name}"
-        raise ConfigError([Finding(named, reason)])
+        reason = f"the name of this term is {term.name}"
+        raise ConfigError([Finding(named, f"{reason}. Move it to method.terms.{term.name}.")])
     return WeightedTerm(
         term, validate(term.params, {k: v for k, v in block.items() if k != "name"}, path)
     )
@@ -124,7 +126,7 @@ def find(name: Any, path: str = "method") -> Method:
     """The method of a name, of `package.module:NAME`, or of a record; ConfigError where none is."""
     if name is None:
         hint = did_you_mean(str(name), list(METHODS))
-        raise ConfigError([Finding(f"{path}.name", f"missing: name a method{hint}")])
+        raise ConfigError([Finding(f"{path}.name", f"it is missing. Name a method{hint}.")])
     return _found(name, f"{path}.name", Method, METHODS)
 
 
@@ -141,10 +143,11 @@ def _found(name: Any, path: str, kind: type[Record], known: Mapping[str, Record]
     record = _import(name, path) if isinstance(name, str) else name
     if not isinstance(record, kind):
         article = "a Method" if kind is Method else "a LossTerm"
-        raise ConfigError([Finding(path, f"{name!r} is a {type(record).__name__}, not {article}")])
+        got = type(record).__name__
+        raise ConfigError([Finding(path, f"must name {article}, but {name!r} is a {got}")])
     if record.name in known:
         label = name if isinstance(name, str) else name.name
-        reason = f"calls itself {record.name}, which exists: rename it"
+        reason = f"has the name {record.name}, which is already taken. Rename it."
         raise ConfigError([Finding(path, f"{label!r} {reason}")])
     return record
 

@@ -28,7 +28,8 @@ SequenceClip = Annotated[float, Usual(1e-4, 0.3)]
 
 def _undivided(std: Std) -> Std:
     if std != "none":
-        raise ValueError("this method divides by no group's deviation: remove advantage_std")
+        reason = "this method does not divide by a standard deviation"
+        raise ValueError(f"{reason}. Remove `advantage_std`.")
     return std
 
 

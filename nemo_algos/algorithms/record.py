@@ -40,8 +40,8 @@ def check(method: Any) -> None:
         raise ValueError(f"{method.name}: params must be a subclass of nemo_algos.Params")
     fixed = not method.bounds and method.constant_bounds is type(method).constant_bounds
     if fixed and not issubclass(method.params, ClipParams):
-        reason = "there is no clip_low and clip_high: derive params from ClipParams, or give bounds"
-        raise ValueError(f"{method.name}: {reason}")
+        reason = "the default bounds need clip_low and clip_high"
+        raise ValueError(f"{method.name}: {reason}. Derive params from ClipParams, or give bounds.")
     for key, number in ARGUMENTS.items():
         more = key == "advantages" and "memory" in method.needs
         _check_function(f"{method.name}: {key}", getattr(method, key), number + more)
@@ -54,7 +54,7 @@ def _check_choice(name: str, key: str, value: Any, known: tuple[str, ...]) -> No
     for one in value if several else () if value is None else (value,):
         if one not in known:
             hint = did_you_mean(str(one), list(known))
-            raise ValueError(f"{name}: {key} cannot be {one!r}{hint}")
+            raise ValueError(f"{name}: unknown `{key}` {one!r}{hint}")
 
 
 def _check_function(name: str, function: Any, number: int) -> None:
@@ -66,7 +66,7 @@ def _check_function(name: str, function: Any, number: int) -> None:
         inspect.signature(function).bind(*range(number))
     except TypeError:
         takes = ", ".join(inspect.signature(function).parameters)
-        raise ValueError(f"{name} is called with {number} arguments, but takes ({takes})") from None
+        raise ValueError(f"{name} must take {number} arguments, but takes ({takes})") from None
 
 
 def check_signals(kernel: Any, found: Mapping[str, Any], kind: type) -> None:
@@ -75,31 +75,32 @@ def check_signals(kernel: Any, found: Mapping[str, Any], kind: type) -> None:
     for key, signal in found.items():
         name = f"`{key}` of {owners.get(key, kernel.base).method.name}"
         if not isinstance(signal, kind):
-            raise ValueError(f"{name} returned a {type(signal).__name__}: return Signal(value)")
+            got = type(signal).__name__
+            raise ValueError(f"{name} must return Signal(value), but returned a {got}")
         pair = isinstance(signal.value, (tuple, list)) and len(signal.value) == 2
         if key == "bounds" and not pair:
             got = type(signal.value).__name__
-            raise ValueError(f"{name} returned one {got}: return Signal((low, high))")
+            raise ValueError(f"{name} must return Signal((low, high)), but returned one {got}")
         for value in signal.value if key == "bounds" else [signal.value]:
             if not (isinstance(value, (int, float)) or hasattr(value, "isfinite")):
                 got = type(value).__name__
-                raise ValueError(f"{name} has a value of type {got}: give a tensor or a number")
+                raise ValueError(f"{name} must give a tensor or a number, but gave a {got}")
 
 
 def check_shape(kernel: Any, name: str, value: Tensor, shape: Any, mask: Tensor) -> None:
     """Raises ValueError where a value has another shape than declared, or advantages are NaN."""
     if value.shape != shape:
         raise ValueError(
-            f"{name} of {_name(kernel)} has shape {list(value.shape)}, and its record says "
-            f"{list(shape)}: name in Method.per_token what is [B, S]"
+            f"{name} of {_name(kernel)} has shape {list(value.shape)}, but its record declares "
+            f"{list(shape)}. List what is [B, S] in Method.per_token."
         )
     used = mask if value.dim() == 2 else mask.any(1)
     if name == "advantages" and not (value.isfinite() | ~used).all():
         row = int((~value.isfinite() & used).nonzero()[0][0])
         method = kernel.advantages.method.name
         raise ValueError(
-            f"`advantages` of {method} gave a value that is not finite for sequence {row}: look "
-            "for a division by 0 or a logarithm in that function"
+            f"`advantages` of {method} gave a value that is not finite for sequence {row}. Look "
+            "for a division by 0 or a logarithm in that function."
         )
 
 

@@ -42,7 +42,7 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
             values[name] = values[name].double()
             _check_finite(name, values[name])
     if not values["group"].isfinite().all():
-        raise ValueError("group has labels that are not finite: give each prompt an integer")
+        raise ValueError("`group` has labels that are not finite. Give each prompt an integer.")
     kept = values["sample_mask"]
     masked = mask if kept is None else mask & kept.bool()[:, None]
     parts = _parts(values["reward_parts"], values["reward_weights"], mask)
@@ -53,8 +53,8 @@ def _check_shape(name: str, value: Tensor | None, mask: Tensor, per_row: bool) -
     shape = mask.shape[:1] if per_row else mask.shape
     if value is not None and value.shape != shape:
         raise ValueError(
-            f"{name} has shape {list(value.shape)}, but the mask {list(mask.shape)} "
-            f"asks for {list(shape)}"
+            f"{name} must have shape {list(shape)}, as the mask has {list(mask.shape)}, "
+            f"got {list(value.shape)}"
         )
 
 
@@ -64,7 +64,8 @@ def _parts(
     """Each part of the reward in float64; weights of parts that are there."""
     if unknown := (weights or {}).keys() - (given or {}).keys():
         listed = ", ".join(sorted(unknown))
-        raise ValueError(f"reward_weights names {listed}, which reward_parts has not")
+        what = "`reward_weights` has keys that are not in `reward_parts`"
+        raise ValueError(f"{what}: {listed}")
     if given is None:
         return None
     doubles = dict[str, Tensor]()
@@ -82,7 +83,7 @@ def _check_finite(name: str, values: Tensor) -> None:
     if bad:
         raise ValueError(
             f"{name} must be finite, but sequence {bad[0]} has {values[bad[0]]} "
-            f"({len(bad)} such): make the reward function return a number"
+            f"({len(bad)} such). The reward function must return a number."
         )
 
 

@@ -74,7 +74,7 @@ class Rollouts:
         parts = self.reward_parts or {}
         if name is not None and name not in parts:
             known = ", ".join(sorted(parts)) or "none"
-            raise ValueError(f"no part of the reward is named {name!r}; its parts: {known}")
+            raise ValueError(f"unknown part of the reward {name!r}; it has: {known}")
         whole = self.rewards if self.outcomes is None else self.outcomes
         return whole if name is None else parts[name]
 

@@ -15,25 +15,25 @@ from typer.main import get_command
 from nemo_algos.engines.rewards import Unjudged
 from nemo_algos.terminal import echo
 
-STOPPED = "stopped; what is stored stays: give the same command again to go on"
+STOPPED = "Stopped. Finished work is saved: run the same command again to continue."
 WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 COMMANDS = {
     "train": "Train a policy with one of the methods.",
-    "export": "Write what a run starts from, for another engine.",
-    "problems": "Write the problems of a benchmark as rows to train on.",
-    "study": "Run methods x seeds x regimes, and say what they show.",
-    "eval": "Sample responses to benchmarks, verify and measure them.",
-    "replicate": "The four papers' tables and figures, made again.",
+    "export": "Write a run's initial model and data, for another engine.",
+    "problems": "Write the problems of a benchmark as training rows.",
+    "study": "Run methods x seeds x regimes, and compare the results.",
+    "eval": "Sample responses to benchmarks, and score them.",
+    "replicate": "Replicate tables and figures of the four papers.",
     "report": "Compare runs in one HTML file that opens offline.",
-    "check": "Find what is wrong with a run before it starts, without a GPU.",
-    "rehearse": "Run all of a NeMo-RL run but the GPUs, small, on this machine.",
-    "mismatch": "Name the cause of a difference between sampler and trainer.",
-    "plan": "Memory, time and GPU-hours of a run, and what makes it fit.",
-    "slurm": "A config as a Slurm job; status, tail and stop of a run.",
-    "configs": "The shipped configs, a line each.",
-    "methods": "The methods, and what one does, needs and has as defaults.",
+    "check": "Find mistakes in a config before the run, without a GPU.",
+    "rehearse": "Run a small copy of a NeMo-RL run on this machine's CPU.",
+    "mismatch": "Find why sampler and trainer log-probs differ.",
+    "plan": "Estimate memory, time and GPU-hours, and find what fits.",
+    "slurm": "Submit a config as a Slurm job; status, tail, stop.",
+    "configs": "List the shipped configs.",
+    "methods": "List the methods, or show what one needs and its defaults.",
     "verify": "Compare this code with a golden file of float64 numbers.",
-    "conformance": "Cases by which any framework can say that it conforms.",
+    "conformance": "Export conformance tests for other frameworks, or run them.",
 }
 
 
@@ -66,14 +66,15 @@ def ended() -> Iterator[None]:
     except ValueError as error:
         raise _exit(2, error) from None
     except (*WRONG_PATHS, PermissionError) as error:
-        named = f"{error.filename}: {error.strerror}: name another path"
+        named = f"cannot use {error.filename}: {error.strerror}. Name another path."
         raise _exit(2, named if error.filename else error) from None
     except ModuleNotFoundError as error:
         from nemo_algos.config import install_of  # the overview loads no config
 
         if not (cure := install_of(error.name)):
             raise
-        raise _exit(2, f"this needs {error.name}, which is not installed: {cure}") from None
+        what = f"this command needs {error.name}, which is not installed"
+        raise _exit(2, f"{what}: {cure}") from None
     except BrokenPipeError:
         raise
     except (OSError, FloatingPointError, BrokenExecutor, Unjudged) as error:

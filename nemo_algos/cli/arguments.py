@@ -15,8 +15,8 @@ SHAPE = "CONFIG [key.path=value]..."
 COLORS = {"error": "red", "warning": "yellow", "note": "blue"}
 # a key that tells whose config it is -> the config's kind and its command
 KINDS = {
-    "regimes": ("a study's", "study"),
-    "benchmarks": ("an evaluation's", "eval"),
+    "regimes": ("a study", "study"),
+    "benchmarks": ("an evaluation", "eval"),
     "method": ("a training", "train"),
     "grpo": ("a training", "train"),
 }
@@ -36,14 +36,14 @@ def once(overrides: list[str] | None) -> list[str] | None:
     """The overrides; of a key that is given twice it is said which one counts."""
     given = Counter(override.partition("=")[0].lstrip("+") for override in overrides or [])
     twice = [(key, count) for key, count in given.items() if count > 1]
-    reason = "is given {} times: the last one counts"  # without the values: one may be a key
+    reason = "it is set {} times; the last one applies"  # without the values: one may be a key
     show([Finding(key, reason.format(count), "warning") for key, count in twice], err=True)
     return overrides
 
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value", callback=once)]
 NemoRL = Annotated[
-    str, typer.Option(metavar="VERSION", help="v0.7.0 | main; default: the file's header line")
+    str, typer.Option(metavar="VERSION", help="v0.7.0 or main; default: from the file's header")
 ]
 
 
@@ -52,7 +52,7 @@ def written(name: str, overrides: list[str] | None, command: str) -> DictConfig:
     merged = config.overridden(config.read(config.find(name)), overrides or [])
     kind, taker = next((KINDS[key] for key in KINDS if key in merged), ("", command))
     if taker != command:
-        reason = f"{name} is {kind} config: nemo-algos {taker} {name}"
+        reason = f"{name} is {kind} config. Run: nemo-algos {taker} {name}"
         raise ConfigError([Finding("", reason)])
     return merged
 

@@ -26,12 +26,14 @@ def check(
     config: Config,
     overrides: Overrides = None,
     nemo_rl: NemoRL = "",
-    time: Annotated[str, typer.Option(help="limit of the job, as sbatch reads it")] = "",
+    time: Annotated[str, typer.Option(help="time limit of the job, as for sbatch")] = "",
     explain: Annotated[
         str,
-        typer.Option(metavar="KEY", callback=_explain, is_eager=True, help="what a key is, alone"),
+        typer.Option(
+            metavar="KEY", callback=_explain, is_eager=True, help="explain one key, and exit"
+        ),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="findings for scripts")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print findings as JSON")] = False,
 ) -> None:
     """Find what is wrong with a run before it starts, without a GPU; exit 1 where it would fail."""
     written(config, [], "train")

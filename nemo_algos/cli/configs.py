@@ -12,7 +12,7 @@ from nemo_algos.terminal import echo
 WIDTH = 22  # of a name without a folder
 
 
-def configs(as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False) -> None:
+def configs(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
     """List the shipped configs, a line each; `nemo-algos train etr.yaml` takes them by name."""
     lines = {name: described(name) for name in config.names() if "/base/" not in name}
     if as_json:

@@ -14,9 +14,9 @@ from rich.table import Table
 from nemo_algos.terminal import Console, echo
 
 conformance = typer.Typer(
-    add_completion=False, help="Cases of every method and trap; a function of yours on them."
+    add_completion=False, help="Export conformance tests, or run your function on them."
 )
-Folder = Annotated[Path, typer.Argument(help="where the files go")]
+Folder = Annotated[Path, typer.Argument(help="output folder")]
 
 
 @conformance.command()
@@ -25,18 +25,18 @@ def export(folder: Folder) -> None:
     from nemo_algos.algorithms.golden.fixture import write  # torch
 
     write(folder)
-    echo(f"{folder}: README.md says how to use it")
+    echo(f"written to {folder}; its README.md explains how to use it")
 
 
 @conformance.command()
 def run(
     function: Annotated[str, typer.Argument(help="module:function")],
-    method: Annotated[str, typer.Option(help="of one method")] = "",
-    trap: Annotated[str, typer.Option(help="in one trap")] = "",
+    method: Annotated[str, typer.Option(help="only this method")] = "",
+    trap: Annotated[str, typer.Option(help="only this trap")] = "",
     cases: Annotated[
-        Path | None, typer.Option(help="an exported folder; default: made now")
+        Path | None, typer.Option(help="an exported folder; default: generated")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Compare a function with every case; exit 1 where it departs or fails, or passes none."""
     from nemo_algos.algorithms.golden import fixture  # torch
@@ -66,7 +66,8 @@ def _function(name: str) -> Any:
     except (Exception, SystemExit) as error:  # whatever the module's own code raises
         raise ValueError(f"cannot import {name!r}: {type(error).__name__}: {error}") from error
     if not callable(function):
-        raise ValueError(f"{name} is a {type(function).__name__}: name a function, module:function")
+        kind = type(function).__name__
+        raise ValueError(f"{name} is a {kind}. Name a function as module:function.")
     return function
 
 

@@ -39,10 +39,10 @@ def explained(key: str) -> list[str]:
         if (text := _of_nemo_rl(key, version)) is not None:
             meanings.setdefault(text, []).append(f"NeMo-RL {version}")
     if reason := DERIVED.get(key.removeprefix("loss_fn.")):
-        meanings = {f"refused, for it is {reason}.": ["every engine"]}
+        meanings = {f"not allowed: {reason}.": ["every engine"]}
     if not meanings:
         known = sorted({path for _, path, _ in fields} | load(VERSIONS[-1]).declared)
-        raise ConfigError([Finding(key, f"no such key{did_you_mean(key, known)}")])
+        raise ConfigError([Finding(key, f"unknown key{did_you_mean(key, known)}")])
     return [f"{_named(who)}: {text}" for text, who in meanings.items()]
 
 
@@ -90,8 +90,8 @@ def _of_nemo_rl(key: str, version: str) -> str | None:
         return None
     value = at(dict(base), key)
     if isinstance(value, dict):
-        return "a section of NeMo-RL's."
-    return f"NeMo-RL's own, {json.dumps(value)} in its {name}."
+        return "a section of NeMo-RL."
+    return f"a key of NeMo-RL; {json.dumps(value)} in its {name}."
 
 
 def _named(who: list[str]) -> str:

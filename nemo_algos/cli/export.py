@@ -19,7 +19,7 @@ from nemo_algos.terminal import Console, echo
 
 def export(
     config: Config,
-    folder: Annotated[Path, typer.Argument(help="where model/ and the .jsonl files go")],
+    folder: Annotated[Path, typer.Argument(help="output folder for model/ and the .jsonl files")],
     overrides: Overrides = None,
 ) -> None:
     """Write a countdown model and the problems that a run starts from, for another engine.
@@ -30,7 +30,8 @@ def export(
     checked, _ = parse(configs.resolved(written(config, overrides, "train")))
     name, grpo = checked.policy.model_name, checked.grpo
     if name not in SHAPES:
-        raise ValueError(f"{config}: {name} and its data are files that any engine reads")
+        what = f"{name} and its data are already files that any engine can read"
+        raise ValueError(f"{config}: {what}. Export is only for the built-in models.")
     import torch  # after the config is judged
 
     from nemo_algos.engines.local.build import policy_of

@@ -16,8 +16,8 @@ from nemo_algos.terminal import Console, echo
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="one of them, with its defaults")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="for scripts")] = False,
+    name: Annotated[str | None, typer.Argument(help="show this one with its defaults")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """List the methods, their papers and the terms; or what one does, needs, has as defaults."""
     terms = [facts_of_term(term) for term in TERMS.values()]

@@ -23,18 +23,18 @@ from nemo_algos.terminal import Console, echo
 def plan(
     config: Config,
     overrides: Overrides = None,
-    gpu: Annotated[str, typer.Option(help="default: H100, GB200 over a NeMo-RL *n4g* config")] = "",
-    model: Annotated[str, typer.Option(help="folder with config.json, for other models")] = "",
+    gpu: Annotated[str, typer.Option(help="default: H100, or GB200 for *n4g* configs")] = "",
+    model: Annotated[str, typer.Option(help="folder of an unknown model's config.json")] = "",
     mean_tokens: Annotated[
-        float | None, typer.Option(help="of a sequence; default: 0.7 of the longest")
+        float | None, typer.Option(help="mean sequence length; default: 0.7 of the longest")
     ] = None,
-    nodes: Annotated[str, typer.Option(help="e.g. 4,8: rank Megatron layouts on them")] = "",
-    top: Annotated[int, typer.Option(help="layouts to show of each")] = 10,
-    price: Annotated[float | None, typer.Option(help="of a GPU-hour: price layouts")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="to sum up; default: 100")] = None,
-    html: Annotated[Path | None, typer.Option(help="write a page with memory by layout")] = None,
+    nodes: Annotated[str, typer.Option(help="compare Megatron layouts on e.g. 4,8 nodes")] = "",
+    top: Annotated[int, typer.Option(help="layouts to show per node count")] = 10,
+    price: Annotated[float | None, typer.Option(help="price of a GPU-hour")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="steps of the run; default: 100")] = None,
+    html: Annotated[Path | None, typer.Option(help="write an HTML page with memory charts")] = None,
     nemo_rl: NemoRL = "",
-    as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print numbers as JSON")] = False,
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
     given, release = written(config, overrides, "train"), load(nemo_rl or versions(config)[0])
@@ -42,12 +42,12 @@ def plan(
     refuse(findings)
     card = gpu or gpu_of(run.plain)
     if card not in GPUS:
-        raise ValueError(f"--gpu {card}: choose {', '.join(GPUS)}")
+        raise ValueError(f"unknown GPU `--gpu {card}`: choose {', '.join(GPUS)}")
     counts = _counts(nodes)
     if top < 1:
-        raise ValueError(f"--top {top}: show 1 layout or more")
+        raise ValueError(f"--top must be at least 1, got {top}")
     if price is not None and not 0 <= price < inf:
-        raise ValueError(f"--price {price:g}: write a number from 0")
+        raise ValueError(f"--price must be a finite number from 0, got {price:g}")
     shape = facts(model) if model else run.model or facts(run["policy.model_name"])
     p = planned(run.plain, shape, GPUS[card], mean_tokens)
     accepts = checked(given, release, model)
@@ -80,5 +80,5 @@ def plan(
 
 def _counts(nodes: str) -> list[int]:
     if not re.fullmatch(r"(0*[1-9][0-9]*(,0*[1-9][0-9]*)*)?", nodes):
-        raise ValueError(f"--nodes {nodes}: write numbers from 1, such as 4,8")
+        raise ValueError(f"--nodes must be whole numbers from 1, such as 4,8, got {nodes!r}")
     return [int(count) for count in nodes.split(",") if count]

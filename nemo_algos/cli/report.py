@@ -13,7 +13,7 @@ def report(
     runs: Annotated[
         list[Path], typer.Argument(help="folders: training runs, evaluations, NeMo-RL logs")
     ],
-    out: Annotated[Path, typer.Option(help="folder of the report")] = Path("runs/report"),
+    out: Annotated[Path, typer.Option(help="output folder")] = Path("runs/report"),
 ) -> None:
     """Compare runs in one HTML file that opens offline; each figure also as PNG and CSV."""
     require("lab")

@@ -31,45 +31,61 @@ class Words(TyperGroup):
 
 
 slurm = typer.Typer(
-    cls=Words, add_completion=False, help="A config as a Slurm job; status, tail and stop of a run."
+    cls=Words,
+    add_completion=False,
+    help="Submit a config as a Slurm job; status, tail and stop a run.",
 )
 slurm.command()(runs.status)
 slurm.command()(runs.tail)
 slurm.command()(runs.stop)
 
 
-@slurm.command(epilog="Of a run: nemo-algos slurm status | tail | stop RUN")
+@slurm.command(epilog="For a submitted run: nemo-algos slurm status | tail | stop RUN")
 def job(
     config: Config,
     overrides: Overrides = None,
     account: Annotated[str, typer.Option(envvar="SBATCH_ACCOUNT")] = "",
-    image: Annotated[str, typer.Option(envvar="CONTAINER", help="or a .sqsh file")] = "",
+    image: Annotated[
+        str, typer.Option(envvar="CONTAINER", help="container image, or .sqsh file")
+    ] = "",
     checkout: Annotated[
-        Path, typer.Option(envvar="NEMO_RL", help="of NeMo-RL, with the image's ray.sub")
+        Path, typer.Option(envvar="NEMO_RL", help="NeMo-RL checkout with the image's ray.sub")
     ] = Path("nemo-rl"),
     partition: Annotated[str, typer.Option(envvar="SBATCH_PARTITION")] = "",
     nodes: Annotated[int | None, typer.Option(help="cluster.num_nodes")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="cluster.gpus_per_node")] = None,
-    time: Annotated[str, typer.Option(help="limit of one job, as sbatch reads it")] = "4:00:00",
-    margin: Annotated[int, typer.Option(help="minutes before the limit to stop and save")] = 15,
-    max_requeues: Annotated[int, typer.Option(min=0, max=9999, help="of a job, then it ends")] = 20,
+    gpus_per_node: Annotated[int | None, typer.Option(help="sets cluster.gpus_per_node")] = None,
+    time: Annotated[str, typer.Option(help="time limit of one job, as for sbatch")] = "4:00:00",
+    margin: Annotated[int, typer.Option(help="minutes before the limit to save and stop")] = 15,
+    max_requeues: Annotated[
+        int, typer.Option(min=0, max=9999, help="requeue a job at most so often")
+    ] = 20,
     retries: Annotated[
-        int, typer.Option(min=0, max=9999, help="after errors without a step saved")
+        int, typer.Option(min=0, max=9999, help="retries after errors without a saved step")
     ] = 0,
-    stalled: Annotated[int, typer.Option(min=0, help="minutes without a step: restart")] = 0,
+    stalled: Annotated[
+        int, typer.Option(min=0, help="restart after so many minutes without a step")
+    ] = 0,
     mounts: Annotated[list[str] | None, typer.Option(help="HOST:CONTAINER, repeatable")] = None,
-    sbatch: Annotated[list[str] | None, typer.Option(help="its option, e.g. --qos=high")] = None,
-    program: Annotated[Path | None, typer.Option(help="instead of run_grpo_math.py")] = None,
-    out: Annotated[Path, typer.Option(help="parent of the runs' folders")] = runs.OUT,
-    name: Annotated[str, typer.Option(help="of the folder and the job")] = "",
-    sweep: Annotated[list[str] | None, typer.Option(help="key=a,b: a run of each")] = None,
-    chain: Annotated[int, typer.Option(min=1, help="jobs, one after another")] = 1,
+    sbatch: Annotated[
+        list[str] | None, typer.Option(help="an sbatch option, e.g. --qos=high")
+    ] = None,
+    program: Annotated[
+        Path | None, typer.Option(help="run this instead of run_grpo_math.py")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="parent folder of the runs")] = runs.OUT,
+    name: Annotated[str, typer.Option(help="name of the folder and the job")] = "",
+    sweep: Annotated[list[str] | None, typer.Option(help="key=a,b: one run for each value")] = None,
+    chain: Annotated[int, typer.Option(min=1, help="number of jobs to run in sequence")] = 1,
     nemo_rl: NemoRL = "",
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="run each small on this machine first")
+        bool, typer.Option("--rehearse", help="rehearse each run on this machine first")
     ] = False,
-    submit: Annotated[bool, typer.Option("--submit", help="else only write the scripts")] = False,
-    test_only: Annotated[bool, typer.Option("--test-only", help="ask sbatch, do nothing")] = False,
+    submit: Annotated[
+        bool, typer.Option("--submit", help="submit; without it, only write the scripts")
+    ] = False,
+    test_only: Annotated[
+        bool, typer.Option("--test-only", help="validate with sbatch, do not submit")
+    ] = False,
 ) -> None:
     """Check a config and write it as a Slurm job that saves, requeues and resumes by itself."""
     written(config, [], "train")
@@ -90,9 +106,9 @@ def job(
     )
     base, sizes = name or re.sub(r"[^\w.-]", "-", file.stem), Sizes(nodes, gpus_per_node)
     if (submit or test_only) and not shutil.which("sbatch"):
-        raise ValueError("no sbatch here: log in to the cluster, or leave out --submit")
+        raise ValueError("sbatch not found: log in to the cluster, or remove --submit")
     if submit and test_only:
-        raise ValueError("--test-only submits nothing: leave out --submit")
+        raise ValueError("--test-only never submits: remove --submit or --test-only")
     points = jobs.points(sweep or [], overrides or [])
     runs = [
         jobs.prepare(file, [*(overrides or []), *point], job, folder, sizes, version)
@@ -135,6 +151,6 @@ def _name(base: str, point: tuple[str, ...]) -> str:
     """etr-quatro-1 for etr.yaml with method.name=quatro and grpo.seed=1. Raises ValueError."""
     name = "-".join([base, *(re.sub(r"[^\w.-]", "-", p.partition("=")[2]) for p in point)])
     if not re.fullmatch(r"\w[\w.-]{0,199}", name):
-        hint = "name it with letters, digits and ._- alone, at most 200"
-        raise ValueError(f"--name: {name!r}: {hint}")
+        rule = "must be at most 200 letters, digits and ._-"
+        raise ValueError(f"--name {rule}, got {name!r}")
     return name

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nemo_algos.lab.study.design import Study, StudyCell, Trial
     from nemo_algos.lab.study.summary import ArmResult
 
-STARRED = "*: the 95 % interval of the difference leaves out 0; intervals and figures are in"
+STARRED = "*: the 95 % CI of the difference excludes 0; intervals and figures are in"
 
 
 def study(config: Config, overrides: Overrides = None) -> None:
@@ -48,7 +48,7 @@ def _go(runs: Sequence["Trial"], folder: Path, workers: int, console: Console) -
 
     there = results(folder / "results.csv")
     done = sum(r.id in there for r in runs)
-    console.print(f"{len(runs)} runs, {done} of them done; results in {folder}", soft_wrap=True)
+    console.print(f"{len(runs)} runs, {done} already done; results in {folder}", soft_wrap=True)
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("runs", total=len(runs), completed=done)
@@ -69,7 +69,7 @@ def _show(plan: "Study", cells: Sequence["StudyCell"], folder: Path, console: Co
 
     found = report.show(plan, cells, folder.name, folder)
     for name, regime in plan.regimes.items():
-        table = Table("arm", "n", *SHOWN, title=f"{name} (difference to {regime.baseline})")
+        table = Table("arm", "n", *SHOWN, title=f"{name} (difference from {regime.baseline})")
         for arm in regime.arms:
             cell = {r.metric: r for r in found if (r.regime, r.arm) == (name, arm)}
             if cell:

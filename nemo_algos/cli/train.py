@@ -16,24 +16,26 @@ from nemo_algos.preflight.check.local.judge import judged
 from nemo_algos.terminal import Console
 
 NO_NEMO_RL = (
-    "nemo_rl is not installed here: run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, "
-    "or from a checkout of github.com/NVIDIA-NeMo/RL with `uv run` (docs/nemo_rl.md)"
+    "nemo_rl is not installed. Run inside the NGC image nvcr.io/nvidia/nemo-rl:v0.7.0, "
+    "or from a checkout of github.com/NVIDIA-NeMo/RL with `uv run` (docs/nemo_rl.md)."
 )
 USUAL = "runs/${method_name:${oc.select:method,run}}"  # as configs/local.yaml has it
-NO_CONFIG = "name a config: nemo-algos train etr.yaml"
-FOREIGN = "is code or a server that the folder names, which may come from anyone: if you trust it"
+NO_CONFIG = "CONFIG is missing. Name one, such as: nemo-algos train etr.yaml"
+FOREIGN = "is code or a server that only the run folder names, and the folder may be a stranger's"
 
 
 def train(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar=SHAPE, autocompletion=shipped, help="a YAML file or a shipped one"),
+        typer.Argument(
+            metavar=SHAPE, autocompletion=shipped, help="a YAML file, or a shipped config"
+        ),
     ] = None,
     config: Annotated[
-        str | None, typer.Option(help="the same as CONFIG: then every argument is key.path=value")
+        str | None, typer.Option(help="same as CONFIG; all arguments are then key.path=value")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="continue the run in this folder, or start it there")
+        Path | None, typer.Option(help="resume the run in this folder, or start it there")
     ] = None,
 ) -> None:
     """Train a policy with one of the methods."""
@@ -41,7 +43,7 @@ def train(
     if config is None and overrides and "=" not in overrides[0]:
         config, *overrides = overrides
     if resume and resume.exists() and not resume.is_dir():
-        raise _error(f"--resume {resume} is a file: name the folder of a run")
+        raise _error(f"--resume {resume} is a file. Name a run folder.")
     if config is None:
         merged = configs.overridden(_resumed(resume, overrides), overrides)
     else:
@@ -71,7 +73,8 @@ def _local(merged: DictConfig, resume: Path | None) -> None:
 
 def _nemo_rl(merged: DictConfig, resume: Path | None) -> None:
     if resume:
-        raise _error("--resume: NeMo-RL resumes by itself, from checkpointing.checkpoint_dir")
+        reason = "NeMo-RL resumes from checkpointing.checkpoint_dir automatically"
+        raise _error(f"--resume does not apply: {reason}. Remove it.")
     if find_spec("nemo_rl") is None:
         raise _error(NO_NEMO_RL, "engine")
     # nemo_rl, which only its own environments have
@@ -87,14 +90,14 @@ def _resumed(resume: Path | None, overrides: list[str]) -> DictConfig:
         raise _error(NO_CONFIG)
     path = resume / "manifest.json"
     if not path.exists():
-        raise _error(f"{resume} holds no run: name a config too, to start one there")
+        raise _error(f"{resume} does not contain a run. Name a config too, to start one there.")
     try:
         plain = manifest.read(path)
     except (OSError, ValueError) as error:
-        raise _error(f"{path} is not a run's manifest ({error}): resume another folder") from None
+        raise _error(f"{path} is not a run manifest ({error}). Resume another folder.") from None
     given = {override.partition("=")[0].lstrip("+") for override in overrides}
     unasked = [
-        Finding(key, f"{value} {FOREIGN}, say so: {key}={value}, or --config FILE")
+        Finding(key, f"{value} {FOREIGN}. If you trust it, add {key}={value}, or --config FILE.")
         for key, value in manifest.foreign(plain).items()
         if key not in given
     ]

@@ -12,7 +12,9 @@ from nemo_algos.terminal import Console
 
 def verify(
     file: Annotated[Path, typer.Argument(help="golden file, .json or .json.gz")],
-    tolerance: Annotated[float | None, typer.Option(help="default: the file's own")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="default: the tolerance in the file")
+    ] = None,
 ) -> None:
     """Compare this code with a golden file of float64 numbers; exit 1 where it differs."""
     from nemo_algos.algorithms.golden.verify import errors_of, read  # torch

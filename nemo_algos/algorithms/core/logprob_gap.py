@@ -71,11 +71,11 @@ class Monitor:
         return found, "" if before or not self.rising else self._forecast(found)
 
     def _forecast(self, found: dict[str, float]) -> str:
-        limit = "mismatch.stop_above" if self.stop_above else "where a run is sick"
+        limit = "mismatch.stop_above" if self.stop_above else "the level of failing runs"
         slope, left = found["mismatch/slope"], found["mismatch/steps_left"]
         return (
-            f"mismatch/mean rises by {slope:.1e} nats a step and is at {self.limit:g}, {limit}, in "
-            f"some {left:.0f} steps: see whether new weights reach the sampler whole"
+            f"mismatch/mean rises by {slope:.1e} nats per step and will reach {self.limit:g} "
+            f"({limit}) in about {left:.0f} steps. Check that the sampler receives all new weights."
         )
 
     def _hold(self, found: dict[str, float]) -> None:
@@ -84,11 +84,11 @@ class Monitor:
         if found["mismatch/nonfinite"] or found.get("mismatch/mean", 0.0) > self.stop_above:
             values = ", ".join(f"{k.removeprefix('mismatch/')} {v:.3g}" for k, v in found.items())
             raise FloatingPointError(
-                "the sampler and the trainer disagree by more than "
+                "sampler and trainer log-probs differ by more than "
                 f"mismatch.stop_above={self.stop_above:g} "
-                f"(mean |log-ratio| in nats): {values}; this batch was not trained on. Check that "
-                "new weights reach the sampler and that both use one temperature, then lower the "
-                "sampler's quantization; or raise mismatch.stop_above"
+                f"(mean |log-ratio| in nats): {values}. This batch was not trained on. Check that "
+                "new weights reach the sampler, that both use the same temperature, and the "
+                "precision of the sampler. Otherwise raise mismatch.stop_above."
             )
 
 

@@ -69,8 +69,8 @@ def best_at_k_bootstrap(
 
 def _sizes(sizes: ArrayLike, n: int) -> NDArray[np.int64]:
     if (np.asarray(sizes) % 1 != 0).any():
-        raise ValueError("pass@k is of whole numbers of right responses, not of sums of rewards")
+        raise ValueError("pass@k needs whole numbers of correct responses, not sums of rewards")
     counts = np.asarray(sizes, dtype=np.int64)
     if ((counts < 0) | (counts > n)).any():
-        raise ValueError(f"a subset of {counts.max()} of n={n} responses: sizes must be 0 to n")
+        raise ValueError(f"sizes must be 0 to n={n} responses, got {counts.max()}")
     return counts

@@ -60,12 +60,12 @@ class Fixture(JsonObject):
         for case in self.cases:
             refuse_code([case.method, case.params], case.name)
             if case.inputs not in self.inputs:
-                raise ValueError(f"{case.name}: there are no inputs {case.inputs!r}")
+                raise ValueError(f"{case.name}: inputs {case.inputs!r} do not exist")
             mask = self.inputs[case.inputs].mask
             _check_sizes(case.name, mask, {**case.signals, **case.expected})
             rows = sorted(row for piece in case.pieces or [range(len(mask))] for row in piece)
             if rows != list(range(len(mask))):
-                raise ValueError(f"{case.name}: pieces must have each of {len(mask)} rows once")
+                raise ValueError(f"{case.name}: pieces must cover each of {len(mask)} rows once")
         return self
 
 
@@ -77,7 +77,7 @@ def _check_sizes(where: str, mask: Sequence[Sequence[int]], values: dict[str, An
         except ValueError:  # rows of several lengths
             size = None
         if size not in sizes:
-            raise ValueError(f"{where}.{name} is no number, nor [B] or [B][S] as the mask is")
+            raise ValueError(f"{where}.{name} must be a number, [B] or [B][S] like the mask")
 
 
 def made() -> dict[str, Any]:
@@ -136,7 +136,7 @@ def run(
     for key, name in asked.items():
         known = sorted({case[key] for case in fixture["cases"]})
         if name and name not in known:
-            raise ValueError(f"no {key} {name!r} in the cases{did_you_mean(name, known)}")
+            raise ValueError(f"{key} {name!r} is unknown{did_you_mean(name, known)}")
     for case in fixture["cases"]:
         if method in ("", case["method"]) and trap in ("", case["trap"]):
             inputs = fixture["inputs"][case["inputs"]]
@@ -144,5 +144,5 @@ def run(
             row = {"method": case["method"], "trap": case["trap"], "verdict": verdict}
             rows.append(row | {"detail": detail})
     if not rows:
-        raise ValueError(f"there is no case of {method} in {trap}")
+        raise ValueError(f"{method} has no case in {trap}")
     return rows

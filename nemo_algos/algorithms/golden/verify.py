@@ -17,7 +17,7 @@ from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.untrusted import content, from_json, plain, refuse_code
 
-FORMAT = "a golden file has version, tolerance and cases, see docs/verify.md"
+FORMAT = "A golden file has version, tolerance and cases (docs/verify.md)."
 TOKEN_INPUTS = ("old_logprobs", "ref_logprobs", "entropy")
 OPTIONAL = (*TOKEN_INPUTS, "gen_logprobs", "drift")
 
@@ -39,7 +39,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"{error}: {FORMAT}") from None
     cases = golden.get("cases") if isinstance(golden, dict) else None
     if not cases or not isinstance(cases, list):
-        raise ValueError(f"{path} holds no cases: {FORMAT}")
+        raise ValueError(f"{path} does not contain cases. {FORMAT}")
     shared = golden.get("inputs", {})
     return golden | {"cases": [_with_inputs(case, shared) for case in cases]}
 
@@ -62,7 +62,7 @@ def errors_of(case: dict[str, Any]) -> list[Error]:
         return [Error(name, method, kind, e) for kind, e in errors.items()]
     except (LookupError, TypeError, AttributeError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"case {str(case)[:60]} ... cannot be read ({reason}): {FORMAT}") from None
+        raise ValueError(f"case {str(case)[:60]} ... cannot be read ({reason}). {FORMAT}") from None
 
 
 def compute(

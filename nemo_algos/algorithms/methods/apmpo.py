@@ -68,11 +68,11 @@ class APMPOParams(Params):
     def _in_range(self) -> APMPOParams:
         if self.exponent == "linear" and self.gamma >= 1:
             raise ValueError(
-                f"gamma={self.gamma} makes the linear exponent 1 - gamma mu_R reach 0: lower it"
+                f"gamma={self.gamma} makes the linear exponent 1 - gamma mu_R reach 0. Lower it."
             )
         if self.clip_max < self.clip_min:
             raise ValueError(
-                f"clip_max={self.clip_max} is below clip_min={self.clip_min}: swap or raise it"
+                f"clip_max={self.clip_max} is below clip_min={self.clip_min}. Raise it."
             )
         if self.symmetric and self.clip_max >= 1:
             raise ValueError(f"symmetric bounds need clip_max below 1, got {self.clip_max}")

@@ -95,7 +95,7 @@ def _metrics(
     spread = math.sqrt(max(0.0, gap_squared / tokens - (gap / tokens) ** 2))
     if 0 < spread < NOISE:
         warnings.warn(
-            f"ERPO: log pi_old - log pi_ref spreads over only {spread:.1e} nats; its z-scores may "
+            f"ERPO: log pi_old - log pi_ref varies by only {spread:.1e} nats, so its z-scores may "
             "amplify rounding. Compute both with the same engine and precision.",
             RuntimeWarning,
             stacklevel=2,

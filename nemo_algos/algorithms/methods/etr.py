@@ -41,13 +41,13 @@ class ETRParams(Params):
         if self.micro >= self.clip_base:
             raise ValueError(
                 f"micro={self.micro} must be below clip_base={self.clip_base}, or the radius can "
-                "reach 0: lower micro"
+                "reach 0. Lower micro."
             )
         largest = self.clip_base + self.micro + self.macro
         if largest >= 1:
             raise ValueError(
                 f"clip_base + micro + macro = {largest:g} must be below 1, or the lower bound can "
-                "reach 0: lower one of them"
+                "reach 0. Lower one of them."
             )
         return self
 

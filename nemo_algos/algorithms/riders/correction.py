@@ -79,7 +79,7 @@ class CorrectionConfig(Section):
     @classmethod
     def _is_known(cls, name: str | None) -> str | None:
         if name is not None and name not in PRESETS:
-            raise ValueError(f"no such preset{did_you_mean(name, list(PRESETS))}")
+            raise ValueError(f"unknown preset {name!r}{did_you_mean(name, list(PRESETS))}")
         return name
 
     @model_validator(mode="after")
@@ -88,15 +88,17 @@ class CorrectionConfig(Section):
         if self.rollout_is is None:
             for name in ("rollout_is_threshold", "rollout_is_batch_normalize"):
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name} is of weights: set rollout_is, or remove it")
+                    raise ValueError(
+                        f"`{name}` only applies with rollout_is. Set that, or remove it."
+                    )
         if self.loss_type and not self.bypass_mode:
             raise ValueError(
                 "loss_type only applies with old_policy: sampler (bypass_mode: true). Remove it."
             )
         if self.bypass_mode and self.rollout_is_batch_normalize:
             raise ValueError(
-                "rollout_is_batch_normalize needs the whole batch's weights, and in bypass_mode "
-                "a micro-batch has its own: set one of the two to false"
+                "`rollout_is_batch_normalize` needs the weights of the whole batch, but with "
+                "`bypass_mode: true` each micro-batch has its own. Set one of them to false."
             )
         return self
 
@@ -121,7 +123,7 @@ class CorrectionConfig(Section):
         low, high = _bounds("rollout_is_threshold", self.rollout_is_threshold)
         if high < 1:
             hint = "a ratio of 1 would be cut (YAML reads 0.5_5 as 0.55: write '0.5_5.0')"
-            raise ValueError(f"rollout_is_threshold={high:g} is below 1, and {hint}")
+            raise ValueError(f"rollout_is_threshold={high:g} is below 1, so {hint}")
         return ("tis", 0.0, high) if low is None else ("icepop", low, high)
 
     @property
@@ -130,13 +132,14 @@ class CorrectionConfig(Section):
         key, given = "rollout_rs_threshold", self.rollout_rs_threshold
         options = list(dict.fromkeys(_listed(self.rollout_rs)))
         if (given is None) != (not options):
-            raise ValueError(f"set rollout_rs and {key} together")
+            raise ValueError(f"`rollout_rs` and `{key}` need each other. Set both, or neither.")
         if unknown := [option for option in options if option not in OPTIONS]:
-            raise ValueError(f"rollout_rs has no {unknown[0]}{did_you_mean(unknown[0], OPTIONS)}")
+            near = did_you_mean(unknown[0], OPTIONS)
+            raise ValueError(f"unknown option of `rollout_rs`: {unknown[0]}{near}")
         thresholds = _listed(given)
         if len(thresholds) not in (1, len(options)) and options:
             reason = f"has {len(thresholds)} thresholds for {len(options)} options of rollout_rs"
-            raise ValueError(f"{key} {reason}: give one for all, or one each")
+            raise ValueError(f"`{key}` {reason}. Give one for all, or one for each.")
         every = thresholds if len(thresholds) > 1 else thresholds * len(options)
         return {o: _divergences(key, o, t) for o, t in zip(options, every, strict=True)}
 
@@ -178,9 +181,9 @@ def _bounds(key: str, written: float | str) -> tuple[float | None, float]:
     try:
         bounds = float(low) if low else None, float(high)
     except ValueError:
-        raise ValueError(f"{key}={written!r} is no number, and no LOW_HIGH") from None
+        raise ValueError(f"{key}={written!r} must be a number, or LOW_HIGH") from None
     if not 0 < (bounds[0] or bounds[1]) <= bounds[1] < math.inf:
-        raise ValueError(f"{key}={written!r}: bounds must be above 0, the low one first")
+        raise ValueError(f"{key}={written!r}: bounds must be above 0 and in ascending order")
     return bounds
 
 
@@ -189,8 +192,10 @@ def _divergences(key: str, option: str, written: str) -> tuple[float, float]:
     if option.endswith("k1"):
         low = 1 / high if low is None else low
         if low > high:
-            raise ValueError(f"{key}={written} would be 1 / {high:g} to {high:g}: give it above 1")
+            what = f"{key}={written} means 1 / {high:g} to {high:g}"
+            raise ValueError(f"{what}, which is empty. Set it above 1.")
         return math.log(low), math.log(high)
     if low is not None:
-        raise ValueError(f"{option} has one threshold, the largest divergence: {key}={written}")
+        rule = f"{option} takes one threshold, the largest divergence"
+        raise ValueError(f"{rule}, got {key}={written}")
     return -math.inf, high

@@ -59,18 +59,18 @@ def _unread(a: Algorithm, beside: set[str]) -> Iterator[Finding]:
         for key in (k for k in params.changed if slot not in slots(params, k)):
             there = "Write it under method, or remove it."
             advice = there if key in type(base.params).model_fields else "Remove it."
-            reason = f"only the {slot} of {method.name} are used here, and they do not read it"
+            reason = f"only the {slot} of {method.name} are used here, and they do not use it"
             yield Finding(f"method.{slot}.{key}", f"{reason}. {advice}")
     for key in base.params.changed:
         read = slots(base.params, key)
         if read <= components.keys():
             others = " and ".join(
-                f"the {s} are {components[s].method.name}'s" for s in sorted(read)
+                f"the {s} come from {components[s].method.name}" for s in sorted(read)
             )
             path = f"method.{key}" if key in beside else f"method.advantages.{key}"
-            yield Finding(path, f"would not be read, because {others}. Remove it.")
+            yield Finding(path, f"it has no effect, because {others}. Remove it.")
     if has_no_ratio(a) and "max_log_ratio" in base.params.changed:
-        reason = f"would not be read, because {base.method.name} has no ratio. Remove it."
+        reason = f"it has no effect, because {base.method.name} has no ratio. Remove it."
         yield Finding("method.max_log_ratio", reason)
 
 
@@ -88,45 +88,45 @@ def _misfits(a: Algorithm) -> list[str]:
         kind = "sequence ratio" if base.ratio == "sequence" else "weight of a whole response"
         reasons.append(
             f"{base.name}'s {kind} needs one advantage per sequence, but {advantages.name} gives "
-            "one per token: use its advantages with a token ratio (grpo, etr's bounds, cispo)"
+            "one per token. Use its advantages with a token ratio (grpo, etr, cispo)."
         )
     if "bounds" in bounds.per_token and one:
         reasons.append(
-            f"{bounds.name} has bounds per token, and {base.name} has one ratio or weight per "
-            "response: use bounds per response (grpo, etr), or a token ratio"
+            f"{bounds.name} has bounds per token, but {base.name} has one ratio or weight per "
+            "response. Use bounds per response (grpo, etr), or a token ratio."
         )
     replaced = {k for k, part in _replaced(a).items() if part.method is not base}
     if essence(base) and essence(base) <= replaced:
         kept = " and ".join(sorted(essence(base)))
         reasons.append(
-            f"nothing of {base.name} would be left: its idea is in its {kept}, and these are "
-            f"replaced. Keep its {kept}, or set method.name to the method whose loss you want."
+            f"the idea of {base.name} is in its {kept}, which this config replaces. "
+            f"Keep its {kept}, or set method.name to the method whose loss you want."
         )
     for slot, component in _replaced(a).items():
         other = component.method
         if essence(other) and _alike(slot, component, a.base):
             reasons.append(
-                f"the {slot} of {other.name} are those of {base.name}, so nothing would change: "
-                f"the idea of {other.name} is in its {' and '.join(sorted(essence(other)))}"
+                f"the {slot} of {other.name} and {base.name} are equal, so nothing would change. "
+                f"The idea of {other.name} is in its {' and '.join(sorted(essence(other)))}."
             )
     if "sequence_mean" in advantages.needs and a.mean == "token":
         reasons.append(
-            f"{advantages.name}'s advantages grow with the response, and {base.name}'s token mean "
-            "would weigh it by its length again: use a sequence mean"
+            f"advantages of {advantages.name} grow with the length, and the token mean of "
+            f"{base.name} would weigh by length again. Use a sequence mean."
         )
     if bounds is not base and base.clips is None:
         reasons.append(
-            f"{base.name} has no ratio to clip, so bounds of {bounds.name} would do nothing: "
-            "drop bounds"
+            f"{base.name} has no ratio to clip, so the bounds of {bounds.name} would have no "
+            "effect. Remove method.bounds."
         )
     if bounds is not base and bounds.bounds is None and bounds.constant_bounds is no_bounds:
-        reasons.append(f"{bounds.name} has no bounds of its own to give: drop bounds")
+        reasons.append(f"{bounds.name} does not define bounds. Remove method.bounds.")
     # it cuts a ratio that the surrogate itself clips, with advantages of a fixed sign
     plain = base.clips == base.form == "ratio" and base.reweight is keep_advantages
     if a.base.params.dual_clip is not None and not plain:
         reasons.append(
-            f"dual_clip has no meaning for {base.name}: it cuts the plain clipped ratio of grpo, "
-            "etr, erpo and gspo"
+            f"dual_clip does not apply to {base.name}: it only applies to the clipped ratio of "
+            "grpo, etr, erpo and gspo. Remove it."
         )
     return reasons
 
@@ -151,28 +151,28 @@ def two_policies(a: Algorithm) -> Iterator[str]:
     needs = replace(a, correction=CorrectionConfig()).needs
     if "entropy" in needs:
         yield (
-            f"{a.name} needs the exact entropies of pi_old, which come with the forward that "
-            "old_policy: sampler (bypass_mode) leaves out. Set old_policy: trainer."
+            f"{a.name} needs the exact entropies of pi_old, but `old_policy: sampler` "
+            "(bypass_mode) skips the forward that computes them. Set old_policy: trainer."
         )
     if "drift" in needs:
         yield (
-            f"{a.name} measures how far an update moves the trainer's own log-probs, which "
-            "old_policy: sampler (bypass_mode) leaves out. Set spo's forgetting: constant."
+            f"{a.name} measures how far an update moves the trainer's log-probs, which "
+            "`old_policy: sampler` (bypass_mode) skips. For spo, set forgetting: constant."
         )
     if "gen_logprobs" in needs:
         yield (
-            f"{a.name} compares pi_old with the sampler, and with old_policy: sampler "
-            "(bypass_mode) they are one. Set old_policy: trainer."
+            f"{a.name} compares pi_old with the sampler, but with `old_policy: sampler` "
+            "(bypass_mode) both are the same. Set old_policy: trainer."
         )
     if correction.loss_type == "reinforce" and not plain:
         yield (
-            f"loss_type: reinforce has no ratio, and {a.name} has one: set method.name: gpg (with "
-            "method.advantages of another), or loss_type: ppo_clip without rollout_is"
+            f"`loss_type: reinforce` has no ratio, but {a.name} has one. Set method.name: gpg "
+            "(with method.advantages), or set loss_type: ppo_clip without rollout_is."
         )
     elif correction.loss_type == "ppo_clip" and plain:
-        yield f"{a.name} has no ratio to clip: set loss_type: reinforce"
+        yield f"{a.name} has no ratio to clip. Set loss_type: reinforce."
     elif correction.rollout_is and not plain:
         yield (
-            f"{a.name}'s ratio is to the sampler already with old_policy: sampler (bypass_mode), "
-            "and rollout_is would weigh by it again. Remove rollout_is."
+            f"with `old_policy: sampler` (bypass_mode) the ratio of {a.name} already corrects for "
+            "the sampler, and `rollout_is` would do so twice. Remove rollout_is."
         )

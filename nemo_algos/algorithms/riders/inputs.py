@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 PER_SEQUENCE = {
     "reward_parts": "name the parts of the reward, each [B]",
-    "prompt": "give each sequence its prompt's own number [B], e.g. `prompt_key` of its tokens",
-    "drift": "measure how far the policy has moved since the batch before, [B]",
+    "prompt": "give each sequence the number of its prompt [B], e.g. `prompt_key` of its tokens",
+    "drift": "measure how far the policy has moved since the previous batch, [B]",
 }
 
 
@@ -33,8 +33,8 @@ def check(
     """
     if "memory" in needs and memory is None:
         raise ValueError(
-            f"{name} remembers the batches before: give `Algorithm.signals` the memory of the "
-            "signals before, {} for the first"
+            f"{name} remembers earlier batches. Give `Algorithm.signals` the memory of the "
+            "previous signals, {} at first."
         )
     for need, remedy in PER_SEQUENCE.items():
         given = getattr(rollouts, need)
@@ -43,11 +43,11 @@ def check(
     for need in TOKEN_INPUTS & needs:
         value = getattr(rollouts, need)
         if value is None:
-            raise ValueError(f"{name} needs {need} [B, S]: compute them for the rollout batch")
+            raise ValueError(f"{name} needs {need} [B, S]. Compute it for the rollout batch.")
         if not all_finite(value + rollouts.old_logprobs, rollouts.mask):
             raise ValueError(
-                f"{name} spreads every token's {need} over its group, and one on a response token "
-                "is not finite: look for the NaN in the model's forward pass"
+                f"the {need} of a response token is not finite, and {name} would spread it over "
+                "the group. Look for the NaN in the model's forward pass."
             )
     for column in units:
         _check_unit(name, rollouts.column(column))
@@ -58,8 +58,8 @@ def _check_unit(name: str, rewards: Tensor) -> None:
     if outside.any():
         row = int(outside.nonzero()[0])
         raise ValueError(
-            f"{name} needs rewards in [0, 1], but sequence {row} has {float(rewards[row]):g}: map "
-            "them, e.g. (R + 1) / 2 for rewards of +-1"
+            f"{name} needs rewards in [0, 1], but sequence {row} has {float(rewards[row]):g}. "
+            "Map them, e.g. (R + 1) / 2 for rewards of -1 and 1."
         )
 
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.core.importance import Cut
 
 DERIVED = {
-    "ratio_clip_min": "the method's bounds: set method.clip_low",
-    "ratio_clip_max": "the method's bounds: set method.clip_high",
-    "ratio_clip_c": "the method's: set method.dual_clip",
-    "token_level_loss": "the method's mean: set method.aggregation",
-    "sequence_level_importance_ratios": "the method's ratio: choose gspo, or quatro's method.ratio",
-    "kl_coef": "named as in NeMo-RL: set loss_fn.reference_policy_kl_penalty",
+    "ratio_clip_min": "the method sets the clip range. Set method.clip_low instead",
+    "ratio_clip_max": "the method sets the clip range. Set method.clip_high instead",
+    "ratio_clip_c": "the method sets the dual clip. Set method.dual_clip instead",
+    "token_level_loss": "the method sets the mean. Set method.aggregation instead",
+    "sequence_level_importance_ratios": "the method sets the ratio. Set method.name: gspo instead",
+    "kl_coef": "the key has NeMo-RL's name. Set loss_fn.reference_policy_kl_penalty instead",
 }
 
 
@@ -56,7 +56,7 @@ class LossConfig(Section):
     def _refuse_derived(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
-        if written := [f"{k} is {reason}" for k, reason in DERIVED.items() if k in data]:
+        if written := [f"`{k}`: {reason}" for k, reason in DERIVED.items() if k in data]:
             raise ValueError("; ".join(written))
         return data
 
@@ -66,16 +66,16 @@ class LossConfig(Section):
         low = self.truncated_importance_sampling_ratio_min
         high = self.truncated_importance_sampling_ratio
         if kind and not self.use_importance_sampling_correction:
-            raise ValueError(f"{kind} needs use_importance_sampling_correction: true")
+            raise ValueError(f"{kind} needs `use_importance_sampling_correction: true`")
         if (kind is None) != (high is None):
-            names = "truncated_importance_sampling_type and truncated_importance_sampling_ratio"
-            raise ValueError(f"set {names} together")
+            both = "`truncated_importance_sampling_type` and `truncated_importance_sampling_ratio`"
+            raise ValueError(f"{both} must be set together")
         if kind in ("icepop", "seq-mask-tis") and low is None:
-            raise ValueError(f"{kind} needs truncated_importance_sampling_ratio_min")
+            raise ValueError(f"{kind} needs `truncated_importance_sampling_ratio_min`")
         if low is not None and (high is None or low > high):
             raise ValueError(
-                "truncated_importance_sampling_ratio_min must be at most "
-                "truncated_importance_sampling_ratio"
+                "`truncated_importance_sampling_ratio_min` must be at most "
+                "`truncated_importance_sampling_ratio`"
             )
         return self
 
@@ -95,8 +95,11 @@ def contradictions(
     weighed: loss_fn.use_importance_sampling_correction; stop_above: mismatch.stop_above.
     """
     if correction.active and weighed:
-        reason = "rollout_correction weighs by the sampler too: set this to false, or remove that"
-        yield Finding("loss_fn.use_importance_sampling_correction", reason)
+        reason = "`rollout_correction` already corrects for the sampler"
+        cure = "Set this to false, or remove that section."
+        yield Finding("loss_fn.use_importance_sampling_correction", f"{reason}. {cure}")
     if correction.bypass_mode and stop_above is not None:
-        reason = "old_policy: sampler (bypass_mode) computes no log-probs of the trainer to compare"
+        reason = (
+            "with `old_policy: sampler` (bypass_mode) there are no trainer log-probs to compare"
+        )
         yield Finding("mismatch.stop_above", f"{reason}. Remove it, or set old_policy: trainer.")

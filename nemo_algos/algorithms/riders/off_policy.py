@@ -52,7 +52,8 @@ def check(config: CorrectionConfig, rollouts: Rollouts) -> None:
         return
     moved = rollouts.old_logprobs != rollouts.gen_logprobs
     if moved[rollouts.mask].any() if config.bypass_mode else rollouts.rollout_is_weights is None:
-        raise ValueError("give `Algorithm.signals` the rollouts that `Algorithm.correct` gives")
+        reason = "these rollouts are not corrected"
+        raise ValueError(f"{reason}. Give `Algorithm.signals` the result of `Algorithm.correct`.")
 
 
 def of_two_policies(
@@ -114,14 +115,14 @@ def _weights(
 def _sampled(rollouts: Rollouts) -> Tensor:
     sampled = rollouts.gen_logprobs
     if sampled is None:
-        raise ValueError("rollout_correction needs gen_logprobs [B, S], the sampler's log-probs")
+        raise ValueError("`rollout_correction` needs gen_logprobs [B, S], the sampler's log-probs")
     bad = rollouts.mask & ~(sampled + rollouts.old_logprobs).isfinite()
     if bad.any():
         row, position = bad.nonzero()[0].tolist()
         raise ValueError(
-            f"{int(bad.sum())} response tokens have log-probs that are not finite, the sampler's "
-            f"or the trainer's (first: sequence {row}, position {position}), so that nothing can "
-            "be corrected: sample without top_p and top_k, and look for the NaN in the model"
+            f"{int(bad.sum())} response tokens have log-probs that are not finite, from the "
+            f"sampler or the trainer (first: sequence {row}, position {position}), so they cannot "
+            "be corrected. Sample without top_p and top_k, and look for the NaN in the model."
         )
     return sampled
 

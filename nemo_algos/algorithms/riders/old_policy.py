@@ -38,10 +38,10 @@ def refused(plain: Mapping[str, Any]) -> Iterator[Finding]:
     known = get_args(OldPolicy)
     if written is not None and written not in known:
         hint = did_you_mean(str(written), known)
-        yield Finding(KEY, f"cannot be {written!r}{hint}. Set it to sampler or trainer.")
+        yield Finding(KEY, f"it cannot be {written!r}{hint}. Set it to sampler or trainer.")
     elif written is not None and bypass is not None and bypass != (written == "sampler"):
-        reason = f"is {written}, but {BLOCK}.bypass_mode is {str(bypass).lower()}"
-        yield Finding(KEY, f"{reason}, and the two keys mean the same. Remove one of them.")
+        reason = f"it is {written}, but {BLOCK}.bypass_mode is {str(bypass).lower()}"
+        yield Finding(KEY, f"{reason}, and both keys mean the same. Remove one of them.")
 
 
 def _bypass(block: Any) -> bool | None:

@@ -44,7 +44,7 @@ class AdaptiveEntropyParams(Section):
     @model_validator(mode="after")
     def _starts_in_range(self) -> AdaptiveEntropyParams:
         if self.start > self.largest:
-            raise ValueError(f"start={self.start} is above largest={self.largest}: lower it")
+            raise ValueError(f"start={self.start} exceeds largest={self.largest}. Lower it.")
         return self
 
 
@@ -106,10 +106,10 @@ class LossTerm:
             raise ValueError(f"{self.name}: params must be a subclass of nemo_algos.TermParams")
         needed = ["aggregation", *(["coef"] if self.coef is constant else [])]
         if missing := [key for key in needed if key not in fields]:
-            reason = f"params have no {missing[0]}: derive them from nemo_algos.TermParams"
-            raise ValueError(f"{self.name}: {reason}")
+            reason = f"params have no {missing[0]}"
+            raise ValueError(f"{self.name}: {reason}. Derive them from nemo_algos.TermParams.")
         if unknown := sorted(self.needs - {*get_args(Need)}):
-            raise ValueError(f"{self.name}: needs cannot be {unknown[0]!r}")
+            raise ValueError(f"{self.name}: unknown value {unknown[0]!r} in `needs`")
 
 
 class WeightedTerm(NamedTuple):
@@ -128,7 +128,8 @@ class WeightedTerm(NamedTuple):
         coef = self.term.coef(rollouts, self.params, memory)
         if not isinstance(coef, Signal):
             got = type(coef).__name__
-            raise ValueError(f"`coef` of {self.term.name} returned a {got}: return Signal(value)")
+            name = self.term.name
+            raise ValueError(f"`coef` of {name} must return Signal(value), but returned a {got}")
         tokens = rollouts.lengths.double()
         of_tokens = self.params.aggregation == "token"
         inside = self.term.rows(rollouts, self.params) & (tokens > 0)

@@ -61,7 +61,8 @@ def method_loss(
     """For `custom_loss_function_path`: a micro-batch's, times the batch size slime divides by."""
     algorithm, config = judged(args)
     if not all(hasattr(x, "method") for x in batch["returns"]):
-        raise ValueError("slime's loss gets copies of `returns`: its 0.3.1 hands on the tensors")
+        reason = "this version of slime copies `returns`, so the bounds are lost"
+        raise ValueError(f"{reason}. Use slime 0.3.1.")
     given = {k: batch[k] for k in SHAPES} | slime_loss.get_rollout_top_p_logprob_kwargs(args, batch)
     given |= {"args": args, "with_entropy": True}
     scored = slime_loss.get_log_probs_and_entropy(logits, **given)[1]
@@ -107,9 +108,10 @@ def _everyones(data: dict[str, Any]) -> Data:
 def _groups(whole: Data, size: int) -> list[int]:
     """A group is consecutive rows of the rollout batch."""
     if len({*whole["response"]}) < len(whole["response"]):
-        raise ValueError("a rollout gave several samples: a group cannot weigh them")
+        raise ValueError("several samples per rollout are not supported")
     if len(whole["number"]) % size:
-        raise ValueError("slime drops a part of a group: let global_batch_size divide the batch")
+        reason = "slime drops a part of a group"
+        raise ValueError(f"{reason}. Set global_batch_size to a divisor of the batch.")
     return [number // size for number in whole["number"]]
 
 

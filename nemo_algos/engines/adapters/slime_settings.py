@@ -17,27 +17,27 @@ ASKED = {
 KL = "set loss_fn.reference_policy_kl_penalty and loss_fn.reference_policy_kl_type"
 CORRECTION = "set loss_fn.use_importance_sampling_correction"
 REPLACED = {  # slime's default, and what to do
-    "advantage_estimator": ("grpo", "the method has its own"),
+    "advantage_estimator": ("grpo", "the method computes the advantages"),
     "calculate_per_token_loss": (False, "set method.aggregation"),
     "custom_pg_loss_reducer_function_path": (None, "set method.aggregation"),
     "custom_tis_function_path": (None, CORRECTION),
-    "entropy_coef": (0.0, "there is no entropy bonus in it"),
+    "entropy_coef": (0.0, "the loss has no entropy bonus here"),
     "eps_clip": (0.2, "set method.clip_low and method.clip_high"),
     "eps_clip_c": (None, "set method.dual_clip"),
     "eps_clip_high": (0.2, "set method.clip_high"),
-    "gamma": (1.0, "a reward is of a whole response"),
+    "gamma": (1.0, "a reward belongs to a whole response"),
     "get_mismatch_metrics": (False, CORRECTION),
     "kl_coef": (0.0, KL),
     "kl_loss_coef": (0.0, KL),
     "kl_loss_type": ("k1", KL),
-    "lambd": (1.0, "a reward is of a whole response"),
-    "normalize_advantages": (False, "the method has its own"),
-    "opsm_delta": (1e-4, "choose opsm, a method"),
+    "lambd": (1.0, "a reward belongs to a whole response"),
+    "normalize_advantages": (False, "the method computes the advantages"),
+    "opsm_delta": (1e-4, "set method.name: opsm"),
     "tis_clip": (2.0, CORRECTION),
     "tis_clip_low": (0, CORRECTION),
-    "use_opd": (False, "choose opd, a method"),
-    "use_opsm": (False, "choose opsm, a method"),
-    "use_rollout_logprobs": (False, "its old log-probs are the trainer's"),
+    "use_opd": (False, "set method.name: opd"),
+    "use_opsm": (False, "set method.name: opsm"),
+    "use_rollout_logprobs": (False, "the loss uses the trainer's old log-probs"),
     "use_tis": (False, CORRECTION),
     "use_unbiased_kl": (False, "set loss_fn.reference_policy_kl_type: unbiased"),
     "value_clip": (0.2, "no method has a critic"),
@@ -56,10 +56,11 @@ def judged(args: Namespace) -> tuple[Algorithm, LossConfig]:
 def misfits(algorithm: Algorithm, loss: LossConfig, args: Namespace) -> Iterator[Finding]:
     """Each with what to do about it."""
     if missing := sorted(algorithm.needs - GIVEN):
-        yield Finding("method", f"{algorithm.name} needs {', '.join(missing)}, which slime has not")
+        what = f"{algorithm.name} needs {', '.join(missing)}"
+        yield Finding("method", f"{what}, which slime does not provide")
     if algorithm.terms:
-        reason = "need the counts of their own rows in each optimizer batch of slime's: drop them"
-        yield Finding("method.terms", reason)
+        reason = "loss terms need counts per optimizer batch, which slime does not provide"
+        yield Finding("method.terms", f"{reason}. Remove them.")
     asked = ASKED | {"grpo_std_normalization": args.n_samples_per_prompt > 1}  # as slime has it
     if "ref_logprobs" in algorithm.needs or loss.reference_policy_kl_penalty:
         asked["use_kl_loss"] = True  # slime's switch for the reference
@@ -67,7 +68,7 @@ def misfits(algorithm: Algorithm, loss: LossConfig, args: Namespace) -> Iterator
         asked["use_rollout_entropy"] = True
     for key, value in asked.items():
         if getattr(args, key) != value:
-            yield Finding(key, f"must be {value} for {algorithm.name}: set it beside method")
+            yield Finding(key, f"must be {value} for {algorithm.name}, got {getattr(args, key)}")
     for key, (stock, advice) in REPLACED.items():
         if getattr(args, key) != stock:
-            yield Finding(key, f"our loss replaces slime's: leave it out; {advice}")
+            yield Finding(key, f"the method's loss replaces slime's. Remove it; {advice}.")

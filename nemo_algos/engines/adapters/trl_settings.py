@@ -17,23 +17,23 @@ REPLACED = {  # by how their names begin
     "delta": "set method.dual_clip",
     "entropy_": "set method.terms: {entropy: {coef: ...}}",
     "epsilon": "set method.clip_low and method.clip_high",
-    "importance_sampling_level": "choose a method of sequence ratios, gspo or quatro",
-    "loss_type": "choose a method, and method.aggregation",
+    "importance_sampling_level": "for sequence ratios set method.name: gspo or quatro",
+    "loss_type": "set method.name and method.aggregation",
     "multi_objective_aggregation": "rewards are summed, and the method normalises the sum",
     "off_policy_mask_threshold": "set loss_fn.truncated_importance_sampling_type",
-    "sapo_": "choose a method of ours",
+    "sapo_": "set method.name: sapo",
     "scale_rewards": "set method.advantage_std",
     "top_entropy_quantile": "every token is in the loss",
     "use_adaptive_entropy": "set method.terms: {adaptive_entropy: {target: ...}}",
     "use_bias_correction_kl": "set loss_fn.reference_policy_kl_type: unbiased for True, else k3",
     "use_liger_kernel": "log-probs and entropies come from TRL's own fused head",
-    "vespo_": "choose a method of ours",
+    "vespo_": "set method.name: vespo",
     "vllm_importance_sampling_cap": "set loss_fn.truncated_importance_sampling_ratio",
     "vllm_importance_sampling_clip": "set loss_fn.truncated_importance_sampling_ratio",
     "vllm_importance_sampling_mode": "set loss_fn.truncated_importance_sampling_type",
 }
 
-UNBALANCED = Finding("args.router_aux_loss_coef", "the loss does not balance experts: set it to 0")
+UNBALANCED = Finding("args.router_aux_loss_coef", "the loss cannot balance experts. Set it to 0.")
 
 
 def judged(
@@ -59,29 +59,29 @@ def _unsampled(loss: LossConfig, args: GRPOConfig, sampled: bool) -> Iterator[Fi
         return
     if not (args.use_vllm or sampled):
         key = "loss_fn.use_importance_sampling_correction"
-        reason = "needs the sampler's log-probs, which TRL has with use_vllm=True or a rollout_func"
-        yield Finding(key, f"{reason} alone: set it to False, or use one of them")
+        reason = "it needs the sampler's log-probs: use_vllm=True or a rollout_func provides them"
+        yield Finding(key, f"{reason}. Use one of them, or set this to False.")
     for name, neutral in NEUTRAL.items():
         if args.use_vllm and getattr(args, name) not in neutral:
-            reason = (
-                "vLLM's log-probs are of the tokens that it leaves, the trainer's of all tokens"
-            )
-            yield Finding(
-                f"args.{name}", f"{reason}, and the correction would weigh by the gap: remove it"
-            )
+            reason = "vLLM's log-probs cover only the tokens it keeps, the trainer's cover all"
+            yield Finding(f"args.{name}", f"{reason}, so the correction is biased. Remove it.")
 
 
 def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:
     """Each with what to do about it."""
     if missing := sorted(algorithm.needs - GIVEN):
-        yield Finding("method", f"{algorithm.name} needs {', '.join(missing)}, which TRL has not")
+        what = f"{algorithm.name} needs {', '.join(missing)}"
+        yield Finding("method", f"{what}, which TRL does not provide")
     for field in fields(GRPOConfig):
         advice = next((v for k, v in REPLACED.items() if field.name.startswith(k)), None)
         if advice and getattr(args, field.name) != field.default:
-            yield Finding(f"args.{field.name}", f"is of TRL's own loss: leave it out; {advice}")
+            reason = "it only applies to TRL's loss, which the method replaces"
+            yield Finding(f"args.{field.name}", f"{reason}. Remove it; {advice}.")
     if args.use_vllm and getattr(args, CORRECTION):
-        ours = "set it to False, and loss_fn.use_importance_sampling_correction for ours"
-        yield Finding(f"args.{CORRECTION}", f"is of TRL's own loss: {ours}")
+        reason = "it only applies to TRL's loss, which the method replaces"
+        cure = "Set it to False, and set loss_fn.use_importance_sampling_correction instead."
+        yield Finding(f"args.{CORRECTION}", f"{reason}. {cure}")
     if args.steps_per_generation % args.gradient_accumulation_steps:
-        reason = "must be a multiple of gradient_accumulation_steps, so that a generation batch "
-        yield Finding("args.steps_per_generation", reason + "is whole optimizer batches")
+        found, unit = args.steps_per_generation, args.gradient_accumulation_steps
+        what = f"{found} must be a multiple of args.gradient_accumulation_steps: {unit}"
+        yield Finding("args.steps_per_generation", f"{what}. Change one of them.")

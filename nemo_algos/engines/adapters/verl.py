@@ -83,8 +83,7 @@ class MethodTrainer(PPOTrainerSync):
 
 def _groups(batch: Any, uids: list[str]) -> Tensor:
     if len({key.rpartition("_")[0] for key in batch.keys}) < len(batch):
-        reason = "an agent loop gave several outputs for one response: a group cannot weigh them"
-        raise ValueError(reason)
+        raise ValueError("several outputs of an agent loop per response are not supported")
     labels = {uid: label for label, uid in enumerate(dict.fromkeys(uids))}
     return torch.tensor([labels[uid] for uid in uids])
 

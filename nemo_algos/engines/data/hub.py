@@ -26,12 +26,13 @@ def rows_of(
             found = datasets.load_dataset(name, subset, split=split)
     except Exception as error:  # the hub's, the network's, or the file format's own classes
         asked = " ".join(filter(None, [name, subset, split]))
-        where = "" if Path(name).exists() else " from the hub, nor is there such a file"
+        where = "" if Path(name).exists() else ", neither from the hub nor as a file"
         raise ValueError(f"cannot load {asked}{where}: {first_line(error)}") from None
     if isinstance(found, dict):
         wanted = next(iter(found)) if split is None and len(found) == 1 else split
         if wanted not in found:
-            raise ValueError(f"{name} has the splits {', '.join(found)}: set split to one of them")
+            known = ", ".join(found)
+            raise ValueError(f"{name} has no split {wanted!r}: set split to one of {known}")
         found = found[wanted]
     return [dict(values) for values in found], found._fingerprint
 
@@ -44,7 +45,7 @@ def parquet_rows(file: Path) -> Sequence[dict[str, Any]]:
     try:
         return pyarrow.parquet.read_table(file).to_pylist()
     except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{file} is no parquet: {first_line(error)}") from None
+        raise ValueError(f"{file} is not a Parquet file: {first_line(error)}") from None
 
 
 def _package(name: str) -> Any:
@@ -52,7 +53,7 @@ def _package(name: str) -> Any:
         import datasets
     except ImportError:
         raise ValueError(
-            f"{name} is read by the package datasets, which is not installed: "
-            f"{install('datasets')}, or give a .jsonl, .json or .csv file"
+            f"{name} needs the package datasets, which is not installed: "
+            f"{install('datasets')}, or use a .jsonl, .json or .csv file."
         ) from None
     return datasets

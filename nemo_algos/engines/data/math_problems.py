@@ -42,7 +42,7 @@ def _example(row: Row, split: Split) -> Example:
 def _field(row: Row, name: str, key: str) -> Any:
     if key not in row.values:
         hint = did_you_mean(key, list(row.values))
-        raise ValueError(f"{row.where} has no key {key!r}{hint}: set {name}")
+        raise ValueError(f"{row.where} has no key {key!r}{hint}. Set {name}.")
     return row.values[key]
 
 

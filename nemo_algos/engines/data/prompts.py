@@ -80,10 +80,11 @@ def asked_of(value: Any, where: str) -> tuple[Asked, str | None]:
     except ValidationError as error:
         at = ", ".join(map(str, error.errors()[0]["loc"]))
         raise ValueError(
-            f"{where} is no conversation at {at}: write a list of messages "
-            '{"role": "system", "user" or "assistant", "content": text}'
+            f"{where} is not a valid conversation at {at}. Write a list of messages "
+            '{"role": "system", "user" or "assistant", "content": text}.'
         ) from None
     answer = chat.pop()["content"] if chat and chat[-1]["role"] == "assistant" else None
     if not chat or chat[-1]["role"] != "user":
-        raise ValueError(f"{where}: a conversation ends with the user, or with the gold answer")
+        rule = "a conversation must end with a user message, or with the gold answer"
+        raise ValueError(f"{where}: {rule}")
     return chat, answer

@@ -34,8 +34,8 @@ class Row:
         value = self.get(*names)
         if value is None:
             raise ValueError(
-                f"{self.where} has nothing under {' or '.join(map(repr, names))}; "
-                f"its keys: {', '.join(map(str, self.values))}"
+                f"{self.where} has no value for {' or '.join(map(repr, names))}; "
+                f"its keys are {', '.join(map(str, self.values))}"
             )
         return value
 
@@ -47,7 +47,7 @@ class Row:
         """As need. ValueError also where it is no list."""
         value = self.need(*names)
         if not isinstance(value, list):
-            raise ValueError(f"{self.where}: {names[0]!r} must be a list, not {str(value)[:80]!r}")
+            raise ValueError(f"{self.where}: {names[0]!r} must be a list, got {str(value)[:80]!r}")
         return value
 
 
@@ -67,24 +67,24 @@ def load(
         name = " ".join(filter(None, [data if of_hub else path.name, subset, split]))
         return numbered(rows, name), f"{name} fingerprint:{fingerprint}"
     if subset or split:
-        raise ValueError(f"{data} is a file, which has no subset and no split: remove them")
+        raise ValueError(f"{data} is a file. Files have no subset or split: remove those keys.")
     files = sorted(path.rglob(pattern)) if pattern and path.is_dir() else [path]
     if not files:
-        raise ValueError(f"{data} holds no file {pattern}")
+        raise ValueError(f"{data} does not contain any file {pattern}")
     digest, rows = hashlib.sha256(), list[Row]()
     for file in files:
         found = content(file)
         digest.update(found)
         rows += _parse(file, found)
     if not rows:
-        raise ValueError(f"{data} holds no rows")
+        raise ValueError(f"{data} does not contain any rows")
     return rows, f"{path.name} sha256:{digest.hexdigest()}"
 
 
 def numbered(rows: list[dict[str, Any]], name: str) -> list[Row]:
     """Rows of a data set, each with its place. Raises ValueError where there are none."""
     if not rows:
-        raise ValueError(f"{name} holds no rows")
+        raise ValueError(f"{name} does not contain any rows")
     return [Row(values, f"{name}, row {i}") for i, values in enumerate(rows, 1)]
 
 
@@ -96,7 +96,7 @@ def _kind(path: Path) -> str:
 
 def _parse(file: Path, found: bytes) -> list[Row]:
     if not (kind := _kind(file)):
-        raise ValueError(f"{file}: only {SUFFIXES} is read: convert it to one of them")
+        raise ValueError(f"{file} is not supported. Convert it to {SUFFIXES}.")
     if kind == ".parquet":
         return numbered([*hub.parquet_rows(file)], str(file))
     try:
@@ -108,17 +108,17 @@ def _parse(file: Path, found: bytes) -> list[Row]:
             lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
             values = [(i, from_json(line, f"{file}, row {i}")) for i, line in lines]
             if len(values) == 1 and isinstance(values[0][1], list):
-                raise ValueError(f"{file} is one JSON list: call it .json, or write a row per line")
+                raise ValueError(f"{file} is one JSON list. Rename it to .json.")
         case ".json":
             values = from_json(text, str(file))
             if not isinstance(values, list):
-                raise ValueError(f"{file} must hold a list of rows")
+                raise ValueError(f"{file} must contain a list of rows")
             values = list(enumerate(values, 1))
         case _:
             values = list(enumerate(_table(text, file), 1))
     for i, value in values:
         if not isinstance(value, dict):
-            raise ValueError(f"{file}, row {i} is not an object with the keys of a problem")
+            raise ValueError(f"{file}, row {i} is not a JSON object of key: value pairs")
     return [Row(value, f"{file}, row {i}") for i, value in values]
 
 

@@ -85,8 +85,8 @@ class DataSection(PromptSection):
     def _have_names(cls, rewards: dict[str, Any] | None) -> dict[str, Any] | None:
         wrong = [n for n in rewards or {} if not NAME.fullmatch(n) or n in TAKEN]
         if wrong or rewards == {}:
-            what = f"{wrong[0]!r} is no name for a reward" if wrong else "name at least one reward"
-            raise ValueError(f"{what}: use a-z, 0-9 and _, and none of {', '.join(TAKEN)}")
+            what = f"{wrong[0]!r} is not a valid reward name" if wrong else "no reward is named"
+            raise ValueError(f"{what}. Use a-z, 0-9 and _, but not {', '.join(TAKEN)}.")
         return rewards
 
     @field_validator("task")
@@ -94,5 +94,5 @@ class DataSection(PromptSection):
     def _is_known_or_named(cls, task: str) -> str:
         if task not in TASKS and ":" not in task:
             hint = did_you_mean(task, [*TASKS, "package.module:NAME"])
-            raise ValueError(f"no task {task!r}{hint}")
+            raise ValueError(f"unknown task {task!r}{hint}")
         return task

@@ -96,7 +96,8 @@ class Task(ABC):
 
     def keep(self, fits: Callable[[Any], bool]) -> None:
         """Leave out the examples whose prompts are longer than data.max_input_seq_length."""
-        raise ValueError(f"data.max_input_seq_length: {self.data.task} cannot leave prompts out")
+        what = f"{self.data.task} cannot skip long prompts"
+        raise ValueError(f"data.max_input_seq_length: {what}. Remove it.")
 
     def counts(self) -> str:
         """What is said of the data as a run begins."""

@@ -51,10 +51,9 @@ def _teacher(name: str, config: LocalConfig, policy: Policy, console: Console) -
     teacher = policy_of(section, config.data.rules, console)
     ids = policy.ids(PROBE)
     if teacher.ids(PROBE) != ids or teacher.decode(ids) != policy.decode(ids):
-        reason = (
-            f"{name} has another tokenizer than {config.policy.model_name}: the teacher scores "
-        )
-        raise ConfigError([Finding("method.teacher", f"{reason}the policy's own token ids")])
+        what = f"{name} has a different tokenizer from {config.policy.model_name}"
+        reason = "The teacher scores the policy's token ids, so both must be the same"
+        raise ConfigError([Finding("method.teacher", f"{what}. {reason}.")])
     teacher.model.requires_grad_(False)
     return teacher.logprobs
 

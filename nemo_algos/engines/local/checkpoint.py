@@ -40,15 +40,15 @@ def save(
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
         partial.unlink(missing_ok=True)
         raise OSError(
-            f"cannot save {path}: {error}; the last good checkpoint is {latest(folder)}: "
-            "free disk space and resume"
+            f"cannot save {path}: {error}. The last good checkpoint is {latest(folder)}. "
+            "Free disk space, then resume."
         ) from None
     objects = get_unsafe_globals_in_checkpoint(str(partial))
     if objects:
         partial.unlink()
         raise ValueError(
-            f"cannot save {path}: the optimizer's or scheduler's state holds {', '.join(objects)}, "
-            "and a checkpoint holds numbers and tensors only: take another one"
+            f"cannot save {path}: the optimizer or scheduler state contains {', '.join(objects)}. "
+            "A checkpoint can only contain numbers and tensors. Use another optimizer or scheduler."
         )
     partial.replace(path)
     kept = ranked(folder, values)[:keep_top_k]
@@ -78,22 +78,22 @@ def load(path: Path) -> dict[str, Any]:
     """A saved state. Raises ValueError for what is none, is damaged, or holds objects."""
     if damaged := _damaged(path):
         raise ValueError(
-            f"{path} is damaged: {damaged} has other bytes than were saved; remove the file to go "
-            "on from the checkpoint before"
+            f"{path} is damaged: the bytes of {damaged} differ from what was saved. "
+            "Delete the file to resume from the previous checkpoint."
         )
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError:
         raise ValueError(
-            f"{path} cannot be loaded: it is broken, or holds other objects than numbers and "
-            "tensors, whose loading could run code; remove it to go on from the one before"
+            f"{path} cannot be loaded: it is damaged, or it contains objects other than numbers "
+            "and tensors, which could run code. Delete it to resume from the previous checkpoint."
         ) from None
     except OSError:
         raise
     except Exception as error:  # whatever a broken pickle leads to
         raise ValueError(f"{path} cannot be loaded: {first_line(error)}") from None
     if not isinstance(state, dict):
-        raise ValueError(f"{path} cannot be loaded: it holds no state")
+        raise ValueError(f"{path} cannot be loaded: it does not contain a training state")
     return state
 
 

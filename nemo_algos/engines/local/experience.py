@@ -53,9 +53,9 @@ class Experience:
         finite = self.logprobs.isfinite() & self.gen_logprobs.isfinite() & self.entropy.isfinite()
         if broken := int((self.mask & ~finite).sum()):
             raise FloatingPointError(
-                f"{broken} of {int(self.mask.sum())} sampled tokens have a log-prob or an entropy "
-                "that is not finite: the weights are broken, as after too high a learning rate. "
-                "Lower policy.optimizer.kwargs.lr, and go on from a checkpoint before this step"
+                f"{broken} of {int(self.mask.sum())} sampled tokens have a log-prob or entropy "
+                "that is not finite. The learning rate is probably too high. "
+                "Lower policy.optimizer.kwargs.lr, and resume from an earlier checkpoint."
             )
 
     def prompt_keys(self) -> Tensor:

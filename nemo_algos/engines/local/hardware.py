@@ -14,7 +14,7 @@ def device_of(policy: PolicySection) -> torch.device:
         found = [] if policy.model_name in SHAPES else [d for d, has in there.items() if has]
         name = next(iter(found), "cpu")
     if not there.get(name, True):
-        reason = f"{name} is not available here; use cpu or auto"
+        reason = f"{name} is not available on this machine. Set it to cpu or auto."
         raise ConfigError([Finding("policy.device", reason)])
     return torch.device(name)
 

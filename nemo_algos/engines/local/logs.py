@@ -47,7 +47,7 @@ class Log:
         try:
             self.open.close()
         except Exception as failure:  # whatever a library raises: nothing is lost here by it
-            self.say(f"a tracker did not end well: {failure}")
+            self.say(f"a tracker failed to close: {failure}")
 
     def write(
         self, step: int, metrics: dict[str, float], traces: Sequence[dict[str, Any]] = ()
@@ -64,7 +64,7 @@ class Log:
             try:
                 send(metrics, step)
             except Exception as error:  # as above
-                self.say(f"{name} is told no more, from step {step} on: {error}")
+                self.say(f"logging to {name} is disabled from step {step} on: {error}")
                 del self.senders[name]
         return row
 

@@ -59,7 +59,7 @@ def trained(model: nn.Module) -> dict[str, Tensor]:
 def load_trained(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Raises RuntimeError for the state of another model."""
     if odd := state.keys() ^ trained(model).keys():
-        raise RuntimeError(f"it is of another model, or of other adapters: {sorted(odd)[0]}")
+        raise RuntimeError(f"it belongs to another model or other adapters: {sorted(odd)[0]}")
     model.load_state_dict(state, strict=False)
 
 

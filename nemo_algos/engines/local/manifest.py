@@ -41,16 +41,16 @@ MAY_CHANGE = {
     "policy.dtensor_cfg.activation_*",
     *(f"policy.optimizer.kwargs.{key}" for key in ("lr", "betas", "eps", "weight_decay")),
 }
-_WEIGHTS = "the checkpoint holds this model's weights"
-_PROBLEMS = "other problems would come, or other rewards"
+_WEIGHTS = "the checkpoint contains the weights of this model"
+_PROBLEMS = "the problems or the rewards would differ"
 REASONS = {
-    "method*": "the steps so far are another method's",
-    "policy.optimizer*": "the checkpoint holds this optimizer's state",
+    "method*": "the steps so far used another method",
+    "policy.optimizer*": "the checkpoint contains the state of this optimizer",
     **dict.fromkeys(("policy.model_name", "policy.shape*", "policy.tokenizer*"), _WEIGHTS),
-    "policy.dtensor_cfg.lora_cfg*": "the checkpoint holds these adapters' weights",
+    "policy.dtensor_cfg.lora_cfg*": "the checkpoint contains the weights of these adapters",
     **dict.fromkeys(("data.*", "grpo.seed", "grpo.num_prompts_per_step"), _PROBLEMS),
 }
-OTHER_STEPS = "a step would be another one: start a new run"
+OTHER_STEPS = "this changes the training step itself"
 
 
 class Difference(NamedTuple):
@@ -98,9 +98,9 @@ def record_changes(folder: Path, config: LocalConfig, step: int) -> list[Differe
     found = differences(before, now)
     refused = [f"{change} ({reason})" for change in found if (reason := _reason(change.key))]
     if refused:
-        remedy = "resume with its own, or use another folder"
+        remedy = "Resume with the same values, or use another folder"
         listed = "\n  ".join(refused)
-        raise ValueError(f"{folder} holds a run of another config; {remedy}:\n  {listed}")
+        raise ValueError(f"{folder} contains a run with another config. {remedy}:\n  {listed}")
     if found:
         entry = {"step": step, "at": _now(), "changed": [str(change) for change in found]}
         manifest |= {"config": now, "changes": [*manifest.get("changes", []), entry]}

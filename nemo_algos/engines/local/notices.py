@@ -20,10 +20,10 @@ class Remarks:
         if (last := failed[-1] if failed else "") not in self.told:
             self.told.add(last)
             count = f"{len(failed)} of {len(verdicts)} responses"
-            said.append(f"step {step}: {count} could not be judged; the last: {last}")
+            said.append(f"step {step}: {count} could not be judged; the last one: {last}")
         cut = sum(tokens[-1] not in self.ends for tokens in responses)
         if responses and cut >= NEARLY_ALL * len(responses):
             count = f"{cut} of {len(responses)} responses"
             key = f"policy.generation.max_new_tokens={self.limit}"
-            said.append(f"step 1: {count} were cut at {key}: raise it")
+            said.append(f"step 1: {count} were cut at {key}. Raise it.")
         return said

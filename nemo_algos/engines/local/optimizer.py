@@ -51,17 +51,17 @@ def _make(component: TorchClass, key: str, base: type, argument: Any) -> Any:
     try:
         kind = resolve_name(f"{module}:{name}")
         if not (isinstance(kind, type) and issubclass(kind, base)):
-            raise TypeError(f"it is no {base.__name__}")
+            raise TypeError(f"it is not a subclass of {base.__name__}")
         return kind(argument, **component.kwargs)
     except Exception as error:  # of the class: its own kinds
-        reason = f"cannot make {component.name} with {component.kwargs}: {error}"
+        reason = f"{component.name} cannot be built with {component.kwargs}: {error}"
         raise ConfigError([Finding(key, reason)]) from None
 
 
 def rehearse(optimizer: TorchClass, scheduler: Sequence[TorchClass | Milestones]) -> list[Finding]:
     """Findings of one step of both on parameters of a few numbers."""
     findings = [
-        Finding(f"{OPTIMIZER}.kwargs.{name}", f"is {value}: set a finite number")
+        Finding(f"{OPTIMIZER}.kwargs.{name}", f"must be a finite number, got {value}")
         for name, value in optimizer.kwargs.items()
         if (isinstance(value, float) and not isfinite(value))
         or (name == "lr" and isinstance(value, str))
@@ -76,7 +76,7 @@ def rehearse(optimizer: TorchClass, scheduler: Sequence[TorchClass | Milestones]
         findings += error.findings
     rates = [group.get("lr", 1.0) for group in stepped.param_groups]
     if not findings and not all(rate > 0 for rate in rates):
-        findings.append(Finding(f"{OPTIMIZER}.kwargs.lr", f"is {rates[0]}: set it above 0"))
+        findings.append(Finding(f"{OPTIMIZER}.kwargs.lr", f"must be above 0, got {rates[0]}"))
     each: Any = stepped
     try:
         made = scheduler_of(scheduler, stepped)
@@ -86,5 +86,5 @@ def rehearse(optimizer: TorchClass, scheduler: Sequence[TorchClass | Milestones]
         findings += error.findings
     except Exception as error:  # such as LBFGS, which wants a function
         key = OPTIMIZER if each is stepped else SCHEDULER
-        findings.append(Finding(key, f"{type(each).__name__} cannot step: {error}"))
+        findings.append(Finding(key, f"a step of {type(each).__name__} fails: {error}"))
     return findings

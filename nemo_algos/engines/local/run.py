@@ -75,10 +75,10 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
             with closing(trainer.task):
                 TrainingRun(trainer, place, console, stop).go()
         except Stopped:
-            again = "" if config.checkpointing.enabled else " from the start (checkpointing is off)"
-            resume = f"to go on{again}:\n  nemo-algos train --resume {place}"
-            rest = resume if (place / RECORD).exists() else "before the first step: nothing is kept"
-            echo(f"stopped; {rest}", err=True)
+            again = "" if config.checkpointing.enabled else " from step 0 (checkpointing is off)"
+            resume = f"To resume{again}:\n  nemo-algos train --resume {place}"
+            rest = resume if (place / RECORD).exists() else "No step was done, so nothing is saved."
+            echo(f"Stopped. {rest}", err=True)
             raise SystemExit(128 + stop.requested) from None
 
 
@@ -92,9 +92,8 @@ def _begun(folder: Path, config: LocalConfig, console: Console) -> bool:
     for change in manifest.record_changes(folder, config, step):
         say(console, f"from step {step} on: {change}")
         if change.key == "grpo.max_num_steps" and _lasts(config, steps := change.old):
-            say(
-                console, f"policy.scheduler, made for {steps} steps, stays so: set it to stretch it"
-            )
+            kept = f"policy.scheduler still ends at step {steps}"
+            say(console, f"{kept}. Set it explicitly to extend it.")
     return True
 
 
@@ -130,7 +129,7 @@ class TrainingRun:
     def _facts(self) -> str:
         policy, data = self.config.policy, self.trainer.task
         size = sum(p.numel() for p in self.trainer.policy.model.parameters())
-        held_out = f"{len(data.held_out(self.config.grpo.max_val_samples))} to evaluate on"
+        held_out = f"{len(data.held_out(self.config.grpo.max_val_samples))} held out"
         model = f"{policy.model_name}, {size:,} parameters, on {described(policy)}"
         return f"{model}; {data.counts()}, {held_out}"
 
@@ -142,7 +141,8 @@ class TrainingRun:
             self.trainer.load(state)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
-            raise ValueError(f"{path} is no checkpoint of this run ({reason}): remove it") from None
+            what = f"{path} is not a checkpoint of this run ({reason})"
+            raise ValueError(f"{what}. Delete it.") from None
         say(self.console, f"resumed at step {self.trainer.step_number} from {path}")
 
     def _train(self) -> None:

@@ -262,5 +262,5 @@ class LocalConfig(Section):
     @classmethod
     def _is_one(cls, engine: Any) -> Any:
         if engine not in ("local", "nemo_rl"):
-            raise ValueError(f"there is no engine {engine!r}: set local or nemo_rl")
+            raise ValueError(f"unknown engine {engine!r}: set it to local or nemo_rl")
         return engine

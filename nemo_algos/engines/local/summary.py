@@ -61,7 +61,7 @@ class Record:
         """Raises ValueError where the first step has no such metric."""
         if 1 not in self.rows and self.metric not in ("", *metrics) and HELD_OUT not in self.metric:
             near = did_you_mean(self.metric, list(metrics))
-            raise ValueError(f"checkpointing.metric_name: a step has no {self.metric}{near}")
+            raise ValueError(f"checkpointing.metric_name: unknown metric {self.metric}{near}")
 
 
 def reached(grpo: GRPOSection, values: Mapping[str, float]) -> str:
@@ -82,7 +82,8 @@ def finished(folder: Path, config: LocalConfig) -> str:
     if step < last and not ended:
         return ""
     key = "stop_at_validation_threshold" if step < last else "max_num_steps"
-    return f"{folder} is already at step {step} of {last}{ended}: to go on, raise grpo.{key}"
+    done = f"{folder} is already at step {step} of {last}{ended}"
+    return f"{done}. To continue, raise grpo.{key}."
 
 
 def write(trainer: Trainer, record: Record, console: Console) -> None:

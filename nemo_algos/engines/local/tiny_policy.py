@@ -112,7 +112,7 @@ class TinyPolicy:
             return [countdown.TOKEN[word] for word in " ".join([*texts, prefix]).split()]
         except KeyError as error:
             raise ValueError(
-                f"the countdown model does not know {error}: it can answer the benchmark countdown"
+                f"the countdown model does not know {error}. Use it for countdown only."
             ) from None
 
     @property

@@ -288,8 +288,8 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
         if not norm.isfinite():
             raise FloatingPointError(
-                f"the gradient's norm is {float(norm)} at step {self.step_number + 1}, "
-                "this minibatch was not applied: lower the learning rate"
+                f"the gradient norm is {float(norm)} at step {self.step_number + 1}, so this "
+                "minibatch was not applied. Lower the learning rate."
             )
         self.optimizer.step()
         return float(norm)

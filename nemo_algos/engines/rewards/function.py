@@ -48,7 +48,7 @@ class RewardFunction:
 
 def _names(function: Callable[..., Any], given: Sequence[str]) -> tuple[str, ...] | None:
     if not callable(function):
-        raise ValueError("is no function")
+        raise ValueError("it is not a function")
     try:
         signature = inspect.signature(function)
     except ValueError:  # of a function in C, which has none
@@ -64,10 +64,10 @@ def _names(function: Callable[..., Any], given: Sequence[str]) -> tuple[str, ...
         return tuple(given) if every else tuple(known)
     if _takes_two(signature) and not every and NO_PLACE.isdisjoint([*needed, *known]):
         return None
-    asks = f"needs {', '.join(needed)}" if needed else "takes nothing"
+    asks = f"it requires {', '.join(needed)}" if needed else "it takes no argument"
     raise ValueError(
-        f"{asks}: a reward function is given {', '.join(given)}, those that it names, "
-        "for one response, and returns a number"
+        f"{asks}. A reward function may take {', '.join(given)} of one response, "
+        "and returns a number."
     )
 
 
@@ -87,9 +87,9 @@ def number(value: Any) -> float:
         reward = None
     if reward is None:
         kind = type(value).__name__
-        raise TypeError(f"the function returned {value!r}, a {kind}: a reward is a number")
+        raise TypeError(f"the function returned {value!r} ({kind}). A reward must be a number.")
     if not math.isfinite(reward):
-        raise ValueError(f"the function returned {reward}: a reward is a finite number")
+        raise ValueError(f"the function returned {reward}. A reward must be a finite number.")
     return reward
 
 

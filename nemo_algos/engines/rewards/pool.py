@@ -80,7 +80,7 @@ class VerifierPool:
         """
         if len(responses) != len(answers):
             raise ValueError(
-                f"{len(responses)} responses but {len(answers)} answers: pass one answer for each."
+                f"got {len(responses)} responses but {len(answers)} answers: pass one for each."
             )
         return list(self.scores(responses, answers, **more))
 
@@ -152,8 +152,8 @@ class _Process:
         line = self._read(START_SECONDS)
         if line != b'""\n':
             self.kill()
-            reason = json.loads(line) if line else f"no answer from its process, {self._ending()}"
-            raise ValueError(f"{arguments[0]!r} did not load as module:function: {reason}")
+            reason = json.loads(line) if line else f"its process ended with {self._ending()}"
+            raise ValueError(f"{arguments[0]!r} cannot be loaded as module:function: {reason}")
 
     @property
     def alive(self) -> bool:
@@ -174,9 +174,9 @@ class _Process:
             return verdict
         self.kill()
         if self._popen.returncode == -signal.SIGPROF:
-            return Verdict(0.0, "timeout", f"used up its {deadline:g} s of CPU time")
+            return Verdict(0.0, "timeout", f"it exceeded {deadline:g} s of CPU time")
         if line is None or self._popen.returncode == -signal.SIGALRM:
-            return Verdict(0.0, "timeout", f"not done in {deadline * PATIENCE:g} s: it waits")
+            return Verdict(0.0, "timeout", f"it did not finish in {deadline * PATIENCE:g} s")
         return Verdict(0.0, "error", self._ending())
 
     def kill(self) -> None:

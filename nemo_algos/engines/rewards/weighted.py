@@ -118,5 +118,5 @@ def refuse_unjudged(verdicts: Sequence[Verdict], name: str = "") -> None:
         last, which = verdicts[-1], f"the reward {name}".strip()
         reason = f"{last.status}, {last.detail}" if last.status != "error" else last.detail
         raise Unjudged(
-            f"{which} could judge none of {len(verdicts)} responses: mend it; the last: {reason}"
+            f"{which} could not judge any of {len(verdicts)} responses. The last error: {reason}"
         )

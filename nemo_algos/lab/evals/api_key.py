@@ -23,8 +23,8 @@ class ApiKey:
         self._key = os.environ.get(variable, "").strip()
         if not all("!" <= c <= "~" for c in self._key):
             raise ValueError(
-                f"the API key in the environment variable {variable} has a space, a line break or "
-                "a character beyond ASCII in it: set it again"
+                f"the API key in the environment variable {variable} contains a space, a line "
+                "break or a non-ASCII character. Set it again."
             )
         self._spellings = _spellings(self._key) if self._key else set()
 

@@ -88,7 +88,8 @@ class Client:
                     content = await _whole(response)
             return self._read(response, content)
         except TimeoutError:
-            raise Odd(f"no whole answer in {self.model.timeout:g} s (model.timeout)") from None
+            limit = f"{self.model.timeout:g} s (model.timeout)"
+            raise Odd(f"the answer was not complete after {limit}") from None
         except httpx.HTTPError as error:
             kind = Failed if isinstance(error, DOWN) else Odd
             raise kind(self.shown(f"{type(error).__name__}: {error}")) from None
@@ -109,13 +110,14 @@ class Client:
 
     def _hint(self, response: httpx.Response, text: str) -> str:
         if response.has_redirect_location:
-            return self.shown(f"it is redirected to {response.headers['Location']}: set model.url")
+            there = response.headers["Location"]
+            return self.shown(f"the server redirects to {there}. Set model.url to that.")
         if response.status_code in (401, 403):
-            return f"is the key in the environment variable {self.model.api_key_env} right?"
-        url = "is model.url right, with its /v1?"
+            return f"Check the key in the environment variable {self.model.api_key_env}."
+        url = "Check model.url, including its /v1."
         named = rf"model_not_found|\bmodel\W+{re.escape(self.model.name)}(?!\w)"
         if response.status_code == 404 and re.search(named, text):
-            return f"is model.name right? else {url}"
+            return f"Check model.name. {url}"
         return url
 
     def shown(self, text: str) -> str:
@@ -129,11 +131,11 @@ async def _whole(response: httpx.Response) -> bytes:
     async for part in response.aiter_raw():
         content += part
         if len(content) > LARGEST:
-            raise Odd(f"an answer of more than {LARGEST >> 20} MiB")
+            raise Odd(f"the answer exceeds {LARGEST >> 20} MiB")
     try:
         return unpacked(bytes(content), LARGEST) if encoding == "gzip" else bytes(content)
     except ValueError as error:
-        raise Odd(f"an answer in gzip: {error}") from None
+        raise Odd(f"the gzip of the answer cannot be read: {error}") from None
 
 
 def _seconds(retry_after: str) -> float:
@@ -154,7 +156,7 @@ def parse(content: bytes, *, chat: bool) -> Reply:
     try:
         answer = json.loads(content)
     except (ValueError, RecursionError):
-        raise Odd(f"no JSON: {content[:2000].decode(errors='replace')}") from None
+        raise Odd(f"the answer is not JSON: {content[:2000].decode(errors='replace')}") from None
     choices = answer.get("choices") if isinstance(answer, dict) else None
     choices = choices if isinstance(choices, list) else []
     first, text = choices[0] if choices else None, None
@@ -162,7 +164,7 @@ def parse(content: bytes, *, chat: bool) -> Reply:
         completed = None if "message" in first else _text(first.get("text"))
         text = _message(first.get("message")) if chat else completed
     if not isinstance(first, dict) or text is None:
-        raise Odd(f"something else than a completion: {json.dumps(answer)[:2000]}")
+        raise Odd(f"the answer is not a completion: {json.dumps(answer)[:2000]}")
     finish, model = (
         x if isinstance(x, str) else "" for x in (first.get("finish_reason"), answer.get("model"))
     )

@@ -66,8 +66,8 @@ class Endpoint:
                 self._odd.add(problem.id)
             if len(self._odd) >= ODD_IN_A_ROW:
                 raise ValueError(
-                    f"{client.url} has no completions: {len(self._odd)} problems got {refused}; "
-                    "run again to go on from what is stored"
+                    f"{client.url} gave no completions: {len(self._odd)} problems got {refused}. "
+                    "Run again to continue from what is stored."
                 ) from None
             return Generation(problem.id, sample, "", -1, f"{REFUSED}: {refused}")
         self._odd.clear()
@@ -79,11 +79,12 @@ class Endpoint:
     def _remark(self, reply: Reply, client: Client) -> None:
         if reply.model not in ("", self.model.name):
             other = client.shown(reply.model)
-            self._say_once("model", f"the server calls itself {other}, not {self.model.name}")
+            what = f"the server reports model {other}, not {self.model.name}"
+            self._say_once("model", what)
         if reply.choices > 1:
-            self._say_once("choices", "the server sends several choices for one: the first counts")
+            self._say_once("choices", "the server sends several choices: only the first is used")
         if self.sampling.logprobs and reply.logprobs is None:
-            self._say_once("logprobs", "the server sends no log-probs: the responses lack them")
+            self._say_once("logprobs", "the server sends no log-probs, so none are stored")
 
     def _say_once(self, about: str, remark: str) -> None:
         if about not in self._remarks:
@@ -128,7 +129,7 @@ class Endpoint:
                 await asyncio.sleep(max(min(FIRST_WAIT * 2**attempt, LONGEST_WAIT), failure.wait))
         if isinstance(failure, Odd):
             raise failure
-        raise ValueError(f"{client.url}: {failure}; run again to go on from what is stored")
+        raise ValueError(f"{client.url}: {failure}. Run again to continue from what is stored.")
 
 
 def _url(image: str) -> str:

@@ -61,9 +61,9 @@ def scores(
         raise ValueError(f"metrics.judge: {error}") from None
     found = {problem: score(answer) for problem, answer in answers.items()}
     if wrong := sum(value is None for value in found.values()):
-        say(f"warning: {wrong} of {len(found)} judgements hold no score from 0 to 3: left out")
+        say(f"warning: {wrong} of {len(found)} judgements have no score from 0 to 3; left out")
     if lacking := len(questions) - len(found):
-        say(f"warning: the judge refused {lacking} of {len(questions)} questions: run again")
+        say(f"warning: the judge refused {lacking} of {len(questions)} questions. Run again.")
     values = (found.get(p.id) for p in evaluation.problems)
     return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
 

@@ -52,7 +52,8 @@ class LocalSampler:
             generator = torch.Generator(next(self.policy.model.parameters()).device)
             generator.manual_seed(seed_of(self.seed, problem.id, samples[0]))
             if problem.images:
-                raise ValueError("the embedded engine sees no images: ask a server (model.engine)")
+                reason = "the embedded engine does not support images"
+                raise ValueError(f"{reason}. Set model.engine: endpoint.")
             prompt = self.policy.encode(problem.messages, problem.prefix)
             responses = self._responses(prompt, len(samples), generator)
             drawn = zip(samples, responses, strict=True)
@@ -93,7 +94,7 @@ def _checkpoint(model: LocalModel) -> Path | None:
     path = found.get(model.step) if model.step else checkpoint.latest(folder)
     if path is None:
         there = ", ".join(map(str, [0, *sorted(found)]))
-        raise ValueError(f"model.step: {folder} has no such checkpoint; there are: {there}")
+        raise ValueError(f"model.step: {folder} does not have this checkpoint. It has: {there}")
     return path
 
 

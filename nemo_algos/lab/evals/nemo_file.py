@@ -46,13 +46,14 @@ def read(path: str | Path) -> list[ScoredResponse]:
     path = path / NAME if path.is_dir() else path
     try:
         if not path.exists():
-            raise ValueError(f"{path} does not exist: give eval.save_path of NeMo-RL's run")
+            raise ValueError(f"{path} does not exist. Name eval.save_path of the NeMo-RL run.")
         saved = from_json(content(path), str(path))
     except ValueError as error:
-        raise ValueError(f"{error} (was its run interrupted?)") from None
+        raise ValueError(f"{error} Perhaps its run was interrupted.") from None
     items = saved.get("evaluation_data") if isinstance(saved, dict) else None
     if not isinstance(items, list) or not items:
-        raise ValueError(f"{path} has no list evaluation_data with an item: it is not NeMo-RL's")
+        what = "must contain a list evaluation_data with an item"
+        raise ValueError(f"{path} {what}, as NeMo-RL writes it")
     seen, rows = Counter[str](), [_row(path, number, item) for number, item in enumerate(items)]
     for i, row in enumerate(rows):
         rows[i] = row._replace(sample=seen[row.prompt])
@@ -68,7 +69,7 @@ def _row(path: Path, number: int, item: Any) -> ScoredResponse:
     if wrong or "prompt" not in fields:
         got = {key: fields[key] for key in wrong if key in fields}
         shown = ", ".join(wrong or ["prompt"]) + (f": {str(got)[:200]}" if got else "")
-        raise ValueError(f"{path}: item {number} of evaluation_data has no right {shown}")
+        raise ValueError(f"{path}: item {number} of evaluation_data has an invalid {shown}")
     prompt = fields["prompt"]
     text = prompt if isinstance(prompt, str) else json.dumps(prompt)  # images: a list of parts
     answer = _answer(fields["extra_env_info"])

@@ -92,7 +92,7 @@ class Curve(JsonObject):
     @model_validator(mode="after")
     def _alike_long(self) -> Self:
         if {len(self.value), len(self.low), len(self.high)} != {len(self.k)}:
-            raise ValueError("its lists are not as long as k")
+            raise ValueError("its lists must be as long as k")
         return self
 
 
@@ -106,7 +106,7 @@ class Histogram(JsonObject):
     @model_validator(mode="after")
     def _alike_long(self) -> Self:
         if not len(self.edges) - 1 == len(self.all) == len(self.correct) > 0:
-            raise ValueError("its bins and edges do not fit")
+            raise ValueError("the numbers of its bins and edges do not match")
         return self
 
 
@@ -146,10 +146,10 @@ class Measured(JsonObject):
     @model_validator(mode="after")
     def _of_one_evaluation(self) -> Self:
         if "mean" not in self.scalars or "pass@k" not in self.curves:
-            raise ValueError("it has no mean or no pass@k")
+            raise ValueError("it must have a mean and pass@k")
         columns = self.correct, self.per_problem.mean, self.per_problem.clusters
         if {len(column) for column in columns} | {len(set(self.ids))} != {len(self.ids)}:
-            raise ValueError("its lists are not one number for each of ids")
+            raise ValueError("its lists must have one number for each of ids")
         if max(self.correct) > self.samples or max(self.curves["pass@k"].k) > self.samples:
             raise ValueError("it counts more responses than samples")
         return self
@@ -173,7 +173,7 @@ class TraceLine(Step):
     def _alike_long(self) -> Self:
         columns = self.cut, self.entropy, self.advantage, self.ratio, self.low, self.high
         if {len(self.tokens)} != {len(c) for c in columns if c is not None}:
-            raise ValueError("it has not one number for each of tokens")
+            raise ValueError("it must have one number for each of tokens")
         return self
 
 

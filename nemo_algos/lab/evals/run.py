@@ -33,7 +33,7 @@ from nemo_algos.preflight.check.local import resources
 
 STORED_AT_ONCE = 64
 LOG_SECONDS = 60.0
-CHAT_TEMPLATE = """; for a model without one set 'model.completions="{prompt}"'"""
+CHAT_TEMPLATE = """. For a model without one, set 'model.completions="{prompt}"'"""
 LIBRARIES = ("nemo-algos", "math-verify", "scikit-learn", "torch", "transformers")
 
 Advance = Callable[[int], None]  # so many more are done
@@ -87,7 +87,7 @@ def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tu
     _sample(results, store, console)
     if section.verifier == THEIRS:
         store.judge(results.own_verdicts(store.unverified()))
-        console.print("no gold answers in the file: these are NeMo-RL's rewards")
+        console.print("The file has no gold answers, so these are NeMo-RL's rewards.")
     else:
         _verify(store, config.workers, loaded.benchmark.deadline, console)
         differ = [results.differs(g, v) for _, g, v in store.judged()]
@@ -157,8 +157,9 @@ def _say_rewards(loaded: list[Loaded], config: EvalConfig, console: Console) -> 
         verifier = config.chosen[name].verifier or BENCHMARKS[name].verifier
         if trained and trained.rewards not in ([], [verifier]):
             theirs = f"trained with {', '.join(trained.rewards)}"
-            line = f"{name}: {theirs}, judged by {verifier}; another: benchmarks.{name}.verifier"
-            console.print(line, markup=False, soft_wrap=True)
+            line = f"{name}: {theirs}, but judged by {verifier}"
+            hint = f"to change it, set benchmarks.{name}.verifier"
+            console.print(f"{line}; {hint}", markup=False, soft_wrap=True)
 
 
 def _say_counts(loaded: Loaded, console: Console) -> None:
@@ -189,7 +190,7 @@ def _refuse_refusals(store: Store) -> None:
         (store.folder / "metrics.json").unlink(missing_ok=True)
         hint = CHAT_TEMPLATE if "chat template" in refusals[0] else ""
         all_of = f"the server refused all {len(refusals)} requests, so nothing is measured"
-        raise ValueError(f"{store.folder.name}: {all_of}; {refusals[0]}{hint}")
+        raise ValueError(f"{store.folder.name}: {all_of}. {refusals[0]}{hint}")
 
 
 def _verify(store: Store, workers: int, deadline: float, console: Console) -> None:
@@ -210,7 +211,7 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
     unjudged = [v for _, _, v in store.judged() if v and v.status != "ok"]
     for status, number in Counter(v.status for v in unjudged).items():
         first = next(v.detail for v in unjudged if v.status == status) or "-"
-        line = f"warning: {number} verdicts are {status}; the first: {first}"
+        line = f"warning: {number} verdicts are {status}; the first one: {first}"
         console.print(line, markup=False, soft_wrap=True)
 
 

@@ -31,9 +31,9 @@ class LocalModel(Section):
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if (self.run is None) == (self.policy is None):
-            raise ValueError("set either model.run (a run's folder) or model.policy (a model)")
+            raise ValueError("set either model.run (a run folder) or model.policy (a model)")
         if self.step is not None and self.run is None:
-            raise ValueError("model.step is of a run: set model.run")
+            raise ValueError("`model.step` names a checkpoint of a run. Set model.run.")
         return self
 
     @cached_property
@@ -41,7 +41,8 @@ class LocalModel(Section):
         """The training run's config. Raises ValueError where the folder holds none."""
         path = Path(self.run or "") / "manifest.json"
         if not path.is_file():
-            raise ValueError(f"model.run: {self.run} is no training run: no manifest.json")
+            what = f"{self.run} is not a training run: it has no manifest.json"
+            raise ValueError(f"model.run: {what}")
         return validate(LocalConfig, manifest.read(path), "model.run: its config")
 
     @property
@@ -126,7 +127,7 @@ class EvalConfig(Section, Generic[Model]):
     @classmethod
     def _known(cls, benchmarks: dict[str, Any]) -> dict[str, Any]:
         if not any(benchmarks.values()):
-            raise ValueError("name at least one")
+            raise ValueError("name at least one benchmark")
         if unknown := [name for name in benchmarks if name not in BENCHMARKS]:
             known = sorted(BENCHMARKS)
             raise ValueError(", ".join(f"no {x}{did_you_mean(x, known)}" for x in unknown))
@@ -135,17 +136,20 @@ class EvalConfig(Section, Generic[Model]):
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
         if isinstance(self.model, NemoRLFile) and len(self.chosen) > 1:
-            raise ValueError("benchmarks: NeMo-RL's file is of one benchmark, name that one")
+            reason = "a NeMo-RL file contains one benchmark"
+            raise ValueError(f"benchmarks: {reason}. Name that one only.")
         if isinstance(self.model, LocalModel) and not self.sampling.temperature:
-            raise ValueError("sampling.temperature: the embedded engine samples: set it above 0")
+            reason = "the embedded engine cannot decode greedily"
+            raise ValueError(f"sampling.temperature: {reason}. Set it above 0.")
         if self.sampling.logprobs and not isinstance(self.model, EndpointModel):
-            raise ValueError("sampling.logprobs: they are an endpoint's: leave it out")
+            reason = "only model.engine: endpoint supports it"
+            raise ValueError(f"sampling.logprobs: {reason}. Remove it.")
         if self.sampling.perturbation and not isinstance(self.model, LocalModel):
-            reason = "a server's sampling cannot be changed at a token: set model.engine=local"
-            raise ValueError(f"sampling.perturbation: {reason}")
+            reason = "a server cannot change its sampling at one token"
+            raise ValueError(f"sampling.perturbation: {reason}. Set model.engine=local.")
         if self.sampling.max_tokens and "max_completion_tokens" in getattr(self.model, "extra", {}):
             both = "sampling.max_tokens and model.extra.max_completion_tokens"
-            raise ValueError(f"{both}: set one of them")
+            raise ValueError(f"{both} mean the same. Set one of them.")
         return self
 
     @property
@@ -177,9 +181,9 @@ def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
     engine = at(plain, "model.engine") or "local"
     if engine not in ENGINES:
         hint = did_you_mean(str(engine), list(ENGINES))
-        raise ConfigError([Finding("model.engine", f"no engine {engine!r}{hint}")])
+        raise ConfigError([Finding("model.engine", f"unknown engine {engine!r}{hint}")])
     ours = {*LocalModel.model_fields} - {"engine"} if engine == "endpoint" else set[str]()
-    reason = "is of the embedded engine: set model.engine=local too"
+    reason = "it only applies to the embedded engine. Set model.engine=local too."
     if wrong := [
         Finding(f"model.{key}", reason) for key in at(plain, "model") or () if key in ours
     ]:

@@ -10,14 +10,14 @@ from pydantic import Field, field_validator
 from nemo_algos.config import Section
 
 URL = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/\S*)?")
-KEY_GOES = "a key goes into the environment variable of model.api_key_env"
+KEY_GOES = "Put a key into the environment variable of model.api_key_env."
 # keys of a request, and what decides them
 DECIDED = {
     "model": "model.name",
     **dict.fromkeys(("messages", "prompt"), "the benchmark"),
-    **dict.fromkeys(("n", "best_of"), "sampling.samples: a request is for one response"),
-    **dict.fromkeys(("stream", "stream_options"), "answers are whole"),
-    "echo": "a response is without its prompt",
+    **dict.fromkeys(("n", "best_of"), "sampling.samples, as a request is for one response"),
+    **dict.fromkeys(("stream", "stream_options"), "answers are never streamed"),
+    "echo": "responses never include the prompt",
     "seed": "sampling.seed",
     "temperature": "sampling.temperature",
     "top_p": "sampling.top_p",
@@ -52,18 +52,18 @@ class EndpointModel(Section):
     @classmethod
     def _is_a_url(cls, url: str) -> str:
         if re.search("[?#@]", url):  # it is not shown: it may hold a password
-            raise ValueError(f"write it without user, password, ? and #; {KEY_GOES}")
+            raise ValueError(f"must not contain a user, a password, ? or #. {KEY_GOES}")
         if not URL.fullmatch(url):
-            raise ValueError(f"{url} is no URL: write it as http://localhost:8000/v1")
+            raise ValueError(f"must be a URL, such as http://localhost:8000/v1, got {url}")
         return url
 
     @field_validator("api_key_env")
     @classmethod
     def _is_a_variable(cls, name: str) -> str:
         if not name.isidentifier():  # nor is this: it may be the key itself
-            raise ValueError("it is the name of an environment variable, not the key itself")
+            raise ValueError("must be the name of an environment variable, not the key itself")
         if name != cls.model_fields["api_key_env"].default and name not in os.environ:
-            raise ValueError("the environment has no variable of that name: export it")
+            raise ValueError("no environment variable of that name is set. Export it.")
         return name
 
     @field_validator("completions", mode="before")
@@ -74,7 +74,7 @@ class EndpointModel(Section):
         if isinstance(template, (dict, list)):
             raise ValueError("quote it for YAML too: 'model.completions=\"{prompt}\"'")
         if isinstance(template, str) and template and "{prompt}" not in template:
-            raise ValueError("the template must contain {prompt}")
+            raise ValueError("the template must contain `{prompt}`")
         return template
 
     @field_validator("extra")
@@ -82,7 +82,7 @@ class EndpointModel(Section):
     def _is_not_decided_elsewhere(cls, extra: dict[str, Any]) -> dict[str, Any]:
         decided = [f"{key} ({DECIDED[key]})" for key in extra if key in DECIDED]
         if decided:
-            raise ValueError(f"it may not hold what is decided elsewhere: {', '.join(decided)}")
+            raise ValueError(f"must not contain what other keys decide: {', '.join(decided)}")
         try:
             json.dumps(extra, allow_nan=False)
         except (TypeError, ValueError) as error:

@@ -149,7 +149,8 @@ class Store:
                 problems.append(p)
                 rows.append(judged)
         if not rows:
-            raise ValueError(f"{self.folder} has no problem with all its {self.samples} responses")
+            what = f"no problem has all {self.samples} responses"
+            raise ValueError(f"{self.folder}: {what}. Run the evaluation again.")
         return Evaluation(
             benchmark=self.manifest["benchmark"],
             problems=problems,
@@ -192,12 +193,12 @@ def _refuse_another(folder: Path, manifest: dict[str, Any]) -> None:
     try:
         stored = read_object(path, EvalManifest)
     except ValueError as error:
-        reason = f"{path} is no evaluation's manifest ({error})"
-        raise ValueError(f"{reason}: remove the folder, or set out") from None
+        reason = f"{path} is not the manifest of an evaluation ({error})"
+        raise ValueError(f"{reason}. Delete the folder, or set `out`.") from None
     different = "\n  ".join(map(str, differences(_belonging(stored), _belonging(manifest))))
     rows = read_lines(folder / "generations.jsonl", GenerationLine)
     if different and any(not row["finish"].startswith(REFUSED) for row in rows):
-        another = f"{folder} holds another evaluation; set out to another folder"
+        another = f"{folder} contains another evaluation. Set `out` to another folder"
         raise ValueError(f"{another}:\n  {different}")
 
 

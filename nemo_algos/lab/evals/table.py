@@ -25,7 +25,7 @@ def table(results: list[Measured]) -> Table:
     cells = {name: [cell(m) for m in results] for name, cell in columns.items()}
     cells = {name: column for name, column in cells.items() if any(column)}
     first, *rest = cells
-    title = f"{n} samples per problem; mean with its 95 % interval"
+    title = f"{n} samples per problem; mean (95 % CI)"
     shown = Table(Column(first, no_wrap=True), *rest, title=title)
     for row in zip(*cells.values(), strict=True):
         shown.add_row(*row)

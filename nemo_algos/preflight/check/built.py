@@ -21,8 +21,8 @@ def facts(values: Mapping[str, Any], where: str) -> Model:
     except (AttributeError, LookupError, TypeError, ValueError) as problem:
         family = type(built).__name__
         raise ValueError(
-            f"{where}: `plan` does not know the modules of {family} ({problem}). "
-            "Only decoders of attention, MLP, expert, Mamba-2 and gated-delta-net layers are known."
+            f"{where}: `plan` does not support the modules of {family} ({problem}). "
+            "It supports decoders of attention, MLP, expert, Mamba-2 and gated-delta-net layers."
         ) from None
 
 
@@ -32,7 +32,7 @@ def _built(values: Mapping[str, Any], where: str) -> Any:
         import torch
         import transformers
     except ImportError:
-        reason = "the facts of a model that is not in the table are read by transformers"
+        reason = "this model is not in the shipped table, so its config is read with transformers"
         raise ValueError(f"{where}: {reason}, which is not installed. {INSTALL}") from None
     transformers.logging.set_verbosity_error()
     try:
@@ -43,7 +43,7 @@ def _built(values: Mapping[str, Any], where: str) -> Any:
         said = " ".join(str(problem).split())[:300]
         raise ValueError(
             f"{named} cannot be built by transformers {transformers.__version__}: {said}. Correct "
-            f"the file, or install a transformers that has this family: its own code is never run."
+            "the file, or install a version that supports this model. Code of the model is not run."
         ) from None
 
 

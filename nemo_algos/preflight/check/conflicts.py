@@ -14,20 +14,20 @@ from nemo_algos.preflight.check import precision
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.precision import CORRECTION
 
-OURS_ALONE = "the advantages are the method's"
+OURS_ALONE = "the method computes the advantages"
 # what would change the meaning of a method: key, the only value, reason
 FIXED: tuple[tuple[str, Any, str], ...] = (
-    ("loss_fn.disable_ppo_ratio", False, "a method without a ratio is method.name: gpg"),
-    ("loss_fn.name", "clipped_pg", "the loss is the method's"),
-    ("loss_fn.use_cispo", False, "set method.name: cispo"),
-    ("loss_fn.positive_example_nll_weight", 0.0, "set method.terms: {nll: {coef: ...}}"),
-    ("loss_fn.use_kl_in_reward", False, "the method's advantages read no KL; it stays in the loss"),
-    ("grpo.normalize_rewards", True, "set method.advantage_std: none"),
+    ("loss_fn.disable_ppo_ratio", False, "for a loss without a ratio, set method.name: gpg"),
+    ("loss_fn.name", "clipped_pg", "the method computes the loss"),
+    ("loss_fn.use_cispo", False, "for CISPO, set method.name: cispo"),
+    ("loss_fn.positive_example_nll_weight", 0.0, "set method.terms: {nll: {coef: ...}} instead"),
+    ("loss_fn.use_kl_in_reward", False, "the method's KL penalty is part of the loss"),
+    ("grpo.normalize_rewards", True, "set method.advantage_std: none instead"),
     ("grpo.advantage_clip_low", None, OURS_ALONE),
     ("grpo.advantage_clip_high", None, OURS_ALONE),
     ("grpo.invalid_tool_call_advantage", None, "only NeMo Gym marks such messages"),
     ("grpo.malformed_thinking_advantage", None, "only NeMo Gym marks such messages"),
-    ("on_policy_distillation.enabled", False, f"{OURS_ALONE}: teachers would run for nothing"),
+    ("on_policy_distillation.enabled", False, f"{OURS_ALONE}, so teachers would have no effect"),
     ("policy.reward_model_cfg.enabled", False, "the policy would have no language-model head"),
 )
 # refused by NeMo-RL's examples/run_grpo.py, whose part nemo.launch takes
@@ -71,7 +71,7 @@ def _fixed(plain: dict[str, Any]) -> Iterator[Finding]:
     for path, value, reason in FIXED:
         found = at(plain, path)
         if found is not None and found != value:
-            yield Finding(path, f"must stay {json.dumps(value)}: {reason}")
+            yield Finding(path, f"must be {json.dumps(value)}, got {json.dumps(found)}: {reason}")
 
 
 def _on_policy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
@@ -82,15 +82,17 @@ def _on_policy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]
     rollouts = at(plain, "grpo.num_prompts_per_step") * at(plain, "grpo.num_generations_per_prompt")
     watched = [k for k in ("stop_above", "dump") if at(plain, f"mismatch.{k}")]
     if not is_ratioless(algorithm):
-        yield Finding(path, f"{algorithm.name} has ratios, and it makes each of them 1: set false")
+        reason = f"it sets every ratio to 1, but {algorithm.name} uses ratios"
+        yield Finding(path, f"{reason}. Set it to false.")
     elif at(plain, own) != rollouts:
-        reason = f"needs one update per batch, {rollouts} responses"
-        yield Finding(path, f"{reason}, and {own} is {at(plain, own)}: set it to {rollouts}")
+        reason = f"it needs one update per rollout batch, but {own} is {at(plain, own)}"
+        yield Finding(path, f"{reason}. Set that to {rollouts}.")
     elif at(plain, "data_plane.enabled"):
-        yield Finding(path, "our columns of the data plane need the old log-probs: set false")
+        reason = "the method's columns in the data plane need the old log-probs"
+        yield Finding(path, f"{reason}. Set it to false.")
     elif watched:
-        reason = f"computes no log-probs that mismatch.{watched[0]} could compare"
-        yield Finding(path, f"{reason}: set false, or remove mismatch.{watched[0]}")
+        reason = f"without old log-probs, mismatch.{watched[0]} has nothing to compare"
+        yield Finding(path, f"{reason}. Set it to false, or remove mismatch.{watched[0]}.")
 
 
 def is_ratioless(algorithm: Algorithm) -> bool:
@@ -105,12 +107,12 @@ def _loss(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
     """What both engines have means the same, so the embedded engine's schema judges it."""
     for key, reason in DERIVED.items():
         if key in (written.get("loss_fn") or {}):
-            yield Finding(f"loss_fn.{key}", f"is {reason}")
+            yield Finding(f"loss_fn.{key}", reason)
     path = "loss_fn.reference_policy_kl_type"
     if at(plain, path) == "unbiased":
-        reason = "is the embedded engine's unbiased KL, and NeMo-RL has that as a key of its own"
-        cure = "Set it to k3, and loss_fn.use_on_policy_kl_approximation: true"
-        yield Finding(path, f"{reason}. {cure}; its ratio is to the sampler.")
+        reason = "only the embedded engine supports unbiased here; NeMo-RL has a separate key"
+        cure = "Set it to k3, and set loss_fn.use_on_policy_kl_approximation: true"
+        yield Finding(path, f"{reason}. {cure}.")
     shared = {k: v for k, v in plain["loss_fn"].items() if k in LossConfig.model_fields}
     try:
         validate(LossConfig, shared, "loss_fn")
@@ -122,19 +124,19 @@ def _correction(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding
     limit, threshold = at(plain, "mismatch.stop_above"), "grpo.seq_logprob_error_threshold"
     yield from contradictions(algorithm.correction, bool(at(plain, CORRECTION)), limit)
     if algorithm.correction.bypass_mode and at(plain, threshold) is not None:
-        reason = "old_policy: sampler (bypass_mode) computes no log-probs of the trainer to compare"
-        yield Finding(threshold, f"{reason}. Set it to null, or set a rollout_rs.")
+        reason = "with `old_policy: sampler` (bypass_mode) the trainer's old log-probs are not"
+        yield Finding(threshold, f"{reason} computed. Set it to null, or set a rollout_rs.")
 
 
 def _async(plain: dict[str, Any], corrected: bool) -> Iterator[Finding]:
     if not at(plain, "grpo.async_grpo.enabled"):
         return
     if not corrected:
-        reason = "asynchronous GRPO needs it, for its rollouts are old: set true"
-        yield Finding(CORRECTION, f"{reason}, or choose a rollout_correction.preset")
+        reason = "asynchronous GRPO needs it because rollouts come from old weights"
+        yield Finding(CORRECTION, f"{reason}. Set it to true, or a rollout_correction.preset.")
     for path in NOT_ASYNC:
         if at(plain, path):
-            yield Finding(path, "asynchronous GRPO does not do it: set it to false")
+            yield Finding(path, "asynchronous GRPO does not support it. Set it to false.")
 
 
 def _estimator(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
@@ -142,14 +144,14 @@ def _estimator(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Ite
     path = "grpo.adv_estimator"
     name = at(plain, f"{path}.name")
     if at(written, path) is not None:
-        yield Finding(path, f"{OURS_ALONE}, NeMo-RL's estimator would not be read: remove it")
+        yield Finding(path, f"{OURS_ALONE}, so NeMo-RL's estimator is not used. Remove it.")
     elif name not in (None, "grpo", ESTIMATORS.get(algorithm.advantages.method.name)):
-        what = f"{OURS_ALONE}, and this base config computes them by {name}"
-        yield Finding(path, f"{what}, which would not be read: set null to agree")
+        what = f"{OURS_ALONE}, so the estimator of this base config ({name}) is not used"
+        yield Finding(path, f"{what}. Set it to null to confirm.")
     path = "grpo.use_leave_one_out_baseline"
     if at(written, path):
-        reason = "dynamic sampling would drop single responses of a group by it"
-        yield Finding(path, f"{OURS_ALONE}, and {reason}: remove it")
+        reason = "dynamic sampling would use it to drop single responses of a group"
+        yield Finding(path, f"{OURS_ALONE}, and {reason}. Remove it.")
 
 
 def success_readers(a: Algorithm) -> list[str]:
@@ -167,13 +169,13 @@ def _rewards(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
     remembered = {"unit_rewards", "memory"} <= algorithm.advantage_needs
     for path in RESHAPED:
         if remembered and at(plain, path):
-            what = f"{algorithm.advantages.method.name} compares rewards with a rate of success"
-            yield Finding(path, f"{what}, and these have another scale: switch it off")
+            what = f"{algorithm.advantages.method.name} compares rewards with a success rate"
+            yield Finding(path, f"{what}, and this changes their scale. Set it to false.")
     path = "grpo.reward_shaping.enabled"
     if "reward_parts" in algorithm.advantage_needs and at(plain, path):
-        reason = "NeMo-RL shapes the sum of the rewards, and not the parts that"
-        hint = "so the penalty would be trained nowhere: switch it off"
-        yield Finding(path, f"{reason} {algorithm.name} trains on, {hint}")
+        reason = "NeMo-RL only shapes the sum of the rewards"
+        effect = f"{algorithm.name} trains on each reward, so the penalty would apply nowhere"
+        yield Finding(path, f"{reason}. {effect}. Set it to false.")
 
 
 def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
@@ -182,17 +184,18 @@ def _dynamic_sampling(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[F
         return
     parts = {"method": algorithm.base, "method.bounds": algorithm.bounds}
     if batchwise := [k for k, part in parts.items() if part.params.whole_batch]:
-        reason = f"drops groups before {parts[batchwise[0]].method.name}'s batch statistics"
-        yield Finding(path, f"{reason}: set {batchwise[0]}.statistics: group, or switch it off")
+        reason = f"it drops groups that the batch statistics of {parts[batchwise[0]].method.name}"
+        cure = f"Set {batchwise[0]}.statistics: group, or set this to false."
+        yield Finding(path, f"{reason} need. {cure}")
     # of several rewards a group is dropped only where each of them is equal
     trained = [c for c in _trained(algorithm) if "reward_parts" not in c.method.needs]
     for component in trained:
         if component.method.whole_batch:
-            reason = f"drops groups before {component.method.name}'s statistics of the batch"
-            yield Finding(path, f"{reason}, which would be of the rest alone: switch it off")
+            reason = f"it drops groups that the batch statistics of {component.method.name} need"
+            yield Finding(path, f"{reason}. Set it to false.")
     if not all(c.flat_group_is_inert or c.method.whole_batch for c in trained):
-        reason = f"drops groups of equal rewards, which {algorithm.name} trains on too"
-        yield Finding(path, f"{reason}: switch it off")
+        reason = f"it drops groups with equal rewards, but {algorithm.name} also trains on those"
+        yield Finding(path, f"{reason}. Set it to false.")
 
 
 def _trained(algorithm: Algorithm) -> list[Component]:
@@ -203,9 +206,9 @@ def _trained(algorithm: Algorithm) -> list[Component]:
 def _reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
     compared = "ref_logprobs" in algorithm.needs
     if at(plain, SKIP) and at(plain, "loss_fn.reference_policy_kl_penalty"):
-        yield Finding(SKIP, "the KL penalty needs the reference's log-probs: set it to false")
+        yield Finding(SKIP, "the KL penalty needs the reference log-probs. Set it to false.")
     elif at(written, SKIP) and compared:
-        yield Finding(SKIP, f"{algorithm.name} needs the reference's log-probs: remove it")
+        yield Finding(SKIP, f"{algorithm.name} needs the reference log-probs. Remove it.")
     top_p, top_k = (at(plain, f"policy.generation.{key}") for key in ("top_p", "top_k"))
     of_one = {
         "policy.generation.top_p": top_p not in (None, 1),
@@ -214,47 +217,44 @@ def _reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Ite
     }
     for path, applied in of_one.items():
         if compared and applied:
-            reason = "NeMo-RL applies it to the policy's log-probs and not to the reference's, and"
-            yield Finding(path, f"{reason} {algorithm.name} compares the two: switch it off")
+            reason = "NeMo-RL applies it to the policy's log-probs but not to the reference's"
+            yield Finding(path, f"{reason}, and {algorithm.name} compares the two. Turn it off.")
 
 
 def _entropy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
     """NeMo-RL reads a missing `_v2` as false."""
     old = at(plain, f"{DTENSOR}.enabled") and not at(plain, f"{DTENSOR}._v2")
     if algorithm.needs & {"entropy", "entropy_gradient"} and old:
-        what = f"{algorithm.name} needs exact entropies, which our extension gives for DTensor v2"
-        yield Finding(f"{DTENSOR}._v2", f"{what} and Megatron: set it to true")
+        what = f"{algorithm.name} needs exact entropies, which only DTensor v2 and Megatron support"
+        yield Finding(f"{DTENSOR}._v2", f"{what}. Set it to true.")
 
 
 def _drift(algorithm: Algorithm) -> Iterator[Finding]:
     if "drift" in algorithm.needs:
-        what = "needs how far each batch moved the policy, and NeMo-RL scores no response again"
-        hint = "of spo, set forgetting: constant"
-        yield Finding("method", f"{algorithm.name} {what} after its update: {hint}")
+        what = "measures how far each update moved the policy, which NeMo-RL does not support"
+        yield Finding("method", f"{algorithm.name} {what}. For spo, set forgetting: constant.")
 
 
 def _teacher(algorithm: Algorithm) -> Iterator[Finding]:
     if "teacher" in algorithm.needs:
-        what = (
-            f"{algorithm.name} learns from a teacher, and NeMo-RL's reference is the policy's own"
-        )
-        hint = "start, so nothing would be learned: train it in the embedded engine"
-        yield Finding("method", f"{what} {hint}")
+        what = f"{algorithm.name} learns from a teacher, but NeMo-RL's reference is the initial"
+        cure = "policy, so nothing would be learned. Train it in the embedded engine."
+        yield Finding("method", f"{what} {cure}")
 
 
 def _fused_logprobs(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:
     if at(plain, f"{MEGATRON}.use_linear_ce_fusion_loss"):
-        reason = "NeMo-RL v0.7.0 has it for SFT and DPO only: switch it off"
+        reason = "NeMo-RL only supports it for SFT and DPO. Set it to false."
         yield Finding(f"{MEGATRON}.use_linear_ce_fusion_loss", reason)
     path = f"{MEGATRON}.use_fused_linear_logprobs"
     if at(plain, path) and "entropy_gradient" in algorithm.needs:
-        what = f"{algorithm.name} needs the gradient of the entropy, which comes from logits, and"
-        yield Finding(path, f"{what} with this key training computes none. Set it to false.")
+        what = f"{algorithm.name} needs logits for the gradient of the entropy"
+        yield Finding(path, f"{what}, but with this key none are computed. Set it to false.")
     temperature = at(plain, "policy.generation.temperature")
     if at(plain, path) and temperature != 1:
-        reason = "NeMo-RL divides fused log-probs, not logits, by the temperature: set it to 1, or"
-        hint = f"{reason} {path} to false"
-        yield Finding("policy.generation.temperature", hint)
+        reason = "NeMo-RL divides fused log-probs by the temperature instead of the logits"
+        cure = f"Set it to 1, or set {path}: false."
+        yield Finding("policy.generation.temperature", f"{reason}. {cure}")
 
 
 def _sampler_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
@@ -262,18 +262,18 @@ def _sampler_logprobs(plain: dict[str, Any]) -> Iterator[Finding]:
     path, section = f"{VLLM}.logprobs_mode", at(plain, VLLM) or {}
     mode = section.get("logprobs_mode", PROCESSED) or "raw_logprobs"
     if mode not in (PROCESSED, "raw_logprobs"):
-        yield Finding(path, f"no such value: {mode}{did_you_mean(str(mode), [PROCESSED])}")
+        yield Finding(path, f"unknown value: {mode}{did_you_mean(str(mode), [PROCESSED])}")
     usual = {"temperature": (None, 1), "top_p": (None, 1), "top_k": (None, -1, 0)}
     for key, off in usual.items():
         found = at(plain, f"policy.generation.{key}")
         if mode == "raw_logprobs" and found not in off:
-            what = f"raw_logprobs are before {key}={found}, which the trainer's log-probs have, so"
-            reason = "the sampler would seem another policy, to corrections and the monitor"
-            yield Finding(path, f"{what} {reason}: set {PROCESSED}")
+            what = f"raw_logprobs do not include {key}={found}, but the trainer's log-probs do"
+            effect = "Corrections would treat the sampler as another policy"
+            yield Finding(path, f"{what}. {effect}. Set it to {PROCESSED}.")
 
 
 def _gym(plain: dict[str, Any]) -> Iterator[Finding]:
     if uses_gym(plain.get("env")):
-        reason = "NeMo Gym's servers, which would roll out and reward, are not started by us: take"
-        hint = f"{reason} a config with an environment of NeMo-RL's, or a verifier of your own"
-        yield Finding("env.should_use_nemo_gym", hint)
+        reason = "this launcher does not start NeMo Gym's servers"
+        cure = "Use a config with an environment of NeMo-RL, or your own verifier."
+        yield Finding("env.should_use_nemo_gym", f"{reason}. {cure}")

@@ -143,7 +143,7 @@ def mistyped(plain: Mapping[str, Any]) -> Iterator[Finding]:
     sampler = found if isinstance(found, Mapping) else {}
     named = sampler.get("name", "in_order")
     if named is None:
-        yield Finding(f"{SECTION}.sampler.name", f"must be one of {', '.join(SAMPLERS)}: set it")
+        yield Finding(f"{SECTION}.sampler.name", f"must be one of {', '.join(SAMPLERS)}, got null")
     kind = SAMPLERS.get(str(named))
     parts = {SECTION: (AsyncRL, section)}
     parts |= {f"{SECTION}.sampler": (kind, sampler)} if kind else {}

@@ -59,7 +59,7 @@ def judge(
     seconds: the job's time limit. Raises ConfigError where there is nothing to judge.
     """
     if OmegaConf.select(written, "engine") != "nemo_rl":
-        reason = "must be nemo_rl: this is a config of the embedded engine, which `train` runs here"
+        reason = "must be nemo_rl: this config is for the embedded engine, which `train` runs here"
         raise ConfigError([Finding("engine", reason)])
     return judged(compose(written, release), release.version, seconds)
 

@@ -34,11 +34,11 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
 FLAGS = ("should_log_nemo_gym_responses", "should_mask_flagged_samples", "should_use_nemo_gym")
 # environments whose keys are another program's: NeMo-Gym's servers; a second policy
 FOREIGN = ("nemo_gym", "reward_model")
-NO_SETS = "NeMo-RL's vLLM reports no set that it kept, and its trainer filters its own logits"
+NO_SETS = "vLLM in NeMo-RL does not report which tokens it kept, and the trainer filters"
 # keys of the embedded engine that NeMo-RL cannot have
 EMBEDDED = {
-    "policy.generation.support_replay": f"{NO_SETS} by top_p and top_k. Remove it.",
-    "policy.generation.min_p": f"{NO_SETS} by top_p and top_k alone. Remove it.",
+    "policy.generation.support_replay": f"{NO_SETS} its own logits by top_p and top_k. Remove it.",
+    "policy.generation.min_p": f"{NO_SETS} its own logits by top_p and top_k only. Remove it.",
 }
 FEW = 8  # keys of a small section
 

@@ -41,11 +41,11 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
     if os.path.isfile(path):
         values = json.loads(Path(path).read_text())
         if not isinstance(values, dict):
-            raise ValueError(f"{path} must hold a section of key: value pairs")
+            raise ValueError(f"{path} must contain a JSON object of key: value pairs")
         return _built({**over, **_changed(values, over)}, path)
     if name not in table():
         near = did_you_mean(name, sorted(table()))
-        raise ValueError(f"The facts of {name} are not shipped{near}. Name a folder with {FILE}.")
+        raise ValueError(f"Model {name} is unknown{near}. Name a folder with its {FILE}.")
     if not over:
         return table()[name]
     values = configs()[name]

@@ -38,17 +38,19 @@ def _training(plain: Mapping[str, Any]) -> Iterator[Finding]:
     for key, valid in VALID.items():
         if (found := at(plain, f"{FP8}.{key}")) not in valid:
             near = did_you_mean(str(found), valid)
-            yield Finding(f"{FP8}.{key}", f"no such value: {found}{near}")
+            yield Finding(f"{FP8}.{key}", f"unknown value: {found}{near}")
     if not at(plain, f"{MEGATRON}.enabled"):
-        reason = "DTensor workers train without FP8: set policy.megatron_cfg.enabled: true and"
-        yield Finding(f"{FP8}.enabled", f"{reason} policy.dtensor_cfg.enabled: false")
+        reason = "DTensor workers cannot train in FP8"
+        cure = "Set policy.megatron_cfg.enabled: true and policy.dtensor_cfg.enabled: false."
+        yield Finding(f"{FP8}.enabled", f"{reason}. {cure}")
     if at(plain, f"{MEGATRON}.transformer_impl") == "local":
-        reason = "Megatron's local layers ignore FP8: set transformer_engine"
+        reason = "Megatron's local layers ignore FP8. Set it to transformer_engine."
         yield Finding(f"{MEGATRON}.transformer_impl", reason)
     needed = _alignment(plain)
     if not at(plain, "policy.sequence_packing.enabled") and at(plain, DIVISOR) % needed:
-        reason = "NeMo-RL pads to FP8's tiles only when it packs: set policy.sequence_packing"
-        yield Finding(DIVISOR, f"{reason}.enabled: true, or a multiple of {needed} here")
+        reason = "NeMo-RL pads sequences to FP8's tiles only when it packs them"
+        cure = f"Set policy.sequence_packing.enabled: true, or a multiple of {needed} here."
+        yield Finding(DIVISOR, f"{reason}. {cure}")
 
 
 def _alignment(plain: Mapping[str, Any]) -> int:
@@ -64,15 +66,15 @@ def _alignment(plain: Mapping[str, Any]) -> int:
 def _rollouts(plain: Mapping[str, Any], corrected: bool) -> Iterator[Finding]:
     fp8, mx = at(plain, f"{VLLM}.precision") == "fp8", at(plain, f"{VLLM}.is_mx")
     if fp8 and not corrected:
-        reason = "FP8 rollouts are not drawn from the policy that is trained: set it to true"
-        yield Finding(CORRECTION, f"{reason}, or choose a rollout_correction.preset")
+        reason = "FP8 rollouts are not sampled from the policy that is trained"
+        yield Finding(CORRECTION, f"{reason}. Set it to true, or a rollout_correction.preset.")
     if mx and not fp8:
-        reason = f"is read only with FP8 rollouts: set {VLLM}.precision: fp8"
-        yield Finding(f"{VLLM}.is_mx", reason)
+        reason = "it only applies to FP8 rollouts"
+        yield Finding(f"{VLLM}.is_mx", f"{reason}. Set {VLLM}.precision: fp8.")
     for path in [f"{VLLM}.{key}" for key in POW2] if mx else ():
         if at(plain, path) is False:
-            yield Finding(path, "mxfp8 scales are powers of 2: remove it")
+            yield Finding(path, "mxfp8 scales are always powers of 2. Remove it.")
     if str(at(plain, f"{VLLM}.kv_cache_dtype")).startswith("fp8"):
         for path, value in KV_CACHE:
             if at(plain, path) != value:
-                yield Finding(path, f"must be {value} with an FP8 KV cache")
+                yield Finding(path, f"must be {value} with an FP8 KV cache, got {at(plain, path)}")

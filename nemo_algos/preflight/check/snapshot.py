@@ -34,7 +34,8 @@ def path_of(version: str) -> Path:
 def load(version: str) -> Release:
     """Raises ValueError for a version that is not shipped."""
     if version not in VERSIONS:
-        raise ValueError(f"no snapshot of NeMo-RL {version}: choose {' or '.join(VERSIONS)}")
+        known = " or ".join(VERSIONS)
+        raise ValueError(f"NeMo-RL version {version!r} is not supported: choose {known}")
     taken = json.loads(lzma.decompress(path_of(version).read_bytes()))
     return Release(version, frozenset(taken["declared"]), taken["configs"], {})
 
@@ -86,13 +87,13 @@ def _base(name: str, release: Release) -> tuple[Mapping[str, Any], DictConfig]:
     """NeMo-RL's config of that name. Raises ConfigError where it has none for GRPO."""
     if name not in release.configs:
         near = did_you_mean(name, sorted(release.configs))
-        reason = f"NeMo-RL {release.version} has no {name} below its examples/configs{near}"
+        reason = f"config {name} not found in examples/configs of NeMo-RL {release.version}{near}"
         raise ConfigError([Finding("nemo_rl.config", reason)])
     base = release.configs[name]
     if not is_grpo(base):
-        reason = f"{name} is NeMo-RL's config for {purpose(base)}, and methods here train in its"
-        hint = f"{reason} GRPO trainers: take a config with a section grpo, such as {DEFAULT}"
-        raise ConfigError([Finding("nemo_rl.config", hint)])
+        reason = f"{name} is a config for {purpose(base)}, but methods here need a GRPO trainer"
+        cure = f"Use a config with a grpo section, such as {DEFAULT}."
+        raise ConfigError([Finding("nemo_rl.config", f"{reason}. {cure}")])
     if name not in release.trees:
         release.trees[name] = OmegaConf.create(base)
     return base, release.trees[name]
@@ -120,7 +121,7 @@ def _misplaced(
             yield from _misplaced(value, like, declared, name, f"{path}.")
         elif {type(like), type(value)} == {dict, list}:
             kind = "section" if isinstance(like, Mapping) else "list"
-            yield Finding(path, f"is a {kind} in {name}: write it as {name} does")
+            yield Finding(path, f"must be a {kind}, as in {name}, got {value!r}")
         elif (value is not None and not isinstance(value, (Mapping, list, str))) or _text(value):
             if section:
                 yield Finding(path, f"must be a section of key: value pairs, got {value!r}")
@@ -147,8 +148,8 @@ def _nulls(own: Mapping[Any, Any], base: Mapping[Any, Any], above: str = "") -> 
         if isinstance(like, Mapping) and isinstance(value, Mapping):
             yield from _nulls(value, like, f"{path}.")
         elif isinstance(like, Mapping) and value is None:
-            reason = "must not be null, for other keys take their values from it"
-            yield Finding(path, f"{reason}: remove the line")
+            reason = "it must not be null, because other keys take their values from it"
+            yield Finding(path, f"{reason}. Remove the line.")
 
 
 def _register_resolvers() -> None:

@@ -111,11 +111,11 @@ def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None 
     run = Setup(plain, layout(plain), model, gpu)
     if abs(missed := 1 - whole(model) / model.parameters) > EXPLAINED:
         raise ValueError(
-            f"{model.model_type}: the memory model does not explain {missed:.0%} of the model's "
-            "parameters, so no figure of it would be right. Models of this family are not planned."
+            f"{model.model_type}: the memory model does not account for {missed:.0%} of the "
+            "parameters, so its figures would be wrong. `plan` does not support this family."
         )
     if tokens is not None and not 1 <= tokens <= run[LIMIT]:
-        raise ValueError(f"--mean-tokens {tokens:g}: choose 1 to {run[LIMIT]}, the longest")
+        raise ValueError(f"--mean-tokens must be 1 to {run[LIMIT]}, got {tokens:g}")
     return of(run, tokens or speed.LENGTH * run[LIMIT])
 
 

@@ -92,13 +92,13 @@ def _errors() -> str:
 def _verdict(p: Plan, change: Change | None) -> str:
     problems = [] if p.trains else ["training does not fit the GPU"]
     if not p.generates:
-        problems.append("the KV cache does not hold one sequence of full length")
+        problems.append("the KV cache cannot hold one sequence of full length")
     if not problems:
         held = f"{p.cached_sequences:.0f} sequences of full length"
-        close = ", but tight: the top of its range does not fit" if p.tight else ""
-        return f"[green]fits[/green]{close}: an engine's cache holds {held}"
+        close = ", but tight: the top of the range does not fit" if p.tight else ""
+        return f"[green]fits[/green]{close}; an engine's cache holds {held}"
     keys = " ".join(f"{k}={written(v)}" for k, v in (change or {}).items())
-    advice = f"the cheapest change that would: {keys}" if change else "no single key would help"
+    advice = f"the cheapest change that fits: {keys}" if change else "no single key would help"
     return f"[red]{' and '.join(problems)}[/red]; {advice}"
 
 

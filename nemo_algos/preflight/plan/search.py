@@ -176,9 +176,10 @@ def _reason(tried: list[Plan], fitting: list[Plan]) -> str:
     if fitting:
         return "`check` refuses every layout that fits. Run it to see why."
     if not tried:
-        return "no sizes of the groups divide these GPUs, the heads and the batch."
+        return "no parallel sizes divide these GPUs, the heads and the batch."
     least = min(tried, key=lambda x: sum(x.training.values()))
     if least.trains and not least.generates:
-        return "an engine's KV cache does not hold one sequence: raise generation's TP."
+        return "an engine's KV cache cannot hold one sequence. Raise the TP of generation."
     needed = sum(least.training.values()) / 1e9
-    return f"the smallest needs {needed:.0f} GB of a GPU's {least.run.gpu.memory / 1e9:.0f}."
+    have = f"{least.run.gpu.memory / 1e9:.0f}"
+    return f"the smallest needs {needed:.0f} GB, but a GPU has {have} GB."

@@ -15,14 +15,14 @@ OTHERS = re.compile(r"\+|srun:|slurmstepd|$")  # lines of a batch log that are n
 SEARCHED = 1 << 20  # bytes at the end of a log
 ENDS = {  # job.sh's word: a person's
     "finished": "training is complete",
-    "stopped": "saved and stopped, as asked",
+    "stopped": "saved and stopped on request",
     "cancelled": "cancelled",
     "requeued": "requeued by Slurm",
-    "saved": "saved, not finished",
+    "saved": "saved, but not finished",
     "preempted": "preempted",
-    "nodes": "bad nodes",
-    "limit": "ended by the time limit",
-    "stalled": "stalled",
+    "nodes": "ended because of bad nodes",
+    "limit": "ended at the time limit",
+    "stalled": "ended because no step was made",
     "failed": "failed",
 }
 
@@ -103,7 +103,7 @@ def end(run: Path, state: str) -> str:
     """How the last attempt ended; `state` is Slurm's, for one that job.sh did not see end."""
     what = next((line.what for line in reversed(noted(run))), "start")
     if what == "start":
-        return f"Slurm says {state}" if state else "Slurm no longer knows how it ended"
+        return f"Slurm reports {state}" if state else "Slurm has no record of how it ended"
     logs = newest(run, DRIVER if what == "failed" else BATCH)
     return f"{ENDS[what]}{_last_line(logs[0]) if logs and what != 'finished' else ''}"
 

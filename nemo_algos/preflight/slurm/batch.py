@@ -39,7 +39,7 @@ def seconds(time: str) -> int:
     """Seconds of M[:S], H:M:S or D-H[:M[:S]], as sbatch reads it. Raises ValueError for others."""
     match = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+(?::[0-9]+){0,2})", time)
     if match is None:
-        raise ValueError(f"{time!r} is no time: write it as Slurm does, 4:00:00 or 2-12")
+        raise ValueError(f"must be a Slurm time, such as 4:00:00 or 2-12, got {time!r}")
     days, clock = match.groups()
     parts = [int(part) for part in clock.split(":")]
     first = 3600 if days or len(parts) == 3 else 60

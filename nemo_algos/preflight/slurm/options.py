@@ -1,14 +1,14 @@
 """Options of sbatch that --sbatch does not take."""
 
 WHOLE = "the job takes whole nodes, with one task each"
-ANSWER = "it changes what sbatch answers, and submits nothing or says too little"
+ANSWER = "it changes the output of sbatch, or submits nothing"
 OURS = {  # options of sbatch that are ours to write, or that a run does not survive
     "account": "use --account",
-    "array": "its tasks would write one run: use --sweep for runs, --chain for jobs",
+    "array": "all its tasks would write to one run: use --sweep for runs, --chain for jobs",
     "dependency": "keep singleton, with commas: --sbatch=--dependency=singleton,afterok:12",
     "exclusive": WHOLE,
     "help": ANSWER,
-    "input": "the script reads nothing",
+    "input": "the job script reads no input",
     "job-name": "use --name",
     "nodes": "use --nodes",
     **dict.fromkeys((f"ntasks{of}" for of in ("", "-per-core", "-per-gpu", "-per-node")), WHOLE),
@@ -22,8 +22,8 @@ OURS = {  # options of sbatch that are ours to write, or that a run does not sur
     "time": "use --time",
     "usage": ANSWER,
     "version": ANSWER,
-    "wait": "sbatch would come back only at the end of the run: use nemo-algos slurm status",
-    "wrap": "the script is ours",
+    "wait": "sbatch would block until the end of the run: use nemo-algos slurm status",
+    "wrap": "nemo-algos writes the job script",
 }
 
 

@@ -47,17 +47,17 @@ def unmounted(plain: Mapping[str, Any], mounts: list[str]) -> Iterator[Finding]:
     for key in OUTPUTS:
         value = at(plain, key)
         if not isinstance(value, str) or not value.startswith("/"):
-            yield Finding(key, f"is {value}: name a folder by its absolute path")
+            yield Finding(key, f"must be an absolute path, got {value!r}")
         elif (mode := _mode(value, mounts)) != "writable":
-            where = "mounted to be read" if mode else "in no folder that is mounted"
-            hint = "add --mounts HOST:CONTAINER of a folder above it"
-            yield Finding(key, f"{value} is {where}, and would be lost: {hint}")
+            where = "mounted read-only" if mode else "not in a mounted folder"
+            hint = "Add --mounts HOST:CONTAINER for a folder above it."
+            yield Finding(key, f"{value} is {where}, so its content would be lost. {hint}")
     inputs = {value: key for key, value in reversed(list(_texts(plain))) if key not in OUTPUTS}
     for value, key in reversed(inputs.items()):
         lacks = value.startswith("/") and value not in EVERYWHERE and not _mode(value, mounts)
         if lacks and os.path.exists(value):
-            hint = f"add --mounts {value}:{value}, or of a folder above it"
-            yield Finding(key, f"{value} is here, but not in the container: {hint}")
+            hint = f"Add --mounts {value}:{value}, or for a folder above it."
+            yield Finding(key, f"{value} exists here, but not in the container. {hint}")
 
 
 def _texts(value: Any, above: str = "") -> Iterator[tuple[str, str]]:
@@ -94,5 +94,5 @@ def caches(mounts: list[str]) -> Iterator[Finding]:
     for name in CACHES:
         path = os.environ.get(name, "")
         if path and not _mode(path, mounts):
-            hint = f"add --mounts {path}:{path}"
-            yield warning(name, f"{path} is not mounted, and every job fills it anew: {hint}")
+            hint = f"Add --mounts {path}:{path}."
+            yield warning(name, f"{path} is not mounted, so every job fills it again. {hint}")

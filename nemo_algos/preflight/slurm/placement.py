@@ -52,18 +52,20 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
     """What contradicts the job in the whole config, resolved."""
     for key, (option, value) in sizes.keys().items():
         if at(plain, key) != value:
-            yield Finding(key, f"is {at(plain, key)}, but {option} is {value}")
+            yield Finding(key, f"it is {at(plain, key)}, but {option} is {value}. Change one.")
     if not at(plain, "checkpointing.enabled"):
-        yield Finding("checkpointing.enabled", "must be true: the job resumes from it")
+        reason = "the job resumes from checkpoints"
+        yield Finding("checkpointing.enabled", f"must be true, because {reason}")
     nodes, gpus = _nodes(job.partition), at(plain, "cluster.gpus_per_node")
     if counts := {node.gpus for node in nodes if node.gpus}:
-        what = f"is {gpus}, but a node here has {' or '.join(map(str, sorted(counts)))}"
+        what = f"it is {gpus}, but nodes here have {' or '.join(map(str, sorted(counts)))} GPUs"
         if gpus not in counts:
-            yield Finding("cluster.gpus_per_node", f"{what}, all of which ray.sub takes: change it")
+            cure = "ray.sub takes all GPUs of a node. Change it."
+            yield Finding("cluster.gpus_per_node", f"{what}. {cure}")
     longest = max((node.limit for node in nodes), default=inf)
     if batch.seconds(job.time) > longest:
-        what = f"{job.time} is more than the partition's limit of {longest / 3600:g} hours"
-        yield Finding("--time", f"{what}: the job would wait for ever. Choose less.")
+        what = f"{job.time} exceeds the partition's limit of {longest / 3600:g} hours"
+        yield Finding("--time", f"{what}, so the job would wait forever. Choose less.")
     yield from outputs.unmounted(plain, batch.mounts(job, folder))
 
 
@@ -103,14 +105,16 @@ def warnings(run: Preflight, job: Job, folder: Path) -> Iterator[Finding]:
     """What is probably not meant in a run without errors."""
     gpus, most = run.layout.gpus_per_node, 4 if gpu_of(run.plain) == "GB200" else 8
     if gpus < most and not any(node.gpus for node in _nodes(job.partition)):
-        what = f"the job takes whole nodes, and uses of each: {gpus}"
-        yield warning("cluster.gpus_per_node", f"{what}; --gpus-per-node {most} if they have more")
+        what = f"the job takes whole nodes, but uses {gpus} GPUs of each"
+        cure = f"Set --gpus-per-node {most} if nodes have more."
+        yield warning("cluster.gpus_per_node", f"{what}. {cure}")
     yield from outputs.caches(batch.mounts(job, folder))
     limit, step = batch.seconds(job.time), 0.0
     if run.model:
         step = plan(run.plain, run.model, GPUS[gpu_of(run.plain)]).step_seconds
     if step > job.margin:
-        what = f"{job.margin // 60} minutes, but a step takes about {step / 60:.0f} (plan)"
-        yield warning("--margin", f"{what}: choose more, or the last step is not saved")
+        what = f"{job.margin // 60} minutes are shorter than a step of about {step / 60:.0f}"
+        yield warning("--margin", f"{what} (plan), so the last step would be lost. Choose more.")
     if step > limit - job.margin:
-        yield warning("--time", f"a step of about {step / 60:.0f} minutes (plan) does not fit")
+        what = f"a step of about {step / 60:.0f} minutes (plan) does not fit"
+        yield warning("--time", f"{what}. Choose more.")

@@ -18,9 +18,9 @@ from nemo_algos.preflight.slurm.placement import Sizes
 
 WHEN_SAVED = ("checkpoint_must_save_by", "save_period")
 SHARED = {  # by two points of a sweep, and what to write instead
-    "--sweep": "their values look alike in a file's name",
-    "checkpointing.checkpoint_dir": "put the key that differs in it, as in /x/${grpo.seed}",
-    "logger.log_dir": "put the key that differs in it, as in /x/${grpo.seed}",
+    "--sweep": "their values give the same file name",
+    "checkpointing.checkpoint_dir": "add the key that differs to it, as in /x/${grpo.seed}",
+    "logger.log_dir": "add the key that differs to it, as in /x/${grpo.seed}",
 }
 
 
@@ -39,7 +39,7 @@ def prepare(
     config: Path, overrides: Sequence[str], job: Job, folder: Path, sizes: Sizes, version: str
 ) -> Submission:
     """A run, checked and not yet on disk. Raises ConfigError with all that is wrong."""
-    few = [Finding(o, f"is {n}: 1 or more") for o, n in sizes.keys().values() if n < 1]
+    few = [Finding(o, f"must be at least 1, got {n}") for o, n in sizes.keys().values() if n < 1]
     if wrong := [*rules.problems(job, folder), *few]:
         try:
             refuse(judge(overridden(read(config), overrides), load(version))[1])
@@ -67,9 +67,9 @@ def points(sweep: Sequence[str], overrides: Sequence[str] = ()) -> list[tuple[st
     wrong: list[Finding] = []
     for written, (key, _, text) in zip(sweep, split, strict=True):
         if not key or not all(_values(text)):
-            wrong.append(Finding("--sweep", f"{written!r}: write it as key=a,b"))
+            wrong.append(Finding("--sweep", f"must be key=a,b, got {written!r}"))
         elif times[key.lstrip("+")] > 1:
-            wrong.append(Finding("--sweep", f"{key} is set twice: write its values once, key=a,b"))
+            wrong.append(Finding("--sweep", f"{key} is set twice. Write all values once, key=a,b."))
     if wrong:
         raise ConfigError(wrong)
     return list(itertools.product(*([f"{k}={v}" for v in _values(text)] for k, _, text in split)))
@@ -103,8 +103,9 @@ def apart(runs: Sequence[Submission]) -> None:
     for run in runs:
         config = run.folder / "config.yaml"
         if config.exists() and _trained(read(config)) != _trained(run.written):
-            hint = "choose another name, or train on with the same config"
-            wrong.append(Finding("--name", f"{run.folder} holds a run of another config: {hint}"))
+            what = f"{run.folder} contains a run with another config"
+            hint = "Choose another name, or continue with the same config."
+            wrong.append(Finding("--name", f"{what}. {hint}"))
     if wrong:
         raise ConfigError(wrong)
 

@@ -41,7 +41,7 @@ class QueuedJob(NamedTuple):
     def __str__(self) -> str:
         now = f"{self.elapsed} of {self.limit} on {self.nodes}"
         if self.state == "PENDING":
-            now = f"waits for {self.reason}"
+            now = f"waiting for {self.reason}"
         return f"job {self.number} {self.state}, {self.restarts} restarts, {now}"
 
 
@@ -80,7 +80,7 @@ def asked(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:
-        raise OSError(f"no {command[0]} here: log in to the cluster") from None
+        raise OSError(f"{command[0]} not found: log in to the cluster") from None
     if done.returncode:
         said = done.stderr.strip().removeprefix(f"{command[0]}: ").removeprefix("error: ")
         raise OSError(f"{command[0]}: {said}")

@@ -16,13 +16,13 @@ from nemo_algos.preflight.slurm import batch, options
 from nemo_algos.preflight.slurm.batch import Job
 
 PATH = r"[\w./@+=-]+"
-PATHS = "ray.sub takes letters, digits and ./@+=_- alone"
+PATHS = "ray.sub only accepts letters, digits and ./@+=_-"
 SHAPES = {  # what an option's value matches, and how to write it
     "--account": (r"(\w[\w.@+-]*)?", "write the name of one account"),
-    "--partition": (r"(\w[\w.,+-]*)?", "write a partition's name, or several with commas"),
+    "--partition": (r"(\w[\w.,+-]*)?", "write the name of a partition, or several with commas"),
     "--sbatch": (
         r"--[a-z][a-z-]*(=[^\\\x00-\x1f\x7f]+)?",
-        "write --option=value, in one line without backslashes",
+        "write --option=value, on one line without backslashes",
     ),
     "--image": (r"([\w./@+=:#-]+)?", f"{PATHS}, and : and # in an image's name"),
     "--mounts": (rf"{PATH}:{PATH}(:[\w+-]+)?", f"write HOST:CONTAINER; {PATHS}"),
@@ -41,7 +41,7 @@ def problems(job: Job, folder: Path) -> Iterator[Finding]:
     yield from _mounts(job)
     above = next(path for path in (folder, *folder.parents) if path.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
-        yield Finding("--out", f"{above} is no folder that you can write to: choose another")
+        yield Finding("--out", f"{above} is not a writable folder. Choose another.")
 
 
 def _shapes(job: Job, folder: Path) -> Iterator[Finding]:
@@ -61,36 +61,37 @@ def _shapes(job: Job, folder: Path) -> Iterator[Finding]:
 
 def _missing(job: Job) -> Iterator[Finding]:
     if not job.account:
-        yield Finding("--account", "missing: name the Slurm account that pays")
+        yield Finding("--account", "it is missing. Name the Slurm account to charge.")
     if not job.image:
-        yield Finding("--image", "missing: name NeMo-RL's container image, or a .sqsh file of it")
+        yield Finding("--image", "it is missing. Name NeMo-RL's container image, or a .sqsh file.")
     elif not Path(job.image).is_file():
         yield from _image(job.image)
     if not (job.nemo_rl / "ray.sub").is_file():
-        hint = "name a checkout of NeMo-RL, of the image's version"
-        yield Finding("--checkout", f"no ray.sub in {job.nemo_rl}: {hint}")
+        hint = "Name a NeMo-RL checkout of the image's version."
+        yield Finding("--checkout", f"ray.sub not found in {job.nemo_rl}. {hint}")
     if reason := refusal(ROOT):
         yield Finding("", reason)
     elif not job.program.is_file():
-        yield Finding("--program", f"no file {job.program}")
+        yield Finding("--program", f"file {job.program} not found")
 
 
 def _image(image: str) -> Iterator[Finding]:
     """A file that is not there, or a name that pyxis would look for on Docker's hub."""
     registry, slash, name = re.sub(r"^\w+://", "", image).partition("/")
     if image.startswith(("/", ".")) or image.endswith(".sqsh"):
-        yield Finding("--image", f"no file {image}")
+        yield Finding("--image", f"file {image} not found")
     elif slash and "#" not in registry and re.search(r"[.:]", registry):
-        yield Finding("--image", f"{image}: pyxis writes # after a registry, {registry}#{name}")
+        what = f"pyxis needs # after the registry, got {image}"
+        yield Finding("--image", f"{what}. Write {registry}#{name}.")
 
 
 def _times(job: Job) -> Iterator[Finding]:
     minutes = job.margin // 60
     if not 1 <= minutes <= LONGEST:
-        yield Finding("--margin", f"{minutes} minutes: choose 1 to {LONGEST}, as for --signal")
+        yield Finding("--margin", f"must be 1 to {LONGEST} minutes, got {minutes}")
     try:
         if batch.seconds(job.time) <= job.margin and 1 <= minutes <= LONGEST:
-            yield Finding("--margin", f"{minutes} minutes is not less than --time")
+            yield Finding("--margin", f"{minutes} minutes must be less than --time")
     except ValueError as error:
         yield Finding("--time", str(error))
 
@@ -101,11 +102,12 @@ def _mounts(job: Job) -> Iterator[Finding]:
         if not re.fullmatch(SHAPES["--mounts"][0], mount):
             continue
         if not source.startswith("/") or not target.startswith("/"):
-            yield Finding("--mounts", f"{mount}: write absolute paths, HOST:CONTAINER")
+            yield Finding("--mounts", f"must be absolute paths HOST:CONTAINER, got {mount}")
         elif not os.path.normpath(target).strip("/"):
-            yield Finding("--mounts", f"{mount}: would hide the container: mount a folder below it")
+            reason = f"{mount} would hide the container's files"
+            yield Finding("--mounts", f"{reason}. Mount to a folder below /.")
         elif not Path(source).exists():
-            yield Finding("--mounts", f"{mount}: no {source} here")
+            yield Finding("--mounts", f"{mount}: {source} not found on this machine")
 
 
 def checkout(folder: Path, version: str) -> Iterator[Finding]:
@@ -114,6 +116,6 @@ def checkout(folder: Path, version: str) -> Iterator[Finding]:
     text = file.read_text() if file.is_file() else ""
     found = "v" + ".".join(re.findall(r"^(?:MAJOR|MINOR|PATCH) = (\d+)", text, re.MULTILINE))
     if found != version and (version != "main" or found in (*VERSIONS, "v")):
-        what = f"{folder} is NeMo-RL {found}" if text else f"{folder} is no checkout of NeMo-RL"
-        hint = "name the image's in both --checkout and --nemo-rl"
-        yield Finding("--checkout", f"{what}, and the config is checked against {version}: {hint}")
+        what = f"{folder} is NeMo-RL {found}" if text else f"{folder} is not a NeMo-RL checkout"
+        hint = "Use the image's version for both --checkout and --nemo-rl."
+        yield Finding("--checkout", f"{what}, but the config is checked against {version}. {hint}")

@@ -18,14 +18,14 @@ Runs = Annotated[list[str], typer.Argument(metavar="RUN...", help="folders, or n
 Listed = Annotated[
     list[str] | None, typer.Argument(metavar="[RUN]...", help="default: all below --out")
 ]
-Out = Annotated[Path, typer.Option(help="parent of the runs' folders")]
+Out = Annotated[Path, typer.Option(help="parent folder of the runs")]
 
 
 def status(runs: Listed = None, out: Out = OUT) -> None:
     """The jobs of runs, how far they are, what they cost so far, and how they ended."""
     folders = _folders(runs, out) if runs else list(filter(_is_run, sorted(out.glob("*"))))
     if not folders:
-        raise ValueError(f"There is no run in {out}: name the runs, or their parent with --out.")
+        raise ValueError(f"no run found in {out}. Name the runs, or their parent with --out.")
     names = {folder.resolve(): _job_name(folder) for folder in folders}
     found = queue.jobs(names.values())
     gone = [name for name in names.values() if name not in found]
@@ -53,7 +53,7 @@ def tail(run: Run, out: Out = OUT) -> None:
         live = _alive(folder)
         log = attempts.log(folder)
         if not (live or log):
-            raise ValueError(f"{folder} has no log yet: nemo-algos slurm status {run}")
+            raise ValueError(f"{folder} has no log yet. See: nemo-algos slurm status {run}")
         if log and log != shown:
             echo(f"==> {log} <==", err=True)
             shown, offset = log, max(log.stat().st_size - LAST, 0)
@@ -73,7 +73,9 @@ def _show(log: Path, offset: int) -> int:
 def stop(
     runs: Runs,
     out: Out = OUT,
-    save: Annotated[bool, typer.Option("--save", help="after this step, save before")] = False,
+    save: Annotated[
+        bool, typer.Option("--save", help="stop after the current step, and save")
+    ] = False,
 ) -> None:
     """Cancel all jobs of a run, its chain too: what is not saved is lost without --save."""
     for folder in _folders(runs, out):
@@ -84,7 +86,7 @@ def stop(
             queue.asked("scancel", *cancelled)
         if going:
             replace(folder / "stop", "for good\n")  # job.sh: a file with words ends the run
-        said = [f"{' '.join(going)} will save after this step and end"] if going else []
+        said = [f"{' '.join(going)} will save after this step and stop"] if going else []
         said += [f"stopped {' '.join(cancelled)}"] if cancelled else []
         echo(f"{folder.name}: {', '.join(said) or 'no job to stop'}")
 
@@ -93,8 +95,8 @@ def _folders(runs: list[str], out: Path) -> list[Path]:
     found = [next(filter(_is_run, (Path(run), out / run)), None) for run in runs]
     unknown = [run for run, folder in zip(runs, found, strict=True) if folder is None]
     if unknown:
-        hint = f"Give a run's folder, or its name in {out} (--out)."
-        raise ValueError(f"There is no run {', '.join(unknown)}. {hint}")
+        hint = f"Give a run folder, or its name in {out} (--out)."
+        raise ValueError(f"run {', '.join(unknown)} not found. {hint}")
     return [folder.resolve() for folder in found if folder]
 
 

@@ -57,7 +57,7 @@ def sbatch(run: Submission, *words: str | Path) -> str:
     done = subprocess.run(command, input=run.script, capture_output=True, text=True, env=env)
     said = re.sub("^(sbatch: )?(error: )?", "", done.stderr.strip(), flags=re.MULTILINE)
     if done.returncode and "timed out" in said:
-        hint = f"Look with squeue --name={batch.job_name(run.folder)} before you submit again."
+        hint = f"Check squeue --name={batch.job_name(run.folder)} before you submit again."
         raise OSError(f"sbatch: {said}. Slurm may have accepted the job of {run.folder}. {hint}")
     if done.returncode:
         raise ValueError(f"sbatch refuses {run.folder.name}: {said}")
@@ -75,7 +75,7 @@ def submit(runs: Sequence[Submission], chain: int) -> Iterator[tuple[str, Path]]
             with written(run):
                 answers.append(sbatch(run, run.folder / "job.sh"))
         except (ValueError, OSError) as error:
-            before = f"\nSubmitted before, of {len(runs) * chain}: {', '.join(answers)}"
+            before = f"\nAlready submitted, of {len(runs) * chain}: {', '.join(answers)}"
             raise type(error)(f"{error}{before if answers else ''}") from None
         number = "".join(re.findall(r"\d+", answers[-1])[:1])
         yield answers[-1], run.folder / "logs" / f"{number}-logs" / "ray-driver.log"
@@ -86,5 +86,5 @@ def by_hand(job: Job) -> Iterator[Finding]:
     same = {"SBATCH_ACCOUNT": job.account, "SBATCH_PARTITION": job.partition}
     for name in sorted(n for n in os.environ if n.startswith("SBATCH_")):
         if os.environ[name] != same.get(name):
-            hint = "unset it, or use --submit"
-            yield note(name, f"set, and sbatch reads it before the script: {hint}")
+            what = "this variable is set, and sbatch lets it override the script"
+            yield note(name, f"{what}. Unset it, or use --submit.")

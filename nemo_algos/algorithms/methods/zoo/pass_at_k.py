@@ -28,7 +28,8 @@ class PassAtKParams(BaselineParams):
     @model_validator(mode="after")
     def _none_is_negative(self) -> PassAtKParams:
         if idle := [key for key in self.changed if key in ("clip_low", "dual_clip")]:
-            raise ValueError(f"{idle[0]} has no meaning for pass_at_k: no advantage is negative")
+            reason = "its advantages are never negative"
+            raise ValueError(f"`{idle[0]}` has no effect in pass_at_k: {reason}. Remove it.")
         return self
 
 

@@ -52,7 +52,7 @@ class SPOParams(ClipParams):
     @model_validator(mode="after")
     def _in_order(self) -> SPOParams:
         if self.rho_min > self.rho_max:
-            raise ValueError(f"rho_min={self.rho_min} is above rho_max={self.rho_max}: lower it")
+            raise ValueError(f"rho_min={self.rho_min} exceeds rho_max={self.rho_max}. Lower it.")
         return self
 
 

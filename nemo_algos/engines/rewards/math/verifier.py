@@ -88,7 +88,8 @@ def _read_gold(answer: str) -> Gold:
     answer = latex.characters(answer)
     text = _spelled(answer, in_base=True)
     if not re.search(r"\w", text):
-        raise ValueError(f"The gold answer {answer!r} is unreadable: give the final answer alone.")
+        what = f"the gold answer {answer!r} cannot be read"
+        raise ValueError(f"{what}. Write the final answer only.")
     parsed = expression(text)[-1:] if compound(answer) else expression(text)
     value = complexified(parsed[0])
     is_number = isinstance(value, Expr) and value.is_number is True

@@ -46,7 +46,7 @@ def load(
     twice, a limit below 1.
     """
     if name not in BENCHMARKS:
-        raise ValueError(f"no benchmark {name!r}{did_you_mean(name, sorted(BENCHMARKS))}")
+        raise ValueError(f"unknown benchmark {name!r}{did_you_mean(name, sorted(BENCHMARKS))}")
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     benchmark = BENCHMARKS[name]
@@ -58,17 +58,17 @@ def load(
     elif benchmark.hub:
         rows, source = benchmark.hub.rows()
     else:
-        raise ValueError(f"{name} reads files of your own: set data to the path of one")
+        raise ValueError(f"{name} reads your own file. Set data to its path.")
     folder = path if path.is_dir() else path.parent
     options = Options(seed, folder, databases, trained=trained)
     problems = list(benchmark.problems(rows, options))
     if not problems:
-        raise ValueError(f"{source}: none of its {len(rows)} rows is in {name}")
+        raise ValueError(f"{source}: none of its {len(rows)} rows belongs to {name}")
     ids = Counter(problem.id for problem in problems)
     twice = [name for name, number in ids.items() if number > 1]
     if twice:
         raise ValueError(
-            f"{len(twice)} ids occur more than once, such as {twice[0]!r}: ids must be unique"
+            f"ids must be unique, but {len(twice)} occur more than once, such as {twice[0]!r}"
         )
     texts = {(p.prompt, p.images, str(p.before)) for p in problems}
     options.counts["problems with the prompt of another"] += len(problems) - len(texts)

@@ -81,7 +81,7 @@ def _tests(row: Row) -> tuple[str, list[tuple[Any, Any]], str]:
     own = Row(tests, f"{row.where}, input_output")
     name = str(own.get("fn_name") or "")
     if name and (not name.isidentifier() or iskeyword(name)):  # it becomes part of the tests
-        raise ValueError(f"{own.where}: fn_name {name[:80]!r} is no name of a function")
+        raise ValueError(f"{own.where}: fn_name {name[:80]!r} is not a function name")
     inputs, outputs = own.list("inputs"), own.list("outputs")
     if len(inputs) != len(outputs):
         return "", [], "problems with more inputs than outputs, or fewer,"
@@ -125,5 +125,5 @@ def folders(data: str) -> tuple[list[Row], str]:
         about = from_json(values.pop("metadata", "{}"), str(there.get("metadata")))
         rows.append(Row({**about, **values}, str(folder)))
     if not rows:
-        raise ValueError(f"{data} holds no folder with a {FILES['question']}")
+        raise ValueError(f"{data} does not contain a folder with a {FILES['question']}")
     return rows, f"{Path(data).name} sha256:{digest.hexdigest()}"

@@ -50,7 +50,7 @@ def acpbench_mcq(rows: list[Row], options: Options) -> Iterator[Problem]:
 def _acpbench(row: Row, place: int, options: Options, valid: list[str], ask: str) -> Problem:
     answer = row.text("answer").strip()
     if answer not in valid:
-        raise ValueError(f"{row.where}: the answer {answer!r} is none of {', '.join(valid)}")
+        raise ValueError(f"{row.where}: answer must be one of {', '.join(valid)}, got {answer!r}")
     context, question = row.text("context").strip(), row.text("question").strip()
     prompt = ACPBENCH.format(context=context, question=question) + ask
     # an id is unique in its group only

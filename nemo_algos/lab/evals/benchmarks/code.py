@@ -74,7 +74,8 @@ def _tested(row: Row, options: Options) -> str:
         solution = ast.parse(row.text("code"))
         tests = ast.parse("\n".join(row.list("test_list")))
     except SyntaxError as error:
-        raise ValueError(f"{row.where}: its code or test_list is no Python: {error}") from None
+        what = "code or test_list is not valid Python"
+        raise ValueError(f"{row.where}: its {what}: {error}") from None
     defined = {node.name for node in solution.body if isinstance(node, ast.FunctionDef)}
     calls = [node.func for node in ast.walk(tests) if isinstance(node, ast.Call)]
     called = [call for call in calls if isinstance(call, ast.Name) and call.id in defined]
@@ -92,6 +93,6 @@ def _answer(prompt: str, entry_point: str, tests: str, seconds: float = SECONDS)
 def _refuse_release(row: Row) -> None:
     if "plus_input" in row.values:
         raise ValueError(
-            f"{row.where}: EvalPlus's release file has inputs without expected outputs "
-            "(plus_input); use the rows of the hub, whose `test` has both"
+            f"{row.where}: the EvalPlus release file has inputs without expected outputs "
+            "(plus_input). Use the rows from the hub, which have both in `test`."
         )

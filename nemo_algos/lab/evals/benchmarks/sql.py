@@ -59,16 +59,16 @@ def _schemas(rows: list[Row], options: Options) -> dict[str, str]:
     names = sorted({row.text("db_id") for row in rows})
     if not options.databases:
         raise ValueError(
-            f"set databases to the folder of the {len(names)} SQLite files, "
+            f"set `databases` to the folder of the {len(names)} SQLite files, "
             f"such as DATABASES/{names[0]}/{names[0]}.sqlite"
         )
     schemas = {name: _schema(_path(options.databases, name)) for name in names}
     missing = [name for name in names if not schemas[name]]
     if missing:
         raise ValueError(
-            f"{options.databases} lacks {len(missing)} of {len(names)} databases, or they hold no "
-            f"table: {', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}; each is "
-            f"{_path(options.databases, '<db_id>')}"
+            f"{len(missing)} of {len(names)} databases are missing in {options.databases}, or have "
+            f"no table: {', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''}. Put each at "
+            f"{_path(options.databases, '<db_id>')}."
         )
     return schemas
 
@@ -82,5 +82,5 @@ def _schema(path: Path) -> str:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             statements = database.execute(tables + "ESCAPE '\\' ORDER BY rowid").fetchall()
     except sqlite3.Error as error:
-        raise ValueError(f"{path} is no readable SQLite database: {error}") from None
+        raise ValueError(f"{path} cannot be read as a SQLite database: {error}") from None
     return "\n\n".join(f"{statement.strip()};" for (statement,) in statements)

@@ -38,12 +38,12 @@ def _image(image: Any, row: Row, folder: Path) -> str:
         if image.startswith(URLS):
             return image
         if not (path := folder / image).is_file():
-            raise ValueError(f"{row.where}: no image {path}")
+            raise ValueError(f"{row.where}: image {path} not found")
         return str(path.resolve())
     if hasattr(image, "save"):
         image.save(png := io.BytesIO(), "PNG")
         return _data_url(png.getvalue())
-    raise ValueError(f"{row.where}: an image is a path, a URL or a picture, not {image!r}")
+    raise ValueError(f"{row.where}: an image must be a path, a URL or a picture, got {image!r}")
 
 
 def _data_url(image: bytes) -> str:

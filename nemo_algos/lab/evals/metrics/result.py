@@ -50,7 +50,7 @@ def measure(
     settings = settings or Measure()
     problems, n = evaluation.rewards.shape
     if not problems or not n:
-        raise ValueError(f"{problems} problems with {n} responses: sample at least one of each")
+        raise ValueError(f"there must be 1 problem and 1 response or more, got {problems} and {n}")
     ks, ids = verdicts.powers_of_two(n), [problem.id for problem in evaluation.problems]
     bootstrap = Bootstrap(ids, settings.resamples, settings.seed)
     found = list[Diversity]()
@@ -97,7 +97,7 @@ def load(model: str) -> Encoder:
         from sentence_transformers import SentenceTransformer  # pyright: ignore
     except ImportError as error:
         raise ValueError(
-            "embedding similarity needs sentence-transformers: take embedding out of similarities, "
+            "embedding similarity needs sentence-transformers: remove embedding from similarities, "
             f"or {install('sentence-transformers', 'embeddings')}"
         ) from error
     return SentenceTransformer(model)

@@ -45,9 +45,9 @@ class Measure(Section):
     @model_validator(mode="after")
     def _keys_agree(self) -> Self:
         if self.ucc_similarity not in self.similarities:
-            raise ValueError(f"ucc_similarity={self.ucc_similarity} must be one of similarities")
+            raise ValueError(f"ucc_similarity={self.ucc_similarity} must be in `similarities`")
         if (self.ucc_similarity, self.edit_unit) == ("edit", "char"):
-            raise ValueError("ucc_similarity=edit needs all pairs: set edit_unit to word")
+            raise ValueError("ucc_similarity=edit needs `edit_unit: word`")
         if ("embedding" in self.similarities) != bool(self.embedding_model):
-            raise ValueError("similarities has embedding if and only if embedding_model is set")
+            raise ValueError("embedding in `similarities` and `embedding_model` need each other")
         return self

@@ -104,7 +104,7 @@ def plurality(classes: Sequence[tuple[int, float]], n: int, ks: Sequence[int]) -
     Gauss-Legendre integrates over 0..1. All terms are positive: no cancellation.
     """
     if n > LARGEST:
-        raise ValueError(f"maj@k of {n} responses: it is exact up to {LARGEST}, take fewer")
+        raise ValueError(f"maj@k supports at most {LARGEST} responses, got {n}")
     if not all(1 <= k <= n for k in ks):
         raise ValueError(f"k={list(ks)} of n={n} responses: every k must be from 1 to n")
     most = max((votes for votes, value in classes if value), default=0)

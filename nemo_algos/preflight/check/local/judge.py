@@ -84,7 +84,8 @@ def _of_nemo_rl(finding: Finding) -> Finding:
     from nemo_algos.preflight.check.snapshot import VERSIONS, load  # for this sentence alone
 
     if isinstance(finding, UnknownKey) and any(finding.path in load(v).declared for v in VERSIONS):
-        return Finding(finding.path, "is NeMo-RL's, not in the embedded engine: remove it")
+        what = "only NeMo-RL supports this key, not the embedded engine"
+        return Finding(finding.path, f"{what}. Remove it.")
     return finding
 
 

@@ -24,13 +24,13 @@ def named(name: str, key: str, short: Collection[str] = ()) -> Any:
     """The object of `package.module:NAME`; short: names of ours. Raises ConfigError at the key."""
     if not all(name.partition(":")):
         hint = did_you_mean(name, sorted(short))
-        raise ConfigError([Finding(key, f"{name} is no package.module:NAME{hint}")])
+        raise ConfigError([Finding(key, f"must be package.module:NAME, got {name!r}{hint}")])
     try:
         return resolve_name(name)
     except Exception as error:  # whatever the module does when it is imported
         here = Path(f"{name.partition(':')[0].partition('.')[0]}.py").exists()
         unseen = here and isinstance(error, ModuleNotFoundError)
-        cure = "; it lies in this folder: put PYTHONPATH=. before the command" if unseen else ""
+        cure = ". It is in this folder: put PYTHONPATH=. before the command" if unseen else ""
         if isinstance(error, ModuleNotFoundError) and (extra := install_of(error.name)):
             cure = f": {extra}"
         reason = f"cannot import {name}: {type(error).__name__}: {error}{cure}"
@@ -89,7 +89,8 @@ def own_task(run: LocalRun) -> Iterator[Finding]:
         yield from problem.findings
         return
     if not (isinstance(kind, type) and issubclass(kind, Task)):
-        yield error("data.task", f"{name} is no subclass of nemo_algos.engines.data.tasks.Task")
+        what = f"{name} is not a subclass of nemo_algos.engines.data.tasks.Task"
+        yield error("data.task", f"{what}. Derive it from Task.")
         return
     lacking = sorted(kind.__abstractmethods__)
     if kind.verify is Task.verify and kind.answer is Task.answer:
@@ -99,12 +100,13 @@ def own_task(run: LocalRun) -> Iterator[Finding]:
     elif kind.verify is not Task.verify:
         for key in ("data.rewards", "data.verifier", "data.verifier_workers"):
             if run.changed(key):
-                yield error(key, f"{name} judges by its own verify: remove it")
+                yield error(key, f"{name} has its own verify function. Remove this key.")
     if kind.turns and run.model in SHAPES:
-        reason = f"{run.model} takes prompts of one length, and {name} has turns"
-        yield error("policy.model_name", f"{reason}: name another model")
+        reason = f"{run.model} needs prompts of equal length, but {name} has several turns"
+        yield error("policy.model_name", f"{reason}. Name another model.")
     if run["data.max_input_seq_length"] and kind.keep is Task.keep:
-        yield error("data.max_input_seq_length", f"{name} cannot leave prompts out")
+        reason = f"{name} does not define `keep`, so it cannot skip long prompts"
+        yield error("data.max_input_seq_length", f"{reason}. Define it, or remove this key.")
 
 
 def response_length(run: LocalRun) -> Iterator[Finding]:
@@ -123,9 +125,9 @@ def response_length(run: LocalRun) -> Iterator[Finding]:
         return
     lengths = [count(f"\\boxed{{{answer}}}" if boxed else answer) + 1 for answer in answers]
     if longer := sum(length > limit for length in lengths):
-        what = f"{limit} tokens do not hold the answers of {longer} of {len(lengths)} rows"
-        also = ", and the prompt asks to reason before it" if "eason" in data.prompt else ""
-        reason = f"{what}, which take up to {max(lengths)}{also}: raise it"
+        what = f"{limit} tokens are too few for the answers of {longer} of {len(lengths)} rows"
+        also = ", and the prompt asks for reasoning first" if "eason" in data.prompt else ""
+        reason = f"{what}, which need up to {max(lengths)}{also}. Raise it."
         yield warning("policy.generation.max_new_tokens", reason)
 
 
@@ -208,7 +210,7 @@ def model(policy: PolicySection) -> list[Finding]:
         return [] if there else [Finding(key, f"cannot load {name}: {hf.NO_GGUF}")]
     findings = found(hf.from_pretrained, AutoConfig, key, name)
     if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
-        reason = f"{name} holds no .safetensors (pickles are not read): save it so"
+        reason = f"{name} contains no .safetensors file. Save the model in that format."
         findings.append(Finding(key, reason))
     return findings or found(hf.load_tokenizer, policy)
 
@@ -228,8 +230,8 @@ def log_dir(run: LocalRun) -> Iterator[Finding]:
     try:
         tempfile.TemporaryDirectory(dir=above).cleanup()
     except OSError as problem:
-        reason = f"cannot be written: {problem.strerror}: choose another folder"
-        yield error("logger.log_dir", f"{run['logger.log_dir']} {reason}")
+        what = f"{run['logger.log_dir']} cannot be written: {problem.strerror}"
+        yield error("logger.log_dir", f"{what}. Choose another folder.")
 
 
 RULES: tuple[Rule, ...] = (

@@ -27,18 +27,19 @@ def model_fits_task(run: LocalRun) -> Iterator[Finding]:
     """The countdown models know countdown's words only."""
     tiny, task = run.model in SHAPES, run["data.task"]
     if (tiny and task == "math") or (not tiny and task == "countdown"):
-        can = f"{run.model if tiny else TINY} does countdown, a transformers model does math"
-        yield error(MODEL, f"{run.model} cannot do data.task={task}: {can}")
+        cure = f"Use {TINY} for countdown, or a transformers model for math."
+        yield error(MODEL, f"{run.model} does not support data.task={task}. {cure}")
 
 
 def shape(run: LocalRun) -> Iterator[Finding]:
     """Sizes are countdown-tiny's; rotary embeddings turn pairs of a head's numbers."""
     sizes = run["policy.shape"]
     if sizes and run.model != TINY:
-        yield error("policy.shape", f"is countdown-tiny's: {run.model} has its own")
+        what = f"it only applies to {TINY}, but the model is {run.model}"
+        yield error("policy.shape", f"{what}. Remove it.")
     elif sizes and sizes.width % (2 * sizes.heads):
-        reason = f"{sizes.heads} heads of an even size do not make a width of {sizes.width}"
-        yield error("policy.shape.heads", f"{reason}: choose a divisor of half the width")
+        reason = f"{sizes.heads} heads of an even size do not divide a width of {sizes.width}"
+        yield error("policy.shape.heads", f"{reason}. Choose a divisor of half the width.")
 
 
 def experts(run: LocalRun) -> Iterator[Finding]:
@@ -46,7 +47,7 @@ def experts(run: LocalRun) -> Iterator[Finding]:
     usual, planted, cure = SHAPES.get(run.model), run[PLANTED], f"set {MODEL}: {TINY_MOE}"
     number = (run["policy.shape"] or usual).experts if usual else 1
     if run["policy.router_replay.enabled"] and number == 1:
-        yield error("policy.router_replay.enabled", f"{run.model} has no experts here: {cure}")
+        yield error("policy.router_replay.enabled", f"{run.model} has no experts: {cure}")
     if planted and planted.route_flips and number < 3:
         yield error(f"{PLANTED}.route_flips", f"{run.model} has no third expert: {cure}")
 
@@ -54,22 +55,23 @@ def experts(run: LocalRun) -> Iterator[Finding]:
 def unread(run: LocalRun) -> Iterator[Finding]:
     """What the countdown models, and the two tasks of ours, would not read."""
     task, tiny = run["data"].task, run.model in SHAPES
-    reasons = dict.fromkeys(UNREAD.get(task, ()), f"data.task={task} does not read it")
+    reasons = dict.fromkeys(UNREAD.get(task, ()), f"data.task={task} does not use it")
     if tiny:
-        reasons |= dict.fromkeys(OF_TRANSFORMERS, f"{run.model} has none of it")
+        reasons |= dict.fromkeys(OF_TRANSFORMERS, f"{run.model} does not support it")
     if tiny and run["policy.precision"] == "bfloat16":
-        yield error("policy.precision", f"{run.model} computes in float32: remove it")
-    yield from (error(k, f"{reason}: remove it") for k, reason in reasons.items() if run.changed(k))
+        yield error("policy.precision", f"{run.model} only computes in float32. Remove it.")
+    yield from (error(k, f"{why}. Remove it.") for k, why in reasons.items() if run.changed(k))
 
 
 def planted(run: LocalRun) -> Iterator[Finding]:
     """A countdown model has a sampler apart; noise is scaled until the mismatch is as asked."""
     section = run[PLANTED]
     if section and run.model not in SHAPES:
-        yield error(PLANTED, f"{run.model} samples from the weights that it trains: remove it")
+        reason = f"{run.model} samples from the same weights that it trains"
+        yield error(PLANTED, f"{reason}. Remove it.")
     elif section and section.noise and section != PlantedSection(noise=section.noise):
-        reason = "is the whole mismatch in nats: plant nothing beside it"
-        yield error(f"{PLANTED}.noise", reason)
+        reason = "noise sets the whole mismatch in nats"
+        yield error(f"{PLANTED}.noise", f"{reason}. Remove the other keys of this section.")
 
 
 def lora(run: LocalRun) -> Iterator[Finding]:
@@ -78,9 +80,9 @@ def lora(run: LocalRun) -> Iterator[Finding]:
     section = run[key]
     named = [n for n in ("target_modules", "exclude_modules") if getattr(section, n)]
     if section.enabled and run.model in SHAPES:
-        yield error(f"{key}.enabled", f"{run.model} is trained whole: set it to false")
+        yield error(f"{key}.enabled", f"{run.model} does not support LoRA. Set it to false.")
     if len(named) + section.match_all_linear != 1:
-        reason = "set this, or else target_modules or else exclude_modules"
+        reason = "set exactly one of match_all_linear, target_modules and exclude_modules"
         yield error(f"{key}.match_all_linear", reason)
 
 
@@ -89,22 +91,23 @@ def countdown_fits_response(run: LocalRun) -> Iterator[Finding]:
     key, numbers = "policy.generation.max_new_tokens", run["data.numbers"]
     needed = TOKENS_PER_STEP * (numbers - 1)
     if run["data.task"] == "countdown" and run[key] < needed:
-        yield error(key, f"data.numbers={numbers} needs {needed}, or every response is cut")
+        reason = f"responses with data.numbers={numbers} take up to {needed} tokens"
+        yield error(key, f"{reason}, so every response would be cut. Set it to {needed}.")
 
 
 def support_replay(run: LocalRun) -> Iterator[Finding]:
     """Who draws from some tokens is the trainer only where that scores the same ones."""
     filters, replays = run["policy.generation"].filters, run[SUPPORT]
     if replays and not filters:
-        reason = "nothing is filtered, so there is nothing to replay"
-        yield error(SUPPORT, f"{reason}. Set top_p, top_k or min_p, or set it to false.")
+        reason = "it replays the effect of top_p, top_k or min_p, and none of them is set"
+        yield error(SUPPORT, f"{reason}. Set one of them, or set this to false.")
     elif replays:
-        what = "new, old and reference log-probs are renormalised by the trainer over the tokens"
-        yield note(SUPPORT, f"{what} that the sampler kept; entropies are of the whole vocabulary")
+        what = "the trainer renormalises log-probs over the tokens that the sampler kept"
+        yield note(SUPPORT, f"{what}; entropies still cover the whole vocabulary")
     for key in filters if not replays else ():
-        reason = "the sampler draws from some tokens, and the trainer's log-probs are of all, so "
-        cure = "the sampler is another policy, always to one side. Set support_replay: true."
-        yield warning(f"policy.generation.{key}", reason + cure)
+        reason = "the sampler keeps only some tokens, but the trainer's log-probs cover all"
+        cure = "Set policy.generation.support_replay: true."
+        yield warning(f"policy.generation.{key}", f"{reason}, so ratios are biased. {cure}")
 
 
 def batches_divide(run: LocalRun) -> Iterator[Finding]:
@@ -129,11 +132,11 @@ def evaluations(run: LocalRun) -> Iterator[Finding]:
     name, threshold = grpo.stop_at_validation_metric, grpo.stop_at_validation_threshold
     source, _, metric = (ranked or "").partition(":")
     if ranked and (source not in ("train", "val") or not metric):
-        yield error(METRIC, f"{ranked!r}: write it as val:NAME or train:NAME")
+        yield error(METRIC, f"must be val:NAME or train:NAME, got {ranked!r}")
     if ranked and not run["checkpointing.enabled"]:
-        yield error(METRIC, "no checkpoint is the best of none: set checkpointing.enabled")
+        yield error(METRIC, "it needs checkpoints. Set checkpointing.enabled: true.")
     if (name is None) != (threshold is None):
-        yield error(STOP, "is a metric and its threshold: set both, or neither")
+        yield error(STOP, "it needs both a metric and a threshold. Set both, or neither.")
         return
     asked = {STOP: name, METRIC: metric if source == "val" else None}
     if not any(asked.values()):
@@ -143,9 +146,9 @@ def evaluations(run: LocalRun) -> Iterator[Finding]:
     known = names(grpo.val_samples_per_prompt, run.functions)
     for key, wanted in asked.items():
         if wanted and wanted not in known:
-            yield error(key, f"an evaluation has no {wanted}{did_you_mean(wanted, known)}")
+            yield error(key, f"unknown metric {wanted}{did_you_mean(wanted, known)}")
         elif wanted and not grpo.val_period:
-            yield error(key, f"{wanted} is measured by evaluations: set grpo.val_period")
+            yield error(key, f"{wanted} is only measured in evaluations. Set grpo.val_period.")
 
 
 def schedule_lasts(run: LocalRun) -> Iterator[Finding]:
@@ -155,7 +158,8 @@ def schedule_lasts(run: LocalRun) -> Iterator[Finding]:
         total = entry.kwargs.get("total_steps") if isinstance(entry, TorchClass) else None
         if isinstance(total, int) and total < steps:
             reason = f"total_steps={total} is below grpo.max_num_steps={steps}"
-            yield error("policy.scheduler", f"{reason}: the run would end with an error there")
+            effect = f"The run would fail at step {total}"
+            yield error("policy.scheduler", f"{reason}. {effect}. Raise total_steps.")
 
 
 def reward_parts(run: LocalRun) -> Iterator[Finding]:
@@ -164,15 +168,15 @@ def reward_parts(run: LocalRun) -> Iterator[Finding]:
     if algorithm is None or ":" in run["data.task"]:  # whose verdicts may have parts of their own
         return
     if "reward_parts" in algorithm.advantage_needs and not known:
-        yield error("data.rewards", f"{algorithm.name} needs named rewards: name two or more")
+        yield error("data.rewards", f"{algorithm.name} needs several rewards. Set two or more.")
     for key, name in algorithm.columns.items():
         if name not in known:
-            none = f"data.rewards names none: set data.rewards.{name}.function"
-            reason = f"data.rewards has no {name}" if known else none
-            yield error(key, f"{reason}{did_you_mean(name, known)}")
+            near = did_you_mean(name, known)
+            cure = f"Set data.rewards.{name}.function."
+            yield error(key, f"data.rewards does not have a reward {name}{near}. {cure}")
     weights = getattr(algorithm.advantages.params, "weights", {})
     for name in (n for n in weights if known and n not in known):
-        yield error(f"method.weights.{name}", f"no such reward{did_you_mean(name, known)}")
+        yield error(f"method.weights.{name}", f"unknown reward {name}{did_you_mean(name, known)}")
 
 
 def unit_rewards(run: LocalRun) -> Iterator[Finding]:
@@ -180,9 +184,10 @@ def unit_rewards(run: LocalRun) -> Iterator[Finding]:
     weights = [reward.weight for reward in run.functions.values()]
     low, high = sum(w for w in weights if w < 0), sum(w for w in weights if w > 0)
     if run.algorithm and None in run.algorithm.unit_columns and (low < 0 or high > 1 + 1e-9):
-        reason = f"functions in [0, 1] so weighted add up to a reward in [{low:g}, {high:g}]"
-        cure = f"{run.algorithm.name} stops at one outside [0, 1]: let positive weights add up to 1"
-        yield warning("data.rewards", f"{reason}; {cure}")
+        reason = f"with these weights, rewards range from {low:g} to {high:g}"
+        effect = f"{run.algorithm.name} stops at rewards outside 0 to 1"
+        cure = "Use positive weights that add up to 1."
+        yield warning("data.rewards", f"{reason}. {effect}. {cure}")
 
 
 def teacher(run: LocalRun) -> Iterator[Finding]:
@@ -192,10 +197,11 @@ def teacher(run: LocalRun) -> Iterator[Finding]:
         return
     if algorithm.advantages.params.teacher is None:
         slot = "" if algorithm.advantages is algorithm.base else ".advantages"
-        own = "without a teacher the reference is the policy itself, and nothing is learned"
-        yield error(f"method{slot}.teacher", f"{own}: set it to a model's folder or hub name")
+        own = "without a teacher the reference is the policy itself, so nothing is learned"
+        yield error(f"method{slot}.teacher", f"{own}. Set it to a model's folder or hub name.")
     if run[penalty]:
-        yield error(penalty, f"the reference of {algorithm.name} is its teacher: set it to 0")
+        reason = f"{algorithm.name} uses the reference for its teacher"
+        yield error(penalty, f"{reason}, so a KL penalty does not apply. Set it to 0.")
 
 
 def correction(run: LocalRun) -> Iterator[Finding]:
@@ -208,24 +214,25 @@ def task_has_data(run: LocalRun) -> Iterator[Finding]:
     """Files are math's."""
     task, train = run["data.task"], run["data.train"]
     if task == "math" and train is None:
-        reason = "task math needs data.train.data_path: a file of rows, or a data set"
-        yield error("data.train", reason)
+        reason = "the math task needs training data"
+        cure = "Set data.train.data_path to a file of rows, or to a data set."
+        yield error("data.train", f"{reason}. {cure}")
     if task == "countdown" and (train or run["data.validation"]):
-        reason = "countdown makes its own puzzles: set data.task: math for files"
-        yield error("data.task", reason)
+        reason = "the countdown task generates its puzzles and does not read files"
+        yield error("data.task", f"{reason}. Set data.task: math.")
 
 
 def one_reward(run: LocalRun) -> Iterator[Finding]:
     """A verifier is the reward where no others are named."""
     if run["data.rewards"] and run["data.verifier"] != VERIFIER:
-        reason = "data.rewards names the functions: remove this, or name it there"
-        yield error("data.verifier", reason)
+        reason = "data.rewards already names the reward functions"
+        yield error("data.verifier", f"{reason}. Remove this key, or add the function there.")
 
 
 def prompt_has_problem(run: LocalRun) -> Iterator[Finding]:
     """Else all prompts are one."""
     if "{problem}" not in run["data.prompt"]:
-        yield error("data.prompt", "must contain {problem}")
+        yield error("data.prompt", "must contain `{problem}`, the place of the problem's text")
 
 
 RULES: tuple[Rule, ...] = (

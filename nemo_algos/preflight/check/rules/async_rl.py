@@ -16,15 +16,15 @@ FAILURE, ROUTER = "rollout_failure", "generation_router"
 WATCHDOG, FLEET = "stall_watchdog", "generation_fleet_health"
 GYM = f"{FAILURE}.nemo_gym"
 STALL = f"{WATCHDOG}.stall_timeout_s"
-SLOW = "a rollout that is only slow would be reported as a stall"
+SLOW = "a slow rollout would be reported as a stall"
 # two keys, the first of which must be below the second, or at most as large; and why
 BELOW: tuple[tuple[str, str, str], ...] = (
-    (f"{WATCHDOG}.interval_s", STALL, "a stall is seen once the watchdog has looked twice"),
+    (f"{WATCHDOG}.interval_s", STALL, "the watchdog must look twice to see a stall"),
     (f"{GYM}.rollout_timeout_s", STALL, SLOW),
     (f"{FAILURE}.native.generation_timeout_s", STALL, SLOW),
     (f"{FAILURE}.native.env_timeout_s", STALL, SLOW),
     (f"{FLEET}.probe_timeout_s", f"{FLEET}.probe_interval_s", "probes would overlap"),
-    (f"{ROUTER}.port_range_low", f"{ROUTER}.port_range_high", "there would be no port"),
+    (f"{ROUTER}.port_range_low", f"{ROUTER}.port_range_high", "no port would be free"),
 )
 AT_MOST: tuple[tuple[str, str, str], ...] = (
     (f"{FAILURE}.backoff_base_s", f"{FAILURE}.max_backoff_s", "it is the longest delay"),
@@ -54,13 +54,13 @@ def sampler_keys(run: Preflight) -> Iterator[Finding]:
     target = str(run[f"{path}.target"] or "")
     if run.sampler == "custom":
         if target and ":" not in target:
-            yield error(f"{path}.target", f"names no class: write module:Class, not {target}")
+            yield error(f"{path}.target", f"must be module:Class, got {target!r}")
         return
     read = ["name", *kind.model_fields]
     section = (run.written.get(SECTION) or {}).get("sampler") or {}
     for key in [k for k, value in section.items() if k not in read and value is not None]:
-        reason = f"is not read by the sampler {run.sampler}{did_you_mean(key, read[1:])}"
-        yield error(f"{path}.{key}", f"{reason}: remove it, or set it to null")
+        reason = f"the sampler {run.sampler} does not read it{did_you_mean(key, read[1:])}"
+        yield error(f"{path}.{key}", f"{reason}. Remove it, or set it to null.")
 
 
 def deadlines(run: Preflight) -> Iterator[Finding]:
@@ -75,16 +75,16 @@ def deadlines(run: Preflight) -> Iterator[Finding]:
             low, high = attrgetter(lower, upper)(section)
             fits = None in (low, high) or (low < high if word == "above" else low <= high)
             if not fits:
-                what = f"must be {word} {SECTION}.{lower}, {low:g}"
-                yield error(f"{SECTION}.{upper}", f"is {high:g}, and {what}: {reason}")
+                what = f"{high:g} must be {word} {SECTION}.{lower}: {low:g}"
+                yield error(f"{SECTION}.{upper}", f"{what}, or {reason}. Change one of them.")
 
 
 def router_status(run: Preflight) -> Iterator[Finding]:
     """NeMo Gym gives up where the router has no engine."""
     path = f"{SECTION}.{ROUTER}.no_healthy_backend_status"
     if run.controlled and _section(run).generation_router.no_healthy_backend_status in RETRIED:
-        reason = f"NeMo Gym asks again after {', '.join(map(str, RETRIED))}, for ever"
-        yield error(path, f"{reason}: set another status, such as 409")
+        reason = f"NeMo Gym retries forever after {', '.join(map(str, RETRIED))}"
+        yield error(path, f"{reason}. Set another status, such as 409.")
 
 
 def dropped_prompts(run: Preflight) -> Iterator[Finding]:
@@ -95,13 +95,14 @@ def dropped_prompts(run: Preflight) -> Iterator[Finding]:
     asked = [key for key in BUDGETS if getattr(failure, key)]
     replaces = failure.on_dropped_prompt == "replace"
     for key in asked if run.sampler != "in_order" else ():
-        reason = f"a step of {run.sampler} would wait for ever for a prompt that was given up"
-        yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}: set 0, or sampler.name: in_order")
+        reason = f"{run.sampler} would wait forever for a prompt that was dropped"
+        cure = "Set it to 0, or set sampler.name: in_order."
+        yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}. {cure}")
     floor = math.ceil(prompts * failure.min_step_batch_fraction)
     if asked and run.sampler == "in_order" and floor >= prompts and not replaces:
-        reason = f"no step may lack a prompt, so {asked[0]} never applies"
-        hint = "set a smaller share, or on_dropped_prompt: replace"
-        yield warning(f"{SECTION}.{FAILURE}.min_step_batch_fraction", f"{reason}: {hint}")
+        reason = f"every step must have all its prompts, so {asked[0]} never applies"
+        hint = "Set a smaller share, or set on_dropped_prompt: replace."
+        yield warning(f"{SECTION}.{FAILURE}.min_step_batch_fraction", f"{reason}. {hint}")
 
 
 def replacements(run: Preflight) -> Iterator[Finding]:
@@ -111,15 +112,15 @@ def replacements(run: Preflight) -> Iterator[Finding]:
     failure, prompts = _section(run).rollout_failure, run["grpo.num_prompts_per_step"]
     for key in ("max_replacement_attempts", "replacement_reserve_prompts"):
         if not getattr(failure, key):
-            reason = "on_dropped_prompt: replace would replace none"
-            yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}: set at least 1")
+            reason = "at 0, `on_dropped_prompt: replace` cannot replace any prompt"
+            yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}. Set it to at least 1.")
     if failure.replacement_reserve_prompts > prompts:
-        reason = f"is filled by whole steps of {prompts} prompts, before any of them is sampled"
+        reason = f"the reserve fills by whole steps of {prompts} prompts before sampling starts"
         path = f"{SECTION}.{FAILURE}.replacement_reserve_prompts"
-        yield warning(path, f"{reason}: set at most {prompts}")
+        yield warning(path, f"{reason}. Set it to at most {prompts}.")
     if run.sampler not in ("in_order", "custom"):
-        reason = f"no step of {run.sampler} lacks a prompt, so none is replaced"
-        yield warning(f"{SECTION}.{FAILURE}.on_dropped_prompt", f"{reason}: set shrink")
+        reason = f"{run.sampler} fills every step, so no prompt would be replaced"
+        yield warning(f"{SECTION}.{FAILURE}.on_dropped_prompt", f"{reason}. Set it to shrink.")
 
 
 def other_rollouts(run: Preflight) -> Iterator[Finding]:
@@ -132,4 +133,5 @@ def other_rollouts(run: Preflight) -> Iterator[Finding]:
     for key in type(unread).model_fields:
         if getattr(unread, key) != getattr(usual, key):
             path = f"{SECTION}.{FAILURE}.{'native' if gym else 'nemo_gym'}.{key}"
-            yield error(path, f"only {whose}'s own rollouts read it, and none run here: remove it")
+            reason = f"only {whose} rollouts read it, and this config does not run them"
+            yield error(path, f"{reason}. Remove it.")

@@ -12,7 +12,8 @@ def group_of_one(run: AnyRun) -> Iterator[Finding]:
     """Advantages compare the responses of a prompt, unless they remember earlier ones."""
     a, key = run.algorithm, "grpo.num_generations_per_prompt"
     if run[key] == 1 and not (a and "memory" in a.advantage_needs):
-        yield error(key, "a group of one has no advantage, so nothing is learned: set 8 or more")
+        reason = "a group of 1 response has no advantage, so nothing would be learned"
+        yield error(key, f"{reason}. Set it to 8 or more.")
 
 
 def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
@@ -34,12 +35,11 @@ def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
         if apart and takes_sampler(a)
         else f"To clip, {more}."
     )
-    ratios = (
-        "makes one update per rollout batch, so every ratio to the trainer's own old policy is 1"
-    )
-    idle = f" What {' and '.join(lost)} does to ratios has no effect." if lost else ""
+    one = f"{responses} responses make one update per step"
+    ratios = f"With the trainer's old policy every ratio is then 1, and {a.name} is {left}."
+    idle = f" The ratio terms of {' and '.join(lost)} have no effect." if lost else ""
     say = warning if lost else note
-    yield say(key, f"{ratios} and nothing is clipped: {a.name} is {left}.{idle} {cure}")
+    yield say(key, f"{one}. {ratios}{idle} {cure}")
 
 
 def vanishing_weights(run: AnyRun) -> Iterator[Finding]:

@@ -53,26 +53,28 @@ def environments(run: Preflight) -> Iterator[Finding]:
     for name in own.keys() - {*named, *ENVIRONMENTS, *FOREIGN} if isinstance(own, Mapping) else ():
         if isinstance(own[name], Mapping):
             near = did_you_mean(str(name), sorted({*named, *ENVIRONMENTS}))
-            what = f"no dataset names this environment{near}, so nobody reads it"
-            yield error(f"env.{name}", f"{what}: set data.default.env_name: {name}, or remove it")
+            what = f"no dataset uses this environment{near}"
+            cure = f"Set data.default.env_name: {name}, or remove the section."
+            yield error(f"env.{name}", f"{what}. {cure}")
     for path, data in datasets(run):
         name = data.get("env_name")
         if name is not None and name not in known:
             what = f"env has no section {name}{did_you_mean(str(name), known)}"
-            yield error(f"{path}.env_name", f"{what}: name another, or add it")
+            yield error(f"{path}.env_name", f"{what}. Name another environment, or add it.")
 
 
 def images(run: Preflight) -> Iterator[Finding]:
     """What NeMo-RL's own script for prompts with images asserts, or takes no notice of."""
     if not is_vlm(run["data"]):
         return
-    path, synchronous = f"{VLLM}.skip_tokenizer_init", "NeMo-RL trains on images by grpo_train"
+    path, trainer = f"{VLLM}.skip_tokenizer_init", "NeMo-RL trains on images with grpo_train only"
     if run.vllm and run[path] is not False:
-        yield error(path, "prompts with images need vLLM's own tokenizer: set it to false")
+        yield error(path, "prompts with images need vLLM's tokenizer. Set it to false.")
     if run["data_plane.enabled"]:
-        yield error("data_plane.enabled", f"{synchronous}, without the data plane: set it to false")
+        reason = f"{trainer}, which does not use the data plane"
+        yield error("data_plane.enabled", f"{reason}. Set it to false.")
     if run["grpo.async_grpo.enabled"] and run.version == "v0.7.0":
-        yield error("grpo.async_grpo.enabled", f"{synchronous} in v0.7.0: set it to false")
+        yield error("grpo.async_grpo.enabled", f"v0.7.0 of {trainer}. Set it to false.")
 
 
 def verifiers(run: Preflight) -> Iterator[Finding]:
@@ -81,11 +83,12 @@ def verifiers(run: Preflight) -> Iterator[Finding]:
         impl, kind = (run[f"env.{name}.{key}"] for key in ("math_verify_impl", "verifier_type"))
         known = ["hf_math_verify"] if name == OF_PARTS else [*VERIFIERS]
         if impl is not None and impl not in known:
-            what = f"{impl} would score every response 0{did_you_mean(str(impl), known)}"
-            yield error(f"env.{name}.math_verify_impl", f"{what}: change it")
+            what = f"unknown verifier {impl}{did_you_mean(str(impl), known)}"
+            reason = "NeMo-RL would score every response 0"
+            yield error(f"env.{name}.math_verify_impl", f"{what}. {reason}. Correct the name.")
         if kind is not None and kind not in TYPES:
-            what = f"no such verifier{did_you_mean(str(kind), TYPES)}"
-            yield error(f"env.{name}.verifier_type", f"{what}: change it")
+            what = f"unknown verifier {kind}{did_you_mean(str(kind), TYPES)}"
+            yield error(f"env.{name}.verifier_type", f"{what}. Correct the name.")
 
 
 def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
@@ -99,12 +102,14 @@ def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
         wanted = "Answer:" if choice else VERIFIERS.get(run[f"{env}.math_verify_impl"], "boxed")
         wanted = "<answer>" if data.get("env_name") == OF_PARTS else wanted
         if wanted not in asked:
-            what = f"reads {wanted}, and {path} asks for {' and '.join(asked) or 'no format'}"
+            form = " and ".join(asked) or "no answer format"
+            what = f"the verifier reads `{wanted}`, but the prompts of {path} ask for {form}"
             say = error if wanted == "Answer:" else warning
             fitting = next((name for name, form in VERIFIERS.items() if form in asked), None)
-            cure = f"set math_verify_impl: {fitting}" if fitting and not choice else "change it"
-            cure = "" if wanted == "<answer>" else f"{cure}, or "
-            yield say(f"{env}.{key}", f"{what}, which scores 0: {cure}change the prompt_file")
+            cure = f"Set math_verify_impl: {fitting}" if fitting and not choice else "Change it"
+            cure = "Change" if wanted == "<answer>" else f"{cure}, or change"
+            scored = "Responses in that format score 0"
+            yield say(f"{env}.{key}", f"{what}. {scored}. {cure} the prompt_file.")
 
 
 def _asked(data: Mapping[str, Any]) -> list[str] | None:
@@ -128,7 +133,8 @@ def files(run: Preflight) -> Iterator[Finding]:
             if name.suffix in FILES and not own and not os.path.exists(name):
                 where = path if key in (run[path] or {}) else "data.default"
                 say = warning if name.is_absolute() else note
-                yield say(f"{where}.{key}", f"no file {name} here: correct it, or put it there")
+                missing = f"file {name} not found on this machine"
+                yield say(f"{where}.{key}", f"{missing}. Correct the path, or create the file.")
 
 
 def validation_data(run: Preflight) -> Iterator[Finding]:
@@ -138,13 +144,14 @@ def validation_data(run: Preflight) -> Iterator[Finding]:
     )
     shares = [data.get("split_validation_size") for _, data in datasets(run)]
     if validates and not run["data.validation"] and not any(shares):
-        reason = "grpo validates, and there is nothing to validate on"
-        yield error("data.validation", f"{reason}: set it, or grpo.val_period: 0")
+        reason = "grpo is set to validate, but there is no validation data"
+        yield error("data.validation", f"{reason}. Set it, or set grpo.val_period: 0.")
 
 
 def validation_batches(run: Preflight) -> Iterator[Finding]:
     """Validation takes whole batches of at most max_val_samples."""
     samples, batch = run["grpo.max_val_samples"], run["grpo.val_batch_size"]
     if samples is not None and 0 < samples < (batch or 0):
-        reason = f"above max_val_samples, {samples}, no batch is validated and the score is 0"
-        yield error("grpo.val_batch_size", f"{reason}: lower it")
+        what = f"{batch} exceeds grpo.max_val_samples: {samples}"
+        reason = "No batch would be validated, and the score would be 0"
+        yield error("grpo.val_batch_size", f"{what}. {reason}. Lower it.")

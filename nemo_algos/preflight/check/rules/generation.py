@@ -16,8 +16,8 @@ def engines(run: Preflight) -> Iterator[Finding]:
     a = run.layout
     if run.vllm and a.generation_gpus % (a.generation_tensor * a.generation_pipeline):
         sizes = f"TP {a.generation_tensor} x PP {a.generation_pipeline}"
-        what = f"{sizes} does not divide the {a.generation_gpus} GPUs that generate"
-        yield error(f"{VLLM}.tensor_parallel_size", f"{what}: choose a divisor")
+        what = f"{sizes} does not divide the {a.generation_gpus} generation GPUs"
+        yield error(f"{VLLM}.tensor_parallel_size", f"{what}. Choose a divisor.")
 
 
 def engine_heads(run: Preflight) -> Iterator[Finding]:
@@ -25,14 +25,15 @@ def engine_heads(run: Preflight) -> Iterator[Finding]:
     m, tensor = run.model, run.layout.generation_tensor
     copied = m and m.kv_heads % tensor and tensor % m.kv_heads
     if run.vllm and m and (m.num_attention_heads % tensor or copied):
-        what = f"{m.num_attention_heads} heads, {m.kv_heads} of them key-value"
-        yield error(f"{VLLM}.tensor_parallel_size", f"does not split {what}: choose a divisor")
+        what = f"{m.num_attention_heads} attention heads and {m.kv_heads} key-value heads"
+        reason = f"the model's {what} do not divide over {tensor} ranks"
+        yield error(f"{VLLM}.tensor_parallel_size", f"{reason}. Choose a divisor.")
 
 
 def engine_pipeline(run: Preflight) -> Iterator[Finding]:
     """vLLM's pipelines need its asynchronous engine."""
     if run.vllm and run.layout.generation_pipeline > 1 and not run[f"{VLLM}.async_engine"]:
-        yield error(f"{VLLM}.async_engine", "pipeline parallelism needs it: set it to true")
+        yield error(f"{VLLM}.async_engine", "pipeline parallelism needs it. Set it to true.")
 
 
 def engine_experts(run: Preflight) -> Iterator[Finding]:
@@ -40,28 +41,30 @@ def engine_experts(run: Preflight) -> Iterator[Finding]:
     path, tensor = f"{VLLM}.expert_parallel_size", run.layout.generation_tensor
     parts = run[path] or 1
     if run.vllm and parts > 1 and parts % tensor:
-        yield error(path, f"must be a multiple of the engine's TP, {tensor}: set 1 or {tensor}")
+        what = f"{parts} is not a multiple of vLLM's tensor_parallel_size: {tensor}"
+        yield error(path, f"{what}. Set 1 or {tensor}.")
     elif run.vllm and 1 < parts != tensor and run[f"{VLLM}.async_engine"]:
-        yield error(path, f"the asynchronous engine takes no other than its TP: set {tensor}")
+        reason = "the asynchronous engine only supports its tensor_parallel_size here"
+        yield error(path, f"{reason}. Set {tensor}.")
 
 
 def engine_memory(run: Preflight) -> Iterator[Finding]:
     """A share of a GPU's memory."""
     path = f"{VLLM}.gpu_memory_utilization"
     if run.vllm and not 0 < (run[path] or 0.6) <= 1:
-        yield error(path, "is a share of a GPU's memory: set a number from 0 to 1")
+        yield error(path, f"{run[path]} is not a share of GPU memory. Set a number from 0 to 1.")
 
 
 def sampling(run: Preflight) -> Iterator[Finding]:
     """Filters have a range, and greedy responses to a prompt are all the same."""
     top_k, top_p = run[f"{GENERATION}.top_k"], run[f"{GENERATION}.top_p"]
     if top_k is not None and top_k != -1 and top_k < 1:
-        yield error(f"{GENERATION}.top_k", "must be null or at least 1: change it")
+        yield error(f"{GENERATION}.top_k", f"must be null, -1 or at least 1, got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
-        yield error(f"{GENERATION}.top_p", "must be above 0 and at most 1: change it")
+        yield error(f"{GENERATION}.top_p", f"must be above 0 and at most 1, got {top_p}")
     if run[f"{GENERATION}.temperature"] == 0:
-        reason = "greedy responses to a prompt are all the same, so nothing is learned"
-        yield error(f"{GENERATION}.temperature", f"{reason}: set 1.0")
+        reason = "at 0 all responses to a prompt are the same, so nothing is learned"
+        yield error(f"{GENERATION}.temperature", f"{reason}. Set it to 1.0.")
 
 
 def validation_sampling(run: Preflight) -> Iterator[Finding]:
@@ -71,7 +74,8 @@ def validation_sampling(run: Preflight) -> Iterator[Finding]:
         differs = path.rpartition(".")[2] in (run[GENERATION] or {})
         gym = run["env.should_use_nemo_gym"]
         if differs and not gym and run[path] != run[f"{GENERATION}.{key}"]:
-            yield error(path, f"only NeMo-Gym samples otherwise for validation: set it as {key}")
+            reason = "only NeMo-Gym supports separate sampling settings for validation"
+            yield error(path, f"{reason}. Set it to the value of {key}.")
 
 
 def asynchronous(run: Preflight) -> Iterator[Finding]:
@@ -79,23 +83,26 @@ def asynchronous(run: Preflight) -> Iterator[Finding]:
     if not run["grpo.async_grpo.enabled"]:
         return
     if run.vllm and not run[f"{VLLM}.async_engine"]:
-        yield error(f"{VLLM}.async_engine", "asynchronous GRPO needs it: set it to true")
+        yield error(f"{VLLM}.async_engine", "asynchronous GRPO needs it. Set it to true.")
     apart = run.version == "v0.7.0" or run[f"{GENERATION}.backend"] != "megatron"
     if run.layout.colocated and apart:
-        reason = "asynchronous GRPO generates on GPUs of its own"
-        yield error(f"{GENERATION}.colocated.enabled", f"{reason}: set it to false, with resources")
+        reason = "asynchronous GRPO generates on separate GPUs"
+        cure = "Set it to false, and set colocated.resources."
+        yield error(f"{GENERATION}.colocated.enabled", f"{reason}. {cure}")
 
 
 def precision(run: Preflight) -> Iterator[Finding]:
     """Training and generation compute alike, or the difference is corrected."""
     path = f"{VLLM}.precision"
     if run.vllm and run[path] not in (None, run["policy.precision"]) and not run[CORRECTION]:
-        what = f"{run[path]} rollouts are not drawn from the policy in {run['policy.precision']}"
-        yield warning(path, f"{what}: use one precision, or {CORRECTION}: true")
+        what = f"rollouts in {run[path]} are not sampled from the policy trained in"
+        cure = f"Use one precision, or set {CORRECTION}: true."
+        yield warning(path, f"{what} {run['policy.precision']}. {cure}")
 
 
 def tempered(run: Preflight) -> Iterator[Finding]:
     """The papers sample at 1."""
     path = f"{GENERATION}.temperature"
     if run[path] not in (None, 0, 1):
-        yield note(path, "the papers train at 1.0, where samples are the policy's own")
+        reason = "the papers train at 1.0, where samples come from the policy itself"
+        yield note(path, f"it is {run[path]:g}; {reason}")

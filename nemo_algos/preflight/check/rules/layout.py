@@ -16,7 +16,8 @@ def one_backend(run: Preflight) -> Iterator[Finding]:
     both = {bool(run[f"policy.{name}.enabled"]) for name in ("megatron_cfg", "dtensor_cfg")}
     if len(both) == 1:
         what = "both Megatron and DTensor are" if both == {True} else "no training backend is"
-        yield error(f"{MEGATRON}.enabled", f"{what} enabled: enable one, here or in dtensor_cfg")
+        cure = f"Enable exactly one: this or {DTENSOR}.enabled."
+        yield error(f"{MEGATRON}.enabled", f"{what} enabled. {cure}")
 
 
 def generation_share(run: Preflight) -> Iterator[Finding]:
@@ -27,10 +28,10 @@ def generation_share(run: Preflight) -> Iterator[Finding]:
     if a.generation_gpus < 1 or a.train_gpus < 1:
         unit = "gpus_per_node" if a.nodes == 1 else "num_nodes"
         what = f"leaves {a.train_gpus} GPUs to train and {a.generation_gpus} to generate"
-        yield error(f"{RESOURCES}.{unit}", f"{what} of {a.gpus}: give each at least one")
+        yield error(f"{RESOURCES}.{unit}", f"{what} of {a.gpus}. Give each at least one.")
     if a.nodes > 1 and run[f"{RESOURCES}.gpus_per_node"] != a.gpus_per_node:
-        reason = "generation apart takes whole nodes"
-        yield error(f"{RESOURCES}.gpus_per_node", f"{reason}: set it to {a.gpus_per_node}")
+        reason = "non-colocated generation takes whole nodes"
+        yield error(f"{RESOURCES}.gpus_per_node", f"{reason}. Set it to {a.gpus_per_node}.")
 
 
 def train_ranks(run: Preflight) -> Iterator[Finding]:
@@ -39,8 +40,8 @@ def train_ranks(run: Preflight) -> Iterator[Finding]:
     if a.train_gpus % a.model_ranks:
         group = next((g for g in groups if a.train_gpus % getattr(a, g)), "tensor")
         sizes = f"TP {a.tensor} x PP {a.pipeline} x CP {a.context}"
-        what = f"{sizes} does not divide the {a.train_gpus} GPUs that train"
-        yield error(run.size_key(group), f"{what}: change a size or cluster.num_nodes")
+        what = f"{sizes} does not divide the {a.train_gpus} training GPUs"
+        yield error(run.size_key(group), f"{what}. Change a size or cluster.num_nodes.")
 
 
 def expert_ranks(run: Preflight) -> Iterator[Finding]:
@@ -48,35 +49,37 @@ def expert_ranks(run: Preflight) -> Iterator[Finding]:
     a = run.layout
     if run.megatron and a.train_gpus % a.expert_ranks:
         sizes = f"EP {a.expert} x ETP {a.expert_tensor} x PP {a.pipeline}"
-        what = f"{sizes} does not divide the {a.train_gpus} GPUs that train"
-        yield error(run.size_key("expert"), f"{what}: change a size or cluster.num_nodes")
+        what = f"{sizes} does not divide the {a.train_gpus} training GPUs"
+        yield error(run.size_key("expert"), f"{what}. Change a size or cluster.num_nodes.")
 
 
 def heads(run: Preflight) -> Iterator[Finding]:
     """Tensor parallelism splits attention heads."""
     m, tensor = run.model, run.layout.tensor
     if m and m.num_attention_heads % tensor:
-        what = f"the model's {m.num_attention_heads} attention heads do not split over {tensor}"
-        yield error(run.size_key("tensor"), f"{what}: choose a divisor")
+        what = f"the model's {m.num_attention_heads} attention heads do not divide over {tensor}"
+        cure = f"Choose a divisor of {m.num_attention_heads}."
+        yield error(run.size_key("tensor"), f"{what} tensor-parallel ranks. {cure}")
 
 
 def kv_heads(run: Preflight) -> Iterator[Finding]:
     """Key-value heads are split too; Megatron may also copy them."""
     m, tensor = run.model, run.layout.tensor
     if m and m.kv_heads % tensor and not (run.megatron and tensor % m.kv_heads == 0):
-        what = f"the model's {m.kv_heads} key-value heads do not split over {tensor}"
+        what = f"the model's {m.kv_heads} key-value heads do not divide over {tensor}"
         also = " or a multiple" if run.megatron else ", or train with Megatron, which copies them"
-        yield error(run.size_key("tensor"), f"{what}: choose a divisor{also}")
+        cure = f"Choose a divisor of {m.kv_heads}{also}."
+        yield error(run.size_key("tensor"), f"{what} tensor-parallel ranks. {cure}")
 
 
 def vocabulary(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL takes DTensor's shards of the vocabulary for equal ones; Megatron's must be."""
     m, tensor = run.model, run.layout.tensor
     if m and m.vocab_size % tensor:
-        what = f"the model's vocabulary of {m.vocab_size} does not split over {tensor}"
-        wrong = error(run.size_key("tensor"), f"{what}, so all log-probs are wrong: set a divisor")
-        stops = warning(wrong.path, f"{what}, and Megatron stops if none pads it: set a divisor")
-        yield stops if run.megatron else wrong
+        what = f"the model's vocabulary of {m.vocab_size} does not divide over {tensor} ranks"
+        wrong = error(run.size_key("tensor"), f"{what}, so all log-probs are wrong. Set a divisor.")
+        stops = f"{what}, and Megatron stops unless it is padded. Set a divisor."
+        yield warning(wrong.path, stops) if run.megatron else wrong
 
 
 def layers(run: Preflight) -> Iterator[Finding]:
@@ -88,17 +91,18 @@ def layers(run: Preflight) -> Iterator[Finding]:
         return
     rest, middle = run.model.num_hidden_layers - sum(ends), stages - len(ends)
     if rest < 0 or (rest % middle if middle > 0 else rest):
-        what = f"{rest} layers do not split evenly over {middle} pipeline stages"
+        what = f"{rest} layers do not divide evenly over {middle} pipeline stages"
         path = run.size_key("pipeline")
-        yield error(path, f"{what}: change it, or num_layers_in_first/last_pipeline_stage")
+        yield error(path, f"{what}. Change it, or num_layers_in_first/last_pipeline_stage.")
 
 
 def experts(run: Preflight) -> Iterator[Finding]:
     """Experts are split whole; a dense model has none."""
     m, parts = run.model, run.layout.expert
     if m and parts > 1 and (not m.experts or m.experts % parts):
-        what = f"{m.experts} experts do not split over {parts}" if m.experts else "no experts"
-        yield error(run.size_key("expert"), f"the model has {what}: choose a divisor, or 1")
+        what = f"the model's {m.experts} experts do not divide over {parts} expert-parallel ranks"
+        said = f"{what}. Choose a divisor." if m.experts else "the model has no experts. Set 1."
+        yield error(run.size_key("expert"), said)
 
 
 def sequence_parallel(run: Preflight) -> Iterator[Finding]:
@@ -106,21 +110,21 @@ def sequence_parallel(run: Preflight) -> Iterator[Finding]:
     a, path = run.layout, f"{run.section}.sequence_parallel"
     mixture = run.model and run.model.experts
     if run.megatron and a.tensor == 1 and a.sequence_parallel:
-        yield error(path, "Megatron refuses it without tensor parallelism: set it to false")
+        yield error(path, "Megatron refuses it without tensor parallelism. Set it to false.")
     if run.megatron and a.tensor > 1 and mixture and not a.sequence_parallel:
-        yield error(path, "a mixture of experts with tensor parallelism needs it: set true")
+        yield error(path, "a mixture of experts with tensor parallelism needs it. Set it to true.")
 
 
 def context_parallel(run: Preflight) -> Iterator[Finding]:
     """Megatron splits packed sequences, DTensor unpacked ones without sequence parallelism."""
     a, packed = run.layout, "policy.sequence_packing.enabled"
     if a.context > 1 and run.megatron and not run[packed]:
-        yield error(packed, "Megatron's context parallelism needs packing: set it to true")
+        yield error(packed, "Megatron's context parallelism needs packing. Set it to true.")
     if a.context > 1 and not run.megatron and run[packed]:
-        yield error(packed, "DTensor's context parallelism refuses packing: set it to false")
+        yield error(packed, "DTensor's context parallelism refuses packing. Set it to false.")
     if a.context > 1 and not run.megatron and a.sequence_parallel and a.tensor > 1:
-        reason = "DTensor has it or context parallelism, not both"
-        yield error(f"{DTENSOR}.sequence_parallel", f"{reason}: set it to false")
+        reason = "DTensor cannot combine it with context parallelism"
+        yield error(f"{DTENSOR}.sequence_parallel", f"{reason}. Set it to false.")
 
 
 def divisor(run: Preflight) -> Iterator[Finding]:
@@ -129,7 +133,8 @@ def divisor(run: Preflight) -> Iterator[Finding]:
     split = a.tensor if a.sequence_parallel else 1
     needed = (2 * a.context if a.context > 1 else 1) * split
     if run.megatron and run["policy.sequence_packing.enabled"] and run[path] % needed:
-        yield error(path, f"must be a multiple of {needed} (2 CP, times TP with SP): set it")
+        rule = "2 x CP with context parallelism, times TP with sequence parallelism"
+        yield error(path, f"{run[path]} is not a multiple of {needed} ({rule}). Set a multiple.")
 
 
 def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
@@ -137,22 +142,23 @@ def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
     sizes = run["policy.train_micro_batch_size"], run["policy.logprob_batch_size"]
     waived = os.environ.get("NRL_IGNORE_TP_ACCURACY_CHECK")
     if run.layout.tensor >= 4 and sizes[0] != sizes[1] and not waived:
-        what = f"with TP >= 4 NeMo-RL refuses {sizes[1]}, another size than train_micro_batch_size"
-        yield error("policy.logprob_batch_size", f"{what}: set it to {sizes[0]}")
+        what = f"{sizes[1]} differs from policy.train_micro_batch_size: {sizes[0]}"
+        reason = "From TP 4 on, NeMo-RL requires both to be equal"
+        yield error("policy.logprob_batch_size", f"{what}. {reason}. Set it to {sizes[0]}.")
 
 
 def replicas(run: Preflight) -> Iterator[Finding]:
     """DTensor's hybrid sharding divides data parallelism."""
     copies = run[f"{DTENSOR}.dp_replicate_size"] or 1
     if not run.megatron and run.layout.data % copies:
-        what = f"does not divide the {run.layout.data} data-parallel ranks"
-        yield error(f"{DTENSOR}.dp_replicate_size", f"{what}: choose a divisor")
+        what = f"{copies} does not divide the {run.layout.data} data-parallel ranks"
+        yield error(f"{DTENSOR}.dp_replicate_size", f"{what}. Choose a divisor.")
 
 
 def offload_alone(run: Preflight) -> Iterator[Finding]:
     """DTensor cannot offload on one GPU."""
     if not run.megatron and run.layout.train_gpus == 1 and run[f"{DTENSOR}.cpu_offload"]:
-        yield error(f"{DTENSOR}.cpu_offload", "needs more than one GPU: set it to false")
+        yield error(f"{DTENSOR}.cpu_offload", "it needs more than one GPU. Set it to false.")
 
 
 def other_backend(run: Preflight) -> Iterator[Finding]:
@@ -162,5 +168,6 @@ def other_backend(run: Preflight) -> Iterator[Finding]:
         section = (run.written.get("policy") or {}).get(name) or {}
         keys = [k for k in section if k != "enabled"] if isinstance(section, dict) else section
         if keys:
-            what = "is not read, for Megatron trains" if run.megatron else "is not read"
-            yield warning(f"policy.{name}", f"{what}: move it to {run.section}, or remove it")
+            trains = "Megatron" if run.megatron else "DTensor"
+            what = f"{trains} trains, so these keys are ignored"
+            yield warning(f"policy.{name}", f"{what}. Move them to {run.section}, or remove them.")

@@ -20,7 +20,7 @@ def lora(run: Preflight) -> Iterator[Finding]:
     """DTensor's LoRA has no Triton kernels for tensor parallelism."""
     split = not run.megatron and run.layout.tensor > 1
     if split and run[f"{LORA}.enabled"] and run[f"{LORA}.use_triton"]:
-        yield error(f"{LORA}.use_triton", "excludes tensor parallelism: set it to false")
+        yield error(f"{LORA}.use_triton", "it excludes tensor parallelism. Set it to false.")
 
 
 def adapted_modules(run: Preflight) -> Iterator[Finding]:
@@ -30,7 +30,8 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
         key for key in ("match_all_linear", "target_modules", "exclude_modules") if _of(run, key)
     ]
     if path and len(ways) > 1:
-        yield error(f"{path}.{ways[0]}", f"excludes {ways[1]}: set one of them to {_off(ways[0])}")
+        cure = f"Set one of them to {_off(ways[0])}."
+        yield error(f"{path}.{ways[0]}", f"it excludes {ways[1]}. {cure}")
 
 
 def adapted_head(run: Preflight) -> Iterator[Finding]:
@@ -41,20 +42,15 @@ def adapted_head(run: Preflight) -> Iterator[Finding]:
         return
     key, names = _chosen(run), f"target_modules: {HEAD[head]}".replace("'", '"')
     cure = f"match_all_linear: false and {names}" if key == "match_all_linear" else names
-    what = (
-        f"the adapters include {head}, and vLLM has no such weight where the model ties it to its"
-    )
-    drift = f"{what} embeddings: refit drops that adapter, and the sampler drifts from the trainer."
+    what = f"the adapters include {head}, which vLLM does not have as a weight of its own"
+    drift = "Refit drops that adapter, and the sampler drifts from the trainer."
     if tied:
-        yield error(f"{path}.{key}", f"{drift} Set {cure}")
+        why = "because this model ties it to the embeddings"
+        yield error(f"{path}.{key}", f"{what}, {why}. {drift} Set {cure}.")
     else:
-        look = (
-            "look for tie_word_embeddings in the model's config.json, and if it is true or absent"
-        )
-        yield warning(
-            f"{path}.{key}",
-            f"{drift} Whether this model does is not known here: {look}, set {cure}",
-        )
+        why = "if the model ties it to the embeddings (not known here)"
+        when = "If tie_word_embeddings is true or absent in its config.json"
+        yield warning(f"{path}.{key}", f"{what} {why}. {drift} {when}, set {cure}.")
 
 
 def adapted_experts(run: Preflight) -> Iterator[Finding]:
@@ -62,9 +58,9 @@ def adapted_experts(run: Preflight) -> Iterator[Finding]:
     mixture = run.model is None or run.model.experts
     named = any(_matches(pattern, EXPERTS) for pattern in _of(run, "target_modules"))
     if mixture and named and not run.megatron and _section(run):
-        reason = "names the experts, whose adapters NeMo-RL does not merge when it refits vLLM"
+        reason = "NeMo-RL does not merge the adapters of experts when it refits vLLM"
         say = error if run.model else warning
-        yield say(f"{LORA}.target_modules", f"{reason}: name linear layers, such as *_proj")
+        yield say(f"{LORA}.target_modules", f"{reason}. Name linear layers, such as *_proj.")
 
 
 def _section(run: Preflight) -> str | None:

@@ -29,8 +29,8 @@ def _unusual(path: str, method: Method, params: Params) -> Iterator[Finding]:
         value = getattr(params, name)
         default = type(params).model_fields[name].default
         if not low <= value <= high and value != default:
-            what = f"{value:g} is outside {method.name}'s usual {low:g} to {high:g}"
-            yield warning(f"{path}.{name}", f"{what}: check the digits")
+            what = f"{value:g} is outside the usual range of {method.name} ({low:g} to {high:g})"
+            yield warning(f"{path}.{name}", f"{what}. Check the digits.")
 
 
 def usual(params: type[Params]) -> dict[str, Usual]:
@@ -44,30 +44,31 @@ def token_sized_clip(run: Preflight) -> Iterator[Finding]:
     a = run.algorithm
     ranges = usual(type(a.bounds.params)) if a else {}
     if ranges.get("clip_high") == SEQUENCE and a and a.bounds.params.clip_high >= TOKEN.low:
-        reason = "a sequence's ratio hardly reaches it; GSPO's own paper has 3e-4 and 4e-4"
-        yield note("method.clip_high", f"{reason} (gspo_paper.yaml)")
+        reason = "a sequence-level ratio hardly ever reaches this clip range"
+        yield note("method.clip_high", f"{reason}. The GSPO paper uses 3e-4 and 4e-4.")
 
 
 def penalty(run: Preflight) -> Iterator[Finding]:
     """The papers' KL penalty is .001; NeMo-RL's example config has ten times as much."""
     found = run[KL] or 0
     if found > 0.1:
-        what = f"{found:g} holds the policy to its start"
-        yield warning(KL, f"{what}; the papers use 0.001: lower it")
+        what = f"{found:g} holds the policy close to the reference"
+        yield warning(KL, f"{what}. The papers use 0.001. Lower it.")
     elif found >= 0.01 and at(run.written, KL) is None:
-        yield note(KL, f"NeMo-RL's {found:g} is inherited; the four papers use 0.001")
+        yield note(KL, f"NeMo-RL's default of {found:g} applies. The four papers use 0.001.")
 
 
 def steep_gradient(run: Preflight) -> Iterator[Finding]:
     """A product of ratios needs gradient clipping (docs/methods/quatro.md)."""
     base = run.algorithm and run.algorithm.base
     if base and base.params.steep and not 0 < (run[NORM] or 0) <= 10:
-        reason = f"{base.method.name}'s sequence ratio is steep beyond its radius"
-        yield warning(NORM, f"{reason}: set it, e.g. 1.0")
+        reason = f"gradients of {base.method.name} are steep beyond its trust region"
+        yield warning(NORM, f"{reason}, so they need clipping. Set e.g. 1.0.")
 
 
 def paper_group(run: Preflight) -> Iterator[Finding]:
     """Pass rates and duals of few responses are coarse; the papers have groups of 8."""
     a, path = run.algorithm, "grpo.num_generations_per_prompt"
     if a and 1 < run[path] < max(a.base.method.usual_group, a.bounds.method.usual_group):
-        yield warning(path, f"{a.name} reads statistics off each group: set 8, as the papers do")
+        reason = f"{a.name} estimates statistics from each group, and {run[path]} responses are few"
+        yield warning(path, f"{reason}. Set 8, as the papers do.")

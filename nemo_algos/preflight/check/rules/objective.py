@@ -29,12 +29,12 @@ def auxiliary_losses(run: Preflight) -> Iterator[Finding]:
         return
     routed = run.model is None or run.model.experts
     if routed and run[BALANCE] not in (None, "none"):
-        yield warning(BALANCE, f"{run[BALANCE]} adds a loss to the method's: set it to none")
+        yield warning(BALANCE, f"{run[BALANCE]} adds a loss to the method's loss. Set it to none.")
     if routed and run[BIASES]:
-        yield warning(BIASES, "moves the experts' biases beside the gradient: set it to 0.0")
+        yield warning(BIASES, "it changes expert biases outside the gradient. Set it to 0.0.")
     if run[MTP] and run[MTP_LOSS] and not run[f"{MEGATRON}.mtp_detach_heads"]:
-        reason = "trains the model to predict its own rollouts, right or wrong"
-        yield warning(MTP_LOSS, f"{reason}: set it to 0.0, or mtp_detach_heads: true")
+        reason = "it trains the model to predict its own rollouts, correct or not"
+        yield warning(MTP_LOSS, f"{reason}. Set it to 0.0, or set mtp_detach_heads: true.")
 
 
 def dropout(run: Preflight) -> Iterator[Finding]:
@@ -45,8 +45,8 @@ def dropout(run: Preflight) -> Iterator[Finding]:
     for section in ("policy.hf_config_overrides", f"{MEGATRON}.model_overrides"):
         found += _dropped(run[section], section)
     for path in found:
-        reason = "training drops weights and the old log-probs do not, so no ratio starts at 1"
-        yield warning(path, f"{reason}: set it to 0.0")
+        reason = "training applies dropout and the old log-probs do not, so no ratio starts at 1"
+        yield warning(path, f"{reason}. Set it to 0.0.")
 
 
 def _dropped(section: Any, above: str) -> Iterator[str]:
@@ -61,8 +61,8 @@ def gradient_clip(run: Preflight) -> Iterator[Finding]:
     """DTensor multiplies a longer gradient by max_grad_norm over its norm, whatever the sign."""
     found = run[NORM]
     if not run.megatron and found is not None and found <= 0:
-        what = "makes every gradient 0" if found == 0 else "turns every gradient round"
-        yield error(NORM, f"{found:g} {what}: set null, or e.g. 1.0")
+        what = "makes every gradient 0" if found == 0 else "turns every gradient around"
+        yield error(NORM, f"{found:g} {what}. Set it to null, or e.g. 1.0.")
 
 
 def router_replay(run: Preflight) -> Iterator[Finding]:
@@ -70,14 +70,17 @@ def router_replay(run: Preflight) -> Iterator[Finding]:
     if not run[REPLAY]:
         return
     if not (run.megatron and run.vllm):
-        yield error(REPLAY, "needs Megatron to train and vLLM to generate: set it to false")
+        reason = "it needs Megatron for training and vLLM for generation"
+        yield error(REPLAY, f"{reason}. Set it to false.")
     if run["grpo.async_grpo.enabled"] and run["data_plane.enabled"]:
-        yield error(REPLAY, "excludes asynchronous GRPO over the data plane: switch one off")
+        reason = "it does not work with asynchronous GRPO over the data plane"
+        yield error(REPLAY, f"{reason}. Disable one of them.")
     if run[MTP]:
-        reason = "MTP's routers would replay routes of the decoder's layers with the same numbers"
-        yield error(MTP, f"{reason}: set it to 0")
+        reason = "with router replay, the MTP routers would replay routes of decoder layers"
+        yield error(MTP, f"{reason}. Set it to 0.")
     if run[KL]:
-        yield note(REPLAY, "the reference is not replayed: the KL penalty starts above 0")
+        reason = "routes are not replayed in the reference policy"
+        yield note(REPLAY, f"{reason}, so the KL penalty starts above 0")
 
 
 def nucleus(run: Preflight) -> Iterator[Finding]:
@@ -86,10 +89,10 @@ def nucleus(run: Preflight) -> Iterator[Finding]:
     for key, off in wide.items():
         path = f"{GENERATION}.{key}"
         if run[path] not in off:
-            what = "NeMo-RL's trainer filters its own logits by it and knows no set that vLLM kept"
-            reason = "a sampled token outside the trainer's set trains with probability 1"
-            cure = "Switch it off, or look for '-inf' in the log."
-            yield warning(path, f"{what}: {reason}. {cure}")
+            what = "NeMo-RL's trainer filters its own logits, so its set of kept tokens can differ"
+            reason = "A sampled token outside that set trains with probability 1"
+            cure = "Turn it off, or look for '-inf' in the log."
+            yield warning(path, f"{what} from vLLM's. {reason}. {cure}")
 
 
 def graded_rewards(run: Preflight) -> Iterator[Finding]:
@@ -102,8 +105,9 @@ def graded_rewards(run: Preflight) -> Iterator[Finding]:
     for path, data in datasets(run):
         name = environment(run, data)
         if readers and path == "data.train" and name in GRADED:
-            what = f"the rewards of {name} are no mere right and wrong, which"
-            yield warning(f"{path}.env_name", f"{what} {' and '.join(readers)} reads: change one")
+            what = f"{name} gives graded rewards, but {' and '.join(readers)} reads"
+            cure = "Change the environment or the method."
+            yield warning(f"{path}.env_name", f"{what} them as right or wrong. {cure}")
 
 
 def reward_parts(run: Preflight) -> Iterator[Finding]:
@@ -114,8 +118,9 @@ def reward_parts(run: Preflight) -> Iterator[Finding]:
     for path, data in datasets(run):
         name = environment(run, data)
         if path == "data.train" and name in ONE_REWARD:
-            what = f"{name} gives one reward, and {a.name} reads its parts"
-            yield error(f"{path}.env_name", f"{what}: take math_multi_reward, or one of your own")
+            what = f"{name} gives one reward, but {a.name} needs several"
+            cure = "Use math_multi_reward, or your own environment."
+            yield error(f"{path}.env_name", f"{what}. {cure}")
 
 
 def failed_generations(run: Preflight) -> Iterator[Finding]:
@@ -125,5 +130,5 @@ def failed_generations(run: Preflight) -> Iterator[Finding]:
         asked["megatron"] = f"{GENERATION}.mcore_generation_config.async_engine"
     path = asked.get(str(run[f"{GENERATION}.backend"]), f"{GENERATION}.backend")
     if run[path] and not run["env.should_use_nemo_gym"]:
-        what = "a generation that fails stays in its group as an empty response of reward 0"
-        yield note(path, f"{what}: look for 'Error generating response' in the log")
+        what = "a failed generation stays in its group as an empty response with reward 0"
+        yield note(path, f"{what}. Look for 'Error generating response' in the log.")

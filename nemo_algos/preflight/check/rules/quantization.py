@@ -21,12 +21,14 @@ def keywords(run: Preflight) -> Iterator[Finding]:
     for keyword in _keywords(run) if run.model else ():
         whole = _reached(run, keyword)
         if cut := sorted(whole & _cut(run)):
-            reason = f"{keyword} is in the names of some parts of {' and '.join(cut)} only"
-            yield error(KEYWORDS, f"{reason}, at which vLLM stops: name all of them, or none")
+            reason = f"{keyword} matches only some of the parts that vLLM fuses into"
+            cure = "vLLM would stop. Name all parts, or none."
+            yield error(KEYWORDS, f"{reason} {' and '.join(cut)}. {cure}")
         elif ROUTER in whole and len(whole) > 1:
             others = " and ".join(sorted(whole - {ROUTER}))
-            reason = f"{keyword} is in the router's name, which is in BF16 anyway, and in {others}"
-            yield warning(KEYWORDS, f"{reason}, which it leaves in BF16: remove it, or name those")
+            reason = f"{keyword} matches the router, which is in BF16 anyway, but also {others}"
+            cure = "Those layers would stay in BF16 too. Remove it, or name the layers in full."
+            yield warning(KEYWORDS, f"{reason}. {cure}")
         near = did_you_mean(keyword, _names(run))
         if not whole and "did you mean" in near:  # else a module that a plain decoder has not
             yield warning(KEYWORDS, f"no linear layer's name contains {keyword}{near}")
@@ -39,10 +41,10 @@ def quantised_alike(run: Preflight) -> Iterator[Finding]:
     path = next((key for key in (KEYWORDS, FIRST, LAST) if run[key]), KEYWORDS)
     listed = ", ".join(f"{name} of {n} layers" for name, n in _left(run).items())
     if listed and run[f"{FP8}.enabled"]:
-        reason = f"rollouts leave in BF16 what training computes in FP8 ({listed})"
-        yield warning(path, f"{reason}: leave less out, or watch mismatch/mean")
+        reason = f"rollouts compute in BF16 some layers that training computes in FP8 ({listed})"
+        yield warning(path, f"{reason}. Exclude fewer layers, or watch mismatch/mean.")
     elif listed:
-        yield note(path, f"rollouts leave in BF16: {listed}")
+        yield note(path, f"rollouts compute these layers in BF16: {listed}")
 
 
 def precision_pairs(run: Preflight) -> Iterator[Finding]:
@@ -51,19 +53,20 @@ def precision_pairs(run: Preflight) -> Iterator[Finding]:
         return
     recipe, generated = run[f"{FP8}.fp8_recipe"], "mxfp8" if run[f"{VLLM}.is_mx"] else "blockwise"
     if not _fp8(run):
-        reason = "the policy is trained in FP8, and these rollouts are not drawn from it"
-        yield warning(f"{VLLM}.precision", f"{reason}: set fp8")
+        reason = "the policy is trained in FP8, but rollouts are sampled in another precision"
+        yield warning(f"{VLLM}.precision", f"{reason}. Set it to fp8.")
     elif recipe != generated:
         trained, drawn = SCALED.get(recipe, "whole tensors"), SCALED[generated]
-        reason = f"training scales {trained} and rollouts {drawn}"
-        yield warning(f"{FP8}.fp8_recipe", f"{reason}: set {generated}")
+        reason = f"training scales {trained}, but rollouts scale {drawn}"
+        yield warning(f"{FP8}.fp8_recipe", f"{reason}. Set it to {generated}.")
     elif recipe == "blockwise":
         variables = run[f"{MEGATRON}.env_vars"] or {}
         powers = str(variables.get(FP32_SCALES)) != "1"
         for key in [k for k in POW2 if bool(run[f"{VLLM}.{k}"]) != powers]:
             scales = "powers of 2" if powers else "any float32"
-            reason = f"training's scales are {scales}, by {FP32_SCALES} in {MEGATRON}.env_vars"
-            yield warning(f"{VLLM}.{key}", f"{reason}: change one of them")
+            reason = f"training uses scales that are {scales} ({FP32_SCALES}"
+            where = f"in {MEGATRON}.env_vars), but rollouts do not"
+            yield warning(f"{VLLM}.{key}", f"{reason} {where}. Change one of them.")
 
 
 def old_quantisation(run: Preflight) -> Iterator[Finding]:
@@ -71,26 +74,28 @@ def old_quantisation(run: Preflight) -> Iterator[Finding]:
     if run.version != "v0.7.0" or not _fp8(run):
         return
     for path in [key for key in (FIRST, LAST) if run[key]]:
-        reason = "v0.7.0 hands vLLM a list within a list, which matches no layer"
-        yield error(path, f"{reason}: set 0, and name layers in quantization_ignored_layer_kws")
+        reason = "v0.7.0 passes vLLM a nested list, which matches no layer"
+        cure = "Set it to 0, and name the layers in quantization_ignored_layer_kws."
+        yield error(path, f"{reason}. {cure}")
     if run[f"{VLLM}.{POW2[1]}"]:
-        yield error(f"{VLLM}.{POW2[1]}", "v0.7.0's engine ends in a TypeError: set it to false")
+        reason = "v0.7.0's engine would stop with a TypeError"
+        yield error(f"{VLLM}.{POW2[1]}", f"{reason}. Set it to false.")
 
 
 def diverging_experts(run: Preflight) -> Iterator[Finding]:
     """Reported of NVIDIA's hybrid mixture under expert parallelism, cause unknown."""
     named = "nemotron-3-nano-30b-a3b" in str(run["policy.model_name"]).lower()
     if named and run.megatron and run.layout.expert > 1:
-        reason = "with it this model's trainer and sampler were seen to part within eight updates"
-        yield warning(run.size_key("expert"), f"{reason}: set 1, or mismatch.stop_above")
+        reason = "this model's trainer and sampler were seen to diverge within 8 updates with it"
+        yield warning(run.size_key("expert"), f"{reason}. Set it to 1, or set mismatch.stop_above.")
 
 
 def routes(run: Preflight) -> Iterator[Finding]:
     """Two engines send a token near a tie to different experts."""
     path = "policy.router_replay.enabled"
     if run.megatron and run.vllm and run.model and run.model.experts and not run[path]:
-        reason = "training sends some tokens to other experts than the rollouts did"
-        yield note(path, f"{reason}: watch mismatch/max, or set it to true")
+        reason = "training routes some tokens to different experts than the rollouts did"
+        yield note(path, f"{reason}. Watch mismatch/max, or set it to true.")
 
 
 def _fp8(run: Preflight) -> bool:

@@ -18,11 +18,12 @@ def own_rewards(run: Preflight) -> Iterator[Finding]:
     for name, section in sections(run["env"] or {}).items():
         path = f"env.{name}"
         if name in (*ENVIRONMENTS, *FOREIGN):
-            yield error(path, "is NeMo-RL's own environment: give yours another name")
+            what = f"NeMo-RL already has an environment named {name}"
+            yield error(path, f"{what}. Choose another name for yours.")
             continue
         if is_vlm(run["data"]):
-            reason = "NeMo-RL judges prompts with images by its own reward functions alone"
-            yield error(f"{path}.verifier", f"{reason}: set reward_functions instead")
+            reason = "for prompts with images NeMo-RL only supports its built-in reward functions"
+            yield error(f"{path}.verifier", f"{reason}. Set reward_functions instead.")
             continue
         try:
             settings = validate(VerifierConfig, dict(section), path)
@@ -39,5 +40,5 @@ def _extractor(name: str, key: str) -> None:
     try:
         inspect.signature(function).bind("response")
     except TypeError as wrong:
-        reason = f"{name} must be a function of the response alone: {wrong}"
+        reason = f"{name} must take one argument, the response: {wrong}"
         raise ConfigError([Finding(key, reason)]) from None

@@ -27,8 +27,8 @@ def row_keys(run: Preflight) -> Iterator[Finding]:
             key = str(data.get(name) or usual)
             if lacking := next((row for row in rows if row.get(key) is None), None):
                 near = did_you_mean(key, [str(k) for k in lacking.values if k != key])
-                what = f"{lacking.where} has nothing under {key!r}{near}"
-                yield error(f"{path}.{name}", f"{what}: name another key, or mend the row")
+                what = f"{lacking.where} has no value for {key!r}{near}"
+                yield error(f"{path}.{name}", f"{what}. Name another key, or correct the row.")
 
 
 def enough_rows(run: Preflight) -> Iterator[Finding]:
@@ -39,9 +39,9 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
     prompts = int((run[path] or 0) * run.oversampling)
     rows = [number for number in left if number is not None]
     if rows and len(rows) == len(left) and (min if apart else sum)(rows) < prompts:
-        what = f"a batch takes {prompts} prompts, and data.train has {sum(rows)} rows to train on"
-        reason = "NeMo-RL drops the incomplete batch, so no step is made"
-        yield error(path, f"{what}: {reason}. Lower it, or add rows")
+        what = f"a batch takes {prompts} prompts, but data.train has {sum(rows)} training rows"
+        reason = "NeMo-RL drops incomplete batches, so no step would be made"
+        yield error(path, f"{what}. {reason}. Lower it, or add rows.")
 
 
 def validation_environment(run: Preflight) -> Iterator[Finding]:
@@ -53,10 +53,9 @@ def validation_environment(run: Preflight) -> Iterator[Finding]:
         silent = isinstance(section, Mapping) and not section.get("env_name")
         name = silent and section.get("dataset_name")
         if name and usual and usual not in ENVIRONMENTS and name not in trained:
-            what = f"{name} would be graded by {usual}, which data.default names for training"
-            yield warning(
-                "data.validation.env_name", f"{what}: set it, to {usual} if that is meant"
-            )
+            what = f"{name} would be graded by {usual}, the training environment of data.default"
+            cure = f"Name its environment, or set {usual} if that is meant."
+            yield warning("data.validation.env_name", f"{what}. {cure}")
 
 
 def _left(data: Mapping[str, Any]) -> int | None:

@@ -32,8 +32,8 @@ def traces(run: Preflight) -> Iterator[Finding]:
             return
     if run[TRACE] and (run["data_plane.enabled"] or run["async_rl"] is not None):
         where = "the single controller" if run["async_rl"] is not None else "the data plane"
-        reason = f"traces are of the batch on the driver, and with {where} it is not there"
-        yield error(TRACE, f"{reason}: set 0")
+        reason = f"traces read the batch on the driver, but with {where} it is not on the driver"
+        yield error(TRACE, f"{reason}. Set it to 0.")
 
 
 def model_there(run: Preflight) -> Iterator[Finding]:
@@ -43,11 +43,14 @@ def model_there(run: Preflight) -> Iterator[Finding]:
     if os.path.isdir(name):
         return
     if name.startswith(("/", ".", "~")):
-        yield warning(NAME, f"no folder {name} here: correct it, or mount it")
+        missing = f"folder {name} not found on this machine"
+        yield warning(NAME, f"{missing}. Correct the path, or mount it in the job.")
     elif not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        yield error(NAME, f"{name!r} is neither a folder nor a name of the hub: set it")
+        what = f"{name!r} is neither a folder nor a Hugging Face hub name"
+        yield error(NAME, f"{what}. Correct it.")
     elif offline and not (_hub() / f"models--{name.replace('/', '--')}").exists():
-        yield warning(NAME, f"not in {_hub()} with HF_HUB_OFFLINE set: download it first")
+        what = f"HF_HUB_OFFLINE is set, and {name} is not in {_hub()}"
+        yield warning(NAME, f"{what}: download it first")
 
 
 def _home() -> Path:
@@ -69,15 +72,15 @@ def converted_model(run: Preflight) -> Iterator[Finding]:
     newest = max((p.stat().st_mtime for p in Path(name).iterdir()), default=0.0)
     for copy in copies.glob(f"model_{escape(name.replace('/', '_'))}{changed}/iter_0000000"):
         if copy.stat().st_mtime < newest:
-            what = f"the run would start from {copy.parent}, which is older"
-            yield warning(NAME, f"{what}: remove that, or set {again}: true")
+            what = f"the run would start from {copy.parent}, which is older than the model"
+            yield warning(NAME, f"{what}. Delete that folder, or set {again}: true.")
 
 
 def model_known(run: Preflight) -> Iterator[Finding]:
     """Heads, layers and experts are checked of known models only."""
     if run.model is None:
-        reason = "its heads, layers and experts are not known here and not checked"
-        yield note(NAME, f"{reason}: name a folder with its config.json to check them")
+        reason = "this model is unknown here, so its heads, layers and experts are not checked"
+        yield note(NAME, f"{reason}. Name a folder with its config.json to check them.")
 
 
 def save_time(run: Preflight) -> Iterator[Finding]:
@@ -86,13 +89,13 @@ def save_time(run: Preflight) -> Iterator[Finding]:
     parts = str(found).split(":")
     if found is None:
         if limit is not None:
-            reason = "the job ends before the run saves what it has done since its last checkpoint"
-            hint = "set it to less than the job's time, as DD:HH:MM:SS"
-            yield warning(MUST_SAVE, f"{reason}: {hint}")
+            reason = "when the job ends, the work since the last checkpoint is lost"
+            hint = "Set it to less than the job's time, as DD:HH:MM:SS."
+            yield warning(MUST_SAVE, f"{reason}. {hint}")
     elif len(parts) != 4 or not all(p.isdecimal() for p in parts):
-        yield error(MUST_SAVE, f"{found!r} is not DD:HH:MM:SS: write e.g. 00:03:45:00")
+        yield error(MUST_SAVE, f"must be DD:HH:MM:SS, such as 00:03:45:00, got {found!r}")
     elif limit is not None and sum(map(mul, map(int, parts), SECONDS)) >= limit:
-        yield error(MUST_SAVE, f"is not before the job's end after {limit} s: lower it")
+        yield error(MUST_SAVE, f"{found} is not before the job's end after {limit} s. Lower it.")
 
 
 def best_metric(run: Preflight) -> Iterator[Finding]:
@@ -102,24 +105,24 @@ def best_metric(run: Preflight) -> Iterator[Finding]:
     if not run["checkpointing.enabled"]:
         return
     if not name.startswith(("train:", "val:")):
-        yield error(METRIC, f"must begin with train: or val:, such as val:accuracy, got {name}")
+        yield error(METRIC, f"must begin with train: or val:, such as val:accuracy, got {name!r}")
     several = (run["grpo.val_num_generations_per_prompt"] or 1) > 1
     known = [f"val:{metric}" for metric in (*MEASURED, *(["pass_k"] if several else []))]
     if name.startswith("val:") and name not in known and not run["env.should_use_nemo_gym"]:
         near = did_you_mean(name, known)
-        yield error(
-            METRIC, f"validation has no {name}{near}, and the first save would fail: change it"
-        )
+        reason = f"unknown metric {name}{near}, so the first save would fail"
+        yield error(METRIC, f"{reason}. Name one that validation has.")
     if name.startswith("val:") and (not every or period % every):
-        reason = f"steps that save (every {period}) do not all validate (every {every})"
-        yield warning(METRIC, f"{reason}, and such checkpoints rank last: align the two periods")
+        reason = f"checkpoints come every {period} steps and validation every {every}"
+        lost = "Checkpoints without a validation rank last: align the two periods."
+        yield warning(METRIC, f"{reason}. {lost}")
 
 
 def save_period(run: Preflight) -> Iterator[Finding]:
     """Something is saved before the end."""
     path, steps = "checkpointing.save_period", run["grpo.max_num_steps"]
     if run["checkpointing.enabled"] and (run[path] or 0) > steps:
-        yield warning(path, f"the run has {steps} steps, so only its end is saved: lower it")
+        yield warning(path, f"the run has {steps} steps, so only its end is saved. Lower it.")
 
 
 def checkpoint_space(run: Preflight) -> Iterator[Finding]:
@@ -134,8 +137,9 @@ def checkpoint_space(run: Preflight) -> Iterator[Finding]:
     free = shutil.disk_usage(there).free
     if needed > free:
         say = warning if folder.is_absolute() else note
-        what = f"{keep} checkpoints and a new one take about {needed / 1e9:.0f} GB, free are"
-        yield say(FOLDER, f"{what} {free / 1e9:.0f} here: choose another disk, or keep fewer")
+        what = f"{keep} checkpoints and a new one need about {needed / 1e9:.0f} GB, but"
+        cure = "Choose another disk, or lower checkpointing.keep_top_k."
+        yield say(FOLDER, f"{what} {free / 1e9:.0f} GB are free on this machine. {cure}")
 
 
 def resumes(run: Preflight) -> Iterator[Finding]:
@@ -143,10 +147,10 @@ def resumes(run: Preflight) -> Iterator[Finding]:
     folder = Path(str(run[FOLDER]))
     steps = list(folder.glob("step_*")) if os.path.isdir(folder) else []
     if run["checkpointing.enabled"] and steps:
-        yield note(FOLDER, f"the run will continue from its last of {len(steps)} checkpoints there")
+        yield note(FOLDER, f"the run will continue from the last of {len(steps)} checkpoints there")
     elif run["checkpointing.enabled"] and at(run.written, FOLDER) is None:
-        reason = "is NeMo-RL's default, and a run of another method there would be continued"
-        yield note(FOLDER, f"{reason}: set one per run")
+        reason = "this is NeMo-RL's default folder, so the run would resume any other run there"
+        yield note(FOLDER, f"{reason}. Set one folder per run.")
 
 
 def wandb(run: Preflight) -> Iterator[Finding]:
@@ -154,15 +158,16 @@ def wandb(run: Preflight) -> Iterator[Finding]:
     mode, netrc = os.environ.get("WANDB_MODE"), Path.home() / ".netrc"
     known = os.environ.get("WANDB_API_KEY") or (netrc.exists() and "wandb" in netrc.read_text())
     if run["logger.wandb_enabled"] and mode not in ("offline", "disabled") and not known:
-        reason = "no WANDB_API_KEY"
-        yield warning("logger.wandb_enabled", f"{reason}: set it, or WANDB_MODE=offline")
+        reason = "W&B needs WANDB_API_KEY, which is not set"
+        yield warning("logger.wandb_enabled", f"{reason}. Set it, or set WANDB_MODE=offline.")
 
 
 def validation_goal(run: Preflight) -> Iterator[Finding]:
     """Stopping at a validation score needs the score."""
     metric, path = run["grpo.stop_at_validation_metric"], "grpo.stop_at_validation_threshold"
     if metric and run[path] is None:
-        yield error(path, f"is what {metric} must reach to stop: set it")
+        what = f"the run stops when {metric} reaches this threshold, which is not set"
+        yield error(path, f"{what}. Set it.")
     many = "grpo.val_num_generations_per_prompt"
     if metric == "pass_k" and (run[many] or 1) <= 1:
-        yield error(many, "pass_k needs several responses per prompt: set 2 or more")
+        yield error(many, "pass_k needs several responses per prompt. Set it to 2 or more.")

@@ -36,29 +36,30 @@ def surroundings(run: Preflight) -> Iterator[Finding]:
     if not run.controlled:
         return
     if run["grpo.async_grpo"] is not None:
-        reason = "the single controller is set by async_rl alone"
-        yield error("grpo.async_grpo", f"{reason}: set grpo.async_grpo: null")
+        reason = "the single controller reads its settings from async_rl only"
+        yield error("grpo.async_grpo", f"{reason}. Set grpo.async_grpo: null.")
     if not run["data_plane.enabled"]:
-        reason = "the single controller's tensors travel through the data plane"
-        yield error("data_plane.enabled", f"{reason}: set it to true")
+        reason = "the single controller sends its tensors through the data plane"
+        yield error("data_plane.enabled", f"{reason}. Set it to true.")
     if run.vllm and not run[f"{VLLM}.async_engine"]:
-        yield error(f"{VLLM}.async_engine", "the single controller needs it: set it to true")
+        yield error(f"{VLLM}.async_engine", "the single controller needs it. Set it to true.")
     if run.layout.colocated:
-        reason = "the single controller generates on GPUs of its own"
-        yield error(f"{GENERATION}.colocated.enabled", f"{reason}: set it to false, with resources")
+        reason = "the single controller generates on separate GPUs"
+        cure = "Set it to false, and set colocated.resources."
+        yield error(f"{GENERATION}.colocated.enabled", f"{reason}. {cure}")
     if is_vlm(run["data"]):
-        reason = "the single controller reads prompts of text alone"
-        yield error(SECTION, f"{reason}: take a VLM base config of another trainer")
+        reason = "the single controller only supports text prompts"
+        yield error(SECTION, f"{reason}. Use a VLM base config of another trainer.")
     if not run.megatron:
-        reason = "the single controller's chunked updates exist in Megatron's workers alone"
-        yield error(f"{MEGATRON}.enabled", f"{reason}: set it to true")
+        reason = "only Megatron workers support the single controller's chunked updates"
+        yield error(f"{MEGATRON}.enabled", f"{reason}. Set it to true.")
 
 
 def whole_step(run: Preflight) -> Iterator[Finding]:
     """A step is one optimizer update."""
     if run.controlled and run.rollouts != run[GLOBAL]:
-        reason = "the single controller makes one update of all rollouts of a step"
-        yield error(GLOBAL, f"{reason}: set it to {run.rollouts} (prompts x generations)")
+        reason = "the single controller makes one update from all rollouts of a step"
+        yield error(GLOBAL, f"{reason}. Set it to {run.rollouts} (prompts x generations).")
 
 
 def unread(run: Preflight) -> Iterator[Finding]:
@@ -66,7 +67,7 @@ def unread(run: Preflight) -> Iterator[Finding]:
     for path, off in UNREAD.items() if run.controlled else ():
         if run[path] not in (None, off):
             value = json.dumps(off)
-            yield error(path, f"the single controller does not do it: set it to {value}")
+            yield error(path, f"the single controller does not support it. Set it to {value}.")
 
 
 def validated_metric(run: Preflight) -> Iterator[Finding]:
@@ -74,15 +75,15 @@ def validated_metric(run: Preflight) -> Iterator[Finding]:
     path = "checkpointing.metric_name"
     ranked = run.controlled and run["checkpointing.enabled"] and run[path] is not None
     if ranked and not str(run[path]).startswith("train:"):
-        reason = "the single controller validates nothing"
-        yield error(path, f"{reason}: set null, or a train: metric such as train:reward")
+        reason = "the single controller runs no validation"
+        yield error(path, f"{reason}. Set null, or a train: metric such as train:reward.")
 
 
 def group_sampler(run: Preflight) -> Iterator[Finding]:
     """It is one that there is."""
     if run.controlled and run.sampler not in SAMPLERS:
         hint = did_you_mean(run.sampler, [*SAMPLERS])
-        yield error(f"{SECTION}.sampler.name", f"there is no sampler {run.sampler}{hint}")
+        yield error(f"{SECTION}.sampler.name", f"unknown sampler: {run.sampler}{hint}")
 
 
 def buffer(run: Preflight) -> Iterator[Finding]:
@@ -91,12 +92,13 @@ def buffer(run: Preflight) -> Iterator[Finding]:
         return
     prompts = run["grpo.num_prompts_per_step"]
     if not 1 <= run.chunk <= prompts:
-        yield error(CHUNK, f"a step has {prompts} groups: set 1 to {prompts}")
+        reason = f"{run.chunk} is out of range: a step has {prompts} groups"
+        yield error(CHUNK, f"{reason}. Set 1 to {prompts}.")
     needed = prompts * (run.staleness + 1)
     room = 64 if run[BUFFER] is None else run[BUFFER]
     if run.sampler not in UNGATED and room < needed:
-        reason = f"{run.sampler} keeps up to {needed} groups, and would wait for room for ever"
-        yield error(BUFFER, f"{reason}: set at least {needed}")
+        reason = f"{run.sampler} keeps up to {needed} groups, so the run would wait forever"
+        yield error(BUFFER, f"{reason} for room. Set at least {needed}.")
 
 
 def stale_rollouts(run: Preflight) -> Iterator[Finding]:
@@ -108,9 +110,9 @@ def stale_rollouts(run: Preflight) -> Iterator[Finding]:
         return
     if run.sampler == "ready_first" or run.staleness:
         reason = f"{run.sampler} trains on rollouts of older weights"
-        hint = "set old_policy: sampler, choose a rollout_correction.preset, or set it to true"
+        hint = "Set old_policy: sampler, choose a rollout_correction.preset, or set this to true."
         found = error if run.sampler == "ready_first" else warning
-        yield found(CORRECTION, f"{reason}: {hint}")
+        yield found(CORRECTION, f"{reason}. {hint}")
 
 
 def chunks(run: Preflight) -> Iterator[Finding]:
@@ -118,8 +120,8 @@ def chunks(run: Preflight) -> Iterator[Finding]:
     a, prompts = run.algorithm, run["grpo.num_prompts_per_step"]
     if a and run.controlled and run.chunk < prompts:
         for reader in whole_batch_readers(a):
-            reason = f"{reader} reads the whole step, and its groups come in chunks of {run.chunk}"
-            yield error(CHUNK, f"{reason} or more: set it to {prompts}")
+            reason = f"{reader} needs the whole step at once, but groups arrive in chunks of"
+            yield error(CHUNK, f"{reason} {run.chunk} or more. Set it to {prompts}.")
 
 
 def whole_batch_readers(a: Algorithm) -> list[str]:
@@ -136,5 +138,5 @@ def reward_sum(run: Preflight) -> Iterator[Finding]:
     """Its queue carries the sum of the rewards alone."""
     a = run.algorithm
     if a and run.controlled and "reward_parts" in a.needs:
-        reason = f"{a.name} reads the parts of the reward, and the single controller keeps their"
-        yield error(SECTION, f"{reason} sum alone: take a base config of another trainer")
+        reason = f"{a.name} needs each reward, but the single controller keeps only their sum"
+        yield error(SECTION, f"{reason}. Use a base config of another trainer.")

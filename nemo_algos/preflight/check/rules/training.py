@@ -33,17 +33,17 @@ def fused_logprobs(run: Preflight) -> Iterator[Finding]:
         "policy.generation.top_p": run["policy.generation.top_p"] not in (None, 1),
     }
     for path in [path for path, found in wrong.items() if found]:
-        yield error(path, "use_fused_linear_logprobs excludes it: switch one of them off")
+        yield error(path, "use_fused_linear_logprobs excludes it. Turn one of them off.")
     if run.layout.tensor > 1 and not run.layout.sequence_parallel:
-        reason = "use_fused_linear_logprobs gathers sequences as if it were on, and no update works"
-        yield error(f"{MEGATRON}.sequence_parallel", f"{reason}: set it to true")
+        reason = "use_fused_linear_logprobs needs it with tensor parallelism, or every update fails"
+        yield error(f"{MEGATRON}.sequence_parallel", f"{reason}. Set it to true.")
 
 
 def logprob_chunks(run: Preflight) -> Iterator[Finding]:
     """Megatron cuts logits into chunks before they are FP32."""
     path = f"{MEGATRON}.defer_fp32_logits"
     if run.megatron and run["policy.logprob_chunk_size"] and not run[path]:
-        yield error(path, "policy.logprob_chunk_size needs it: set it to true")
+        yield error(path, "policy.logprob_chunk_size needs it. Set it to true.")
 
 
 def optimizer_precision(run: Preflight) -> Iterator[Finding]:
@@ -51,23 +51,25 @@ def optimizer_precision(run: Preflight) -> Iterator[Finding]:
     path, precision = f"{OPTIMIZER}.bf16", run["policy.precision"]
     aware = run[f"{OPTIMIZER}.use_precision_aware_optimizer"]
     if run.megatron and precision == "bfloat16" and aware and not run[path]:
-        yield error(path, "the precision-aware optimizer needs it with bfloat16: set it to true")
+        yield error(path, "the precision-aware optimizer needs it with bfloat16. Set it to true.")
     if run.megatron and precision == "float32" and run[path]:
-        yield error(path, "contradicts policy.precision: float32: set it to false")
+        yield error(path, "it contradicts `policy.precision: float32`. Set it to false.")
 
 
 def known_precision(run: Preflight) -> Iterator[Finding]:
     """A name that the workers know."""
     known = ("bfloat16", "float16", "float32")
     if run["policy.precision"] not in known:
-        yield error("policy.precision", f"must be one of {', '.join(known)}: change it")
+        found = run["policy.precision"]
+        yield error("policy.precision", f"must be one of {', '.join(known)}, got {found!r}")
 
 
 def optimizer_offload(run: Preflight) -> Iterator[Finding]:
     """Megatron offloads a share of a distributed optimizer."""
     share, path = f"{OPTIMIZER}.optimizer_offload_fraction", f"{OPTIMIZER}.optimizer_cpu_offload"
     if run.megatron and run[path] and not 0 < (run[share] or 0) <= 1:
-        yield error(share, "is the share that optimizer_cpu_offload moves: set e.g. 1.0")
+        what = "optimizer_cpu_offload moves this share of the optimizer"
+        yield error(share, f"{what}, so it must be above 0 and at most 1. Set e.g. 1.0.")
 
 
 def learning_rates(run: Preflight) -> Iterator[Finding]:
@@ -75,7 +77,8 @@ def learning_rates(run: Preflight) -> Iterator[Finding]:
     peak = run[f"{OPTIMIZER}.lr"]
     for path in (f"{OPTIMIZER}.min_lr", f"{SCHEDULER}.lr_warmup_init"):
         if run.megatron and peak is not None and (run[path] or 0) > peak:
-            yield error(path, f"exceeds the learning rate, {peak:g}: lower it as well")
+            what = f"{run[path]:g} exceeds the learning rate ({OPTIMIZER}.lr: {peak:g})"
+            yield error(path, f"{what}. Lower it as well.")
 
 
 def warmup(run: Preflight) -> Iterator[Finding]:
@@ -83,9 +86,9 @@ def warmup(run: Preflight) -> Iterator[Finding]:
     path, decay = f"{SCHEDULER}.lr_warmup_iters", run[f"{SCHEDULER}.lr_decay_iters"]
     steps = run[path] or 0
     if run.megatron and decay is not None and steps >= decay:
-        yield error(path, f"must be below lr_decay_iters, {decay}: change one of them")
+        yield error(path, f"{steps} must be below lr_decay_iters: {decay}. Change one of them.")
     elif run.megatron and steps >= run["grpo.max_num_steps"]:
-        yield warning(path, "the run ends before its warm-up: lower it")
+        yield warning(path, f"the run ends before its warm-up of {steps} steps does. Lower it.")
 
 
 def learning_rate(run: Preflight) -> Iterator[Finding]:
@@ -94,7 +97,8 @@ def learning_rate(run: Preflight) -> Iterator[Finding]:
     adapters = run[f"{LORA}.enabled"] or run[f"{PEFT}.enabled"]
     high = 1e-3 if adapters else 1e-4
     if run[path] is not None and not 1e-8 <= run[path] <= high:
-        yield warning(path, f"is outside 1e-8 to {high:g}; the papers use 1e-6 to 1e-5: check it")
+        what = f"{run[path]:g} is outside the usual 1e-08 to {high:g}"
+        yield warning(path, f"{what}. The papers use 1e-06 to 1e-05. Check the digits.")
 
 
 def first_version(run: Preflight) -> Iterator[Finding]:
@@ -103,14 +107,14 @@ def first_version(run: Preflight) -> Iterator[Finding]:
     if run[path]:
         return
     if run["checkpointing.enabled"] and run[saved]:
-        reason = f"without {path}: true the first save would fail"
-        yield error(saved, f"{reason}: set it to null, or {path}: true")
+        reason = f"the first save would fail without `{path}: true`"
+        yield error(saved, f"{reason}. Set that, or set this to null.")
     if run.megatron:
         return
     if run[f"{LORA}.enabled"]:
-        yield error(path, "LoRA needs it: set it to true")
+        yield error(path, "LoRA needs it. Set it to true.")
     if (run[f"{DTENSOR}.dp_replicate_size"] or 1) > 1:
-        yield error(path, "dp_replicate_size needs it: set it to true")
+        yield error(path, "dp_replicate_size needs it. Set it to true.")
     for key in [f"{DTENSOR}.{name}" for name in SECOND_VERSION]:
         if at(run.written, key):
-            yield warning(key, f"is read with {path}: true only: set that, or remove it")
+            yield warning(key, f"it is only read with `{path}: true`. Set that, or remove it.")

@@ -104,7 +104,7 @@ def _referred(value: Any, above: str, base: Mapping[str, Any]) -> Any:
 def _signs(plain: Mapping[str, Any], unset: Set[str]) -> Iterator[Finding]:
     for path in REQUIRED:
         if at(plain, path) is None:
-            yield Finding(path, "must not be null: remove the line")
+            yield Finding(path, "it must not be null. Remove the line to keep NeMo-RL's value.")
     for path in FLAGS:
         if not isinstance(at(plain, path), (bool, NoneType)):
             yield Finding(path, f"must be true or false, got {at(plain, path)!r}")
@@ -119,7 +119,7 @@ def _signs(plain: Mapping[str, Any], unset: Set[str]) -> Iterator[Finding]:
         if value is None or (_number(value) and (value < 1 or value % 1)):
             yield Finding(path, f"must be a whole number from 1, got {value!r}")
         elif _number(value) and value > MOST:
-            yield Finding(path, f"must be at most {MOST}, got {value!r}")
+            yield Finding(path, f"must be at most {MOST:,}, got {value!r}")
 
 
 def _number(value: Any) -> bool:
