@@ -90,11 +90,16 @@ def warmup(run: Preflight) -> Iterator[Finding]:
 
 def learning_rate(run: Preflight) -> Iterator[Finding]:
     """Of the size that trains a language model; LoRA takes more."""
-    path = f"{OPTIMIZER}.lr" if run.megatron else "policy.optimizer.kwargs.lr"
+    path = peak_rate(run)
     adapters = run[f"{LORA}.enabled"] or run[f"{PEFT}.enabled"]
     high = 1e-3 if adapters else 1e-4
     if run[path] is not None and not 1e-8 <= run[path] <= high:
         yield warning(path, f"is outside 1e-8 to {high:g}; the papers use 1e-6 to 1e-5: check it")
+
+
+def peak_rate(run: Preflight) -> str:
+    """The path of the learning rate."""
+    return f"{OPTIMIZER}.lr" if run.megatron else "policy.optimizer.kwargs.lr"
 
 
 def first_version(run: Preflight) -> Iterator[Finding]:
