@@ -35,6 +35,9 @@ class MismatchConfig(Section):
     dump: int = Field(default=0, ge=0)
     """Write the log-probs of every so many steps for `nemo-algos mismatch`, and of one that is
     stopped."""
+    probe: int = Field(default=0, ge=0)
+    """Ask the sampler and the trainer about the run's first prompts in its first two steps and in
+    each so many: whether new weights arrive."""
 
 
 class LossConfig(Section):

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from nemo_algos.engines.local.simulated_mismatch import PlantedSampler
 
 
+PROBED = 16  # responses
+
+
 class Trainer:
     """One run's state: policy, optimizer, scheduler, random states, step."""
 
@@ -57,6 +60,7 @@ class Trainer:
         self.verdicts: list[Verdict] = []  # on the responses of the last batch
         self.remarks = Remarks(policy.ends, config.policy.generation.max_new_tokens)
         self.watch = Watch(config.mismatch)
+        self.probe: Experience | None = None  # the first batch, of which some is asked again
         self.said: list[str] = []  # of the last step
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
 
@@ -78,6 +82,7 @@ class Trainer:
         experience, rollouts = self.collect()
         generated = time.perf_counter()
         mismatch, rises = self._mismatch(experience)
+        moved, arrives = self._probed(experience)
         corrected, correction = self.algorithm.correct(rollouts)
         correction |= self._weights(rollouts)
         rows = self.config.policy.train_global_batch_size
@@ -89,7 +94,7 @@ class Trainer:
         self.step_number += 1
         self.traces = self._traces(experience, corrected, signals)
         self.said = self.remarks.of(self.step_number, self.verdicts, experience)
-        remarks = (rises, self.watch.weights(correction))
+        remarks = (rises, arrives, self.watch.weights(correction))
         self.said += [f"step {self.step_number}: {remark}" for remark in remarks if remark]
         seconds = time.perf_counter() - start
         return {
@@ -98,6 +103,7 @@ class Trainer:
             **stats.summary(),
             **signals.metrics,
             **mismatch,
+            **moved,
             **experience.distances,
             **correction,
             **reward_metrics(self.verdicts),
@@ -141,6 +147,21 @@ class Trainer:
         if self.algorithm.correction.bypass_mode:
             return {}, ""
         return self.watch.of(self.step_number + 1, self._columns(experience))
+
+    @torch.no_grad()
+    def _probed(self, experience: Experience) -> tuple[dict[str, float], str]:
+        """As the watch's, of some of the first responses, each twice: that shows rounding."""
+        if not self.watch.due(self.step_number + 1):
+            return {}, ""
+        self.probe = self.probe or experience
+        rows = torch.arange(min(PROBED, len(self.probe.group))).repeat(2)
+        columns = {k: x[rows] if x.dim() else x for k, x in self._columns(self.probe).items()}
+        sampler = self.planted or self.policy
+        for name, policy in (("sampler_logprobs", sampler), ("trainer_logprobs", self.policy)):
+            found = policy.logprobs(self.probe, rows).where(self.probe.mask[rows], 0.0).cpu()
+            columns[name] = F.pad(found, (self.probe.prompts.shape[1], 0))
+        step = self.step_number
+        return self.watch.probed(step + 1, columns | {"step": torch.tensor(step)})
 
     def _weights(self, rollouts: Rollouts) -> dict[str, float]:
         """Of `loss_fn.use_importance_sampling_correction`, {} without."""

@@ -141,7 +141,7 @@ def train(
         traced = traced._replace(
             last=versions.get(cfg.grpo, "max_num_steps"), decode=tokenizer.decode
         )
-        given = *watched, loss.config, compares, epochs, traced
+        given = *watched, loss.config, compares, epochs, traced, made["policy_generation"]
         own = {"policy": proxy(policy, estimator, *given)}
         own |= {"tokenizer": tokenizer}
         own |= {"loss_fn": loss, "task_to_env": task_to_env, "val_task_to_env": val_task_to_env}

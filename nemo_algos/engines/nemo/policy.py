@@ -19,6 +19,7 @@ from nemo_algos.algorithms.riders.loss_config import LossConfig, MismatchConfig
 from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.nemo import columns, loss_metrics, trace, versions
 from nemo_algos.engines.nemo.estimator import Estimator
+from nemo_algos.engines.nemo.probe import Probe
 from nemo_algos.engines.nemo.trace import Traced
 
 ENTROPY = "nemo_algos_entropy"  # the column of the data plane
@@ -29,7 +30,8 @@ class PolicyProxy:
 
     folder: of dumps, where there is one; step: the last one done; loss: what weighs by the sampler;
     compares: whether there are old log-probs of the trainer's to compare with the sampler's;
-    epochs: passes over each batch; traced: the token traces that go to the folder.
+    epochs: passes over each batch; traced: the token traces that go to the folder; generation:
+    NeMo-RL's, which is probed.
     """
 
     def __init__(
@@ -43,9 +45,12 @@ class PolicyProxy:
         compares: bool = True,
         epochs: int = 1,
         traced: Traced = Traced(),
+        generation: Any = None,
     ) -> None:
         own = {"_watch": Watch(mismatch, folder), "_step": step, "_loss": loss}
-        own |= {"_compares": compares, "_epochs": epochs, "_traced": traced}
+        own |= {"_compares": compares, "_epochs": epochs, "_traced": traced, "_probe": None}
+        if mismatch.probe and generation is not None:
+            own["_probe"] = Probe(generation, lambda: self._watch.due(self._step + 1))
         # past __setattr__
         vars(self).update(_policy=policy, _estimator=estimator, **own)
 
@@ -64,6 +69,7 @@ class PolicyProxy:
 
     def train(self, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As the policy's, with signals and metrics. Raises FloatingPointError as `Monitor.of`."""
+        self._see_arrival()
         self._compare(data)
         own = self._estimator.masks_for(data["token_mask"], data["sample_mask"])
         own |= self._estimator.signals_for(data["advantages"])
@@ -110,6 +116,15 @@ class PolicyProxy:
         for remark in filter(None, (rises, self._watch.weights(metrics))):
             print(f"warning: {remark}", flush=True)
         self._estimator.last_metrics = metrics
+
+    def _see_arrival(self) -> None:
+        """Add how far the probe's log-probs moved to the metrics; say where weights are missing."""
+        if not self._probe or (columns := self._probe.columns(self._policy)) is None:
+            return
+        moved, remark = self._watch.probed(self._step + 1, columns)
+        self._estimator.last_metrics = {**self._estimator.last_metrics, **moved}
+        if remark:
+            print(f"warning: step {self._step + 1}: {remark}", flush=True)
 
     def _weights(self, columns: Mapping[str, Tensor]) -> dict[str, float]:
         """Of `loss_fn.use_importance_sampling_correction`, {} without."""

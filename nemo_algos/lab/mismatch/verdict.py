@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
+from nemo_algos.engines.mismatch.arrival import compared
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch.causes import CAUSES, Cause
 from nemo_algos.lab.mismatch.hypotheses import bookkeeping
@@ -83,12 +84,28 @@ def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
         cause = Cause("not_finite", _broken(dumps), {"share": share}, 1.0)
         found = f"{tokens.lost} log-probs are not finite, {share:.1%}"
         return Diagnosis("not_finite", found, tokens, [cause])
+    if arrived := _arrived(dumps, tokens, "none"):
+        return arrived
     if len(size) < TOKENS or len(tokens.lengths) < RESPONSES:
         count = f"{len(size)} tokens of {len(tokens.lengths)} responses are too few"
         return Diagnosis("few", count, tokens)
     if size.mean() < CLEAN and size.max() < 20 * CLEAN:
         return _surprising(tokens) or _clean(tokens)
-    return _booked(tokens) or _aged(tokens) or _unknown(tokens)
+    found = _booked(tokens) or _aged(tokens) or _arrived(dumps, tokens, "part")
+    return found or _unknown(tokens)
+
+
+def _arrived(dumps: Sequence[Dump], tokens: Tokens, state: str) -> Diagnosis | None:
+    """What the first and the last file say of the same tokens after the same ids."""
+    arrival = compared(dumps[0], dumps[-1])
+    if arrival.state != state:
+        return None
+    if state == "part":
+        candidates = ["partial_weights", "old_weights"]
+        return Diagnosis("unknown", arrival.sentence, tokens, [], candidates)
+    share = max(0.0, 1 - arrival.rounding / arrival.apart)
+    cause = Cause("old_weights", "sampler", {"contexts": arrival.contexts}, share)
+    return Diagnosis("old_weights", arrival.sentence, tokens, [cause])
 
 
 def _clean(tokens: Tokens) -> Diagnosis:

@@ -85,6 +85,7 @@ HONOURED = {
     "mismatch.threshold": ([NOISE], 0.01),
     "mismatch.stop_above": ([NOISE], 0.001),
     "mismatch.dump": 1,
+    "mismatch.probe": 1,
     "data.numbers": (["policy.generation.max_new_tokens=18"], 4),
     "data.use_all": "false",
     "logger.num_val_samples_to_print": 0,

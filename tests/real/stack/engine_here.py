@@ -42,9 +42,14 @@ class Engine:
         self.socket = self._held.enter_context(refit_socket.bound())
         self.cached = 0  # tokens of prompts that the last `sample` took from the cache
 
-    def sample(self, asked: list[list[int]] | None = None, tokens: int = 24) -> list[Sampled]:
+    def sample(
+        self,
+        asked: list[list[int]] | None = None,
+        tokens: int = 24,
+        temperature: float = TEMPERATURE,
+    ) -> list[Sampled]:
         params = vllm.SamplingParams(
-            temperature=TEMPERATURE,
+            temperature=temperature,
             max_tokens=tokens,
             logprobs=0,
             ignore_eos=True,

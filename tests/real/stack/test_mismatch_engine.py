@@ -14,8 +14,10 @@ from trainer import Sampled, Trainer, prompts
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.engines.mismatch.dump import read
+from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.policy import PolicyProxy
+from nemo_algos.engines.nemo.probe import Probe
 from nemo_algos.lab.mismatch.examination import examined
 from nemo_algos.lab.mismatch.verdict import with_model
 
@@ -217,6 +219,83 @@ def test_a_token_that_the_engine_was_not_shown_is_named(
     first = responses[0].prompt[:1]
     shown = [s._replace(prompt=[*first, *s.prompt]) for s in responses]
     assert cause(trainer, shown, tmp_path) == "template"
+
+
+class Generation:
+    """The engine behind the two methods of NeMo-RL's VllmGeneration that a probe takes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.asleep = engine, False
+
+    def generate(self, data: Any, greedy: bool = False) -> Any:
+        assert not self.asleep
+        lengths = data["input_lengths"].tolist()
+        asked = [ids[:n] for ids, n in zip(data["input_ids"].tolist(), lengths, strict=True)]
+        found = self.engine.sample(asked, temperature=0.0 if greedy else 1.0)
+        width = max(len(s.prompt) + len(s.response) for s in found)
+        out = BatchedDataDict(
+            output_ids=torch.zeros(len(found), width, dtype=torch.long),
+            logprobs=torch.zeros(len(found), width),
+            unpadded_sequence_lengths=torch.zeros(len(found), dtype=torch.long),
+        )
+        for row, s in enumerate(found):
+            ids = torch.tensor(s.prompt + s.response)
+            out["output_ids"][row, : len(ids)] = ids
+            out["logprobs"][row, len(s.prompt) : len(ids)] = s.logprobs
+            out["unpadded_sequence_lengths"][row] = len(ids)
+        return out
+
+    def finish_generation(self) -> None:
+        self.asleep = True
+
+
+class Policy:
+    """The trainer behind what a probe asks of NeMo-RL's policy."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.cfg = {"logprob_batch_size": 3, "make_sequence_length_divisible_by": 8}
+        self.sharding_annotations = self
+
+    def get_axis_size(self, axis: str) -> int:
+        return 2
+
+    def prepare_for_lp_inference(self) -> None: ...
+    def prepare_for_training(self) -> None: ...
+
+    def get_logprobs(self, data: Any) -> dict[str, torch.Tensor]:
+        rows, width = data["input_ids"].shape
+        assert rows % 6 == width % 8 == 0
+        logits = self.trainer.model(data["input_ids"]).logits.float().log_softmax(-1)
+        found = logits[:, :-1].gather(2, data["input_ids"][:, 1:, None])[..., 0]
+        return {"logprobs": torch.nn.functional.pad(found, (1, 0))}
+
+
+@pytest.mark.parametrize(("arrives", "state"), [("all", ""), ("mlp", "part"), ("nothing", "none")])
+def test_a_probe_sees_whether_a_refit_arrives(
+    arrives: str, state: str, engine: Engine, model: Path, tmp_path: Path
+) -> None:
+    trainer, watch = Trainer(model), Watch(MismatchConfig(probe=1), tmp_path)
+    refitted(engine, trainer)
+    generation, policy = Generation(engine), Policy(trainer)
+    probe = Probe(generation, lambda: True)
+    asked = torch.tensor([p for p in prompts(count=10) for _ in range(2)])
+    data = BatchedDataDict(input_ids=asked, input_lengths=torch.full((20,), 5))
+    remarks = []
+    for step in (1, 2):
+        generation.asleep = False
+        generation.generate(data)
+        generation.finish_generation()
+        columns = probe.columns(policy)
+        assert columns and len(columns["tokens"]) == 16 and generation.asleep
+        remarks.append(watch.probed(step, columns)[1])
+        before = {name: weight.clone() for name, weight in trainer.weights.items()}
+        trainer.move(seed=4, size=0.02)
+        kinds = {"all": "", "mlp": ".mlp.", "nothing": "?"}[arrives]
+        sent = {k: w if kinds in k else before[k] for k, w in trainer.weights.items()}
+        assert engine.by_zmq(sent.items())
+        engine.llm.reset_prefix_cache()
+    assert watch.state == state and [bool(r) for r in remarks] == [False, bool(state)]
 
 
 @pytest.mark.parametrize("size", [0.02, 0.05, 0.2])

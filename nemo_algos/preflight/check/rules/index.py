@@ -43,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     training.known_precision, training.optimizer_offload, training.learning_rates, training.warmup,
     training.learning_rate, training.first_version,
     lora.lora, lora.adapted_modules, lora.adapted_head, lora.adapted_experts,
+    lora.merged_update,
     method.usual_sizes, method.token_sized_clip, method.penalty, method.steep_gradient,
     method.paper_group,
     objective.auxiliary_losses, objective.dropout, objective.gradient_clip, objective.router_replay,
@@ -54,5 +55,5 @@ RULES: tuple[Rule, ...] = (
     rewards.own_rewards,
     run.model_there, run.converted_model, run.model_known, run.save_time, run.best_metric,
     run.save_period, run.checkpoint_space, run.resumes, run.wandb, run.validation_goal,
-    run.traces,
+    run.traces, run.probes,
 )  # fmt: skip

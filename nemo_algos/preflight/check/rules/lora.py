@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Iterator
+from math import sqrt
+from pathlib import Path
 
 from nemo_algos.config import Finding
+from nemo_algos.preflight.check.layout import VLLM
+from nemo_algos.preflight.check.lora_merge import ASSUMED, DIGITS, Adapter, stored, unchanged
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error, warning
-from nemo_algos.preflight.check.rules.training import LORA, PEFT
+from nemo_algos.preflight.check.rules.training import LORA, OPTIMIZER, PEFT, peak_rate
 
 # the output layer by the trainer's name for it, and the modules that are adapted in its place
 HEAD = {
@@ -61,6 +65,45 @@ def adapted_experts(run: Preflight) -> Iterator[Finding]:
         reason = "NeMo-RL does not merge the adapters of experts when it refits vLLM"
         say = error if run.model else warning
         yield say(f"{LORA}.target_modules", f"{reason}. Name linear layers, such as *_proj.")
+
+
+def merged_update(run: Preflight) -> Iterator[Finding]:
+    """Both backends merge adapters at refit, which loses what is below the weights' spacing."""
+    path, model, digits = _section(run), run.model, _digits(run)
+    optimizer = f"{OPTIMIZER}.optimizer" if run.megatron else "policy.optimizer.name"
+    rate = run[peak_rate(run)] if "adam" in str(run[optimizer]).lower() else None
+    inside = run["policy.generation.backend"] == "megatron"
+    if not (path and model and digits and rate) or inside:
+        return
+    key = "lora_A_init_method" if run.megatron else "lora_A_init"
+    xavier = run[f"{path}.{key}"] == "xavier"
+    adapter = Adapter(run[f"{path}.dim"], run[f"{path}.alpha"], model.hidden_size, xavier)
+    measured = stored(Path(run["policy.model_name"]))
+    weights, steps = measured or ASSUMED, _updates(run)
+    noise, straight = (
+        unchanged(weights, adapter.update(rate * moves), digits) for moves in (sqrt(steps), steps)
+    )
+    if noise > 0.5:
+        source = "the model's weights" if measured else "weights of standard deviation 0.02"
+        yield warning(
+            f"{path}.alpha",
+            f"Refit merges the adapters into {run['policy.precision']} weights, and rounding loses"
+            f" what is below the weights' spacing: after {steps} updates {noise:.0%} of them are"
+            f" still sent as they were ({straight:.0%} if no update undoes another; Adam at"
+            f" {rate:g}, {source}). The rollouts do not follow the trainer. Raise alpha or the"
+            " learning rate, or set policy.precision: float32",
+        )
+
+
+def _digits(run: Preflight) -> int | None:
+    """Of the weights that are sent; None where they keep the update."""
+    found = (DIGITS.get(str(run[key])) for key in ("policy.precision", f"{VLLM}.precision"))
+    return min((digits for digits in found if digits), default=None)
+
+
+def _updates(run: Preflight) -> int:
+    epochs, batch = run["grpo.num_update_epochs"] or 1, run["policy.train_global_batch_size"]
+    return max(1, run["grpo.max_num_steps"] * epochs * run.rollouts // batch)
 
 
 def _section(run: Preflight) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.engines.nemo.decided import TRACE, TRACED
+from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error, note, warning
 
@@ -34,6 +35,19 @@ def traces(run: Preflight) -> Iterator[Finding]:
         where = "the single controller" if run["async_rl"] is not None else "the data plane"
         reason = f"traces read the batch on the driver, but with {where} it is not on the driver"
         yield error(TRACE, f"{reason}. Set it to 0.")
+
+
+def probes(run: Preflight) -> Iterator[Finding]:
+    """The sampler is asked on the driver, before it goes to sleep."""
+    others = {
+        "policy.generation.backend": not run.vllm,
+        f"{VLLM}.async_engine": run[f"{VLLM}.async_engine"],
+        "data_plane.enabled": run["data_plane.enabled"],
+        "async_rl": run.controlled,
+    }
+    if run["mismatch.probe"] and (excluded := [key for key, wrong in others.items() if wrong]):
+        reason = f"asks vLLM's synchronous engine on the driver, which {excluded[0]} excludes"
+        yield error("mismatch.probe", f"{reason}: set it to 0, and mismatch.dump")
 
 
 def model_there(run: Preflight) -> Iterator[Finding]:

@@ -93,12 +93,17 @@ def warmup(run: Preflight) -> Iterator[Finding]:
 
 def learning_rate(run: Preflight) -> Iterator[Finding]:
     """Of the size that trains a language model; LoRA takes more."""
-    path = f"{OPTIMIZER}.lr" if run.megatron else "policy.optimizer.kwargs.lr"
+    path = peak_rate(run)
     adapters = run[f"{LORA}.enabled"] or run[f"{PEFT}.enabled"]
     high = 1e-3 if adapters else 1e-4
     if run[path] is not None and not 1e-8 <= run[path] <= high:
         what = f"{run[path]:g} is outside the usual 1e-08 to {high:g}"
         yield warning(path, f"{what}. The papers use 1e-06 to 1e-05. Check the digits.")
+
+
+def peak_rate(run: Preflight) -> str:
+    """The path of the learning rate."""
+    return f"{OPTIMIZER}.lr" if run.megatron else "policy.optimizer.kwargs.lr"
 
 
 def first_version(run: Preflight) -> Iterator[Finding]:

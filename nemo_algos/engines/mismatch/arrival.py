@@ -1,0 +1,103 @@
+"""Whether new weights arrive: what both sides say of the same tokens after the same ids, twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nemo_algos.engines.mismatch.dump import Dump
+
+Array = np.ndarray
+READ = 64  # tokens of a response: later ones are rarely met again
+LEAST = 8  # contexts
+MOVED = 10.0  # of what a side's own repetitions differ by: then the weights did it
+APART = 4.0  # of the rounding between the sides, of which each of two times has its own
+FLOAT32 = 1e-6  # nats: no float32 forward repeats itself better where its batch differs
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Of `contexts` tokens at two times, in nats. sampler, trainer: mean |change| of each side.
+
+    apart: mean |difference of these changes|; rounding: mean |trainer - sampler| at first;
+    repeats: the most that either side differs from itself at one time.
+    """
+
+    contexts: int
+    sampler: float
+    trainer: float
+    apart: float
+    rounding: float
+    repeats: float
+    unchanged: bool
+
+    @property
+    def state(self) -> str:
+        """none: nothing has arrived; part: not all of it, or late; else nothing to say."""
+        floor = max(self.repeats, FLOAT32)
+        if self.contexts < LEAST or self.trainer <= MOVED * floor:
+            return ""
+        if self.unchanged:
+            return "none"
+        explained = max(self.rounding, self.repeats, MOVED * FLOAT32)
+        return "part" if self.apart > APART * explained else ""
+
+    @property
+    def sentence(self) -> str:
+        """What was seen, and where to look; "" where weights arrive as far as one can see."""
+        seen = (
+            f"of {self.contexts} probed tokens the trainer's log-probs moved by {self.trainer:.2g}"
+        )
+        if self.state == "none":
+            return (
+                f"new weights do not reach the sampler: {seen} nats, and the sampler's not at all. "
+                "See whether the refit runs, and whether it sends the weights that are trained"
+            )
+        if self.state == "part":
+            return (
+                f"new weights reach the sampler in part, or late: {seen} nats and the sampler's by "
+                f"{self.sampler:.2g}; they are {self.apart:.2g} nats apart, and rounding explains "
+                f"{self.rounding:.1g}. See which parameters the refit sends, and when"
+            )
+        return ""
+
+
+def compared(before: Dump, after: Dump) -> Arrival:
+    """What is in both, at two times. Zeros where nothing is."""
+    first, then = _contexts(before), _contexts(after)
+    shared = [key for key in first if key in then]
+    if not shared:
+        return Arrival(0, 0.0, 0.0, 0.0, 0.0, 0.0, False)
+    was, now = (np.array([found[key][0] for key in shared]) for found in (first, then))
+    repeats = [np.ptp(found[key], axis=0) for found in (first, then) for key in shared]
+    moved, most = now - was, np.max(repeats, axis=0)
+    return Arrival(
+        contexts=len(shared),
+        sampler=float(np.abs(moved[:, 0]).mean()),
+        trainer=float(np.abs(moved[:, 1]).mean()),
+        apart=float(np.abs(moved[:, 1] - moved[:, 0]).mean()),
+        rounding=float(np.abs(was[:, 1] - was[:, 0]).mean()),
+        repeats=float(most.max()),
+        unchanged=bool((np.abs(moved[:, 0]) <= most[0]).all()),
+    )
+
+
+def _contexts(dump: Dump) -> dict[bytes, list[tuple[float, float]]]:
+    """(sampler, trainer) of each token, by the ids up to it; as often as these are there."""
+    found: dict[bytes, list[tuple[float, float]]] = {}
+    for ids, sides in _tokens(dump):
+        found.setdefault(ids.tobytes(), []).append(sides)
+    return found
+
+
+def _tokens(dump: Dump) -> Iterator[tuple[Array, tuple[float, float]]]:
+    finite = np.isfinite(dump.sampler_logprobs) & np.isfinite(dump.trainer_logprobs)
+    for i, there in enumerate(dump.mask & finite):
+        places = np.flatnonzero(there)[:READ]
+        prompt = 0 if dump.prompt_length is None else int(dump.prompt_length[i])
+        start = int(dump.mask[i].argmax()) - prompt if prompt else 0
+        for at in places:
+            sides = float(dump.sampler_logprobs[i, at]), float(dump.trainer_logprobs[i, at])
+            yield dump.tokens[i, start : at + 1], sides

@@ -1,0 +1,81 @@
+"""A probe of vLLM: the run's first prompts, asked greedily before the engine goes to sleep.
+
+At that time sampler and trainer should have the same weights: those that the step's rollouts were
+drawn from, before it trains.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+PROMPTS = 8
+
+
+class Probe:
+    """Takes the place of `generate` and `finish_generation` of NeMo-RL's VllmGeneration.
+
+    due: whether the coming step has a probe; asked: the prompts, each twice, which shows rounding.
+    """
+
+    def __init__(self, generation: Any, due: Callable[[], bool]) -> None:
+        self.due, self.asked, self.answer, self.drawn = due, None, None, False
+        self._generate, self._finish = generation.generate, generation.finish_generation
+        generation.generate, generation.finish_generation = self.generate, self.finish
+
+    def generate(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the engine's; the first prompts of the run are kept."""
+        if self.asked is None:
+            first = {tuple(ids): i for i, ids in reversed([*enumerate(data["input_ids"].tolist())])}
+            rows = torch.tensor(sorted(first.values())[:PROMPTS]).repeat(2)
+            self.asked = type(data)({k: data[k][rows] for k in ("input_ids", "input_lengths")})
+        self.drawn = True
+        return self._generate(data, *args, **kwargs)
+
+    def finish(self, *args: Any, **kwargs: Any) -> Any:
+        """As the engine's, after the probe."""
+        if self.drawn and self.due():
+            self.answer = self._generate(self.asked, greedy=True)
+        self.drawn = False
+        return self._finish(*args, **kwargs)
+
+    def columns(self, policy: Any) -> dict[str, Tensor] | None:
+        """As a `Dump` has them, with the policy's log-probs of now; None without an answer."""
+        answer, asked, self.answer = self.answer, self.asked, None
+        if answer is None or asked is None:
+            return None
+        place, begin = torch.arange(answer["output_ids"].shape[1]), asked["input_lengths"][:, None]
+        mask = (place >= begin) & (place < answer["unpadded_sequence_lengths"][:, None])
+        return {
+            "tokens": answer["output_ids"],
+            "mask": mask,
+            "sampler_logprobs": answer["logprobs"],
+            "trainer_logprobs": scored(policy, answer, mask),
+            "prompt_length": asked["input_lengths"],
+        }
+
+
+def scored(policy: Any, answer: Any, mask: Tensor) -> Tensor:
+    """The policy's log-probs [B,S], of whole micro-batches on each rank; it is left to train."""
+    count, width = answer["output_ids"].shape
+    ranks = policy.sharding_annotations.get_axis_size("data_parallel")
+    whole, step = ranks * policy.cfg["logprob_batch_size"], _divisor(policy)
+    rows = torch.arange(-(-count // whole) * whole) % count
+    ids = F.pad(answer["output_ids"], (0, -width % step))
+    data = {"input_ids": ids, "input_lengths": answer["unpadded_sequence_lengths"]}
+    data |= {
+        "token_mask": F.pad(mask, (0, -width % step)).float(),
+        "sample_mask": torch.ones(count),
+    }
+    policy.prepare_for_lp_inference()
+    with torch.no_grad():
+        asked = type(answer)({name: values[rows] for name, values in data.items()})
+        found = policy.get_logprobs(asked)["logprobs"]
+    policy.prepare_for_training()
+    return found[:count, :width]
+
+
+def _divisor(policy: Any) -> int:
+    return policy.cfg["make_sequence_length_divisible_by"] or 1

@@ -1,0 +1,130 @@
+"""Whether weights arrive: from two dumps without a model, and in the second step of a run."""
+
+import json
+from zlib import crc32
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from nemo_algos.cli import app
+from nemo_algos.engines.local import simulated_mismatch
+from nemo_algos.engines.mismatch.arrival import compared
+from nemo_algos.engines.mismatch.dump import made, read
+from nemo_algos.lab.mismatch.verdict import diagnose
+
+PROMPT, ROWS, WIDTH = 4, 24, 12
+
+
+def dump(trainer, sampler, rounding, seed=0, prompts=0):
+    """Responses to a few prompts; a side's log-prob is a number of the ids and of its weights."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, 2, (ROWS, PROMPT + WIDTH))
+    tokens[:, :PROMPT] = np.random.default_rng(prompts).integers(0, 9, (4, PROMPT)).repeat(6, 0)
+    sides = {}
+    for name, weights in (("trainer_logprobs", trainer), ("sampler_logprobs", sampler)):
+        noise = rounding * rng.standard_normal(tokens.shape) * (name == "trainer_logprobs")
+        sides[name] = noise - 20
+        for i, at in np.ndindex(tokens.shape):
+            sides[name][i, at] += _moved(tokens[i, : at + 1], weights)
+    mask = np.arange(PROMPT + WIDTH) >= np.full((ROWS, 1), PROMPT)
+    return made({"tokens": tokens, "mask": mask, "prompt_length": PROMPT, **sides})
+
+
+def _moved(ids, weights):
+    fixed = np.random.default_rng(crc32(ids.tobytes())).standard_normal(8)
+    return float(fixed @ weights)
+
+
+START = np.zeros(8)
+STEP = np.full(8, 0.01)
+HALF = STEP * (np.arange(8) < 4)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "rounding", "state"),
+    [
+        (START, 0.0, "none"),
+        (START, 1e-4, "none"),
+        (STEP, 0.0, ""),
+        (STEP, 1e-4, ""),
+        (STEP + 1e-7, 0.0, ""),
+        (HALF, 0.0, "part"),
+        (HALF, 1e-4, "part"),
+        (HALF, 0.1, ""),
+        (START, 0.1, ""),
+    ],
+)
+def test_two_dumps_say_whether_weights_arrive(sampler, rounding, state):
+    """Rounding as large as the step hides all."""
+    before, after = dump(START, START, rounding), dump(STEP, sampler, rounding, seed=1)
+    found = compared(before, after)
+    assert found.state == state and bool(found.sentence) == bool(state)
+    assert found.contexts >= 8
+    assert found.rounding == pytest.approx(rounding * (2 / np.pi) ** 0.5, rel=0.3, abs=1e-9)
+    verdict = diagnose([before, after])
+    assert (verdict.verdict == "old_weights") == (state == "none")
+    assert (verdict.candidates[:1] == ["partial_weights"]) == (state == "part")
+
+
+def test_a_trainer_that_stands_still_says_nothing():
+    assert compared(dump(STEP, STEP, 0.0), dump(STEP, STEP, 0.0, seed=1)).state == ""
+
+
+def test_other_prompts_say_nothing():
+    found = compared(dump(START, START, 0.0), dump(STEP, START, 0.0, seed=1, prompts=7))
+    assert found.contexts == 0 and found.state == ""
+
+
+def train(folder, *overrides):
+    given = [f"logger.log_dir={folder}", "mismatch.probe=3", "grpo.max_num_steps=4"]
+    given += ["logger.tensorboard_enabled=false", "grpo.max_val_samples=4", "grpo.val_period=0"]
+    given += ["grpo.val_samples_per_prompt=4", *overrides]
+    result = CliRunner().invoke(app, ["train", "grpo.yaml", *given])
+    assert result.exit_code == 0, result.output
+    (metrics,) = folder.glob("exp_*/metrics.jsonl")
+    return result.output, [json.loads(line) for line in metrics.read_text().splitlines()]
+
+
+def said(output):
+    """The steps whose remark names the sampler's weights."""
+    lines = " ".join(output.split())
+    return [n for n in range(1, 5) if f"step {n}: new weights" in lines]
+
+
+NEVER = "policy.generation.planted.stale_updates=1000"
+
+
+def test_a_sampler_that_is_never_updated_is_named_in_the_second_step(tmp_path):
+    output, _ = train(tmp_path, NEVER)
+    assert said(output) == [2]
+    probes = sorted(tmp_path.glob("exp_*/probe/*.npz"))
+    assert [path.stem for path in probes] == ["step_000001", "step_000002", "step_000003"]
+    first, last = (read(path) for path in probes[::2])
+    np.testing.assert_array_equal(first.sampler_logprobs, last.sampler_logprobs)
+    assert diagnose([first, last]).verdict == "old_weights"
+
+
+def test_a_sampler_of_which_half_is_updated_is_named_in_the_second_step(tmp_path, monkeypatch):
+    sampler = simulated_mismatch.PlantedSampler
+
+    @torch.no_grad()
+    def half(self):
+        now = self.trained.model.state_dict()
+        self.model.load_state_dict(
+            {name: now[name] if "layers.0" in name else old for name, old in self.past[0].items()}
+        )
+
+    monkeypatch.setattr(sampler, "_refit", half)
+    output, _ = train(tmp_path, NEVER)
+    assert said(output) == [2]
+
+
+@pytest.mark.parametrize("overrides", [[], ["policy.generation.planted.noise=0.02"]])
+def test_a_sampler_that_is_updated_is_not_named(tmp_path, overrides):
+    output, metrics = train(tmp_path, *overrides)
+    assert said(output) == []
+    moved = [line for line in metrics if "mismatch/probe_trainer" in line]
+    assert len(moved) == 2
+    assert all(line["mismatch/probe_sampler"] > 1e-4 for line in moved)
