@@ -15,6 +15,7 @@ from nemo_algos.engines.nemo.launch import Launch
 from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.nemo.trainers import estimator_name
 from nemo_algos.environment import as_written
+from nemo_algos.preflight.check import own_sampler
 from nemo_algos.preflight.check.controller_schema import SECTION
 from nemo_algos.preflight.check.judge import judge, refuse
 
@@ -55,4 +56,6 @@ def _typed(plain: dict[str, Any]) -> Any:
         config.validate_single_controller_config(master)  # else it is first asked by the setup
     except ValueError as problem:
         raise ConfigError([Finding(SECTION, str(problem))]) from None
+    if master.async_rl.sampler.name == "custom":
+        refuse(own_sampler.faults(master.async_rl.sampler))
     return master
