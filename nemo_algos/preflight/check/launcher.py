@@ -15,7 +15,6 @@ from nemo_algos.engines.nemo.launch import Launch
 from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.nemo.trainers import estimator_name
 from nemo_algos.environment import as_written
-from nemo_algos.preflight.check import own_sampler
 from nemo_algos.preflight.check.controller_schema import SECTION
 from nemo_algos.preflight.check.judge import judge, refuse
 
@@ -57,5 +56,7 @@ def _typed(plain: dict[str, Any]) -> Any:
     except ValueError as problem:
         raise ConfigError([Finding(SECTION, str(problem))]) from None
     if master.async_rl.sampler.name == "custom":
+        from nemo_algos.engines.nemo import own_sampler
+
         refuse(own_sampler.faults(master.async_rl.sampler))
     return master

@@ -161,7 +161,7 @@ def controller_of(driver: Controlled, loss: Any, estimator: Any) -> Any:
         save_state=_initial_grpo_save_state(),
         last_checkpoint_path=None,
     )
-    watched = MismatchConfig(), None, 0, loss.config
+    watched = {"mismatch": MismatchConfig(), "folder": None, "step": 0, "loss": loss.config}
     for module, name, value in STOCK:  # this process has more than one
         setattr(module, name, value)
     return ControllerImpl(driver.master, args, SetupTimingMetrics(), watched=watched)

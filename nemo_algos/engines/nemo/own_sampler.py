@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from pkgutil import resolve_name
 from typing import Any
 
-from nemo_algos.config import Finding
-from nemo_algos.preflight.check.controller_schema import SECTION
+from nemo_rl.algorithms.async_utils import staleness_sampler
 
-PATH = f"{SECTION}.sampler"
+from nemo_algos.config import Finding
+
+PATH = "async_rl.sampler"
 
 
 def faults(section: Any) -> Iterator[Finding]:
     """What NeMo-RL's create_sampler would raise of its CustomSamplerConfig."""
-    from nemo_rl.algorithms.async_utils import staleness_sampler  # pyright: ignore
-
     try:
         sampler = resolve_name(section.target)
     except (ImportError, AttributeError) as problem:
