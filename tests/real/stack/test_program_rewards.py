@@ -19,16 +19,20 @@ from runs import Env, Run
 from tokenizers import Tokenizer, models
 
 STEPS, GROUPS, GROUP = 2, 8, 4
-SLOW, DEADLINE = 600.0, 2.0  # seconds that the verifier gives, and the pool
 BEFORE = ("<pad>", "<eos>", "?")  # of the vocabulary; the answers follow
 CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 FOREVER = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT count(*) FROM c"
 
 
 class Task(NamedTuple):
-    """mark: of a block; the answers that are right, wrong, and never end."""
+    """mark: of a block; the answers that are right, wrong, and never end.
+
+    seconds: of CPU time that the verifier gives an answer; deadline: those that the pool does.
+    """
 
     mark: str
+    seconds: float
+    deadline: float
     right: tuple[str, ...]
     wrong: tuple[str, ...]
     hangs: tuple[str, ...]
@@ -40,15 +44,19 @@ class Task(NamedTuple):
 
 CODE = Task(
     "python",
+    1.0,  # the sandbox ends a program
+    5.0,
     ("print(int(input()) + 1)", "print(-~int(input()))", "import sys\nprint(3)"),
     ("print(2)", "print(", "raise SystemExit(3)", "import os\nos._exit(0)"),
     ("while True: pass", "for _ in iter(int, 1): pass", "print(3)\nwhile True: pass"),
 )
 SQL = Task(
     "sql",
+    600.0,
+    1.0,  # the pool kills the process of a query
     ("SELECT sum(x) FROM t", "SELECT 6", "SELECT max(x) * 2 FROM t"),
     ("SELECT 7", "SELECT", "DROP TABLE t", "SELECT x FROM t"),
-    (FOREVER, f"SELECT 6 FROM ({FOREVER})", FOREVER.replace("SELECT 1", "SELECT 2")),
+    (FOREVER, FOREVER.replace("count(*)", "max(n)"), FOREVER.replace("SELECT 1", "SELECT 2")),
 )
 TASKS = {"code": CODE, "sql": SQL}
 
@@ -57,12 +65,12 @@ def answer(verifier: str, folder: Path) -> dict[str, Any]:
     """What the verifier judges by."""
     if verifier == "code":
         tests = 'assert __main__("2\\n") == "3\\n"'
-        return {"prompt": "", "entry_point": "__main__", "tests": tests, "seconds": SLOW}
+        return {"prompt": "", "entry_point": "__main__", "tests": tests, "seconds": CODE.seconds}
     with closing(sqlite3.connect(folder / "numbers.sqlite")) as database, database:
         database.execute("CREATE TABLE t (x)")
         database.executemany("INSERT INTO t VALUES (?)", [(1,), (2,), (3,)])
     query = {"database": str(folder / "numbers.sqlite"), "query": "SELECT sum(x) FROM t"}
-    return query | {"seconds": SLOW}
+    return query | {"seconds": SQL.seconds}
 
 
 def saved(task: Task, folder: Path) -> None:
@@ -92,8 +100,9 @@ def keys(verifier: str, folder: Path) -> Mapping[str, object]:
         "grpo.num_prompts_per_step": GROUPS,
         "grpo.num_generations_per_prompt": GROUP,
         "data.train.data_path": folder / "train.jsonl",
-        "data.default.env_name": "judged",
-        "env.judged": f"{{verifier: {verifier}, workers: 2, deadline: {DEADLINE}}}",
+        "env.countdown.verifier": verifier,
+        "env.countdown.workers": 2,
+        "env.countdown.deadline": TASKS[verifier].deadline,
     }
 
 
@@ -111,7 +120,7 @@ def test_answers_are_judged_and_those_that_hang_hold_up_no_step(
     seen = [one for step in range(1, STEPS + 1) for one in judged(run, task, step)]
     assert len(seen) == STEPS * GROUPS * GROUP
     assert all(reward == (text in task.right) for text, reward in seen)
-    for some in task[1:]:
+    for some in (task.right, task.wrong, task.hangs):
         assert {text for text, _ in seen} & {*some}
     late = [sum(text in task.hangs for text, _ in judged(run, task, n)) for n in (1, 2)]
     assert run.curve("verifier/timeout") == late
