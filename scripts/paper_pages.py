@@ -64,7 +64,8 @@ def _runs(known: Paper) -> Iterator[str]:
         yield f"| {name} | {model.base} | {recipe} |"
     yield "\n| method | keys |\n|---|---|"
     for name, method in known.methods.items():
-        keys = " ".join(known.overrides(f"{next(iter(known.models))}/{name}"))
+        run = f"{next(iter(known.models))}/{name}"
+        keys = " ".join(known.program(run) or known.overrides(run))
         yield f"| {name} | {method.missing or (f'`{keys}`' if keys else 'the model as it is')} |"
 
 

@@ -102,10 +102,13 @@ def train(
     """From Ray to the end of training; the stock setup, trainers and shutdown."""
     tokenizer, processor = prepare(master_config)
     factory = policy_factory(master_config, algorithm)
+    last = versions.get(master_config.grpo, "max_num_steps")
+    traced = traced._replace(last=last, decode=tokenizer.decode)
     if controlled(master_config):
         from nemo_algos.engines.nemo import single_controller
 
-        single_controller.train(master_config, algorithm, loss, mismatch, tokenizer, factory)
+        given = algorithm, loss, mismatch, tokenizer, factory, traced
+        single_controller.train(master_config, *given)
         return
     dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
         processor or tokenizer, master_config.data, master_config.env, is_vlm=bool(processor)
@@ -138,9 +141,6 @@ def train(
         step = versions.get(made["grpo_save_state"], "total_steps", 0)
         watched = mismatch, Path(master_config.logger["log_dir"]), step
         compares = not loss.on_policy
-        traced = traced._replace(
-            last=versions.get(cfg.grpo, "max_num_steps"), decode=tokenizer.decode
-        )
         given = *watched, loss.config, compares, epochs, traced, made["policy_generation"]
         own = {"policy": proxy(policy, estimator, *given)}
         own |= {"tokenizer": tokenizer}

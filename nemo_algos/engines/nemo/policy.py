@@ -80,18 +80,26 @@ class PolicyProxy:
         if self._epochs > 1:  # global batches are rows in order: the same ones again
             passes = type(data).from_batches([batch] * self._epochs)
         results = self._logged(self._policy.train(passes, loss_fn, *args, **kwargs))
-        self._trace(batch)
+        if self._due:
+            self._trace(batch, self._estimator.last_rollouts)
         return results
 
-    def _trace(self, batch: Any) -> None:
-        rollouts, folder = self._estimator.last_rollouts, self._watch.folder
-        if not folder or rollouts is None:
-            return
+    @property
+    def traces(self) -> bool:
+        """Whether any step is traced."""
+        return bool(self._traced.period and self._watch.folder)
+
+    @property
+    def _due(self) -> bool:
+        return self.traces and self._traced.due(self._step)
+
+    def _trace(self, batch: Any, rollouts: Any) -> None:
+        """Of NeMo-RL's batch with the method's columns, whose responses are the rollouts'."""
         if not self._compares:  # no old log-probs were computed
             batch = type(batch)({**batch, "prev_logprobs": batch["generation_logprobs"]})
         ask = functools.partial(trace.asked, self._policy, batch)
         given = self._step, batch, rollouts, self._estimator.algorithm, ask
-        trace.write(folder, self._traced, self._step, trace.lines(self._traced, *given))
+        trace.write(self._watch.folder, trace.lines(self._traced, *given))
 
     @property
     def _bypass(self) -> bool:
@@ -156,7 +164,8 @@ class DataPlaneProxy(PolicyProxy):
         wanted = [ENTROPY] if "entropy" in self._estimator.algorithm.needs else []
         there = [f for f in select_fields if f != "prev_logprobs" or not self._bypass]
         dumped = self._watch.settings.dump and not self._bypass
-        ids = ["input_ids"] if dumped and "input_ids" not in select_fields else []
+        looked = ["input_ids"] * bool(dumped or self.traces) + ["input_lengths"] * self.traces
+        ids = [name for name in looked if name not in select_fields]
         fields = [*there, "sample_mask", *wanted, *ids]
         data = self._policy.read_from_dataplane(meta, select_fields=fields, **kwargs)
         self._estimator.masks = (data["token_mask"], data.pop("sample_mask"))
@@ -165,7 +174,7 @@ class DataPlaneProxy(PolicyProxy):
             data["prev_logprobs"] = data["generation_logprobs"]
         if wanted:
             self._estimator.entropy = data.pop(ENTROPY)
-        object.__setattr__(self, "_read", {**data})
+        object.__setattr__(self, "_read", type(data)({**data}))
         for name in ids:
             data.pop(name)
         return data
@@ -180,11 +189,15 @@ class DataPlaneProxy(PolicyProxy):
             own |= columns.widened(signals, fields["advantages"].shape)
             own |= {"prev_logprobs": read["prev_logprobs"]} if self._bypass else {}
             fields = fields | own
+            object.__setattr__(self, "_read", type(self._read)({**read, **own}))
         self._policy.write_to_dataplane(meta, fields)
 
     def train_from_meta(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As the policy's; logs the method's metrics with the loss's."""
-        return self._logged(self._policy.train_from_meta(*args, **kwargs))
+        results = self._logged(self._policy.train_from_meta(*args, **kwargs))
+        if self._due:
+            self._trace(self._read, self._estimator.last_rollouts)
+        return results
 
 
 @contextmanager

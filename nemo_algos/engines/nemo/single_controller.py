@@ -18,15 +18,18 @@ import torch
 import torch.nn.functional as F
 from nemo_rl.algorithms import single_controller
 from nemo_rl.algorithms.single_controller_utils import setup, utils
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import columns, environment, memory, versions
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.installed import EXAMPLES
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 from nemo_algos.engines.nemo.policy import ENTROPY, PolicyProxy, registrations
+from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.nemo.trainers import shut_down
 
 WATCH = "_run_with_controller_liveness_watch"
@@ -39,36 +42,41 @@ Stock: Any = stock.__ray_actor_class__
 class StepProxy(PolicyProxy):
     """A TQPolicy of the single controller: compares and logs when all chunks of a step are in."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         vars(self)["_chunks"] = []
 
-    def take(self, chunk: dict[str, Tensor]) -> None:
-        """Keep a chunk's columns [B,S] for the comparison, and the method's metrics of it."""
-        self._chunks.append((chunk, self._estimator.last_metrics))
+    def take(self, chunk: dict[str, Tensor], written: dict[str, Tensor]) -> None:
+        """Keep a chunk's columns [B,S], read and written, and the method's metrics of it."""
+        estimator = self._estimator
+        self._chunks.append((chunk, written, estimator.last_rollouts, estimator.last_metrics))
 
     def finish_train_step(self) -> dict[str, Any]:
         """As the policy's, with metrics. Raises FloatingPointError as `Monitor.of`, before it."""
-        chunks, metrics = zip(*self._chunks, strict=True)
+        chunks, written, rollouts, metrics = zip(*self._chunks, strict=True)
         self._chunks.clear()
         self._estimator.last_metrics = mean(metrics, [len(chunk["input_ids"]) for chunk in chunks])
         self._compare(joined(chunks))
-        return self._logged(self._policy.finish_train_step())
+        results = self._logged(self._policy.finish_train_step())
+        if self._due:
+            trained = [read | own for read, own in zip(chunks, written, strict=True)]
+            self._trace(BatchedDataDict(joined(trained)), whole(rollouts))
+        return results
 
 
 class ControllerImpl(Stock):
     """NeMo-RL's actor; with its advantages come the method's other signals.
 
-    watched: the arguments of StepProxy behind the estimator.
+    watched: the arguments of StepProxy by name, but for policy and estimator.
     """
 
-    def __init__(self, *args: Any, watched: tuple[Any, ...]) -> None:
+    def __init__(self, *args: Any, watched: dict[str, Any]) -> None:
         super().__init__(*args)
         estimator: Estimator = self._advantage_estimator
         estimator.keep = functools.partial(memory.keep, self._save_state)
         estimator.memory = memory.restored(self._checkpointer)
         self._algorithm = estimator.algorithm
-        self._trainer = StepProxy(self._trainer, estimator, *watched)
+        self._trainer = StepProxy(self._trainer, estimator, **watched)
         self._policy_logprobs_required &= not self._algorithm.correction.bypass_mode
         environment.log_statuses(self._logger, self._env_handles)
         for module, name, value in registrations(estimator):  # for the life of this process
@@ -83,9 +91,11 @@ class ControllerImpl(Stock):
         estimator.masks = (read["token_mask"], read["sample_mask"])
         meta, trained = await super()._advantage_stage(meta)
         if trained:
-            read |= await self._read(meta, ["sample_mask"])  # which it may have masked
-            self._trainer.take(read)
-            await self._write(meta, self._written(read))
+            masked = ["sample_mask"]  # which it may have done
+            read |= await self._read(meta, masked + ["advantages"] * self._trainer.traces)
+            written = self._written(read)
+            self._trainer.take(read, written)
+            await self._write(meta, written)
         return meta, trained
 
     def _written(self, read: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -107,9 +117,10 @@ class ControllerImpl(Stock):
 
     @property
     def _fields(self) -> list[str]:
-        """The columns that the method, the monitor and its dumps read."""
+        """The columns that the method, the monitor, its dumps and traces read."""
         names = ["input_ids", "generation_logprobs", "token_mask", "sample_mask"]
         names += [] if self._algorithm.correction.bypass_mode else ["prev_logprobs"]
+        names += ["input_lengths"] * self._trainer.traces
         return names + [ENTROPY] * ("entropy" in self._algorithm.needs)
 
     async def _read(self, meta: Any, fields: list[str]) -> dict[str, Tensor]:
@@ -151,6 +162,7 @@ def train(
     mismatch: MismatchConfig,
     tokenizer: Any,
     policy: Any,
+    traced: Traced,
 ) -> None:
     """From Ray to the end of training, by NeMo-RL's own setup and actor; policy: makes a TQPolicy.
 
@@ -171,12 +183,13 @@ def train(
     with versions.replaced(*((setup, name, value) for name, value in ours.items())):
         args, timings = setup.setup_single_controller(master_config, tokenizer)
     try:
-        watched = (
-            mismatch,
-            Path(master_config.logger["log_dir"]),
-            args.save_state.current_step,
-            loss.config,
-        )
+        watched = {
+            "mismatch": mismatch,
+            "folder": Path(master_config.logger["log_dir"]),
+            "step": args.save_state.current_step,
+            "loss": loss.config,
+            "traced": traced,
+        }
         actor = Controller.remote(master_config, args, timings, watched=watched)
         watch()(actor, master_config.async_rl.stall_watchdog)
     finally:
@@ -184,10 +197,18 @@ def train(
 
 
 def joined(chunks: Any) -> dict[str, Tensor]:
-    """The columns [B,S] of all chunks, as wide as the widest."""
-    width = max(chunk["input_ids"].shape[1] for chunk in chunks)
+    """The columns [B] and [B,S] of all chunks, as wide as the widest."""
+    width = max(x.shape[1] for chunk in chunks for x in chunk.values() if x.dim() == 2)
     names = chunks[0].keys()
     return {name: torch.cat([_padded(chunk[name], width) for chunk in chunks]) for name in names}
+
+
+def whole(parts: Any) -> Rollouts:
+    """The rollouts of all chunks, what a trace reads of them."""
+    names = ("group", "rewards", "mask", "old_logprobs", "entropy")
+    found = [{name: getattr(part, name) for name in names} for part in parts]
+    given: Any = joined([{k: v for k, v in one.items() if v is not None} for one in found])
+    return Rollouts(**given)
 
 
 def mean(metrics: Any, rows: list[int]) -> dict[str, float]:

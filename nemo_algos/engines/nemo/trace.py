@@ -1,7 +1,7 @@
 """Token traces of a NeMo-RL run, in the embedded engine's format: trace.jsonl of its log folder.
 
-The driver holds tokens, masks, advantages, bounds and old log-probs of a batch; the policy is asked
-once more for its log-probs, after the updates of a traced step.
+Tokens, masks, advantages, bounds and old log-probs of a batch are at hand where advantages are
+computed; the policy is asked once more for its log-probs, after the updates of a traced step.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,12 +28,15 @@ class Traced(NamedTuple):
     last: int | None = None
     decode: Callable[[list[int]], str] = str
 
+    def due(self, step: int) -> bool:
+        """Whether a step is traced."""
+        return trace.due(step, self.period, self.last)
 
-def write(folder: Path, traced: Traced, step: int, lines: Iterator[dict[str, Any]]) -> None:
-    """Append the lines where the step is one to trace."""
-    if trace.due(step, traced.period, traced.last):
-        folder.mkdir(parents=True, exist_ok=True)
-        append_lines(folder / trace.FILE, list(lines))
+
+def write(folder: Path, lines: Iterator[dict[str, Any]]) -> None:
+    """Append the lines to the folder's trace."""
+    folder.mkdir(parents=True, exist_ok=True)
+    append_lines(folder / trace.FILE, list(lines))
 
 
 def lines(

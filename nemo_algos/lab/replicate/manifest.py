@@ -61,9 +61,14 @@ class PaperModel(Section):
 
 
 class PaperMethod(Section):
-    """The keys of `method:`, and other keys that a baseline sets."""
+    """The keys of `method:`, and other keys that a baseline sets.
+
+    program: the words of one of NeMo-RL's own that trains in place of the recipe; {base} in a word
+    is what the run starts from.
+    """
 
     method: dict[str, Any] = Field(default={})
+    program: list[str] = Field(default=[])
     overrides: list[str] = Field(default=[])
     missing: str = ""
 
@@ -244,7 +249,16 @@ class Paper(Section):
 
     def trains(self, run: str) -> bool:
         """Whether the run is one of training, and not a model as it is."""
+        return self.by_recipe(run) or bool(self.of(run)[1].program)
+
+    def by_recipe(self, run: str) -> bool:
+        """Whether the model's recipe trains it: what is planned, submitted and made as a toy."""
         return bool(self.of(run)[1].method)
+
+    def program(self, run: str) -> list[str]:
+        """The words of NeMo-RL's own program, [] where none trains the run."""
+        model, method = self.of(run)
+        return [word.replace("{base}", model.base) for word in method.program]
 
     def overrides(self, run: str) -> list[str]:
         """What the run sets over its recipe."""

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from nemo_algos.algorithms.build import build
 from nemo_algos.config import ConfigError, at, find, load, overridden, read, resolved
 from nemo_algos.engines.nemo.decided import decided
@@ -15,7 +17,7 @@ from nemo_algos.lab.replicate.seed import Seed
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": None, "perturbation": None}  # defaults
 # of a recipe, what makes it another training: not its seed, validation, parallelism, memory
 DEFINING = re.compile(
-    r"grpo\.(?!seed$|val_|max_val).*|loss_fn\..*|data\.(train|default)\..*"
+    r"(grpo|sft)\.(?!seed$|val_|max_val).*|loss_fn\..*|data\.(train|default)\..*"
     r"|policy\.(model_name|train_global_batch_size|max_total_sequence_length"
     r"|optimizer\..*|scheduler.*|generation\.(temperature|top_p|top_k|max_new_tokens)"
     r"|dtensor_cfg\.lora_cfg\..*)"
@@ -33,9 +35,9 @@ def _other(manifest: Paper, run: str, recorded: dict[str, Any]) -> str:
     if name and name != base:
         return f"model {name}, not {base}"
     wanted = _wanted(manifest, run)
-    method = recorded.get("method")
-    if method and not _same(method, wanted["method"]):
-        return f"method {method}, not {wanted['method']}"
+    method, asked = recorded.get("method"), wanted.get("method", {})
+    if method and not _same(method, asked):
+        return f"method {method}, not {asked}"
     for path, value in _leaves(wanted):
         there = at(recorded, path)
         if not DEFINING.fullmatch(path) or there is None or "${" in str(there):
@@ -46,8 +48,11 @@ def _other(manifest: Paper, run: str, recorded: dict[str, Any]) -> str:
 
 
 def _wanted(manifest: Paper, run: str) -> dict[str, Any]:
-    """The recipe with the run's keys; where NeMo-RL trains also what the method decides there."""
+    """The recipe with the run's keys, with what the method decides in NeMo-RL; a program's keys."""
     model, method = manifest.of(run)
+    if method.program:
+        keys = [word.lstrip("+") for word in manifest.program(run) if "=" in word]
+        return resolved(OmegaConf.from_dotlist(keys))
     if not model.recipe:
         return {"method": method.method}
     wanted = resolved(overridden(read(find(model.recipe)), manifest.overrides(run)))

@@ -65,8 +65,8 @@ class Costs:
 
 
 def trained(manifest: Paper, item: Item) -> list[str]:
-    """The runs of the item that are trained and can be."""
-    return [r for r in item.needed() if manifest.trains(r) and not manifest.lacks(r)]
+    """The runs of the item that a recipe trains, and can."""
+    return [r for r in item.needed() if manifest.by_recipe(r) and not manifest.lacks(r)]
 
 
 def seeds(manifest: Paper, run: str) -> list[int]:
@@ -145,7 +145,8 @@ def _commands(
             f"checkpointing.checkpoint_dir={folder}/checkpoints",
             f"logger.log_dir={folder}/logs",
         ]
-        yield shlex.join(["nemo-algos", "train", model.recipe, *keys, *kept])
+        recipe = ["nemo-algos", "train", model.recipe, *keys]
+        yield shlex.join([*(manifest.program(run) or recipe), *kept])
     if not names:
         return
     if manifest.trains(run):

@@ -56,12 +56,12 @@ class Order(NamedTuple):
                 for run in names:
                     wanted.setdefault(run, {})[name] = None
         for run, names in wanted.items():
-            if self.manifest.of(run)[0].serve.nodes == 1:
+            if self.manifest.of(run)[0].serve.nodes == 1 and not self.manifest.program(run):
                 for after in made.get(run) or [None]:
                     yield self._evaluation(run, list(names), after), after
 
     def unserved(self) -> Iterator[str]:
-        """What no job of one node can evaluate, a sentence for each run."""
+        """What no job of ours trains, or of one node can evaluate, a sentence for each run."""
         for run in dict.fromkeys(run for item in self.items for run in item.needed()):
             model = self.manifest.of(run)[0]
             if (nodes := model.serve.nodes) > 1:
@@ -70,6 +70,11 @@ class Order(NamedTuple):
                     f"{run} is not submitted: {model.base} needs {nodes} nodes ({gpus} GPUs) to be "
                     "served, and an evaluation's job has one. Serve it yourself, and run its "
                     "`nemo-algos eval` lines of the plan with model.url=URL"
+                )
+            if self.manifest.program(run):
+                yield (
+                    f"{run} is not submitted: NeMo-RL's own program trains it. Start the lines of "
+                    "the plan yourself"
                 )
 
     def _evaluation(self, run: str, names: list[str], after: Submission | None) -> Submission:

@@ -63,7 +63,7 @@ def toy(manifest: Paper, steps: int | None = None) -> Paper:
         f"{m}/{how}": f"{_model(model)}/{_method(method)}"
         for m, model in manifest.models.items()
         for how, method in manifest.methods.items()
-        if model.toy is not None and not method.missing
+        if model.toy is not None and not method.missing and not method.program
     }
     small = [*SMALL, *([f"grpo.max_num_steps={steps}"] if steps else [])]
     models = {
@@ -123,7 +123,9 @@ def _notes(manifest: Paper, item: Item, names: dict[str, str]) -> list[str]:
         model, method = manifest.of(run)
         left_out = [o for o in method.overrides if o not in _kept(method)]
         if run not in names:
-            reason = manifest.lacks(run) or f"{model.base} is served as it is, and has no tiny form"
+            own = "NeMo-RL's own program trains it" if method.program else ""
+            served = f"{model.base} is served as it is, and has no tiny form"
+            reason = manifest.lacks(run) or own or served
             said.append(f"No toy form of {run}: {reason}")
         elif left_out:
             keys = ", ".join(left_out)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
-from nemo_algos.config import Finding, did_you_mean
+from nemo_algos.config import Finding, at, did_you_mean
 from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.preflight.check import precision
 
@@ -60,7 +60,8 @@ def knows(written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str
 
 
 def _unknown(written: Mapping[Any, Any], base: Mapping[Any, Any], known: Set[str]) -> list[str]:
-    paths = dict.fromkeys(_paths(_closed(written, _vlm(written, base))))
+    closed = _closed(written, _vlm(written, base), _sampler(base, written))
+    paths = dict.fromkeys(_paths(closed))
     return [path for path in paths if path not in known and not _open(path, known)]
 
 
@@ -95,8 +96,14 @@ def _of_data_and_env() -> Iterator[str]:
         yield from (f"env.{name}.{key}" for key in keys)
 
 
-def _closed(written: Mapping[Any, Any], vlm: bool) -> dict[Any, Any]:
-    """Without what is free: the data sets of one's own classes, the environments of one's own."""
+def _sampler(*configs: Mapping[Any, Any]) -> Any:
+    """The single controller's, as the last config that names one does."""
+    named = [at(config, "async_rl.sampler.name") for config in configs]
+    return next((name for name in reversed(named) if name is not None), None)
+
+
+def _closed(written: Mapping[Any, Any], vlm: bool, sampler: Any) -> dict[Any, Any]:
+    """Without what is free: data sets, environments and a sampler of one's own classes."""
     data, env = (written.get(name) for name in ("data", "env"))
     closed = {key: value for key, value in written.items() if key not in ("data", "env")}
     if isinstance(data, Mapping):
@@ -105,6 +112,9 @@ def _closed(written: Mapping[Any, Any], vlm: bool) -> dict[Any, Any]:
         closed["data"] = sets
     if isinstance(env, Mapping):
         closed["env"] = {k: v for k, v in env.items() if not _own_environment(k, v, vlm)}
+    controller = written.get("async_rl")
+    if sampler == "custom" and isinstance(controller, Mapping):
+        closed["async_rl"] = {k: v for k, v in controller.items() if k != "sampler"}
     return closed
 
 

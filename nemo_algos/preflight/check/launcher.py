@@ -55,4 +55,8 @@ def _typed(plain: dict[str, Any]) -> Any:
         config.validate_single_controller_config(master)  # else it is first asked by the setup
     except ValueError as problem:
         raise ConfigError([Finding(SECTION, str(problem))]) from None
+    if master.async_rl.sampler.name == "custom":
+        from nemo_algos.engines.nemo import own_sampler
+
+        refuse(own_sampler.faults(master.async_rl.sampler))
     return master

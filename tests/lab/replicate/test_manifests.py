@@ -109,7 +109,7 @@ def test_every_run_resolves_on_both_releases():
     wrong, done = [], 0
     for paper, known in PAPERS.items():
         runs = dict.fromkeys(run for item in known.items.values() for run in item.needed())
-        for run in (r for r in runs if known.trains(r) and not known.lacks(r)):
+        for run in (r for r in runs if known.by_recipe(r) and not known.lacks(r)):
             written = overridden(read(find(known.of(run)[0].recipe)), known.overrides(run))
             for version in VERSIONS:
                 found = judge(written.copy(), release(version))[1]
@@ -123,7 +123,7 @@ def test_every_run_is_planned_with_its_own_data(paper):
     known = PAPERS[paper]
     costs = Costs(known, None)
     runs = dict.fromkeys(run for item in known.items.values() for run in item.needed())
-    trained = [run for run in runs if known.trains(run) and not known.lacks(run)]
+    trained = [run for run in runs if known.by_recipe(run) and not known.lacks(run)]
     for run in trained:
         cost = costs.of(run)
         rows = known.data[known.of(run)[0].data[0]].rows

@@ -4,7 +4,7 @@ import pytest
 from lab.replicate.folders import run
 
 from nemo_algos.lab.replicate import manifest as manifests
-from nemo_algos.lab.replicate.plan import Costs, place, seeded
+from nemo_algos.lab.replicate.plan import Costs, place, seeded, trained
 from tests.commands import invoke
 
 
@@ -54,6 +54,15 @@ def test_a_plan_evaluates_bases_and_checkpoints():
 def test_what_is_missing_is_said():
     assert "missing: training on Geometry3K's images" in said("apmpo", "table5")
     assert "a drawing" in said("etr", "figure1")
+
+
+def test_a_run_of_nemo_rls_own_program_is_a_line_of_the_plan():
+    text = said("erpo", "table1")
+    lines = [line for line in text.splitlines() if "run_sft.py" in line]
+    assert len(lines) == 3 and "policy.model_name=Qwen/Qwen2.5-7B " in lines[2]
+    assert "sft.max_num_epochs=3" in lines[0] and "erpo/qwen2.5-1.5b/sft/checkpoints" in lines[0]
+    known = manifests.paper("erpo")
+    assert not [run for run in trained(known, known.items["table1"]) if run.endswith("sft")]
 
 
 def test_costs_are_those_of_plan():

@@ -4,11 +4,14 @@ import csv
 import json
 
 import pytest
+import yaml
 from lab.replicate.folders import checkpoint, evaluation, of_two_problems, run
 
 from nemo_algos.lab.replicate import manifest as manifests
 from nemo_algos.lab.replicate.found import Value
+from nemo_algos.lab.replicate.ours import other_run
 from nemo_algos.lab.replicate.report import write
+from nemo_algos.lab.replicate.seed import Seed
 from nemo_algos.lab.replicate.table import verdict
 from nemo_algos.lab.study.summary import estimate
 
@@ -166,6 +169,19 @@ def test_another_evaluation_is_not_used(tmp_path, model, more, word):
     cells, missing, _ = made(tmp_path)
     assert etr(cells, "amc23 mean")["ours"] == ""
     assert any(word in line for line in missing)
+
+
+@pytest.mark.parametrize(("epochs", "said"), [(3, ""), (1, "sft.max_num_epochs"), (None, "method")])
+def test_a_run_of_nemo_rls_own_program_is_known_by_its_keys(tmp_path, epochs, said):
+    folder, base = tmp_path / "erpo/qwen2.5-3b/sft", "Qwen/Qwen2.5-3B"
+    if epochs is None:
+        run(folder, base, name="erpo")
+    else:
+        kept = {"policy": {"model_name": base}, "sft": {"max_num_epochs": epochs}}
+        (folder / "checkpoints/step_7").mkdir(parents=True)
+        (folder / "checkpoints/step_7/config.yaml").write_text(yaml.safe_dump(kept))
+    wrong = other_run(paper("erpo"), "qwen2.5-3b/sft", Seed(folder))
+    assert said in wrong and bool(wrong) == bool(said)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from ray._private import ray_constants
 from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo import megatron_worker
 from nemo_algos.engines.nemo.policy import DataPlaneProxy
+from nemo_algos.engines.nemo.trace import Traced
 
 OVERRIDES = ["data_plane.enabled=true", "data_plane.storage_capacity=1000"]
 
@@ -66,8 +67,11 @@ class QueueWorkers(InProcessWorkers):
             member.setup_data_plane(cfg)
 
     def run_all_workers_sharded_data(  # pyright: ignore
-        self, method: str, *, meta: list[Any], common_kwargs: dict[str, Any], **_: Any
+        self, method: str, *, meta: list[Any] | None = None, **kwargs: Any
     ) -> Done:
+        if meta is None:
+            return super().run_all_workers_sharded_data(method, **kwargs)
+        common_kwargs = kwargs["common_kwargs"]
         assert len(meta) == self.ranks
         for member, part in zip(self.members, meta, strict=True):
             assert getattr(member, method)(part, **common_kwargs) is None
@@ -89,6 +93,7 @@ def plugged_in_queue(
     monkeypatch: pytest.MonkeyPatch,
     correction: dict[str, Any] | None = None,
     overrides: list[str] | None = None,
+    traced: Traced = Traced(),
 ) -> Plugged:
     """As launch.py: TQPolicy, its proxy, and the extension where the method needs entropies."""
     entropies = "entropy" in build(method).needs
@@ -105,7 +110,8 @@ def plugged_in_queue(
     monkeypatch.setattr(common, "broadcast_tensor", lambda tensor, *_: tensor)  # asks for CUDA
     monkeypatch.setattr(adapter, "_patch_tq_actor_runtime_env", lambda: None)
     plugged = Plugged(path, method, [*OVERRIDES, *(overrides or [])], correction, mode=mode)
-    plugged.proxy = DataPlaneProxy(plugged.run.policy, plugged.estimator)
+    given = {"folder": path / "traces", "traced": traced}
+    plugged.proxy = DataPlaneProxy(plugged.run.policy, plugged.estimator, **given)
     return plugged
 
 

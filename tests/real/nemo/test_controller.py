@@ -10,6 +10,7 @@ from nemo_algos import config as strict
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.engines.nemo import launch, trainers, versions
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
+from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.preflight.check import launcher
 
 pytest.importorskip(versions.CONTROLLER, reason="NeMo-RL v0.7.0 has none")
@@ -103,7 +104,7 @@ def test_what_setup_made_ends_after_any_error(
     monkeypatch.setattr(module, "Controller", SimpleNamespace(remote=remote))
     with pytest.raises(AttributeError):
         loss = AlgorithmLoss(master.loss_fn, algorithm)
-        module.train(master, algorithm, loss, MismatchConfig(), None, None)
+        module.train(master, algorithm, loss, MismatchConfig(), None, None, Traced())
     assert ended == ["generation", "policy"]
 
 

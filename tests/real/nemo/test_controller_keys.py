@@ -143,3 +143,61 @@ def test_the_launcher_asks_nemo_rls_own_validator(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(config, "validate_single_controller_config", newer)
     with pytest.raises(ConfigError, match=r"async_rl: async_rl\.diagnostics has a rule"):
         launcher.compose(composed({}))
+
+
+def own_sampler(name: str, **keys: Any) -> Any:
+    """The controller's config with a sampler of this module, without the base config's keys."""
+    section = {"name": "custom", "target": f"{__name__}:{name}", **keys}
+    own = {"_override_": True, "min_groups_for_streaming_train": 32, "sampler": section}
+    return OmegaConf.merge(strict.read(WRITTEN), {"async_rl": own})
+
+
+def own_class() -> type:
+    from nemo_rl.algorithms.async_utils.staleness_sampler import WindowedSampler
+
+    class Own(WindowedSampler):
+        def __init__(self, buffer: Any, window: int, *, fresh: bool = False) -> None:
+            super().__init__(buffer, max_staleness_versions=window, sample_freshest_first=fresh)
+
+    return Own
+
+
+@pytest.fixture
+def _classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "Own", own_class())
+    monkeypatch.setitem(globals(), "Partial", type("Partial", (), {"admit": None}))
+
+
+@pytest.mark.usefixtures("_classes")
+def test_a_sampler_of_ones_own_is_given_its_keys() -> None:
+    from nemo_rl.algorithms.async_utils.staleness_sampler import create_sampler
+
+    launch = launcher.compose(own_sampler("Own", window=3, fresh=True))
+    made = create_sampler(None, launch.master_config.async_rl.sampler)
+    assert type(made) is globals()["Own"]
+    assert (made.max_staleness_versions, made.sample_freshest_first) == (3, True)
+
+
+@pytest.mark.usefixtures("_classes")
+@pytest.mark.parametrize(
+    ("name", "keys", "said"),
+    [
+        ("Own", {"window": 3, "windw": 1}, "async_rl.sampler: .*windw"),
+        ("Own", {}, "async_rl.sampler: .*window"),
+        ("Partial", {}, "async_rl.sampler.target: .*select, evict"),
+        ("Nobody", {}, "async_rl.sampler.target: .*Nobody"),
+    ],
+)
+def test_what_create_sampler_would_raise_is_refused(
+    name: str, keys: dict[str, int], said: str
+) -> None:
+    from nemo_rl.algorithms.async_utils.staleness_sampler import (
+        CustomSamplerConfig,
+        create_sampler,
+    )
+
+    section: Any = {"target": f"{__name__}:{name}", **keys}
+    with pytest.raises((TypeError, AttributeError)):
+        create_sampler(None, CustomSamplerConfig(**section))
+    with pytest.raises(ConfigError, match=said):
+        launcher.compose(own_sampler(name, **keys))

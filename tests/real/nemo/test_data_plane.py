@@ -7,6 +7,7 @@ actors. Oracle: grpo_train on the same seeds.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,11 @@ from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo import columns
 from nemo_algos.engines.nemo.estimator import Estimator
 from nemo_algos.engines.nemo.policy import ENTROPY, columns_registered
+from nemo_algos.engines.nemo.trace import Traced
+from nemo_algos.jsonl import read_lines
+from nemo_algos.lab.evals.records import TraceLine
 
+REJECTING = {"bypass_mode": True, "rollout_rs": "seq_mean_k3", "rollout_rs_threshold": 0.55}
 pytestmark = pytest.mark.usefixtures("queue_cluster", "in_process")
 
 
@@ -62,6 +67,35 @@ def test_the_queue_trains_what_grpo_train_does(
         got, want = plugged.series("train", metric), other.series("train", metric)
         assert got == pytest.approx(want, rel=near, abs=near), metric
     torch.testing.assert_close(plugged.weights(), other.weights(), rtol=0, atol=near)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "correction"),
+    [("erpo", "fused", None), ("etr", "unpacked", REJECTING)],
+)
+def test_the_queue_traces_what_grpo_train_does(
+    name: str, mode: str, correction: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, traced = (METHODS[name], []), Traced(2, 2, 3, str)
+    Plugged(tmp_path / "other", *given, correction, mode=mode, traced=traced).train()
+    queue = tmp_path / "queue"
+    plugged = plugged_in_queue(queue, METHODS[name], mode, monkeypatch, correction, traced=traced)
+    monkeypatch.setattr(grpo_sync, "SyncRolloutActor", InProcessRollouts)
+    monkeypatch.setattr(grpo_sync, "make_actor_runtime_env", lambda _: {}, raising=False)
+    with columns_registered(plugged.estimator):
+        plugged.train(trainer=grpo_sync.grpo_train_sync)
+    folders = (tmp_path / "other", queue)
+    sides = [[*read_lines(at / "traces/trace.jsonl", TraceLine)] for at in folders]
+    near = {"rel": rounding(STEPS * UPDATES), "abs": rounding(STEPS * UPDATES)}
+    assert [row["step"] for row in sides[1]] == [1] * 8 + [2] * 8 + [3] * 8
+    for theirs, ours in zip(*sides, strict=True):
+        nulls = [key for key, value in theirs.items() if value is None]
+        for key in ("step", "group", "prompt", "tokens", "reward", "cut"):
+            assert ours[key] == theirs[key], key
+        assert [key for key, value in ours.items() if value is None] == nulls
+        for key in {"entropy", "advantage", "ratio", "low", "high"} - {*nulls}:
+            assert ours[key] == pytest.approx(theirs[key], **near), key
+    assert any(abs(r - 1) > 0.05 for row in sides[1] for r in row["ratio"])
 
 
 def test_without_registered_columns_the_queue_loses_the_signals(

@@ -4,9 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from nemo_algos import config
 from nemo_algos.engines.nemo import installed, versions
+from nemo_algos.lab.replicate import manifest as manifests
 from nemo_algos.preflight.check import launcher
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "configs" / "recipes"
@@ -88,3 +90,20 @@ def test_dapos_answers_are_read_by_its_verifier_alone():
     impl = master.env["math"]["math_verify_impl"]
     replies = ["so\nAnswer: 34", "so \\boxed{34}", "Answer: 3"]
     assert verify(replies, ["34"] * 3, math_verify_impl=impl) == [1.0, 0.0, 0.0]
+
+
+def test_a_papers_other_programs_are_nemo_rls():
+    from nemo_rl.algorithms.sft import MasterConfig
+    from nemo_rl.utils import config as nemo_config
+
+    root = Path(nemo_config.__file__).parents[2]
+    nemo_config.register_omegaconf_resolvers()
+    known = manifests.paper("erpo")
+    python, script, option, name, *words = known.program("qwen2.5-3b/sft")
+    assert (python, option, (root / script).exists()) == ("python", "--config", True)
+    made = nemo_config.parse_hydra_overrides(nemo_config.load_config(root / name), words)
+    master = MasterConfig(**OmegaConf.to_container(made, resolve=True))
+    assert master.policy["model_name"] == "Qwen/Qwen2.5-3B"
+    assert master.sft.max_num_epochs == 3 and master.sft.val_period == 0
+    assert master.data["train"]["output_key"] == "solution"
+    assert master.policy["optimizer"]["kwargs"]["lr"] == 5e-6

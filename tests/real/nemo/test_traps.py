@@ -98,3 +98,14 @@ def test_a_prompt_s_length_is_compared_with_a_number() -> None:
     assert processors.math_hf_data_processor(*arguments, 3, 0)["loss_multiplier"] == 0
     with pytest.raises(TypeError):
         processors.math_hf_data_processor(*arguments, None, 0)
+
+
+def test_its_engine_is_asked_for_the_sampled_token_alone() -> None:
+    """So support_replay, which needs the set that a filter kept, is refused."""
+    from nemo_rl.models.generation.vllm.vllm_worker import BaseVllmGenerationWorker
+
+    generation = {"top_k": 5, "top_p": 0.9, "temperature": 1.0, "max_new_tokens": 4}
+    cfg = generation | {"stop_token_ids": None, "logprobs": 5}
+    worker: Any = SimpleNamespace(cfg=cfg, SamplingParams=lambda **asked: asked)
+    build = BaseVllmGenerationWorker._build_sampling_params
+    assert build(worker, greedy=False, stop_strings=None)["logprobs"] == 0

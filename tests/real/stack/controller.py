@@ -19,6 +19,9 @@ from nemo_rl.data_plane import column_io
 from nemo_rl.models.policy import tq_policy
 
 from nemo_algos import build
+from nemo_algos.engines.nemo.trace import Traced
+from nemo_algos.jsonl import read_lines
+from nemo_algos.lab.evals.records import TraceLine
 
 STOCK = [
     (m, "DP_TRAIN_FIELDS", m.DP_TRAIN_FIELDS)
@@ -96,6 +99,19 @@ class Controlled(Driver):
             )
         return found
 
+    def traced(self, case: str, folder: Path, chunk: int) -> tuple[list[Any], list[list[float]]]:
+        """A step's trace, and the ratios to the sampler after it, of the rows of two groups."""
+        method, asked = settings.of(case)
+        estimator = self.proxied(build({"name": method}, asked.correction))._estimator
+        loss, traced = self._loss(estimator.algorithm, asked), Traced(1, 2)
+        controller = controller_of(self, loss, estimator, folder=folder, traced=traced)
+        rows = self.rows(Drawn.of(1, self.valid))
+        stepped(controller, rows, chunk)
+        ratios = (self.forward()[0] - rows["generation_logprobs"]).exp()
+        mask = (rows["token_mask"] * rows["sample_mask"][:, None]).bool()
+        shown = [ratios[i][mask[i]].tolist() for i in range(2 * GROUP)]
+        return [*read_lines(folder / "trace.jsonl", TraceLine)], shown
+
     def rows(self, given: Drawn) -> dict[str, torch.Tensor]:
         """What a rollout leaves."""
         logprobs, _ = self.forward()
@@ -130,8 +146,8 @@ def numbers(step: dict[str, list[float]], advantages: list[float]) -> dict[str, 
     return {"loss and norm": [*step["losses"], *step["norms"]], "advantages": advantages}
 
 
-def controller_of(driver: Controlled, loss: Any, estimator: Any) -> Any:
-    """The actor's own class, its logger keeping what it is told."""
+def controller_of(driver: Controlled, loss: Any, estimator: Any, **watched: Any) -> Any:
+    """The actor's own class, its logger keeping what it is told; watched: what is not usual."""
     from nemo_rl.algorithms.async_utils.replay_buffer import TQReplayBuffer
     from nemo_rl.algorithms.grpo import _initial_grpo_save_state
     from nemo_rl.algorithms.metric_utils import SetupTimingMetrics
@@ -161,7 +177,7 @@ def controller_of(driver: Controlled, loss: Any, estimator: Any) -> Any:
         save_state=_initial_grpo_save_state(),
         last_checkpoint_path=None,
     )
-    watched = MismatchConfig(), None, 0, loss.config
+    watched = {"mismatch": MismatchConfig(), "step": 0, "loss": loss.config} | watched
     for module, name, value in STOCK:  # this process has more than one
         setattr(module, name, value)
     return ControllerImpl(driver.master, args, SetupTimingMetrics(), watched=watched)

@@ -93,3 +93,20 @@ def test_the_whole_step_of_apmpo_is_the_synchronous_trainers(driver: forked.Fork
     for what, value in wanted.items():
         assert whole[what] == pytest.approx(value, rel=1e-6, abs=1e-7), what
     assert sides["chunks of 1"]["loss and norm"] != pytest.approx(wanted["loss and norm"], rel=1e-4)
+
+
+def test_chunks_are_traced_as_the_whole_step(driver: forked.Forked, tmp_path: Path) -> None:
+    """The ratios are the workers' own, after the update."""
+    found = []
+    for chunk in (WHOLE, 1):
+        driver.call("reset").get()
+        lines, ratios = driver.call("traced", "etr-bypass", tmp_path / str(chunk), chunk).get()
+        assert [line["group"] for line in lines] == [0] * 4 + [1] * 4
+        assert [line["ratio"] for line in lines] == [pytest.approx(r, rel=1e-4) for r in ratios]
+        assert any(abs(r - 1) > 0.05 for line in lines for r in line["ratio"])
+        found.append(lines)
+    for one, other in zip(*found, strict=True):
+        for key in ("tokens", "reward", "cut"):
+            assert one[key] == other[key], key
+        for key in ("advantage", "ratio", "low", "high"):
+            assert one[key] == pytest.approx(other[key], rel=1e-4), key

@@ -10,7 +10,7 @@ from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.nemo.kinds import uses_gym
 from nemo_algos.preflight.check.controller_schema import SAMPLERS, SECTION, AsyncRL
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import WrongKey, error, warning
+from nemo_algos.preflight.check.rule import WrongKey, error, note, warning
 
 FAILURE, ROUTER = "rollout_failure", "generation_router"
 WATCHDOG, FLEET = "stall_watchdog", "generation_fleet_health"
@@ -51,13 +51,17 @@ def sampler_keys(run: Preflight) -> Iterator[Finding]:
     kind, path = SAMPLERS.get(run.sampler), f"{SECTION}.sampler"
     if not run.controlled or kind is None:
         return
-    target = str(run[f"{path}.target"] or "")
-    if run.sampler == "custom":
-        if target and ":" not in target:
-            yield error(f"{path}.target", f"must be module:Class, got {target!r}")
-        return
     read = ["name", *kind.model_fields]
     section = (run.written.get(SECTION) or {}).get("sampler") or {}
+    if run.sampler == "custom":
+        target = str(run[f"{path}.target"] or "")
+        if target and ":" not in target:
+            yield error(f"{path}.target", f"names no class: write module:Class, not {target}")
+        if inherited := [key for key in run[path] if key not in (*read, *section)]:
+            reason = f"{target} is also given the base config's {', '.join(inherited)}"
+            hint = "its constructor must take it, or async_rl must have _override_: true"
+            yield note(path, f"{reason}: {hint}")
+        return
     for key in [k for k, value in section.items() if k not in read and value is not None]:
         reason = f"the sampler {run.sampler} does not read it{did_you_mean(key, read[1:])}"
         yield error(f"{path}.{key}", f"{reason}. Remove it, or set it to null.")

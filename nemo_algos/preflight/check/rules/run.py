@@ -25,16 +25,15 @@ SECONDS = (86400, 3600, 60, 1)  # of DD:HH:MM:SS
 
 
 def traces(run: Preflight) -> Iterator[Finding]:
-    """Token traces are of what the driver holds."""
+    """Token traces are numbers, and of the experts that trained."""
     for key, least in ((TRACE, 0), (TRACED, 1)):
         value = run[key]
         if value is not None and (not isinstance(value, int) or value < least):
             yield error(key, f"must be a whole number from {least}, got {value!r}")
             return
-    if run[TRACE] and (run["data_plane.enabled"] or run["async_rl"] is not None):
-        where = "the single controller" if run["async_rl"] is not None else "the data plane"
-        reason = f"traces read the batch on the driver, but with {where} it is not on the driver"
-        yield error(TRACE, f"{reason}. Set it to 0.")
+    if run[TRACE] and run["data_plane.enabled"] and run["policy.router_replay.enabled"]:
+        reason = "the replayed experts stay in the data plane, and a trace asks without them"
+        yield error(TRACE, f"{reason}: set 0")
 
 
 def probes(run: Preflight) -> Iterator[Finding]:
