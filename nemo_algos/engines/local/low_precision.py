@@ -96,9 +96,10 @@ def nvfp4_blocks(rows: int) -> Rounding:
 
 
 BLOCKS, MX = e4m3_blocks(1, 128), e4m3_blocks(1, 32)
+CURRENT = whole(torch.float8_e4m3fn)
 RECIPES = {
     "fp8_blockwise": Recipe(BLOCKS, e4m3_blocks(128, 128), BLOCKS),
-    "fp8_current": Recipe(*[whole(torch.float8_e4m3fn)] * 2, whole(torch.float8_e5m2)),
+    "fp8_current": Recipe(CURRENT, CURRENT, whole(torch.float8_e5m2)),
     "mxfp8": Recipe(MX, MX, MX),
     "nvfp4": Recipe(nvfp4_blocks(1), nvfp4_blocks(16), nvfp4_blocks(1)),
 }
