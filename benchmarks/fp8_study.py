@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,7 @@ from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.local.build import build_trainer
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.fp8 import e4m3
+from nemo_algos.engines.local.low_precision import Recipe, emulate
 from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
 from nemo_algos.engines.local.trainer import Trainer
@@ -49,7 +50,7 @@ TIS = LossConfig(
     truncated_importance_sampling_type="tis",
     truncated_importance_sampling_ratio=2.0,
 )
-Rounding = Callable[[Tensor, bool], Tensor]  # (matrix, whether in n x n blocks, else 1 x n)
+Rounding = Callable[..., Tensor]  # (matrix, square: in n x n blocks, else 1 x n)
 
 
 ROUNDINGS: dict[str, Rounding] = {
@@ -66,31 +67,10 @@ SAMPLER += [("cosine", k) for k in ("sampler", "sampler, tis", "both", "redrawn"
 SAMPLER += [("norm", k) for k in ("sampler", "sampler, tis", "both", "redrawn")]
 
 
-class RoundedLinear(torch.autograd.Function):
-    """y = x w^T and its gradients, of rounded operands: fprop, dgrad, wgrad."""
-
-    @staticmethod
-    def forward(ctx: Any, rounding: Rounding, weight: Tensor, x: Tensor) -> Tensor:
-        """weight [M,K], x [...,K] -> [...,M]."""
-        ctx.rounding = rounding
-        ctx.save_for_backward(weight, x)
-        return F.linear(rounding(x.flatten(0, -2), False).view(x.shape), rounding(weight, True))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor, Tensor]:
-        """wgrad sums over the tokens, so its operands have their blocks along them."""
-        (weight, x), rounding, grad = ctx.saved_tensors, ctx.rounding, grads[0].flatten(0, -2)
-        dgrad = rounding(grad, False) @ rounding(weight, True)
-        wgrad = rounding(grad.T, False) @ rounding(x.flatten(0, -2).T, False).T
-        return None, wgrad, dgrad.view(x.shape)
-
-
 def rounded(model: Tiny, rounding: Rounding) -> Tiny:
     """A copy whose linear layers round."""
-    model = deepcopy(model)
-    for layer in model.layers.modules():
-        if isinstance(layer, torch.nn.Linear):
-            layer.forward = partial(RoundedLinear.apply, rounding, layer.weight)
+    rows, squares = partial(rounding, square=False), partial(rounding, square=True)
+    emulate(model := deepcopy(model), Recipe(rows, squares, rows))
     return model
 
 

@@ -66,9 +66,12 @@ def test_an_outlier_underflows_its_own_block_only(square, lost):
 
 def linear(x, weight, grad, size):
     """y, dx, dw of one linear layer."""
-    x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
-    y = study.RoundedLinear.apply(partial(study.e4m3, size), weight, x)
-    return y, *torch.autograd.grad(y, (x, weight), grad)
+    x, layer = x.clone().requires_grad_(), torch.nn.Linear(*weight.T.shape, bias=False)
+    layer.weight.data = weight.clone()
+    rows, squares = (partial(study.e4m3, size, square=square) for square in (False, True))
+    study.emulate(layer, study.Recipe(rows, squares, rows))
+    y = layer(x)
+    return y, *torch.autograd.grad(y, (x, layer.weight), grad)
 
 
 def test_each_product_has_its_blocks_along_what_it_sums():
@@ -99,7 +102,8 @@ def test_without_rounding_the_patched_model_is_the_given_one():
 
     for ours, plain in zip(gradients(study.rounded(model, none)), gradients(model), strict=True):
         torch.testing.assert_close(ours, plain)  # to 1e-7, for it is float64
-    assert seen == {None, (192, 64), (64, 64), (384, 64), (64, 192)}  # not the head, [110, 64]
+    shapes = {(192, 64), (64, 64), (384, 64), (64, 192)}  # not the head, [110, 64]
+    assert seen == {None, *shapes, *((k, n) for n, k in shapes)}
 
 
 def test_rounding_changes_logits_and_every_gradient_but_not_the_given_model():

@@ -13,7 +13,9 @@ from nemo_algos.engines.data.tasks import OURS
 from nemo_algos.engines.local.experience import Policy, Score
 from nemo_algos.engines.local.hardware import device_of
 from nemo_algos.engines.local.lora import without_adapters
+from nemo_algos.engines.local.low_precision import RECIPES, emulate
 from nemo_algos.engines.local.schema import (
+    EMULATED,
     SHAPES,
     LocalConfig,
     PolicySection,
@@ -87,4 +89,6 @@ def policy_of(
                 told[0] = share + 0.25
 
         model = warm_start(rules, 0, tell, policy.shape or SHAPES[policy.model_name])
+    if policy.precision in EMULATED:
+        emulate(model, RECIPES[policy.precision])
     return TinyPolicy(model.to(device), policy.generation, policy.router_replay.enabled)

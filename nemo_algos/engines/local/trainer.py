@@ -66,7 +66,7 @@ class Trainer:
 
     def _planted(self) -> "PlantedSampler | None":
         """Who generates in the policy's place what it is trained on, where that is asked for."""
-        if self.config.policy.generation.planted is None:
+        if not self.config.policy.own_sampler:
             return None
         from nemo_algos.engines.local.simulated_mismatch import planted  # few runs have one
 

@@ -6,7 +6,14 @@ from nemo_algos.algorithms.riders.loss_config import contradictions
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.data.countdown import TOKENS_PER_STEP
 from nemo_algos.engines.data.schema import VERIFIER
-from nemo_algos.engines.local.schema import SHAPES, TINY, TINY_MOE, PlantedSection, TorchClass
+from nemo_algos.engines.local.schema import (
+    EMULATED,
+    SHAPES,
+    TINY,
+    TINY_MOE,
+    PlantedSection,
+    TorchClass,
+)
 from nemo_algos.preflight.check.local.run import LocalRun
 from nemo_algos.preflight.check.rule import Rule, error, note, warning
 from nemo_algos.preflight.check.rules import both_engines
@@ -69,7 +76,12 @@ def planted(run: LocalRun) -> Iterator[Finding]:
     if section and run.model not in SHAPES:
         reason = f"{run.model} samples from the same weights that it trains"
         yield error(PLANTED, f"{reason}. Remove it.")
-    elif section and section.noise and section != PlantedSection(noise=section.noise):
+    elif not section or not section.noise:
+        return
+    elif run["policy.precision"] in EMULATED:
+        reason = f"noise sets the whole mismatch, but {run['policy.precision']} adds to it"
+        yield error(f"{PLANTED}.noise", f"{reason}. Remove one of them.")
+    elif section != PlantedSection(noise=section.noise):
         reason = "noise sets the whole mismatch in nats"
         yield error(f"{PLANTED}.noise", f"{reason}. Remove the other keys of this section.")
 
