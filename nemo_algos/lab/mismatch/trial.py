@@ -63,7 +63,9 @@ class State:
                 fit = under if self.mixed else best(record, [fit, under])
                 then = self.sampling.logprobs(base, found)
         if self.mixed:
-            fit = Fit(bookkeeping.spliced(record, fit.predicted, then), fit.parameters)
+            predicted, place = bookkeeping.spliced(record, fit.predicted, then)
+            own = {k: v | place if k in MIXED else v for k, v in fit.parameters.items()}
+            fit = Fit(predicted, own)
         if self.bookkeeping:
             fits = self.bookkeeping(record, fit.predicted)
             under = [Fit(f.predicted, fit.parameters | f.parameters) for f in fits]
