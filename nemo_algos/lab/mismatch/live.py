@@ -45,7 +45,9 @@ class Server:
         self.http = httpx.Client(timeout=SECONDS, headers=key.headers)
         listed = self._asked("GET", "models").get("data")
         named = listed if isinstance(listed, list) else []
-        self.models = [m["id"] for m in named if isinstance(m, dict) and isinstance(m["id"], str)]
+        self.models = [
+            m["id"] for m in named if isinstance(m, dict) and isinstance(m.get("id"), str)
+        ]
         if not self.models:
             raise ValueError(f"{url}/models lists no model: name an OpenAI-compatible server")
 
@@ -56,7 +58,7 @@ class Server:
         found = [c for c in found if isinstance(c, dict)] if isinstance(found, list) else []
         if len(found) != len(prompts):
             raise ValueError(f"{self.url} does not complete lists of token ids: vLLM's server does")
-        return sorted(found, key=lambda choice: choice.get("index", 0))
+        return sorted(found, key=lambda choice: str(choice.get("index")).zfill(9))
 
     def prompt_logprobs(self, rows: Sequence[list[int]], model: str = "") -> list[Array]:
         """Of each id but the first, nats, before any sampling parameter."""
@@ -66,13 +68,22 @@ class Server:
     def likeliest(self, prompt: list[int], **params: Any) -> dict[str, float]:
         """Of the first token after it, the log-probs that the server says, by token."""
         (choice,) = self.choices([prompt], logprobs=TOP, return_tokens_as_token_ids=True, **params)
-        return self._logprobs(choice)["top_logprobs"][0]
+        return self._generated(choice)[0]
 
     def greedy(self, prompt: list[int], salt: str) -> Array:
         """Log-probs of the first tokens. salt: prompts of another are not taken from the cache."""
         given = {**PLAIN, "temperature": 0.0, "logprobs": 1, "max_tokens": TOKENS}
         (choice,) = self.choices([prompt], cache_salt=salt, **given)
-        return np.array(self._logprobs(choice)["token_logprobs"], dtype=np.float64)
+        return self._generated(choice)[1]
+
+    def _generated(self, choice: Any) -> tuple[dict[str, float], Array]:
+        """The first token's likeliest, and the log-probs of all that were generated."""
+        try:
+            found = choice["logprobs"]
+            top = {str(token): float(value) for token, value in found["top_logprobs"][0].items()}
+            return top, np.array([float(value) for value in found["token_logprobs"]])
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            raise ValueError(f"{self.url} gives no logprobs of completions: vLLM does") from None
 
     def _of_prompt(self, choice: Any, row: list[int]) -> Array:
         try:
@@ -80,14 +91,8 @@ class Server:
             return np.array([float(at[str(token)]["logprob"]) for at, token in pairs])
         except (KeyError, TypeError, ValueError):
             raise ValueError(
-                f"{self.url} gives no prompt_logprobs: start vLLM with --max-logprobs 20 or more"
+                f"{self.url} gives no prompt_logprobs of token ids: vLLM's server does"
             ) from None
-
-    def _logprobs(self, choice: Any) -> dict[str, Any]:
-        found = choice.get("logprobs")
-        if not isinstance(found, dict) or not found.get("top_logprobs"):
-            raise ValueError(f"{self.url} gives no logprobs of its completions: switch them on")
-        return found
 
     def _asked(self, method: str, path: str, **given: Any) -> dict[str, Any]:
         where = f"{self.url}/{path}"

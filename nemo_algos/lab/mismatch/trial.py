@@ -216,6 +216,7 @@ class Search:
         tokens = np.arange(len(some.row))
         record, base = self.record.only(tokens), self.base.only(tokens)
         before = record.level(state.predicted(record, logits.only(tokens), base).predicted)
+        enough = self.most * (1 if before > FAR * self.most else EXACT)
         tried: list[tuple[float, str, State]] = []
         for hypothesis in hypotheses:
             alike = SHOWN if hypothesis.name in SHOWN else {hypothesis.name}
@@ -229,8 +230,7 @@ class Search:
                 value, option = self._better(under, record, moved, base)
                 tried.append((value, hypothesis.name, option))
                 sent = value / max(before, 1e-9)
-            least = min((value for value, *_ in tried), default=before)
-            if least <= self.most * (1 if before > FAR * self.most else EXACT):
+            if any(value <= enough for value, *_ in tried):
                 break
         return sorted(tried, key=lambda t: t[0]), before
 

@@ -180,6 +180,7 @@ class Broken(Vllm):
         {"models": (404, {"error": "x"})},
         {"models": (200, {"data": []})},
         {"models": (200, [])},
+        {"models": (200, {"data": [{}, 3, {"id": 3}]})},
         {"models": (200, b"\xff")},
         {"models": (200, b"[" * 100_000)},
         {"completions": (400, {"error": "no ids"})},
@@ -188,6 +189,7 @@ class Broken(Vllm):
         {"completions": (200, {"choices": [{"text": ""}]})},
         {"completions": (200, {"choices": "x"})},
         {"completions": (200, {"choices": [3]})},
+        {"completions": (200, {"choices": [{"index": "x"}] * 16})},
         {"completions": (200, {"choices": [{PROMPT_ONLY: [None, {"1": None}]}]})},
     ],
 )
