@@ -13,6 +13,7 @@ from nemo_algos.config import require
 from nemo_algos.terminal import Console, echo
 
 if TYPE_CHECKING:
+    from nemo_algos.lab.mismatch.live import Seen
     from nemo_algos.lab.mismatch.verdict import Diagnosis
 
 
@@ -27,6 +28,9 @@ def mismatch(
         list[Path] | None, typer.Option(help="folder of an earlier checkpoint; may be repeated")
     ] = None,
     adapter: Annotated[Path | None, typer.Option(help="folder of the LoRA adapter (PEFT)")] = None,
+    sampler: Annotated[
+        str, typer.Option(metavar="URL", help="a live OpenAI-compatible server, with /v1: probe it")
+    ] = "",
     responses: Annotated[int, typer.Option(min=8, help="how many to recompute with --model")] = 64,
     html: Annotated[Path | None, typer.Option(help="write a page with the pictures")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
@@ -40,10 +44,16 @@ def mismatch(
         from nemo_algos.lab.mismatch.page import write
 
         write(html, verdict, [path.name for path in files])
+    seen = _probed(files, sampler) if sampler else []
     if as_json:
-        echo(json.dumps(verdict.numbers(), indent=2))
+        probes = {"probes": [probe._asdict() for probe in seen]} if sampler else {}
+        echo(json.dumps(verdict.numbers() | probes, indent=2))
         return
     _show(verdict)
+    for probe in seen:
+        mark = "[bold]fault[/bold]" if probe.fault else "as expected"
+        text = f"{probe.probe}, {mark}: {escape(probe.text)}"
+        Console(highlight=False).print(text, soft_wrap=True)
 
 
 def _verdict(
@@ -68,6 +78,16 @@ def _verdict(
     with console.status("loading the model", spinner="line") as status:
         told = (lambda text: None) if quiet else (lambda text: status.update(escape(text)))
         return with_model(dumps, examined(dumps, model, previous, adapter, responses, told))
+
+
+def _probed(files: list[Path], url: str) -> list[Seen]:
+    from nemo_algos.engines.mismatch.dump import read
+    from nemo_algos.lab.evals.api_key import ApiKey
+    from nemo_algos.lab.mismatch.live import ROWS, Server, probed
+    from nemo_algos.lab.mismatch.responses import gathered
+
+    some = gathered([read(path) for path in files], ROWS)
+    return probed(Server(url, ApiKey("OPENAI_API_KEY")), some)
 
 
 def _show(verdict: Diagnosis) -> None:

@@ -31,6 +31,7 @@ TRL = {
     "trainer_logprobs": ("old_per_token_logps",),
 }
 FRAMEWORKS = {"NeMo-RL": NEMO_RL, "verl": VERL, "TRL": TRL}
+PROMPTS = {"responses": "prompts", "completion_ids": "prompt_ids"}  # by the tokens' column
 COLUMNS = {column for names in FRAMEWORKS.values() for own in names.values() for column in own}
 LARGEST, BYTES = 2**32, 8  # bytes of a file's arrays in memory, and of a number there
 SAVED = "torch.save({k: v for k, v in %s.items() if hasattr(v, 'shape')}, 'step.pt')"
@@ -50,8 +51,21 @@ def renamed(arrays: dict[str, Any]) -> dict[str, Any]:
         if names["tokens"][0] in arrays and "tokens" not in arrays:
             ours = {k: _product([arrays[n] for n in v if n in arrays]) for k, v in names.items()}
             lengths = {"prompt_length": _prompt_length(arrays, ours.get("mask"))}
+            ours = _behind(arrays.get(PROMPTS.get(names["tokens"][0], "")), ours)
             return {k: v for k, v in (ours | lengths).items() if v is not None}
     return arrays
+
+
+def _behind(prompts: Any, ours: dict[str, Any]) -> dict[str, Any]:
+    """The columns [B,S] behind the prompts [B,P], where the file holds these: [B,P+S]."""
+    tokens, prompts = np.asarray(ours["tokens"]), np.asarray(prompts)
+    if prompts.ndim != 2 or tokens.ndim != 2 or len(prompts) != len(tokens):
+        return ours
+    mask = np.ones(tokens.shape) if ours["mask"] is None else ours["mask"]  # not of the prompts
+    of_tokens = {k: v for k, v in {**ours, "mask": mask}.items() if np.shape(v) == tokens.shape}
+    before = np.zeros_like(prompts)
+    longer = {k: np.concatenate([before, v], 1) for k, v in of_tokens.items()}
+    return {**ours, **longer, "tokens": np.concatenate([prompts, tokens], 1)}
 
 
 def _product(columns: list[Any]) -> Any:

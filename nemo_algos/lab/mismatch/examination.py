@@ -67,8 +67,29 @@ def examined(
     model, previous, adapter: folders of Hugging Face's or PEFT's files; count: of responses.
     Raises ValueError where a folder cannot be read, or the dumps hold no prompts.
     """
-    network = load(model)
     responses = gathered(dumps, count)
+    case = _case(load(model), responses, previous, adapter)
+    progress("the model as it is")
+    responses, base = _worst_first(responses, recomputed(case.network, responses))
+    coarse = in_bfloat16(case.network)
+    scale, rounding = _rounding(coarse, responses, base)
+    sides: dict[str, Outcome] = {}
+    for name in SIDES:
+        told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
+        search = Search(
+            case, coarse, responses, base, _record(responses, name, scale), rounding, told
+        )
+        sides[name] = search.outcome(sides.get("trainer"))
+    explained = any(side.explained for side in sides.values())
+    if not explained and _alike(responses, rounding, scale):
+        raise ValueError(OTHER_WEIGHTS)
+    level, counts = float(np.mean(scale)) * rounding, (len(responses.row), len(responses.each))
+    return Examination(_causes(sides, responses), sides, level, *counts)
+
+
+def _case(
+    network: Network, responses: Responses, previous: Sequence[Path], adapter: Path | None
+) -> Case:
     case = Case(
         network,
         {_name(path, previous): _earlier(path, network) for path in previous},
@@ -79,33 +100,23 @@ def examined(
     )
     if case.adapter:
         _adopt(case, responses)
-    progress("the model as it is")
-    base = recomputed(network, responses)
-    responses, base = _worst_first(responses, base)
-    coarse = in_bfloat16(network)
-    scale, rounding = _rounding(coarse, responses, base)
-    level = float(np.mean(scale)) * rounding
-    sides: dict[str, Outcome] = {}
-    for name in SIDES:
-        record = Record(
-            responses.column(name),
-            scale,
-            responses.row,
-            np.concatenate([np.arange(len(r.at)) for r in responses.each]),
-            responses.column("tokens"),
-        )
-        told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
-        search = Search(case, coarse, responses, base, record, rounding, told)
-        sides[name] = search.outcome(sides.get("trainer"))
-    explained = any(side.explained for side in sides.values())
-    if not explained and _alike(responses, rounding, scale):
-        raise ValueError(OTHER_WEIGHTS)
+    return case
+
+
+def _record(responses: Responses, side: str, scale: Array) -> Record:
+    place = np.concatenate([np.arange(len(r.at)) for r in responses.each])
+    value, token = responses.column(side), responses.column("tokens")
+    return Record(value, scale, responses.row, place, token)
+
+
+def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
+    """Of both sides, without what they share."""
     causes = [c for name in SIDES[::-1] for c in _named(name, sides[name])]
     causes = [c for c in causes if not any(_same(c, *side) for side in sides.items())]
-    state = sides["sampler"].state
-    if sides["sampler"].explained and not (state.sampling or state.bookkeeping):
-        causes = _with_draws(causes, drawn(sides["sampler"].logits, responses))
-    return Examination(causes, sides, level, len(responses.row), len(responses.each))
+    sampler = sides["sampler"]
+    if sampler.explained and not (sampler.state.sampling or sampler.state.bookkeeping):
+        causes = _with_draws(causes, drawn(sampler.logits, responses))
+    return causes
 
 
 def _name(folder: Path, all_of_them: Sequence[Path]) -> str:

@@ -13,7 +13,7 @@ from nemo_algos import page
 from nemo_algos.lab.mismatch.causes import CAUSES
 from nemo_algos.lab.mismatch.tokens import Tokens
 from nemo_algos.lab.mismatch.verdict import Diagnosis
-from nemo_algos.style import COLORS, canvas, svg
+from nemo_algos.style import COLORS, canvas, plain_ticks, svg
 
 Array = np.ndarray
 SIZE, BINS, SHOWN = (5.2, 3.0), 24, 3000  # inches; of an axis; points that are drawn
@@ -28,13 +28,9 @@ def write(path: Path, verdict: Diagnosis, files: Sequence[str]) -> None:
 
 
 def _svg(draw: Any, tokens: Tokens) -> Markup:
-    from matplotlib.ticker import NullFormatter
-
     with canvas(SIZE, salt=draw.__name__, constrained_layout=True) as (figure, axes):
         draw(axes, tokens)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(lambda value, _: f"{value:g}")
-            axis.set_minor_formatter(NullFormatter())
+        plain_ticks(figure)
         return Markup(svg(figure))
 
 

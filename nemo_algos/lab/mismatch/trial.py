@@ -63,7 +63,9 @@ class State:
                 fit = under if self.mixed else best(record, [fit, under])
                 then = self.sampling.logprobs(base, found)
         if self.mixed:
-            fit = Fit(bookkeeping.spliced(record, fit.predicted, then), fit.parameters)
+            predicted, place = bookkeeping.spliced(record, fit.predicted, then)
+            own = {k: v | place if k in MIXED else v for k, v in fit.parameters.items()}
+            fit = Fit(predicted, own)
         if self.bookkeeping:
             fits = self.bookkeeping(record, fit.predicted)
             under = [Fit(f.predicted, fit.parameters | f.parameters) for f in fits]
@@ -214,6 +216,7 @@ class Search:
         tokens = np.arange(len(some.row))
         record, base = self.record.only(tokens), self.base.only(tokens)
         before = record.level(state.predicted(record, logits.only(tokens), base).predicted)
+        enough = self.most * (1 if before > FAR * self.most else EXACT)
         tried: list[tuple[float, str, State]] = []
         for hypothesis in hypotheses:
             alike = SHOWN if hypothesis.name in SHOWN else {hypothesis.name}
@@ -227,8 +230,7 @@ class Search:
                 value, option = self._better(under, record, moved, base)
                 tried.append((value, hypothesis.name, option))
                 sent = value / max(before, 1e-9)
-            least = min((value for value, *_ in tried), default=before)
-            if least <= self.most * (1 if before > FAR * self.most else EXACT):
+            if any(value <= enough for value, *_ in tried):
                 break
         return sorted(tried, key=lambda t: t[0]), before
 

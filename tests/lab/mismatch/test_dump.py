@@ -12,6 +12,7 @@ from says import Says
 
 from nemo_algos.engines.mismatch import formats
 from nemo_algos.engines.mismatch.dump import Dump, made, read, write
+from nemo_algos.lab.mismatch.responses import gathered
 
 OURS = {
     "tokens": [[5, 6, 7], [8, 9, 0]],
@@ -97,6 +98,36 @@ def tensors(**columns):
     return {name: torch.tensor(values) for name, values in columns.items()}
 
 
+@pytest.mark.parametrize("framework", ["verl", "trl"])
+@pytest.mark.parametrize("masked", [True, False])
+def test_prompts_stand_before_the_responses_that_verl_and_trl_save_apart(
+    framework, masked, tmp_path
+):
+    """Left-padded; so that `--model` sees what the tokens were drawn after."""
+    rng = np.random.default_rng(0)
+    prompts, tokens = (torch.tensor(rng.integers(1, 9, (12, n))) for n in (5, 7))
+    there = torch.arange(5) >= torch.arange(12)[:, None] % 4
+    sides = [-torch.rand(12, 7) for _ in range(2)]
+    mask = torch.ones(12, 7)
+    if framework == "verl":
+        columns = {"responses": tokens, "prompts": prompts * there}
+        columns |= {"attention_mask": torch.cat((there.long(), mask.long()), 1)}
+        names = ("rollout_log_probs", "old_log_probs", "response_mask")
+    else:
+        columns = {"completion_ids": tokens, "prompt_ids": prompts * there, "prompt_mask": there}
+        names = ("sampling_per_token_logps", "old_per_token_logps", "completion_mask")
+    columns |= dict(zip(names, [*sides, *[mask] * masked], strict=False))
+    torch.save(columns, tmp_path / "step.pt")
+    dump = read(tmp_path / "step.pt")
+    assert dump.tokens.shape == (12, 12) and not dump.mask[:, :5].any() and dump.mask[:, 5:].all()
+    np.testing.assert_array_equal(dump.sampler_logprobs[:, 5:], sides[0])
+    np.testing.assert_array_equal(dump.trainer_logprobs[:, 5:], sides[1])
+    for row, response in enumerate(gathered([dump], 12).each):
+        ids = torch.cat((prompts[row][there[row]], tokens[row]))
+        assert response.ids.tolist() == ids.tolist()
+        assert response.begin == int(there[row].sum())
+
+
 def test_verls_and_trls_tensors_by_their_names(tmp_path):
     tokens, mask, sampler, trainer = OURS.values()
     verl = tensors(
@@ -119,9 +150,10 @@ def test_verls_and_trls_tensors_by_their_names(tmp_path):
         torch.save(columns, tmp_path / f"{name}.pt")
         dump = read(tmp_path / f"{name}.pt")
         assert dump.prompt_length.tolist() == [1, 2], name
-        assert dump.mask.tolist() == made(OURS).mask.tolist()
-        np.testing.assert_allclose(dump.sampler_logprobs, sampler)
-        np.testing.assert_allclose(dump.trainer_logprobs, trainer)
+        assert dump.tokens.shape[1] == (5 if name == "verl" else 3)  # trl's file lacks prompts
+        assert dump.mask[:, -3:].tolist() == made(OURS).mask.tolist()
+        np.testing.assert_allclose(dump.sampler_logprobs[:, -3:], sampler)
+        np.testing.assert_allclose(dump.trainer_logprobs[:, -3:], trainer)
 
 
 RECORDING = {

@@ -51,6 +51,24 @@ def test_old_weights_at_another_temperature_are_two_causes(folders):
     assert parameters["old_weights"]["folder"] == "v1"
 
 
+def test_weights_that_change_within_responses_have_a_place(folders):
+    """A third of the way through each: the engine computes its cache anew, and goes on."""
+    rollouts = small.sampled(OTHER)
+    old, now = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (OTHER, MODEL))
+    sampler = [torch.cat((a[:7], b[7:])) for a, b in zip(old, now, strict=True)]
+    (cause,) = examined([made(rollouts.arrays(sampler, now))], folders[0], [folders[1]]).causes
+    assert (cause.name, cause.parameter["folder"]) == ("old_weights", "v1")
+    assert cause.parameter["until_token"] == pytest.approx(7, abs=1)
+
+
+def test_old_weights_of_some_responses_have_none(folders):
+    rollouts = small.sampled(OTHER)
+    old, now = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (OTHER, MODEL))
+    sampler = [(old, now)[i % 2][i] for i in range(len(old))]
+    (cause,) = examined([made(rollouts.arrays(sampler, now))], folders[0], [folders[1]]).causes
+    assert (cause.name, cause.parameter) == ("old_weights", {"folder": "v1"})
+
+
 def test_checkpoints_whose_folders_end_alike_are_both_tried(folders, tmp_path):
     other = small.saved(small.moved(MODEL, 0.2), tmp_path / "step_1" / "hf")
     right = small.saved(OTHER, tmp_path / "step_2" / "hf")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.logger import Logger
+from no_ray import Done
 from off_sampler import OFFSETS, off
 from plugged import METHODS, Plugged
 
@@ -20,6 +21,7 @@ from nemo_algos.engines.mismatch.dump import read as read_dump
 from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.policy import DataPlaneProxy, PolicyProxy
+from nemo_algos.engines.nemo.probe import Probe
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -203,3 +205,35 @@ def test_nemo_rls_own_log_of_a_step_is_read(tmp_path: Path) -> None:
     assert dump.mask.tolist() == [[False, True, True], [False] * 3]
     assert dump.sampler_logprobs.tolist() == columns["generation_logprobs"]
     assert dump.trainer_logprobs.tolist() == columns["prev_logprobs"]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_probe_says_in_the_second_step_that_no_refit_arrives(
+    arrives: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = plugged(tmp_path, MismatchConfig(probe=1), ["grpo.max_num_steps=2"])
+    proxy, generation = made.proxy, made.run.generation
+    drawn, refit = generation.generate, generation.update_weights_via_ipc_zmq
+    middle = torch.full((generation.cfg["max_new_tokens"],), 0.5)
+
+    def generate(data: Any, greedy: bool = False) -> Any:
+        if not greedy:
+            return drawn(data)
+        generation._random = lambda prompt: middle
+        try:
+            return drawn(data)
+        finally:
+            del generation._random
+
+    def first_alone() -> Any:
+        return refit() if arrives or generation.refits == 0 else [Done(True)]
+
+    generation.generate, generation.update_weights_via_ipc_zmq = generate, first_alone
+    due = lambda: proxy._watch.due(proxy._step + 1)  # noqa: E731
+    object.__setattr__(proxy, "_probe", Probe(generation, due))
+    made.train()
+    said = [line for line in capsys.readouterr().out.splitlines() if "warning: step" in line]
+    assert [line.split(":")[1].strip() for line in said] == ([] if arrives else ["step 2"])
+    kept = made.run.logger.kept["train"][2]
+    assert kept["mismatch/probe_trainer"] > 1e-4
+    assert (kept["mismatch/probe_sampler"] > 1e-4) == arrives

@@ -171,3 +171,35 @@ def test_a_new_server_is_asked_for_what_the_dead_one_has_not_answered(
     every = lines(tmp_path)
     assert every[: len(stored)] == stored
     assert len({(row["problem"], row["sample"]) for row in every}) == len(every) == 3 * samples
+
+
+def test_a_live_sampler_is_probed(served: list[Served], model: Path, tmp_path: Path) -> None:
+    """A file of its own trainer's; the server's log-probs are before the sampling parameters."""
+    trainer, ids = Trainer(model), torch.randint(8, 64, (16, 40)).tolist()
+    scored = [trainer.logprobs(Sampled(row[:10], row[10:], torch.zeros(0)), 1.0) for row in ids]
+    rows = [
+        {
+            "tokens": row,
+            "mask": [0] * 10 + [1] * 30,
+            "prompt_length": 10,
+            "sampler_logprobs": [0.0] * 10 + found.tolist(),
+            "trainer_logprobs": [0.0] * 10 + found.tolist(),
+        }
+        for row, found in zip(ids, scored, strict=True)
+    ]
+    file = tmp_path / "step.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["uv", "run", "--project", whole_run.ROOT, "nemo-algos", "mismatch", file]
+    done = subprocess.run(
+        [*command, "--sampler", f"{URL}/v1", "--json"],
+        env={k: v for k, v in os.environ.items() if k not in OURS},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = {probe["probe"]: probe for probe in json.loads(done.stdout)["probes"]}
+    assert {*seen} == {"recorded", "batch", "prefix_cache", "logprobs_mode", "defaults"}
+    assert not [name for name, probe in seen.items() if probe["fault"]], seen
+    assert "temperature 0.50" not in seen["logprobs_mode"]["text"].partition("asked")[0]
+    assert "of 1.00" in seen["logprobs_mode"]["text"]

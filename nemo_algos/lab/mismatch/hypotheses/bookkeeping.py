@@ -146,14 +146,20 @@ def _cut(own: Record, first: Array, then: Array) -> int:
     return int(np.argmin(before + after))
 
 
-def spliced(record: Record, first: Array, then: Array) -> Array:
-    """In each response the first up to a place, and the second from there on [N]."""
-    predicted = then.copy()
-    for i in np.unique(record.row):
+def spliced(record: Record, first: Array, then: Array) -> tuple[Array, dict[str, int]]:
+    """In each response the first up to a place, and the second from there on [N].
+
+    Also that place, in the middle of the responses' places, where most change within.
+    """
+    predicted, inside = then.copy(), list[int]()
+    rows = np.unique(record.row)
+    for i in rows:
         there = np.flatnonzero(record.row == i)
         cut = _cut(record.only(there), first[there], then[there])
         predicted[there[:cut]] = first[there[:cut]]
-    return predicted
+        inside += [cut] if 0 < cut < len(there) else []
+    most = len(inside) > len(rows) / 2
+    return predicted, {"until_token": int(np.median(inside))} if most else {}
 
 
 HYPOTHESES: list[Callable[[Record, Array], Iterator[Fit]]] = [

@@ -1,0 +1,208 @@
+"""Probes of a live sampler: an OpenAI-compatible server that takes token ids, such as vLLM's."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+
+from nemo_algos.lab.evals.api_key import ApiKey
+from nemo_algos.lab.evals.server import URL
+from nemo_algos.lab.mismatch.responses import Responses
+
+Array = np.ndarray
+SECONDS = httpx.Timeout(300.0, connect=10.0)
+LARGEST = 64 << 20  # bytes of an answer
+ROWS, TOKENS, TOP = 16, 8, 20  # responses that are asked; tokens generated; of each the likeliest
+ASKED = (0.5, 0.5)  # temperature, top-p
+# nothing that a model's generation_config would set
+PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+ROUNDING = 0.1  # nats, mean: bfloat16 stays below
+CUT = -9999.0  # what vLLM says for a token that is cut off
+CLOSE = 0.02  # of a temperature
+
+
+class Seen(NamedTuple):
+    """probe: its name; fault: whether sampler and trainer differ by it; text: what was seen."""
+
+    probe: str
+    fault: bool
+    text: str
+
+
+class Server:
+    """Raises ValueError, with what to change, where an answer is not a completion's."""
+
+    def __init__(self, url: str, key: ApiKey) -> None:
+        if not URL.fullmatch(url):
+            raise ValueError(f"{url!r} is no URL: write --sampler as http://localhost:8000/v1")
+        self.url, self.key = url.rstrip("/"), key
+        self.http = httpx.Client(timeout=SECONDS, headers=key.headers)
+        listed = self._asked("GET", "models").get("data")
+        named = listed if isinstance(listed, list) else []
+        self.models = [
+            m["id"] for m in named if isinstance(m, dict) and isinstance(m.get("id"), str)
+        ]
+        if not self.models:
+            raise ValueError(f"{url}/models lists no model: name an OpenAI-compatible server")
+
+    def choices(self, prompts: Sequence[list[int]], model: str = "", **params: Any) -> list[Any]:
+        """A completion of each prompt of token ids, all in one request."""
+        body = {"model": model or self.models[0], "prompt": prompts, "max_tokens": 1, **params}
+        found = self._asked("POST", "completions", json=body).get("choices")
+        found = [c for c in found if isinstance(c, dict)] if isinstance(found, list) else []
+        if len(found) != len(prompts):
+            raise ValueError(f"{self.url} does not complete lists of token ids: vLLM's server does")
+        return sorted(found, key=lambda choice: str(choice.get("index")).zfill(9))
+
+    def prompt_logprobs(self, rows: Sequence[list[int]], model: str = "") -> list[Array]:
+        """Of each id but the first, nats, before any sampling parameter."""
+        choices = self.choices(rows, model, prompt_logprobs=0, **PLAIN)
+        return [self._of_prompt(c, row) for c, row in zip(choices, rows, strict=True)]
+
+    def likeliest(self, prompt: list[int], **params: Any) -> dict[str, float]:
+        """Of the first token after it, the log-probs that the server says, by token."""
+        (choice,) = self.choices([prompt], logprobs=TOP, return_tokens_as_token_ids=True, **params)
+        return self._generated(choice)[0]
+
+    def greedy(self, prompt: list[int], salt: str) -> Array:
+        """Log-probs of the first tokens. salt: prompts of another are not taken from the cache."""
+        given = {**PLAIN, "temperature": 0.0, "logprobs": 1, "max_tokens": TOKENS}
+        (choice,) = self.choices([prompt], cache_salt=salt, **given)
+        return self._generated(choice)[1]
+
+    def _generated(self, choice: Any) -> tuple[dict[str, float], Array]:
+        """The first token's likeliest, and the log-probs of all that were generated."""
+        try:
+            found = choice["logprobs"]
+            top = {str(token): float(value) for token, value in found["top_logprobs"][0].items()}
+            return top, np.array([float(value) for value in found["token_logprobs"]])
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            raise ValueError(f"{self.url} gives no logprobs of completions: vLLM does") from None
+
+    def _of_prompt(self, choice: Any, row: list[int]) -> Array:
+        try:
+            pairs = zip(choice["prompt_logprobs"][1:], row[1:], strict=True)
+            return np.array([float(at[str(token)]["logprob"]) for at, token in pairs])
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(
+                f"{self.url} gives no prompt_logprobs of token ids: vLLM's server does"
+            ) from None
+
+    def _asked(self, method: str, path: str, **given: Any) -> dict[str, Any]:
+        where = f"{self.url}/{path}"
+        try:
+            with self.http.stream(method, where, **given) as response:
+                content = b"".join(_limited(response.iter_bytes(), where))
+        except httpx.HTTPError as error:
+            raise ValueError(
+                f"{where}: {self.key.shown(str(error))}: see whether it runs"
+            ) from None
+        if not response.is_success:
+            text = self.key.shown(content[:300].decode(errors="replace"))
+            raise ValueError(f"{where}: status {response.status_code}: {text}")
+        try:
+            answer = json.loads(content)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise ValueError(f"{where} answers no JSON object: name the URL with its /v1")
+        return answer
+
+
+def _limited(parts: Iterator[bytes], where: str) -> Iterator[bytes]:
+    size = 0
+    for part in parts:
+        size += len(part)
+        if size > LARGEST:
+            raise ValueError(f"{where}: an answer of more than {LARGEST >> 20} MiB")
+        yield part
+
+
+def probed(server: Server, responses: Responses) -> list[Seen]:
+    """Every probe, of some responses of a dump."""
+    some = responses.first(ROWS)
+    rows = [r.ids[: r.at[-1] + 1].tolist() for r in some.each]
+    alone = [server.prompt_logprobs([row])[0] for row in rows]
+    together = server.prompt_logprobs(rows)
+    seen = [
+        recorded(some, together),
+        _apart("batch", "alone and in a batch", alone, together),
+        _cache(server, [r.ids[: r.begin].tolist() for r in some.each]),
+        *_sampling(server, rows[0][: some.each[0].begin]),
+    ]
+    return seen + [_adapter(server, rows, together, name) for name in server.models[1:]]
+
+
+def recorded(some: Responses, now: Sequence[Array]) -> Seen:
+    """The server's log-probs of the file's tokens, against both sides of the file."""
+    values = np.concatenate([found[r.at - 1] for r, found in zip(some.each, now, strict=True)])
+    away = {n: float(np.abs(values - some.column(n)).mean()) for n in ("sampler", "trainer")}
+    text = f"{away['sampler']:.2g} nats from the file's sampler and {away['trainer']:.2g} from its"
+    text += " trainer, of the same tokens (without temperature and top-p)"
+    return Seen("recorded", away["sampler"] > ROUNDING, text)
+
+
+def _apart(name: str, ways: str, first: Sequence[Array], then: Sequence[Array]) -> Seen:
+    both = [(a, b) for a, b in zip(first, then, strict=True) if len(a) == len(b)]
+    d = np.concatenate([np.abs(a - b) for a, b in both]) if both else np.zeros(1)
+    text = f"the same tokens {ways}: mean |d| {d.mean():.2g}, largest {d.max():.2g} nats"
+    return Seen(name, bool(d.mean() > ROUNDING), text)
+
+
+def _cache(server: Server, prompts: Sequence[list[int]]) -> Seen:
+    salts = [secrets.token_hex(8) for _ in prompts]
+    cold, warm = (
+        [server.greedy(p, salt) for p, salt in zip(prompts, salts, strict=True)] for _ in range(2)
+    )
+    return _apart("prefix_cache", "from a cold and a warm prefix cache", cold, warm)
+
+
+def _sampling(server: Server, prompt: list[int]) -> Iterator[Seen]:
+    """Which temperature and top-p the log-probs are of: those asked for, and the server's own."""
+    plain = server.likeliest(prompt, **PLAIN)
+    ways = {
+        "asked": {**PLAIN, "temperature": ASKED[0]},
+        "top_p": {**PLAIN, "top_p": ASKED[1]},
+        "default": {},
+    }
+    found = {name: solved(plain, server.likeliest(prompt, **given)) for name, given in ways.items()}
+    processed = abs(found["asked"][0] - ASKED[0]) < CLOSE
+    told = "after" if processed else "before"
+    text = f"its log-probs are {told} the sampling parameters (asked for temperature {ASKED[0]:g},"
+    text += f" they are of {found['asked'][0]:.2f}; for top-p {ASKED[1]:g}, of"
+    yield Seen("logprobs_mode", False, f"{text} {found['top_p'][1]:.2f} of the probability)")
+    heat, kept = found["default"]
+    text = f"a request without parameters is of temperature {heat:.2f}"
+    text += "" if math.isnan(kept) else f" and keeps {kept:.2f} of the probability"
+    text += "" if processed else ", as far as log-probs before them can tell"
+    yield Seen("defaults", processed and (abs(heat - 1) > CLOSE or not kept > 1 - CLOSE), text)
+
+
+def solved(plain: dict[str, float], other: dict[str, float]) -> tuple[float, float]:
+    """The temperature, and at 1 the share of the probability that is kept, else NaN.
+
+    Raises ValueError where no token is in both.
+    """
+    there = [t for t in plain if other.get(t, CUT) > CUT]
+    there.sort(key=lambda t: -plain[t])
+    if not there:
+        raise ValueError("the server's likeliest tokens differ from request to request")
+    best, least = there[0], there[-1]
+    theirs = other[best] - other[least]
+    heat = (plain[best] - plain[least]) / theirs if theirs else 1.0  # one token says no temperature
+    if abs(heat - 1) > CLOSE:
+        return heat, math.nan  # the rest of the vocabulary is not known
+    return heat, min(1.0, math.exp(plain[best] - other[best]))
+
+
+def _adapter(server: Server, rows: list[list[int]], base: Sequence[Array], name: str) -> Seen:
+    d = np.abs(np.concatenate(server.prompt_logprobs(rows, name)) - np.concatenate(base))
+    same = not d.any()
+    text = f"{name} is {d.mean():.2g} nats from {server.models[0]}"
+    return Seen("adapter", same, f"{text}: it is not applied" if same else text)

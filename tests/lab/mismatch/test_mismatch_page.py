@@ -1,0 +1,24 @@
+"""The pictures of a verdict: each axis has numbers, also where it spans less than a decade."""
+
+import re
+
+import numpy as np
+import pytest
+
+from nemo_algos.engines.mismatch.dump import made
+from nemo_algos.lab.mismatch import page
+from nemo_algos.lab.mismatch.tokens import gather
+
+
+@pytest.mark.parametrize("draw", page.FIGURES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("apart", [1e-3, 0.02, 0.5])
+def test_every_axis_has_numbers(draw, apart):
+    rng, shape = np.random.default_rng(0), (30, 20)
+    values = -1.5 - rng.random(shape)
+    sides = {"sampler_logprobs": values, "trainer_logprobs": values + apart * rng.random(shape)}
+    ages = {"weights_version": np.arange(30) % 4, "step": 5}
+    tokens = gather([made({"tokens": rng.integers(0, 50, shape), **sides, **ages})])
+    drawn = str(page._svg(draw, tokens))
+    for anchor in ("middle", "end"):  # below the x axis, beside the y axis
+        numbers = re.findall(rf"text-anchor: {anchor}[^>]*>[-\u2212]?[\d.e-]+</text>", drawn)
+        assert len(numbers) >= 2, anchor
