@@ -154,7 +154,7 @@ def _override(config: DictConfig, written: str) -> Finding | None:
     """Merge one `key.path=value` into the config; what is wrong with it, or None."""
     key, equals, value = written.lstrip("+").partition("=")
     if not equals or not all(key.split(".")):
-        return Finding("", f"override {written!r} is not of the form key.path=value")
+        return Finding("", f"override {written!r}: must be of the form key.path=value")
     try:
         config.merge_with_dotlist([f"{key}={value}" if value else f"{key}=''"])
     except (OmegaConfBaseException, yaml.YAMLError) as error:

@@ -88,7 +88,7 @@ class Monitor:
                 f"mismatch.stop_above={self.stop_above:g} "
                 f"(mean |log-ratio| in nats): {values}. This batch was not trained on. Check that "
                 "new weights reach the sampler, that both use the same temperature, and the "
-                "precision of the sampler. Otherwise raise mismatch.stop_above."
+                "precision of the sampler. Otherwise raise `mismatch.stop_above`."
             )
 
 

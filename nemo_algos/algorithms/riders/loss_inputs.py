@@ -87,7 +87,7 @@ def finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
         row, position = bad.nonzero()[0].tolist()
         raise FloatingPointError(
             f"{int(bad.sum())} response tokens have non-finite log-probs (first: sequence {row}, "
-            f"position {position}). Lower the learning rate, or set loss_fn.on_nonfinite: report "
+            f"position {position}). Lower the learning rate, or set `loss_fn.on_nonfinite: report` "
             "to drop and count them."
         )
     return rollouts.mask & ~bad

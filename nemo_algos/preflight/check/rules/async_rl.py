@@ -75,7 +75,7 @@ def deadlines(run: Preflight) -> Iterator[Finding]:
             low, high = attrgetter(lower, upper)(section)
             fits = None in (low, high) or (low < high if word == "above" else low <= high)
             if not fits:
-                what = f"{high:g} must be {word} {SECTION}.{lower}: {low:g}"
+                what = f"{high:g} must be {word} `{SECTION}.{lower}`: {low:g}"
                 yield error(f"{SECTION}.{upper}", f"{what}, or {reason}. Change one of them.")
 
 
@@ -96,7 +96,7 @@ def dropped_prompts(run: Preflight) -> Iterator[Finding]:
     replaces = failure.on_dropped_prompt == "replace"
     for key in asked if run.sampler != "in_order" else ():
         reason = f"{run.sampler} would wait forever for a prompt that was dropped"
-        cure = "Set it to 0, or set sampler.name: in_order."
+        cure = "Set it to 0, or set `sampler.name: in_order`."
         yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}. {cure}")
     floor = math.ceil(prompts * failure.min_step_batch_fraction)
     if asked and run.sampler == "in_order" and floor >= prompts and not replaces:

@@ -87,7 +87,7 @@ def asynchronous(run: Preflight) -> Iterator[Finding]:
     apart = run.version == "v0.7.0" or run[f"{GENERATION}.backend"] != "megatron"
     if run.layout.colocated and apart:
         reason = "asynchronous GRPO generates on separate GPUs"
-        cure = "Set it to false, and set colocated.resources."
+        cure = "Set it to false, and set `colocated.resources`."
         yield error(f"{GENERATION}.colocated.enabled", f"{reason}. {cure}")
 
 

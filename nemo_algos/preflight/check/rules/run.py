@@ -138,7 +138,7 @@ def checkpoint_space(run: Preflight) -> Iterator[Finding]:
     if needed > free:
         say = warning if folder.is_absolute() else note
         what = f"{keep} checkpoints and a new one need about {needed / 1e9:.0f} GB, but"
-        cure = "Choose another disk, or lower checkpointing.keep_top_k."
+        cure = "Choose another disk, or lower `checkpointing.keep_top_k`."
         yield say(FOLDER, f"{what} {free / 1e9:.0f} GB are free on this machine. {cure}")
 
 
