@@ -66,7 +66,7 @@ def unpacked(content: bytes, most: int) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"the gzip data is broken or cut: {error}") from None
     if len(found) > most:
-        raise ValueError(f"it unpacks to more than {most >> 20} MiB: split it")
+        raise ValueError(f"it unpacks to more than {most >> 20} MiB, so it is not read. Split it.")
     return found
 
 

@@ -52,7 +52,7 @@ def job(
         Path, typer.Option(envvar="NEMO_RL", help="NeMo-RL checkout with the image's ray.sub")
     ] = Path("nemo-rl"),
     partition: Annotated[str, typer.Option(envvar="SBATCH_PARTITION")] = "",
-    nodes: Annotated[int | None, typer.Option(help="cluster.num_nodes")] = None,
+    nodes: Annotated[int | None, typer.Option(help="sets `cluster.num_nodes`")] = None,
     gpus_per_node: Annotated[int | None, typer.Option(help="sets `cluster.gpus_per_node`")] = None,
     time: Annotated[str, typer.Option(help="time limit of one job, as for sbatch")] = "4:00:00",
     margin: Annotated[int, typer.Option(help="minutes before the limit to save and stop")] = 15,

@@ -72,7 +72,7 @@ class EndpointModel(Section):
         if template == {"prompt": None}:  # {prompt} without quotes is YAML's {prompt: null}
             return "{prompt}"
         if isinstance(template, (dict, list)):
-            raise ValueError("quote it for YAML too: 'model.completions=\"{prompt}\"'")
+            raise ValueError("it must be quoted for YAML too: 'model.completions=\"{prompt}\"'")
         if isinstance(template, str) and template and "{prompt}" not in template:
             raise ValueError("the template must contain `{prompt}`")
         return template

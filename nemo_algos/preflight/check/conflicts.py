@@ -85,7 +85,7 @@ def _on_policy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]
         reason = f"it sets every ratio to 1, but {algorithm.name} uses ratios"
         yield Finding(path, f"{reason}. Set it to false.")
     elif at(plain, own) != rollouts:
-        reason = f"it needs one update per rollout batch, but {own} is {at(plain, own)}"
+        reason = f"it needs one update per rollout batch, but `{own}` is {at(plain, own)}"
         yield Finding(path, f"{reason}. Set that to {rollouts}.")
     elif at(plain, "data_plane.enabled"):
         reason = "the method's columns in the data plane need the old log-probs"

@@ -44,7 +44,7 @@ def shape(run: LocalRun) -> Iterator[Finding]:
 
 def experts(run: LocalRun) -> Iterator[Finding]:
     """Routes are of a model with experts, and a flip needs a third one."""
-    usual, planted, cure = SHAPES.get(run.model), run[PLANTED], f"set {MODEL}: {TINY_MOE}"
+    usual, planted, cure = SHAPES.get(run.model), run[PLANTED], f"set `{MODEL}: {TINY_MOE}`"
     number = (run["policy.shape"] or usual).experts if usual else 1
     if run["policy.router_replay.enabled"] and number == 1:
         yield error("policy.router_replay.enabled", f"{run.model} has no experts: {cure}")

@@ -42,7 +42,7 @@ def adapted_head(run: Preflight) -> Iterator[Finding]:
         return
     key, names = _chosen(run), f"target_modules: {HEAD[head]}".replace("'", '"')
     cure = f"match_all_linear: false and {names}" if key == "match_all_linear" else names
-    what = f"the adapters include {head}, which vLLM does not have as a weight of its own"
+    what = f"the adapters include {head}, which vLLM does not have as a separate weight"
     drift = "Refit drops that adapter, and the sampler drifts from the trainer."
     if tied:
         why = "because this model ties it to the embeddings"

@@ -73,7 +73,7 @@ def converted_model(run: Preflight) -> Iterator[Finding]:
     for copy in copies.glob(f"model_{escape(name.replace('/', '_'))}{changed}/iter_0000000"):
         if copy.stat().st_mtime < newest:
             what = f"the run would start from {copy.parent}, which is older than the model"
-            yield warning(NAME, f"{what}. Delete that folder, or set {again}: true.")
+            yield warning(NAME, f"{what}. Delete that folder, or set `{again}: true`.")
 
 
 def model_known(run: Preflight) -> Iterator[Finding]:
