@@ -297,7 +297,7 @@ def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Findi
     if error["type"] == "value_error":
         return Finding(path, str(error["ctx"]["error"]))
     if error["type"] == "missing" or error["input"] is None:
-        return Finding(path, "it is required but missing. Set it.")
+        return Finding(path, "it is missing. Set it.")
     message = error["msg"][0].lower() + error["msg"][1:]
     return Finding(path, f"{message}, got {error['input']!r}")
 

@@ -64,7 +64,7 @@ def _names(function: Callable[..., Any], given: Sequence[str]) -> tuple[str, ...
         return tuple(given) if every else tuple(known)
     if _takes_two(signature) and not every and NO_PLACE.isdisjoint([*needed, *known]):
         return None
-    asks = f"it requires {', '.join(needed)}" if needed else "it takes no argument"
+    asks = f"it needs {', '.join(needed)}" if needed else "it takes nothing"
     raise ValueError(
         f"{asks}. A reward function may take {', '.join(given)} of one response, "
         "and returns a number."
