@@ -152,7 +152,7 @@ def two_policies(a: Algorithm) -> Iterator[str]:
     if "entropy" in needs:
         yield (
             f"{a.name} needs the exact entropies of pi_old, but `old_policy: sampler` "
-            "(bypass_mode) skips the forward that computes them. Set old_policy: trainer."
+            "(bypass_mode) skips the forward that computes them. Set `old_policy: trainer`."
         )
     if "drift" in needs:
         yield (
@@ -162,15 +162,15 @@ def two_policies(a: Algorithm) -> Iterator[str]:
     if "gen_logprobs" in needs:
         yield (
             f"{a.name} compares pi_old with the sampler, but with `old_policy: sampler` "
-            "(bypass_mode) both are the same. Set old_policy: trainer."
+            "(bypass_mode) both are the same. Set `old_policy: trainer`."
         )
     if correction.loss_type == "reinforce" and not plain:
         yield (
             f"`loss_type: reinforce` has no ratio, but {a.name} has one. Set `method.name: gpg` "
-            "(with `method.advantages`), or set loss_type: ppo_clip without rollout_is."
+            "(with `method.advantages`), or set `loss_type: ppo_clip` without rollout_is."
         )
     elif correction.loss_type == "ppo_clip" and plain:
-        yield f"{a.name} has no ratio to clip. Set loss_type: reinforce."
+        yield f"{a.name} has no ratio to clip. Set `loss_type: reinforce`."
     elif correction.rollout_is and not plain:
         yield (
             f"with `old_policy: sampler` (bypass_mode) the ratio of {a.name} already corrects for "

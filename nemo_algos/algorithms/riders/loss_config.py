@@ -102,4 +102,4 @@ def contradictions(
         reason = (
             "with `old_policy: sampler` (bypass_mode) there are no trainer log-probs to compare"
         )
-        yield Finding("mismatch.stop_above", f"{reason}. Remove it, or set old_policy: trainer.")
+        yield Finding("mismatch.stop_above", f"{reason}. Remove it, or set `old_policy: trainer`.")

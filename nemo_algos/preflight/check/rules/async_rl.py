@@ -101,7 +101,7 @@ def dropped_prompts(run: Preflight) -> Iterator[Finding]:
     floor = math.ceil(prompts * failure.min_step_batch_fraction)
     if asked and run.sampler == "in_order" and floor >= prompts and not replaces:
         reason = f"every step must have all its prompts, so {asked[0]} never applies"
-        hint = "Set a smaller share, or set on_dropped_prompt: replace."
+        hint = "Set a smaller share, or set `on_dropped_prompt: replace`."
         yield warning(f"{SECTION}.{FAILURE}.min_step_batch_fraction", f"{reason}. {hint}")
 
 

@@ -110,7 +110,9 @@ def stale_rollouts(run: Preflight) -> Iterator[Finding]:
         return
     if run.sampler == "ready_first" or run.staleness:
         reason = f"{run.sampler} trains on rollouts of older weights"
-        hint = "Set old_policy: sampler, choose a `rollout_correction.preset`, or set this to true."
+        hint = (
+            "Set `old_policy: sampler`, choose a `rollout_correction.preset`, or set this to true."
+        )
         found = error if run.sampler == "ready_first" else warning
         yield found(CORRECTION, f"{reason}. {hint}")
 
