@@ -102,7 +102,7 @@ def support_replay(run: LocalRun) -> Iterator[Finding]:
         reason = "it replays the effect of top_p, top_k or min_p, and none of them is set"
         yield error(SUPPORT, f"{reason}. Set one of them, or set this to false.")
     elif replays:
-        what = "the trainer renormalises log-probs over the tokens that the sampler kept"
+        what = "new, old and reference log-probs cover only the tokens that the sampler kept"
         yield note(SUPPORT, f"{what}; entropies still cover the whole vocabulary")
     for key in filters if not replays else ():
         reason = "the sampler keeps only some tokens, but the trainer's log-probs cover all"

@@ -27,8 +27,8 @@ def generation_share(run: Preflight) -> Iterator[Finding]:
         return
     if a.generation_gpus < 1 or a.train_gpus < 1:
         unit = "gpus_per_node" if a.nodes == 1 else "num_nodes"
-        what = f"leaves {a.train_gpus} GPUs to train and {a.generation_gpus} to generate"
-        yield error(f"{RESOURCES}.{unit}", f"{what} of {a.gpus}. Give each at least one.")
+        what = f"of {a.gpus} GPUs, {a.train_gpus} would train and {a.generation_gpus} generate"
+        yield error(f"{RESOURCES}.{unit}", f"{what}. Give each at least one.")
     if a.nodes > 1 and run[f"{RESOURCES}.gpus_per_node"] != a.gpus_per_node:
         reason = "non-colocated generation takes whole nodes"
         yield error(f"{RESOURCES}.gpus_per_node", f"{reason}. Set it to {a.gpus_per_node}.")
@@ -142,7 +142,7 @@ def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
     sizes = run["policy.train_micro_batch_size"], run["policy.logprob_batch_size"]
     waived = os.environ.get("NRL_IGNORE_TP_ACCURACY_CHECK")
     if run.layout.tensor >= 4 and sizes[0] != sizes[1] and not waived:
-        what = f"{sizes[1]} differs from `policy.train_micro_batch_size`: {sizes[0]}"
+        what = f"{sizes[1]} differs from `policy.train_micro_batch_size: {sizes[0]}`"
         reason = "From TP 4 on, NeMo-RL requires both to be equal"
         yield error("policy.logprob_batch_size", f"{what}. {reason}. Set it to {sizes[0]}.")
 

@@ -30,7 +30,7 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
         key for key in ("match_all_linear", "target_modules", "exclude_modules") if _of(run, key)
     ]
     if path and len(ways) > 1:
-        cure = f"Set one of them to {_off(ways[0])}."
+        cure = f"Set this to {_off(ways[0])}, or remove that."
         yield error(f"{path}.{ways[0]}", f"it excludes {ways[1]}. {cure}")
 
 

@@ -77,7 +77,7 @@ def learning_rates(run: Preflight) -> Iterator[Finding]:
     peak = run[f"{OPTIMIZER}.lr"]
     for path in (f"{OPTIMIZER}.min_lr", f"{SCHEDULER}.lr_warmup_init"):
         if run.megatron and peak is not None and (run[path] or 0) > peak:
-            what = f"{run[path]:g} exceeds the learning rate (`{OPTIMIZER}.lr`: {peak:g})"
+            what = f"{run[path]:g} exceeds the learning rate (`{OPTIMIZER}.lr: {peak:g}`)"
             yield error(path, f"{what}. Lower it as well.")
 
 
