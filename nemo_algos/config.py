@@ -154,7 +154,7 @@ def _override(config: DictConfig, written: str) -> Finding | None:
     """Merge one `key.path=value` into the config; what is wrong with it, or None."""
     key, equals, value = written.lstrip("+").partition("=")
     if not equals or not all(key.split(".")):
-        return Finding("", f"override {written!r} is not of the form key.path=value")
+        return Finding("", f"override {written!r}: must be of the form key.path=value")
     try:
         config.merge_with_dotlist([f"{key}={value}" if value else f"{key}=''"])
     except (OmegaConfBaseException, yaml.YAMLError) as error:
@@ -297,7 +297,7 @@ def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Findi
     if error["type"] == "value_error":
         return Finding(path, str(error["ctx"]["error"]))
     if error["type"] == "missing" or error["input"] is None:
-        return Finding(path, "it is required but missing. Set it.")
+        return Finding(path, "it is missing. Set it.")
     message = error["msg"][0].lower() + error["msg"][1:]
     return Finding(path, f"{message}, got {error['input']!r}")
 

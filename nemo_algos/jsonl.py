@@ -50,12 +50,12 @@ def read_lines(path: Path, shape: type[BaseModel] = JsonObject) -> Iterator[dict
     with open(path, "rb") as file:
         for i, line in enumerate(file, 1):
             if line.endswith(b"\n"):
-                yield _object(line, shape, f"{path} line {i}", "Remove the line.")
+                yield _object(line, shape, f"{path} line {i}", "remove the line")
 
 
 def read_object(path: Path, shape: type[BaseModel] = JsonObject) -> dict[str, Any]:
     """The object in a file. Raises ValueError where it is none, or not of the shape; OSError."""
-    value = _object(content(path), shape, str(path), "Remove the file.")
+    value = _object(content(path), shape, str(path), "remove the file")
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         level = [x for v in level for x in (v.values() if isinstance(v, dict) else v)]
@@ -69,14 +69,14 @@ def _object(text: bytes, shape: type[BaseModel], where: str, cure: str) -> dict[
     try:
         row = from_json(text, where)
     except ValueError as error:
-        raise ValueError(f"{error}: {cure}") from None
+        raise ValueError(f"{error}. {cure.capitalize()}.") from None
     if not isinstance(row, dict):
-        raise ValueError(f"{where} is not a JSON object. {cure}")
+        raise ValueError(f"{where} is not a JSON object. {cure.capitalize()}.")
     try:
         shape.model_validate(row)
     except ValidationError as error:
         wrong = str(problems_of(error, shape)[0]).removesuffix(". Set it.")[:LONGEST]
-        raise ValueError(f"{where}: {wrong}. Correct it. Otherwise: {cure}") from None
+        raise ValueError(f"{where}: {wrong}. Correct it, or {cure}.") from None
     return row
 
 
@@ -132,6 +132,6 @@ def refuse_links_out(folder: Path, pattern: str = "*") -> None:
         except (OSError, RuntimeError):  # links in a circle
             target = path
         if not target.is_relative_to(root) and target != path:
-            raise ValueError(f"{path} is a link out of the folder, to {target}: put the file there")
+            raise ValueError(f"{path} links out of the folder, to {target}. Copy the file here.")
         if not (target.is_file() or target.is_dir()):
-            raise ValueError(f"{path} is neither a file nor a folder: remove it")
+            raise ValueError(f"{path} is neither a file nor a folder. Remove it.")

@@ -18,7 +18,7 @@ DIGITS = 300  # characters of a parser's complaint
 def content(path: Path) -> bytes:
     """The bytes of a regular file. Raises ValueError with the path."""
     if path.exists() and not path.is_file():
-        raise ValueError(f"cannot read {path}: it is not a regular file, name another")
+        raise ValueError(f"cannot read {path}: it is not a regular file. Name another.")
     try:
         return path.read_bytes()
     except OSError as error:
@@ -45,8 +45,8 @@ def refuse_code(value: Any, where: str) -> None:
     """Raises ValueError for a text in `value` that names code as `package.module:NAME`."""
     if named := next((text for text in _texts(value) if ":" in text), ""):
         raise ValueError(
-            f"{where} names code, {named[:DIGITS]!r}: a case is data and may name only the methods "
-            "of this package. Remove it"
+            f"{where} names code, {named[:DIGITS]!r}: a case is data and may only name methods "
+            "of this package. Remove it."
         )
 
 
@@ -66,7 +66,7 @@ def unpacked(content: bytes, most: int) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"the gzip data is broken or cut: {error}") from None
     if len(found) > most:
-        raise ValueError(f"it unpacks to more than {most >> 20} MiB: split it")
+        raise ValueError(f"it unpacks to more than {most >> 20} MiB, so it is not read. Split it.")
     return found
 
 

@@ -60,7 +60,7 @@ def composed(release: Release) -> dict[str, Composed]:
     """By name: each config with nothing else written."""
     own = {"engine": "nemo_rl", "method": {"name": "grpo"}}
     written = {name: own | {"nemo_rl": {"config": name}} for name in release.grpo}
-    with _nowhere():
+    with nowhere():
         return {name: compose(OmegaConf.create(one), release) for name, one in written.items()}
 
 
@@ -71,7 +71,7 @@ def page(made: Mapping[str, Mapping[str, Composed]]) -> str:
 
 def section(made: Mapping[str, Composed], version: str) -> str:
     """A version's part of the page."""
-    with _nowhere():
+    with nowhere():
         found = {name: _verdicts(one, version) for name, one in made.items()}
     reasons = _reasons(found)
     number = {key: str(i) for i, key in enumerate(reasons, start=1)}
@@ -115,7 +115,7 @@ def _reasons(found: Mapping[str, Verdicts]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _nowhere() -> Iterator[None]:
+def nowhere() -> Iterator[None]:
     """In an empty folder, with the variables that the configs read."""
     with (
         tempfile.TemporaryDirectory() as folder,

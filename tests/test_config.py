@@ -73,7 +73,7 @@ def test_a_missing_file_names_the_near_one(folder):
     (problem,) = problems(config.load, orphan)
     assert problem == Says(f"{folder / 'parnt.yaml'} parent.yaml")
     (problem,) = problems(config.load, folder / "nowhere" / "child.yaml")
-    assert problem.endswith("child.yaml")
+    assert problem == Says("child.yaml")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_every_malformed_override_is_named(folder):
     bad = ["x", "=1", "y..p=1", "y.p=[1", "y.q.7=1"]
     got = problems(config.load, folder / "parent.yaml", ["x=1", *bad])
     assert [p.split(": ")[0] for p in got] == [f"override {o!r}" for o in bad]
-    assert all(p.endswith("write it as key.path=value") for p in got[:3])
+    assert all(p.endswith(" key.path=value") for p in got[:3])
 
 
 # ---- the schema

@@ -116,7 +116,7 @@ def _term(key: str, block: Any) -> WeightedTerm:
     term = _found(block.get("name", key), named, LossTerm, TERMS)
     if term.name != key:
         reason = f"the name of this term is {term.name}"
-        raise ConfigError([Finding(named, f"{reason}. Move it to method.terms.{term.name}.")])
+        raise ConfigError([Finding(named, f"{reason}. Move it to `method.terms.{term.name}`.")])
     return WeightedTerm(
         term, validate(term.params, {k: v for k, v in block.items() if k != "name"}, path)
     )

@@ -42,7 +42,7 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
             values[name] = values[name].double()
             _check_finite(name, values[name])
     if not values["group"].isfinite().all():
-        raise ValueError("`group` has labels that are not finite. Give each prompt an integer.")
+        raise ValueError("group has labels that are not finite. Give each prompt an integer.")
     kept = values["sample_mask"]
     masked = mask if kept is None else mask & kept.bool()[:, None]
     parts = _parts(values["reward_parts"], values["reward_weights"], mask)
@@ -53,8 +53,8 @@ def _check_shape(name: str, value: Tensor | None, mask: Tensor, per_row: bool) -
     shape = mask.shape[:1] if per_row else mask.shape
     if value is not None and value.shape != shape:
         raise ValueError(
-            f"{name} must have shape {list(shape)}, as the mask has {list(mask.shape)}, "
-            f"got {list(value.shape)}"
+            f"{name} has shape {list(value.shape)}, but the mask has {list(mask.shape)}, so it "
+            f"must have {list(shape)}"
         )
 
 

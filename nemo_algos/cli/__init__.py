@@ -66,7 +66,7 @@ def ended() -> Iterator[None]:
     except ValueError as error:
         raise _exit(2, error) from None
     except (*WRONG_PATHS, PermissionError) as error:
-        named = f"cannot use {error.filename}: {error.strerror}. Name another path."
+        named = f"{error.filename} cannot be used: {error.strerror}. Name another path."
         raise _exit(2, named if error.filename else error) from None
     except ModuleNotFoundError as error:
         from nemo_algos.config import install_of  # the overview loads no config

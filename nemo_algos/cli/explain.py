@@ -77,7 +77,7 @@ def _described(field: FieldInfo) -> str:
 
 
 def _shown(value: Any) -> str:
-    return "its keys' own" if isinstance(value, BaseModel) else json.dumps(value)
+    return "those of its keys" if isinstance(value, BaseModel) else json.dumps(value)
 
 
 def _of_nemo_rl(key: str, version: str) -> str | None:
@@ -91,7 +91,7 @@ def _of_nemo_rl(key: str, version: str) -> str | None:
     value = at(dict(base), key)
     if isinstance(value, dict):
         return "a section of NeMo-RL."
-    return f"a key of NeMo-RL; {json.dumps(value)} in its {name}."
+    return f"a key of NeMo-RL, {json.dumps(value)} in its {name}."
 
 
 def _named(who: list[str]) -> str:

@@ -42,12 +42,12 @@ def plan(
     refuse(findings)
     card = gpu or gpu_of(run.plain)
     if card not in GPUS:
-        raise ValueError(f"unknown GPU `--gpu {card}`: choose {', '.join(GPUS)}")
+        raise ValueError(f"--gpu: must be one of {', '.join(GPUS)}, got {card!r}")
     counts = _counts(nodes)
     if top < 1:
-        raise ValueError(f"--top must be at least 1, got {top}")
+        raise ValueError(f"--top {top}: must be at least 1")
     if price is not None and not 0 <= price < inf:
-        raise ValueError(f"--price must be a finite number from 0, got {price:g}")
+        raise ValueError(f"--price {price:g}: must be a finite number from 0")
     shape = facts(model) if model else run.model or facts(run["policy.model_name"])
     p = planned(run.plain, shape, GPUS[card], mean_tokens)
     accepts = checked(given, release, model)
@@ -80,5 +80,5 @@ def plan(
 
 def _counts(nodes: str) -> list[int]:
     if not re.fullmatch(r"(0*[1-9][0-9]*(,0*[1-9][0-9]*)*)?", nodes):
-        raise ValueError(f"--nodes must be whole numbers from 1, such as 4,8, got {nodes!r}")
+        raise ValueError(f"--nodes {nodes}: must be whole numbers from 1, such as 4,8")
     return [int(count) for count in nodes.split(",") if count]

@@ -52,8 +52,8 @@ def job(
         Path, typer.Option(envvar="NEMO_RL", help="NeMo-RL checkout with the image's ray.sub")
     ] = Path("nemo-rl"),
     partition: Annotated[str, typer.Option(envvar="SBATCH_PARTITION")] = "",
-    nodes: Annotated[int | None, typer.Option(help="cluster.num_nodes")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="sets cluster.gpus_per_node")] = None,
+    nodes: Annotated[int | None, typer.Option(help="sets `cluster.num_nodes`")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="sets `cluster.gpus_per_node`")] = None,
     time: Annotated[str, typer.Option(help="time limit of one job, as for sbatch")] = "4:00:00",
     margin: Annotated[int, typer.Option(help="minutes before the limit to save and stop")] = 15,
     max_requeues: Annotated[
@@ -152,5 +152,5 @@ def _name(base: str, point: tuple[str, ...]) -> str:
     name = "-".join([base, *(re.sub(r"[^\w.-]", "-", p.partition("=")[2]) for p in point)])
     if not re.fullmatch(r"\w[\w.-]{0,199}", name):
         rule = "must be at most 200 letters, digits and ._-"
-        raise ValueError(f"--name {rule}, got {name!r}")
+        raise ValueError(f"--name: {rule}, got {name!r}")
     return name

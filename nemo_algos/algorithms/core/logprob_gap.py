@@ -85,10 +85,10 @@ class Monitor:
             values = ", ".join(f"{k.removeprefix('mismatch/')} {v:.3g}" for k, v in found.items())
             raise FloatingPointError(
                 "sampler and trainer log-probs differ by more than "
-                f"mismatch.stop_above={self.stop_above:g} "
+                f"`mismatch.stop_above={self.stop_above:g}` "
                 f"(mean |log-ratio| in nats): {values}. This batch was not trained on. Check that "
                 "new weights reach the sampler, that both use the same temperature, and the "
-                "precision of the sampler. Otherwise raise mismatch.stop_above."
+                "precision of the sampler. Otherwise raise `mismatch.stop_above`."
             )
 
 

@@ -93,7 +93,7 @@ class CorrectionConfig(Section):
                     )
         if self.loss_type and not self.bypass_mode:
             raise ValueError(
-                "loss_type only applies with old_policy: sampler (bypass_mode: true). Remove it."
+                "loss_type only applies with `old_policy: sampler` (bypass_mode: true). Remove it."
             )
         if self.bypass_mode and self.rollout_is_batch_normalize:
             raise ValueError(

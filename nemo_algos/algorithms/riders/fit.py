@@ -100,7 +100,7 @@ def _misfits(a: Algorithm) -> list[str]:
         kept = " and ".join(sorted(essence(base)))
         reasons.append(
             f"the idea of {base.name} is in its {kept}, which this config replaces. "
-            f"Keep its {kept}, or set method.name to the method whose loss you want."
+            f"Keep its {kept}, or set `method.name` to the method whose loss you want."
         )
     for slot, component in _replaced(a).items():
         other = component.method
@@ -117,10 +117,10 @@ def _misfits(a: Algorithm) -> list[str]:
     if bounds is not base and base.clips is None:
         reasons.append(
             f"{base.name} has no ratio to clip, so the bounds of {bounds.name} would have no "
-            "effect. Remove method.bounds."
+            "effect. Remove `method.bounds`."
         )
     if bounds is not base and bounds.bounds is None and bounds.constant_bounds is no_bounds:
-        reasons.append(f"{bounds.name} does not define bounds. Remove method.bounds.")
+        reasons.append(f"{bounds.name} does not define bounds. Remove `method.bounds`.")
     # it cuts a ratio that the surrogate itself clips, with advantages of a fixed sign
     plain = base.clips == base.form == "ratio" and base.reweight is keep_advantages
     if a.base.params.dual_clip is not None and not plain:
@@ -152,7 +152,7 @@ def two_policies(a: Algorithm) -> Iterator[str]:
     if "entropy" in needs:
         yield (
             f"{a.name} needs the exact entropies of pi_old, but `old_policy: sampler` "
-            "(bypass_mode) skips the forward that computes them. Set old_policy: trainer."
+            "(bypass_mode) skips the forward that computes them. Set `old_policy: trainer`."
         )
     if "drift" in needs:
         yield (
@@ -162,15 +162,15 @@ def two_policies(a: Algorithm) -> Iterator[str]:
     if "gen_logprobs" in needs:
         yield (
             f"{a.name} compares pi_old with the sampler, but with `old_policy: sampler` "
-            "(bypass_mode) both are the same. Set old_policy: trainer."
+            "(bypass_mode) both are the same. Set `old_policy: trainer`."
         )
     if correction.loss_type == "reinforce" and not plain:
         yield (
-            f"`loss_type: reinforce` has no ratio, but {a.name} has one. Set method.name: gpg "
-            "(with method.advantages), or set loss_type: ppo_clip without rollout_is."
+            f"`loss_type: reinforce` has no ratio, but {a.name} has one. Set `method.name: gpg` "
+            "(with `method.advantages`), or set `loss_type: ppo_clip` without rollout_is."
         )
     elif correction.loss_type == "ppo_clip" and plain:
-        yield f"{a.name} has no ratio to clip. Set loss_type: reinforce."
+        yield f"{a.name} has no ratio to clip. Set `loss_type: reinforce`."
     elif correction.rollout_is and not plain:
         yield (
             f"with `old_policy: sampler` (bypass_mode) the ratio of {a.name} already corrects for "

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.core.importance import Cut
 
 DERIVED = {
-    "ratio_clip_min": "the method sets the clip range. Set method.clip_low instead",
-    "ratio_clip_max": "the method sets the clip range. Set method.clip_high instead",
-    "ratio_clip_c": "the method sets the dual clip. Set method.dual_clip instead",
-    "token_level_loss": "the method sets the mean. Set method.aggregation instead",
-    "sequence_level_importance_ratios": "the method sets the ratio. Set method.name: gspo instead",
-    "kl_coef": "the key has NeMo-RL's name. Set loss_fn.reference_policy_kl_penalty instead",
+    "ratio_clip_min": "the method sets the clip range. Set `method.clip_low` instead",
+    "ratio_clip_max": "the method sets the clip range. Set `method.clip_high` instead",
+    "ratio_clip_c": "the method sets the dual clip. Set `method.dual_clip` instead",
+    "token_level_loss": "the method sets the mean. Set `method.aggregation` instead",
+    "sequence_level_importance_ratios": "the method sets it. Set `method.name: gspo` instead",
+    "kl_coef": "the key has NeMo-RL's name. Set `loss_fn.reference_policy_kl_penalty` instead",
 }
 
 
@@ -105,4 +105,4 @@ def contradictions(
         reason = (
             "with `old_policy: sampler` (bypass_mode) there are no trainer log-probs to compare"
         )
-        yield Finding("mismatch.stop_above", f"{reason}. Remove it, or set old_policy: trainer.")
+        yield Finding("mismatch.stop_above", f"{reason}. Remove it, or set `old_policy: trainer`.")

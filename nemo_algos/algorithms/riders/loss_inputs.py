@@ -31,17 +31,17 @@ def check(
         raise ValueError(str(finding))
     if not hasattr(logprobs, "requires_grad"):  # without an import of torch
         found = type(logprobs).__name__
-        raise ValueError(f"`logprobs` must be a tensor with gradient, got a {found}")
+        raise ValueError(f"logprobs must be a tensor with gradient, got a {found}")
     if logprobs.shape != rollouts.mask.shape:
         raise ValueError(
-            f"`logprobs` has shape {list(logprobs.shape)}, but the mask of the rollouts has "
+            f"logprobs has shape {list(logprobs.shape)}, but the mask of the rollouts has "
             f"{list(rollouts.mask.shape)}. Pass one log-prob per position."
         )
     if config.reference_policy_kl_penalty > 0 and rollouts.ref_logprobs is None:
-        raise ValueError("`reference_policy_kl_penalty` above 0 needs ref_logprobs [B, S]")
+        raise ValueError("reference_policy_kl_penalty above 0 needs ref_logprobs [B, S]")
     if weighed and rollouts.gen_logprobs is None:
         needed = "gen_logprobs [B, S], the sampler's log-probs"
-        raise ValueError(f"`use_importance_sampling_correction` needs {needed}")
+        raise ValueError(f"use_importance_sampling_correction needs {needed}")
     _check_signals(algorithm, rollouts, signals, counts)
     needed = "entropy_gradient" in algorithm.needs
     if needed and (entropy is None or logprobs.requires_grad > entropy.requires_grad):
@@ -61,7 +61,7 @@ def _check_signals(
     wanted = {k: [rows, positions if each else 1] for k, each in algorithm.per_token.items()}
     if given != wanted:
         raise ValueError(
-            f"these signals do not belong to {algorithm.name} and these rollouts: their shapes are "
+            f"these are not signals of {algorithm.name} for these rollouts: their shapes are "
             f"{given} instead of {wanted}. Take `Algorithm.signals` of the whole batch, and the "
             "same rows of both."
         )
@@ -87,7 +87,7 @@ def finite(logprobs: Tensor, rollouts: Rollouts, config: LossConfig) -> Tensor:
         row, position = bad.nonzero()[0].tolist()
         raise FloatingPointError(
             f"{int(bad.sum())} response tokens have non-finite log-probs (first: sequence {row}, "
-            f"position {position}). Lower the learning rate, or set loss_fn.on_nonfinite: report "
+            f"position {position}). Lower the learning rate, or set `loss_fn.on_nonfinite: report` "
             "to drop and count them."
         )
     return rollouts.mask & ~bad

@@ -115,7 +115,7 @@ def _weights(
 def _sampled(rollouts: Rollouts) -> Tensor:
     sampled = rollouts.gen_logprobs
     if sampled is None:
-        raise ValueError("`rollout_correction` needs gen_logprobs [B, S], the sampler's log-probs")
+        raise ValueError("rollout_correction needs gen_logprobs [B, S], the sampler's log-probs")
     bad = rollouts.mask & ~(sampled + rollouts.old_logprobs).isfinite()
     if bad.any():
         row, position = bad.nonzero()[0].tolist()

@@ -14,17 +14,17 @@ ASKED = {
     "compute_advantages_and_returns": True,
     "rewards_normalization": False,  # the method normalises
 }
-KL = "set loss_fn.reference_policy_kl_penalty and loss_fn.reference_policy_kl_type"
-CORRECTION = "set loss_fn.use_importance_sampling_correction"
+KL = "set `loss_fn.reference_policy_kl_penalty` and `loss_fn.reference_policy_kl_type`"
+CORRECTION = "set `loss_fn.use_importance_sampling_correction`"
 REPLACED = {  # slime's default, and what to do
     "advantage_estimator": ("grpo", "the method computes the advantages"),
-    "calculate_per_token_loss": (False, "set method.aggregation"),
-    "custom_pg_loss_reducer_function_path": (None, "set method.aggregation"),
+    "calculate_per_token_loss": (False, "set `method.aggregation`"),
+    "custom_pg_loss_reducer_function_path": (None, "set `method.aggregation`"),
     "custom_tis_function_path": (None, CORRECTION),
     "entropy_coef": (0.0, "the loss has no entropy bonus here"),
-    "eps_clip": (0.2, "set method.clip_low and method.clip_high"),
-    "eps_clip_c": (None, "set method.dual_clip"),
-    "eps_clip_high": (0.2, "set method.clip_high"),
+    "eps_clip": (0.2, "set `method.clip_low` and `method.clip_high`"),
+    "eps_clip_c": (None, "set `method.dual_clip`"),
+    "eps_clip_high": (0.2, "set `method.clip_high`"),
     "gamma": (1.0, "a reward belongs to a whole response"),
     "get_mismatch_metrics": (False, CORRECTION),
     "kl_coef": (0.0, KL),
@@ -32,14 +32,14 @@ REPLACED = {  # slime's default, and what to do
     "kl_loss_type": ("k1", KL),
     "lambd": (1.0, "a reward belongs to a whole response"),
     "normalize_advantages": (False, "the method computes the advantages"),
-    "opsm_delta": (1e-4, "set method.name: opsm"),
+    "opsm_delta": (1e-4, "set `method.name: opsm`"),
     "tis_clip": (2.0, CORRECTION),
     "tis_clip_low": (0, CORRECTION),
-    "use_opd": (False, "set method.name: opd"),
-    "use_opsm": (False, "set method.name: opsm"),
+    "use_opd": (False, "set `method.name: opd`"),
+    "use_opsm": (False, "set `method.name: opsm`"),
     "use_rollout_logprobs": (False, "the loss uses the trainer's old log-probs"),
     "use_tis": (False, CORRECTION),
-    "use_unbiased_kl": (False, "set loss_fn.reference_policy_kl_type: unbiased"),
+    "use_unbiased_kl": (False, "set `loss_fn.reference_policy_kl_type: unbiased`"),
     "value_clip": (0.2, "no method has a critic"),
 }
 

@@ -13,24 +13,24 @@ NEUTRAL = {"top_p": (1.0,), "top_k": (0, -1, None), "min_p": (0.0, None)}  # no 
 GIVEN = {"ref_logprobs", "entropy", "entropy_gradient", "memory", "unit_rewards"}  # of all needs
 CORRECTION = "vllm_importance_sampling_correction"
 REPLACED = {  # by how their names begin
-    "beta": "set loss_fn.reference_policy_kl_penalty",
-    "delta": "set method.dual_clip",
-    "entropy_": "set method.terms: {entropy: {coef: ...}}",
-    "epsilon": "set method.clip_low and method.clip_high",
-    "importance_sampling_level": "for sequence ratios set method.name: gspo or quatro",
-    "loss_type": "set method.name and method.aggregation",
+    "beta": "set `loss_fn.reference_policy_kl_penalty`",
+    "delta": "set `method.dual_clip`",
+    "entropy_": "set `method.terms: {entropy: {coef: ...}}`",
+    "epsilon": "set `method.clip_low` and `method.clip_high`",
+    "importance_sampling_level": "for sequence ratios set `method.name: gspo` or quatro",
+    "loss_type": "set `method.name` and `method.aggregation`",
     "multi_objective_aggregation": "rewards are summed, and the method normalises the sum",
-    "off_policy_mask_threshold": "set loss_fn.truncated_importance_sampling_type",
-    "sapo_": "set method.name: sapo",
-    "scale_rewards": "set method.advantage_std",
+    "off_policy_mask_threshold": "set `loss_fn.truncated_importance_sampling_type`",
+    "sapo_": "set `method.name: sapo`",
+    "scale_rewards": "set `method.advantage_std`",
     "top_entropy_quantile": "every token is in the loss",
-    "use_adaptive_entropy": "set method.terms: {adaptive_entropy: {target: ...}}",
-    "use_bias_correction_kl": "set loss_fn.reference_policy_kl_type: unbiased for True, else k3",
+    "use_adaptive_entropy": "set `method.terms: {adaptive_entropy: {target: ...}}`",
+    "use_bias_correction_kl": "set `loss_fn.reference_policy_kl_type: unbiased` for True, else k3",
     "use_liger_kernel": "log-probs and entropies come from TRL's own fused head",
-    "vespo_": "set method.name: vespo",
-    "vllm_importance_sampling_cap": "set loss_fn.truncated_importance_sampling_ratio",
-    "vllm_importance_sampling_clip": "set loss_fn.truncated_importance_sampling_ratio",
-    "vllm_importance_sampling_mode": "set loss_fn.truncated_importance_sampling_type",
+    "vespo_": "set `method.name: vespo`",
+    "vllm_importance_sampling_cap": "set `loss_fn.truncated_importance_sampling_ratio`",
+    "vllm_importance_sampling_clip": "set `loss_fn.truncated_importance_sampling_ratio`",
+    "vllm_importance_sampling_mode": "set `loss_fn.truncated_importance_sampling_type`",
 }
 
 UNBALANCED = Finding("args.router_aux_loss_coef", "the loss cannot balance experts. Set it to 0.")
@@ -79,9 +79,9 @@ def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:
             yield Finding(f"args.{field.name}", f"{reason}. Remove it; {advice}.")
     if args.use_vllm and getattr(args, CORRECTION):
         reason = "it only applies to TRL's loss, which the method replaces"
-        cure = "Set it to False, and set loss_fn.use_importance_sampling_correction instead."
+        cure = "Set it to False, and set `loss_fn.use_importance_sampling_correction` instead."
         yield Finding(f"args.{CORRECTION}", f"{reason}. {cure}")
     if args.steps_per_generation % args.gradient_accumulation_steps:
         found, unit = args.steps_per_generation, args.gradient_accumulation_steps
-        what = f"{found} must be a multiple of args.gradient_accumulation_steps: {unit}"
+        what = f"{found} must be a multiple of `args.gradient_accumulation_steps: {unit}`"
         yield Finding("args.steps_per_generation", f"{what}. Change one of them.")

@@ -71,8 +71,8 @@ class MathProblems(Task):
         kept = [example for example in examples if fits(example)]
         self.dropped += len(examples) - len(kept)
         if split and not kept:
-            limit = f"data.max_input_seq_length={self.data.max_input_seq_length}"
-            raise ValueError(f"{split.data_path}: every prompt is longer than {limit} tokens")
+            limit = f"`data.max_input_seq_length: {self.data.max_input_seq_length}`"
+            raise ValueError(f"{split.data_path}: every prompt is longer than {limit}")
         return kept
 
     def _order(self, epoch: int) -> list[int]:

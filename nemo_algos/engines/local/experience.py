@@ -55,7 +55,7 @@ class Experience:
             raise FloatingPointError(
                 f"{broken} of {int(self.mask.sum())} sampled tokens have a log-prob or entropy "
                 "that is not finite. The learning rate is probably too high. "
-                "Lower policy.optimizer.kwargs.lr, and resume from an earlier checkpoint."
+                "Lower `policy.optimizer.kwargs.lr`, and resume from an earlier checkpoint."
             )
 
     def prompt_keys(self) -> Tensor:

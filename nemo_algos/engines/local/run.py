@@ -92,7 +92,7 @@ def _begun(folder: Path, config: LocalConfig, console: Console) -> bool:
     for change in manifest.record_changes(folder, config, step):
         say(console, f"from step {step} on: {change}")
         if change.key == "grpo.max_num_steps" and _lasts(config, steps := change.old):
-            kept = f"policy.scheduler still ends at step {steps}"
+            kept = f"`policy.scheduler` still ends at step {steps}"
             say(console, f"{kept}. Set it explicitly to extend it.")
     return True
 

@@ -83,7 +83,7 @@ def finished(folder: Path, config: LocalConfig) -> str:
         return ""
     key = "stop_at_validation_threshold" if step < last else "max_num_steps"
     done = f"{folder} is already at step {step} of {last}{ended}"
-    return f"{done}. To continue, raise grpo.{key}."
+    return f"{done}. To continue, raise `grpo.{key}`."
 
 
 def write(trainer: Trainer, record: Record, console: Console) -> None:

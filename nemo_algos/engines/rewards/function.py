@@ -48,7 +48,7 @@ class RewardFunction:
 
 def _names(function: Callable[..., Any], given: Sequence[str]) -> tuple[str, ...] | None:
     if not callable(function):
-        raise ValueError("it is not a function")
+        raise ValueError("is not a function")
     try:
         signature = inspect.signature(function)
     except ValueError:  # of a function in C, which has none
@@ -64,7 +64,7 @@ def _names(function: Callable[..., Any], given: Sequence[str]) -> tuple[str, ...
         return tuple(given) if every else tuple(known)
     if _takes_two(signature) and not every and NO_PLACE.isdisjoint([*needed, *known]):
         return None
-    asks = f"it requires {', '.join(needed)}" if needed else "it takes no argument"
+    asks = f"needs {', '.join(needed)}" if needed else "takes nothing"
     raise ValueError(
         f"{asks}. A reward function may take {', '.join(given)} of one response, "
         "and returns a number."

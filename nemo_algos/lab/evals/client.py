@@ -88,7 +88,7 @@ class Client:
                     content = await _whole(response)
             return self._read(response, content)
         except TimeoutError:
-            limit = f"{self.model.timeout:g} s (model.timeout)"
+            limit = f"{self.model.timeout:g} s (`model.timeout`)"
             raise Odd(f"the answer was not complete after {limit}") from None
         except httpx.HTTPError as error:
             kind = Failed if isinstance(error, DOWN) else Odd
@@ -111,13 +111,13 @@ class Client:
     def _hint(self, response: httpx.Response, text: str) -> str:
         if response.has_redirect_location:
             there = response.headers["Location"]
-            return self.shown(f"the server redirects to {there}. Set model.url to that.")
+            return self.shown(f"the server redirects to {there}. Set `model.url` to that.")
         if response.status_code in (401, 403):
             return f"Check the key in the environment variable {self.model.api_key_env}."
-        url = "Check model.url, including its /v1."
+        url = "Check `model.url`, including its /v1."
         named = rf"model_not_found|\bmodel\W+{re.escape(self.model.name)}(?!\w)"
         if response.status_code == 404 and re.search(named, text):
-            return f"Check model.name. {url}"
+            return f"Check `model.name`. {url}"
         return url
 
     def shown(self, text: str) -> str:

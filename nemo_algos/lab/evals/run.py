@@ -158,7 +158,7 @@ def _say_rewards(loaded: list[Loaded], config: EvalConfig, console: Console) -> 
         if trained and trained.rewards not in ([], [verifier]):
             theirs = f"trained with {', '.join(trained.rewards)}"
             line = f"{name}: {theirs}, but judged by {verifier}"
-            hint = f"to change it, set benchmarks.{name}.verifier"
+            hint = f"to change it, set `benchmarks.{name}.verifier`"
             console.print(f"{line}; {hint}", markup=False, soft_wrap=True)
 
 

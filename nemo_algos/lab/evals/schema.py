@@ -31,9 +31,9 @@ class LocalModel(Section):
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if (self.run is None) == (self.policy is None):
-            raise ValueError("set either model.run (a run folder) or model.policy (a model)")
+            raise ValueError("set either `model.run` (a run folder) or `model.policy` (a model)")
         if self.step is not None and self.run is None:
-            raise ValueError("`model.step` names a checkpoint of a run. Set model.run.")
+            raise ValueError("`model.step` names a checkpoint of a run. Set `model.run`.")
         return self
 
     @cached_property
@@ -142,13 +142,13 @@ class EvalConfig(Section, Generic[Model]):
             reason = "the embedded engine cannot decode greedily"
             raise ValueError(f"sampling.temperature: {reason}. Set it above 0.")
         if self.sampling.logprobs and not isinstance(self.model, EndpointModel):
-            reason = "only model.engine: endpoint supports it"
+            reason = "only `model.engine: endpoint` supports it"
             raise ValueError(f"sampling.logprobs: {reason}. Remove it.")
         if self.sampling.perturbation and not isinstance(self.model, LocalModel):
             reason = "a server cannot change its sampling at one token"
-            raise ValueError(f"sampling.perturbation: {reason}. Set model.engine=local.")
+            raise ValueError(f"sampling.perturbation: {reason}. Set `model.engine=local`.")
         if self.sampling.max_tokens and "max_completion_tokens" in getattr(self.model, "extra", {}):
-            both = "sampling.max_tokens and model.extra.max_completion_tokens"
+            both = "`sampling.max_tokens` and `model.extra.max_completion_tokens`"
             raise ValueError(f"{both} mean the same. Set one of them.")
         return self
 
@@ -183,7 +183,7 @@ def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
         hint = did_you_mean(str(engine), list(ENGINES))
         raise ConfigError([Finding("model.engine", f"unknown engine {engine!r}{hint}")])
     ours = {*LocalModel.model_fields} - {"engine"} if engine == "endpoint" else set[str]()
-    reason = "it only applies to the embedded engine. Set model.engine=local too."
+    reason = "it only applies to the embedded engine. Set `model.engine=local` too."
     if wrong := [
         Finding(f"model.{key}", reason) for key in at(plain, "model") or () if key in ours
     ]:

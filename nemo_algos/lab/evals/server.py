@@ -10,12 +10,12 @@ from pydantic import Field, field_validator
 from nemo_algos.config import Section
 
 URL = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/\S*)?")
-KEY_GOES = "Put a key into the environment variable of model.api_key_env."
+KEY_GOES = "Put a key into the environment variable of `model.api_key_env`."
 # keys of a request, and what decides them
 DECIDED = {
     "model": "model.name",
     **dict.fromkeys(("messages", "prompt"), "the benchmark"),
-    **dict.fromkeys(("n", "best_of"), "sampling.samples, as a request is for one response"),
+    **dict.fromkeys(("n", "best_of"), "`sampling.samples`, as a request is for one response"),
     **dict.fromkeys(("stream", "stream_options"), "answers are never streamed"),
     "echo": "responses never include the prompt",
     "seed": "sampling.seed",
@@ -72,7 +72,7 @@ class EndpointModel(Section):
         if template == {"prompt": None}:  # {prompt} without quotes is YAML's {prompt: null}
             return "{prompt}"
         if isinstance(template, (dict, list)):
-            raise ValueError("quote it for YAML too: 'model.completions=\"{prompt}\"'")
+            raise ValueError("it must be quoted for YAML too: 'model.completions=\"{prompt}\"'")
         if isinstance(template, str) and template and "{prompt}" not in template:
             raise ValueError("the template must contain `{prompt}`")
         return template

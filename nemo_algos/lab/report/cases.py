@@ -92,7 +92,7 @@ def _at(places: Mapping[str, Container[int]], file: Path, shape: type[JsonObject
 
 def _there(file: Path) -> Path:
     if not file.exists():
-        raise ValueError(f"{file} is missing: run `nemo-algos eval` again")
+        raise ValueError(f"{file} is missing. Run `nemo-algos eval` again.")
     return file
 
 

@@ -27,11 +27,11 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     for key, thing in {"benchmark": "benchmark", "samples": "number of samples"}.items():
         if base[key] != tuned[key]:
             values = f"{key}={base[key]} against {tuned[key]}"
-            raise ValueError(f"{values}: evaluate both with one {thing}")
+            raise ValueError(f"{values} differ. Evaluate both with the same {thing}.")
     n, ks = base["samples"], base["curves"]["pass@k"]["k"]
     ids = [i for i in base["ids"] if i in set(tuned["ids"])]
     if not ids:
-        raise ValueError("no problem in common: evaluate both on one benchmark")
+        raise ValueError("the runs have no problem in common. Evaluate both on one benchmark.")
     before, after = (_aligned(run["correct"], run, ids) for run in (base, tuned))
     means = [_aligned(run["per_problem"]["mean"], run, ids) for run in (base, tuned)]
     bootstrap = Bootstrap(ids, base["settings"]["resamples"], base["settings"]["seed"])

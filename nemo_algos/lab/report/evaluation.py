@@ -10,12 +10,12 @@ from nemo_algos.lab.report.groups import Group
 from nemo_algos.lab.report.matrix import Matrix, Side, matrix
 
 CURVES = {
-    "pass@k": ("Pass@k", "Chance that one of k responses is right; unbiased."),
-    "pass^k": ("Pass^k", "Chance that all of k responses are right."),
-    "maj@k": ("Maj@k", "Chance that the most frequent answer of k is right."),
+    "pass@k": ("Pass@k", "Probability that one of k responses is correct (unbiased)."),
+    "pass^k": ("Pass^k", "Probability that all of k responses are correct."),
+    "maj@k": ("Maj@k", "Probability that the most frequent answer of k is correct."),
     "best@k": ("Best@k", "Expected best reward of k responses."),
-    "best@k (bootstrap)": ("Best@k, verl's bootstrap", "k draws with replacement, as verl does."),
-    "ucc@k": ("UCC@k", "Expected number of different right solutions in k responses."),
+    "best@k (bootstrap)": ("Best@k, bootstrap", "k responses drawn with replacement, as in verl."),
+    "ucc@k": ("UCC@k", "Expected number of different correct solutions in k responses."),
 }
 SIMILARITIES = {
     "tfidf": "TF-IDF cosine",
@@ -25,7 +25,7 @@ SIMILARITIES = {
     "embedding": "Embedding cosine",
 }
 IN_FILE_NAMES = str.maketrans({"@": "_at_", "^": "_hat_", " ": "_", "(": "", ")": ""})
-SIDES = {"correct": "right responses", "all": "all responses"}
+SIDES = {"correct": "correct responses", "all": "all responses"}
 Measured = dict[str, Any]  # what measure() returns
 
 
@@ -111,11 +111,12 @@ def _unless_pass(curve: str, curves: Measured) -> Measured | None:
 
 
 def _over_thresholds(benchmark: str, groups: Sequence[Group]) -> Figure:
-    caption = "At the largest k; a lower threshold makes fewer responses different."
+    caption = "At the largest k. With a lower threshold fewer responses count as different."
     name, title = f"{benchmark}_ucc_by_threshold", "UCC@n by threshold"
     lines = _lines(benchmark, groups, _ucc_by_threshold)
     caption = f"{caption} {_solution(benchmark, groups, at='threshold')}"
-    return Figure(name, title, "similarity threshold", "different right solutions", lines, caption)
+    y = "different correct solutions"
+    return Figure(name, title, "similarity threshold", y, lines, caption)
 
 
 def _ucc_by_threshold(metrics: Measured) -> Measured | None:
@@ -142,8 +143,8 @@ def by_difficulty(
         band = (low, high) if len(rows) > 1 else (None, None)
         lines.append(Line(group.label, group.color, x, means, *band, kind="points"))
     ticks = [bucket_name(*bucket) for bucket in buckets]
-    name, x, y = f"{benchmark}_difficulty", "right responses of the first run", "mean reward"
-    caption = "Problems in buckets by how often the first run is right."
+    name, x, y = f"{benchmark}_difficulty", "correct responses of the first run", "mean reward"
+    caption = "Problems in buckets by the number of correct responses of the first run."
     return Figure(name, "Mean by difficulty", x, y, lines, caption, ticks=ticks)
 
 
@@ -178,5 +179,5 @@ def _histogram(benchmark: str, groups: Sequence[Group], similarity: str, side: s
             style = {"kind": "steps", "dashed": group.dashed}
             lines.append(Line(group.label, group.color, found[0]["edges"], shares, **style))
     name, title = f"{benchmark}_{similarity}_{side}", f"{SIMILARITIES[similarity]}, {SIDES[side]}"
-    caption = "Pairs of responses to one problem; mass at 1 is one solution said again."
+    caption = "Pairs of responses to one problem. Pairs near 1 repeat one solution."
     return Figure(name, title, "similarity of two responses", "share of pairs", lines, caption)

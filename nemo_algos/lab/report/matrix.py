@@ -15,7 +15,7 @@ from nemo_algos.lab.evals.records import GenerationLine
 from nemo_algos.style import canvas, svg
 
 ACROSS, PANEL = 3, 2.3  # panels side by side; inches
-RULE = "the first of the problems with the most right responses in {every}"
+RULE = "the first of the problems with the most correct responses in {every}"
 
 
 class Side(NamedTuple):
@@ -100,7 +100,8 @@ def matrix(name: str, title: str, similarity: str, sides: Sequence[Side]) -> Mat
     panels = [Panel(side.label, of_responses(similarity, rows)) for side, rows in texts]
     right = " and ".join(f"{_right(side)[problem]} of {len(rows)}" for side, rows in texts)
     rule = RULE.format(every="every run" if len(sides) > 1 else "the run")
-    caption = f"Responses to problem {problem} ({right} right), {rule}; in the order of sampling."
+    shown = f"Responses to problem {problem} ({right} correct), in the order of sampling."
+    caption = f"{shown} It is {rule}."
     return Matrix(name, title, panels, caption)
 
 
@@ -125,7 +126,7 @@ def responses(side: Side, problem: str) -> list[str]:
     found = {row["sample"]: row["response"] for row in rows if row["problem"] == problem}
     if lacking := [i for i in range(samples) if i not in found]:
         raise ValueError(
-            f"{file} lacks {len(lacking)} of {samples} responses to {problem}: "
-            "run `nemo-algos eval` again"
+            f"{len(lacking)} of {samples} responses to {problem} are missing in {file}. "
+            "Run `nemo-algos eval` again."
         )
     return [found[i] for i in range(samples)]

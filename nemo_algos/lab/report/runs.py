@@ -61,7 +61,7 @@ def read_runs(folders: Sequence[Path]) -> list[LoadedRun]:
 def read_run(folder: Path) -> LoadedRun:
     """A training run's folder, an evaluation's, or a NeMo-RL log folder."""
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder: name the folder of a run")
+        raise ValueError(f"{folder} is not a folder. Name a run folder.")
     ours = any((folder / name).exists() for name in ("metrics.jsonl", "metrics.json"))
     ours = ours or any(folder.glob("*/metrics.json"))
     for pattern in ("*",) if ours else (EVENTS, RECORD, TRACE, *dumps.KINDS):
@@ -74,16 +74,16 @@ def read_run(folder: Path) -> LoadedRun:
     below |= {p.parents[1] for p in folder.glob(f"*/**/tensorboard/{EVENTS}")}
     if within := sorted(below):
         names = ", ".join(str(p.relative_to(folder)) for p in within)
-        raise ValueError(f"{folder} holds runs ({names}): name them, such as {within[0]}")
+        raise ValueError(f"{folder} contains runs ({names}). Name them, such as {within[0]}.")
     if metrics := read_events(folder):
         return replace(logged(folder), metrics=metrics)
     if found := dumps.files(folder):
         return LoadedRun("", folder, traces=[line for path in found for line in dumps.lines(path)])
     if (folder / "generations.jsonl").exists():
-        raise ValueError(f"{folder} has no metrics.json yet: run `nemo-algos eval` to its end")
+        raise ValueError(f"{folder} has no metrics.json yet. Let `nemo-algos eval` finish.")
     raise ValueError(
-        f"{folder} is no run: it has neither metrics.jsonl (training), metrics.json (evaluation), "
-        "TensorBoard events (NeMo-RL) nor dumps of log-probs (step_*.npz, .pt or .jsonl)"
+        f"{folder} is not a run: it has no metrics.jsonl (training), metrics.json (evaluation), "
+        "TensorBoard events (NeMo-RL) or log-prob dumps (step_*.npz, .pt or .jsonl)"
     )
 
 
@@ -124,7 +124,7 @@ def _steps(lines: Sequence[dict[str, Any]]) -> set[int]:
 def _training(folder: Path) -> LoadedRun:
     rows = list(read_lines(folder / "metrics.jsonl", StepMetrics))
     if not rows:
-        raise ValueError(f"{folder}/metrics.jsonl holds no step yet: train first")
+        raise ValueError(f"{folder}/metrics.jsonl does not contain a step yet. Train first.")
     metrics: dict[str, Series] = {}
     for row in rows:
         for name, value in row.items():

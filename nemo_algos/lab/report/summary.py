@@ -116,7 +116,7 @@ def of_benchmark(runs: Sequence[LoadedRun], benchmark: str, against: Differences
         counts = run.evals[benchmark].get("excluded", {})
         if counts:
             listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-            notes.append(f"{run.label}: problems left out of a mean: {listed}.")
+            notes.append(f"{run.label}: some means exclude problems: {listed}.")
     return Table("", ["", *(run.label for run in columns)], rows, notes)
 
 
@@ -170,8 +170,8 @@ def _at(curve: Any, k: int) -> Any:
 def unpaired(against: Differences) -> list[str]:
     """A sentence for each run that has other problems than the first."""
     return [
-        f"{label}: the difference is over {found['problems']} problems; {only['base']} that only "
-        f"the first run has and {only['tuned']} that only this one has are not in it."
+        f"{label}: the difference covers {found['problems']} problems. It excludes {only['base']} "
+        f"that only the first run has and {only['tuned']} that only this one has."
         for label, found in against.found.items()
         if any((only := found["unpaired"]).values())
     ]
@@ -192,6 +192,6 @@ def flips(against: Differences) -> Table | None:
             cells.append(TableCell(solved, flipped))
         gained = f"+{s['only_tuned']} −{s['only_base']}"  # noqa: RUF001
         rows.append((label, [*cells, TableCell(gained, f"McNemar p = {shown(s['p_value'])}")]))
-    title = "Problems solved at least once, before → after, by right responses of the first run"
-    note = "Flip rate: problems that only the later run solves, of the bucket's problems."
+    title = "Problems solved at least once, before → after, by correct responses of the first run"
+    note = "Flip rate: share of the bucket's problems that only the later run solves."
     return Table(title, ["run", *names, "gained, lost"], rows, [note])

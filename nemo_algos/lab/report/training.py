@@ -48,19 +48,19 @@ CURVES = (
 )
 FAMILIES = {*METHODS, "mismatch", "correction", "verifier", "rollouts"}
 TIMES = ("time/seconds", *(f"timing/train/{name}" for name in PHASES))
-OWN_CAPTION = "As logged."
+OWN_CAPTION = "The metric as logged."
 CAPTIONS = {
-    "reward": "Of the rollout batch, while training.",
-    "entropy": "The sampling policy's; 0 ends exploration. Dashed: NeMo-RL's approximation.",
-    "validation": "NeMo-RL's validation.",
-    "clip_above": "Tokens made likelier than the bound allows: their gradient is cut.",
-    "clip_below": "Tokens made less likely than the bound allows: their gradient is cut.",
-    "ratio_p99": "Of the method's ratio, over the step's updates.",
-    "ratio_max": "The tail that clipping is for; logarithmic.",
-    "kl_old": "How far the updates of one batch go.",
-    "kl_ref": "Where there is one.",
+    "reward": "Mean over the rollout batch of each training step.",
+    "entropy": "At 0 the sampling policy no longer explores. Dashed: NeMo-RL's approximation.",
+    "validation": "Mean reward in NeMo-RL's validation.",
+    "clip_above": "Share of tokens above the clip range. Their gradient is 0.",
+    "clip_below": "Share of tokens below the clip range. Their gradient is 0.",
+    "ratio_p99": "99th percentile of the method's ratio over the updates of a step.",
+    "ratio_max": "Largest ratio of a step, which clipping bounds. Log scale.",
+    "kl_old": "How far the updates of one batch move the policy.",
+    "kl_ref": "Shown for runs with a reference policy.",
     "length": "Mean over the rollout batch.",
-    "grad_norm": "Of the step's last update; logarithmic.",
+    "grad_norm": "Gradient norm of the last update of a step. Log scale.",
 }
 
 

@@ -83,10 +83,10 @@ class Regime(Section):
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.baseline not in self.arms:
-            raise ValueError(f"baseline={self.baseline} is not one of the arms")
+            raise ValueError(f"baseline={self.baseline} must be one of the arms")
         if self.tune and self.first_seed < self.tune.seeds:
-            reason = f"first_seed={self.first_seed} is among the {self.tune.seeds} seeds that tune"
-            raise ValueError(f"{reason}: set first_seed: {self.tune.seeds} or above")
+            reason = f"first_seed={self.first_seed} is one of the {self.tune.seeds} tuning seeds"
+            raise ValueError(f"{reason}. Set first_seed to {self.tune.seeds} or more.")
         return self
 
 
@@ -102,7 +102,8 @@ class Study(Section):
     def _no_regime_is_anothers_tuning(self) -> Self:
         taken = {tuning_of(name) for name, r in self.regimes.items() if r.tune} & {*self.regimes}
         if taken:
-            raise ValueError(f"{', '.join(sorted(taken))} is a tuning's name: rename the regime")
+            what = f"the name {', '.join(sorted(taken))} is reserved for tuning"
+            raise ValueError(f"{what}. Rename the regime.")
         return self
 
 
@@ -170,13 +171,15 @@ def _config(
 ) -> LocalConfig:
     settings = {"config": f"{in_files(arm)}.yaml", **common, **own}
     if "grpo.seed" in settings:
-        raise ConfigError([Finding("grpo.seed", "is the study's: set seeds and first_seed")])
+        reason = "the study sets the seeds"
+        raise ConfigError([Finding("grpo.seed", f"{reason}. Set seeds and first_seed instead.")])
     path = config.find(str(settings.pop("config")))
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     checked, _ = parse(config.resolved(config.overridden(deepcopy(read(path)), overrides)))
     if not checked.grpo.val_samples_per_prompt:
-        reason = "is 0, and a study needs samples to compare"
-        raise ConfigError([Finding("grpo.val_samples_per_prompt", reason)])
+        reason = "it is 0, but a study compares validation samples"
+        cure = "Set it to 1 or more."
+        raise ConfigError([Finding("grpo.val_samples_per_prompt", f"{reason}. {cure}")])
     return checked
 
 

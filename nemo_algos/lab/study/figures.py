@@ -40,8 +40,8 @@ def _regime(results: Sequence[ArmResult], regime: Regime, path: Path) -> None:
         axes[0].set_yticks(range(len(arms)), arms)
         axes[0].invert_yaxis()
         n = max(r.value.n for r in results)
-        filled = f"filled: the difference to {regime.baseline}, paired by seed, leaves 0 out"
-        title = f"{regime.title or path.stem}: mean and 95 % interval, {n} seeds"
+        filled = f"filled: the difference from {regime.baseline}, paired by seed, excludes 0"
+        title = f"{regime.title or path.stem}: mean and 95 % CI, {n} seeds"
         figure.suptitle(f"{title}; {filled}")
 
 
@@ -79,7 +79,7 @@ def _steps(arms: dict[str, list[list[Any]]], title: str, path: Path) -> None:
             axis.set(title=metric, xlabel="step")
         axes[0].legend()
         seeds = min(map(len, arms.values()))
-        figure.suptitle(f"{title}: mean and 95 % interval over {seeds} seeds")
+        figure.suptitle(f"{title}: mean and 95 % CI over {seeds} seeds")
 
 
 def _band(axis: Any, runs: list[list[float]], color: str, label: str) -> None:
@@ -139,7 +139,7 @@ def draw_tradeoffs(study: Study, results: Sequence[ArmResult], folder: Path) -> 
                 axis.set(xlabel=TRADE[0], ylabel=TRADE[1])
                 axis.legend(**BESIDE)
                 key = regime.tune.key.split(".")[-1]
-                title = f"{regime.title or name}: a point per {key}, the first one hollow"
+                title = f"{regime.title or name}: one point per {key}, the first is hollow"
                 figure.suptitle(title)
 
 

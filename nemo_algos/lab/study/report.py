@@ -19,10 +19,10 @@ DELTAS = (0.001, 0.01, 0.1)
 MAX_KL_FRACTION = 0.95  # QUATRO's default
 HEAD = """# {title}
 
-Mean ± half of the 95 % interval (Student's t over the seeds) on the held-out puzzles; below it the
-difference to the baseline, paired by seed, **bold** where its interval leaves 0 out. Of 20 such
-intervals one does by chance. reward and entropy (nats per token) are of the last 10 training steps;
-length of right answers in tokens.
+Each cell shows the mean ± half of the 95 % CI (Student's t over the seeds) on the held-out puzzles.
+Below it is the difference from the baseline, paired by seed, in **bold** if its CI excludes 0. One
+of 20 such intervals excludes 0 by chance. reward and entropy (nats per token) are means over the
+last 10 training steps. length of right is the length of correct answers in tokens.
 """
 
 

@@ -36,7 +36,8 @@ def results(path: Path) -> dict[str, Row]:
             rows = list(csv.DictReader(file))
         return {row["id"]: {k: _value(k, v) for k, v in row.items() if v != ""} for row in rows}
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise ValueError(f"{path} is no study's results ({error!r}): remove it") from None
+        what = f"{path} does not contain the results of a study ({error!r})"
+        raise ValueError(f"{what}. Delete it.") from None
 
 
 def _value(name: str, text: str) -> float | str:

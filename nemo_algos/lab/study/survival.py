@@ -98,8 +98,8 @@ def draw(found: Squares, path: Path) -> None:
             below = {(m, x): s for (c, m, x), s in found.items() if c == column}
             there = [x for x in corrections if any((m, x) in below for m in methods)]
             _panel(axis, below, methods, there, f"Corrections of {column}")
-        lost = f"x: collapsed (pass@1 below {PASS}, entropy below {ENTROPY}, or a loss not finite)"
-        figure.suptitle(f"pass@1 after training, mean and half of the 95 % interval; {lost}")
+        lost = f"x: collapsed (pass@1 below {PASS}, entropy below {ENTROPY}, or loss not finite)"
+        figure.suptitle(f"pass@1 after training: mean ± half of the 95 % CI; {lost}")
 
 
 def _panel(

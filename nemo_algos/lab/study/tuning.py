@@ -20,7 +20,7 @@ def _sweep(regime: Regime) -> Regime:
     arms = {label(arm, v): _with(regime, arm, v) for arm in regime.arms for v in values}
     return Regime(
         title=f"{regime.title}, tuning".lstrip(", "),
-        claim=f"none: chooses {key} for each arm",
+        claim=f"none; it chooses {key} for each arm",
         baseline=next(iter(arms)),
         arms=arms,
         settings=regime.settings,

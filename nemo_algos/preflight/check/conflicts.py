@@ -17,12 +17,12 @@ from nemo_algos.preflight.check.precision import CORRECTION
 OURS_ALONE = "the method computes the advantages"
 # what would change the meaning of a method: key, the only value, reason
 FIXED: tuple[tuple[str, Any, str], ...] = (
-    ("loss_fn.disable_ppo_ratio", False, "for a loss without a ratio, set method.name: gpg"),
+    ("loss_fn.disable_ppo_ratio", False, "for a loss without a ratio, set `method.name: gpg`"),
     ("loss_fn.name", "clipped_pg", "the method computes the loss"),
-    ("loss_fn.use_cispo", False, "for CISPO, set method.name: cispo"),
-    ("loss_fn.positive_example_nll_weight", 0.0, "set method.terms: {nll: {coef: ...}} instead"),
+    ("loss_fn.use_cispo", False, "for CISPO, set `method.name: cispo`"),
+    ("loss_fn.positive_example_nll_weight", 0.0, "set `method.terms: {nll: {coef: ...}}` instead"),
     ("loss_fn.use_kl_in_reward", False, "the method's KL penalty is part of the loss"),
-    ("grpo.normalize_rewards", True, "set method.advantage_std: none instead"),
+    ("grpo.normalize_rewards", True, "set `method.advantage_std: none` instead"),
     ("grpo.advantage_clip_low", None, OURS_ALONE),
     ("grpo.advantage_clip_high", None, OURS_ALONE),
     ("grpo.invalid_tool_call_advantage", None, "only NeMo Gym marks such messages"),
@@ -85,14 +85,14 @@ def _on_policy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]
         reason = f"it sets every ratio to 1, but {algorithm.name} uses ratios"
         yield Finding(path, f"{reason}. Set it to false.")
     elif at(plain, own) != rollouts:
-        reason = f"it needs one update per rollout batch, but {own} is {at(plain, own)}"
+        reason = f"it needs one update per rollout batch, but `{own}` is {at(plain, own)}"
         yield Finding(path, f"{reason}. Set that to {rollouts}.")
     elif at(plain, "data_plane.enabled"):
         reason = "the method's columns in the data plane need the old log-probs"
         yield Finding(path, f"{reason}. Set it to false.")
     elif watched:
-        reason = f"without old log-probs, mismatch.{watched[0]} has nothing to compare"
-        yield Finding(path, f"{reason}. Set it to false, or remove mismatch.{watched[0]}.")
+        reason = f"without old log-probs, `mismatch.{watched[0]}` has nothing to compare"
+        yield Finding(path, f"{reason}. Set it to false, or remove `mismatch.{watched[0]}`.")
 
 
 def is_ratioless(algorithm: Algorithm) -> bool:
@@ -111,7 +111,7 @@ def _loss(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
     path = "loss_fn.reference_policy_kl_type"
     if at(plain, path) == "unbiased":
         reason = "only the embedded engine supports unbiased here; NeMo-RL has a separate key"
-        cure = "Set it to k3, and set loss_fn.use_on_policy_kl_approximation: true"
+        cure = "Set it to k3, and set `loss_fn.use_on_policy_kl_approximation: true`"
         yield Finding(path, f"{reason}. {cure}.")
     shared = {k: v for k, v in plain["loss_fn"].items() if k in LossConfig.model_fields}
     try:
@@ -133,7 +133,7 @@ def _async(plain: dict[str, Any], corrected: bool) -> Iterator[Finding]:
         return
     if not corrected:
         reason = "asynchronous GRPO needs it because rollouts come from old weights"
-        yield Finding(CORRECTION, f"{reason}. Set it to true, or a rollout_correction.preset.")
+        yield Finding(CORRECTION, f"{reason}. Set it to true, or a `rollout_correction.preset`.")
     for path in NOT_ASYNC:
         if at(plain, path):
             yield Finding(path, "asynchronous GRPO does not support it. Set it to false.")

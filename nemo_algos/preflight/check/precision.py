@@ -41,7 +41,7 @@ def _training(plain: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(f"{FP8}.{key}", f"unknown value: {found}{near}")
     if not at(plain, f"{MEGATRON}.enabled"):
         reason = "DTensor workers cannot train in FP8"
-        cure = "Set policy.megatron_cfg.enabled: true and policy.dtensor_cfg.enabled: false."
+        cure = "Set `policy.megatron_cfg.enabled: true` and `policy.dtensor_cfg.enabled: false`."
         yield Finding(f"{FP8}.enabled", f"{reason}. {cure}")
     if at(plain, f"{MEGATRON}.transformer_impl") == "local":
         reason = "Megatron's local layers ignore FP8. Set it to transformer_engine."
@@ -49,7 +49,7 @@ def _training(plain: Mapping[str, Any]) -> Iterator[Finding]:
     needed = _alignment(plain)
     if not at(plain, "policy.sequence_packing.enabled") and at(plain, DIVISOR) % needed:
         reason = "NeMo-RL pads sequences to FP8's tiles only when it packs them"
-        cure = f"Set policy.sequence_packing.enabled: true, or a multiple of {needed} here."
+        cure = f"Set `policy.sequence_packing.enabled: true`, or a multiple of {needed} here."
         yield Finding(DIVISOR, f"{reason}. {cure}")
 
 
@@ -67,10 +67,10 @@ def _rollouts(plain: Mapping[str, Any], corrected: bool) -> Iterator[Finding]:
     fp8, mx = at(plain, f"{VLLM}.precision") == "fp8", at(plain, f"{VLLM}.is_mx")
     if fp8 and not corrected:
         reason = "FP8 rollouts are not sampled from the policy that is trained"
-        yield Finding(CORRECTION, f"{reason}. Set it to true, or a rollout_correction.preset.")
+        yield Finding(CORRECTION, f"{reason}. Set it to true, or a `rollout_correction.preset`.")
     if mx and not fp8:
         reason = "it only applies to FP8 rollouts"
-        yield Finding(f"{VLLM}.is_mx", f"{reason}. Set {VLLM}.precision: fp8.")
+        yield Finding(f"{VLLM}.is_mx", f"{reason}. Set `{VLLM}.precision: fp8`.")
     for path in [f"{VLLM}.{key}" for key in POW2] if mx else ():
         if at(plain, path) is False:
             yield Finding(path, "mxfp8 scales are always powers of 2. Remove it.")

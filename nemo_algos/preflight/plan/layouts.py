@@ -115,7 +115,7 @@ def plan(plain: Mapping[str, Any], model: Model, gpu: GPU, tokens: float | None 
             "parameters, so its figures would be wrong. `plan` does not support this family."
         )
     if tokens is not None and not 1 <= tokens <= run[LIMIT]:
-        raise ValueError(f"--mean-tokens must be 1 to {run[LIMIT]}, got {tokens:g}")
+        raise ValueError(f"--mean-tokens: must be 1 to {run[LIMIT]}, got {tokens:g}")
     return of(run, tokens or speed.LENGTH * run[LIMIT])
 
 

@@ -41,7 +41,7 @@ class QueuedJob(NamedTuple):
     def __str__(self) -> str:
         now = f"{self.elapsed} of {self.limit} on {self.nodes}"
         if self.state == "PENDING":
-            now = f"waiting for {self.reason}"
+            now = f"waits for {self.reason}"
         return f"job {self.number} {self.state}, {self.restarts} restarts, {now}"
 
 

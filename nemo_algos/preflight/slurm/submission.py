@@ -75,7 +75,7 @@ def submit(runs: Sequence[Submission], chain: int) -> Iterator[tuple[str, Path]]
             with written(run):
                 answers.append(sbatch(run, run.folder / "job.sh"))
         except (ValueError, OSError) as error:
-            before = f"\nAlready submitted, of {len(runs) * chain}: {', '.join(answers)}"
+            before = f"\nSubmitted before, of {len(runs) * chain}: {', '.join(answers)}"
             raise type(error)(f"{error}{before if answers else ''}") from None
         number = "".join(re.findall(r"\d+", answers[-1])[:1])
         yield answers[-1], run.folder / "logs" / f"{number}-logs" / "ray-driver.log"

@@ -256,7 +256,7 @@ def test_missing_inputs_are_named():
 def test_derived_keys_are_refused_with_the_name_to_use(key):
     with pytest.raises(ValidationError) as error:
         LossConfig(**{key: 0.2})
-    assert f"{key} is {DERIVED[key]}" in str(error.value)
+    assert f"`{key}`: {DERIVED[key]}" in str(error.value)
     assert DERIVED[key].count("method.") + DERIVED[key].count("loss_fn.") == 1
 
 

@@ -205,7 +205,7 @@ def test_with_old_as_the_sampler_the_policy_as_it_is_decides():
         ),
         (
             {"rollout_rs": "token_k1"},
-            "rollout_correction: rollout_rs rollout_rs_threshold together",
+            "rollout_correction: rollout_rs rollout_rs_threshold",
         ),
         (
             {"rollout_rs": "seq_max_k1", "rollout_rs_threshold": 2.0},

@@ -269,14 +269,14 @@ def refusals(block):
 @pytest.mark.parametrize(
     ("terms", "wanted"),
     [
-        (3, ["method.terms: blocks 3"]),
+        (3, ["method.terms: sections 3"]),
         (
             {"entrpy": {}},
             ["method.terms.entrpy: 'entrpy' entropy"],
         ),
         (
             {"nll": 0.1},
-            ["method.terms.nll: block 0.1"],
+            ["method.terms.nll: section 0.1"],
         ),
         (
             {"nll": {"coeff": 1}, "entropy": {"coef": -1}},

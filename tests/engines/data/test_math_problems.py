@@ -170,7 +170,7 @@ def test_empty_answers_and_long_prompts_are_dropped_and_counted(task_of):
     assert (len(task.train), len(task.validation), task.dropped) == (6, 3, 1)
     task.keep(lambda example: len(ids(task, example)) <= 20)
     assert (len(task.train), len(task.validation), task.dropped) == (4, 2, 4)
-    with pytest.raises(ValueError, match=r"train\.jsonl: every prompt .*max_input_seq_length=20 "):
+    with pytest.raises(ValueError, match=r"train\.jsonl: every prompt .*max_input_seq_length: 20"):
         task.keep(lambda example: False)
 
 

@@ -330,7 +330,7 @@ def test_a_schedule_made_for_the_old_length_is_told(tmp_path):
         name = "torch.optim.lr_scheduler.CosineAnnealingLR"
         return f"policy.scheduler=[{{name: {name}, kwargs: {{T_max: {length}}}}}]"
 
-    folder, note = tmp_path / "run", "policy.scheduler, made"
+    folder, note = tmp_path / "run", "`policy.scheduler`"
     train(folder, cosine(2), "grpo.max_num_steps=2")
     assert note in train(folder, cosine(2), "grpo.max_num_steps=3")
     assert note not in train(folder, cosine(6), "grpo.max_num_steps=4")
@@ -449,7 +449,7 @@ def test_what_a_run_says_first(tmp_path):
     said = train(tmp_path / "run", "grpo.max_num_steps=1", "logger.num_val_samples_to_print=1")
     lines = said.splitlines()
     model = "countdown-tiny, 113,856 parameters, on cpu (1 thread), float32"
-    facts = f"{model}; countdown, 2 to evaluate on"
+    facts = f"{model}; countdown, 2 held out"
     assert lines[:3] == [
         "loading countdown-tiny",
         f"{tmp_path / 'run'}: {facts}",

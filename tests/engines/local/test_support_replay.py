@@ -137,9 +137,9 @@ def test_several_updates_are_finite_and_move_the_policy():
     ("overrides", "said"),
     [
         (["support_replay=true"], ("error", f"{GEN}.support_replay", "top_p")),
-        (["top_p=0.9"], ("warning", f"{GEN}.top_p", "support_replay")),
-        (["top_k=5"], ("warning", f"{GEN}.top_k", "support_replay")),
-        (["min_p=0.1"], ("warning", f"{GEN}.min_p", "support_replay")),
+        (["top_p=0.9"], ("warning", f"{GEN}.top_p", "policy.generation.support_replay")),
+        (["top_k=5"], ("warning", f"{GEN}.top_k", "policy.generation.support_replay")),
+        (["min_p=0.1"], ("warning", f"{GEN}.min_p", "policy.generation.support_replay")),
         (["min_p=0.1", "support_replay=true"], ("note", f"{GEN}.support_replay", "reference")),
     ],
 )

@@ -97,7 +97,7 @@ def test_by_name_whatever_the_order_and_by_place_where_the_names_are_others():
 @pytest.mark.parametrize(
     ("function", "given", "needs"),
     [
-        (lambda completions, answer, **rest: 0, GIVEN, "needs completions: "),
+        (lambda completions, answer, **rest: 0, GIVEN, "needs completions"),
         (lambda prompts, completions: 0, GIVEN, "prompts completions"),
         (lambda texts, gold, **rest: 0, GIVEN, "texts gold"),
         (lambda response, answer, solution: 0, GIVEN, "solution"),

@@ -59,7 +59,7 @@ def test_the_similarities_are_scikit_learns_in_the_order_of_sampling(tmp_path):
     vectors = TfidfVectorizer(token_pattern=r"\w+").fit_transform(TEXTS)
     np.testing.assert_allclose(made.lines[0].values, cosine_similarity(vectors), atol=1e-12)
     assert made.lines[0].values[0, 3] == 1
-    assert "problem p (3 of 4 right)" in made.caption
+    assert "problem p (3 of 4 correct)" in made.caption
 
 
 def test_the_mean_is_over_pairs_and_the_csv_has_all(tmp_path):

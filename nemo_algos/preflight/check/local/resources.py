@@ -94,7 +94,7 @@ def own_task(run: LocalRun) -> Iterator[Finding]:
         return
     lacking = sorted(kind.__abstractmethods__)
     if kind.verify is Task.verify and kind.answer is Task.answer:
-        lacking.append("verify (or answer, for data.rewards)")
+        lacking.append("verify (or answer, for `data.rewards`)")
     if lacking:
         yield error("data.task", f"{name} lacks {', '.join(lacking)}")
     elif kind.verify is not Task.verify:

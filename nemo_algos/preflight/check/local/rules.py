@@ -35,7 +35,7 @@ def model_fits_task(run: LocalRun) -> Iterator[Finding]:
     tiny, task = run.model in SHAPES, run["data.task"]
     if (tiny and task == "math") or (not tiny and task == "countdown"):
         cure = f"Use {TINY} for countdown, or a transformers model for math."
-        yield error(MODEL, f"{run.model} does not support data.task={task}. {cure}")
+        yield error(MODEL, f"{run.model} does not support `data.task={task}`. {cure}")
 
 
 def shape(run: LocalRun) -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def shape(run: LocalRun) -> Iterator[Finding]:
 
 def experts(run: LocalRun) -> Iterator[Finding]:
     """Routes are of a model with experts, and a flip needs a third one."""
-    usual, planted, cure = SHAPES.get(run.model), run[PLANTED], f"set {MODEL}: {TINY_MOE}"
+    usual, planted, cure = SHAPES.get(run.model), run[PLANTED], f"set `{MODEL}: {TINY_MOE}`"
     number = (run["policy.shape"] or usual).experts if usual else 1
     if run["policy.router_replay.enabled"] and number == 1:
         yield error("policy.router_replay.enabled", f"{run.model} has no experts: {cure}")
@@ -62,7 +62,7 @@ def experts(run: LocalRun) -> Iterator[Finding]:
 def unread(run: LocalRun) -> Iterator[Finding]:
     """What the countdown models, and the two tasks of ours, would not read."""
     task, tiny = run["data"].task, run.model in SHAPES
-    reasons = dict.fromkeys(UNREAD.get(task, ()), f"data.task={task} does not use it")
+    reasons = dict.fromkeys(UNREAD.get(task, ()), f"`data.task={task}` does not use it")
     if tiny:
         reasons |= dict.fromkeys(OF_TRANSFORMERS, f"{run.model} does not support it")
     if tiny and run["policy.precision"] == "bfloat16":
@@ -103,7 +103,7 @@ def countdown_fits_response(run: LocalRun) -> Iterator[Finding]:
     key, numbers = "policy.generation.max_new_tokens", run["data.numbers"]
     needed = TOKENS_PER_STEP * (numbers - 1)
     if run["data.task"] == "countdown" and run[key] < needed:
-        reason = f"responses with data.numbers={numbers} take up to {needed} tokens"
+        reason = f"responses with `data.numbers={numbers}` take up to {needed} tokens"
         yield error(key, f"{reason}, so every response would be cut. Set it to {needed}.")
 
 
@@ -114,11 +114,11 @@ def support_replay(run: LocalRun) -> Iterator[Finding]:
         reason = "it replays the effect of top_p, top_k or min_p, and none of them is set"
         yield error(SUPPORT, f"{reason}. Set one of them, or set this to false.")
     elif replays:
-        what = "the trainer renormalises log-probs over the tokens that the sampler kept"
+        what = "new, old and reference log-probs cover only the tokens that the sampler kept"
         yield note(SUPPORT, f"{what}; entropies still cover the whole vocabulary")
     for key in filters if not replays else ():
         reason = "the sampler keeps only some tokens, but the trainer's log-probs cover all"
-        cure = "Set policy.generation.support_replay: true."
+        cure = "Set `policy.generation.support_replay: true`."
         yield warning(f"policy.generation.{key}", f"{reason}, so ratios are biased. {cure}")
 
 
@@ -146,7 +146,7 @@ def evaluations(run: LocalRun) -> Iterator[Finding]:
     if ranked and (source not in ("train", "val") or not metric):
         yield error(METRIC, f"must be val:NAME or train:NAME, got {ranked!r}")
     if ranked and not run["checkpointing.enabled"]:
-        yield error(METRIC, "it needs checkpoints. Set checkpointing.enabled: true.")
+        yield error(METRIC, "it needs checkpoints. Set `checkpointing.enabled: true`.")
     if (name is None) != (threshold is None):
         yield error(STOP, "it needs both a metric and a threshold. Set both, or neither.")
         return
@@ -160,7 +160,7 @@ def evaluations(run: LocalRun) -> Iterator[Finding]:
         if wanted and wanted not in known:
             yield error(key, f"unknown metric {wanted}{did_you_mean(wanted, known)}")
         elif wanted and not grpo.val_period:
-            yield error(key, f"{wanted} is only measured in evaluations. Set grpo.val_period.")
+            yield error(key, f"{wanted} is only measured in evaluations. Set `grpo.val_period`.")
 
 
 def schedule_lasts(run: LocalRun) -> Iterator[Finding]:
@@ -169,7 +169,7 @@ def schedule_lasts(run: LocalRun) -> Iterator[Finding]:
     for entry in run["policy.scheduler"]:
         total = entry.kwargs.get("total_steps") if isinstance(entry, TorchClass) else None
         if isinstance(total, int) and total < steps:
-            reason = f"total_steps={total} is below grpo.max_num_steps={steps}"
+            reason = f"total_steps={total} is below `grpo.max_num_steps={steps}`"
             effect = f"The run would fail at step {total}"
             yield error("policy.scheduler", f"{reason}. {effect}. Raise total_steps.")
 
@@ -184,8 +184,8 @@ def reward_parts(run: LocalRun) -> Iterator[Finding]:
     for key, name in algorithm.columns.items():
         if name not in known:
             near = did_you_mean(name, known)
-            cure = f"Set data.rewards.{name}.function."
-            yield error(key, f"data.rewards does not have a reward {name}{near}. {cure}")
+            cure = f"Set `data.rewards.{name}.function`."
+            yield error(key, f"`data.rewards` does not have a reward {name}{near}. {cure}")
     weights = getattr(algorithm.advantages.params, "weights", {})
     for name in (n for n in weights if known and n not in known):
         yield error(f"method.weights.{name}", f"unknown reward {name}{did_you_mean(name, known)}")
@@ -227,17 +227,17 @@ def task_has_data(run: LocalRun) -> Iterator[Finding]:
     task, train = run["data.task"], run["data.train"]
     if task == "math" and train is None:
         reason = "the math task needs training data"
-        cure = "Set data.train.data_path to a file of rows, or to a data set."
+        cure = "Set `data.train.data_path` to a file of rows, or to a data set."
         yield error("data.train", f"{reason}. {cure}")
     if task == "countdown" and (train or run["data.validation"]):
         reason = "the countdown task generates its puzzles and does not read files"
-        yield error("data.task", f"{reason}. Set data.task: math.")
+        yield error("data.task", f"{reason}. Set `data.task: math`.")
 
 
 def one_reward(run: LocalRun) -> Iterator[Finding]:
     """A verifier is the reward where no others are named."""
     if run["data.rewards"] and run["data.verifier"] != VERIFIER:
-        reason = "data.rewards already names the reward functions"
+        reason = "`data.rewards` already names the reward functions"
         yield error("data.verifier", f"{reason}. Remove this key, or add the function there.")
 
 

@@ -17,9 +17,9 @@ WATCHDOG, FLEET = "stall_watchdog", "generation_fleet_health"
 GYM = f"{FAILURE}.nemo_gym"
 STALL = f"{WATCHDOG}.stall_timeout_s"
 SLOW = "a slow rollout would be reported as a stall"
-# two keys, the first of which must be below the second, or at most as large; and why
+# two keys, the first of which must be below the second, or at most as large; and what happens else
 BELOW: tuple[tuple[str, str, str], ...] = (
-    (f"{WATCHDOG}.interval_s", STALL, "the watchdog must look twice to see a stall"),
+    (f"{WATCHDOG}.interval_s", STALL, "the watchdog cannot see a stall"),
     (f"{GYM}.rollout_timeout_s", STALL, SLOW),
     (f"{FAILURE}.native.generation_timeout_s", STALL, SLOW),
     (f"{FAILURE}.native.env_timeout_s", STALL, SLOW),
@@ -27,14 +27,22 @@ BELOW: tuple[tuple[str, str, str], ...] = (
     (f"{ROUTER}.port_range_low", f"{ROUTER}.port_range_high", "no port would be free"),
 )
 AT_MOST: tuple[tuple[str, str, str], ...] = (
-    (f"{FAILURE}.backoff_base_s", f"{FAILURE}.max_backoff_s", "it is the longest delay"),
+    (
+        f"{FAILURE}.backoff_base_s",
+        f"{FAILURE}.max_backoff_s",
+        "the longest delay is below the first",
+    ),
     (
         f"{ROUTER}.connect_timeout_s",
         f"{ROUTER}.backend_timeout_s",
         "the connection's deadline would never pass",
     ),
 )
-ROUTED = (f"{ROUTER}.backend_timeout_s", f"{GYM}.rollout_timeout_s", "it bounds many requests")
+ROUTED = (
+    f"{ROUTER}.backend_timeout_s",
+    f"{GYM}.rollout_timeout_s",
+    "one request may outlast its rollout",
+)
 RETRIED = (429, 500, 502, 503, 504, 520)  # HTTP statuses that NeMo Gym asks again after
 BUDGETS = ("max_skipped_prompts", "max_consecutive_dropped_prompts")
 
@@ -79,7 +87,7 @@ def deadlines(run: Preflight) -> Iterator[Finding]:
             low, high = attrgetter(lower, upper)(section)
             fits = None in (low, high) or (low < high if word == "above" else low <= high)
             if not fits:
-                what = f"{high:g} must be {word} {SECTION}.{lower}: {low:g}"
+                what = f"{high:g} must be {word} `{SECTION}.{lower}: {low:g}`"
                 yield error(f"{SECTION}.{upper}", f"{what}, or {reason}. Change one of them.")
 
 
@@ -100,12 +108,12 @@ def dropped_prompts(run: Preflight) -> Iterator[Finding]:
     replaces = failure.on_dropped_prompt == "replace"
     for key in asked if run.sampler != "in_order" else ():
         reason = f"{run.sampler} would wait forever for a prompt that was dropped"
-        cure = "Set it to 0, or set sampler.name: in_order."
+        cure = "Set it to 0, or set `sampler.name: in_order`."
         yield error(f"{SECTION}.{FAILURE}.{key}", f"{reason}. {cure}")
     floor = math.ceil(prompts * failure.min_step_batch_fraction)
     if asked and run.sampler == "in_order" and floor >= prompts and not replaces:
         reason = f"every step must have all its prompts, so {asked[0]} never applies"
-        hint = "Set a smaller share, or set on_dropped_prompt: replace."
+        hint = "Set a smaller share, or set `on_dropped_prompt: replace`."
         yield warning(f"{SECTION}.{FAILURE}.min_step_batch_fraction", f"{reason}. {hint}")
 
 

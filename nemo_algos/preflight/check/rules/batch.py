@@ -28,11 +28,11 @@ def update_epochs(run: Preflight) -> Iterator[Finding]:
         reason = "the single controller makes one update per rollout batch"
         yield error(EPOCHS, f"it is {epochs}, but {reason}. Remove it.")
     elif run["loss_fn.force_on_policy_ratio"]:
-        reason = "loss_fn.force_on_policy_ratio sets every ratio to 1, in later passes too"
+        reason = "`loss_fn.force_on_policy_ratio` sets every ratio to 1, in later passes too"
         yield error(EPOCHS, f"it is {epochs}, but {reason}. Remove one of them.")
     elif run["data_plane.enabled"]:
         reason = "the driver repeats the batch, but the data plane keeps batches off the driver"
-        yield error(EPOCHS, f"{reason}. Set data_plane.enabled: false.")
+        yield error(EPOCHS, f"{reason}. Set `data_plane.enabled: false`.")
 
 
 def data_parallel(run: Preflight) -> Iterator[Finding]:
@@ -63,7 +63,7 @@ def exclusive_packing(run: Preflight) -> Iterator[Finding]:
     """Dynamic batching is an alternative to packing, without pipelines."""
     path = "policy.dynamic_batching.enabled"
     if run[path] and run["policy.sequence_packing.enabled"]:
-        yield error(path, "it excludes policy.sequence_packing. Disable one of them.")
+        yield error(path, "it excludes `policy.sequence_packing`. Disable one of them.")
     if run[path] and run.layout.pipeline > 1:
         yield error(path, "it does not work with pipeline parallelism. Set it to false.")
 
@@ -75,7 +75,7 @@ def packed_length(run: Preflight) -> Iterator[Finding]:
         path = f"policy.{run.packing}.{key}"
         if run[path] is not None and run[path] < longest:
             reason = f"a sequence of {longest} tokens would not fit, and the run would stop"
-            yield warning(path, f"{reason}. Set it to at least policy.max_total_sequence_length.")
+            yield warning(path, f"{reason}. Set it to at least `policy.max_total_sequence_length`.")
 
 
 def engine_length(run: Preflight) -> Iterator[Finding]:
@@ -83,15 +83,15 @@ def engine_length(run: Preflight) -> Iterator[Finding]:
     path = "policy.generation.vllm_cfg.max_model_len"
     longest = run["policy.max_total_sequence_length"]
     if run.vllm and (run[path] or longest) > longest:
-        what = f"{run[path]} exceeds policy.max_total_sequence_length"
+        what = f"{run[path]} exceeds `policy.max_total_sequence_length`"
         yield error(path, f"{what}. Set it to {longest}.")
     prompts = run["data.max_input_seq_length"] or 0
     if run.vllm and (run[path] or longest) < min(longest, prompts):
         reason = f"it is shorter than the longest allowed prompt ({prompts} tokens)"
-        yield warning(path, f"{reason}. Raise it, or lower data.max_input_seq_length.")
+        yield warning(path, f"{reason}. Raise it, or lower `data.max_input_seq_length`.")
     new = "policy.generation.max_new_tokens"
     if (run[new] or 0) > longest:
-        what = f"{run[new]} exceeds policy.max_total_sequence_length: {longest}"
+        what = f"{run[new]} exceeds `policy.max_total_sequence_length: {longest}`"
         yield warning(new, f"{what}. Lower it.")
 
 
@@ -102,7 +102,7 @@ def positions(run: Preflight) -> Iterator[Finding]:
     if run.model and not scaled and run[path] > run.model.max_position_embeddings:
         limit = run.model.max_position_embeddings
         what = f"the model has {limit} positions, and vLLM refuses longer sequences"
-        yield error(path, f"{what}. Lower it, or set policy.hf_config_overrides.rope_scaling.")
+        yield error(path, f"{what}. Lower it, or set `policy.hf_config_overrides.rope_scaling`.")
 
 
 def prompt_length(run: Preflight) -> Iterator[Finding]:
@@ -119,7 +119,7 @@ def prompt_length(run: Preflight) -> Iterator[Finding]:
 def batch_multiplier(run: Preflight) -> Iterator[Finding]:
     """More prompts are drawn for dynamic sampling only."""
     if not run["grpo.use_dynamic_sampling"] and (run["grpo.batch_multiplier"] or 1) != 1:
-        reason = "it only applies with grpo.use_dynamic_sampling: true (dynamic sampling)"
+        reason = "it only applies with `grpo.use_dynamic_sampling: true` (dynamic sampling)"
         yield error("grpo.batch_multiplier", f"{reason}. Set that, or set this to 1.")
 
 

@@ -31,7 +31,7 @@ def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
         return
     more = f"lower it to a fraction of the {responses} responses"
     cure = (
-        f"Set old_policy: sampler, or {more}."
+        f"Set `old_policy: sampler`, or {more}."
         if apart and takes_sampler(a)
         else f"To clip, {more}."
     )

@@ -54,7 +54,7 @@ def environments(run: Preflight) -> Iterator[Finding]:
         if isinstance(own[name], Mapping):
             near = did_you_mean(str(name), sorted({*named, *ENVIRONMENTS}))
             what = f"no dataset uses this environment{near}"
-            cure = f"Set data.default.env_name: {name}, or remove the section."
+            cure = f"Set `data.default.env_name: {name}`, or remove the section."
             yield error(f"env.{name}", f"{what}. {cure}")
     for path, data in datasets(run):
         name = data.get("env_name")
@@ -145,13 +145,13 @@ def validation_data(run: Preflight) -> Iterator[Finding]:
     shares = [data.get("split_validation_size") for _, data in datasets(run)]
     if validates and not run["data.validation"] and not any(shares):
         reason = "grpo is set to validate, but there is no validation data"
-        yield error("data.validation", f"{reason}. Set it, or set grpo.val_period: 0.")
+        yield error("data.validation", f"{reason}. Set it, or set `grpo.val_period: 0`.")
 
 
 def validation_batches(run: Preflight) -> Iterator[Finding]:
     """Validation takes whole batches of at most max_val_samples."""
     samples, batch = run["grpo.max_val_samples"], run["grpo.val_batch_size"]
     if samples is not None and 0 < samples < (batch or 0):
-        what = f"{batch} exceeds grpo.max_val_samples: {samples}"
+        what = f"{batch} exceeds `grpo.max_val_samples: {samples}`"
         reason = "No batch would be validated, and the score would be 0"
         yield error("grpo.val_batch_size", f"{what}. {reason}. Lower it.")

@@ -16,7 +16,7 @@ def engines(run: Preflight) -> Iterator[Finding]:
     a = run.layout
     if run.vllm and a.generation_gpus % (a.generation_tensor * a.generation_pipeline):
         sizes = f"TP {a.generation_tensor} x PP {a.generation_pipeline}"
-        what = f"{sizes} does not divide the {a.generation_gpus} generation GPUs"
+        what = f"{sizes} does not divide the number of generation GPUs ({a.generation_gpus})"
         yield error(f"{VLLM}.tensor_parallel_size", f"{what}. Choose a divisor.")
 
 
@@ -75,7 +75,7 @@ def validation_sampling(run: Preflight) -> Iterator[Finding]:
         gym = run["env.should_use_nemo_gym"]
         if differs and not gym and run[path] != run[f"{GENERATION}.{key}"]:
             reason = "only NeMo-Gym supports separate sampling settings for validation"
-            yield error(path, f"{reason}. Set it to the value of {key}.")
+            yield error(path, f"{reason}. Set it to the value of `{key}`.")
 
 
 def asynchronous(run: Preflight) -> Iterator[Finding]:
@@ -87,7 +87,7 @@ def asynchronous(run: Preflight) -> Iterator[Finding]:
     apart = run.version == "v0.7.0" or run[f"{GENERATION}.backend"] != "megatron"
     if run.layout.colocated and apart:
         reason = "asynchronous GRPO generates on separate GPUs"
-        cure = "Set it to false, and set colocated.resources."
+        cure = "Set it to false, and set `colocated.resources`."
         yield error(f"{GENERATION}.colocated.enabled", f"{reason}. {cure}")
 
 
@@ -96,7 +96,7 @@ def precision(run: Preflight) -> Iterator[Finding]:
     path = f"{VLLM}.precision"
     if run.vllm and run[path] not in (None, run["policy.precision"]) and not run[CORRECTION]:
         what = f"rollouts in {run[path]} are not sampled from the policy trained in"
-        cure = f"Use one precision, or set {CORRECTION}: true."
+        cure = f"Use one precision, or set `{CORRECTION}: true`."
         yield warning(path, f"{what} {run['policy.precision']}. {cure}")
 
 

@@ -16,7 +16,7 @@ def one_backend(run: Preflight) -> Iterator[Finding]:
     both = {bool(run[f"policy.{name}.enabled"]) for name in ("megatron_cfg", "dtensor_cfg")}
     if len(both) == 1:
         what = "both Megatron and DTensor are" if both == {True} else "no training backend is"
-        cure = f"Enable exactly one: this or {DTENSOR}.enabled."
+        cure = f"Enable exactly one: this or `{DTENSOR}.enabled`."
         yield error(f"{MEGATRON}.enabled", f"{what} enabled. {cure}")
 
 
@@ -27,8 +27,8 @@ def generation_share(run: Preflight) -> Iterator[Finding]:
         return
     if a.generation_gpus < 1 or a.train_gpus < 1:
         unit = "gpus_per_node" if a.nodes == 1 else "num_nodes"
-        what = f"leaves {a.train_gpus} GPUs to train and {a.generation_gpus} to generate"
-        yield error(f"{RESOURCES}.{unit}", f"{what} of {a.gpus}. Give each at least one.")
+        what = f"of {a.gpus} GPUs, {a.train_gpus} would train and {a.generation_gpus} generate"
+        yield error(f"{RESOURCES}.{unit}", f"{what}. Give each at least one.")
     if a.nodes > 1 and run[f"{RESOURCES}.gpus_per_node"] != a.gpus_per_node:
         reason = "non-colocated generation takes whole nodes"
         yield error(f"{RESOURCES}.gpus_per_node", f"{reason}. Set it to {a.gpus_per_node}.")
@@ -41,7 +41,7 @@ def train_ranks(run: Preflight) -> Iterator[Finding]:
         group = next((g for g in groups if a.train_gpus % getattr(a, g)), "tensor")
         sizes = f"TP {a.tensor} x PP {a.pipeline} x CP {a.context}"
         what = f"{sizes} does not divide the {a.train_gpus} training GPUs"
-        yield error(run.size_key(group), f"{what}. Change a size or cluster.num_nodes.")
+        yield error(run.size_key(group), f"{what}. Change a size or `cluster.num_nodes`.")
 
 
 def expert_ranks(run: Preflight) -> Iterator[Finding]:
@@ -50,7 +50,7 @@ def expert_ranks(run: Preflight) -> Iterator[Finding]:
     if run.megatron and a.train_gpus % a.expert_ranks:
         sizes = f"EP {a.expert} x ETP {a.expert_tensor} x PP {a.pipeline}"
         what = f"{sizes} does not divide the {a.train_gpus} training GPUs"
-        yield error(run.size_key("expert"), f"{what}. Change a size or cluster.num_nodes.")
+        yield error(run.size_key("expert"), f"{what}. Change a size or `cluster.num_nodes`.")
 
 
 def heads(run: Preflight) -> Iterator[Finding]:
@@ -142,7 +142,7 @@ def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
     sizes = run["policy.train_micro_batch_size"], run["policy.logprob_batch_size"]
     waived = os.environ.get("NRL_IGNORE_TP_ACCURACY_CHECK")
     if run.layout.tensor >= 4 and sizes[0] != sizes[1] and not waived:
-        what = f"{sizes[1]} differs from policy.train_micro_batch_size: {sizes[0]}"
+        what = f"{sizes[1]} differs from `policy.train_micro_batch_size: {sizes[0]}`"
         reason = "From TP 4 on, NeMo-RL requires both to be equal"
         yield error("policy.logprob_batch_size", f"{what}. {reason}. Set it to {sizes[0]}.")
 

@@ -34,7 +34,7 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
         key for key in ("match_all_linear", "target_modules", "exclude_modules") if _of(run, key)
     ]
     if path and len(ways) > 1:
-        cure = f"Set one of them to {_off(ways[0])}."
+        cure = f"Set this to {_off(ways[0])}, or remove that."
         yield error(f"{path}.{ways[0]}", f"it excludes {ways[1]}. {cure}")
 
 
@@ -46,7 +46,7 @@ def adapted_head(run: Preflight) -> Iterator[Finding]:
         return
     key, names = _chosen(run), f"target_modules: {HEAD[head]}".replace("'", '"')
     cure = f"match_all_linear: false and {names}" if key == "match_all_linear" else names
-    what = f"the adapters include {head}, which vLLM does not have as a weight of its own"
+    what = f"the adapters include {head}, which vLLM does not have as a separate weight"
     drift = "Refit drops that adapter, and the sampler drifts from the trainer."
     if tied:
         why = "because this model ties it to the embeddings"

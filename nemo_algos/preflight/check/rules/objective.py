@@ -34,7 +34,7 @@ def auxiliary_losses(run: Preflight) -> Iterator[Finding]:
         yield warning(BIASES, "it changes expert biases outside the gradient. Set it to 0.0.")
     if run[MTP] and run[MTP_LOSS] and not run[f"{MEGATRON}.mtp_detach_heads"]:
         reason = "it trains the model to predict its own rollouts, correct or not"
-        yield warning(MTP_LOSS, f"{reason}. Set it to 0.0, or set mtp_detach_heads: true.")
+        yield warning(MTP_LOSS, f"{reason}. Set it to 0.0, or set `mtp_detach_heads: true`.")
 
 
 def dropout(run: Preflight) -> Iterator[Finding]:

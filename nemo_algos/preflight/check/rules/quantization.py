@@ -65,7 +65,7 @@ def precision_pairs(run: Preflight) -> Iterator[Finding]:
         for key in [k for k in POW2 if bool(run[f"{VLLM}.{k}"]) != powers]:
             scales = "powers of 2" if powers else "any float32"
             reason = f"training uses scales that are {scales} ({FP32_SCALES}"
-            where = f"in {MEGATRON}.env_vars), but rollouts do not"
+            where = f"in `{MEGATRON}.env_vars`), but rollouts do not"
             yield warning(f"{VLLM}.{key}", f"{reason} {where}. Change one of them.")
 
 
@@ -86,8 +86,8 @@ def diverging_experts(run: Preflight) -> Iterator[Finding]:
     """Reported of NVIDIA's hybrid mixture under expert parallelism, cause unknown."""
     named = "nemotron-3-nano-30b-a3b" in str(run["policy.model_name"]).lower()
     if named and run.megatron and run.layout.expert > 1:
-        reason = "this model's trainer and sampler were seen to diverge within 8 updates with it"
-        yield warning(run.size_key("expert"), f"{reason}. Set it to 1, or set mismatch.stop_above.")
+        reason = "with it, trainer and sampler of this model diverged within 8 updates in tests"
+        yield warning(run.size_key("expert"), f"{reason}. Set 1, or set `mismatch.stop_above`.")
 
 
 def routes(run: Preflight) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ def enough_rows(run: Preflight) -> Iterator[Finding]:
     prompts = int((run[path] or 0) * run.oversampling)
     rows = [number for number in left if number is not None]
     if rows and len(rows) == len(left) and (min if apart else sum)(rows) < prompts:
-        what = f"a batch takes {prompts} prompts, but data.train has {sum(rows)} training rows"
+        what = f"a batch takes {prompts} prompts, but `data.train` has {sum(rows)} training rows"
         reason = "NeMo-RL drops incomplete batches, so no step would be made"
         yield error(path, f"{what}. {reason}. Lower it, or add rows.")
 
@@ -53,7 +53,7 @@ def validation_environment(run: Preflight) -> Iterator[Finding]:
         silent = isinstance(section, Mapping) and not section.get("env_name")
         name = silent and section.get("dataset_name")
         if name and usual and usual not in ENVIRONMENTS and name not in trained:
-            what = f"{name} would be graded by {usual}, the training environment of data.default"
+            what = f"{name} would be graded by {usual}, the training environment of `data.default`"
             cure = f"Name its environment, or set {usual} if that is meant."
             yield warning("data.validation.env_name", f"{what}. {cure}")
 

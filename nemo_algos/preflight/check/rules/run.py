@@ -86,7 +86,7 @@ def converted_model(run: Preflight) -> Iterator[Finding]:
     for copy in copies.glob(f"model_{escape(name.replace('/', '_'))}{changed}/iter_0000000"):
         if copy.stat().st_mtime < newest:
             what = f"the run would start from {copy.parent}, which is older than the model"
-            yield warning(NAME, f"{what}. Delete that folder, or set {again}: true.")
+            yield warning(NAME, f"{what}. Delete that folder, or set `{again}: true`.")
 
 
 def model_known(run: Preflight) -> Iterator[Finding]:
@@ -151,7 +151,7 @@ def checkpoint_space(run: Preflight) -> Iterator[Finding]:
     if needed > free:
         say = warning if folder.is_absolute() else note
         what = f"{keep} checkpoints and a new one need about {needed / 1e9:.0f} GB, but"
-        cure = "Choose another disk, or lower checkpointing.keep_top_k."
+        cure = "Choose another disk, or lower `checkpointing.keep_top_k`."
         yield say(FOLDER, f"{what} {free / 1e9:.0f} GB are free on this machine. {cure}")
 
 

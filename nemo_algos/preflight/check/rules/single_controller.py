@@ -37,7 +37,7 @@ def surroundings(run: Preflight) -> Iterator[Finding]:
         return
     if run["grpo.async_grpo"] is not None:
         reason = "the single controller reads its settings from async_rl only"
-        yield error("grpo.async_grpo", f"{reason}. Set grpo.async_grpo: null.")
+        yield error("grpo.async_grpo", f"{reason}. Set `grpo.async_grpo: null`.")
     if not run["data_plane.enabled"]:
         reason = "the single controller sends its tensors through the data plane"
         yield error("data_plane.enabled", f"{reason}. Set it to true.")
@@ -45,7 +45,7 @@ def surroundings(run: Preflight) -> Iterator[Finding]:
         yield error(f"{VLLM}.async_engine", "the single controller needs it. Set it to true.")
     if run.layout.colocated:
         reason = "the single controller generates on separate GPUs"
-        cure = "Set it to false, and set colocated.resources."
+        cure = "Set it to false, and set `colocated.resources`."
         yield error(f"{GENERATION}.colocated.enabled", f"{reason}. {cure}")
     if is_vlm(run["data"]):
         reason = "the single controller only supports text prompts"
@@ -110,7 +110,9 @@ def stale_rollouts(run: Preflight) -> Iterator[Finding]:
         return
     if run.sampler == "ready_first" or run.staleness:
         reason = f"{run.sampler} trains on rollouts of older weights"
-        hint = "Set old_policy: sampler, choose a rollout_correction.preset, or set this to true."
+        hint = (
+            "Set `old_policy: sampler`, choose a `rollout_correction.preset`, or set this to true."
+        )
         found = error if run.sampler == "ready_first" else warning
         yield found(CORRECTION, f"{reason}. {hint}")
 

@@ -43,7 +43,7 @@ def logprob_chunks(run: Preflight) -> Iterator[Finding]:
     """Megatron cuts logits into chunks before they are FP32."""
     path = f"{MEGATRON}.defer_fp32_logits"
     if run.megatron and run["policy.logprob_chunk_size"] and not run[path]:
-        yield error(path, "policy.logprob_chunk_size needs it. Set it to true.")
+        yield error(path, "`policy.logprob_chunk_size` needs it. Set it to true.")
 
 
 def optimizer_precision(run: Preflight) -> Iterator[Finding]:
@@ -77,7 +77,7 @@ def learning_rates(run: Preflight) -> Iterator[Finding]:
     peak = run[f"{OPTIMIZER}.lr"]
     for path in (f"{OPTIMIZER}.min_lr", f"{SCHEDULER}.lr_warmup_init"):
         if run.megatron and peak is not None and (run[path] or 0) > peak:
-            what = f"{run[path]:g} exceeds the learning rate ({OPTIMIZER}.lr: {peak:g})"
+            what = f"{run[path]:g} exceeds the learning rate (`{OPTIMIZER}.lr: {peak:g}`)"
             yield error(path, f"{what}. Lower it as well.")
 
 
