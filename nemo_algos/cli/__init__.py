@@ -22,6 +22,7 @@ COMMANDS = {
     "export": "Write what a run starts from, for another engine.",
     "problems": "Write the problems of a benchmark as rows to train on.",
     "study": "Run methods x seeds x regimes, and say what they show.",
+    "atlas": "Every method's exact expected update in small worlds.",
     "eval": "Sample responses to benchmarks, verify and measure them.",
     "replicate": "The four papers' tables and figures, made again.",
     "report": "Compare runs in one HTML file that opens offline.",

@@ -6,24 +6,21 @@ from typing import Annotated
 import typer
 from rich.progress import MofNCompleteColumn, Progress
 
-from nemo_algos.config import require
 from nemo_algos.jsonl import lock_folder, refuse_links_out
 from nemo_algos.processes import fresh
 from nemo_algos.terminal import Console
 
+Folder = Annotated[Path, typer.Argument(help="where the table and the cards go")]
+Methods = Annotated[list[str] | None, typer.Option(help="of this one alone; may be repeated")]
+
 
 def atlas(
-    folder: Annotated[Path, typer.Argument(help="where the table and cards go")] = Path(
-        "runs/atlas"
-    ),
-    method: Annotated[
-        list[str] | None, typer.Option(help="of this one alone; may be repeated")
-    ] = None,
+    folder: Folder = Path("runs/atlas"),
+    method: Methods = None,
     workers: Annotated[int, typer.Option(min=1, help="processes, of one thread each")] = 1,
 ) -> None:
-    """Compute every method's exact expected update in small worlds: a table, and a card each."""
-    require("lab")
-    from nemo_algos import build
+    """Compute the expected update of every method in small worlds: a table, and a card each."""
+    from nemo_algos.algorithms.build import build
     from nemo_algos.lab.atlas import cards, run
     from nemo_algos.lab.atlas.design import ARMS
 
@@ -33,18 +30,28 @@ def atlas(
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links_out(folder)
     console = Console(highlight=False)
-    with lock_folder(folder, "writing to"), fresh(workers) as processes:
-        columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-            steps = run.go(arms, folder, processes)
-            task = progress.add_task("cells", total=next(steps))
-            try:
-                for _ in steps:
-                    progress.advance(task)
-            finally:
-                processes.shutdown(cancel_futures=True)
+    with lock_folder(folder, "writing to"):
+        _go(arms, folder, workers, console)
         run.write(run.rows(arms, folder), folder)
-        table = run.read(folder / run.TABLE)
-        for arm in arms:
-            cards.draw(arm, table, folder)
+    table = run.read(folder / run.TABLE)
+    for arm in arms:
+        cards.draw(arm, table, folder)
+    cards.draw_all(arms, table, folder)
     console.print(f"{len(arms)} methods: {folder / run.TABLE}, and a card each", soft_wrap=True)
+
+
+def _go(arms: list[str], folder: Path, workers: int, console: Console) -> None:
+    from nemo_algos.lab.atlas import run
+
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with (
+        fresh(workers) as processes,
+        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
+    ):
+        steps = run.go(arms, folder, processes)
+        task = progress.add_task("cells", total=next(steps))
+        try:
+            for _ in steps:
+                progress.advance(task)
+        finally:
+            processes.shutdown(cancel_futures=True)
