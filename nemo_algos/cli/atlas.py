@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import MofNCompleteColumn, Progress
+from rich.progress import track
 
 from nemo_algos.jsonl import lock_folder, refuse_links_out
 from nemo_algos.processes import fresh
@@ -24,34 +24,23 @@ def atlas(
     from nemo_algos.lab.atlas import cards, run
     from nemo_algos.lab.atlas.design import ARMS
 
-    arms = method or list(ARMS)
+    arms, path = method or list(ARMS), folder / "atlas.csv"
     for arm in arms:
         build(run.block(arm))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links_out(folder)
     console = Console(highlight=False)
     with lock_folder(folder, "writing to"):
-        _go(arms, folder, workers, console)
-        run.write(run.rows(arms, folder), folder)
-    table = run.read(folder / run.TABLE)
+        left = run.missing(arms, run.read(path))
+        with fresh(workers) as processes:
+            try:
+                for _ in track(run.go(left, path, processes), "cells", len(left), console=console):
+                    pass
+            finally:
+                processes.shutdown(cancel_futures=True)
+        table = run.read(path)
+        run.in_order(table, path, arms)
     for arm in arms:
         cards.draw(arm, table, folder)
     cards.draw_all(arms, table, folder)
-    console.print(f"{len(arms)} methods: {folder / run.TABLE}, and a card each", soft_wrap=True)
-
-
-def _go(arms: list[str], folder: Path, workers: int, console: Console) -> None:
-    from nemo_algos.lab.atlas import run
-
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with (
-        fresh(workers) as processes,
-        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
-    ):
-        steps = run.go(arms, folder, processes)
-        task = progress.add_task("cells", total=next(steps))
-        try:
-            for _ in steps:
-                progress.advance(task)
-        finally:
-            processes.shutdown(cancel_futures=True)
+    console.print(f"{len(arms)} methods: {path}, and a card each", soft_wrap=True)

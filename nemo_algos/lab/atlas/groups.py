@@ -61,8 +61,8 @@ def drawn(p: Tensor, right: Tensor, size: int, draws: int, seed: int) -> Batches
 def at_random(p: Tensor, batches: int, size: int, seed: int) -> Tensor:
     """Independent answers of probabilities p [P,L], [batches,P,size]."""
     rng, everything = np.random.default_rng(seed), torch.ones(p.shape[1], dtype=torch.bool)
-    picked = [_pick(rng, own, everything, (batches, size)) for own in p]
-    return torch.from_numpy(np.stack(picked, 1))
+    picked = [_pick(rng, own, everything, (batches, 1, size)) for own in p]
+    return torch.from_numpy(np.concatenate([np.zeros((batches, 0, size), int), *picked], 1))
 
 
 def _pick(rng: np.random.Generator, p: Tensor, kind: Tensor, shape: tuple[int, ...]) -> np.ndarray:

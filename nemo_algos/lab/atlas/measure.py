@@ -19,24 +19,23 @@ from nemo_algos.lab.atlas.updates import Policies, directions, is_batchwise, par
 from nemo_algos.lab.atlas.world import WORLDS, World, node_entropy
 
 MOST, DRAWS = 4000, 1000  # batches: beyond MOST they are drawn
-# where the driver half sees one at a time, which costs a millisecond each
-MOST_OF_BATCHWISE, DRAWS_OF_BATCHWISE = 500, 400
+FEW = 500  # both, where the driver half sees a batch at a time: 1 ms each
 WARM = 50  # batches before, for a memory
 STEP = 1e-3  # nats: what the first update of the base cell moves, in the mean, by its Fisher metric
 VERSION = 1e-4  # nats between two versions of a stale sampler's trainer
 COMPANION = 0.5  # the second prompt's pass rate
 ZERO = 1e-9
-Numbers = dict[str, float | None]
+Numbers = dict[str, float]  # NaN, or not there: has no meaning
 
 
 def algorithm_of(block: Mapping[str, Any], correction: str) -> Algorithm | None:
-    """None where the method has no meaning with the correction, or the cell corrects nothing."""
+    """None where the method has no meaning with the correction."""
     try:
         return build(dict(block), CORRECTIONS[correction])
-    except ConfigError as error:
-        if all(f.path.startswith("rollout_correction") for f in error.findings):
-            return None
-        raise
+    except ConfigError:
+        if correction == "none":
+            raise
+        return None
 
 
 def policies(world: World, cell: Cell, algorithm: Algorithm) -> Policies:
@@ -79,16 +78,12 @@ def noisy(logits: Tensor, nats: float, seed: int) -> Tensor:
 
 def batches(world: World, cell: Cell, p: Tensor, batchwise: bool) -> Batches:
     """All that a sampler with answers of probabilities p [P,L] can give, where these are few."""
-    most, draws = (MOST_OF_BATCHWISE, DRAWS_OF_BATCHWISE) if batchwise else (MOST, DRAWS)
+    most, draws = (FEW, FEW) if batchwise else (MOST, DRAWS)
     if cell.prompts == 1 and groups.number(p[0], cell.group) <= most:
         return groups.every(p[0], cell.group)
     seed = zlib.crc32(repr(cell[:4]).encode())
     found = groups.drawn(p[0], world.right, cell.group, draws, seed)
-    others = (
-        groups.at_random(p[1:], len(found.weight), cell.group, seed)
-        if len(p) > 1
-        else found.answers[:, :0]
-    )
+    others = groups.at_random(p[1:], len(found.weight), cell.group, seed)
     return found._replace(answers=torch.cat([found.answers, others], 1))
 
 
@@ -108,10 +103,9 @@ class Run:
         self.world = world = WORLDS[cell.world]()
         self.algorithm = algorithm.limited(world.mask.shape[1])
         found = policies(world, cell, algorithm)
-        self.trainer, p = found.trainer, world.answers(found.sampler).exp()
+        self.trainer, self.sampler, p = *found[:2], world.answers(found.sampler).exp()
         self.batches = batches(world, cell, p, is_batchwise(algorithm))
         self.start = self.trainer.expand(len(self.batches.weight), *self.trainer.shape)
-        self.mismatch = _distance(world, found.trainer[0], found.sampler[0])
         warm = groups.at_random(p, WARM, cell.group, seed=3)
         self.parts = [*parts(self.algorithm, world, found, self.batches, warm)]
 
@@ -119,69 +113,67 @@ class Run:
         """Of every batch, [M,P,N,V]."""
         return directions(self.algorithm, self.world, self.batches.answers, self.parts, logits)
 
+    @property
+    def mismatch(self) -> float:
+        """Mean |log pi - log pi_sampler| of the sampler's tokens, nats."""
+        trainer, sampler = self.trainer[0].log_softmax(-1), self.sampler[0].log_softmax(-1)
+        visits = self.world.visits(self.world.answers(sampler).exp())
+        gap = (trainer - sampler).abs().where(visits > 0, 0.0)
+        return float((visits * gap).sum() / visits.sum())
+
 
 def measured(block: Mapping[str, Any], cell: Cell, rate: float) -> list[dict[str, Any]]:
     """A row for each of UPDATES; none where the arm has no meaning in the cell.
 
     rate: of plain gradient ascent, as `learning_rate` gives it.
     """
-    algorithm = algorithm_of(block, cell.correction)
+    algorithm, rows = algorithm_of(block, cell.correction), []
     if algorithm is None:
-        return []
-    run, rows = Run(algorithm, cell), []
-    logits = run.start
+        return rows
+    run = Run(algorithm, cell)
+    facts, logits = {"batches": len(run.start), "mismatch": run.mismatch}, run.start
     for number in range(1, cell.updates + 1):
-        direction, asked = run.direction(logits), number in UPDATES[cell.updates]
-        if asked:
-            rows.append({"update": number, **_of_direction(run, direction, logits)})
-        logits = logits + rate * direction
-        if asked:
-            rows[-1] |= _of_movement(run, logits[:, 0])
+        before, direction = logits, run.direction(logits)
+        logits = before + rate * direction
+        if number in UPDATES[cell.updates]:
+            found = _of_direction(run, direction, before) | _of_movement(run, logits[:, 0])
+            rows.append({"update": number, **facts, **found})
     return rows
 
 
 def _of_direction(run: Run, direction: Tensor, logits: Tensor) -> Numbers:
     """Of the first prompt."""
     weight, world, g = run.batches.weight, run.world, direction[:, 0].flatten(1)
-    mean = weight @ g
-    truth = weight @ world.gradient(logits[:, 0]).flatten(1)
+    mean, truth = weight @ g, weight @ world.gradient(logits[:, 0]).flatten(1)
     size, norm = float(mean @ truth / truth.square().sum()), float(mean.norm())
-    across = float((mean - size * truth).norm())
+    across, along = float((mean - size * truth).norm()), size * float(truth.norm())
     variance = float(weight @ g.square().sum(1)) - norm**2
-    here = run.trainer[0]
-    visits = world.visits(world.answers(here).exp())
-    at, entropy = visits.sum(1) / visits.sum(), node_entropy(here)
-    forks = entropy > at @ entropy
-    shares = mean.view_as(here).square().sum(1)
+    visits, entropy = (
+        world.visits(world.answers(run.trainer[0]).exp()),
+        node_entropy(run.trainer[0]),
+    )
+    forks = entropy > visits.sum(1) @ entropy / visits.sum()
+    shares = mean.view_as(visits).square().sum(1)
     wrong = (mean * truth < 0) & ((mean * truth).abs() > ZERO * norm * truth.norm())
-    moves = norm > ZERO
-    return {
-        "batches": len(weight),
-        "mismatch": run.mismatch,
-        "error": _error(run.batches, g) / norm if moves and run.batches.stratum[0] >= 0 else None,
-        "angle": math.degrees(math.atan2(across, size * float(truth.norm()))) if moves else None,
+    found: Numbers = {
         "size": size,
-        "noise": math.sqrt(max(variance, 0)) / norm if moves else None,
         "wrong_signs": float(visits.flatten()[wrong].sum() / visits.sum()),
-        "forks": float(shares[forks].sum() / shares.sum()) if moves else None,
     }
-
-
-def _distance(world: World, trainer: Tensor, sampler: Tensor) -> float:
-    """Mean |log pi - log pi_sampler| of the sampler's tokens, nats."""
-    visits = world.visits(world.answers(sampler).exp())
-    gap = (trainer.log_softmax(-1) - sampler.log_softmax(-1)).abs().where(visits > 0, 0.0)
-    return float((visits * gap).sum() / visits.sum())
+    if norm > ZERO:
+        found["angle"] = math.degrees(math.atan2(across, along))
+        found["noise"] = math.sqrt(max(variance, 0)) / norm
+        found["forks"] = float(shares[forks].sum() / shares.sum())
+        found["error"] = _error(run.batches, g) / norm
+    return found
 
 
 def _error(found: Batches, values: Tensor) -> float:
-    """The standard error of the mean's length, by strata."""
-    total = 0.0
+    """The standard error of the mean's length, by strata; NaN where all batches are there."""
+    total = 0.0 if found.stratum[0] >= 0 else math.nan
     for stratum in found.stratum.unique():
         here = found.stratum == stratum
-        if here.sum() > 1:
-            spread = float(values[here].var(0).sum() / here.sum())
-            total += float(found.weight[here].sum()) ** 2 * spread
+        if (n := int(here.sum())) > 1:
+            total += float(found.weight[here].sum().square() * values[here].var(0).sum() / n)
     return math.sqrt(total)
 
 
@@ -189,17 +181,14 @@ def _of_movement(run: Run, logits: Tensor) -> Numbers:
     """Of the first prompt, from the policy that the batch began with."""
     weight, world, start = run.batches.weight, run.world, run.trainer[0]
     before, after = world.answers(start), world.answers(logits)
+    change, entropy = after.exp() - before.exp(), lambda logp: -(logp.exp() * logp).sum(-1)
     kl = float(weight @ (before.exp() * (before - after)).sum(1))
-    gain = float(weight @ (world.reward(logits) - world.reward(start)))
-    entropy, own = -(after.exp() * after).sum(1), -(before.exp() * before).sum()
-    found = {
+    gain = float(weight @ (change * world.rewards).sum(1))
+    return {
         "kl": kl,
-        "tv": float(weight @ (after.exp() - before.exp()).abs().sum(1)) / 2,
+        "tv": float(weight @ change.abs().sum(1)) / 2,
         "gain": gain,
-        "gain_per_kl": gain / kl if kl > ZERO else None,
-        "entropy": float(weight @ (entropy - own)),
-        "second": None,
+        "gain_per_kl": gain / kl if kl > ZERO else math.nan,
+        "entropy": float(weight @ (entropy(after) - entropy(before))),
+        "second": float(weight @ change[:, world.second]) if world.second is not None else math.nan,
     }
-    if world.second is not None:
-        found["second"] = float(weight @ (after.exp() - before.exp())[:, world.second])
-    return found

@@ -1,25 +1,24 @@
-"""The atlas's cells, computed one by one; a line of cells.jsonl for each, and the table of all."""
+"""The cells of the atlas, computed one by one into its table, atlas.csv."""
 
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.jsonl import append_lines, cut_broken_end, read_lines, replace
-from nemo_algos.lab.atlas.design import ARMS, Cell, cells
+from nemo_algos.jsonl import cut_broken_end, replace
+from nemo_algos.lab.atlas.design import ARMS, UPDATES, Cell, cells
 
-TABLE, LINES = "atlas.csv", "cells.jsonl"
 KEYS = ("method", *Cell._fields, "update")
 VALUES = (
     "batches", "mismatch", "error", "angle", "size", "noise", "wrong_signs", "forks", "kl", "tv",
     "gain", "gain_per_kl", "entropy", "second",
 )  # fmt: skip
-Row = dict[str, Any]
+HEAD = ",".join((*KEYS, *VALUES)) + "\n"
+Table = dict[tuple[str, Cell, int], dict[str, str]]
 
 
 def block(arm: str) -> dict[str, Any]:
@@ -35,7 +34,7 @@ def rate(arm: str) -> float:
     return learning_rate(block(arm))
 
 
-def compute(arm: str, cell: Cell) -> list[Row]:
+def compute(arm: str, cell: Cell) -> list[dict[str, Any]]:
     """The rows of a cell; on one thread, so that the digits are the same with any number."""
     import torch
 
@@ -45,61 +44,49 @@ def compute(arm: str, cell: Cell) -> list[Row]:
     return measured(block(arm), cell, rate(arm))
 
 
-def go(arms: Iterable[str], folder: Path, processes: Executor) -> Iterator[int]:
-    """Compute what the folder lacks, and keep each; the number of cells that are left."""
-    path = folder / LINES
-    cut_broken_end(path)
-    there = found(path)
-    left = [(arm, cell) for arm in arms for cell in cells() if (arm, cell) not in there]
-    yield len(left)
+def missing(arms: Sequence[str], table: Table) -> list[tuple[str, Cell]]:
+    """What a table lacks of these arms' cells."""
+    pairs = [(arm, cell) for arm in arms for cell in cells()]
+    return [(a, c) for a, c in pairs if any((a, c, n) not in table for n in UPDATES[c.updates])]
+
+
+def go(left: Sequence[tuple[str, Cell]], path: Path, processes: Executor) -> Iterator[None]:
+    """Compute these, each cell's rows at once at the end of the file."""
     results = processes.map(compute, *zip(*left, strict=True)) if left else ()
-    for i, ((arm, cell), rows) in enumerate(zip(left, results, strict=True), 1):
-        append_lines(path, [{"arm": arm, "cell": [*cell], "rows": rows}])
-        yield len(left) - i
+    for (arm, cell), rows in zip(left, results, strict=True):
+        keyed = [{"method": arm, **cell._asdict(), **row} for row in rows]
+        with open(path, "a") as file:
+            file.write("".join(line(row) for row in keyed))
+        yield
 
 
-def found(path: Path) -> dict[tuple[str, Cell], list[Row]]:
-    """The cells of a file of lines."""
-    return {(x["arm"], Cell(*x["cell"])): x["rows"] for x in read_lines(path)}
-
-
-def rows(arms: Iterable[str], folder: Path) -> list[dict[str, str]]:
-    """The table of these arms, in the design's order, as it is printed."""
-    there = found(folder / LINES)
-    return [
-        {k: printed(v) for k, v in {"method": arm, **cell._asdict(), **row}.items()}
-        for arm in arms
-        for cell in cells()
-        for row in there[arm, cell]
-    ]
+def line(row: Mapping[str, Any]) -> str:
+    """As the table has it; nothing in it needs quotes."""
+    return ",".join(printed(row.get(k)) for k in (*KEYS, *VALUES)) + "\n"
 
 
 def printed(value: Any) -> str:
-    """Four digits; 0 for what rounding left of it."""
+    """Four digits; 0 for what rounding left of it; nothing for NaN."""
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) > 1e-9 else "0"
+        return "" if value != value else f"{value:.4g}" if abs(value) > 1e-9 else "0"
     return "" if value is None else str(value)
 
 
-def write(table: Iterable[Mapping[str, str]], folder: Path) -> None:
-    """atlas.csv."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, [*KEYS, *VALUES], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    replace(folder / TABLE, text.getvalue())
-
-
-def read(path: Path) -> dict[tuple[str, Cell, int], dict[str, float]]:
-    """A table's values by method, cell and update; an empty value is left out."""
+def read(path: Path) -> Table:
+    """The rows of a file, without one that a kill has cut, by method, cell and update."""
+    if not path.exists():
+        path.write_text(HEAD)
+    cut_broken_end(path)
+    kinds = {k: type(v) for k, v in Cell._field_defaults.items()}
     with open(path, newline="") as file:
-        lines = [*csv.DictReader(file)]
-    kinds = Cell._field_defaults
-    return {
-        (
-            line["method"],
-            Cell(*(type(kinds[k])(line[k]) for k in kinds)),
-            int(line["update"]),
-        ): {k: float(line[k]) for k in VALUES if line[k]}
-        for line in lines
-    }
+        return {
+            (r["method"], Cell(*(kind(r[k]) for k, kind in kinds.items())), int(r["update"])): r
+            for r in csv.DictReader(file)
+        }
+
+
+def in_order(table: Table, path: Path, others: Iterable[str]) -> None:
+    """The file again, its rows as the design has them."""
+    arms, places = [*ARMS, *others], [*cells()]
+    ordered = sorted(table, key=lambda k: (arms.index(k[0]), places.index(k[1]), k[2]))
+    replace(path, HEAD + "".join(line(table[key]) for key in ordered))

@@ -5,19 +5,16 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from nemo_algos.style import COLORS
 
-Points = Sequence[tuple[float, float]]
-BLUE, GREY, LIGHT_BLUE = COLORS[0], COLORS[-1], COLORS[5]
 STYLE = (
     "text{font:10px 'DejaVu Sans',Verdana,sans-serif;fill:#222}.t{font-weight:bold}"
-    ".e{text-anchor:end}.m{text-anchor:middle}.b{fill:#fff}.x{stroke:#999;fill:none}"
-    f".o{{stroke:{GREY};stroke-dasharray:5 3}}.a{{stroke:{BLUE}}}"
-    ".o,.a{fill:none;stroke-width:1.8}.a circle{fill:#fff}"
-    "@media(prefers-color-scheme:dark){text{fill:#ddd}.b{fill:#1e2129}.a circle{fill:#1e2129}"
-    f".a{{stroke:{LIGHT_BLUE}}}}}"
+    ".e{text-anchor:end}.m{text-anchor:middle}.b,.a circle{fill:#fff}.x{stroke:#999}"
+    f".o{{stroke:{COLORS[-1]};stroke-dasharray:5 3}}.a{{stroke:{COLORS[0]}}}"
+    "path,polyline{fill:none;stroke-width:1.8}"
+    "@media(prefers-color-scheme:dark){text{fill:#ddd}.b,.a circle{fill:#1e2129}"
+    f".a{{stroke:{COLORS[5]}}}}}"
 )
 # a path around (0, 0) for each series of marks, and its colour
 MARKS = (
@@ -30,11 +27,9 @@ MARKS = (
 
 def document(width: float, height: float, parts: Iterable[str]) -> str:
     """A whole file."""
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}">'
-        f'<style>{STYLE}</style><rect class="b" width="100%" height="100%"/>'
-        f"{''.join(parts)}</svg>\n"
-    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">'
+    paper = '<rect class="b" width="100%" height="100%"/>'
+    return f"{head}<style>{STYLE}</style>{paper}{''.join(parts)}</svg>\n"
 
 
 def text(x: float, y: float, words: str, kind: str = "") -> str:
@@ -42,61 +37,57 @@ def text(x: float, y: float, words: str, kind: str = "") -> str:
     return f'<text x="{x:.0f}" y="{y:.0f}" class="{kind}">{html.escape(words)}</text>'
 
 
-def mark(x: float, y: float, series: int) -> str:
+def mark(place: tuple[float, float], series: int) -> str:
     """One of a series, told by shape and colour."""
-    path, color = MARKS[series]
-    place = f'transform="translate({x:.1f} {y:.1f})"'
-    return f'<path {place} d="{path}" fill="none" stroke="{color}" stroke-width="1.8"/>'
+    (x, y), (path, color) = place, MARKS[series]
+    return f'<path transform="translate({x:.1f} {y:.1f})" d="{path}" stroke="{color}"/>'
 
 
 def ticks(low: float, high: float, is_log: bool) -> list[float]:
     """Round numbers around and between."""
-    if not is_log:
-        span = high - low or abs(high) or 1.0
-        step = 10 ** math.floor(math.log10(span))
-        step *= next(x for x in (0.2, 0.5, 1, 2, 5) if span / (step * x) <= 4)
-        first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-        return [i * step for i in range(first, max(last, first + 1) + 1)]
-    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
-    skip = max(1, math.ceil((last - first) / 4))
-    return [10.0**i for i in range(first, max(last, first + 1) + skip, skip)]
+    if is_log:
+        low, high = math.log10(low), math.log10(high)
+    span = high - low or 1.0
+    unit = 10.0 ** math.floor(math.log10(span))
+    step = unit * next(x for x in (0.2, 0.5, 1, 2, 5) if span / (unit * x) <= 4)
+    step = max(1, round(step)) if is_log else step
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    steps = [i * step for i in range(first, max(last, first + 1) + 1)]
+    return [10.0**x for x in steps] if is_log else steps
 
 
-@dataclass
 class Panel:
-    """Axes with their left top corner at x, y."""
+    """Axes of this width and height, their left top corner at x, y."""
 
-    x: float
-    y: float
-    width: float
-    height: float
-    across: tuple[float, float]
-    up: Sequence[float]
-    is_log: bool = False
-    parts: list[str] = field(default_factory=list)
+    def __init__(
+        self, x: float, y: float, size: tuple[float, float], across: Sequence[float],
+        up: Sequence[float], is_log: bool = False,
+    ) -> None:  # fmt: skip
+        self.x, self.y, (self.width, self.height) = x, y, size
+        self.across, self.up, self.turn = across, up, math.log10 if is_log else float
+        path = f"M{x:.1f} {y:.1f}v{self.height}h{self.width}"
+        self.parts = [f'<path class="x" d="{path}"/>']
 
     def place(self, x: float, y: float) -> tuple[float, float]:
         """Where a point is on the page."""
-        turn = math.log10 if self.is_log else float
-        low, high = turn(self.up[0]), turn(self.up[-1])
-        right = (x - self.across[0]) / (self.across[1] - self.across[0])
-        above = (turn(y) - low) / (high - low)
-        return self.x + right * self.width, self.y + (1 - above) * self.height
+        low, high, value = map(self.turn, (self.up[0], self.up[-1], y))
+        right = (x - self.across[0]) / (self.across[-1] - self.across[0])
+        return self.x + right * self.width, self.y + (high - value) / (high - low) * self.height
 
-    def frame(self, title: str, labels: Sequence[tuple[float, str]]) -> None:
-        """Title, axes, and the labels of both; labels: of the axis below."""
-        bottom = self.y + self.height
-        path = f"M{self.x:.1f} {self.y:.1f}V{bottom:.1f}h{self.width:.1f}"
-        self.parts += [text(self.x - 26, self.y - 10, title, "t"), f'<path class="x" d="{path}"/>']
-        self.parts += [text(self.place(x, self.up[0])[0], bottom + 13, w, "m") for x, w in labels]
-        for value in self.up:
-            y = self.place(self.across[0], value)[1]
-            self.parts.append(text(self.x - 4, y + 3, f"{value:.6g}", "e"))
+    def below(self, labels: Iterable[str]) -> None:
+        """What stands at each of `across`."""
+        for x, words in zip(self.across, labels, strict=True):
+            bottom = self.place(x, self.up[0])
+            self.parts.append(text(bottom[0], bottom[1] + 13, words, "m"))
 
-    def line(self, points: Points, kind: str) -> None:
+    def beside(self, y: float, words: str) -> None:
+        """Left of the axis."""
+        self.parts.append(text(self.x - 4, self.place(self.across[0], y)[1] + 3, words, "e"))
+
+    def line(self, points: Iterable[tuple[float, float]], kind: str) -> None:
         """kind: a, the method's own with its points; o, the other's."""
         places = [self.place(*p) for p in points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2"/>' for x, y in places)
-        body = f'<polyline points="{path}"/>{dots if kind == "a" else ""}'
-        self.parts.append(f'<g class="{kind}">{body}</g>')
+        line = f'<polyline points="{path}"/>{dots if kind == "a" else ""}'
+        self.parts.append(f'<g class="{kind}">{line}</g>')

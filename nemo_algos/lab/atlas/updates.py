@@ -7,7 +7,7 @@ logits [M,P,N,V], and the loss of the whole is the sum of the batches' losses.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -105,10 +105,13 @@ def _each(whole: Rollouts, size: int) -> Iterator[Rollouts]:
 
 def joined(found: list[Signals]) -> Signals:
     """The signals of several batches, one below the other."""
-    first = found[0]
-    values = zip(*((s.advantages, s.low, s.high) for s in found), strict=True)
-    own = [x[0] if isinstance(x[0], float) else torch.cat(x) for x in values]
-    return Signals(*own, {k: torch.cat([s.extras[k] for s in found]) for k in first.extras})
+
+    def rows(values: list[Any]) -> Any:
+        return values[0] if isinstance(values[0], float) else torch.cat(values)
+
+    advantages, low, high = ([getattr(s, k) for s in found] for k in ("advantages", "low", "high"))
+    extras = {k: rows([s.extras[k] for s in found]) for k in found[0].extras}
+    return Signals(rows(advantages), rows(low), rows(high), extras)
 
 
 def directions(

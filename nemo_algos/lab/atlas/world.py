@@ -1,7 +1,7 @@
 """Trees of tokens with a softmax policy at each node, so small that expectations are finite sums.
 
 N inner nodes, V tokens, L leaves (the possible answers), S positions. A policy is a table of logits
-[..., N, V], float64; what is in front of it are policies that are treated alike.
+[..., N, V], float64; what is in front are policies that are treated alike.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 Prefix = tuple[int, ...]
+SPREAD = 0.7  # of the logarithm of a wrong answer's mass
 
 
 @dataclass(frozen=True)
@@ -97,30 +98,27 @@ def grown(
     inner: list[Prefix],
     reward: Callable[[Prefix], float],
     right: dict[Prefix, float],
-    spread: float = 0.7,
 ) -> World:
     """The world of these inner nodes.
 
     right: the masses of the right answers, the likeliest first; reward: of the others, whose masses
     are drawn (log-normal), the same ones each time.
     """
-    index = {prefix: i for i, prefix in enumerate(inner)}
-    paths = [(*p, v) for p in inner for v in range(tokens) if (*p, v) not in index]
-    longest = max(map(len, paths))
-    node = [[index[p[:i]] for i in range(len(p))] + [0] * (longest - len(p)) for p in paths]
-    token = [[*p, *[0] * (longest - len(p))] for p in paths]
-    mask = [[i < len(p) for i in range(longest)] for p in paths]
-    drawn = np.exp(
-        spread * np.random.default_rng(zlib.crc32(repr(paths).encode())).normal(size=len(paths))
-    )
-    mass = [right.get(p, float(x)) for p, x in zip(paths, drawn, strict=True)]
-    rewards = [1.0 if p in right else reward(p) for p in paths]
+    places = {prefix: i for i, prefix in enumerate(inner)}
+    paths: list[Prefix] = [(*p, v) for p in inner for v in range(tokens) if (*p, v) not in places]
+    shape = (len(paths), max(map(len, paths)))
+    node, token = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
+    for i, path in enumerate(paths):
+        node[i, : len(path)] = torch.tensor([places[path[:t]] for t in range(len(path))])
+        token[i, : len(path)] = torch.tensor(path)
+    mask = torch.arange(shape[1]) < torch.tensor([[len(path)] for path in paths])
+    rewards = torch.tensor([1.0 if p in right else reward(p) for p in paths], dtype=torch.float64)
+    seed = zlib.crc32(repr(paths).encode())
+    mass = torch.from_numpy(np.exp(SPREAD * np.random.default_rng(seed).normal(size=shape[0])))
+    for path, share in right.items():
+        mass[paths.index(path)] = share
     second = paths.index([*right][1]) if len(right) > 1 else None
-    double = {"dtype": torch.float64}
-    return World(
-        torch.tensor(node), torch.tensor(token), torch.tensor(mask),
-        torch.tensor(rewards, **double), torch.tensor(mass, **double), second, tokens,
-    )  # fmt: skip
+    return World(node, token, mask, rewards, mass, second, tokens)
 
 
 def full(tokens: int, depth: int) -> list[Prefix]:
