@@ -82,7 +82,7 @@ class Panel:
 
     def beside(self, y: float, words: str) -> None:
         """Left of the axis."""
-        self.parts.append(text(self.x - 4, self.place(self.across[0], y)[1] + 3, words, "e"))
+        self.parts.append(text(self.x - 7, self.place(self.across[0], y)[1] + 3, words, "e"))
 
     def line(self, points: Iterable[tuple[float, float]], kind: str) -> None:
         """kind: a, the method's own with its points; o, the other's."""

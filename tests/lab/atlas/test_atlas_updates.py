@@ -8,8 +8,15 @@ import torch
 from nemo_algos import METHODS, Signal, group_advantages, no_bounds
 from nemo_algos.lab.atlas import run
 from nemo_algos.lab.atlas.design import ARMS, Cell
-from nemo_algos.lab.atlas.groups import Batches, at_random, every
-from nemo_algos.lab.atlas.measure import algorithm_of, measured, policies
+from nemo_algos.lab.atlas.groups import Batches, at_random, drawn, every
+from nemo_algos.lab.atlas.measure import (
+    Run,
+    _error,
+    algorithm_of,
+    measured,
+    policies,
+    sampled,
+)
 from nemo_algos.lab.atlas.updates import directions, parts
 from nemo_algos.lab.atlas.world import WORLDS
 
@@ -34,6 +41,50 @@ def test_a_batchs_update_is_its_own(arm):
     assert float(whole.abs().max()) > 1e-6
     for rows in (slice(3, 4), slice(5, 60, 7)):
         torch.testing.assert_close(updates(rows), whole[rows], rtol=1e-10, atol=1e-13)
+
+
+def mean_update(arm, batches):
+    """The expected update [N,V] and each batch's."""
+    algorithm = algorithm_of(ARMS[arm], "none")
+    found = policies(WORLD, Cell(), algorithm)
+    split = [*parts(algorithm, WORLD, found, batches, batches.answers[:3])]
+    start = found.trainer.expand(len(batches.weight), *found.trainer.shape)
+    each = directions(algorithm, WORLD, batches.answers, split, start)[:, 0]
+    return (batches.weight[:, None, None] * each).sum(0), each
+
+
+@pytest.mark.parametrize("arm", ["grpo", "quatro", "erpo"])
+def test_drawn_batches_have_the_exact_mean_within_their_error(arm):
+    p = WORLD.answers(WORLD.logits(0.3)).exp()
+    exact, _ = mean_update(arm, every(p, 4))
+    batches = drawn(p, WORLD.right, 4, 400, seed=5)
+    assert float(batches.weight.sum()) == pytest.approx(1)
+    found, each = mean_update(arm, batches)
+    error, off = _error(batches, each.flatten(1)), float((found - exact).norm())
+    assert error / 4 < off < 3 * error < 0.25 * float(exact.norm())
+
+
+def test_a_second_prompt_is_in_the_counts_and_not_in_the_numbers():
+    """With as many tokens of its own it halves the update of an equal mean."""
+    alone, beside = (Run(algorithm_of({"name": "grpo"}, "none"), Cell(prompts=n)) for n in (1, 2))
+    both = (beside.batches.weight[:, None, None] * beside.direction(beside.start)[:, 0]).sum(0)
+    one = (alone.batches.weight[:, None, None] * alone.direction(alone.start)[:, 0]).sum(0)
+    assert float((2 * both - one).norm() / one.norm()) < 0.1
+
+
+def test_a_top_p_sampler_keeps_the_likeliest():
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64).log()
+    kept = sampled(WORLD, logits, "top-p 0.9").softmax(-1)
+    torch.testing.assert_close(kept[0, :3] * 0.95, logits.exp()[0, :3])
+    assert kept[0, 3] == 0
+
+
+def test_a_stale_sampler_is_behind_by_the_nats_of_its_versions():
+    now = WORLD.logits(0.3)
+    before = sampled(WORLD, now, "stale 1")
+    p, q = WORLD.answers(before), WORLD.answers(now)
+    assert float((q.exp() * (q - p)).sum()) == pytest.approx(1e-4, rel=0.05)
+    assert WORLD.reward(before) < WORLD.reward(now)
 
 
 def test_the_digits_do_not_depend_on_threads():
