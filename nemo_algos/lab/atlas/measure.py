@@ -19,7 +19,7 @@ from nemo_algos.lab.atlas.updates import Policies, directions, is_batchwise, par
 from nemo_algos.lab.atlas.world import WORLDS, World, node_entropy
 
 MOST, DRAWS = 4000, 1000  # batches: beyond MOST they are drawn
-FEW = 500  # both, beside other samplers, where the driver half sees a batch at a time: 1 ms each
+FEW = 300  # both, where the driver half sees a batch at a time: 1 ms each
 WARM = 50  # batches before, for a memory
 STEP = 1e-3  # nats: what the first update of the base cell moves, in the mean, by its Fisher metric
 VERSION = 1e-4  # nats between two versions of a stale sampler's trainer
@@ -78,7 +78,7 @@ def noisy(logits: Tensor, nats: float, seed: int) -> Tensor:
 
 def batches(world: World, cell: Cell, p: Tensor, batchwise: bool) -> Batches:
     """All that a sampler with answers of probabilities p [P,L] can give, where these are few."""
-    most, draws = (FEW, FEW) if batchwise and cell.sampler != "same" else (MOST, DRAWS)
+    most, draws = (FEW, FEW) if batchwise else (MOST, DRAWS)
     if cell.prompts == 1 and groups.number(p[0], cell.group) <= most:
         return groups.every(p[0], cell.group)
     seed = zlib.crc32(repr(cell[:4]).encode())
