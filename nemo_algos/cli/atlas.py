@@ -39,7 +39,7 @@ def atlas(
             finally:
                 processes.shutdown(cancel_futures=True)
         table = run.read(path)
-        run.in_order(table, path, arms)
+        run.in_order(table, path)
     for arm in arms:
         cards.draw(arm, table, folder)
     cards.draw_all(arms, table, folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import cache
 from pathlib import Path
@@ -85,8 +85,8 @@ def read(path: Path) -> Table:
         }
 
 
-def in_order(table: Table, path: Path, others: Iterable[str]) -> None:
-    """The file again, its rows as the design has them."""
-    arms, places = [*ARMS, *others], [*cells()]
+def in_order(table: Table, path: Path) -> None:
+    """The file again, its rows as the design has them, and other methods' below."""
+    arms, places = [*dict.fromkeys([*ARMS, *(key[0] for key in table)])], [*cells()]
     ordered = sorted(table, key=lambda k: (arms.index(k[0]), places.index(k[1]), k[2]))
     replace(path, HEAD + "".join(line(table[key]) for key in ordered))
