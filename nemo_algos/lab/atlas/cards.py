@@ -57,16 +57,16 @@ def panel(
         axes.beside(level, f"{level:.6g}")
     for k, points in lines.items():
         axes.line([(p, v) for p, v in points if v >= up[0]], k)
-    return [svg.text(x - 26, y - 10, title, "t"), *axes.parts]
+    return [svg.text(x - 30, y - 10, title, "t"), *axes.parts]
 
 
 def draw(arm: str, table: Table, folder: Path) -> None:
     """METHOD.svg: over pass rates, and beside samplers that are not the trainer."""
     parts = [svg.text(14, 16, f"{arm}, over pass rates (dashed: {BASELINE})", "t")]
     for i, kind in enumerate(PANELS):
-        parts += panel(table, arm, kind, 40 + i * 180, 46, kind[2])
-    parts += _samplers(table, arm, 975, 46)
-    replace(folder / f"{method_name(arm)}.svg", svg.document(1225, 180, parts))
+        parts += panel(table, arm, kind, 52 + i * 180, 46, kind[2])
+    parts += _samplers(table, arm, 990, 46)
+    replace(folder / f"{method_name(arm)}.svg", svg.document(1240, 180, parts))
 
 
 def _samplers(table: Table, arm: str, x: float, y: float) -> list[str]:
@@ -87,7 +87,7 @@ def _samplers(table: Table, arm: str, x: float, y: float) -> list[str]:
         axes.parts += [svg.mark(at, series), svg.text(at[0] + 9, at[1] + 3, correction)]
     for (series, level), angle in points.items():
         axes.parts += [] if angle is None else [svg.mark(axes.place(angle, level), series)]
-    return [svg.text(x - 26, y - 10, "its angle by sampler, degrees", "t"), *axes.parts]
+    return [svg.text(x - 30, y - 10, "its angle by sampler, degrees", "t"), *axes.parts]
 
 
 def draw_all(arms: Sequence[str], table: Table, folder: Path) -> None:
@@ -95,6 +95,6 @@ def draw_all(arms: Sequence[str], table: Table, folder: Path) -> None:
     for kind in (PANELS[0], PANELS[2]):
         parts = [svg.text(14, 16, f"{kind[2]}, over pass rates (dashed: {BASELINE})", "t")]
         for i, arm in enumerate(arms):
-            parts += panel(table, arm, kind, 40 + i % COLUMNS * 170, 46 + i // COLUMNS * 155, arm)
+            parts += panel(table, arm, kind, 52 + i % COLUMNS * 170, 46 + i // COLUMNS * 155, arm)
         size = (COLUMNS * 170 + 20, -(-len(arms) // COLUMNS) * 155 + 30)
         replace(folder / f"all_{kind[0]}.svg", svg.document(*size, parts))
