@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_algos.lab.atlas import measure, run
+from nemo_algos.lab.atlas import cards, measure, run
 from nemo_algos.lab.atlas.design import ARMS, UPDATES, Cell, cells
 from nemo_algos.lab.atlas.measure import algorithm_of
 from nemo_algos.lab.atlas.world import WORLDS
@@ -79,6 +79,14 @@ def test_cells_computed_again_have_the_tables_digits(arm):
 def test_every_method_has_its_card():
     names = {f"{method_name(arm)}.svg" for arm in ARMS} | {"all_size.svg", "all_kl.svg"}
     assert {path.name for path in (DOCS / "atlas").glob("*.svg")} == names
+
+
+def test_the_cards_are_drawn_from_the_table(tmp_path):
+    cards.draw_all([*ARMS], TABLE, tmp_path)
+    for arm in ARMS:
+        cards.draw(arm, TABLE, tmp_path)
+    for path in tmp_path.iterdir():
+        assert path.read_text() == (DOCS / "atlas" / path.name).read_text(), path.name
 
 
 def test_the_design_on_the_page_is_the_codes():
