@@ -35,13 +35,13 @@ EXTRAS: dict[str, str] = {
 }
 
 
-def shipped(folder: str) -> Path:
+def repository_folder(folder: str) -> Path:
     """A folder of the repository, which a wheel has inside the package."""
     inside = HERE / "_repository" / folder
     return inside if inside.exists() else HERE.parent / folder
 
 
-SHIPPED = shipped("examples/configs")
+SHIPPED = repository_folder("examples/configs")
 with warnings.catch_warnings(action="ignore"):  # ${shipped:FILE} lies beside the shipped configs
     OmegaConf.register_new_resolver("shipped", lambda name: str(SHIPPED / name), replace=True)
     OmegaConf.register_new_resolver("method_name", method_name, replace=True)
@@ -87,7 +87,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
     Raises ConfigError for a missing or broken file, a cycle of `defaults`, or a malformed override.
     """
-    return resolved(overridden(read(path), overrides))
+    return resolve(apply_overrides(read(path), overrides))
 
 
 def find(name: str) -> Path:
@@ -108,7 +108,7 @@ def read(path: Path) -> DictConfig:
     return pickle.loads(_pickled(whole)) if own else _with_parents(whole, ())
 
 
-def overridden(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
+def apply_overrides(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """The config with the overrides `a.b=c` set in place. Raises ConfigError with all that fail."""
     findings = [p for o in overrides if (p := _override(merged, o))]
     if findings:
@@ -116,17 +116,17 @@ def overridden(merged: DictConfig, overrides: Sequence[str]) -> DictConfig:
     return merged
 
 
-def resolved(merged: DictConfig) -> dict[str, Any]:
+def resolve(merged: DictConfig) -> dict[str, Any]:
     """Plain dictionaries, interpolations resolved. Raises ConfigError."""
     try:
         plain = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError([Finding(error.full_key or "", _unresolved(error))]) from None
+        raise ConfigError([Finding(error.full_key or "", _interpolation_error(error))]) from None
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
 
 
-def _unresolved(error: OmegaConfBaseException) -> str:
+def _interpolation_error(error: OmegaConfBaseException) -> str:
     unset = UNSET.search(str(error))
     if unset is None:
         return first_line(error)
@@ -142,7 +142,7 @@ def at(plain: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def put(plain: dict[str, Any], path: str, value: Any) -> None:
+def set_at(plain: dict[str, Any], path: str, value: Any) -> None:
     """Set the value of a key's path in place, with the sections above it."""
     *parents, key = path.split(".")
     for name in parents:
@@ -173,7 +173,7 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 def _with_parents(path: Path, children: tuple[Path, ...]) -> DictConfig:
     if path in children:
         raise ConfigError([Finding("defaults", f"{path.name} inherits from itself. Remove it.")])
-    own = _shipped(path) if path.is_relative_to(SHIPPED) else _read(path)
+    own = _read_shipped(path) if path.is_relative_to(SHIPPED) else _read(path)
     names = own.get("defaults")
     parents = [
         _with_parents(_parent(path, str(name)), (*children, path))
@@ -193,7 +193,7 @@ def _pickled(path: Path) -> bytes:
 
 
 @functools.cache
-def _shipped(path: Path) -> DictConfig:
+def _read_shipped(path: Path) -> DictConfig:
     """A file that does not change; what is read is for all, to merge and not to change."""
     return _read(path)
 

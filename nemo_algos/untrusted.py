@@ -28,7 +28,7 @@ def content(path: Path) -> bytes:
 def plain(path: Path, found: bytes) -> bytes:
     """`found`, the bytes of `path`, unpacked where that is named .gz. Raises ValueError."""
     try:
-        return unpacked(found, MOST) if path.suffix == ".gz" else found
+        return decompress(found, MOST) if path.suffix == ".gz" else found
     except ValueError as error:
         raise ValueError(f"cannot read {path}: {error}") from None
 
@@ -58,7 +58,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
 
 
-def unpacked(content: bytes, most: int) -> bytes:
+def decompress(content: bytes, most: int) -> bytes:
     """What gzip has packed. Raises ValueError above `most` bytes, or for what is broken or cut."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:

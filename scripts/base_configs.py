@@ -18,7 +18,7 @@ from unittest import mock
 from omegaconf import OmegaConf
 
 from nemo_algos.engines.nemo.release import Release
-from nemo_algos.preflight.check.judge import judged
+from nemo_algos.preflight.check.judge import judge_composed
 from nemo_algos.preflight.check.snapshot import VERSIONS, Composed, compose, load
 
 PAGE = Path(__file__).parents[1] / "docs" / "base_configs.md"
@@ -98,7 +98,7 @@ def _verdicts(made: Composed, version: str) -> Verdicts:
     found: Verdicts = {}
     for method in METHODS:
         plain = copy.deepcopy(made.plain) | {"method": {"name": method}}
-        findings = judged(made._replace(plain=plain), version)[1]
+        findings = judge_composed(made._replace(plain=plain), version)[1]
         found[method] = {f.path: f.message for f in findings if f.severity == "error"}
     return found
 

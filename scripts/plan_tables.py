@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from nemo_algos.config import find, read
-from nemo_algos.preflight.check.judge import judged, versions
+from nemo_algos.preflight.check.judge import judge_composed, versions
 from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.snapshot import compose, load
 from nemo_algos.preflight.plan.gpus import GPUS
@@ -51,7 +51,7 @@ def of_recipe(name: str) -> Plan:
     """As `nemo-algos plan recipes/NAME.yaml` has it."""
     path = f"recipes/{name}.yaml"
     version = versions(path)[0]
-    run = judged(compose(read(find(path)), load(version)), version)[0]
+    run = judge_composed(compose(read(find(path)), load(version)), version)[0]
     larger = any(name.startswith(start) for start in LARGER_GPU)
     assert run.model
     return planned(run.plain, run.model, GPUS["H200" if larger else gpu_of(run.plain)])

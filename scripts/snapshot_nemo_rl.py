@@ -14,7 +14,7 @@ import lzma
 import sys
 from typing import Any
 
-from nemo_algos.engines.nemo.installed import installed
+from nemo_algos.engines.nemo.installed import find_release
 from nemo_algos.engines.nemo.release import is_grpo
 from nemo_algos.preflight.check.snapshot import path_of
 
@@ -24,7 +24,7 @@ def taken() -> dict[str, Any]:
 
     Of a config that is not for GRPO the names of its sections alone.
     """
-    release = installed()
+    release = find_release()
     configs = {k: v if is_grpo(v) else dict.fromkeys(v) for k, v in release.configs.items()}
     return {"declared": sorted(release.declared), "configs": configs}
 

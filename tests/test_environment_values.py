@@ -94,7 +94,7 @@ def test_as_written(monkeypatch):
     merged = config.OmegaConf.create(
         {"a": GIVEN, "b": f"x/{GIVEN}/y", "c": "${a}", "d": ["${oc.env:SHORT}", 3, None]}
     )
-    plain = config.resolved(merged)
+    plain = config.resolve(merged)
     assert plain == {"a": SECRET, "b": f"x/{SECRET}/y", "c": SECRET, "d": ["cuda", 3, None]}
     written = {"a": GIVEN, "b": f"x/{GIVEN}/y", "c": GIVEN, "d": ["cuda", 3, None]}
     assert as_written(plain) == written

@@ -197,7 +197,7 @@ def test_a_case_never_names_code(change, where, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(fixture, "METHODS", {"grpo": METHODS["grpo"]})
-    whole = fixture.made()
+    whole = fixture.build_fixture()
     case = {**whole["cases"][0], **change}
     with pytest.raises(ValueError, match="names code, 'evilmod:X'"):
         verify.errors_of({**case, "inputs": whole["inputs"][case["inputs"]]})

@@ -101,7 +101,7 @@ class Algorithm(Kernel):
             **dict.fromkeys([off_policy.WEIGHTS] if self.correction.weighs else [], True),
         }
 
-    def limited(self, tokens: int | None) -> Algorithm:
+    def with_max_tokens(self, tokens: int | None) -> Algorithm:
         """With so many tokens as the divisor of dr_grpo, where none is written."""
         method, params = self.advantages
         fields = type(params).model_fields
@@ -130,13 +130,13 @@ class Algorithm(Kernel):
         off_policy.check(self.correction, rollouts)
         inputs.check(self.name, self.needs, self.unit_columns, rollouts, memory)
         past, size = memory or {}, batch_size or max(len(rollouts), 1)
-        found = self.driven(rollouts, past)
+        found = self.drive(rollouts, past)
         found |= {
             each.key: each.signal(rollouts, past.get(each.key, {}), size) for each in self.terms
         }
         if self.correction.weighs:
             found[off_policy.WEIGHTS] = Signal(rollouts.rollout_is_weights)
-        signals = self.joined(found, rollouts)
+        signals = self.join(found, rollouts)
         if rollouts.sample_mask is None:
             return signals
         masked = {"rollouts/masked_share": float((~rollouts.kept).double().mean())}

@@ -113,7 +113,7 @@ def _term(key: str, block: Any) -> WeightedTerm:
             [Finding(path, f"must be a section of parameters, such as {{}}, got {block!r}")]
         )
     named = f"{path}.name" if "name" in block else path
-    term = _found(block.get("name", key), named, LossTerm, TERMS)
+    term = _lookup(block.get("name", key), named, LossTerm, TERMS)
     if term.name != key:
         reason = f"the name of this term is {term.name}"
         raise ConfigError([Finding(named, f"{reason}. Move it to `method.terms.{term.name}`.")])
@@ -127,10 +127,10 @@ def find(name: Any, path: str = "method") -> Method:
     if name is None:
         hint = did_you_mean(str(name), list(METHODS))
         raise ConfigError([Finding(f"{path}.name", f"it is missing. Name a method{hint}.")])
-    return _found(name, f"{path}.name", Method, METHODS)
+    return _lookup(name, f"{path}.name", Method, METHODS)
 
 
-def _found(name: Any, path: str, kind: type[Record], known: Mapping[str, Record]) -> Record:
+def _lookup(name: Any, path: str, kind: type[Record], known: Mapping[str, Record]) -> Record:
     """The record of a name, of `package.module:NAME`, or itself."""
     if isinstance(name, str) and name in known:
         return known[name]

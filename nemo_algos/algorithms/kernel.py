@@ -200,7 +200,7 @@ class Kernel:
             **{k: k in self.base.method.per_token for k in self.base.method.extras},
         }
 
-    def driven(self, rollouts: Rollouts, memory: Memory) -> dict[str, Signal]:
+    def drive(self, rollouts: Rollouts, memory: Memory) -> dict[str, Signal]:
         """What the driver's functions return, by the signal that each gives."""
         (method, params), (own, own_params), bounds = self.advantages, self.base, self.bounds
         past = [memory.get("advantages", {})] if "memory" in method.needs else []
@@ -211,7 +211,7 @@ class Kernel:
         record.check_signals(self, found, Signal)
         return found
 
-    def joined(self, found: Mapping[str, Signal], rollouts: Rollouts) -> Signals:
+    def join(self, found: Mapping[str, Signal], rollouts: Rollouts) -> Signals:
         """The signals of a batch, each value as a column [B,1] or [B,S]."""
         values = {k: signal.value for k, signal in found.items()}
         values |= zip(("low", "high"), values.pop("bounds", ()), strict=False)

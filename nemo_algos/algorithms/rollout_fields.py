@@ -26,7 +26,7 @@ TENSORS = {  # the fields that are tensors: whether [B], else [B,S]
 }
 
 
-def checked(given: dict[str, Any]) -> dict[str, Any]:
+def validate_fields(given: dict[str, Any]) -> dict[str, Any]:
     """The fields as tensors, rewards in float64, the mask without masked rows; or ValueError."""
     values: dict[str, Any] = {k: _tensor(k, v) if k in TENSORS else v for k, v in given.items()}
     for name in ("group", "rewards", "mask", "old_logprobs"):

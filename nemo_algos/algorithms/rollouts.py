@@ -9,7 +9,7 @@ from functools import cached_property
 from torch import Tensor
 
 from nemo_algos.algorithms.core.groups import Groups
-from nemo_algos.algorithms.rollout_fields import TENSORS, checked
+from nemo_algos.algorithms.rollout_fields import TENSORS, validate_fields
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ class Rollouts:
     outcomes: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for name, value in checked({f.name: getattr(self, f.name) for f in fields(self)}).items():
+        for name, value in validate_fields(
+            {f.name: getattr(self, f.name) for f in fields(self)}
+        ).items():
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:

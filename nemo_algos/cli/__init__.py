@@ -48,16 +48,16 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command itself, its module loaded."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, loaded(str(name)) if command else None, rest
+        return name, load_command(str(name)) if command else None, rest
 
     def invoke(self, ctx: Any) -> Any:
         """Parse the command's arguments and run it."""
-        with ended():
+        with exit_on_error():
             return super().invoke(ctx)
 
 
 @contextmanager
-def ended() -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """Errors become sentences on stderr, a ConfigError's of a line each, and an exit status.
 
     2: wrong input; 1: a run that failed; 130: Ctrl-C; 143: SIGTERM in training (local.run).
@@ -89,7 +89,7 @@ def _exit(status: int, reason: object) -> typer.Exit:
     return typer.Exit(status)
 
 
-def loaded(name: str) -> Any:
+def load_command(name: str) -> Any:
     """A command with its options: the function, or group, of its name in the module of its name."""
     command = getattr(import_module(f"{__name__}.{name}"), name)
     if isinstance(command, typer.Typer):

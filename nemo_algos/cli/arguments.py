@@ -22,13 +22,16 @@ KINDS = {
 }
 
 
-def shipped(incomplete: str) -> list[str]:
+def complete_config(incomplete: str) -> list[str]:
     """Names of configs that begin so."""
     return [name for name in config.names() if name.startswith(incomplete)]
 
 
 Config = Annotated[
-    str, typer.Argument(help="a YAML file, or the name of a shipped one", autocompletion=shipped)
+    str,
+    typer.Argument(
+        help="a YAML file, or the name of a shipped one", autocompletion=complete_config
+    ),
 ]
 
 
@@ -47,9 +50,9 @@ NemoRL = Annotated[
 ]
 
 
-def written(name: str, overrides: list[str] | None, command: str) -> DictConfig:
+def load_config(name: str, overrides: list[str] | None, command: str) -> DictConfig:
     """The config with its overrides. Raises ConfigError, also where it is another command's."""
-    merged = config.overridden(config.read(config.find(name)), overrides or [])
+    merged = config.apply_overrides(config.read(config.find(name)), overrides or [])
     kind, taker = next((KINDS[key] for key in KINDS if key in merged), ("", command))
     if taker != command:
         reason = f"{name} is {kind} config. Run: nemo-algos {taker} {name}"

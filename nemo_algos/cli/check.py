@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_algos.cli.arguments import COLORS, Config, NemoRL, Overrides, show, written
+from nemo_algos.cli.arguments import COLORS, Config, NemoRL, Overrides, load_config, show
 from nemo_algos.environment import as_written
 from nemo_algos.preflight.check.judge import check as checked
 from nemo_algos.preflight.check.judge import versions
@@ -16,9 +16,9 @@ from nemo_algos.terminal import echo
 
 def _explain(key: str) -> None:
     if key:
-        from nemo_algos.cli.explain import explained
+        from nemo_algos.cli.explain import explain_key
 
-        echo("\n".join(explained(key)))
+        echo("\n".join(explain_key(key)))
         raise typer.Exit
 
 
@@ -36,7 +36,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print findings as JSON")] = False,
 ) -> None:
     """Find what is wrong with a run before it starts, without a GPU; exit 1 where it would fail."""
-    written(config, [], "train")
+    load_config(config, [], "train")
     limit = seconds(time) if time else None
     named = (nemo_rl,) if nemo_rl else versions(config)
     per_version = {v: checked(config, overrides or [], v, limit) for v in named}

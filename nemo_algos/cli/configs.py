@@ -14,14 +14,14 @@ WIDTH = 22  # of a name without a folder
 
 def configs(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
     """List the shipped configs, a line each; `nemo-algos train etr.yaml` takes them by name."""
-    lines = {name: described(name) for name in config.names() if "/base/" not in name}
+    lines = {name: describe(name) for name in config.names() if "/base/" not in name}
     if as_json:
         return echo(json.dumps(lines, indent=2))
     for name, line in lines.items():
         echo(f"{name:{WIDTH}}  {line}")
 
 
-def described(name: str) -> str:
+def describe(name: str) -> str:
     """Its first comment, else the method that it trains."""
     first = (config.SHIPPED / name).read_text().partition("\n")[0]
     if first.startswith("#"):

@@ -43,7 +43,9 @@ def run(
 
     with _current_folder():
         tested = _function(function)
-        rows = fixture.run(tested, fixture.read(cases) if cases else fixture.made(), method, trap)
+        rows = fixture.run(
+            tested, fixture.read(cases) if cases else fixture.build_fixture(), method, trap
+        )
     echo(json.dumps(rows, indent=1)) if as_json else _show(rows)
     verdicts = {row["verdict"] for row in rows}
     raise typer.Exit("pass" not in verdicts or bool(verdicts & {"departs", "fails"}))

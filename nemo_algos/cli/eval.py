@@ -1,15 +1,15 @@
 """The command `nemo-algos eval`; examples/run_eval.py is the same."""
 
-from nemo_algos.cli.arguments import Config, Overrides, written
-from nemo_algos.config import require, resolved
-from nemo_algos.lab.evals.schema import checked
+from nemo_algos.cli.arguments import Config, Overrides, load_config
+from nemo_algos.config import require, resolve
+from nemo_algos.lab.evals.schema import parse_config
 from nemo_algos.terminal import Console, echo
 
 
 def eval(config: Config, overrides: Overrides = None) -> None:
     """Sample responses to benchmarks, verify them, measure; what is stored is not done again."""
     require("lab")
-    ready = checked(resolved(written(config, overrides, "eval")))
+    ready = parse_config(resolve(load_config(config, overrides, "eval")))
     from nemo_algos.lab.evals.run import evaluate as evaluated  # torch, after the config is checked
 
     folders = evaluated(ready, Console(highlight=False))

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from nemo_algos.algorithms.methods import METHODS
 from nemo_algos.algorithms.riders.loss_config import DERIVED
-from nemo_algos.config import ConfigError, Finding, at, did_you_mean, put
+from nemo_algos.config import ConfigError, Finding, at, did_you_mean, set_at
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.nemo.decided import SHARED, base_name
 from nemo_algos.lab.evals.schema import ENGINES, EvalConfig
@@ -27,14 +27,14 @@ SOURCES: list[tuple[str, type[BaseModel], str]] = [
 ]
 
 
-def explained(key: str) -> list[str]:
+def explain_key(key: str) -> list[str]:
     """A line for each meaning of a key, with who has it. Raises ConfigError where nobody does."""
     fields = [(who, *one) for who, schema, above in SOURCES for one in fields_of(schema, above)]
     meanings = dict[str, list[str]]()
     for who, path, field in fields:
         if fnmatchcase(key, path):
             both = path.partition(".")[0] in SHARED
-            meanings.setdefault(_described(field), []).append("both engines" if both else who)
+            meanings.setdefault(_describe(field), []).append("both engines" if both else who)
     for version in VERSIONS:
         if (text := _of_nemo_rl(key, version)) is not None:
             meanings.setdefault(text, []).append(f"NeMo-RL {version}")
@@ -62,7 +62,7 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
     return [section for one in get_args(annotation) for section in _sections(one)]
 
 
-def _described(field: FieldInfo) -> str:
+def _describe(field: FieldInfo) -> str:
     """Type, limits, default, text."""
     sections = _sections(field.annotation)
     kind = re.sub(r"(\w+\.)+", "", inspect.formatannotation(field.annotation))
@@ -71,12 +71,12 @@ def _described(field: FieldInfo) -> str:
     ]
     limits = [f"{sign} {limit}" for limit, sign in shown if limit is not None]
     usual = field.get_default(call_default_factory=True)
-    default = "required" if field.is_required() else f"default {_shown(usual)}"
+    default = "required" if field.is_required() else f"default {_format(usual)}"
     text = field.description or (sections[0].__doc__ if len(sections) == 1 else "") or ""
     return f"{' '.join([kind, *limits])}, {default}. {' '.join(text.split())}".strip()
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     return "those of its keys" if isinstance(value, BaseModel) else json.dumps(value)
 
 
@@ -85,7 +85,7 @@ def _of_nemo_rl(key: str, version: str) -> str | None:
     release, asked = load(version), dict[str, Any]()
     name = base_name(asked)
     base = release.configs[name]
-    put(asked, key, None)
+    set_at(asked, key, None)
     if not knows(asked, base, release.declared):
         return None
     value = at(dict(base), key)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from nemo_algos import config as configs
-from nemo_algos.cli.arguments import Config, Overrides, written
+from nemo_algos.cli.arguments import Config, Overrides, load_config
 from nemo_algos.engines.data.countdown import Puzzle
 from nemo_algos.engines.data.tasks import Countdown
 from nemo_algos.engines.local.schema import SHAPES
@@ -27,7 +27,7 @@ def export(
     train.jsonl has the problems of all its steps in their order, validation.jsonl those held out.
     """
     configs.require("engine")
-    checked, _ = parse(configs.resolved(written(config, overrides, "train")))
+    checked, _ = parse(configs.resolve(load_config(config, overrides, "train")))
     name, grpo = checked.policy.model_name, checked.grpo
     if name not in SHAPES:
         what = f"{name} and its data are already files that any engine can read"

@@ -21,7 +21,7 @@ def methods(
 ) -> None:
     """List the methods, their papers and the terms; or what one does, needs, has as defaults."""
     terms = [facts_of_term(term) for term in TERMS.values()]
-    asked = [*map(facts, METHODS.values()), *terms] if name is None else [_asked(name)]
+    asked = [*map(facts, METHODS.values()), *terms] if name is None else [_find(name)]
     if as_json:
         return echo(json.dumps(asked, indent=2))
     console = Console(highlight=False)
@@ -35,7 +35,7 @@ def methods(
             console.print(f"  {member:<23}{paper}", markup=False)
 
 
-def _asked(name: str) -> dict[str, Any]:
+def _find(name: str) -> dict[str, Any]:
     if name not in METHODS and (block := config_of(name)):
         return facts_of_config(name, block)
     if not name.startswith("terms."):

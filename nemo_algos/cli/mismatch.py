@@ -72,21 +72,21 @@ def _verdict(
     if model is None or without.verdict == "few":
         return without
     require("engine")
-    from nemo_algos.lab.mismatch.examination import examined  # torch, transformers
+    from nemo_algos.lab.mismatch.examination import examine  # torch, transformers
 
     console = Console(stderr=True, highlight=False)
     with console.status("loading the model", spinner="line") as status:
         told = (lambda text: None) if quiet else (lambda text: status.update(escape(text)))
-        return with_model(dumps, examined(dumps, model, previous, adapter, responses, told))
+        return with_model(dumps, examine(dumps, model, previous, adapter, responses, told))
 
 
 def _probed(files: list[Path], url: str) -> list[Seen]:
     from nemo_algos.engines.mismatch.dump import read
     from nemo_algos.lab.evals.api_key import ApiKey
     from nemo_algos.lab.mismatch.live import ROWS, Server, probed
-    from nemo_algos.lab.mismatch.responses import gathered
+    from nemo_algos.lab.mismatch.responses import gather
 
-    some = gathered([read(path) for path in files], ROWS)
+    some = gather([read(path) for path in files], ROWS)
     return probed(Server(url, ApiKey("OPENAI_API_KEY")), some)
 
 

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from nemo_algos.cli.arguments import Config, NemoRL, Overrides, written
+from nemo_algos.cli.arguments import Config, NemoRL, Overrides, load_config
 from nemo_algos.preflight.check.judge import judge, refuse, versions
 from nemo_algos.preflight.check.known_models import model as facts
 from nemo_algos.preflight.check.snapshot import load
 from nemo_algos.preflight.plan import page, report
 from nemo_algos.preflight.plan.gpus import GPUS
-from nemo_algos.preflight.plan.layouts import expected, gpu_of
+from nemo_algos.preflight.plan.layouts import gpu_of, measured_errors
 from nemo_algos.preflight.plan.layouts import plan as planned
-from nemo_algos.preflight.plan.search import checked, layouts, remedy
+from nemo_algos.preflight.plan.search import checker, layouts, remedy
 from nemo_algos.terminal import Console, echo
 
 
@@ -37,7 +37,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="print numbers as JSON")] = False,
 ) -> None:
     """Memory by component, time by phase, GPU-hours, and the cheapest change that makes it fit."""
-    given, release = written(config, overrides, "train"), load(nemo_rl or versions(config)[0])
+    given, release = load_config(config, overrides, "train"), load(nemo_rl or versions(config)[0])
     run, findings = judge(given, release)
     refuse(findings)
     card = gpu or gpu_of(run.plain)
@@ -50,21 +50,21 @@ def plan(
         raise ValueError(f"--price {price:g}: must be a finite number from 0")
     shape = facts(model) if model else run.model or facts(run["policy.model_name"])
     p = planned(run.plain, shape, GPUS[card], mean_tokens)
-    accepts = checked(given, release, model)
+    accepts = checker(given, release, model)
     found = {n: layouts(p, n, accepts, top) for n in counts}
-    change, sums = remedy(p, accepts), report.summed(p, steps or min(p.steps, 100), price)
+    change, sums = remedy(p, accepts), report.totals(p, steps or min(p.steps, 100), price)
     shown = list(report.tables(p, change, sums))
     shown += [
         part
         for n, (some, reason) in found.items()
-        for part in report.ranked(n, some, reason, price)
+        for part in report.ranking(n, some, reason, price)
     ]
     every = [layout for some, _ in found.values() for layout in some]
     if html:
         page.write(html, [p, *every], shown)
         echo(f"page: {html}", err=True)
     if as_json:
-        more = {"change": change, "target": sums, "relative_errors": expected()}
+        more = {"change": change, "target": sums, "relative_errors": measured_errors()}
         listed = {"layouts": [x.numbers() for x in every]} if counts else {}
         reasons = (
             {"none": {n: reason for n, (_, reason) in found.items() if reason}} if counts else {}

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.cli.arguments import Config, Overrides, written
+from nemo_algos.cli.arguments import Config, Overrides, load_config
 from nemo_algos.config import ConfigError
 from nemo_algos.environment import as_written
 from nemo_algos.preflight.check.judge import judge
@@ -32,7 +32,7 @@ def _only(words: str) -> tuple[str, ...]:
 
 def _build() -> None:
     """The environment, where it is not there yet."""
-    if not machine.built():
+    if not machine.is_built():
         size = f"{machine.SIZE}, about {machine.MINUTES} minutes, in {machine.location()}"
         echo(f"Building the rehearsal's environment, once: {size}", err=True)
         machine.build()
@@ -52,7 +52,7 @@ def rehearse(
     as_json: Annotated[bool, typer.Option("--json", help="verdicts for scripts")] = False,
 ) -> None:
     """Run all of a NeMo-RL run but the GPUs, small, on this machine; exit 1 where it would fail."""
-    given, asked = written(config, overrides, "train"), _only(only)
+    given, asked = load_config(config, overrides, "train"), _only(only)
     if OmegaConf.select(given, "engine") != "nemo_rl":
         raise ValueError(f"{config} has no `engine: nemo_rl`, and only NeMo-RL runs are rehearsed.")
     if html and not html.parent.is_dir():
@@ -70,7 +70,7 @@ def rehearse(
         if not as_json:
             echo(line(verdict), color={"failed": "red", "warning": "yellow"}.get(verdict.outcome))
 
-    for verdict in judged(request, given):
+    for verdict in judge_config(request, given):
         say(add(place, verdict))
     inside = request.wants("tokenizer", "data", "rewards", "stack")
     if inside and not any(v.stage == "judge" and v.outcome == "failed" for v in found):
@@ -90,7 +90,7 @@ def rehearse(
     raise typer.Exit(1 if any(v.outcome == "failed" for v in found) else 0)
 
 
-def judged(request: Request, given: DictConfig) -> Iterator[Verdict]:
+def judge_config(request: Request, given: DictConfig) -> Iterator[Verdict]:
     """What `check` finds, and what the folders and trackers of the config say."""
     begun = time.monotonic()
     try:

@@ -45,7 +45,7 @@ def replicate(
     if (submit and (toy or report)) or (toy and report):
         raise ValueError("--submit, --report and --toy are three commands: give one of them")
     papers = {name: manifests.paper(name) for name in ([paper] if paper else manifests.names())}
-    chosen = {name: manifests.chosen(known, item) for name, known in papers.items()}
+    chosen = {name: manifests.choose(known, item) for name, known in papers.items()}
     if submit and not item:
         raise ValueError("--submit: name a paper and an item, such as etr table1")
     for name, known in papers.items():
@@ -76,9 +76,9 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
 
     about = known.items[item]
     echo(f"{name} {item}: {about.title} ({known.state(about)})")
-    if runs := plan.trained(known, about):
+    if runs := plan.trained_runs(known, about):
         _costs(known, runs, plan.Costs(known, price))
-        for data, where in known.trained_on(about).items():
+        for data, where in known.training_data(about).items():
             facts = [f"{where.rows:,} rows" if where.rows else "", where.source]
             facts += [f"sha256 {where.sha256}" if where.sha256 else ""]
             echo(f"data {data}: {'; '.join(fact for fact in facts if fact)}")
@@ -122,7 +122,7 @@ def _toy(name: str, known: Paper, item: str, out: Path, steps: int | None, worke
     if item and without:
         reason = known.items[item].note or "; ".join(known.missing(known.items[item]))
         raise ValueError(f"{name} {item} has no toy form: {reason}")
-    items = manifests.chosen(small, item)
+    items = manifests.choose(small, item)
     for line in toy.make(small, items.values(), out, workers):
         echo(line)
     if without:
@@ -151,7 +151,7 @@ def _submit(name: str, known: Paper, items: dict[str, Item], out: Path, job: Job
     runs = order.runs()
     waiting = list(order.evaluations(runs))
     every = [run for each in runs.values() for run in each]
-    for sentence in order.unserved():
+    for sentence in order.unserved_runs():
         echo(sentence, err=True)
     show([f for run in every for f in run.findings if f.severity != "error"], err=True)
     if shutil.which("sbatch"):

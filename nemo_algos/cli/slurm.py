@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from nemo_algos.cli.arguments import Config, NemoRL, Overrides, show, written
+from nemo_algos.cli.arguments import Config, NemoRL, Overrides, load_config, show
 from nemo_algos.config import find
 from nemo_algos.preflight.check.judge import versions
 from nemo_algos.preflight.slurm import prepare as jobs
@@ -88,7 +88,7 @@ def job(
     ] = False,
 ) -> None:
     """Check a config and write it as a Slurm job that saves, requeues and resumes by itself."""
-    written(config, [], "train")
+    load_config(config, [], "train")
     file, version = find(config), nemo_rl or versions(config)[0]
     job = Job(
         account=account,

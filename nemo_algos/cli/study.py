@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
-from nemo_algos.cli.arguments import Config, Overrides, written
+from nemo_algos.cli.arguments import Config, Overrides, load_config
 from nemo_algos.config import require
 from nemo_algos.jsonl import lock_folder, refuse_links_out
 from nemo_algos.processes import fresh
@@ -24,7 +24,7 @@ STARRED = "*: the 95 % CI of the difference excludes 0; intervals and figures ar
 def study(config: Config, overrides: Overrides = None) -> None:
     """Run methods x seeds x regimes on the embedded engine, and say what they show."""
     require("lab")
-    written(config, [], "study")
+    load_config(config, [], "study")
     from nemo_algos.lab.study import design, tuning  # what they load takes seconds
     from nemo_algos.lab.study.runner import results
 

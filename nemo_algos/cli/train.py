@@ -8,11 +8,11 @@ import typer
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos import config as configs
-from nemo_algos.cli.arguments import SHAPE, once, shipped, show, written
+from nemo_algos.cli.arguments import SHAPE, complete_config, load_config, once, show
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.engines.local import manifest
 from nemo_algos.naming import run_name
-from nemo_algos.preflight.check.local.judge import judged
+from nemo_algos.preflight.check.local.judge import judge
 from nemo_algos.terminal import Console
 
 NO_NEMO_RL = (
@@ -28,7 +28,7 @@ def train(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar=SHAPE, autocompletion=shipped, help="a YAML file, or a shipped config"
+            metavar=SHAPE, autocompletion=complete_config, help="a YAML file, or a shipped config"
         ),
     ] = None,
     config: Annotated[
@@ -45,14 +45,14 @@ def train(
     if resume and resume.exists() and not resume.is_dir():
         raise _error(f"--resume {resume} is a file. Name a run folder.")
     if config is None:
-        merged = configs.overridden(_resumed(resume, overrides), overrides)
+        merged = configs.apply_overrides(_resume(resume, overrides), overrides)
     else:
-        merged = _named(written(config, overrides, "train"), config)
+        merged = _with_run_name(load_config(config, overrides, "train"), config)
     launch = _nemo_rl if merged.get("engine") == "nemo_rl" else _local
     launch(merged, resume)
 
 
-def _named(merged: DictConfig, config: str) -> DictConfig:
+def _with_run_name(merged: DictConfig, config: str) -> DictConfig:
     """The folder of its runs has the config's name, where nothing else is set."""
     section = merged.get("logger")
     plain: Any = OmegaConf.to_container(section) if isinstance(section, DictConfig) else {}
@@ -64,7 +64,7 @@ def _named(merged: DictConfig, config: str) -> DictConfig:
 
 def _local(merged: DictConfig, resume: Path | None) -> None:
     configs.require("engine")
-    checked, algorithm, warnings = judged(configs.resolved(merged), resume)
+    checked, algorithm, warnings = judge(configs.resolve(merged), resume)
     show(warnings, err=True)
     from nemo_algos.engines.local.run import run  # transformers, after the config is judged
 
@@ -84,7 +84,7 @@ def _nemo_rl(merged: DictConfig, resume: Path | None) -> None:
     run(compose(merged), Console(highlight=False))
 
 
-def _resumed(resume: Path | None, overrides: list[str]) -> DictConfig:
+def _resume(resume: Path | None, overrides: list[str]) -> DictConfig:
     """The config of the run to resume, code and servers only where an override names them again."""
     if resume is None:
         raise _error(NO_CONFIG)

@@ -17,7 +17,7 @@ from nemo_rl.utils.timer import TimeoutChecker  # pyright: ignore
 ROOT = Path(__file__).parents[2]  # the container has no nemo_algos, but it mounts this checkout
 sys.path.insert(0, str(ROOT))
 
-from nemo_algos.preflight.slurm.steps import saved  # noqa: E402
+from nemo_algos.preflight.slurm.steps import last_saved_step  # noqa: E402
 
 UNFINISHED = 75  # EX_TEMPFAIL; job.sh requeues on it
 
@@ -40,7 +40,7 @@ def stop_early(asked: Path) -> list[str]:
 
 def start(checkpoints: Path) -> int:
     """The step to resume from; exits where NeMo-RL could not."""
-    whole = saved(checkpoints)
+    whole = last_saved_step(checkpoints)
     for folder in checkpoints.glob("step_*"):
         if folder.name[5:].isdecimal() and int(folder.name[5:]) > whole:
             reason = "has no training_info.json, and NeMo-RL would resume from it: remove it"
@@ -63,7 +63,7 @@ def main(run: str, program: str, last_step: str = "0") -> int:
     except SystemExit as end:
         if end.code:
             raise
-    step = saved(checkpoints)
+    step = last_saved_step(checkpoints)
     if reasons and step <= first:
         sys.exit(f"stopped early by {reasons[0]}, and nothing is saved after step {first}")
     if reasons:

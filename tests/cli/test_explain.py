@@ -5,7 +5,7 @@ from commands import invoke
 from pydantic import BaseModel
 
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.cli.explain import SOURCES, explained, fields_of
+from nemo_algos.cli.explain import SOURCES, explain_key, fields_of
 from nemo_algos.config import ConfigError, Section
 
 HAVE = "NeMo-RL v0.7.0, NeMo-RL main: a key of NeMo-RL, "
@@ -37,21 +37,21 @@ HAVE = "NeMo-RL v0.7.0, NeMo-RL main: a key of NeMo-RL, "
     ],
 )  # fmt: skip
 def test_a_key_is_explained(key, lines):
-    assert explained(key) == lines
+    assert explain_key(key) == lines
     done = invoke("check", "--explain", key)
     assert (done.exit_code, done.output.splitlines()) == (0, lines)
 
 
 def test_what_one_version_alone_has():
-    (line,) = explained("policy.generation.refit_transport")
+    (line,) = explain_key("policy.generation.refit_transport")
     assert line == "NeMo-RL main: a key of NeMo-RL, null in its grpo_math_1B.yaml."
 
 
 def test_a_parameter_is_said_of_the_methods_that_have_it():
-    (line,) = explained("method.max_log_ratio")
+    (line,) = explain_key("method.max_log_ratio")
     assert line.startswith("every method: float > 0 <= 20, default 20.0.")
-    assert explained("method.macro")[0].startswith("etr: float >= 0, default ")
-    said = explained("method.advantage_std")
+    assert explain_key("method.macro")[0].startswith("etr: float >= 0, default ")
+    said = explain_key("method.advantage_std")
     assert sum(line.partition(":")[0].count(",") + 1 for line in said) == len(METHODS)
 
 
@@ -60,7 +60,7 @@ def test_an_unknown_key_names_the_nearest():
     assert done.exit_code == 2
     assert "(did you mean grpo.num_generations_per_prompt?)" in done.stderr
     with pytest.raises(ConfigError, match="zzz: "):
-        explained("zzz")
+        explain_key("zzz")
 
 
 def test_a_text_below_a_field_is_the_field_s():
@@ -77,4 +77,4 @@ def test_every_key_of_ours_has_a_line(source):
     _, schema, above = source
     assert issubclass(schema, BaseModel)
     for path, _ in fields_of(schema, above):
-        assert explained(path.replace("*", "one")), path
+        assert explain_key(path.replace("*", "one")), path

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from nemo_algos import cli
 from nemo_algos.algorithms.riders.terms import TERMS
-from nemo_algos.cli import COMMANDS, STOPPED, app, loaded
+from nemo_algos.cli import COMMANDS, STOPPED, app, load_command
 from nemo_algos.config import SHIPPED
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def test_every_command_is_a_module_of_its_name_and_in_the_overview():
     width = max(map(len, COMMANDS))
     for name, sentence in COMMANDS.items():
         assert f"│ {name:{width}}  {sentence}" in said, name
-        assert loaded(name).help.strip()
+        assert load_command(name).help.strip()
 
 
 def test_the_overview_loads_no_command_and_no_config():
@@ -256,14 +256,14 @@ def test_an_unknown_benchmark_names_the_valid_ones():
     ],
 )
 def test_one_way_to_end(error, status, said, capsys):
-    with pytest.raises(typer.Exit) as end, cli.ended():
+    with pytest.raises(typer.Exit) as end, cli.exit_on_error():
         raise error
     out, err = capsys.readouterr()
     assert (end.value.exit_code, out) == (status, "") and err == Says(said)
 
 
 def test_a_bug_of_ours_stays_a_traceback():
-    with pytest.raises(AssertionError), cli.ended():
+    with pytest.raises(AssertionError), cli.exit_on_error():
         raise AssertionError
 
 

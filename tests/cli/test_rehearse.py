@@ -17,7 +17,7 @@ def checkout(tmp_path, monkeypatch):
     (tmp_path / "nemo_rl").mkdir()
     (tmp_path / "nemo_rl" / "__init__.py").touch()
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
-    monkeypatch.setattr(machine, "built", lambda: False)
+    monkeypatch.setattr(machine, "is_built", lambda: False)
     monkeypatch.setattr(machine, "build", lambda: pytest.fail("an environment was built"))
     return tmp_path
 
@@ -51,6 +51,6 @@ def test_a_mistake_that_check_names_ends_it_before_an_environment():
 
 @pytest.mark.parametrize(("outcome", "status"), [("passed", 0), ("unchecked", 0), ("failed", 1)])
 def test_the_status_is_1_where_anything_failed(outcome, status, monkeypatch):
-    monkeypatch.setattr(machine, "built", lambda: True)
+    monkeypatch.setattr(machine, "is_built", lambda: True)
     monkeypatch.setattr(run, "rehearse", lambda *_: [Verdict("model", outcome, "seen")])
     assert invoke("rehearse", RECIPE).exit_code == status

@@ -8,8 +8,8 @@ from says import Says
 from typer.testing import CliRunner
 
 from nemo_algos import config
-from nemo_algos.cli import COMMANDS, app, loaded
-from nemo_algos.cli.train import _named
+from nemo_algos.cli import COMMANDS, app, load_command
+from nemo_algos.cli.train import _with_run_name
 from nemo_algos.config import SHIPPED
 from nemo_algos.naming import method_name, run_name
 
@@ -46,8 +46,8 @@ def test_a_folder_of_a_method_is_safe(block, name):
 
 
 def log_dir(name, *overrides):
-    merged = config.overridden(config.read(config.find(name)), list(overrides))
-    return config.resolved(_named(merged, name))["logger"]["log_dir"]
+    merged = config.apply_overrides(config.read(config.find(name)), list(overrides))
+    return config.resolve(_with_run_name(merged, name))["logger"]["log_dir"]
 
 
 def test_runs_of_a_config_lie_under_its_name(tmp_path):
@@ -109,7 +109,7 @@ def test_h_is_help_everywhere(command):
     words = command.split()
     short, long = said(*words, "-h"), said(*words, "--help")
     assert short == long and short[0] == 0 and "Usage" in short[1]
-    assert not words or loaded(words[0])
+    assert not words or load_command(words[0])
 
 
 def test_papers_evaluations_of_a_run_of_ones_own(tmp_path):

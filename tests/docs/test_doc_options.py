@@ -13,9 +13,9 @@ import pytest
 import typer
 from doc_commands import FENCE, ROOT, blocks, pages, runs
 
-from nemo_algos.cli import loaded
+from nemo_algos.cli import load_command
 from nemo_algos.config import ConfigError, find, load, read
-from nemo_algos.lab.evals.schema import checked
+from nemo_algos.lab.evals.schema import parse_config
 from nemo_algos.preflight.check.judge import check, versions
 from nemo_algos.preflight.check.local.judge import parse
 
@@ -81,7 +81,7 @@ def split(script, words):
     if script != "nemo-algos":
         return script, program(script), words
     name, *rest = words
-    command = loaded(name)
+    command = load_command(name)
     of_group = getattr(command, "commands", {})  # `slurm CONFIG` is its `job`
     if of_group:
         word, rest = (rest[0], rest[1:]) if rest and rest[0] in of_group else ("job", rest)
@@ -111,7 +111,7 @@ def wrong(name, config, overrides):
     if not find(config).is_file():
         return [f"no config {config}"]
     if name == "eval":
-        checked(load(find(config), overrides))
+        parse_config(load(find(config), overrides))
     if name in ("eval", "study"):
         return []
     if read(find(config)).engine == "local":  # the data files are the reader's

@@ -25,5 +25,5 @@ def test_the_page_is_current(name):
     assert f"--toy {name}" in written and all(" | ".join(line) in written for line in stored)
     runs = {line[1].split(" (")[0] for line in stored}
     small = toy(known)
-    assert runs <= {run for item in small.items.values() for run in item.needed()}
+    assert runs <= {run for item in small.items.values() for run in item.needed_runs()}
     assert all(misprint.says in written for misprint in known.misprints)

@@ -92,7 +92,9 @@ def divergence(log_ratio: Tensor, mask: Tensor, option: str) -> Tensor:
     return POOLS[pool](DIVERGENCES[kind](log_ratio.clamp(-LIMIT, LIMIT)), mask)
 
 
-def kept(log_ratio: Tensor, mask: Tensor, bounds: Mapping[str, tuple[float, float]]) -> Tensor:
+def kept_tokens(
+    log_ratio: Tensor, mask: Tensor, bounds: Mapping[str, tuple[float, float]]
+) -> Tensor:
     """The mask [B,S] without what has a divergence outside its (low, high), by option."""
     keep = mask
     for option, (low, high) in bounds.items():
@@ -101,6 +103,6 @@ def kept(log_ratio: Tensor, mask: Tensor, bounds: Mapping[str, tuple[float, floa
     return keep
 
 
-def lengthened(kept: Tensor, mask: Tensor) -> Tensor:
+def length_ratio(kept: Tensor, mask: Tensor) -> Tensor:
     """[B,1]: a row's tokens over those kept; a row mean over all times this is over the kept."""
     return token_counts(mask)[:, None] / token_counts(kept).clamp(min=1)[:, None]

@@ -33,7 +33,7 @@ def answer(function, case, inputs):
     return {"loss": loss, "grad": grad}
 
 
-def judged(function, case, inputs, tolerance):
+def judge(function, case, inputs, tolerance):
     """pass, departs, refused or fails; and the errors by quantity, or the reason."""
     kinds = {"mask": bool, "group": None}  # the others are numbers, null is NaN
     inputs = {k: np.array(v, dtype=kinds.get(k, float)) for k, v in inputs.items()}
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     function, seen = pkgutil.resolve_name(sys.argv[1]), set()
     data = json.loads(pathlib.Path(__file__).with_name("cases.json").read_text())
     for case in data["cases"]:
-        verdict, detail = judged(function, case, data["inputs"][case["inputs"]], data["tolerance"])
+        verdict, detail = judge(function, case, data["inputs"][case["inputs"]], data["tolerance"])
         print(case["name"], verdict, "" if verdict == "pass" else detail)
         seen.add(verdict)
     sys.exit("pass" not in seen or bool(seen & {"departs", "fails"}))

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 from torch import Tensor
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.golden.conform import judged
+from nemo_algos.algorithms.golden.conform import judge
 from nemo_algos.algorithms.golden.traps import Batch, traps
 from nemo_algos.algorithms.golden.verify import compute
 from nemo_algos.algorithms.methods import METHODS
@@ -80,7 +80,7 @@ def _check_sizes(where: str, mask: Sequence[Sequence[int]], values: dict[str, An
             raise ValueError(f"{where}.{name} must be a number, [B] or [B][S] like the mask")
 
 
-def made() -> dict[str, Any]:
+def build_fixture() -> dict[str, Any]:
     """The fixture of all methods, as JSON has it."""
     batches = traps()
     cases = [case(method, trap, batches[trap]) for method in METHODS for trap in batches]
@@ -91,7 +91,7 @@ def made() -> dict[str, Any]:
 def case(method: str, trap: str, batch: Batch) -> dict[str, Any]:
     """What the code here computes of a batch."""
     algorithm, lengths = build(method), [sum(row) for row in batch.inputs["mask"]]
-    got = {k: _listed(v) for k, v in compute(method, {}, batch.inputs).items()}
+    got = {k: _to_lists(v) for k, v in compute(method, {}, batch.inputs).items()}
     signals = {k: got.pop(k) for k in {*algorithm.per_token, "low", "high"} & {*got}}
     counts = {"sequences": sum(length > 0 for length in lengths), "tokens": sum(lengths)}
     counts |= {"rows": len(lengths), "pieces": len(batch.pieces or [0])}
@@ -108,7 +108,7 @@ def case(method: str, trap: str, batch: Batch) -> dict[str, Any]:
     }
 
 
-def _listed(values: Tensor) -> Any:
+def _to_lists(values: Tensor) -> Any:
     """Of twelve digits, so that the last bits of a processor do not matter."""
     return np.vectorize(lambda x: float(f"{x:.12g}"))(values).tolist()
 
@@ -116,7 +116,7 @@ def _listed(values: Tensor) -> Any:
 def write(folder: Path) -> None:
     """cases.json, a case a line; its JSON Schema; README.md and the runner conform.py."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(made(), allow_nan=False, sort_keys=True)
+    text = json.dumps(build_fixture(), allow_nan=False, sort_keys=True)
     replace(folder / "cases.json", text.replace('{"counts"', '\n{"counts"') + "\n")
     replace(folder / "cases.schema.json", json.dumps(Fixture.model_json_schema(), indent=1) + "\n")
     for name in ("README.md", "conform.py"):
@@ -140,7 +140,7 @@ def run(
     for case in fixture["cases"]:
         if method in ("", case["method"]) and trap in ("", case["trap"]):
             inputs = fixture["inputs"][case["inputs"]]
-            verdict, detail = judged(function, case, inputs, fixture["tolerance"])
+            verdict, detail = judge(function, case, inputs, fixture["tolerance"])
             row = {"method": case["method"], "trap": case["trap"], "verdict": verdict}
             rows.append(row | {"detail": detail})
     if not rows:

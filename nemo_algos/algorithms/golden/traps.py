@@ -26,26 +26,26 @@ def traps() -> dict[str, Batch]:
     holes = [[int((i + 2 * t) % 3 > 0) for t in range(POSITIONS)] for i in ROWS]
     empty = [[int(i not in (2, 9))] * POSITIONS for i in ROWS]
     unequal = ((0.0, 1.0), (1.0, 0.2, 0.0), (0.0, 0.0, 1.0, 0.3, 0.0), (1.0,) * 4 + (0.0, 0.6))
-    plain = made()
+    plain = build_inputs()
     return {
         "plain": Batch(plain),
-        "holes": Batch(made(mask=holes)),
-        "empty_rows": Batch(made(mask=empty)),
-        "flat_groups": Batch(made(((1.0,) * 4, REWARDS[0], (0.1,) * 4, REWARDS[3]))),
-        "groups_of_one": Batch(made((*REWARDS[:3], (1.0,), (0.0,), (0.7,), (0.4,)))),
-        "extreme_ratios": Batch(_extreme(made())),
-        "nan_off_mask": Batch(_nan_off_mask(made(mask=_lengths()))),
-        "micro_batches": Batch(made(mask=_lengths()), CUT),
-        "data_parallel": Batch(made(mask=_lengths(empty=5)), RANKS),
-        "unequal_lengths": Batch(made(mask=_lengths())),
-        "unequal_groups": Batch(made(unequal)),
+        "holes": Batch(build_inputs(mask=holes)),
+        "empty_rows": Batch(build_inputs(mask=empty)),
+        "flat_groups": Batch(build_inputs(((1.0,) * 4, REWARDS[0], (0.1,) * 4, REWARDS[3]))),
+        "groups_of_one": Batch(build_inputs((*REWARDS[:3], (1.0,), (0.0,), (0.7,), (0.4,)))),
+        "extreme_ratios": Batch(_extreme(build_inputs())),
+        "nan_off_mask": Batch(_nan_off_mask(build_inputs(mask=_lengths()))),
+        "micro_batches": Batch(build_inputs(mask=_lengths()), CUT),
+        "data_parallel": Batch(build_inputs(mask=_lengths(empty=5)), RANKS),
+        "unequal_lengths": Batch(build_inputs(mask=_lengths())),
+        "unequal_groups": Batch(build_inputs(unequal)),
         "shuffled_groups": Batch(
             {k: [rows[7 * i % 16] for i in ROWS] for k, rows in plain.items()}
         ),
     }
 
 
-def made(
+def build_inputs(
     rewards: Sequence[Sequence[float]] = REWARDS, mask: list[list[int]] | None = None
 ) -> Inputs:
     """Groups of these rewards, one after another; off the mask are numbers like those on it."""

@@ -36,14 +36,14 @@ def correct(config: CorrectionConfig, rollouts: Rollouts) -> tuple[Rollouts, dic
     """
     if not config.active:
         return rollouts, {}
-    mask, sampled = rollouts.mask, _sampled(rollouts)
+    mask, sampled = rollouts.mask, _sampler_logprobs(rollouts)
     if config.bypass_mode:
         return replace(rollouts, old_logprobs=sampled), {}
     log_ratio = core.importance.gap(rollouts.old_logprobs.double(), sampled, mask)
-    kept = core.importance.kept(log_ratio, mask, config.rejections)
+    kept = core.importance.kept_tokens(log_ratio, mask, config.rejections)
     weights, weighed = _weights(config, log_ratio, mask)
     corrected = replace(rollouts, mask=kept, rollout_is_weights=weights.expand(mask.shape))
-    return corrected, _rejected(kept, mask) | weighed
+    return corrected, _rejection_metrics(kept, mask) | weighed
 
 
 def check(config: CorrectionConfig, rollouts: Rollouts) -> None:
@@ -67,12 +67,12 @@ def of_two_policies(
     if not (config.rollout_is or config.rollout_rs):
         return None
     log_ratio = core.importance.gap(logprobs, sampled, mask)
-    kept = core.importance.kept(log_ratio, mask, config.rejections)
+    kept = core.importance.kept_tokens(log_ratio, mask, config.rejections)
     factor = log_ratio.new_ones(mask.shape)
     if config.rollout_is:
         factor = core.importance.importance(log_ratio, mask, config.rollout_is, *config.cut)
     if mean == "sequence":
-        factor = factor * core.importance.lengthened(kept, mask)
+        factor = factor * core.importance.length_ratio(kept, mask)
     return factor.expand(mask.shape).where(kept, 0.0)
 
 
@@ -89,7 +89,7 @@ def of_sampler(
     return core.importance.importance(log_ratio, mask, level, *cut)
 
 
-def measured(
+def sampler_metrics(
     method: Method, cut: tuple[Cut | None, float, float], old: Tensor, gen: Tensor, mask: Tensor
 ) -> dict[str, float]:
     """The metrics of those weights over a rollout batch."""
@@ -112,7 +112,7 @@ def _weights(
     return weights, metrics
 
 
-def _sampled(rollouts: Rollouts) -> Tensor:
+def _sampler_logprobs(rollouts: Rollouts) -> Tensor:
     sampled = rollouts.gen_logprobs
     if sampled is None:
         raise ValueError("rollout_correction needs gen_logprobs [B, S], the sampler's log-probs")
@@ -127,7 +127,7 @@ def _sampled(rollouts: Rollouts) -> Tensor:
     return sampled
 
 
-def _rejected(kept: Tensor, mask: Tensor) -> dict[str, float]:
+def _rejection_metrics(kept: Tensor, mask: Tensor) -> dict[str, float]:
     lost, tokens = (mask & ~kept).any(1).sum(), mask.sum()
     return {
         "correction/rejected_tokens": float(1 - kept.sum() / tokens) if tokens else 0.0,

@@ -32,7 +32,7 @@ def in_step(plain: Mapping[str, Any]) -> dict[str, Any]:
     return dict(plain)
 
 
-def refused(plain: Mapping[str, Any]) -> Iterator[Finding]:
+def problems(plain: Mapping[str, Any]) -> Iterator[Finding]:
     """An old_policy that there is not, or that bypass_mode contradicts."""
     written, bypass = plain.get(KEY), _bypass(plain.get(BLOCK))
     known = get_args(OldPolicy)
@@ -52,7 +52,7 @@ def _bypass(block: Any) -> bool | None:
     return found if isinstance(found, bool) else None
 
 
-def lost_on_policy(a: Algorithm) -> list[str]:
+def inert_on_policy(a: Algorithm) -> list[str]:
     """The methods whose bounds or loss do nothing while every ratio to the old policy is 1."""
     base, bounds = a.base.method, a.bounds.method
     if has_no_ratio(a) or base.own_denominator:
@@ -62,11 +62,11 @@ def lost_on_policy(a: Algorithm) -> list[str]:
     return list(dict.fromkeys(lost + [bounds.name] * ("bounds" in essence(bounds))))
 
 
-def left_on_policy(a: Algorithm) -> str:
+def on_policy_objective(a: Algorithm) -> str:
     """What is trained while every ratio is 1, in words; empty where nothing is lost by that."""
     base = a.base.method
     clips = base.clips is not None and a.constant_bounds != INFINITE and not has_no_ratio(a)
-    if base.own_denominator or not (clips or lost_on_policy(a)):
+    if base.own_denominator or not (clips or inert_on_policy(a)):
         return ""
     if "gen_logprobs" in needs_of_rest(base):
         return f"{base.name} without clipping"

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import nemo_algos as na
-from nemo_algos.engines.adapters.slime_settings import judged
+from nemo_algos.engines.adapters.slime_settings import judge
 
 Data = dict[str, list[Any]]  # by name, of each response
 FIELDS = {
@@ -37,7 +37,7 @@ def advantages(args: Namespace, rollout_data: dict[str, Any]) -> None:
 
     Raises ConfigError as `judged`, ValueError where rows are no whole groups of single responses.
     """
-    algorithm, _ = judged(args)
+    algorithm, _ = judge(args)
     whole = _everyones(rollout_data)
     rewards = torch.tensor(whole["rewards"], dtype=torch.float64)
     rollouts = _rollouts(whole, _groups(whole, args.n_samples_per_prompt), rewards)
@@ -59,7 +59,7 @@ def method_loss(
     args: Namespace, batch: dict[str, Any], logits: Tensor, _: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """For `custom_loss_function_path`: a micro-batch's, times the batch size slime divides by."""
-    algorithm, config = judged(args)
+    algorithm, config = judge(args)
     if not all(hasattr(x, "method") for x in batch["returns"]):
         reason = "this version of slime copies `returns`, so the bounds are lost"
         raise ValueError(f"{reason}. Use slime 0.3.1.")

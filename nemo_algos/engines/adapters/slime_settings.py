@@ -44,9 +44,9 @@ REPLACED = {  # slime's default, and what to do
 }
 
 
-def judged(args: Namespace) -> tuple[Algorithm, LossConfig]:
+def judge(args: Namespace) -> tuple[Algorithm, LossConfig]:
     """The blocks `method:` and `loss_fn:` of args. Raises ConfigError with every finding."""
-    algorithm = build(getattr(args, "method", None)).limited(args.rollout_max_response_len)
+    algorithm = build(getattr(args, "method", None)).with_max_tokens(args.rollout_max_response_len)
     loss = validate(LossConfig, getattr(args, "loss_fn", None) or {}, "loss_fn")
     if findings := [*misfits(algorithm, loss, args)]:
         raise ConfigError(findings)

@@ -15,7 +15,7 @@ from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
 
 from nemo_algos import ConfigError, Counts, Rollouts, Signals, policy_loss
-from nemo_algos.engines.adapters.trl_settings import UNBALANCED, judged
+from nemo_algos.engines.adapters.trl_settings import UNBALANCED, judge
 
 MEMORY = "nemo_algos_memory"  # its key in trainer_state.json, which TRL saves and loads
 VISION = [*signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters][8:]
@@ -30,7 +30,7 @@ class MethodTrainer(GRPOTrainer):
     def __init__(
         self, *given: Any, args: GRPOConfig, method: Any, loss_fn: Any = None, **named: Any
     ) -> None:
-        self.algorithm, self.loss_config, args = judged(
+        self.algorithm, self.loss_config, args = judge(
             method, loss_fn, args, named.get("rollout_func") is not None
         )
         super().__init__(*given, args=args, **named)
@@ -56,7 +56,7 @@ class MethodTrainer(GRPOTrainer):
         if self.model.training and signals.memory:  # a callback that nobody has is warned of
             kept[MEMORY] = signals.memory
         self._log(signals.metrics)
-        self._coefficients[self.model.training] = self._weighed(whole, signals)
+        self._coefficients[self.model.training] = self._term_weights(whole, signals)
         shown = (signals.advantages * whole.mask).sum(1) / whole.lengths.clamp(min=1)
         log = self._logs["advantages"]
         for _ in range(min(len(whole), len(log))):
@@ -74,7 +74,7 @@ class MethodTrainer(GRPOTrainer):
         total = (rewards * self.reward_weights.to(rewards)).nansum(1)
         if old is None or "entropy" in self.algorithm.needs:
             with torch.no_grad():
-                old, entropy = self._scored(self.model, batch, self._train_batch_size)
+                old, entropy = self._score(self.model, batch, self._train_batch_size)
         return Rollouts(
             group=numbers // (self.num_generations if train else self.num_generations_eval),
             rewards=total.where(~rewards.isnan().all(1), torch.nan),  # nobody's are refused
@@ -86,7 +86,7 @@ class MethodTrainer(GRPOTrainer):
             sample_mask=completion.any(1) if self.mask_truncated_completions else None,
         )
 
-    def _scored(self, model: Any, batch: dict[str, Any], size: int | None = None) -> Any:
+    def _score(self, model: Any, batch: dict[str, Any], size: int | None = None) -> Any:
         """Log-probs and exact entropies of the completions, [B,S] each."""
         names, keep = ("ids", "mask"), batch["completion_ids"].shape[1]
         both = (torch.cat([batch[f"prompt_{n}"], batch[f"completion_{n}"]], 1) for n in names)
@@ -110,11 +110,11 @@ class MethodTrainer(GRPOTrainer):
         numbers = torch.tensor(astuple(Counts.of(own.mask)), device=own.mask.device)
         reduce = self.accelerator.reduce
         self._counts = Counts(*reduce(numbers).tolist())  # of the optimizer batch
-        shares = reduce(self._weighed(own, signals))
+        shares = reduce(self._term_weights(own, signals))
         self._recounted = (self._coefficients[train] / shares).where(shares > 0, 0.0)
         return inputs
 
-    def _weighed(self, rollouts: Rollouts, signals: Signals) -> Tensor:
+    def _term_weights(self, rollouts: Rollouts, signals: Signals) -> Tensor:
         """What each term's weights add up to over these tokens: over its own batch, coef."""
         tokens = rollouts.lengths[:, None]
         sums = [(signals.extras[each.key] * tokens).sum() for each in self.algorithm.terms]
@@ -125,7 +125,7 @@ class MethodTrainer(GRPOTrainer):
         terms = zip(self.algorithm.terms, self._recounted, strict=True)
         own = {each.key: signals.extras[each.key] * factor for each, factor in terms}
         signals = replace(signals, extras={**signals.extras, **own})
-        logprobs, entropy = self._scored(model, inputs)
+        logprobs, entropy = self._score(model, inputs)
         batch = (logprobs, rollouts, signals, self._counts)
         loss = policy_loss(self.algorithm, *batch, self.loss_config, entropy)
         stats = self._stats = loss.stats if self._stats is None else self._stats + loss.stats

@@ -36,7 +36,7 @@ REPLACED = {  # by how their names begin
 UNBALANCED = Finding("args.router_aux_loss_coef", "the loss cannot balance experts. Set it to 0.")
 
 
-def judged(
+def judge(
     method: Any, loss_fn: Any, args: GRPOConfig, sampled: bool
 ) -> tuple[Algorithm, LossConfig, GRPOConfig]:
     """The blocks `method:` and `loss_fn:`, and args with beta 1 where TRL must keep a reference.
@@ -44,16 +44,16 @@ def judged(
     sampled: whether a function of the user's gives the sampler's log-probs. Raises ConfigError with
     every finding.
     """
-    algorithm = build(method).limited(args.max_completion_length)
+    algorithm = build(method).with_max_tokens(args.max_completion_length)
     loss = validate(LossConfig, dict(loss_fn or {}), "loss_fn")
-    if findings := [*misfits(algorithm, args), *_unsampled(loss, args, sampled)]:
+    if findings := [*misfits(algorithm, args), *_sampler_findings(loss, args, sampled)]:
         raise ConfigError(findings)
     args, penalty = copy.copy(args), loss.reference_policy_kl_penalty
     args.beta = float("ref_logprobs" in algorithm.needs or penalty > 0)  # TRL's only switch
     return algorithm, loss, args
 
 
-def _unsampled(loss: LossConfig, args: GRPOConfig, sampled: bool) -> Iterator[Finding]:
+def _sampler_findings(loss: LossConfig, args: GRPOConfig, sampled: bool) -> Iterator[Finding]:
     """Why the sampler's log-probs are missing, or of another distribution than the trainer's."""
     if not loss.use_importance_sampling_correction:
         return

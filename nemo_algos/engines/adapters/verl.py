@@ -41,7 +41,7 @@ class MethodTrainer(PPOTrainerSync):
     def __init__(self, config: DictConfig) -> None:
         blocks: Any = OmegaConf.to_container(config, resolve=True)
         limit = config.actor_rollout_ref.rollout.response_length
-        self.algorithm = na.build(blocks.get("method")).limited(limit)
+        self.algorithm = na.build(blocks.get("method")).with_max_tokens(limit)
         self.loss_config = na.validate(na.LossConfig, blocks.get("loss_fn") or {}, "loss_fn")
         if findings := [*misfits(self.algorithm, self.loss_config, config)]:
             raise na.ConfigError(findings)

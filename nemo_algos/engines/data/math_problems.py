@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nemo_algos.config import did_you_mean
-from nemo_algos.engines.data.prompts import Asked, Messages, asked_of
+from nemo_algos.engines.data.prompts import Asked, Messages, parse_question
 from nemo_algos.engines.data.rows import Row, after_hashes, load
 from nemo_algos.engines.data.schema import DataSection, Split
 from nemo_algos.engines.data.tasks import Task
@@ -33,7 +33,7 @@ def read(split: Split) -> list[Example]:
 
 
 def _example(row: Row, split: Split) -> Example:
-    problem, said = asked_of(_field(row, "input_key", split.input_key), row.where)
+    problem, said = parse_question(_field(row, "input_key", split.input_key), row.where)
     own = said is not None and split.output_key not in row.values
     answer = said if own else _field(row, "output_key", split.output_key)
     return Example(problem, after_hashes("" if answer is None else str(answer)), row.values)

@@ -63,12 +63,12 @@ class TrainedPrompt(PromptSection):
         return validate(cls, read_object(path), str(path)) if path.is_file() else None
 
 
-def said(prompt: Asked) -> str:
+def last_user_message(prompt: Asked) -> str:
     """The user's last message."""
     return prompt if isinstance(prompt, str) else prompt[-1]["content"]
 
 
-def asked_of(value: Any, where: str) -> tuple[Asked, str | None]:
+def parse_question(value: Any, where: str) -> tuple[Asked, str | None]:
     """What a row's value asks, and the answer that its last message gives, if any.
 
     Raises ValueError with the place of what is no conversation.

@@ -65,7 +65,7 @@ def load(
     if pattern is None and (of_hub or path.is_dir()):
         rows, fingerprint = hub.rows_of(data, subset, split)
         name = " ".join(filter(None, [data if of_hub else path.name, subset, split]))
-        return numbered(rows, name), f"{name} fingerprint:{fingerprint}"
+        return number_rows(rows, name), f"{name} fingerprint:{fingerprint}"
     if subset or split:
         raise ValueError(f"{data} is a file. Files have no subset or split: remove those keys.")
     files = sorted(path.rglob(pattern)) if pattern and path.is_dir() else [path]
@@ -81,7 +81,7 @@ def load(
     return rows, f"{path.name} sha256:{digest.hexdigest()}"
 
 
-def numbered(rows: list[dict[str, Any]], name: str) -> list[Row]:
+def number_rows(rows: list[dict[str, Any]], name: str) -> list[Row]:
     """Rows of a data set, each with its place. Raises ValueError where there are none."""
     if not rows:
         raise ValueError(f"{name} does not contain any rows")
@@ -98,7 +98,7 @@ def _parse(file: Path, found: bytes) -> list[Row]:
     if not (kind := _kind(file)):
         raise ValueError(f"{file} is not supported. Convert it to {SUFFIXES}.")
     if kind == ".parquet":
-        return numbered([*hub.parquet_rows(file)], str(file))
+        return number_rows([*hub.parquet_rows(file)], str(file))
     try:
         text = plain(file, found).decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from nemo_algos.engines.data import countdown
-from nemo_algos.engines.data.prompts import Asked, said
+from nemo_algos.engines.data.prompts import Asked, last_user_message
 from nemo_algos.engines.data.schema import DataSection
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.engines.rewards.weighted import Rewards
@@ -66,7 +66,7 @@ class Task(ABC):
             {
                 "response": responses,
                 "answer": [self.answer(e) for e in examples],
-                "prompt": [said(self.prompt(e)) for e in examples],
+                "prompt": [last_user_message(self.prompt(e)) for e in examples],
                 "row": [self.row(e) for e in examples],
                 "tokens": [r.tokens for r in responses],
             }

@@ -41,7 +41,7 @@ def build_trainer(config: LocalConfig, algorithm: Algorithm, console: Console) -
         teacher = getattr(algorithm.advantages.params, "teacher", None)
         made = partial(_teacher, teacher) if teacher else _reference
         reference = made(config, policy, console)
-    limited = algorithm.limited(config.policy.generation.max_new_tokens)
+    limited = algorithm.with_max_tokens(config.policy.generation.max_new_tokens)
     return Trainer(config, limited, policy, task, reference)
 
 

@@ -51,14 +51,14 @@ def save(
             "A checkpoint can only contain numbers and tensors. Use another optimizer or scheduler."
         )
     partial.replace(path)
-    kept = ranked(folder, values)[:keep_top_k]
+    kept = ranking(folder, values)[:keep_top_k]
     for step, old in steps(folder).items():
         if step not in kept and old != path:
             old.unlink()
     return path
 
 
-def ranked(folder: Path, values: Mapping[int, float]) -> list[int]:
+def ranking(folder: Path, values: Mapping[int, float]) -> list[int]:
     """The steps of the checkpoints, the best value first; of equal ones, the last."""
     return sorted(steps(folder), key=lambda s: (values.get(s, -math.inf), s), reverse=True)
 
@@ -76,7 +76,7 @@ def latest(folder: Path) -> Path | None:
 
 def load(path: Path) -> dict[str, Any]:
     """A saved state. Raises ValueError for what is none, is damaged, or holds objects."""
-    if damaged := _damaged(path):
+    if damaged := _find_damage(path):
         raise ValueError(
             f"{path} is damaged: the bytes of {damaged} differ from what was saved. "
             "Delete the file to resume from the previous checkpoint."
@@ -97,7 +97,7 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def _damaged(path: Path) -> str | None:
+def _find_damage(path: Path) -> str | None:
     """The first record whose bytes do not have the checksum (CRC-32) that torch.save wrote."""
     try:
         with ZipFile(path) as file:

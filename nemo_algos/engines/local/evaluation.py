@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nemo_algos.algorithms.core.pass_at_k import pass_at_k
-from nemo_algos.engines.data.prompts import said
+from nemo_algos.engines.data.prompts import last_user_message
 from nemo_algos.engines.data.tasks import Response, Task
 from nemo_algos.engines.local.experience import Experience, Policy
 from nemo_algos.engines.local.multi_turn import generate
@@ -79,7 +79,9 @@ def sample(
         solutions += [task.solution(e, r) if v.reward > 0 else None for e, r, v in judged]
         lengths += experience.mask.sum(1).tolist()
         verdicts += [v for _, _, v in judged]
-        first += [Shown(said(task.prompt(e)), r, v.reward) for e, r, v in judged[::samples]]
+        first += [
+            Shown(last_user_message(task.prompt(e)), r, v.reward) for e, r, v in judged[::samples]
+        ]
     starts = range(0, len(solutions), samples or 1)
     grouped, sizes = ([x[i : i + samples] for i in starts] for x in (solutions, lengths))
     return Sampled(grouped, sizes, verdicts, first)
@@ -91,7 +93,7 @@ def names(samples: int, rewards: Iterable[str] = ()) -> list[str]:
     return [*known, *(f"reward/{name}" for name in rewards if name)] if samples else []
 
 
-def measured(found: Sampled) -> dict[str, float]:
+def measure(found: Sampled) -> dict[str, float]:
     """The mean reward (NeMo-RL's name is accuracy), pass@k for k in 1, 4, 16, 64 (up to `samples`).
 
     Distinct right solutions per example; each named reward's mean, unweighted. Empty where the task

@@ -21,7 +21,7 @@ def open_folder(folder: Path | None, log_dir: Path) -> Iterator[Path]:
     """
     new = folder is None or not folder.exists()
     if folder is None:
-        folder, lock = _numbered(log_dir)
+        folder, lock = _create_numbered(log_dir)
     else:
         folder.mkdir(parents=True, exist_ok=True)
         refuse_links_out(folder)
@@ -34,7 +34,7 @@ def open_folder(folder: Path | None, log_dir: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _numbered(log_dir: Path) -> tuple[Path, IO[str]]:
+def _create_numbered(log_dir: Path) -> tuple[Path, IO[str]]:
     """The first free one of log_dir/exp_001, exp_002, ..., as NeMo-RL numbers them.
 
     The last is free where its process was killed before a step.

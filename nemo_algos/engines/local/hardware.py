@@ -39,7 +39,7 @@ def threads_of(policy: PolicySection) -> int:
     return policy.threads or (1 if policy.model_name in SHAPES else torch.get_num_threads())
 
 
-def described(policy: PolicySection) -> str:
+def describe(policy: PolicySection) -> str:
     """Such as `cpu (2 threads), float32`; a GPU by its name."""
     device, precision = device_of(policy), precision_of(policy)
     if device.type == "cpu":

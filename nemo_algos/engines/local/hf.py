@@ -22,7 +22,7 @@ from nemo_algos.config import ConfigError, Finding, first_line, install
 from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.hardware import precision_of
-from nemo_algos.engines.local.lora import add_adapters, merged
+from nemo_algos.engines.local.lora import add_adapters, merge
 from nemo_algos.engines.local.low_precision import RECIPES, emulate
 from nemo_algos.engines.local.prompt_sharing import Forest, forest, micro_batches, trees
 from nemo_algos.engines.local.sampling import Decoded, decode
@@ -62,18 +62,22 @@ class HFPolicy:
         self, prompts: list[list[int]], group_size: int, generator: torch.Generator
     ) -> Experience:
         pad = self.tokenizer.pad_token_id
-        ids = _padded([torch.tensor(p) for p in prompts], pad, "left")
-        prompt_mask = _padded([torch.ones(len(p)).bool() for p in prompts], False, "left")
+        ids = _pad([torch.tensor(p) for p in prompts], pad, "left")
+        prompt_mask = _pad([torch.ones(len(p)).bool() for p in prompts], False, "left")
         group = torch.arange(len(prompts)).repeat_interleave(group_size)
         chunks = group.split(self.config.generation_batch_size)
         sampled = (self._sample(ids, prompt_mask, chunk, generator) for chunk in chunks)
         tokens, *columns, support = zip(*sampled, strict=True)
         drawn = Experience(
-            ids, prompt_mask, group, _joined(tokens, pad), *(_joined(c, 0) for c in columns)
+            ids,
+            prompt_mask,
+            group,
+            _concatenate(tokens, pad),
+            *(_concatenate(c, 0) for c in columns),
         )
         if self.config.generation.support_replay:
-            drawn = replace(drawn, support=_joined(support, 0))
-        return self._rescored(drawn) if self.rescores else drawn
+            drawn = replace(drawn, support=_concatenate(support, 0))
+        return self._rescore(drawn) if self.rescores else drawn
 
     @torch.no_grad()
     def _sample(
@@ -120,7 +124,7 @@ class HFPolicy:
             )
 
     @torch.no_grad()
-    def _rescored(self, drawn: Experience) -> Experience:
+    def _rescore(self, drawn: Experience) -> Experience:
         """Log-probs and entropy by the training forward, from which bfloat16's cache differs."""
         logprobs, entropy = torch.zeros_like(drawn.logprobs), torch.zeros_like(drawn.entropy)
         every, width = torch.arange(len(drawn.group)), self.tree_width(drawn)
@@ -203,16 +207,16 @@ class HFPolicy:
         return self.tokenizer.decode(tokens)
 
     def save(self, folder: str) -> None:
-        merged(self.model).save_pretrained(folder)
+        merge(self.model).save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
-def _joined(chunks: Iterable[Tensor], value: float) -> Tensor:
+def _concatenate(chunks: Iterable[Tensor], value: float) -> Tensor:
     """The rows of all chunks as one tensor."""
-    return _padded([row for chunk in chunks for row in chunk], value)
+    return _pad([row for chunk in chunks for row in chunk], value)
 
 
-def _padded(rows: list[Tensor], value: float, side: str = "right") -> Tensor:
+def _pad(rows: list[Tensor], value: float, side: str = "right") -> Tensor:
     return pad_sequence(rows, batch_first=True, padding_value=value, padding_side=side)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from nemo_algos.engines.local.folder import RECORD
 from nemo_algos.engines.local.schema import LoggerSection
-from nemo_algos.engines.local.trackers import TRACKERS, Send, Told, enabled
+from nemo_algos.engines.local.trackers import TRACKERS, Send, Told, enabled_names
 from nemo_algos.jsonl import Metrics, Step, append_lines, read_lines, replace
 from nemo_algos.style import save
 
@@ -34,7 +34,7 @@ class Log:
 
     def __enter__(self) -> Self:
         """Raises ValueError for a tracker that cannot be begun with."""
-        for name in enabled(self.settings):
+        for name in enabled_names(self.settings):
             try:
                 told = TRACKERS[name](self.run, self.settings)
                 self.senders[name] = self.open.enter_context(told)

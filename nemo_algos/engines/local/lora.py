@@ -44,12 +44,12 @@ def _pattern(names: list[str]) -> str | None:
     return rf"(.*\.)?({'|'.join(wild)})" if names else None
 
 
-def merged(model: Any) -> Any:
+def merge(model: Any) -> Any:
     """A copy with the adapters added to its weights; a model without any as it is."""
     return copy.deepcopy(model).merge_and_unload() if hasattr(model, "peft_config") else model
 
 
-def trained(model: nn.Module) -> dict[str, Tensor]:
+def trainable_state(model: nn.Module) -> dict[str, Tensor]:
     """Of the state of a model what training changes."""
     named = model.named_parameters(remove_duplicate=False)
     frozen = {name for name, parameter in named if not parameter.requires_grad}
@@ -58,7 +58,7 @@ def trained(model: nn.Module) -> dict[str, Tensor]:
 
 def load_trained(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Raises RuntimeError for the state of another model."""
-    if odd := state.keys() ^ trained(model).keys():
+    if odd := state.keys() ^ trainable_state(model).keys():
         raise RuntimeError(f"it belongs to another model or other adapters: {sorted(odd)[0]}")
     model.load_state_dict(state, strict=False)
 

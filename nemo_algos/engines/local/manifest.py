@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from pydantic import Field
 
 from nemo_algos.algorithms.riders.old_policy import in_step
-from nemo_algos.config import resolved, validate
+from nemo_algos.config import resolve, validate
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.environment import as_written
 from nemo_algos.jsonl import JsonObject, read_object, refuse_links_out, replace
@@ -73,7 +73,7 @@ class Manifest(JsonObject):
 def write(folder: Path, config: LocalConfig) -> None:
     """Write manifest.json: config, versions, git state."""
     manifest = {
-        "config": stored(config),
+        "config": to_json(config),
         "seed": config.grpo.seed,
         "versions": {"python": platform.python_version(), **{x: version(x) for x in LIBRARIES}},
         "git": _git_state(),
@@ -82,7 +82,7 @@ def write(folder: Path, config: LocalConfig) -> None:
     replace(folder / "manifest.json", json.dumps(manifest, indent=2))
 
 
-def stored(config: LocalConfig) -> dict[str, Any]:
+def to_json(config: LocalConfig) -> dict[str, Any]:
     """The config as JSON, what the environment holds as it is written."""
     return as_written(config.model_dump(mode="json"))
 
@@ -93,8 +93,8 @@ def record_changes(folder: Path, config: LocalConfig, step: int) -> list[Differe
     Raises ValueError, with the reason for each key, where the steps so far would be another run's.
     """
     path = folder / "manifest.json"
-    manifest, now = read_object(path, Manifest), stored(config)
-    before = stored(validate(LocalConfig, in_step(resolved(OmegaConf.create(manifest["config"])))))
+    manifest, now = read_object(path, Manifest), to_json(config)
+    before = to_json(validate(LocalConfig, in_step(resolve(OmegaConf.create(manifest["config"])))))
     found = differences(before, now)
     refused = [f"{change} ({reason})" for change in found if (reason := _reason(change.key))]
     if refused:

@@ -30,12 +30,12 @@ def generate(
         if not replies:
             break
         for i, ids in replies.items():
-            turns[i].append(_spoken(ids, turns[i][0]))
+            turns[i].append(_environment_turn(ids, turns[i][0]))
         heard = [[*prompts[asked[i]], *_tokens(turns[i])] for i in replies]
         for i, turn in zip(replies, _turns(policy.generate(heard, 1, generator)), strict=True):
             turns[i].append(turn)
         going = list(replies)
-    return _joined(experience, turns)
+    return _join(experience, turns)
 
 
 def _turns(experience: Experience) -> list[Turn]:
@@ -45,7 +45,7 @@ def _turns(experience: Experience) -> list[Turn]:
     return [{k: x[i][m] for k, x in columns.items()} for i, m in enumerate(experience.mask)]
 
 
-def _spoken(ids: list[int], turn: Turn) -> Turn:
+def _environment_turn(ids: list[int], turn: Turn) -> Turn:
     """What the environment says: no token of it is the policy's."""
     off = {name: column.new_zeros(len(ids), *column.shape[1:]) for name, column in turn.items()}
     return off | {"tokens": torch.tensor(ids, dtype=torch.long)}
@@ -55,7 +55,7 @@ def _tokens(turns: list[Turn]) -> list[int]:
     return [token for turn in turns for token in turn["tokens"].tolist()]
 
 
-def _joined(experience: Experience, turns: list[list[Turn]]) -> Experience:
+def _join(experience: Experience, turns: list[list[Turn]]) -> Experience:
     rows = [{k: torch.cat([turn[k] for turn in row]) for k in row[0]} for row in turns]
     columns = {k: pad_sequence([row[k] for row in rows], batch_first=True) for k in rows[0]}
     lengths = torch.tensor([[len(row["tokens"])] for row in rows])

@@ -15,9 +15,9 @@ from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.config import ConfigError, first_line
 from nemo_algos.engines.local import checkpoint, manifest, summary
 from nemo_algos.engines.local.build import build_trainer
-from nemo_algos.engines.local.evaluation import SEED, measured, sample
+from nemo_algos.engines.local.evaluation import SEED, measure, sample
 from nemo_algos.engines.local.folder import RECORD, open_folder
-from nemo_algos.engines.local.hardware import described, threads_of
+from nemo_algos.engines.local.hardware import describe, threads_of
 from nemo_algos.engines.local.logs import Log
 from nemo_algos.engines.local.optimizer import rehearse
 from nemo_algos.engines.local.schema import LocalConfig, TorchClass
@@ -68,7 +68,7 @@ def run(config: LocalConfig, algorithm: Algorithm, folder: Path | None, console:
     with Stop() as stop, open_folder(folder, Path(config.logger.log_dir)) as place:
         try:
             begun = _begun(place, config, console)
-            if said := summary.finished(place, config) if begun else "":
+            if said := summary.finished_message(place, config) if begun else "":
                 return say(console, said)
             say(console, f"loading {config.policy.model_name}")
             trainer = build_trainer(config, algorithm, console)
@@ -116,7 +116,7 @@ class TrainingRun:
         """From the newest checkpoint, else from the start, to the end. Raises Stopped."""
         if path := checkpoint.latest(self.checkpoints):
             self._resume(path)
-        done, dump = self.trainer.step_number, manifest.stored(self.config)
+        done, dump = self.trainer.step_number, manifest.to_json(self.config)
         told = Told(self.folder, dump, manifest.id_of(self.folder), done)
         self.screen = Screen(self.console, done, self.last)
         self.log = Log(self.config.logger, told, partial(say, self.console))
@@ -130,7 +130,7 @@ class TrainingRun:
         policy, data = self.config.policy, self.trainer.task
         size = sum(p.numel() for p in self.trainer.policy.model.parameters())
         held_out = f"{len(data.held_out(self.config.grpo.max_val_samples))} held out"
-        model = f"{policy.model_name}, {size:,} parameters, on {described(policy)}"
+        model = f"{policy.model_name}, {size:,} parameters, on {describe(policy)}"
         return f"{model}; {data.counts()}, {held_out}"
 
     def _resume(self, path: Path) -> None:
@@ -151,7 +151,7 @@ class TrainingRun:
             if self._due():
                 self._evaluate()
             step = trainer.step_number
-            if step >= self.last or summary.reached(grpo, record.held_out(step)):
+            if step >= self.last or summary.threshold_message(grpo, record.held_out(step)):
                 return
             self.stop.stepping = True
             metrics = trainer.step()
@@ -178,7 +178,7 @@ class TrainingRun:
         asked = self.trainer.policy, self.trainer.task, grpo.max_val_samples
         track = partial(self.screen.track, doing=f"evaluating at step {step}")
         found = sample(*asked, grpo.val_samples_per_prompt, SEED, track)
-        if values := measured(found):
+        if values := measure(found):
             self._write({f"{HELD_OUT}{name}": value for name, value in values.items()})
             self.screen.responses(found.first, self.config.logger.num_val_samples_to_print)
             shown = "  ".join(f"{name} {value:.3f}" for name, value in values.items())

@@ -62,13 +62,13 @@ class PlantedSampler(TinyPolicy):
         self._refit()
         drawn = super().generate(prompts, group_size, generator)
         with torch.no_grad():
-            *scored, experts = self.trained.scored(drawn, torch.arange(len(drawn.group)))
+            *scored, experts = self.trained.score(drawn, torch.arange(len(drawn.group)))
         logprobs, entropy = (x.where(drawn.mask, 0.0) for x in scored)
         if self.planted.noise:
             measured = float((logprobs - drawn.gen_logprobs)[drawn.mask].abs().mean())
             # damped, since a batch is a sample
             self.scale *= min(2.0, max(0.5, self.planted.noise / measured)) ** 0.5
-        moved = {"mismatch/routes": _rerouted(drawn, experts)} if experts.shape[-1] else {}
+        moved = {"mismatch/routes": _rerouted_share(drawn, experts)} if experts.shape[-1] else {}
         return replace(drawn, logprobs=logprobs, entropy=entropy, distances=moved)
 
     @torch.no_grad()
@@ -100,7 +100,7 @@ class PlantedSampler(TinyPolicy):
         self.generator.set_state(state["generator"])
 
 
-def planted(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> PlantedSampler:
+def build_sampler(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> PlantedSampler:
     """The sampler of a config that has one: in float32, whatever the trainer's precision."""
     section = config.policy.generation.planted or PlantedSection()
     assert isinstance(policy, TinyPolicy)  # says preflight
@@ -111,7 +111,7 @@ def _copy(model: nn.Module) -> Weights:
     return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
 
 
-def _rerouted(drawn: Experience, experts: Tensor) -> float:
+def _rerouted_share(drawn: Experience, experts: Tensor) -> float:
     """The share of tokens and layers that the trainer's routers send elsewhere: to `experts`."""
     assert drawn.routed_experts is not None
     differ = (drawn.routed_experts.sort().values != experts.sort().values).any(-1)

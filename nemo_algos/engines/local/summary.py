@@ -64,7 +64,7 @@ class Record:
             raise ValueError(f"checkpointing.metric_name: unknown metric {self.metric}{near}")
 
 
-def reached(grpo: GRPOSection, values: Mapping[str, float]) -> str:
+def threshold_message(grpo: GRPOSection, values: Mapping[str, float]) -> str:
     """How an evaluation has reached the threshold; empty where it has not, or there is none."""
     name, threshold = grpo.stop_at_validation_metric, grpo.stop_at_validation_threshold
     if name is None or threshold is None or not values.get(name, -math.inf) >= threshold:
@@ -72,13 +72,13 @@ def reached(grpo: GRPOSection, values: Mapping[str, float]) -> str:
     return f", {name} {values[name]:.4g} >= {threshold:g}"
 
 
-def finished(folder: Path, config: LocalConfig) -> str:
+def finished_message(folder: Path, config: LocalConfig) -> str:
     """What is to be said of a run with nothing left to do; else empty."""
     path, last = folder / "summary.json", config.grpo.max_num_steps
     if not path.exists():
         return ""
     found = read_object(path, Summary)
-    step, ended = found["steps"], reached(config.grpo, found.get("after", {}))
+    step, ended = found["steps"], threshold_message(config.grpo, found.get("after", {}))
     if step < last and not ended:
         return ""
     key = "stop_at_validation_threshold" if step < last else "max_num_steps"
@@ -105,7 +105,7 @@ def write(trainer: Trainer, record: Record, console: Console) -> None:
     }
     (folder / "summary.json").write_text(json.dumps(found, indent=2))
     steps = {"before": 0, "after": step} | ({f"best, step {best}": best} if best else {})
-    if ended := reached(record.config.grpo, record.held_out(step)):
+    if ended := threshold_message(record.config.grpo, record.held_out(step)):
         say(console, f"ended early{ended}")
     _say(
         console,
@@ -128,7 +128,7 @@ def _title(record: Record, method: str) -> str:
 def _best(trainer: Trainer, record: Record) -> int:
     """The step of the best checkpoint by the metric, saved as a model; 0 where there is none."""
     folder, values = record.folder / "checkpoints", record.values()
-    best = next((s for s in checkpoint.ranked(folder, values) if s in values), 0)
+    best = next((s for s in checkpoint.ranking(folder, values) if s in values), 0)
     if best:
         state = checkpoint.load(checkpoint.steps(folder)[best])
         load_trained(trainer.policy.model, state["model"])

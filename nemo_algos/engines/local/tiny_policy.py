@@ -70,9 +70,9 @@ class TinyPolicy:
         return token_logprobs(narrow / self.sampling.temperature, tokens).cpu()[row]
 
     def logprobs_and_entropy(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return self.scored(experience, rows)[:2]
+        return self.score(experience, rows)[:2]
 
-    def scored(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def score(self, experience: Experience, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As logprobs_and_entropy; and the routers' experts [N,L+S-1,layers,K]."""
         logits, tokens, row, kept, routes = self._logits(experience, rows)
         temperature = self.sampling.temperature

@@ -21,7 +21,7 @@ from nemo_algos.engines import trace
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.evaluation import attempts
 from nemo_algos.engines.local.experience import Experience, Policy, Score
-from nemo_algos.engines.local.lora import load_trained, trained
+from nemo_algos.engines.local.lora import load_trained, trainable_state
 from nemo_algos.engines.local.notices import Remarks
 from nemo_algos.engines.local.optimizer import optimizer_of, scheduler_of
 from nemo_algos.engines.local.prompt_sharing import micro_batches
@@ -54,7 +54,7 @@ class Trainer:
         self.optimizer = optimizer_of(config.policy.optimizer, self.parameters)
         self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
         self.generator = torch.Generator(self.parameters[0].device).manual_seed(config.grpo.seed)
-        self.planted = self._planted()
+        self.planted = self._build_sampler()
         self.step_number = 0
         self.needs, self.memory = algorithm.needs, dict[str, Any]()  # as of the last signals
         self.verdicts: list[Verdict] = []  # on the responses of the last batch
@@ -64,13 +64,13 @@ class Trainer:
         self.said: list[str] = []  # of the last step
         self.traces: list[dict[str, Any]] = []  # of the last step, where it is traced
 
-    def _planted(self) -> "PlantedSampler | None":
+    def _build_sampler(self) -> "PlantedSampler | None":
         """Who generates in the policy's place what it is trained on, where that is asked for."""
         if not self.config.policy.own_sampler:
             return None
-        from nemo_algos.engines.local.simulated_mismatch import planted  # few runs have one
+        from nemo_algos.engines.local.simulated_mismatch import build_sampler  # few runs have one
 
-        return planted(self.policy, self.config, self.optimizer)
+        return build_sampler(self.policy, self.config, self.optimizer)
 
     def step(self) -> dict[str, float]:
         """One rollout batch and its updates; returns the step's metrics.
@@ -88,7 +88,7 @@ class Trainer:
         rows = self.config.policy.train_global_batch_size
         signals = self.algorithm.signals(corrected, self.memory, rows)
         stats, grad_norm = self.update(experience, corrected, signals)
-        self.memory = {**signals.memory, **self._moved(experience)}
+        self.memory = {**signals.memory, **self._update_drift(experience)}
         rate = self.optimizer.param_groups[0]["lr"]
         self.scheduler.step()
         self.step_number += 1
@@ -169,7 +169,9 @@ class Trainer:
         if sampled is None or not loss.use_importance_sampling_correction:
             return {}
         pair = rollouts.old_logprobs, sampled
-        return off_policy.measured(self.algorithm.base.method, loss.cut, *pair, rollouts.mask)
+        return off_policy.sampler_metrics(
+            self.algorithm.base.method, loss.cut, *pair, rollouts.mask
+        )
 
     def _columns(self, experience: Experience) -> dict[str, Tensor]:
         """As a `Dump` has them, behind their prompts; the sampler has the trainer's weights."""
@@ -189,7 +191,7 @@ class Trainer:
             "step": version,
         }
 
-    def _moved(self, experience: Experience) -> dict[str, float]:
+    def _update_drift(self, experience: Experience) -> dict[str, float]:
         """How far the updates moved the log-probs of these responses, where that is asked for."""
         if "drift" not in self.needs:
             return {}
@@ -291,14 +293,14 @@ class Trainer:
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
         for micro in self._micro_batches(experience, rows):
-            logprobs, entropy = self._scored(experience, micro)
+            logprobs, entropy = self._score(experience, micro)
             batch = rollouts[micro], signals[micro], counts, self.config.loss_fn, entropy
             loss = policy_loss(self.algorithm, logprobs, *batch)
             loss.value.backward()
             total += loss.stats
         return total
 
-    def _scored(self, experience: Experience, micro: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _score(self, experience: Experience, micro: Tensor) -> tuple[Tensor, Tensor | None]:
         """Log-probs with gradient, and entropies where their gradient is asked for."""
         if "entropy_gradient" in self.needs:
             return self.policy.logprobs_and_entropy(experience, micro)
@@ -319,7 +321,7 @@ class Trainer:
         """Everything that the next step depends on."""
         return {
             "step": self.step_number,
-            "model": trained(self.policy.model),
+            "model": trainable_state(self.policy.model),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "generator": self.generator.get_state(),

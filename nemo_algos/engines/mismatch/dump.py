@@ -74,9 +74,9 @@ def _sizes(name: str, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     return {"weights_version": [shape[:1], shape], "prompt_length": [shape[:1]]}.get(name, [shape])
 
 
-def made(arrays: dict[str, Any]) -> Dump:
+def from_arrays(arrays: dict[str, Any]) -> Dump:
     """Of arrays by name, ours or another framework's; without a mask all tokens are responses'."""
-    ours = formats.renamed(arrays)
+    ours = formats.rename_columns(arrays)
     if lacking := [name for name in NEEDED if name not in ours]:
         has = ", ".join(sorted(ours)[:12]) or "nothing"
         raise ValueError(f"lacks {', '.join(lacking)}; has {has}{formats.remedy(arrays) or WRITE}")
@@ -111,7 +111,7 @@ def read(path: Path) -> Dump:
     if not path.is_file():
         raise ValueError(f"{path} is not there: name a file")
     try:
-        return made(kinds[path.suffix](path))
+        return from_arrays(kinds[path.suffix](path))
     except ValueError as error:
         text = str(error)
         raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
@@ -136,7 +136,7 @@ def _npz(path: Path) -> dict[str, Any]:
 
 def _jsonl(path: Path) -> dict[str, Any]:
     """Rows of several lengths are filled up behind their end, off the mask."""
-    rows = [formats.unpacked(row) for row in read_lines(path)]
+    rows = [formats.unpack_row(row) for row in read_lines(path)]
     if not rows:
         raise ValueError("has no line: write a response a line")
     columns = {name: [row[name] for row in rows] for name in rows[0] if _in_all(name, rows)}

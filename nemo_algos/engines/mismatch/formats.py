@@ -45,7 +45,7 @@ RECORDING = {  # by a column that is always there: what makes a framework record
 }
 
 
-def renamed(arrays: dict[str, Any]) -> dict[str, Any]:
+def rename_columns(arrays: dict[str, Any]) -> dict[str, Any]:
     """Ours by name, where the columns are a framework's; else the arrays as they are."""
     for names in FRAMEWORKS.values():
         if names["tokens"][0] in arrays and "tokens" not in arrays:
@@ -85,7 +85,7 @@ def _prompt_length(arrays: dict[str, Any], mask: Any) -> Any:
     return np.asarray(mask).argmax(1) if "token_ids" in arrays and mask is not None else None
 
 
-def unpacked(row: dict[str, Any]) -> dict[str, Any]:
+def unpack_row(row: dict[str, Any]) -> dict[str, Any]:
     """A line of NeMo-RL's, which are batches of one."""
     if "token_ids" not in row:
         return row

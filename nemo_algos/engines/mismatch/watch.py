@@ -62,9 +62,9 @@ class Watch:
         return moved, found.sentence if found.state != before else ""
 
     def _written(self, name: str, step: int, columns: Mapping[str, Any]) -> Dump:
-        from nemo_algos.engines.mismatch.dump import made, write  # few runs dump
+        from nemo_algos.engines.mismatch.dump import from_arrays, write  # few runs dump
 
-        dump = made({name: column.cpu().numpy() for name, column in columns.items()})
+        dump = from_arrays({name: column.cpu().numpy() for name, column in columns.items()})
         if self.folder:
             write(self.folder / name / f"step_{step:06d}.npz", dump)
         return dump

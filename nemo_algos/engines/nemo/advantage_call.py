@@ -33,11 +33,11 @@ def of(trainer: Callable[..., Any]) -> AdvantageCall:
             for call in _calls(statement):
                 keywords = [k.arg for k in call.keywords if k.arg]
                 lines = [ast.fix_missing_locations(_Replaced().visit(s)) for s in block[number:]]
-                return AdvantageCall(keywords, functools.partial(_taken, lines, trainer))
+                return AdvantageCall(keywords, functools.partial(_run_lines, lines, trainer))
     raise ImportError(f"{trainer.__module__}.{trainer.__qualname__} calls no {NAME}")
 
 
-def _taken(lines: list[ast.stmt], trainer: Callable[..., Any], result: Any) -> Tensor:
+def _run_lines(lines: list[ast.stmt], trainer: Callable[..., Any], result: Any) -> Tensor:
     """Runs the lines up to the one that has the advantages."""
     local: dict[str, Any] = {RETURNED: result, "train_data": {}}
     for line in lines:  # each compiled by itself: one behind them may leave the function

@@ -21,7 +21,7 @@ def names(algorithm: Algorithm) -> dict[str, str]:
     return {k: PREFIX + k for k in algorithm.per_token if k != "advantages"}
 
 
-def written(signals: Signals, algorithm: Algorithm) -> dict[str, Tensor]:
+def write(signals: Signals, algorithm: Algorithm) -> dict[str, Tensor]:
     """The columns by key, float32: [B] per sequence, [B,S] per token."""
     tensors: dict[str, Any] = {"low": signals.low, "high": signals.high, **signals.extras}
     return {
@@ -30,7 +30,7 @@ def written(signals: Signals, algorithm: Algorithm) -> dict[str, Tensor]:
     }
 
 
-def widened(columns: Mapping[str, Tensor], shape: torch.Size) -> dict[str, Tensor]:
+def widen(columns: Mapping[str, Tensor], shape: torch.Size) -> dict[str, Tensor]:
     """All of them [B,S], the one shape that every data plane carries."""
     wide = {k: v if v.dim() == 2 else v[:, None] for k, v in columns.items()}
     return {k: v.expand(shape).contiguous() for k, v in wide.items()}

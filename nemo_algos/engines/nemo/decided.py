@@ -31,7 +31,7 @@ def weighs(algorithm: Algorithm) -> bool:
     return algorithm.correction.active or algorithm.base.method.ratio == "sequence"
 
 
-def decided(algorithm: Algorithm) -> dict[str, Any]:
+def method_keys(algorithm: Algorithm) -> dict[str, Any]:
     """The keys of `loss_fn` that the method decides, of NeMo-RL's loss."""
     return {
         "token_level_loss": algorithm.mean == "token",
@@ -46,7 +46,7 @@ def decided(algorithm: Algorithm) -> dict[str, Any]:
 def derive(plain: dict[str, Any], algorithm: Algorithm) -> None:
     """Set what the method decides, in place."""
     loss, grpo = plain["loss_fn"], plain["grpo"]
-    loss |= decided(algorithm)
+    loss |= method_keys(algorithm)
     if algorithm.correction.active:
         # what NeMo-RL asserts of asynchronous and FP8 rollouts; its loss goes by `decided`
         loss["use_importance_sampling_correction"] = True

@@ -28,7 +28,7 @@ def recording(module: Any, processor: type, **kwargs: Any) -> Iterator[list[Tens
     """Within, the log-prob forward of the worker's module appends entropies; kwargs: its own."""
     sink: list[Tensor] = []
     ours = functools.partial(processor, sink=sink, **kwargs)
-    with versions.replaced((module, "LogprobsPostProcessor", ours)):
+    with versions.replace_attributes((module, "LogprobsPostProcessor", ours)):
         yield sink
 
 
@@ -39,7 +39,7 @@ def for_the_loss(*places: tuple[Any, str, Callable[..., Tensor]]) -> Iterator[No
     places: module, the function's name there, and what makes entropies of its arguments.
     """
     ours = ((module, name, _adding(getattr(module, name), of)) for module, name, of in places)
-    with versions.replaced(*ours):
+    with versions.replace_attributes(*ours):
         yield
 
 

@@ -87,8 +87,8 @@ class Estimator:
             old_logprobs=old,
             ref_logprobs=logprobs_reference,
             entropy=entropy,
-            gen_logprobs=self._sampled(generation_logprobs, repeated_batch, mask.shape[1]),
-            sample_mask=self._unmasked(mask, sample_mask, repeated_batch),
+            gen_logprobs=self._sampler_logprobs(generation_logprobs, repeated_batch, mask.shape[1]),
+            sample_mask=self._kept_rows(mask, sample_mask, repeated_batch),
             outcomes=(repeated_batch or {}).get(OUTCOMES),
             reward_parts=reward_parts(repeated_batch) if "reward_parts" in self.needs else None,
             prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
@@ -124,7 +124,7 @@ class Estimator:
                 "the advantages were reordered or changed between compute_advantage and train: "
                 "switch off grpo.advantage_clip_low/high and the message-level advantage penalties"
             )
-        return columns.written(signals, self.algorithm)
+        return columns.write(signals, self.algorithm)
 
     def masks_for(self, token_mask: Tensor, sample_mask: Tensor) -> dict[str, Tensor]:
         """The training batch's masks [B,S] and [B], without what the correction has rejected.
@@ -140,7 +140,7 @@ class Estimator:
             "sample_mask": sample_mask.masked_fill(lost, 0),
         }
 
-    def _sampled(self, given: Tensor | None, batch: Any, width: int) -> Tensor | None:
+    def _sampler_logprobs(self, given: Tensor | None, batch: Any, width: int) -> Tensor | None:
         """The sampler's log-probs [B,S]: of the messages where nobody passes them (grpo_train)."""
         sampled, self.sampled = self.sampled, None
         given = sampled if given is None else given
@@ -151,7 +151,7 @@ class Estimator:
         rows = [torch.cat(messages) for messages in logs]
         return torch.stack([F.pad(row, (0, width - len(row))) for row in rows])
 
-    def _unmasked(self, mask: Tensor, sample_mask: Tensor | None, batch: Any) -> Tensor | None:
+    def _kept_rows(self, mask: Tensor, sample_mask: Tensor | None, batch: Any) -> Tensor | None:
         """[B] bool: the rows that NeMo-RL does not mask out; None where nobody said.
 
         Synchronous trainers say it by `mask` [B,S] alone, where an empty response looks the same;
@@ -239,11 +239,11 @@ def reward_parts(batch: Any) -> dict[str, Tensor]:
 def prompt_keys(rows: Tensor, pad: int | None) -> Tensor:
     """[B,P] token ids -> [B] int64: the prompt's number in every batch, however wide it is."""
     distinct, index = rows.unique(dim=0, return_inverse=True)
-    keys = [prompt_key(_unpadded(row, pad)) for row in distinct.tolist()]
+    keys = [prompt_key(_strip_padding(row, pad)) for row in distinct.tolist()]
     return torch.tensor(keys, dtype=torch.long)[index]
 
 
-def _unpadded(row: list[int], pad: int | None) -> list[int]:
+def _strip_padding(row: list[int], pad: int | None) -> list[int]:
     end = len(row)
     while end and row[end - 1] == pad:
         end -= 1

@@ -41,7 +41,7 @@ def types() -> list[Mapping[str, type]]:
     return [TYPES, {"": import_module(CONTROLLER).MasterConfig}]
 
 
-def installed() -> Release:
+def find_release() -> Release:
     """The NeMo-RL of this environment; rules take any but v0.7 for main, whose API it must have."""
     old = (package_info.MAJOR, package_info.MINOR) == (0, 7)
     keys = frozenset().union(*map(declared, types()))

@@ -11,7 +11,7 @@ from torch import Tensor
 from nemo_algos.algorithms.build import build
 from nemo_algos.engines.nemo import advantage_call, versions
 from nemo_algos.engines.nemo.advantage_call import AdvantageCall
-from nemo_algos.engines.nemo.decided import decided
+from nemo_algos.engines.nemo.decided import method_keys
 from nemo_algos.engines.nemo.estimator import Estimator, result_type
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
@@ -60,7 +60,7 @@ def check(trainer: Callable[..., Any]) -> None:
     trainer: calls the estimator, and takes the advantages of what it returns.
     """
     call = _call(trainer)
-    unread = {*decided(build("grpo"))} - ClippedPGLossConfig.model_fields.keys()
+    unread = {*method_keys(build("grpo"))} - ClippedPGLossConfig.model_fields.keys()
     versions.refuse([f"ClippedPGLossConfig has no {key}" for key in sorted(unread)])
     versions.refuse([fault for name in ANSWERS if (fault := _fault(name, call))])
 

@@ -79,7 +79,7 @@ def record(folder: Path, stated: Mapping[str, Any]) -> None:
 
 def check(master_config: Any) -> None:
     """Raises ImportError where this NeMo-RL is not one that we can serve; before Ray."""
-    if controlled(master_config):
+    if uses_single_controller(master_config):
         from nemo_algos.engines.nemo import single_controller
 
         single_controller.check()
@@ -104,7 +104,7 @@ def train(
     factory = policy_factory(master_config, algorithm)
     last = versions.get(master_config.grpo, "max_num_steps")
     traced = traced._replace(last=last, decode=tokenizer.decode)
-    if controlled(master_config):
+    if uses_single_controller(master_config):
         from nemo_algos.engines.nemo import single_controller
 
         given = algorithm, loss, mismatch, tokenizer, factory, traced
@@ -113,7 +113,7 @@ def train(
     dataset, val_dataset, task_to_env, val_task_to_env = setup_response_data(
         processor or tokenizer, master_config.data, master_config.env, is_vlm=bool(processor)
     )
-    made = versions.made(
+    made = versions.setup_result(
         grpo.setup,
         master_config,
         tokenizer,
@@ -169,7 +169,7 @@ def estimator_of(algorithm: Algorithm, cfg: Any, tokenizer: Any, made: dict[str,
     """The driver half; its memory, where it has one, is in NeMo-RL's checkpoints."""
     own: dict[str, Any] = {}
     if "memory" in algorithm.needs:
-        own["memory"] = memory.restored(made["checkpointer"])
+        own["memory"] = memory.restore(made["checkpointer"])
         own["keep"] = functools.partial(memory.keep, made["grpo_save_state"])
     if "prompt" in algorithm.needs:
         own["pad"] = tokenizer.pad_token_id
@@ -185,7 +185,7 @@ def fused_logprobs(master_config: Any) -> dict[str, bool]:
     return {"use_fused_linear_logprobs": True} if fused else {}
 
 
-def controlled(master_config: Any) -> bool:
+def uses_single_controller(master_config: Any) -> bool:
     """Whether the single controller trains: its configs alone have this section."""
     return getattr(master_config, "async_rl", None) is not None
 

@@ -23,7 +23,7 @@ from nemo_algos.algorithms.params import Params
 from nemo_algos.algorithms.riders import off_policy, terms
 from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.engines.nemo import columns, loss_metrics
-from nemo_algos.engines.nemo.decided import UNWEIGHTED, decided, weighs
+from nemo_algos.engines.nemo.decided import UNWEIGHTED, method_keys, weighs
 from nemo_algos.engines.nemo.loss_metrics import MicroBatch
 
 WITHOUT_ENTROPY = (
@@ -44,7 +44,7 @@ class AlgorithmLoss(ClippedPGLossFn):
         # grpo_train then computes no old log-probs, and this loss takes the present ones itself
         self.on_policy = cfg.force_on_policy_ratio
         ours = ours | {"force_on_policy_ratio": False}
-        super().__init__(cfg.model_copy(update=decided(algorithm) | ours), **kwargs)
+        super().__init__(cfg.model_copy(update=method_keys(algorithm) | ours), **kwargs)
         normalizer = getattr(interfaces, "MetricNormalizer", None)  # not in v0.7.0
         if normalizer:
             per_token, per_sequence = loss_metrics.PER_TOKEN, loss_metrics.PER_SEQUENCE
@@ -71,14 +71,14 @@ class AlgorithmLoss(ClippedPGLossFn):
         shares = terms.losses(self.algorithm.terms, batch.logprobs, entropy, batch.mask, signals)
         # on their way to the host before NeMo-RL's loss waits for its own: they add no wait
         stock = is_stock(self.algorithm)
-        sent = loss_metrics.sent(self.algorithm, batch, data, *counts, stock, shares)
+        sent = loss_metrics.send(self.algorithm, batch, data, *counts, stock, shares)
         if stock:
-            logprobs, data = self._untouched(batch, data)
+            logprobs, data = self._pass_through(batch, data)
         else:
-            logprobs, data = _replaced(self.algorithm, batch, data)
+            logprobs, data = _substitute(self.algorithm, batch, data)
             self.ratio_clip_min, self.ratio_clip_max = self.algorithm.ratio_bounds(batch.shaped)
         loss, values = super().__call__(logprobs, data, *counts)
-        values |= sent.arrived()
+        values |= sent.wait()
         values["loss"] += sum(values[name] for name in shares)  # what Megatron's workers report
         return sum(shares.values(), loss), values
 
@@ -127,14 +127,14 @@ class AlgorithmLoss(ClippedPGLossFn):
             return off_policy.of_sampler(method, config.cut, prev, gen, mask).expand(mask.shape)
         return None
 
-    def _untouched(self, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:
+    def _pass_through(self, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:
         """NeMo-RL's own log-probs and batch; where A is 0 and the ratio overflows, a ratio of 1."""
         silent = _silent(batch)
         own = batch.logprobs.detach().where(batch.logprobs.isfinite(), 0.0)
-        data = {**data, "prev_logprobs": _aligned(torch.where(silent, own, batch.prev))}
+        data = {**data, "prev_logprobs": _align(torch.where(silent, own, batch.prev))}
         if batch.factor is not None:
             weighed = data["advantages"][:, 1:] * batch.factor
-            data["advantages"] = _aligned(weighed.where(~batch.zero, 0.0))
+            data["advantages"] = _align(weighed.where(~batch.zero, 0.0))
         if self.reference_policy_kl_penalty:  # gradients of both are summed in NeMo-RL's order
             return batch.logprobs, data
         return torch.where(silent, own, batch.logprobs), data
@@ -155,7 +155,9 @@ def _is_direct(algorithm: Algorithm) -> bool:
     return is_stock(algorithm) or algorithm.base.method.log_ratio is token_log_ratio
 
 
-def _replaced(algorithm: Algorithm, batch: MicroBatch, data: Any) -> tuple[Tensor, dict[str, Any]]:
+def _substitute(
+    algorithm: Algorithm, batch: MicroBatch, data: Any
+) -> tuple[Tensor, dict[str, Any]]:
     """Log-probs for NeMo-RL's ratio, and its batch with the method's A' and true log-probs for KL.
 
     Response tokens whose log-probs are not finite make loss and gradient NaN: the clamp would hide
@@ -168,7 +170,7 @@ def _replaced(algorithm: Algorithm, batch: MicroBatch, data: Any) -> tuple[Tenso
     if batch.factor is not None:
         advantages = advantages * batch.factor
     advantages = advantages.where(~batch.zero, 0.0)  # also where the factor is no number
-    own = {"advantages": _aligned(advantages), "prev_logprobs": _aligned(prev)}
+    own = {"advantages": _align(advantages), "prev_logprobs": _align(prev)}
     data = {"curr_logprobs_unfiltered": batch.logprobs, **data, **own}
     return torch.where(silent, prev, logprobs), data
 
@@ -190,6 +192,6 @@ def _silent(batch: MicroBatch) -> Tensor:
     return batch.zero & ~(batch.finite & ratio.isfinite())
 
 
-def _aligned(x: Tensor) -> Tensor:
+def _align(x: Tensor) -> Tensor:
     """[B,S-1] -> [B,S], as NeMo-RL's batches."""
     return F.pad(x, (1, 0))

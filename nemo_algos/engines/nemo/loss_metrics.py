@@ -49,7 +49,7 @@ class Sent(NamedTuple):
     values: Tensor
     done: Any
 
-    def arrived(self) -> dict[str, float]:
+    def wait(self) -> dict[str, float]:
         """The numbers by name."""
         if self.done is not None:
             self.done.synchronize()
@@ -57,7 +57,7 @@ class Sent(NamedTuple):
 
 
 @torch.no_grad()
-def sent(
+def send(
     algorithm: Algorithm,
     batch: MicroBatch,
     data: Any,

@@ -48,7 +48,7 @@ class EntropyPostProcessor(train.LogprobsPostProcessor):
                 group = train.get_tensor_model_parallel_group()
                 entropy = entropies(output, group, self.vocabulary)
             if self.cfg["sequence_packing"]["enabled"]:
-                entropy = unpacked(entropy[0], cu_seqlens_padded.tolist(), rows, width)
+                entropy = unpack(entropy[0], cu_seqlens_padded.tolist(), rows, width)
             else:
                 entropy = F.pad(entropy[:, : width - 1], (1, 0))
             lengths = data_dict["input_lengths"].to(entropy.device)
@@ -78,11 +78,11 @@ def hidden_state_entropies(vocabulary: int) -> Iterator[list[Tensor]]:
         fused.append(outputs[1])
         return original(hidden, weight, *args, **kwargs)
 
-    with versions.replaced((model_utils, name, with_entropies)):
+    with versions.replace_attributes((model_utils, name, with_entropies)):
         yield fused
 
 
-def unpacked(packed: Tensor, starts: list[int], rows: int, width: int) -> Tensor:
+def unpack(packed: Tensor, starts: list[int], rows: int, width: int) -> Tensor:
     """packed [T/C], sequence i in starts[i]..starts[i+1], -> [rows,width], at predicted tokens."""
     group = train.get_context_parallel_group()
     ranks = dist.get_world_size(group)
@@ -122,7 +122,7 @@ class GradientWorkerImpl(GradientMixin, stock.MegatronPolicyWorkerImpl):
         ) -> Tensor:
             entropy = entropies(logits, vocab_parallel_group, vocabulary)[0]
             shape = data["input_ids"].shape
-            return unpacked(entropy, cu_seqlens_q_padded.tolist(), *shape)[:, 1:]
+            return unpack(entropy, cu_seqlens_q_padded.tolist(), *shape)[:, 1:]
 
         vocabulary = self.megatron_cfg.model.vocab_size
         names = {"prepare_loss_input": of_rows, "prepare_packed_loss_input": of_pack}

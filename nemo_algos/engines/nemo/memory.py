@@ -19,7 +19,7 @@ def keep(save_state: Any, memory: Memory) -> None:
         setattr(save_state, KEY, memory)
 
 
-def restored(checkpointer: Any) -> Memory:
+def restore(checkpointer: Any) -> Memory:
     """As the checkpoint has it that the run goes on from; {} at the start of one."""
     path = checkpointer.get_latest_checkpoint_path()
     return (checkpointer.load_training_info(path) or {}).get(KEY, {})

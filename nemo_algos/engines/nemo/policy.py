@@ -97,7 +97,7 @@ class PolicyProxy:
         """Of NeMo-RL's batch with the method's columns, whose responses are the rollouts'."""
         if not self._compares:  # no old log-probs were computed
             batch = type(batch)({**batch, "prev_logprobs": batch["generation_logprobs"]})
-        ask = functools.partial(trace.asked, self._policy, batch)
+        ask = functools.partial(trace.current_logprobs, self._policy, batch)
         given = self._step, batch, rollouts, self._estimator.algorithm, ask
         trace.write(self._watch.folder, trace.lines(self._traced, *given))
 
@@ -141,7 +141,7 @@ class PolicyProxy:
             return {}
         names = ("trainer_logprobs", "sampler_logprobs", "mask")
         batch = (columns[name] for name in names)
-        return off_policy.measured(algorithm.base.method, self._loss.cut, *batch)
+        return off_policy.sampler_metrics(algorithm.base.method, self._loss.cut, *batch)
 
     def _logged(self, results: dict[str, Any]) -> dict[str, Any]:
         own = {name: [value] for name, value in self._estimator.last_metrics.items()}
@@ -186,7 +186,7 @@ class DataPlaneProxy(PolicyProxy):
             self._compare(read)
             own = self._estimator.masks_for(read["token_mask"], read["sample_mask"])
             signals = self._estimator.signals_for(fields["advantages"])
-            own |= columns.widened(signals, fields["advantages"].shape)
+            own |= columns.widen(signals, fields["advantages"].shape)
             own |= {"prev_logprobs": read["prev_logprobs"]} if self._bypass else {}
             fields = fields | own
             object.__setattr__(self, "_read", type(self._read)({**read, **own}))
@@ -203,7 +203,7 @@ class DataPlaneProxy(PolicyProxy):
 @contextmanager
 def columns_registered(estimator: Estimator) -> Iterator[None]:
     """Within, the method's columns are fields of the data plane's training partition, [B,S]."""
-    with versions.replaced(*registrations(estimator)):
+    with versions.replace_attributes(*registrations(estimator)):
         yield
 
 

@@ -56,11 +56,11 @@ class StepProxy(PolicyProxy):
         chunks, written, rollouts, metrics = zip(*self._chunks, strict=True)
         self._chunks.clear()
         self._estimator.last_metrics = mean(metrics, [len(chunk["input_ids"]) for chunk in chunks])
-        self._compare(joined(chunks))
+        self._compare(join(chunks))
         results = self._logged(self._policy.finish_train_step())
         if self._due:
             trained = [read | own for read, own in zip(chunks, written, strict=True)]
-            self._trace(BatchedDataDict(joined(trained)), whole(rollouts))
+            self._trace(BatchedDataDict(join(trained)), whole(rollouts))
         return results
 
 
@@ -74,7 +74,7 @@ class ControllerImpl(Stock):
         super().__init__(*args)
         estimator: Estimator = self._advantage_estimator
         estimator.keep = functools.partial(memory.keep, self._save_state)
-        estimator.memory = memory.restored(self._checkpointer)
+        estimator.memory = memory.restore(self._checkpointer)
         self._algorithm = estimator.algorithm
         self._trainer = StepProxy(self._trainer, estimator, **watched)
         self._policy_logprobs_required &= not self._algorithm.correction.bypass_mode
@@ -102,7 +102,7 @@ class ControllerImpl(Stock):
         """A chunk's columns for the workers."""
         estimator: Estimator = self._advantage_estimator
         masks = estimator.masks_for(read["token_mask"], read["sample_mask"])
-        own = columns.widened(estimator.signals_for(), read["token_mask"].shape)
+        own = columns.widen(estimator.signals_for(), read["token_mask"].shape)
         for term in (columns.PREFIX + each.key for each in self._algorithm.terms):
             own[term] *= self._divisor(read | masks)
         if self._algorithm.correction.bypass_mode:
@@ -180,7 +180,7 @@ def train(
         "ClippedPGLossFn": lambda config: loss,
         "TQPolicy": policy,
     }
-    with versions.replaced(*((setup, name, value) for name, value in ours.items())):
+    with versions.replace_attributes(*((setup, name, value) for name, value in ours.items())):
         args, timings = setup.setup_single_controller(master_config, tokenizer)
     try:
         watched = {
@@ -196,18 +196,18 @@ def train(
         shut_down((args.gen_handle, args.trainer_handle), args.env_handles, {})
 
 
-def joined(chunks: Any) -> dict[str, Tensor]:
+def join(chunks: Any) -> dict[str, Tensor]:
     """The columns [B] and [B,S] of all chunks, as wide as the widest."""
     width = max(x.shape[1] for chunk in chunks for x in chunk.values() if x.dim() == 2)
     names = chunks[0].keys()
-    return {name: torch.cat([_padded(chunk[name], width) for chunk in chunks]) for name in names}
+    return {name: torch.cat([_pad(chunk[name], width) for chunk in chunks]) for name in names}
 
 
 def whole(parts: Any) -> Rollouts:
     """The rollouts of all chunks, what a trace reads of them."""
     names = ("group", "rewards", "mask", "old_logprobs", "entropy")
     found = [{name: getattr(part, name) for name in names} for part in parts]
-    given: Any = joined([{k: v for k, v in one.items() if v is not None} for one in found])
+    given: Any = join([{k: v for k, v in one.items() if v is not None} for one in found])
     return Rollouts(**given)
 
 
@@ -224,7 +224,7 @@ def _place(meta: Any) -> dict[str, Any]:
     return {"sample_ids": meta.sample_ids, "partition_id": meta.partition_id}
 
 
-def _padded(column: Tensor, width: int) -> Tensor:
+def _pad(column: Tensor, width: int) -> Tensor:
     if column.dim() == 1:
         return column
     return F.pad(column, (0, width - column.shape[1]))

@@ -74,7 +74,7 @@ def lines(
         yield trace.line(about, mask[i], own, {name: x[i] for name, x in tokens.items()})
 
 
-def asked(policy: Any, data: Any) -> Tensor:
+def current_logprobs(policy: Any, data: Any) -> Tensor:
     """The policy's log-probs [B,S] now; it is left ready to train, as it was."""
     policy.prepare_for_lp_inference()
     with torch.no_grad():

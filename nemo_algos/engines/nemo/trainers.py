@@ -53,14 +53,16 @@ def in_place(estimator: Estimator) -> Iterator[None]:
     ours[FACTORY] = lambda stock: lambda config: estimator
     places = [(m, name, ours[name]) for m in modules for name in ours if hasattr(m, name)]
     places += [(m, PARTS, _with_outcomes) for m in modules if m.__name__ == QUEUED]
-    with versions.replaced(*((m, name, our(getattr(m, name))) for m, name, our in places)):
+    with versions.replace_attributes(
+        *((m, name, our(getattr(m, name))) for m, name, our in places)
+    ):
         yield
 
 
 @contextmanager
 def previous_logprobs_skipped() -> Iterator[None]:
     """Within, grpo_train and async_grpo_train ask for no previous log-probs."""
-    with versions.replaced((opd, "_skip_prev_logprobs", lambda master_config: True)):
+    with versions.replace_attributes((opd, "_skip_prev_logprobs", lambda master_config: True)):
         yield
 
 

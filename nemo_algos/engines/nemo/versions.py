@@ -118,7 +118,7 @@ def check() -> None:
     """Raises ImportError with everything that is missing or has other parameters."""
     problems = [p for module, name, wanted in BOUND for p in _parameters(module, name, wanted)]
     refuse(problems)
-    refuse([*_names(_found(LOSS, "ClippedPGLossFn.__call__"), OF_THE_LOSS), *_parts()])
+    refuse([*_names(_import(LOSS, "ClippedPGLossFn.__call__"), OF_THE_LOSS), *_parts()])
 
 
 def check_trainer(function: Callable[..., None]) -> None:
@@ -130,7 +130,7 @@ def check_trainer(function: Callable[..., None]) -> None:
 def check_controller() -> None:
     """Raises ImportError where the single controller is not there, or not the one we know."""
     refuse([p for module, name, wanted in OF_CONTROLLER for p in _parameters(module, name, wanted)])
-    actor = _found(CONTROLLER, "SingleControllerActor").__ray_metadata__.modified_class
+    actor = _import(CONTROLLER, "SingleControllerActor").__ray_metadata__.modified_class
     methods = {"__init__": OF_ITS_START, "_advantage_stage": OF_ITS_STAGE, "_call_dp": ()}
     refuse([f"its controller has no {name}" for name in methods if not hasattr(actor, name)])
     refuse([p for name, words in methods.items() for p in _names(getattr(actor, name), words)])
@@ -143,7 +143,9 @@ def refuse(problems: list[str]) -> None:
         raise ImportError("\n  ".join([f"{what}:", *problems]))
 
 
-def made(setup: Callable[..., tuple[Any, ...]], *args: Any, **kwargs: Any) -> dict[str, Any]:
+def setup_result(
+    setup: Callable[..., tuple[Any, ...]], *args: Any, **kwargs: Any
+) -> dict[str, Any]:
     """What setup returns, by the names of SETUP."""
     kinds = _kinds(setup)
     values = setup(*args, **kwargs)
@@ -158,13 +160,13 @@ def arguments(trainer: Callable[..., None], given: Mapping[str, Any]) -> dict[st
     return {k: v for k, v in named.items() if k in parameters or k not in OPTIONAL}
 
 
-def _found(module: str, name: str) -> Any:
+def _import(module: str, name: str) -> Any:
     return attrgetter(name)(import_module(module))
 
 
 def _parameters(module: str, name: str, wanted: tuple[str, ...]) -> Iterator[str]:
     try:
-        bound = _found(module, name)
+        bound = _import(module, name)
     except (ImportError, AttributeError) as error:
         yield f"{module}.{name}: {error}"
         return
@@ -194,7 +196,7 @@ def _arguments(trainer: Callable[..., None]) -> Iterator[str]:
 
 
 def _parts() -> list[str]:
-    kinds = _kinds(_found(GRPO, "setup"))
+    kinds = _kinds(_import(GRPO, "setup"))
     return [f"{GRPO}.setup returns no {n}" for n, kind in SETUP.items() if kinds.count(kind) != 1]
 
 
@@ -212,7 +214,7 @@ def get(section: Any, key: str, default: Any = None) -> Any:
 
 
 @contextmanager
-def replaced(*places: tuple[Any, str, Any]) -> Iterator[None]:
+def replace_attributes(*places: tuple[Any, str, Any]) -> Iterator[None]:
     """Within, attributes of NeMo-RL's modules are ours: (module, name, value)."""
     stock = [(module, name, getattr(module, name)) for module, name, _ in places]
     try:

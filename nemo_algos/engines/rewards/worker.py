@@ -72,7 +72,7 @@ def _limit(memory_mb: int) -> None:
 
 def _judge(verify: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> bytes:
     try:
-        return _line([number(_awaited(verify(given))), "ok", ""])
+        return _line([number(_await(verify(given))), "ok", ""])
     except MemoryError:
         return OUT_OF_MEMORY
     except TimeoutError as error:  # of a verifier that has a clock of its own
@@ -81,7 +81,7 @@ def _judge(verify: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any])
         return _line([0.0, "error", describe(error)])
 
 
-def _awaited(value: Any) -> Any:
+def _await(value: Any) -> Any:
     if not inspect.iscoroutine(value):
         return value
     import asyncio  # of few verifiers

@@ -101,7 +101,7 @@ class Run:
 
     def __init__(self, algorithm: Algorithm, cell: Cell) -> None:
         self.world = world = WORLDS[cell.world]()
-        self.algorithm = algorithm.limited(world.mask.shape[1])
+        self.algorithm = algorithm.with_max_tokens(world.mask.shape[1])
         found = policies(world, cell, algorithm)
         self.trainer, self.sampler, p = *found[:2], world.answers(found.sampler).exp()
         self.batches = batches(world, cell, p, is_batchwise(algorithm))

@@ -11,7 +11,7 @@ import httpx
 
 from nemo_algos.lab.evals.api_key import ApiKey
 from nemo_algos.lab.evals.server import EndpointModel
-from nemo_algos.untrusted import unpacked
+from nemo_algos.untrusted import decompress
 
 BUSY = {429, 503}  # the whole server
 PASSING = {408, 409, 425, 500, 502, 504}  # perhaps for this request alone
@@ -133,7 +133,7 @@ async def _whole(response: httpx.Response) -> bytes:
         if len(content) > LARGEST:
             raise Odd(f"the answer exceeds {LARGEST >> 20} MiB")
     try:
-        return unpacked(bytes(content), LARGEST) if encoding == "gzip" else bytes(content)
+        return decompress(bytes(content), LARGEST) if encoding == "gzip" else bytes(content)
     except ValueError as error:
         raise Odd(f"the gzip of the answer cannot be read: {error}") from None
 

@@ -47,7 +47,7 @@ def scores(
     endpoint = Endpoint(judge, sampling, say)
     keys = {p.id: _hash([endpoint.identity, sampling.model_dump(), p.prompt]) for p in questions}
     file = folder / "judgements.jsonl"
-    answers = _stored(file, keys)
+    answers = _read_stored(file, keys)
 
     def add(generations: list[Generation]) -> None:
         made = [g for g in generations if not g.refused]
@@ -86,7 +86,7 @@ def _questions(evaluation: Evaluation) -> list[Problem]:
     return asked
 
 
-def _stored(file: Path, keys: dict[str, str]) -> dict[str, str]:
+def _read_stored(file: Path, keys: dict[str, str]) -> dict[str, str]:
     """The answers to what would be asked now."""
     cut_broken_end(file)
     rows = read_lines(file, JudgementLine)

@@ -104,7 +104,7 @@ class NemoRLResults:
         self.identity: dict[str, Any] = {"engine": "nemo_rl", "responses": digest}
         self.source = Path(model.file).name
 
-    def loaded(self, name: str) -> Loaded:
+    def load(self, name: str) -> Loaded:
         """The problems of the file, as those of a benchmark."""
         return Loaded(BENCHMARKS[name], self.problems, Counter(), self.source)
 

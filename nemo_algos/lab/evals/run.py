@@ -48,17 +48,17 @@ def evaluate(config: EvalConfig, console: Console) -> list[Path]:
     if isinstance(config.model, NemoRLFile):
         verified = iter([_from_nemo_rl(config, config.model, console)])
     else:
-        verified = _sampled(config, config.model, console)
-    found = {store.folder: _measured(loaded, store, config, console) for loaded, store in verified}
+        verified = _sample_all(config, config.model, console)
+    found = {store.folder: _measure(loaded, store, config, console) for loaded, store in verified}
     console.print(table(list(found.values())))
     return list(found)
 
 
-def _sampled(
+def _sample_all(
     config: EvalConfig, model: LocalModel | EndpointModel, console: Console
 ) -> Iterator[tuple[Loaded, Store]]:
     """Each benchmark with its verified responses, as soon as it has them."""
-    loaded = _loaded(config)
+    loaded = _load(config)
     _say_rewards(loaded, config, console)
     asked = _sampler(model, config, console)
     stores = [_store(each, asked, config) for each in loaded]
@@ -78,7 +78,7 @@ def _from_nemo_rl(config: EvalConfig, model: NemoRLFile, console: Console) -> tu
         raise ConfigError(wrong)
     results = NemoRLResults(model)
     ((name, section),) = config.chosen.items()
-    loaded = results.loaded(name)
+    loaded = results.load(name)
     sampling = config.sampling.model_copy(update={"samples": results.samples})
     section = section.model_copy(update={"verifier": section.verifier or results.verifier})
     changed = {"sampling": sampling, "benchmarks": {name: section}}
@@ -106,7 +106,7 @@ def _sampler(model: LocalModel | EndpointModel, config: EvalConfig, console: Con
     return LocalSampler(model, config.sampling)
 
 
-def _loaded(config: EvalConfig) -> list[Loaded]:
+def _load(config: EvalConfig) -> list[Loaded]:
     """Every benchmark, before a model is. Raises ConfigError with all that cannot be used."""
     loaded, findings = list[Loaded](), _wrong_verifiers(config)
     for name, section in config.chosen.items():
@@ -130,7 +130,9 @@ def _wrong_verifiers(config: EvalConfig) -> list[Finding]:
     names = (*PAIR, "prompt", "tokens") if isinstance(config.model, LocalModel) else PAIR
     named = {f"benchmarks.{name}.verifier": s.verifier for name, s in config.chosen.items()}
     asked = [(verifier, key, names) for key, verifier in named.items() if verifier]
-    return [finding for each in asked for finding in resources.found(resources.verifier, *each)]
+    return [
+        finding for each in asked for finding in resources.findings_of(resources.verifier, *each)
+    ]
 
 
 def _store(loaded: Loaded, model: Sampler, config: EvalConfig) -> Store:
@@ -215,7 +217,7 @@ def _verify(store: Store, workers: int, deadline: float, console: Console) -> No
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _measured(loaded: Loaded, store: Store, config: EvalConfig, console: Console) -> dict[str, Any]:
+def _measure(loaded: Loaded, store: Store, config: EvalConfig, console: Console) -> dict[str, Any]:
     """The benchmark's metrics, which metrics.json now holds."""
     evaluation = store.evaluation(loaded.benchmark.answer_of)
     say = partial(console.print, markup=False, soft_wrap=True)

@@ -176,7 +176,7 @@ class EvalConfig(Section, Generic[Model]):
         return Path("runs/eval") / _as_name(self.model.file.removesuffix(".json"))
 
 
-def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
+def parse_config(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
     """The typed config. Raises ConfigError with all problems."""
     engine = at(plain, "model.engine") or "local"
     if engine not in ENGINES:
@@ -188,10 +188,10 @@ def checked(plain: dict[str, Any]) -> EvalConfig[AnyModel]:
         Finding(f"model.{key}", reason) for key in at(plain, "model") or () if key in ours
     ]:
         raise ConfigError(wrong)
-    return validate(EvalConfig[ENGINES[engine]], _completed(plain))
+    return validate(EvalConfig[ENGINES[engine]], _complete(plain))
 
 
-def _completed(plain: dict[str, Any]) -> dict[str, Any]:
+def _complete(plain: dict[str, Any]) -> dict[str, Any]:
     """With math.yaml's keys, its optimizer among them, where a model without a run has none."""
     model, policy = at(plain, "model"), at(plain, "model.policy")
     if not isinstance(policy, dict):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from nemo_algos.lab.mismatch.hypotheses.fit import solved
+from nemo_algos.lab.mismatch.hypotheses.fit import minimize
 from nemo_algos.lab.mismatch.hypotheses.sampling import TEMPERATURES, tempered
 from nemo_algos.lab.mismatch.logits import Logits
 from nemo_algos.lab.mismatch.responses import Responses
@@ -32,7 +32,7 @@ def drawn(logits: Logits, responses: Responses) -> dict[str, dict[str, Any]]:
     edge, gain = _edge(logits, above)
     if _chance(above, np.exp(logits.logprobs)) > CHANCE:
         return edge
-    temperature = solved(lambda t: -float(tempered(logits, t).mean()), list(TEMPERATURES))
+    temperature = minimize(lambda t: -float(tempered(logits, t).mean()), list(TEMPERATURES))
     warmer = tempered(logits, temperature)
     if edge and gain > float((warmer - logits.logprobs).sum()):
         return edge

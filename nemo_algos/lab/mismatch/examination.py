@@ -17,8 +17,8 @@ from nemo_algos.lab.mismatch.hypotheses.fit import CAP, ROUNDING, Record
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
 from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora
 from nemo_algos.lab.mismatch.logits import Logits
-from nemo_algos.lab.mismatch.network import Network, in_bfloat16, load, recomputed
-from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses, gathered
+from nemo_algos.lab.mismatch.network import Network, in_bfloat16, load, recompute
+from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses, gather
 from nemo_algos.lab.mismatch.trial import SLACK, Outcome, Search
 
 Array = np.ndarray
@@ -54,7 +54,7 @@ class Examination:
         return [name for name, side in self.sides.items() if not side.explained]
 
 
-def examined(
+def examine(
     dumps: Sequence[Dump],
     model: Path,
     previous: Sequence[Path] = (),
@@ -67,10 +67,10 @@ def examined(
     model, previous, adapter: folders of Hugging Face's or PEFT's files; count: of responses.
     Raises ValueError where a folder cannot be read, or the dumps hold no prompts.
     """
-    responses = gathered(dumps, count)
+    responses = gather(dumps, count)
     case = _case(load(model), responses, previous, adapter)
     progress("the model as it is")
-    responses, base = _worst_first(responses, recomputed(case.network, responses))
+    responses, base = _worst_first(responses, recompute(case.network, responses))
     coarse = in_bfloat16(case.network)
     scale, rounding = _rounding(coarse, responses, base)
     sides: dict[str, Outcome] = {}
@@ -139,7 +139,7 @@ def _adopt(case: Case, responses: Responses) -> None:
     some = responses.first(NEIGHBOURS)
     record = some.column("trainer")
     apart = [
-        float(np.abs(recomputed(case.network, some, changes).logprobs - record).mean())
+        float(np.abs(recompute(case.network, some, changes).logprobs - record).mean())
         for changes in ((), (adapted(case.adapter, 1.0),))
     ]
     if apart[1] < apart[0]:
@@ -163,7 +163,7 @@ def _worst_first(responses: Responses, base: Logits) -> tuple[Responses, Logits]
 def _rounding(coarse: Network, responses: Responses, base: Logits) -> tuple[Array, float]:
     """One standard deviation of bf16's rounding for each token [N], and the level of a forward."""
     some = responses.first(2 * NEIGHBOURS)
-    rounded = recomputed(coarse, some)
+    rounded = recompute(coarse, some)
     n = len(rounded.chosen)
     d = rounded.logprobs - base.logprobs[:n]
     size = float(np.sqrt(np.mean((d / base.unsure[:n]) ** 2)))

@@ -93,7 +93,7 @@ def lines(responses: Sequence[Response], prompts: Sequence[Any] | None = None) -
 
 
 @torch.no_grad()
-def recomputed(network: Network, responses: Responses, changes: Sequence[Change] = ()) -> Logits:
+def recompute(network: Network, responses: Responses, changes: Sequence[Change] = ()) -> Logits:
     """Of the tokens of all responses, under all the changes at once."""
     parts = []
     for i in range(0, len(responses.each), BATCH):
@@ -156,7 +156,7 @@ def _head(network: Network, hidden: Tensor) -> Tensor:
 
 
 @contextmanager
-def edited(network: Network, names: Callable[[str], bool], edit: Any) -> Iterator[None]:
+def edit_parameters(network: Network, names: Callable[[str], bool], edit: Any) -> Iterator[None]:
     """The parameters of these names are edit(name, parameter) meanwhile."""
     before = {k: p.data for k, p in network.model.named_parameters() if names(k)}
     try:

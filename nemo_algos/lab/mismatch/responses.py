@@ -73,7 +73,7 @@ class Responses:
         return np.bincount(self.row, values) / np.bincount(self.row)
 
 
-def gathered(dumps: Sequence[Dump], count: int) -> Responses:
+def gather(dumps: Sequence[Dump], count: int) -> Responses:
     """At most so many of them, in runs of neighbours from all over the files.
 
     Raises ValueError where the files have no prompts.

@@ -20,7 +20,7 @@ from nemo_algos.lab.mismatch.hypotheses.fit import Fit, Record
 from nemo_algos.lab.mismatch.hypotheses.forward import Case, Hypothesis
 from nemo_algos.lab.mismatch.hypotheses.sampling import Sampling
 from nemo_algos.lab.mismatch.logits import Logits
-from nemo_algos.lab.mismatch.network import Change, Network, recomputed
+from nemo_algos.lab.mismatch.network import Change, Network, recompute
 from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses
 
 Array = np.ndarray
@@ -135,7 +135,7 @@ class Search:
                 break
             moved = logits
             if found.changes != state.changes:
-                moved = recomputed(self.case.network, self.responses, found.changes)
+                moved = recompute(self.case.network, self.responses, found.changes)
             found, after = self._whole(found, moved)
             if after >= level:
                 break
@@ -161,11 +161,11 @@ class Search:
         if cheap and left <= self.most:
             return cheap, {}
         if level <= self.most:
-            tried, before = self._tried(state, logits, WEIGHTS, self.case.network, FEW)
+            tried, before = self._try(state, logits, WEIGHTS, self.case.network, FEW)
             return (tried[0][2] if tried[0][0] < CLEAR * before else cheap), {}
         if cheap and self._beyond(left) < HALF * self._beyond(level):
             return cheap, {}
-        tried, before = self._tried(state, logits, FORWARD, self.network, NEIGHBOURS // 2)
+        tried, before = self._try(state, logits, FORWARD, self.network, NEIGHBOURS // 2)
         near: dict[str, float] = {}
         for value, name, _ in tried:
             near.setdefault(name, 1 - self._beyond(value) / max(self._beyond(before), 1e-9))
@@ -203,7 +203,7 @@ class Search:
             yield [replace(state, sampling=s) for s in sampling.SINGLE]
             yield [replace(state, sampling=s) for s in sampling.DOUBLE]
 
-    def _tried(
+    def _try(
         self,
         state: State,
         logits: Logits,
@@ -226,7 +226,7 @@ class Search:
             candidates, sent = hypothesis.candidates(self.case), None
             while trial := _sent(candidates, sent):
                 under = _under(state, hypothesis.name, *trial)
-                moved = recomputed(network, some, under.changes)
+                moved = recompute(network, some, under.changes)
                 value, option = self._better(under, record, moved, base)
                 tried.append((value, hypothesis.name, option))
                 sent = value / max(before, 1e-9)

@@ -91,7 +91,7 @@ def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
         return Diagnosis("few", count, tokens)
     if size.mean() < CLEAN and size.max() < 20 * CLEAN:
         return _surprising(tokens) or _clean(tokens)
-    found = _booked(tokens) or _aged(tokens) or _arrived(dumps, tokens, "part")
+    found = _bookkeeping(tokens) or _age(tokens) or _arrived(dumps, tokens, "part")
     return found or _unknown(tokens)
 
 
@@ -135,7 +135,7 @@ def _broken(dumps: Sequence[Dump]) -> str:
     return "sampler" if sampler else "trainer"
 
 
-def _booked(tokens: Tokens) -> Diagnosis | None:
+def _bookkeeping(tokens: Tokens) -> Diagnosis | None:
     """Bookkeeping, of which both sides are tried in the light of the other."""
     spread = np.full(len(tokens.d), max(1.25 * float(np.median(np.abs(tokens.d))), 1e-5))
     spread = np.minimum(spread, 0.1)  # where most tokens are off, rounding is not what is typical
@@ -156,7 +156,7 @@ def _booked(tokens: Tokens) -> Diagnosis | None:
     return None
 
 
-def _aged(tokens: Tokens) -> Diagnosis | None:
+def _age(tokens: Tokens) -> Diagnosis | None:
     """Responses differ the more, the older the weights that sampled them."""
     if tokens.age is None or np.ptp(tokens.age) == 0:
         return None

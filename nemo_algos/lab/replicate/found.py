@@ -102,7 +102,7 @@ class Results:
         for step in seed.checkpoints(folder):
             cell = PaperCell(run, (benchmark,), name, step=step)
             try:
-                value = self._in_unit(cell, self._measured(item, cell, seed, benchmark)).value
+                value = self._in_unit(cell, self._measure(item, cell, seed, benchmark)).value
             except Absent as absent:
                 lacking.append(str(absent))
                 continue
@@ -117,7 +117,7 @@ class Results:
     def _of_seed(self, item: Item, cell: PaperCell, seed: Seed) -> Value:
         if cell.benchmarks == (TRAINING,):
             return Value(_late(seed, cell), None, None)
-        parts = [self._measured(item, cell, seed, benchmark) for benchmark in cell.benchmarks]
+        parts = [self._measure(item, cell, seed, benchmark) for benchmark in cell.benchmarks]
         return _mean(parts)
 
     def measured(self, item: Item, cell: PaperCell, seed: Seed, benchmark: str) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Results:
         name = cell.evaluation or item.evaluations[0]
         folder = self.manifest.evaluations[name].folder
         folder = folder if cell.step is None else f"{folder}-{cell.step}"
-        loaded = seed.evaluated(folder)
+        loaded = seed.evaluation_run(folder)
         if loaded is None or benchmark not in loaded.evals:
             raise Absent(f"{seed.name}: not evaluated on {benchmark} ({folder}/{benchmark})")
         made, evals = loaded.manifest["eval"][benchmark], loaded.evals[benchmark]
@@ -134,7 +134,7 @@ class Results:
             raise Absent(f"{seed.name}: the evaluation on {benchmark} is another ({folder})")
         return evals
 
-    def _measured(self, item: Item, cell: PaperCell, seed: Seed, benchmark: str) -> Value:
+    def _measure(self, item: Item, cell: PaperCell, seed: Seed, benchmark: str) -> Value:
         found = self.measured(item, cell, seed, benchmark)
         if cell.metric.startswith("flip/"):
             return Value(self._flips(item, cell, found, benchmark), None, None)

@@ -186,7 +186,7 @@ class Item(Section):
                 PaperCell(run, (b,), "histogram") for run in self.runs for b in self.benchmarks
             )
 
-    def needed(self) -> list[str]:
+    def needed_runs(self) -> list[str]:
         """Its runs, once each."""
         flips = (c for c in self.cells() if c.metric.startswith("flip/"))
         bases = [f"{cell.run.split('/')[0]}/base" for cell in flips]
@@ -222,24 +222,24 @@ class Paper(Section):
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
         for name, item in self.items.items():
-            for run in item.needed():
+            for run in item.needed_runs():
                 model, _, method = run.partition("/")
-                _known(f"items.{name}: model", model, self.models)
-                _known(f"items.{name}: method", method, self.methods)
+                _check_known(f"items.{name}: model", model, self.models)
+                _check_known(f"items.{name}: method", method, self.methods)
             for evaluation in item.evaluations:
-                _known(f"items.{name}: evaluation", evaluation, self.evaluations)
+                _check_known(f"items.{name}: evaluation", evaluation, self.evaluations)
             curves = [metric.split()[0] for metric in item.metrics if " " in metric]
             for benchmark in {*curves, *(b for c in item.cells() for b in c.benchmarks)} - {
                 TRAINING
             }:
-                _known(f"items.{name}: benchmark", benchmark, BENCHMARKS)
+                _check_known(f"items.{name}: benchmark", benchmark, BENCHMARKS)
         for name, model in self.models.items():
             if bool(model.recipe) != bool(model.data):
                 raise ValueError(f"models.{name}: a recipe needs data, and data a recipe")
             for data in model.data:
-                _known(f"models.{name}.data:", data, self.data)
+                _check_known(f"models.{name}.data:", data, self.data)
         for misprint in self.misprints:
-            _known("misprints: item", misprint.item, self.items)
+            _check_known("misprints: item", misprint.item, self.items)
         return self
 
     def of(self, run: str) -> tuple[PaperModel, PaperMethod]:
@@ -263,12 +263,12 @@ class Paper(Section):
     def overrides(self, run: str) -> list[str]:
         """What the run sets over its recipe."""
         model, method = self.of(run)
-        keys = [f"method.{key}={_written(value)}" for key, value in method.method.items()]
+        keys = [f"method.{key}={_format(value)}" for key, value in method.method.items()]
         return [*model.overrides, *keys, *method.overrides]
 
-    def trained_on(self, item: Item) -> dict[str, Data]:
+    def training_data(self, item: Item) -> dict[str, Data]:
         """The data of the item's runs."""
-        models = [self.of(run)[0] for run in item.needed() if self.trains(run)]
+        models = [self.of(run)[0] for run in item.needed_runs() if self.trains(run)]
         return {name: self.data[name] for model in models for name in model.data}
 
     def lacks(self, run: str) -> str:
@@ -278,7 +278,7 @@ class Paper(Section):
 
     def missing(self, item: Item) -> list[str]:
         """What is not here of the item and of its runs, a sentence each."""
-        lacking = [self.lacks(run) for run in item.needed()]
+        lacking = [self.lacks(run) for run in item.needed_runs()]
         return [s for s in dict.fromkeys([item.missing, *lacking]) if s]
 
     def state(self, item: Item) -> str:
@@ -286,16 +286,16 @@ class Paper(Section):
         if item.kind == "text":
             return f"nothing to run: {item.note}"
         lacking = [f"missing: {reason}" for reason in self.missing(item)]
-        runs = sum(self.trains(run) and not self.lacks(run) for run in item.needed())
+        runs = sum(self.trains(run) and not self.lacks(run) for run in item.needed_runs())
         each = f"{runs} run{'s' * (runs != 1)}{f' x {self.seeds} seeds' * (self.seeds > 1)}"
         return "; ".join([each, *lacking] if runs or not lacking else lacking)
 
 
-def _written(value: object) -> str:
+def _format(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _known(what: str, name: str, known: Iterable[str]) -> None:
+def _check_known(what: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
         raise ValueError(f"{what} {name} is not there{did_you_mean(name, list(known))}")
 
@@ -307,12 +307,12 @@ def names() -> list[str]:
 
 def paper(name: str) -> Paper:
     """A paper's manifest. Raises ValueError with the nearest name for an unknown one."""
-    _known("the paper", name, names())
+    _check_known("the paper", name, names())
     return validate(Paper, load(find(f"papers/{name}.yaml")), name)
 
 
-def chosen(manifest: Paper, item: str) -> dict[str, Item]:
+def choose(manifest: Paper, item: str) -> dict[str, Item]:
     """One item by name, or all. Raises ValueError with the nearest name for an unknown one."""
     if item:
-        _known("the item", item, manifest.items)
+        _check_known("the item", item, manifest.items)
     return {item: manifest.items[item]} if item else dict(manifest.items)

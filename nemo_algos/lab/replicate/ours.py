@@ -8,8 +8,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nemo_algos.algorithms.build import build
-from nemo_algos.config import ConfigError, at, find, load, overridden, read, resolved
-from nemo_algos.engines.nemo.decided import decided
+from nemo_algos.config import ConfigError, apply_overrides, at, find, load, read, resolve
+from nemo_algos.engines.nemo.decided import method_keys
 from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
 from nemo_algos.lab.replicate.manifest import Paper, names
 from nemo_algos.lab.replicate.seed import Seed
@@ -34,7 +34,7 @@ def _other(manifest: Paper, run: str, recorded: dict[str, Any]) -> str:
     base, name = manifest.of(run)[0].base, at(recorded, "policy.model_name")
     if name and name != base:
         return f"model {name}, not {base}"
-    wanted = _wanted(manifest, run)
+    wanted = _expected_config(manifest, run)
     method, asked = recorded.get("method"), wanted.get("method", {})
     if method and not _same(method, asked):
         return f"method {method}, not {asked}"
@@ -47,17 +47,17 @@ def _other(manifest: Paper, run: str, recorded: dict[str, Any]) -> str:
     return ""
 
 
-def _wanted(manifest: Paper, run: str) -> dict[str, Any]:
+def _expected_config(manifest: Paper, run: str) -> dict[str, Any]:
     """The recipe with the run's keys, with what the method decides in NeMo-RL; a program's keys."""
     model, method = manifest.of(run)
     if method.program:
         keys = [word.lstrip("+") for word in manifest.program(run) if "=" in word]
-        return resolved(OmegaConf.from_dotlist(keys))
+        return resolve(OmegaConf.from_dotlist(keys))
     if not model.recipe:
         return {"method": method.method}
-    wanted = resolved(overridden(read(find(model.recipe)), manifest.overrides(run)))
+    wanted = resolve(apply_overrides(read(find(model.recipe)), manifest.overrides(run)))
     if wanted.get("engine") == "nemo_rl":
-        loss = decided(build(wanted["method"], wanted.get("rollout_correction")))
+        loss = method_keys(build(wanted["method"], wanted.get("rollout_correction")))
         wanted["loss_fn"] = {**wanted.get("loss_fn", {}), **loss}
     return wanted
 
@@ -112,11 +112,11 @@ def _other_model(manifest: Paper, paper: str, run: str, made: dict[str, Any], se
         return "" if asked in (base, "None") else f"evaluates {asked}, not {base}"
     if engine == "endpoint" and asked == base:
         return f"evaluates {asked}, which is not trained"
-    served, wanted = _served(asked), {f"{paper}/{run}", f"{paper}/{seed.name}"}
+    served, wanted = _served_name(asked), {f"{paper}/{run}", f"{paper}/{seed.name}"}
     return "" if served in ("", *wanted) else f"evaluates {served}, not {paper}/{run}"
 
 
-def _served(name: str) -> str:
+def _served_name(name: str) -> str:
     """PAPER/MODEL/METHOD[-seedN] of what a server calls a model, or of its folder; "" if none."""
     parts = re.sub(r"/hf(/.*)?$", "", name).split("/")
     found = [parts[i : i + 3] for i, part in enumerate(parts[:-2]) if part in names()]

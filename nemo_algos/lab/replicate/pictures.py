@@ -109,7 +109,7 @@ def _side(results: Results, item: Item, run: str, benchmark: str) -> Side:
     if not (seeds := results.seeds(run)):
         raise Absent("; ".join(results.absent(run)) or f"{run}: no run is the manifest's")
     measured = results.measured(item, PaperCell(run, (benchmark,), item.kind), seeds[0], benchmark)
-    evaluated = seeds[0].evaluated(results.manifest.evaluations[item.evaluations[0]].folder)
+    evaluated = seeds[0].evaluation_run(results.manifest.evaluations[item.evaluations[0]].folder)
     assert evaluated
     return Side(run, measured, evaluated.eval_folders[benchmark])
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_algos.config import at, find, load, overridden, read
+from nemo_algos.config import apply_overrides, at, find, load, read
 from nemo_algos.lab.replicate.manifest import Item, Paper, PaperEvaluation
 from nemo_algos.preflight.check.judge import judge, refuse, versions
 from nemo_algos.preflight.check.snapshot import load as release
@@ -49,7 +49,7 @@ class Costs:
     def _of(self, run: str) -> Cost:
         model = self.manifest.of(run)[0]
         recipe, trained = model.recipe, model.data[0]
-        written = overridden(read(find(recipe)), self.manifest.overrides(run))
+        written = apply_overrides(read(find(recipe)), self.manifest.overrides(run))
         judged, findings = judge(written, release(versions(recipe)[0]))
         refuse(findings)
         assert judged.model
@@ -58,15 +58,15 @@ class Costs:
         epochs = at(judged.plain, "grpo.max_num_epochs") or 1
         prompts = int(p.run["grpo.num_prompts_per_step"] * p.run.oversampling)
         stated = min(p.steps, epochs * rows // prompts)
-        sums = report.summed(p, stated or ASSUMED, self.price)
+        sums = report.totals(p, stated or ASSUMED, self.price)
         spent = sums["seconds"] / 3600, sums["gpu_hours"], sums.get("price")
         fits = p.trains and p.generates
         return Cost(p.run.layout.gpus, stated or ASSUMED, bool(stated), *spent, fits)
 
 
-def trained(manifest: Paper, item: Item) -> list[str]:
+def trained_runs(manifest: Paper, item: Item) -> list[str]:
     """The runs of the item that a recipe trains, and can."""
-    return [r for r in item.needed() if manifest.by_recipe(r) and not manifest.lacks(r)]
+    return [r for r in item.needed_runs() if manifest.by_recipe(r) and not manifest.lacks(r)]
 
 
 def seeds(manifest: Paper, run: str) -> list[int]:
@@ -79,7 +79,7 @@ def place(manifest: Paper, paper: str, run: str, seed: int) -> Path:
     return Path(paper) / (f"{run}-seed{seed}" if len(seeds(manifest, run)) > 1 else run)
 
 
-def seeded(manifest: Paper, run: str, seed: int) -> list[str]:
+def seeded_overrides(manifest: Paper, run: str, seed: int) -> list[str]:
     """The run's overrides; with its seed where the paper has several."""
     return [
         *manifest.overrides(run),
@@ -87,7 +87,7 @@ def seeded(manifest: Paper, run: str, seed: int) -> list[str]:
     ]
 
 
-def evaluated(manifest: Paper, item: Item) -> dict[str, list[str]]:
+def evaluations(manifest: Paper, item: Item) -> dict[str, list[str]]:
     """By evaluation, the runs of which the item takes numbers from it."""
     found: dict[str, dict[str, None]] = {name: {} for name in item.evaluations}
     chosen = {name: _benchmarks(manifest, name) for name in item.evaluations}
@@ -128,12 +128,14 @@ def serves(evaluation: PaperEvaluation) -> bool:
 
 def commands(manifest: Paper, paper: str, item: Item, out: Path) -> Iterator[str]:
     """By hand, in NeMo-RL's root: training, its checkpoint for vLLM, a server, the evaluations."""
-    asked = evaluated(manifest, item)
-    for run in (run for run in item.needed() if not manifest.lacks(run)):
+    asked = evaluations(manifest, item)
+    for run in (run for run in item.needed_runs() if not manifest.lacks(run)):
         names = [name for name, runs in asked.items() if run in runs]
         for seed in seeds(manifest, run):
             folder = (out.resolve() / place(manifest, paper, run, seed)).as_posix()
-            yield from _commands(manifest, run, names, folder, seeded(manifest, run, seed))
+            yield from _commands(
+                manifest, run, names, folder, seeded_overrides(manifest, run, seed)
+            )
 
 
 def _commands(

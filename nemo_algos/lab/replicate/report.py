@@ -36,7 +36,7 @@ def write(
     Raises ValueError that says what is wrong with a run's folder.
     """
     results = Results(manifest, paper, folders)
-    made = [_made(results, name, item, out) for name, item in items.items()]
+    made = [_make(results, name, item, out) for name, item in items.items()]
     for one in made:
         (out / f"{one.name}.md").write_text(_markdown(one, manifest), encoding="utf-8")
     values = {
@@ -51,7 +51,7 @@ def write(
     return made
 
 
-def _made(results: Results, name: str, item: Item, out: Path) -> Made:
+def _make(results: Results, name: str, item: Item, out: Path) -> Made:
     out.mkdir(parents=True, exist_ok=True)
     before = len(results.refused)
     tables = table.tables(results, item)

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nemo_algos.config import read
-from nemo_algos.lab.report.runs import LoadedRun, evaluations, logged, read_events, read_run
+from nemo_algos.lab.report.runs import LoadedRun, evaluations, read_events, read_nemo_run, read_run
 
 RECORDED = ("config.yaml", "checkpoints/step_*/config.yaml")
 
@@ -28,9 +28,9 @@ class Seed:
         """Of the embedded engine, or NeMo-RL's logs; without metrics where there are none."""
         if (self.folder / "metrics.jsonl").exists():
             return read_run(self.folder)
-        return replace(logged(self.folder), metrics=read_events(self.folder))
+        return replace(read_nemo_run(self.folder), metrics=read_events(self.folder))
 
-    def evaluated(self, folder: str) -> LoadedRun | None:
+    def evaluation_run(self, folder: str) -> LoadedRun | None:
         """The evaluations in a folder of the run's; None where none has ended."""
         place = self.folder / folder
         return read_run(place) if evaluations(place) else None
@@ -45,10 +45,10 @@ class Seed:
     def configs(self) -> list[dict[str, Any]]:
         """As recorded by the engine, as submitted, and as NeMo-RL keeps it with a checkpoint."""
         paths = [path for pattern in RECORDED for path in sorted(self.folder.glob(pattern))]
-        return [c for c in (self.trained.config, *map(_unresolved, paths)) if c]
+        return [c for c in (self.trained.config, *map(_read_raw, paths)) if c]
 
 
-def _unresolved(path: Path) -> dict[str, Any]:
+def _read_raw(path: Path) -> dict[str, Any]:
     """A config as it is written: what it reads of the environment stays a name."""
     plain: Any = OmegaConf.to_container(read(path))
     return plain

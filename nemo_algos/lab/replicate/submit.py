@@ -34,7 +34,9 @@ class Order(NamedTuple):
 
     def runs(self) -> dict[str, list[Submission]]:
         """By run, one of each seed. Raises ConfigError with what is wrong."""
-        wanted = dict.fromkeys(r for item in self.items for r in plan.trained(self.manifest, item))
+        wanted = dict.fromkeys(
+            r for item in self.items for r in plan.trained_runs(self.manifest, item)
+        )
         seeds = {run: plan.seeds(self.manifest, run) for run in wanted}
         made = {run: [self._run(run, seed) for seed in each] for run, each in seeds.items()}
         prepare.apart([one for each in made.values() for one in each])
@@ -43,7 +45,7 @@ class Order(NamedTuple):
     def _run(self, run: str, seed: int) -> Submission:
         recipe = self.manifest.of(run)[0].recipe
         folder = self.out.resolve() / plan.place(self.manifest, self.paper, run, seed)
-        words, version = plan.seeded(self.manifest, run, seed), versions(recipe)[0]
+        words, version = plan.seeded_overrides(self.manifest, run, seed), versions(recipe)[0]
         return prepare.prepare(find(recipe), words, self.job, folder, Sizes(), version)
 
     def evaluations(
@@ -52,7 +54,7 @@ class Order(NamedTuple):
         """A job for each run's folder, and the job that it waits for, if any."""
         wanted: dict[str, dict[str, None]] = {}
         for item in self.items:
-            for name, names in plan.evaluated(self.manifest, item).items():
+            for name, names in plan.evaluations(self.manifest, item).items():
                 for run in names:
                     wanted.setdefault(run, {})[name] = None
         for run, names in wanted.items():
@@ -60,9 +62,9 @@ class Order(NamedTuple):
                 for after in made.get(run) or [None]:
                     yield self._evaluation(run, list(names), after), after
 
-    def unserved(self) -> Iterator[str]:
+    def unserved_runs(self) -> Iterator[str]:
         """What no job of ours trains, or of one node can evaluate, a sentence for each run."""
-        for run in dict.fromkeys(run for item in self.items for run in item.needed()):
+        for run in dict.fromkeys(run for item in self.items for run in item.needed_runs()):
             model = self.manifest.of(run)[0]
             if (nodes := model.serve.nodes) > 1:
                 gpus = nodes * model.serve.tensor_parallel

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nemo_algos.lab.replicate.found import Results, Value
 from nemo_algos.lab.replicate.manifest import Item, PaperCell
-from nemo_algos.lab.report.numbers import MISSING, shown
+from nemo_algos.lab.report.numbers import MISSING, format_number
 
 ONE_SEED = (
     "One seed a run: an interval is over problems and says what other problems would do, not "
@@ -30,7 +30,11 @@ class ComparedCell(NamedTuple):
         if self.value is None:
             return MISSING
         value, low, high, _ = self.value
-        return f"{shown(value)} [{shown(low)}, {shown(high)}]" if low is not None else shown(value)
+        return (
+            f"{format_number(value)} [{format_number(low)}, {format_number(high)}]"
+            if low is not None
+            else format_number(value)
+        )
 
     @property
     def theirs(self) -> str:
@@ -64,13 +68,13 @@ def tables(results: Results, item: Item) -> list[ComparedTable]:
         ComparedTable(
             block.title,
             block.columns,
-            [(r.label, [_shown(results, item, c) for c in block.cells(r)]) for r in block.rows],
+            [(r.label, [_compare(results, item, c) for c in block.cells(r)]) for r in block.rows],
         )
         for block in item.blocks
     ]
 
 
-def _shown(results: Results, item: Item, cell: PaperCell) -> ComparedCell:
+def _compare(results: Results, item: Item, cell: PaperCell) -> ComparedCell:
     value, reasons = results.value(item, cell)
     said = verdict(value, cell.printed, cell.spread) if value else ""
     return ComparedCell(cell, value, said, tuple(reasons))
@@ -95,12 +99,12 @@ def markdown(made: Sequence[ComparedTable]) -> str:
     for table in made:
         parts += [f"**{table.title}**\n"] if table.title else []
         parts.append(f"| | {' | '.join(table.columns)} |\n|---|{'---|' * len(table.columns)}")
-        parts += [f"| {name} | {' | '.join(map(_written, row))} |" for name, row in table.rows]
+        parts += [f"| {name} | {' | '.join(map(_format, row))} |" for name, row in table.rows]
         parts.append("")
     return "\n".join(parts)
 
 
-def _written(cell: ComparedCell) -> str:
+def _format(cell: ComparedCell) -> str:
     beside = ", ".join(part for part in (cell.theirs, cell.verdict) if part)
     return f"{cell.ours} ({beside})" if beside else cell.ours
 

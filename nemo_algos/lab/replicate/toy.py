@@ -11,17 +11,17 @@ from pathlib import Path
 
 from nemo_algos.config import (
     ConfigError,
+    apply_overrides,
     at,
     find,
     load,
-    overridden,
     read,
-    resolved,
+    resolve,
     validate,
 )
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.lab.evals.run import evaluate
-from nemo_algos.lab.evals.schema import checked
+from nemo_algos.lab.evals.schema import parse_config
 from nemo_algos.lab.replicate.manifest import (
     TRAINING,
     Block,
@@ -32,7 +32,7 @@ from nemo_algos.lab.replicate.manifest import (
     PaperModel,
     PaperRow,
 )
-from nemo_algos.preflight.check.local.judge import judged
+from nemo_algos.preflight.check.local.judge import judge
 from nemo_algos.processes import fresh
 from nemo_algos.terminal import Console
 
@@ -74,7 +74,7 @@ def toy(manifest: Paper, steps: int | None = None) -> Paper:
         if model.toy is not None
     }
     methods = {
-        _method(m): PaperMethod(method=m.method, overrides=_kept(m))
+        _method(m): PaperMethod(method=m.method, overrides=_supported_keys(m))
         for m in manifest.methods.values()
     }
     items = {name: _item(manifest, item, names) for name, item in manifest.items.items()}
@@ -98,11 +98,11 @@ def _model(model: PaperModel) -> str:
 def _method(method: PaperMethod) -> str:
     name = method.method.get("name", "base")
     keys = [(k, v) for k, v in method.method.items() if k != "name"]
-    keys += [(key, value) for key, _, value in (o.partition("=") for o in _kept(method))]
+    keys += [(key, value) for key, _, value in (o.partition("=") for o in _supported_keys(method))]
     return "-".join([name, *(_slug(*key) for key in keys)])
 
 
-def _kept(method: PaperMethod) -> list[str]:
+def _supported_keys(method: PaperMethod) -> list[str]:
     """Its keys beside `method:` that the embedded engine has."""
     return [override for override in method.overrides if _has(override)]
 
@@ -119,9 +119,9 @@ def _has(override: str) -> bool:
 def _notes(manifest: Paper, item: Item, names: dict[str, str]) -> list[str]:
     """The item's note, what of its runs has no toy form, and what of a method is left out."""
     said = [item.note]
-    for run in item.needed():
+    for run in item.needed_runs():
         model, method = manifest.of(run)
-        left_out = [o for o in method.overrides if o not in _kept(method)]
+        left_out = [o for o in method.overrides if o not in _supported_keys(method)]
         if run not in names:
             own = "NeMo-RL's own program trains it" if method.program else ""
             served = f"{model.base} is served as it is, and has no tiny form"
@@ -208,7 +208,7 @@ def make(manifest: Paper, items: Iterable[Item], out: Path, workers: int) -> Ite
     wanted: dict[str, set[str]] = {}
     every = {name for name, known in manifest.evaluations.items() if known.every_checkpoint}
     for item in items:
-        for run in item.needed():
+        for run in item.needed_runs():
             wanted.setdefault(run, set()).update(every & {*item.evaluations})
         for cell in item.cells():
             if cell.benchmarks != (TRAINING,):
@@ -238,8 +238,8 @@ def run_of(manifest: Paper, run: str, evaluations: list[str], out: Path) -> None
     folder, console = out / PAPER / run, Console(quiet=True)
     model = manifest.of(run)[0]
     if manifest.trains(run):
-        written = overridden(read(find(model.recipe)), manifest.overrides(run))
-        config, algorithm, _ = judged(resolved(written), folder if folder.exists() else None)
+        written = apply_overrides(read(find(model.recipe)), manifest.overrides(run))
+        config, algorithm, _ = judge(resolve(written), folder if folder.exists() else None)
         train(config, algorithm, folder, console)
     start = {"policy": at(load(find(model.recipe), model.overrides), "policy")}
     source = {"run": str(folder)} if manifest.trains(run) else start
@@ -248,7 +248,7 @@ def run_of(manifest: Paper, run: str, evaluations: list[str], out: Path) -> None
         for at_step, end in _checkpoints(folder) if evaluation.every_checkpoint else [({}, "")]:
             section = {"engine": "local", **source, **at_step}
             asked = {"model": section, "out": f"{folder / evaluation.folder}{end}"}
-            evaluate(checked({**plain, **asked}), console)
+            evaluate(parse_config({**plain, **asked}), console)
 
 
 def _checkpoints(folder: Path) -> list[tuple[dict[str, int], str]]:

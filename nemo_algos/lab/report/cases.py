@@ -12,7 +12,7 @@ from nemo_algos.jsonl import JsonObject, read_lines, read_object
 from nemo_algos.lab.evals.benchmarks.registry import EXTRACTORS, AnswerOf
 from nemo_algos.lab.evals.records import EvalManifest, GenerationLine, ProblemLine, VerdictLine
 from nemo_algos.lab.report.groups import Group
-from nemo_algos.lab.report.numbers import shown
+from nemo_algos.lab.report.numbers import format_number
 from nemo_algos.lab.report.runs import LoadedRun
 
 BUDGET = 4_000_000  # bytes of JSON, of all benchmarks
@@ -75,7 +75,7 @@ class Stored:
         stored = cls({row["id"]: row for row in rows if row["id"] in every})
         for row in _at(every, folder / "verdicts.jsonl", VerdictLine):
             stored.verdicts.setdefault(row["problem"], {})[row["sample"]] = row
-        wanted = {problem: mixed(verdicts) for problem, verdicts in stored.verdicts.items()}
+        wanted = {problem: pick_samples(verdicts) for problem, verdicts in stored.verdicts.items()}
         answer_of = EXTRACTORS.get(manifest.get("answers", ""))
         for row in _at(wanted, folder / "generations.jsonl", GenerationLine):
             problem, sample = row["problem"], row["sample"]
@@ -96,7 +96,7 @@ def _there(file: Path) -> Path:
     return file
 
 
-def mixed(verdicts: dict[int, dict[str, Any]]) -> set[int]:
+def pick_samples(verdicts: dict[int, dict[str, Any]]) -> set[int]:
     """Samples of a problem to show: right and wrong ones and those without a verdict in turn."""
     kinds: dict[str, list[int]] = {"right": [], "wrong": [], "other": []}
     for sample in sorted(verdicts):
@@ -117,12 +117,12 @@ def _response(
     text = generation["response"]
     return {
         "sample": generation["sample"],
-        "text": shortened(text),
-        "answer": shortened((answer_of(text) if answer_of else None) or "", 200),
+        "text": shorten(text),
+        "answer": shorten((answer_of(text) if answer_of else None) or "", 200),
         "verdict": judgement(verdict),
-        "detail": shortened(verdict["detail"]),
-        "reward": shown(verdict["reward"]),
-        "tokens": shown(generation["tokens"]) if generation["tokens"] >= 0 else "",
+        "detail": shorten(verdict["detail"]),
+        "reward": format_number(verdict["reward"]),
+        "tokens": format_number(generation["tokens"]) if generation["tokens"] >= 0 else "",
         "cut": generation["finish"] == "length",
     }
 
@@ -135,12 +135,12 @@ def _case(problem: str, stored: Sequence[Stored]) -> dict[str, Any]:
         right = sum(judgement(verdict) == "right" for verdict in verdicts)
         responses = sorted(of_run.responses.get(problem, {}).values(), key=itemgetter("sample"))
         runs.append({"right": right, "of": len(verdicts), "responses": responses})
-    texts = {k: shortened(str(row.get(k, ""))) for k in ("prompt", "answer")}
-    info = {str(k): shortened(str(v), 200) for k, v in (row.get("info") or {}).items()}
+    texts = {k: shorten(str(row.get(k, ""))) for k in ("prompt", "answer")}
+    info = {str(k): shorten(str(v), 200) for k, v in (row.get("info") or {}).items()}
     return {"id": problem, **texts, "info": info, "runs": runs}
 
 
-def shortened(text: str, longest: int = LONGEST) -> str:
+def shorten(text: str, longest: int = LONGEST) -> str:
     """Both ends of a long text, and how much is left out between them."""
     if len(text) <= longest:
         return text

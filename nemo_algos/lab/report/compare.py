@@ -32,11 +32,11 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
     ids = [i for i in base["ids"] if i in set(tuned["ids"])]
     if not ids:
         raise ValueError("the runs have no problem in common. Evaluate both on one benchmark.")
-    before, after = (_aligned(run["correct"], run, ids) for run in (base, tuned))
-    means = [_aligned(run["per_problem"]["mean"], run, ids) for run in (base, tuned)]
+    before, after = (_align(run["correct"], run, ids) for run in (base, tuned))
+    means = [_align(run["per_problem"]["mean"], run, ids) for run in (base, tuned)]
     bootstrap = Bootstrap(ids, base["settings"]["resamples"], base["settings"]["seed"])
     gain = pass_at_k(after, n, ks) - pass_at_k(before, n, ks)
-    clusters = [_aligned(run["per_problem"]["clusters"], run, ids) for run in (base, tuned)]
+    clusters = [_align(run["per_problem"]["clusters"], run, ids) for run in (base, tuned)]
     alike = all(base["settings"][name] == tuned["settings"][name] for name in SOLUTION)
     return {
         "benchmark": base["benchmark"],
@@ -46,18 +46,18 @@ def compare(base: dict[str, Any], tuned: dict[str, Any]) -> dict[str, Any]:
         "mean": bootstrap.interval(means[1] - means[0]),
         "pass@k": bootstrap.curve(gain, ks),
         "ucc@n": bootstrap.interval(clusters[1] - clusters[0]) if alike else None,
-        "solved": _solved(before > 0, after > 0),
+        "solved": _solved_counts(before > 0, after > 0),
         "buckets": [_bucket(before, after, *limits) for limits in _limits(n)],
     }
 
 
-def _aligned(values: Iterable[float], run: dict[str, Any], ids: list[str]) -> NDArray[Any]:
+def _align(values: Iterable[float], run: dict[str, Any], ids: list[str]) -> NDArray[Any]:
     """A run's values [P], in the order of `ids`."""
     by_id = dict(zip(run["ids"], values, strict=True))
     return np.array([by_id[i] for i in ids])
 
 
-def _solved(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[str, float]:
+def _solved_counts(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> dict[str, float]:
     """Problems with a right response; p_value: McNemar's exact test on those that changed."""
     both, either = int((before & after).sum()), int((before | after).sum())
     gained, lost = int(after.sum()) - both, int(before.sum()) - both

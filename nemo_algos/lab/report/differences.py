@@ -37,7 +37,7 @@ def unlike(runs: Sequence[LoadedRun], benchmark: str) -> list[str]:
 
 
 def _of_part(part: Sequence[str], runs: Sequence[LoadedRun]) -> list[Difference]:
-    flat = [flattened(run.manifest, part) for run in runs]
+    flat = [flatten(run.manifest, part) for run in runs]
     recorded = [one for one in flat if one]
     rows = []
     for key in sorted({key for one in recorded for key in one} - set(PLACES)):
@@ -49,7 +49,7 @@ def _of_part(part: Sequence[str], runs: Sequence[LoadedRun]) -> list[Difference]
     return rows
 
 
-def flattened(manifest: dict[str, Any], part: Sequence[str]) -> dict[str, str]:
+def flatten(manifest: dict[str, Any], part: Sequence[str]) -> dict[str, str]:
     """Dotted keys to values as JSON (the config's without `config.`), empty where not recorded."""
     value: Any = manifest
     for step in part:

@@ -66,12 +66,12 @@ def _lines(
     for group in groups:
         curves = [c for run in group.runs if (c := curve_of(run.evals[benchmark]))]
         if curves:
-            x, y, low, high = combined(curves)
+            x, y, low, high = combine(curves)
             lines.append(Line(group.label, group.color, x, y, low, high, dashed=group.dashed))
     return lines
 
 
-def combined(curves: Sequence[Measured]) -> tuple[list[float], ...]:
+def combine(curves: Sequence[Measured]) -> tuple[list[float], ...]:
     """k, value, low, high: over seeds the mean, the lowest and the highest end of an interval."""
     ks = [k for k in curves[0]["k"] if all(k in curve["k"] for curve in curves)]
 

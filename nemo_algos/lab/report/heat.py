@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nemo_algos.lab.report.groups import Group
-from nemo_algos.lab.report.numbers import shown
+from nemo_algos.lab.report.numbers import format_number
 from nemo_algos.lab.report.runs import LoadedRun
 
 BUDGET = 3_000_000  # bytes of JSON, of all runs
@@ -36,7 +36,7 @@ def _steps(run: LoadedRun) -> list[dict[str, Any]]:
     for row in run.traces:
         prompts = steps.setdefault(row["step"], {})
         prompt = prompts.setdefault(row["group"], {"prompt": row["prompt"], "responses": []})
-        numbers = {"reward": shown(row["reward"]), "cut": [int(c) for c in row["cut"]]}
+        numbers = {"reward": format_number(row["reward"]), "cut": [int(c) for c in row["cut"]]}
         columns = {k: _column(row[k]) for k in PER_TOKEN}
         prompt["responses"].append({**numbers, "tokens": row["tokens"], **columns})
     return [{"step": step, "prompts": list(prompts.values())} for step, prompts in steps.items()]
@@ -44,7 +44,7 @@ def _steps(run: LoadedRun) -> list[dict[str, Any]]:
 
 def _column(values: list[float] | None) -> list[str] | str | None:
     """As text, once where all tokens have the same."""
-    written = [shown(x) for x in values or ()]
+    written = [format_number(x) for x in values or ()]
     return None if values is None else written[0] if len(set(written)) == 1 else written
 
 

@@ -5,7 +5,7 @@ from math import isfinite, isnan
 MISSING = "–"  # noqa: RUF001
 
 
-def shown(x: float | None, digits: int = 3) -> str:
+def format_number(x: float | None, digits: int = 3) -> str:
     """Three decimals, or three significant digits; NaN, ∞ and -∞ by name; – for None."""
     if x is None:
         return MISSING
@@ -16,6 +16,6 @@ def shown(x: float | None, digits: int = 3) -> str:
     return f"{x:.{digits}f}" if 0.01 <= abs(x) < 10 else f"{x:.{digits}g}"
 
 
-def signed(x: float) -> str:
+def format_signed(x: float) -> str:
     """With its sign, for differences."""
-    return shown(x) if not x > 0 else f"+{shown(x)}"
+    return format_number(x) if not x > 0 else f"+{format_number(x)}"

@@ -60,7 +60,7 @@ def _benchmark(
     buckets = [(b["above"], b["up_to"]) for b in first["buckets"]]
     return {
         "name": name,
-        "cautions": [*differences.unlike(runs, name), *summary.unpaired(against)],
+        "cautions": [*differences.unlike(runs, name), *summary.pairing_warnings(against)],
         "table": summary.of_benchmark(runs, name, against),
         "flips": summary.flips(against),
         "figures": _draw(evaluation.figures(name, grouped, buckets), out),

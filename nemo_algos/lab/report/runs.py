@@ -69,14 +69,14 @@ def read_run(folder: Path) -> LoadedRun:
     if (folder / "metrics.jsonl").exists():
         return _training(folder)
     if evals := evaluations(folder):
-        return _evaluated(LoadedRun("", folder), evals)
+        return _read_evaluations(LoadedRun("", folder), evals)
     below = {p.parent for p in folder.glob("*/**/metrics.jsonl")}  # at any depth
     below |= {p.parents[1] for p in folder.glob(f"*/**/tensorboard/{EVENTS}")}
     if within := sorted(below):
         names = ", ".join(str(p.relative_to(folder)) for p in within)
         raise ValueError(f"{folder} contains runs ({names}). Name them, such as {within[0]}.")
     if metrics := read_events(folder):
-        return replace(logged(folder), metrics=metrics)
+        return replace(read_nemo_run(folder), metrics=metrics)
     if found := dumps.files(folder):
         return LoadedRun("", folder, traces=[line for path in found for line in dumps.lines(path)])
     if (folder / "generations.jsonl").exists():
@@ -106,7 +106,7 @@ def read_events(folder: Path) -> dict[str, Series]:
     }
 
 
-def logged(folder: Path) -> LoadedRun:
+def read_nemo_run(folder: Path) -> LoadedRun:
     """Of a NeMo-RL log folder the config and the traces, of each step the last ones written."""
     records = sorted(folder.rglob(RECORD))
     manifest = read_object(records[-1], RunManifest) if records else {}
@@ -136,10 +136,10 @@ def _training(folder: Path) -> LoadedRun:
     summary = _if_there(folder / "summary.json", RunSummary)
     traces = list(read_lines(folder / TRACE, TraceLine))
     run = LoadedRun("", folder, manifest, metrics, traces, summary)
-    return _evaluated(run, evaluations(folder / "eval"))
+    return _read_evaluations(run, evaluations(folder / "eval"))
 
 
-def _evaluated(run: LoadedRun, folders: dict[str, Path]) -> LoadedRun:
+def _read_evaluations(run: LoadedRun, folders: dict[str, Path]) -> LoadedRun:
     evals = {name: read_object(path / "metrics.json", Measured) for name, path in folders.items()}
     recorded = {
         name: {**_if_there(folder / "manifest.json"), "metrics": evals[name]["settings"]}

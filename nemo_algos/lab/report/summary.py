@@ -7,7 +7,7 @@ import numpy as np
 
 from nemo_algos.lab.report.compare import compare
 from nemo_algos.lab.report.evaluation import bucket_name
-from nemo_algos.lab.report.numbers import MISSING, shown, signed
+from nemo_algos.lab.report.numbers import MISSING, format_number, format_signed
 from nemo_algos.lab.report.runs import LoadedRun
 from nemo_algos.lab.report.training import CURVES
 
@@ -62,10 +62,13 @@ def _trained_cells(run: LoadedRun, measured: list[str], held_out: list[str]) -> 
     before, after = (run.summary.get(k, {}) for k in ("before", "after"))
     return [
         TableCell(str(written), parameters),
-        TableCell(shown(run.config.get("grpo", {}).get("seed"))),
-        TableCell(shown(steps)),
-        *(TableCell(shown(_late(run, name))) for name in measured),
-        *(TableCell(f"{shown(before.get(k))} → {shown(after.get(k))}") for k in held_out),
+        TableCell(format_number(run.config.get("grpo", {}).get("seed"))),
+        TableCell(format_number(steps)),
+        *(TableCell(format_number(_late(run, name))) for name in measured),
+        *(
+            TableCell(f"{format_number(before.get(k))} → {format_number(after.get(k))}")
+            for k in held_out
+        ),
     ]
 
 
@@ -94,7 +97,7 @@ def overview(runs: Sequence[LoadedRun], against: dict[str, Differences]) -> Tabl
         for name in ("mean", f"pass@{max(_ks(runs, benchmark))}"):
             cells = [_cell(run, benchmark, name, against[benchmark]) for run in columns]
             rows.append((f"{benchmark}: {name}", cells))
-        unjudged = [_unjudged(r.evals.get(benchmark, {}).get("statuses", {})) for r in columns]
+        unjudged = [_unjudged_cell(r.evals.get(benchmark, {}).get("statuses", {})) for r in columns]
         if any(cell.note for cell in unjudged):
             rows.append((f"{benchmark}: not judged", unjudged))
     return Table("Evaluation", ["", *(run.label for run in columns)], rows)
@@ -110,7 +113,7 @@ def of_benchmark(runs: Sequence[LoadedRun], benchmark: str, against: Differences
     named += [s for s in dict.fromkeys(s for m in metrics for s in m["scalars"]) if s != "mean"]
     rows = [("problems × samples", size)]  # noqa: RUF001
     rows += [(name, [_cell(run, benchmark, name, against) for run in columns]) for name in named]
-    rows += [("not judged", [_unjudged(m["statuses"]) for m in metrics])]
+    rows += [("not judged", [_unjudged_cell(m["statuses"]) for m in metrics])]
     notes = [f"{label}: {reason}" for label, reason in against.reasons.items()]
     for run in columns:
         counts = run.evals[benchmark].get("excluded", {})
@@ -141,22 +144,24 @@ def _cell(run: LoadedRun, benchmark: str, name: str, against: Differences) -> Ta
     return _interval(now, paired.get("ucc@n") if name == f"ucc@{metrics['samples']}" else change)
 
 
-def _unjudged(statuses: dict[str, int]) -> TableCell:
+def _unjudged_cell(statuses: dict[str, int]) -> TableCell:
     bad = {status: n for status, n in statuses.items() if status != "ok" and n}
-    return TableCell(shown(sum(bad.values())), ", ".join(f"{s} {n}" for s, n in bad.items()))
+    return TableCell(
+        format_number(sum(bad.values())), ", ".join(f"{s} {n}" for s, n in bad.items())
+    )
 
 
 def _interval(interval: Any, difference: Any = None) -> TableCell:
     if not interval:
         return TableCell(MISSING)
     low, high = interval["low"], interval["high"]
-    note = "" if low is None else f"{shown(low)} to {shown(high)}"
+    note = "" if low is None else f"{format_number(low)} to {format_number(high)}"
     if not difference or difference["value"] is None:
-        return TableCell(shown(interval["value"]), note)
+        return TableCell(format_number(interval["value"]), note)
     low, high = difference["low"], difference["high"]
     strong = low is not None and (low > 0 or high < 0)
-    change = f"{signed(difference['value'])} [{shown(low)}, {shown(high)}]"
-    return TableCell(shown(interval["value"]), f"{note}\n{change}", strong)
+    change = f"{format_signed(difference['value'])} [{format_number(low)}, {format_number(high)}]"
+    return TableCell(format_number(interval["value"]), f"{note}\n{change}", strong)
 
 
 def _at(curve: Any, k: int) -> Any:
@@ -167,7 +172,7 @@ def _at(curve: Any, k: int) -> Any:
     return {part: curve[part][i] for part in ("value", "low", "high")}
 
 
-def unpaired(against: Differences) -> list[str]:
+def pairing_warnings(against: Differences) -> list[str]:
     """A sentence for each run that has other problems than the first."""
     return [
         f"{label}: the difference covers {found['problems']} problems. It excludes {only['base']} "
@@ -188,10 +193,12 @@ def flips(against: Differences) -> Table | None:
         cells, s = [], found["solved"]
         for b in found["buckets"]:
             solved = f"{b['problems'] - b['unsolved_by_base']} → {b['solved_by_tuned']}"
-            flipped = f"of {b['problems']}; flip rate {shown(b['flip_rate'])}"
+            flipped = f"of {b['problems']}; flip rate {format_number(b['flip_rate'])}"
             cells.append(TableCell(solved, flipped))
         gained = f"+{s['only_tuned']} −{s['only_base']}"  # noqa: RUF001
-        rows.append((label, [*cells, TableCell(gained, f"McNemar p = {shown(s['p_value'])}")]))
+        rows.append(
+            (label, [*cells, TableCell(gained, f"McNemar p = {format_number(s['p_value'])}")])
+        )
     title = "Problems solved at least once, before → after, by correct responses of the first run"
     note = "Flip rate: share of the bucket's problems that only the later run solves."
     return Table(title, ["run", *names, "gained, lost"], rows, [note])

@@ -175,7 +175,7 @@ def _config(
         raise ConfigError([Finding("grpo.seed", f"{reason}. Set seeds and first_seed instead.")])
     path = config.find(str(settings.pop("config")))
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    checked, _ = parse(config.resolved(config.overridden(deepcopy(read(path)), overrides)))
+    checked, _ = parse(config.resolve(config.apply_overrides(deepcopy(read(path)), overrides)))
     if not checked.grpo.val_samples_per_prompt:
         reason = "it is 0, but a study compares validation samples"
         cure = "Set it to 1 or more."

@@ -114,7 +114,7 @@ def _panel(
         text = {"color": "white" if dark else "black", "ha": "center", "va": "center"}
         at = columns.index(column), methods.index(method)
         axis.text(*at, caption(square), **text, fontsize=7, linespacing=1.25)
-    axis.set_xticks(range(len(columns)), [_labelled(c, found) for c in columns])
+    axis.set_xticks(range(len(columns)), [_label(c, found) for c in columns])
     axis.set_yticks(range(len(methods)), methods)
     axis.tick_params(length=0)
     axis.grid(visible=False)
@@ -122,7 +122,7 @@ def _panel(
     axis.set_title(title)
 
 
-def _labelled(column: str, found: Panel) -> str:
+def _label(column: str, found: Panel) -> str:
     """Over the mean |log-ratio| of sampler and trainer that its runs measured."""
     means = [square.means.get("mismatch") for (_, c), square in found.items() if c == column]
     measured = [mean for mean in means if mean is not None]

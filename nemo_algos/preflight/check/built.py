@@ -15,7 +15,7 @@ INSTALL = "Install transformers 5: pip install 'transformers>=5,<6'."
 
 def facts(values: Mapping[str, Any], where: str) -> Model:
     """Of the values of a config.json, which messages call `where`. Raises ValueError."""
-    built = _built(values, where)
+    built = _build(values, where)
     try:
         return _read(built)
     except (AttributeError, LookupError, TypeError, ValueError) as problem:
@@ -26,7 +26,7 @@ def facts(values: Mapping[str, Any], where: str) -> Model:
         ) from None
 
 
-def _built(values: Mapping[str, Any], where: str) -> Any:
+def _build(values: Mapping[str, Any], where: str) -> Any:
     """The whole model, without memory."""
     try:
         import torch
@@ -89,9 +89,9 @@ def _read(built: Any) -> Model:
         window=max(windows),
         gated=gated,
         tied=tied,
-        bias=_biased(attention, "o_proj", "c_proj", "dense"),
-        query_bias=_biased(attention, "q_proj", "qkv_proj", "c_attn", "query_key_value"),
-        norm_vectors=2 if _biased(layers[0], *_norms(layers[0])) else 1,
+        bias=_has_bias(attention, "o_proj", "c_proj", "dense"),
+        query_bias=_has_bias(attention, "q_proj", "qkv_proj", "c_attn", "query_key_value"),
+        norm_vectors=2 if _has_bias(layers[0], *_norms(layers[0])) else 1,
         parameters=_count(built),
         encoders=_count(built) - sum(p.numel() for p in inside),
     )
@@ -182,7 +182,7 @@ def _norms(layer: Any) -> list[str]:
     return [name for name, m in layer.named_children() if not _matrices(m)]
 
 
-def _biased(module: Any, *names: str) -> bool:
+def _has_bias(module: Any, *names: str) -> bool:
     found = (getattr(module, name, None) for name in names)
     return any(getattr(m, "bias", None) is not None for m in found)
 

@@ -134,7 +134,7 @@ class AsyncRL(Keys):
     diagnostics: bool = False
 
 
-def mistyped(plain: Mapping[str, Any]) -> Iterator[Finding]:
+def type_findings(plain: Mapping[str, Any]) -> Iterator[Finding]:
     """The keys of the section that NeMo-RL's types refuse."""
     section = plain.get(SECTION)
     if not isinstance(section, Mapping):

@@ -11,14 +11,23 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
-from nemo_algos.algorithms.riders.old_policy import in_step, refused
-from nemo_algos.config import ConfigError, Finding, at, find, overridden, read, resolved, validate
+from nemo_algos.algorithms.riders.old_policy import in_step, problems
+from nemo_algos.config import (
+    ConfigError,
+    Finding,
+    apply_overrides,
+    at,
+    find,
+    read,
+    resolve,
+    validate,
+)
 from nemo_algos.engines.nemo.decided import derive
 from nemo_algos.preflight.check.conflicts import conflicts
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.known_models import model
 from nemo_algos.preflight.check.layout import layout
-from nemo_algos.preflight.check.local.judge import judged as judged_locally
+from nemo_algos.preflight.check.local.judge import judge as judged_locally
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import ask, keep_errors
 from nemo_algos.preflight.check.rules.index import RULES
@@ -43,12 +52,12 @@ def check(
 ) -> list[Finding]:
     """Findings of a config by path or shipped name, errors first. seconds: the job's time limit."""
     try:
-        written = overridden(read(find(name)), overrides)
+        written = apply_overrides(read(find(name)), overrides)
         if OmegaConf.select(written, "engine") == "nemo_rl":
             return judge(written, load(version), seconds)[1]
-        return judged_locally(resolved(written)).warnings
+        return judged_locally(resolve(written)).warnings
     except ConfigError as error:
-        return _sorted(error.findings)
+        return _sort(error.findings)
 
 
 def judge(
@@ -61,28 +70,28 @@ def judge(
     if OmegaConf.select(written, "engine") != "nemo_rl":
         reason = "must be nemo_rl: this config is for the embedded engine, which `train` runs here"
         raise ConfigError([Finding("engine", reason)])
-    return judged(compose(written, release), release.version, seconds)
+    return judge_composed(compose(written, release), release.version, seconds)
 
 
-def judged(
+def judge_composed(
     composed: Composed, version: str, seconds: int | None = None
 ) -> tuple[Preflight, list[Finding]]:
     """The judgement of a composed config, whose `plain` becomes what trains."""
     plain, written, base, tree, unknown = composed
     findings = [*unknown, *repair(plain, base, tree)]
     keep_errors(findings, lambda: validate(MismatchConfig, plain.get("mismatch") or {}, "mismatch"))
-    findings += refused(plain)
+    findings += problems(plain)
     plain = in_step(plain)
     blocks = plain.get("method") or {}, plain.get("rollout_correction")
     algorithm = keep_errors(findings, lambda: build(*blocks))
     if algorithm:
         limit = at(plain, "policy.generation.max_new_tokens")
-        algorithm = algorithm.limited(limit if isinstance(limit, int) else None)
+        algorithm = algorithm.with_max_tokens(limit if isinstance(limit, int) else None)
         findings += conflicts(plain, written, algorithm)
         derive(plain, algorithm)
     facts = keep_errors(findings, lambda: _model(plain))
     run = Preflight(plain, layout(plain), facts, written, algorithm, version, seconds)
-    return run, _sorted([*findings, *ask(RULES, run)])
+    return run, _sort([*findings, *ask(RULES, run)])
 
 
 def refuse(findings: Iterable[Finding]) -> list[Finding]:
@@ -93,7 +102,7 @@ def refuse(findings: Iterable[Finding]) -> list[Finding]:
     return found
 
 
-def _sorted(findings: Sequence[Finding]) -> list[Finding]:
+def _sort(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(dict.fromkeys(findings), key=lambda f: SEVERITIES.index(f.severity))
 
 

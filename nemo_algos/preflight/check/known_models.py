@@ -42,25 +42,25 @@ def model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
         values = json.loads(Path(path).read_text())
         if not isinstance(values, dict):
             raise ValueError(f"{path} must contain a JSON object of key: value pairs")
-        return _built({**over, **_changed(values, over)}, path)
+        return _build({**over, **_override(values, over)}, path)
     if name not in table():
         near = did_you_mean(name, sorted(table()))
         raise ValueError(f"Model {name} is unknown{near}. Name a folder with its {FILE}.")
     if not over:
         return table()[name]
     values = configs()[name]
-    changed = _changed(values, over)
+    changed = _override(values, over)
     if {k for k in changed if k not in values or values[k] != changed[k]} <= {POSITIONS}:
         facts = table()[name].model_dump()
         facts[POSITIONS] = changed.get(POSITIONS, facts[POSITIONS])
         return validate(Model, facts, "policy.hf_config_overrides")
-    return _built(changed, name)
+    return _build(changed, name)
 
 
-def _changed(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _override(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """The values, with those of `over` in their place, of which only those that say a shape."""
     changed = {k: v for k, v in over.items() if k in values or k in _of_shape()}
-    both = {k: _changed(v, over[k]) for k, v in values.items() if _sections(v, over.get(k))}
+    both = {k: _override(v, over[k]) for k, v in values.items() if _sections(v, over.get(k))}
     return {**values, **changed, **both}
 
 
@@ -76,7 +76,7 @@ def _of_shape() -> set[str]:
     return named | {"attention_bias"}
 
 
-def _built(values: Mapping[str, Any], where: str) -> Model:
+def _build(values: Mapping[str, Any], where: str) -> Model:
     from nemo_algos.preflight.check.built import facts  # transformers takes seconds to import
 
     return facts(values, where)

@@ -10,7 +10,7 @@ from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.config import ConfigError, Finding, validate
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.decided import EPOCHS, OURS, TRACE, TRACED
-from nemo_algos.engines.nemo.installed import installed
+from nemo_algos.engines.nemo.installed import find_release
 from nemo_algos.engines.nemo.launch import Launch
 from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.nemo.trainers import estimator_name
@@ -26,11 +26,11 @@ def compose(written: DictConfig) -> Launch:
     NeMo-RL's examples/configs), and NeMo-RL's.
     """
     versions.check()
-    judgement, findings = judge(written, installed())
+    judgement, findings = judge(written, find_release())
     stated = as_written(deepcopy(judgement.plain))
     plain = {key: value for key, value in judgement.plain.items() if key not in OURS}
     remarks = refuse(findings)
-    epochs, period, prompts = (_taken(plain, key) for key in (EPOCHS, TRACE, TRACED))
+    epochs, period, prompts = (_take(plain, key) for key in (EPOCHS, TRACE, TRACED))
     traced = Traced(period or 0, prompts or 2)
     plain["grpo"]["adv_estimator"]["name"] = estimator_name()
     mismatch = MismatchConfig(**(judgement["mismatch"] or {}))
@@ -39,7 +39,7 @@ def compose(written: DictConfig) -> Launch:
     return Launch(*made, traced, stated)
 
 
-def _taken(plain: dict[str, Any], path: str) -> Any:
+def _take(plain: dict[str, Any], path: str) -> Any:
     section, _, key = path.partition(".")
     return plain[section].pop(key, None)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import ConfigError, Finding, did_you_mean, resolved
+from nemo_algos.config import ConfigError, Finding, did_you_mean, resolve
 from nemo_algos.engines.nemo.decided import AMONG, DEFAULT, OURS, base_name
 from nemo_algos.engines.nemo.release import Release, is_grpo, purpose
 from nemo_algos.preflight.check.keys import unknown_keys
@@ -77,7 +77,7 @@ def compose(written: DictConfig, release: Release) -> Composed:
     for finding in wrong:
         _cut(own, finding.path)
     try:
-        plain = resolved(_merged(tree, own, replaced))
+        plain = resolve(_merged(tree, own, replaced))
     except ConfigError as error:
         raise ConfigError([*unknown, *wrong, *([*_nulls(own, base)] or error.findings)]) from None
     return Composed(plain, {str(k): v for k, v in own.items()}, base, tree, [*unknown, *wrong])

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nemo_algos.config import at, put
+from nemo_algos.config import at, set_at
 from nemo_algos.preflight.check.decoder import Model
 from nemo_algos.preflight.check.layout import layout
 from nemo_algos.preflight.plan import generation, memory, speed
@@ -21,7 +21,7 @@ EXPLAINED = 0.01  # of a model's parameters: where more is missed the family is 
 
 
 @cache
-def expected() -> dict[str, dict[str, float]]:
+def measured_errors() -> dict[str, dict[str, float]]:
     """Relative errors, as benchmarks/plan_memory.py --write found them on Megatron-LM's tests."""
     return json.loads((Path(__file__).parent / "expected.json").read_text())
 
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
     @property
     def tight(self) -> bool:
         """Whether training fits by its prediction, and not by the top of its range."""
-        most = sum(self.training.values()) / (1 - expected()["peak"]["nine_of_ten"])
+        most = sum(self.training.values()) / (1 - measured_errors()["peak"]["nine_of_ten"])
         return self.trains and most > self.run.gpu.memory
 
     @property
@@ -135,11 +135,11 @@ def of(run: Setup, mean: float, change: Change | None = None) -> Plan:
     )
 
 
-def changed(plain: Mapping[str, Any], change: Change) -> dict[str, Any]:
+def with_keys(plain: Mapping[str, Any], change: Change) -> dict[str, Any]:
     """The config with these keys set."""
     out = deepcopy(dict(plain))
     for path, value in change.items():
-        put(out, path, value)
+        set_at(out, path, value)
     return out
 
 

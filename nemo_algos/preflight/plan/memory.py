@@ -59,10 +59,12 @@ def forward(run: Training) -> dict[str, float]:
     rank = run.parallel.pipeline - 1
     largest = max(layer(run, parts) for parts in {x for s in run.network.stages for x in s})
     passing = {"activations": largest, "logits and log-probs": logits(run)[0]}
-    return states(run, rank) | gathered(run) | passing | {"workspace": run.kernels.workspace}
+    return (
+        states(run, rank) | gathered_weights(run) | passing | {"workspace": run.kernels.workspace}
+    )
 
 
-def gathered(run: Training) -> dict[str, float]:
+def gathered_weights(run: Training) -> dict[str, float]:
     """Whole layers in BF16 where weights are sharded: the one at work and the next."""
     if not run.states.fully:
         return {}
@@ -73,7 +75,7 @@ def gathered(run: Training) -> dict[str, float]:
 
 def of_rank(run: Training, rank: int) -> dict[str, float]:
     """Bytes by component on a pipeline rank, at their most."""
-    parts = states(run, rank) | gathered(run) | activations(run, rank)
+    parts = states(run, rank) | gathered_weights(run) | activations(run, rank)
     return parts | {"workspace": run.kernels.workspace}
 
 

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from rich.console import Console, RenderableType
 
 from nemo_algos import page
-from nemo_algos.preflight.plan.layouts import Plan, expected
+from nemo_algos.preflight.plan.layouts import Plan, measured_errors
 from nemo_algos.preflight.plan.report import GB, sizes
 from nemo_algos.style import COLORS, canvas, svg
 
@@ -40,7 +40,7 @@ def _bars(axes: Any, plans: list[Plan]) -> None:
         widths = [p.training.get(name, 0.0) / GB for p in plans]
         axes.barh(rows, widths, left=starts, label=name, color=COLORS[i % len(COLORS)])
         starts = [a + b for a, b in zip(starts, widths, strict=True)]
-    share = expected()["peak"]["nine_of_ten"]
+    share = measured_errors()["peak"]["nine_of_ten"]
     ranges = [[x * share / (1 + share) for x in starts], [x * share / (1 - share) for x in starts]]
     axes.errorbar(starts, rows, xerr=ranges, fmt="none", color="#333333", capsize=2)
     memory = plans[0].run.gpu

@@ -7,19 +7,19 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from nemo_algos.preflight.plan.layouts import Change, Plan, expected
+from nemo_algos.preflight.plan.layouts import Change, Plan, measured_errors
 
 GB = 1e9
 
 
 def within(value: float, kind: str, digits: int = 0) -> str:
     """The value and its range: 9 of 10 tests were measured so near to what was predicted."""
-    share = expected()[kind]["nine_of_ten"]
+    share = measured_errors()[kind]["nine_of_ten"]
     low, high = value / (1 + share), value / (1 - share)
     return f"{value:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
-def summed(p: Plan, steps: int, price: float | None = None) -> dict[str, float]:
+def totals(p: Plan, steps: int, price: float | None = None) -> dict[str, float]:
     """Tokens, seconds, GPU-hours and their price until this step."""
     hours = steps * p.step_seconds * p.run.layout.gpus / 3600
     tokens, cost = steps * p.run.rollouts * p.tokens, {"price": price * hours} if price else {}
@@ -81,7 +81,7 @@ def _seconds(p: Plan) -> Table:
 
 
 def _errors() -> str:
-    peak, time = (expected()[kind] for kind in ("peak", "time"))
+    peak, time = (measured_errors()[kind] for kind in ("peak", "time"))
     return (
         f"Ranges: the error that 90 % of Megatron-LM's tests stayed within (memory "
         f"{peak['nine_of_ten']:.0%}, median {peak['median']:.1%}; time {time['nine_of_ten']:.0%}, "
@@ -97,7 +97,7 @@ def _verdict(p: Plan, change: Change | None) -> str:
         held = f"{p.cached_sequences:.0f} sequences of full length"
         close = ", but tight: the top of the range does not fit" if p.tight else ""
         return f"[green]fits[/green]{close}; an engine's cache holds {held}"
-    keys = " ".join(f"{k}={written(v)}" for k, v in (change or {}).items())
+    keys = " ".join(f"{k}={override_value(v)}" for k, v in (change or {}).items())
     advice = f"the cheapest change that fits: {keys}" if change else "no single key would help"
     return f"[red]{' and '.join(problems)}[/red]; {advice}"
 
@@ -109,7 +109,7 @@ def sizes(p: Plan) -> str:
     return f"{groups}{', recomputed' if again else ''}"
 
 
-def ranked(
+def ranking(
     nodes: int, found: list[Plan], reason: str, price: float | None = None
 ) -> Iterator[RenderableType]:
     """The fastest layouts on so many nodes, and the keys of the first; or the reason for none."""
@@ -129,10 +129,10 @@ def ranked(
             *([f"{hours * price:,.2f}"] if price else []),
         )
     yield table
-    keys = " ".join(f"{k}={written(v)}" for k, v in found[0].change.items())
+    keys = " ".join(f"{k}={override_value(v)}" for k, v in found[0].change.items())
     yield f"{on}, the first: {keys or 'as configured'}"
 
 
-def written(value: Any) -> str:
+def override_value(value: Any) -> str:
     """A value as an override has it."""
     return json.dumps(value)

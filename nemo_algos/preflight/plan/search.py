@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM, layout
 from nemo_algos.preflight.check.snapshot import Release
-from nemo_algos.preflight.plan.layouts import LIMIT, Change, Plan, changed, of
+from nemo_algos.preflight.plan.layouts import LIMIT, Change, Plan, of, with_keys
 from nemo_algos.preflight.plan.nemo_rl_arguments import Setup
 
 PACKING, MICRO = "policy.sequence_packing.train_mb_tokens", "policy.train_micro_batch_size"
@@ -21,7 +21,7 @@ KEYS["context"] = "context_parallel_size"
 Accepts = Callable[[Change], bool]
 
 
-def checked(written: DictConfig, release: Release, model: str = "") -> Accepts:
+def checker(written: DictConfig, release: Release, model: str = "") -> Accepts:
     """Whether `check` finds no error with a change that it does not find without it.
 
     model: the folder of another model than the config's.
@@ -40,7 +40,7 @@ def checked(written: DictConfig, release: Release, model: str = "") -> Accepts:
 
 def _with(p: Plan, change: Change) -> Plan | None:
     """The plan with these keys set, where the sizes of its groups divide."""
-    plain = changed(p.run.plain, change)
+    plain = with_keys(p.run.plain, change)
     run = Setup(plain, layout(plain), p.run.model, p.run.gpu)
     return of(run, p.tokens, change) if possible(run) else None
 

@@ -63,7 +63,7 @@ def _reached(run: Setup, micro_batches: float) -> float:
     """FLOP/s of all training GPUs, less what splitting and the bubble, (p - 1) / m, cost."""
     p = run.layout
     kept = share(run.model.experts > 0, run.gpu, bool(run.backend("fp8_cfg.enabled")))
-    kept *= SPLITTING ** log2(p.tensor * p.context * max(1, p.expert / nvlinked(run)))
+    kept *= SPLITTING ** log2(p.tensor * p.context * max(1, p.expert / nvlink_domain(run)))
     bubble = 1 + (p.pipeline - 1) / max(1.0, micro_batches)
     return p.train_gpus * run.gpu.flops * kept / bubble
 
@@ -76,7 +76,7 @@ def micro_batches(run: Setup, tokens: float) -> float:
     return sequences / run["policy.train_micro_batch_size"]
 
 
-def nvlinked(run: Setup) -> int:
+def nvlink_domain(run: Setup) -> int:
     """GPUs that NVLink joins: a node's, or the rack's of GB200 NVL72."""
     return 64 if run.gpu.name == "GB200" else run.layout.gpus_per_node
 
@@ -87,7 +87,7 @@ def decoding_step(run: Setup, sequences: float, tokens: float) -> float:
     met = 1 - (1 - e.chosen / e.number) ** sequences if e else 1.0
     read = weight_bytes(run, met) + sequences * sequence_bytes(run, tokens / 2)
     hosts = max(1.0, p.generation_tensor / p.gpus_per_node)
-    hop = BETWEEN if nvlinked(run) == p.gpus_per_node else RACK
+    hop = BETWEEN if nvlink_domain(run) == p.gpus_per_node else RACK
     each = (REDUCING + hop * log2(hosts)) * (p.generation_tensor > 1)
     reducing = 2 * run.model.num_hidden_layers * each
     return read / (READING * run.gpu.bandwidth) + reducing + LAUNCHING
@@ -129,7 +129,7 @@ def launches(run: Setup, tokens: float) -> float:
     return steps * rounds * latency(training(run), run.gpu)
 
 
-def computed(run: Setup, tokens: float) -> tuple[float, float]:
+def compute_seconds(run: Setup, tokens: float) -> tuple[float, float]:
     """Seconds of a forward of all samples, and of training; padded to the longest if not packed."""
     each = tokens if run.packing else longest(run, tokens)
     least, reached = launches(run, tokens), _reached(run, micro_batches(run, tokens))
@@ -162,7 +162,7 @@ def updating(run: Setup) -> float:
 
 def phases(run: Setup, tokens: float) -> dict[str, float]:
     """Seconds of a step by phase; sequences of `tokens` on average."""
-    forward, trained = computed(run, tokens)
+    forward, trained = compute_seconds(run, tokens)
     compared = bool(run["loss_fn.reference_policy_kl_penalty"])
     left = on_host(run)["offloaded while generating"] / run.layout.gpus_per_node
     return {

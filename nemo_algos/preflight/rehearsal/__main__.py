@@ -27,7 +27,7 @@ def main(folder: Path) -> None:
     """The stages that are asked for."""
     request = Request.read(folder)
     run, _ = judge(request.written(), load(request.version))
-    values, origin = miniature.written(request.model or str(run["policy.model_name"]))
+    values, origin = miniature.read_config(request.model or str(run["policy.model_name"]))
     tokenizer = Path(
         miniature.tokenizer(run["policy.tokenizer"] or {}, origin, folder / "tokenizer")
     )

@@ -40,23 +40,23 @@ class Trial(NamedTuple):
     doubled: str
 
 
-def asked(prompts: Sequence[str]) -> list[str]:
+def asked_forms(prompts: Sequence[str]) -> list[str]:
     """The forms that all of the prompts ask for."""
     return [n for n, mark in MARKS.items() if prompts and all(re.search(mark, p) for p in prompts)]
 
 
-def written(form: str, answer: str) -> str:
+def write_answer(form: str, answer: str) -> str:
     """A response with this answer."""
     return FORMS[form].replace(PLACE, answer)
 
 
 def trial(form: str, answer: str, others: Sequence[str]) -> Trial:
     """The responses to a row with this answer; others: those of other rows."""
-    gold, wrong = written(form, answer), written(form, changed(answer, others))
+    gold, wrong = write_answer(form, answer), write_answer(form, wrong_answer(answer, others))
     return Trial(gold, "", wrong, gold[: len(gold) // 2], f"{gold}\n\nNo, that is not it.\n{wrong}")
 
 
-def changed(answer: str, others: Sequence[str]) -> str:
+def wrong_answer(answer: str, others: Sequence[str]) -> str:
     """An answer that is wrong: its last digit or its letter is the next, else another row's."""
     if digits := list(re.finditer(r"\d", answer)):
         last = digits[-1]

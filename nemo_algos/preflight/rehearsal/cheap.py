@@ -40,7 +40,7 @@ def main(folder: Path, only: Sequence[str] = STAGES) -> None:
     seen: dict[str, Any] = {"stand_in": None, "longest": 0, "forms": {}}
     reader = tokenizing.judge(Stage(folder, "tokenizer"), config)
     stage = Stage(folder, "data")
-    loaded = _loaded(stage, config, reader, folder) if reader is not None else None
+    loaded = _load(stage, config, reader, folder) if reader is not None else None
     if loaded is None:
         stage.unchecked("No row was read: the tokenizer or a data set does not load.")
         Stage(folder, "rewards").unchecked("No row was read, so no reward was tried.")
@@ -64,7 +64,7 @@ def _read(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _loaded(stage: Stage, config: Mapping[str, Any], reader: Any, folder: Path) -> Loaded | None:
+def _load(stage: Stage, config: Mapping[str, Any], reader: Any, folder: Path) -> Loaded | None:
     from nemo_algos.engines.nemo import environment
 
     environment.register(config.get("env") or {})
@@ -119,7 +119,7 @@ def _rewards(
             reason = judge if isinstance(judge, str) else "it has no row that can be used"
             stage.unchecked(f"`env.{name}`: {reason}, so no answer was tried.", f"env.{name}")
             continue
-        shown = [prompts.shown(row, tokenizer) for row in mine[: rewards.FEW] if row.tokens]
+        shown = [prompts.render(row, tokenizer) for row in mine[: rewards.FEW] if row.tokens]
         form = rewards.judge(stage, name, judge, mine, shown, bool(loaded.absent))
         if form:
             seen["forms"].update(dict.fromkeys(tasks, form))

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import put
+from nemo_algos.config import set_at
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.snapshot import load
@@ -29,7 +29,7 @@ def write(
     plain: Any = OmegaConf.to_container(written)
     plain["policy"] = {**deepcopy(run.plain["policy"]), "_override_": True}
     for change in changes:
-        put(plain, change.path, change.value)
+        set_at(plain, change.path, change.value)
     small = OmegaConf.create(plain)
     (folder / NAME).write_text(OmegaConf.to_yaml(small))
     rehearsed, findings = judge(small, load(run.version))

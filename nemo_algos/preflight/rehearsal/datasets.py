@@ -77,7 +77,7 @@ def load(config: Mapping[str, Any], tokenizer: Any, folder: Path) -> Loaded:
 
     data, gym = copy.deepcopy(config["data"]), uses_gym(config.get("env"))  # it fills in defaults
     rows = config.get("rehearsal_rows") or ""
-    with _watched(utils, data, lambda: stand_in(folder, rows)) as (loaded, absent):
+    with _patched(utils, data, lambda: stand_in(folder, rows)) as (loaded, absent):
         env = None if gym else config["env"]
         made = utils.setup_response_data(tokenizer, data, env, is_vlm=is_vlm(data))
     train, validation = made[:2]
@@ -97,7 +97,7 @@ def load(config: Mapping[str, Any], tokenizer: Any, folder: Path) -> Loaded:
 
 
 @contextmanager
-def _watched(
+def _patched(
     utils: Any, data: Mapping[str, Any], rows: Callable[[], Path]
 ) -> Iterator[tuple[list[tuple[Any, Any]], list[Absent]]]:
     """NeMo-RL's set-up with names for environments, and rows for what is not at hand."""
@@ -114,10 +114,10 @@ def _watched(
                 if vlm or not _elsewhere(section, _first(error)):
                     raise
                 link = _link(rows(), len(absent))
-                absent.append(Absent(key, name(section), _said(error)))
+                absent.append(Absent(key, name(section), _error_text(error)))
                 made = original(_standing_in(section, link))
         except Exception as error:
-            raise Broken(key, name(section), _said(error), section) from error
+            raise Broken(key, name(section), _error_text(error), section) from error
         made.val_dataset = getattr(made, "val_dataset", None)
         loaded.append(((key, section), made))
         return made
@@ -168,7 +168,7 @@ def _key(data: Mapping[str, Any], section: Any) -> str:
     return "data"
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     first = _first(error)
     return cut(f"{type(first).__name__}: {first}")
 

@@ -91,7 +91,7 @@ def refusal(run: Run) -> str | None:
 
 def changes(run: Run, ranks: int, longest: int, folder: Path) -> list[Change]:
     """All of them. ranks: of training, at most; longest: prompt that must be whole, in tokens."""
-    sizes = folded(run, ranks)
+    sizes = fold_sizes(run, ranks)
     parts = (
         layout(run, sizes),
         on_a_cpu(run),
@@ -103,7 +103,7 @@ def changes(run: Run, ranks: int, longest: int, folder: Path) -> list[Change]:
     return [c for c in listed if run[c.path] != c.value]
 
 
-def folded(run: Run, ranks: int) -> dict[str, int]:
+def fold_sizes(run: Run, ranks: int) -> dict[str, int]:
     """The parallel sizes of training here: those above 1 are 2, in this order, while ranks last."""
     lay = run.layout
     asked = {"tensor": lay.tensor, "pipeline": lay.pipeline, "context": lay.context}

@@ -6,7 +6,7 @@ from typing import Any
 
 from nemo_algos.config import at
 from nemo_algos.preflight.rehearsal.rows import Row
-from nemo_algos.preflight.rehearsal.stage import Stage, listed, share
+from nemo_algos.preflight.rehearsal.stage import Stage, list_rows, share
 
 BINS = 20
 MANY = 0.05  # share of rows from which on a warning is a failure
@@ -41,7 +41,7 @@ def judge(
         stage.unchecked(f"Lengths of {name} were not judged: {what}.", LIMIT, **found)
         return
     whole = int(at(plain, ENGINE) or at(plain, TOTAL) or 0)
-    _masked(stage, rows, at(plain, LIMIT), name)
+    _check_masked(stage, rows, at(plain, LIMIT), name)
     if whole:
         _beyond(stage, rows, whole, name)
         _short(stage, rows, whole, int(at(plain, NEW) or 0), name)
@@ -52,7 +52,7 @@ def judge(
     stage.passed(message, **found)
 
 
-def _masked(stage: Stage, rows: Sequence[Row], limit: Any, name: str) -> None:
+def _check_masked(stage: Stage, rows: Sequence[Row], limit: Any, name: str) -> None:
     """NeMo-RL's processors cut what reaches the limit to some tokens, and mask it."""
     masked = [row.number for row in rows if row.masked]
     if not masked:
@@ -60,7 +60,7 @@ def _masked(stage: Stage, rows: Sequence[Row], limit: Any, name: str) -> None:
     say = stage.failed if len(masked) > MANY * len(rows) else stage.warning
     say(
         f"`{LIMIT}` is {limit}: {share(len(masked), len(rows))} prompts of {name} reach it "
-        f"({listed(masked)}). NeMo-RL cuts such a prompt to a few tokens, samples responses to "
+        f"({list_rows(masked)}). NeMo-RL cuts such a prompt to a few tokens, samples responses to "
         "what is left, and drops them from the loss. Raise the limit, or remove these rows.",
         LIMIT,
     )
@@ -71,7 +71,7 @@ def _beyond(stage: Stage, rows: Sequence[Row], whole: int, name: str) -> None:
     if long:
         stage.failed(
             f"`{TOTAL}` is {whole}: {share(len(long), len(rows))} prompts of {name} leave no "
-            f"token for a response ({listed(long)}), and nothing masks them. Set `{LIMIT}` below "
+            f"token for a response ({list_rows(long)}), and nothing masks them. Set `{LIMIT}` below "
             f"`{TOTAL}`, or remove these rows.",
             TOTAL,
         )

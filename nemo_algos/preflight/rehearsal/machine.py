@@ -38,7 +38,7 @@ def location() -> Path:
     return cache() / f"stack-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
-def built() -> bool:
+def is_built() -> bool:
     """Whether it is there, whole."""
     return (location() / "complete").exists()
 
@@ -53,7 +53,7 @@ def build() -> Path:
     venv.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{venv}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not built():
+        if not is_built():
             _install(venv)
     return venv
 

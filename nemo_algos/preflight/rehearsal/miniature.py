@@ -37,18 +37,18 @@ CHAT = (
 )
 
 
-def written(name: str) -> tuple[dict[str, Any], Path | None]:
+def read_config(name: str) -> tuple[dict[str, Any], Path | None]:
     """What a model's config.json says, and the folder that has it (None: of the shipped table).
 
     Nothing of a model that is neither a folder, nor in the hub's cache, nor known.
     """
-    folder = Path(name) if (Path(name) / FILE).is_file() else cached(name)
+    folder = Path(name) if (Path(name) / FILE).is_file() else cached_folder(name)
     if folder is not None:
         return json.loads((folder / FILE).read_text()), folder
     return dict(configs().get(name, {})), None
 
 
-def cached(name: str) -> Path | None:
+def cached_folder(name: str) -> Path | None:
     """The folder of a model of the hub that has been downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -120,7 +120,7 @@ def vocabulary(tokenizer: Path) -> int:
 def tokenizer(section: Mapping[str, Any], origin: Path | None, folder: Path) -> str:
     """The run's own where it is at hand, else one of bytes in `folder`, which is written."""
     name = str(section.get("name") or "")
-    for place in (Path(name), cached(name), origin):
+    for place in (Path(name), cached_folder(name), origin):
         if place is not None and any(place.glob("tokenizer*")):
             return str(place)
     byte_tokenizer().save_pretrained(folder)

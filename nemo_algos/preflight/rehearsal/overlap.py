@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nemo_algos.preflight.rehearsal.lengths import MANY
-from nemo_algos.preflight.rehearsal.rows import Row, squeezed
-from nemo_algos.preflight.rehearsal.stage import Stage, cut, listed, share
+from nemo_algos.preflight.rehearsal.rows import Row, squeeze
+from nemo_algos.preflight.rehearsal.stage import Stage, cut, list_rows, share
 
 REPEATED = 0.01  # share of prompts that are another row's, from which on it is a warning
 GIVEN = 0.5  # share of problems that have their answer in them, from which on it is a warning
@@ -18,16 +18,16 @@ WORD = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]|[^\W\d_]+")  # or 
 
 def judge(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
     """The verdicts on training and validation."""
-    _repeated(stage, train)
-    _given(stage, train)
-    _swapped(stage, train)
-    _trained_on(stage, train, validation)
+    _check_repeats(stage, train)
+    _check_given_answers(stage, train)
+    _check_swapped(stage, train)
+    _check_leakage(stage, train, validation)
     _foreign(stage, train, validation)
 
 
-def _repeated(stage: Stage, train: Sequence[Row]) -> None:
+def _check_repeats(stage: Stage, train: Sequence[Row]) -> None:
     """Prompts that are there twice."""
-    texts = [squeezed(row.problem) for row in train]
+    texts = [squeeze(row.problem) for row in train]
     counts = Counter(texts)
     again = len(texts) - len(counts)
     if again > REPEATED * len(texts):
@@ -41,14 +41,14 @@ def _repeated(stage: Stage, train: Sequence[Row]) -> None:
         )
 
 
-def _given(stage: Stage, train: Sequence[Row]) -> None:
+def _check_given_answers(stage: Stage, train: Sequence[Row]) -> None:
     """Answers of two characters or more; a letter, or a digit, stands in many problems."""
     asked = [row for row in train if len(str(row.answer).strip()) > 1]
     given = [row.number for row in asked if _stands_in(str(row.answer).strip(), row.problem)]
     if given and len(given) > GIVEN * len(train):
         stage.warning(
             f"{share(len(given), len(train))} training problems have their answer in them "
-            f"({listed(given)}): unless it is to be found there, the policy learns to copy it. "
+            f"({list_rows(given)}): unless it is to be found there, the policy learns to copy it. "
             "Remove it from the problem.",
             "data.train",
         )
@@ -58,27 +58,27 @@ def _stands_in(answer: str, problem: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", problem) is not None
 
 
-def _swapped(stage: Stage, train: Sequence[Row]) -> None:
+def _check_swapped(stage: Stage, train: Sequence[Row]) -> None:
     """Answers that are longer than their problems; those in JSON are a verifier's tests."""
     texts = [row for row in train if str(row.answer)[:1] not in ("{", "[")]
     longer = [row.number for row in texts if len(str(row.answer)) > TIMES * len(row.problem)]
     if longer and len(longer) > len(train) / 2:
         stage.warning(
             f"{share(len(longer), len(train))} answers are more than {TIMES} times as long as "
-            f"their problems ({listed(longer)}): are input_key and output_key swapped, or the "
+            f"their problems ({list_rows(longer)}): are input_key and output_key swapped, or the "
             f"answers whole solutions? The first problem is {cut(train[0].problem, 80)!r}.",
             "data.train",
         )
 
 
-def _trained_on(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
-    texts = {squeezed(row.problem) for row in train}
-    known = [row.number for row in validation if squeezed(row.problem) in texts]
+def _check_leakage(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> None:
+    texts = {squeeze(row.problem) for row in train}
+    known = [row.number for row in validation if squeeze(row.problem) in texts]
     if known:
         say = stage.failed if len(known) > MANY * len(validation) else stage.warning
         say(
             f"{share(len(known), len(validation))} validation rows are training rows too "
-            f"({listed(known)} of the validation data). The validation score then measures "
+            f"({list_rows(known)} of the validation data). The validation score then measures "
             "memory. Remove them from one of the two.",
             "data.validation",
         )

@@ -24,7 +24,7 @@ def write(path: Path, config: str, found: Sequence[Verdict], folder: Path) -> No
         "lengths": bars(read.get("prompt_tokens", {}).get("histogram", [])),
         "samples": [*map(sample, details.get("samples", []))],
         "changes": details.get("changes", []),
-        "metrics": shown(details.get("metrics", {})),
+        "metrics": metric_rows(details.get("metrics", {})),
         "folder": str(folder),
     }
     page.write(path, "rehearsal.html", values)
@@ -54,7 +54,7 @@ def _inner(value: Any) -> Any:
     return value
 
 
-def shown(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
+def metric_rows(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
     """Those of training and validation, by name."""
     kept = ("train/", "validation/")
     return [(k, v) for k, v in sorted(metrics.items()) if k.startswith(kept) and math.isfinite(v)]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from nemo_algos.preflight.rehearsal import answers
 from nemo_algos.preflight.rehearsal.lengths import MANY
 from nemo_algos.preflight.rehearsal.rows import Row
-from nemo_algos.preflight.rehearsal.stage import Stage, cut, listed, share
+from nemo_algos.preflight.rehearsal.stage import Stage, cut, list_rows, share
 
 WARN, FAIL = 1.0, 10.0  # seconds of one response
 KINDS = ("empty", "wrong", "truncated")
@@ -39,7 +39,7 @@ def judge(
         _format(stage, key, scores, wanted)
         for kind in KINDS:
             _wrong(stage, key, scores, kind)
-        _doubled(stage, key, scores)
+        _check_doubled(stage, key, scores)
         _silence(stage, key, scores)
     worst = _times(stage, key, scores)
     if before == stage.raised:
@@ -102,7 +102,7 @@ def _gold(stage: Stage, key: str, scores: Scores, reason: Callable[[str, str], s
     say = stage.failed if len(unpaid) > MANY * len(scores.rows) else stage.warning
     say(
         f"`{key}` does not pay the gold answer as {scores.form} in "
-        f"{share(len(unpaid), len(scores.rows))} rows: {listed([r.number for r in unpaid])} "
+        f"{share(len(unpaid), len(scores.rows))} rows: {list_rows([r.number for r in unpaid])} "
         f"({texts}){why}. The verifier cannot read these answers, so no response to them is ever "
         "right. Correct or remove them.",
         key,
@@ -136,13 +136,13 @@ def _wrong(stage: Stage, key: str, scores: Scores, kind: str) -> None:
         say = stage.failed if len(as_much) > MANY * len(scores.rows) else stage.warning
         say(
             f"`{key}` pays {kind} answers as much as the gold in "
-            f"{share(len(as_much), len(scores.rows))} rows ({listed(as_much)}): the policy would "
+            f"{share(len(as_much), len(scores.rows))} rows ({list_rows(as_much)}): the policy would "
             "learn to write anything. Make the verifier compare with the whole answer.",
             key,
         )
 
 
-def _doubled(stage: Stage, key: str, scores: Scores) -> None:
+def _check_doubled(stage: Stage, key: str, scores: Scores) -> None:
     together = zip(scores.rewards["gold"], scores.rewards["doubled"], _paid(scores), strict=True)
     taken = sum(paid and other >= right for right, other, paid in together)
     if taken > len(scores.rows) / 2:

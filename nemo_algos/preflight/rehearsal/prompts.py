@@ -6,8 +6,8 @@ from string import Formatter
 from typing import Any
 
 from nemo_algos.preflight.rehearsal.lengths import MANY
-from nemo_algos.preflight.rehearsal.rows import Row, squeezed
-from nemo_algos.preflight.rehearsal.stage import Stage, cut, listed, share
+from nemo_algos.preflight.rehearsal.rows import Row, squeeze
+from nemo_algos.preflight.rehearsal.stage import Stage, cut, list_rows, share
 
 
 def judge(
@@ -19,11 +19,11 @@ def judge(
         return
     before = stage.raised
     _problems(stage, seen, tokenizer, key, section)
-    _asked(stage, seen[0], tokenizer, key, section)
+    _check_prompt_file(stage, seen[0], tokenizer, key, section)
     _system(stage, seen[0], tokenizer, key, section)
     _starts(stage, seen, tokenizer)
     if before == stage.raised:
-        first = shown(seen[0], tokenizer)
+        first = render(seen[0], tokenizer)
         what = f"The first prompt of {key}, as the model sees it, ends with ...{first[-60:]!r}"
         stage.passed(f"{what}.", key, prompt=first)
 
@@ -34,7 +34,7 @@ def at_hand(section: Mapping[str, Any], name: str) -> str:
     return Path(path).read_text(errors="replace") if path else ""
 
 
-def shown(row: Row, tokenizer: Any) -> str:
+def render(row: Row, tokenizer: Any) -> str:
     """The prompt, special tokens visible."""
     return str(tokenizer.decode(row.tokens, skip_special_tokens=False))
 
@@ -50,7 +50,7 @@ def _problems(
             f"`{path}` is {section['prompt_file']}, with boxed{{}}: NeMo-RL writes the problem "
             "into the first {}. Double those braces, and write {} where the problem goes.",
             path,
-            prompt=shown(rows[0], tokenizer),
+            prompt=render(rows[0], tokenizer),
         )
         return
     lacking = [row for row in rows if row.problem and not _within(row.problem, row, tokenizer)]
@@ -58,9 +58,9 @@ def _problems(
         return
     what = (
         f"{share(len(lacking), len(rows))} prompts of {key} lack the problem "
-        f"({listed([row.number for row in lacking])})"
+        f"({list_rows([row.number for row in lacking])})"
     )
-    example = shown(lacking[0], tokenizer)
+    example = render(lacking[0], tokenizer)
     if text and not fields:
         name = section["prompt_file"]
         cure = "Write {} where the problem goes."
@@ -75,7 +75,9 @@ def _problems(
     )
 
 
-def _asked(stage: Stage, row: Row, tokenizer: Any, key: str, section: Mapping[str, Any]) -> None:
+def _check_prompt_file(
+    stage: Stage, row: Row, tokenizer: Any, key: str, section: Mapping[str, Any]
+) -> None:
     """What the prompt file says around the problem."""
     texts = [before for before, *_ in Formatter().parse(at_hand(section, "prompt_file"))]
     lost = [text for text in texts if text.strip() and not _within(text, row, tokenizer)]
@@ -85,7 +87,7 @@ def _asked(stage: Stage, row: Row, tokenizer: Any, key: str, section: Mapping[st
             "in the prompt: the chat template or the processor drops it. Use a template that "
             "renders the whole of a message.",
             "policy.tokenizer.chat_template",
-            prompt=shown(row, tokenizer),
+            prompt=render(row, tokenizer),
         )
 
 
@@ -97,7 +99,7 @@ def _system(stage: Stage, row: Row, tokenizer: Any, key: str, section: Mapping[s
             "in the prompt: the chat template drops the system message. Use a template that "
             "renders it, or put the text into the prompt_file.",
             "policy.tokenizer.chat_template",
-            prompt=shown(row, tokenizer),
+            prompt=render(row, tokenizer),
         )
 
 
@@ -110,17 +112,17 @@ def _starts(stage: Stage, rows: Sequence[Row], tokenizer: Any) -> None:
     if doubled:
         stage.failed(
             f"{share(len(doubled), len(rows))} prompts have {tokenizer.bos_token} more than once "
-            f"({listed(doubled)}): the chat template writes it for each message that is rendered "
+            f"({list_rows(doubled)}): the chat template writes it for each message that is rendered "
             "apart, or twice. The model was trained with one. Remove it from the template.",
             "policy.tokenizer.chat_template",
-            prompt=shown(next(r for r in rows if r.number == doubled[0]), tokenizer),
+            prompt=render(next(r for r in rows if r.number == doubled[0]), tokenizer),
         )
 
 
 def _within(text: str, row: Row, tokenizer: Any) -> bool:
     """Whether the prompt has the text, as far as the vocabulary can write it."""
-    whole = squeezed(tokenizer.decode(row.tokens, skip_special_tokens=False))
-    if squeezed(text) in whole:
+    whole = squeeze(tokenizer.decode(row.tokens, skip_special_tokens=False))
+    if squeeze(text) in whole:
         return True
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return squeezed(tokenizer.decode(ids, skip_special_tokens=False)) in whole
+    return squeeze(tokenizer.decode(ids, skip_special_tokens=False)) in whole

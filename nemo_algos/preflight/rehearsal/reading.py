@@ -7,7 +7,7 @@ from nemo_algos.engines.nemo.kinds import is_vlm, uses_gym
 from nemo_algos.preflight.rehearsal import datasets, lengths, overlap, prompts, rows, tokenizing
 from nemo_algos.preflight.rehearsal.datasets import Loaded
 from nemo_algos.preflight.rehearsal.rows import Row
-from nemo_algos.preflight.rehearsal.stage import Stage, listed, share
+from nemo_algos.preflight.rehearsal.stage import Stage, list_rows, share
 
 
 def judge(
@@ -44,7 +44,7 @@ def _prompts(
     """The prompts of training or validation."""
     read = config["policy"]["tokenizer"]["name"] != str(tokenizing.stand_in(stage.folder))
     lengths.judge(stage, good, config, name, read and not loaded.absent)
-    first = next((prompts.shown(row, tokenizer) for row in good if row.tokens), "")
+    first = next((prompts.render(row, tokenizer) for row in good if row.tokens), "")
     tokens = lengths.summary([row.length for row in good])
     seen[name] = {"rows": len(good), "prompt_tokens": tokens, "first_prompt": first}
     seen["longest"] = max(seen["longest"], tokens["max"])
@@ -67,7 +67,7 @@ def _split(stage: Stage, config: Mapping[str, Any], loaded: Loaded, name: str) -
     if broken:
         stage.failed(
             f"{share(len(broken), len(found))} rows of data.{name} cannot be used: "
-            f"{listed([row.number for row in broken])}. In row {broken[0].number:,} "
+            f"{list_rows([row.number for row in broken])}. In row {broken[0].number:,} "
             f"{broken[0].fault}. Mend or remove them.",
             f"data.{name}",
             rows={row.number: row.fault for row in broken[:100]},

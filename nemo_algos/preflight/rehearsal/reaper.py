@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from nemo_algos.preflight.rehearsal.training import marked
+from nemo_algos.preflight.rehearsal.training import belongs_to
 
 ROUNDS = 3  # one ended process may have just started another
 
@@ -17,7 +17,7 @@ def reap(folder: Path) -> None:
     """SIGKILL for each process that is marked with the folder, but this one."""
     for _ in range(ROUNDS):
         found = [p for p in psutil.process_iter() if p.pid != psutil.Process().pid]
-        alive = [process for process in found if marked(process, folder)]
+        alive = [process for process in found if belongs_to(process, folder)]
         for process in alive:
             process.kill()
         psutil.wait_procs(alive, timeout=5)

@@ -34,7 +34,7 @@ def judge(
         if not known:
             _without_gold(stage, key, judge, rows)
             return ""
-        wanted = answers.asked(prompts)
+        wanted = answers.asked_forms(prompts)
         affordable = _affordable(judge, known[0], wanted)
         if not affordable:
             _too_slow(stage, key, known[0])
@@ -70,7 +70,7 @@ def known_answers(judge: Judge, rows: Sequence[Row]) -> list[Known]:
 
 def _affordable(judge: Judge, first: Known, wanted: list[str]) -> int:
     """As many rows as the time is for, by that of the first."""
-    response = answers.written((wanted or [*answers.FORMS])[0], first.text)
+    response = answers.write_answer((wanted or [*answers.FORMS])[0], first.text)
     _, seconds = judge.timed(response, str(first.row.answer))
     if seconds < QUICK:
         return ROWS
@@ -86,7 +86,7 @@ def _form(judge: Judge, known: Sequence[Known], wanted: list[str]) -> tuple[str,
     best: tuple[int, str] = (0, (wanted or [*answers.FORMS])[0])
     for group in (wanted, [form for form in answers.FORMS if form not in wanted]):
         for form in group:
-            got = judge.rewards([answers.written(form, text) for _, text in few], texts)
+            got = judge.rewards([answers.write_answer(form, text) for _, text in few], texts)
             paid = sum(g > n for g, n in zip(got, nothing, strict=True))
             best = max(best, (paid, form), key=lambda pair: pair[0])
         if best[0] > len(few) / 2:

@@ -99,7 +99,7 @@ def _fault(problem: Any, answer: Any) -> str:
     return ""
 
 
-def squeezed(text: str) -> str:
+def squeeze(text: str) -> str:
     """Without white space."""
     return "".join(text.split())
 

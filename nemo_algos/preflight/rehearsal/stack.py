@@ -53,7 +53,7 @@ class Stack:
         gpus = self.run["cluster.gpus_per_node"]
         with ray_head.head(self.folder, self.env, gpus, Path.cwd()) as address:
             self.env |= address
-            for verdict in itertools.chain(self.first(), self.second(), self.monitored()):
+            for verdict in itertools.chain(self.first(), self.second(), self.check_monitor()):
                 say(verdict)
                 if verdict.outcome == "failed" and verdict.stage in ("start", "step", "save"):
                     return
@@ -70,7 +70,7 @@ class Stack:
         yield self.verdict(
             "start", "passed", "Ray, the workers, the engine and the first refit started."
         )
-        yield from judged(self, range(1, last + 1))
+        yield from judge_steps(self, range(1, last + 1))
         if not whole:
             yield self.failure("step", attempt)
             return
@@ -94,13 +94,14 @@ class Stack:
             yield self.failure("resume", attempt)
             return
         yield self.verdict(
-            "resume", *resumed(self.run, samples(self.folder, 1), lost, samples(self.folder, last))
+            "resume",
+            *compare_resume(self.run, samples(self.folder, 1), lost, samples(self.folder, last)),
         )
         yield self.verdict(
             "stop", "passed", "The time limit ended the run, and its step was saved."
         )
 
-    def monitored(self) -> Iterator[Verdict]:
+    def check_monitor(self) -> Iterator[Verdict]:
         """Where the config has a limit of the mismatch, the monitor's stop leaves a checkpoint."""
         if not self.run["mismatch.stop_above"]:
             return
@@ -114,12 +115,12 @@ class Stack:
         )
 
 
-def judged(stack: Stack, steps: range) -> Iterator[Verdict]:
+def judge_steps(stack: Stack, steps: range) -> Iterator[Verdict]:
     """What the metrics and the logged responses of these steps say."""
     found = curves(stack.folder)
     batches = [samples(stack.folder, step) for step in steps]
-    yield stack.verdict("rollouts", *rollouts(batches), samples=shown(batches[0]))
-    yield from unjudged(stack, found)
+    yield stack.verdict("rollouts", *rollouts(batches), samples=sample_rows(batches[0]))
+    yield from unjudged_responses(stack, found)
     yield stack.verdict(
         "advantages", *advantages(batches, stack.run["grpo.num_generations_per_prompt"])
     )
@@ -128,7 +129,7 @@ def judged(stack: Stack, steps: range) -> Iterator[Verdict]:
     yield from validation(stack, found)
 
 
-def unjudged(stack: Stack, found: Mapping[str, Mapping[int, float]]) -> Iterator[Verdict]:
+def unjudged_responses(stack: Stack, found: Mapping[str, Mapping[int, float]]) -> Iterator[Verdict]:
     """What our verifiers could not judge, by status."""
     for status in ("timeout", "error", "too_long", "memory"):
         number = sum(found.get(f"train/verifier/{status}", {}).values())
@@ -220,7 +221,7 @@ def validation(stack: Stack, found: Mapping[str, Mapping[int, float]]) -> Iterat
     yield stack.verdict("validation", "passed", f"It logs {shown_names}.")
 
 
-def resumed(run: Run, first: Batch, lost: Batch, again: Batch) -> tuple[str, str, str]:
+def compare_resume(run: Run, first: Batch, lost: Batch, again: Batch) -> tuple[str, str, str]:
     """Whether the step after the checkpoint has the prompts that it had before the kill."""
     before, after, seen = (prompts(batch) for batch in (lost, again, first))
     if before == after:
@@ -265,7 +266,7 @@ def flat(values: Any) -> Iterator[Any]:
             yield value
 
 
-def shown(batch: Batch) -> list[dict[str, Any]]:
+def sample_rows(batch: Batch) -> list[dict[str, Any]]:
     """Some responses with their rewards, for the report."""
     return [
         {k: batch[k][i] for k in ("content", "rewards") if k in batch}

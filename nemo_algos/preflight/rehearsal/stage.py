@@ -40,7 +40,7 @@ class Stage:
         add(self.folder, Verdict(self.name, outcome, message, key, seconds, details))
 
 
-def listed(numbers: list[int]) -> str:
+def list_rows(numbers: list[int]) -> str:
     """`row 7,312`, `rows 1, 2, 3, 4, 5 and 12 more`: rows by number, the first is 1."""
     shown = ", ".join(f"{n:,}" for n in numbers[:NAMED])
     more = f" and {len(numbers) - NAMED:,} more" if len(numbers) > NAMED else ""

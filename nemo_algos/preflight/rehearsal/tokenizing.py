@@ -42,7 +42,7 @@ def judge(stage: Stage, config: Mapping[str, Any]) -> Any:
     _bos(stage, tokenizer)
     stops.judge(stage, tokenizer, config, *_around_an_answer(tokenizer))
     if not stage.raised:
-        stage.passed(_facts(tokenizer, section), NAME, prompt=rendered(tokenizer, user(ASKED)))
+        stage.passed(_facts(tokenizer, section), NAME, prompt=render(tokenizer, user(ASKED)))
     return reader
 
 
@@ -72,7 +72,7 @@ def user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-def rendered(tokenizer: Any, messages: list[dict[str, str]], asks: bool = True) -> str:
+def render(tokenizer: Any, messages: list[dict[str, str]], asks: bool = True) -> str:
     """A conversation by the chat template, with the prompt for an answer."""
     return str(
         tokenizer.apply_chat_template(
@@ -101,8 +101,8 @@ def _special(stage: Stage, tokenizer: Any) -> None:
 def _turns(stage: Stage, tokenizer: Any) -> None:
     """What stands where the model begins to answer, and whether its turn ends in a stop token."""
     try:
-        without, prompt = (rendered(tokenizer, user(ASKED), asks) for asks in (False, True))
-        whole = rendered(tokenizer, [*user(ASKED), {"role": "assistant", "content": SAID}], False)
+        without, prompt = (render(tokenizer, user(ASKED), asks) for asks in (False, True))
+        whole = render(tokenizer, [*user(ASKED), {"role": "assistant", "content": SAID}], False)
     except Exception as error:  # of any template
         stage.failed(f"The chat template fails: {cut(error)}. Mend it.", TEMPLATE)
         return
@@ -125,7 +125,7 @@ def _bos(stage: Stage, tokenizer: Any) -> None:
     if bos is None:
         return
     try:
-        text = rendered(tokenizer, user(ASKED))
+        text = render(tokenizer, user(ASKED))
     except Exception:  # already said
         return
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -151,7 +151,7 @@ def _around_an_answer(tokenizer: Any) -> tuple[str, str]:
     """What the chat template writes before it, and after."""
     answer = {"role": "assistant", "content": SAID}
     try:
-        before, _, after = rendered(tokenizer, [*user(ASKED), answer], False).rpartition(SAID)
+        before, _, after = render(tokenizer, [*user(ASKED), answer], False).rpartition(SAID)
     except Exception:  # already said
         return "", ""
     return before, after

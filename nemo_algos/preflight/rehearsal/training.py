@@ -62,7 +62,7 @@ class Attempt:
         for process in psutil.process_iter(["cmdline"]):
             title = " ".join(process.info["cmdline"] or ())
             actor = title.startswith("ray::") and name in title and "Agent" not in title
-            if actor and marked(process, self.folder):
+            if actor and belongs_to(process, self.folder):
                 process.kill()
         return self.ended(limit)
 
@@ -73,7 +73,7 @@ class Attempt:
         return "\n".join(own[-LAST:])
 
 
-def marked(process: psutil.Process, folder: Path) -> bool:
+def belongs_to(process: psutil.Process, folder: Path) -> bool:
     """Whether it belongs to this rehearsal."""
     try:
         return process.environ().get(machine.MARK) == str(folder)

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_algos.preflight.slurm.steps import saved
+from nemo_algos.preflight.slurm.steps import last_saved_step
 
 DRIVER, BATCH = "logs/*-logs/ray-driver.log", "slurm-*.log"
 STEP = re.compile(r"=+ Step (\d+)/(\d+) =+")  # NeMo-RL's line before each step
@@ -37,7 +37,7 @@ class Noted(NamedTuple):
     what: str
 
 
-def noted(run: Path) -> list[Noted]:
+def read_attempts(run: Path) -> list[Noted]:
     """All of them, the oldest first."""
     file = run / "attempts"
     words = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
@@ -46,7 +46,7 @@ def noted(run: Path) -> list[Noted]:
 
 def gpu_hours(run: Path, running: bool) -> float:
     """Spent until now. An attempt that Slurm ended unseen ended with its driver's last word."""
-    lines = noted(run)
+    lines = read_attempts(run)
     spent = 0.0
     for line, after in zip_longest(lines, lines[1:]):
         if line.what == "start":
@@ -84,7 +84,7 @@ def progress(run: Path) -> str:
     given = re.findall("^export CHECKPOINTS=(.*)$", (run / "job.sh").read_text(), re.MULTILINE)
     checkpoints = Path(*shlex.split(given[0])) if given else run / "checkpoints"
     end = ", finished" if (run / "finished").exists() else ""
-    return f"step {began}{ago}, saved {saved(checkpoints)}{end}"
+    return f"step {began}{ago}, saved {last_saved_step(checkpoints)}{end}"
 
 
 def _steps(log: Path) -> list[str]:
@@ -101,7 +101,7 @@ def _age(log: Path) -> str:
 
 def end(run: Path, state: str) -> str:
     """How the last attempt ended; `state` is Slurm's, for one that job.sh did not see end."""
-    what = next((line.what for line in reversed(noted(run))), "start")
+    what = next((line.what for line in reversed(read_attempts(run))), "start")
     if what == "start":
         return f"Slurm reports {state}" if state else "Slurm has no record of how it ended"
     logs = newest(run, DRIVER if what == "failed" else BATCH)

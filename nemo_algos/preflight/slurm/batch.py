@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nemo_algos.config import at, shipped
+from nemo_algos.config import at, repository_folder
 from nemo_algos.engines.nemo.checkout import ROOT
 from nemo_algos.preflight.slurm import outputs
 
 PROGRAM = ROOT / "examples" / "run_grpo_math.py"
-SCRIPTS = shipped("scripts/slurm")
+SCRIPTS = repository_folder("scripts/slurm")
 
 
 class Job(NamedTuple):

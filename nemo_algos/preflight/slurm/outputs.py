@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import Finding, at, put
+from nemo_algos.config import Finding, at, set_at
 from nemo_algos.preflight.check.rule import warning
 from nemo_algos.preflight.check.rules.data import FILES, PROMPTS
 
@@ -22,7 +22,7 @@ def absolute(written: DictConfig, folder: Path) -> DictConfig:
     for key in OUTPUTS:
         value = at(config, key)
         if isinstance(value, str) and not value.startswith(("/", "$", "~")):
-            put(config, key, str(folder / value))
+            set_at(config, key, str(folder / value))
     return OmegaConf.create(config)
 
 

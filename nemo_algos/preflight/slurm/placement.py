@@ -35,7 +35,7 @@ class Sizes(NamedTuple):
         return {key: (o, value) for key, (o, value) in named.items() if value is not None}
 
 
-def located(written: DictConfig, job: Job, folder: Path, sizes: Sizes) -> DictConfig:
+def place(written: DictConfig, job: Job, folder: Path, sizes: Sizes) -> DictConfig:
     """With what the job decides: over what the file says, below what the command line says."""
     decided: dict[str, Any] = {key: value for key, (_, value) in sizes.keys().items()}
     decided["checkpointing.checkpoint_must_save_by"] = batch.save_by(job)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import ConfigError, Finding, at, overridden, put, read
+from nemo_algos.config import ConfigError, Finding, apply_overrides, at, read, set_at
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.snapshot import load
 from nemo_algos.preflight.slurm import batch, outputs, placement, rules
@@ -42,11 +42,11 @@ def prepare(
     few = [Finding(o, f"must be at least 1, got {n}") for o, n in sizes.keys().values() if n < 1]
     if wrong := [*rules.problems(job, folder), *few]:
         try:
-            refuse(judge(overridden(read(config), overrides), load(version))[1])
+            refuse(judge(apply_overrides(read(config), overrides), load(version))[1])
         except ConfigError as error:
             wrong += error.findings
         raise ConfigError(wrong)
-    written = overridden(placement.located(read(config), job, folder, sizes), overrides)
+    written = apply_overrides(placement.place(read(config), job, folder, sizes), overrides)
     written = outputs.absolute(written, folder)
     run, findings = judge(written, load(version), batch.seconds(job.time))
     plain = run.plain
@@ -102,7 +102,7 @@ def apart(runs: Sequence[Submission]) -> None:
     ]
     for run in runs:
         config = run.folder / "config.yaml"
-        if config.exists() and _trained(read(config)) != _trained(run.written):
+        if config.exists() and _training_part(read(config)) != _training_part(run.written):
             what = f"{run.folder} contains a run with another config"
             hint = "Choose another name, or continue with the same config."
             wrong.append(Finding("--name", f"{what}. {hint}"))
@@ -110,9 +110,9 @@ def apart(runs: Sequence[Submission]) -> None:
         raise ConfigError(wrong)
 
 
-def _trained(written: DictConfig) -> Any:
+def _training_part(written: DictConfig) -> Any:
     """The config without what says only when a run saves, and not what it trains."""
     plain: Any = OmegaConf.to_container(written)
     for key in WHEN_SAVED:
-        put(plain, f"checkpointing.{key}", None)
+        set_at(plain, f"checkpointing.{key}", None)
     return plain

@@ -50,7 +50,7 @@ def jobs(names: Iterable[str]) -> dict[str, list[QueuedJob]]:
     fields = ",".join(f"{name}:{width}" for name, width in FIELDS.items())
     command = ["--noheader", "--states=all", f"--name={','.join(names)}", f"--Format={fields}"]
     found: defaultdict[str, list[QueuedJob]] = defaultdict(list)
-    for line in asked("squeue", *command).splitlines():
+    for line in run_command("squeue", *command).splitlines():
         job = QueuedJob(*_cut(line))
         found[job.name].append(job)
     return {name: sorted(of, key=lambda job: int(job.number)) for name, of in found.items()}
@@ -64,18 +64,18 @@ def _cut(line: str) -> list[str]:
     return words
 
 
-def remembered(names: Iterable[str]) -> dict[str, str]:
+def past_states(names: Iterable[str]) -> dict[str, str]:
     """The last state of each name in Slurm's accounting; none where the cluster has none."""
     command = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days"]
     command += [f"--name={','.join(names)}", "--format=JobName,State"]
     try:
-        lines = asked(*command).splitlines()
+        lines = run_command(*command).splitlines()
     except OSError:
         return {}
     return dict(line.split("|", 1) for line in lines)
 
 
-def asked(*command: str) -> str:
+def run_command(*command: str) -> str:
     """What a command of Slurm's answers. Raises OSError with what it complains of."""
     try:
         done = subprocess.run(command, capture_output=True, text=True)

@@ -29,7 +29,7 @@ def status(runs: Listed = None, out: Out = OUT) -> None:
     names = {folder.resolve(): _job_name(folder) for folder in folders}
     found = queue.jobs(names.values())
     gone = [name for name in names.values() if name not in found]
-    states = queue.remembered(gone) if gone else {}
+    states = queue.past_states(gone) if gone else {}
     for folder, name in names.items():
         live = [job for job in found.get(name, []) if not job.ended]
         spent = attempts.gpu_hours(folder, any(job.state == "RUNNING" for job in live))
@@ -83,7 +83,7 @@ def stop(
         going = [job.number for job in jobs if save and job.state != "PENDING"]
         cancelled = [job.number for job in jobs if job.number not in going]
         if cancelled:
-            queue.asked("scancel", *cancelled)
+            queue.run_command("scancel", *cancelled)
         if going:
             replace(folder / "stop", "for good\n")  # job.sh: a file with words ends the run
         said = [f"{' '.join(going)} will save after this step and stop"] if going else []

@@ -21,7 +21,7 @@ STRONGEST = ("SBATCH_ARRAY_INX", "SBATCH_WAIT")  # which no option of sbatch tak
 
 
 @contextmanager
-def written(run: Submission) -> Iterator[None]:
+def write_run(run: Submission) -> Iterator[None]:
     """The run in its folder; where sbatch then refuses the run, what is new of it goes again."""
     new = [path for path in (run.folder, *run.folder.parents) if not path.exists()]
     write(run)
@@ -72,7 +72,7 @@ def submit(runs: Sequence[Submission], chain: int) -> Iterator[tuple[str, Path]]
     answers: list[str] = []
     for run in (run for run in runs for _ in range(chain)):
         try:
-            with written(run):
+            with write_run(run):
                 answers.append(sbatch(run, run.folder / "job.sh"))
         except (ValueError, OSError) as error:
             before = f"\nSubmitted before, of {len(runs) * chain}: {', '.join(answers)}"

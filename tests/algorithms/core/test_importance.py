@@ -9,8 +9,8 @@ from nemo_algos.algorithms.core.importance import (
     divergence,
     gap,
     importance,
-    kept,
-    lengthened,
+    kept_tokens,
+    length_ratio,
     mean_weight,
 )
 
@@ -99,13 +99,13 @@ def test_divergences(option, want):
 
 
 def test_every_option_must_be_passed_and_bounds_are_inside():
-    assert torch.equal(kept(RATIO, MASK, {}), MASK)
+    assert torch.equal(kept_tokens(RATIO, MASK, {}), MASK)
     own = (-LOG_2, LOG_2)
-    got = kept(RATIO, MASK, {"token_k1": own, "seq_max_k3": (-math.inf, 0.4)})
+    got = kept_tokens(RATIO, MASK, {"token_k1": own, "seq_max_k3": (-math.inf, 0.4)})
     assert got.int().tolist() == [[1, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
-    got = kept(RATIO, MASK, {"token_k1": (-LOG_2, LOG_2 - 1e-9)})
+    got = kept_tokens(RATIO, MASK, {"token_k1": (-LOG_2, LOG_2 - 1e-9)})
     assert got.int().tolist() == [[0, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
-    assert lengthened(got, MASK).tolist() == [[1.5], [2.0], [0.0]]
+    assert length_ratio(got, MASK).tolist() == [[1.5], [2.0], [0.0]]
 
 
 def test_means_are_of_tokens_or_of_sequences():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nemo_algos.algorithms.golden import fixture
-from nemo_algos.algorithms.golden.conform import judged
+from nemo_algos.algorithms.golden.conform import judge
 
 MADE = {
     "inputs": {trap: batch.inputs for trap, batch in fixture.traps().items()},
@@ -102,7 +102,7 @@ def weight(mask, counts, A, defect):
 def verdicts(defect):
     tested = lambda *args: function(*args, defect=defect)  # noqa: E731
     return {
-        c["trap"]: judged(tested, c, MADE["inputs"][c["inputs"]], 1e-8)[0] for c in MADE["cases"]
+        c["trap"]: judge(tested, c, MADE["inputs"][c["inputs"]], 1e-8)[0] for c in MADE["cases"]
     }
 
 

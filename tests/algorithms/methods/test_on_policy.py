@@ -6,7 +6,7 @@ from batches import change, close, every_method, make, on_policy, run
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.kernel import group_advantages
 from nemo_algos.algorithms.riders.loss_config import LossConfig
-from nemo_algos.algorithms.riders.old_policy import left_on_policy, lost_on_policy
+from nemo_algos.algorithms.riders.old_policy import inert_on_policy, on_policy_objective
 
 
 def score(name, batch):
@@ -29,8 +29,8 @@ def test_what_is_left_is_what_the_record_says(name):
     batch, block = on_policy(make()), {"name": name, **GENTLE.get(name, {})}
     batch = change(batch, gen_logprobs=batch.rollouts.old_logprobs + 0.5)  # the sampler is far
     algorithm, got = build(block), run(block, batch, LossConfig()).grad
-    left, grpos = left_on_policy(algorithm), algorithm.advantages.method.advantages
-    if left.startswith("REINFORCE") or (not lost_on_policy(algorithm) and name in PLAINLY):
+    left, grpos = on_policy_objective(algorithm), algorithm.advantages.method.advantages
+    if left.startswith("REINFORCE") or (not inert_on_policy(algorithm) and name in PLAINLY):
         close(got, score(name, batch))
     else:
         assert name in MORE

@@ -96,7 +96,7 @@ def test_metrics_and_one_remark():
     mask = torch.ones(2, 1).bool()
     old = torch.zeros(2, 1)
     gen = -torch.tensor([[1.0], [3.0]]).log()
-    found = off_policy.measured(METHODS["grpo"], (None, 0.0, math.inf), old, gen, mask)
+    found = off_policy.sampler_metrics(METHODS["grpo"], (None, 0.0, math.inf), old, gen, mask)
     assert found["correction/weight_mean"] == pytest.approx(2)
     assert found["correction/ess"] == pytest.approx(0.8)
     watch = Watch(MismatchConfig())

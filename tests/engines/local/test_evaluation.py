@@ -8,7 +8,7 @@ import torch
 from nemo_algos.engines.data.schema import DataSection
 from nemo_algos.engines.data.tasks import Countdown
 from nemo_algos.engines.local import evaluation
-from nemo_algos.engines.local.evaluation import measured, names, sample
+from nemo_algos.engines.local.evaluation import measure, names, sample
 from nemo_algos.engines.local.schema import GenerationSection, Shape
 from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
@@ -18,7 +18,7 @@ UP_TO_12 = GenerationSection(max_new_tokens=12)
 
 
 def evaluate(*asked, **more):
-    return measured(sample(*asked, **more))
+    return measure(sample(*asked, **more))
 
 
 class Scripted:

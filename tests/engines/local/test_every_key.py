@@ -12,7 +12,7 @@ from nemo_algos.config import SHIPPED, ConfigError
 from nemo_algos.engines.data.tasks import Countdown
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.rewards import Verdict
-from nemo_algos.preflight.check.local.judge import judged
+from nemo_algos.preflight.check.local.judge import judge
 
 BASE = ["grpo.max_num_steps=2", "loss_fn.reference_policy_kl_penalty=0.05", "mismatch.threshold=1"]
 DTENSOR = "policy.dtensor_cfg"
@@ -213,7 +213,7 @@ def test_it_changes_what_is_seen(key, tmp_path):
 @pytest.mark.parametrize("key", REFUSED)
 def test_it_is_refused_by_name(key):
     with pytest.raises(ConfigError) as error:
-        judged(config.load(SHIPPED / "grpo.yaml", [REFUSED[key]]))
+        judge(config.load(SHIPPED / "grpo.yaml", [REFUSED[key]]))
     allowed = [key, *(path for above, path in ELSEWHERE.items() if key.startswith(above))]
     paths = [finding.path for finding in error.value.findings]
     assert [p for p in paths if p in allowed or f"{key}.".startswith(f"{p}.")], paths

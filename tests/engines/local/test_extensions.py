@@ -18,7 +18,7 @@ from nemo_algos.engines.local import checkpoint
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.hf import HFPolicy
 from nemo_algos.engines.rewards import Verdict
-from nemo_algos.preflight.check.local.judge import judged_by, parse
+from nemo_algos.preflight.check.local.judge import judge_by, parse
 from nemo_algos.preflight.check.local.rules import RULES
 
 ENTROPY, NLL = "method.terms.entropy.coef=0.5", "method.terms.nll.coef=0.5"
@@ -195,7 +195,7 @@ def test_weights_are_no_matter_where_a_part_is_read_by_name():
     given = ["policy.model_name=a/b", "data.train.data_path=x.jsonl", *TWO, "method.name=apmpo"]
     for more, number in (([], 1), (["method.success_reward=right"], 0)):
         plain = config.load(trainers.CONFIGS / "math.yaml", [*given, *more])
-        assert len(judged_by(RULES, plain).warnings) == number  # the weights add up to 2
+        assert len(judge_by(RULES, plain).warnings) == number  # the weights add up to 2
 
 
 def test_every_mistake_of_the_extensions_at_once():
@@ -259,7 +259,7 @@ def test_prompts_have_their_numbers_and_a_batch_its_move():
     made.update(experience, rollouts, signals)
     after = made._logprobs(made.policy.logprobs, experience, torch.arange(ROWS))
     gap = (after - experience.logprobs)[experience.mask].abs().double().mean()
-    assert made._moved(experience) == {"drift": float(gap)} and gap > 1e-4
+    assert made._update_drift(experience) == {"drift": float(gap)} and gap > 1e-4
     made.memory = {"drift": float(gap)}
     assert torch.equal(made.collect()[1].drift, gap.expand(ROWS))
 

@@ -4,7 +4,7 @@ import pytest
 import small_llama
 import torch
 
-from nemo_algos.engines.local.hardware import described, device_of, precision_of, threads_of
+from nemo_algos.engines.local.hardware import describe, device_of, precision_of, threads_of
 from nemo_algos.engines.local.schema import TINY
 
 
@@ -56,11 +56,11 @@ def test_threads_and_the_line_that_names_it_all(machine, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
     assert [threads_of(small_llama.section(name)) for name in ("any", TINY)] == [6, 1]
     assert threads_of(small_llama.section(TINY, threads=3)) == 3
-    assert described(small_llama.section("any", **AUTO)) == "cpu (6 threads), float32"
+    assert describe(small_llama.section("any", **AUTO)) == "cpu (6 threads), float32"
     machine("cuda", "cuda bf16")
-    assert described(small_llama.section("any", **AUTO)) == "cuda (Some GPU), bfloat16"
+    assert describe(small_llama.section("any", **AUTO)) == "cuda (Some GPU), bfloat16"
 
 
 def test_the_countdown_models_are_said_to_compute_as_they_do(machine):
     machine("avx512")
-    assert described(small_llama.section(TINY, **AUTO)) == "cpu (1 thread), float32"
+    assert describe(small_llama.section(TINY, **AUTO)) == "cpu (1 thread), float32"

@@ -6,7 +6,7 @@ import torch
 
 from nemo_algos.engines.local.build import _reference
 from nemo_algos.engines.local.hf import HFPolicy, load_model
-from nemo_algos.engines.local.lora import add_adapters, load_trained, trained
+from nemo_algos.engines.local.lora import add_adapters, load_trained, trainable_state
 from nemo_algos.engines.local.prompt_sharing import micro_batches
 from nemo_algos.engines.local.schema import LoraSection
 from nemo_algos.preflight.check.local.judge import parse
@@ -44,7 +44,7 @@ def test_adapters_alone_are_trained_and_begin_as_the_model(folder):
     assert torch.equal(drawn_by(policy).tokens, drawn.tokens)
     policy.logprobs(drawn, ROWS).sum().backward()
     graded = {n for n, p in policy.model.named_parameters() if p.grad is not None}
-    assert graded == set(trained(policy.model)) and all(".lora_" in n for n in graded)
+    assert graded == set(trainable_state(policy.model)) and all(".lora_" in n for n in graded)
     assert len(graded) == 2 * 2 * 7  # A and B, two layers, seven projections; no output layer
 
 
@@ -74,7 +74,7 @@ def test_the_reference_is_the_model_without_its_adapters(folder):
 
 def test_a_checkpoint_holds_adapters_and_a_saved_model_has_them_merged(folder, tmp_path):
     policy = moved(policy_of(folder))
-    state, drawn = trained(policy.model), drawn_by(policy)
+    state, drawn = trainable_state(policy.model), drawn_by(policy)
     assert sum(x.numel() for x in state.values()) < 0.5 * sum(
         p.numel() for p in policy.model.parameters()
     )
@@ -101,7 +101,7 @@ def test_a_checkpoint_holds_adapters_and_a_saved_model_has_them_merged(folder, t
 )
 def test_layers_by_name(folder, names, layers):
     policy = policy_of(folder, match_all_linear=False, **names)
-    assert len(trained(policy.model)) == 2 * 2 * layers
+    assert len(trainable_state(policy.model)) == 2 * 2 * layers
 
 
 def test_adapters_leave_the_random_numbers_as_they_were(folder):
@@ -112,7 +112,7 @@ def test_adapters_leave_the_random_numbers_as_they_were(folder):
 
 def test_both_ways_to_begin(folder):
     for start, spread in (("xavier", (2 / (32 + 4)) ** 0.5), ("uniform", (1 / 32 / 3) ** 0.5)):
-        a = trained(policy_of(folder, lora_A_init=start).model)
+        a = trainable_state(policy_of(folder, lora_A_init=start).model)
         q = torch.cat([x.flatten() for n, x in a.items() if "q_proj.lora_A" in n])
         assert q.std().item() == pytest.approx(spread, rel=0.15)
 

@@ -122,7 +122,7 @@ def test_the_sampler_is_the_trainer_but_for_rounding(replays):
     assert drawn.routed_experts.shape == (16, 3 + drawn.tokens.shape[1] - 1, 2, K)
     for rows in (torch.arange(16), torch.tensor([5, 2, 5])):
         with torch.no_grad():
-            logprobs, entropy, experts = made.scored(drawn, rows)
+            logprobs, entropy, experts = made.score(drawn, rows)
         mask = drawn.mask[rows]
         close(logprobs[mask], drawn.gen_logprobs[rows][mask])
         close(entropy[mask], drawn.entropy[rows][mask])

@@ -143,7 +143,7 @@ def test_a_verifier_is_a_function_of_response_and_answer(tmp_path, llama, verifi
     found = findings(*own(tmp_path, llama), f"data.verifier={verifier}")
     assert found == {"data.verifier": Says(message)}
     for usable in ("operator:eq", "nemo_algos.engines.rewards.math:verify_math"):
-        assert resources.found(resources.verifier, usable, "data.verifier") == []
+        assert resources.findings_of(resources.verifier, usable, "data.verifier") == []
 
 
 def lines(optimizer, kwargs, scheduler=()):
@@ -321,9 +321,9 @@ def test_a_resumed_run_needs_no_log_dir(tmp_path):
     override = f"logger.log_dir={tmp_path / 'f' / 'x'}"
     plain = load(preflight.configs.SHIPPED / "grpo.yaml", [override])
     (tmp_path / "f").write_text("")
-    assert preflight.judged(plain, tmp_path)
+    assert preflight.judge(plain, tmp_path)
     with pytest.raises(ConfigError, match=r"^logger\.log_dir: "):
-        preflight.judged(plain)
+        preflight.judge(plain)
 
 
 def test_an_error_before_the_first_step_leaves_no_folder(tmp_path, llama, monkeypatch):

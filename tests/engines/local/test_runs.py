@@ -26,7 +26,7 @@ from nemo_algos.engines.local.schema import LoggerSection, Project
 from nemo_algos.engines.local.summary import Record, _say
 from nemo_algos.engines.local.trackers import Told
 from nemo_algos.jsonl import lock_folder
-from nemo_algos.preflight.check.local.judge import judged, parse
+from nemo_algos.preflight.check.local.judge import judge, parse
 
 ACCURACY = {0: 0.1, 3: 0.5, 6: 0.3, 9: 0.2, 12: 0.4, 15: 0.9}
 EVERY_3 = ["grpo.val_period=3", "checkpointing.metric_name=val:accuracy"]
@@ -173,7 +173,7 @@ def test_all_are_kept_where_that_is_asked_for(tmp_path, scripted):
 def test_of_equal_values_the_later_is_the_better(tmp_path):
     for step in (1, 2, 3, 4):
         checkpoint.save(tmp_path, {"step": step}, None)
-    assert checkpoint.ranked(tmp_path, {1: 0.5, 2: 0.7, 3: 0.7}) == [3, 2, 1, 4]
+    assert checkpoint.ranking(tmp_path, {1: 0.5, 2: 0.7, 3: 0.7}) == [3, 2, 1, 4]
 
 
 def test_a_metric_of_training(tmp_path, scripted):
@@ -378,7 +378,7 @@ def test_every_key_may_change_or_is_refused_with_a_reason(tmp_path):
     for key in leaves(checked.model_dump(mode="json")):
         (tmp_path / "manifest.json").write_text(written)
         other = checked.model_dump(mode="json")
-        config.put(other, key, "other")
+        config.set_at(other, key, "other")
         try:
             given = SimpleNamespace(model_dump=lambda mode: other)  # noqa: B023
             (change,) = manifest.record_changes(tmp_path, given, 3)
@@ -462,7 +462,7 @@ def test_what_a_run_says_first(tmp_path):
 def test_a_tracker_that_is_not_installed(name, monkeypatch):
     monkeypatch.setattr("nemo_algos.preflight.check.local.resources.find_spec", lambda _: None)
     with pytest.raises(ConfigError) as error:
-        judged(config.load(config.SHIPPED / "etr.yaml", [f"logger.{name}_enabled=true"]))
+        judge(config.load(config.SHIPPED / "etr.yaml", [f"logger.{name}_enabled=true"]))
     said = Says(f"logger.{name}_enabled: {name} pip --extra")
     assert said in str(error.value).splitlines()
 

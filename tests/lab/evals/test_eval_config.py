@@ -10,7 +10,7 @@ from says import Says
 from nemo_algos import config
 from nemo_algos.config import ConfigError
 from nemo_algos.lab.evals.benchmarks import BENCHMARKS
-from nemo_algos.lab.evals.schema import checked
+from nemo_algos.lab.evals.schema import parse_config
 
 SHIPPED = Path(__file__).parents[3] / "examples" / "configs" / "eval"
 NEEDED = {
@@ -28,7 +28,7 @@ def plain(model=ENDPOINT, **sections):
 
 def problems_of(written):
     with pytest.raises(ConfigError) as error:
-        checked(written)
+        parse_config(written)
     return [str(problem) for problem in error.value.findings]
 
 
@@ -37,12 +37,14 @@ def test_shipped_configs_are_valid(path):
     overrides = NEEDED.get(path.stem, ["model.name=m"])
     if path.stem == "endpoint":
         overrides.append("benchmarks.math500={}")
-    ready = checked(config.load(path, overrides))
+    ready = parse_config(config.load(path, overrides))
     assert set(ready.chosen) <= set(BENCHMARKS)
 
 
 def test_a_model_without_a_run_needs_its_name_alone():
-    ready = checked(plain({"policy": {"model_name": "Qwen/Qwen2.5-3B", "precision": "bfloat16"}}))
+    ready = parse_config(
+        plain({"policy": {"model_name": "Qwen/Qwen2.5-3B", "precision": "bfloat16"}})
+    )
     policy = ready.model.policy
     assert (policy.model_name, policy.precision) == ("Qwen/Qwen2.5-3B", "bfloat16")
     assert policy.generation.max_new_tokens == 1024  # math.yaml's
@@ -53,7 +55,7 @@ def test_a_model_without_a_run_needs_its_name_alone():
 def test_papers_settings():
     # QUATRO appendix B: 256 samples, top-p 0.7; ERPO A.3: 16, 0.95, 2048; APMPO 5.1: 0.6
     def settings(name):
-        sampling = checked(config.load(SHIPPED / f"{name}.yaml", ["model.name=m"])).sampling
+        sampling = parse_config(config.load(SHIPPED / f"{name}.yaml", ["model.name=m"])).sampling
         return (sampling.samples, sampling.temperature, sampling.top_p, sampling.max_tokens)
 
     assert settings("quatro") == (256, 1.0, 0.7, 3072)
@@ -156,7 +158,7 @@ def test_what_the_client_decides_is_not_overridden(model, said):
 
 def test_two_limits_are_one_too_many():
     model = {**ENDPOINT, "extra": {"max_completion_tokens": 9}}
-    assert checked(plain(model)).model.extra == {"max_completion_tokens": 9}
+    assert parse_config(plain(model)).model.extra == {"max_completion_tokens": 9}
     assert problems_of(plain(model, sampling={"max_tokens": 9})) == [
         Says("sampling.max_tokens model.extra.max_completion_tokens")
     ]
@@ -168,14 +170,14 @@ def test_the_template_of_the_prompt_alone_needs_no_quotes():
         SHIPPED / "quatro.yaml",
         ["model.name=m", "model.completions={prompt}", "model.extra={k: 1}"],
     )
-    assert checked(written).model.completions == "{prompt}"
+    assert parse_config(written).model.completions == "{prompt}"
 
 
 @pytest.mark.parametrize(
     "url", ["http://h/v1", "https://h.org:8/v1/", "http://[::1]:8000/v1", "http://a_b:80"]
 )
 def test_urls(url):
-    assert checked(plain({**ENDPOINT, "url": url})).model.url == url
+    assert parse_config(plain({**ENDPOINT, "url": url})).model.url == url
 
 
 def test_all_mistakes_at_once():
@@ -184,7 +186,9 @@ def test_all_mistakes_at_once():
 
 
 def test_an_inherited_benchmark_can_be_left_out():
-    ready = checked(config.load(SHIPPED / "erpo.yaml", ["model.name=m", "benchmarks.amc23=null"]))
+    ready = parse_config(
+        config.load(SHIPPED / "erpo.yaml", ["model.name=m", "benchmarks.amc23=null"])
+    )
     assert sorted(ready.chosen) == ["aime24", "aime25", "minerva_math"]
     assert ready.chosen["minerva_math"].problems == 40
 
@@ -199,8 +203,8 @@ def test_an_inherited_benchmark_can_be_left_out():
     ],
 )
 def test_where_it_is_kept(model, folder):
-    assert str(checked(plain(model)).folder) == folder
-    assert str(checked(plain(model, out="here")).folder) == "here"
+    assert str(parse_config(plain(model)).folder) == folder
+    assert str(parse_config(plain(model, out="here")).folder) == "here"
 
 
 def test_a_wrong_config_is_reported_before_torch_or_scikit_learn_are_imported():

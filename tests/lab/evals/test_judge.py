@@ -9,7 +9,7 @@ from says import Says
 from test_run import answer, config, run
 
 from nemo_algos.lab.evals import judge
-from nemo_algos.lab.evals.schema import checked
+from nemo_algos.lab.evals.schema import parse_config
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_judge_that_is_away_is_said(written):
 )
 def test_its_keys_are_strict(written, section, said):
     with pytest.raises(ValueError) as error:
-        checked({**written, "metrics": {"judge": section}})
+        parse_config({**written, "metrics": {"judge": section}})
     assert f"metrics.judge.{said}" in str(error.value)
 
 

@@ -10,7 +10,7 @@ from test_local_sampler import PROBLEMS, asked, run, sampler  # noqa: F401  (run
 from nemo_algos.engines.data import countdown
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.lab.evals.perturbation import perturb
-from nemo_algos.lab.evals.schema import LocalModel, Perturbation, checked
+from nemo_algos.lab.evals.schema import LocalModel, Perturbation, parse_config
 
 END, GOES_ON = 0, 77
 PROMPT = [50, 51]
@@ -106,4 +106,4 @@ def test_a_server_cannot_be_perturbed():
     model = {"engine": "endpoint", "name": "m"}
     sampling = {"perturbation": {"tokens": "any"}}
     with pytest.raises(ValueError, match=r"sampling\.perturbation.*model\.engine=local"):
-        checked({"model": model, "benchmarks": {"math500": {}}, "sampling": sampling})
+        parse_config({"model": model, "benchmarks": {"math500": {}}, "sampling": sampling})

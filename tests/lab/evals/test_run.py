@@ -12,7 +12,7 @@ from rich.console import Console
 
 from nemo_algos.config import ConfigError
 from nemo_algos.lab.evals.run import evaluate
-from nemo_algos.lab.evals.schema import checked
+from nemo_algos.lab.evals.schema import parse_config
 
 ROWS = [{"problem": f"{a} + {b}?", "answer": str(a + b)} for a, b in ((1, 1), (2, 3), (4, 5))]
 
@@ -46,7 +46,7 @@ def written(tmp_path):
 def run(written, url, **changed):
     plain = {**written, **changed, "model": {**written["model"], "url": url}}
     console = Console(quiet=True)
-    (folder,) = evaluate(checked(plain), console)
+    (folder,) = evaluate(parse_config(plain), console)
     return folder, json.loads((folder / "metrics.json").read_text())
 
 
@@ -110,7 +110,7 @@ def test_what_is_no_response_or_no_verdict_is_said(written):
     console = Console(file=io.StringIO(), record=True, width=200)
     with server(reply) as (url, _):
         plain = {**written, "model": {**written["model"], "url": url}}
-        (folder,) = evaluate(checked(plain), console)
+        (folder,) = evaluate(parse_config(plain), console)
     said = console.export_text()
     assert "warning: 8 responses are refused: status 400" in said
     assert "warning: 8 responses are empty" in said
@@ -125,7 +125,7 @@ def test_a_warning_counts_what_is_judged_now(written):
         run(written, url)
         console = Console(file=io.StringIO(), record=True, width=200)
         plain = {**written, "model": {**written["model"], "url": url}, "sampling": {"samples": 2}}
-        evaluate(checked(plain), console)
+        evaluate(parse_config(plain), console)
     assert "warning: 6 verdicts are error" in console.export_text()
 
 
@@ -148,7 +148,7 @@ def test_what_only_our_own_models_give_is_refused(written, engine, name):
     else:
         written["model"]["url"] = "http://localhost:9/v1"
     with pytest.raises(ConfigError, match=r"needs \w+: .*response, answer"):
-        evaluate(checked(written), Console(quiet=True))
+        evaluate(parse_config(written), Console(quiet=True))
 
 
 def test_nothing_is_sampled_where_a_file_is_missing(written):
@@ -165,7 +165,7 @@ def test_nothing_is_sampled_where_a_file_is_missing(written):
     policy |= {**sizes, "generation": {"max_new_tokens": 4}}
     written["model"] = {"engine": "local", "policy": policy}
     with pytest.raises(ConfigError) as raised:
-        evaluate(checked(written), Console(quiet=True))
+        evaluate(parse_config(written), Console(quiet=True))
     paths = [f.path for f in raised.value.findings]
     there = torch.cuda.is_available()
     assert paths[-1] == "model.policy.model_name" and ("model.policy.device" in paths) != there
@@ -209,13 +209,13 @@ def saved(folder, golds=True):
 )
 def test_what_nemo_rl_saved(tmp_path, golds, said):
     console = Console(record=True, quiet=False, file=io.StringIO(), width=200)
-    (folder,) = evaluate(checked(saved(tmp_path, golds)), console)
+    (folder,) = evaluate(parse_config(saved(tmp_path, golds)), console)
     metrics = json.loads((folder / "metrics.json").read_text())
     assert (metrics["samples"], metrics["correct"]) == (2, [1, 1 + golds])
     assert "finished" not in metrics["scalars"]  # the file does not say
     assert said in console.export_text()
     (tmp_path / "out" / "math500" / "metrics.json").unlink()
-    evaluate(checked(saved(tmp_path, golds)), Console(quiet=True))
+    evaluate(parse_config(saved(tmp_path, golds)), Console(quiet=True))
     again = json.loads((folder / "metrics.json").read_text())
     assert again == metrics
 
@@ -223,15 +223,15 @@ def test_what_nemo_rl_saved(tmp_path, golds, said):
 def test_another_file_in_the_same_folder_is_refused(tmp_path):
     written = saved(tmp_path)
     written["benchmarks"]["math500"] = {"verifier": "completions:same_box"}
-    evaluate(checked(written), Console(quiet=True))
+    evaluate(parse_config(written), Console(quiet=True))
     path = tmp_path / "evaluation_data.json"
     path.write_text(path.read_text().replace("3}", "4}"))
     with pytest.raises(ValueError, match=r"model.responses: \w+ -> \w+"):
-        evaluate(checked(written), Console(quiet=True))
+        evaluate(parse_config(written), Console(quiet=True))
 
 
 def plain(written, url, **model):
-    return checked({**written, "model": {**written["model"], "url": url, **model}})
+    return parse_config({**written, "model": {**written["model"], "url": url, **model}})
 
 
 def test_refusing_every_request_is_an_error_and_no_score(written, tmp_path):

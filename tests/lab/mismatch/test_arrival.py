@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from nemo_algos.cli import app
 from nemo_algos.engines.local import simulated_mismatch
 from nemo_algos.engines.mismatch.arrival import compared
-from nemo_algos.engines.mismatch.dump import made, read
+from nemo_algos.engines.mismatch.dump import from_arrays, read
 from nemo_algos.lab.mismatch.verdict import diagnose
 
 PROMPT, ROWS, WIDTH = 4, 24, 12
@@ -29,7 +29,7 @@ def dump(trainer, sampler, rounding, seed=0, prompts=0):
         for i, at in np.ndindex(tokens.shape):
             sides[name][i, at] += _moved(tokens[i, : at + 1], weights)
     mask = np.arange(PROMPT + WIDTH) >= np.full((ROWS, 1), PROMPT)
-    return made({"tokens": tokens, "mask": mask, "prompt_length": PROMPT, **sides})
+    return from_arrays({"tokens": tokens, "mask": mask, "prompt_length": PROMPT, **sides})
 
 
 def _moved(ids, weights):

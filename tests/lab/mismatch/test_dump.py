@@ -11,8 +11,8 @@ import torch
 from says import Says
 
 from nemo_algos.engines.mismatch import formats
-from nemo_algos.engines.mismatch.dump import Dump, made, read, write
-from nemo_algos.lab.mismatch.responses import gathered
+from nemo_algos.engines.mismatch.dump import Dump, from_arrays, read, write
+from nemo_algos.lab.mismatch.responses import gather
 
 OURS = {
     "tokens": [[5, 6, 7], [8, 9, 0]],
@@ -40,7 +40,7 @@ def lines(path, rows):
 
 
 def test_what_is_written_is_read(tmp_path):
-    dump = made({**OURS, **OPTIONAL, "step": 4})
+    dump = from_arrays({**OURS, **OPTIONAL, "step": 4})
     write(tmp_path / "sub" / "d.npz", dump)
     same(read(tmp_path / "sub" / "d.npz"), dump)
     assert dump.mask.dtype == bool and dump.tokens.dtype == dump.step.dtype == np.int64
@@ -56,14 +56,14 @@ def test_lines_need_no_padding_and_no_mask(tmp_path):
         }
         for i, length in ((0, 3), (1, 2))
     ]
-    dump, want = read(lines(tmp_path / "d.jsonl", rows)), made({**OURS, **OPTIONAL})
+    dump, want = read(lines(tmp_path / "d.jsonl", rows)), from_arrays({**OURS, **OPTIONAL})
     assert dump.top_logprobs.shape == (2, 3, 2) and not dump.top_logprobs[1, 2].any()
     for name in ("tokens", "mask", "sampler_logprobs", "entropy", "weights_version"):
         np.testing.assert_array_equal(dump.arrays()[name], want.arrays()[name])
 
 
 def test_one_version_for_all_is_of_every_response():
-    dump = made({**OURS, "weights_version": 5, "prompt_length": np.array(3), "step": [6, 6]})
+    dump = from_arrays({**OURS, "weights_version": 5, "prompt_length": np.array(3), "step": [6, 6]})
     assert dump.weights_version.tolist() == [5, 5] and dump.prompt_length.tolist() == [3, 3]
     assert dump.step == 6
 
@@ -122,7 +122,7 @@ def test_prompts_stand_before_the_responses_that_verl_and_trl_save_apart(
     assert dump.tokens.shape == (12, 12) and not dump.mask[:, :5].any() and dump.mask[:, 5:].all()
     np.testing.assert_array_equal(dump.sampler_logprobs[:, 5:], sides[0])
     np.testing.assert_array_equal(dump.trainer_logprobs[:, 5:], sides[1])
-    for row, response in enumerate(gathered([dump], 12).each):
+    for row, response in enumerate(gather([dump], 12).each):
         ids = torch.cat((prompts[row][there[row]], tokens[row]))
         assert response.ids.tolist() == ids.tolist()
         assert response.begin == int(there[row].sum())
@@ -151,7 +151,7 @@ def test_verls_and_trls_tensors_by_their_names(tmp_path):
         dump = read(tmp_path / f"{name}.pt")
         assert dump.prompt_length.tolist() == [1, 2], name
         assert dump.tokens.shape[1] == (5 if name == "verl" else 3)  # trl's file lacks prompts
-        assert dump.mask[:, -3:].tolist() == made(OURS).mask.tolist()
+        assert dump.mask[:, -3:].tolist() == from_arrays(OURS).mask.tolist()
         np.testing.assert_allclose(dump.sampler_logprobs[:, -3:], sampler)
         np.testing.assert_allclose(dump.trainer_logprobs[:, -3:], trainer)
 
@@ -168,7 +168,7 @@ RECORDING = {
 def test_a_side_that_a_framework_leaves_out_is_named(framework, lacking):
     names = formats.FRAMEWORKS[framework]
     with pytest.raises(ValueError) as error:
-        made({names[ours][0]: values for ours, values in OURS.items() if ours != lacking})
+        from_arrays({names[ours][0]: values for ours, values in OURS.items() if ours != lacking})
     assert str(error.value) == Says(f"{lacking} mask {RECORDING[framework]}")
 
 
@@ -212,7 +212,7 @@ def test_what_torch_cannot_read_is_told_how_to_be_written(tmp_path, content):
 
 def test_a_file_that_unpacks_to_more_than_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "LARGEST", 500)
-    write(tmp_path / "d.npz", made(OURS))
+    write(tmp_path / "d.npz", from_arrays(OURS))
     with zipfile.ZipFile(tmp_path / "d.npz") as archive:
         assert sum(e.file_size for e in archive.infolist()) > 500
     with pytest.raises(ValueError, match="fewer"):

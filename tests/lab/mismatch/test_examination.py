@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nemo_algos.engines.mismatch.dump import made
-from nemo_algos.lab.mismatch.examination import examined
+from nemo_algos.engines.mismatch.dump import from_arrays
+from nemo_algos.lab.mismatch.examination import examine
 from nemo_algos.lab.mismatch.verdict import with_model
 
 MODEL = small.model()
@@ -31,7 +31,7 @@ def dump(sampler, trainer=MODEL, change=lambda z: z, seed=0, **more):
         small.logprobs(small.logits(trainer, rollouts), rollouts),
         **more,
     )
-    return made(arrays)
+    return from_arrays(arrays)
 
 
 def names(examination):
@@ -39,12 +39,12 @@ def names(examination):
 
 
 def test_one_model_is_clean(folders):
-    found = examined([dump(MODEL)], folders[0])
+    found = examine([dump(MODEL)], folders[0])
     assert names(found) == [] and not found.unexplained
 
 
 def test_old_weights_at_another_temperature_are_two_causes(folders):
-    found = examined([dump(OTHER, change=lambda z: z / 0.8)], folders[0], [folders[1]])
+    found = examine([dump(OTHER, change=lambda z: z / 0.8)], folders[0], [folders[1]])
     assert sorted(names(found)) == [("sampler", "old_weights"), ("sampler", "temperature")]
     parameters = {cause.name: cause.parameter for cause in found.causes}
     assert parameters["temperature"]["temperature"] == pytest.approx(0.8, abs=0.01)
@@ -56,7 +56,9 @@ def test_weights_that_change_within_responses_have_a_place(folders):
     rollouts = small.sampled(OTHER)
     old, now = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (OTHER, MODEL))
     sampler = [torch.cat((a[:7], b[7:])) for a, b in zip(old, now, strict=True)]
-    (cause,) = examined([made(rollouts.arrays(sampler, now))], folders[0], [folders[1]]).causes
+    (cause,) = examine(
+        [from_arrays(rollouts.arrays(sampler, now))], folders[0], [folders[1]]
+    ).causes
     assert (cause.name, cause.parameter["folder"]) == ("old_weights", "v1")
     assert cause.parameter["until_token"] == pytest.approx(7, abs=1)
 
@@ -65,7 +67,9 @@ def test_old_weights_of_some_responses_have_none(folders):
     rollouts = small.sampled(OTHER)
     old, now = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (OTHER, MODEL))
     sampler = [(old, now)[i % 2][i] for i in range(len(old))]
-    (cause,) = examined([made(rollouts.arrays(sampler, now))], folders[0], [folders[1]]).causes
+    (cause,) = examine(
+        [from_arrays(rollouts.arrays(sampler, now))], folders[0], [folders[1]]
+    ).causes
     assert (cause.name, cause.parameter) == ("old_weights", {"folder": "v1"})
 
 
@@ -73,37 +77,37 @@ def test_checkpoints_whose_folders_end_alike_are_both_tried(folders, tmp_path):
     other = small.saved(small.moved(MODEL, 0.2), tmp_path / "step_1" / "hf")
     right = small.saved(OTHER, tmp_path / "step_2" / "hf")
     for previous in ([other, right], [right, other]):
-        (cause,) = examined([dump(OTHER)], folders[0], previous).causes
+        (cause,) = examine([dump(OTHER)], folders[0], previous).causes
         assert cause.parameter["folder"] == str(right)
 
 
 def test_a_change_of_both_sides_is_the_runs_own(folders):
     rollouts = small.sampled(MODEL, 0, lambda z: z / 0.7)
     values = small.logprobs([z / 0.7 for z in small.logits(MODEL, rollouts)], rollouts)
-    assert names(examined([made(rollouts.arrays(values, values))], folders[0])) == []
+    assert names(examine([from_arrays(rollouts.arrays(values, values))], folders[0])) == []
 
 
 def test_what_no_hypothesis_explains_has_no_name(folders):
     arrays = dump(MODEL).arrays()
     noise = 0.3 * np.random.default_rng(0).normal(size=arrays["tokens"].shape)
     arrays["sampler_logprobs"] = np.minimum(arrays["sampler_logprobs"] + noise, 0)
-    found = examined([made(arrays)], folders[0], [folders[1]])
+    found = examine([from_arrays(arrays)], folders[0], [folders[1]])
     assert names(found) == [] and found.unexplained == ["sampler"]
-    assert with_model([made(arrays)], found).verdict == "unknown"
+    assert with_model([from_arrays(arrays)], found).verdict == "unknown"
 
 
 def test_other_weights_than_the_trainers_are_refused(folders):
     with pytest.raises(ValueError, match="--model"):
-        examined([dump(OTHER, trainer=OTHER)], folders[0])
+        examine([dump(OTHER, trainer=OTHER)], folders[0])
 
 
 def test_a_checkpoint_of_another_model_is_refused(folders, tmp_path):
     config = MODEL.config.__class__(**{**small.CONFIG, "num_hidden_layers": 1})
     other = small.saved(MODEL.__class__(config), tmp_path / "other")
     with pytest.raises(ValueError, match="other"):
-        examined([dump(MODEL)], folders[0], [other])
+        examine([dump(MODEL)], folders[0], [other])
     with pytest.raises(ValueError, match="nowhere"):
-        examined([dump(MODEL)], tmp_path / "nowhere")
+        examine([dump(MODEL)], tmp_path / "nowhere")
 
 
 def test_prompts_are_needed(folders):
@@ -111,7 +115,7 @@ def test_prompts_are_needed(folders):
     width = arrays["prompt_length"].max()
     cut = {k: v[:, width:] for k, v in arrays.items() if v.ndim == 2}
     with pytest.raises(ValueError, match="prompts"):
-        examined([made(cut)], folders[0])
+        examine([from_arrays(cut)], folders[0])
 
 
 @pytest.mark.parametrize("scale, name", [(0.0, "adapter_missing"), (2.0, "adapter_twice")])
@@ -135,4 +139,4 @@ def test_an_adapter_that_the_sampler_lacks_or_has_twice(folders, tmp_path, scale
         return other
 
     of = dump(adapted(scale), trainer=adapted(1.0))
-    assert names(examined([of], folders[0], adapter=tmp_path)) == [("sampler", name)]
+    assert names(examine([of], folders[0], adapter=tmp_path)) == [("sampler", name)]

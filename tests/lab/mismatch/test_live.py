@@ -12,7 +12,7 @@ from says import Says
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
-from nemo_algos.engines.mismatch.dump import made, write
+from nemo_algos.engines.mismatch.dump import from_arrays, write
 
 WORDS, PROMPT, WIDTH, ROWS = 40, 6, 12, 20
 BASE = np.random.default_rng(0).standard_normal((WORDS, WORDS)) * 2
@@ -101,7 +101,7 @@ def file(tmp_path):
         values[i, at] = logprobs(tokens[i, at - 1])[tokens[i, at]]
     sides = {"sampler_logprobs": values, "trainer_logprobs": values}
     given = {"tokens": tokens, "mask": mask, "prompt_length": PROMPT, **sides}
-    write(tmp_path / "step.npz", made(given))
+    write(tmp_path / "step.npz", from_arrays(given))
     return tmp_path / "step.npz"
 
 
@@ -148,7 +148,7 @@ def test_temperature_is_read_back(faults, probe, numbers, file):
 
 
 def test_top_p_is_read_back(file):
-    row = made(dict(np.load(file))).tokens[0, PROMPT - 1]
+    row = from_arrays(dict(np.load(file))).tokens[0, PROMPT - 1]
     p = np.sort(np.exp(logprobs(row)))[::-1]
     kept = p[: int((np.cumsum(p) - p < 0.9).sum())].sum()
     with served(Vllm(kept=0.9)) as url:

@@ -6,17 +6,17 @@ import pytest
 import torch
 from peaked_llama import Rollouts
 
-from nemo_algos.engines.mismatch.dump import made
+from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.hypotheses import computed, formats, shown, weights
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
-from nemo_algos.lab.mismatch.network import Network, recomputed
-from nemo_algos.lab.mismatch.responses import gathered
+from nemo_algos.lab.mismatch.network import Network, recompute
+from nemo_algos.lab.mismatch.responses import gather
 
 MODEL = small.model()
 OTHER = small.moved(MODEL)
 ROLLOUTS = small.sampled(MODEL)
 ZEROS = [torch.zeros(len(r)) for r in ROLLOUTS.responses]
-RESPONSES = gathered([made(ROLLOUTS.arrays(ZEROS, ZEROS))], 64)
+RESPONSES = gather([from_arrays(ROLLOUTS.arrays(ZEROS, ZEROS))], 64)
 OLD = {k: v.clone() for k, v in OTHER.state_dict().items()}
 LONGEST = max(map(len, ROLLOUTS.prompts))
 
@@ -166,7 +166,7 @@ CASES = {
 def test_a_change_gives_what_transformers_gives(name):
     change, oracle = CASES[name]
     z = oracle()
-    found = recomputed(case().network, RESPONSES, [change] if change else [])
+    found = recompute(case().network, RESPONSES, [change] if change else [])
     want = torch.cat(small.logprobs(z, ROLLOUTS)).numpy()
     plain = torch.cat(small.logprobs(small.logits(MODEL, ROLLOUTS), ROLLOUTS)).numpy()
     np.testing.assert_allclose(found.logprobs, want, atol=2e-4)
@@ -184,7 +184,7 @@ def test_the_model_is_as_it_was_afterwards():
     for name, value in MODEL.state_dict().items():
         assert torch.equal(value, before[name]), name
     z = torch.cat(small.logprobs(small.logits(MODEL, ROLLOUTS), ROLLOUTS)).numpy()
-    np.testing.assert_allclose(recomputed(case().network, RESPONSES).logprobs, z, atol=2e-4)
+    np.testing.assert_allclose(recompute(case().network, RESPONSES).logprobs, z, atol=2e-4)
 
 
 def _lines():

@@ -5,12 +5,12 @@ import peaked_llama as small
 import pytest
 import torch
 
-from nemo_algos.engines.mismatch.dump import made
+from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.drawn import drawn
 from nemo_algos.lab.mismatch.hypotheses import sampling
 from nemo_algos.lab.mismatch.hypotheses.fit import Record
-from nemo_algos.lab.mismatch.network import Network, recomputed
-from nemo_algos.lab.mismatch.responses import gathered
+from nemo_algos.lab.mismatch.network import Network, recompute
+from nemo_algos.lab.mismatch.responses import gather
 
 MODEL = small.model()
 
@@ -56,8 +56,8 @@ def recorded(change, seed=0):
     rollouts = small.sampled(MODEL, seed, change)
     z = [change(row) for row in small.logits(MODEL, rollouts)]
     values = small.logprobs(z, rollouts)
-    responses = gathered([made(rollouts.arrays(values, values))], 64)
-    logits = recomputed(Network(MODEL, None), responses)
+    responses = gather([from_arrays(rollouts.arrays(values, values))], 64)
+    logits = recompute(Network(MODEL, None), responses)
     value = responses.column("sampler")
     scale = np.full(len(value), 1e-3)
     place = np.concatenate([np.arange(len(r.at)) for r in responses.each])
@@ -102,8 +102,8 @@ def test_a_penalty_of_what_stood_before_is_found(name):
                     z[t, i] -= 0.4 * times
         rows.append(z)
     values = small.logprobs(rows, rollouts)
-    responses = gathered([made(rollouts.arrays(values, values))], 64)
-    logits = recomputed(Network(MODEL, None), responses)
+    responses = gather([from_arrays(rollouts.arrays(values, values))], 64)
+    logits = recompute(Network(MODEL, None), responses)
     value = responses.column("sampler")
     record = Record(value, np.full(len(value), 1e-3), responses.row, value, value)
     solver = sampling.SINGLE[4 + list(sampling.PENALTIES).index(name)]

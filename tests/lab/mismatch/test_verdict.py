@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_algos.engines.mismatch.dump import made
+from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.causes import CAUSES
 from nemo_algos.lab.mismatch.verdict import diagnose
 
@@ -71,7 +71,7 @@ def retokenized(a):
 def test_an_identity_is_named(plant, name, parameter, seed):
     arrays = numbers(seed)
     plant(arrays)
-    verdict = diagnose([made(arrays)])
+    verdict = diagnose([from_arrays(arrays)])
     assert verdict.verdict == name
     assert parameter.items() <= verdict.causes[0].parameter.items()
 
@@ -79,25 +79,25 @@ def test_an_identity_is_named(plant, name, parameter, seed):
 @pytest.mark.parametrize("noise", [0.003, 0.03, 0.3])
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_has_no_name(noise, seed):
-    verdict = diagnose([made(numbers(seed, noise))])
+    verdict = diagnose([from_arrays(numbers(seed, noise))])
     assert verdict.verdict == "unknown" and verdict.candidates and not verdict.causes
 
 
 def test_the_same_numbers_and_rounding_are_clean():
     for noise in (0, 1e-6):
-        assert diagnose([made(numbers(noise=noise))]).verdict == "clean"
+        assert diagnose([from_arrays(numbers(noise=noise))]).verdict == "clean"
 
 
 def test_tokens_that_surprise_are_not_clean():
     arrays = numbers(noise=0)
     arrays["entropy"] = -arrays["sampler_logprobs"] + 0.3
-    assert "recorded_before" in diagnose([made(arrays)]).candidates
+    assert "recorded_before" in diagnose([from_arrays(arrays)]).candidates
 
 
 def test_log_probs_that_are_not_finite_come_first():
     arrays = numbers()
     arrays["trainer_logprobs"][3, 4] = np.nan
-    verdict = diagnose([made(arrays)])
+    verdict = diagnose([from_arrays(arrays)])
     assert verdict.verdict == "not_finite" and verdict.causes[0].side == "trainer"
     assert verdict.numbers()["not_finite"] == 1
 
@@ -108,19 +108,19 @@ def test_the_age_of_the_weights_decides():
     draws = np.random.default_rng(5)
     more = 0.1 * age[:, None] * draws.normal(size=(ROWS, LENGTH))
     arrays["sampler_logprobs"] = np.minimum(arrays["sampler_logprobs"] + more, 0)
-    verdict = diagnose([made(arrays | {"weights_version": 7 - age, "step": 7})])
+    verdict = diagnose([from_arrays(arrays | {"weights_version": 7 - age, "step": 7})])
     assert verdict.verdict == "old_weights" and verdict.causes[0].parameter == {"oldest": 3}
 
 
 def test_few_tokens_tell_nothing():
     arrays = {name: values[:4] for name, values in numbers().items()}
-    assert diagnose([made(arrays)]).verdict == "few"
+    assert diagnose([from_arrays(arrays)]).verdict == "few"
 
 
 def test_several_files_are_one_sample():
     arrays = numbers()
     halves = [{k: v[part] for k, v in arrays.items()} for part in (slice(16), slice(16, None))]
-    one, two = diagnose([made(arrays)]), diagnose([made(half) for half in halves])
+    one, two = diagnose([from_arrays(arrays)]), diagnose([from_arrays(half) for half in halves])
     assert one.numbers() == two.numbers()
 
 

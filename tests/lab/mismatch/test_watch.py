@@ -13,7 +13,7 @@ from nemo_algos.algorithms.core.logprob_gap import measure
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.cli import app
 from nemo_algos.config import ConfigError
-from nemo_algos.engines.mismatch.dump import made, read, write
+from nemo_algos.engines.mismatch.dump import from_arrays, read, write
 from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.preflight.check.local.judge import parse
 
@@ -90,7 +90,7 @@ def hot(tmp_path):
     rng, shape = np.random.default_rng(0), (30, 20)
     values = -rng.exponential(1.0, shape)
     sides = {"sampler_logprobs": values / np.log(2), "trainer_logprobs": values}
-    write(tmp_path / "hot.npz", made({"tokens": rng.integers(0, 50, shape), **sides}))
+    write(tmp_path / "hot.npz", from_arrays({"tokens": rng.integers(0, 50, shape), **sides}))
     return tmp_path / "hot.npz"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_algos.config import ConfigError, find, load, overridden, read, validate
+from nemo_algos.config import ConfigError, apply_overrides, find, load, read, validate
 from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS
 from nemo_algos.lab.replicate import manifest as manifests
 from nemo_algos.lab.replicate.found import HARDNESS
@@ -108,9 +108,9 @@ def test_a_curve_over_k_that_falls_is_a_misprint():
 def test_every_run_resolves_on_both_releases():
     wrong, done = [], 0
     for paper, known in PAPERS.items():
-        runs = dict.fromkeys(run for item in known.items.values() for run in item.needed())
+        runs = dict.fromkeys(run for item in known.items.values() for run in item.needed_runs())
         for run in (r for r in runs if known.by_recipe(r) and not known.lacks(r)):
-            written = overridden(read(find(known.of(run)[0].recipe)), known.overrides(run))
+            written = apply_overrides(read(find(known.of(run)[0].recipe)), known.overrides(run))
             for version in VERSIONS:
                 found = judge(written.copy(), release(version))[1]
                 wrong += [(paper, run, version, f) for f in found if f.severity == "error"]
@@ -122,7 +122,7 @@ def test_every_run_resolves_on_both_releases():
 def test_every_run_is_planned_with_its_own_data(paper):
     known = PAPERS[paper]
     costs = Costs(known, None)
-    runs = dict.fromkeys(run for item in known.items.values() for run in item.needed())
+    runs = dict.fromkeys(run for item in known.items.values() for run in item.needed_runs())
     trained = [run for run in runs if known.by_recipe(run) and not known.lacks(run)]
     for run in trained:
         cost = costs.of(run)
@@ -136,7 +136,7 @@ def test_every_run_is_planned_with_its_own_data(paper):
 def test_a_run_without_a_recipe_says_why(paper):
     known = PAPERS[paper]
     for item in known.items.values():
-        for run in item.needed():
+        for run in item.needed_runs():
             assert known.of(run)[0].recipe or known.lacks(run) or not known.trains(run), run
 
 

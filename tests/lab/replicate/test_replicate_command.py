@@ -4,7 +4,7 @@ import pytest
 from lab.replicate.folders import run
 
 from nemo_algos.lab.replicate import manifest as manifests
-from nemo_algos.lab.replicate.plan import Costs, place, seeded, trained
+from nemo_algos.lab.replicate.plan import Costs, place, seeded_overrides, trained_runs
 from tests.commands import invoke
 
 
@@ -62,7 +62,7 @@ def test_a_run_of_nemo_rls_own_program_is_a_line_of_the_plan():
     assert len(lines) == 3 and "policy.model_name=Qwen/Qwen2.5-7B " in lines[2]
     assert "sft.max_num_epochs=3" in lines[0] and "erpo/qwen2.5-1.5b/sft/checkpoints" in lines[0]
     known = manifests.paper("erpo")
-    assert not [run for run in trained(known, known.items["table1"]) if run.endswith("sft")]
+    assert not [run for run in trained_runs(known, known.items["table1"]) if run.endswith("sft")]
 
 
 def test_costs_are_those_of_plan():
@@ -77,7 +77,7 @@ def test_seeds_have_folders_of_their_own_and_models_do_not():
     known = manifests.paper("apmpo")
     assert place(known, "apmpo", "qwen2.5-3b/grpo", 2).as_posix() == "apmpo/qwen2.5-3b/grpo-seed2"
     assert place(known, "apmpo", "qwen2.5-3b/base", 1).as_posix() == "apmpo/qwen2.5-3b/base"
-    assert seeded(known, "qwen2.5-3b/grpo", 2) == ["method.name=grpo", "grpo.seed=2"]
+    assert seeded_overrides(known, "qwen2.5-3b/grpo", 2) == ["method.name=grpo", "grpo.seed=2"]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ QWEN = "Qwen/Qwen3-8B-Base"
 def made(folder, item="table1", name="etr", known=None):
     """(cells of the CSV by row and column, what is missing, the page)."""
     known = known or paper(name)
-    (one,) = write(known, name, manifests.chosen(known, item), [folder], folder / "out")
+    (one,) = write(known, name, manifests.choose(known, item), [folder], folder / "out")
     with open(folder / "out" / f"{item}.csv") as file:
         cells = {(r["table"], r["row"], r["column"]): r for r in csv.DictReader(file)}
     return cells, one.missing, (folder / "out" / "index.html").read_text()
@@ -259,7 +259,7 @@ def test_seeds_without_a_curve_are_named_beside_those_that_have_one(tmp_path):
     run(folder / "grpo-seed1", "Qwen/Qwen2.5-Math-1.5B-Instruct", name="grpo")
     (folder / "grpo-seed3").mkdir()
     known = paper("apmpo")
-    chosen = manifests.chosen(known, "figure1b")
+    chosen = manifests.choose(known, "figure1b")
     (one,) = write(known, "apmpo", chosen, [tmp_path], tmp_path / "out")
     assert "qwen2.5-math-1.5b/grpo: no run of seed 2" in one.missing
     assert any("grpo-seed3: entropy" in reason for reason in one.missing)
@@ -279,7 +279,7 @@ def test_curves_are_drawn_of_what_is_there(tmp_path):
     run(tmp_path / "etr/qwen3-8b/etr", QWEN, name="etr")
     known = paper("etr")
     out = tmp_path / "out"
-    (one,) = write(known, "etr", manifests.chosen(known, "figure5"), [tmp_path], out)
+    (one,) = write(known, "etr", manifests.choose(known, "figure5"), [tmp_path], out)
     assert (out / "figure5_entropy.png").stat().st_size > 1000
     assert one.missing == ["qwen3-8b/grpo: no run", "qwen3-8b/clip-high: no run"]
 
@@ -293,7 +293,7 @@ def test_every_checkpoint_is_a_point_of_its_curve(tmp_path):
     evaluation(folder, "aime24", 0.9, BEST, into="eval-step-150", max_tokens=1)  # sampled otherwise
     checkpoint(folder, 200, {})
     known = paper("etr")
-    (one,) = write(known, "etr", manifests.chosen(known, "figure4"), [tmp_path], tmp_path / "out")
+    (one,) = write(known, "etr", manifests.choose(known, "figure4"), [tmp_path], tmp_path / "out")
     drawn = {figure.name: figure.lines for figure in one.figures}
     assert set(drawn) == {"figure4_aime24_mean", "figure4_aime24_best_32"}
     (mean,), (best,) = drawn.values()
@@ -325,7 +325,7 @@ def test_the_pairs_of_a_problem_are_drawn_side_by_side(tmp_path):
         ]
         stored = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / "eval/math500/generations.jsonl").write_text(stored)
-    wanted = known, "quatro", manifests.chosen(known, "figureIII"), [tmp_path], out
+    wanted = known, "quatro", manifests.choose(known, "figureIII"), [tmp_path], out
     (one,) = write(*wanted)
     assert one.missing == []
     rows = list(csv.reader((out / "figureIII_math500_tfidf.csv").read_text().splitlines()))

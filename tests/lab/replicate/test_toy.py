@@ -5,11 +5,11 @@ from concurrent.futures import Executor, Future
 
 import pytest
 
-from nemo_algos.config import find, load, overridden, read, resolved
-from nemo_algos.lab.evals.schema import checked
+from nemo_algos.config import apply_overrides, find, load, read, resolve
+from nemo_algos.lab.evals.schema import parse_config
 from nemo_algos.lab.replicate import manifest as manifests
 from nemo_algos.lab.replicate.toy import BENCHMARK, SAMPLES, toy
-from nemo_algos.preflight.check.local.judge import judged
+from nemo_algos.preflight.check.local.judge import judge
 from tests.commands import invoke
 
 PAPERS = {name: manifests.paper(name) for name in manifests.names()}
@@ -30,7 +30,7 @@ def test_every_item_that_runs_has_a_toy_without_printed_numbers(paper):
 
 
 def test_the_method_of_a_run_stays_and_papers_share_runs():
-    needed = {p: {r for i in t.items.values() for r in i.needed()} for p, t in TOYS.items()}
+    needed = {p: {r for i in t.items.values() for r in i.needed_runs()} for p, t in TOYS.items()}
     assert "countdown/grpo" in set.intersection(*needed.values())
     assert len(set.union(*needed.values())) < sum(map(len, needed.values()))
     small = TOYS["apmpo"]
@@ -53,8 +53,10 @@ def test_the_method_of_a_run_stays_and_papers_share_runs():
 def test_what_the_toy_leaves_out_is_said(paper, item, words):
     note = TOYS[paper].items[item].note
     assert all(word in note for word in words), note
-    said = {run for run in PAPERS[paper].items[item].needed() if f"No toy form of {run}:" in note}
-    assert said == {run for run in PAPERS[paper].items[item].needed() if _has_none(paper, run)}
+    said = {
+        run for run in PAPERS[paper].items[item].needed_runs() if f"No toy form of {run}:" in note
+    }
+    assert said == {run for run in PAPERS[paper].items[item].needed_runs() if _has_none(paper, run)}
 
 
 def _has_none(paper, run):
@@ -68,7 +70,7 @@ def test_a_key_beside_the_method_stays_where_the_embedded_engine_has_it():
     keys = [*method.overrides, "grpo.num_update_epochs=3"]
     methods = {**known.methods, "dapo": method.model_copy(update={"overrides": keys})}
     small = toy(known.model_copy(update={"methods": methods}))
-    runs = small.items["table1"].needed()
+    runs = small.items["table1"].needed_runs()
     (run,) = [run for run in runs if "num_update_epochs3" in run]
     assert small.overrides(run)[-1] == "grpo.num_update_epochs=3"
 
@@ -76,15 +78,15 @@ def test_a_key_beside_the_method_stays_where_the_embedded_engine_has_it():
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_toy_run_and_evaluation_is_a_config_that_is_right(paper):
     small = TOYS[paper]
-    for run in dict.fromkeys(r for item in small.items.values() for r in item.needed()):
+    for run in dict.fromkeys(r for item in small.items.values() for r in item.needed_runs()):
         if small.trains(run):
-            written = overridden(read(find(small.of(run)[0].recipe)), small.overrides(run))
-            _, algorithm, _ = judged(resolved(written))
+            written = apply_overrides(read(find(small.of(run)[0].recipe)), small.overrides(run))
+            _, algorithm, _ = judge(resolve(written))
             assert algorithm.base.method.name == small.of(run)[1].method["name"]
     for evaluation in small.evaluations.values():
         plain = load(find(evaluation.config), evaluation.overrides)
         policy = load(find("local.yaml"))["policy"]
-        checked({**plain, "model": {"engine": "local", "policy": policy}})
+        parse_config({**plain, "model": {"engine": "local", "policy": policy}})
 
 
 class Here(Executor):

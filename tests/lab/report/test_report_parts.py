@@ -15,7 +15,7 @@ from nemo_algos import page
 from nemo_algos.lab.report import cases, differences, evaluation, heat, summary, training
 from nemo_algos.lab.report.figure import Figure, Line, running_mean
 from nemo_algos.lab.report.groups import groups
-from nemo_algos.lab.report.numbers import shown, signed
+from nemo_algos.lab.report.numbers import format_number, format_signed
 from nemo_algos.lab.report.runs import LoadedRun
 from nemo_algos.style import COLORS
 
@@ -32,11 +32,15 @@ INF = float("inf")
     ],
 )
 def test_numbers_are_written_one_way(x, text):
-    assert shown(x) == text
+    assert format_number(x) == text
 
 
 def test_signs():
-    assert (signed(0.25), signed(-0.25), signed(0.0)) == ("+0.250", "-0.250", "0")
+    assert (format_signed(0.25), format_signed(-0.25), format_signed(0.0)) == (
+        "+0.250",
+        "-0.250",
+        "0",
+    )
 
 
 def test_json_in_a_script_holds_no_markup():
@@ -90,8 +94,8 @@ def curve(value, low, high):
 
 def test_intervals_of_seeds_reach_over_all_ends():
     one, two = curve([0.2, 0.4], [0.1, 0.3], [0.3, 0.5]), curve([0.4, 0.6], [0.2, 0.5], [0.6, None])
-    assert evaluation.combined([one]) == ([1, 2], [0.2, 0.4], [0.1, 0.3], [0.3, 0.5])
-    ks, mean, low, high = evaluation.combined([one, two])
+    assert evaluation.combine([one]) == ([1, 2], [0.2, 0.4], [0.1, 0.3], [0.3, 0.5])
+    ks, mean, low, high = evaluation.combine([one, two])
     assert (ks, low, high[0]) == ([1, 2], [0.1, 0.3], 0.6) and np.isnan(high[1])
     assert mean == pytest.approx([0.3, 0.5])
 
@@ -233,7 +237,7 @@ def test_samples_are_chosen_right_and_wrong_in_turn():
         i: {"status": kind if kind == "timeout" else "ok", "reward": float(kind == "right")}
         for i, kind in enumerate(kinds)
     }
-    assert cases.mixed(verdicts) == {0, 7, 8, 1, 2, 3, 4, 5}
+    assert cases.pick_samples(verdicts) == {0, 7, 8, 1, 2, 3, 4, 5}
 
 
 def test_samples_beyond_the_manifests_number_are_not_counted(tmp_path):
@@ -261,8 +265,8 @@ def test_of_a_verdict_written_twice_the_last_counts(tmp_path):
 
 
 def test_long_texts_keep_both_ends():
-    assert cases.shortened("abcdef", 6) == "abcdef"
-    assert cases.shortened("abcdefghij", 5) == "ab\n[... 5 characters left out ...]\nhij"
+    assert cases.shorten("abcdef", 6) == "abcdef"
+    assert cases.shorten("abcdefghij", 5) == "ab\n[... 5 characters left out ...]\nhij"
 
 
 def test_steps_that_do_not_fit_are_said(monkeypatch):
@@ -308,5 +312,5 @@ def test_the_table_of_training_has_the_names_of_the_curves():
     titles = {curve.metrics[0]: curve.title for curve in training.CURVES}
     assert table.headings == ["run", "method", "seed", "steps", *(titles[n] for n in names)]
     ((_, cells),) = table.rows
-    shown_ends = [shown(end) for end in ends.values()]
+    shown_ends = [format_number(end) for end in ends.values()]
     assert [cell.text for cell in cells] == ["grpo", "1", "2", *shown_ends]

@@ -11,9 +11,9 @@ from says import Says
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
-from nemo_algos.config import SHIPPED, ConfigError, at, overridden, read
+from nemo_algos.config import SHIPPED, ConfigError, apply_overrides, at, read
 from nemo_algos.preflight.check import judge as module
-from nemo_algos.preflight.check.judge import RULES, check, judged, versions
+from nemo_algos.preflight.check.judge import RULES, check, judge_composed, versions
 from nemo_algos.preflight.check.rules.values import FLAGS, NUMBERS
 from nemo_algos.preflight.check.snapshot import VERSIONS, compose, load
 from nemo_algos.preflight.plan import report
@@ -81,9 +81,9 @@ def test_what_is_close_to_a_mistake_and_right_is_left_alone(config, overrides):
 
 def test_a_section_that_one_run_replaces_is_there_for_the_next():
     """NeMo-RL's configs are taken in once and serve every judgement."""
-    written, release = overridden(read(SHIPPED / "nemo_rl.yaml"), []), load("main")
+    written, release = apply_overrides(read(SHIPPED / "nemo_rl.yaml"), []), load("main")
     before = compose(written.copy(), release).plain
-    replaced = overridden(written.copy(), ["env._override_=true", "env.math.num_workers=3"])
+    replaced = apply_overrides(written.copy(), ["env._override_=true", "env.math.num_workers=3"])
     assert compose(replaced, release).plain["env"]["math"] == {"num_workers": 3}
     assert compose(written.copy(), release).plain == before
 
@@ -108,15 +108,15 @@ ODD = [(ONE, None), (ONE, []), (MOE, "x"), (ONE, 0), (MOE, -1.5), (MOE, 1e300), 
 @pytest.mark.parametrize(("config", "value"), ODD, ids=lambda x: repr(x)[:8])
 def test_a_wrong_value_anywhere_is_survived(config, value):
     """A finding or none, never an exception; what has no error can be planned."""
-    composed = compose(overridden(read(Path(path_of(config))), []), load("main"))
+    composed = compose(apply_overrides(read(Path(path_of(config))), []), load("main"))
     paths = {*_paths(composed.plain), *FLAGS, *NUMBERS}
     assert len(paths) > 300
     for path in paths:
         plain = _with(composed.plain, path, value)
-        run, findings = judged(composed._replace(plain=plain), "main")
+        run, findings = judge_composed(composed._replace(plain=plain), "main")
         if run.model and not [f for f in findings if f.severity == "error"]:
             p = plan(run.plain, run.model, GPUS["H100"])
-            list(report.tables(p, None, report.summed(p, 100)))
+            list(report.tables(p, None, report.totals(p, 100)))
 
 
 @pytest.mark.parametrize("path", [*FLAGS, *NUMBERS])
@@ -195,11 +195,11 @@ def test_a_folder_s_own_facts_are_read(tmp_path):
 
 def test_a_missing_v2_is_false():
     """As NeMo-RL reads it; its own configs have the key, or inherit it."""
-    composed = compose(overridden(read(Path(path_of(ONE))), []), load("main"))
+    composed = compose(apply_overrides(read(Path(path_of(ONE))), []), load("main"))
     path = "checkpointing.model_save_format"
-    assert not [f for f in judged(copy.deepcopy(composed), "main")[1] if f.path == path]
+    assert not [f for f in judge_composed(copy.deepcopy(composed), "main")[1] if f.path == path]
     del composed.plain["policy"]["dtensor_cfg"]["_v2"]
-    (finding,) = [f for f in judged(composed, "main")[1] if f.path == path]
+    (finding,) = [f for f in judge_composed(composed, "main")[1] if f.path == path]
     assert finding.severity == "error" and "save" in finding.message
 
 

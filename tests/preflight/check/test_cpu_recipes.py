@@ -25,7 +25,7 @@ SAME = [
 
 
 def composed(name, version, *overrides):
-    written = config.overridden(config.read(FOLDER / name), overrides)
+    written = config.apply_overrides(config.read(FOLDER / name), overrides)
     return snapshot.compose(written, snapshot.load(version))
 
 

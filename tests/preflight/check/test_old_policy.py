@@ -8,7 +8,7 @@ from nemo_algos.algorithms.riders.correction import PRESETS
 from nemo_algos.config import SHIPPED, ConfigError, load
 from nemo_algos.preflight.check import judge as module
 from nemo_algos.preflight.check.judge import check
-from nemo_algos.preflight.check.local.judge import judged_by
+from nemo_algos.preflight.check.local.judge import judge_by
 from nemo_algos.preflight.check.local.rules import RULES, one_update
 
 BATCH = "policy.train_global_batch_size"
@@ -25,7 +25,7 @@ CONTRADICTIONS = [
 def built(name, overrides):
     """The algorithm of a run of either engine."""
     if name == LOCAL:
-        return judged_by(RULES, load(SHIPPED / name, overrides))
+        return judge_by(RULES, load(SHIPPED / name, overrides))
     written = module.overridden(module.read(SHIPPED / name), overrides)
     return module.judge(written, module.load("main"))[0]
 
@@ -33,7 +33,7 @@ def built(name, overrides):
 def said(name, overrides):
     """What is found of updates per batch."""
     if name == LOCAL:
-        found = judged_by([one_update], load(SHIPPED / name, overrides)).warnings
+        found = judge_by([one_update], load(SHIPPED / name, overrides)).warnings
     else:
         found = check(name, overrides, "main")
     return [f"{f.severity} {f}" for f in found if f.path == BATCH]
@@ -59,7 +59,7 @@ def test_the_two_keys_are_one(name, overrides, sampler):
     if name == LOCAL:
         assert run.config.rollout_correction.bypass_mode == sampler
         assert run.config.old_policy == ("sampler" if sampler else "trainer")
-        again = judged_by(RULES, run.config.model_dump(mode="json"))
+        again = judge_by(RULES, run.config.model_dump(mode="json"))
         assert again.config == run.config
     else:
         assert run.bypass_mode == sampler

@@ -114,7 +114,7 @@ each_version = pytest.mark.parametrize(("name", "version"), PAIRS)
 
 @functools.cache
 def composed(name, version):
-    written = config.overridden(config.read(RECIPES[name]), [f"method.name={method_of(name)}"])
+    written = config.apply_overrides(config.read(RECIPES[name]), [f"method.name={method_of(name)}"])
     return snapshot.compose(written, snapshot.load(version))
 
 

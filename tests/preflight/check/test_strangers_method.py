@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 
 from nemo_algos import METHODS
-from nemo_algos.config import SHIPPED, overridden, read, resolved
+from nemo_algos.config import SHIPPED, apply_overrides, read, resolve
 from nemo_algos.preflight.check import judge
-from nemo_algos.preflight.check.local.judge import judged as judged_locally
+from nemo_algos.preflight.check.local.judge import judge as judged_locally
 from nemo_algos.preflight.check.snapshot import load
 
 HALF = "policy.train_global_batch_size=256"
@@ -41,7 +41,7 @@ def copies():
 
 @cache
 def composed(overrides):
-    written = overridden(read(SHIPPED / "nemo_rl.yaml"), overrides)
+    written = apply_overrides(read(SHIPPED / "nemo_rl.yaml"), overrides)
     return judge.compose(written, load("main"))
 
 
@@ -50,7 +50,7 @@ def verdict(method, overrides):
     made = composed((*overrides,))
     plain, named = copy.deepcopy(made.plain), {"method": method}
     run = made._replace(plain=plain | named, written=made.written | copy.deepcopy(named))
-    return judge.judged(run, "main")[1]
+    return judge.judge_composed(run, "main")[1]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -88,8 +88,8 @@ def test_the_embedded_engine_too(name):
     written = ["grpo.num_generations_per_prompt=1", "policy.generation.max_new_tokens=3"]
     found = []
     for named in (name, f"copies:MY_{name.upper()}"):
-        merged = overridden(read(SHIPPED / "grpo.yaml"), [f"method.name={named}", *written])
+        merged = apply_overrides(read(SHIPPED / "grpo.yaml"), [f"method.name={named}", *written])
         with pytest.raises(ValueError) as raised:
-            judged_locally(resolved(merged))
+            judged_locally(resolve(merged))
         found.append(str(raised.value).replace(f"my_{name}", name))
     assert found[0] == found[1] and found[0]

@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 from nemo_algos.preflight.check import snapshot
 from nemo_algos.preflight.check.layout import MEGATRON
 from nemo_algos.preflight.plan.gpus import GPUS
-from nemo_algos.preflight.plan.layouts import changed, gpu_of, plan
+from nemo_algos.preflight.plan.layouts import gpu_of, plan, with_keys
 
 OFFLOADED = {
     f"{MEGATRON}.optimizer.{k}": v
@@ -23,7 +23,7 @@ def composed(config):
 
 
 def planned(config, tokens=None, **change):
-    plain = changed(composed(config), change)
+    plain = with_keys(composed(config), change)
     known = facts_of(config, plain)
     assert known is not None
     return plan(plain, known, GPUS[gpu_of(plain)], tokens)

@@ -20,7 +20,7 @@ from nemo_algos.cli import app
 from nemo_algos.preflight.check.built import facts
 from nemo_algos.preflight.check.layout import MEGATRON
 from nemo_algos.preflight.plan import activations, report, speed
-from nemo_algos.preflight.plan.layouts import expected, plan
+from nemo_algos.preflight.plan.layouts import measured_errors, plan
 from nemo_algos.preflight.plan.nemo_rl_arguments import training
 
 ROOT = Path(__file__).parents[3]
@@ -94,7 +94,7 @@ def test_activations_by_hand():
 
 def test_every_sum_has_the_range_of_what_was_measured(monkeypatch):
     """9 of 10 within 25 %: measured = predicted / 1.25 at the least, predicted / .75 at most."""
-    assert all(0 < e["median"] < e["nine_of_ten"] < 0.5 for e in expected().values())
+    assert all(0 < e["median"] < e["nine_of_ten"] < 0.5 for e in measured_errors().values())
     monkeypatch.setattr(report, "expected", lambda: {"peak": {"nine_of_ten": 0.25}})
     assert report.within(60.0, "peak") == "60 (48 to 80)"
 
@@ -161,7 +161,7 @@ def test_a_page_with_prices(tmp_path):
     assert not re.search(r'(src|href)="http|@import|url\(http', html)
     numbers = json.loads(CliRunner().invoke(app, ["plan", str(file), *asked, "--json"]).stdout)
     assert numbers["target"]["price"] == pytest.approx(2 * hours)
-    assert numbers["relative_errors"] == expected()
+    assert numbers["relative_errors"] == measured_errors()
 
 
 def test_the_command(tmp_path):

@@ -8,13 +8,13 @@ from planned import EXAMPLE, OFFLOADED, planned
 from typer.testing import CliRunner
 
 from nemo_algos.cli import app
-from nemo_algos.config import find, overridden, read
+from nemo_algos.config import apply_overrides, find, read
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.layout import MEGATRON
 from nemo_algos.preflight.check.snapshot import load
 from nemo_algos.preflight.plan.gpus import GPUS
-from nemo_algos.preflight.plan.layouts import changed, gpu_of, plan
-from nemo_algos.preflight.plan.search import checked, ends, layouts, possible, remedy
+from nemo_algos.preflight.plan.layouts import gpu_of, plan, with_keys
+from nemo_algos.preflight.plan.search import checker, ends, layouts, possible, remedy
 
 RECIPES = {  # and nodes
     "qwen3-30b-a3b-4n8g-ep8": 4,
@@ -27,7 +27,7 @@ EXPERT = f"{MEGATRON}.expert_model_parallel_size"
 
 
 def recipe(name, *overrides):
-    return overridden(read(find(f"recipes/{name}.yaml")), list(overrides))
+    return apply_overrides(read(find(f"recipes/{name}.yaml")), list(overrides))
 
 
 def judged(written):
@@ -40,7 +40,7 @@ def judged(written):
 
 def of_recipe(name, *overrides):
     written = recipe(name, *overrides)
-    return judged(written)[0], checked(written, load("main"))
+    return judged(written)[0], checker(written, load("main"))
 
 
 def accepts(**change):
@@ -50,7 +50,7 @@ def accepts(**change):
     )
     for path, value in change.items():
         OmegaConf.update(written, path, value, force_add=True)
-    return checked(written, load("main"))
+    return checker(written, load("main"))
 
 
 @pytest.mark.parametrize(("name", "nodes"), RECIPES.items())
@@ -112,7 +112,7 @@ def test_the_host_is_no_remedy_where_another_is_faster():
     p, passes = of_recipe("qwen3-30b-a3b-4n8g-ep8", "cluster.num_nodes=1")
     assert not p.trains
     assert remedy(p, passes) == {f"{MEGATRON}.activation_checkpointing": True}
-    plain = changed(p.run.plain, OFFLOADED)
+    plain = with_keys(p.run.plain, OFFLOADED)
     assert plan(plain, p.run.model, p.run.gpu).step_seconds > p.step_seconds + 30
 
 

@@ -31,7 +31,7 @@ BASES = {  # of NeMo-RL main -> a word of the refusal, or nothing
 
 def given(name: str, base: str = ""):
     overrides = [f"nemo_rl.config={base}"] if base else []
-    return configs.overridden(configs.read(configs.find(name)), overrides)
+    return configs.apply_overrides(configs.read(configs.find(name)), overrides)
 
 
 def folded(name: str, folder: Path, base: str = "", ranks: int = 4, longest: int = 200):
@@ -48,7 +48,7 @@ def folded(name: str, folder: Path, base: str = "", ranks: int = 4, longest: int
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_folds_to_a_config_that_passes(name, tmp_path):
     run, _ = judge(given(name), MAIN)
-    values, _ = miniature.written(str(run["policy.model_name"]))
+    values, _ = miniature.read_config(str(run["policy.model_name"]))
     if "deepseek-v3" in name:
         assert "latent" in str(miniature.refusal(values, run.layout.backend))
         return
@@ -79,7 +79,7 @@ def holds(run, small) -> None:
 @pytest.mark.parametrize("base", BASES)
 def test_nemo_rls_own_configs_fold_or_are_refused_by_name(base, tmp_path):
     run, _ = judge(given("nemo_rl.yaml", base), MAIN)
-    values, _ = miniature.written(str(run["policy.model_name"]))
+    values, _ = miniature.read_config(str(run["policy.model_name"]))
     reason = fold.refusal(run) or miniature.refusal(values, run.layout.backend)
     assert (BASES[base] in str(reason)) if BASES[base] else reason is None
     if not reason:

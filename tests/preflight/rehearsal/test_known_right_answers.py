@@ -22,13 +22,13 @@ from nemo_algos.preflight.rehearsal import answers
     ],
 )
 def test_the_form_is_what_every_prompt_asks_for(prompts, forms):
-    assert answers.asked(prompts) == forms
+    assert answers.asked_forms(prompts) == forms
 
 
 def test_every_form_has_the_answer_once():
-    assert boxed(answers.written("\\boxed{}", "\\frac{1}{2}")) == "\\frac{1}{2}"
+    assert boxed(answers.write_answer("\\boxed{}", "\\frac{1}{2}")) == "\\frac{1}{2}"
     for form in answers.FORMS:
-        assert answers.written(form, "4711").count("4711") == 1
+        assert answers.write_answer(form, "4711").count("4711") == 1
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ def test_every_form_has_the_answer_once():
     ],
 )
 def test_a_wrong_answer_differs(answer, wrong):
-    assert answers.changed(answer, [" rome" if "x" in answer else "Rome", "Oslo"]) == wrong
+    assert answers.wrong_answer(answer, [" rome" if "x" in answer else "Rome", "Oslo"]) == wrong
 
 
 def test_a_wrong_answer_where_all_rows_have_one():
-    assert answers.changed("Paris", ["paris", "Paris "]) == "not Paris"
+    assert answers.wrong_answer("Paris", ["paris", "Paris "]) == "not Paris"
 
 
 def test_the_trials_of_a_row():

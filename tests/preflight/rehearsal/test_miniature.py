@@ -56,5 +56,5 @@ def test_bytes_come_back_and_a_turn_is_opened():
 
 def test_a_model_that_nobody_knows_is_refused():
     """By name: what needs no model, its prompts and rewards, is rehearsed before."""
-    values, origin = miniature.written("nobody/nothing")
+    values, origin = miniature.read_config("nobody/nothing")
     assert origin is None and "--model" in str(miniature.refusal(values, "dtensor"))

@@ -6,7 +6,7 @@ import pytest
 
 from nemo_algos.preflight.rehearsal import datasets, lengths, overlap, rows, verdict
 from nemo_algos.preflight.rehearsal.rows import Row
-from nemo_algos.preflight.rehearsal.stage import Stage, listed, share
+from nemo_algos.preflight.rehearsal.stage import Stage, list_rows, share
 
 
 class Ids(list):
@@ -219,6 +219,6 @@ def test_paths_are_of_this_folder_or_of_nemo_rl(tmp_path, monkeypatch):
 
 
 def test_how_rows_are_named():
-    assert listed([7312]) == "row 7,312"
-    assert listed([1, 2, 3, 4, 5, 6, 7]) == "rows 1, 2, 3, 4, 5 and 2 more"
+    assert list_rows([7312]) == "row 7,312"
+    assert list_rows([1, 2, 3, 4, 5, 6, 7]) == "rows 1, 2, 3, 4, 5 and 2 more"
     assert share(1, 8) == "1 of 8 (12.5 %)"

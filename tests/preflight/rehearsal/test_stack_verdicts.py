@@ -75,11 +75,11 @@ class Run(dict):
 def test_prompts_after_a_resume(again, outcome, word):
     first, lost = batch([], (), ((1, 1), (2, 2))), batch([], (), ((3, 3), (4, 4)))
     run = Run({"grpo.async_grpo.enabled": False})
-    found, message, _ = stack.resumed(run, first, lost, batch([], (), again))
+    found, message, _ = stack.compare_resume(run, first, lost, batch([], (), again))
     assert found == outcome and word in message
 
 
 def test_an_asynchronous_run_may_skip():
     first, lost = batch([], (), ((1, 1),)), batch([], (), ((3, 3),))
     run = Run({"grpo.async_grpo.enabled": True})
-    assert stack.resumed(run, first, lost, batch([], (), ((5, 5),)))[0] == "warning"
+    assert stack.compare_resume(run, first, lost, batch([], (), ((5, 5),)))[0] == "warning"

@@ -9,7 +9,7 @@ SHIPPED = Path(__file__).parents[3] / "examples" / "configs" / "nemo_rl.yaml"
 
 
 def overridden(*overrides):
-    return strict.overridden(strict.read(SHIPPED), overrides)
+    return strict.apply_overrides(strict.read(SHIPPED), overrides)
 
 
 def compose(*overrides):

@@ -143,7 +143,7 @@ def test_rows_of_apps_go_through_the_recipe(tmp_path: Path) -> None:
     assert invoke("problems", "apps", given, rows).exit_code == 0
     written = strict.read(SHIPPED.parent / "recipes" / "quatro-qwen2.5-coder-1.5b-1n2g-fsdp.yaml")
     paths = [f"data.{split}.data_path={rows}" for split in ("train", "validation")]
-    master = launcher.compose(strict.overridden(written, paths))[0]
+    master = launcher.compose(strict.apply_overrides(written, paths))[0]
     tokenizer, plain = cpu_task.tokenizer(), OmegaConf.to_container(OmegaConf.create(master.data))
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     dataset = setup_response_data(tokenizer, plain, None)[0]  # pyright: ignore
@@ -204,7 +204,7 @@ def test_a_logger_without_our_environments_is_left_alone() -> None:
 
 
 def compose(*overrides: str) -> Any:
-    return launcher.compose(strict.overridden(strict.read(SHIPPED), overrides))[0]
+    return launcher.compose(strict.apply_overrides(strict.read(SHIPPED), overrides))[0]
 
 
 def test_the_recipe_of_the_docs_composes() -> None:

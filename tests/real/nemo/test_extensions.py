@@ -174,7 +174,7 @@ def remembering(path):
     manager = CheckpointManager(config)
     state = versions_state(manager)
     algorithm = build({"name": "spo", "forgetting": "constant"})
-    own = {"memory": memory.restored(manager), "keep": functools.partial(memory.keep, state)}
+    own = {"memory": memory.restore(manager), "keep": functools.partial(memory.keep, state)}
     return Estimator(algorithm, 1, pad=0, **own), manager, state
 
 

@@ -17,7 +17,7 @@ VLLM, MEGATRON = precision.VLLM, precision.MEGATRON
 def compose(name, *overrides):
     """On eight GPUs."""
     keys = ["cluster.gpus_per_node=8", *overrides]
-    return launcher.compose(strict.overridden(strict.read(CONFIGS / name), keys))
+    return launcher.compose(strict.apply_overrides(strict.read(CONFIGS / name), keys))
 
 
 def refused(name, *overrides):
@@ -152,7 +152,7 @@ def test_without_fp8_nothing_is_asked():
 def test_no_fp8_recipe_of_nemo_rl_is_refused():
     register_omegaconf_resolvers()
     recipes = sorted(installed.EXAMPLES.rglob("grpo*fp8*.yaml"))
-    plain = [strict.resolved(load_config(path)) for path in recipes]
+    plain = [strict.resolve(load_config(path)) for path in recipes]
     assert len(plain) >= 8
     assert sum(bool(at(p, f"{FP8}.enabled")) for p in plain) >= 5
     corrected = [bool(at(p, precision.CORRECTION)) for p in plain]

@@ -283,7 +283,7 @@ def test_setups_values_are_found_by_their_types(monkeypatch):
     def setup() -> annotation:
         return tuple(range(13))
 
-    assert versions.made(setup) == {
+    assert versions.setup_result(setup) == {
         "policy": 0,
         "policy_generation": 1,
         "dataloader": 4,

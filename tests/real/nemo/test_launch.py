@@ -253,7 +253,7 @@ def test_the_launcher_finds_what_check_finds(mistake, ref, monkeypatch, tmp_path
     path = PREFLIGHT / config if (PREFLIGHT / config).exists() else SHIPPED
     found = check(str(path), overrides, ref)
     errors = [f for f in found if f.severity == "error"]
-    written = strict.overridden(strict.read(path), overrides)
+    written = strict.apply_overrides(strict.read(path), overrides)
     if errors:
         with pytest.raises(ConfigError) as error:
             launcher.compose(written)
@@ -285,9 +285,9 @@ def test_the_trainer_is_the_configs():
 def test_a_config_with_async_rl_is_the_single_controllers(ref, section, controlled):
     if ref == "v0.7.0":  # which has neither its base config nor the section
         return
-    written = strict.overridden(strict.read(strict.find("single_controller.yaml")), section)
+    written = strict.apply_overrides(strict.read(strict.find("single_controller.yaml")), section)
     composed = launcher.compose(written).master_config
-    assert launch.controlled(composed) == controlled
+    assert launch.uses_single_controller(composed) == controlled
     assert type(composed).__module__.endswith("single_controller_utils.config") == controlled
 
 

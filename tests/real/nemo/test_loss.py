@@ -26,7 +26,7 @@ from nemo_algos.algorithms.params import ClipParams
 from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import columns, loss_metrics
-from nemo_algos.engines.nemo.decided import UNWEIGHTED, decided, weighs
+from nemo_algos.engines.nemo.decided import UNWEIGHTED, method_keys, weighs
 from nemo_algos.engines.nemo.loss import AlgorithmLoss
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "public.json.gz"
@@ -42,7 +42,7 @@ SPARSE = ("pass_at_k", "high_entropy", "m2po")  # an advantage of 0 where the ot
 
 def stock_of(algorithm: Algorithm, **values: Any) -> ClippedPGLossFn:
     """NeMo-RL's own loss with the config that the method decides."""
-    return ClippedPGLossFn(nemo_batch.config(**values).model_copy(update=decided(algorithm)))
+    return ClippedPGLossFn(nemo_batch.config(**values).model_copy(update=method_keys(algorithm)))
 
 
 def golden_cases() -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ RUNS = {  # a file without a method's name is for each of them
 @pytest.mark.parametrize("name", RUNS)
 def test_it_is_a_config_of_nemo_rl(name):
     method = name.split("-")[0]
-    written = config.overridden(config.read(RUNS[name]), [f"method.name={method}"])
+    written = config.apply_overrides(config.read(RUNS[name]), [f"method.name={method}"])
     master, algorithm, _, remarks, *_ = launcher.compose(written)
     assert {f.severity for f in remarks if "model_name" not in f.path} <= {"note"}, remarks
     assert algorithm.name == method

@@ -15,7 +15,7 @@ from nemo_rl.utils.config import (
 from omegaconf import OmegaConf
 
 from nemo_algos import config as strict
-from nemo_algos.config import SHIPPED, ConfigError, resolved
+from nemo_algos.config import SHIPPED, ConfigError, resolve
 from nemo_algos.engines.nemo import installed
 from nemo_algos.engines.nemo.release import PURPOSES, purpose
 from nemo_algos.preflight.check import launcher, snapshot
@@ -53,7 +53,7 @@ def test_a_config_for_grpo_is_one_with_its_section(ref, monkeypatch):
     register_omegaconf_resolvers()
     shipped = snapshot.load(ref)
     for config in shipped.grpo.values():
-        grpo.MasterConfig(**resolved(OmegaConf.create(config)))
+        grpo.MasterConfig(**resolve(OmegaConf.create(config)))
     kinds = {
         purpose(config) for name, config in shipped.configs.items() if name not in shipped.grpo
     }
@@ -61,7 +61,7 @@ def test_a_config_for_grpo_is_one_with_its_section(ref, monkeypatch):
 
 
 def written(*overrides):
-    return strict.overridden(strict.read(SHIPPED / "nemo_rl.yaml"), overrides)
+    return strict.apply_overrides(strict.read(SHIPPED / "nemo_rl.yaml"), overrides)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_it_composes_as_nemo_rl_merges(ref, overrides):
     config = written(*overrides)
     name = OmegaConf.select(config, "nemo_rl.config")
     merged = merge_with_override(load_config(installed.EXAMPLES / name), config.copy())
-    assert snapshot.compose(config, snapshot.load(ref)).plain == resolved(merged)
+    assert snapshot.compose(config, snapshot.load(ref)).plain == resolve(merged)
 
 
 def test_unknown_keys_are_those_of_the_launcher(ref):

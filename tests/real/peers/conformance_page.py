@@ -82,7 +82,7 @@ def rows_of(framework: str, made: dict[str, Any]) -> list[dict[str, Any]]:
 
 @cache
 def results() -> dict[str, list[dict[str, Any]]]:
-    made = fixture.made() | {"tolerance": TOLERANCE}
+    made = fixture.build_fixture() | {"tolerance": TOLERANCE}
     return {name: rows_of(name, made) for name in TESTED}
 
 

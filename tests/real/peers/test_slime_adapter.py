@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos import ConfigError, Counts, LossConfig, Rollouts, batch_loss, build, policy_loss
-from nemo_algos.engines.adapters.slime_settings import ASKED, REPLACED, judged
+from nemo_algos.engines.adapters.slime_settings import ASKED, REPLACED, judge
 
 PROMPTS, GROUP, BATCH, VOCABULARY, LR = 6, 4, 8, 11, 5.0  # three optimizer batches of 8 responses
 HERE, EXAMPLES = Path(__file__).parent, Path(__file__).parents[3] / "examples"
@@ -277,7 +277,7 @@ def test_no_setting_of_slimes_is_ignored():
 def test_what_our_loss_replaces_is_refused_by_name(key):
     default, advice = REPLACED[key]
     with pytest.raises(ConfigError) as error:
-        judged(args(**{key: not default if isinstance(default, bool) else "another"}))
+        judge(args(**{key: not default if isinstance(default, bool) else "another"}))
     assert [f.path for f in error.value.findings] == [key]
     assert error.value.findings[0].message.endswith(advice)
 
@@ -285,15 +285,15 @@ def test_what_our_loss_replaces_is_refused_by_name(key):
 def test_what_slime_must_be_told_is_asked_by_name():
     wrong = dict.fromkeys(ASKED) | {"loss_fn": {"reference_policy_kl_penalty": 0.1}}
     with pytest.raises(ConfigError) as error:
-        judged(args("erpo", **wrong, grpo_std_normalization=False))
+        judge(args("erpo", **wrong, grpo_std_normalization=False))
     want = ASKED | dict.fromkeys(
         ("grpo_std_normalization", "use_kl_loss", "use_rollout_entropy"), True
     )
     assert {f.path: f.message for f in error.value.findings} == {
         k: Says(f"{v} erpo") for k, v in want.items()
     }
-    judged(args())
-    judged(args(n_samples_per_prompt=1, grpo_std_normalization=False))  # as slime sets it
+    judge(args())
+    judge(args(n_samples_per_prompt=1, grpo_std_normalization=False))  # as slime sets it
 
 
 @pytest.mark.parametrize(
@@ -306,5 +306,5 @@ def test_what_slime_must_be_told_is_asked_by_name():
 )
 def test_what_slime_cannot_give_is_refused(block, reason):
     with pytest.raises(ConfigError) as error:
-        judged(args(block))
+        judge(args(block))
     assert str(error.value) == Says(reason)

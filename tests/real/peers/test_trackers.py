@@ -13,7 +13,7 @@ from rich.console import Console
 from nemo_algos import config
 from nemo_algos.engines.local import tiny_policy
 from nemo_algos.engines.local.run import run
-from nemo_algos.preflight.check.local.judge import judged
+from nemo_algos.preflight.check.local.judge import judge
 
 SMALL = [
     "grpo.num_prompts_per_step=2",
@@ -43,7 +43,7 @@ def offline(tmp_path, monkeypatch):
 def train(folder, name, steps):
     given = [*SMALL, *NAMED[name], f"logger.{name}_enabled=true", f"grpo.max_num_steps={steps}"]
     plain = config.load(config.SHIPPED / "grpo.yaml", [*given, f"logger.log_dir={folder.parent}"])
-    checked, algorithm, _ = judged(plain, folder)
+    checked, algorithm, _ = judge(plain, folder)
     run(checked, algorithm, folder, Console(file=io.StringIO()))
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]

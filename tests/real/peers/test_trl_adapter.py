@@ -234,7 +234,7 @@ REFUSED = {
 
 
 def unrefused(model, method="grpo", loss_fn=None, sampled=False, **args):
-    return trl_settings.judged(method, loss_fn, settings(model, **args), sampled)
+    return trl_settings.judge(method, loss_fn, settings(model, **args), sampled)
 
 
 def found(model, method="grpo", loss_fn=None, **args):
@@ -377,7 +377,7 @@ def test_images_reach_the_forward(model, monkeypatch):
     monkeypatch.setattr(run, "_get_per_token_logps_and_entropies", score)
     names = [f"{part}_{kind}" for part in ("prompt", "completion") for kind in ("ids", "mask")]
     batch = dict.fromkeys(names, torch.ones(2, 3)) | {"pixel_values": 1, "num_images": [1, 1]}
-    run._scored(None, batch | {"advantages": 0})
+    run._score(None, batch | {"advantages": 0})
     assert seen == {"compute_entropy": True, "pixel_values": 1, "num_images": [1, 1]}
     every = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
     assert adapter.VISION[0] == "pixel_values" and set(adapter.VISION) < set(every)

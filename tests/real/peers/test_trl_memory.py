@@ -58,7 +58,7 @@ class Watch:
         return value
 
     def direct(self, model, inputs):
-        logprobs, entropy = self.run._scored(model, inputs)
+        logprobs, entropy = self.run._score(model, inputs)
         whole, rows = self.run._own[True][0], inputs["rows"]
         rollouts, signals = whole[rows], self.plain.signals(whole)[rows]
         mean = entropy[rollouts.mask].mean()

@@ -21,7 +21,9 @@ PYTHON = VENV / "bin" / "python"
 RECIPE = "recipes/cpu/countdown-1n1g-fsdp.yaml"
 VLLM = "lib/python3.12/site-packages/vllm"
 MISSING = "no clone of NeMo-RL here" if image.checkout.home() is None else ""
-MISSING = MISSING or ("" if machine.built() else "no stack here: tests/real/stack/run.sh builds it")
+MISSING = MISSING or (
+    "" if machine.is_built() else "no stack here: tests/real/stack/run.sh builds it"
+)
 NODE = {
     "HOME": "/tmp",
     "GLOO_SOCKET_IFNAME": "eth0",

@@ -18,7 +18,7 @@ from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.policy import PolicyProxy
 from nemo_algos.engines.nemo.probe import Probe
-from nemo_algos.lab.mismatch.examination import examined
+from nemo_algos.lab.mismatch.examination import examine
 from nemo_algos.lab.mismatch.verdict import with_model
 
 pytestmark = pytest.mark.smoke
@@ -86,7 +86,7 @@ def cause(
     """What `nemo-algos mismatch --model` says of that step's dump; before: earlier weights."""
     watched(trainer, responses, folder=folder)
     dumps = [read(folder / "mismatch" / "step_000001.npz")]
-    found = examined(dumps, kept(trainer, folder / "now"), [before] if before else [])
+    found = examine(dumps, kept(trainer, folder / "now"), [before] if before else [])
     return with_model(dumps, found).verdict
 
 

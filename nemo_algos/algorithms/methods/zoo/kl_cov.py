@@ -35,7 +35,7 @@ class KLCovParams(Params):
     """Weight of |l| there (beta)."""
 
 
-def penalised(rollouts: Rollouts, params: KLCovParams) -> Signal:
+def penalty_mask(rollouts: Rollouts, params: KLCovParams) -> Signal:
     """1 on the share of tokens with the largest covariance, else 0, [B,S]."""
     values = covariance(rollouts, params)
     return Signal(core.tokens.largest_share(values, rollouts.mask, params.share).double())
@@ -52,7 +52,7 @@ KL_COV = Method(
     paper="KL-Cov, arXiv 2505.22617",
     params=KLCovParams,
     constant_bounds=no_bounds,
-    extras={"penalised": penalised},
+    extras={"penalised": penalty_mask},
     reweight=reweight,
     per_token=frozenset({"penalised"}),
     clips=None,

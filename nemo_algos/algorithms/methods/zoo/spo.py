@@ -61,7 +61,7 @@ def advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Signal:
     rewards, kept, prompts = rollouts.rewards, rollouts.kept, rollouts.prompt
     assert prompts is not None
     groups, keys = core.groups.Groups.of(prompts), [str(key) for key in prompts.unique().tolist()]
-    way, past = memory.get("way", 0.0) + _moved(rollouts), memory.get("prompts", {})
+    way, past = memory.get("way", 0.0) + _drift(rollouts), memory.get("prompts", {})
     tracked = [past.get(key, [params.prior, params.prior, way]) for key in keys]
     alpha, beta, left = rewards.new_tensor(tracked).view(-1, 3).unbind(1)
     value, rho = alpha / (alpha + beta), _rho(way - left, params)
@@ -74,7 +74,7 @@ def advantages(rollouts: Rollouts, params: SPOParams, memory: Memory) -> Signal:
     return Signal(standard, _metrics(keys, past, value, rho), memory={"way": way, "prompts": seen})
 
 
-def _moved(rollouts: Rollouts) -> float:
+def _drift(rollouts: Rollouts) -> float:
     """Nats since the batch before."""
     return 0.0 if rollouts.drift is None else float(rollouts.drift[:1].sum())
 

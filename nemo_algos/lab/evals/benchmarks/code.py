@@ -54,7 +54,7 @@ def mbpp(rows: list[Row], options: Options) -> Iterator[Problem]:
         # setup code uses the classes of the solution, so it runs after it
         shown = "\n".join([*([setup] if setup else []), *tests]).replace("\r\n", "\n")
         prompt = WRITE.format(task=row.text("text", "prompt").strip(), tests=shown)
-        answer = _answer("", _tested(row, options), shown + "\n")
+        answer = _answer("", _tested_function(row, options), shown + "\n")
         yield Problem(row.text("task_id"), prompt, answer)
 
 
@@ -64,11 +64,11 @@ def mbpp_plus(rows: list[Row], options: Options) -> Iterator[Problem]:
         _refuse_release(row)
         shown = "\n".join([*(row.get("test_imports") or []), *row.list("test_list")])
         prompt = WRITE.format(task=row.text("prompt").strip(), tests=shown)
-        answer = _answer("", _tested(row, options), row.text("test") + "\n", PLUS_SECONDS)
+        answer = _answer("", _tested_function(row, options), row.text("test") + "\n", PLUS_SECONDS)
         yield Problem(row.text("task_id"), prompt, answer)
 
 
-def _tested(row: Row, options: Options) -> str:
+def _tested_function(row: Row, options: Options) -> str:
     """The function of the solution that test_list calls first; one is named as a builtin, `sum`."""
     try:
         solution = ast.parse(row.text("code"))

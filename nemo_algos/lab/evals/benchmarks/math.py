@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from nemo_algos.engines.data.prompts import Asked, TrainedPrompt, asked_of
+from nemo_algos.engines.data.prompts import Asked, TrainedPrompt, parse_question
 from nemo_algos.engines.data.rows import Row, after_hashes
 from nemo_algos.engines.rewards.answers import boxed
 from nemo_algos.lab.evals.benchmarks.source import Options, info_of
@@ -32,7 +32,7 @@ def problems(rows: list[Row], options: Options) -> Iterator[Problem]:
     counts, wording = options.counts, options.trained or OWN
     for place, row in enumerate(rows):
         answer, unit = gold_of(row, counts, wording), row.get("unit")
-        asked, more = _asked(row, wording), ""
+        asked, more = _question(row, wording), ""
         if str(row.get("is_multiple_answer")).lower() == "true":
             counts["several answers"] += 1
             more += SEVERAL
@@ -51,12 +51,12 @@ def problems(rows: list[Row], options: Options) -> Iterator[Problem]:
         yield Problem(own, prompt, answer, info=info, before=before, prefix=prefix)
 
 
-def _asked(row: Row, wording: TrainedPrompt) -> Asked:
+def _question(row: Row, wording: TrainedPrompt) -> Asked:
     """The problem's text, or its conversation."""
     names = (wording.input_key, *QUESTION)
     value = row.need(*names)
     if isinstance(value, list):
-        return asked_of(value, row.where)[0]
+        return parse_question(value, row.where)[0]
     context = f"{row.text('context')}\n" if row.get("context") else ""  # OlympiadBench
     return context + row.text(*names)
 
@@ -71,7 +71,7 @@ def gold_of(row: Row, counts: Counter[str], wording: TrainedPrompt = OWN) -> str
     value = row.get(wording.output_key, *ANSWER)
     chat = row.get(wording.input_key)
     if value is None and isinstance(chat, list):
-        value = asked_of(chat, row.where)[1]
+        value = parse_question(chat, row.where)[1]
     if value is None:
         gold = _last_box(row, counts)
     elif isinstance(value, float):

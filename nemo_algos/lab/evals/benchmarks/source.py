@@ -7,7 +7,7 @@ from pathlib import Path
 from nemo_algos.engines.data.countdown import Rules, held_out
 from nemo_algos.engines.data.hub import rows_of
 from nemo_algos.engines.data.prompts import TrainedPrompt
-from nemo_algos.engines.data.rows import Row, numbered
+from nemo_algos.engines.data.rows import Row, number_rows
 
 PUZZLES = 256
 
@@ -57,7 +57,7 @@ class Hub:
         rows, prints = list[Row](), list[str]()
         for config in self.configs:
             found, fingerprint = rows_of(self.path, config, self.split)
-            rows += numbered(found, f"{self.path} {config or ''}".strip())
+            rows += number_rows(found, f"{self.path} {config or ''}".strip())
             prints.append(fingerprint)
         return rows, f"{self} fingerprint:{'+'.join(prints)}"
 

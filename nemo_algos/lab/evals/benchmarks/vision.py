@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_algos.engines.data.prompts import said
+from nemo_algos.engines.data.prompts import last_user_message
 from nemo_algos.engines.data.rows import Row
 from nemo_algos.lab.evals.benchmarks.math import ANSWER, IDS, OWN, QUESTION, gold_of
 from nemo_algos.lab.evals.benchmarks.source import Options
@@ -22,7 +22,7 @@ def geometry3k(rows: list[Row], options: Options) -> Iterator[Problem]:
         images = tuple(_image(image, row, options.folder) for image in row.list("images"))
         differ = question.count(MARK) != len(images)
         options.counts["other number of <image> marks than images"] += differ
-        prompt = said(OWN.messages(question.replace(MARK, "").strip()))
+        prompt = last_user_message(OWN.messages(question.replace(MARK, "").strip()))
         row.need(*ANSWER)
         answer = gold_of(row, options.counts)
         yield Problem(options.id_of(row, place, *IDS), prompt, answer, images)

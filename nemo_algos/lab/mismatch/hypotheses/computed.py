@@ -15,7 +15,7 @@ from nemo_algos.lab.mismatch.hypotheses.forward import (
     Hypothesis,
     each,
     of_model,
-    searched,
+    search_grid,
 )
 from nemo_algos.lab.mismatch.network import Change, Network
 
@@ -91,7 +91,7 @@ def attention_scale(case: Case) -> Candidates:
             lambda n: _attributes(_having(n, "scaling"), "scaling", lambda value: value * factor)
         )
 
-    yield from searched("scale", (0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 8.0), by, whole=False)
+    yield from search_grid("scale", (0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 8.0), by, whole=False)
 
 
 def norm_eps(case: Case) -> Candidates:

@@ -53,7 +53,7 @@ class Record:
         return replace(self, **{name: getattr(self, name)[where] for name in columns})
 
 
-def solved(loss: Callable[[float], float], grid: Sequence[float]) -> float:
+def minimize(loss: Callable[[float], float], grid: Sequence[float]) -> float:
     """Where the loss is least: the best of the grid, then between its neighbours."""
     values = [loss(x) for x in grid]
     i = int(np.argmin(values))

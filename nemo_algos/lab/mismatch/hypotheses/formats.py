@@ -17,7 +17,7 @@ from nemo_algos.lab.mismatch.hypotheses.forward import (
     each,
     of_model,
 )
-from nemo_algos.lab.mismatch.network import Change, Network, edited
+from nemo_algos.lab.mismatch.network import Change, Network, edit_parameters
 
 
 def _in_layers(name: str) -> bool:
@@ -68,7 +68,7 @@ def _quantized(which: Callable[[str], bool], rounded: Callable[[Tensor], Tensor]
     def edit(name: str, weight: Tensor) -> Tensor:
         return rounded(weight.float()).to(weight.dtype) if weight.ndim == 2 else weight
 
-    return of_model(lambda n: edited(n, which, edit))
+    return of_model(lambda n: edit_parameters(n, which, edit))
 
 
 def _quantized_inputs(name: str) -> Change:
@@ -171,7 +171,7 @@ def _rounded_logits(network: Network) -> Iterator[None]:
 
 def in_dtype(dtype: torch.dtype) -> Change:
     """Weights and activations in this dtype."""
-    return of_model(lambda n: edited(n, lambda _: True, lambda _, p: p.to(dtype)))
+    return of_model(lambda n: edit_parameters(n, lambda _: True, lambda _, p: p.to(dtype)))
 
 
 HYPOTHESES = [

@@ -50,7 +50,7 @@ def each(trials: Sequence[Trial]) -> Candidates:
         yield trial
 
 
-def searched(
+def search_grid(
     name: str, grid: Sequence[float], change: Callable[[Any], Change], whole: bool, steps: int = 5
 ) -> Candidates:
     """A grid, then between the neighbours of its best value, if that helps at all."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from scipy.optimize import least_squares
 
-from nemo_algos.lab.mismatch.hypotheses.fit import CAP, Record, error, solved
+from nemo_algos.lab.mismatch.hypotheses.fit import CAP, Record, error, minimize
 from nemo_algos.lab.mismatch.logits import Logits
 
 Array = np.ndarray
@@ -50,7 +50,7 @@ def tempered(logits: Logits, temperature: float) -> Array:
 
 def _temperature(record: Record, logits: Logits) -> Parameters:
     at = lambda value: tempered(logits, value)  # noqa: E731
-    value = solved(lambda x: record.level(at(x)), list(TEMPERATURES))
+    value = minimize(lambda x: record.level(at(x)), list(TEMPERATURES))
     return {"temperature": {"temperature": value, "error": error(record, at, value)}}
 
 
@@ -82,7 +82,7 @@ class Kept:
     def solve(self, record: Record, name: str, coarse: int = 1) -> tuple[float, float]:
         """The level, and the value that gives it."""
         loss = lambda value: record.level(self.after(name, value))  # noqa: E731
-        value = solved(loss, sorted(CUTS[name][::coarse]))
+        value = minimize(loss, sorted(CUTS[name][::coarse]))
         if name == "top_k":  # a whole number
             near = range(max(1, int(value) - 12), int(value) + 13)
             value = min(near, key=loss)
@@ -99,7 +99,7 @@ def _cut(name: str) -> Sampling:
 def _tempered_and_cut(name: str) -> Sampling:
     def solve(record: Record, logits: Logits) -> Parameters:
         loss = lambda t: Kept(logits, t).solve(record, name, coarse=4)[0]  # noqa: E731
-        temperature = solved(loss, list(TEMPERATURES[3:-3:2]))
+        temperature = minimize(loss, list(TEMPERATURES[3:-3:2]))
         value = Kept(logits, temperature).solve(record, name)[1]
         return {"temperature": {"temperature": temperature}, name: {name: value}}
 
@@ -127,7 +127,7 @@ def penalized(logits: Logits, name: str, value: float) -> Array:
 def _penalty(name: str) -> Sampling:
     def solve(record: Record, logits: Logits) -> Parameters:
         loss = lambda value: record.level(penalized(logits, name, value))  # noqa: E731
-        return {name: {"penalty": solved(loss, list(PENALTIES[name]))}}
+        return {name: {"penalty": minimize(loss, list(PENALTIES[name]))}}
 
     return Sampling(solve, lambda z, found: penalized(z, name, found[name]["penalty"]))
 
@@ -225,7 +225,7 @@ def capped(logits: Logits, cap: float) -> Array:
 
 
 def _cap(record: Record, logits: Logits) -> Parameters:
-    value = solved(lambda x: record.level(capped(logits, x)), list(SOFTCAPS))
+    value = minimize(lambda x: record.level(capped(logits, x)), list(SOFTCAPS))
     return {"softcap": {"cap": value}}
 
 
@@ -237,7 +237,7 @@ def widened(logits: Logits, log_mass: float) -> Array:
 def _padding(record: Record, logits: Logits) -> Parameters:
     middle = float(np.median(logits.normalizer))
     grid = list(np.linspace(middle - 12, middle + 6, 37))
-    found = solved(lambda x: record.level(widened(logits, x)), grid)
+    found = minimize(lambda x: record.level(widened(logits, x)), grid)
     return {"vocabulary_padding": {"log_mass": found}}
 
 

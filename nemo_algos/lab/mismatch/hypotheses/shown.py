@@ -16,7 +16,7 @@ from nemo_algos.lab.mismatch.hypotheses.forward import (
     Trial,
     each,
     of_lines,
-    searched,
+    search_grid,
 )
 from nemo_algos.lab.mismatch.network import Change, Lines, Network, lines, within
 from nemo_algos.lab.mismatch.responses import Response
@@ -54,10 +54,10 @@ def truncated(case: Case) -> Candidates:
     """The prompt is cut on its left, by so many tokens or to so many."""
     grid = [n for n in (1, 2, 4, 8, 16, 24, 32, 64, 128) if n < case.longest]
     cut = lambda n: _prompts(lambda p: p[min(int(n), len(p) - 1) :])  # noqa: E731
-    yield from searched("cut", grid, cut, whole=True, steps=6)
+    yield from search_grid("cut", grid, cut, whole=True, steps=6)
     grid = [n for n in (16, 32, 64, 128, 256, 512, 1024) if n < case.longest]
     kept = lambda n: _prompts(lambda p: p[-int(n) :])  # noqa: E731
-    yield from searched("kept", grid, kept, whole=True)
+    yield from search_grid("kept", grid, kept, whole=True)
 
 
 def _turns(prompt: Array) -> Array:
@@ -157,7 +157,7 @@ def sliding_window(case: Case) -> Candidates:
     def windowed(size: float) -> Change:
         return of_lines(lambda _, shown, __: replace(shown, attend=within(shown, int(size))))
 
-    yield from searched("window", grid, windowed, whole=True)
+    yield from search_grid("window", grid, windowed, whole=True)
 
 
 HYPOTHESES = [

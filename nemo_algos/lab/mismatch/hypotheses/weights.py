@@ -18,10 +18,10 @@ from nemo_algos.lab.mismatch.hypotheses.forward import (
     Case,
     Hypothesis,
     of_model,
-    searched,
+    search_grid,
     weights,
 )
-from nemo_algos.lab.mismatch.network import Change, Lines, Network, edited, hidden_states
+from nemo_algos.lab.mismatch.network import Change, Lines, Network, edit_parameters, hidden_states
 from nemo_algos.lab.mismatch.responses import Response
 
 Weights = dict[str, Tensor]
@@ -35,7 +35,7 @@ def replaced(old: Weights, which: Callable[[str], bool] = lambda _: True) -> Cha
     def edit(name: str, now: Tensor) -> Tensor:
         return old[name].to(now.dtype) if name in old else now
 
-    return of_model(lambda n: edited(n, which, edit))
+    return of_model(lambda n: edit_parameters(n, which, edit))
 
 
 def old_weights(case: Case) -> Candidates:
@@ -123,7 +123,7 @@ def adapted(adapter: Weights, scale: float, dtype: torch.dtype | None = None) ->
         merged = now.float() + scale * adapter[name]
         return merged.to(dtype or now.dtype).to(now.dtype)
 
-    return of_model(lambda n: edited(n, lambda k: k in adapter, edit))
+    return of_model(lambda n: edit_parameters(n, lambda k: k in adapter, edit))
 
 
 def adapter_scale(case: Case) -> Candidates:
@@ -132,7 +132,7 @@ def adapter_scale(case: Case) -> Candidates:
         return
     names = {-1.0: "adapter_missing", 1.0: "adapter_twice"}
     # relative to the model, which has the adapter once
-    yield from searched(
+    yield from search_grid(
         "scale", [*names, -0.5, 3.0], lambda s: adapted(case.adapter, s), whole=False
     )
 

@@ -41,7 +41,7 @@ class Program:
     def start(self) -> None:
         """Wait until it is locked down; SandboxError where it could not be, and was not run."""
         try:
-            confined = plain.receive(self._channel, self._left) == "confined"
+            confined = plain.receive(self._channel, self._seconds_left) == "confined"
         except TimeoutError:
             self.failure, confined = "stuck", True
         except ConnectionError:
@@ -87,9 +87,9 @@ class Program:
     def _exchange(self, message: list[Any]) -> tuple[Any, Any]:
         if not self.failure:
             try:
-                self._channel.settimeout(self._left())
+                self._channel.settimeout(self._seconds_left())
                 plain.send(self._channel, message)
-                status, *content = plain.receive(self._channel, self._left)
+                status, *content = plain.receive(self._channel, self._seconds_left)
                 if status == "ok":
                     value, changed = (plain.decode(part, self._handle) for part in content)
                     return value, changed
@@ -108,7 +108,7 @@ class Program:
                 raise _exception(name, text)
         raise CandidateError(f"the program is {self.failure}")
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         seconds = self._expires - time.monotonic()
         if seconds <= 0:
             raise TimeoutError

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from nemo_algos import config as configs
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.riders.old_policy import in_step, refused
+from nemo_algos.algorithms.riders.old_policy import in_step, problems
 from nemo_algos.config import ConfigError, Finding, UnknownKey, validate
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.preflight.check.local import resources, rules
@@ -26,23 +26,23 @@ class Judged(NamedTuple):
 
 def parse(plain: dict[str, Any]) -> tuple[LocalConfig, Algorithm]:
     """The typed config and its algorithm, files and devices aside. Raises ConfigError with all."""
-    config, algorithm, _ = judged_by(rules.RULES, plain)
+    config, algorithm, _ = judge_by(rules.RULES, plain)
     return config, algorithm
 
 
-def judged(plain: dict[str, Any], folder: Path | None = None) -> Judged:
+def judge(plain: dict[str, Any], folder: Path | None = None) -> Judged:
     """As parse; data, rewards, optimizer, device, model and folder are looked at too.
 
     folder: of a run to go on with, in place of one below logger.log_dir.
     """
     made = () if folder else (resources.log_dir,)
-    return judged_by([*rules.RULES, *resources.RULES, *made], plain)
+    return judge_by([*rules.RULES, *resources.RULES, *made], plain)
 
 
-def judged_by(rules: Sequence[Rule], plain: dict[str, Any]) -> Judged:
+def judge_by(rules: Sequence[Rule], plain: dict[str, Any]) -> Judged:
     """What these rules say of a config. Raises ConfigError with all, where one is an error."""
-    contradicted, plain = [*refused(plain)], in_step(_with_name(plain))
-    config, wrong, findings = _typed(plain)
+    contradicted, plain = [*problems(plain)], in_step(_with_name(plain))
+    config, wrong, findings = _parse(plain)
     findings += contradicted
     method, corrected = plain.get("method"), plain.get("rollout_correction")
     algorithm = None
@@ -63,7 +63,7 @@ def _with_name(plain: dict[str, Any]) -> dict[str, Any]:
     return deepcopy(plain) | ({"method": {"name": method}} if isinstance(method, str) else {})
 
 
-def _typed(
+def _parse(
     plain: dict[str, Any], wrong: frozenset[str] = frozenset()
 ) -> tuple[LocalConfig | None, frozenset[str], list[Finding]]:
     """The config with the usual values in place of wrong ones; their keys; what is wrong."""
@@ -75,7 +75,7 @@ def _typed(
         findings = [*map(_of_nemo_rl, error.findings)]
         if replaced <= wrong:
             return None, wrong, findings
-        config, wrong, more = _typed(plain, wrong | replaced)
+        config, wrong, more = _parse(plain, wrong | replaced)
         return config, wrong, findings + more
 
 

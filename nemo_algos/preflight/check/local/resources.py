@@ -11,7 +11,7 @@ from nemo_algos.config import EXTRAS, ConfigError, Finding, did_you_mean, instal
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.data.tasks import OURS, Task
 from nemo_algos.engines.local.schema import SHAPES, PolicySection
-from nemo_algos.engines.local.trackers import enabled
+from nemo_algos.engines.local.trackers import enabled_names
 from nemo_algos.engines.rewards.function import GIVEN, NAMED, PAIR, RewardFunction, path_of
 from nemo_algos.preflight.check.local.run import LocalRun
 from nemo_algos.preflight.check.local.torch_classes import known_to_work
@@ -20,7 +20,7 @@ from nemo_algos.preflight.check.rule import Rule, error, warning
 NO_PEFT = f"needs peft: {install('peft', 'lora')}"
 
 
-def named(name: str, key: str, short: Collection[str] = ()) -> Any:
+def load_object(name: str, key: str, short: Collection[str] = ()) -> Any:
     """The object of `package.module:NAME`; short: names of ours. Raises ConfigError at the key."""
     if not all(name.partition(":")):
         hint = did_you_mean(name, sorted(short))
@@ -37,7 +37,7 @@ def named(name: str, key: str, short: Collection[str] = ()) -> Any:
         raise ConfigError([Finding(key, reason)]) from None
 
 
-def found(look: Callable[..., object], *args: Any) -> list[Finding]:
+def findings_of(look: Callable[..., object], *args: Any) -> list[Finding]:
     """What `look` raises."""
     try:
         look(*args)
@@ -48,7 +48,7 @@ def found(look: Callable[..., object], *args: Any) -> list[Finding]:
 
 def verifier(name: str, key: str, given: Sequence[str] = PAIR) -> None:
     """Raises ConfigError for what cannot be called with a response and an answer, or with less."""
-    function = named(path_of(name), key, NAMED)
+    function = load_object(path_of(name), key, NAMED)
     try:
         RewardFunction(function, given)
     except ValueError as error:
@@ -77,14 +77,14 @@ def reward_functions(run: LocalRun) -> Iterator[Finding]:
         return
     for name, reward in run.functions.items():
         key = f"data.rewards.{name}.function" if name else "data.verifier"
-        yield from found(verifier, reward.function, key, GIVEN)
+        yield from findings_of(verifier, reward.function, key, GIVEN)
 
 
 def own_task(run: LocalRun) -> Iterator[Finding]:
     """It is a subclass of Task that says all that Task leaves open."""
     name = str(run["data.task"])
     try:
-        kind = named(OURS.get(name, name), "data.task")
+        kind = load_object(OURS.get(name, name), "data.task")
     except ConfigError as problem:
         yield from problem.findings
         return
@@ -189,7 +189,7 @@ def device(policy: PolicySection) -> list[Finding]:
         return []
     from nemo_algos.engines.local.hardware import device_of
 
-    return found(device_of, policy)
+    return findings_of(device_of, policy)
 
 
 def model(policy: PolicySection) -> list[Finding]:
@@ -208,16 +208,16 @@ def model(policy: PolicySection) -> list[Finding]:
     if name.endswith(".gguf"):
         there = hf.gguf_path(name).exists()
         return [] if there else [Finding(key, f"cannot load {name}: {hf.NO_GGUF}")]
-    findings = found(hf.from_pretrained, AutoConfig, key, name)
+    findings = findings_of(hf.from_pretrained, AutoConfig, key, name)
     if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
         reason = f"{name} contains no .safetensors file. Save the model in that format."
         findings.append(Finding(key, reason))
-    return findings or found(hf.load_tokenizer, policy)
+    return findings or findings_of(hf.load_tokenizer, policy)
 
 
 def trackers(run: LocalRun) -> Iterator[Finding]:
     """The libraries of those that are enabled are there; of TensorBoard's `train` sees to it."""
-    for name in enabled(run["logger"]):
+    for name in enabled_names(run["logger"]):
         if name not in EXTRAS and find_spec(name) is None:
             yield error(f"logger.{name}_enabled", f"{name} is not installed: {install(name)}")
 

@@ -3,7 +3,11 @@
 from collections.abc import Iterator
 
 from nemo_algos.algorithms.riders.correction import vanishing
-from nemo_algos.algorithms.riders.old_policy import left_on_policy, lost_on_policy, takes_sampler
+from nemo_algos.algorithms.riders.old_policy import (
+    inert_on_policy,
+    on_policy_objective,
+    takes_sampler,
+)
 from nemo_algos.config import Finding
 from nemo_algos.preflight.check.rule import AnyRun, error, note, warning
 
@@ -26,7 +30,7 @@ def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
     one = responses == run[key] and run["grpo.num_update_epochs"] in (1, None)
     if a is None or not one or (a.correction.bypass_mode and apart):
         return
-    left, lost = left_on_policy(a), lost_on_policy(a)
+    left, lost = on_policy_objective(a), inert_on_policy(a)
     if not left:
         return
     more = f"lower it to a fraction of the {responses} responses"

@@ -8,7 +8,7 @@ from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.engines.rewards.function import NAMED, path_of
 from nemo_algos.engines.rewards.section import VerifierConfig, sections
 from nemo_algos.preflight.check.keys import ENVIRONMENTS, FOREIGN
-from nemo_algos.preflight.check.local.resources import found, named, verifier
+from nemo_algos.preflight.check.local.resources import findings_of, load_object, verifier
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import error
 
@@ -30,13 +30,13 @@ def own_rewards(run: Preflight) -> Iterator[Finding]:
         except ConfigError as wrong:
             yield from wrong.findings
             continue
-        yield from found(verifier, settings.verifier, f"{path}.verifier")
-        yield from found(_extractor, settings.extractor, f"{path}.extractor")
+        yield from findings_of(verifier, settings.verifier, f"{path}.verifier")
+        yield from findings_of(_extractor, settings.extractor, f"{path}.extractor")
 
 
 def _extractor(name: str, key: str) -> None:
     """Raises ConfigError for what cannot be called with a response alone."""
-    function = named(path_of(name), key, NAMED)
+    function = load_object(path_of(name), key, NAMED)
     try:
         inspect.signature(function).bind("response")
     except TypeError as wrong:

@@ -7,8 +7,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_algos.config import Finding, at, put, resolved
-from nemo_algos.preflight.check.controller_schema import mistyped
+from nemo_algos.config import Finding, at, resolve, set_at
+from nemo_algos.preflight.check.controller_schema import type_findings
 
 REFERENCE, COMPUTED = re.compile(r"\$\{([\w.]+)\}"), re.compile(r"\$\{(add|mul|div|max):")
 REQUIRED = ("checkpointing", "cluster", "data", "grpo", "logger", "loss_fn", "policy")
@@ -59,15 +59,15 @@ def repair(plain: dict[str, Any], base: Mapping[str, Any], tree: DictConfig) -> 
     unset = {path for path in POSITIVE if at(base, path) is None}  # NeMo Gym's runner sets it
     wrong = [*_types(plain, base, base), *_signs(plain, unset)]
     told = {finding.path for finding in wrong}
-    wrong += [finding for finding in mistyped(plain) if finding.path not in told]
+    wrong += [finding for finding in type_findings(plain) if finding.path not in told]
     for path in sorted({p.path for p in wrong}):  # a section before its keys
         value = _referred(at(base, path), f"{path.rpartition('.')[0]}.", base)
         if isinstance(value, dict):
-            value = resolved(OmegaConf.select(tree, path))
-        put(plain, path, value)
+            value = resolve(OmegaConf.select(tree, path))
+        set_at(plain, path, value)
     for path in POSITIVE:
         if at(plain, path) is not None:
-            put(plain, path, int(at(plain, path)))
+            set_at(plain, path, int(at(plain, path)))
     return wrong
 
 
