@@ -141,7 +141,7 @@ def loaded(code):
             "import nemo_algos.config, nemo_algos.algorithms.methods, nemo_algos.algorithms.build\n"
             "import nemo_algos.engines.rewards, nemo_algos.engines.data.tasks\n"
             "import nemo_algos.engines.data.math_problems\n"
-            "from nemo_algos.cli import COMMANDS, loaded\n"
+            "from nemo_algos.cli import COMMANDS, load_command\n"
             "for name in COMMANDS:\n    if name != 'verify': loaded(name)\n"
             "from nemo_algos import build; build({'name': 'erpo', 'bounds': 'etr'})",
             [],

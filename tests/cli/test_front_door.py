@@ -55,7 +55,7 @@ def test_the_overview_loads_no_command_and_no_config():
 
 def test_no_command_loads_a_large_library_before_it_is_run():
     large = "('torch', 'scipy', 'transformers', 'matplotlib', 'sklearn')"
-    code = "import sys; from nemo_algos.cli import COMMANDS, loaded; list(map(loaded, COMMANDS)); "
+    code = "import sys; from nemo_algos.cli import COMMANDS, load_command; list(map(load_command, COMMANDS)); "
     done = shell(["-c", f"{code}print([m for m in {large} if m in sys.modules])"])
     assert done.stdout == "[]\n", done.stderr
 

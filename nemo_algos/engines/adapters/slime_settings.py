@@ -71,4 +71,4 @@ def misfits(algorithm: Algorithm, loss: LossConfig, args: Namespace) -> Iterator
             yield Finding(key, f"must be {value} for {algorithm.name}, got {getattr(args, key)}")
     for key, (stock, advice) in REPLACED.items():
         if getattr(args, key) != stock:
-            yield Finding(key, f"the method's loss replaces slime's. Remove it; {advice}.")
+            yield Finding(key, f"the method's loss replaces slime's. Remove it; {advice}")

@@ -76,12 +76,12 @@ def misfits(algorithm: Algorithm, args: GRPOConfig) -> Iterator[Finding]:
         advice = next((v for k, v in REPLACED.items() if field.name.startswith(k)), None)
         if advice and getattr(args, field.name) != field.default:
             reason = "it only applies to TRL's loss, which the method replaces"
-            yield Finding(f"args.{field.name}", f"{reason}. Remove it; {advice}.")
+            yield Finding(f"args.{field.name}", f"{reason}. Remove it; {advice}")
     if args.use_vllm and getattr(args, CORRECTION):
         reason = "it only applies to TRL's loss, which the method replaces"
         cure = "Set it to False, and set `loss_fn.use_importance_sampling_correction` instead."
         yield Finding(f"args.{CORRECTION}", f"{reason}. {cure}")
     if args.steps_per_generation % args.gradient_accumulation_steps:
         found, unit = args.steps_per_generation, args.gradient_accumulation_steps
-        what = f"{found} must be a multiple of `args.gradient_accumulation_steps: {unit}`"
+        what = f"{found} must be a multiple of `gradient_accumulation_steps: {unit}`"
         yield Finding("args.steps_per_generation", f"{what}. Change one of them.")

@@ -83,7 +83,7 @@ class MethodTrainer(PPOTrainerSync):
 
 def _groups(batch: Any, uids: list[str]) -> Tensor:
     if len({key.rpartition("_")[0] for key in batch.keys}) < len(batch):
-        raise ValueError("several outputs of an agent loop per response are not supported")
+        raise ValueError("several outputs of an agent loop for one response are not supported")
     labels = {uid: label for label, uid in enumerate(dict.fromkeys(uids))}
     return torch.tensor([labels[uid] for uid in uids])
 

@@ -49,7 +49,7 @@ def misfits(algorithm: Algorithm, loss: LossConfig, config: DictConfig) -> Itera
     stock = OmegaConf.load(str(files("verl.trainer.config") / "_generated_ppo_trainer.yaml"))
     for key, advice in REPLACED.items():
         if OmegaConf.select(config, key) != OmegaConf.select(stock, key):
-            yield Finding(key, f"the method's loss replaces verl's. Remove it; {advice}.")
+            yield Finding(key, f"the method's loss replaces verl's. Remove it; {advice}")
     if OmegaConf.select(config, "rollout_correction"):
         reason = "this adapter does not support it"
         cure = "Remove it; set `loss_fn.use_importance_sampling_correction`."

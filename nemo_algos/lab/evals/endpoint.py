@@ -66,7 +66,7 @@ class Endpoint:
                 self._odd.add(problem.id)
             if len(self._odd) >= ODD_IN_A_ROW:
                 raise ValueError(
-                    f"{client.url} gave no completions: {len(self._odd)} problems got {refused}. "
+                    f"{client.url} gave no completion for {len(self._odd)} problems: {refused}. "
                     "Run again to continue from what is stored."
                 ) from None
             return Generation(problem.id, sample, "", -1, f"{REFUSED}: {refused}")

@@ -50,6 +50,7 @@ YOUNGER: dict[str, Any] = {
     "data.rewards": None,
     "data.system_prompt": None,
     "mismatch.dump": 0,
+    "mismatch.probe": 0,
 }
 VERIFIER_THEN = "nemo_algos.rewards.math:verify_math"  # as `math` was written in stored studies
 

@@ -251,8 +251,8 @@ def test_weights_that_leave_0_to_1_are_warned_of_where_a_method_needs_it(tmp_pat
         Says("-0.5 1.5 grpo+apmpo 1"),
         "warning",
     )
-    assert "[0, 1.2]; apmpo stops" in weighted(tmp_path, "apmpo", 1, 0.2)[0].message
-    assert "[-0.1, 1]; apmpo stops" in weighted(tmp_path, "apmpo", 1, -0.1)[0].message
+    assert "0 to 1.2" in weighted(tmp_path, "apmpo", 1, 0.2)[0].message
+    assert "-0.1 to 1" in weighted(tmp_path, "apmpo", 1, -0.1)[0].message
     assert weighted(tmp_path, "apmpo", 0.7, 0.2, 0.1) == [] == weighted(tmp_path, "apmpo")
     for name, method in METHODS.items():
         if "teacher" in method.needs:  # refused before
@@ -279,7 +279,7 @@ def test_a_model_folder_that_lacks_a_file(tmp_path, llama, lacks):
 def test_a_model_that_is_not_on_disk(tmp_path):
     for name in (tmp_path / "nope", "nowhere/x.gguf"):
         found = findings(*own(tmp_path, name))
-        assert list(found) == ["policy.model_name"] and "/nope" in found["policy.model_name"]
+        assert list(found) == ["policy.model_name"] and str(name) in found["policy.model_name"]
     assert findings(*own(tmp_path, "some/name")) == {}  # of the hub: not asked
 
 

@@ -78,8 +78,8 @@ def test_the_same_token_ids_as_in_training(trained, tmp_path, of):
     words = {small_llama.tokenizer().decode(ids) for ids in asked}
     assert "user what is so user what is 3 + 1 ? assistant so what is 3 + 1 =" in words
     assert "user so user what is 1 + 1 ? assistant so what is 1 + 1 =" in words
-    said = "math: trained with operator:eq, judged by math; another: "
-    assert f"{said}benchmarks.math.verifier" in output
+    said = Says("math: operator:eq math benchmarks.math.verifier")
+    assert said in output.splitlines()
 
 
 def test_the_benchmarks_own_prompt_on_demand(trained, tmp_path):

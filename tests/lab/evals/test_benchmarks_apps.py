@@ -161,7 +161,7 @@ def test_problems_as_rows_to_train_on(tmp_path):
     assert [example[:2] for example in rows] == [(p.prompt, p.answer) for p in problems]
     assert rows[1].row["difficulty"] == "interview" and rows[1].row["id"] == "7"
     assert said.splitlines()[1:] == ["2 problems judged by stdout", "verifier code, deadline 9"]
-    assert said.startswith(f"{file}: 2 problems of train.jsonl sha256:")
+    assert said.startswith(f"{file}: 2 problems from train.jsonl sha256:")
 
 
 def test_bird_train_as_rows_to_train_on(tmp_path):

@@ -53,7 +53,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
         ("a.json", b'{"data": []}', "a.json list"),
         ("a.json", b"[]", "rows"),
         ("a.txt", b"", ".jsonl .json .csv .gz .parquet"),
-        ("a.parquet", b"PAR1", "a.parquet parquet"),
+        ("a.parquet", b"PAR1", "a.parquet Parquet"),
         ("a.jsonl.gz", b"no gzip", "a.jsonl.gz"),
         ("a.jsonl", b"\xff\xfe\xff", "a.jsonl"),
         ("b.jsonl", None, "b.jsonl"),
@@ -77,7 +77,7 @@ def test_a_folder_holds_a_data_set_or_files_of_a_pattern(tmp_path):
 def test_a_name_must_be_right():
     with pytest.raises(ValueError, match=r"'aime2' .*aime2[45]"):
         load("aime2", "x.jsonl")
-    with pytest.raises(ValueError, match=r"no benchmark 'MATH500'"):
+    with pytest.raises(ValueError, match=r"'MATH500'"):
         load("MATH500", "x.jsonl")
 
 
@@ -130,9 +130,7 @@ def test_an_error_of_the_hub_is_one_of_ours(hub):
         raise ConnectionError("no route")
 
     hub(load_dataset)
-    with pytest.raises(
-        ValueError, match=r"cannot load math-ai/aime25 test from the hub, .* no route"
-    ):
+    with pytest.raises(ValueError, match=r"math-ai/aime25 test.* no route"):
         load("aime25")
 
 

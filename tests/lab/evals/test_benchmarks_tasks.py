@@ -86,10 +86,10 @@ def test_acpbench_from_a_folder(tmp_path):
 
 
 def test_acpbench_answers_that_are_none(read):
-    with pytest.raises(ValueError, match="row 1: the answer 'maybe' is none of yes, no"):
+    with pytest.raises(ValueError, match=r"row 1: .*yes, no.*'maybe'"):
         read("acpbench_bool", [acp(1, "g", answer="maybe")])
     row = acp(1, "g", answer="C", choices={"text": ["x", "y"], "label": ["A", "B"]})
-    with pytest.raises(ValueError, match="the answer 'C' is none of A, B"):
+    with pytest.raises(ValueError, match="A, B, got 'C'"):
         read("acpbench_mcq", [row])
 
 
@@ -175,7 +175,7 @@ def test_mbpp_ids_11_to_510_setup_after_the_solution(read):
         "assert inc(2) == 3\n```\n\n"
         "Answer with one ```python block that holds the whole solution and its imports."
     )
-    with pytest.raises(ValueError, match="none of its 1 rows is in mbpp"):
+    with pytest.raises(ValueError, match=r"1 rows .*mbpp"):
         read("mbpp", [mbpp(600)])
 
 
@@ -276,16 +276,14 @@ def test_missing_databases_are_counted_and_named(read, databases):
     rows = [{"db_id": name, "question": "q", "query": "SELECT 1"} for name in names]
     (Path(databases) / "empty").mkdir()
     (Path(databases) / "empty" / "empty.sqlite").touch()
-    with pytest.raises(
-        ValueError, match=r"lacks 3 of 4 databases.*: a, b, empty; each is"
-    ) as raised:
+    with pytest.raises(ValueError, match=r"^3 of 4 databases .*: a, b, empty\b") as raised:
         read("spider", rows, databases=databases)
     assert f"{databases}/<db_id>/<db_id>.sqlite" in str(raised.value)
-    with pytest.raises(ValueError, match=r"databases .*4"):
+    with pytest.raises(ValueError, match=r"\bdatabases\b.* 4 "):
         read("spider", rows)
     (Path(databases) / "a").mkdir()
     (Path(databases) / "a" / "a.sqlite").write_text("no database at all")
-    with pytest.raises(ValueError, match=r"a\.sqlite is no readable SQLite database"):
+    with pytest.raises(ValueError, match=r"a\.sqlite .*SQLite"):
         read("spider", rows, databases=databases)
 
 
@@ -303,9 +301,9 @@ def test_geometry3k_images_as_paths_and_urls(read, tmp_path):
         "other number of <image> marks than images": 1,
         "ids from the row number": 2,
     }
-    with pytest.raises(ValueError, match=r"row 1: no image .*none\.png"):
+    with pytest.raises(ValueError, match=r"row 1: image .*none\.png"):
         read("geometry3k", [row | {"images": ["none.png"]}])
-    with pytest.raises(ValueError, match="row 1 has nothing under 'images'"):
+    with pytest.raises(ValueError, match=r"row 1 .*'images'"):
         read("geometry3k", [row | {"images": []}])
 
 

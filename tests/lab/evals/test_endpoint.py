@@ -87,7 +87,7 @@ def test_a_wrong_address_ends_it_and_what_came_before_is_kept():
     with server(lambda body: next(replies)) as (url, _):
         model = EndpointModel(engine="endpoint", url=url, name="m", concurrency=1)
         found = []
-        with pytest.raises(ValueError, match=r"status 404.*no model m.*is model.url right"):
+        with pytest.raises(ValueError, match=r"status 404.*no model m.*`model.url`"):
             Endpoint(model, SamplingSection()).sample([(PROBLEMS[0], [0, 1])], found.extend)
     assert [g.response for g in found] == ["x"]
 

@@ -171,14 +171,14 @@ def test_a_request_that_fails_for_good_is_stored_as_refused(name):
 
 @pytest.mark.parametrize("name", FAILING)
 def test_a_server_that_fails_at_all_is_given_up(name):
-    said = pytest.raises(ValueError, match=r"8 problems got .*run again")
+    said = pytest.raises(ValueError, match=r"8 problems: .*Run again")
     with server(lambda body: failing(name)) as (url, _), said:
         sampled(url, PROBLEMS, timeout=0.1, retries=0)
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_server_that_stays_busy_ends_it_at_once(status):
-    said = pytest.raises(ValueError, match=f"status {status}.*run again")
+    said = pytest.raises(ValueError, match=f"status {status}.*Run again")
     with server(lambda body: (status, {})) as (url, seen), said:
         sampled(url, PROBLEMS, concurrency=1)
     assert len(seen) == 2
@@ -197,7 +197,7 @@ def test_a_bomb_is_not_unpacked():
 
 def test_a_server_that_only_answers_oddly_is_given_up():
     with server(lambda body: (200, b"<html>log in</html>")) as (url, _):
-        said = pytest.raises(ValueError, match="has no completions: 8 problems got no JSON: <html>")
+        said = pytest.raises(ValueError, match=r"8 problems: .*JSON: <html>")
         with said:
             sampled(url, PROBLEMS, concurrency=1)
 
@@ -205,7 +205,7 @@ def test_a_server_that_only_answers_oddly_is_given_up():
 @pytest.mark.parametrize("reply", [b"HTTP", {}])
 def test_a_redirect_is_not_followed(reply):
     with server(lambda body: (307, reply, {"Location": "http://elsewhere/v1"})) as (url, seen):
-        said = pytest.raises(ValueError, match=r"redirected to http://elsewhere/v1: set model.url")
+        said = pytest.raises(ValueError, match=r"http://elsewhere/v1.*`model.url`")
         with said:
             sampled(url)
     assert len(seen) == 1

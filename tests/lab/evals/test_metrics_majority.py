@@ -90,7 +90,7 @@ def test_of_the_most_that_is_exact():
     ks = [1, 2, 500, 999, LARGEST]
     want = pass_at_k(6, LARGEST, ks) / 2
     assert plurality([(3, 1.0), (3, 0.0)], LARGEST, ks).tolist() == exactly(want.tolist())
-    with pytest.raises(ValueError, match=r"maj@k .*1001 .*1000"):
+    with pytest.raises(ValueError, match=r"maj@k .*1000.* 1001"):
         plurality([(3, 1.0)], LARGEST + 1, [1])
 
 

@@ -54,7 +54,7 @@ def test_broken_files_are_refused(tmp_path):
         read(path)
     for text in ("[]", "{}", '{"evaluation_data": []}', '{"evaluation_data": 3}'):
         path.write_text(text)
-        with pytest.raises(ValueError, match="no list evaluation_data with an item"):
+        with pytest.raises(ValueError, match=r"\blist evaluation_data\b"):
             read(path)
     with pytest.raises(ValueError, match=r"eval"):
         read(tmp_path / "nowhere.json")
@@ -64,7 +64,7 @@ def test_broken_files_are_refused(tmp_path):
 def test_broken_items_are_named(tmp_path, key):
     broken = item(1, "2+2?", "4", 1.0)
     del broken[key]
-    with pytest.raises(ValueError, match=f"item 1 of evaluation_data has no right {key}"):
+    with pytest.raises(ValueError, match=f"item 1 .* {key}"):
         read(save(tmp_path, item(0, "2+2?", "4", 1.0), broken))
     with pytest.raises(ValueError, match="item 0 of evaluation_data"):
         read(save(tmp_path, "text"))
@@ -76,7 +76,7 @@ def test_broken_items_are_named(tmp_path, key):
 def test_a_reward_that_is_no_number_is_refused(tmp_path, reward):
     """Several parts, no number, or one with which no mean is one."""
     items = item(0, "2+2?", "4", 1.0), item(1, "2+2?", "4", reward)
-    with pytest.raises(ValueError, match="item 1 of evaluation_data has no right reward"):
+    with pytest.raises(ValueError, match=r"item 1 .* reward"):
         read(save(tmp_path, *items))
 
 

@@ -273,7 +273,7 @@ def test_a_broken_manifest_is_named(tmp_path, text):
 
 def test_a_line_that_is_no_object_is_named(tmp_path):
     (tmp_path / "generations.jsonl").write_text("[1, 2]\n")
-    with pytest.raises(ValueError, match=r"line 1 is not a JSON object: remove the line"):
+    with pytest.raises(ValueError, match=r"line 1 .*JSON"):
         opened(tmp_path).missing()
 
 

@@ -26,7 +26,7 @@ def built(name, overrides):
     """The algorithm of a run of either engine."""
     if name == LOCAL:
         return judge_by(RULES, load(SHIPPED / name, overrides))
-    written = module.overridden(module.read(SHIPPED / name), overrides)
+    written = module.apply_overrides(module.read(SHIPPED / name), overrides)
     return module.judge(written, module.load("main"))[0]
 
 

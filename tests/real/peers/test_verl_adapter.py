@@ -394,7 +394,7 @@ def test_everything_wrong_is_said_at_once():
     ]
     with pytest.raises(ConfigError, match=r"^method: .*name"):
         MethodTrainer(config(None))
-    with pytest.raises(ConfigError, match="loss_fn: kl_coef"):
+    with pytest.raises(ConfigError, match="loss_fn: `kl_coef`"):
         MethodTrainer(config(loss={"kl_coef": 0.1}))
 
 
