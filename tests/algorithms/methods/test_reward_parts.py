@@ -144,11 +144,10 @@ def test_parts_that_cannot_be():
     part = "reward_parts['a']"
     assert refusal(reward_parts={"a": [1]}) == Says(f"{part} [1] mask [2, 1] [2]")
     assert refusal(reward_parts={"a": [1, float("nan")]}) == Says(f"{part} sequence 1 nan")
-    assert refusal(reward_parts={"a": [1, 0]}, reward_weights={"b": 1.0}) == (
-        "reward_weights names b, which reward_parts has not"
-    )
-    assert refusal(prompt=[1]) == "prompt has shape [1], but the mask [2, 1] asks for [2]"
-    assert refusal(drift=[1.0]) == "drift has shape [1], but the mask [2, 1] asks for [2]"
+    other = refusal(reward_parts={"a": [1, 0]}, reward_weights={"b": 1.0})
+    assert other == Says("reward_weights reward_parts b")
+    assert refusal(prompt=[1]) == Says("prompt [1] mask [2, 1] [2]")
+    assert refusal(drift=[1.0]) == Says("drift [1] mask [2, 1] [2]")
 
 
 def test_rows_of_a_batch_keep_their_parts():
