@@ -142,7 +142,7 @@ def loaded(code):
             "import nemo_algos.engines.rewards, nemo_algos.engines.data.tasks\n"
             "import nemo_algos.engines.data.math_problems\n"
             "from nemo_algos.cli import COMMANDS, load_command\n"
-            "for name in COMMANDS:\n    if name != 'verify': loaded(name)\n"
+            "for name in COMMANDS:\n    if name != 'verify': load_command(name)\n"
             "from nemo_algos import build; build({'name': 'erpo', 'bounds': 'etr'})",
             [],
         ),

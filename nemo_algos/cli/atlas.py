@@ -10,8 +10,8 @@ from nemo_algos.jsonl import lock_folder, refuse_links_out
 from nemo_algos.processes import fresh
 from nemo_algos.terminal import Console
 
-Folder = Annotated[Path, typer.Argument(help="where the table and the cards go")]
-Methods = Annotated[list[str] | None, typer.Option(help="of this one alone; may be repeated")]
+Folder = Annotated[Path, typer.Argument(help="The folder for the table and the cards.")]
+Methods = Annotated[list[str] | None, typer.Option(help="Compute only this method. May be repeated.")]
 
 
 def atlas(

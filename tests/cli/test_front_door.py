@@ -55,7 +55,8 @@ def test_the_overview_loads_no_command_and_no_config():
 
 def test_no_command_loads_a_large_library_before_it_is_run():
     large = "('torch', 'scipy', 'transformers', 'matplotlib', 'sklearn')"
-    code = "import sys; from nemo_algos.cli import COMMANDS, load_command; list(map(load_command, COMMANDS)); "
+    code = "import sys; from nemo_algos.cli import COMMANDS, load_command\n"
+    code += "list(map(load_command, COMMANDS)); "
     done = shell(["-c", f"{code}print([m for m in {large} if m in sys.modules])"])
     assert done.stdout == "[]\n", done.stderr
 
@@ -216,7 +217,7 @@ def test_every_shipped_config_is_of_its_folders_command():
         name = path.relative_to(SHIPPED).as_posix()
         command = folders.get(name.split("/")[0], "train")
         if "/base/" not in name:
-            cli.import_module("nemo_algos.cli.arguments").written(name, [], command)
+            cli.import_module("nemo_algos.cli.arguments").load_config(name, [], command)
 
 
 # ---- keys

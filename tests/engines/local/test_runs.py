@@ -354,7 +354,7 @@ data.verifier_workers
 grpo.max_num_steps grpo.max_val_samples grpo.stop_at_validation_metric
 grpo.stop_at_validation_threshold grpo.val_at_end grpo.val_at_start grpo.val_period
 grpo.val_samples_per_prompt
-mismatch.dump mismatch.stop_above mismatch.threshold
+mismatch.dump mismatch.probe mismatch.stop_above mismatch.threshold
 policy.device policy.dtensor_cfg.activation_checkpointing policy.dynamic_batching.enabled
 policy.dynamic_batching.train_mb_tokens policy.generation_batch_size policy.max_grad_norm
 policy.optimizer.kwargs.betas policy.optimizer.kwargs.lr policy.optimizer.kwargs.weight_decay

@@ -45,8 +45,8 @@ def probes(run: Preflight) -> Iterator[Finding]:
         "async_rl": run.controlled,
     }
     if run["mismatch.probe"] and (excluded := [key for key, wrong in others.items() if wrong]):
-        reason = f"asks vLLM's synchronous engine on the driver, which {excluded[0]} excludes"
-        yield error("mismatch.probe", f"{reason}: set it to 0, and mismatch.dump")
+        reason = f"it asks vLLM's synchronous engine on the driver, which {excluded[0]} excludes"
+        yield error("mismatch.probe", f"{reason}. Set it to 0, and use `mismatch.dump`.")
 
 
 def model_there(run: Preflight) -> Iterator[Finding]:
