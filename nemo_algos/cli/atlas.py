@@ -11,7 +11,9 @@ from nemo_algos.processes import fresh
 from nemo_algos.terminal import Console
 
 Folder = Annotated[Path, typer.Argument(help="The folder for the table and the cards.")]
-Methods = Annotated[list[str] | None, typer.Option(help="Compute only this method. May be repeated.")]
+Methods = Annotated[
+    list[str] | None, typer.Option(help="Compute only this method. May be repeated.")
+]
 
 
 def atlas(

@@ -54,7 +54,9 @@ def test_the_tables(tmp_path, capsys):
         assert f"  1  {reason}\n" in text
     found = json.loads(errors.read_text())
     assert {kind: found[kind]["rows"] for kind in found} == {"peak": 3, "time": 1}
-    assert [list(part) for part in found.values()] == [list(part) for part in measured_errors().values()]
+    assert [list(part) for part in found.values()] == [
+        list(part) for part in measured_errors().values()
+    ]
     with out.open() as lines:
         known, inferred, few = [r for r in csv.DictReader(lines) if not r["refused"]]
     assert float(known["predicted"]) == pytest.approx(4702.4e6, rel=0.01)

@@ -76,7 +76,8 @@ def test_every_file_of_the_package_lies_in_the_wheel(python):
 
 def test_configs_and_job_scripts_lie_in_the_wheel(python, tmp_path):
     folders = "'examples/configs', 'scripts/slurm'"
-    code = f"from nemo_algos.config import repository_folder as at; print(*map(at, ({folders})), sep='\\n')"
+    code = "from nemo_algos.config import repository_folder as at; "
+    code += f"print(*map(at, ({folders})), sep='\\n')"
     done = subprocess.run([python, "-c", code], cwd=tmp_path, text=True, capture_output=True)
     inside = [Path(line) for line in done.stdout.splitlines()]
     for there, folder in zip(inside, ("examples/configs", "scripts/slurm"), strict=True):

@@ -71,8 +71,8 @@ def _beyond(stage: Stage, rows: Sequence[Row], whole: int, name: str) -> None:
     if long:
         stage.failed(
             f"`{TOTAL}` is {whole}: {share(len(long), len(rows))} prompts of {name} leave no "
-            f"token for a response ({list_rows(long)}), and nothing masks them. Set `{LIMIT}` below "
-            f"`{TOTAL}`, or remove these rows.",
+            f"token for a response ({list_rows(long)}), and nothing masks them. Set `{LIMIT}` "
+            f"below `{TOTAL}`, or remove these rows.",
             TOTAL,
         )
 

@@ -136,8 +136,8 @@ def _wrong(stage: Stage, key: str, scores: Scores, kind: str) -> None:
         say = stage.failed if len(as_much) > MANY * len(scores.rows) else stage.warning
         say(
             f"`{key}` pays {kind} answers as much as the gold in "
-            f"{share(len(as_much), len(scores.rows))} rows ({list_rows(as_much)}): the policy would "
-            "learn to write anything. Make the verifier compare with the whole answer.",
+            f"{share(len(as_much), len(scores.rows))} rows ({list_rows(as_much)}): the policy "
+            "would learn to write anything. Make the verifier compare with the whole answer.",
             key,
         )
 

@@ -112,8 +112,9 @@ def _starts(stage: Stage, rows: Sequence[Row], tokenizer: Any) -> None:
     if doubled:
         stage.failed(
             f"{share(len(doubled), len(rows))} prompts have {tokenizer.bos_token} more than once "
-            f"({list_rows(doubled)}): the chat template writes it for each message that is rendered "
-            "apart, or twice. The model was trained with one. Remove it from the template.",
+            f"({list_rows(doubled)}): the chat template writes it for each message that is "
+            "rendered apart, or twice. The model was trained with one. "
+            "Remove it from the template.",
             "policy.tokenizer.chat_template",
             prompt=render(next(r for r in rows if r.number == doubled[0]), tokenizer),
         )

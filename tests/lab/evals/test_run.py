@@ -148,7 +148,7 @@ def test_what_only_our_own_models_give_is_refused(written, engine, name):
     else:
         written["model"]["url"] = "http://localhost:9/v1"
     with pytest.raises(ConfigError, match=r"needs \w+\. .*response, answer"):
-        evaluate(checked(written), Console(quiet=True))
+        evaluate(parse_config(written), Console(quiet=True))
 
 
 def test_nothing_is_sampled_where_a_file_is_missing(written):
