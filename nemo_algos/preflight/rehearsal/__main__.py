@@ -85,7 +85,7 @@ def rehearse(
     forms = seen.get("forms", {})
     common = {"*": next(iter(forms.values()))} if rows and forms else {}
     os.environ[FORMS] = json.dumps({**common, **forms})
-    Stack(mini, folder, os.environ, request.steps).rehearse(
+    Stack(mini, folder, os.environ, request.steps, lent=rows is not None).rehearse(
         lambda found: verdict.add(folder, found)
     )
 

@@ -22,8 +22,11 @@ Batch = Mapping[str, list[Any]]
 class Stack:
     """What is run, and where: the folder with miniature.yaml, its variables, its ranks."""
 
-    def __init__(self, run: Run, folder: Path, env: Mapping[str, str], steps: int) -> None:
+    def __init__(
+        self, run: Run, folder: Path, env: Mapping[str, str], steps: int, lent: bool = False
+    ) -> None:
         self.run, self.folder, self.env, self.steps = run, folder, dict(env), steps
+        self.lent = lent  # the rows are none of the run's, and its verifiers may want others
         self.begun = time.monotonic()
 
     def verdict(
@@ -135,7 +138,10 @@ def unjudged_responses(stack: Stack, found: Mapping[str, Mapping[int, float]]) -
         number = sum(found.get(f"train/verifier/{status}", {}).values())
         if number:
             message = f"{number:.0f} responses could not be judged and earned 0: verifier/{status}."
-            yield stack.verdict("rollouts", "failed", message, "env")
+            if stack.lent:
+                message = f"{message} The rows that stand in may lack what the verifier reads."
+            outcome = "unchecked" if stack.lent else "failed"
+            yield stack.verdict("rollouts", outcome, message, "env")
 
 
 def rollouts(batches: Sequence[Batch]) -> tuple[str, str]:

@@ -83,3 +83,10 @@ def test_an_asynchronous_run_may_skip():
     first, lost = batch([], (), ((1, 1),)), batch([], (), ((3, 3),))
     run = Run({"grpo.async_grpo.enabled": True})
     assert stack.compare_resume(run, first, lost, batch([], (), ((5, 5),)))[0] == "warning"
+
+
+@pytest.mark.parametrize(("lent", "outcome"), [(False, "failed"), (True, "unchecked")])
+def test_what_cannot_be_judged_is_no_failure_of_rows_that_stand_in(tmp_path, lent, outcome):
+    made = stack.Stack(Run(), tmp_path, {}, 2, lent)
+    (found,) = stack.unjudged_responses(made, {"train/verifier/error": {1: 3.0, 2: 4.0}})
+    assert (found.stage, found.outcome) == ("rollouts", outcome) and "7 " in found.message
