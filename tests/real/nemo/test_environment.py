@@ -234,7 +234,7 @@ def _given(name: str) -> list[str]:
     [
         (["env.maths.verifier=nowhere:f"], "env.maths.verifier", "No module named 'nowhere'"),
         (["env.maths.verifier=json:f"], "env.maths.verifier", "no attribute 'f'"),
-        *((_given(name), "env.maths.verifier", f"needs {what}: a reward") for name, what in RICHER),
+        *((_given(name), "env.maths.verifier", f"needs {what}") for name, what in RICHER),
         (["env.math.verifier=json:loads"], "env.math", "name"),
         ([LOADS, "env.maths.worker=2"], "env.maths.worker", "workers"),
         ([LOADS, "env.maths.workers=0"], "env.maths.workers", "greater than 0"),

@@ -73,8 +73,8 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (["loss_fn.ratio_clip_min=0.1"], "loss_fn.ratio_clip_min", "method.clip_low"),
         (["loss_fn.token_level_loss=true"], "loss_fn.token_level_loss", "method.aggregation"),
         (["loss_fn.use_cispo=true"], "loss_fn.use_cispo", "method.name: cispo"),
-        (["loss_fn.force_on_policy_ratio=true"], "loss_fn.force_on_policy_ratio", "has ratios"),
-        (["grpo.advantage_clip_low=-1"], "grpo.advantage_clip_low", "the method's"),
+        (["loss_fn.force_on_policy_ratio=true"], "loss_fn.force_on_policy_ratio", "ratio"),
+        (["grpo.advantage_clip_low=-1"], "grpo.advantage_clip_low", "method"),
         (
             ["grpo.async_grpo.enabled=true", "grpo.use_dynamic_sampling=true"],
             "grpo.use_dynamic_sampling",
@@ -108,7 +108,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["loss_fn.positive_example_nll_weight=0.1"],
             "loss_fn.positive_example_nll_weight",
-            "set method.terms: {nll: {coef: ...}}",
+            "method.terms: {nll: {coef: ...}}",
         ),
         (
             ["method.name=apmpo", "grpo.use_dynamic_sampling=true"],
@@ -118,7 +118,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["policy.megatron_cfg.use_linear_ce_fusion_loss=true"],
             "policy.megatron_cfg.use_linear_ce_fusion_loss",
-            "SFT and DPO only",
+            "SFT and DPO",
         ),
         (
             [
@@ -126,7 +126,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
                 "policy.generation.temperature=.9",
             ],
             "policy.generation.temperature",
-            "not logits",
+            "logits",
         ),
         (
             ["method={name: erpo, bounds: apmpo}", "grpo.use_dynamic_sampling=true"],
@@ -146,7 +146,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["env.should_use_nemo_gym=true"],
             "env.should_use_nemo_gym",
-            "not started",
+            "NeMo Gym",
         ),
         (
             ["grpo.async_grpo.enabled=true"],
@@ -156,7 +156,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["loss_fn.truncated_importance_sampling_ratio=2"],
             "loss_fn",
-            "truncated_importance_sampling_type and",
+            "truncated_importance_sampling_type",
         ),
         (
             ["loss_fn.truncated_importance_sampling_ratio_min=0.5"],
@@ -172,17 +172,17 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (
             ["method.name=erpo", "grpo.skip_reference_policy_logprobs_calculation=true"],
             "grpo.skip_reference_policy_logprobs_calculation",
-            "needs the reference's",
+            "reference",
         ),
         (
             ["method.name=erpo", "policy.dtensor_cfg._v2=null"],
             "policy.dtensor_cfg._v2",
             "exact entropies",
         ),
-        (["on_policy_distillation.enabled=true"], "on_policy_distillation.enabled", "for nothing"),
+        (["on_policy_distillation.enabled=true"], "on_policy_distillation.enabled", "teachers"),
         (["loss_fn=null"], "loss_fn", "null"),
         (["policy.model_name=null"], "policy.model_name", "null"),
-        (["nemo_rl.config=no.yaml"], "nemo_rl.config", "has no no.yaml"),
+        (["nemo_rl.config=no.yaml"], "nemo_rl.config", "no.yaml"),
         (["env=3"], "env", "section"),
         (["policy.generation=[1]"], "policy.generation", "section"),
         (["nemo_rl=x"], "nemo_rl", "section"),

@@ -85,7 +85,7 @@ def test_golden_numbers_through_nemo_rl(case):
 @pytest.mark.parametrize("name", METHODS)
 def test_agrees_with_the_embedded_surrogate(name, dual_clip, correction):
     if dual_clip and name not in batches.PLAIN:
-        with pytest.raises(ValueError, match=r"^method: dual_clip"):
+        with pytest.raises(ValueError, match=r"^method: .*dual_clip"):
             build({"name": name, "dual_clip": dual_clip})
         return
     algorithm = build({"name": name, "dual_clip": dual_clip})
