@@ -29,8 +29,9 @@ def test_the_remedys_line_writes_what_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({k: v for k, v in batch.batch.items() if hasattr(v, "shape")}, "step.pt")
     dump = read(tmp_path / "step.pt")
-    assert dump.tokens.tolist() == [[2, 3]] and dump.prompt_length.tolist() == [1]
-    assert dump.trainer_logprobs.tolist() == [[-1.5, -2.0]] and dump.mask.all()
+    assert dump.tokens.tolist() == [[0, 1, 2, 3]] and dump.prompt_length.tolist() == [1]
+    assert dump.trainer_logprobs[dump.mask].tolist() == [-1.5, -2.0]
+    assert dump.mask.tolist() == [[False, False, True, True]]
     batch.save_to_disk("whole.pt")
     with pytest.raises(ValueError, match="tensors"):
         read(tmp_path / "whole.pt")
