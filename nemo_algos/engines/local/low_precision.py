@@ -13,11 +13,12 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nemo_algos.engines.local.fp8 import E4M3_MAX, in_blocks
+
 Rounding = Callable[[Tensor], Tensor]  # of a matrix whose last dimension the product sums over
-FP4_MAX, E4M3_MAX = 6.0, 448.0
+FP4_MAX = 6.0
 EXPONENTS = (-127, 127)  # of E8M0
 ROUTER = re.compile(r"(^|\.)(router|gate)(\.|$)")
 
@@ -28,15 +29,6 @@ class Recipe(NamedTuple):
     activation: Rounding
     weight: Rounding
     gradient: Rounding
-
-
-def in_blocks(x: Tensor, rows: int, columns: int, rounded: Callable[..., Tensor]) -> Tensor:
-    """x [M,N] in blocks, of which `rounded` is given numbers and largest magnitude."""
-    m, n = x.shape
-    padded = F.pad(x, (0, -n % columns, 0, -m % rows))
-    blocks = padded.unflatten(1, (-1, columns)).unflatten(0, (-1, rows))
-    largest = blocks.abs().amax((1, 3), keepdim=True)
-    return rounded(blocks, largest).flatten(2).flatten(0, 1)[:m, :n]
 
 
 def cast(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nemo_algos.engines.nemo.trace import current_logprobs
+
 PROMPTS = 8
 
 
@@ -61,7 +63,8 @@ def scored(policy: Any, answer: Any, mask: Tensor) -> Tensor:
     """The policy's log-probs [B,S], of whole micro-batches on each rank; it is left to train."""
     count, width = answer["output_ids"].shape
     ranks = policy.sharding_annotations.get_axis_size("data_parallel")
-    whole, step = ranks * policy.cfg["logprob_batch_size"], _divisor(policy)
+    whole = ranks * policy.cfg["logprob_batch_size"]
+    step = policy.cfg["make_sequence_length_divisible_by"] or 1
     rows = torch.arange(-(-count // whole) * whole) % count
     ids = F.pad(answer["output_ids"], (0, -width % step))
     data = {"input_ids": ids, "input_lengths": answer["unpadded_sequence_lengths"]}
@@ -69,13 +72,5 @@ def scored(policy: Any, answer: Any, mask: Tensor) -> Tensor:
         "token_mask": F.pad(mask, (0, -width % step)).float(),
         "sample_mask": torch.ones(count),
     }
-    policy.prepare_for_lp_inference()
-    with torch.no_grad():
-        asked = type(answer)({name: values[rows] for name, values in data.items()})
-        found = policy.get_logprobs(asked)["logprobs"]
-    policy.prepare_for_training()
-    return found[:count, :width]
-
-
-def _divisor(policy: Any) -> int:
-    return policy.cfg["make_sequence_length_divisible_by"] or 1
+    asked = type(answer)({name: values[rows] for name, values in data.items()})
+    return current_logprobs(policy, asked)[:count, :width]

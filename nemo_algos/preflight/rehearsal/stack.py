@@ -10,7 +10,7 @@ from typing import Any
 
 from nemo_algos.preflight.check.layout import Run
 from nemo_algos.preflight.rehearsal import ray_head
-from nemo_algos.preflight.rehearsal.training import Attempt, curves, end_orphans, samples
+from nemo_algos.preflight.rehearsal.training import Attempt, curves, samples
 from nemo_algos.preflight.rehearsal.verdict import Verdict
 
 SOON = "checkpointing.checkpoint_must_save_by=00:00:00:01"
@@ -54,15 +54,12 @@ class Stack:
     def rehearse(self, say: Say) -> None:
         """Every stage in its order, up to the first that the next ones need and do not have."""
         gpus = self.run["cluster.gpus_per_node"]
-        try:
-            with ray_head.head(self.folder, self.env, gpus, Path.cwd()) as address:
-                self.env |= address
-                for verdict in itertools.chain(self.first(), self.second(), self.check_monitor()):
-                    say(verdict)
-                    if verdict.outcome == "failed" and verdict.stage in ("start", "step", "save"):
-                        return
-        finally:
-            end_orphans(self.folder)
+        with ray_head.head(self.folder, self.env, gpus, Path.cwd()) as address:
+            self.env |= address
+            for verdict in itertools.chain(self.first(), self.second(), self.check_monitor()):
+                say(verdict)
+                if verdict.outcome == "failed" and verdict.stage in ("start", "step", "save"):
+                    return
 
     def first(self) -> Iterator[Verdict]:
         """Two steps; then its workers are killed."""

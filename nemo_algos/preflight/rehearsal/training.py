@@ -81,13 +81,6 @@ def belongs_to(process: psutil.Process, folder: Path) -> bool:
         return False
 
 
-def end_orphans(folder: Path) -> None:
-    """SIGKILL for what killed actors have left: a manager's server waits for ever for its owner."""
-    for process in psutil.process_iter(["ppid"]):
-        if process.info["ppid"] == 1 and belongs_to(process, folder):
-            process.kill()
-
-
 def curves(folder: Path) -> dict[str, dict[int, float]]:
     """The metrics of all attempts by step, from their TensorBoard events; the last one counts."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nemo_algos.preflight.rehearsal import machine, ray_head
+from nemo_algos.preflight.rehearsal.reaper import reap
 from nemo_algos.preflight.rehearsal.training import Attempt, curves
 
 RECIPE = "recipes/cpu/countdown-1n1g-fsdp.yaml"
@@ -23,8 +24,11 @@ def running(folder: Path, nemo_rl: Path, gpus: int = 1) -> Iterator[dict[str, st
         words = ["-m", "nemo_algos", "export", START, "start"]
         with open(folder / "export.log", "wb") as log:
             subprocess.run([sys.executable, *words], cwd=folder, env=env, check=True, stdout=log)
-    with ray_head.head(folder, env, gpus) as address:
-        yield {**env, **address}
+    try:
+        with ray_head.head(folder, env, gpus) as address:
+            yield {**env, **address}
+    finally:
+        reap(folder)  # what killed actors have left: a manager's server waits for its owner
 
 
 def train(
