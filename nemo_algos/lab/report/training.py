@@ -52,11 +52,11 @@ OWN_CAPTION = "The metric as logged."
 CAPTIONS = {
     "reward": "Mean over the rollout batch of each training step.",
     "entropy": "At 0 the sampling policy no longer explores. Dashed: NeMo-RL's approximation.",
-    "validation": "Mean reward in NeMo-RL's validation.",
+    "validation": "Mean reward on the validation problems.",
     "clip_above": "Share of tokens above the clip range. Their gradient is 0.",
     "clip_below": "Share of tokens below the clip range. Their gradient is 0.",
     "ratio_p99": "99th percentile of the method's ratio over the updates of a step.",
-    "ratio_max": "Largest ratio of a step, which clipping bounds. Log scale.",
+    "ratio_max": "Largest ratio of a step. Log scale.",
     "kl_old": "How far the updates of one batch move the policy.",
     "kl_ref": "Shown for runs with a reference policy.",
     "length": "Mean over the rollout batch.",
