@@ -87,6 +87,14 @@ def test_blocks_with_scales_that_are_powers_of_two(recipe, part, rows, columns):
     assert torch.equal(got.double(), want)
 
 
+@pytest.mark.parametrize("recipe", ["fp8_blockwise", "mxfp8"])
+def test_a_block_whose_largest_is_448_is_not_scaled(recipe):
+    """So that the smallest number of E4M3, 2^-9, stays beside it."""
+    x = torch.tensor([[448.0, 2.0**-9]])
+    assert torch.equal(RECIPES[recipe].activation(x), x)
+    assert torch.equal(RECIPES[recipe].activation(8 * x), 8 * x)
+
+
 def test_scales_of_mx_are_e8m0():
     for amax in (1.0, 448.0, 449.0, 3e-39, 1e38):
         x = torch.full((1, 32), amax)
