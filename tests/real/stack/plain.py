@@ -19,7 +19,7 @@ class Plain:
     def __init__(self, start: Path, policy: dict[str, Any], adapters: dict[str, Tensor]) -> None:
         self.start, self.policy = start, policy
         self.temperature = policy["generation"]["temperature"]
-        self.model = models.load(start)
+        self.model = models.loaded(start)
         if adapters:
             self.model = models.adapted(self.model, adapters, configs.lora(policy))
         if configs.replayed(policy):
@@ -32,7 +32,7 @@ class Plain:
     @torch.no_grad()
     def reference(self, ids: Tensor) -> Tensor:
         """Log-probs [B,S] of the model that was saved; no route is replayed in NeMo-RL's."""
-        return self._numbers(models.load(self.start), ids)[0]
+        return self._numbers(models.loaded(self.start), ids)[0]
 
     def _numbers(self, model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
         scores = (model(ids).logits.float() / self.temperature).log_softmax(-1)
@@ -89,7 +89,7 @@ class Plain:
 
         Four updates round it in each process, half an ulp each; and each term of what moved it.
         """
-        wanted, start = self._named(self.model), self._named(models.load(self.start))
+        wanted, start = self._named(self.model), self._named(models.loaded(self.start))
         assert set(wanted) - set(weights) <= set(self.model.all_tied_weights_keys)
         errors = []
         for name, value in weights.items():

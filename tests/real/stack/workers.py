@@ -52,7 +52,7 @@ class Workers:
 
     def batch_of(self, model: Path, width: int) -> Any:
         """The rows of a step."""
-        shape = models.load(model).config
+        shape = models.loaded(model).config
         data = drawn.batch(shape.vocab_size, width)
         if configs.replayed(self.config):
             data["routed_experts"] = models.routes(shape, data["input_ids"])
