@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -35,9 +35,17 @@ class MismatchConfig(Section):
     dump: int = Field(default=0, ge=0)
     """Write the log-probs of every so many steps for `nemo-algos mismatch`, and of one that is
     stopped."""
-    probe: int = Field(default=0, ge=0)
-    """Ask the sampler and the trainer about the run's first prompts in its first two steps and in
-    each so many: whether new weights arrive."""
+    probe: Annotated[int, Field(ge=0)] | Literal["on_stop"] = 0
+    """Ask the sampler and the trainer about the run's first prompts in its first two steps, in each
+    so many, and in one that is stopped: whether new weights arrive. on_stop: in the first and in
+    that one alone."""
+
+    @model_validator(mode="after")
+    def _something_stops(self) -> MismatchConfig:
+        if self.probe == "on_stop" and self.stop_above is None:
+            reason = "nothing stops a run without `mismatch.stop_above`"
+            raise ValueError(f"`mismatch.probe: on_stop`: {reason}. Set that, or a number of steps")
+        return self
 
 
 class LossConfig(Section):
