@@ -33,6 +33,7 @@ Array = np.ndarray
 ROWS, DRAWS, STEPS = 3 * NEIGHBOURS, 7, 4  # responses; passes; of the search for the strength
 LEAST, MOST = 1e-3, 0.9  # strengths
 PAIRS, ALIKE = 8, 2.0  # of equal contexts, at least; of their differences to those of draws
+STEADY = 0.3  # of the distance from the model
 UNEVEN = 0.08  # of the ranks would have to move: of 700 tokens 0.04 is chance
 
 
@@ -78,7 +79,7 @@ def at_random(
     some = responses.first(ROWS)
     record, base = record.only(np.arange(len(some.row))), base[: len(some.row)]
     pairs = equal_contexts(some)
-    if len(pairs) < PAIRS:
+    if len(pairs) < PAIRS or _steady(record, base, pairs):
         return None
     found: list[Found] = []
     with torch.random.fork_rng():
@@ -107,6 +108,13 @@ def equal_contexts(responses: Responses) -> list[tuple[int, int]]:
             places.setdefault(r.ids[: at + 1].tobytes(), []).append(start + i)
         start += len(r.at)
     return [pair for same in places.values() for pair in combinations(same, 2)]
+
+
+def _steady(record: Record, base: Array, pairs: list[tuple[int, int]]) -> bool:
+    """Whether equal contexts have equal numbers, as far from the model as these are."""
+    i, j = np.array(pairs).T
+    apart = np.abs(record.value[i] - record.value[j]) / record.scale[i]
+    return bool(apart.mean() < STEADY * record.level(base))
 
 
 def _strength(network: Network, some: Responses, record: Record, base: Array, change: Any) -> float:
