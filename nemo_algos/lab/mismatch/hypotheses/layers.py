@@ -29,20 +29,13 @@ from nemo_algos.lab.mismatch.network import (
 PROJECTION = re.compile(r"\.layers\.(\d+)\.(.*_proj)$")
 ALIKE = {"self_attn.o_proj": "v_proj or o_proj", "mlp.down_proj": "up_proj or down_proj"}
 SCALES = (-1.0, 0.0, 0.5, 0.8, 1.25, 1.5, 2.0)
+KINDS = ("scale", "halves")
 SIGNS, TRIED = 8, 4  # draws that a gradient's size is estimated by; modules that are tried
 
 
-def _scaled(y: Tensor, by: Any) -> Tensor:
-    return y * by
-
-
-def _exchanged(y: Tensor, by: Any) -> Tensor:
-    """By 1 the halves of the outputs are exchanged, as those of two tensor-parallel ranks."""
-    return y + by * (y.roll(y.shape[-1] // 2, -1) - y)
-
-
-EDITS = {"scale": _scaled, "halves": _exchanged}
-NONE = (1.0, 0.0)  # of each edit, what leaves the outputs as they are
+def _exchanged(y: Tensor) -> Tensor:
+    """The halves of the outputs, as of two tensor-parallel ranks."""
+    return y.roll(y.shape[-1] // 2, -1)
 
 
 def _projections(network: Network) -> dict[str, nn.Module]:
@@ -52,13 +45,13 @@ def _projections(network: Network) -> dict[str, nn.Module]:
 def gains(case: Case) -> dict[tuple[str, str], float]:
     """By module and edit: the share of the squared difference that its gradient alone explains."""
     named = _projections(case.network)
-    by = torch.tensor([NONE] * len(named), requires_grad=True)
+    by = torch.tensor([[1.0, 0.0]] * len(named), requires_grad=True)
 
     def slope(weights: Tensor) -> Tensor:
         return torch.autograd.grad(logprobs @ weights, by, retain_graph=True)[0]
 
     def edit(i: int, y: Tensor) -> Tensor:
-        return _exchanged(_scaled(y, by[i, 0]), by[i, 1])
+        return y * by[i, 0] + by[i, 1] * (_exchanged(y) - y)
 
     with torch.enable_grad(), edit_outputs([*named.values()], edit):
         logprobs = _logprobs(case) / torch.as_tensor(case.scale)
@@ -66,7 +59,7 @@ def gains(case: Case) -> dict[tuple[str, str], float]:
     signs = torch.randint(0, 2, (SIGNS, len(apart)), generator=draws).double() * 2 - 1
     size = torch.stack([slope(s) ** 2 for s in signs]).mean(0)
     gain = slope(apart) ** 2 / (size * (apart**2).sum()).clamp(min=1e-30)
-    return {(m, e): float(gain[i, j]) for i, m in enumerate(named) for j, e in enumerate(EDITS)}
+    return {(m, e): float(gain[i, j]) for i, m in enumerate(named) for j, e in enumerate(KINDS)}
 
 
 def _logprobs(case: Case) -> Tensor:
@@ -83,12 +76,11 @@ def bad_layer(case: Case) -> Candidates:
     """A module's outputs are scaled, lost, or exchanged by halves."""
     found = gains(case) if _projections(case.network) else {}
     for name, kind in sorted(found, key=lambda key: -found[key])[:TRIED]:
-        edit = EDITS[kind]
-        damaged = lambda by, name=name, edit=edit: _damaged(name, edit, by)  # noqa: E731
         if kind == "halves":
-            yield _about(name, {"halves": "exchanged"}), damaged(1.0)
+            yield _about(name, {"halves": "exchanged"}), _damaged(name, _exchanged)
             continue
-        trials, sent = search_grid("scale", SCALES, damaged, whole=False), None
+        scaled = lambda by, name=name: _damaged(name, lambda y: y * by)  # noqa: E731
+        trials, sent = search_grid("scale", SCALES, scaled, whole=False), None
         while trial := next_of(trials, sent):
             sent = yield _about(name, trial[0]), trial[1]
 
@@ -98,8 +90,8 @@ def _about(name: str, more: dict[str, Any]) -> dict[str, Any]:
     return {"layer": int(found[1]), "module": ALIKE.get(found[2], found[2])} | more
 
 
-def _damaged(name: str, edit: Callable[[Tensor, Any], Tensor], by: float) -> Change:
-    return of_model(lambda n: edit_outputs([n.model.get_submodule(name)], lambda _, y: edit(y, by)))
+def _damaged(name: str, edit: Callable[[Tensor], Tensor]) -> Change:
+    return of_model(lambda n: edit_outputs([n.model.get_submodule(name)], lambda _, y: edit(y)))
 
 
 HYPOTHESES = [Hypothesis("bad_layer", bad_layer, far=True)]
