@@ -27,9 +27,15 @@ from nemo_algos.lab.mismatch.network import (
 )
 
 PROJECTION = re.compile(r"\.layers\.(\d+)\.(.*_proj)$")
-ALIKE = {"self_attn.o_proj": "v_proj or o_proj", "mlp.down_proj": "up_proj or down_proj"}
+AGAIN = ("k_proj", "v_proj", "up_proj")  # whose scale is that of another one
+ALIKE = {
+    "q_proj": "q_proj or k_proj",
+    "o_proj": "v_proj or o_proj",
+    "down_proj": "up_proj or down_proj",
+}
 SCALES = (-1.0, 0.0, 0.5, 0.8, 1.25, 1.5, 2.0)
-KINDS = ("scale", "halves")
+KINDS, ENDS = ("scale", "halves"), ("o_proj", "down_proj")
+FOUND = 0.1  # of the level: this is it
 SIGNS, TRIED = 8, 4  # draws that a gradient's size is estimated by; modules that are tried
 
 
@@ -59,7 +65,8 @@ def gains(case: Case) -> dict[tuple[str, str], float]:
     signs = torch.randint(0, 2, (SIGNS, len(apart)), generator=draws).double() * 2 - 1
     size = torch.stack([slope(s) ** 2 for s in signs]).mean(0)
     gain = slope(apart) ** 2 / (size * (apart**2).sum()).clamp(min=1e-30)
-    return {(m, e): float(gain[i, j]) for i, m in enumerate(named) for j, e in enumerate(KINDS)}
+    found = {(m, e): float(gain[i, j]) for i, m in enumerate(named) for j, e in enumerate(KINDS)}
+    return {k: v for k, v in found.items() if k[1] != "scale" or not k[0].endswith(AGAIN)}
 
 
 def _logprobs(case: Case) -> Tensor:
@@ -73,21 +80,36 @@ def _logprobs(case: Case) -> Tensor:
 
 
 def bad_layer(case: Case) -> Candidates:
-    """A module's outputs are scaled, lost, or exchanged by halves."""
+    """A module's outputs are scaled, exchanged by halves, or lost."""
     found = gains(case) if _projections(case.network) else {}
-    for name, kind in sorted(found, key=lambda key: -found[key])[:TRIED]:
-        if kind == "halves":
-            yield _about(name, {"halves": "exchanged"}), _damaged(name, _exchanged)
-            continue
-        scaled = lambda by, name=name: _damaged(name, lambda y: y * by)  # noqa: E731
-        trials, sent = search_grid("scale", SCALES, scaled, whole=False), None
+    ranked = sorted(found, key=lambda key: -found[key])[:TRIED]
+    lost = [(name, "lost") for name, _ in found if name.endswith(ENDS)]  # no gradient sees so far
+    for name, kind in dict.fromkeys([*ranked, *lost]):
+        trials, sent, best = _trials(name, kind), None, 1.0
         while trial := next_of(trials, sent):
             sent = yield _about(name, trial[0]), trial[1]
+            best = min(best, sent)
+        if best < FOUND:
+            return
+
+
+def _trials(name: str, kind: str) -> Candidates:
+    scaled = lambda by: _damaged(name, lambda y: y * by)  # noqa: E731
+    if kind == "scale":
+        yield from search_grid("scale", SCALES, scaled, whole=False)
+    elif kind == "halves":
+        yield {"halves": "exchanged"}, _damaged(name, _exchanged)
+    else:
+        yield {"scale": 0.0}, scaled(0.0)
 
 
 def _about(name: str, more: dict[str, Any]) -> dict[str, Any]:
     found: Any = PROJECTION.search(name)
-    return {"layer": int(found[1]), "module": ALIKE.get(found[2], found[2])} | more
+    module = found[2].rpartition(".")[2]
+    return {
+        "layer": int(found[1]),
+        "module": ALIKE.get(module, module) if "scale" in more else module,
+    } | more
 
 
 def _damaged(name: str, edit: Callable[[Tensor], Tensor]) -> Change:
