@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import frameworks
@@ -105,7 +106,7 @@ def table(framework: str, rows: list[dict[str, Any]]) -> Iterator[str]:
     for trap, values in cells.items():
         if {*values} != {"pass"}:
             yield f"| `{trap}` | {' | '.join(values)} |"
-    yield f"\nAll pass: {', '.join(passed)}.\n" if passed else ""
+    yield "\n" + fill(f"All pass: {', '.join(passed)}.", 100) + "\n" if passed else ""
 
 
 def page() -> str:
