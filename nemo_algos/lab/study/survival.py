@@ -126,13 +126,13 @@ def _label(column: str, found: Panel) -> str:
     """Over the mean |log-ratio| of sampler and trainer that its runs measured."""
     means = [square.means.get("mismatch") for (_, c), square in found.items() if c == column]
     measured = [mean for mean in means if mean is not None]
-    nats = f"{fmean(measured):.3f} nats".lstrip("0") if measured else ""
+    nats = f"{fmean(measured):.3f} nats" if measured else ""
     return f"{fill(column, 9)}\n{nats}"
 
 
 def caption(square: Square) -> str:
-    """Such as `.38 ±.02` over `n 5`, or over `x 2 of 5`."""
+    """Such as `0.38 ±0.02` over `n 5`, or over `x 2 of 5`."""
     value, half = square.passed.mean, (square.passed.high - square.passed.low) / 2
-    interval = f" ±{half:.2f}".replace("0.", ".") if square.runs > 1 else ""
+    interval = f" ±{half:.2f}" if square.runs > 1 else ""
     lost = f"x {square.collapsed} of {square.runs}" if square.collapsed else f"n {square.runs}"
-    return f"{value:.2f}{interval}\n{lost}".replace("0.", ".", 1)
+    return f"{value:.2f}{interval}\n{lost}"
