@@ -86,18 +86,19 @@ def draw(found: Squares, path: Path) -> None:
     """
     columns, methods, corrections = (list(dict.fromkeys(k[i] for k in found)) for i in range(3))
     several = [c for c in columns if len({m for d, m, x in found if d == c and x != NONE}) > 1]
-    size = (1.5 + 0.78 * len(columns), 1.6 + 0.42 * len(methods) * (2 if several else 1))
-    panels = max(1, len(several))
-    with save(path, size, panels, nrows=1 + bool(several), squeeze=False) as (figure, axes):
+    there = [[x for x in corrections if any((c, m, x) in found for m in methods)] for c in several]
+    size = (1.5 + 0.9 * len(columns), 1.6 + 0.42 * len(methods) * (2 if several else 1))
+    widths = [max(3, len(own)) for own in there] or [1]  # a title needs three
+    rows = {"nrows": 1 + bool(several), "squeeze": False, "gridspec_kw": {"width_ratios": widths}}
+    with save(path, size, len(widths), **rows) as (figure, axes):
         grid = axes[0, 0].get_gridspec()
         for axis in axes[0]:
             axis.remove()
         above = {(m, c): s for (c, m, x), s in found.items() if x == NONE}
         _panel(figure.add_subplot(grid[0, :]), above, methods, columns, "No correction")
-        for axis, column in zip(axes[-1] if several else (), several, strict=True):
+        for axis, column, own in zip(axes[-1] if several else (), several, there, strict=True):
             below = {(m, x): s for (c, m, x), s in found.items() if c == column}
-            there = [x for x in corrections if any((m, x) in below for m in methods)]
-            _panel(axis, below, methods, there, f"Corrections of {column}")
+            _panel(axis, below, methods, own, f"Corrections of {column}")
         lost = f"x: collapsed (pass@1 below {PASS}, entropy below {ENTROPY}, or loss not finite)"
         figure.suptitle(f"pass@1 after training: mean ± half of the 95 % CI; {lost}")
 
