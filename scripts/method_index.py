@@ -34,8 +34,8 @@ Use any of {total} methods by name (`method: {{name: rloo}}`), or
 uv run nemo-algos train grpo.yaml method.name=rloo grpo.max_num_steps=2
 ```
 
-J is the mean of min(r' A', clip(r') A'), or with the form `score` of A' log pi. A table lists what
-a method changes in GRPO (form `ratio`, mean `sequence`, constant bounds). The
+J is the mean of min(r' A', clip(r') A'), or with the form `score` of A' log pi. Each entry lists
+what a method changes in GRPO (form `ratio`, mean `sequence`, constant bounds). The
 [source](../api/methods.md) begins with the formula and says where others depart from the paper.
 
 *Equal to* names the code that ours was compared with and the largest difference of loss and
@@ -58,7 +58,7 @@ def page() -> str:
     figures = parity(FOLDER / "parity.csv")
     parts = [HEAD.format(total=len(METHODS))]
     for family, names in FAMILIES.items():
-        parts.append(f"\n## {family.capitalize()}\n")
+        parts.append(f"\n## {family.capitalize()}\n" + "\n" * (names[0] in STUDIED))
         parts += [section(METHODS[name], figures.get(name, [])) for name in names]
     return "".join(parts) + SETTINGS + "".join(settings())
 
@@ -66,7 +66,7 @@ def page() -> str:
 def section(method: Method, figures: list[dict[str, str]]) -> str:
     """A method: its paper, why it works, what it changes in GRPO, and parity; or its page."""
     if method.name in STUDIED:
-        return f"\n[{method.name}]({method.name}.md): {paper(method.paper)}.\n"
+        return f"- [{method.name}]({method.name}.md): {paper(method.paper)}.\n"
     fact = facts(method)
     rows = slots(method)
     form = "ratio" if method.form == "ratio" else "score"
@@ -76,10 +76,16 @@ def section(method: Method, figures: list[dict[str, str]]) -> str:
     rows["needs"] = ", ".join(f"`{need}`" for need in fact["needs"])
     rows["defaults"] = ", ".join(f"`{k}={v}`" for k, v in defaults(method, fact).items())
     rows["equal to"] = ", ".join(f"{row['against']} ({largest(row)})" for row in figures)
-    text = fill(f"{paper(method.paper)}. {why(method.name)}", 100, break_on_hyphens=False)
-    lines = [f"\n### {method.name}\n", text, ""]
-    lines += ["| | |", "|---|---|", *(f"| {key} | {text} |" for key, text in rows.items() if text)]
+    lines = [f"\n### {method.name}\n", wrapped(f"{paper(method.paper)}. {why(method.name)}"), ""]
+    lines += [wrapped(f"- {key}: {text}", "  ") for key, text in rows.items() if text]
     return "\n".join(lines) + "\n"
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """In lines of 100 columns, code unbroken."""
+    whole = re.sub("`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)
+    kept = {"break_on_hyphens": False, "break_long_words": False}
+    return fill(whole, 100, subsequent_indent=indent, **kept).replace("\0", " ")
 
 
 def defaults(method: Method, fact: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +123,7 @@ def slots(method: Method) -> dict[str, str]:
     """What each function says it computes, where it is not GRPO's."""
     shared = (group_advantages, token_log_ratio, keep_advantages, clip_bounds)
     named = {
-        "A": method.advantages,
+        "advantages": method.advantages,
         "bounds": method.bounds or method.constant_bounds,
         **{f"extra `{name}`": function for name, function in method.extras.items()},
         "log r'": method.log_ratio,
@@ -127,9 +133,9 @@ def slots(method: Method) -> dict[str, str]:
 
 
 def summary(function: object) -> str:
-    """The first sentence of its docstring, in a table's cell."""
+    """The first sentence of its docstring, as code where it is a formula."""
     line = (inspect.getdoc(function) or "").splitlines()[0].removesuffix(".")
-    return f"`{line}`".replace("|", "\\|") if re.search(r"[_^=]", line) else line
+    return f"`{line}`" if re.search(r"[_^=]", line) else line
 
 
 def functions(method: Method) -> list[object]:

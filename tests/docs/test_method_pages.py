@@ -211,7 +211,7 @@ def test_the_metrics_of_a_page_are_emitted_and_the_method_s_own_are_on_it(name, 
 def test_the_table_of_all_methods():
     rows = {code_of(row[0])[0]: row for row in table(page("index"))}
     assert list(rows) == list(STUDIED)
-    for name, (link, _what, ratio, mean, needs, _cost, file) in rows.items():
+    for name, (link, _what, ratio, mean, needs, file) in rows.items():
         method, algorithm = METHODS[name], build(name)
         assert f"]({name}.md)" in link
         assert code_of(ratio) == ([method.ratio] if method.form == "ratio" else [])
