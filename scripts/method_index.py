@@ -8,17 +8,11 @@ import inspect
 import re
 from importlib import import_module
 from pathlib import Path
-from textwrap import fill
+from textwrap import dedent, fill
 from typing import Any, get_args
 
 from nemo_algos.algorithms.core.importance import importance
-from nemo_algos.algorithms.kernel import (
-    Method,
-    clip_bounds,
-    group_advantages,
-    keep_advantages,
-    token_log_ratio,
-)
+from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.methods import FAMILIES, METHODS, STUDIED
 from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.cli.methods import facts
@@ -34,9 +28,9 @@ Use any of {total} methods by name (`method: {{name: rloo}}`), or
 uv run nemo-algos train grpo.yaml method.name=rloo grpo.max_num_steps=2
 ```
 
-J is the mean of min(r' A', clip(r') A'), or with the form `score` of A' log pi. Each entry lists
-what a method changes in GRPO (form `ratio`, mean `sequence`, constant bounds). The
-[source](../api/methods.md) begins with the formula and says where others depart from the paper.
+An entry shows what a method changes in GRPO: J is the mean of min(r A, clip(r) A), or with the form
+`score` of A log pi. The mean is `sequence` and l is log r unless said. The
+[source](../api/methods.md) says where others depart from the paper.
 
 *Equal to* names the code that ours was compared with and the largest difference of loss and
 gradient in float64, over batches with unequal groups, holes, an empty row and a
@@ -64,19 +58,19 @@ def page() -> str:
 
 
 def section(method: Method, figures: list[dict[str, str]]) -> str:
-    """A method: its paper, why it works, what it changes in GRPO, and parity; or its page."""
+    """A method: its paper, why it works, its formula, settings and parity; or its page."""
     if method.name in STUDIED:
         return f"- [{method.name}]({method.name}.md): {paper(method.paper)}.\n"
     fact = facts(method)
-    rows = slots(method)
     form = "ratio" if method.form == "ratio" else "score"
     mean = "" if "aggregation" in fact["defaults"] else fact["mean"]  # said by the default
     shape = {"form": (form, "ratio"), "mean": (mean, "sequence")}
-    rows |= {key: value for key, (value, usual) in shape.items() if value != usual}
+    rows = {key: value for key, (value, usual) in shape.items() if value != usual}
     rows["needs"] = ", ".join(f"`{need}`" for need in fact["needs"])
     rows["defaults"] = ", ".join(f"`{k}={v}`" for k, v in defaults(method, fact).items())
     rows["equal to"] = ", ".join(f"{row['against']} ({largest(row)})" for row in figures)
     lines = [f"\n### {method.name}\n", wrapped(f"{paper(method.paper)}. {why(method.name)}"), ""]
+    lines += [f"```text\n{formula(method.name)}\n```\n"]
     lines += [wrapped(f"- {key}: {text}", "  ") for key, text in rows.items() if text]
     return "\n".join(lines) + "\n"
 
@@ -104,11 +98,20 @@ def largest(row: dict[str, str]) -> str:
     return max((row[k] for k in ("loss", "gradient") if row[k]), key=float)
 
 
+def formula(name: str) -> str:
+    """The indented paragraph at the head of its file."""
+    (text,) = re.findall(r"^(?: {4}.*\n?)+", document(name), re.MULTILINE)
+    return dedent(text).rstrip()
+
+
+def document(name: str) -> str:
+    return inspect.getdoc(import_module(METHODS.modules[name])) or ""
+
+
 def why(name: str) -> str:
-    """The paragraph that begins with Why at the head of its file, else the file's first line."""
-    paragraphs = (inspect.getdoc(import_module(METHODS.modules[name])) or "").split("\n\n")
-    reasons = [p.removeprefix("Why: ") for p in paragraphs if p.startswith("Why: ")]
-    text = " ".join((reasons or paragraphs)[0].split())
+    """The paragraph that begins with Why at the head of its file."""
+    (reason,) = (p for p in document(name).split("\n\n") if p.startswith("Why: "))
+    text = " ".join(reason.removeprefix("Why: ").split())
     return text[0].upper() + text[1:]
 
 
@@ -117,25 +120,6 @@ def own(method: Method) -> set[str]:
     fields = method.params.model_fields
     stock = {"advantage_std": "sample", "max_log_ratio": 20.0}
     return {k for k in SHARED if k in fields and fields[k].default != stock.get(k)}
-
-
-def slots(method: Method) -> dict[str, str]:
-    """What each function says it computes, where it is not GRPO's."""
-    shared = (group_advantages, token_log_ratio, keep_advantages, clip_bounds)
-    named = {
-        "advantages": method.advantages,
-        "bounds": method.bounds or method.constant_bounds,
-        **{f"extra `{name}`": function for name, function in method.extras.items()},
-        "log r'": method.log_ratio,
-        "A'": method.reweight,
-    }
-    return {k: summary(f) for k, f in named.items() if f not in shared}
-
-
-def summary(function: object) -> str:
-    """The first sentence of its docstring, as code where it is a formula."""
-    line = (inspect.getdoc(function) or "").splitlines()[0].removesuffix(".")
-    return f"`{line}`" if re.search(r"[_^=]", line) else line
 
 
 def functions(method: Method) -> list[object]:
