@@ -92,14 +92,15 @@ def section(made: Mapping[str, Composed], version: str) -> str:
     return SECTION.format(
         version=version,
         counts=_filled(f"{count}: {each}."),
-        keys="\n".join(f"{number[key]}. `{key}`: {why}" for key, why in reasons.items()),
+        keys="\n".join(_filled(f"{number[k]}. `{k}`: {why}") for k, why in reasons.items()),
         groups="\n".join(_filled(f"- **{k}**: {', '.join(refused[k])}") for k in ordered),
     )
 
 
 def _filled(text: str) -> str:
     """Lines of a page; names stay whole."""
-    indent = "  " if text.startswith("- ") else ""
+    marker = re.match(r"- |\d+\. ", text)
+    indent = " " * len(marker[0]) if marker else ""
     return fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
