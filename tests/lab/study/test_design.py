@@ -132,7 +132,7 @@ def test_a_younger_key_makes_no_other_run_by_its_default(tmp_path, monkeypatch):
             "regimes.eight: baseline=gspo",
         ),
         (
-            {"eight": {**WRITTEN["regimes"]["eight"], "tune": {"key": "k", "values": [1, 2]}}},
+            {"eight": {**WRITTEN["regimes"]["eight"], "tune": {"grid": {"k": [1, 2]}}}},
             "regimes.eight: first_seed=0 3",
         ),
         (
@@ -141,7 +141,7 @@ def test_a_younger_key_makes_no_other_run_by_its_default(tmp_path, monkeypatch):
                 "eight": {
                     **WRITTEN["regimes"]["eight"],
                     "first_seed": 3,
-                    "tune": {"key": "k", "values": [1, 2]},
+                    "tune": {"grid": {"k": [1, 2]}},
                 },
             },
             "eight_tuning",

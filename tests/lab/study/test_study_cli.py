@@ -34,7 +34,10 @@ STUDY = {
             "baseline": "grpo",
             "seeds": 2,
             "first_seed": 2,
-            "tune": {"key": "policy.optimizer.kwargs.lr", "values": [1e-4, 2e-4], "seeds": 2},
+            "tune": {
+                "grid": {"policy.optimizer.kwargs.lr": [1e-4, 2e-4]},
+                "rounds": [{"seeds": 2}],
+            },
             "arms": {"grpo": {}, "etr": {}},
         }
     },
