@@ -3,8 +3,10 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
@@ -22,11 +24,18 @@ if TYPE_CHECKING:
 STARRED = "*: the 95 % CI of the difference excludes 0; intervals and figures are in"
 
 
-def study(config: Config, overrides: Overrides = None) -> None:
+def study(
+    config: Config,
+    overrides: Overrides = None,
+    verify: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="make this share of the runs again, and compare"),
+    ] = None,
+) -> None:
     """Run methods x seeds x regimes on the embedded engine, and say what they show."""
     require("lab")
     load_config(config, [], "study")
-    from nemo_algos.lab.study import design, tuning  # what they load takes seconds
+    from nemo_algos.lab.study import design, records, tuning  # what they load takes seconds
     from nemo_algos.lab.study.runner import results
 
     plan, console = design.load(config, overrides or []), Console(highlight=False)
@@ -41,9 +50,28 @@ def study(config: Config, overrides: Overrides = None) -> None:
         return results(folder / "results.csv")
 
     with lock_folder(folder, "writing to"):
-        plan = tuning.tune(plan, go)
+        plan = tuning.tune(records.join(plan, folder), go)
         go(plan)
         _show(plan, design.runs(plan)[1], folder, console)
+        if verify is not None:
+            _verify(plan, folder, verify, console)
+
+
+def _verify(plan: "Study", folder: Path, share: float, console: Console) -> None:
+    """Exits with 1 where a run that is made again has other numbers."""
+    from nemo_algos.lab.study import design, records
+
+    differing = 0
+    with TemporaryDirectory() as again, fresh(plan.workers) as processes:
+        runs = design.runs(plan)[0]
+        for run, columns in records.verify(runs, folder, share, Path(again), processes):
+            differing += bool(columns)
+            found = "; ".join(f"{n}: {was}, now {now}" for n, (was, now) in columns.items())
+            console.print(f"{run}  {found or 'the same numbers'}", soft_wrap=True)
+    if differing:
+        what = f"{differing} runs have other numbers than {folder / 'results.csv'}"
+        console.print(what, soft_wrap=True)
+        raise typer.Exit(1)
 
 
 def _go(part: "Study", folder: Path, console: Console) -> None:

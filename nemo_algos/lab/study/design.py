@@ -125,12 +125,16 @@ class Confirm(Section):
 
 
 class Study(Section):
-    """The whole file. path: steps between evaluations on the way; 0: at the end only."""
+    """The whole file. path: steps between evaluations on the way; 0: at the end only.
+
+    records: files of others, and the folders of their runs (records.py).
+    """
 
     regimes: dict[str, Regime] = Field(min_length=1)
     settings: Settings = Field(default={})
     confirm: Confirm | None = None
     path: int = Field(default=0, ge=0)
+    records: dict[str, str] = Field(default={})
     workers: int = Field(default=2, gt=0)
     out: str = "runs/study"
 
