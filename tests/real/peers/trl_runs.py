@@ -83,7 +83,7 @@ def settings(folder: str | Path, **changed: Any) -> GRPOConfig:
 def trainer(folder: str | Path, args: GRPOConfig, method: Any = None, **named: Any) -> GRPOTrainer:
     """Ours with a method, else TRL's; puzzles in a fixed order."""
     rng = random.Random(1)
-    puzzles = [countdown.sample(rng, RULES)[0] for _ in range(400)]
+    puzzles = [puzzles.sample(rng, RULES)[0] for _ in range(400)]
     rows = [{"prompt": f"{p} :", "numbers": [*p.numbers], "target": p.target} for p in puzzles]
     named = {"reward_funcs": reward, "train_dataset": Dataset.from_list(rows)} | named
     tokenizer = AutoTokenizer.from_pretrained(folder)
