@@ -1,9 +1,9 @@
 """Families of puzzles that are made up as they are asked for, in countdown's words.
 
     countdown   6 10 1 > 17 :         1 + 10 = 11 , 11 + 6 = 17
-    sums        6 10 1 > 17 :         6 + 1 = 7 , 7 + 10 = 17          up to 26 numbers: 150 tokens
-    grid        12 34 > 13 22 45 57 :  12 02 03 04 14 24 34            around four walls, 10 by 10
-    stairs      0 31 > 7 5 12 :       7 12 24 31                       by steps of three sizes
+    sums        6 10 1 > 17 :         6 + 10 = 16 , 16 + 1 = 17       of up to 26 numbers
+    grid        12 34 > 13 22 45 57 :  2 3 4 14 24 34                  around four walls, 10 by 10
+    stairs      0 31 > 7 5 12 :       7 12 24 31                      by steps of three sizes
 
 A family has puzzles with several right responses, and one draw gives a puzzle and one of them. A
 tenth of the puzzles, by a hash of their keys, is held out of warm start and training.
@@ -41,7 +41,7 @@ def draw_countdown(rng: random.Random, rules: Rules) -> tuple[Puzzle, list[int]]
 
 
 def draw_sum(rng: random.Random, rules: Rules) -> tuple[Puzzle, list[int]]:
-    """All numbers are added one by one, in any order; their sum is the target, at most 99."""
+    """The numbers are added one by one, as they are shown; their sum is the target, at most 99."""
     largest = min(10, 99 // rules.numbers)
     numbers = [rng.randint(1, largest) for _ in range(rules.numbers)]
     total, *rest = numbers
