@@ -6,6 +6,7 @@
 """
 
 import random
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, as_completed
@@ -18,6 +19,7 @@ from nemo_algos.lab.study.design import Regime, Study, Trial, load
 from nemo_algos.lab.study.runner import Row, results, train, write_table
 
 TIMES = ("CPU seconds", "tokens_per_second", "time/")  # columns that begin so vary
+ID = re.compile("[0-9a-f]{12}")
 FILES = ("{}.jsonl", "{}.path.jsonl")
 
 
@@ -31,13 +33,17 @@ class Verified(NamedTuple):
 def join(study: Study, folder: Path) -> Study:
     """The study with the records' arms; their finished runs are copied into its folder.
 
-    Raises ConfigError where a record's regime is not one of the study's, or has an arm of its.
+    Raises ConfigError where a record's regime is not one of the study's, or has an arm of its;
+    ValueError for a folder that no study has written.
     """
     regimes, rows = dict(study.regimes), results(folder / "results.csv")
     for file, place in study.records.items():
         for name, theirs in load(file, []).regimes.items():
             regimes[name] = _joined(file, name, regimes.get(name), theirs)
         found = results(Path(place) / "results.csv")
+        if strange := [run for run in found if not ID.fullmatch(run)]:
+            what = f"records.{file}: {place} has a run {strange[0]!r}, which is not an id"
+            raise ValueError(f"{what}. Use a folder that `nemo-algos study` has written.")
         for run in found.keys() - rows.keys():
             _copy(run, Path(place) / "raw", folder / "raw")
         rows = found | rows

@@ -11,6 +11,7 @@ from nemo_algos.config import ConfigError
 from nemo_algos.lab.study import design, records
 from nemo_algos.lab.study.runner import results, write_table
 
+A, B = "0123456789ab", "ba9876543210"
 KEY = "policy.optimizer.kwargs.lr"
 REGIME = {
     "claim": "-",
@@ -30,8 +31,8 @@ def written(tmp_path, **changes):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"regimes": {"r": regime | changes}}))
     theirs = tmp_path / "theirs"
     (theirs / "raw").mkdir(parents=True)
-    write_table(theirs / "results.csv", [{"id": "a", "pass@1": 0.5}, {"id": "b", "pass@1": 0.25}])
-    for name in ("a.jsonl", "a.path.jsonl"):
+    write_table(theirs / "results.csv", [{"id": A, "pass@1": 0.5}, {"id": B, "pass@1": 0.25}])
+    for name in (f"{A}.jsonl", f"{A}.path.jsonl"):
         (theirs / "raw" / name).write_text(json.dumps({"of": name}) + "\n")
     return OURS.model_copy(update={"records": {str(tmp_path / "mine.yaml"): str(theirs)}})
 
@@ -39,14 +40,14 @@ def written(tmp_path, **changes):
 def test_their_arms_and_runs_join_ours(tmp_path):
     study, folder = written(tmp_path), tmp_path / "ours"
     folder.mkdir()
-    write_table(folder / "results.csv", [{"id": "b", "pass@1": 0.75}])
+    write_table(folder / "results.csv", [{"id": B, "pass@1": 0.75}])
     joined = records.join(study, folder)
     assert [*joined.regimes["r"].arms] == ["grpo", "mine", "etr"]
     assert joined.regimes["r"].tune.knobs == {"mine": {"method.clip_high": [0.2, 0.3]}}
     assert joined.regimes["s"] == OURS.regimes["s"]
     rows = results(folder / "results.csv")
-    assert {name: row["pass@1"] for name, row in rows.items()} == {"a": 0.5, "b": 0.75}
-    assert sorted(p.name for p in (folder / "raw").iterdir()) == ["a.jsonl", "a.path.jsonl"]
+    assert {name: row["pass@1"] for name, row in rows.items()} == {A: 0.5, B: 0.75}
+    assert sorted(p.name for p in (folder / "raw").iterdir()) == [f"{A}.jsonl", f"{A}.path.jsonl"]
     assert len(records.join(study, folder).regimes["r"].arms) == 3  # and again
 
 
@@ -86,3 +87,11 @@ def test_a_run_made_again_is_compared_column_by_column(tmp_path, monkeypatch):
         few = list(records.verify(runs, tmp_path, 0.01, tmp_path / "again", pool))
     want = {runs[0].id: {}, **{run.id: {"pass@1": (0.5, 0.25)} for run in runs[1:3]}}
     assert {v.run: v.differing for v in found} == want and len(few) == 1
+
+
+def test_an_id_is_no_path(tmp_path):
+    study = written(tmp_path)
+    write_table(tmp_path / "theirs" / "results.csv", [{"id": "../../out", "pass@1": 0.5}])
+    with pytest.raises(ValueError) as error:
+        records.join(study, tmp_path / "ours")
+    assert str(error.value) == Says("theirs '../../out' id")
