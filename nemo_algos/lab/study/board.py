@@ -24,6 +24,14 @@ class Column(NamedTuple):
     difference: bool = True
 
 
+class Box(NamedTuple):
+    """A cell of the page: its text, lines beneath it, and what its column is sorted by."""
+
+    text: str
+    below: Sequence[str] = ()
+    key: str = ""
+
+
 COLUMNS = (
     Column("pass@1", "pass@1 at the end"),
     Column(AT.format("pass@16"), "pass@16 at equal reward"),
@@ -53,8 +61,9 @@ def write(
             results = [of.get((name, arm, column.metric)) for column in COLUMNS]
             written = _settings(regime.arms[arm])
             rows.append(_row(name, arm, results, curve, written))
-            boxes = [_box(*pair) for pair in zip(COLUMNS, results, strict=True)]
-            shown.append((regime.title or name, arm, [*boxes, _curve(curve), (written, "", "")]))
+            columns = zip(COLUMNS, results, strict=True)
+            boxes = [_box(column, result, arm == regime.baseline) for column, result in columns]
+            shown.append((regime.title or name, arm, [*boxes, _curve(curve), Box(written)]))
     write_table(folder / "board.csv", rows)
     headings = [c.heading for c in COLUMNS] + ["asymptote; steps to half of it", "settings"]
     values = {
@@ -95,23 +104,22 @@ def _row(
     return row | dict(zip(names, of_curve, strict=True)) | {"settings": settings}
 
 
-def _box(column: Column, result: ArmResult | None) -> tuple[str, str, str]:
-    """Text, what is beneath it, and what the column is sorted by."""
+def _box(column: Column, result: ArmResult | None, baseline: bool) -> Box:
     if result is None:
-        return "-", "", ""
-    text, gap = f"{result.value.mean:.{column.digits}f}", result.difference
-    if not column.difference or gap.n < 2:
-        return text, "", text
-    bounds = " to ".join(f"{x:+.{column.digits}f}" for x in (gap.low, gap.high))
-    below = f"{gap.mean:+.{column.digits}f} ({bounds})"
-    below += "" if gap.resolved else f", detectable {gap.detectable:.{column.digits}f}"
-    below += f", Holm's p {result.adjusted:.2g}" if isfinite(result.adjusted) else ""
-    return text, below, text
+        return Box("-")
+    digits, gap = column.digits, result.difference
+    text = f"{result.value.mean:.{digits}f}"
+    if baseline or not column.difference or gap.n < 2:
+        return Box(text, key=text)
+    below = [f"{gap.mean:+.{digits}f} ({gap.low:+.{digits}f} to {gap.high:+.{digits}f})"]
+    below += [] if gap.resolved else [f"detectable {gap.detectable:.{digits}f}"]
+    below += [f"Holm's p {result.adjusted:.2g}"] if isfinite(result.adjusted) else []
+    return Box(text, below, text)
 
 
-def _curve(curve: scaling.Curve | None) -> tuple[str, str, str]:
+def _curve(curve: scaling.Curve | None) -> Box:
     if curve is None:
-        return "-", "", ""
+        return Box("-")
     if not curve.bends:
-        return "-", f"the path does not bend: {curve.share:.0%} of the way", ""
-    return f"{curve.asymptote:.3f}; {curve.midpoint:.0f}", "", f"{curve.asymptote:.4f}"
+        return Box("-", ["does not bend:", f"{curve.share:.0%} of the way"])
+    return Box(f"{curve.asymptote:.3f}; {curve.midpoint:.0f}", key=f"{curve.asymptote:.4f}")
