@@ -147,8 +147,8 @@ def recorded(some: Responses, now: Sequence[Array]) -> Seen:
     """The server's log-probs of the file's tokens, against both sides of the file."""
     values = np.concatenate([found[r.at - 1] for r, found in zip(some.each, now, strict=True)])
     away = {n: float(np.abs(values - some.column(n)).mean()) for n in ("sampler", "trainer")}
-    text = f"{away['sampler']:.2g} nats from the file's sampler and {away['trainer']:.2g} from its"
-    text += " trainer, of the same tokens (without temperature and top-p)"
+    text = f"the same tokens differ by {away['sampler']:.2g} nats from the file's sampler and by "
+    text += f"{away['trainer']:.2g} from its trainer (without temperature and top-p)"
     return Seen("recorded", away["sampler"] > ROUNDING, text)
 
 
@@ -178,13 +178,13 @@ def _sampling(server: Server, prompt: list[int]) -> Iterator[Seen]:
     found = {name: solved(plain, server.likeliest(prompt, **given)) for name, given in ways.items()}
     processed = abs(found["asked"][0] - ASKED[0]) < CLOSE
     told = "after" if processed else "before"
-    text = f"its log-probs are {told} the sampling parameters (asked for temperature {ASKED[0]:g},"
-    text += f" they are of {found['asked'][0]:.2f}; for top-p {ASKED[1]:g}, of"
-    yield Seen("logprobs_mode", False, f"{text} {found['top_p'][1]:.2f} of the probability)")
+    text = f"log-probs are computed {told} the sampling parameters (temperature {ASKED[0]:g} "
+    text += f"was asked, {found['asked'][0]:.2f} found; top-p {ASKED[1]:g} was asked, "
+    yield Seen("logprobs_mode", False, f"{text}{found['top_p'][1]:.2f} found)")
     heat, kept = found["default"]
-    text = f"a request without parameters is of temperature {heat:.2f}"
+    text = f"a request without parameters has temperature {heat:.2f}"
     text += "" if math.isnan(kept) else f" and keeps {kept:.2f} of the probability"
-    text += "" if processed else ", as far as log-probs before them can tell"
+    text += "" if processed else " (uncertain: the log-probs are computed before the parameters)"
     yield Seen("defaults", processed and (abs(heat - 1) > CLOSE or not kept > 1 - CLOSE), text)
 
 
@@ -210,5 +210,5 @@ def solved(plain: dict[str, float], other: dict[str, float]) -> tuple[float, flo
 def _adapter(server: Server, rows: list[list[int]], base: Sequence[Array], name: str) -> Seen:
     d = np.abs(np.concatenate(server.prompt_logprobs(rows, name)) - np.concatenate(base))
     same = not d.any()
-    text = f"{name} is {d.mean():.2g} nats from {server.models[0]}"
+    text = f"{name} differs by {d.mean():.2g} nats from {server.models[0]}"
     return Seen("adapter", same, f"{text}: it is not applied" if same else text)
