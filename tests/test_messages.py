@@ -178,3 +178,12 @@ def test_what_is_wrong_with_a_message_is_seen():
     assert bare_keys(bare) == ["grpo.val_period"]
     (dialect,) = planted("it needs entropies, which TRL has not", "Set it to 0.")
     assert DIALECT.search(dialect)[0] == "has not"
+
+
+def test_a_rehearsal_says_its_message_before_the_key():
+    source = """
+def judge(stage, bad):
+    say = stage.failed if bad else stage.warning
+    say("Mend it.", "data.train")
+"""
+    assert [text for _, text in messages(source)] == ["Mend it."]
