@@ -45,9 +45,20 @@ def test_the_tables(tmp_path):
         in lines
     )
     grpo, etr = (line for line in lines if line.startswith(("| grpo", "| etr")))
-    assert grpo.startswith("| grpo | 3 | 0.500 ± 0.100<br>+0.000 ± 0.000 | - |")
-    assert etr.startswith("| etr | 3 | 0.700 ± 0.050<br>**+0.200 ± 0.100** | - |")
-    assert "| 0.300 |" in etr
+    assert lines[lines.index(grpo) - 2] == "| arm | pass@1 | entropy |"
+    assert grpo == "| grpo | 0.500 ± 0.100 | - |"
+    assert etr == "| etr | 0.700 ± 0.050<br>**+0.200 ± 0.100** | 0.300 |"
+
+
+def test_runs_are_counted_where_some_are_missing_and_equal_metrics_left_out(tmp_path):
+    found = [
+        ArmResult("r", arm, metric, Estimate(n, mean, mean, mean, 1.0), SAME)
+        for arm, n in (("grpo", 3), ("etr", 2))
+        for metric, mean in (("reward", 0.1 * n), ("length of right", 12.0))
+    ]
+    report.write(STUDY, found, "T", tmp_path / "report.md")
+    text = (tmp_path / "report.md").read_text()
+    assert "| arm | n | reward |\n" in text and "\n| etr | 2 | 0.200" in text
 
 
 def test_a_title_is_the_sections_and_the_sweeps(tmp_path):
@@ -55,7 +66,7 @@ def test_a_title_is_the_sections_and_the_sweeps(tmp_path):
     titled = STUDY.model_copy(update={"regimes": {"r": regime}})
     report.write(titled, RESULTS, "T", tmp_path / "report.md")
     assert "\n## 8 updates (r)\n\nClaim: etr is better.\n" in (tmp_path / "report.md").read_text()
-    tune = Tuning(key="policy.optimizer.kwargs.lr", values=[1, 2])
+    tune = Tuning(grid={"policy.optimizer.kwargs.lr": [1, 2]})
     regimes = {"r": regime.model_copy(update={"tune": tune})}
     regimes["s"] = regimes["r"].model_copy(update={"title": ""})
     swept = sweeps(STUDY.model_copy(update={"regimes": regimes})).regimes
@@ -89,7 +100,7 @@ def test_a_line_of_values_per_arm(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Axes, "plot", lambda *a, **k: drawn.append((*a[1:3], k.get("label"))) or plot(*a, **k)
     )
-    tune = {"key": "grpo.max_num_steps", "values": [1, 2], "seeds": 2}
+    tune = {"grid": {"grpo.max_num_steps": [1, 2]}, "rounds": [{"seeds": 2}]}
     regime = {"claim": "-", "baseline": "grpo", "arms": {"grpo": {}, "etr": {}}}
     study = Study.model_validate({"regimes": {"r": {**regime, "tune": tune, "first_seed": 2}}})
     numbers = enumerate(["grpo 1", "grpo 2", "etr 1"])  # etr 2 is not there yet
