@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from torch import Tensor
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch.causes import Cause
 from nemo_algos.lab.mismatch.drawn import drawn
-from nemo_algos.lab.mismatch.hypotheses.chance import at_random
 from nemo_algos.lab.mismatch.hypotheses.fit import CAP, ROUNDING, Record
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
 from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora
@@ -81,24 +80,11 @@ def examine(
             case, coarse, responses, base, _record(responses, name, scale), rounding, told
         )
         sides[name] = search.outcome(sides.get("trainer"))
-        if name == "trainer":
-            sides[name] = _by_chance(search, sides[name])
     explained = any(side.explained for side in sides.values())
     if not explained and _alike(responses, rounding, scale):
         raise ValueError(OTHER_WEIGHTS)
     level, counts = float(np.mean(scale)) * rounding, (len(responses.row), len(responses.each))
     return Examination(_causes(sides, responses), sides, level, *counts)
-
-
-def _by_chance(search: Search, outcome: Outcome) -> Outcome:
-    """With a cause that is random, where no other is found. A sampler has several weights, too."""
-    if outcome.explained or outcome.parameters:
-        return outcome
-    search.progress("at random")
-    plain = search.network, search.responses, search.record, search.base.logprobs
-    if not (found := at_random(*plain)):
-        return outcome
-    return replace(outcome, parameters=dict([found]), left=1.0, explained=True)
 
 
 def _case(

@@ -13,7 +13,6 @@ from nemo_algos.lab.mismatch.hypotheses import (
     computed,
     formats,
     layers,
-    routes,
     sampling,
     shown,
     weights,
@@ -27,7 +26,7 @@ from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses
 
 Array = np.ndarray
 WEIGHTS = [*weights.HYPOTHESES, *formats.HYPOTHESES]
-FORWARD = [*WEIGHTS, *computed.HYPOTHESES, *routes.HYPOTHESES, *shown.HYPOTHESES]
+FORWARD = [*WEIGHTS, *computed.HYPOTHESES, *shown.HYPOTHESES]
 FORWARD += layers.HYPOTHESES
 SHOWN = {hypothesis.name for hypothesis in shown.HYPOTHESES}  # of two of them only one can hold
 MIXED = {"old_weights", "stale_prefix", "adapter_scale"}  # may hold of some responses alone

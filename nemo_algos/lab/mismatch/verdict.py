@@ -201,9 +201,7 @@ def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
         if causes:
             return Diagnosis(causes[0].name, text, tokens, causes, candidates)
         return Diagnosis("unknown", f"{text}. {best}" if best else text, tokens, [], candidates)
-    drawn = any(cause.name == "dropout" or "noise" in cause.parameter for cause in causes)
-    kind = "as random as that" if drawn else "rounding"
-    rest = f"the rest is {kind}, in {count}"
+    rest = f"the rest is rounding, in {count}"
     rest += f" (bfloat16 rounds by {examination.rounding:.2g} nats here)"
     if causes:
         return Diagnosis(causes[0].name, rest, tokens, causes)
