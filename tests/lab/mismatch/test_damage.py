@@ -27,7 +27,6 @@ def causes(tmp_path, made, rollouts, other, side):
     "layer, module, change, more",
     [
         (1, "self_attn.o_proj", lambda w: w * 1.5, {"scale": 1.5}),
-        (0, "self_attn.v_proj", lambda w: w * 0, {"scale": 0.0}),
         (1, "mlp.gate_proj", lambda w: w.roll(len(w) // 2, 0), {"halves": "exchanged"}),
     ],
 )

@@ -256,7 +256,7 @@ def test_a_probe_at_the_stop_wakes_the_engine_and_says_that_no_refit_arrives(
     made.run.policy.offload_after_refit = lambda: calls.append("offload")
     generation.cfg["colocated"] = {"enabled": True}
     wake = generation.prepare_for_generation
-    generation.prepare_for_generation = lambda: calls.append("wake") or wake()
+    generation.prepare_for_generation = lambda **given: calls.append("wake") or wake(**given)
     with pytest.raises(FloatingPointError, match=r"stop_above.* do not reach"):
         made.train()
     assert calls[-2:] == ["offload", "wake"]
