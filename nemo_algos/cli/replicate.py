@@ -72,7 +72,7 @@ def _list(name: str, known: Paper) -> None:
 
 
 def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) -> None:
-    from nemo_algos.lab.replicate import plan
+    from nemo_algos.lab.replicate import commands, plan
 
     about = known.items[item]
     echo(f"{name} {item}: {about.title} ({known.state(about)})")
@@ -84,12 +84,14 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
             echo(f"data {data}: {'; '.join(fact for fact in facts if fact)}")
     for topic, theirs, ours in known.settings:
         echo(f"differs: {topic}: {theirs}; here {ours}")
-    for line in plan.commands(known, name, about, out):
+    for line in commands.commands(known, name, about, out):
         echo(f"$ {line}")
+    if known.seeds > 1 and any(map(known.trains, about.needed_runs())):
+        echo(
+            f"seeds 2 to {known.seeds}: the same lines, with N for the 1 of grpo.seed=1 and -seed1"
+        )
     for misprint in (m for m in known.misprints if m.item == item):
         echo(f"misprint: {misprint.says}")
-    for lacking in known.missing(about):
-        echo(f"missing: {lacking}")
     if about.kind != "text":
         echo(f"then: nemo-algos replicate {name} {item} --report {out}")
 
@@ -120,8 +122,7 @@ def _toy(name: str, known: Paper, item: str, out: Path, steps: int | None, worke
     small = toy.toy(known, steps)
     without = [i for i in ([item] if item else known.items) if i not in small.items]
     if item and without:
-        reason = known.items[item].note or "; ".join(known.missing(known.items[item]))
-        raise ValueError(f"{name} {item} has no toy form: {reason}")
+        raise ValueError(f"{name} {item} has no toy form: {known.items[item].note}")
     items = manifests.choose(small, item)
     for line in toy.make(small, items.values(), out, workers):
         echo(line)

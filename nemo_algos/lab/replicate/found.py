@@ -68,8 +68,6 @@ class Results:
     def absent(self, run: str) -> list[str]:
         """The seeds without a folder, a sentence; a folder without a number is any of them."""
         there = self._there(run)
-        if reason := self.manifest.lacks(run):
-            return [f"{run}: {reason}"]
         if not there:
             return [f"{run}: no run"]
         named = {seed.number for seed in there}

@@ -63,7 +63,7 @@ def toy(manifest: Paper, steps: int | None = None) -> Paper:
         f"{m}/{how}": f"{_model(model)}/{_method(method)}"
         for m, model in manifest.models.items()
         for how, method in manifest.methods.items()
-        if model.toy is not None and not method.missing and not method.program
+        if isinstance(model.toy, list) and not method.program
     }
     small = [*SMALL, *([f"grpo.max_num_steps={steps}"] if steps else [])]
     models = {
@@ -71,7 +71,7 @@ def toy(manifest: Paper, steps: int | None = None) -> Paper:
             base="countdown-tiny", recipe=CONFIG, overrides=[*small, *model.toy]
         )
         for model in manifest.models.values()
-        if model.toy is not None
+        if isinstance(model.toy, list)
     }
     methods = {
         _method(m): PaperMethod(method=m.method, overrides=_supported_keys(m))
@@ -92,7 +92,7 @@ def toy(manifest: Paper, steps: int | None = None) -> Paper:
 
 
 def _model(model: PaperModel) -> str:
-    return "-".join([BENCHMARK, *(_slug(*o.split("=")) for o in model.toy or [])])
+    return "-".join([BENCHMARK, *(_slug(*o.split("=")) for o in model.toy)])
 
 
 def _method(method: PaperMethod) -> str:
@@ -123,9 +123,8 @@ def _notes(manifest: Paper, item: Item, names: dict[str, str]) -> list[str]:
         model, method = manifest.of(run)
         left_out = [o for o in method.overrides if o not in _supported_keys(method)]
         if run not in names:
-            own = "NeMo-RL's own program trains it" if method.program else ""
-            served = f"{model.base} is served as it is, and has no tiny form"
-            reason = manifest.lacks(run) or own or served
+            own = "NeMo-RL's own program trains it"
+            reason = model.toy if isinstance(model.toy, str) else own
             said.append(f"No toy form of {run}: {reason}")
         elif left_out:
             keys = ", ".join(left_out)
@@ -159,7 +158,6 @@ def _item(manifest: Paper, item: Item, names: dict[str, str]) -> Item | None:
         "benchmarks": [BENCHMARK] if item.benchmarks else [],
         "said": [],
         "note": ". ".join(_notes(manifest, item, names)),
-        "missing": "",
     }
     there = item.kind != "text" and item.toy and (changed["blocks"] or changed["runs"])
     return item.model_copy(update=changed) if there else None
