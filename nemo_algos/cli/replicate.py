@@ -76,6 +76,8 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
 
     about = known.items[item]
     echo(f"{name} {item}: {about.title} ({known.state(about)})")
+    if about.note and about.kind != "text":
+        echo(f"note: {about.note}")
     if runs := plan.trained_runs(known, about):
         _costs(known, runs, plan.Costs(known, price))
         for data, where in known.training_data(about).items():

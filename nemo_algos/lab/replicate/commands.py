@@ -1,13 +1,18 @@
 """An item's evaluations, and the commands that make it by hand."""
 
+import functools
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from nemo_algos.config import at, find, load
+from nemo_algos.config import at, find, load, read
 from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.lab.replicate.manifest import Item, Paper, PaperEvaluation
 from nemo_algos.lab.replicate.plan import place, seeded_overrides
+from nemo_algos.preflight.check.judge import versions
+from nemo_algos.preflight.check.snapshot import compose
+from nemo_algos.preflight.check.snapshot import load as release
 
 # convert_dcp_to_hf.py writes the tokenizer alone, of which vLLM cannot make an image's tokens
 PROCESSOR = (
@@ -103,11 +108,16 @@ def _converting(manifest: Paper, run: str, step: str, weights: str) -> Iterator[
 
 def adapts(manifest: Paper, run: str) -> bool:
     """Whether the run trains LoRA's weights alone, which vLLM serves over their model."""
-    recipe = manifest.of(run)[0].recipe
-    return manifest.by_recipe(run) and bool(at(load(find(recipe)), "policy.dtensor_cfg.lora_cfg"))
+    config = _composed(manifest.of(run)[0].recipe) if manifest.by_recipe(run) else {}
+    return bool(at(config, "policy.dtensor_cfg.lora_cfg.enabled"))
 
 
 def processor(manifest: Paper, run: str) -> str:
     """The program that puts what reads images beside a checkpoint; empty for a model of text."""
-    recipe = manifest.of(run)[0].recipe
-    return PROCESSOR if recipe and is_vlm(load(find(recipe))["data"]) else ""
+    return PROCESSOR if is_vlm(_composed(manifest.of(run)[0].recipe)["data"]) else ""
+
+
+@functools.cache
+def _composed(recipe: str) -> dict[str, Any]:
+    """A recipe over NeMo-RL's config."""
+    return compose(read(find(recipe)), release(versions(recipe)[0])).plain

@@ -66,6 +66,11 @@ def test_a_plan_shows_one_seed_and_how_the_others_differ():
     assert "seeds 2" not in said("etr", "table1")
 
 
+def test_a_plan_says_what_is_otherwise_in_an_item():
+    (note,) = (line for line in said("etr", "figure4").splitlines() if line.startswith("note:"))
+    assert "every checkpoint" in note and "validation" in note
+
+
 def test_what_trains_nothing_says_so():
     assert "a drawing" in said("etr", "figure1")
     assert "as it is" in said("erpo", "figure1b")
