@@ -30,12 +30,13 @@ evaluate() { # a checkpoint's folder, or nothing for the model itself; then the 
 				--lora-modules "$SERVED=$(dirname "$adapter")")
 		elif [[ $whole ]]; then
 			served=$whole
+			words+=(--tokenizer "$step/policy/tokenizer")
 		else
 			served=$RUN/hf/${step##*/}
 			[[ -e $served/config.json ]] || $python examples/converters/convert_dcp_to_hf.py \
 				--config "$step/config.yaml" --dcp-ckpt-path "$step/policy/weights" --hf-ckpt-path "$served"
-			[[ ! ${PROCESSOR:-} ]] || $python -c "$PROCESSOR" "$MODEL" "$served"
 		fi
+		[[ ! ${PROCESSOR:-} || $adapter ]] || $python -c "$PROCESSOR" "$MODEL" "$served"
 	fi
 	for line in "$@"; do # what asks no server comes first: a server takes the GPU
 		if [[ $line == *model.name=* ]]; then asking+=("$line"); else ask "${line//\{weights\}/$served}"; fi

@@ -89,6 +89,7 @@ def test_every_checkpoint_is_served_in_turn_where_an_evaluation_asks_for_it(tmp_
     asked = evaluated(tmp_path, log, CHECKPOINTS=tmp_path / "kept", EVALUATIONS=words)
     steps = [line.split("/kept/")[1].split("/")[0] for line in asked["vllm"]]
     assert sorted(steps) == ["step_10", "step_2"]
+    assert all("/policy/tokenizer" in line for line in asked["vllm"])  # not with the weights
     out = [line.split("out=")[1].split()[0] for line in asked["python"]]
     assert sorted(out) == ["eval", "eval-10", "eval-2"]
 
