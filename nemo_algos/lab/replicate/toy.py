@@ -117,19 +117,20 @@ def _has(override: str) -> bool:
 
 
 def _notes(manifest: Paper, item: Item, names: dict[str, str]) -> list[str]:
-    """The item's note, what of its runs has no toy form, and what of a method is left out."""
-    said = [item.note]
+    """What of its runs has no toy form, and what of a method is left out, with the runs' names."""
+    said: dict[tuple[str, str], list[str]] = {}
     for run in item.needed_runs():
         model, method = manifest.of(run)
         left_out = [o for o in method.overrides if o not in _supported_keys(method)]
         if run not in names:
             own = "NeMo-RL's own program trains it"
-            reason = model.toy if isinstance(model.toy, str) else own
-            said.append(f"No toy form of {run}: {reason}")
+            about = "No toy form of", model.toy if isinstance(model.toy, str) else own
         elif left_out:
-            keys = ", ".join(left_out)
-            said.append(f"The toy's {run} has no {keys}: the embedded engine does not know it")
-    return [note for note in dict.fromkeys(said) if note]
+            about = f"No {', '.join(left_out)} in", "the embedded engine has no such key"
+        else:
+            continue
+        said.setdefault(about, []).append(run)
+    return [f"{what} {', '.join(runs)}: {why}" for (what, why), runs in said.items()]
 
 
 def _slug(key: str, value: object) -> str:
