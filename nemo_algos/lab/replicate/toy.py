@@ -38,6 +38,7 @@ from nemo_algos.terminal import Console
 
 PAPER = "toy"  # in place of the paper's name in the runs' folders: papers share runs
 CONFIG, BENCHMARK, SAMPLES = "local.yaml", "countdown", 32
+LACKING = {"boxed"}  # metrics of mathematics alone
 STEPS = "grpo.max_num_steps=24"
 SMALL = [
     STEPS,
@@ -167,7 +168,8 @@ def _item(manifest: Paper, item: Item, names: dict[str, str]) -> Item | None:
 def _block(block: Block, names: dict[str, str]) -> Block | None:
     """Its numbers on countdown, k up to the samples, once each; without titles and printed ones."""
     by_run = bool(block.rows[0].run)
-    columns = list(dict.fromkeys(_column(c, by_run, names) for c in block.columns))
+    kept = [column for column in block.columns if column.split()[1] not in LACKING]
+    columns = list(dict.fromkeys(_column(c, by_run, names) for c in kept))
     rows = {_row(row, names): None for row in block.rows if not by_run or row.run in names}
     if not rows:
         return None

@@ -27,6 +27,7 @@ def test_every_item_that_runs_has_a_toy_without_printed_numbers(paper):
     assert small.label == "TOY: " and not any(item.said for item in small.items.values())
     assert {cell.printed for cell in cells} | {cell.spread for cell in cells} == {None}
     assert {b for cell in cells for b in cell.benchmarks} <= {BENCHMARK, "train"}
+    assert "boxed" not in {cell.metric for cell in cells}  # countdown's answers have no box
     assert all(int(c.metric.partition("@")[2] or 1) <= SAMPLES for c in cells)
 
 
