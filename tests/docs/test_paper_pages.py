@@ -27,3 +27,9 @@ def test_the_page_is_current(name):
     small = toy(known)
     assert runs <= {run for item in small.items.values() for run in item.needed_runs()}
     assert all(misprint.says in written for misprint in known.misprints)
+
+
+def test_the_index_counts_the_toys_runs():
+    small = [toy(script.paper(name)) for name in script.names()]
+    runs = {run for t in small for item in t.items.values() for run in item.needed_runs()}
+    assert f"are {len(runs)} runs" in (ROOT / "docs/papers/index.md").read_text()
