@@ -128,11 +128,13 @@ class Block(Section):
             for numbers in (row.printed, row.spread):
                 if len(numbers) not in (0, len(self.columns)):
                     said = f"{len(numbers)} numbers under {len(self.columns)} columns"
-                    raise ValueError(f"the row {row.label} has {said}: write null where none is")
+                    raise ValueError(
+                        f"the row {row.label} has {said}. Write null for a missing number."
+                    )
             if bool(row.run) == bool(row.benchmark):
-                raise ValueError(f"the row {row.label} names a run or a benchmark, one of them")
+                raise ValueError(f"the row {row.label} must name either a run or a benchmark")
         if wrong := [column for column in self.columns if len(column.split()) != 2]:
-            raise ValueError(f"{wrong[0]!r}: write a column as BENCHMARK METRIC or RUN METRIC")
+            raise ValueError(f"column {wrong[0]!r}: write it as BENCHMARK METRIC or RUN METRIC")
         return self
 
     def cells(self, row: PaperRow) -> list[PaperCell]:
@@ -171,12 +173,12 @@ class Item(Section):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         if self.kind == "text" and not self.note:
-            raise ValueError("note: say why there is nothing to run")
+            raise ValueError("`note` is missing: say why there is nothing to run")
         if self.kind in ("table", "bars") and not self.blocks:
-            raise ValueError("blocks: missing")
+            raise ValueError("`blocks` is missing: a table needs it")
         drawn = self.kind in ("curves", "histogram", "matrix", "tokens")
         if drawn and not (self.runs and self.metrics):
-            raise ValueError("runs and metrics: name them")
+            raise ValueError("`runs` or `metrics` is missing: a figure needs both")
         return self
 
     def cells(self) -> Iterator[PaperCell]:
@@ -238,7 +240,7 @@ class Paper(Section):
                 _check_known(f"items.{name}: benchmark", benchmark, BENCHMARKS)
         for name, model in self.models.items():
             if bool(model.recipe) != bool(model.data):
-                raise ValueError(f"models.{name}: a recipe needs data, and data a recipe")
+                raise ValueError(f"`models.{name}` needs both `recipe` and `data`, or neither")
             for data in model.data:
                 _check_known(f"models.{name}.data:", data, self.data)
         for misprint in self.misprints:
@@ -288,7 +290,7 @@ def _format(value: object) -> str:
 
 def _check_known(what: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
-        raise ValueError(f"{what} {name} is not there{did_you_mean(name, list(known))}")
+        raise ValueError(f"{what} {name} does not exist{did_you_mean(name, list(known))}")
 
 
 def names() -> list[str]:

@@ -74,15 +74,15 @@ def _load(stage: Stage, config: Mapping[str, Any], reader: Any, folder: Path) ->
         key, name, reason, section = problem.args
         lines = rows.faults_in_file(section)
         where = f" {'; '.join(lines)}." if lines else ""
-        stage.failed(f"`{key}`, {name}, does not load: {reason}.{where} Mend it.", key)
+        stage.failed(f"`{key}`, {name}, does not load: {reason}.{where} Correct it.", key)
         return None
     for one in loaded.absent:
         own = config.get("rehearsal_rows")
         cure = "Put the file there" if Path(one.name).suffix in datasets.LOCAL else HUB
         stage.unchecked(
-            f"`{one.key}`, {one.name}, is not at hand ({one.reason}): {own or '64 sums'} stand in, "
-            f"and nothing is known of its rows. {cure}, or name a file of rows (problem, answer) "
-            "with --rows.",
+            f"`{one.key}`, {one.name}, is not available ({one.reason}). {own or '64 sums'} "
+            f"replace it, so its own rows are not checked. {cure}, or name a file of rows "
+            "(problem, answer) with --rows.",
             one.key,
         )
     return loaded

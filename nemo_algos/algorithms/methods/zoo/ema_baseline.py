@@ -28,7 +28,7 @@ class EMABaselineParams(ClipParams):
     advantage_std: OfAdvantages[Std] = "none"
     """A division by the batch's deviation."""
     decay: OfAdvantages[float] = Field(default=0.9, ge=0, lt=1)
-    """What a rollout batch leaves of the baseline before it."""
+    """Share of the old baseline that a rollout batch keeps."""
 
 
 def advantages(rollouts: Rollouts, params: EMABaselineParams, memory: Memory) -> Signal:
