@@ -99,9 +99,7 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
     for line in commands.commands(known, name, about, out):
         echo(f"$ {line}")
     if known.seeds > 1 and any(map(known.trains, about.needed_runs())):
-        echo(
-            f"seeds 2 to {known.seeds}: the same lines, with N for the 1 of grpo.seed=1 and -seed1"
-        )
+        echo(f"seeds 2 to {known.seeds}: the same lines with `grpo.seed=N` and -seedN")
     for misprint in (m for m in known.misprints if m.item == item):
         echo(f"misprint: {misprint.says}")
     if about.kind != "text":
