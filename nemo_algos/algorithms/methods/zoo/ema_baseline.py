@@ -1,5 +1,6 @@
-"""REINFORCE with a running baseline: A_i = R_i - b, b a moving average of the batches' rewards.
+"""REINFORCE with a running baseline, a moving average of the batches' mean rewards.
 
+    A_i = R_i - b
     b <- decay b + (1 - decay) mean(R)          after each batch; before the first, its own mean
 
 Why: any baseline that ignores the response leaves the gradient unbiased and lowers its variance.
