@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.snapshot import load
-from nemo_algos.preflight.rehearsal import config, fold, miniature, verdict
+from nemo_algos.preflight.rehearsal import config, fold, miniature, readers, verdict
 from nemo_algos.preflight.rehearsal.fold import Change, changes
 from nemo_algos.preflight.rehearsal.request import Request
 from nemo_algos.preflight.rehearsal.stack import Stack
@@ -28,9 +29,8 @@ def main(folder: Path) -> None:
     request = Request.read(folder)
     run, _ = judge(request.written(), load(request.version))
     values, origin = miniature.read_config(request.model or str(run["policy.model_name"]))
-    tokenizer = Path(
-        miniature.tokenizer(run["policy.tokenizer"] or {}, origin, folder / "tokenizer")
-    )
+    sees = is_vlm(run["data"]) or "vision_config" in values
+    tokenizer = readers.find(run["policy.tokenizer"] or {}, origin, folder / "tokenizer", sees)
     seen = judge_rows(run, request, tokenizer, folder)
     if request.wants("stack"):
         rehearse(run, request, values, tokenizer, seen, folder)
@@ -71,7 +71,7 @@ def rehearse(
         message = f"This run cannot be rehearsed on a CPU: {reason}. {hint}"
         verdict.add(folder, Verdict("model", "failed", message, "policy.model_name"))
         return
-    small = miniature.shrunk(values, miniature.vocabulary(tokenizer))
+    small = miniature.shrunk(values, readers.load(tokenizer))
     parameters = miniature.save(small, tokenizer, folder / "model")
     rows = Path(seen["stand_in"]) if seen.get("stand_in") else None
     longest = config.LONGEST if rows else seen["longest"]

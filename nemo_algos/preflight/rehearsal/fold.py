@@ -5,7 +5,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.engines.nemo.kinds import data_sets
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight as Run
 
@@ -84,8 +84,6 @@ def refusal(run: Run) -> str | None:
         return "`policy.generation.refit_transport` is a GPU's"
     if run["on_policy_distillation"]:
         return "teachers of `on_policy_distillation` are not folded"
-    if is_vlm(run["data"]):
-        return "prompts with images or sounds are not rehearsed"
     return None
 
 
@@ -236,7 +234,8 @@ def lengths(run: Run, prompt: int) -> Iterator[Change]:
 
 def places(run: Run, folder: Path) -> Iterator[Change]:
     """Folders, models and trackers; an environment has one process of each kind."""
-    for name, section in (run["env"] or {}).items():
+    for name in dict.fromkeys(one.get("env_name") for one in data_sets(run["data"])):
+        section = (run["env"] or {}).get(name)
         for key in {"workers", "num_workers"} & {*(section if isinstance(section, dict) else ())}:
             yield Change(f"env.{name}.{key}", 1, "scaled", "a small step has few responses")
     for path, name in {"checkpointing.checkpoint_dir": "results", "logger.log_dir": "logs"}.items():

@@ -24,7 +24,9 @@ BASES = {  # of NeMo-RL main -> a word of the refusal, or nothing
     "grpo_math_1B_sglang.yaml": "sglang",
     "grpo_math_8B_megatron_nixl.yaml": "refit_transport",
     "recipes/llm/grpo-moonlight-16ba3b-4n8g-megatron.yaml": "latent attention",
-    "vlm_grpo_3B.yaml": "images",
+    "vlm_grpo_3B.yaml": "",
+    "vlm_grpo_3B_megatron.yaml": "",
+    "audio_grpo_3B_megatron.yaml": "config.json",
     "recipes/llm/grpo-nano-v2-12b-1n8g-megatron.yaml": "recurrent",
 }
 
