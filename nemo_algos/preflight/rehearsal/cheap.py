@@ -79,12 +79,12 @@ def _load(stage: Stage, config: Mapping[str, Any], reader: Any, folder: Path) ->
         return None
     for one in loaded.absent:
         own = config.get("rehearsal_rows") or f"{datasets.SUMS} sums"
-        with_pictures = " with pictures" if is_vlm(config["data"]) else ""
+        rows = f"{own} with pictures" if is_vlm(config["data"]) else own
         cure = "Put the file there" if Path(one.name).suffix in datasets.LOCAL else HUB
         stage.unchecked(
-            f"`{one.key}`, {one.name}, is not at hand ({one.reason}): {own}{with_pictures} stand "
-            f"in, and nothing is known of its rows. {cure}, or name a file of rows (problem, answer) "
-            "with --rows.",
+            f"`{one.key}`, {one.name}, is not at hand ({one.reason}): {rows} stand in, and "
+            f"nothing is known of its rows. {cure}, or name a file of rows (problem, answer) with "
+            "--rows.",
             one.key,
         )
     return loaded
