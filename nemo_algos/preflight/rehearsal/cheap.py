@@ -79,10 +79,10 @@ def _load(stage: Stage, config: Mapping[str, Any], reader: Any, folder: Path) ->
         return None
     for one in loaded.absent:
         own = config.get("rehearsal_rows") or f"{datasets.SUMS} sums"
-        rows = f"{own} with pictures" if is_vlm(config["data"]) else own
+        lent = f"{own} with pictures" if is_vlm(config["data"]) else own
         cure = "Put the file there" if Path(one.name).suffix in datasets.LOCAL else HUB
         stage.unchecked(
-            f"`{one.key}`, {one.name}, is not at hand ({one.reason}): {rows} stand in, and "
+            f"`{one.key}`, {one.name}, is not at hand ({one.reason}): {lent} stand in, and "
             f"nothing is known of its rows. {cure}, or name a file of rows (problem, answer) with "
             "--rows.",
             one.key,
