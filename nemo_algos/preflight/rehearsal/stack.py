@@ -124,10 +124,10 @@ def judge_steps(stack: Stack, steps: range) -> Iterator[Verdict]:
     batches = [samples(stack.folder, step) for step in steps]
     yield stack.verdict("rollouts", *rollouts(batches), samples=sample_rows(batches[0]))
     yield from unjudged_responses(stack, found)
-    yield stack.verdict(
-        "advantages", *advantages(batches, stack.run["grpo.num_generations_per_prompt"])
-    )
-    yield stack.verdict("step", *updates(found, steps), metrics=last(found))
+    learned = advantages(batches, stack.run["grpo.num_generations_per_prompt"])
+    yield stack.verdict("advantages", *learned)
+    equal = learned[0] == "unchecked"
+    yield stack.verdict("step", *updates(found, steps, equal), metrics=last(found))
     yield stack.verdict("refit", *refit(found, steps, stack.run["policy.precision"]))
     yield from validation(stack, found)
 
@@ -176,8 +176,10 @@ def advantages(batches: Sequence[Batch], group: int) -> tuple[str, str]:
     )
 
 
-def updates(found: Mapping[str, Mapping[int, float]], steps: range) -> tuple[str, str, str]:
-    """Loss and gradient norm of each step."""
+def updates(
+    found: Mapping[str, Mapping[int, float]], steps: range, equal: bool
+) -> tuple[str, str, str]:
+    """Loss and gradient norm of each step; equal: all rewards of a group are, in every group."""
     for name in ("train/loss", "train/grad_norm"):
         values = found.get(name, {})
         bad = [s for s in steps if s in values and not math.isfinite(values[s])]
@@ -186,6 +188,8 @@ def updates(found: Mapping[str, Mapping[int, float]], steps: range) -> tuple[str
             return "failed", f"{name} {what}. Look at the method and its parameters.", "method"
     norms = found["train/grad_norm"]
     if not any(norms.get(s, 0) for s in steps):
+        if equal:
+            return "unchecked", "The gradient is 0, as groups of equal rewards make it.", ""
         return "warning", "The gradient is 0 in every step: nothing would be learned.", ""
     losses = ", ".join(f"{found['train/loss'].get(s, math.nan):.3g}" for s in steps)
     return "passed", f"Losses {losses}; the gradient is finite and not 0.", ""

@@ -50,7 +50,9 @@ def test_flat_groups(rewards, advantages, outcome, word):
 )
 def test_updates(loss, norm, outcome):
     found = {"train/loss": loss, "train/grad_norm": norm}
-    assert stack.updates(found, range(1, 3))[0] == outcome
+    assert stack.updates(found, range(1, 3), False)[0] == outcome
+    if outcome == "warning":
+        assert stack.updates(found, range(1, 3), True)[0] == "unchecked"
 
 
 def test_refit():
