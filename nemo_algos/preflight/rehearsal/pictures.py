@@ -15,7 +15,8 @@ def section(rows: Path) -> dict[str, Any]:
     folder = rows.with_name("pictures")
     if not (folder / ".mmpr_ready").exists():
         _write(rows, folder)
-    return {"dataset_name": "mmpr-tiny", "download_dir": str(folder), "processor": PICTURED}
+    own = {"dataset_name": "mmpr-tiny", "download_dir": str(folder), "split": "train"}
+    return {**own, "processor": PICTURED}
 
 
 def _write(rows: Path, folder: Path) -> None:
