@@ -40,7 +40,12 @@ class Stack:
     @property
     def length(self) -> str:
         """Of every attempt the same, and more than is made: Megatron's schedule must not change."""
-        return f"grpo.max_num_steps={self.steps + 2}"
+        return f"grpo.max_num_steps={self.steps + 2 * self.saves}"
+
+    @property
+    def saves(self) -> bool:
+        """Whether there are checkpoints to resume from."""
+        return bool(self.run["checkpointing.enabled"])
 
     def attempt(self, name: str, *overrides: str) -> Attempt:
         """`nemo-algos train` over the miniature, with a log of its own."""
@@ -56,7 +61,8 @@ class Stack:
         gpus = self.run["cluster.gpus_per_node"]
         with ray_head.head(self.folder, self.env, gpus, Path.cwd()) as address:
             self.env |= address
-            for verdict in itertools.chain(self.first(), self.second(), self.check_monitor()):
+            later = (self.second(), self.check_monitor()) if self.saves else ()
+            for verdict in itertools.chain(self.first(), *later):
                 say(verdict)
                 if verdict.outcome == "failed" and verdict.stage in ("start", "step", "save"):
                     return
@@ -65,7 +71,7 @@ class Stack:
         """Two steps; then its workers are killed."""
         last = self.steps
         attempt = self.attempt("first", self.length)
-        whole = attempt.reaches(self.saved(last))
+        whole = attempt.reaches(self.saved(last)) if self.saves else attempt.ended() == 0
         attempt.lose_workers()
         if not whole and not samples(self.folder, 1):
             yield self.failure("start", attempt)
@@ -77,7 +83,14 @@ class Stack:
         if not whole:
             yield self.failure("step", attempt)
             return
-        yield self.verdict("save", "passed", f"Checkpoints of steps 1 to {last} are written.")
+        yield self.verdict("save", *self.checkpoints())
+
+    def checkpoints(self) -> tuple[str, str, str]:
+        """Of the steps, where the run has any."""
+        if self.saves:
+            return "passed", f"Checkpoints of steps 1 to {self.steps} are written.", ""
+        key = "checkpointing.enabled"
+        return "unchecked", f"`{key}` is false: nothing is saved, no resume was tried.", key
 
     def failure(self, stage: str, attempt: Attempt) -> Verdict:
         """With the last lines of the log, which is named."""

@@ -1,5 +1,6 @@
 """What a rehearsal says of logged steps, on numbers made by hand."""
 
+import contextlib
 import math
 
 import pytest
@@ -92,3 +93,28 @@ def test_what_cannot_be_judged_is_no_failure_of_rows_that_stand_in(tmp_path, len
     made = stack.Stack(Run(), tmp_path, {}, 2, lent)
     (found,) = stack.unjudged_responses(made, {"train/verifier/error": {1: 3.0, 2: 4.0}})
     assert (found.stage, found.outcome) == ("rollouts", outcome) and "7 " in found.message
+
+
+class Ended:
+    """An attempt whose program ended well, of which no checkpoint is left."""
+
+    def __init__(self, *_):
+        self.reaches, self.ended = (lambda path: False), (lambda: 0)
+        self.lose_workers = lambda: None
+        self.process, self.log, self.last_lines = type("P", (), {"returncode": 0}), "log", str
+
+
+@pytest.mark.parametrize(
+    ("saves", "want"), [(True, ("step", "failed")), (False, ("save", "unchecked"))]
+)
+def test_a_run_without_checkpoints_is_not_resumed(tmp_path, monkeypatch, saves, want):
+    run = Run({"checkpointing.enabled": saves, "cluster.gpus_per_node": 1})
+    made = stack.Stack(run, tmp_path, {}, 2)
+    monkeypatch.setattr(stack, "Attempt", Ended)
+    monkeypatch.setattr(stack, "samples", lambda *_: {"rewards": [1]})
+    monkeypatch.setattr(stack, "judge_steps", lambda *_: [])
+    monkeypatch.setattr(stack.ray_head, "head", lambda *_: contextlib.nullcontext({}))
+    said = []
+    made.rehearse(said.append)
+    assert (said[-1].stage, said[-1].outcome) == want
+    assert made.length.endswith("4" if saves else "2")
