@@ -1,7 +1,7 @@
 """The run's config as it fits this machine: each key that is changed, with its kind and reason."""
 
 from collections.abc import Iterator
-from math import gcd
+from math import gcd, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,6 +115,12 @@ def fold_sizes(run: Run, ranks: int) -> dict[str, int]:
     return sizes | {"expert": 2 if lay.expert > 1 and inside >= 2 else 1, "expert_tensor": 1}
 
 
+def count_gpus(run: Run, sizes: dict[str, int]) -> int:
+    """Of these sizes: a rank of training each, and one of an engine that has its own."""
+    own = 0 if run.layout.colocated else 1
+    return own + prod(sizes[name] for name in ("tensor", "pipeline", "context", "data"))
+
+
 def layout(run: Run, sizes: dict[str, int]) -> Iterator[Change]:
     """Sizes of the groups, the engine's, and the machine's."""
     lay = run.layout
@@ -134,16 +140,13 @@ def layout(run: Run, sizes: dict[str, int]) -> Iterator[Change]:
         if getattr(lay, f"generation_{name}") > 1:
             reason = "vLLM on a CPU runs as one process here"
             yield Change(f"{VLLM}.{name}_parallel_size", 1, "given up", reason)
-    train = sizes["tensor"] * sizes["pipeline"] * sizes["context"] * sizes["data"]
-    own = 0 if lay.colocated else 1
-    if own:
+    if not lay.colocated:
         resources = "policy.generation.colocated.resources"
         yield Change(f"{resources}.gpus_per_node", 1, "scaled", "one engine")
         yield Change(f"{resources}.num_nodes", None, "scaled", "one node")
     yield Change("cluster.num_nodes", 1, "scaled", "this machine is one node")
-    yield Change(
-        "cluster.gpus_per_node", train + own, "scaled", "ranks of training, and the engine"
-    )
+    reason = "ranks of training, and the engine"
+    yield Change("cluster.gpus_per_node", count_gpus(run, sizes), "scaled", reason)
     if run["cluster.segment_size"] is not None:
         yield Change("cluster.segment_size", None, "given up", "there is no NVLink")
 

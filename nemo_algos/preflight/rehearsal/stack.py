@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.preflight.check.layout import Run
-from nemo_algos.preflight.rehearsal import ray_head
 from nemo_algos.preflight.rehearsal.training import Attempt, curves, samples
 from nemo_algos.preflight.rehearsal.verdict import Verdict
 
@@ -19,13 +18,19 @@ Say = Callable[[Verdict], object]
 Batch = Mapping[str, list[Any]]
 
 
+def started(name: str, folder: Path, env: Mapping[str, str]) -> Attempt:
+    """A program that imports, and waits for its words; with a log of this name."""
+    return Attempt(folder / f"{name}.log", env, ["-m", "nemo_algos.preflight.rehearsal.ahead"])
+
+
 class Stack:
-    """What is run, and where: the folder with miniature.yaml, its variables, its ranks."""
+    """What is run, and where: the folder with miniature.yaml, the variables (a Ray's, too)."""
 
     def __init__(
         self, run: Run, folder: Path, env: Mapping[str, str], steps: int, lent: bool = False
     ) -> None:
         self.run, self.folder, self.env, self.steps = run, folder, dict(env), steps
+        self.waiting: dict[str, Attempt] = {}  # by name: started before its turn
         self.lent = lent  # the rows are none of the run's, and its verifiers may want others
         self.begun = time.monotonic()
 
@@ -48,9 +53,10 @@ class Stack:
         return bool(self.run["checkpointing.enabled"])
 
     def attempt(self, name: str, *overrides: str) -> Attempt:
-        """`nemo-algos train` over the miniature, with a log of its own."""
-        words = ["-m", "nemo_algos", "train", str(self.folder / "miniature.yaml"), *overrides]
-        return Attempt(self.folder / f"{name}.log", self.env, words)
+        """`nemo-algos train` over the miniature."""
+        attempt = self.waiting.pop(name, None) or started(name, self.folder, self.env)
+        attempt.tell(["train", str(self.folder / "miniature.yaml"), *overrides], self.env)
+        return attempt
 
     def saved(self, step: int) -> Path:
         """The checkpoint of a step."""
@@ -58,20 +64,19 @@ class Stack:
 
     def rehearse(self, say: Say) -> None:
         """Every stage in its order, up to the first that the next ones need and do not have."""
-        gpus = self.run["cluster.gpus_per_node"]
-        with ray_head.head(self.folder, self.env, gpus, Path.cwd()) as address:
-            self.env |= address
-            later = (self.second(), self.check_monitor()) if self.saves else ()
-            for verdict in itertools.chain(self.first(), *later):
-                say(verdict)
-                if verdict.outcome == "failed" and verdict.stage in ("start", "step", "save"):
-                    return
+        later = (self.second(), self.check_monitor()) if self.saves else ()
+        for verdict in itertools.chain(self.first(), *later):
+            say(verdict)
+            if verdict.outcome == "failed" and verdict.stage in ("start", "step", "save"):
+                return
 
     def first(self) -> Iterator[Verdict]:
         """Two steps; then its workers are killed."""
         last = self.steps
         attempt = self.attempt("first", self.length)
         whole = attempt.reaches(self.saved(last)) if self.saves else attempt.ended() == 0
+        if whole and self.saves:
+            self.waiting["second"] = started("second", self.folder, self.env)
         attempt.lose_workers()
         if not whole and not samples(self.folder, 1):
             yield self.failure("start", attempt)

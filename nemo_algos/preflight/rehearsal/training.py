@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,17 @@ class Attempt:
                 [sys.executable, *words],
                 cwd=cwd,
                 env=dict(env),
+                stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
+
+    def tell(self, words: Sequence[str], variables: Mapping[str, str]) -> None:
+        """To one that was started as ahead.py, and waits for it."""
+        assert self.process.stdin
+        with suppress(BrokenPipeError):  # it has ended: its log says why
+            self.process.stdin.write(json.dumps([words, variables]).encode() + b"\n")
+            self.process.stdin.flush()
 
     def ended(self, limit: float = LIMIT) -> int | None:
         """Its exit status; None where it had to be ended after `limit` seconds."""

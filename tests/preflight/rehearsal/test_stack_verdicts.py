@@ -1,6 +1,5 @@
 """What a rehearsal says of logged steps, on numbers made by hand."""
 
-import contextlib
 import math
 
 import pytest
@@ -100,7 +99,7 @@ class Ended:
 
     def __init__(self, *_):
         self.reaches, self.ended = (lambda path: False), (lambda: 0)
-        self.lose_workers = lambda: None
+        self.lose_workers, self.tell = (lambda: None), (lambda *_: None)
         self.process, self.log, self.last_lines = type("P", (), {"returncode": 0}), "log", str
 
 
@@ -113,7 +112,6 @@ def test_a_run_without_checkpoints_is_not_resumed(tmp_path, monkeypatch, saves, 
     monkeypatch.setattr(stack, "Attempt", Ended)
     monkeypatch.setattr(stack, "samples", lambda *_: {"rewards": [1]})
     monkeypatch.setattr(stack, "judge_steps", lambda *_: [])
-    monkeypatch.setattr(stack.ray_head, "head", lambda *_: contextlib.nullcontext({}))
     said = []
     made.rehearse(said.append)
     assert (said[-1].stage, said[-1].outcome) == want
