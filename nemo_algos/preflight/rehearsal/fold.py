@@ -5,6 +5,7 @@ from math import gcd, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nemo_algos.engines.nemo.decided import TRACE, TRACED
 from nemo_algos.engines.nemo.kinds import data_sets
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight as Run
@@ -16,6 +17,7 @@ GROUP, MICRO, UPDATES, ANSWER = (
     32,
 )  # at most: group, rows of a micro-batch, updates, tokens
 PROMPT = 512  # tokens that the miniature reads of a prompt, at most
+ALL = 1000  # prompts of a step, and more
 MICRO_BATCHES = 2  # of an update on a rank, where the run has several
 NO_ENGINE = "Transformer Engine, Apex and CUDA kernels need a GPU"
 ALWAYS = ("transformer_impl", "async_save")  # also where the config does not have the key
@@ -249,5 +251,8 @@ def places(run: Run, folder: Path) -> Iterator[Change]:
         "policy.model_name", str(folder / "model"), "scaled", "a miniature, random weights"
     )
     yield Change("logger.tensorboard_enabled", True, "scaled", "the rehearsal reads it")
+    if run.controlled:  # which logs no responses otherwise
+        yield Change(TRACE, 1, "scaled", "the rehearsal reads it")
+        yield Change(TRACED, ALL, "scaled", "the rehearsal reads it")
     yield Change("checkpointing.save_period", 1, "scaled", "each step is saved")
     yield Change("checkpointing.checkpoint_must_save_by", None, "scaled", "tried apart")

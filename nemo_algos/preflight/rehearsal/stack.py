@@ -275,6 +275,8 @@ def compare_resume(run: Run, first: Batch, lost: Batch, again: Batch) -> tuple[s
 
 def prompts(batch: Batch) -> list[str]:
     """Each response's prompt, sorted: its tokens up to the first that is trained on."""
+    if "prompt" in batch:
+        return sorted(batch["prompt"])
     rows = zip(batch.get("token_ids", []), batch.get("token_loss_mask", []), strict=True)
     cut = ([*flat([tokens])][: first_one(flat([mask]))] for tokens, mask in rows)
     return sorted(str(tokens) for tokens in cut)

@@ -1,10 +1,13 @@
 """What a rehearsal says of logged steps, on numbers made by hand."""
 
+import json
 import math
+import os
 
 import pytest
 
 from nemo_algos.preflight.rehearsal import stack
+from nemo_algos.preflight.rehearsal.training import samples
 
 
 def batch(rewards, advantages=(0.5, -0.5), prompts=((1, 2), (3, 4))):
@@ -116,3 +119,26 @@ def test_a_run_without_checkpoints_is_not_resumed(tmp_path, monkeypatch, saves, 
     made.rehearse(said.append)
     assert (said[-1].stage, said[-1].outcome) == want
     assert made.length.endswith("4" if saves else "2")
+
+
+def test_responses_of_a_controller_are_those_of_its_newest_trace(tmp_path):
+    """It logs no train_data: of a step that was made twice, the second counts."""
+    for place, steps in (("exp_001", (1, 2)), ("exp_002", (2, 3))):
+        lines = [
+            {
+                "step": n,
+                "prompt": f"{place} {n}",
+                "tokens": ["a", "b"],
+                "reward": n,
+                "advantage": [0],
+            }
+            for n in steps
+        ]
+        file = tmp_path / "logs" / place / "trace.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        os.utime(file, (0, int(place[-1])))
+    found = {step: samples(tmp_path, step) for step in (1, 2, 4)}
+    assert stack.prompts(found[1]) == ["exp_001 1"] and found[1]["content"] == ["exp_001 1ab"]
+    assert stack.prompts(found[2]) == ["exp_002 2"] and not found[4]
+    assert stack.rollouts([found[1], found[2]])[0] == "passed"
