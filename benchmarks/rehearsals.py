@@ -41,7 +41,7 @@ def every() -> Iterator[list[str]]:
 
 
 def rehearse(words: list[str], nemo_rl: str) -> dict[str, Any]:
-    """Its exit status (None: the time limit), minutes, verdicts, and where a failure's logs are."""
+    """Its exit status (None: the time limit), minutes, load, verdicts, and a failure's logs."""
     above = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short, for Ray's sockets
     env = {**os.environ, "TMPDIR": str(above), "HF_HUB_OFFLINE": "1"}
     asked = [sys.executable, "-m", "nemo_algos", "rehearse", *words, "--json"]
@@ -59,6 +59,7 @@ def rehearse(words: list[str], nemo_rl: str) -> dict[str, Any]:
     so_far = [v._asdict() for place in above.glob("nrh*") for v in read(place)]
     verdicts = json.loads(printed) if printed else so_far
     run = {"config": words, "status": status, "minutes": minutes, "verdicts": verdicts}
+    run["load"] = os.getloadavg()[1]  # of the last five minutes: processes that want a core
     if status == 0:
         shutil.rmtree(above, ignore_errors=True)
         return run
@@ -76,7 +77,8 @@ def row(run: dict[str, Any]) -> str:
     ]
     name = " ".join(word.removeprefix("nemo_rl.config=") for word in run["config"])
     folded = ", ".join(sizes) or "-"
-    return f"| `{name}` | {folded} | {result(run, found)} | {run['minutes']:.0f} |"
+    load = f"{run['load']:.0f}" if "load" in run else "-"
+    return f"| `{name}` | {folded} | {result(run, found)} | {run['minutes']:.1f} | {load} |"
 
 
 def result(run: dict[str, Any], found: list[Verdict]) -> str:
@@ -101,7 +103,7 @@ def main(
     """Rehearse what OUT does not have yet, or print OUT as a table."""
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     if table:
-        echo("| config | what was folded | result | minutes |\n|---|---|---|---|")
+        echo("| config | what was folded | result | minutes | load |\n|---|---|---|---|---|")
         echo("\n".join(map(row, done)))
         return
     names = [run["config"] for run in done]
