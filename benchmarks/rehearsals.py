@@ -28,6 +28,15 @@ from nemo_algos.terminal import echo
 
 LIMIT = 15  # minutes
 OWN = ("nemo_rl.yaml", "single_controller.yaml", "fp8_hopper.yaml", "mxfp8_blackwell.yaml")
+SIZES = {  # keys whose small values the table shows
+    "tensor_model_parallel_size": "TP ",
+    "tensor_parallel_size": "TP ",
+    "pipeline_model_parallel_size": "PP ",
+    "context_parallel_size": "CP ",
+    "expert_model_parallel_size": "EP ",
+    "expert_parallel_size": "EP ",
+    "gpus_per_node": "GPUs ",
+}
 BASES = Path(__file__).with_suffix(".txt")  # of NeMo-RL main, and what each needs beside
 
 
@@ -69,11 +78,11 @@ def rehearse(words: list[str], nemo_rl: str) -> dict[str, Any]:
 def row(run: dict[str, Any]) -> str:
     """A row of docs/rehearse.md's table."""
     found = [Verdict(**v) for v in run["verdicts"]]
+    changed = [change for v in found for change in v.details.get("changes", ())]
     sizes = [
-        f"{change['path'].split('.')[-1].removesuffix('_parallel_size')} {change['value']}"
-        for verdict in found
-        for change in verdict.details.get("changes", ())
-        if change["kind"] == "folded" or change["path"] == "cluster.gpus_per_node"
+        SIZES[path] + str(change["value"])
+        for change in changed
+        if (path := change["path"].split(".")[-1]) in SIZES and change["kind"] != "given up"
     ]
     name = " ".join(word.removeprefix("nemo_rl.config=") for word in run["config"])
     folded = ", ".join(sizes) or "-"
@@ -90,8 +99,11 @@ def result(run: dict[str, Any], found: list[Verdict]) -> str:
         last = found[-1].stage if found else "nothing"
         how = f"{LIMIT} minutes" if run["status"] is None else f"status {run['status']}"
         return f"ended by {how} after {last}: {cut(run['last'])}"
-    rest = dict.fromkeys(f"{v.stage} {v.outcome}" for v in found if v.outcome != "passed")
-    return "; ".join(["every stage passes", *rest])
+    said = ["passes"]
+    for outcome, word in (("warning", "warns"), ("unchecked", "open")):
+        stages = dict.fromkeys(v.stage for v in found if v.outcome == outcome)
+        said += [f"{word}: {', '.join(stages)}"] if stages else []
+    return "; ".join(said)
 
 
 def main(
