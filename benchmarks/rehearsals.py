@@ -34,8 +34,7 @@ SIZES = {  # keys whose small values the table shows
     "pipeline_model_parallel_size": "PP ",
     "context_parallel_size": "CP ",
     "expert_model_parallel_size": "EP ",
-    "expert_parallel_size": "EP ",
-    "gpus_per_node": "GPUs ",
+    "cluster.gpus_per_node": "GPUs ",
 }
 BASES = Path(__file__).with_suffix(".txt")  # of NeMo-RL main, and what each needs beside
 
@@ -80,9 +79,10 @@ def row(run: dict[str, Any]) -> str:
     found = [Verdict(**v) for v in run["verdicts"]]
     changed = [change for v in found for change in v.details.get("changes", ())]
     sizes = [
-        SIZES[path] + str(change["value"])
+        SIZES[key] + str(change["value"])
         for change in changed
-        if (path := change["path"].split(".")[-1]) in SIZES and change["kind"] != "given up"
+        for key in SIZES
+        if change["path"].endswith(key) and change["kind"] != "given up"
     ]
     name = " ".join(word.removeprefix("nemo_rl.config=") for word in run["config"])
     folded = ", ".join(sizes) or "-"
@@ -115,7 +115,7 @@ def main(
     """Rehearse what OUT does not have yet, or print OUT as a table."""
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     if table:
-        echo("| config | what was folded | result | minutes | load |\n|---|---|---|---|---|")
+        echo("| config | folded to | result | minutes | load |\n|---|---|---|---|---|")
         echo("\n".join(map(row, done)))
         return
     names = [run["config"] for run in done]
