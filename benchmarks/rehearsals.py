@@ -30,7 +30,7 @@ LIMIT = 15  # minutes
 OWN = ("nemo_rl.yaml", "single_controller.yaml", "fp8_hopper.yaml", "mxfp8_blackwell.yaml")
 SIZES = {  # keys whose small values the table shows
     "tensor_model_parallel_size": "TP ",
-    "tensor_parallel_size": "TP ",
+    "dtensor_cfg.tensor_parallel_size": "TP ",
     "pipeline_model_parallel_size": "PP ",
     "context_parallel_size": "CP ",
     "expert_model_parallel_size": "EP ",
