@@ -28,6 +28,7 @@ from nemo_algos.terminal import echo
 
 LIMIT = 15  # minutes
 OWN = ("nemo_rl.yaml", "single_controller.yaml", "fp8_hopper.yaml", "mxfp8_blackwell.yaml")
+OPEN = ("tokenizer", "data")  # in every row: docs/rehearse.md says it once
 SIZES = {  # keys whose small values the table shows
     "tensor_model_parallel_size": "TP ",
     "dtensor_cfg.tensor_parallel_size": "TP ",
@@ -76,6 +77,9 @@ def rehearse(words: list[str], nemo_rl: str) -> dict[str, Any]:
 
 def row(run: dict[str, Any]) -> str:
     """A row of docs/rehearse.md's table."""
+    name = " ".join(word.removeprefix("nemo_rl.config=") for word in run["config"])
+    if "status" not in run:
+        return f"| `{name}` | | not run | | |"
     found = [Verdict(**v) for v in run["verdicts"]]
     changed = [change for v in found for change in v.details.get("changes", ())]
     sizes = [
@@ -84,7 +88,6 @@ def row(run: dict[str, Any]) -> str:
         for key in SIZES
         if change["path"].endswith(key) and change["kind"] != "given up"
     ]
-    name = " ".join(word.removeprefix("nemo_rl.config=") for word in run["config"])
     folded = ", ".join(sizes) or "-"
     load = f"{run['load']:.0f}" if "load" in run else "-"
     return f"| `{name}` | {folded} | {result(run, found)} | {run['minutes']:.1f} | {load} |"
@@ -93,6 +96,8 @@ def row(run: dict[str, Any]) -> str:
 def result(run: dict[str, Any], found: list[Verdict]) -> str:
     """The first failure, or the stages that did not simply pass."""
     for verdict in found:
+        if reason := verdict.details.get("refused"):
+            return f"refused: {reason}"
         if verdict.outcome == "failed":
             return f"{verdict.stage} fails: {cut(verdict.message)}"
     if run["status"] != 0:
@@ -102,6 +107,7 @@ def result(run: dict[str, Any], found: list[Verdict]) -> str:
     said = ["passes"]
     for outcome, word in (("warning", "warns"), ("unchecked", "open")):
         stages = dict.fromkeys(v.stage for v in found if v.outcome == outcome)
+        stages = [name for name in stages if name not in OPEN]
         said += [f"{word}: {', '.join(stages)}"] if stages else []
     return "; ".join(said)
 
@@ -110,13 +116,14 @@ def main(
     out: Path,
     nemo_rl: Annotated[str, typer.Option(help="NeMo-RL's root; default: found")] = "",
     only: Annotated[str, typer.Option(help="configs with this in their words")] = "",
-    table: Annotated[bool, typer.Option("--table", help="print the rows, run nothing")] = False,
+    table: Annotated[bool, typer.Option("--table", help="print all rows, run nothing")] = False,
 ) -> None:
     """Rehearse what OUT does not have yet, or print OUT as a table."""
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     if table:
         echo("| config | folded to | result | minutes | load |\n|---|---|---|---|---|")
-        echo("\n".join(map(row, done)))
+        run = {" ".join(one["config"]): one for one in done}
+        echo("\n".join(row(run.get(" ".join(words), {"config": words})) for words in every()))
         return
     names = [run["config"] for run in done]
     for words in every():

@@ -39,7 +39,8 @@ def main(folder: Path) -> None:
         judge_rows(rows, folder)
         hint = "What needs no model can be: --only tokenizer,data,rewards."
         message = f"This run cannot be rehearsed on a CPU: {reason}. {hint}"
-        verdict.add(folder, Verdict("model", "failed", message, "policy.model_name"))
+        why = {"refused": reason}
+        verdict.add(folder, Verdict("model", "failed", message, "policy.model_name", 0, why))
         return
     os.environ[FORMS] = str(folder / "forms.json")
     first = started("first", folder, os.environ)
