@@ -21,9 +21,10 @@ ALL = 1000  # prompts of a step, and more
 MICRO_BATCHES = 2  # of an update on a rank, where the run has several
 NO_ENGINE = "Transformer Engine, Apex and CUDA kernels need a GPU"
 ALWAYS = ("transformer_impl", "async_save")  # also where the config does not have the key
+ASYNC_SAVE = f"{MEGATRON}.checkpoint.async_save"  # v0.7.0 has no such key, and saves at once
 MEGATRON_ON_A_CPU: dict[str, Any] = {
     f"{MEGATRON}.transformer_impl": "local",
-    f"{MEGATRON}.checkpoint.async_save": False,
+    ASYNC_SAVE: False,
     f"{MEGATRON}.apply_rope_fusion": False,
     f"{MEGATRON}.bias_activation_fusion": False,
     f"{MEGATRON}.moe_permute_fusion": False,
@@ -157,6 +158,8 @@ def on_a_cpu(run: Run) -> Iterator[Change]:
     """What needs a GPU, where the config has it on."""
     backend = MEGATRON_ON_A_CPU if run.megatron else DTENSOR_ON_A_CPU
     for path, value in {**backend, **ENGINE_ON_A_CPU}.items():
+        if path == ASYNC_SAVE and run.version == "v0.7.0":
+            continue
         if path.endswith(ALWAYS) or run[path] is not None:
             yield Change(path, value, "given up", NO_ENGINE)
     if run[f"{VLLM}.precision"] not in ("float32", "bfloat16", None):

@@ -36,10 +36,10 @@ def given(name: str, base: str = ""):
     return configs.apply_overrides(configs.read(configs.find(name)), overrides)
 
 
-def folded(name: str, folder: Path, base: str = "", ranks: int = 4, longest: int = 200):
+def folded(name: str, folder: Path, base: str = "", ranks: int = 4, longest: int = 200, of=MAIN):
     """The run, and the small one, which `check` has passed."""
     written = given(name, base)
-    run, _ = judge(written, MAIN)
+    run, _ = judge(written, of)
     rows = folder / "rows.jsonl"
     row = json.dumps({"problem": "1 + 1", "answer": "2"})
     rows.write_text(f"{row}\n" * 64)
@@ -76,6 +76,11 @@ def holds(run, small) -> None:
     assert small.packing == run.packing
     assert small["grpo.async_grpo.enabled"] == run["grpo.async_grpo.enabled"]
     assert small["method"] == run["method"] and small.staleness == run.staleness
+
+
+@pytest.mark.parametrize("name", [n for n in RECIPES if "a3b-4n8g-ep8" in n or "fsdp" in n])
+def test_recipes_fold_for_the_older_nemo_rl_too(name, tmp_path):
+    holds(*folded(name, tmp_path, of=load("v0.7.0")))
 
 
 @pytest.mark.parametrize("base", BASES)
