@@ -4,8 +4,8 @@
     uv run benchmarks/rehearsals.py rehearsals.jsonl --only lora
     uv run benchmarks/rehearsals.py rehearsals.jsonl --table           # of what has finished
 
-A finished config is a line of the file, and is not run again. No config's data are at hand without
-a network, so rows stand in. The folder of a run that fails stays, and is named.
+A finished config is a line of the file, and is not run again. W&B is offline. No config's data are at
+hand without a network, so rows stand in. The folder of a run that fails stays, and is named.
 """
 
 import json
@@ -52,7 +52,7 @@ def every() -> Iterator[list[str]]:
 def rehearse(words: list[str], nemo_rl: str) -> dict[str, Any]:
     """Its exit status (None: the time limit), minutes, load, verdicts, and a failure's logs."""
     above = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short, for Ray's sockets
-    env = {**os.environ, "TMPDIR": str(above), "HF_HUB_OFFLINE": "1"}
+    env = {**os.environ, "TMPDIR": str(above), "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
     asked = [sys.executable, "-m", "nemo_algos", "rehearse", *words, "--json"]
     asked += ["--nemo-rl", nemo_rl] if nemo_rl else []
     begun = time.monotonic()
