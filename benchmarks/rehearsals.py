@@ -4,8 +4,8 @@
     uv run benchmarks/rehearsals.py rehearsals.jsonl --only lora
     uv run benchmarks/rehearsals.py rehearsals.jsonl --table           # of what has finished
 
-A finished config is a line of the file, and is not run again. W&B is offline. No config's data are at
-hand without a network, so rows stand in. The folder of a run that fails stays, and is named.
+A finished config is a line of the file, and is not run again. W&B is offline. No config's data are
+at hand without a network, so rows stand in. The folder of a run that fails stays, and is named.
 """
 
 import json
