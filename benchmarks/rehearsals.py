@@ -75,11 +75,16 @@ def rehearse(words: list[str], nemo_rl: str) -> dict[str, Any]:
     return run | {"logs": str(above), "last": (above / "log").read_text()[-500:]}
 
 
+def name(words: list[str]) -> str:
+    """Of a config in the table."""
+    return " ".join(word.removeprefix("nemo_rl.config=") for word in words)
+
+
 def row(run: dict[str, Any]) -> str:
     """A row of docs/rehearse.md's table."""
-    name = " ".join(word.removeprefix("nemo_rl.config=") for word in run["config"])
+    first = f"| `{name(run['config'])}` |"
     if "status" not in run:
-        return f"| `{name}` | | not run | | |"
+        return f"{first} | not run | | |"
     found = [Verdict(**v) for v in run["verdicts"]]
     changed = [change for v in found for change in v.details.get("changes", ())]
     sizes = [
@@ -90,7 +95,7 @@ def row(run: dict[str, Any]) -> str:
     ]
     folded = ", ".join(sizes) or "-"
     load = f"{run['load']:.0f}" if "load" in run else "-"
-    return f"| `{name}` | {folded} | {result(run, found)} | {run['minutes']:.1f} | {load} |"
+    return f"{first} {folded} | {result(run, found)} | {run['minutes']:.1f} | {load} |"
 
 
 def result(run: dict[str, Any], found: list[Verdict]) -> str:
@@ -107,7 +112,7 @@ def result(run: dict[str, Any], found: list[Verdict]) -> str:
     said = ["passes"]
     for outcome, word in (("warning", "warns"), ("unchecked", "open")):
         stages = dict.fromkeys(v.stage for v in found if v.outcome == outcome)
-        stages = [name for name in stages if name not in OPEN]
+        stages = [stage for stage in stages if stage not in OPEN]
         said += [f"{word}: {', '.join(stages)}"] if stages else []
     return "; ".join(said)
 
