@@ -34,4 +34,5 @@ def test_a_row_names_the_first_failure_or_what_is_open():
     assert result({"status": 1}, failed) == "step fails: nan"
     refused = Verdict("model", "failed", "no", details={"refused": "latent"})
     assert result({"status": 1}, [refused]) == "refused: latent"
-    assert f"{rehearsals.LIMIT} minutes after data" in result({"status": None, "last": ""}, seen[:1])
+    late = result({"status": None, "last": ""}, seen[:1])
+    assert f"{rehearsals.LIMIT} minutes after data" in late
