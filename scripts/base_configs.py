@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import fill
 from unittest import mock
 
 from omegaconf import OmegaConf
@@ -27,33 +28,39 @@ METHODS = ("etr", "quatro", "erpo", "apmpo")
 SET = {"HF_HOME": "/hub", "NRL_IGNORE_TP_ACCURACY_CHECK": "1", "WANDB_MODE": "offline"}
 HEAD = """# NeMo-RL's configs, and what fits them
 
-Every config of NeMo-RL with a `grpo` section can be `nemo_rl.config`. The tables say what
-`nemo-algos check` finds for the four methods with their defaults and nothing else written: `clean`,
-or the numbers of the keys that it refuses. The list before a table has each number's key, and why
-it is refused.
+See which of NeMo-RL's configs a method can train from, and which keys `nemo-algos check` refuses in
+the others. Every config of NeMo-RL with a `grpo` section can be `nemo_rl.config`.
 
 ```bash
 uv run nemo-algos check nemo_rl.yaml method.name=quatro nemo_rl.config=vlm_grpo_3B.yaml
 ```
 
-"Clean" is about keys that contradict one another or the method. It does not mean that the run was
-made: [what has run](nemo_rl.md) says that. Warnings are not shown. Some refusals are not about our
-methods: NeMo-RL itself stops at `grpo.batch_multiplier`, `policy.megatron_cfg.defer_fp32_logits`
-and `policy.dtensor_cfg.cpu_offload` in these files, and `policy.model_name` is left to the user.
+Each config was checked with the four methods' defaults and nothing else. The lists name those that
+are refused, without folder and `.yaml`, by the numbers of their keys. A number without methods
+holds for all four.
+
+A config that is not listed has no error. That does not mean that it [has run](nemo_rl.md). NeMo-RL
+itself stops at `grpo.batch_multiplier`, `policy.megatron_cfg.defer_fp32_logits` and
+`policy.dtensor_cfg.cpu_offload` in these files, and `policy.model_name` is left to the user.
 
 `scripts/base_configs.py` writes this page.
 """
 SECTION = """
-## NeMo-RL {version}: {total} configs
+## NeMo-RL {version}
 
 {counts}
 
-Keys that are refused, and why:
+### Refused keys of {version}
 
 {keys}
 
-{rows}
+### Refused configs of {version}
+
+{groups}
 """
+
+
+Verdicts = dict[str, dict[str, str]]  # by method, by key: why it is refused
 
 
 def composed(release: Release) -> dict[str, Composed]:
@@ -76,22 +83,33 @@ def section(made: Mapping[str, Composed], version: str) -> str:
     reasons = _reasons(found)
     number = {key: str(i) for i, key in enumerate(reasons, start=1)}
     clean = Counter(method for of in found.values() for method in METHODS if not of[method])
-    counts = ["| | clean | refused |", "|---|---|---|"]
-    counts += [f"| `{m}` | {clean[m]} | {len(found) - clean[m]} |" for m in METHODS]
-    rows = [f"| config | {' | '.join(METHODS)} |", f"|---|{'---|' * len(METHODS)}"]
+    refused = dict[str, list[str]]()
     for name, of in found.items():
-        cells = [", ".join(number[key] for key in sorted(of[m])) or "clean" for m in METHODS]
-        rows.append(f"| {name} | {' | '.join(cells)} |")
+        refused.setdefault(_numbers(of, number), []).append(Path(name).stem)
+    ordered = sorted(refused, key=lambda k: [int(n) for n in re.findall(r"\d+", k)])[1:]
+    count = f"{len(refused[''])} of {len(found)} configs are clean for all four methods"
+    each = ", ".join(f"{clean[m]} for `{m}`" for m in METHODS)
     return SECTION.format(
         version=version,
-        total=len(found),
-        counts="\n".join(counts),
-        keys="\n".join(f"{number[key]}. `{key}`: {why}" for key, why in reasons.items()),
-        rows="\n".join(rows),
+        counts=_filled(f"{count}: {each}."),
+        keys="\n".join(_filled(f"{number[k]}. `{k}`: {why}") for k, why in reasons.items()),
+        groups="\n".join(_filled(f"- **{k}**: {', '.join(refused[k])}") for k in ordered),
     )
 
 
-Verdicts = dict[str, dict[str, str]]  # by method, by key: why it is refused
+def _filled(text: str) -> str:
+    """Lines of a page; names stay whole."""
+    marker = re.match(r"- |\d+\. ", text)
+    indent = " " * len(marker[0]) if marker else ""
+    return fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _numbers(refused: Verdicts, number: Mapping[str, str]) -> str:
+    """The keys' numbers, each with its methods where they are not all."""
+    keys = sorted({key for of in refused.values() for key in of})
+    methods = {key: [m for m in METHODS if key in refused[m]] for key in keys}
+    only = {k: f" ({', '.join(m)})" for k, m in methods.items() if len(m) < len(METHODS)}
+    return ", ".join(number[key] + only.get(key, "") for key in keys)
 
 
 def _verdicts(made: Composed, version: str) -> Verdicts:
@@ -104,14 +122,21 @@ def _verdicts(made: Composed, version: str) -> Verdicts:
 
 
 def _reasons(found: Mapping[str, Verdicts]) -> dict[str, str]:
-    """By key, in order: its reasons, the most frequent first, of whichever method."""
+    """By key, in order: its reasons, of those that differ in a value alone the most frequent."""
     every = dict[str, Counter[str]]()
     for of in found.values():
         for method, refused in of.items():
             for key, message in refused.items():
                 reason = re.sub(rf"\b{method}\b", "the method", message)
                 every.setdefault(key, Counter())[reason] += 1
-    return {k: "; or: ".join(r for r, _ in c.most_common()) for k, c in sorted(every.items())}
+    return {key: " Or: ".join(_unlike(counted)) for key, counted in sorted(every.items())}
+
+
+def _unlike(reasons: Counter[str]) -> list[str]:
+    kinds = dict[str, str]()
+    for reason, _ in reasons.most_common():
+        kinds.setdefault(re.sub(r"\(\w+\)|-?\d[\d.]*", "", reason), reason)
+    return [*kinds.values()]
 
 
 @contextlib.contextmanager

@@ -39,11 +39,11 @@ def published() -> Iterator[str]:
     median, worst = statistics.median(map(abs, errors)), max(map(abs, errors))
     yield f"{len(errors)} rows: median |error| {median:.0%}, largest {worst:.0%}."
     yield ""
-    yield "| recipe | summary | GPUs | mean tokens | published s | plan s | error |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| recipe | GPUs | mean tokens | published s | plan s | error |"
+    yield "|---|---|---|---|---|---|"
     for error in sorted(errors, key=abs, reverse=True):
         row, seconds = errors[error]
-        cells = [row[k] for k in ("recipe", "summary", "system", "mean_tokens", "seconds")]
+        cells = [row[k] for k in ("recipe", "system", "mean_tokens", "seconds")]
         yield f"| {' | '.join([*cells, f'{seconds:,.0f}', f'{error:+.0%}'])} |"
 
 

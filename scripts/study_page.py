@@ -12,8 +12,8 @@ SHOWN = {"full": ".", "mismatch": "mismatch"}  # studies, and where theirs lie
 def main(folder: Path = FOLDER) -> None:
     for name, place in SHOWN.items():
         study, own = design.load(f"study/{name}.yaml", []), folder / place
-        _, cells = design.runs(tuning.sweeps(study))
-        study = tuning.choose(study, cells, results(own / "results.csv"))
+        rows = results(own / "results.csv")
+        study = tuning.tune(study, lambda part, rows=rows: rows)
         report.show(study, design.runs(study)[1], name, own)
 
 

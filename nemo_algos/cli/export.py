@@ -9,8 +9,8 @@ import typer
 
 from nemo_algos import config as configs
 from nemo_algos.cli.arguments import Config, Overrides, load_config
-from nemo_algos.engines.data.countdown import Puzzle
-from nemo_algos.engines.data.tasks import Countdown
+from nemo_algos.engines.data.puzzles import Made
+from nemo_algos.engines.data.tasks import Puzzles
 from nemo_algos.engines.local.schema import SHAPES
 from nemo_algos.jsonl import replace
 from nemo_algos.preflight.check.local.judge import parse
@@ -32,19 +32,22 @@ def export(
     if name not in SHAPES:
         what = f"{name} and its data are already files that any engine can read"
         raise ValueError(f"{config}: {what}. Export is only for the built-in models.")
+    if checked.data.task != "countdown":
+        what = f"other engines have no verifier for `data.task={checked.data.task}`"
+        raise ValueError(f"{config}: {what}. Export is only for countdown.")
     import torch  # after the config is judged
 
     from nemo_algos.engines.local.build import policy_of
 
     torch.set_num_threads(1)
     policy_of(checked.policy, checked.data.rules, Console()).save(str(folder / "model"))
-    task, number = Countdown(checked.data, grpo.seed), grpo.num_prompts_per_step
+    task, number = Puzzles(checked.data, grpo.seed), grpo.num_prompts_per_step
     steps = (task.examples(step, number) for step in range(grpo.max_num_steps))
     _write(folder / "train.jsonl", task, (puzzle for step in steps for puzzle in step))
     _write(folder / "validation.jsonl", task, task.held_out(grpo.max_val_samples))
 
 
-def _write(path: Path, task: Countdown, puzzles: Iterable[Puzzle]) -> None:
+def _write(path: Path, task: Puzzles, puzzles: Iterable[Made]) -> None:
     rows = ({"problem": task.prompt(p), "answer": str(p)} for p in puzzles)
     replace(path, "".join(json.dumps(row) + "\n" for row in rows))
     echo(path)

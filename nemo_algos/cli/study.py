@@ -3,8 +3,10 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.progress import MofNCompleteColumn, Progress
 from rich.table import Table
 
@@ -15,47 +17,77 @@ from nemo_algos.processes import fresh
 from nemo_algos.terminal import Console
 
 if TYPE_CHECKING:
-    from nemo_algos.lab.study.design import Study, StudyCell, Trial
+    from nemo_algos.lab.study.design import Study, StudyCell
+    from nemo_algos.lab.study.runner import Row
     from nemo_algos.lab.study.summary import ArmResult
 
 STARRED = "*: the 95 % CI of the difference excludes 0; intervals and figures are in"
 
 
-def study(config: Config, overrides: Overrides = None) -> None:
+def study(
+    config: Config,
+    overrides: Overrides = None,
+    verify: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="make this share of the runs again, and compare"),
+    ] = None,
+) -> None:
     """Run methods x seeds x regimes on the embedded engine, and say what they show."""
     require("lab")
     load_config(config, [], "study")
-    from nemo_algos.lab.study import design, tuning  # what they load takes seconds
+    from nemo_algos.lab.study import design, records, tuning  # what they load takes seconds
     from nemo_algos.lab.study.runner import results
 
     plan, console = design.load(config, overrides or []), Console(highlight=False)
     design.runs(plan)
-    runs, cells = design.runs(tuning.sweeps(plan))
+    design.runs(tuning.sweeps(plan))
     folder = design.folder(plan, config)
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links_out(folder)
+
+    def go(part: "Study") -> dict[str, "Row"]:
+        _go(part, folder, console)
+        return results(folder / "results.csv")
+
     with lock_folder(folder, "writing to"):
-        if runs:
-            _go(runs, folder, plan.workers, console)
-            plan = tuning.choose(plan, cells, results(folder / "results.csv"))
-        runs, cells = design.runs(plan)
-        _go(runs, folder, plan.workers, console)
-        _show(plan, cells, folder, console)
+        plan = tuning.tune(records.join(plan, folder), go)
+        go(plan)
+        _show(plan, design.runs(plan)[1], folder, console)
+        if verify is not None:
+            _verify(plan, folder, verify, console)
 
 
-def _go(runs: Sequence["Trial"], folder: Path, workers: int, console: Console) -> None:
+def _verify(plan: "Study", folder: Path, share: float, console: Console) -> None:
+    """Exits with 1 where a run that is made again has other numbers."""
+    from nemo_algos.lab.study import design, records
+
+    differing = 0
+    with TemporaryDirectory() as again, fresh(plan.workers) as processes:
+        runs = design.runs(plan)[0]
+        for run, columns in records.verify(runs, folder, share, Path(again), processes):
+            differing += bool(columns)
+            found = "; ".join(f"{n}: {was}, now {now}" for n, (was, now) in columns.items())
+            console.print(f"{run}  {found or 'the same numbers'}", soft_wrap=True)
+    if differing:
+        what = f"{differing} runs have other numbers than {folder / 'results.csv'}"
+        console.print(what, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+def _go(part: "Study", folder: Path, console: Console) -> None:
+    from nemo_algos.lab.study.design import runs as of
     from nemo_algos.lab.study.runner import go, results
 
-    there = results(folder / "results.csv")
+    runs, there = of(part)[0], results(folder / "results.csv")
     done = sum(r.id in there for r in runs)
     console.print(f"{len(runs)} runs, {done} already done; results in {folder}", soft_wrap=True)
     columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("runs", total=len(runs), completed=done)
         # at Ctrl-C what a worker runs is lost, and what waits is not begun
-        with fresh(workers) as processes:
+        with fresh(part.workers) as processes:
             try:
-                for i, _ in enumerate(go(runs, folder, processes), done + 1):
+                for i, _ in enumerate(go(runs, folder, processes, part.path), done + 1):
                     progress.advance(task)
                     if not console.is_terminal:
                         console.print(f"{time.strftime('%H:%M:%S')}  {i} of {len(runs)} runs done")

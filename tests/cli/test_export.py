@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from nemo_algos import config
 from nemo_algos.cli import app
 from nemo_algos.config import SHIPPED
-from nemo_algos.engines.data import countdown
-from nemo_algos.engines.data.tasks import Countdown
+from nemo_algos.engines.data import countdown, puzzles
+from nemo_algos.engines.data.tasks import Puzzles
 from nemo_algos.engines.local import tiny_policy
 from nemo_algos.preflight.check.local.judge import parse
 
@@ -33,16 +33,16 @@ def test_the_model_and_the_problems_of_all_steps_in_their_order(monkeypatch, tmp
         done = run(RECIPE, folder, "grpo.max_num_steps=3", "grpo.max_val_samples=5")
         assert done.exit_code == 0, done.output
     written, _ = parse(config.load(SHIPPED / RECIPE))
-    task = Countdown(written.data, written.grpo.seed)
+    task = Puzzles(written.data, written.grpo.seed)
     asked = [p for step in range(3) for p in task.examples(step, written.grpo.num_prompts_per_step)]
     kept = {"train": asked, "validation": task.held_out(5)}
-    for name, puzzles in kept.items():
-        pairs = [{"problem": f"{p} :", "answer": str(p)} for p in puzzles]
+    for name, examples in kept.items():
+        pairs = [{"problem": f"{p} :", "answer": str(p)} for p in examples]
         assert rows(folder / f"{name}.jsonl") == pairs and pairs
     shape = json.loads((folder / "model" / "config.json").read_text())
     assert shape["hidden_size"] // shape["num_attention_heads"] == 32
-    puzzle, steps = countdown.sample(random.Random(0), written.data.rules)
-    solved = countdown.decode(countdown.encode(steps)[:-1])
+    puzzle, response = puzzles.sample(random.Random(0), written.data.rules)
+    solved = countdown.decode(response[:-1])
     assert countdown.verify(solved, str(puzzle)) == 1.0
     assert countdown.verify(solved, str(task.held_out(1)[0])) == 0.0
 
@@ -51,6 +51,7 @@ def test_the_model_and_the_problems_of_all_steps_in_their_order(monkeypatch, tmp
     ("words", "reason"),
     [
         (["smollm2.yaml"], "files"),
+        (["etr.yaml", "data.task=stairs", "policy.generation.max_new_tokens=19"], "data.task"),
         (["nemo_rl.yaml"], "engine: input should be 'local', got 'nemo_rl'"),
         (["etr.yaml", "method.mikro=1"], "method.mikro: unknown key"),
     ],

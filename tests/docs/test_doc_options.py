@@ -131,7 +131,7 @@ def test_options_and_configs_exist(page):
                 assert not wrong(name, config, overrides), found
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*pages(), ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
 def test_options_within_a_sentence_exist(page):
     for text in INLINE.findall(FENCE.sub("", page.read_text())):
         for found in filter(None, map(ours, commands(text))):

@@ -4,12 +4,10 @@
     response  1 + 10 = 11 , 11 + 6 = 17 <eos>
 
 Every number is used once (or some are left over, see Rules); operators + - *, intermediates 0..99,
-target 1..99. One token per number and symbol. Puzzles are split by a hash of (sorted numbers,
-target): a tenth is held out of warm start and training.
+target 1..99. One token per number and symbol.
 """
 
 import random
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -25,10 +23,14 @@ Step = tuple[int, str, int, int]  # a, operator, b, result
 
 
 class Rules(NamedTuple):
-    """How many numbers are shown; without use_all any two or more of them may be used."""
+    """How many numbers are shown; without use_all any two or more of them may be used.
+
+    family: of puzzles.FAMILIES.
+    """
 
     numbers: int = 3
     use_all: bool = True
+    family: str = "countdown"
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,9 @@ class Puzzle:
         return f"{' '.join(map(str, self.numbers))} > {self.target}"
 
     @property
-    def held_out(self) -> bool:
-        """Belongs to the test split, whatever the order of its numbers."""
-        key = f"{sorted(self.numbers)} {self.target}"
-        return zlib.crc32(key.encode()) % 10 == 0
+    def key(self) -> str:
+        """What is equal for puzzles that differ in the order of their numbers only."""
+        return f"{sorted(self.numbers)} {self.target}"
 
 
 def apply(a: int, operator: str, b: int) -> int:
@@ -79,25 +80,6 @@ def _random_steps(rng: random.Random, pool: list[int]) -> list[Step]:
         steps.append((a, operator, b, result))
         pool.append(result)
     return steps
-
-
-def sample(rng: random.Random, rules: Rules, held_out: bool = False) -> tuple[Puzzle, list[Step]]:
-    """As random_solution, from the training or the held-out split."""
-    while True:
-        puzzle, steps = random_solution(rng, rules)
-        if puzzle.held_out == held_out:
-            return puzzle, steps
-
-
-def held_out(number: int, rules: Rules, seed: int = 0) -> list[Puzzle]:
-    """Up to `number` distinct test puzzles, always the same (of 3 numbers there are about 260)."""
-    rng, puzzles = random.Random(seed), dict[str, Puzzle]()
-    for _ in range(100 * number):
-        puzzle, _ = sample(rng, rules, held_out=True)
-        puzzles.setdefault(f"{sorted(puzzle.numbers)} {puzzle.target}", puzzle)
-        if len(puzzles) == number:
-            break
-    return list(puzzles.values())
 
 
 def encode(steps: Sequence[Step]) -> list[int]:

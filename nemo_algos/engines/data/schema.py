@@ -8,9 +8,10 @@ from pydantic import Field, field_validator
 from nemo_algos.config import Section, did_you_mean
 from nemo_algos.engines.data.countdown import Rules
 from nemo_algos.engines.data.prompts import PromptSection, TrainedPrompt
+from nemo_algos.engines.data.puzzles import FAMILIES
 from nemo_algos.engines.rewards.weighted import Reward
 
-TASKS = ("countdown", "math")
+TASKS = (*FAMILIES, "math")
 VERIFIER = "math"
 NAME = re.compile("[a-z][a-z0-9_]*")
 TAKEN = ("mean", "positive_share", "unverified")  # reward/NAME of a step's metrics
@@ -45,9 +46,10 @@ class DataSection(PromptSection):
     """What is asked, and by what rewards it is judged."""
 
     task: str = "countdown"
-    """countdown, math (problems from files), or a Task `package.module:NAME`."""
-    numbers: int = Field(default=3, ge=2, le=6)
-    """Of a countdown puzzle: see countdown.Rules."""
+    """A family of puzzles (countdown, sums, grid, stairs), math (problems from files), or a Task
+    `package.module:NAME`."""
+    numbers: int = Field(default=3, ge=2, le=26)
+    """Of a countdown puzzle (at most 6) or a sum: see countdown.Rules."""
     use_all: bool = True
     """Whether a solution needs every number: see countdown.Rules."""
     train: Split | None = None
@@ -63,7 +65,8 @@ class DataSection(PromptSection):
 
     @property
     def rules(self) -> Rules:
-        return Rules(self.numbers, self.use_all)
+        family = self.task if self.task in FAMILIES else "countdown"
+        return Rules(self.numbers, self.use_all, family)
 
     @property
     def functions(self) -> dict[str, Reward]:

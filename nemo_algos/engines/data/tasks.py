@@ -6,15 +6,16 @@ from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any, Self
 
-from nemo_algos.engines.data import countdown
+from nemo_algos.engines.data import countdown, puzzles
 from nemo_algos.engines.data.prompts import Asked, last_user_message
+from nemo_algos.engines.data.puzzles import FAMILIES, Made
 from nemo_algos.engines.data.schema import DataSection
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.engines.rewards.weighted import Rewards
 
 # ours by the short names that configs use; any other is a "module:NAME"
 OURS = {
-    "countdown": "nemo_algos.engines.data.tasks:Countdown",
+    **dict.fromkeys(FAMILIES, "nemo_algos.engines.data.tasks:Puzzles"),
     "math": "nemo_algos.engines.data.math_problems:MathProblems",
 }
 
@@ -109,23 +110,24 @@ class Task(ABC):
             self.rewards.close()
 
 
-class Countdown(Task):
-    """Countdown: reward 1 for a right worked solution, else 0."""
+class Puzzles(Task):
+    """A family of puzzles: reward 1 for a right response, else 0."""
 
-    def examples(self, step: int, number: int) -> list[countdown.Puzzle]:
+    def examples(self, step: int, number: int) -> list[Made]:
         rng = random.Random(f"{self.seed} {step}")
-        return [countdown.sample(rng, self.data.rules)[0] for _ in range(number)]
+        return [puzzles.sample(rng, self.data.rules)[0] for _ in range(number)]
 
-    def held_out(self, number: int) -> list[countdown.Puzzle]:
-        return countdown.held_out(number, self.data.rules)
+    def held_out(self, number: int) -> list[Made]:
+        return puzzles.held_out(number, self.data.rules)
 
-    def prompt(self, example: countdown.Puzzle) -> str:
+    def prompt(self, example: Made) -> str:
         return f"{example} :"
 
     def verify(self, examples: list[Any], responses: list[Response]) -> list[Verdict]:
         pairs = zip(examples, responses, strict=True)
         return [Verdict(float(self.solution(*pair) is not None), "ok") for pair in pairs]
 
-    def solution(self, example: countdown.Puzzle, response: str) -> Hashable:
-        """See Task. The sorted steps; None where the response is wrong."""
-        return countdown.solution(example, countdown.tokens_of(response))
+    def solution(self, example: Made, response: str) -> Hashable:
+        """See Task. None where the response is wrong."""
+        tokens = countdown.tokens_of(response)
+        return FAMILIES[self.data.rules.family].solution(example, tokens)

@@ -88,7 +88,8 @@ def policy_of(
                 console.print(f"warm start (once, then cached): {share:.0%}")
                 told[0] = share + 0.25
 
-        model = warm_start(rules, 0, tell, policy.shape or SHAPES[policy.model_name])
+        shape, taught = policy.shape or SHAPES[policy.model_name], policy.taught
+        model = warm_start(rules, taught.seed, tell, shape, taught.steps)
     if policy.precision in EMULATED:
         emulate(model, RECIPES[policy.precision])
     return TinyPolicy(model.to(device), policy.generation, policy.router_replay.enabled)

@@ -156,6 +156,15 @@ class Shape(Section):
 SHAPES = {TINY: Shape(), TINY_MOE: Shape(hidden=48, experts=8)}
 
 
+class TaughtSection(Section):
+    """How a countdown model is taught before it trains."""
+
+    seed: int = Field(default=0, ge=0)
+    """Of its weights and lessons: each is another base model."""
+    steps: int | None = Field(default=None, gt=0)
+    """Of 64 right responses; unset: 700."""
+
+
 class PolicySection(Section):
     """The model and its optimizer."""
 
@@ -164,6 +173,8 @@ class PolicySection(Section):
     hub name, directory, .gguf file."""
     shape: Shape | None = None
     """Of countdown-tiny (ours)."""
+    taught: TaughtSection = TaughtSection()
+    """Of a countdown model (ours)."""
     tokenizer: TokenizerSection = TokenizerSection()
     precision: Literal["auto", "float32", "bfloat16", Emulated] = "float32"
     """Of the products; fp8_blockwise to nvfp4: Transformer Engine's recipes, emulated."""

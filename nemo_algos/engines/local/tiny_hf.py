@@ -56,7 +56,7 @@ def hf_config(shape: Shape) -> dict[str, object]:
         "rope_theta": ROPE_THETA,
         "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
         "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 64,
+        "max_position_embeddings": 256,
         "tie_word_embeddings": True,
         "bos_token_id": None,
         "eos_token_id": EOS,

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
 from nemo_algos.algorithms.core.support import unpack
-from nemo_algos.engines.data import countdown
+from nemo_algos.engines.data import countdown, puzzles, walks
 from nemo_algos.engines.data.prompts import Asked
 from nemo_algos.engines.local import experts, tiny, tiny_hf
 from nemo_algos.engines.local.experience import Experience
@@ -164,20 +164,27 @@ def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def warm_start(
-    rules: countdown.Rules, seed: int, progress: Callable[[float], None], shape: Shape = Shape()
+    rules: countdown.Rules,
+    seed: int,
+    progress: Callable[[float], None],
+    shape: Shape = Shape(),
+    steps: int | None = None,
 ) -> tiny.Tiny:
-    """A model taught by fixed steps on fresh worked solutions.
+    """A model taught by so many steps on fresh right responses (WARM_STEPS where unsaid).
 
     Cached by a hash of all that made it, in $NEMO_ALGOS_CACHE, else in nemo_algos below the user's
     cache directory; progress(share) is called as it goes.
     """
-    sources = (inspect.getsource(code) for code in (countdown, experts, tiny, _teach))
-    numbers = (shape, rules, seed, WARM_STEPS, WARM_BATCH, WARM_LR, torch.__version__)
+    steps = steps or WARM_STEPS
+    sources = (
+        inspect.getsource(code) for code in (countdown, puzzles, walks, experts, tiny, _teach)
+    )
+    numbers = (shape, rules, seed, steps, WARM_BATCH, WARM_LR, torch.__version__)
     recipe = "\n".join(map(str, (*sources, *numbers)))
     name = hashlib.sha256(recipe.encode()).hexdigest()[:16]
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(os.environ.get("NEMO_ALGOS_CACHE") or Path(base) / "nemo_algos")
-    path = folder / f"countdown-{rules.numbers}-{name}.pt"
+    path = folder / f"{rules.family}-{rules.numbers}-{name}.pt"
     model = tiny.Tiny(shape)
     if path.exists():
         model.load_state_dict(torch.load(path, weights_only=True))
@@ -185,7 +192,7 @@ def warm_start(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = tiny.Tiny(shape)
-        _teach(model, rules, random.Random(seed), progress)
+        _teach(model, rules, random.Random(seed), steps, progress)
     folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.tmp")
     torch.save(model.state_dict(), partial)
@@ -194,21 +201,25 @@ def warm_start(
 
 
 def _teach(
-    model: tiny.Tiny, rules: countdown.Rules, rng: random.Random, progress: Callable[[float], None]
+    model: tiny.Tiny,
+    rules: countdown.Rules,
+    rng: random.Random,
+    steps: int,
+    progress: Callable[[float], None],
 ) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), WARM_LR, betas=(0.9, 0.98), weight_decay=0.01)
     group = torch.arange(WARM_BATCH)
-    for step in range(WARM_STEPS):
-        batch = [countdown.sample(rng, rules) for _ in range(WARM_BATCH)]
+    for step in range(steps):
+        batch = [puzzles.sample(rng, rules) for _ in range(WARM_BATCH)]
         prompts = torch.tensor([countdown.tokens_of(f"{puzzle} :")[:-1] for puzzle, _ in batch])
-        responses = [torch.tensor(countdown.encode(steps)) for _, steps in batch]
+        responses = [torch.tensor(response) for _, response in batch]
         tokens = pad_sequence(responses, batch_first=True, padding_value=countdown.PAD)
         logprobs = token_logprobs(model.response_logits(prompts, group, tokens), tokens)
         loss = -logprobs[tokens != countdown.PAD].mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        decay = min(1.0, (WARM_STEPS - step) / (0.7 * WARM_STEPS))  # constant 30 %, then to 0
+        decay = min(1.0, (steps - step) / (0.7 * steps))  # constant 30 %, then to 0
         optimizer.param_groups[0]["lr"] = WARM_LR * min(1.0, (step + 1) / 50) * decay
         optimizer.step()
-        progress((step + 1) / WARM_STEPS)
+        progress((step + 1) / steps)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from omegaconf import DictConfig
 from pydantic import Field, model_validator
@@ -42,6 +42,7 @@ DECIDE_NOTHING = {"logger": True, "checkpointing": True, "grpo": EVALUATIONS}  #
 YOUNGER: dict[str, Any] = {
     "policy.shape.experts": 1,
     "policy.shape": None,
+    "policy.taught": {"seed": 0, "steps": None},
     "policy.router_replay": {"enabled": False},
     "policy.generation.planted": None,
     "policy.generation.top_k": None,
@@ -55,12 +56,31 @@ YOUNGER: dict[str, Any] = {
 VERIFIER_THEN = "nemo_algos.rewards.math:verify_math"  # as `math` was written in stored studies
 
 
-class Tuning(Section):
-    """Each arm gets the value of a key that ends with the highest training reward, seeds 0 on."""
+class Round(Section):
+    """A round of tuning: `keep` of the candidates go on. steps: shorter runs than the regime's."""
 
-    key: str
-    values: list[Any] = Field(min_length=2)
-    seeds: int = Field(default=3, gt=1)
+    seeds: int = Field(default=3, gt=0)
+    steps: int | None = Field(default=None, gt=0)
+    keep: int = Field(default=1, gt=0)
+
+
+Grid = dict[str, Annotated[list[Any], Field(min_length=2)]]  # key: values
+
+
+class Tuning(Section):
+    """Each arm gets the values of these keys that end with the highest training reward, seeds 0 on.
+
+    grid: of every arm; knobs: further keys of an arm. rounds: successive halving.
+    """
+
+    grid: Grid = Field(min_length=1)
+    knobs: dict[str, Grid] = Field(default={})
+    rounds: list[Round] = Field(default=[Round()], min_length=1)
+
+    @property
+    def seeds(self) -> int:
+        """The seeds from 0 on that tuning has seen."""
+        return max(r.seeds for r in self.rounds)
 
 
 class Regime(Section):
@@ -68,6 +88,8 @@ class Regime(Section):
 
     title: of its figures; claim: of a paper, and where; seeds: how many, from first_seed on;
     exploratory: without a hypothesis fixed beforehand; column: of the survival map (survival.py).
+    bases: so many taught models in turn, seed by seed; 0: the one that every run starts from.
+    tuned_as: a regime whose tuned values its arms of the same names take.
     """
 
     title: str = ""
@@ -75,11 +97,13 @@ class Regime(Section):
     baseline: str
     arms: dict[str, Settings] = Field(min_length=2)
     settings: Settings = Field(default={})
-    seeds: int = Field(default=5, gt=1)
+    seeds: int = Field(default=5, gt=0)
     first_seed: int = Field(default=0, ge=0)
     exploratory: bool = False
     column: str = ""
+    bases: int = Field(default=0, ge=0)
     tune: Tuning | None = None
+    tuned_as: str = ""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -88,23 +112,45 @@ class Regime(Section):
         if self.tune and self.first_seed < self.tune.seeds:
             reason = f"first_seed={self.first_seed} is one of the {self.tune.seeds} tuning seeds"
             raise ValueError(f"{reason}. Set first_seed to {self.tune.seeds} or more.")
+        if unknown := {*(self.tune.knobs if self.tune else ())} - {*self.arms}:
+            raise ValueError(f"tune.knobs has no arm {min(unknown)}. Use one of the arms.")
         return self
 
 
+class Confirm(Section):
+    """What is tested: these metrics of these arms, in every regime that is not exploratory."""
+
+    arms: list[str] = Field(min_length=1)
+    metrics: list[str] = Field(min_length=1)
+
+
 class Study(Section):
-    """The whole file."""
+    """The whole file. path: steps between evaluations on the way; 0: at the end only.
+
+    records: files of others, and the folders of their runs (records.py).
+    """
 
     regimes: dict[str, Regime] = Field(min_length=1)
     settings: Settings = Field(default={})
+    confirm: Confirm | None = None
+    path: int = Field(default=0, ge=0)
+    records: dict[str, str] = Field(default={})
     workers: int = Field(default=2, gt=0)
     out: str = "runs/study"
 
     @model_validator(mode="after")
     def _no_regime_is_anothers_tuning(self) -> Self:
-        taken = {tuning_of(name) for name, r in self.regimes.items() if r.tune} & {*self.regimes}
-        if taken:
+        tuned = {name: r.tune for name, r in self.regimes.items() if r.tune}
+        taken = {tuning_of(n, i) for n, t in tuned.items() for i in range(len(t.rounds))}
+        if taken := taken & {*self.regimes}:
             what = f"the name {', '.join(sorted(taken))} is reserved for tuning"
             raise ValueError(f"{what}. Rename the regime.")
+        for name, regime in self.regimes.items():
+            if regime.tuned_as and regime.tuned_as not in tuned:
+                what = f"regimes.{name}.tuned_as={regime.tuned_as} is not a regime with `tune`"
+                raise ValueError(
+                    f"{what}. Use one of {', '.join(tuned) or 'those (there is none)'}."
+                )
         return self
 
 
@@ -113,9 +159,9 @@ def in_files(arm: str) -> str:
     return re.sub(r"[^\w./]+", "_", arm.lower())
 
 
-def tuning_of(regime: str) -> str:
-    """The name of the regime that its `tune` makes."""
-    return f"{regime}_tuning"
+def tuning_of(regime: str, index: int = 0) -> str:
+    """The name of the regime that a round of its `tune` makes."""
+    return f"{regime}_tuning" + (f"_{index + 1}" if index else "")
 
 
 class Trial(NamedTuple):
@@ -126,12 +172,13 @@ class Trial(NamedTuple):
 
 
 class StudyCell(NamedTuple):
-    """An arm of a regime with one seed, and the run that gives its result."""
+    """An arm of a regime with one seed, from one taught model; the run that gives its result."""
 
     regime: str
     arm: str
     seed: int
     run: str
+    base: int = 0
 
 
 def runs(study: Study) -> tuple[list[Trial], list[StudyCell]]:
@@ -145,9 +192,10 @@ def runs(study: Study) -> tuple[list[Trial], list[StudyCell]]:
     for i in range(max((r.seeds for r in study.regimes.values()), default=0)):
         for name, regime in study.regimes.items():
             for arm in regime.arms if i < regime.seeds else ():
-                run = _run(configs[name, arm], regime.first_seed + i)
+                base = regime.first_seed + i % regime.bases if regime.bases else 0
+                run = _run(configs[name, arm], regime.first_seed + i, base)
                 every.setdefault(run.id, run)
-                cells.append(StudyCell(name, arm, regime.first_seed + i, run.id))
+                cells.append(StudyCell(name, arm, regime.first_seed + i, run.id, base))
     return list(every.values()), cells
 
 
@@ -184,8 +232,13 @@ def _config(
     return checked
 
 
-def _run(arm: LocalConfig, seed: int) -> Trial:
-    of_seed = arm.model_copy(update={"grpo": arm.grpo.model_copy(update={"seed": seed})})
+def _run(arm: LocalConfig, seed: int, base: int) -> Trial:
+    taught = arm.policy.taught.model_copy(update={"seed": base})
+    sections = {
+        "grpo": arm.grpo.model_copy(update={"seed": seed}),
+        "policy": arm.policy.model_copy(update={"taught": taught}),
+    }
+    of_seed = arm.model_copy(update=sections)
     decides = of_seed.model_dump(mode="json", exclude=DECIDE_NOTHING)
     for path, off in YOUNGER.items():
         above, _, key = path.rpartition(".")

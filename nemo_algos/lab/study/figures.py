@@ -10,7 +10,7 @@ import numpy as np
 from nemo_algos.jsonl import Metrics, read_lines
 from nemo_algos.lab.study.design import Regime, Study, StudyCell, in_files, tuning_of
 from nemo_algos.lab.study.summary import KS, ArmResult, estimate
-from nemo_algos.lab.study.tuning import label
+from nemo_algos.lab.study.tuning import candidates, label
 from nemo_algos.style import COLORS, save
 
 SHOWN = ("pass@1", "pass@64", "UCC@64", "entropy")
@@ -134,11 +134,11 @@ def draw_tradeoffs(study: Study, results: Sequence[ArmResult], folder: Path) -> 
             sweep = tuning_of(name)
             with save(folder / "figures" / f"{sweep}_tradeoff.png", (7.5, 4.4)) as (figure, axis):
                 for style, arm in zip(LINES, regime.arms, strict=False):
-                    points = [label(arm, value) for value in regime.tune.values]
+                    points = [label(arm, c) for c in candidates(regime.tune, arm)]
                     _tradeoff(axis, _means(results, sweep), points, arm, style)
                 axis.set(xlabel=TRADE[0], ylabel=TRADE[1])
                 axis.legend(**BESIDE)
-                key = regime.tune.key.split(".")[-1]
+                key = ", ".join(k.split(".")[-1] for k in regime.tune.grid)
                 title = f"{regime.title or name}: one point per {key}, the first is hollow"
                 figure.suptitle(title)
 

@@ -48,16 +48,19 @@ def _value(name: str, text: str) -> float | str:
         return text
 
 
-def go(runs: Sequence[Trial], folder: Path, processes: Executor) -> Iterator[Row]:
-    """Run what results.csv lacks; each row when its run has finished and the file has it."""
+def go(runs: Sequence[Trial], folder: Path, processes: Executor, path: int = 0) -> Iterator[Row]:
+    """Run what results.csv lacks; each row when its run has finished and the file has it.
+
+    path: steps between evaluations, which go to raw/ID.path.jsonl; 0: none.
+    """
     (folder / "raw").mkdir(parents=True, exist_ok=True)
-    path = folder / "results.csv"
-    done = results(path)
-    waiting = [processes.submit(train, run, folder) for run in runs if run.id not in done]
+    table = folder / "results.csv"
+    done = results(table)
+    waiting = [processes.submit(train, run, folder, path) for run in runs if run.id not in done]
     for future in as_completed(waiting):
         row = future.result()
         done[str(row["id"])] = row
-        write_table(path, list(done.values()))
+        write_table(table, list(done.values()))
         yield row
 
 
@@ -70,7 +73,7 @@ def write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     replace(path, table.getvalue())
 
 
-def train(run: Trial, folder: Path) -> Row:
+def train(run: Trial, folder: Path, path: int = 0) -> Row:
     """Train and evaluate; the steps go to raw/ID.jsonl. `failed` says why a run ended early."""
     import torch
 
@@ -83,13 +86,26 @@ def train(run: Trial, folder: Path) -> Row:
     algorithm = build(run.config.method, run.config.rollout_correction)
     trainer = build_trainer(run.config, algorithm, Console(quiet=True))
     grpo, steps, failed = run.config.grpo, [], ""
+    asked = grpo.max_val_samples, grpo.val_samples_per_prompt, SEED
+    points: list[dict[str, float]] = []
+
+    def evaluate() -> dict[str, float]:
+        found = measures(sample(trainer.policy, trainer.task, *asked))
+        points.append({"step": len(steps), **found})
+        return found
+
     try:
-        steps.extend(trainer.step() for _ in range(grpo.max_num_steps))
+        for step in range(grpo.max_num_steps):
+            if path and step % path == 0:
+                evaluate()
+            steps.append(trainer.step())
     except (FloatingPointError, ValueError) as error:  # of the loss; of numbers no longer finite
         failed = str(error)
     (folder / "raw" / f"{run.id}.jsonl").write_text("".join(json.dumps(s) + "\n" for s in steps))
-    asked = grpo.max_val_samples, grpo.val_samples_per_prompt, SEED
-    found = measures(sample(trainer.policy, trainer.task, *asked))
+    found = evaluate()
+    if path:
+        lines = "".join(json.dumps(p) + "\n" for p in points)
+        (folder / "raw" / f"{run.id}.path.jsonl").write_text(lines)
     seconds, last = time.process_time() - start, steps[-LATE:]
     names = dict.fromkeys(name for step in last for name in step)
     late = {n: fmean(s[n] for s in last if n in s) for n in names}

@@ -1,61 +1,115 @@
 """An equal budget of tuning for every arm: by training reward, never by a test prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from itertools import product
 from statistics import fmean
 from typing import Any
 
-from nemo_algos.lab.study.design import Regime, Settings, Study, StudyCell, in_files, tuning_of
+from nemo_algos.lab.study.design import (
+    Regime,
+    Settings,
+    Study,
+    StudyCell,
+    Tuning,
+    in_files,
+    runs,
+    tuning_of,
+)
 from nemo_algos.lab.study.runner import Row
+
+Kept = dict[tuple[str, str], list[Settings]]  # the candidates of a regime's arm
+
+
+def candidates(tune: Tuning, arm: str) -> list[Settings]:
+    """Every combination of the grid's values and of the arm's own knobs."""
+    grid = tune.grid | tune.knobs.get(arm, {})
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def label(arm: str, candidate: Settings) -> str:
+    """The sweep's arm of an arm with these values."""
+    return " ".join(map(str, (arm, *candidate.values())))
+
+
+def tune(study: Study, go: Callable[[Study], dict[str, Row]]) -> Study:
+    """The study with each tuned arm's best values, behind its sweeps. go: runs one, rows by id."""
+    kept, sweeps = _all(study), dict[str, Regime]()
+    for i in range(max((len(t.rounds) for t in _tuned(study).values()), default=0)):
+        part = _round(study, i, kept)
+        rows, (_, cells) = go(part), runs(part)
+        for name, tuning in _tuned(study).items():
+            own = [c for c in cells if c.regime == tuning_of(name, i)]
+            for arm in study.regimes[name].arms if own else ():
+                best = _best(arm, kept[name, arm], own, rows)
+                kept[name, arm] = best[: tuning.rounds[i].keep]
+        sweeps |= part.regimes
+    return study.model_copy(update={"regimes": sweeps | _chosen(study, kept)})
 
 
 def sweeps(study: Study) -> Study:
-    """What comes first: a regime NAME_tuning for each that has `tune`, an arm for each value."""
-    tuned = {name: r for name, r in study.regimes.items() if r.tune}
-    return study.model_copy(update={"regimes": {tuning_of(n): _sweep(r) for n, r in tuned.items()}})
+    """What comes first: a regime NAME_tuning for each that has `tune`, an arm per candidate."""
+    return _round(study, 0, _all(study))
 
 
-def _sweep(regime: Regime) -> Regime:
+def _tuned(study: Study) -> dict[str, Tuning]:
+    return {name: regime.tune for name, regime in study.regimes.items() if regime.tune}
+
+
+def _all(study: Study) -> Kept:
+    tuned = _tuned(study).items()
+    return {(n, arm): candidates(t, arm) for n, t in tuned for arm in study.regimes[n].arms}
+
+
+def _round(study: Study, index: int, kept: Kept) -> Study:
+    regimes = {
+        tuning_of(name, index): _sweep(name, study.regimes[name], index, kept)
+        for name, tuning in _tuned(study).items()
+        if index < len(tuning.rounds)
+    }
+    return study.model_copy(update={"regimes": regimes, "path": 0})
+
+
+def _sweep(name: str, regime: Regime, index: int, kept: Kept) -> Regime:
+    """A round as a regime: an arm for each candidate of each arm."""
     assert regime.tune
-    key, values = regime.tune.key, regime.tune.values
-    arms = {label(arm, v): _with(regime, arm, v) for arm in regime.arms for v in values}
+    turn = regime.tune.rounds[index]
+    arms = {label(a, c): _with(regime, a, c) for a in regime.arms for c in kept[name, a]}
+    steps = {"grpo.max_num_steps": turn.steps} if turn.steps else {}
     return Regime(
-        title=f"{regime.title}, tuning".lstrip(", "),
-        claim=f"none; it chooses {key} for each arm",
+        title=f"{regime.title}, tuning{f' {index + 1}' if index else ''}".lstrip(", "),
+        claim=f"none; it chooses {', '.join(regime.tune.grid)} for each arm",
         baseline=next(iter(arms)),
         arms=arms,
-        settings=regime.settings,
-        seeds=regime.tune.seeds,
+        settings=regime.settings | steps,
+        seeds=turn.seeds,
+        bases=min(regime.bases, turn.seeds),
         exploratory=True,
     )
 
 
-def label(arm: str, value: Any) -> str:
-    """The sweep's arm of an arm with a value."""
-    return f"{arm} {value}"
+def _with(regime: Regime, arm: str, candidate: Settings) -> Settings:
+    return {"config": f"{in_files(arm)}.yaml", **regime.arms[arm], **candidate}
 
 
-def _with(regime: Regime, arm: str, value: Any) -> Settings:
-    assert regime.tune
-    return {"config": f"{in_files(arm)}.yaml", **regime.arms[arm], regime.tune.key: value}
+def _best(
+    arm: str, found: list[Settings], cells: list[StudyCell], rows: dict[str, Row]
+) -> list[Settings]:
+    """The best first. A run that broke off counts as no reward at all; of equals the first."""
+
+    def late_reward(candidate: Settings) -> float:
+        done = [rows[c.run] for c in cells if c.arm == label(arm, candidate)]
+        return fmean(0.0 if row.get("failed") else float(row["reward/mean"]) for row in done)
+
+    return sorted(found, key=late_reward, reverse=True)
 
 
-def choose(study: Study, cells: Sequence[StudyCell], rows: dict[str, Row]) -> Study:
-    """The study with each tuned arm's best value, and its sweeps. cells: those of the sweeps."""
-    regimes = dict(study.regimes)
+def _chosen(study: Study, kept: Kept) -> dict[str, Regime]:
+    regimes: dict[str, Any] = {}
     for name, regime in study.regimes.items():
-        if regime.tune:
-            own = [c for c in cells if c.regime == tuning_of(name)]
-            arms = {arm: _with(regime, arm, _best(regime, arm, own, rows)) for arm in regime.arms}
-            regimes[name] = regime.model_copy(update={"arms": arms})
-    return study.model_copy(update={"regimes": sweeps(study).regimes | regimes})
-
-
-def _best(regime: Regime, arm: str, cells: Sequence[StudyCell], rows: dict[str, Row]) -> Any:
-    """A run that broke off counts as no reward at all; of equals the first."""
-    assert regime.tune
-
-    def late_reward(value: Any) -> float:
-        found = [rows[c.run] for c in cells if c.arm == label(arm, value)]
-        return fmean(0.0 if row.get("failed") else float(row["reward/mean"]) for row in found)
-
-    return max(regime.tune.values, key=late_reward)
+        source = name if regime.tune else regime.tuned_as
+        best = {arm: kept[source, arm][0] for arm in regime.arms if (source, arm) in kept}
+        arms = {
+            a: _with(regime, a, best[a]) if a in best else own for a, own in regime.arms.items()
+        }
+        regimes[name] = regime.model_copy(update={"arms": arms})
+    return regimes

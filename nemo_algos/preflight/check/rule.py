@@ -1,4 +1,4 @@
-"""What a rule sees of a run, and what it says; docs/check.md names each rule's source."""
+"""What a rule sees of a run, and what it says; tests/preflight/check/sources.txt: why."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from nemo_algos.engines.data import countdown
+from nemo_algos.engines.data import countdown, puzzles
 from nemo_algos.engines.data.countdown import TOKEN, Puzzle, Rules, solution
 
 PROBLEM = Puzzle((6, 10, 1), 17)
@@ -147,23 +147,23 @@ def test_the_split_does_not_see_the_order_of_the_numbers():
     problems = [countdown.random_solution(rng, Rules())[0] for _ in range(2000)]
     for problem in problems:
         turned = [Puzzle(problem.numbers[i:] + problem.numbers[:i], problem.target) for i in (1, 2)]
-        assert {p.held_out for p in turned} == {problem.held_out}
-    assert 0.05 < sum(p.held_out for p in problems) / len(problems) < 0.15
+        assert {puzzles.is_held_out(p) for p in turned} == {puzzles.is_held_out(problem)}
+    assert 0.05 < sum(map(puzzles.is_held_out, problems)) / len(problems) < 0.15
 
 
 def test_training_and_test_problems_are_apart():
     rng = random.Random(1)
-    assert not any(countdown.sample(rng, Rules())[0].held_out for _ in range(500))
-    test = countdown.held_out(128, Rules())
-    assert all(p.held_out for p in test)
+    assert not any(puzzles.is_held_out(puzzles.sample(rng, Rules())[0]) for _ in range(500))
+    test = puzzles.held_out(128, Rules())
+    assert all(map(puzzles.is_held_out, test))
     assert len({(tuple(sorted(p.numbers)), p.target) for p in test}) == len(test) == 128
-    assert countdown.held_out(128, Rules()) == test
-    assert countdown.held_out(10, Rules()) == test[:10]
+    assert puzzles.held_out(128, Rules()) == test
+    assert puzzles.held_out(10, Rules()) == test[:10]
 
 
 def test_more_test_problems_than_there_are_ends_with_all_of_them():
     every = [(a, b, c) for a in range(1, 11) for b in range(1, a + 1) for c in range(1, 100)]
     solvable = [Puzzle((a, b), c) for a, b, c in every if c in (a + b, a - b, a * b)]
-    want = {(b, a, p.target) for p in solvable if p.held_out for a, b in [p.numbers]}
-    got = countdown.held_out(len(want) + 1, Rules(2))
+    want = {(b, a, p.target) for p in solvable if puzzles.is_held_out(p) for a, b in [p.numbers]}
+    got = puzzles.held_out(len(want) + 1, Rules(2))
     assert {(*sorted(p.numbers), p.target) for p in got} == want and len(got) == len(want)

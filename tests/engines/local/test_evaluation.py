@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nemo_algos.engines.data.schema import DataSection
-from nemo_algos.engines.data.tasks import Countdown
+from nemo_algos.engines.data.tasks import Puzzles
 from nemo_algos.engines.local import evaluation
 from nemo_algos.engines.local.evaluation import measure, names, sample
 from nemo_algos.engines.local.schema import GenerationSection, Shape
@@ -93,7 +93,7 @@ def test_nothing_held_out_gives_nothing(problems, samples):
 
 def test_an_evaluation_is_repeatable_and_moves_no_random_state_and_no_weights():
     torch.manual_seed(0)
-    policy, task = TinyPolicy(Tiny(Shape()), UP_TO_12), Countdown(DataSection(), seed=0)
+    policy, task = TinyPolicy(Tiny(Shape()), UP_TO_12), Puzzles(DataSection(), seed=0)
     generator = torch.Generator().manual_seed(1)
     weights = {k: v.clone() for k, v in policy.model.state_dict().items()}
     states = torch.get_rng_state(), generator.get_state()

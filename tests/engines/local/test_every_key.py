@@ -9,7 +9,7 @@ from short_runs import metrics, short_warm_start, train  # noqa: F401
 
 from nemo_algos import config
 from nemo_algos.config import SHIPPED, ConfigError
-from nemo_algos.engines.data.tasks import Countdown
+from nemo_algos.engines.data.tasks import Puzzles
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.preflight.check.local.judge import judge
@@ -177,7 +177,7 @@ def some_are_right(monkeypatch):
     def verify(self, examples, responses):
         return [Verdict(float(len(response) % 2), "ok") for response in responses]
 
-    monkeypatch.setattr(Countdown, "verify", verify)
+    monkeypatch.setattr(Puzzles, "verify", verify)
 
 
 SEEN = {}

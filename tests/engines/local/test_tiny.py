@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from nemo_algos.engines.data import countdown
+from nemo_algos.engines.data import countdown, puzzles
 from nemo_algos.engines.local import tiny_policy
 from nemo_algos.engines.local.schema import GenerationSection, Shape
 from nemo_algos.engines.local.tiny import Tiny
@@ -130,8 +130,8 @@ def test_generated_logprobs_are_those_of_any_rows(temperature):
     model = Tiny(Shape())
     model.embed.weight.data *= 4  # probabilities far from equal
     policy = TinyPolicy(model, GenerationSection(max_new_tokens=S, temperature=temperature))
-    puzzles = countdown.held_out(5, countdown.Rules())
-    prompts = [policy.encode(f"{p} :") for p in puzzles]
+    asked = puzzles.held_out(5, countdown.Rules())
+    prompts = [policy.encode(f"{p} :") for p in asked]
     generator = torch.Generator().manual_seed(3)
     drawn = policy.generate(prompts, G, generator)
     assert drawn.group.tolist() == [i for i in range(5) for _ in range(G)]
@@ -192,7 +192,7 @@ def test_a_saved_model_speaks_through_transformers(tmp_path):
         kind.from_pretrained(tmp_path) for kind in (AutoTokenizer, AutoModelForCausalLM)
     )
     assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (countdown.EOS, countdown.PAD)
-    puzzle = countdown.held_out(1, countdown.Rules())[0]
+    puzzle = puzzles.held_out(1, countdown.Rules())[0]
     message = [{"role": "user", "content": f"{puzzle} :"}]
     text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
     prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -203,7 +203,7 @@ def test_a_saved_model_speaks_through_transformers(tmp_path):
             :, L - 1 : -1
         ]
     close(token_logprobs(logits, drawn.tokens)[drawn.mask], drawn.logprobs[drawn.mask])
-    solved = countdown.encode(countdown.sample(random.Random(0), countdown.Rules())[1])
+    solved = puzzles.sample(random.Random(0), countdown.Rules())[1]
     for tokens in (*drawn.responses(), solved):
         said = tokenizer.decode(tokens, skip_special_tokens=True)
         assert said == policy.text([t for t in tokens if t != countdown.PAD])
@@ -234,7 +234,7 @@ def nll(model):
     """The loss of worked solutions, nats per token."""
     import random
 
-    pairs = [countdown.sample(random.Random(i), countdown.Rules()) for i in range(50)]
+    pairs = [puzzles.sample(random.Random(i), countdown.Rules()) for i in range(50)]
     prompts = torch.tensor([countdown.tokens_of(f"{p} :")[:-1] for p, _ in pairs])
-    tokens = torch.tensor([countdown.encode(steps) for _, steps in pairs])
+    tokens = torch.tensor([response for _, response in pairs])
     return -token_logprobs(model.response_logits(prompts, torch.arange(50), tokens), tokens).mean()

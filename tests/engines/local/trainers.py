@@ -7,7 +7,7 @@ import torch
 
 from nemo_algos import config
 from nemo_algos.engines.data import countdown
-from nemo_algos.engines.data.tasks import Countdown
+from nemo_algos.engines.data.tasks import Puzzles
 from nemo_algos.engines.local.schema import GenerationSection, Shape
 from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
@@ -31,7 +31,7 @@ SMALL = [
 UP_TO_12 = GenerationSection(max_new_tokens=12)
 
 
-class MadeUp(Countdown):
+class MadeUp(Puzzles):
     """Rewards by the parity of a response; groups before `mixed` are flat, 1 and 0 in turn."""
 
     mixed = 4

@@ -132,7 +132,7 @@ def test_a_younger_key_makes_no_other_run_by_its_default(tmp_path, monkeypatch):
             "regimes.eight: baseline=gspo",
         ),
         (
-            {"eight": {**WRITTEN["regimes"]["eight"], "tune": {"key": "k", "values": [1, 2]}}},
+            {"eight": {**WRITTEN["regimes"]["eight"], "tune": {"grid": {"k": [1, 2]}}}},
             "regimes.eight: first_seed=0 3",
         ),
         (
@@ -141,7 +141,7 @@ def test_a_younger_key_makes_no_other_run_by_its_default(tmp_path, monkeypatch):
                 "eight": {
                     **WRITTEN["regimes"]["eight"],
                     "first_seed": 3,
-                    "tune": {"key": "k", "values": [1, 2]},
+                    "tune": {"grid": {"k": [1, 2]}},
                 },
             },
             "eight_tuning",
@@ -192,7 +192,8 @@ def test_seeds_from_the_first_one_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "every", "tuning"), [("quick", 24, 8), ("full", 640, 96), ("mismatch", 1200, 0)]
+    ("name", "every", "tuning"),
+    [("quick", 24, 8), ("full", 640, 96), ("mismatch", 1200, 0), ("board", 910, 288)],
 )
 def test_shipped_studies_are_valid(name, every, tuning):
     plan = design.load(f"study/{name}.yaml", [])

@@ -1,5 +1,6 @@
 """The command: from a YAML file to its report, again without a run, a sentence for mistakes."""
 
+import csv
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from nemo_algos.cli import app
 from nemo_algos.cli import study as study_cli
 from nemo_algos.engines.local import build
 from nemo_algos.jsonl import lock_folder
+from nemo_algos.lab.study.runner import write_table
 
 STUDY = {
     "settings": {
@@ -34,7 +36,10 @@ STUDY = {
             "baseline": "grpo",
             "seeds": 2,
             "first_seed": 2,
-            "tune": {"key": "policy.optimizer.kwargs.lr", "values": [1e-4, 2e-4], "seeds": 2},
+            "tune": {
+                "grid": {"policy.optimizer.kwargs.lr": [1e-4, 2e-4]},
+                "rounds": [{"seeds": 2}],
+            },
             "arms": {"grpo": {}, "etr": {}},
         }
     },
@@ -126,3 +131,18 @@ def test_an_interrupt_ends_it_and_nothing_more_is_run(file, tmp_path):
     assert process.returncode == 130, errors
     assert errors.splitlines()[-1] == Says("saved")
     assert works.exists() and not list((tmp_path / "out" / "mine" / "raw").iterdir())
+
+
+def test_finished_runs_are_verified(run, tmp_path):
+    first = run()
+    assert first.exit_code == 0, first.output
+    again = run("--verify", "0.1")
+    assert (again.exit_code, again.stdout.count("the same numbers")) == (0, 2), again.output
+    table = tmp_path / "out" / "mine" / "results.csv"
+    with open(table, newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        row["pass@1"] = "0.123"
+    write_table(table, rows)
+    changed = run("--verify", "0.1")
+    assert changed.exit_code == 1 and "pass@1: 0.123" in changed.stdout

@@ -55,7 +55,7 @@ def test_a_title_is_the_sections_and_the_sweeps(tmp_path):
     titled = STUDY.model_copy(update={"regimes": {"r": regime}})
     report.write(titled, RESULTS, "T", tmp_path / "report.md")
     assert "\n## 8 updates (r)\n\nClaim: etr is better.\n" in (tmp_path / "report.md").read_text()
-    tune = Tuning(key="policy.optimizer.kwargs.lr", values=[1, 2])
+    tune = Tuning(grid={"policy.optimizer.kwargs.lr": [1, 2]})
     regimes = {"r": regime.model_copy(update={"tune": tune})}
     regimes["s"] = regimes["r"].model_copy(update={"title": ""})
     swept = sweeps(STUDY.model_copy(update={"regimes": regimes})).regimes
@@ -89,7 +89,7 @@ def test_a_line_of_values_per_arm(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Axes, "plot", lambda *a, **k: drawn.append((*a[1:3], k.get("label"))) or plot(*a, **k)
     )
-    tune = {"key": "grpo.max_num_steps", "values": [1, 2], "seeds": 2}
+    tune = {"grid": {"grpo.max_num_steps": [1, 2]}, "rounds": [{"seeds": 2}]}
     regime = {"claim": "-", "baseline": "grpo", "arms": {"grpo": {}, "etr": {}}}
     study = Study.model_validate({"regimes": {"r": {**regime, "tune": tune, "first_seed": 2}}})
     numbers = enumerate(["grpo 1", "grpo 2", "etr 1"])  # etr 2 is not there yet

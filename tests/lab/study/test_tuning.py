@@ -16,7 +16,7 @@ STUDY = design.Study.model_validate(
                 "seeds": 2,
                 "first_seed": 100,
                 "settings": {"grpo.num_update_epochs": 2},
-                "tune": {"key": KEY, "values": [1e-4, 2e-4, 4e-4], "seeds": 2},
+                "tune": {"grid": {KEY: [1e-4, 2e-4, 4e-4]}, "rounds": [{"seeds": 2}]},
                 "arms": {"grpo": {}, "mine": {"config": "etr.yaml", "method.micro": 0.05}},
             },
             "plain": {"claim": "-", "baseline": "grpo", "arms": {"grpo": {}, "gpg": {}}},
@@ -56,7 +56,7 @@ def test_the_best_by_late_training_reward_and_a_broken_run_is_worth_nothing():
             rows[cell.run]["pass@1"] = 1.0  # a test prompt never chooses
         if (cell.arm, cell.seed) == ("grpo 0.0004", 1):
             rows[cell.run] = {"failed": "no number"}
-    plan = tuning.choose(STUDY, cells, rows)
+    plan = tuning.tune(STUDY, lambda part: rows)
     assert list(plan.regimes) == ["head_tuning", "head", "plain"]
     assert plan.regimes["plain"] == STUDY.regimes["plain"]
     runs, cells = design.runs(plan)
@@ -70,12 +70,57 @@ def test_the_best_by_late_training_reward_and_a_broken_run_is_worth_nothing():
 def test_nothing_to_tune():
     plain = STUDY.model_copy(update={"regimes": {"plain": STUDY.regimes["plain"]}})
     assert design.runs(tuning.sweeps(plain)) == ([], [])
-    assert tuning.choose(plain, [], {}) == plain
+    assert tuning.tune(plain, lambda part: {}) == plain
 
 
 def test_a_wrong_key_is_said():
     head = STUDY.regimes["head"]
-    wrong = head.model_copy(update={"tune": design.Tuning(key="grpo.sede", values=[1, 2])})
+    wrong = head.model_copy(update={"tune": design.Tuning(grid={"grpo.sede": [1, 2]})})
     study = STUDY.model_copy(update={"regimes": {"head": wrong}})
     with pytest.raises(ConfigError, match="did you mean seed"):
         design.runs(tuning.sweeps(study))
+
+
+def test_successive_halving_with_knobs():
+    """Of 6 candidates of one arm and 3 of the other 2 go on, to longer runs; then 1."""
+    rounds = [{"seeds": 1, "steps": 11, "keep": 2}, {"seeds": 2, "steps": 12}]
+    knobs = {"mine": {"method.macro": [0.1, 0.2]}}
+    tune = {"grid": {KEY: [1e-4, 2e-4, 4e-4]}, "knobs": knobs, "rounds": rounds}
+    head = STUDY.regimes["head"].model_copy(
+        update={"tune": design.Tuning.model_validate(tune), "bases": 2, "seeds": 4}
+    )
+    other = STUDY.regimes["head"].model_copy(
+        update={"tune": None, "tuned_as": "head", "first_seed": 7, "settings": {}}
+    )
+    study = STUDY.model_copy(update={"regimes": {"head": head, "other": other}})
+    reward = {1e-4: 0.3, 2e-4: 0.2, 4e-4: 0.1}, {1e-4: 0.1, 2e-4: 0.6, 4e-4: 0.9}
+    seen = []
+
+    def go(part):
+        found = {}
+        for run in design.runs(part)[0]:
+            grpo, method = run.config.grpo, run.config.method
+            first = grpo.max_num_steps == 11
+            seen.append((first, method["name"], lr(run.config), method.get("macro"), grpo.seed))
+            value = reward[not first][lr(run.config)] + 0.01 * method.get("macro", 0)
+            found[run.id] = {"reward/mean": value}
+        return found
+
+    plan = tuning.tune(study, go)
+    assert list(plan.regimes) == ["head_tuning", "head_tuning_2", "head", "other"]
+    assert len([s for s in seen if s[0]]) == 3 + 6
+    later = {s[1:4] for s in seen if not s[0]}
+    assert later == {("grpo", 1e-4, None), ("grpo", 2e-4, None), ("etr", 1e-4, 0.1)} | {
+        ("etr", 1e-4, 0.2)
+    }
+    assert len([s for s in seen if not s[0]]) == 4 * 2
+    runs, cells = design.runs(plan)
+    config = {r.id: r.config for r in runs}
+    for name in ("head", "other"):
+        of = {c.arm: config[c.run] for c in cells if c.regime == name}
+        assert (lr(of["grpo"]), lr(of["mine"]), of["mine"].method["macro"]) == (2e-4, 1e-4, 0.2)
+    bases = [(c.seed, c.base) for c in cells if (c.regime, c.arm) == ("head", "grpo")]
+    assert bases == [(100, 100), (101, 101), (102, 100), (103, 101)]
+    assert all(config[c.run].policy.taught.seed == c.base for c in cells)
+    tuned_on = {c.base for c in cells if c.regime.startswith("head_tuning")}
+    assert tuned_on == {0, 1} and {c.base for c in cells if c.regime == "other"} == {0}

@@ -19,7 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
 from nemo_algos.engines.adapters.trl import MethodTrainer
-from nemo_algos.engines.data import countdown
+from nemo_algos.engines.data import countdown, puzzles
 
 GROUP, RULES = 8, countdown.Rules(numbers=2)
 
@@ -83,8 +83,8 @@ def settings(folder: str | Path, **changed: Any) -> GRPOConfig:
 def trainer(folder: str | Path, args: GRPOConfig, method: Any = None, **named: Any) -> GRPOTrainer:
     """Ours with a method, else TRL's; puzzles in a fixed order."""
     rng = random.Random(1)
-    puzzles = [countdown.sample(rng, RULES)[0] for _ in range(400)]
-    rows = [{"prompt": f"{p} :", "numbers": [*p.numbers], "target": p.target} for p in puzzles]
+    asked = [puzzles.sample(rng, RULES)[0] for _ in range(400)]
+    rows = [{"prompt": f"{p} :", "numbers": [*p.numbers], "target": p.target} for p in asked]
     named = {"reward_funcs": reward, "train_dataset": Dataset.from_list(rows)} | named
     tokenizer = AutoTokenizer.from_pretrained(folder)
     kind, own = (MethodTrainer, {"method": method}) if method else (GRPOTrainer, {})

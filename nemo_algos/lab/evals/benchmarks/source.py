@@ -4,9 +4,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nemo_algos.engines.data.countdown import Rules, held_out
+from nemo_algos.engines.data.countdown import Rules
 from nemo_algos.engines.data.hub import rows_of
 from nemo_algos.engines.data.prompts import TrainedPrompt
+from nemo_algos.engines.data.puzzles import held_out
 from nemo_algos.engines.data.rows import Row, number_rows
 
 PUZZLES = 256

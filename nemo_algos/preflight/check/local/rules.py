@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from nemo_algos.algorithms.riders.loss_config import contradictions
 from nemo_algos.config import Finding, did_you_mean
-from nemo_algos.engines.data.countdown import TOKENS_PER_STEP
+from nemo_algos.engines.data.puzzles import FAMILIES
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.local.schema import (
     EMULATED,
@@ -20,8 +20,11 @@ from nemo_algos.preflight.check.rules import both_engines
 from nemo_algos.preflight.check.rules.both_engines import group_of_one, vanishing_weights
 
 # keys of which a task of ours, or a countdown model, makes nothing
+TEXTS = ("data.prompt", "data.answer_prefix", "data.system_prompt")
 UNREAD = {
-    "countdown": ("data.prompt", "data.answer_prefix", "data.system_prompt"),
+    "countdown": TEXTS,
+    "sums": (*TEXTS, "data.use_all"),
+    **dict.fromkeys(("grid", "stairs"), (*TEXTS, "data.numbers", "data.use_all")),
     "math": ("data.numbers", "data.use_all"),
 }
 OF_TRANSFORMERS = ("policy.tokenizer", "policy.dtensor_cfg.activation_checkpointing")
@@ -33,8 +36,8 @@ STOP, METRIC = "grpo.stop_at_validation_metric", "checkpointing.metric_name"
 def model_fits_task(run: LocalRun) -> Iterator[Finding]:
     """The countdown models know countdown's words only."""
     tiny, task = run.model in SHAPES, run["data.task"]
-    if (tiny and task == "math") or (not tiny and task == "countdown"):
-        cure = f"Use {TINY} for countdown, or a transformers model for math."
+    if (tiny and task == "math") or (not tiny and task in FAMILIES):
+        cure = f"Use {TINY} for {', '.join(FAMILIES)}, or a transformers model for math."
         yield error(MODEL, f"{run.model} does not support `data.task={task}`. {cure}")
 
 
@@ -98,13 +101,17 @@ def lora(run: LocalRun) -> Iterator[Finding]:
         yield error(f"{key}.match_all_linear", reason)
 
 
-def countdown_fits_response(run: LocalRun) -> Iterator[Finding]:
-    """A worked solution has a step for all numbers but one."""
+def puzzle(run: LocalRun) -> Iterator[Finding]:
+    """A family has its numbers, and room for its right responses."""
     key, numbers = "policy.generation.max_new_tokens", run["data.numbers"]
-    needed = TOKENS_PER_STEP * (numbers - 1)
-    if run["data.task"] == "countdown" and run[key] < needed:
-        reason = f"responses with `data.numbers={numbers}` take up to {needed} tokens"
-        yield error(key, f"{reason}, so every response would be cut. Set it to {needed}.")
+    if (family := FAMILIES.get(run["data.task"])) is None:
+        return
+    if numbers not in family.numbers:
+        what = f"{numbers} is not possible with `data.task={run['data.task']}`"
+        yield error("data.numbers", f"{what}. Use {family.numbers[0]} to {family.numbers[-1]}.")
+    elif run[key] < (needed := family.longest(run["data"].rules)):
+        reason = f"right responses to `data.numbers={numbers}` take up to {needed} tokens"
+        yield error(key, f"{reason}, so they would be cut. Set it to {needed} or more.")
 
 
 def support_replay(run: LocalRun) -> Iterator[Finding]:
@@ -229,8 +236,8 @@ def task_has_data(run: LocalRun) -> Iterator[Finding]:
         reason = "the math task needs training data"
         cure = "Set `data.train.data_path` to a file of rows, or to a data set."
         yield error("data.train", f"{reason}. {cure}")
-    if task == "countdown" and (train or run["data.validation"]):
-        reason = "the countdown task generates its puzzles and does not read files"
+    if task in FAMILIES and (train or run["data.validation"]):
+        reason = f"the task {task} generates its puzzles and does not read files"
         yield error("data.task", f"{reason}. Set `data.task: math`.")
 
 
@@ -248,7 +255,7 @@ def prompt_has_problem(run: LocalRun) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    model_fits_task, shape, experts, unread, planted, lora, countdown_fits_response,
+    model_fits_task, shape, experts, unread, planted, lora, puzzle,
     support_replay, batches_divide, one_update, correction, vanishing_weights, task_has_data,
     one_reward, prompt_has_problem, evaluations, schedule_lasts, group_of_one, reward_parts,
     unit_rewards, teacher,
