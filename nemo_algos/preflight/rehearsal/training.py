@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,9 @@ class Attempt:
         return self.ended(limit)
 
     def last_lines(self) -> str:
-        """The end of its log, without what Ray copies of its workers there."""
+        """The end of its log, without what Ray copies of its workers there, or what is repeated."""
         lines = self.log.read_text(errors="replace").splitlines()
-        own = [line for line in lines if not WORKERS.match(line)]
+        own = [line for line, _ in groupby(line for line in lines if not WORKERS.match(line))]
         return "\n".join(own[-LAST:])
 
 

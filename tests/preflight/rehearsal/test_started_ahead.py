@@ -38,3 +38,11 @@ def test_what_it_is_told_and_what_it_says_are_in_its_log(tmp_path, program, want
     attempt.tell(["train", "small.yaml"], {})
     assert attempt.ended(60) == (want == "Zero")
     assert want in attempt.last_lines()
+
+
+def test_the_end_of_a_log_is_the_programs_own_and_not_one_line_over_and_over(tmp_path):
+    """A driver whose workers are gone says so hundreds of times after its traceback."""
+    program = "print('why'); print('(Worker pid=7) later'); [print('gone') for _ in range(99)]"
+    attempt = Attempt(tmp_path / "log", {machine.MARK: str(tmp_path)}, ["-c", program])
+    attempt.ended(60)
+    assert attempt.last_lines().splitlines() == ["why", "gone"]
