@@ -19,8 +19,6 @@ SMALL = {  # the keys of config.json that say a size; those that a model does no
     "num_local_experts": 4,
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
     "first_k_dense_replace": 1,
     "q_lora_rank": 32,
     "kv_lora_rank": 32,
@@ -77,6 +75,8 @@ def shrunk(values: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
     small["num_attention_heads"] = HEADS
     small["num_key_value_heads"] = HEADS if groups in (None, heads) else HEADS // 2
     small["num_hidden_layers"] = LAYERS
+    if "n_routed_experts" in small:  # 4 are not divided into the 8 groups of transformers' default
+        small |= {"n_group": 1, "topk_group": 1}
     kinds = values.get("layer_types")
     if kinds:
         small["layer_types"] = [*dict.fromkeys(kinds), *kinds][:LAYERS]

@@ -45,6 +45,13 @@ def test_layers_of_each_kind_stay():
     assert small["layer_types"] == ["sliding_attention", "full_attention"]
 
 
+@pytest.mark.parametrize("name", [n for n in NAMES if "n_routed_experts" in configs()[n]])
+def test_groups_of_experts_divide_them(name):
+    """vLLM sorts the experts into groups; transformers' default is 8 of them."""
+    config = transformers.AutoConfig.for_model(**miniature.shrunk(configs()[name], MARKED))
+    assert config.n_routed_experts % config.n_group == 0 and config.topk_group <= config.n_group
+
+
 def test_bytes_come_back_and_a_turn_is_opened():
     made = readers.byte_tokenizer()
     text = "5 ≤ \\frac{1}{2}\n\tπ"
