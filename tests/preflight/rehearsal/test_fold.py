@@ -24,7 +24,9 @@ BASES = {  # of NeMo-RL main -> a word of the refusal, or nothing
     "grpo_math_1B_sglang.yaml": "sglang",
     "grpo_math_8B_megatron_nixl.yaml": "refit_transport",
     "recipes/llm/grpo-moonlight-16ba3b-4n8g-megatron.yaml": "latent attention",
-    "vlm_grpo_3B.yaml": "images",
+    "vlm_grpo_3B.yaml": "",
+    "vlm_grpo_3B_megatron.yaml": "",
+    "audio_grpo_3B_megatron.yaml": "config.json",
     "recipes/llm/grpo-nano-v2-12b-1n8g-megatron.yaml": "recurrent",
 }
 
@@ -34,10 +36,10 @@ def given(name: str, base: str = ""):
     return configs.apply_overrides(configs.read(configs.find(name)), overrides)
 
 
-def folded(name: str, folder: Path, base: str = "", ranks: int = 4, longest: int = 200):
+def folded(name: str, folder: Path, base: str = "", ranks: int = 4, longest: int = 200, of=MAIN):
     """The run, and the small one, which `check` has passed."""
     written = given(name, base)
-    run, _ = judge(written, MAIN)
+    run, _ = judge(written, of)
     rows = folder / "rows.jsonl"
     row = json.dumps({"problem": "1 + 1", "answer": "2"})
     rows.write_text(f"{row}\n" * 64)
@@ -74,6 +76,11 @@ def holds(run, small) -> None:
     assert small.packing == run.packing
     assert small["grpo.async_grpo.enabled"] == run["grpo.async_grpo.enabled"]
     assert small["method"] == run["method"] and small.staleness == run.staleness
+
+
+@pytest.mark.parametrize("name", [n for n in RECIPES if "a3b-4n8g-ep8" in n or "fsdp" in n])
+def test_recipes_fold_for_the_older_nemo_rl_too(name, tmp_path):
+    holds(*folded(name, tmp_path, of=load("v0.7.0")))
 
 
 @pytest.mark.parametrize("base", BASES)
