@@ -120,6 +120,15 @@ def test_what_is_given_up_is_named(tmp_path):
     assert all(c.reason and run[c.path] != c.value for c in listed.values())
 
 
+def test_experts_on_dtensor_are_whole_for_transformers_cannot_part_them(tmp_path):
+    base = "recipes/llm/grpo-moonlight-16b-automodel-1n8g-ep8.yaml"
+    run, small = folded("nemo_rl.yaml", tmp_path, base)
+    assert run.layout.expert == 8
+    assert (small.layout.expert, small.layout.train_gpus) == (1, 2)
+    listed = {c.path: c for c in fold.changes(run, 4, 200, tmp_path)}
+    assert listed["policy.dtensor_cfg.expert_parallel_size"].kind == "given up"
+
+
 def test_the_single_controller_keeps_one_update_and_its_sampler(tmp_path):
     run, small = folded("single_controller.yaml", tmp_path)
     assert small.controlled and small.sampler == run.sampler
