@@ -39,7 +39,7 @@ def local_adapters(module: Any) -> None:
 
 @shim(
     "megatron.bridge.peft.module_matcher",
-    (BRIDGE + "peft/module_matcher.py", "if HAVE_TE_COL_LINEAR:"),
+    (BRIDGE + "peft/module_matcher.py", "and isinstance(m, linear_types)"),
 )
 def local_targets(module: Any) -> None:
     """The same, where no layers are named: all linear ones but those that are excluded get one."""
