@@ -24,6 +24,7 @@ BASES = {  # of NeMo-RL main -> a word of the refusal, or nothing
     "grpo_math_1B_sglang.yaml": "sglang",
     "grpo_math_8B_megatron_nixl.yaml": "refit_transport",
     "recipes/llm/grpo-moonlight-16ba3b-4n8g-megatron.yaml": "latent attention",
+    "recipes/llm/grpo-moonlight-16b-automodel-1n8g-ep8.yaml": "experts",
     "vlm_grpo_3B.yaml": "",
     "vlm_grpo_3B_megatron.yaml": "",
     "audio_grpo_3B_megatron.yaml": "config.json",
