@@ -25,10 +25,10 @@ LOCAL = ("checkpoint_space", "converted_model", "enough_rows", "row_keys", "tens
 LOCAL += ("wandb",)
 HEAD = """# Messages of check
 
-One mistake for each rule of [`nemo-algos check`](check.md), and what it says: the key, what is
-wrong and why, and what to do. A `-` begins what is added to the config named in the heading.
+What [`nemo-algos check`](check.md) says of a wrong config, one mistake for each rule. Lines that
+begin with `-` are added to the config of the heading.
 
-`scripts/messages.py` writes this page from the mistakes that the tests plant.
+`scripts/messages.py` writes this page.
 """
 CONFIGS = {
     "nemo_rl.yaml": "One GPU, DTensor: nemo_rl.yaml",

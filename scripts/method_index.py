@@ -8,10 +8,11 @@ import inspect
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import get_args
+from textwrap import dedent, fill
+from typing import Any, get_args
 
 from nemo_algos.algorithms.core.importance import importance
-from nemo_algos.algorithms.kernel import Method, group_advantages, keep_advantages, token_log_ratio
+from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.methods import FAMILIES, METHODS, STUDIED
 from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.cli.methods import facts
@@ -20,73 +21,97 @@ FOLDER = Path(__file__).parents[1] / "docs" / "methods"
 SHARED = ("advantage_std", "max_log_ratio", "aggregation")
 HEAD = """# Paper index
 
-{total} methods. Name one (`method: {{name: rloo}}`), or [combine](../configuration.md#method) the
-advantages of one with the bounds or the ratio of another; what has no meaning together is refused.
-The {studied} studied ones have [pages and recipes of their own](index.md), the others any recipe:
+Use any of {total} methods by name (`method: {{name: rloo}}`), or
+[combine](../configuration.md#method) the advantages of one with the bounds or the ratio of another.
 
 ```bash
-uv run examples/run_grpo_math.py --config grpo.yaml method.name=rloo grpo.max_num_steps=2
+uv run nemo-algos train grpo.yaml method.name=rloo grpo.max_num_steps=2
 ```
 
-J is the mean of min(r' A', clip(r') A'), or with the form `score` of A' log pi. A slot says what
-the method's own function computes; `-` is GRPO's. Each method is one [file](../api/methods.md): at
-its head stand the formula, why it works, and where a peer departs from its paper.
+An entry shows what a method changes in GRPO: J is the mean of min(r A, clip(r) A), or with the form
+`score` of A log pi. The mean is `sequence` and l is log r unless said. The
+[source](../api/methods.md) says where others depart from the paper.
 
-Compared with: the largest difference of loss and gradient from that trainer's own code, or from the
-formula where none can be installed, in float64, rounded up, over batches with unequal groups,
-holes, an empty row and a flat group. A gradient alone where the paper's loss has another value
-(a penalty beside the surrogate). Lines: of the method's own functions, docstrings apart.
-
-This page is made of the records and of what `tests/real/peers` measured, by
-`scripts/method_index.py`.
+*Equal to* names the code that ours was compared with and the largest difference of loss and
+gradient in float64, over batches with unequal groups, holes, an empty row and a
+[flat group](../glossary.md#flat-group). Only gradients count where the paper's loss has another
+value.
 """
 SETTINGS = """
 ## Corrections for the sampler
 
-IcePop, TIS and their like are no methods: settings of `loss_fn` beside any of them. The terms of J
-are multiplied by w = pi_old / pi_gen, and `truncated_importance_sampling_type` says what becomes
-of it ([configuration](../configuration.md)).
+IcePop, TIS and the like are settings of `loss_fn` beside any method. They multiply the terms of J
+by w = pi_old / pi_gen ([configuration](../configuration.md)):
 
-| type | |
+| `truncated_importance_sampling_type` | effect |
 |---|---|
 """
 
 
 def page() -> str:
     figures = parity(FOLDER / "parity.csv")
-    parts = [HEAD.format(total=len(METHODS), studied=len(STUDIED))]
+    parts = [HEAD.format(total=len(METHODS))]
     for family, names in FAMILIES.items():
-        parts.append(f"\n## {family.capitalize()}\n")
+        parts.append(f"\n## {family.capitalize()}\n" + "\n" * (names[0] in STUDIED))
         parts += [section(METHODS[name], figures.get(name, [])) for name in names]
     return "".join(parts) + SETTINGS + "".join(settings())
 
 
 def section(method: Method, figures: list[dict[str, str]]) -> str:
-    """A method: its paper, why it works, its slots, defaults and parity."""
+    """A method: its paper, why it works, its formula, settings and parity; or its page."""
+    if method.name in STUDIED:
+        return f"- [{method.name}]({method.name}.md): {paper(method.paper)}.\n"
     fact = facts(method)
-    title = f"[{method.name}]({method.name}.md)" if method.name in STUDIED else method.name
-    defaults = {k: v for k, v in fact["defaults"].items() if k not in SHARED or k in own(method)}
-    lines = [f"\n### {title}\n", f"{paper(method.paper)}.", "", why(method.name), ""]
-    lines += ["| slot | |", "|---|---|"]
-    lines += [f"| {slot} | {text} |" for slot, text in slots(method).items()]
     form = "ratio" if method.form == "ratio" else "score"
-    lines.append(f"| form, mean | {form}, {fact['mean']} |")
-    needs = ", ".join(f"`{need}`" for need in fact["needs"])
-    lines += [f"| needs | {needs} |"] if needs else []
-    values = ", ".join(f"`{k}={v}`" for k, v in defaults.items())
-    lines += [f"| defaults | {values} |"] if values else []
-    for row in figures:
-        loss = f"loss {row['loss']}, gradient" if row["loss"] else "gradient"
-        lines.append(f"| compared with | {row['against']}: {loss} {row['gradient']} |")
-    lines.append(f"| lines | {sum(map(length, functions(method)))} |")
+    mean = "" if "aggregation" in fact["defaults"] else fact["mean"]  # said by the default
+    shape = {"form": (form, "ratio"), "mean": (mean, "sequence")}
+    rows = {key: value for key, (value, usual) in shape.items() if value != usual}
+    rows["needs"] = ", ".join(f"`{need}`" for need in fact["needs"])
+    rows["defaults"] = ", ".join(f"`{k}={v}`" for k, v in defaults(method, fact).items())
+    rows["equal to"] = ", ".join(f"{row['against']} ({largest(row)})" for row in figures)
+    lines = [f"\n### {method.name}\n", wrapped(f"{paper(method.paper)}. {why(method.name)}"), ""]
+    lines += [f"```text\n{formula(method.name)}\n```\n"]
+    lines += [wrapped(f"- {key}: {text}", "  ") for key, text in rows.items() if text]
     return "\n".join(lines) + "\n"
 
 
+def wrapped(text: str, indent: str = "") -> str:
+    """In lines of 100 columns, code unbroken."""
+    whole = re.sub("`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)
+    kept = {"break_on_hyphens": False, "break_long_words": False}
+    return fill(whole, 100, subsequent_indent=indent, **kept).replace("\0", " ")
+
+
+def defaults(method: Method, fact: dict[str, Any]) -> dict[str, Any]:
+    """Without those that are GRPO's."""
+    usual = facts(METHODS["grpo"])["defaults"]
+    own_ones = own(method)
+    return {
+        key: value
+        for key, value in fact["defaults"].items()
+        if key in own_ones or (key not in SHARED and usual.get(key) != value)
+    }
+
+
+def largest(row: dict[str, str]) -> str:
+    """The larger of a peer's differences; of the gradient alone where only that is compared."""
+    return max((row[k] for k in ("loss", "gradient") if row[k]), key=float)
+
+
+def formula(name: str) -> str:
+    """The indented paragraph at the head of its file."""
+    (text,) = re.findall(r"^(?: {4}.*\n?)+", document(name), re.MULTILINE)
+    return dedent(text).rstrip()
+
+
+def document(name: str) -> str:
+    return inspect.getdoc(import_module(METHODS.modules[name])) or ""
+
+
 def why(name: str) -> str:
-    """The paragraph that begins with Why at the head of its file, else the file's first line."""
-    paragraphs = (inspect.getdoc(import_module(METHODS.modules[name])) or "").split("\n\n")
-    reasons = [p.removeprefix("Why: ") for p in paragraphs if p.startswith("Why: ")]
-    text = " ".join((reasons or paragraphs)[0].split())
+    """The paragraph that begins with Why at the head of its file."""
+    (reason,) = (p for p in document(name).split("\n\n") if p.startswith("Why: "))
+    text = " ".join(reason.removeprefix("Why: ").split())
     return text[0].upper() + text[1:]
 
 
@@ -95,25 +120,6 @@ def own(method: Method) -> set[str]:
     fields = method.params.model_fields
     stock = {"advantage_std": "sample", "max_log_ratio": 20.0}
     return {k for k in SHARED if k in fields and fields[k].default != stock.get(k)}
-
-
-def slots(method: Method) -> dict[str, str]:
-    """What each function says it computes; `-` where it is GRPO's."""
-    shared = (group_advantages, token_log_ratio, keep_advantages)
-    named = {
-        "advantages A": method.advantages,
-        "bounds": method.bounds or method.constant_bounds,
-        **{f"extra `{name}`": function for name, function in method.extras.items()},
-        "log r'": method.log_ratio,
-        "A'": method.reweight,
-    }
-    return {k: "-" if f in shared else summary(f) for k, f in named.items()}
-
-
-def summary(function: object) -> str:
-    """The first sentence of its docstring, in a table's cell."""
-    line = (inspect.getdoc(function) or "").splitlines()[0].removesuffix(".")
-    return f"`{line}`".replace("|", "\\|") if re.search(r"[_^=]", line) else line
 
 
 def functions(method: Method) -> list[object]:

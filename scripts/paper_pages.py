@@ -7,7 +7,9 @@ tests/docs/test_paper_pages.py holds the pages to it.
 
 import json
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 
 from nemo_algos.lab.replicate.manifest import Paper, names, paper
 from nemo_algos.lab.replicate.toy import toy
@@ -17,7 +19,7 @@ QUICK = {"etr": "figure5", "quatro": "table2", "erpo": "figure4", "apmpo": "tabl
 END = "\n`scripts/paper_pages.py` writes this page from `examples/configs/papers/`."
 HEAD = """# {name}
 
-{title}. {claim}
+{summary}
 
 ```bash
 uv run nemo-algos replicate {paper}                # its tables and figures
@@ -25,8 +27,7 @@ uv run nemo-algos replicate {paper} table1         # runs, GPUs, hours, data, ev
 uv run nemo-algos replicate --toy {paper} {quick}  # the chain on a tiny model, here
 ```
 
-[The four papers](index.md) says how the real runs start and how `--report` sets our numbers beside
-the printed ones. Nothing here has been run on GPUs by us.
+Real runs start as on [The four papers](index.md). We have run none on GPUs.
 
 ## Tables and figures
 """
@@ -36,9 +37,8 @@ def page(name: str) -> str:
     """A paper's page."""
     known = paper(name)
     title = f"[{known.title}]({known.link})" if known.link else known.title
-    head = HEAD.format(
-        name=name.upper(), paper=name, title=title, claim=known.claim, quick=QUICK[name]
-    )
+    summary = fill(f"{title}. {known.claim}", 100, break_on_hyphens=False)
+    head = HEAD.format(name=name.upper(), paper=name, summary=summary, quick=QUICK[name])
     parts = _items(known), _runs(known), _data(known), _open(known), _toy(name)
     return "\n".join([head, *(line for part in parts for line in part), END]) + "\n"
 
@@ -58,15 +58,15 @@ def _items(known: Paper) -> Iterator[str]:
 
 def _runs(known: Paper) -> Iterator[str]:
     yield "\n## Runs\n\nA run is a model's recipe with a method's keys.\n"
-    yield "| model | starts from | recipe |\n|---|---|---|"
+    yield "| model | starts from | recipe and its keys |\n|---|---|---|"
     for name, model in known.models.items():
-        recipe = f"`{model.recipe}`" if model.recipe else model.missing or "evaluated only"
+        keys = " ".join([model.recipe, *model.overrides])
+        recipe = f"`{keys}`" if model.recipe else "evaluated only"
         yield f"| {name} | {model.base} | {recipe} |"
     yield "\n| method | keys |\n|---|---|"
     for name, method in known.methods.items():
-        run = f"{next(iter(known.models))}/{name}"
-        keys = " ".join(known.program(run) or known.overrides(run))
-        yield f"| {name} | {method.missing or (f'`{keys}`' if keys else 'the model as it is')} |"
+        keys = " ".join(method.program or method.keys)
+        yield f"| {name} | {f'`{keys}`' if keys else 'the model as it is'} |"
 
 
 def _data(known: Paper) -> Iterator[str]:
@@ -74,29 +74,41 @@ def _data(known: Paper) -> Iterator[str]:
     for name, data in known.data.items():
         facts = [f"{data.rows:,} rows" if data.rows else "", data.source]
         facts += [f"sha256 {data.sha256}" if data.sha256 else ""]
-        yield f"- **{name}**: {'; '.join(fact for fact in facts if fact)}"
+        yield _listed(f"**{name}**: {'; '.join(fact for fact in facts if fact)}")
 
 
 def _open(known: Paper) -> Iterator[str]:
-    yield "\n## What the paper leaves open, or NeMo-RL does otherwise\n"
+    yield "\n## What differs, or the paper does not state\n"
     yield "| | paper | here |\n|---|---|---|"
     yield from (f"| {topic} | {theirs} | {ours} |" for topic, theirs, ours in known.settings)
     if known.misprints:
         yield "\n## Misprints\n"
-        yield from (f"- **{misprint.item}**: {misprint.says}" for misprint in known.misprints)
+        yield from (_listed(f"**{one.item}**: {one.says}") for one in known.misprints)
+
+
+def _listed(text: str) -> str:
+    return fill(f"- {text}", 100, subsequent_indent="  ", break_long_words=False)
 
 
 def _toy(name: str) -> Iterator[str]:
-    """The stored numbers of scripts/toy_results.py."""
+    """The stored numbers of scripts/toy_results.py, a line for each run of an item."""
     stored = json.loads((PAGES / "toy.json").read_text()).get(name, [])
     yield "\n## The toy\n"
-    yield f"`nemo-algos replicate --toy {name}` writes its pages and pictures to"
+    yield f"`nemo-algos replicate --toy {name}` writes"
     yield f"`runs/replicate/toy-report/{name}/index.html`."
     if stored:
-        yield "The numbers are of one seed of a tiny model (`examples/configs/local.yaml`). They"
-        yield "say that the chain runs, and nothing about a method (`scripts/toy_results.py`).\n"
-        yield "| item | run | number | toy (95 % interval over problems) |\n|---|---|---|---|"
-        yield from (f"| {' | '.join(line)} |" for line in stored)
+        yield "One seed of a tiny model shows that the chain runs, and says nothing about a method."
+        yield "[toy.json](toy.json) has the intervals; curves are given at their last step.\n"
+        yield "| item | run | numbers |\n|---|---|---|"
+        for (item, run), lines in groupby(sorted(stored, key=_place), _place):
+            numbers = [f"{what.split(',')[0]} {n.split(' (')[0]}" for *_, what, n in lines]
+            short = run.removeprefix("countdown").lstrip("-/")
+            yield f"| {item} | {short} | {', '.join(numbers)} |"
+
+
+def _place(line: list[str]) -> tuple[str, str]:
+    item, run, *_ = line
+    return item, run
 
 
 if __name__ == "__main__":

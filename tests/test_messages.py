@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "nemo_algos"
 SECOND = {"Finding", "UnknownKey", "error", "warning", "note", "say", "found"}  # (key, message)
 FIRST = {"ValueError", "TypeError", "OSError", "RuntimeError", "FloatingPointError", "Unjudged"}
 FIRST |= {"_error", "Odd", "echo"}
+REHEARSED = re.compile(r"stage\.(?:failed|warning|passed|unchecked)\b")  # (message, key)
 VERBLESS = {"help", "echo"}  # "output folder"; a line of a table
 LONGEST, VALUE, MOST = 200, "\0", 64
 VERBS = """
@@ -60,16 +61,6 @@ DIALECT = r"""
 """
 DIALECT = re.compile("|".join(DIALECT.strip("\n").split("\n")), re.IGNORECASE)
 ENDS = ("", "s", "es", "d", "ed", "ing")
-ELSEWHERE = (  # rewritten later
-    "cli/mismatch", "cli/rehearse", "cli/replicate", "engines/mismatch", "engines/nemo",
-    "lab/mismatch", "lab/replicate", "lab/rewards", "preflight/rehearsal",
-)  # fmt: skip
-
-
-def sources():
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if not path.relative_to(PACKAGE).as_posix().startswith(ELSEWHERE):
-            yield path
 
 
 def assigned(node):
@@ -103,6 +94,12 @@ def texts(node, names):
     return [VALUE]
 
 
+def meant(func, names):
+    """The called thing's source; that of the value if a local name stands for it."""
+    value = names.get(getattr(func, "id", ""), [func])[0]
+    return ast.unparse(value)
+
+
 def messages(source):
     """(the call's name, message) of every error, finding and printed line, and of each help."""
     tree = ast.parse(source)
@@ -111,7 +108,8 @@ def messages(source):
         names = assigned(top) | assigned(scope)
         for call in (x for x in ast.walk(scope) if isinstance(x, ast.Call)):
             name = getattr(call.func, "id", getattr(call.func, "attr", ""))
-            place = 1 if name in SECOND else 0 if name in FIRST else len(call.args)
+            first = name in FIRST or REHEARSED.match(meant(call.func, names))
+            place = 0 if first else 1 if name in SECOND else len(call.args)
             given = [(name, one) for one in call.args[place : place + 1]]
             given += [("help", k.value) for k in call.keywords if k.arg == "help"]
             yield from ((what, text) for what, one in given for text in texts(one, names))
@@ -123,7 +121,7 @@ def said():
     return sorted(
         {
             (path.relative_to(PACKAGE).as_posix(), *one)
-            for path in sources()
+            for path in sorted(PACKAGE.rglob("*.py"))
             for one in messages(path.read_text())
         }
     )
@@ -180,3 +178,12 @@ def test_what_is_wrong_with_a_message_is_seen():
     assert bare_keys(bare) == ["grpo.val_period"]
     (dialect,) = planted("it needs entropies, which TRL has not", "Set it to 0.")
     assert DIALECT.search(dialect)[0] == "has not"
+
+
+def test_a_rehearsal_says_its_message_before_the_key():
+    source = """
+def judge(stage, bad):
+    say = stage.failed if bad else stage.warning
+    say("Mend it.", "data.train")
+"""
+    assert [text for _, text in messages(source)] == ["Mend it."]

@@ -40,7 +40,8 @@ class Params(Section):
     """Parameters of every method; its own class adds its paper's, with the paper's defaults."""
 
     advantage_std: OfAdvantages[Std] = "sample"
-    """Deviation that a group's advantages are divided by: n - 1, n, or no division."""
+    """Standard deviation that divides a group's advantages: sample (n - 1), population (n) or none.
+    """
     max_log_ratio: float = Field(default=20.0, gt=0, le=20)
     """Limit of |log r|, nats: beyond it a token has no gradient."""
     dual_clip: float | None = Field(default=None, gt=1)

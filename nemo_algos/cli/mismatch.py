@@ -29,16 +29,18 @@ def mismatch(
     ] = None,
     adapter: Annotated[Path | None, typer.Option(help="folder of the LoRA adapter (PEFT)")] = None,
     sampler: Annotated[
-        str, typer.Option(metavar="URL", help="a live OpenAI-compatible server, with /v1: probe it")
+        str, typer.Option(metavar="URL", help="probe this OpenAI-compatible server (with /v1)")
     ] = "",
-    responses: Annotated[int, typer.Option(min=8, help="how many to recompute with --model")] = 64,
+    responses: Annotated[int, typer.Option(min=8, help="responses to recompute with --model")] = 64,
     html: Annotated[Path | None, typer.Option(help="write a page with the pictures")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="numbers for scripts")] = False,
 ) -> None:
     """Find out why sampler and trainer give the same tokens different log-probs."""
     require("lab")
     if (previous or adapter) and not model:
-        raise ValueError("--previous and --adapter need --model: name the trainer's weights")
+        raise ValueError(
+            "--previous and --adapter need --model. Name the folder of the trainer's weights."
+        )
     verdict = _verdict(files, model, previous or [], adapter, responses, quiet=as_json)
     if html:
         from nemo_algos.lab.mismatch.page import write

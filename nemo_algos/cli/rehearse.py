@@ -26,7 +26,9 @@ def _only(words: str) -> tuple[str, ...]:
     asked = tuple(words.split(",")) if words else ()
     for word in asked:
         if word not in STAGES:
-            raise ValueError(f"--only {word}: choose from {', '.join(STAGES)}")
+            raise ValueError(
+                f"--only has an unknown stage: {word}. Choose from {', '.join(STAGES)}."
+            )
     return asked
 
 
@@ -34,27 +36,27 @@ def _build() -> None:
     """The environment, where it is not there yet."""
     if not machine.is_built():
         size = f"{machine.SIZE}, about {machine.MINUTES} minutes, in {machine.location()}"
-        echo(f"Building the rehearsal's environment, once: {size}", err=True)
+        echo(f"Building the rehearsal's environment (only once): {size}", err=True)
         machine.build()
 
 
 def rehearse(
     config: Config,
     overrides: Overrides = None,
-    nemo_rl: Annotated[str, typer.Option(help="NeMo-RL's root; default: found")] = "",
+    nemo_rl: Annotated[str, typer.Option(help="NeMo-RL checkout; found by default")] = "",
     steps: Annotated[int, typer.Option(min=2, help="training steps before the kill")] = 2,
-    ranks: Annotated[int, typer.Option(min=1, help="ranks of training, at most")] = 4,
+    ranks: Annotated[int, typer.Option(min=1, help="most training ranks")] = 4,
     model: Annotated[str, typer.Option(help="folder with config.json and tokenizer")] = "",
-    rows: Annotated[str, typer.Option(help="JSON lines for a data set that is not at hand")] = "",
-    only: Annotated[str, typer.Option(help="stages, such as data,rewards: no stack")] = "",
+    rows: Annotated[str, typer.Option(help="JSON lines that stand in for a missing data set")] = "",
+    only: Annotated[str, typer.Option(help="run only these stages, such as data,rewards")] = "",
     html: Annotated[Path | None, typer.Option(help="write the report as a page")] = None,
     setup: Annotated[bool, typer.Option("--setup", help="only build the environment")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="verdicts for scripts")] = False,
 ) -> None:
-    """Run all of a NeMo-RL run but the GPUs, small, on this machine; exit 1 where it would fail."""
+    """Run a small copy of a NeMo-RL run on this machine, without GPUs; exit 1 if it would fail."""
     given, asked = load_config(config, overrides, "train"), _only(only)
     if OmegaConf.select(given, "engine") != "nemo_rl":
-        raise ValueError(f"{config} has no `engine: nemo_rl`, and only NeMo-RL runs are rehearsed.")
+        raise ValueError(f"{config} has no `engine: nemo_rl`. Only NeMo-RL runs can be rehearsed.")
     if html and not html.parent.is_dir():
         raise ValueError(f"--html {html}: the folder {html.parent} does not exist. Create it.")
     if setup:

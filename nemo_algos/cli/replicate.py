@@ -25,29 +25,39 @@ def replicate(
     paper: Annotated[str, typer.Argument(help="etr, quatro, erpo or apmpo")] = "",
     item: Annotated[str, typer.Argument(help="a table or figure, such as table1")] = "",
     report: Annotated[
-        list[Path] | None, typer.Option(help="folder with PAPER/MODEL/METHOD runs, repeatable")
+        list[Path] | None, typer.Option(help="folder with PAPER/MODEL/METHOD runs; may be repeated")
     ] = None,
-    submit: Annotated[bool, typer.Option("--submit", help="as Slurm jobs")] = False,
-    toy: Annotated[bool, typer.Option("--toy", help="tiny runs on this machine")] = False,
-    out: Annotated[Path, typer.Option(help="of runs; pages go to its folder report")] = OUT,
-    price: Annotated[float | None, typer.Option(min=0, help="of a GPU-hour")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="of a toy run")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="processes of the toy")] = 2,
+    submit: Annotated[bool, typer.Option("--submit", help="submit the runs as Slurm jobs")] = False,
+    toy: Annotated[bool, typer.Option("--toy", help="train tiny runs on this machine")] = False,
+    out: Annotated[
+        Path, typer.Option(help="folder of the runs; pages go to its subfolder report")
+    ] = OUT,
+    price: Annotated[float | None, typer.Option(min=0, help="price of a GPU-hour")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="steps of a toy run")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="processes that train the toy runs")] = 2,
     account: Annotated[str, typer.Option(envvar="SBATCH_ACCOUNT")] = "",
-    image: Annotated[str, typer.Option(envvar="CONTAINER", help="or a .sqsh file")] = "",
-    checkout: Annotated[Path, typer.Option(envvar="NEMO_RL", help="of NeMo-RL")] = Path("nemo-rl"),
+    image: Annotated[
+        str, typer.Option(envvar="CONTAINER", help="container image or .sqsh file")
+    ] = "",
+    checkout: Annotated[Path, typer.Option(envvar="NEMO_RL", help="NeMo-RL checkout")] = Path(
+        "nemo-rl"
+    ),
     partition: Annotated[str, typer.Option(envvar="SBATCH_PARTITION")] = "",
-    time: Annotated[str, typer.Option(help="limit of one job, as sbatch reads it")] = "4:00:00",
-    mounts: Annotated[list[str] | None, typer.Option(help="HOST:CONTAINER, repeatable")] = None,
+    time: Annotated[
+        str, typer.Option(help="time limit of one job, in sbatch's format")
+    ] = "4:00:00",
+    mounts: Annotated[
+        list[str] | None, typer.Option(help="mount HOST:CONTAINER; may be repeated")
+    ] = None,
 ) -> None:
-    """The four papers' tables and figures: what each needs, made again, and made as a toy."""
+    """List the four papers' tables and figures, plan their runs, and make them again."""
     require("lab")
     if (submit and (toy or report)) or (toy and report):
-        raise ValueError("--submit, --report and --toy are three commands: give one of them")
+        raise ValueError("--submit, --report and --toy exclude each other. Give one of them.")
     papers = {name: manifests.paper(name) for name in ([paper] if paper else manifests.names())}
     chosen = {name: manifests.choose(known, item) for name, known in papers.items()}
     if submit and not item:
-        raise ValueError("--submit: name a paper and an item, such as etr table1")
+        raise ValueError("--submit needs a paper and an item, such as: etr table1")
     for name, known in papers.items():
         if toy:
             _toy(name, known, item, out, steps, workers)
@@ -72,10 +82,12 @@ def _list(name: str, known: Paper) -> None:
 
 
 def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) -> None:
-    from nemo_algos.lab.replicate import plan
+    from nemo_algos.lab.replicate import commands, plan
 
     about = known.items[item]
     echo(f"{name} {item}: {about.title} ({known.state(about)})")
+    if about.note and about.kind != "text":
+        echo(f"note: {about.note}")
     if runs := plan.trained_runs(known, about):
         _costs(known, runs, plan.Costs(known, price))
         for data, where in known.training_data(about).items():
@@ -83,13 +95,13 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
             facts += [f"sha256 {where.sha256}" if where.sha256 else ""]
             echo(f"data {data}: {'; '.join(fact for fact in facts if fact)}")
     for topic, theirs, ours in known.settings:
-        echo(f"differs: {topic}: {theirs}; here {ours}")
-    for line in plan.commands(known, name, about, out):
+        echo(f"differs: {topic}: the paper has {theirs}, we have {ours}")
+    for line in commands.commands(known, name, about, out):
         echo(f"$ {line}")
+    if known.seeds > 1 and any(map(known.trains, about.needed_runs())):
+        echo(f"seeds 2 to {known.seeds}: the same lines with `grpo.seed=N` and -seedN")
     for misprint in (m for m in known.misprints if m.item == item):
         echo(f"misprint: {misprint.says}")
-    for lacking in known.missing(about):
-        echo(f"missing: {lacking}")
     if about.kind != "text":
         echo(f"then: nemo-algos replicate {name} {item} --report {out}")
 
@@ -111,7 +123,7 @@ def _costs(known: Paper, runs: list[str], costs: "Costs") -> None:
         total += cost.gpu_hours * count
     Console(highlight=False).print(table)
     price = f", which cost {total * costs.price:,.0f}" if costs.price is not None else ""
-    echo(f"together {total:,.0f} GPU-hours{price}; each with its range: nemo-algos plan RECIPE")
+    echo(f"total: {total:,.0f} GPU-hours{price}; ranges: nemo-algos plan RECIPE")
 
 
 def _toy(name: str, known: Paper, item: str, out: Path, steps: int | None, workers: int) -> None:
@@ -120,13 +132,13 @@ def _toy(name: str, known: Paper, item: str, out: Path, steps: int | None, worke
     small = toy.toy(known, steps)
     without = [i for i in ([item] if item else known.items) if i not in small.items]
     if item and without:
-        reason = known.items[item].note or "; ".join(known.missing(known.items[item]))
-        raise ValueError(f"{name} {item} has no toy form: {reason}")
+        reason = known.items[item].note
+        raise ValueError(f"{name} {item} has no toy form: {reason}. Choose another item.")
     items = manifests.choose(small, item)
     for line in toy.make(small, items.values(), out, workers):
         echo(line)
     if without:
-        echo(f"{name}: no toy form of {', '.join(without)}")
+        echo(f"{name}: these items have no toy form: {', '.join(without)}")
     _report(name, small, items, [out], out / "toy-report" / name, toy.PAPER)
 
 
@@ -136,7 +148,9 @@ def _report(
     from nemo_algos.lab.replicate.report import summary, write  # matplotlib
 
     if absent := [folder for folder in folders if not folder.is_dir()]:
-        raise ValueError(f"{absent[0]} is not a folder: name the parent of {name}/MODEL/METHOD")
+        raise ValueError(
+            f"--report {absent[0]} is not a folder. Name the parent of {name}/MODEL/METHOD."
+        )
     table = Table("item", "cells", "ours", "within", "above", "below", "figures", "missing")
     for one in write(known, of or name, items, folders, out):
         table.add_row(one.name, *(str(n) for n in summary(one).values()))
@@ -158,7 +172,7 @@ def _submit(name: str, known: Paper, items: dict[str, Item], out: Path, job: Job
         for answer in submit.submit(runs, waiting):
             echo(answer)
         return
-    echo("no sbatch here: the scripts are written, and these lines submit them", err=True)
+    echo("sbatch is not on PATH. The scripts are written; submit them with these lines:", err=True)
     for i, run in enumerate(every):
         submission.write(run)
         echo(f"job{i}=$(sbatch --parsable {run.folder}/job.sh)")

@@ -12,6 +12,7 @@ import torch
 from batches import close
 
 from nemo_algos import Rollouts, batch_loss
+from nemo_algos.algorithms.methods import STUDIED
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples" / "grpo_to_etr.py"
@@ -80,7 +81,26 @@ def body(function):
     return [line.partition("  #")[0].strip() for line in lines if line.strip()[0] != "#"]
 
 
-def test_the_page_shows_the_difference():
-    shown = PAGE.split("```diff\n")[1].split("```")[0].splitlines()
+def changed(name):
+    """GRPO with the difference that a method's page shows."""
+    page = (ROOT / "docs" / "methods" / f"{name}.md").read_text()
+    shown = page.split("```diff\n")[1].split("```")[0].splitlines()
     assert [line[1:] for line in shown if line[0] != "+"] == body(example.grpo)
-    assert [line[1:] for line in shown if line[0] != "-"] == body(example.etr)
+    code = "\n    ".join(line[1:] for line in shown if line[0] != "-")
+    scope = dict(vars(example))
+    exec(f"def method(logprobs, batch):\n    {code}", scope)
+    return scope["method"]
+
+
+DAPO = {"name": "grpo", "clip_high": 0.28, "aggregation": "token"}
+
+
+@pytest.mark.parametrize("name", STUDIED)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_difference_on_its_page_makes_grpo_the_method(name, seed):
+    logprobs, batch = example.random_batch(seed)
+    want, _ = batch_loss(DAPO if name == "grpo" else name, logprobs, Rollouts(*batch))
+    loss = changed(name)(logprobs, batch)
+    close(loss, want)
+    (got,), (gradient,) = (torch.autograd.grad(x, logprobs) for x in (loss, want))
+    close(got, gradient)

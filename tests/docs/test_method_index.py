@@ -20,11 +20,13 @@ def test_the_page_is_current():
     assert written == index.page(), "run scripts/method_index.py"
 
 
-def test_every_file_of_the_zoo_says_why_in_a_few_sentences():
-    page = index.page()
+def test_every_file_of_the_zoo_has_its_formula_and_says_why_in_a_few_sentences():
+    whole = index.page()
+    page = " ".join(whole.split())
     for name in set(METHODS) - set(STUDIED):
         text = importlib.import_module(METHODS.modules[name]).__doc__
         assert text.count("\n\nWhy: ") == 1, name
+        assert f"```text\n{index.formula(name)}\n```" in whole and "=" in index.formula(name), name
         reason = index.why(name)
         assert 100 < len(reason) < 400 and reason in page, name
         assert 1 <= len(re.findall(r"\.(?= |$)", reason)) <= 3 and reason.endswith("."), name

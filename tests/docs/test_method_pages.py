@@ -23,17 +23,18 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "methods"
 CONFIGS = ROOT / "examples" / "configs"
 HEADINGS = (
-    "Objective",
-    "In the code",
-    "Config",
+    "Use it",
+    "See it",
+    "The code of the difference",
+    "Formula",
     "Metrics",
-    "On the study's task",
     "Open points",
     "A number by hand",
 )
-SHARED = ("clip_low", "clip_high", "advantage_std", "max_log_ratio", "dual_clip")
+OF_ALL = ("advantage_std", "max_log_ratio", "dual_clip")  # explained once, in index.md
+LAST = ("clip_low", "clip_high", *OF_ALL)
 CODE = re.compile(r"`(nemo_algos/[\w/]+\.py): ([\w., ]+)`")
-COMMAND = re.compile(r"^uv run examples/run_grpo_math\.py --config (\S+)([^#\n]*)", re.MULTILINE)
+COMMAND = re.compile(r"^uv run nemo-algos train (\S+)([^#\n]*)", re.MULTILINE)
 
 every_page = pytest.mark.parametrize("name", STUDIED)
 
@@ -48,9 +49,14 @@ def section(text, heading):
 
 
 def table(text):
-    """The rows of the first table below its header, as lists of cells."""
-    lines = re.search(r"(?:^\|.*\n)+", text + "\n", re.MULTILINE)[0].splitlines()
-    return [re.split(r" *\| *", line)[1:-1] for line in lines[2:]]
+    """The first of the tables."""
+    return tables(text)[0]
+
+
+def tables(text):
+    """The rows of each table below its header, as lists of cells."""
+    found = re.findall(r"(?:^\|.*\n)+", text + "\n", re.MULTILINE)
+    return [[re.split(r" *\| *", line)[1:-1] for line in t.splitlines()[2:]] for t in found]
 
 
 def code_of(cell):
@@ -71,18 +77,19 @@ def test_pages_have_one_structure(name):
     text = page(name)
     assert tuple(re.findall(r"^## (.*)$", text, re.MULTILINE)) == HEADINGS
     assert 60 <= len(text.splitlines()) <= (170 if name == "quatro" else 150)
-    assert "$$" in section(text, "Objective")
+    assert "$$" in section(text, "Formula")
     assert "assert " in section(text, "A number by hand")
-    study = section(text, "On the study's task")
-    assert "See [the study](../study.md)." in study and "5 seeds" in study
+    study = section(text, "See it")
+    assert "](../study.md)" in study and "5 seeds" in study
+    assert f"](../atlas/{name}.svg)" in study
     assert (f"](../study/figures/updates_8/{name}.png)" in study) == (name != "grpo")
 
 
 @every_page
 def test_the_code_that_a_page_names_exists(name):
-    rows = table(section(page(name), "In the code"))
+    rows = table(section(page(name), "The code of the difference"))
     named = [match for row in rows for match in CODE.findall(row[-1])]
-    assert len(named) >= len(rows) >= 3  # each row names a place
+    assert len(named) >= len(rows) >= 1  # each row names a place
     for path, functions in named:
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
         for function in functions.split(", "):
@@ -95,7 +102,7 @@ def test_the_functions_of_a_method_are_on_its_page(name):
     module = importlib.import_module(f"nemo_algos.algorithms.methods.{name}")
     record = vars(METHODS[name]).values()
     own = {f.__name__ for f in record if inspect.isfunction(f) and f.__module__ == module.__name__}
-    cells = [row[-1] for row in table(section(page(name), "In the code"))]
+    cells = [row[-1] for row in table(section(page(name), "The code of the difference"))]
     found = CODE.findall(" ".join(cells))
     named = {f for path, fs in found if path.endswith(f"/{name}.py") for f in fs.split(", ")}
     assert own <= named, own - named
@@ -119,9 +126,21 @@ def interval(metadata):
 @every_page
 def test_the_parameters_of_a_page_are_those_of_the_code(name):
     fields = METHODS[name].params.model_fields
-    rows = table(section(page(name), "Config"))
+    rows = table(section(page(name), "Use it"))
     assert [code_of(row[0])[0] for row in rows] == own_first(fields)
-    for key, _symbol, default, span, what in rows:
+    compare(rows, name)
+
+
+def test_the_parameters_of_all_methods_are_on_the_index():
+    rows = next(t for t in tables(page("index")) if "`dual_clip`" in str(t))
+    assert [code_of(row[0])[0] for row in rows] == [*OF_ALL]
+    compare(rows, "grpo")
+
+
+def compare(rows, name):
+    """Defaults, ranges and options of a table against a method's parameters."""
+    fields = METHODS[name].params.model_fields
+    for key, *_symbol, default, span, what in rows:
         field = fields[code_of(key)[0]]
         written = yaml.safe_load(code_of(default)[0])
         assert written == field.default and type(written) is type(field.default), key
@@ -140,13 +159,18 @@ def accepted(name, key, value):
 
 
 def own_first(fields):
-    """The method's own keys in their order, then those that many methods have."""
-    return [k for k in fields if k not in SHARED] + [k for k in SHARED if k in fields]
+    """The method's own keys in their order, then those that many methods have.
+
+    Of those of all methods only the ones whose default is its own.
+    """
+    shared = METHODS["grpo"].params.model_fields
+    stock = {k for k in OF_ALL if k in fields and fields[k].default == shared[k].default}
+    return [k for k in fields if k not in LAST] + [k for k in LAST if k in {*fields} - stock]
 
 
 @every_page
 def test_the_config_of_a_page_is_accepted(name):
-    block = yaml_block(section(page(name), "Config"))
+    block = yaml_block(section(page(name), "Use it"))
     algorithm = build(block["method"])
     assert algorithm.name == name and (CONFIGS / block["defaults"]).exists()
     shipped = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text())
@@ -181,13 +205,13 @@ def test_the_metrics_of_a_page_are_emitted_and_the_method_s_own_are_on_it(name, 
     assert named <= emitted[name], named - emitted[name]
     own = {metric for metric in emitted[name] if metric.startswith(f"{name}/")}
     assert own <= named, own - named
-    assert all(len(row) == 4 and all(row) for row in rows)
+    assert all(len(row) == 3 and all(row) for row in rows)
 
 
 def test_the_table_of_all_methods():
     rows = {code_of(row[0])[0]: row for row in table(page("index"))}
     assert list(rows) == list(STUDIED)
-    for name, (link, _what, ratio, _advantages, _bounds, mean, needs, _cost, file) in rows.items():
+    for name, (link, _what, ratio, mean, needs, file) in rows.items():
         method, algorithm = METHODS[name], build(name)
         assert f"]({name}.md)" in link
         assert code_of(ratio) == ([method.ratio] if method.form == "ratio" else [])

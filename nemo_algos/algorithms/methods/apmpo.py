@@ -49,7 +49,7 @@ class APMPOParams(Params):
     clip_low: OfBounds[TokenClip] = Field(default=0.2, ge=0, lt=1)
     """Lower bound's distance from 1."""
     statistics: OfBounds[OfLoss[Literal["batch", "group"]]] = "batch"
-    """What mu_R and sigma_R are of: the paper's batch, or Algorithm 1's group."""
+    """mu_R and sigma_R over the batch (the paper's text) or the group (its Algorithm 1)."""
     exponent: Literal["exponential", "linear"] = "exponential"
     """p = exp(-gamma mu_R), or 1 - gamma mu_R."""
     stability: OfBounds[Literal["fss", "mean", "inverse_std"]] = "fss"
@@ -57,7 +57,7 @@ class APMPOParams(Params):
     symmetric: OfBounds[bool] = False
     """Whether eps_ada is the lower bound too."""
     success_reward: OfBounds[OfLoss[str | None]] = None
-    """The part of the reward that mu_R and sigma_R are of, in place of the whole."""
+    """Name of the reward part for mu_R and sigma_R. Default: the whole reward."""
 
     @property
     def whole_batch(self) -> bool:

@@ -34,7 +34,7 @@ class ETRParams(Params):
     direction: OfBounds[Literal["asymmetric", "inverse"]] = "asymmetric"
     """inverse: the ablation of fig. 6, -micro."""
     success_reward: OfBounds[str | None] = None
-    """The part of the reward that is above 0 for a success, in place of the whole."""
+    """Name of the reward part that is above 0 for a success. Default: the whole reward."""
 
     @model_validator(mode="after")
     def _radius_in_range(self) -> ETRParams:

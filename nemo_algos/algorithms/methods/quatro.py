@@ -31,7 +31,7 @@ class QUATROParams(Params):
     delta: OfAdvantages[Annotated[float, Usual(1e-4, 0.5)]] = Field(default=0.01, ge=1e-6)
     """KL radius of a prompt's trust region, nats."""
     ratio: Literal["sequence", "geometric_mean"] = "sequence"
-    """s_i: the product of a response's token ratios, or their geometric mean."""
+    """s_i: product or geometric mean of a response's token ratios."""
     log_ratio_penalty: bool = True
     """Whether A is lowered by log s (eq. 14)."""
     max_kl_fraction: OfAdvantages[float] = Field(default=0.95, gt=0, lt=1)

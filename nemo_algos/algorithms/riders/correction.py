@@ -49,25 +49,27 @@ OPTIONS = [f"{p}_{k}" for p in _POOLS for k in _KINDS if f"{p}_{k}" != "seq_max_
 
 
 class CorrectionConfig(Section):
-    """verl's fields."""
+    """Weights and rejections for a sampler that differs from the trainer, with verl's names."""
 
     preset: str | None = None
-    """Sets the others; what is written beside it goes over the preset."""
+    """Sets the other keys. Keys that you write replace the preset's."""
     rollout_is: Literal["token", "geometric", "sequence"] | None = None
-    """The weight is each token's, their geometric mean over the sequence (not in verl), or their
-    product, which vanishes in long responses."""
+    """Weight of each token, geometric mean over the response (not in verl), or product, which
+    vanishes in long responses.
+    """
     rollout_is_threshold: float | str = 2.0
-    """HIGH cuts weights at it (TIS), "LOW_HIGH" makes those outside 0 (IcePop)."""
+    """HIGH caps the weights (TIS); "LOW_HIGH" sets weights outside it to 0 (IcePop)."""
     rollout_is_batch_normalize: bool = False
     rollout_rs: str | None = None
-    """Which responses or tokens are left out: of OPTIONS, with commas between."""
+    """Rules that reject tokens or responses, such as token_k1,seq_mean_k3."""
     rollout_rs_threshold: float | str | None = None
-    """One for all or one each, a largest divergence; of k1 bounds of a ratio, "LOW_HIGH", or HIGH
-    for 1 / HIGH to HIGH."""
+    """The largest divergence, one for all or one each. For k1, bounds of the ratio: "LOW_HIGH", or
+    HIGH for 1 / HIGH to HIGH.
+    """
     bypass_mode: bool = False
-    """The sampler is the old policy: `old_policy: sampler` of a config."""
+    """Use the sampler as the old policy, as `old_policy: sampler` does."""
     loss_type: Literal["ppo_clip", "reinforce"] | None = None
-    """Of bypass_mode alone, by default the method's."""
+    """Loss with bypass_mode: true. Default: the method's."""
 
     @model_validator(mode="before")
     @classmethod

@@ -28,31 +28,37 @@ class MismatchConfig(Section):
     """The `mismatch:` section: a limit on how far the sampler is from the trainer."""
 
     threshold: float = Field(default=0.5, gt=0)
-    """|d| in nats beyond which a token is counted (0.5 is a ratio of 1.65, twice as far from 1 as a
-    clip at 1.28 in the log)."""
+    """Count tokens whose |d| is above this, in nats (0.5 is a ratio of 1.65)."""
     stop_above: float | None = Field(default=None, gt=0)
     """Limit of a step's mean |d|, nats."""
     dump: int = Field(default=0, ge=0)
-    """Write the log-probs of every so many steps for `nemo-algos mismatch`, and of one that is
-    stopped."""
+    """Write log-probs for `nemo-algos mismatch` every N-th step, and at a step that
+    mismatch.stop_above ends.
+    """
     probe: int = Field(default=0, ge=0)
-    """Ask the sampler and the trainer about the run's first prompts in its first two steps and in
-    each so many: whether new weights arrive."""
+    """Check in the first two steps, and every N-th, whether new weights reach the sampler, on the
+    run's first prompts.
+    """
 
 
 class LossConfig(Section):
-    """The `loss_fn:` section, NeMo-RL's names; a key of the method's is refused, with its name."""
+    """The `loss_fn:` section, with NeMo-RL's names. Keys that the method sets are refused."""
 
     reference_policy_kl_penalty: float = Field(default=0.0, ge=0)
+    """Weight of the KL to the initial policy."""
     reference_policy_kl_type: Literal["k1", "k2", "k3", "unbiased"] = "k3"
-    """unbiased: k3 times the ratio to the old policy, whose gradient is that of the KL (ours)."""
+    """unbiased (ours): k3 times the ratio to the old policy. Its gradient is the gradient of the
+    KL.
+    """
     use_importance_sampling_correction: bool = False
     """Weigh tokens by trainer over sampler."""
     truncated_importance_sampling_type: Literal["tis", "icepop", "seq-mask-tis"] | None = None
     truncated_importance_sampling_ratio: float | None = Field(default=None, gt=0)
+    """Upper bound of the weights."""
     truncated_importance_sampling_ratio_min: float | None = Field(default=None, ge=0)
+    """Lower bound of the weights, for icepop and seq-mask-tis."""
     on_nonfinite: Literal["error", "report"] = "error"
-    """What a log-prob that is not finite does to the run."""
+    """What to do if a log-prob is not finite: end the run, or drop and report the token."""
 
     @model_validator(mode="before")
     @classmethod

@@ -25,11 +25,11 @@ class PromptSection(Section):
     """The conversation that a problem becomes."""
 
     prompt: str = "{problem}\n\nReason step by step, and put your final answer within \\boxed{}."
-    """The user's last message, {problem} replaced."""
+    """Template of the user's message; {problem} is replaced."""
     answer_prefix: str = ""
     """How the answer begins."""
     system_prompt: str = ""
-    """A message before, where the row's conversation has none of its own."""
+    """System message, if the row's conversation has none."""
 
     def messages(self, asked: Asked) -> Messages:
         """The conversation that the model's answer follows."""

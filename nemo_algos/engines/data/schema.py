@@ -21,13 +21,14 @@ class Split(Section):
     """A file of rows, or a data set."""
 
     data_path: str
-    """A file (.jsonl, .json, .csv, each also .gz; .parquet), or a data set: folder, or hub name."""
+    """A file (.jsonl, .json, .csv, each also as .gz; .parquet), or a data set's folder or hub name.
+    """
     subset: str | None = None
     """Of a data set."""
     split: str | None = None
     """Of a data set."""
     input_key: str = "problem"
-    """The key of the problem: a text, or a conversation."""
+    """Key of the problem in a row: a text or a conversation."""
     output_key: str = "answer"
     """The key of the gold answer."""
 
@@ -39,29 +40,30 @@ class RewardSection(Section):
     """`package.module:function`."""
     weight: float = 1.0
     pool: bool = True
-    """In the killable processes, else in the trainer's own."""
+    """true: run in separate processes with a time limit; false: in the trainer."""
 
 
 class DataSection(PromptSection):
-    """What is asked, and by what rewards it is judged."""
+    """Problems and rewards."""
 
     task: str = "countdown"
     """A family of puzzles (countdown, sums, grid, stairs), math (problems from files), or a Task
-    `package.module:NAME`."""
+    `package.module:NAME`.
+    """
     numbers: int = Field(default=3, ge=2, le=26)
-    """Of a countdown puzzle (at most 6) or a sum: see countdown.Rules."""
+    """Numbers of a countdown puzzle (2 to 6) or of a sum (2 to 26)."""
     use_all: bool = True
-    """Whether a solution needs every number: see countdown.Rules."""
+    """Whether a countdown solution must use every number."""
     train: Split | None = None
     validation: Split | None = None
     max_input_seq_length: int | None = Field(default=None, gt=0)
-    """Prompts of more tokens are left out."""
+    """Prompts with more tokens are dropped."""
     verifier: str = VERIFIER
-    """One reward function alone, `package.module:function`."""
+    """The only reward function: `package.module:function`, or a verifier's name."""
     rewards: dict[str, RewardSection] | None = None
-    """Reward functions by name, whose weighted sum is the reward."""
+    """Reward functions by name. The reward is their weighted sum."""
     verifier_workers: int = Field(default=1, gt=0)
-    """Killable processes of each reward function."""
+    """Processes of each reward function."""
 
     @property
     def rules(self) -> Rules:

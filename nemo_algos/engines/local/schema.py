@@ -21,23 +21,27 @@ class GRPOSection(Section):
     num_prompts_per_step: int = Field(gt=0)
     """Prompts of a rollout batch."""
     num_generations_per_prompt: int = Field(gt=0)
-    """Responses to each prompt: the group that advantages compare."""
+    """Responses per prompt: the group whose rewards are compared."""
     max_num_steps: int = Field(gt=0)
     """Rollout batches of the run."""
     num_update_epochs: int = Field(default=1, gt=0)
     """Passes over each batch (ours); updates = epochs * batch / global batch."""
     seed: int = Field(default=42, ge=0)
+    """Seed of problems, sampling and training."""
     val_samples_per_prompt: int = Field(default=64, ge=0)
-    """Responses to each prompt of an evaluation; 0: no evaluation."""
+    """Responses per prompt of an evaluation; 0: no evaluation."""
     max_val_samples: int = Field(default=128, gt=0)
     """Prompts of an evaluation."""
     val_period: int = Field(default=0, ge=0)
     """Steps between evaluations; 0: none."""
     val_at_start: bool = True
+    """Evaluate before the first step."""
     val_at_end: bool = True
+    """Evaluate after the last step."""
     stop_at_validation_metric: str | None = None
-    """Training ends once this metric of an evaluation is at its threshold."""
+    """End training when this metric of an evaluation reaches stop_at_validation_threshold."""
     stop_at_validation_threshold: float | None = None
+    """Value of stop_at_validation_metric that ends the run."""
 
 
 class TorchClass(Section):
@@ -52,36 +56,37 @@ class Milestones(Section):
     """An entry of policy.scheduler between the schedulers of the list."""
 
     milestones: list[int]
-    """Steps at which the next scheduler of the list takes over."""
+    """Steps at which the next scheduler of the list starts."""
 
 
 class PlantedSection(Section):
     """What makes a countdown model's sampler another than its trainer, for experiments."""
 
     noise: float = Field(default=0.0, ge=0)
-    """Mean |log-ratio| of the sampled tokens, nats, by noise in the weights."""
+    """Mean |log-ratio| of the sampled tokens in nats, made by noise in the weights."""
     fp8: bool = False
     """Linear layers in e4m3."""
     stale_updates: int = Field(default=0, ge=0)
-    """Weights of so many optimizer updates ago."""
+    """Sample with the weights of N optimizer updates ago."""
     route_flips: float = Field(default=0.0, ge=0, le=1)
-    """Share of tokens, in each layer, one of whose two experts gives way to the third."""
+    """Share of tokens per layer that get their third expert in place of one of the two."""
 
 
 class GenerationSection(Section):
-    """Sampling."""
+    """How rollouts are sampled."""
 
     max_new_tokens: int = Field(gt=0)
     """Tokens at which a response is cut."""
     temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature. Log-probs are taken at it, too."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Draw from the fewest likeliest tokens that have this probability together."""
+    """Sample only the most likely tokens that together have this probability."""
     top_k: int | None = Field(default=None, gt=0)
-    """Draw from the likeliest so many."""
+    """Sample only the N most likely tokens."""
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """Draw from tokens with at least this share of the likeliest one's probability."""
+    """Sample only tokens with at least this share of the most likely token's probability."""
     support_replay: bool = False
-    """The trainer's log-probs are renormalised over the tokens that these filters kept."""
+    """Renormalise the trainer's log-probs over the tokens that these filters kept."""
     planted: PlantedSection | None = None
     """In training only."""
 
@@ -92,20 +97,20 @@ class GenerationSection(Section):
 
 
 class TokenizerSection(Section):
-    """Where it is not the model's own."""
+    """Tokenizer, if it is not the model's own."""
 
     name: str | None = None
     chat_template: str | None = None
-    """Jinja."""
+    """Chat template (Jinja)."""
     pad_token: str | None = None
 
 
 class DynamicBatching(Section):
-    """Micro-batches by tokens in place of train_micro_batch_size."""
+    """Make micro-batches by tokens instead of by train_micro_batch_size."""
 
     enabled: bool = False
     train_mb_tokens: int = Field(default=4096, gt=0)
-    """At most so many tokens of a micro-batch: prompt, response and padding."""
+    """Most tokens of a micro-batch: prompt, response and padding."""
 
 
 class LoraSection(Section):
@@ -121,8 +126,9 @@ class LoraSection(Section):
     dim: int = Field(default=8, gt=0)
     """The adapters' rank."""
     alpha: int = Field(default=32, gt=0)
+    """The adapters are scaled by alpha / dim."""
     dropout: float = Field(default=0.0, ge=0, le=0)
-    """None: it would make the ratio differ from 1 by itself."""
+    """Must be 0: dropout makes the ratio differ from 1 before any update."""
     lora_A_init: Literal["xavier", "uniform"] = "xavier"
 
 
@@ -135,10 +141,10 @@ class DTensorSection(Section):
 
 
 class RouterReplaySection(Section):
-    """Replay of a mixture's routes."""
+    """Replay of the experts that the sampler used."""
 
     enabled: bool = False
-    """The trainer sends each token to the experts that the sampler has sent it to."""
+    """Route each token in training to the experts that the sampler used."""
 
 
 class Shape(Section):
@@ -147,10 +153,10 @@ class Shape(Section):
     width: int = Field(default=64, gt=0)
     layers: int = Field(default=2, gt=0)
     heads: int = Field(default=4, gt=0)
-    """vLLM on a CPU takes heads of 32 numbers and more: 2."""
+    """Attention heads. vLLM on a CPU needs heads of at least 32 numbers: 2."""
     hidden: int = Field(default=192, gt=0)
     experts: int = Field(default=1, gt=0)
-    """1 is an MLP; of more, two of `hidden` each take every token."""
+    """Experts per layer. 1: an MLP; else each token uses two experts of size `hidden`."""
 
 
 SHAPES = {TINY: Shape(), TINY_MOE: Shape(hidden=48, experts=8)}
@@ -160,42 +166,46 @@ class TaughtSection(Section):
     """How a countdown model is taught before it trains."""
 
     seed: int = Field(default=0, ge=0)
-    """Of its weights and lessons: each is another base model."""
+    """Seed of its first weights and lessons. Each seed gives another starting model."""
     steps: int | None = Field(default=None, gt=0)
-    """Of 64 right responses; unset: 700."""
+    """Teaching steps of 64 right responses each; null: 700."""
 
 
 class PolicySection(Section):
     """The model and its optimizer."""
 
     model_name: str
-    """countdown-tiny, countdown-tiny-moe (eight experts), or a causal LM of transformers:
-    hub name, directory, .gguf file."""
+    """countdown-tiny, countdown-tiny-moe (eight experts), or any causal LM: hub name, folder or
+    .gguf file.
+    """
     shape: Shape | None = None
-    """Of countdown-tiny (ours)."""
+    """Size of countdown-tiny (ours)."""
     taught: TaughtSection = TaughtSection()
-    """Of a countdown model (ours)."""
+    """How the countdown model was taught before the run (ours)."""
     tokenizer: TokenizerSection = TokenizerSection()
     precision: Literal["auto", "float32", "bfloat16", Emulated] = "float32"
-    """Of the products; fp8_blockwise to nvfp4: Transformer Engine's recipes, emulated."""
+    """Number format of matrix products. fp8_blockwise to nvfp4 emulate Transformer Engine's
+    recipes.
+    """
     train_global_batch_size: int = Field(gt=0)
     """Responses of an optimizer update."""
     train_micro_batch_size: int = Field(gt=0)
-    """Responses of a forward and backward pass."""
+    """Responses per forward and backward pass."""
     generation_batch_size: int = Field(default=64, gt=0)
     """Responses that are sampled at once."""
     dynamic_batching: DynamicBatching = DynamicBatching()
     dtensor_cfg: DTensorSection = DTensorSection()
     max_grad_norm: float = Field(default=1.0, gt=0)
+    """Largest norm of an update's gradient; a larger one is scaled down."""
     optimizer: TorchClass
     scheduler: list[TorchClass | Milestones] = Field(default_factory=list)
-    """Schedulers in turn, with the milestones at which the next takes over."""
+    """Schedulers in order, with the milestones at which the next one starts."""
     generation: GenerationSection
     router_replay: RouterReplaySection = RouterReplaySection()
     device: Literal["cpu", "cuda", "mps", "auto"] = "auto"
-    """Ours; auto: see hardware.py."""
+    """Device (ours). auto: a GPU if there is one; the CPU for countdown models."""
     threads: int | None = Field(default=None, gt=0)
-    """Of the CPU (ours)."""
+    """CPU threads (ours)."""
 
     @property
     def own_sampler(self) -> bool:
@@ -205,11 +215,11 @@ class PolicySection(Section):
 
 
 class Project(Section):
-    """Of trackio."""
+    """Arguments of trackio.init."""
 
     project: str = "nemo-algos"
     name: str | None = None
-    """Of the run, else its folder's."""
+    """Name of the run. Default: its folder's."""
 
 
 class Wandb(Project):
@@ -224,28 +234,30 @@ class MLflow(Section):
     experiment_name: str = "nemo-algos"
     run_name: str | None = None
     tracking_uri: str | None = None
-    """Else $MLFLOW_TRACKING_URI, else MLflow's own."""
+    """Address of the MLflow server. Default: $MLFLOW_TRACKING_URI, else MLflow's own."""
 
 
 class LoggerSection(Section):
-    """Where a run's folder is made, and who else is told."""
+    """The run's folder and the trackers."""
 
     log_dir: str
     """The folder of the runs' folders `exp_NNN`."""
     num_val_samples_to_print: int = Field(default=2, ge=0)
-    """Responses of each evaluation, the better and the worse ones."""
+    """Responses of each evaluation to print, best and worst."""
     tensorboard_enabled: bool = True
     wandb_enabled: bool = False
     wandb: Wandb = Wandb()
     mlflow_enabled: bool = False
     mlflow: MLflow = MLflow()
     trackio_enabled: bool = False
-    """Ours."""
+    """Log to trackio (ours)."""
     trackio: Project = Project()
     trace_period: int = Field(default=20, ge=0)
-    """Tokens of the first traced_prompts prompts go to trace.jsonl at the first, the last and every
-    trace_period-th step (ours); 0: never."""
+    """Write the tokens of the first traced_prompts prompts to trace.jsonl at the first, last and
+    every N-th step (ours); 0: never.
+    """
     traced_prompts: int = Field(default=2, gt=0)
+    """Prompts of a traced step, up to 8 responses each (ours)."""
 
 
 class CheckpointSection(Section):
@@ -255,10 +267,11 @@ class CheckpointSection(Section):
     save_period: int = Field(default=20, gt=0)
     """Steps between checkpoints; one is also saved before each evaluation."""
     keep_top_k: int | None = Field(default=2, gt=0)
-    """So many are kept beside it: the best by metric_name, else the newest; null: all."""
+    """Checkpoints kept besides the newest: the best by metric_name, else the newest. null: all."""
     metric_name: str | None = Field(default=None)
     """`val:NAME` or `train:NAME`."""
     higher_is_better: bool = True
+    """Whether a larger metric_name is better."""
 
 
 class LocalConfig(Section):
@@ -270,8 +283,9 @@ class LocalConfig(Section):
     policy: PolicySection
     loss_fn: LossConfig = LossConfig()
     old_policy: OldPolicy = "trainer"
-    """Whom the ratio is to: the trainer's own log-probs, or the sampler's (ours). What builds the
-    run reads it as rollout_correction.bypass_mode."""
+    """The old policy of the ratio: the trainer or the sampler (ours). `sampler` is the same as
+    rollout_correction.bypass_mode: true.
+    """
     rollout_correction: CorrectionConfig = CorrectionConfig()
     mismatch: MismatchConfig = MismatchConfig()
     data: DataSection = DataSection()

@@ -48,18 +48,18 @@ class Arrival:
     def sentence(self) -> str:
         """What was seen, and where to look; "" where weights arrive as far as one can see."""
         seen = (
-            f"of {self.contexts} probed tokens the trainer's log-probs moved by {self.trainer:.2g}"
+            f"on {self.contexts} probed tokens the trainer's log-probs moved by {self.trainer:.2g}"
         )
         if self.state == "none":
             return (
-                f"new weights do not reach the sampler: {seen} nats, and the sampler's not at all. "
-                "See whether the refit runs, and whether it sends the weights that are trained"
+                f"new weights do not reach the sampler: {seen} nats, the sampler's not at all. "
+                "Check that the refit runs and sends the trained weights"
             )
         if self.state == "part":
             return (
-                f"new weights reach the sampler in part, or late: {seen} nats and the sampler's by "
-                f"{self.sampler:.2g}; they are {self.apart:.2g} nats apart, and rounding explains "
-                f"{self.rounding:.1g}. See which parameters the refit sends, and when"
+                f"new weights reach the sampler in part, or late: {seen} nats, the sampler's by "
+                f"{self.sampler:.2g}. The changes differ by {self.apart:.2g} nats, and rounding "
+                f"explains {self.rounding:.1g}. Check which parameters the refit sends, and when"
             )
         return ""
 

@@ -20,7 +20,7 @@ from nemo_algos.jsonl import read_lines
 Array = np.ndarray
 INTEGERS = ("tokens", "prompt_length", "weights_version", "step")
 PER_RESPONSE = ("prompt_length", "weights_version")
-WRITE = ". Write it by mismatch.dump, or by these names with numpy.savez"
+WRITE = ". Write the file with `mismatch.dump`, or save these arrays with numpy.savez"
 NEEDED = ("tokens", "sampler_logprobs", "trainer_logprobs")
 
 
@@ -48,19 +48,21 @@ class Dump:
     def __post_init__(self) -> None:
         shape = self.tokens.shape
         if len(shape) != 2:
-            raise ValueError(f"tokens has shape {list(shape)}: give [responses, positions]")
+            raise ValueError(f"tokens has shape {list(shape)}. It needs [responses, positions].")
         for name, array in self.arrays().items():
             sizes = _sizes(name, shape)
             if array.shape not in sizes and not (name == "top_logprobs" and array.ndim == 3):
                 wanted = " or ".join(str(list(size)) for size in sizes)
-                raise ValueError(f"{name} has shape {list(array.shape)}: give {wanted}")
+                raise ValueError(f"{name} has shape {list(array.shape)}. It needs {wanted}.")
             if array.dtype.kind not in "biuf":
-                raise ValueError(f"{name} holds {array.dtype}: give numbers")
+                raise ValueError(f"{name} has dtype {array.dtype}. It needs numbers.")
         if not self.mask.any():
-            raise ValueError("mask is empty: there is no response's token to compare")
+            raise ValueError(
+                "mask is empty, so no token can be compared. Set it to 1 on the responses' tokens."
+            )
         for name in ("sampler_logprobs", "trainer_logprobs"):
             if (getattr(self, name)[self.mask] > 1e-3).any():
-                raise ValueError(f"{name} is above 0 somewhere: give log-probs, nats")
+                raise ValueError(f"{name} has values above 0. Give log-probs in nats.")
 
     def arrays(self) -> dict[str, Array]:
         """By name, those that are there."""
@@ -79,14 +81,16 @@ def from_arrays(arrays: dict[str, Any]) -> Dump:
     ours = formats.rename_columns(arrays)
     if lacking := [name for name in NEEDED if name not in ours]:
         has = ", ".join(sorted(ours)[:12]) or "nothing"
-        raise ValueError(f"lacks {', '.join(lacking)}; has {has}{formats.remedy(arrays) or WRITE}")
+        raise ValueError(
+            f"lacks {', '.join(lacking)}; it has {has}{formats.remedy(arrays) or WRITE}"
+        )
     known = {f.name: np.asarray(ours[f.name]) for f in fields(Dump) if f.name in ours}
     known.setdefault("mask", np.ones(known["tokens"].shape, dtype=bool))
     numbers = {name for name, array in known.items() if array.dtype.kind in "biuf"}
     for name in numbers.intersection(INTEGERS):
         if not (np.abs(known[name].astype(np.float64)) < 2**53).all():
             reason = "NaN, infinity or numbers beyond 2^53"
-            raise ValueError(f"{name} holds {reason}: give integers, or leave it out")
+            raise ValueError(f"{name} has {reason}. Give integers, or omit it.")
         known[name] = known[name].astype(np.int64)
     for name in numbers.intersection(PER_RESPONSE):
         if known[name].ndim == 0:
@@ -107,9 +111,9 @@ def read(path: Path) -> Dump:
     }
     if path.suffix not in kinds:
         names = ", ".join(kinds)
-        raise ValueError(f"{path} is none of {names}{formats.remedy({}, path.suffix)}")
+        raise ValueError(f"{path} is not a dump ({names}){formats.remedy({}, path.suffix)}")
     if not path.is_file():
-        raise ValueError(f"{path} is not there: name a file")
+        raise ValueError(f"{path} does not exist. Name a dump file.")
     try:
         return from_arrays(kinds[path.suffix](path))
     except ValueError as error:
@@ -127,9 +131,9 @@ def _npz(path: Path) -> dict[str, Any]:
     except formats.TooLarge:
         raise
     except Exception as error:  # what bytes of anyone's do to numpy's reader is not listed anywhere
-        raise ValueError(f"is no .npz file: {first_line(error)}{WRITE}") from None
+        raise ValueError(f"cannot be read as .npz: {first_line(error)}{WRITE}") from None
     if other := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
-        raise ValueError(f"is no .npz file: {other[0]} is not an array{WRITE}")
+        raise ValueError(f"cannot be read as .npz: {other[0]} is not an array{WRITE}")
     formats.refuse_large(sum(array.size for array in found.values()))
     return found
 
@@ -138,7 +142,7 @@ def _jsonl(path: Path) -> dict[str, Any]:
     """Rows of several lengths are filled up behind their end, off the mask."""
     rows = [formats.unpack_row(row) for row in read_lines(path)]
     if not rows:
-        raise ValueError("has no line: write a response a line")
+        raise ValueError("is empty. Write one response a line.")
     columns = {name: [row[name] for row in rows] for name in rows[0] if _in_all(name, rows)}
     ids = next((columns[n] for n in ("tokens", "token_ids") if n in columns), None)
     if ids is None:
@@ -158,12 +162,14 @@ def _column(name: str, values: list[Any], lengths: list[int]) -> Array:
     try:
         rows = [np.asarray(row, dtype=np.float64) for row in values]
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} holds other things than numbers, or lists of them") from None
+        raise ValueError(f"{name} has values other than numbers and lists of numbers") from None
     if all(row.ndim == 0 for row in rows):
         return np.array(rows)
     for i, (row, length) in enumerate(zip(rows, lengths, strict=True), 1):
         if row.ndim != rows[0].ndim or len(row) != length or row.shape[1:] != rows[0].shape[1:]:
-            raise ValueError(f"line {i}: {name} has shape {list(row.shape)}, tokens [{length}]")
+            raise ValueError(
+                f"line {i}: {name} has shape {list(row.shape)}, but tokens has [{length}]"
+            )
     out = np.zeros((len(rows), max(lengths), *rows[0].shape[1:]))
     for i, row in enumerate(rows):
         out[i, : len(row)] = row

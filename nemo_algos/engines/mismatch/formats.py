@@ -35,13 +35,13 @@ PROMPTS = {"responses": "prompts", "completion_ids": "prompt_ids"}  # by the tok
 COLUMNS = {column for names in FRAMEWORKS.values() for own in names.values() for column in own}
 LARGEST, BYTES = 2**32, 8  # bytes of a file's arrays in memory, and of a number there
 SAVED = "torch.save({k: v for k, v in %s.items() if hasattr(v, 'shape')}, 'step.pt')"
-VERL_TEXTS = "verl's rollout_data_dir holds texts alone: " + SAVED % "batch.batch"
-TRL_TEXTS = "TRL's completions hold texts alone: " + SAVED % "inputs"
+VERL_TEXTS = "verl's rollout_data_dir has only texts. Save the batch: " + SAVED % "batch.batch"
+TRL_TEXTS = "TRL's completions have only texts. Save the inputs: " + SAVED % "inputs"
 RECORDING = {  # by a column that is always there: what makes a framework record both sides
     "token_loss_mask": "Did NeMo-RL's vLLM return log-probs?",
     "responses": "verl: set actor_rollout_ref.rollout.calculate_log_probs=true",
-    "completion_ids": "TRL has both with use_vllm; else the sampler's by a rollout_func, the "
-    "trainer's where num_iterations is 2 or more",
+    "completion_ids": "TRL records both with use_vllm. Without it, return the sampler's from a "
+    "rollout_func, and set num_iterations to 2 or more for the trainer's",
 }
 
 
@@ -99,7 +99,7 @@ class TooLarge(ValueError):
 def refuse_large(numbers: int) -> None:
     """Raises TooLarge: a header may claim any size, and a stride of 0 takes no room on disk."""
     if (size := numbers * BYTES) > LARGEST:
-        raise TooLarge(f"holds {size / 2**30:.0f} GiB: write fewer responses a file")
+        raise TooLarge(f"needs {size / 2**30:.0f} GiB of memory. Write fewer responses per file.")
 
 
 def tensors(path: Path) -> dict[str, Any]:
@@ -116,8 +116,8 @@ def tensors(path: Path) -> dict[str, Any]:
         raise
     except Exception:  # what bytes of anyone's do to torch's reader is not listed anywhere
         cure = SAVED % "batch.batch"
-        raise ValueError(f"is no dictionary of dense tensors: write it by {cure}") from None
-    raise ValueError(f"holds a {type(loaded).__name__}: write it by {SAVED % 'batch.batch'}")
+        raise ValueError(f"is not a dictionary of dense tensors. Write it with {cure}") from None
+    raise ValueError(f"contains a {type(loaded).__name__}. Write it with {SAVED % 'batch.batch'}")
 
 
 def _array(column: Tensor) -> np.ndarray:

@@ -44,7 +44,9 @@ def _run_lines(lines: list[ast.stmt], trainer: Callable[..., Any], result: Any) 
         exec(compile(ast.Module([line], []), NAME, "exec"), trainer.__globals__, local)
         if isinstance(found := (local["train_data"] | local).get(TAKEN), Tensor):
             return found
-    raise ValueError(f"{trainer.__qualname__} takes no {TAKEN} of what {NAME} returns")
+    raise ValueError(
+        f"{trainer.__qualname__} takes no {TAKEN} from {NAME}: this NeMo-RL is not supported"
+    )
 
 
 def _calls(statement: ast.stmt) -> Iterator[ast.Call]:

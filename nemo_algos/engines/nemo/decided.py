@@ -67,8 +67,14 @@ def base_name(written: Mapping[Any, Any]) -> str:
     """The config of NeMo-RL that ours goes over. Raises ConfigError where it is no name."""
     section = written.get("nemo_rl") or {}
     if not isinstance(section, Mapping):
-        raise ConfigError([Finding("nemo_rl", f"must be a section, got {section!r}")])
+        raise ConfigError(
+            [
+                Finding(
+                    "nemo_rl", f"must be a section, not {section!r}. Write `config: FILE` below it."
+                )
+            ]
+        )
     name = section.get("config", DEFAULT)
     if not isinstance(name, str):
-        raise ConfigError([Finding("nemo_rl.config", f"must be a file's name, got {name!r}")])
+        raise ConfigError([Finding("nemo_rl.config", f"must be a file name, not {name!r}")])
     return name

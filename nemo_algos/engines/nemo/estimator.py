@@ -76,7 +76,9 @@ class Estimator:
         """
         old = self.sampled if logprobs_policy is None else logprobs_policy
         if old is None:
-            raise TypeError("compute_advantage() needs logprobs_policy, log pi_old [B, S]")
+            raise TypeError(
+                "compute_advantage() needs `logprobs_policy`, the old policy's log-probs [B, S]"
+            )
         entropy, self.entropy = self.entropy, None
         group = row_hash(prompt_ids)
         alone = -1 - torch.arange(len(group), device=group.device)
@@ -115,14 +117,14 @@ class Estimator:
         """
         if self._kept is None:
             raise ValueError(
-                "training was asked for twice on one set of advantages, or before "
-                "compute_advantage: the method's signals belong to one rollout batch"
+                "These advantages were already trained on, or compute_advantage was not called. "
+                "The method's signals belong to one rollout batch: call it once for each."
             )
         (computed, signals), self._kept = self._kept, None
         if advantages is not None and not torch.equal(advantages, computed):
             raise ValueError(
-                "the advantages were reordered or changed between compute_advantage and train: "
-                "switch off grpo.advantage_clip_low/high and the message-level advantage penalties"
+                "The advantages changed between compute_advantage and train. Remove "
+                "`grpo.advantage_clip_low`, `grpo.advantage_clip_high` and message-level penalties."
             )
         return columns.write(signals, self.algorithm)
 
@@ -205,10 +207,10 @@ def check_complete(group: Tensor, size: int) -> None:
     wrong = count % size != 0  # a prompt may be drawn twice
     if wrong.any():
         raise ValueError(
-            f"a group of {int(count[wrong][0])} responses came to the advantages, "
-            f"and grpo.num_generations_per_prompt is {size} ({int(wrong.sum())} such groups): "
-            "NeMo-RL's dynamic sampling drops single responses where the rest of their group is "
-            "equal. Set grpo.use_leave_one_out_baseline: false, or grpo.use_dynamic_sampling: false"
+            f"A group has {int(count[wrong][0])} responses ({int(wrong.sum())} such groups), and "
+            f"`grpo.num_generations_per_prompt` is {size}. NeMo-RL's dynamic sampling drops single "
+            "responses where the rest of the group is equal. Set "
+            "`grpo.use_leave_one_out_baseline: false` or `grpo.use_dynamic_sampling: false`."
         )
 
 

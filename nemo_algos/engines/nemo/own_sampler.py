@@ -21,16 +21,16 @@ def faults(section: Any) -> Iterator[Finding]:
         sampler = resolve_name(section.target)
     except (ImportError, AttributeError) as problem:
         reason = f"{section.target} cannot be imported: {problem}"
-        yield Finding(f"{PATH}.target", f"{reason}. Put its folder on PYTHONPATH")
+        yield Finding(f"{PATH}.target", f"{reason}. Put its folder on PYTHONPATH.")
         return
     protocol = vars(staleness_sampler.PromptGroupSampler)
     asked = [name for name in protocol if not name.startswith("_") and not hasattr(sampler, name)]
     if asked:
-        reason = f"{section.target} has no {', '.join(asked)}, which the controller calls"
-        yield Finding(f"{PATH}.target", f"{reason}: see NeMo-RL's PromptGroupSampler")
+        reason = f"{section.target} lacks {', '.join(asked)}, which the controller calls"
+        yield Finding(f"{PATH}.target", f"{reason}. Add what NeMo-RL's PromptGroupSampler has.")
     try:
         inspect.signature(sampler).bind("the buffer", **section.model_extra)
     except TypeError as problem:
-        reason = f"{section.target} is given all other keys of the section, and {problem}"
-        hint = "async_rl._override_: true leaves out those of the base config"
-        yield Finding(PATH, f"{reason}: correct them ({hint})")
+        reason = f"{section.target} gets all other keys of the section: {problem}"
+        hint = "`async_rl._override_: true` drops those of the base config"
+        yield Finding(PATH, f"{reason}. Correct them ({hint}).")

@@ -29,7 +29,9 @@ CREATORS = (
 
 def given(*configs: Any) -> Estimator:
     """What the class path ESTIMATOR names, for a NeMo-RL that takes one, outside `in_place`."""
-    raise LookupError(f"{ESTIMATOR} is the estimator of a run that nemo_algos starts, and none is")
+    raise LookupError(
+        f"{ESTIMATOR} only works in a run that nemo-algos starts: use `nemo-algos train`"
+    )
 
 
 def estimator_name() -> str:

@@ -16,17 +16,17 @@ from nemo_algos.lab.evals.server import EndpointModel
 
 
 class LocalModel(Section):
-    """The embedded engine: the policy of a training run, or any causal LM of transformers."""
+    """The embedded engine: the policy of a training run, or any causal LM."""
 
     engine: Literal["local"] = "local"
     run: str | None = None
     """Folder of a training run."""
     step: int | None = Field(default=None, ge=0)
-    """Of one of the run's checkpoints, 0 for the policy before training, none for the newest."""
+    """Step of the checkpoint. 0: the policy before training; null: the newest."""
     policy: PolicySection | None = None
     """A model without a run."""
     threads: int | None = Field(default=None, gt=0)
-    """Else as in training."""
+    """CPU threads. Default: as in training."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -55,7 +55,7 @@ class LocalModel(Section):
 
 
 class NemoRLFile(Section):
-    """NeMo-RL's own evaluation, golds included; of the benchmark only the verifier counts."""
+    """What NeMo-RL's own evaluation saved, golds included. The verifier is the benchmark's."""
 
     engine: Literal["nemo_rl"]
     file: str
@@ -68,25 +68,26 @@ class BenchmarkSection(Section):
     data: str = "hub"
     """`hub`, or a file."""
     problems: int | None = Field(default=None, gt=0)
-    """Only so many, the first ones."""
+    """Use only the first N problems."""
     seed: int = 0
-    """Of the options' order (GPQA)."""
+    """Seed of the options' order (GPQA)."""
     databases: str = ""
     """The folder of SQLite files (Spider, BIRD)."""
     prompt: Literal["trained", "benchmark"] = "trained"
-    """Where the model was trained here on rows, problems with a mathematical answer are asked as in
-    training; `benchmark`: as the benchmark has it."""
+    """`benchmark`: use the benchmark's prompt. By default a model trained here on rows gets
+    mathematical problems as in training.
+    """
     verifier: str | None = None
-    """Another one than the benchmark's."""
+    """Verifier to use instead of the benchmark's."""
 
 
 class Perturbation(Section):
     """One token of each response is replaced, and what follows is sampled anew."""
 
     tokens: Literal["high_entropy", "low_entropy", "any"]
-    """Which tokens of a response are marked; one of them is perturbed."""
+    """Tokens to choose from; one of them is replaced."""
     share: float = Field(default=0.05, gt=0, le=1)
-    """So many of its tokens are marked."""
+    """Share of a response's tokens to choose from."""
 
 
 class SamplingSection(Section):
@@ -97,12 +98,12 @@ class SamplingSection(Section):
     temperature: float = Field(default=1.0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int | None = Field(default=None, gt=0)
-    """None for the run's own, or the server's."""
+    """Longest response in tokens; null: the run's or the server's limit."""
     seed: int = Field(default=0, ge=0)
     logprobs: bool = False
-    """Those of every token are asked of an endpoint, and stored."""
+    """Ask an endpoint for every token's log-prob, and store it."""
     perturbation: Perturbation | None = None
-    """Each response with one of its tokens replaced; the embedded engine's alone."""
+    """Replace one token of each response (embedded engine only)."""
 
 
 AnyModel = LocalModel | EndpointModel | NemoRLFile
@@ -115,7 +116,7 @@ class EvalConfig(Section, Generic[Model]):
 
     model: Model
     benchmarks: dict[str, BenchmarkSection | None]
-    """By name; null leaves an inherited one out."""
+    """Benchmarks by name; null drops an inherited one."""
     sampling: SamplingSection = SamplingSection()
     metrics: Measure = Measure()
     workers: int = Field(default=1, gt=0)

@@ -38,11 +38,11 @@ class EndpointModel(Section):
     system: str = ""
     """A message before the problem."""
     completions: str = ""
-    """For base models, a template with {prompt} that goes to /completions instead of a chat."""
+    """Template with {prompt} that is sent to /completions instead of a chat, for base models."""
     extra: dict[str, Any] = Field(default={})
-    """Further keys of every request, such as top_k, stop or chat_template_kwargs."""
+    """More keys for every request, such as top_k, stop or chat_template_kwargs."""
     api_key_env: str = "OPENAI_API_KEY"
-    """The environment variable from which the key is read, if it is set."""
+    """Environment variable that has the API key."""
     concurrency: int = Field(default=32, gt=0)
     timeout: float = Field(default=600.0, gt=0)
     """Seconds for a whole answer."""

@@ -26,7 +26,7 @@ SIDES = ("trainer", "sampler")
 ALIKE = 0.02  # of a parameter of both sides
 VAGUE = 0.8  # of the difference: padding of a vocabulary whose logits differ from place to place
 OTHER_WEIGHTS = (
-    "sampler and trainer agree with each other, but not with --model: name the folder of the "
+    "sampler and trainer agree with each other, but not with --model. Name the folder of the "
     "weights that the trainer had at this step"
 )
 
@@ -130,7 +130,9 @@ def _earlier(folder: Path, network: Network) -> dict[str, Tensor]:
     now = {name: p.shape for name, p in network.model.named_parameters()}
     old = dict(load(folder).model.named_parameters())
     if now != {name: p.shape for name, p in old.items()}:
-        raise ValueError(f"{folder} holds another model than --model: name an earlier checkpoint")
+        raise ValueError(
+            f"{folder} is a different model from --model. Name an earlier checkpoint of it."
+        )
     return old
 
 

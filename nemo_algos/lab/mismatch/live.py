@@ -40,7 +40,9 @@ class Server:
 
     def __init__(self, url: str, key: ApiKey) -> None:
         if not URL.fullmatch(url):
-            raise ValueError(f"{url!r} is no URL: write --sampler as http://localhost:8000/v1")
+            raise ValueError(
+                f"--sampler {url!r} is not a URL. Write it like http://localhost:8000/v1."
+            )
         self.url, self.key = url.rstrip("/"), key
         self.http = httpx.Client(timeout=SECONDS, headers=key.headers)
         listed = self._asked("GET", "models").get("data")
@@ -49,7 +51,7 @@ class Server:
             m["id"] for m in named if isinstance(m, dict) and isinstance(m.get("id"), str)
         ]
         if not self.models:
-            raise ValueError(f"{url}/models lists no model: name an OpenAI-compatible server")
+            raise ValueError(f"{url}/models lists no model. Name an OpenAI-compatible server.")
 
     def choices(self, prompts: Sequence[list[int]], model: str = "", **params: Any) -> list[Any]:
         """A completion of each prompt of token ids, all in one request."""
@@ -57,7 +59,7 @@ class Server:
         found = self._asked("POST", "completions", json=body).get("choices")
         found = [c for c in found if isinstance(c, dict)] if isinstance(found, list) else []
         if len(found) != len(prompts):
-            raise ValueError(f"{self.url} does not complete lists of token ids: vLLM's server does")
+            raise ValueError(f"{self.url} does not complete lists of token ids. Use vLLM's server.")
         return sorted(found, key=lambda choice: str(choice.get("index")).zfill(9))
 
     def prompt_logprobs(self, rows: Sequence[list[int]], model: str = "") -> list[Array]:
@@ -83,7 +85,7 @@ class Server:
             top = {str(token): float(value) for token, value in found["top_logprobs"][0].items()}
             return top, np.array([float(value) for value in found["token_logprobs"]])
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            raise ValueError(f"{self.url} gives no logprobs of completions: vLLM does") from None
+            raise ValueError(f"{self.url} returns no logprobs. Use vLLM's server.") from None
 
     def _of_prompt(self, choice: Any, row: list[int]) -> Array:
         try:
@@ -91,7 +93,7 @@ class Server:
             return np.array([float(at[str(token)]["logprob"]) for at, token in pairs])
         except (KeyError, TypeError, ValueError):
             raise ValueError(
-                f"{self.url} gives no prompt_logprobs of token ids: vLLM's server does"
+                f"{self.url} returns no prompt_logprobs for token ids. Use vLLM's server."
             ) from None
 
     def _asked(self, method: str, path: str, **given: Any) -> dict[str, Any]:
@@ -101,17 +103,17 @@ class Server:
                 content = b"".join(_limited(response.iter_bytes(), where))
         except httpx.HTTPError as error:
             raise ValueError(
-                f"{where}: {self.key.shown(str(error))}: see whether it runs"
+                f"{where} does not answer: {self.key.shown(str(error))}. Check that it runs."
             ) from None
         if not response.is_success:
             text = self.key.shown(content[:300].decode(errors="replace"))
-            raise ValueError(f"{where}: status {response.status_code}: {text}")
+            raise ValueError(f"{where} returned status {response.status_code}: {text}")
         try:
             answer = json.loads(content)
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
-            raise ValueError(f"{where} answers no JSON object: name the URL with its /v1")
+            raise ValueError(f"{where} does not return a JSON object. Name the URL with its /v1.")
         return answer
 
 
@@ -120,7 +122,9 @@ def _limited(parts: Iterator[bytes], where: str) -> Iterator[bytes]:
     for part in parts:
         size += len(part)
         if size > LARGEST:
-            raise ValueError(f"{where}: an answer of more than {LARGEST >> 20} MiB")
+            raise ValueError(
+                f"{where} returned more than {LARGEST >> 20} MiB. Send fewer responses."
+            )
         yield part
 
 
@@ -143,8 +147,8 @@ def recorded(some: Responses, now: Sequence[Array]) -> Seen:
     """The server's log-probs of the file's tokens, against both sides of the file."""
     values = np.concatenate([found[r.at - 1] for r, found in zip(some.each, now, strict=True)])
     away = {n: float(np.abs(values - some.column(n)).mean()) for n in ("sampler", "trainer")}
-    text = f"{away['sampler']:.2g} nats from the file's sampler and {away['trainer']:.2g} from its"
-    text += " trainer, of the same tokens (without temperature and top-p)"
+    text = f"the same tokens differ by {away['sampler']:.2g} nats from the file's sampler and by "
+    text += f"{away['trainer']:.2g} from its trainer (without temperature and top-p)"
     return Seen("recorded", away["sampler"] > ROUNDING, text)
 
 
@@ -174,13 +178,13 @@ def _sampling(server: Server, prompt: list[int]) -> Iterator[Seen]:
     found = {name: solved(plain, server.likeliest(prompt, **given)) for name, given in ways.items()}
     processed = abs(found["asked"][0] - ASKED[0]) < CLOSE
     told = "after" if processed else "before"
-    text = f"its log-probs are {told} the sampling parameters (asked for temperature {ASKED[0]:g},"
-    text += f" they are of {found['asked'][0]:.2f}; for top-p {ASKED[1]:g}, of"
-    yield Seen("logprobs_mode", False, f"{text} {found['top_p'][1]:.2f} of the probability)")
+    text = f"log-probs are computed {told} the sampling parameters (temperature {ASKED[0]:g} "
+    text += f"was asked, {found['asked'][0]:.2f} found; top-p {ASKED[1]:g} was asked, "
+    yield Seen("logprobs_mode", False, f"{text}{found['top_p'][1]:.2f} found)")
     heat, kept = found["default"]
-    text = f"a request without parameters is of temperature {heat:.2f}"
+    text = f"a request without parameters has temperature {heat:.2f}"
     text += "" if math.isnan(kept) else f" and keeps {kept:.2f} of the probability"
-    text += "" if processed else ", as far as log-probs before them can tell"
+    text += "" if processed else " (uncertain: the log-probs are computed before the parameters)"
     yield Seen("defaults", processed and (abs(heat - 1) > CLOSE or not kept > 1 - CLOSE), text)
 
 
@@ -192,7 +196,9 @@ def solved(plain: dict[str, float], other: dict[str, float]) -> tuple[float, flo
     there = [t for t in plain if other.get(t, CUT) > CUT]
     there.sort(key=lambda t: -plain[t])
     if not there:
-        raise ValueError("the server's likeliest tokens differ from request to request")
+        raise ValueError(
+            "the server's most likely tokens differ between requests, so no temperature can be read"
+        )
     best, least = there[0], there[-1]
     theirs = other[best] - other[least]
     heat = (plain[best] - plain[least]) / theirs if theirs else 1.0  # one token says no temperature
@@ -204,5 +210,5 @@ def solved(plain: dict[str, float], other: dict[str, float]) -> tuple[float, flo
 def _adapter(server: Server, rows: list[list[int]], base: Sequence[Array], name: str) -> Seen:
     d = np.abs(np.concatenate(server.prompt_logprobs(rows, name)) - np.concatenate(base))
     same = not d.any()
-    text = f"{name} is {d.mean():.2g} nats from {server.models[0]}"
+    text = f"{name} differs by {d.mean():.2g} nats from {server.models[0]}"
     return Seen("adapter", same, f"{text}: it is not applied" if same else text)

@@ -67,7 +67,7 @@ def load(folder: Path) -> Network:
     kinds = set(getattr(model.config, "layer_types", None) or ())
     if other := kinds - {"full_attention", "sliding_attention"}:
         raise ValueError(
-            f"{folder} has layers of {', '.join(sorted(other))}: attention alone works"
+            f"{folder} has layers of {', '.join(sorted(other))}. Only attention is supported."
         )
     named = any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json"))
     tokenizer = from_pretrained(AutoTokenizer, str(folder), str(folder)) if named else None

@@ -81,8 +81,8 @@ def gather(dumps: Sequence[Dump], count: int) -> Responses:
     found = [response for dump in dumps for response in _responses(dump)]
     if not any(r.begin for r in found):
         raise ValueError(
-            "tokens are responses alone: the model needs their prompts. Dump prompts and responses "
-            "in one row (mismatch.dump does)"
+            "tokens has no prompts, and the model needs them. Dump prompt and response in one row, "
+            "as `mismatch.dump` does."
         )
     runs = [found[i : i + NEIGHBOURS] for i in range(0, len(found), NEIGHBOURS)]
     wanted = max(1, min(len(runs), count // NEIGHBOURS))

@@ -54,7 +54,7 @@ def gather(dumps: Sequence[Dump]) -> Tokens:
     """
     parts = [_of(dump) for dump in dumps]
     if not any(len(part.row) for part in parts):
-        raise ValueError("no token has two finite log-probs: look at what writes the file")
+        raise ValueError("no token has two finite log-probs. Check the code that writes the file.")
     starts = np.cumsum([0, *(len(part.lengths) for part in parts)])
     columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Tokens)[:-1]}
     columns["row"] = [row + start for row, start in zip(columns["row"], starts, strict=False)]

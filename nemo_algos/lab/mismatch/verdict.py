@@ -54,7 +54,9 @@ class Diagnosis:
     def next_step(self) -> str:
         """What to do."""
         if self.verdict == "few":
-            return f"Dump more steps: {TOKENS} tokens of {RESPONSES} responses are the least."
+            return (
+                f"Dump more steps: at least {TOKENS} tokens and {RESPONSES} responses are needed."
+            )
         return "" if self.verdict in TITLES else CAUSES[self.verdict].next_step
 
     def numbers(self) -> dict[str, Any]:
@@ -109,8 +111,8 @@ def _arrived(dumps: Sequence[Dump], tokens: Tokens, state: str) -> Diagnosis | N
 
 
 def _clean(tokens: Tokens) -> Diagnosis:
-    same = "both sides hold the same numbers, or one is a copy"
-    found = "the difference is rounding of float32" if tokens.d.any() else same
+    same = "both sides have the same numbers: one may be a copy of the other"
+    found = "the difference is float32 rounding" if tokens.d.any() else same
     return Diagnosis("clean", found, tokens)
 
 
@@ -164,9 +166,7 @@ def _age(tokens: Tokens) -> Diagnosis | None:
     by_age = correlation(level, tokens.age.astype(float))
     if by_age.size < AGED or by_age.p > 1e-4:
         return None
-    found = (
-        f"responses differ the more, the older their weights (rank correlation {by_age.size:.2f})"
-    )
+    found = f"responses of older weights differ more (rank correlation {by_age.size:.2f})"
     age = {"oldest": int(tokens.age.max())}
     return Diagnosis("old_weights", found, tokens, [Cause("old_weights", "sampler", age, 1.0)])
 
@@ -176,10 +176,10 @@ def _unknown(tokens: Tokens) -> Diagnosis:
     d, mean = tokens.d, float(np.abs(tokens.d).mean())
     if (d < 1e-5).mean() > 0.97:
         candidates = ["top_p", "top_k", "min_p", "vocabulary_padding"]
-        found = "nearly every token is likelier to the sampler"
+        found = "the sampler gives nearly every token a higher probability"
     elif mean < BF16:
         candidates = ["bfloat16 rounding", "quantized_weights", "old_weights"]
-        found = f"mean |d| of {mean:.2g} nats is a level that bfloat16 alone can reach"
+        found = f"mean |d| of {mean:.2g} nats may be only bfloat16 rounding"
     else:
         candidates = ["old_weights", "temperature", "template"]
         found = f"mean |d| of {mean:.2g} nats is more than rounding"
@@ -196,12 +196,12 @@ def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
         near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
         best = ", ".join(f"{name} explains {share:.0%}" for name, share in near.items())
         sides = " and ".join(examination.unexplained)
-        text = f"no hypothesis leaves only rounding on the {sides} side, in {count}"
+        text = f"no known cause explains the {sides} side down to rounding, in {count}"
         candidates = list(near)
         if causes:
             return Diagnosis(causes[0].name, text, tokens, causes, candidates)
         return Diagnosis("unknown", f"{text}. {best}" if best else text, tokens, [], candidates)
-    rest = f"what is left in {count} is rounding"
+    rest = f"the rest is rounding, in {count}"
     rest += f" (bfloat16 rounds by {examination.rounding:.2g} nats here)"
     if causes:
         return Diagnosis(causes[0].name, rest, tokens, causes)

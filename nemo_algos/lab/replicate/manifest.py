@@ -47,7 +47,7 @@ class PaperModel(Section):
     """What runs start from; without a recipe it is only evaluated.
 
     data: by name, trained on first, then what validation reads. sampling: overrides of its
-    evaluations. toy: of its toy runs; null: it has none.
+    evaluations. toy: overrides of its toy runs, or why it has none.
     """
 
     base: str
@@ -56,8 +56,7 @@ class PaperModel(Section):
     serve: Serve = Serve()
     overrides: list[str] = Field(default=[])
     sampling: list[str] = Field(default=[])
-    toy: list[str] | None = Field(default=[])
-    missing: str = ""
+    toy: list[str] | str = Field(default=[])
 
 
 class PaperMethod(Section):
@@ -70,7 +69,12 @@ class PaperMethod(Section):
     method: dict[str, Any] = Field(default={})
     program: list[str] = Field(default=[])
     overrides: list[str] = Field(default=[])
-    missing: str = ""
+
+    @property
+    def keys(self) -> list[str]:
+        """What it sets over a recipe."""
+        method = [f"method.{key}={_format(value)}" for key, value in self.method.items()]
+        return [*method, *self.overrides]
 
 
 class PaperEvaluation(Section):
@@ -124,11 +128,13 @@ class Block(Section):
             for numbers in (row.printed, row.spread):
                 if len(numbers) not in (0, len(self.columns)):
                     said = f"{len(numbers)} numbers under {len(self.columns)} columns"
-                    raise ValueError(f"the row {row.label} has {said}: write null where none is")
+                    raise ValueError(
+                        f"the row {row.label} has {said}. Write null for a missing number."
+                    )
             if bool(row.run) == bool(row.benchmark):
-                raise ValueError(f"the row {row.label} names a run or a benchmark, one of them")
+                raise ValueError(f"the row {row.label} must name either a run or a benchmark")
         if wrong := [column for column in self.columns if len(column.split()) != 2]:
-            raise ValueError(f"{wrong[0]!r}: write a column as BENCHMARK METRIC or RUN METRIC")
+            raise ValueError(f"column {wrong[0]!r}: write it as BENCHMARK METRIC or RUN METRIC")
         return self
 
     def cells(self, row: PaperRow) -> list[PaperCell]:
@@ -150,7 +156,7 @@ class Item(Section):
     blocks: of a table, or of bars. runs, metrics: of curves over steps, of a histogram, of tokens;
     a curve's metric is one of training, or BENCHMARK METRIC of every checkpoint's evaluation.
     said: sentences of the paper with numbers. note: what ours is otherwise, or of a text why there
-    is nothing to run. missing: what is not here yet.
+    is nothing to run.
     """
 
     title: str
@@ -162,18 +168,17 @@ class Item(Section):
     benchmarks: list[str] = Field(default=[])
     said: list[str] = Field(default=[])
     note: str = ""
-    missing: str = ""
     toy: bool = True
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         if self.kind == "text" and not self.note:
-            raise ValueError("note: say why there is nothing to run")
+            raise ValueError("`note` is missing: say why there is nothing to run")
         if self.kind in ("table", "bars") and not self.blocks:
-            raise ValueError("blocks: missing")
+            raise ValueError("`blocks` is missing: a table needs it")
         drawn = self.kind in ("curves", "histogram", "matrix", "tokens")
         if drawn and not (self.runs and self.metrics):
-            raise ValueError("runs and metrics: name them")
+            raise ValueError("`runs` or `metrics` is missing: a figure needs both")
         return self
 
     def cells(self) -> Iterator[PaperCell]:
@@ -235,7 +240,7 @@ class Paper(Section):
                 _check_known(f"items.{name}: benchmark", benchmark, BENCHMARKS)
         for name, model in self.models.items():
             if bool(model.recipe) != bool(model.data):
-                raise ValueError(f"models.{name}: a recipe needs data, and data a recipe")
+                raise ValueError(f"`models.{name}` needs both `recipe` and `data`, or neither")
             for data in model.data:
                 _check_known(f"models.{name}.data:", data, self.data)
         for misprint in self.misprints:
@@ -263,32 +268,20 @@ class Paper(Section):
     def overrides(self, run: str) -> list[str]:
         """What the run sets over its recipe."""
         model, method = self.of(run)
-        keys = [f"method.{key}={_format(value)}" for key, value in method.method.items()]
-        return [*model.overrides, *keys, *method.overrides]
+        return [*model.overrides, *method.keys]
 
     def training_data(self, item: Item) -> dict[str, Data]:
         """The data of the item's runs."""
         models = [self.of(run)[0] for run in item.needed_runs() if self.trains(run)]
         return {name: self.data[name] for model in models for name in model.data}
 
-    def lacks(self, run: str) -> str:
-        """Why the run cannot be made, empty where it can."""
-        model, method = self.of(run)
-        return model.missing or method.missing
-
-    def missing(self, item: Item) -> list[str]:
-        """What is not here of the item and of its runs, a sentence each."""
-        lacking = [self.lacks(run) for run in item.needed_runs()]
-        return [s for s in dict.fromkeys([item.missing, *lacking]) if s]
-
     def state(self, item: Item) -> str:
-        """What of the item can be made, and what is missing."""
+        """How many runs of training make the item."""
         if item.kind == "text":
             return f"nothing to run: {item.note}"
-        lacking = [f"missing: {reason}" for reason in self.missing(item)]
-        runs = sum(self.trains(run) and not self.lacks(run) for run in item.needed_runs())
-        each = f"{runs} run{'s' * (runs != 1)}{f' x {self.seeds} seeds' * (self.seeds > 1)}"
-        return "; ".join([each, *lacking] if runs or not lacking else lacking)
+        if not (runs := sum(map(self.trains, item.needed_runs()))):
+            return "no training: the model as it is"
+        return f"{runs} run{'s' * (runs != 1)}{f' x {self.seeds} seeds' * (self.seeds > 1)}"
 
 
 def _format(value: object) -> str:
@@ -297,7 +290,7 @@ def _format(value: object) -> str:
 
 def _check_known(what: str, name: str, known: Iterable[str]) -> None:
     if name not in known:
-        raise ValueError(f"{what} {name} is not there{did_you_mean(name, list(known))}")
+        raise ValueError(f"{what} {name} does not exist{did_you_mean(name, list(known))}")
 
 
 def names() -> list[str]:

@@ -13,4 +13,4 @@ def verify_choice(response: str, answer: str) -> float:
         return float(answers.yes_no(response) == answer.lower())
     if len(answer) == 1 and "A" <= answer <= "Z":
         return float(answers.letter(response) == answer)
-    raise ValueError(f"The answer {answer!r} is no choice: give a letter A to Z, or yes or no.")
+    raise ValueError(f"The answer {answer!r} cannot be chosen. Give a letter A to Z, or yes or no.")

@@ -54,9 +54,13 @@ def verify_code(response: str, answer: str) -> float:
     if program.failure == "stuck":
         raise TimeoutError(f"the program did not answer in {seconds * PATIENCE:g} s: it waits")
     if program.failure == "misused":
-        raise ValueError("The tests pass what is no plain data, or more than 16 MiB of it.")
+        raise ValueError(
+            "The tests pass more than 16 MiB, or other values than numbers, texts and lists."
+        )
     if program.failure == "killed":
-        raise RuntimeError("The program was killed from outside: is there too little memory?")
+        raise RuntimeError(
+            "The program was killed from outside. Check that the machine has enough memory."
+        )
     return float(passed and not program.failure)
 
 
@@ -137,7 +141,7 @@ def _passes(program: Program, sources: list[str], problem: "_Problem") -> bool:
     except Exception:
         return False
     if not program.asked:
-        raise ValueError("The tests never call the program, so anything would pass: add the call.")
+        raise ValueError("The tests never call the program, so anything would pass. Add the call.")
     return True
 
 

@@ -23,10 +23,12 @@ def verify_code_remote(response: str, answer: str) -> float:
     reached or refuses.
     """
     if not os.environ.get(URL):
-        raise ValueError(f"Set {URL} to the address of a SandboxFusion server.")
+        raise ValueError(f"{URL} is not set. Set it to the address of a SandboxFusion server.")
     problem = json.loads(answer)
     if problem["entry_point"] == SCRIPT:
-        raise ValueError("Programs that read stdin are judged by the verifier code alone: use it.")
+        raise ValueError(
+            "This verifier cannot judge programs that read stdin. Use the verifier `code`."
+        )
     seconds = problem.get("seconds", SECONDS)
     # Leaving early, with sys.exit(0) say, would look like success.
     proof = secrets.token_hex()

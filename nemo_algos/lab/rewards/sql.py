@@ -66,7 +66,7 @@ def same(given: Sequence[Row], gold: Sequence[Row], rule: str) -> bool:
     if rule == "set":
         return set(given) == set(gold)
     if rule not in ("bag", "ordered"):
-        raise ValueError(f"rule {rule!r}: choose set, bag or ordered")
+        raise ValueError(f"`rule` is {rule!r}. Choose set, bag or ordered.")
     if not given or not gold or len(given) != len(gold) or len(given[0]) != len(gold[0]):
         return not given and not gold
     columns, targets = list(zip(*given, strict=True)), list(zip(*gold, strict=True))
@@ -103,9 +103,9 @@ def _rows(database: str, query: str, seconds: float) -> list[Row]:
                 raise TimeoutError(f"the query used up its {seconds:g} s of CPU time") from error
             raise
     if result.description is None:  # an empty text or a comment runs, too
-        raise ValueError("no query")
+        raise ValueError("the response has no query")
     if len(rows) > MAX_ROWS:
-        raise ValueError(f"more than {MAX_ROWS} rows")
+        raise ValueError(f"the query returned more than {MAX_ROWS} rows")
     return rows
 
 
@@ -116,15 +116,17 @@ def _open(path: Path) -> sqlite3.Connection:
     """Raises OSError where the fault is the file's, and no query's."""
     for beside in (f"{path}-wal", f"{path}-journal"):
         if _begins(beside) not in (b"", b"\0"):
-            raise OSError(f"{beside} holds changes: have SQLite write them to the database first")
+            raise OSError(
+                f"{beside} has unsaved changes. Let SQLite write them to the database first."
+            )
     try:
         # Immutable, because a database in WAL mode would have files written beside it.
         db = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     except sqlite3.Error as error:
-        raise OSError(f"{path}: {error}") from error
+        raise OSError(f"{path} cannot be read: {error}") from error
     if not tables:
-        raise OSError(f"{path}: there is no table in it")
+        raise OSError(f"{path} has no table. Name another database.")
     return db
 
 

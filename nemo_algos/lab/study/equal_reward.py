@@ -61,7 +61,7 @@ def at_level(path: list[Row], level: float) -> Row:
     before = max(after - 1, 0)
     rise = passed[after] - passed[before]
     share = (level - passed[before]) / rise if rise else 0.0
-    mix = {
+    mix: Row = {
         name: (1 - share) * float(path[before][name]) + share * float(path[after][name])
         for name in (*KEPT, "step")
     }

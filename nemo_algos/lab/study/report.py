@@ -15,7 +15,7 @@ from nemo_algos.lab.study.runner import results, write_table
 from nemo_algos.lab.study.summary import ArmResult, Estimate, summarise
 from nemo_algos.style import save
 
-SHOWN = ("pass@1", "pass@16", "pass@64", "UCC@64", "reward", "entropy", "length of right")
+SHOWN = ("pass@1", "pass@64", "UCC@64", "reward", "entropy", "length of right")
 DELTAS = (0.001, 0.01, 0.1)
 MAX_KL_FRACTION = 0.95  # QUATRO's default
 HEAD = """# {title}
@@ -23,7 +23,8 @@ HEAD = """# {title}
 Each cell shows the mean ± half of the 95 % CI (Student's t over the seeds) on the held-out puzzles.
 Below it is the difference from the baseline, paired by seed, in **bold** if its CI excludes 0. One
 of 20 such intervals excludes 0 by chance. reward and entropy (nats per token) are means over the
-last 10 training steps. length of right is the length of correct answers in tokens.
+last 10 training steps. length of right is the length of correct answers in tokens. Metrics that no
+run changes are left out; summary.csv has all, and pass@k and UCC@k for each k.
 """
 
 
@@ -66,19 +67,31 @@ def _section(name: str, regime: Regime, results: Sequence[ArmResult]) -> Iterato
     yield f"## {regime.title} ({name})\n" if regime.title else f"## {name}\n"
     yield f"Claim: {regime.claim}.\n"
     yield f"Baseline {regime.baseline}, seeds {seeds}, {kind}.{settings}\n"
-    yield f"| arm | n | {' | '.join(SHOWN)} |\n|---|---|{'---|' * len(SHOWN)}"
-    for arm in dict.fromkeys(r.arm for r in results):
-        found = {r.metric: r for r in results if r.arm == arm}
-        n = max(r.value.n for r in found.values())
-        yield f"| {arm} | {n} | {' | '.join(_cell(found.get(m)) for m in SHOWN)} |"
+    yield from _table(regime, results)
     yield f"\n![{name}](figures/{name}.png)\n"
 
 
-def _cell(result: ArmResult | None) -> str:
+def _table(regime: Regime, results: Sequence[ArmResult]) -> Iterator[str]:
+    """A row per arm; n where it is not the regime's, metrics where they are not all the same."""
+    values = {m: [f"{r.value.mean:.3f}" for r in results if r.metric == m] for m in SHOWN}
+    shown = [m for m, means in values.items() if len({*means}) > 1 or len(means) == 1]
+    runs = dict.fromkeys((r.arm for r in results), 0)
+    for result in results:
+        runs[result.arm] = max(runs[result.arm], result.value.n)
+    partial = {*runs.values()} != {regime.seeds}
+    head = ["arm", *(["n"] if partial else []), *shown]
+    yield f"| {' | '.join(head)} |\n|{'---|' * len(head)}"
+    for arm, n in runs.items():
+        found = {r.metric: r for r in results if r.arm == arm}
+        cells = [_cell(found.get(m), arm == regime.baseline) for m in shown]
+        yield f"| {' | '.join([arm, *([str(n)] if partial else []), *cells])} |"
+
+
+def _cell(result: ArmResult | None, baseline: bool) -> str:
     if result is None:
         return "-"
     value = f"{result.value.mean:.3f}{_half(result.value)}"
-    if not result.difference.n:
+    if baseline or not result.difference.n:
         return value
     difference = f"{result.difference.mean:+.3f}{_half(result.difference)}"
     mark = "**" if result.difference.resolved else ""

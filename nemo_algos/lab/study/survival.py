@@ -86,18 +86,19 @@ def draw(found: Squares, path: Path) -> None:
     """
     columns, methods, corrections = (list(dict.fromkeys(k[i] for k in found)) for i in range(3))
     several = [c for c in columns if len({m for d, m, x in found if d == c and x != NONE}) > 1]
-    size = (1.5 + 0.78 * len(columns), 1.6 + 0.42 * len(methods) * (2 if several else 1))
-    panels = max(1, len(several))
-    with save(path, size, panels, nrows=1 + bool(several), squeeze=False) as (figure, axes):
+    there = [[x for x in corrections if any((c, m, x) in found for m in methods)] for c in several]
+    size = (1.5 + 0.9 * len(columns), 1.6 + 0.42 * len(methods) * (2 if several else 1))
+    widths = [max(3, len(own)) for own in there] or [1]  # a title needs three
+    rows = {"nrows": 1 + bool(several), "squeeze": False, "gridspec_kw": {"width_ratios": widths}}
+    with save(path, size, len(widths), **rows) as (figure, axes):
         grid = axes[0, 0].get_gridspec()
         for axis in axes[0]:
             axis.remove()
         above = {(m, c): s for (c, m, x), s in found.items() if x == NONE}
         _panel(figure.add_subplot(grid[0, :]), above, methods, columns, "No correction")
-        for axis, column in zip(axes[-1] if several else (), several, strict=True):
+        for axis, column, own in zip(axes[-1] if several else (), several, there, strict=True):
             below = {(m, x): s for (c, m, x), s in found.items() if c == column}
-            there = [x for x in corrections if any((m, x) in below for m in methods)]
-            _panel(axis, below, methods, there, f"Corrections of {column}")
+            _panel(axis, below, methods, own, f"Corrections of {column}")
         lost = f"x: collapsed (pass@1 below {PASS}, entropy below {ENTROPY}, or loss not finite)"
         figure.suptitle(f"pass@1 after training: mean ± half of the 95 % CI; {lost}")
 
@@ -126,13 +127,13 @@ def _label(column: str, found: Panel) -> str:
     """Over the mean |log-ratio| of sampler and trainer that its runs measured."""
     means = [square.means.get("mismatch") for (_, c), square in found.items() if c == column]
     measured = [mean for mean in means if mean is not None]
-    nats = f"{fmean(measured):.3f} nats".lstrip("0") if measured else ""
+    nats = f"{fmean(measured):.3f} nats" if measured else ""
     return f"{fill(column, 9)}\n{nats}"
 
 
 def caption(square: Square) -> str:
-    """Such as `.38 ±.02` over `n 5`, or over `x 2 of 5`."""
+    """Such as `0.38 ±0.02` over `n 5`, or over `x 2 of 5`."""
     value, half = square.passed.mean, (square.passed.high - square.passed.low) / 2
-    interval = f" ±{half:.2f}".replace("0.", ".") if square.runs > 1 else ""
+    interval = f" ±{half:.2f}" if square.runs > 1 else ""
     lost = f"x {square.collapsed} of {square.runs}" if square.collapsed else f"n {square.runs}"
-    return f"{value:.2f}{interval}\n{lost}".replace("0.", ".", 1)
+    return f"{value:.2f}{interval}\n{lost}"

@@ -75,15 +75,15 @@ def _load(stage: Stage, config: Mapping[str, Any], reader: Any, folder: Path) ->
         key, name, reason, section = problem.args
         lines = rows.faults_in_file(section)
         where = f" {'; '.join(lines)}." if lines else ""
-        stage.failed(f"`{key}`, {name}, does not load: {reason}.{where} Mend it.", key)
+        stage.failed(f"`{key}`, {name}, does not load: {reason}.{where} Correct it.", key)
         return None
     for one in loaded.absent:
         own = config.get("rehearsal_rows") or f"{datasets.SUMS} sums"
         lent = f"{own} with pictures" if is_vlm(config["data"]) else own
         cure = "Put the file there" if Path(one.name).suffix in datasets.LOCAL else HUB
         stage.unchecked(
-            f"`{one.key}`, {one.name}, is not at hand ({one.reason}): {lent} stand in, and "
-            f"nothing is known of its rows. {cure}, or name a file of rows (problem, answer) with "
+            f"`{one.key}`, {one.name}, is not available ({one.reason}). {lent} replace it, so its "
+            f"own rows are not checked. {cure}, or name a file of rows (problem, answer) with "
             "--rows.",
             one.key,
         )

@@ -91,8 +91,9 @@ def _foreign(stage: Stage, train: Sequence[Row], validation: Sequence[Row]) -> N
     shared = sum(word in known for word in asked)
     if known and len(asked) >= FEW and shared < KNOWN * len(asked):
         stage.warning(
-            f"Of the words of validation training has {share(shared, len(asked))}: is it another "
-            f"language, or another task? Its first problem is {cut(validation[0].problem, 80)!r}.",
+            f"Training has only {share(shared, len(asked))} of validation's words. Check that "
+            "both are of one language and task. Its first problem: "
+            f"{cut(validation[0].problem, 80)!r}.",
             "data.validation",
         )
 

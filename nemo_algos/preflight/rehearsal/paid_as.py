@@ -60,8 +60,8 @@ def _numbers(stage: Stage, key: str, scores: Scores) -> bool:
     bad = [value for value in every if not math.isfinite(value)]
     if bad:
         stage.failed(
-            f"`{key}` gives {bad[0]} for {share(len(bad), len(every))} responses: a reward is a "
-            "finite number, and one that is not makes the loss nan. Mend the reward function.",
+            f"`{key}` gives {bad[0]} for {share(len(bad), len(every))} responses: any "
+            "reward that is not finite makes the loss NaN. Correct the reward function.",
             key,
         )
     return bool(bad)
@@ -149,7 +149,7 @@ def _check_doubled(stage: Stage, key: str, scores: Scores) -> None:
         stage.warning(
             f"`{key}` pays a response that gives the gold answer and then takes it back for a "
             f"wrong one, in {share(taken, len(scores.rows))} rows: the policy may learn to list "
-            "answers. Read the last answer alone.",
+            "answers. Read only the last answer.",
             key,
         )
 

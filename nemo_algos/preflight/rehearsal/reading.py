@@ -21,7 +21,7 @@ def judge(
     if loaded.validation is not None:
         splits["validation"] = _split(stage, config, loaded, "validation")
     if gym:
-        stage.unchecked("NeMo Gym's servers make the prompts: they were not read.", "env")
+        stage.unchecked("NeMo Gym's servers make the prompts, so they were not checked.", "env")
     for name, found in splits.items():
         good = [row for row in found if not row.fault]
         if good and not gym:
@@ -68,7 +68,7 @@ def _split(stage: Stage, config: Mapping[str, Any], loaded: Loaded, name: str) -
         stage.failed(
             f"{share(len(broken), len(found))} rows of data.{name} cannot be used: "
             f"{list_rows([row.number for row in broken])}. In row {broken[0].number:,} "
-            f"{broken[0].fault}. Mend or remove them.",
+            f"{broken[0].fault}. Correct or remove them.",
             f"data.{name}",
             rows={row.number: row.fault for row in broken[:100]},
         )

@@ -42,11 +42,16 @@ def judge(
         known = known[:affordable]
         form, paid = _form(judge, known, wanted)
         if lent and not paid:
-            stage.unchecked(f"`{key}` pays nothing for sums, which stand in for the rows.", key)
+            stage.unchecked(
+                f"`{key}` was not checked: it gives no reward on the sums that replace the rows.",
+                key,
+            )
             return ""
         scores = _scores(judge, known, form)
     except Unpaid as problem:
-        stage.failed(f"`{key}` {problem}. Nothing would be trained on. Mend it.", key)
+        stage.failed(
+            f"`{key}` {problem}. No response would get a reward. Correct the environment.", key
+        )
         return ""
     if lent and not wanted:
         wanted = [form]  # the rows that are not at hand may ask for it themselves

@@ -29,7 +29,7 @@ def checkout(named: str) -> Path:
             return Path(place).resolve()
     where = named or "here, in $NEMO_RL_HOME, or in the cache folder"
     raise ValueError(
-        f"There is no NeMo-RL checkout ({where}). "
+        f"No NeMo-RL checkout was found ({where}). "
         "Clone NVIDIA-NeMo/RL and name it: --nemo-rl FOLDER."
     )
 

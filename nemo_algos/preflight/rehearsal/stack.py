@@ -169,7 +169,7 @@ def rollouts(batches: Sequence[Batch]) -> tuple[str, str]:
         return "failed", "No responses were logged."
     bad = sum(not math.isfinite(r) for r in rewards)
     if bad:
-        return "failed", f"{bad} of {len(rewards)} rewards are not finite. Mend the environment."
+        return "failed", f"{bad} of {len(rewards)} rewards are not finite. Correct the environment."
     mean = sum(rewards) / len(rewards)
     return (
         "passed",

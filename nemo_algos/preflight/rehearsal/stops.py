@@ -46,17 +46,16 @@ def _end_of_turn(stage: Stage, tokenizer: Any, before: str, after: str, stops: l
     end, marks = ends[:1], special.intersection(opens) - {tokenizer.bos_token_id}
     if stops and marks and not special.intersection(ends):
         stage.warning(
-            f"The chat template begins an answer with a special token and ends it with {after!r}, "
-            f"and generation stops at {stops} alone: a model that was trained on this template "
-            "never writes that, and each response runs on to its limit. End a turn by a stop "
-            "token.",
+            f"The chat template ends an answer with {after!r}, and generation only stops at "
+            f"{stops}. A model trained on this template never writes that, so each response runs "
+            "to its limit. Let the template end a turn with a stop token.",
             "policy.tokenizer.chat_template",
         )
     elif stops and end and end[0] in tokenizer.all_special_ids and end[0] not in stops:
         stage.warning(
             f"The chat template ends an answer with {tokenizer.convert_ids_to_tokens(end[0])} "
-            f"({end[0]}), and generation stops at {stops} alone: a model that was trained on "
-            f"this template would write on to its limit. Add {end[0]} to `{STOPS}`.",
+            f"({end[0]}), and generation only stops at {stops}. A model trained on this "
+            f"template would write on to its limit. Add {end[0]} to `{STOPS}`.",
             STOPS,
         )
 
@@ -87,6 +86,6 @@ def _model(stage: Stage, tokenizer: Any, name: str, stops: list[int]) -> None:
         named = ", ".join(f"{tokenizer.convert_ids_to_tokens(end)} ({end})" for end in missing)
         stage.warning(
             f"The model's generation_config.json ends a response with {named} too, and NeMo-RL "
-            f"stops at {stops} alone: such a response runs on to its limit. Add it to `{STOPS}`.",
+            f"only stops at {stops}: such a response runs to its limit. Add it to `{STOPS}`.",
             STOPS,
         )

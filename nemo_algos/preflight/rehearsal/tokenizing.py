@@ -20,9 +20,9 @@ def judge(stage: Stage, config: Mapping[str, Any]) -> Any:
     reader = load(stage, section, vlm)
     if stands_in:
         stage.unchecked(
-            f"The tokenizer of {config['policy']['model_name']} is not at hand: one of bytes "
-            "stands in, and lengths in tokens are not the model's. Download it into HF_HOME on a "
-            "machine with a network, or name its folder with --model.",
+            f"The tokenizer of {config['policy']['model_name']} is not available. A byte "
+            "tokenizer replaces it, so lengths in tokens are not the model's. Download it into "
+            "HF_HOME on a machine with a network, or name its folder with --model.",
             NAME,
         )
     if stands_in or reader is None:
@@ -104,7 +104,7 @@ def _turns(stage: Stage, tokenizer: Any) -> None:
         without, prompt = (render(tokenizer, user(ASKED), asks) for asks in (False, True))
         whole = render(tokenizer, [*user(ASKED), {"role": "assistant", "content": SAID}], False)
     except Exception as error:  # of any template
-        stage.failed(f"The chat template fails: {cut(error)}. Mend it.", TEMPLATE)
+        stage.failed(f"The chat template fails: {cut(error)}. Correct it.", TEMPLATE)
         return
     before = whole.partition(SAID)[0] if SAID in whole else ""
     marks = len(before.strip()) > len(without.strip())  # a turn of the assistant's has a beginning

@@ -83,12 +83,12 @@ def test_sql_block():
 
 
 def test_gold_that_cannot_run_is_an_error(database):
-    with pytest.raises(ValueError, match=r"gold query failed .*no such column"):
+    with pytest.raises(ValueError, match=r"no such column"):
         verify(database, "SELECT 1", "SELECT size FROM pets")
-    with pytest.raises(OSError, match="other: unable to open database file"):
+    with pytest.raises(OSError, match=r"other .*unable to open database file"):
         verify(database.with_name("other"), "SELECT 1", "SELECT 1")
     assert not database.with_name("other").exists()
-    with pytest.raises(ValueError, match="set, bag or ordered"):
+    with pytest.raises(ValueError, match=r"sets.*bag"):
         verify(database, "SELECT 1", "SELECT 1", rule="sets")
 
 
@@ -98,7 +98,7 @@ def test_file_that_is_no_database_is_an_error(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(
         OSError,
-        match=r"db: (there is no table|file is not a database|database disk image is malformed)",
+        match=r"db .*(table|file is not a database|database disk image is malformed)",
     ):
         verify(path, "SELECT 1", "SELECT 1")
 
@@ -114,7 +114,7 @@ def journaled(path, mode):
 def test_nothing_is_written_beside_a_database_in_wal_mode(tmp_path):
     path = tmp_path / "db"
     with closing(journaled(path, "WAL")) as db:
-        with pytest.raises(OSError, match=r"db-wal holds changes: have SQLite write them"):
+        with pytest.raises(OSError, match=r"db-wal .*SQLite"):
             verify(path, "SELECT 1", "SELECT 1")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         assert verify(path, "SELECT count(*) FROM pets", "SELECT 4") == 1.0
@@ -132,7 +132,7 @@ def test_transaction_that_is_not_finished_is_an_error(tmp_path):
         db.execute("PRAGMA cache_size = 1")
         db.execute("BEGIN")
         db.execute("UPDATE pets SET name = hex(zeroblob(100000))")
-        with pytest.raises(OSError, match=r"db-journal holds changes"):  # though the gold is known
+        with pytest.raises(OSError, match=r"db-journal .*SQLite"):  # though the gold is known
             verify(path, "SELECT count(*) FROM pets", "SELECT 4")
 
 

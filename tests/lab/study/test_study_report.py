@@ -45,9 +45,20 @@ def test_the_tables(tmp_path):
         in lines
     )
     grpo, etr = (line for line in lines if line.startswith(("| grpo", "| etr")))
-    assert grpo.startswith("| grpo | 3 | 0.500 ± 0.100<br>+0.000 ± 0.000 | - |")
-    assert etr.startswith("| etr | 3 | 0.700 ± 0.050<br>**+0.200 ± 0.100** | - |")
-    assert "| 0.300 |" in etr
+    assert lines[lines.index(grpo) - 2] == "| arm | pass@1 | entropy |"
+    assert grpo == "| grpo | 0.500 ± 0.100 | - |"
+    assert etr == "| etr | 0.700 ± 0.050<br>**+0.200 ± 0.100** | 0.300 |"
+
+
+def test_runs_are_counted_where_some_are_missing_and_equal_metrics_left_out(tmp_path):
+    found = [
+        ArmResult("r", arm, metric, Estimate(n, mean, mean, mean, 1.0), SAME)
+        for arm, n in (("grpo", 3), ("etr", 2))
+        for metric, mean in (("reward", 0.1 * n), ("length of right", 12.0))
+    ]
+    report.write(STUDY, found, "T", tmp_path / "report.md")
+    text = (tmp_path / "report.md").read_text()
+    assert "| arm | n | reward |\n" in text and "\n| etr | 2 | 0.200" in text
 
 
 def test_a_title_is_the_sections_and_the_sweeps(tmp_path):

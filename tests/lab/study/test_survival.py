@@ -70,9 +70,9 @@ def test_a_run_collapses_in_reward_in_entropy_or_with_an_error(found):
 
 
 def test_a_square_says_its_mean_interval_and_runs(found):
-    assert survival.caption(found["clean", "GRPO", "none"]) == ".30 ±.25\nn 3"
-    assert survival.caption(found["noise .3", "GRPO", "token IS"]) == ".40\nx 1 of 1"
-    assert survival.caption(found["noise .3", "ETR", "token IS"]) == ".30 ±.00\nn 2"
+    assert survival.caption(found["clean", "GRPO", "none"]) == "0.30 ±0.25\nn 3"
+    assert survival.caption(found["noise .3", "GRPO", "token IS"]) == "0.40\nx 1 of 1"
+    assert survival.caption(found["noise .3", "ETR", "token IS"]) == "0.30 ±0.00\nn 2"
 
 
 def test_the_figure_has_each_square_once(found, monkeypatch, tmp_path):
@@ -88,7 +88,7 @@ def test_the_figure_has_each_square_once(found, monkeypatch, tmp_path):
         [survival.caption(found["noise .3", m, "token IS"]) for m in ("GRPO", "ETR")],
     ]
     labels = [text.get_text() for text in above.get_xticklabels()]
-    assert labels == ["clean\n.000 nats", "noise .3\n"]
+    assert labels == ["clean\n0.000 nats", "noise .3\n"]
     assert below.get_title("left") == "Corrections of noise .3"
 
 

@@ -36,6 +36,11 @@ def test_the_memory_model_holds_every_parameter(name):
     assert whole(found) == pytest.approx(found.parameters, rel=0.005)
 
 
+def test_the_vision_tower_is_counted_with_its_model():
+    found = table()["Qwen/Qwen2.5-VL-3B-Instruct"]
+    assert (found.parameters, found.encoders) == (3_754_622_976, 668_684_288)  # of its checkpoint
+
+
 def test_the_table_is_what_transformers_builds():
     for name, values in configs().items():
         assert facts(values, name) == table()[name]

@@ -11,7 +11,7 @@ from nemo_algos.engines.mismatch.dump import read
 def test_verls_rollout_data_are_texts_alone(tmp_path):
     texts = (["a"], ["b"], ["c"], [1.0], {})
     RayPPOTrainer._write_generations(*texts, str(tmp_path), 3)
-    with pytest.raises(ValueError, match="verl's rollout_data_dir holds texts alone: torch"):
+    with pytest.raises(ValueError, match=r"rollout_data_dir .*torch"):
         read(tmp_path / "3.jsonl")
 
 

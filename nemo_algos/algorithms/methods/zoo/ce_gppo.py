@@ -29,7 +29,7 @@ class CEGPPOParams(ClipParams):
 
     clip_high: OfBounds[float] = Field(default=0.28, ge=0)
     beta_low: float = Field(default=0.75, ge=0)
-    """Share of the gradient at 1 - clip_low that is left below it, 0 for none (beta_1)."""
+    """Share of the gradient that remains below 1 - clip_low; 0: none (beta_1)."""
     beta_high: float = Field(default=1.0, ge=0)
     """The same above 1 + clip_high (beta_2)."""
 

@@ -27,7 +27,7 @@ class DrGRPOParams(ClipParams):
 
     advantage_std: OfAdvantages[Std] = "none"
     max_tokens: OfAdvantages[int] = Field(default=3000, ge=1)
-    """Constant divisor; where it is not written, a trainer's limit of a response."""
+    """Constant divisor. Default: the trainer's limit of a response."""
 
 
 def advantages(rollouts: Rollouts, params: DrGRPOParams) -> Signal:

@@ -1,5 +1,6 @@
-"""REINFORCE with a running baseline: A_i = R_i - b, b a moving average of the batches' rewards.
+"""REINFORCE with a running baseline, a moving average of the batches' mean rewards.
 
+    A_i = R_i - b
     b <- decay b + (1 - decay) mean(R)          after each batch; before the first, its own mean
 
 Why: any baseline that ignores the response leaves the gradient unbiased and lowers its variance.
@@ -28,7 +29,7 @@ class EMABaselineParams(ClipParams):
     advantage_std: OfAdvantages[Std] = "none"
     """A division by the batch's deviation."""
     decay: OfAdvantages[float] = Field(default=0.9, ge=0, lt=1)
-    """What a rollout batch leaves of the baseline before it."""
+    """Share of the old baseline that a rollout batch keeps."""
 
 
 def advantages(rollouts: Rollouts, params: EMABaselineParams, memory: Memory) -> Signal:

@@ -32,7 +32,7 @@ class GDPOParams(ClipParams):
     epsilon: OfAdvantages[float] = Field(default=1e-6, gt=0)
     """Added to each standard deviation."""
     weights: OfAdvantages[dict[str, FiniteFloat]] = Field(default_factory=dict)
-    """Weights of the parts by name, over those that come with the reward."""
+    """Weights of the reward parts by name. They override those of data.rewards."""
 
 
 def advantages(rollouts: Rollouts, params: GDPOParams) -> Signal:

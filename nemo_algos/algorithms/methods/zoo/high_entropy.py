@@ -29,7 +29,7 @@ class HighEntropyParams(ClipParams):
 
     clip_high: OfBounds[float] = Field(default=0.28, ge=0)
     share: OfAdvantages[float] = Field(default=0.2, gt=0, le=1)
-    """Share of the batch's tokens, those of the highest entropy (the paper's rho)."""
+    """Share of the batch's tokens, highest entropy first (the paper's rho)."""
 
 
 def advantages(rollouts: Rollouts, params: HighEntropyParams) -> Signal:

@@ -27,7 +27,7 @@ class OPDParams(Params):
 
     advantage_std: Undivided = "none"
     teacher: OfAdvantages[str | None] = None
-    """A model's folder or hub name, which the embedded engine loads as the reference."""
+    """Folder or hub name of the teacher, which the embedded engine loads as the reference."""
 
 
 def advantages(rollouts: Rollouts, params: OPDParams) -> Signal:

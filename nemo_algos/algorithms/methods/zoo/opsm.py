@@ -29,7 +29,7 @@ class OPSMParams(ClipParams):
     """GRPO's clip range, and how far a failure may be."""
 
     delta: float = Field(default=0.1, ge=0)
-    """Mean log-ratio of a response, nats per token, beyond which a failure is left out."""
+    """Drop failures whose mean log-ratio per token is beyond this, in nats."""
 
 
 def gap(rollouts: Rollouts, params: OPSMParams) -> Signal:

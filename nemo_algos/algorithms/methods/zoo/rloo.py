@@ -24,7 +24,7 @@ class BaselineParams(ClipParams):
     """Parameters of the methods that replace GRPO's advantage alone."""
 
     advantage_std: OfAdvantages[Std] = "none"
-    """A further division by the std of the group's rewards; the papers have none."""
+    """Also divide by the standard deviation of the group's rewards. The papers do not."""
     aggregation: Literal["sequence", "token"] = "token"
     """The mean of J."""
 

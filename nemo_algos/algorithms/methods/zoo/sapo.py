@@ -26,9 +26,9 @@ class SAPOParams(Params):
     """Temperatures of the gate; the larger, the sooner it fades."""
 
     tau_positive: float = Field(default=1.0, gt=0)
-    """Of tokens with A > 0 (tau_pos)."""
+    """Temperature for tokens with A > 0 (tau_pos)."""
     tau_negative: float = Field(default=1.05, gt=0)
-    """Of tokens with A <= 0 (tau_neg), above tau_positive in the paper."""
+    """Temperature for tokens with A <= 0 (tau_neg); above tau_positive in the paper."""
 
 
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: SAPOParams) -> Tensor:

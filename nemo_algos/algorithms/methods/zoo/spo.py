@@ -34,7 +34,7 @@ class SPOParams(ClipParams):
     """How fast a prompt's past answers are forgotten, and what is believed of a new prompt."""
 
     forgetting: OfAdvantages[Literal["kl", "constant"]] = "kl"
-    """By the policy's moves, or rho = rho_max always."""
+    """Forget by the policy's movement, or always with rho = rho_max."""
     half_life: OfAdvantages[float] = Field(default=0.06, gt=0)
     """Nats of movement after which an answer counts half (D_half)."""
     rho_min: OfAdvantages[float] = Field(default=0.875, gt=0, le=1)

@@ -99,7 +99,7 @@ def weights(folder: Path) -> dict[str, Tensor]:
 
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise ValueError(f"{folder} holds no .safetensors file: name a checkpoint's folder")
+        raise ValueError(f"{folder} has no .safetensors file. Name the folder of a checkpoint.")
     try:
         return {k: v for file in files for k, v in load_file(file).items()}
     except (SafetensorError, OSError, torch.OutOfMemoryError) as error:

@@ -150,7 +150,7 @@ def lora(folder: Path, network: Network) -> dict[str, Tensor]:
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder} is no adapter of PEFT: {first_line(error)}") from None
+        raise ValueError(f"{folder} is not a PEFT adapter: {first_line(error)}") from None
     scale = alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
     parameters = dict(network.model.named_parameters())
     added = {}
@@ -160,7 +160,7 @@ def lora(folder: Path, network: Network) -> dict[str, Tensor]:
             b = found[name.replace("lora_A", "lora_B")]
             if own not in parameters or parameters[own].shape != (len(b), a.shape[1]):
                 raise ValueError(
-                    f"{folder} does not fit --model: {own} is not there, or another size"
+                    f"{folder} does not fit --model: {own} is missing there or has a different size"
                 )
             added[own] = scale * b.float() @ a.float()
     return added

@@ -76,7 +76,7 @@ def send(channel: socket.socket, message: Any) -> None:
     """Send one message of JSON data; TooLongError above MAX_BYTES, OSError as `receive`."""
     data = json.dumps(message).encode()
     if len(data) > MAX_BYTES:
-        raise TooLongError(f"a message of {len(data)} bytes")
+        raise TooLongError(f"a message has {len(data)} bytes; at most {MAX_BYTES} are allowed")
     channel.sendall(len(data).to_bytes(4, "big") + data)
 
 
@@ -88,7 +88,7 @@ def receive(channel: socket.socket, wait: Callable[[], float | None] = lambda: N
     """
     size = int.from_bytes(_read(channel, 4, wait), "big")
     if size > MAX_BYTES:
-        raise ValueError(f"a message of {size} bytes")
+        raise ValueError(f"a message has {size} bytes; at most {MAX_BYTES} are allowed")
     return json.loads(_read(channel, size, wait))
 
 

@@ -116,7 +116,7 @@ class Program:
 
     def _handle(self, reference: Any) -> "Handle":
         if not isinstance(reference, int | str):
-            raise ValueError(f"a reference {reference!r}")
+            raise ValueError(f"the program sent an unknown reference: {reference!r}")
         return Handle(self, reference)
 
 
@@ -173,7 +173,9 @@ class Handle:
 def _reference(value: Any) -> int | str:
     if isinstance(value, Handle):
         return value._reference
-    raise TypeError(f"A test passed a {type(value).__name__}: programs are asked in plain data.")
+    raise TypeError(
+        f"A test passed a {type(value).__name__}. Pass plain data: numbers, texts, lists."
+    )
 
 
 def _update(old: Any, new: Any) -> None:
