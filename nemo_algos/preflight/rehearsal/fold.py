@@ -20,6 +20,7 @@ PROMPT = 512  # tokens that the miniature reads of a prompt, at most
 ALL = 1000  # prompts of a step, and more
 MICRO_BATCHES = 2  # of an update on a rank, where the run has several
 NO_ENGINE = "Transformer Engine, Apex and CUDA kernels need a GPU"
+WHOLE_EXPERTS = "transformers' own code, which runs here, has each expert on every rank"
 ALWAYS = ("transformer_impl", "async_save")  # also where the config does not have the key
 ASYNC_SAVE = f"{MEGATRON}.checkpoint.async_save"  # v0.7.0 has no such key, and saves at once
 MEGATRON_ON_A_CPU: dict[str, Any] = {
@@ -115,7 +116,8 @@ def fold_sizes(run: Run, ranks: int) -> dict[str, int]:
         sizes[name] = 2 if size > 1 and left >= 2 else 1
         left //= sizes[name]
     inside = sizes["tensor"] * sizes["context"] * sizes["data"]
-    return sizes | {"expert": 2 if lay.expert > 1 and inside >= 2 else 1, "expert_tensor": 1}
+    experts = run.megatron and lay.expert > 1 and inside >= 2
+    return sizes | {"expert": 2 if experts else 1, "expert_tensor": 1}
 
 
 def count_gpus(run: Run, sizes: dict[str, int]) -> int:
@@ -134,7 +136,9 @@ def layout(run: Run, sizes: dict[str, int]) -> Iterator[Change]:
         path, asked = f"{section}.{name}{whole}_parallel_size", getattr(lay, name)
         if asked > 1:
             kind = "folded" if sizes[name] > 1 else "given up"
-            yield Change(path, sizes[name], kind, f"{asked} ranks do not fit here")
+            fits = run.megatron or name != "expert"
+            reason = f"{asked} ranks do not fit here" if fits else WHOLE_EXPERTS
+            yield Change(path, sizes[name], kind, reason)
     if lay.sequence_parallel and sizes["tensor"] == 1:
         yield Change(
             f"{section}.sequence_parallel", False, "given up", "it needs tensor parallelism"

@@ -64,6 +64,8 @@ def refusal(values: Mapping[str, Any], backend: str) -> str | None:
         return "its recurrent layers need kernels that only a GPU has"
     if backend == "megatron" and values.get("kv_lora_rank"):
         return "megatron-core has its latent attention in Transformer Engine alone"
+    if backend == "dtensor" and "n_routed_experts" in values:
+        return f"vLLM takes no experts of transformers' {kind} at a refit: a tensor for all of them"
     return None
 
 

@@ -24,6 +24,7 @@ BASES = {  # of NeMo-RL main -> a word of the refusal, or nothing
     "grpo_math_1B_sglang.yaml": "sglang",
     "grpo_math_8B_megatron_nixl.yaml": "refit_transport",
     "recipes/llm/grpo-moonlight-16ba3b-4n8g-megatron.yaml": "latent attention",
+    "recipes/llm/grpo-moonlight-16b-automodel-1n8g-ep8.yaml": "experts",
     "vlm_grpo_3B.yaml": "",
     "vlm_grpo_3B_megatron.yaml": "",
     "audio_grpo_3B_megatron.yaml": "config.json",
@@ -118,6 +119,15 @@ def test_what_is_given_up_is_named(tmp_path):
     assert listed["policy.megatron_cfg.fp8_cfg.enabled"].value is False
     assert listed["policy.generation.vllm_cfg.precision"].value == run["policy.precision"]
     assert all(c.reason and run[c.path] != c.value for c in listed.values())
+
+
+def test_experts_on_dtensor_are_whole_for_transformers_cannot_part_them(tmp_path):
+    base = "recipes/llm/grpo-moonlight-16b-automodel-1n8g-ep8.yaml"
+    run, small = folded("nemo_rl.yaml", tmp_path, base)
+    assert run.layout.expert == 8
+    assert (small.layout.expert, small.layout.train_gpus) == (1, 2)
+    listed = {c.path: c for c in fold.changes(run, 4, 200, tmp_path)}
+    assert listed["policy.dtensor_cfg.expert_parallel_size"].kind == "given up"
 
 
 def test_the_single_controller_keeps_one_update_and_its_sampler(tmp_path):

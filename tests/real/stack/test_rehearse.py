@@ -95,15 +95,14 @@ def test_a_run_over_images_passes_every_stage(home: Path, nemo_rl: Path) -> None
 
 
 def running() -> list[psutil.Process]:
-    """Processes of any rehearsal that is not this suite's."""
-    own = os.environ.get(machine.MARK)
+    """Processes of any rehearsal; this suite's have a folder of another name."""
     found = []
     for process in psutil.process_iter():
         try:
-            mark = process.environ().get(machine.MARK)
+            mark = process.environ().get(machine.MARK, "")
         except psutil.Error:
             continue
-        if mark and mark != own:
+        if Path(mark).name.startswith("nrh"):
             found.append(process)
     return found
 
