@@ -8,13 +8,16 @@ import pytest
 ROOT = Path(__file__).parents[2]
 GENERATED = ("study/", "base_configs.md", "messages.md", "papers/", "methods/zoo.md")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-CODE = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$|^\$\$$.*?^\$\$$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(
+    r"^[ \t]*```.*?^[ \t]*```[ \t]*$|^\$\$$.*?^\$\$$|^<!-- [a-z: ]+ -->$.*?^<!-- end -->$",
+    re.MULTILINE | re.DOTALL,
+)
 WHOLE = re.compile(r"\]\([^)]*\)|\$[^$]*\$|`[^`]*`|^\s*[|#<]|^!\[")  # cannot be broken, or a table
 WIDTH, WORDS = 100, 15
 
 
 def prose(text):
-    """Lines outside code and formulas."""
+    """Lines outside code, formulas and generated tables."""
     return CODE.sub(lambda m: "\n" * m[0].count("\n"), text).splitlines()
 
 
