@@ -4,8 +4,8 @@
     uv run benchmarks/rehearsals.py rehearsals.jsonl --only lora
     uv run benchmarks/rehearsals.py rehearsals.jsonl --table           # of what has finished
 
-A finished config is a line of the file, and is not run again. No config's data are at hand without
-a network, so rows stand in. The folder of a run that fails stays, and is named.
+A finished config is a line of the file, and is not run again. W&B is offline. No config's data are
+at hand without a network, so rows stand in. The folder of a run that fails stays, and is named.
 """
 
 import json
@@ -26,8 +26,17 @@ from nemo_algos.preflight.rehearsal.stage import cut
 from nemo_algos.preflight.rehearsal.verdict import Verdict, read
 from nemo_algos.terminal import echo
 
-LIMIT = 15  # minutes
+LIMIT = 40  # minutes: others may use the cores too
 OWN = ("nemo_rl.yaml", "single_controller.yaml", "fp8_hopper.yaml", "mxfp8_blackwell.yaml")
+OPEN = ("tokenizer", "data")  # in every row: docs/rehearse.md says it once
+SIZES = {  # keys whose small values the table shows
+    "tensor_model_parallel_size": "TP ",
+    "dtensor_cfg.tensor_parallel_size": "TP ",
+    "pipeline_model_parallel_size": "PP ",
+    "context_parallel_size": "CP ",
+    "expert_model_parallel_size": "EP ",
+    "cluster.gpus_per_node": "GPUs ",
+}
 BASES = Path(__file__).with_suffix(".txt")  # of NeMo-RL main, and what each needs beside
 
 
@@ -41,9 +50,9 @@ def every() -> Iterator[list[str]]:
 
 
 def rehearse(words: list[str], nemo_rl: str) -> dict[str, Any]:
-    """Its exit status (None: the time limit), minutes, verdicts, and where a failure's logs are."""
+    """Its exit status (None: the time limit), minutes, load, verdicts, and a failure's logs."""
     above = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # short, for Ray's sockets
-    env = {**os.environ, "TMPDIR": str(above), "HF_HUB_OFFLINE": "1"}
+    env = {**os.environ, "TMPDIR": str(above), "HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
     asked = [sys.executable, "-m", "nemo_algos", "rehearse", *words, "--json"]
     asked += ["--nemo-rl", nemo_rl] if nemo_rl else []
     begun = time.monotonic()
@@ -59,50 +68,67 @@ def rehearse(words: list[str], nemo_rl: str) -> dict[str, Any]:
     so_far = [v._asdict() for place in above.glob("nrh*") for v in read(place)]
     verdicts = json.loads(printed) if printed else so_far
     run = {"config": words, "status": status, "minutes": minutes, "verdicts": verdicts}
+    run["load"] = os.getloadavg()[1]  # of the last five minutes: processes that want a core
     if status == 0:
         shutil.rmtree(above, ignore_errors=True)
         return run
     return run | {"logs": str(above), "last": (above / "log").read_text()[-500:]}
 
 
+def name(words: list[str]) -> str:
+    """Of a config in the table."""
+    return " ".join(word.removeprefix("nemo_rl.config=") for word in words)
+
+
 def row(run: dict[str, Any]) -> str:
     """A row of docs/rehearse.md's table."""
+    first = f"| `{name(run['config'])}` |"
+    if "status" not in run:
+        return f"{first} | not run | | |"
     found = [Verdict(**v) for v in run["verdicts"]]
+    changed = [change for v in found for change in v.details.get("changes", ())]
     sizes = [
-        f"{change['path'].split('.')[-1].removesuffix('_parallel_size')} {change['value']}"
-        for verdict in found
-        for change in verdict.details.get("changes", ())
-        if change["kind"] == "folded" or change["path"] == "cluster.gpus_per_node"
+        SIZES[key] + str(change["value"])
+        for change in changed
+        for key in SIZES
+        if change["path"].endswith(key) and change["kind"] != "given up"
     ]
-    name = " ".join(word.removeprefix("nemo_rl.config=") for word in run["config"])
     folded = ", ".join(sizes) or "-"
-    return f"| `{name}` | {folded} | {result(run, found)} | {run['minutes']:.0f} |"
+    load = f"{run['load']:.0f}" if "load" in run else "-"
+    return f"{first} {folded} | {result(run, found)} | {run['minutes']:.1f} | {load} |"
 
 
 def result(run: dict[str, Any], found: list[Verdict]) -> str:
     """The first failure, or the stages that did not simply pass."""
     for verdict in found:
+        if reason := verdict.details.get("refused"):
+            return f"refused: {reason}"
         if verdict.outcome == "failed":
             return f"{verdict.stage} fails: {cut(verdict.message)}"
     if run["status"] != 0:
         last = found[-1].stage if found else "nothing"
         how = f"{LIMIT} minutes" if run["status"] is None else f"status {run['status']}"
         return f"ended by {how} after {last}: {cut(run['last'])}"
-    rest = dict.fromkeys(f"{v.stage} {v.outcome}" for v in found if v.outcome != "passed")
-    return "; ".join(["every stage passes", *rest])
+    said = ["passes"]
+    for outcome, word in (("warning", "warns"), ("unchecked", "open")):
+        stages = dict.fromkeys(v.stage for v in found if v.outcome == outcome)
+        stages = [stage for stage in stages if stage not in OPEN]
+        said += [f"{word}: {', '.join(stages)}"] if stages else []
+    return "; ".join(said)
 
 
 def main(
     out: Path,
     nemo_rl: Annotated[str, typer.Option(help="NeMo-RL's root; default: found")] = "",
     only: Annotated[str, typer.Option(help="configs with this in their words")] = "",
-    table: Annotated[bool, typer.Option("--table", help="print the rows, run nothing")] = False,
+    table: Annotated[bool, typer.Option("--table", help="print all rows, run nothing")] = False,
 ) -> None:
     """Rehearse what OUT does not have yet, or print OUT as a table."""
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     if table:
-        echo("| config | what was folded | result | minutes |\n|---|---|---|---|")
-        echo("\n".join(map(row, done)))
+        echo("| config | folded to | result | minutes | load |\n|---|---|---|---|---|")
+        run = {" ".join(one["config"]): one for one in done}
+        echo("\n".join(row(run.get(" ".join(words), {"config": words})) for words in every()))
         return
     names = [run["config"] for run in done]
     for words in every():

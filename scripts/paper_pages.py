@@ -58,24 +58,15 @@ def _items(known: Paper) -> Iterator[str]:
 
 def _runs(known: Paper) -> Iterator[str]:
     yield "\n## Runs\n\nA run is a model's recipe with a method's keys.\n"
-    yield "| model | starts from | recipe |\n|---|---|---|"
+    yield "| model | starts from | recipe and its keys |\n|---|---|---|"
     for name, model in known.models.items():
-        recipe = f"`{model.recipe}`" if model.recipe else model.missing or "evaluated only"
+        keys = " ".join([model.recipe, *model.overrides])
+        recipe = f"`{keys}`" if model.recipe else "evaluated only"
         yield f"| {name} | {model.base} | {recipe} |"
-    every = {name: _keys(known, name) for name in known.methods}
-    shared = set.intersection(*map(set, every.values()))
-    if shared:
-        yield f"\nEach has `{' '.join(sorted(shared))}`."
     yield "\n| method | keys |\n|---|---|"
     for name, method in known.methods.items():
-        keys = " ".join(key for key in every[name] if key not in shared)
-        yield f"| {name} | {method.missing or (f'`{keys}`' if keys else 'the model as it is')} |"
-
-
-def _keys(known: Paper, method: str) -> list[str]:
-    """With the paper's first model."""
-    run = f"{next(iter(known.models))}/{method}"
-    return known.program(run) or known.overrides(run)
+        keys = " ".join(method.program or method.keys)
+        yield f"| {name} | {f'`{keys}`' if keys else 'the model as it is'} |"
 
 
 def _data(known: Paper) -> Iterator[str]:

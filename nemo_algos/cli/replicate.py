@@ -82,10 +82,12 @@ def _list(name: str, known: Paper) -> None:
 
 
 def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) -> None:
-    from nemo_algos.lab.replicate import plan
+    from nemo_algos.lab.replicate import commands, plan
 
     about = known.items[item]
     echo(f"{name} {item}: {about.title} ({known.state(about)})")
+    if about.note and about.kind != "text":
+        echo(f"note: {about.note}")
     if runs := plan.trained_runs(known, about):
         _costs(known, runs, plan.Costs(known, price))
         for data, where in known.training_data(about).items():
@@ -94,12 +96,12 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
             echo(f"data {data}: {'; '.join(fact for fact in facts if fact)}")
     for topic, theirs, ours in known.settings:
         echo(f"differs: {topic}: the paper has {theirs}, we have {ours}")
-    for line in plan.commands(known, name, about, out):
+    for line in commands.commands(known, name, about, out):
         echo(f"$ {line}")
+    if known.seeds > 1 and any(map(known.trains, about.needed_runs())):
+        echo(f"seeds 2 to {known.seeds}: the same lines with `grpo.seed=N` and -seedN")
     for misprint in (m for m in known.misprints if m.item == item):
         echo(f"misprint: {misprint.says}")
-    for lacking in known.missing(about):
-        echo(f"missing: {lacking}")
     if about.kind != "text":
         echo(f"then: nemo-algos replicate {name} {item} --report {out}")
 
@@ -130,7 +132,7 @@ def _toy(name: str, known: Paper, item: str, out: Path, steps: int | None, worke
     small = toy.toy(known, steps)
     without = [i for i in ([item] if item else known.items) if i not in small.items]
     if item and without:
-        reason = known.items[item].note or "; ".join(known.missing(known.items[item]))
+        reason = known.items[item].note
         raise ValueError(f"{name} {item} has no toy form: {reason}. Choose another item.")
     items = manifests.choose(small, item)
     for line in toy.make(small, items.values(), out, workers):

@@ -3,7 +3,8 @@
 # this one. The newest checkpoint becomes a model of Hugging Face's, vLLM serves it, and
 # `nemo-algos eval` asks it, or loads it itself. EVALUATIONS: a line of words for each; one with
 # {step} is of every checkpoint; {weights} stands for the model's folder. Without CHECKPOINTS the
-# model itself is evaluated. Set VLLM, PYTHON and NEMO_RL_ROOT where the container has them elsewhere.
+# model itself is evaluated. PROCESSOR: a program that puts what reads images beside a checkpoint.
+# Set VLLM, PYTHON and NEMO_RL_ROOT where the container has them elsewhere.
 set -euo pipefail
 : "${RUN:?}" "${MODEL:?}" "${SERVED:?}" "${ROOT:?}" "${EVALUATIONS:?}"
 cd "${NEMO_RL_ROOT:-/opt/nemo-rl}"
@@ -29,11 +30,13 @@ evaluate() { # a checkpoint's folder, or nothing for the model itself; then the 
 				--lora-modules "$SERVED=$(dirname "$adapter")")
 		elif [[ $whole ]]; then
 			served=$whole
+			words+=(--tokenizer "$step/policy/tokenizer")
 		else
 			served=$RUN/hf/${step##*/}
 			[[ -e $served/config.json ]] || $python examples/converters/convert_dcp_to_hf.py \
 				--config "$step/config.yaml" --dcp-ckpt-path "$step/policy/weights" --hf-ckpt-path "$served"
 		fi
+		[[ ! ${PROCESSOR:-} || $adapter ]] || $python -c "$PROCESSOR" "$MODEL" "$served"
 	fi
 	for line in "$@"; do # what asks no server comes first: a server takes the GPU
 		if [[ $line == *model.name=* ]]; then asking+=("$line"); else ask "${line//\{weights\}/$served}"; fi

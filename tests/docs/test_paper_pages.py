@@ -28,3 +28,9 @@ def test_the_page_is_current(name):
     small = toy(known)
     assert runs <= {run for item in small.items.values() for run in item.needed_runs()}
     assert all(misprint.says in " ".join(written.split()) for misprint in known.misprints)
+
+
+def test_the_index_counts_the_toys_runs():
+    small = [toy(script.paper(name)) for name in script.names()]
+    runs = {run for t in small for item in t.items.values() for run in item.needed_runs()}
+    assert f"makes {len(runs)} runs" in (ROOT / "docs/papers/index.md").read_text()

@@ -111,8 +111,8 @@ def contradictions(
     weighed: loss_fn.use_importance_sampling_correction; stop_above: mismatch.stop_above.
     """
     if correction.active and weighed:
-        reason = "`rollout_correction` already corrects for the sampler"
-        cure = "Set this to false, or remove that section."
+        reason = "`old_policy: sampler` or `rollout_correction` already corrects for the sampler"
+        cure = "Set this to false, or remove the other."
         yield Finding("loss_fn.use_importance_sampling_correction", f"{reason}. {cure}")
     if correction.bypass_mode and stop_above is not None:
         reason = (

@@ -8,7 +8,7 @@ PICTURED = "vlm_hf_data_processor"  # takes the model's processor, of images and
 
 def is_vlm(data: Any) -> bool:
     """Whether `data` is for NeMo-RL's examples/run_vlm_grpo.py: prompts with images or sounds."""
-    return any(one.get("processor") == PICTURED for one in _data_sets(data))
+    return any(one.get("processor") == PICTURED for one in data_sets(data))
 
 
 def uses_gym(env: Any) -> bool:
@@ -16,7 +16,8 @@ def uses_gym(env: Any) -> bool:
     return isinstance(env, Mapping) and bool(env.get("should_use_nemo_gym"))
 
 
-def _data_sets(data: Any) -> Iterator[Mapping[str, Any]]:
+def data_sets(data: Any) -> Iterator[Mapping[str, Any]]:
+    """The sections of `data` that name or describe a data set."""
     for name in ("default", "train", "validation") if isinstance(data, Mapping) else ():
         found = data.get(name) or []
         for one in found if isinstance(found, list) else [found]:

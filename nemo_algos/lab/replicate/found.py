@@ -31,7 +31,7 @@ class Value(NamedTuple):
 
 
 class Absent(Exception):
-    """Why a number is not there."""
+    """Why a number is not there: a sentence, or one for each benchmark of a mean."""
 
 
 def metrics_of(name: str) -> tuple[str, ...]:
@@ -68,10 +68,8 @@ class Results:
     def absent(self, run: str) -> list[str]:
         """The seeds without a folder, a sentence; a folder without a number is any of them."""
         there = self._there(run)
-        if reason := self.manifest.lacks(run):
-            return [f"{run}: {reason}"]
         if not there:
-            return [f"{run}: no run"]
+            return [f"{run}: {'no run' if self.manifest.trains(run) else 'not evaluated'}"]
         named = {seed.number for seed in there}
         wanted = range(1, self.manifest.seeds + 1) if self.manifest.trains(run) else ()
         numbers = [str(n) for n in wanted if n not in named]
@@ -88,7 +86,7 @@ class Results:
             try:
                 each.append(self._of_seed(item, cell, seed))
             except Absent as absent:
-                reasons.append(str(absent))
+                reasons += absent.args
         return (self._in_unit(cell, _over_seeds(each)) if each else None), reasons
 
     def by_checkpoint(
@@ -117,7 +115,14 @@ class Results:
     def _of_seed(self, item: Item, cell: PaperCell, seed: Seed) -> Value:
         if cell.benchmarks == (TRAINING,):
             return Value(_late(seed, cell), None, None)
-        parts = [self._measure(item, cell, seed, benchmark) for benchmark in cell.benchmarks]
+        parts, lacking = list[Value](), list[str]()
+        for benchmark in cell.benchmarks:
+            try:
+                parts.append(self._measure(item, cell, seed, benchmark))
+            except Absent as absent:
+                lacking += absent.args
+        if lacking:
+            raise Absent(*lacking)
         return _mean(parts)
 
     def measured(self, item: Item, cell: PaperCell, seed: Seed, benchmark: str) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class PaperModel(Section):
     """What runs start from; without a recipe it is only evaluated.
 
     data: by name, trained on first, then what validation reads. sampling: overrides of its
-    evaluations. toy: of its toy runs; null: it has none.
+    evaluations. toy: overrides of its toy runs, or why it has none.
     """
 
     base: str
@@ -56,8 +56,7 @@ class PaperModel(Section):
     serve: Serve = Serve()
     overrides: list[str] = Field(default=[])
     sampling: list[str] = Field(default=[])
-    toy: list[str] | None = Field(default=[])
-    missing: str = ""
+    toy: list[str] | str = Field(default=[])
 
 
 class PaperMethod(Section):
@@ -70,7 +69,12 @@ class PaperMethod(Section):
     method: dict[str, Any] = Field(default={})
     program: list[str] = Field(default=[])
     overrides: list[str] = Field(default=[])
-    missing: str = ""
+
+    @property
+    def keys(self) -> list[str]:
+        """What it sets over a recipe."""
+        method = [f"method.{key}={_format(value)}" for key, value in self.method.items()]
+        return [*method, *self.overrides]
 
 
 class PaperEvaluation(Section):
@@ -152,7 +156,7 @@ class Item(Section):
     blocks: of a table, or of bars. runs, metrics: of curves over steps, of a histogram, of tokens;
     a curve's metric is one of training, or BENCHMARK METRIC of every checkpoint's evaluation.
     said: sentences of the paper with numbers. note: what ours is otherwise, or of a text why there
-    is nothing to run. missing: what is not here yet.
+    is nothing to run.
     """
 
     title: str
@@ -164,7 +168,6 @@ class Item(Section):
     benchmarks: list[str] = Field(default=[])
     said: list[str] = Field(default=[])
     note: str = ""
-    missing: str = ""
     toy: bool = True
 
     @model_validator(mode="after")
@@ -265,32 +268,20 @@ class Paper(Section):
     def overrides(self, run: str) -> list[str]:
         """What the run sets over its recipe."""
         model, method = self.of(run)
-        keys = [f"method.{key}={_format(value)}" for key, value in method.method.items()]
-        return [*model.overrides, *keys, *method.overrides]
+        return [*model.overrides, *method.keys]
 
     def training_data(self, item: Item) -> dict[str, Data]:
         """The data of the item's runs."""
         models = [self.of(run)[0] for run in item.needed_runs() if self.trains(run)]
         return {name: self.data[name] for model in models for name in model.data}
 
-    def lacks(self, run: str) -> str:
-        """Why the run cannot be made, empty where it can."""
-        model, method = self.of(run)
-        return model.missing or method.missing
-
-    def missing(self, item: Item) -> list[str]:
-        """What is not here of the item and of its runs, a sentence each."""
-        lacking = [self.lacks(run) for run in item.needed_runs()]
-        return [s for s in dict.fromkeys([item.missing, *lacking]) if s]
-
     def state(self, item: Item) -> str:
-        """What of the item can be made, and what is missing."""
+        """How many runs of training make the item."""
         if item.kind == "text":
             return f"nothing to run: {item.note}"
-        lacking = [f"missing: {reason}" for reason in self.missing(item)]
-        runs = sum(self.trains(run) and not self.lacks(run) for run in item.needed_runs())
-        each = f"{runs} run{'s' * (runs != 1)}{f' x {self.seeds} seeds' * (self.seeds > 1)}"
-        return "; ".join([each, *lacking] if runs or not lacking else lacking)
+        if not (runs := sum(map(self.trains, item.needed_runs()))):
+            return "no training: the model as it is"
+        return f"{runs} run{'s' * (runs != 1)}{f' x {self.seeds} seeds' * (self.seeds > 1)}"
 
 
 def _format(value: object) -> str:

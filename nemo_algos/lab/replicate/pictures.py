@@ -50,7 +50,7 @@ def _curves(results: Results, name: str, item: Item, missing: dict[str, None]) -
             lines.append(Line(x=steps, y=values.mean(0).tolist(), **_bands(band), **smooth, **look))
         title, unit = TITLES.get(metric, (metric, ""))
         file = re.sub("[/ @]", "_", f"{name}_{metric}")
-        yield Figure(file, title, "step", unit, lines, item.note)
+        yield Figure(file, title, "step", unit, lines)
 
 
 def _series(results: Results, item: Item, run: str, metric: str) -> tuple[list[Series], list[str]]:

@@ -1,12 +1,10 @@
-"""What an item needs: its runs with GPUs, hours and price, its evaluations, its commands."""
+"""What an item needs: its runs with GPUs, hours and price."""
 
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from nemo_algos.config import apply_overrides, at, find, load, read
-from nemo_algos.lab.replicate.manifest import Item, Paper, PaperEvaluation
+from nemo_algos.config import apply_overrides, at, find, read
+from nemo_algos.lab.replicate.manifest import Item, Paper
 from nemo_algos.preflight.check.judge import judge, refuse, versions
 from nemo_algos.preflight.check.snapshot import load as release
 from nemo_algos.preflight.plan import report
@@ -65,8 +63,8 @@ class Costs:
 
 
 def trained_runs(manifest: Paper, item: Item) -> list[str]:
-    """The runs of the item that a recipe trains, and can."""
-    return [r for r in item.needed_runs() if manifest.by_recipe(r) and not manifest.lacks(r)]
+    """The runs of the item that a recipe trains."""
+    return [run for run in item.needed_runs() if manifest.by_recipe(run)]
 
 
 def seeds(manifest: Paper, run: str) -> list[int]:
@@ -85,81 +83,3 @@ def seeded_overrides(manifest: Paper, run: str, seed: int) -> list[str]:
         *manifest.overrides(run),
         *([f"grpo.seed={seed}"] if len(seeds(manifest, run)) > 1 else []),
     ]
-
-
-def evaluations(manifest: Paper, item: Item) -> dict[str, list[str]]:
-    """By evaluation, the runs of which the item takes numbers from it."""
-    found: dict[str, dict[str, None]] = {name: {} for name in item.evaluations}
-    chosen = {name: _benchmarks(manifest, name) for name in item.evaluations}
-    for cell in item.cells():
-        for name in [cell.evaluation] if cell.evaluation else item.evaluations:
-            if chosen[name] & {*cell.benchmarks} and not manifest.lacks(cell.run):
-                found[name][cell.run] = None
-    for name in item.evaluations:
-        if manifest.evaluations[name].every_checkpoint:
-            found[name] |= {run: None for run in item.runs if not manifest.lacks(run)}
-    return {name: list(runs) for name, runs in found.items() if runs}
-
-
-def _benchmarks(manifest: Paper, name: str) -> set[str]:
-    known = manifest.evaluations[name]
-    written = load(find(known.config), known.overrides)["benchmarks"]
-    return {benchmark for benchmark, section in written.items() if section is not None}
-
-
-def evaluation(
-    manifest: Paper, name: str, run: str, served: str, weights: str, folder: str
-) -> list[str]:
-    """The words of `nemo-algos eval` for a run: asks what is served, or loads the weights.
-
-    {step} in a word stands for the number of each checkpoint.
-    """
-    known, model = manifest.evaluations[name], manifest.of(run)[0]
-    keys = [*known.overrides, *model.sampling]
-    asked = f"model.name={served}" if serves(known) else f"model.policy.model_name={weights}"
-    out = f"out={folder}/{known.folder}{'-{step}' if known.every_checkpoint else ''}"
-    return ["nemo-algos", "eval", known.config, *keys, asked, out]
-
-
-def serves(evaluation: PaperEvaluation) -> bool:
-    """Whether it asks a server; else the embedded engine samples."""
-    return at(load(find(evaluation.config)), "model.engine") == "endpoint"
-
-
-def commands(manifest: Paper, paper: str, item: Item, out: Path) -> Iterator[str]:
-    """By hand, in NeMo-RL's root: training, its checkpoint for vLLM, a server, the evaluations."""
-    asked = evaluations(manifest, item)
-    for run in (run for run in item.needed_runs() if not manifest.lacks(run)):
-        names = [name for name, runs in asked.items() if run in runs]
-        for seed in seeds(manifest, run):
-            folder = (out.resolve() / place(manifest, paper, run, seed)).as_posix()
-            yield from _commands(
-                manifest, run, names, folder, seeded_overrides(manifest, run, seed)
-            )
-
-
-def _commands(
-    manifest: Paper, run: str, names: list[str], folder: str, keys: list[str]
-) -> Iterator[str]:
-    model = manifest.of(run)[0]
-    if manifest.trains(run):
-        kept = [
-            f"checkpointing.checkpoint_dir={folder}/checkpoints",
-            f"logger.log_dir={folder}/logs",
-        ]
-        recipe = ["nemo-algos", "train", model.recipe, *keys]
-        yield shlex.join([*(manifest.program(run) or recipe), *kept])
-    if not names:
-        return
-    if manifest.trains(run):
-        step, served = f"{folder}/checkpoints/step_N", f"{folder}/hf"
-        paths = f"--dcp-ckpt-path {step}/policy/weights --hf-ckpt-path {served}"
-        yield f"python examples/converters/convert_dcp_to_hf.py --config {step}/config.yaml {paths}"
-    else:
-        served = model.base
-    if any(serves(manifest.evaluations[name]) for name in names):
-        parallel = model.serve.tensor_parallel * model.serve.nodes
-        yield f"vllm serve {served}{f' --tensor-parallel-size {parallel}' * (parallel > 1)}"
-    for name in names:
-        words = evaluation(manifest, name, run, served, served, folder)
-        yield shlex.join(word.replace("{step}", "N") for word in words)

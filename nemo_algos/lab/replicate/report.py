@@ -70,8 +70,7 @@ def _make(results: Results, name: str, item: Item, out: Path) -> Made:
         (out / f"{name}.csv").write_text(table.as_csv(tables), encoding="utf-8")
     notes = [note for note in (item.note, *table.notes(tables, results.manifest.seeds)) if note]
     refused = list(results.refused)[before:]
-    lacking = [*refused, *results.manifest.missing(item), *missing]
-    return Made(name, item, tables, figures, drawn, list(dict.fromkeys(lacking)), notes)
+    return Made(name, item, tables, figures, drawn, [*refused, *missing], notes)
 
 
 def _legend(figure: Figure | Matrix) -> list[tuple[str, str]]:

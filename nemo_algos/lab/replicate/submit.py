@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from nemo_algos.config import find
 from nemo_algos.engines.nemo.checkout import ROOT
 from nemo_algos.jsonl import replace
-from nemo_algos.lab.replicate import plan
+from nemo_algos.lab.replicate import commands, plan
 from nemo_algos.lab.replicate.manifest import Item, Paper
 from nemo_algos.preflight.check.judge import versions
 from nemo_algos.preflight.slurm import batch, prepare, submission
@@ -54,7 +54,7 @@ class Order(NamedTuple):
         """A job for each run's folder, and the job that it waits for, if any."""
         wanted: dict[str, dict[str, None]] = {}
         for item in self.items:
-            for name, names in plan.evaluations(self.manifest, item).items():
+            for name, names in commands.evaluations(self.manifest, item).items():
                 for run in names:
                     wanted.setdefault(run, {})[name] = None
         for run, names in wanted.items():
@@ -84,7 +84,7 @@ class Order(NamedTuple):
         model, serve = self.manifest.of(run)[0].base, self.manifest.of(run)[0].serve
         served = after.folder.relative_to(self.out.resolve()).as_posix() if after else model
         asked = [
-            plan.evaluation(self.manifest, n, run, served, "{weights}", str(folder))[1:]
+            commands.evaluation(self.manifest, n, run, served, "{weights}", str(folder))[1:]
             for n in names
         ]
         variables = {
@@ -94,6 +94,7 @@ class Order(NamedTuple):
             "MODEL": model,
             "SERVED": served,
             "CHECKPOINTS": OmegaConf.select(after.written, CHECKPOINTS) if after else "",
+            "PROCESSOR": commands.processor(self.manifest, run) if after else "",
             "ROOT": ROOT,
             "TENSOR_PARALLEL": serve.tensor_parallel,
             "EVALUATIONS": "\n".join(shlex.join(words) for words in asked),

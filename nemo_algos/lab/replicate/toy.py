@@ -38,6 +38,7 @@ from nemo_algos.terminal import Console
 
 PAPER = "toy"  # in place of the paper's name in the runs' folders: papers share runs
 CONFIG, BENCHMARK, SAMPLES = "local.yaml", "countdown", 32
+LACKING = {"boxed"}  # metrics of mathematics alone
 STEPS = "grpo.max_num_steps=24"
 SMALL = [
     STEPS,
@@ -63,7 +64,7 @@ def toy(manifest: Paper, steps: int | None = None) -> Paper:
         f"{m}/{how}": f"{_model(model)}/{_method(method)}"
         for m, model in manifest.models.items()
         for how, method in manifest.methods.items()
-        if model.toy is not None and not method.missing and not method.program
+        if isinstance(model.toy, list) and not method.program
     }
     small = [*SMALL, *([f"grpo.max_num_steps={steps}"] if steps else [])]
     models = {
@@ -71,7 +72,7 @@ def toy(manifest: Paper, steps: int | None = None) -> Paper:
             base="countdown-tiny", recipe=CONFIG, overrides=[*small, *model.toy]
         )
         for model in manifest.models.values()
-        if model.toy is not None
+        if isinstance(model.toy, list)
     }
     methods = {
         _method(m): PaperMethod(method=m.method, overrides=_supported_keys(m))
@@ -92,7 +93,7 @@ def toy(manifest: Paper, steps: int | None = None) -> Paper:
 
 
 def _model(model: PaperModel) -> str:
-    return "-".join([BENCHMARK, *(_slug(*o.split("=")) for o in model.toy or [])])
+    return "-".join([BENCHMARK, *(_slug(*o.split("=")) for o in model.toy)])
 
 
 def _method(method: PaperMethod) -> str:
@@ -117,20 +118,20 @@ def _has(override: str) -> bool:
 
 
 def _notes(manifest: Paper, item: Item, names: dict[str, str]) -> list[str]:
-    """The item's note, what of its runs has no toy form, and what of a method is left out."""
-    said = [item.note]
+    """What of its runs has no toy form, and what of a method is left out, with the runs' names."""
+    said: dict[tuple[str, str], list[str]] = {}
     for run in item.needed_runs():
         model, method = manifest.of(run)
         left_out = [o for o in method.overrides if o not in _supported_keys(method)]
         if run not in names:
-            own = "NeMo-RL's own program trains it" if method.program else ""
-            served = f"{model.base} is served as it is, and has no tiny form"
-            reason = manifest.lacks(run) or own or served
-            said.append(f"No toy form of {run}: {reason}")
+            own = "NeMo-RL's own program trains it"
+            about = "No toy form of", model.toy if isinstance(model.toy, str) else own
         elif left_out:
-            keys = ", ".join(left_out)
-            said.append(f"The toy's {run} has no {keys}: the embedded engine does not know it")
-    return [note for note in dict.fromkeys(said) if note]
+            about = f"No {', '.join(left_out)} in", "the embedded engine has no such key"
+        else:
+            continue
+        said.setdefault(about, []).append(run)
+    return [f"{what} {', '.join(runs)}: {why}" for (what, why), runs in said.items()]
 
 
 def _slug(key: str, value: object) -> str:
@@ -159,7 +160,6 @@ def _item(manifest: Paper, item: Item, names: dict[str, str]) -> Item | None:
         "benchmarks": [BENCHMARK] if item.benchmarks else [],
         "said": [],
         "note": ". ".join(_notes(manifest, item, names)),
-        "missing": "",
     }
     there = item.kind != "text" and item.toy and (changed["blocks"] or changed["runs"])
     return item.model_copy(update=changed) if there else None
@@ -168,7 +168,8 @@ def _item(manifest: Paper, item: Item, names: dict[str, str]) -> Item | None:
 def _block(block: Block, names: dict[str, str]) -> Block | None:
     """Its numbers on countdown, k up to the samples, once each; without titles and printed ones."""
     by_run = bool(block.rows[0].run)
-    columns = list(dict.fromkeys(_column(c, by_run, names) for c in block.columns))
+    kept = [column for column in block.columns if column.split()[1] not in LACKING]
+    columns = list(dict.fromkeys(_column(c, by_run, names) for c in kept))
     rows = {_row(row, names): None for row in block.rows if not by_run or row.run in names}
     if not rows:
         return None

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.preflight.rehearsal import (
     datasets,
     prompts,
@@ -47,7 +48,7 @@ def main(folder: Path, only: Sequence[str] = STAGES) -> None:
     else:
         with ExitStack() as stack:
             # they start while the rows are read
-            judges = _judges(loaded, stack) if "rewards" in only else {}
+            judges = _judges(loaded, stack, is_vlm(config["data"])) if "rewards" in only else {}
             tokenizer = getattr(reader, "tokenizer", reader)
             good = reading.judge(stage, config, loaded, tokenizer, seen)
             _rewards(Stage(folder, "rewards"), judges, loaded, good, tokenizer, seen)
@@ -77,30 +78,35 @@ def _load(stage: Stage, config: Mapping[str, Any], reader: Any, folder: Path) ->
         stage.failed(f"`{key}`, {name}, does not load: {reason}.{where} Correct it.", key)
         return None
     for one in loaded.absent:
-        own = config.get("rehearsal_rows")
+        own = config.get("rehearsal_rows") or f"{datasets.SUMS} sums"
+        lent = f"{own} with pictures" if is_vlm(config["data"]) else own
         cure = "Put the file there" if Path(one.name).suffix in datasets.LOCAL else HUB
         stage.unchecked(
-            f"`{one.key}`, {one.name}, is not available ({one.reason}). {own or '64 sums'} "
-            f"replace it, so its own rows are not checked. {cure}, or name a file of rows "
-            "(problem, answer) with --rows.",
+            f"`{one.key}`, {one.name}, is not available ({one.reason}). {lent} replace it, so its "
+            f"own rows are not checked. {cure}, or name a file of rows (problem, answer) with "
+            "--rows.",
             one.key,
         )
     return loaded
 
 
-def _judges(loaded: Loaded, stack: ExitStack) -> Judges:
-    """By environment, or the reason why no answer is known to it; on a Ray that ends with stack."""
+def _judges(loaded: Loaded, stack: ExitStack, sees: bool) -> Judges:
+    """By environment, or the reason why no answer is known to it; on a Ray that ends with stack.
+
+    sees: each is NeMo-RL's for images.
+    """
     from nemo_rl.environments.utils import ENV_REGISTRY
 
     found: Judges = {}
     for name, section in loaded.environments.values():
-        reason = scoring.UNKNOWN.get(name)
-        if reason is None and name not in ENV_REGISTRY:
+        kind = "vlm" if sees else name
+        reason = scoring.UNKNOWN.get(kind)
+        if reason is None and kind not in ENV_REGISTRY:
             reason = "the script that starts the run registers it"
         if reason is None:
             stack.enter_context(scoring.ray_here())
         if name not in found:
-            found[name] = reason or Judge(name, section)
+            found[name] = reason or Judge(kind, section)
     return found
 
 

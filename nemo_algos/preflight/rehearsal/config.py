@@ -8,9 +8,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.config import set_at
+from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.preflight.check.judge import judge, refuse
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.snapshot import load
+from nemo_algos.preflight.rehearsal import datasets
 from nemo_algos.preflight.rehearsal.fold import Change
 
 NAME = "miniature.yaml"
@@ -46,10 +48,7 @@ def stand_in(rows: Path | None, run: Preflight) -> Iterator[Change]:
     prompt = rows.with_name("prompt.txt")
     prompt.write_text(PROMPT)
     own = {
-        "dataset_name": "ResponseDataset",
-        "data_path": str(rows),
-        "input_key": "problem",
-        "output_key": "answer",
+        **datasets.of_rows(rows, is_vlm(run["data"])),
         "env_name": environment,
         "prompt_file": str(prompt),
         "split_validation_size": 0,

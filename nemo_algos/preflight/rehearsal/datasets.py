@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from nemo_algos.engines.nemo.kinds import is_vlm, uses_gym
+from nemo_algos.preflight.rehearsal import pictures
 from nemo_algos.preflight.rehearsal.stage import cut
 
 SUMS = 64  # rows that stand in
@@ -77,7 +78,7 @@ def load(config: Mapping[str, Any], tokenizer: Any, folder: Path) -> Loaded:
 
     data, gym = copy.deepcopy(config["data"]), uses_gym(config.get("env"))  # it fills in defaults
     rows = config.get("rehearsal_rows") or ""
-    with _patched(utils, data, lambda: stand_in(folder, rows)) as (loaded, absent):
+    with _patched(utils, config, data, lambda: stand_in(folder, rows)) as (loaded, absent):
         env = None if gym else config["env"]
         made = utils.setup_response_data(tokenizer, data, env, is_vlm=is_vlm(data))
     train, validation = made[:2]
@@ -98,7 +99,7 @@ def load(config: Mapping[str, Any], tokenizer: Any, folder: Path) -> Loaded:
 
 @contextmanager
 def _patched(
-    utils: Any, data: Mapping[str, Any], rows: Callable[[], Path]
+    utils: Any, config: Mapping[str, Any], data: Mapping[str, Any], rows: Callable[[], Path]
 ) -> Iterator[tuple[list[tuple[Any, Any]], list[Absent]]]:
     """NeMo-RL's set-up with names for environments, and rows for what is not at hand."""
     loaded: list[tuple[Any, Any]] = []
@@ -111,11 +112,11 @@ def _patched(
             try:
                 made = original(section)
             except Exception as error:
-                if vlm or not _elsewhere(section, _first(error)):
+                if not _elsewhere(section, _first(error)):
                     raise
                 link = _link(rows(), len(absent))
                 absent.append(Absent(key, name(section), _error_text(error)))
-                made = original(_standing_in(section, link))
+                made = original(_standing_in(section, link, vlm))
         except Exception as error:
             raise Broken(key, name(section), _error_text(error), section) from error
         made.val_dataset = getattr(made, "val_dataset", None)
@@ -123,7 +124,8 @@ def _patched(
         return made
 
     def create_env(env_name: str, env_config: Any) -> Any:
-        return env_name, env_config
+        """Its name in the config: of images all are made as `vlm`."""
+        return next(k for k, v in config["env"].items() if v is env_config), env_config
 
     with (
         patch.object(utils, "load_response_dataset", load_response_dataset),
@@ -146,11 +148,18 @@ def _link(rows: Path, count: int) -> Path:
     return link
 
 
-def _standing_in(section: Mapping[str, Any], rows: Path) -> dict[str, Any]:
+def of_rows(rows: Path, sees: bool) -> dict[str, Any]:
+    """A data set of a file of rows; sees: each with a picture."""
+    if sees:
+        return pictures.section(rows)
+    keys = {"input_key": "problem", "output_key": "answer"}
+    return {"dataset_name": "ResponseDataset", "data_path": str(rows), **keys}
+
+
+def _standing_in(section: Mapping[str, Any], rows: Path, sees: bool) -> dict[str, Any]:
     kept = ("env_name", "prompt_file", "system_prompt_file", "split_validation_size", "seed")
     own = {key: section[key] for key in kept if section.get(key) is not None}
-    keys = {"data_path": str(rows), "input_key": "problem", "output_key": "answer"}
-    return {"dataset_name": "ResponseDataset", **keys, "processor": "math_hf_data_processor", **own}
+    return {"processor": "math_hf_data_processor", **of_rows(rows, sees), **own}
 
 
 def _elsewhere(section: Mapping[str, Any], error: BaseException) -> bool:

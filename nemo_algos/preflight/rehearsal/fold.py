@@ -1,11 +1,12 @@
 """The run's config as it fits this machine: each key that is changed, with its kind and reason."""
 
 from collections.abc import Iterator
-from math import gcd
+from math import gcd, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.engines.nemo.decided import TRACE, TRACED
+from nemo_algos.engines.nemo.kinds import data_sets
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight as Run
 
@@ -16,12 +17,15 @@ GROUP, MICRO, UPDATES, ANSWER = (
     32,
 )  # at most: group, rows of a micro-batch, updates, tokens
 PROMPT = 512  # tokens that the miniature reads of a prompt, at most
+ALL = 1000  # prompts of a step, and more
 MICRO_BATCHES = 2  # of an update on a rank, where the run has several
 NO_ENGINE = "Transformer Engine, Apex and CUDA kernels need a GPU"
+WHOLE_EXPERTS = "transformers' own code, which runs here, has each expert on every rank"
 ALWAYS = ("transformer_impl", "async_save")  # also where the config does not have the key
+ASYNC_SAVE = f"{MEGATRON}.checkpoint.async_save"  # v0.7.0 has no such key, and saves at once
 MEGATRON_ON_A_CPU: dict[str, Any] = {
     f"{MEGATRON}.transformer_impl": "local",
-    f"{MEGATRON}.checkpoint.async_save": False,
+    ASYNC_SAVE: False,
     f"{MEGATRON}.apply_rope_fusion": False,
     f"{MEGATRON}.bias_activation_fusion": False,
     f"{MEGATRON}.moe_permute_fusion": False,
@@ -84,8 +88,6 @@ def refusal(run: Run) -> str | None:
         return "`policy.generation.refit_transport` is a GPU's"
     if run["on_policy_distillation"]:
         return "teachers of `on_policy_distillation` are not folded"
-    if is_vlm(run["data"]):
-        return "prompts with images or sounds are not rehearsed"
     return None
 
 
@@ -114,7 +116,14 @@ def fold_sizes(run: Run, ranks: int) -> dict[str, int]:
         sizes[name] = 2 if size > 1 and left >= 2 else 1
         left //= sizes[name]
     inside = sizes["tensor"] * sizes["context"] * sizes["data"]
-    return sizes | {"expert": 2 if lay.expert > 1 and inside >= 2 else 1, "expert_tensor": 1}
+    experts = run.megatron and lay.expert > 1 and inside >= 2
+    return sizes | {"expert": 2 if experts else 1, "expert_tensor": 1}
+
+
+def count_gpus(run: Run, sizes: dict[str, int]) -> int:
+    """Of these sizes: a rank of training each, and one of an engine that has its own."""
+    own = 0 if run.layout.colocated else 1
+    return own + prod(sizes[name] for name in ("tensor", "pipeline", "context", "data"))
 
 
 def layout(run: Run, sizes: dict[str, int]) -> Iterator[Change]:
@@ -127,7 +136,9 @@ def layout(run: Run, sizes: dict[str, int]) -> Iterator[Change]:
         path, asked = f"{section}.{name}{whole}_parallel_size", getattr(lay, name)
         if asked > 1:
             kind = "folded" if sizes[name] > 1 else "given up"
-            yield Change(path, sizes[name], kind, f"{asked} ranks do not fit here")
+            fits = run.megatron or name != "expert"
+            reason = f"{asked} ranks do not fit here" if fits else WHOLE_EXPERTS
+            yield Change(path, sizes[name], kind, reason)
     if lay.sequence_parallel and sizes["tensor"] == 1:
         yield Change(
             f"{section}.sequence_parallel", False, "given up", "it needs tensor parallelism"
@@ -136,16 +147,13 @@ def layout(run: Run, sizes: dict[str, int]) -> Iterator[Change]:
         if getattr(lay, f"generation_{name}") > 1:
             reason = "vLLM on a CPU runs as one process here"
             yield Change(f"{VLLM}.{name}_parallel_size", 1, "given up", reason)
-    train = sizes["tensor"] * sizes["pipeline"] * sizes["context"] * sizes["data"]
-    own = 0 if lay.colocated else 1
-    if own:
+    if not lay.colocated:
         resources = "policy.generation.colocated.resources"
         yield Change(f"{resources}.gpus_per_node", 1, "scaled", "one engine")
         yield Change(f"{resources}.num_nodes", None, "scaled", "one node")
     yield Change("cluster.num_nodes", 1, "scaled", "this machine is one node")
-    yield Change(
-        "cluster.gpus_per_node", train + own, "scaled", "ranks of training, and the engine"
-    )
+    reason = "ranks of training, and the engine"
+    yield Change("cluster.gpus_per_node", count_gpus(run, sizes), "scaled", reason)
     if run["cluster.segment_size"] is not None:
         yield Change("cluster.segment_size", None, "given up", "there is no NVLink")
 
@@ -154,6 +162,8 @@ def on_a_cpu(run: Run) -> Iterator[Change]:
     """What needs a GPU, where the config has it on."""
     backend = MEGATRON_ON_A_CPU if run.megatron else DTENSOR_ON_A_CPU
     for path, value in {**backend, **ENGINE_ON_A_CPU}.items():
+        if path == ASYNC_SAVE and run.version == "v0.7.0":
+            continue
         if path.endswith(ALWAYS) or run[path] is not None:
             yield Change(path, value, "given up", NO_ENGINE)
     if run[f"{VLLM}.precision"] not in ("float32", "bfloat16", None):
@@ -236,7 +246,8 @@ def lengths(run: Run, prompt: int) -> Iterator[Change]:
 
 def places(run: Run, folder: Path) -> Iterator[Change]:
     """Folders, models and trackers; an environment has one process of each kind."""
-    for name, section in (run["env"] or {}).items():
+    for name in dict.fromkeys(one.get("env_name") for one in data_sets(run["data"])):
+        section = (run["env"] or {}).get(name)
         for key in {"workers", "num_workers"} & {*(section if isinstance(section, dict) else ())}:
             yield Change(f"env.{name}.{key}", 1, "scaled", "a small step has few responses")
     for path, name in {"checkpointing.checkpoint_dir": "results", "logger.log_dir": "logs"}.items():
@@ -247,5 +258,8 @@ def places(run: Run, folder: Path) -> Iterator[Change]:
         "policy.model_name", str(folder / "model"), "scaled", "a miniature, random weights"
     )
     yield Change("logger.tensorboard_enabled", True, "scaled", "the rehearsal reads it")
+    if run.controlled:  # which logs no responses otherwise
+        yield Change(TRACE, 1, "scaled", "the rehearsal reads it")
+        yield Change(TRACED, ALL, "scaled", "the rehearsal reads it")
     yield Change("checkpointing.save_period", 1, "scaled", "each step is saved")
     yield Change("checkpointing.checkpoint_must_save_by", None, "scaled", "tried apart")

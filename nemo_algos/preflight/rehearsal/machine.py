@@ -92,6 +92,7 @@ def variables(nemo_rl: Path, folder: Path, prefix: str = sys.prefix) -> dict[str
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
+        **({"VLLM_MLA_DISABLE": "1"} if replacements() else {}),  # latent attention, written out
         "VLLM_CACHE_ROOT": str(Path(prefix) / "vllm"),  # what it knows of models: saves minutes
         "RAY_AUTH_MODE": "disabled",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",

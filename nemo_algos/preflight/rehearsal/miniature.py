@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.preflight.check.known_models import FILE, configs
+from nemo_algos.preflight.rehearsal.readers import MARKS, cached_folder
 
 LAYERS, SEED = 2, 0
 SMALL = {  # the keys of config.json that say a size; those that a model does not have stay away
@@ -18,8 +19,6 @@ SMALL = {  # the keys of config.json that say a size; those that a model does no
     "num_local_experts": 4,
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
     "first_k_dense_replace": 1,
     "q_lora_rank": 32,
     "kv_lora_rank": 32,
@@ -29,12 +28,17 @@ SMALL = {  # the keys of config.json that say a size; those that a model does no
 }
 HEADS = 4  # of queries; as many of keys where the model has as many, else half
 RECURRENT = ("mamba", "linear_attention", "hybrid_override_pattern", "full_attention_interval")
-ALPHABET = 256 + 4  # of the tokenizer that stands in: bytes, and the special tokens below
-SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
-CHAT = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+SEEN = {  # of the encoder of images
+    "depth": 2,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "out_hidden_size": SMALL["hidden_size"],
+    "window_size": 56,
+    "fullatt_block_indexes": [1],
+}
+SEEING = ("qwen2_5_vl",)  # the models of images that are made small here
+LOUD = 0.5  # of every token's embedding, below 0 of a picture's marks
 
 
 def read_config(name: str) -> tuple[dict[str, Any], Path | None]:
@@ -48,53 +52,61 @@ def read_config(name: str) -> tuple[dict[str, Any], Path | None]:
     return dict(configs().get(name, {})), None
 
 
-def cached_folder(name: str) -> Path | None:
-    """The folder of a model of the hub that has been downloaded."""
-    from huggingface_hub import try_to_load_from_cache
-
-    try:
-        found = try_to_load_from_cache(name, FILE)
-    except ValueError:  # no name of the hub
-        return None
-    return Path(found).parent if isinstance(found, str) else None
-
-
 def refusal(values: Mapping[str, Any], backend: str) -> str | None:
     """Why this architecture does not run on a CPU here. backend: megatron | dtensor."""
     if not values:
         return f"its model's {FILE} is not at hand: name a folder that has it, --model FOLDER"
     text = json.dumps(values)
-    if "vision_config" in values or "audio_config" in values:
-        return "its images or sounds need kernels that only a GPU has"
+    kind = values.get("model_type")
+    if ("vision_config" in text or "audio_config" in text) and kind not in SEEING:
+        return f"of models of images or sounds only {', '.join(SEEING)} is made small, not {kind}"
     if any(word in text for word in RECURRENT):
         return "its recurrent layers need kernels that only a GPU has"
     if backend == "megatron" and values.get("kv_lora_rank"):
         return "megatron-core has its latent attention in Transformer Engine alone"
+    if backend == "dtensor" and "n_routed_experts" in values:
+        return f"vLLM takes no experts of transformers' {kind} at a refit: a tensor for all of them"
     return None
 
 
-def shrunk(values: Mapping[str, Any], vocabulary: int) -> dict[str, Any]:
-    """The values of the miniature's config.json."""
+def shrunk(values: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """The values of the miniature's config.json, for a tokenizer of transformers."""
+    values = {**values, **values.get("text_config", {}), "model_type": values["model_type"]}
     small: dict[str, Any] = {k: v for k, v in SMALL.items() if values.get(k) is not None}
     heads, groups = values["num_attention_heads"], values.get("num_key_value_heads")
     small["num_attention_heads"] = HEADS
     small["num_key_value_heads"] = HEADS if groups in (None, heads) else HEADS // 2
     small["num_hidden_layers"] = LAYERS
+    if "n_routed_experts" in small:  # 4 are not divided into the 8 groups of transformers' default
+        small |= {"n_group": 1, "topk_group": 1}
     kinds = values.get("layer_types")
     if kinds:
         small["layer_types"] = [*dict.fromkeys(kinds), *kinds][:LAYERS]
-    special = {"bos_token_id": None, "eos_token_id": SPECIAL.index("<|im_end|>")}
-    special |= {"pad_token_id": SPECIAL.index("<pad>")}
-    known = vocabulary >= values.get("vocab_size", 0)
-    small |= {"vocab_size": vocabulary} | ({} if known else special)
+    small["vocab_size"] = len(tokenizer)
+    small |= {f"{k}_token_id": getattr(tokenizer, f"{k}_token_id") for k in ("bos", "eos", "pad")}
     dropped = (
+        "text_config",
         "quantization_config",
         "torch_dtype",
         "dtype",
         "num_nextn_predict_layers",
         "auto_map",
     )
-    return {**{k: v for k, v in values.items() if k not in dropped}, **small, "dtype": "float32"}
+    kept = {k: v for k, v in values.items() if k not in dropped}
+    return {**kept, **small, **_seeing(values, tokenizer), "dtype": "float32"}
+
+
+def _seeing(values: Mapping[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """What a model of images has beside: a small encoder, and the tokens that mark pictures."""
+    if "vision_config" not in values:
+        return {}
+    marks = dict(zip(MARKS, tokenizer.convert_tokens_to_ids([*MARKS.values()]), strict=True))
+    width = SMALL["hidden_size"] // HEADS
+    scale = values["hidden_size"] // values["num_attention_heads"] // width
+    key = "rope_parameters" if "rope_parameters" in values else "rope_scaling"
+    rope = dict(values[key])
+    rope["mrope_section"] = [part // scale for part in rope["mrope_section"]]
+    return {**marks, key: rope, "vision_config": {**values["vision_config"], **SEEN}}
 
 
 def save(values: Mapping[str, Any], tokenizer: Path, folder: Path) -> int:
@@ -104,44 +116,27 @@ def save(values: Mapping[str, Any], tokenizer: Path, folder: Path) -> int:
 
     config = transformers.AutoConfig.for_model(**values)
     torch.manual_seed(SEED)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = head_class(values).from_config(config, dtype=torch.float32)
+    if "vision_config" in values:
+        _never_say(model, [values[name] for name in MARKS])
     model.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+    transformers.AutoProcessor.from_pretrained(tokenizer).save_pretrained(folder)
     return sum(p.numel() for p in model.parameters())
 
 
-def vocabulary(tokenizer: Path) -> int:
-    """How many ids it has."""
+def head_class(values: Mapping[str, Any]) -> Any:
+    """What loads a model with these values."""
     import transformers
 
-    return len(transformers.AutoTokenizer.from_pretrained(tokenizer))
+    sees = "vision_config" in values
+    return transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
 
 
-def tokenizer(section: Mapping[str, Any], origin: Path | None, folder: Path) -> str:
-    """The run's own where it is at hand, else one of bytes in `folder`, which is written."""
-    name = str(section.get("name") or "")
-    for place in (Path(name), cached_folder(name), origin):
-        if place is not None and any(place.glob("tokenizer*")):
-            return str(place)
-    byte_tokenizer().save_pretrained(folder)
-    return str(folder)
+def _never_say(model: Any, tokens: list[int]) -> None:
+    """Random weights would write a picture's mark into a response, where there is no picture."""
+    import torch
 
-
-def byte_tokenizer() -> Any:
-    """A token for each byte, and a plain chat template: where the real tokenizer is not at hand."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate([*SPECIAL, *letters])}
-    inner = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=inner,
-        pad_token="<pad>",
-        eos_token="<|im_end|>",
-        additional_special_tokens=["<|im_start|>", "<|endoftext|>"],
-    )
-    made.chat_template = CHAT
-    return made
+    with torch.no_grad():
+        for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+            layer.weight[:, 0] = LOUD
+            layer.weight[tokens, 0] = -LOUD

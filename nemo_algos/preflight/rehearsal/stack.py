@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.preflight.check.layout import Run
-from nemo_algos.preflight.rehearsal import ray_head
 from nemo_algos.preflight.rehearsal.training import Attempt, curves, samples
 from nemo_algos.preflight.rehearsal.verdict import Verdict
 
@@ -19,13 +18,19 @@ Say = Callable[[Verdict], object]
 Batch = Mapping[str, list[Any]]
 
 
+def started(name: str, folder: Path, env: Mapping[str, str]) -> Attempt:
+    """A program that imports, and waits for its words; with a log of this name."""
+    return Attempt(folder / f"{name}.log", env, ["-m", "nemo_algos.preflight.rehearsal.ahead"])
+
+
 class Stack:
-    """What is run, and where: the folder with miniature.yaml, its variables, its ranks."""
+    """What is run, and where: the folder with miniature.yaml, the variables (a Ray's, too)."""
 
     def __init__(
         self, run: Run, folder: Path, env: Mapping[str, str], steps: int, lent: bool = False
     ) -> None:
         self.run, self.folder, self.env, self.steps = run, folder, dict(env), steps
+        self.waiting: dict[str, Attempt] = {}  # by name: started before its turn
         self.lent = lent  # the rows are none of the run's, and its verifiers may want others
         self.begun = time.monotonic()
 
@@ -40,12 +45,18 @@ class Stack:
     @property
     def length(self) -> str:
         """Of every attempt the same, and more than is made: Megatron's schedule must not change."""
-        return f"grpo.max_num_steps={self.steps + 2}"
+        return f"grpo.max_num_steps={self.steps + 2 * self.saves}"
+
+    @property
+    def saves(self) -> bool:
+        """Whether there are checkpoints to resume from."""
+        return bool(self.run["checkpointing.enabled"])
 
     def attempt(self, name: str, *overrides: str) -> Attempt:
-        """`nemo-algos train` over the miniature, with a log of its own."""
-        words = ["-m", "nemo_algos", "train", str(self.folder / "miniature.yaml"), *overrides]
-        return Attempt(self.folder / f"{name}.log", self.env, words)
+        """`nemo-algos train` over the miniature."""
+        attempt = self.waiting.pop(name, None) or started(name, self.folder, self.env)
+        attempt.tell(["train", str(self.folder / "miniature.yaml"), *overrides], self.env)
+        return attempt
 
     def saved(self, step: int) -> Path:
         """The checkpoint of a step."""
@@ -53,19 +64,19 @@ class Stack:
 
     def rehearse(self, say: Say) -> None:
         """Every stage in its order, up to the first that the next ones need and do not have."""
-        gpus = self.run["cluster.gpus_per_node"]
-        with ray_head.head(self.folder, self.env, gpus, Path.cwd()) as address:
-            self.env |= address
-            for verdict in itertools.chain(self.first(), self.second(), self.check_monitor()):
-                say(verdict)
-                if verdict.outcome == "failed" and verdict.stage in ("start", "step", "save"):
-                    return
+        later = (self.second(), self.check_monitor()) if self.saves else ()
+        for verdict in itertools.chain(self.first(), *later):
+            say(verdict)
+            if verdict.outcome == "failed" and verdict.stage in ("start", "step", "save"):
+                return
 
     def first(self) -> Iterator[Verdict]:
         """Two steps; then its workers are killed."""
         last = self.steps
         attempt = self.attempt("first", self.length)
-        whole = attempt.reaches(self.saved(last))
+        whole = attempt.reaches(self.saved(last)) if self.saves else attempt.ended() == 0
+        if whole and self.saves:
+            self.waiting["second"] = started("second", self.folder, self.env)
         attempt.lose_workers()
         if not whole and not samples(self.folder, 1):
             yield self.failure("start", attempt)
@@ -77,7 +88,14 @@ class Stack:
         if not whole:
             yield self.failure("step", attempt)
             return
-        yield self.verdict("save", "passed", f"Checkpoints of steps 1 to {last} are written.")
+        yield self.verdict("save", *self.checkpoints())
+
+    def checkpoints(self) -> tuple[str, str, str]:
+        """Of the steps, where the run has any."""
+        if self.saves:
+            return "passed", f"Checkpoints of steps 1 to {self.steps} are written.", ""
+        key = "checkpointing.enabled"
+        return "unchecked", f"`{key}` is false: nothing is saved, no resume was tried.", key
 
     def failure(self, stage: str, attempt: Attempt) -> Verdict:
         """With the last lines of the log, which is named."""
@@ -124,10 +142,10 @@ def judge_steps(stack: Stack, steps: range) -> Iterator[Verdict]:
     batches = [samples(stack.folder, step) for step in steps]
     yield stack.verdict("rollouts", *rollouts(batches), samples=sample_rows(batches[0]))
     yield from unjudged_responses(stack, found)
-    yield stack.verdict(
-        "advantages", *advantages(batches, stack.run["grpo.num_generations_per_prompt"])
-    )
-    yield stack.verdict("step", *updates(found, steps), metrics=last(found))
+    learned = advantages(batches, stack.run["grpo.num_generations_per_prompt"])
+    yield stack.verdict("advantages", *learned)
+    equal = learned[0] == "unchecked"
+    yield stack.verdict("step", *updates(found, steps, equal), metrics=last(found))
     yield stack.verdict("refit", *refit(found, steps, stack.run["policy.precision"]))
     yield from validation(stack, found)
 
@@ -176,8 +194,10 @@ def advantages(batches: Sequence[Batch], group: int) -> tuple[str, str]:
     )
 
 
-def updates(found: Mapping[str, Mapping[int, float]], steps: range) -> tuple[str, str, str]:
-    """Loss and gradient norm of each step."""
+def updates(
+    found: Mapping[str, Mapping[int, float]], steps: range, equal: bool
+) -> tuple[str, str, str]:
+    """Loss and gradient norm of each step; equal: all rewards of a group are, in every group."""
     for name in ("train/loss", "train/grad_norm"):
         values = found.get(name, {})
         bad = [s for s in steps if s in values and not math.isfinite(values[s])]
@@ -186,6 +206,8 @@ def updates(found: Mapping[str, Mapping[int, float]], steps: range) -> tuple[str
             return "failed", f"{name} {what}. Look at the method and its parameters.", "method"
     norms = found["train/grad_norm"]
     if not any(norms.get(s, 0) for s in steps):
+        if equal:
+            return "unchecked", "The gradient is 0, as groups of equal rewards make it.", ""
         return "warning", "The gradient is 0 in every step: nothing would be learned.", ""
     losses = ", ".join(f"{found['train/loss'].get(s, math.nan):.3g}" for s in steps)
     return "passed", f"Losses {losses}; the gradient is finite and not 0.", ""
@@ -253,6 +275,8 @@ def compare_resume(run: Run, first: Batch, lost: Batch, again: Batch) -> tuple[s
 
 def prompts(batch: Batch) -> list[str]:
     """Each response's prompt, sorted: its tokens up to the first that is trained on."""
+    if "prompt" in batch:
+        return sorted(batch["prompt"])
     rows = zip(batch.get("token_ids", []), batch.get("token_loss_mask", []), strict=True)
     cut = ([*flat([tokens])][: first_one(flat([mask]))] for tokens, mask in rows)
     return sorted(str(tokens) for tokens in cut)

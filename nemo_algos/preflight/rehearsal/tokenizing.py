@@ -17,7 +17,7 @@ def judge(stage: Stage, config: Mapping[str, Any]) -> Any:
     """The tokenizer, or the processor of a model that sees; None where it cannot be loaded."""
     section, vlm = config["policy"]["tokenizer"], is_vlm(config["data"])
     stands_in = str(section["name"]) == str(stand_in(stage.folder))
-    reader = None if stands_in and vlm else load(stage, section, vlm)
+    reader = load(stage, section, vlm)
     if stands_in:
         stage.unchecked(
             f"The tokenizer of {config['policy']['model_name']} is not available. A byte "

@@ -7,11 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from nemo_algos.engines import trace
 from nemo_algos.preflight.rehearsal import machine
 from nemo_algos.preflight.rehearsal.ray_head import end
 
@@ -32,9 +35,17 @@ class Attempt:
                 [sys.executable, *words],
                 cwd=cwd,
                 env=dict(env),
+                stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
+
+    def tell(self, words: Sequence[str], variables: Mapping[str, str]) -> None:
+        """To one that was started as ahead.py, and waits for it."""
+        assert self.process.stdin
+        with suppress(BrokenPipeError):  # it has ended: its log says why
+            self.process.stdin.write(json.dumps([words, variables]).encode() + b"\n")
+            self.process.stdin.flush()
 
     def ended(self, limit: float = LIMIT) -> int | None:
         """Its exit status; None where it had to be ended after `limit` seconds."""
@@ -67,9 +78,9 @@ class Attempt:
         return self.ended(limit)
 
     def last_lines(self) -> str:
-        """The end of its log, without what Ray copies of its workers there."""
+        """The end of its log, without what Ray copies of its workers there, or what is repeated."""
         lines = self.log.read_text(errors="replace").splitlines()
-        own = [line for line in lines if not WORKERS.match(line)]
+        own = [line for line, _ in groupby(line for line in lines if not WORKERS.match(line))]
         return "\n".join(own[-LAST:])
 
 
@@ -95,8 +106,30 @@ def curves(folder: Path) -> dict[str, dict[int, float]]:
 
 
 def samples(folder: Path, step: int) -> dict[str, list[Any]]:
-    """What NeMo-RL logged of a step's responses: content, rewards, token_ids, advantages, ..."""
-    name = f"train_data_step{step}.jsonl"
-    files = sorted(folder.glob(f"logs/**/{name}"), key=os.path.getmtime)
-    rows = [json.loads(line) for line in files[-1].read_text().splitlines()] if files else []
-    return {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
+    """What was logged of a step's responses: content, rewards, advantages, token_ids or prompt."""
+    files = _by_time(folder, f"train_data_step{step}.jsonl")
+    rows = _rows(files[-1]) if files else []
+    return {key: [row[key] for row in rows] for key in rows[0]} if rows else _traced(folder, step)
+
+
+def _traced(folder: Path, step: int) -> dict[str, list[Any]]:
+    """The same of token traces: NeMo-RL's single controller logs no responses."""
+    every = (_rows(file) for file in reversed(_by_time(folder, trace.FILE)))
+    found = ([row for row in rows if row["step"] == step] for rows in every)
+    rows = next(filter(None, found), [])
+    if not rows:
+        return {}
+    return {
+        "content": [row["prompt"] + "".join(row["tokens"]) for row in rows],
+        "rewards": [row["reward"] for row in rows],
+        "advantages": [row["advantage"] for row in rows],
+        "prompt": [row["prompt"] for row in rows],
+    }
+
+
+def _by_time(folder: Path, name: str) -> list[Path]:
+    return sorted(folder.glob(f"logs/**/{name}"), key=os.path.getmtime)
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]

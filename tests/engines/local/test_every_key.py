@@ -52,6 +52,8 @@ HONOURED = {
     "policy.shape.heads": 2,
     "policy.shape.hidden": 32,
     "policy.shape.experts": 4,
+    "policy.taught.seed": 1,
+    "policy.taught.steps": 3,
     "policy.train_global_batch_size": 16,
     "policy.max_grad_norm": 0.001,
     "policy.optimizer.name": "torch.optim.Adam",

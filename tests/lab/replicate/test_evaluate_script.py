@@ -50,6 +50,12 @@ def test_the_newest_checkpoint_is_converted_served_and_asked(tmp_path, log):
     ]
 
 
+def test_what_reads_images_is_put_beside_a_checkpoint(tmp_path, log):
+    (tmp_path / "kept/step_1/policy/weights").mkdir(parents=True)
+    asked = evaluated(tmp_path, log, CHECKPOINTS=tmp_path / "kept", PROCESSOR="save()")
+    assert f"-c save() Qwen/Q {tmp_path}/run/hf/step_1" in asked["python"]
+
+
 def test_an_adapter_is_served_over_its_base_model(tmp_path, log):
     weights = tmp_path / "kept/step_1/policy/weights/model"
     weights.mkdir(parents=True)
@@ -83,6 +89,7 @@ def test_every_checkpoint_is_served_in_turn_where_an_evaluation_asks_for_it(tmp_
     asked = evaluated(tmp_path, log, CHECKPOINTS=tmp_path / "kept", EVALUATIONS=words)
     steps = [line.split("/kept/")[1].split("/")[0] for line in asked["vllm"]]
     assert sorted(steps) == ["step_10", "step_2"]
+    assert all("/policy/tokenizer" in line for line in asked["vllm"])  # not with the weights
     out = [line.split("out=")[1].split()[0] for line in asked["python"]]
     assert sorted(out) == ["eval", "eval-10", "eval-2"]
 

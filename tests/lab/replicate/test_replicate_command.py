@@ -51,9 +51,38 @@ def test_a_plan_evaluates_bases_and_checkpoints():
     assert "eval eval/etr_ood.yaml" in text and "sampling.max_tokens=3584" in text
 
 
-def test_what_is_missing_is_said():
-    assert "missing: training on Geometry3K's images" in said("apmpo", "table5")
+def test_an_adapter_is_served_by_hand_over_its_model():
+    lines = said("erpo", "table1").splitlines()
+    (serve,) = (line for line in lines if "erpo/qwen2.5-7b/erpo=" in line)
+    assert serve.startswith("$ vllm serve Qwen/Qwen2.5-7B --enable-lora")
+    assert serve.endswith("/erpo/qwen2.5-7b/erpo/checkpoints/step_N/policy/weights/model")
+    assert any("model.name=erpo/qwen2.5-7b/erpo " in line for line in lines)
+    assert sum("convert_dcp_to_hf.py" in line for line in lines) == 3  # SFT trains all weights
+
+
+def test_a_plan_shows_one_seed_and_how_the_others_differ():
+    text = said("apmpo", "table8")
+    assert "grpo.seed=1" in text and "grpo-seed2" not in text and "seeds 2 to 3" in text
+    assert "seeds 2" not in said("etr", "table1")
+
+
+def test_a_plan_says_what_is_otherwise_in_an_item():
+    (note,) = (line for line in said("etr", "figure4").splitlines() if line.startswith("note:"))
+    assert "every checkpoint" in note and "validation" in note
+
+
+def test_what_trains_nothing_says_so():
     assert "a drawing" in said("etr", "figure1")
+    assert "as it is" in said("erpo", "figure1b")
+
+
+def test_geometry_is_trained_on_images_and_evaluated_on_them():
+    text = said("apmpo", "table5")
+    assert "data Geometry3K: 2,101 rows" in text and "data BIRD-Train" in text
+    lines = [line for line in text.splitlines() if "qwen2.5-vl-3b/apmpo-seed1" in line]
+    assert "recipes/apmpo-qwen2.5-vl-3b-instruct-1n4g-fsdp.yaml" in lines[0]
+    assert "benchmarks.geometry3k" in lines[-1]
+    assert [" Qwen/Qwen2.5-VL-3B-Instruct /" in line for line in lines].count(True) == 1
 
 
 def test_a_run_of_nemo_rls_own_program_is_a_line_of_the_plan():
@@ -167,6 +196,16 @@ def test_seeds_are_served_under_names_of_their_own(tmp_path, cluster, monkeypatc
     said("apmpo", "table8", "--submit", *cluster)
     script = tmp_path / "runs/apmpo/qwen2.5-3b/linear-seed2/evaluate.sh"
     assert "SERVED=apmpo/qwen2.5-3b/linear-seed2" in script.read_text()
+
+
+def test_what_reads_images_goes_with_a_checkpoint_of_theirs(tmp_path, cluster, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    said("apmpo", "figure3", "--submit", *cluster)
+    folder = tmp_path / "runs/apmpo"
+    scripts = [
+        folder / f"{m}/gmpo-seed1/evaluate.sh" for m in ("qwen2.5-vl-3b", "qwen2.5-coder-3b")
+    ]
+    assert ["AutoProcessor" in script.read_text() for script in scripts] == [True, False]
 
 
 def test_submit_refuses_what_slurm_would(tmp_path, cluster):

@@ -60,7 +60,7 @@ def test_a_cell_stands_beside_its_printed_number(tmp_path):
     assert (float(cell["ours"]), float(cell["printed"]), cell["verdict"]) == (0.70, 0.713, "within")
     assert etr(cells, "amc23 best@32")["verdict"] == "within"
     assert "printed 0.713" in page and "One seed" in page
-    assert "qwen3-8b/etr: no run" in missing
+    assert "qwen3-8b/etr: no run" in missing and "qwen3-8b/base: not evaluated" in missing
     assert "qwen3-8b/grpo: not evaluated on aime24 (eval/aime24)" in missing
 
 
@@ -79,7 +79,9 @@ def test_an_average_needs_all_of_its_benchmarks(tmp_path):
     for benchmark, mean in [("amc23", 0.3), ("aime24", 0.1), ("aime25", 0.0)]:
         evaluation(folder, benchmark, mean, BEST, model=QWEN, max_tokens=8192)
     average = "amc23+aime24+aime25+math500 mean"
-    assert "math500" in etr(made(tmp_path)[0], average, "Base Model")["missing"]
+    cells, missing, _ = made(tmp_path)
+    assert "math500" in etr(cells, average, "Base Model")["missing"]
+    assert "qwen3-8b/base: not evaluated on acpbench_mcq (eval/acpbench_mcq)" in missing
     evaluation(folder, "math500", 0.4, BEST, model=QWEN, max_tokens=8192)
     cell = etr(made(tmp_path)[0], average, "Base Model")
     assert float(cell["ours"]) == pytest.approx(0.2)

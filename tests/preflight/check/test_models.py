@@ -36,6 +36,11 @@ def test_the_memory_model_holds_every_parameter(name):
     assert whole(found) == pytest.approx(found.parameters, rel=0.005)
 
 
+def test_the_vision_tower_is_counted_with_its_model():
+    found = table()["Qwen/Qwen2.5-VL-3B-Instruct"]
+    assert (found.parameters, found.encoders) == (3_754_622_976, 668_684_288)  # of its checkpoint
+
+
 def test_the_table_is_what_transformers_builds():
     for name, values in configs().items():
         assert facts(values, name) == table()[name]
@@ -43,7 +48,7 @@ def test_the_table_is_what_transformers_builds():
 
 # vision, audio, and what came after the table: `check` judges no layout of them
 UNKNOWN = {
-    *("Qwen/Qwen2.5-Omni-3B", "Qwen/Qwen2.5-Omni-7B", "Qwen/Qwen2.5-VL-3B-Instruct"),
+    *("Qwen/Qwen2.5-Omni-3B", "Qwen/Qwen2.5-Omni-7B"),
     *("Qwen/Qwen3-Omni-30B-A3B-Instruct", "mistralai/Mistral-Medium-3.5-128B"),
     *("google/gemma-4-26B-A4B-it", "google/gemma-4-31B-it", "google/gemma-4-E2B-it"),
     *("google/gemma-4-E4B-it", "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16"),

@@ -33,9 +33,11 @@ WORDS = {
     "40k": ("policy.max_total_sequence_length", 40960),
 }
 # the verifier: the prompt file and the datasets whose prompts ask for what it reads
+PICTURES = {"geometry3k"}  # images, with NeMo-RL's own environment
 ANSWERS = {
     "dapo_math_verify": (None, {"DAPOMath17K", "DAPOMathAIME2024"}),
     "hf_math_verify": ("examples/prompts/cot.txt", {"ResponseDataset", "AIME2024"}),
+    "geo3k": ("examples/prompts/cot.txt", PICTURES),  # reads \\boxed{} too
     "code": (None, {"ResponseDataset"}),  # rows of `nemo-algos problems`
     "sql": (None, {"ResponseDataset"}),
 }
@@ -276,6 +278,11 @@ def test_the_gpus_divide(name, version):
         assert policy["train_micro_batch_size"] == policy["logprob_batch_size"]
 
 
+@each_version
+def test_checkpoints_are_in_the_converters_format(name, version):
+    assert composed(name, version).plain["checkpointing"]["model_save_format"] == "torch_save"
+
+
 @each
 def test_the_model_holds_the_sequence(name):
     policy = plain_of(name)["policy"]
@@ -290,10 +297,13 @@ def test_the_prompt_asks_for_what_the_verifier_reads(name, version):
     plain = composed(name, version).plain
     data, env = plain["data"], plain["env"]
     judge = env[data["default"]["env_name"]]
-    prompt, datasets = ANSWERS[judge.get("verifier") or judge["math_verify_impl"]]
+    (pictured,) = judge.get("reward_functions", [{}])
+    reads = judge.get("verifier") or pictured.get("name") or judge["math_verify_impl"]
+    prompt, datasets = ANSWERS[reads]
     assert data["default"]["prompt_file"] == prompt
     assert {data["train"]["dataset_name"], data["validation"]["dataset_name"]} == datasets
-    assert data["default"]["processor"] == "math_hf_data_processor"
+    kind = "vlm" if datasets is PICTURES else "math"
+    assert data["default"]["processor"] == f"{kind}_hf_data_processor"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,10 @@ BASES = {  # of NeMo-RL main -> a word of the refusal, or nothing
     "grpo_math_1B_sglang.yaml": "sglang",
     "grpo_math_8B_megatron_nixl.yaml": "refit_transport",
     "recipes/llm/grpo-moonlight-16ba3b-4n8g-megatron.yaml": "latent attention",
-    "vlm_grpo_3B.yaml": "images",
+    "recipes/llm/grpo-moonlight-16b-automodel-1n8g-ep8.yaml": "experts",
+    "vlm_grpo_3B.yaml": "",
+    "vlm_grpo_3B_megatron.yaml": "",
+    "audio_grpo_3B_megatron.yaml": "config.json",
     "recipes/llm/grpo-nano-v2-12b-1n8g-megatron.yaml": "recurrent",
 }
 
@@ -34,10 +37,10 @@ def given(name: str, base: str = ""):
     return configs.apply_overrides(configs.read(configs.find(name)), overrides)
 
 
-def folded(name: str, folder: Path, base: str = "", ranks: int = 4, longest: int = 200):
+def folded(name: str, folder: Path, base: str = "", ranks: int = 4, longest: int = 200, of=MAIN):
     """The run, and the small one, which `check` has passed."""
     written = given(name, base)
-    run, _ = judge(written, MAIN)
+    run, _ = judge(written, of)
     rows = folder / "rows.jsonl"
     row = json.dumps({"problem": "1 + 1", "answer": "2"})
     rows.write_text(f"{row}\n" * 64)
@@ -76,6 +79,11 @@ def holds(run, small) -> None:
     assert small["method"] == run["method"] and small.staleness == run.staleness
 
 
+@pytest.mark.parametrize("name", [n for n in RECIPES if "a3b-4n8g-ep8" in n or "fsdp" in n])
+def test_recipes_fold_for_the_older_nemo_rl_too(name, tmp_path):
+    holds(*folded(name, tmp_path, of=load("v0.7.0")))
+
+
 @pytest.mark.parametrize("base", BASES)
 def test_nemo_rls_own_configs_fold_or_are_refused_by_name(base, tmp_path):
     run, _ = judge(given("nemo_rl.yaml", base), MAIN)
@@ -111,6 +119,15 @@ def test_what_is_given_up_is_named(tmp_path):
     assert listed["policy.megatron_cfg.fp8_cfg.enabled"].value is False
     assert listed["policy.generation.vllm_cfg.precision"].value == run["policy.precision"]
     assert all(c.reason and run[c.path] != c.value for c in listed.values())
+
+
+def test_experts_on_dtensor_are_whole_for_transformers_cannot_part_them(tmp_path):
+    base = "recipes/llm/grpo-moonlight-16b-automodel-1n8g-ep8.yaml"
+    run, small = folded("nemo_rl.yaml", tmp_path, base)
+    assert run.layout.expert == 8
+    assert (small.layout.expert, small.layout.train_gpus) == (1, 2)
+    listed = {c.path: c for c in fold.changes(run, 4, 200, tmp_path)}
+    assert listed["policy.dtensor_cfg.expert_parallel_size"].kind == "given up"
 
 
 def test_the_single_controller_keeps_one_update_and_its_sampler(tmp_path):

@@ -1,10 +1,13 @@
 """What a rehearsal says of logged steps, on numbers made by hand."""
 
+import json
 import math
+import os
 
 import pytest
 
 from nemo_algos.preflight.rehearsal import stack
+from nemo_algos.preflight.rehearsal.training import samples
 
 
 def batch(rewards, advantages=(0.5, -0.5), prompts=((1, 2), (3, 4))):
@@ -50,7 +53,9 @@ def test_flat_groups(rewards, advantages, outcome, word):
 )
 def test_updates(loss, norm, outcome):
     found = {"train/loss": loss, "train/grad_norm": norm}
-    assert stack.updates(found, range(1, 3))[0] == outcome
+    assert stack.updates(found, range(1, 3), False)[0] == outcome
+    if outcome == "warning":
+        assert stack.updates(found, range(1, 3), True)[0] == "unchecked"
 
 
 def test_refit():
@@ -90,3 +95,50 @@ def test_what_cannot_be_judged_is_no_failure_of_rows_that_stand_in(tmp_path, len
     made = stack.Stack(Run(), tmp_path, {}, 2, lent)
     (found,) = stack.unjudged_responses(made, {"train/verifier/error": {1: 3.0, 2: 4.0}})
     assert (found.stage, found.outcome) == ("rollouts", outcome) and "7 " in found.message
+
+
+class Ended:
+    """An attempt whose program ended well, of which no checkpoint is left."""
+
+    def __init__(self, *_):
+        self.reaches, self.ended = (lambda path: False), (lambda: 0)
+        self.lose_workers, self.tell = (lambda: None), (lambda *_: None)
+        self.process, self.log, self.last_lines = type("P", (), {"returncode": 0}), "log", str
+
+
+@pytest.mark.parametrize(
+    ("saves", "want"), [(True, ("step", "failed")), (False, ("save", "unchecked"))]
+)
+def test_a_run_without_checkpoints_is_not_resumed(tmp_path, monkeypatch, saves, want):
+    run = Run({"checkpointing.enabled": saves, "cluster.gpus_per_node": 1})
+    made = stack.Stack(run, tmp_path, {}, 2)
+    monkeypatch.setattr(stack, "Attempt", Ended)
+    monkeypatch.setattr(stack, "samples", lambda *_: {"rewards": [1]})
+    monkeypatch.setattr(stack, "judge_steps", lambda *_: [])
+    said = []
+    made.rehearse(said.append)
+    assert (said[-1].stage, said[-1].outcome) == want
+    assert made.length.endswith("4" if saves else "2")
+
+
+def test_responses_of_a_controller_are_those_of_its_newest_trace(tmp_path):
+    """It logs no train_data: of a step that was made twice, the second counts."""
+    for place, steps in (("exp_001", (1, 2)), ("exp_002", (2, 3))):
+        lines = [
+            {
+                "step": n,
+                "prompt": f"{place} {n}",
+                "tokens": ["a", "b"],
+                "reward": n,
+                "advantage": [0],
+            }
+            for n in steps
+        ]
+        file = tmp_path / "logs" / place / "trace.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        os.utime(file, (0, int(place[-1])))
+    found = {step: samples(tmp_path, step) for step in (1, 2, 4)}
+    assert stack.prompts(found[1]) == ["exp_001 1"] and found[1]["content"] == ["exp_001 1ab"]
+    assert stack.prompts(found[2]) == ["exp_002 2"] and not found[4]
+    assert stack.rollouts([found[1], found[2]])[0] == "passed"

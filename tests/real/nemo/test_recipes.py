@@ -56,7 +56,7 @@ def test_quatros_stale_runs_pass_over_a_batch_again(updates, epochs):
 
 
 def test_recipes_of_this_version(ref):
-    assert sum(ref in named(path) for path in RECIPES.values()) == {"v0.7.0": 27, "main": 29}[ref]
+    assert sum(ref in named(path) for path in RECIPES.values()) == {"v0.7.0": 28, "main": 30}[ref]
 
 
 def test_the_papers_problems_load_as_prompts_for_the_verifier(tmp_path):
@@ -92,6 +92,21 @@ def test_dapos_answers_are_read_by_its_verifier_alone():
     assert verify(replies, ["34"] * 3, math_verify_impl=impl) == [1.0, 0.0, 0.0]
 
 
+def test_geometrys_reward_is_the_boxed_answer_alone():
+    from nemo_rl.environments.vlm_environment import VLMVerifyWorker
+
+    name = "apmpo-qwen2.5-vl-3b-instruct-1n4g-fsdp"
+    env = launcher.compose(config.read(RECIPES[name])).master_config.env["geometry3k"]
+    worker = VLMVerifyWorker.__ray_metadata__.modified_class(env)
+    thought, right = "<think>t</think>", "2 \\sqrt { 3 }"
+    replies = [
+        f"\\boxed{{{right}}}",
+        f"{thought} \\boxed{{5}}",
+        f"{thought} <answer>{right}</answer>",
+    ]
+    assert worker.verify(replies, [right] * 3) == [1.0, 0.0, 0.0]
+
+
 def test_a_papers_other_programs_are_nemo_rls():
     from nemo_rl.algorithms.sft import MasterConfig
     from nemo_rl.utils import config as nemo_config
@@ -106,4 +121,5 @@ def test_a_papers_other_programs_are_nemo_rls():
     assert master.policy["model_name"] == "Qwen/Qwen2.5-3B"
     assert master.sft.max_num_epochs == 3 and master.sft.val_period == 0
     assert master.data["train"]["output_key"] == "solution"
+    assert master.checkpointing["model_save_format"] == "torch_save"
     assert master.policy["optimizer"]["kwargs"]["lr"] == 5e-6

@@ -108,6 +108,7 @@ OPTIONS = {
             "policy.megatron_cfg.peft.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]",
             "policy.megatron_cfg.peft.lora_dtype=null",
         ),
+        "all": ("policy.megatron_cfg.peft.target_modules=[]",),  # of lora: every linear layer
         "experts": (
             "policy.megatron_cfg.expert_model_parallel_size=2",
             "policy.megatron_cfg.freeze_moe_router=false",

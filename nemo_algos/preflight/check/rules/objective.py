@@ -104,10 +104,21 @@ def graded_rewards(run: Preflight) -> Iterator[Finding]:
     readers += ["dynamic sampling"] if run[DYNAMIC] and not by_part else []
     for path, data in datasets(run):
         name = environment(run, data)
-        if readers and path == "data.train" and name in GRADED:
+        graded = name in GRADED and not _right_or_wrong(run, data)
+        if readers and path == "data.train" and graded:
             what = f"{name} gives graded rewards, but {' and '.join(readers)} reads"
             cure = "Change the environment or the method."
             yield warning(f"{path}.env_name", f"{what} them as right or wrong. {cure}")
+
+
+def _right_or_wrong(run: Preflight, data: Mapping[str, Any]) -> bool:
+    """Whether the environment of images is given one reward function, of 0 and 1 alone."""
+    match run[f"env.{data.get('env_name')}.reward_functions"]:
+        case [{"name": "exact_alnum" | "math_expr"}]:
+            return True
+        case [{"name": "geo3k", "kwargs": {"format_score": 0}}]:
+            return True
+    return False
 
 
 def reward_parts(run: Preflight) -> Iterator[Finding]:

@@ -38,6 +38,16 @@ def local_adapters(module: Any) -> None:
 
 
 @shim(
+    "megatron.bridge.peft.module_matcher",
+    (BRIDGE + "peft/module_matcher.py", "and isinstance(m, linear_types)"),
+)
+def local_targets(module: Any) -> None:
+    """The same, where no layers are named: all linear ones but those that are excluded get one."""
+    for name in ("HAVE_TE_COL_LINEAR", "HAVE_TE_LN_COL_LINEAR", "HAVE_TE_ROW_LINEAR"):
+        replace(module, name, False)
+
+
+@shim(
     "megatron.bridge.training.checkpointing",
     (BRIDGE + "training/checkpointing.py", "from modelopt.torch.opt.plugins import"),
     before=partial(absent.found, "modelopt"),
