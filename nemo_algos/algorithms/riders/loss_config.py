@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -35,10 +35,17 @@ class MismatchConfig(Section):
     """Write log-probs for `nemo-algos mismatch` every N-th step, and at a step that
     mismatch.stop_above ends.
     """
-    probe: int = Field(default=0, ge=0)
-    """Check in the first two steps, and every N-th, whether new weights reach the sampler, on the
-    run's first prompts.
+    probe: Annotated[int, Field(ge=0)] | Literal["on_stop"] = 0
+    """Check in the first two steps, every N-th, and one that mismatch.stop_above ends, whether new
+    weights reach the sampler, on the run's first prompts. on_stop: in the first step and that one.
     """
+
+    @model_validator(mode="after")
+    def _something_stops(self) -> MismatchConfig:
+        if self.probe == "on_stop" and self.stop_above is None:
+            reason = "nothing stops a run without `mismatch.stop_above`"
+            raise ValueError(f"`mismatch.probe: on_stop`: {reason}. Set that, or a number of steps")
+        return self
 
 
 class LossConfig(Section):

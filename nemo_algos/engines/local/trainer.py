@@ -3,6 +3,7 @@
 import time
 import warnings
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from nemo_algos.engines.local.notices import Remarks
 from nemo_algos.engines.local.optimizer import optimizer_of, scheduler_of
 from nemo_algos.engines.local.prompt_sharing import micro_batches
 from nemo_algos.engines.local.schema import LocalConfig
+from nemo_algos.engines.mismatch.checksums import checksums
 from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.engines.rewards.weighted import parts
@@ -146,13 +148,17 @@ class Trainer:
         """As the watch's, where the trainer has log-probs of its own."""
         if self.algorithm.correction.bypass_mode:
             return {}, ""
-        return self.watch.of(self.step_number + 1, self._columns(experience))
+        ask = partial(self._ask, experience)
+        return self.watch.of(self.step_number + 1, self._columns(experience), ask)
+
+    def _probed(self, experience: Experience) -> tuple[dict[str, float], str]:
+        """As the watch's."""
+        step = self.step_number + 1
+        return self.watch.probed(step, *self._ask(experience)) if self.watch.due(step) else ({}, "")
 
     @torch.no_grad()
-    def _probed(self, experience: Experience) -> tuple[dict[str, float], str]:
-        """As the watch's, of some of the first responses, each twice: that shows rounding."""
-        if not self.watch.due(self.step_number + 1):
-            return {}, ""
+    def _ask(self, experience: Experience) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """A probe: some of the first responses, each twice, which shows rounding; checksums."""
         self.probe = self.probe or experience
         rows = torch.arange(min(PROBED, len(self.probe.group))).repeat(2)
         columns = {k: x[rows] if x.dim() else x for k, x in self._columns(self.probe).items()}
@@ -160,8 +166,8 @@ class Trainer:
         for name, policy in (("sampler_logprobs", sampler), ("trainer_logprobs", self.policy)):
             found = policy.logprobs(self.probe, rows).where(self.probe.mask[rows], 0.0).cpu()
             columns[name] = F.pad(found, (self.probe.prompts.shape[1], 0))
-        step = self.step_number
-        return self.watch.probed(step + 1, columns | {"step": torch.tensor(step)})
+        sums = checksums(self.planted.model) if self.planted else {}
+        return columns | {"step": torch.tensor(self.step_number)}, sums
 
     def _weights(self, rollouts: Rollouts) -> dict[str, float]:
         """Of `loss_fn.use_importance_sampling_correction`, {} without."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,9 @@ class Watch:
         self.settings, self.folder = settings, folder
         self.monitor = Monitor(settings.threshold, settings.stop_above)
         self.faint = False
-        self.first: Dump | None = None  # probe, and how many there were
-        self.probes, self.state = 0, ""
+        self.first: Dump | None = None  # probe, and the steps of all
+        self.steps, self.state = list[int](), ""
+        self.sums: Mapping[str, float] = {}  # of the sampler's parameters then
 
     def weights(self, metrics: Mapping[str, float]) -> str:
         """A sentence, once, where the correction's weights leave little of the gradient."""
@@ -42,24 +43,32 @@ class Watch:
     def due(self, step: int) -> bool:
         """Whether the step, from 1, has a probe: the first two, and each settings.probe-th."""
         every = self.settings.probe
-        return bool(every) and (self.probes < 2 or step % every == 0)
+        if every == "on_stop":
+            return not self.steps  # what the last one is compared with
+        return bool(every) and (len(self.steps) < 2 or step % every == 0)
 
-    def probed(self, step: int, columns: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+    def probed(
+        self, step: int, columns: Mapping[str, Any], sums: Mapping[str, float]
+    ) -> tuple[dict[str, float], str]:
         """How far each side has moved since the first probe, and a sentence where it is news.
 
         columns: as of `of`, of the same prompts at each probe; folder/probe/step_NNNNNN.npz.
+        sums: `checksums` of the sampler, {} where it is the trainer.
         """
         from nemo_algos.engines.mismatch.arrival import compared
+        from nemo_algos.engines.mismatch.checksums import unchanged
 
         dump = self._written("probe", step, columns)
-        self.probes += 1
+        self.steps.append(step)
         if self.first is None:
-            self.first = dump
+            self.first, self.sums = dump, sums
             return {}, ""
         found = compared(self.first, dump)
         before, self.state = self.state, found.state
         moved = {"mismatch/probe_sampler": found.sampler, "mismatch/probe_trainer": found.trainer}
-        return moved, found.sentence if found.state != before else ""
+        if not found.state or found.state == before:
+            return moved, ""
+        return moved, ". ".join(filter(None, (found.sentence, unchanged(self.sums, sums))))
 
     def _written(self, name: str, step: int, columns: Mapping[str, Any]) -> Dump:
         from nemo_algos.engines.mismatch.dump import from_arrays, write  # few runs dump
@@ -69,17 +78,26 @@ class Watch:
             write(self.folder / name / f"step_{step:06d}.npz", dump)
         return dump
 
-    def of(self, step: int, columns: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+    def of(
+        self,
+        step: int,
+        columns: Mapping[str, Any],
+        ask: Callable[[], tuple[Mapping[str, Any], Mapping[str, float]]] | None = None,
+    ) -> tuple[dict[str, float], str]:
         """As `Monitor.of`; step_NNNNNN.npz of every settings.dump-th step, and of one it stops.
 
-        step: from 1; columns: tensors named as in `Dump`. Raises as the monitor.
+        step: from 1; columns: tensors named as in `Dump`; ask: for a probe, which a step that is
+        stopped has. Raises as the monitor, with what the probe says.
         """
         pair = columns["trainer_logprobs"], columns["sampler_logprobs"], columns["mask"]
         due = self.settings.dump and step % self.settings.dump == 0
         try:
             return self.monitor.of(*pair)
-        except FloatingPointError:
-            due = self.settings.dump
+        except FloatingPointError as error:
+            due, self.state = self.settings.dump, ""  # what was said before is said again
+            asked = self.settings.probe and step not in self.steps and ask
+            if remark := self.probed(step, *asked())[1] if asked else "":
+                raise FloatingPointError(f"{error} The probe: {remark}.") from None
             raise
         finally:
             if due and self.folder and pair[-1].any():

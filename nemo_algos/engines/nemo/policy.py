@@ -119,7 +119,8 @@ class PolicyProxy:
         if self._watch.settings.dump:
             columns["tokens"] = data["input_ids"]
             columns["prompt_length"] = data["token_mask"].argmax(1)
-        mismatch, rises = self._watch.of(self._step, columns)
+        ask = self._probe and functools.partial(self._probe.again, self._policy)
+        mismatch, rises = self._watch.of(self._step, columns, ask)
         metrics = {**self._estimator.last_metrics, **mismatch, **self._weights(columns)}
         for remark in filter(None, (rises, self._watch.weights(metrics))):
             print(f"warning: {remark}", flush=True)
@@ -129,7 +130,7 @@ class PolicyProxy:
         """Add how far the probe's log-probs moved to the metrics; say where weights are missing."""
         if not self._probe or (columns := self._probe.columns(self._policy)) is None:
             return
-        moved, remark = self._watch.probed(self._step + 1, columns)
+        moved, remark = self._watch.probed(self._step + 1, columns, self._probe.sums)
         self._estimator.last_metrics = {**self._estimator.last_metrics, **moved}
         if remark:
             print(f"warning: step {self._step + 1}: {remark}", flush=True)

@@ -7,23 +7,44 @@ drawn from, before it trains.
 from collections.abc import Callable
 from typing import Any
 
+import ray
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nemo_algos.engines.mismatch.checksums import checksums
 from nemo_algos.engines.nemo.trace import current_logprobs
 
 PROMPTS = 8
 
 
+def of_engine(generation: Any) -> dict[str, float]:
+    """Checksums of the first engine's parameters on its first rank, by vLLM's own names."""
+    ask = lambda worker: worker.llm.collective_rpc(of_rank)[0]  # noqa: E731
+    return ray.get(generation.worker_group.workers[0].__ray_call__.remote(ask))
+
+
+def of_rank(worker: Any) -> dict[str, float]:
+    """In vLLM's worker."""
+    return checksums(worker.model_runner.model)
+
+
 class Probe:
     """Takes the place of `generate` and `finish_generation` of NeMo-RL's VllmGeneration.
 
-    due: whether the coming step has a probe; asked: the prompts, each twice, which shows rounding.
+    due: whether the coming step has a probe; asked: the prompts, each twice, which shows rounding;
+    sums: checksums of the engine at its last answer.
     """
 
-    def __init__(self, generation: Any, due: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        generation: Any,
+        due: Callable[[], bool],
+        checksums_of: Callable[[Any], dict[str, float]] = of_engine,
+    ) -> None:
         self.due, self.asked, self.answer, self.drawn = due, None, None, False
+        self.generation, self.checksums_of = generation, checksums_of
+        self.sums: dict[str, float] = {}
         self._generate, self._finish = generation.generate, generation.finish_generation
         generation.generate, generation.finish_generation = self.generate, self.finish
 
@@ -39,9 +60,22 @@ class Probe:
     def finish(self, *args: Any, **kwargs: Any) -> Any:
         """As the engine's, after the probe."""
         if self.drawn and self.due():
-            self.answer = self._generate(self.asked, greedy=True)
+            self._ask()
         self.drawn = False
         return self._finish(*args, **kwargs)
+
+    def _ask(self) -> None:
+        self.answer = self._generate(self.asked, greedy=True)
+        self.sums = self.checksums_of(self.generation)
+
+    def again(self, policy: Any) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """`columns` and sums of an engine that sleeps, with the weights of the step's rollouts."""
+        if self.generation.cfg["colocated"]["enabled"]:
+            policy.offload_after_refit()  # as NeMo-RL makes room
+        self.generation.prepare_for_generation()
+        self._ask()
+        self._finish()
+        return self.columns(policy) or {}, self.sums
 
     def columns(self, policy: Any) -> dict[str, Tensor] | None:
         """As a `Dump` has them, with the policy's log-probs of now; None without an answer."""

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from nemo_algos.lab.mismatch.hypotheses.fit import minimize
-from nemo_algos.lab.mismatch.hypotheses.sampling import TEMPERATURES, tempered
+from nemo_algos.lab.mismatch.hypotheses.sampling import TEMPERATURES, Kept, tempered
 from nemo_algos.lab.mismatch.logits import Logits
 from nemo_algos.lab.mismatch.responses import Responses
 
@@ -66,21 +66,17 @@ def _edge(logits: Logits, above: Array) -> tuple[dict[str, dict[str, Any]], floa
 
     With it, by how much it makes the tokens likelier, nats.
     """
-    mass = np.cumsum(logits.probs, 1)
-    below = logits.top[:, 0] - logits.chosen
-    top_p = float(np.quantile(above, 1 - STRAY))
-    top_k = int(np.quantile(logits.rank, 1 - STRAY)) + 1
-    min_p = float(np.exp(-np.quantile(below, 1 - STRAY)))
-    last = {
-        "top_p": (mass < top_p).sum(1),
-        "top_k": np.full(len(mass), top_k - 1),
-        "min_p": (logits.top >= logits.top[:, :1] + np.log(min_p)).sum(1) - 1,
+    plain, missing, gains = Kept(logits, 1.0), {}, {}
+    mass, below = plain.mass, logits.top[:, 0] - logits.chosen
+    values = {
+        "top_p": float(np.quantile(above, 1 - STRAY)),
+        "top_k": int(np.quantile(logits.rank, 1 - STRAY)) + 1,
+        "min_p": float(np.exp(-np.quantile(below, 1 - STRAY))),
     }
-    values = {"top_p": top_p, "top_k": top_k, "min_p": min_p}
-    missing, gains = {}, {}
-    for name, index in last.items():
+    for name, value in values.items():
+        index = plain.last(name, value)
         inside = index < mass.shape[1] - 1  # beyond the logits that are kept nothing is known
-        kept = np.take_along_axis(mass, index.clip(0, mass.shape[1] - 1)[:, None], 1)[inside, 0]
+        kept = np.take_along_axis(mass, index[:, None], 1)[inside, 0]
         missing[name] = float((1 - kept).sum()) - 2 * STRAY * len(mass)
         gains[name] = -float(np.log(np.maximum(kept, 1e-30)).sum())
     name = max(gains, key=gains.__getitem__)

@@ -110,7 +110,7 @@ def _logits(network: Network, shown: Lines, some: Sequence[Response]) -> list[Lo
     hidden = hidden_states(network, shown)
     found = []
     for (line, at), r in zip(shown.at, some, strict=True):
-        z = _head(network, hidden[line, at])
+        z = output_head(network, hidden[line, at])
         tokens, ids = torch.as_tensor(r.tokens), torch.as_tensor(r.ids)
         found.append(kept(z, tokens, ids, torch.as_tensor(r.at), r.begin))
     return found
@@ -146,7 +146,7 @@ def _added(attend: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.where(attend, zero, torch.finfo(dtype).min)[:, None]
 
 
-def _head(network: Network, hidden: Tensor) -> Tensor:
+def output_head(network: Network, hidden: Tensor) -> Tensor:
     """Logits [n,V] in float32, with the model's own scale and cap."""
     config = network.model.config
     z = network.model.lm_head(hidden).float()
@@ -168,3 +168,33 @@ def edit_parameters(network: Network, names: Callable[[str], bool], edit: Any) -
         for name, parameter in network.model.named_parameters():
             if name in before:
                 parameter.data = before[name]
+
+
+def modules(network: Network, *endings: str) -> list[nn.Module]:
+    """Those whose names end so."""
+    return [m for name, m in network.model.named_modules() if name.endswith(endings)]
+
+
+@contextmanager
+def edit_outputs(of: Sequence[nn.Module], edit: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
+    """What these modules give is edit(number, output) meanwhile."""
+    with ExitStack() as stack:
+        for i, module in enumerate(of):
+            hook = module.register_forward_hook(lambda _, __, out, i=i: edit(i, out))
+            stack.callback(hook.remove)
+        yield
+
+
+@contextmanager
+def edit_attributes(
+    of: Sequence[nn.Module], name: str, edit: Callable[[Any], Any]
+) -> Iterator[None]:
+    """This attribute of each module is edit(value) meanwhile."""
+    before = [getattr(m, name) for m in of]
+    try:
+        for module, value in zip(of, before, strict=True):
+            setattr(module, name, edit(value))
+        yield
+    finally:
+        for module, value in zip(of, before, strict=True):
+            setattr(module, name, value)

@@ -12,12 +12,13 @@ from nemo_algos.lab.mismatch.hypotheses import (
     bookkeeping,
     computed,
     formats,
+    layers,
     sampling,
     shown,
     weights,
 )
-from nemo_algos.lab.mismatch.hypotheses.fit import Fit, Record
-from nemo_algos.lab.mismatch.hypotheses.forward import Case, Hypothesis
+from nemo_algos.lab.mismatch.hypotheses.fit import CAP, Fit, Record
+from nemo_algos.lab.mismatch.hypotheses.forward import Case, Hypothesis, next_of
 from nemo_algos.lab.mismatch.hypotheses.sampling import Sampling
 from nemo_algos.lab.mismatch.logits import Logits
 from nemo_algos.lab.mismatch.network import Change, Network, recompute
@@ -26,6 +27,7 @@ from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses
 Array = np.ndarray
 WEIGHTS = [*weights.HYPOTHESES, *formats.HYPOTHESES]
 FORWARD = [*WEIGHTS, *computed.HYPOTHESES, *shown.HYPOTHESES]
+FORWARD += layers.HYPOTHESES
 SHOWN = {hypothesis.name for hypothesis in shown.HYPOTHESES}  # of two of them only one can hold
 MIXED = {"old_weights", "stale_prefix", "adapter_scale"}  # may hold of some responses alone
 SLACK = 1.5  # of the level of a bf16 forward's rounding: other kernels round otherwise
@@ -215,16 +217,19 @@ class Search:
         some = self.responses.first(count)
         tokens = np.arange(len(some.row))
         record, base = self.record.only(tokens), self.base.only(tokens)
-        before = record.level(state.predicted(record, logits.only(tokens), base).predicted)
+        predicted = state.predicted(record, logits.only(tokens), base).predicted
+        before, apart = record.level(predicted), (record.value - predicted) / record.scale
+        apart = np.nan_to_num(apart).clip(-CAP, CAP)
+        case = replace(self.case, responses=some, apart=apart, scale=record.scale)
         enough = self.most * (1 if before > FAR * self.most else EXACT)
         tried: list[tuple[float, str, State]] = []
         for hypothesis in hypotheses:
             alike = SHOWN if hypothesis.name in SHOWN else {hypothesis.name}
-            if alike & state.named.keys():
+            if alike & state.named.keys() or (hypothesis.far and before < FAR * self.most):
                 continue
             self.progress(hypothesis.name)
-            candidates, sent = hypothesis.candidates(self.case), None
-            while trial := _sent(candidates, sent):
+            candidates, sent = hypothesis.candidates(case), None
+            while trial := next_of(candidates, sent):
                 under = _under(state, hypothesis.name, *trial)
                 moved = recompute(network, some, under.changes)
                 value, option = self._better(under, record, moved, base)
@@ -251,10 +256,3 @@ def _under(state: State, name: str, parameter: dict[str, Any], change: Change) -
     """With one more cause; what the model is shown comes first, since others look at it."""
     changes = (change, *state.changes) if name in SHOWN else (*state.changes, change)
     return replace(state, changes=changes, named=state.named | {name: parameter})
-
-
-def _sent(candidates: Any, level: float | None) -> Any:
-    try:
-        return candidates.send(level)
-    except StopIteration:
-        return None

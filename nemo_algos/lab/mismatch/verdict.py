@@ -14,7 +14,6 @@ from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch.causes import CAUSES, Cause
 from nemo_algos.lab.mismatch.hypotheses import bookkeeping
 from nemo_algos.lab.mismatch.hypotheses.fit import Record
-from nemo_algos.lab.mismatch.statistics import correlation
 from nemo_algos.lab.mismatch.tokens import Tokens, gather
 
 if TYPE_CHECKING:
@@ -163,10 +162,11 @@ def _age(tokens: Tokens) -> Diagnosis | None:
     if tokens.age is None or np.ptp(tokens.age) == 0:
         return None
     level = tokens.per_row(np.abs(tokens.d))
-    by_age = correlation(level, tokens.age.astype(float))
-    if by_age.size < AGED or by_age.p > 1e-4:
+    by_age: Any = stats.spearmanr(level, tokens.age)
+    if not by_age.statistic >= AGED or by_age.pvalue > 1e-4:
         return None
-    found = f"responses of older weights differ more (rank correlation {by_age.size:.2f})"
+    shown = f"rank correlation {by_age.statistic:.2f}"
+    found = f"responses of older weights differ more ({shown})"
     age = {"oldest": int(tokens.age.max())}
     return Diagnosis("old_weights", found, tokens, [Cause("old_weights", "sampler", age, 1.0)])
 

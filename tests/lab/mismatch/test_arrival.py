@@ -1,6 +1,7 @@
 """Whether weights arrive: from two dumps without a model, and in the second step of a run."""
 
 import json
+import re
 from zlib import crc32
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from nemo_algos.algorithms.riders.loss_config import MismatchConfig
 from nemo_algos.cli import app
+from nemo_algos.config import ConfigError, validate
 from nemo_algos.engines.local import simulated_mismatch
 from nemo_algos.engines.mismatch.arrival import compared
 from nemo_algos.engines.mismatch.dump import from_arrays, read
@@ -77,11 +80,15 @@ def test_other_prompts_say_nothing():
     assert found.contexts == 0 and found.state == ""
 
 
-def train(folder, *overrides):
+def run(folder, *overrides):
     given = [f"logger.log_dir={folder}", "mismatch.probe=3", "grpo.max_num_steps=4"]
     given += ["logger.tensorboard_enabled=false", "grpo.max_val_samples=4", "grpo.val_period=0"]
     given += ["grpo.val_samples_per_prompt=4", *overrides]
-    result = CliRunner().invoke(app, ["train", "grpo.yaml", *given])
+    return CliRunner().invoke(app, ["train", "grpo.yaml", *given])
+
+
+def train(folder, *overrides):
+    result = run(folder, *overrides)
     assert result.exit_code == 0, result.output
     (metrics,) = folder.glob("exp_*/metrics.jsonl")
     return result.output, [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -119,6 +126,8 @@ def test_a_sampler_of_which_half_is_updated_is_named_in_the_second_step(tmp_path
     monkeypatch.setattr(sampler, "_refit", half)
     output, _ = train(tmp_path, NEVER)
     assert said(output) == [2]
+    left, every = map(int, re.search(r"(\d+) of the sampler's (\d+)", output).groups())
+    assert 0 < left < every and "layers.1" in output and "layers.0" not in output
 
 
 @pytest.mark.parametrize("overrides", [[], ["policy.generation.planted.noise=0.02"]])
@@ -128,3 +137,18 @@ def test_a_sampler_that_is_updated_is_not_named(tmp_path, overrides):
     moved = [line for line in metrics if "mismatch/probe_trainer" in line]
     assert len(moved) == 2
     assert all(line["mismatch/probe_sampler"] > 1e-4 for line in moved)
+
+
+def test_a_probe_says_at_the_stop_that_no_weights_arrive(tmp_path):
+    result = run(tmp_path, NEVER, "mismatch.probe=on_stop", "mismatch.stop_above=1e-5")
+    assert result.exit_code == 1 and "mismatch.stop_above" in result.output
+    steps = [path.stem for path in sorted(tmp_path.glob("exp_*/probe/*.npz"))]
+    assert steps == ["step_000001", "step_000002"]
+    assert "do not reach" in " ".join(result.output.split())
+
+
+def test_a_probe_at_the_stop_needs_a_limit():
+    """In both engines' judges: they have one schema for it."""
+    with pytest.raises(ConfigError, match=r"mismatch\.stop_above"):
+        validate(MismatchConfig, {"probe": "on_stop"}, "mismatch")
+    assert validate(MismatchConfig, {"probe": "on_stop", "stop_above": 0.1}, "mismatch").probe

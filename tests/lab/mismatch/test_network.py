@@ -7,7 +7,7 @@ import torch
 from peaked_llama import Rollouts
 
 from nemo_algos.engines.mismatch.dump import from_arrays
-from nemo_algos.lab.mismatch.hypotheses import computed, formats, shown, weights
+from nemo_algos.lab.mismatch.hypotheses import computed, formats, layers, shown, weights
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
 from nemo_algos.lab.mismatch.network import Network, recompute
 from nemo_algos.lab.mismatch.responses import gather
@@ -22,8 +22,10 @@ LONGEST = max(map(len, ROLLOUTS.prompts))
 
 
 def case():
-    sizes = RESPONSES.micro_batches()
-    return Case(Network(MODEL, None), {"old": OLD}, {}, longest=LONGEST, micro_batches=sizes)
+    some, sizes = RESPONSES.first(4), RESPONSES.micro_batches()
+    tried = {"responses": some, "apart": np.ones(len(some.row)), "scale": np.ones(len(some.row))}
+    about = {"longest": LONGEST, "micro_batches": sizes}
+    return Case(Network(MODEL, None), {"old": OLD}, {}, **about, **tried)
 
 
 def changes(hypothesis):
@@ -176,7 +178,7 @@ def test_a_change_gives_what_transformers_gives(name):
 
 def test_the_model_is_as_it_was_afterwards():
     before = {k: v.clone() for k, v in MODEL.state_dict().items()}
-    for module in (weights, computed, formats, shown):
+    for module in (weights, computed, formats, layers, shown):
         for hypothesis in module.HYPOTHESES:
             for _, change in changes(hypothesis.candidates):
                 with change(case().network, _lines(), RESPONSES.each[:2]):

@@ -17,6 +17,7 @@ from plugged import METHODS, Plugged
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
+from nemo_algos.engines.mismatch.checksums import checksums
 from nemo_algos.engines.mismatch.dump import read as read_dump
 from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
@@ -207,11 +208,9 @@ def test_nemo_rls_own_log_of_a_step_is_read(tmp_path: Path) -> None:
     assert dump.trainer_logprobs.tolist() == columns["prev_logprobs"]
 
 
-@pytest.mark.parametrize("arrives", [True, False])
-def test_a_probe_says_in_the_second_step_that_no_refit_arrives(
-    arrives: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = plugged(tmp_path, MismatchConfig(probe=1), ["grpo.max_num_steps=2"])
+def probing(tmp_path: Path, settings: MismatchConfig, arrives: bool) -> Any:
+    """NeMo-RL's run of two steps, whose engine gets each refit, or the first alone."""
+    made = plugged(tmp_path, settings, ["grpo.max_num_steps=2"])
     proxy, generation = made.proxy, made.run.generation
     drawn, refit = generation.generate, generation.update_weights_via_ipc_zmq
     middle = torch.full((generation.cfg["max_new_tokens"],), 0.5)
@@ -230,10 +229,34 @@ def test_a_probe_says_in_the_second_step_that_no_refit_arrives(
 
     generation.generate, generation.update_weights_via_ipc_zmq = generate, first_alone
     due = lambda: proxy._watch.due(proxy._step + 1)  # noqa: E731
-    object.__setattr__(proxy, "_probe", Probe(generation, due))
+    object.__setattr__(proxy, "_probe", Probe(generation, due, lambda g: checksums(g.model)))
+    return made
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_probe_says_in_the_second_step_that_no_refit_arrives(
+    arrives: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = probing(tmp_path, MismatchConfig(probe=1), arrives)
     made.train()
     said = [line for line in capsys.readouterr().out.splitlines() if "warning: step" in line]
     assert [line.split(":")[1].strip() for line in said] == ([] if arrives else ["step 2"])
+    every = len([*made.run.generation.model.parameters()])
+    assert all(f"{every} of the sampler's {every} " in line for line in said)
     kept = made.run.logger.kept["train"][2]
     assert kept["mismatch/probe_trainer"] > 1e-4
     assert (kept["mismatch/probe_sampler"] > 1e-4) == arrives
+
+
+def test_a_probe_at_the_stop_wakes_the_engine_and_says_that_no_refit_arrives(
+    tmp_path: Path,
+) -> None:
+    made = probing(tmp_path, MismatchConfig(probe="on_stop", stop_above=1e-4), arrives=False)
+    calls, generation = [], made.run.generation
+    made.run.policy.offload_after_refit = lambda: calls.append("offload")
+    generation.cfg["colocated"] = {"enabled": True}
+    wake = generation.prepare_for_generation
+    generation.prepare_for_generation = lambda **given: calls.append("wake") or wake(**given)
+    with pytest.raises(FloatingPointError, match=r"stop_above.* do not reach"):
+        made.train()
+    assert calls[-2:] == ["offload", "wake"]

@@ -17,7 +17,7 @@ from nemo_algos.engines.mismatch.dump import read
 from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.nemo.estimator import Estimator, tensor_of
 from nemo_algos.engines.nemo.policy import PolicyProxy
-from nemo_algos.engines.nemo.probe import Probe
+from nemo_algos.engines.nemo.probe import Probe, of_rank
 from nemo_algos.lab.mismatch.examination import examine
 from nemo_algos.lab.mismatch.verdict import with_model
 
@@ -278,7 +278,8 @@ def test_a_probe_sees_whether_a_refit_arrives(
     trainer, watch = Trainer(model), Watch(MismatchConfig(probe=1), tmp_path)
     refitted(engine, trainer)
     generation, policy = Generation(engine), Policy(trainer)
-    probe = Probe(generation, lambda: True)
+    rpc = lambda g: g.engine.llm.collective_rpc(of_rank)[0]  # noqa: E731
+    probe = Probe(generation, lambda: True, rpc)
     asked = torch.tensor([p for p in prompts(count=10) for _ in range(2)])
     data = BatchedDataDict(input_ids=asked, input_lengths=torch.full((20,), 5))
     remarks = []
@@ -288,7 +289,7 @@ def test_a_probe_sees_whether_a_refit_arrives(
         generation.finish_generation()
         columns = probe.columns(policy)
         assert columns and len(columns["tokens"]) == 16 and generation.asleep
-        remarks.append(watch.probed(step, columns)[1])
+        remarks.append(watch.probed(step, columns, probe.sums)[1])
         before = {name: weight.clone() for name, weight in trainer.weights.items()}
         trainer.move(seed=4, size=0.02)
         kinds = {"all": "", "mlp": ".mlp.", "nothing": "?"}[arrives]
@@ -296,6 +297,7 @@ def test_a_probe_sees_whether_a_refit_arrives(
         assert engine.by_zmq(sent.items())
         engine.llm.reset_prefix_cache()
     assert watch.state == state and [bool(r) for r in remarks] == [False, bool(state)]
+    assert not state or "qkv_proj" in remarks[1]  # vLLM's own names
 
 
 @pytest.mark.parametrize("size", [0.02, 0.05, 0.2])

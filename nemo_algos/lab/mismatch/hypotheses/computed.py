@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import nn
@@ -17,37 +16,19 @@ from nemo_algos.lab.mismatch.hypotheses.forward import (
     of_model,
     search_grid,
 )
-from nemo_algos.lab.mismatch.network import Change, Network
+from nemo_algos.lab.mismatch.network import Change, Network, edit_attributes
 
 
-@contextmanager
-def _attributes(
-    modules: list[nn.Module], name: str, change: Callable[[Any], Any]
-) -> Iterator[None]:
-    before = [getattr(m, name) for m in modules]
-    try:
-        for module, value in zip(modules, before, strict=True):
-            setattr(module, name, change(value))
-        yield
-    finally:
-        for module, value in zip(modules, before, strict=True):
-            setattr(module, name, value)
-
-
-def _having(network: Network, name: str) -> list[nn.Module]:
+def having(network: Network, name: str) -> list[nn.Module]:
+    """Modules with a number of this name."""
     return [m for m in network.model.modules() if isinstance(getattr(m, name, None), float)]
 
 
-@contextmanager
-def _rotary(network: Network, changed: dict[str, Any]) -> Iterator[None]:
-    inner = network.model.model
-    before, config = inner.rotary_emb, copy.deepcopy(network.model.config)
+def _rotary(network: Network, changed: dict[str, Any]) -> AbstractContextManager[None]:
+    config = copy.deepcopy(network.model.config)
     config.rope_parameters = {**config.rope_parameters, **changed}
-    inner.rotary_emb = type(before)(config=config)
-    try:
-        yield
-    finally:
-        inner.rotary_emb = before
+    made = lambda before: type(before)(config=config)  # noqa: E731
+    return edit_attributes([network.model.model], "rotary_emb", made)
 
 
 def _has_rotary(case: Case) -> bool:
@@ -88,7 +69,7 @@ def attention_scale(case: Case) -> Candidates:
 
     def by(factor: float) -> Change:
         return of_model(
-            lambda n: _attributes(_having(n, "scaling"), "scaling", lambda value: value * factor)
+            lambda n: edit_attributes(having(n, "scaling"), "scaling", lambda value: value * factor)
         )
 
     yield from search_grid("scale", (0.5, 0.8, 0.95, 1.05, 1.25, 2.0, 8.0), by, whole=False)
@@ -96,15 +77,13 @@ def attention_scale(case: Case) -> Candidates:
 
 def norm_eps(case: Case) -> Candidates:
     """Another epsilon in the norms."""
-    name = "variance_epsilon" if _having(case.network, "variance_epsilon") else "eps"
-    trials = [
-        (
-            {"eps": eps},
-            of_model(lambda n, e=eps: _attributes(_having(n, name), name, lambda value: e)),
-        )
-        for eps in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
-    ]
-    yield from each(trials)
+    name = "variance_epsilon" if having(case.network, "variance_epsilon") else "eps"
+
+    def changed(eps: float) -> Change:
+        return of_model(lambda n: edit_attributes(having(n, name), name, lambda _: eps))
+
+    usual = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
+    yield from each([({"eps": eps}, changed(eps)) for eps in usual])
 
 
 HYPOTHESES = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,26 +16,38 @@ from nemo_algos.lab.mismatch.hypotheses.forward import (
     each,
     of_model,
 )
-from nemo_algos.lab.mismatch.network import Change, Network, edit_parameters
+from nemo_algos.lab.mismatch.network import (
+    Change,
+    Network,
+    edit_attributes,
+    edit_outputs,
+    edit_parameters,
+    modules,
+)
+
+Rounded = Callable[[Tensor], Tensor]
 
 
 def _in_layers(name: str) -> bool:
     return ".layers." in name and "norm" not in name and name.endswith("weight")
 
 
+def _e4m3(w: Tensor, most: Tensor) -> Tensor:
+    scale = most.clamp(min=1e-30) / E4M3_MAX
+    return (w / scale).to(torch.float8_e4m3fn).to(w.dtype) * scale
+
+
 def tensorwise(w: Tensor) -> Tensor:
     """E4M3 with one scale [M,N]."""
-    scale = w.abs().max().clamp(min=1e-30) / E4M3_MAX
-    return (w / scale).to(torch.float8_e4m3fn).to(w.dtype) * scale
+    return _e4m3(w, w.abs().max())
 
 
 def rowwise(w: Tensor) -> Tensor:
     """E4M3 with a scale for each row [M,N]."""
-    scale = w.abs().amax(-1, keepdim=True).clamp(min=1e-30) / E4M3_MAX
-    return (w / scale).to(torch.float8_e4m3fn).to(w.dtype) * scale
+    return _e4m3(w, w.abs().amax(-1, keepdim=True))
 
 
-def integers(bits: int, group: int | None = None) -> Callable[[Tensor], Tensor]:
+def integers(bits: int, group: int | None = None) -> Rounded:
     """Symmetric whole numbers with a scale for each row, or for each group of a row."""
     most = 2 ** (bits - 1) - 1
 
@@ -48,83 +59,59 @@ def integers(bits: int, group: int | None = None) -> Callable[[Tensor], Tensor]:
     return rounded
 
 
-WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
+INPUTS: dict[str, Rounded] = {
     "fp8 per tensor": tensorwise,
     "fp8 per channel": rowwise,
+    "fp8 blocks of 128": lambda x: e4m3(128, x, False),
+}
+WEIGHTS: dict[str, Rounded] = {
+    **INPUTS,
     "fp8 blocks of 128": lambda w: e4m3(128, w, True),
     "int8 per channel": integers(8),
     "int4 groups of 32": integers(4, 32),
     "int4 groups of 64": integers(4, 64),
     "int4 groups of 128": integers(4, 128),
 }
-INPUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "fp8 per tensor": tensorwise,
-    "fp8 per channel": rowwise,
-    "fp8 blocks of 128": lambda x: e4m3(128, x, False),
-}
 
 
-def _quantized(which: Callable[[str], bool], rounded: Callable[[Tensor], Tensor]) -> Change:
+def _same_dtype(rounded: Rounded) -> Rounded:
+    return lambda x: rounded(x.float()).to(x.dtype)
+
+
+@contextmanager
+def _quantized(network: Network, weights: Rounded, inputs: Rounded | None = None) -> Iterator[None]:
+    """The layers' weights, and the inputs that meet them."""
+
     def edit(name: str, weight: Tensor) -> Tensor:
-        return rounded(weight.float()).to(weight.dtype) if weight.ndim == 2 else weight
-
-    return of_model(lambda n: edit_parameters(n, which, edit))
-
-
-def _quantized_inputs(name: str) -> Change:
-    rounded = INPUTS[name]
+        return _same_dtype(weights)(weight) if weight.ndim == 2 else weight
 
     def before(module: nn.Module, args: tuple[Tensor]) -> Tensor:
-        x = args[0]
-        return rounded(x.float().flatten(0, -2)).to(x.dtype).view(x.shape)
+        return _same_dtype(inputs or weights)(args[0].flatten(0, -2)).view(args[0].shape)
 
-    @contextmanager
-    def both(network: Network) -> Iterator[None]:
-        linear = [
-            m
-            for k, m in network.model.named_modules()
-            if isinstance(m, nn.Linear) and _in_layers(k + ".weight")
-        ]
-        with ExitStack() as stack:
-            for module in linear:
-                stack.callback(module.register_forward_pre_hook(before).remove)
-            yield
-
-    return of_model(both)
+    named = network.model.named_modules()
+    linear = [m for k, m in named if isinstance(m, nn.Linear) and _in_layers(k + ".weight")]
+    with ExitStack() as stack:
+        stack.enter_context(edit_parameters(network, _in_layers, edit))
+        for module in linear if inputs else []:
+            stack.callback(module.register_forward_pre_hook(before).remove)
+        yield
 
 
 def quantized_weights(case: Case) -> Candidates:
     """The layers' weights, or weights and inputs, in a coarser format."""
-    trials = [({"format": k}, _quantized(_in_layers, f)) for k, f in WEIGHTS.items()]
-    yield from each(trials)
-    for name in INPUTS:
-
-        @contextmanager
-        def both(network: Network, shown: Any, some: Any, name: str = name) -> Iterator[Any]:
-            with (
-                _quantized(_in_layers, WEIGHTS[name])(network, shown, some),
-                _quantized_inputs(name)(network, shown, some),
-            ):
-                yield shown
-
-        yield {"format": f"{name}, inputs too"}, both
+    formats = [(name, f, None) for name, f in WEIGHTS.items()]
+    formats += [(f"{name}, inputs too", WEIGHTS[name], f) for name, f in INPUTS.items()]
+    yield from each(
+        [({"format": k}, of_model(lambda n, f=f: _quantized(n, *f))) for k, *f in formats]
+    )
 
 
 def quantized_head(case: Case) -> Candidates:
-    """The output head, which recipes leave out, is quantized, or its logits are rounded."""
-    head = case.network.model.lm_head
+    """The output head, which recipes leave out, is quantized."""
 
-    def rounded(change: Callable[[Tensor], Tensor]) -> Change:
-        @contextmanager
-        def edit(network: Network) -> Iterator[None]:
-            before = head.weight
-            head.weight = nn.Parameter(change(before.float()).to(before.dtype), requires_grad=False)
-            try:
-                yield
-            finally:
-                head.weight = before
-
-        return of_model(edit)
+    def rounded(change: Rounded) -> Change:
+        made = lambda w: nn.Parameter(_same_dtype(change)(w), requires_grad=False)  # noqa: E731
+        return of_model(lambda n: edit_attributes([n.model.lm_head], "weight", made))
 
     yield from each([({"format": k}, rounded(change)) for k, change in WEIGHTS.items()])
 
@@ -132,19 +119,11 @@ def quantized_head(case: Case) -> Candidates:
 def quantized_cache(case: Case) -> Candidates:
     """Keys and values in FP8, as they are or scaled to their largest."""
 
-    def cached(rounded: Callable[[Tensor], Tensor]) -> Change:
-        def after(module: nn.Module, args: Any, out: Tensor) -> Tensor:
-            return rounded(out.float()).to(out.dtype)
-
-        @contextmanager
-        def edit(network: Network) -> Iterator[None]:
-            with ExitStack() as stack:
-                for name, module in network.model.named_modules():
-                    if name.endswith(("k_proj", "v_proj")):
-                        stack.callback(module.register_forward_hook(after).remove)
-                yield
-
-        return of_model(edit)
+    def cached(rounded: Rounded) -> Change:
+        after = _same_dtype(rounded)
+        return of_model(
+            lambda n: edit_outputs(modules(n, "k_proj", "v_proj"), lambda _, y: after(y))
+        )
 
     def unscaled(x: Tensor) -> Tensor:
         return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).to(x.dtype)
@@ -154,24 +133,14 @@ def quantized_cache(case: Case) -> Candidates:
 
 
 def precision(case: Case) -> Candidates:
-    """Everything in a coarser dtype."""
-    yield {"dtype": "bfloat16"}, in_dtype(torch.bfloat16)
-    yield {"dtype": "bfloat16 logits"}, of_model(_rounded_logits)
-
-
-@contextmanager
-def _rounded_logits(network: Network) -> Iterator[None]:
-    head = network.model.lm_head
-    hook = head.register_forward_hook(lambda _, __, out: out.bfloat16().to(out.dtype))
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def in_dtype(dtype: torch.dtype) -> Change:
-    """Weights and activations in this dtype."""
-    return of_model(lambda n: edit_parameters(n, lambda _: True, lambda _, p: p.to(dtype)))
+    """Everything in bfloat16, or the logits alone."""
+    rounded = lambda _, y: y.bfloat16().to(y.dtype)  # noqa: E731
+    whole = lambda _, p: p.bfloat16()  # noqa: E731
+    yield {"dtype": "bfloat16"}, of_model(lambda n: edit_parameters(n, lambda _: True, whole))
+    yield (
+        {"dtype": "bfloat16 logits"},
+        of_model(lambda n: edit_outputs([n.model.lm_head], rounded)),
+    )
 
 
 HYPOTHESES = [

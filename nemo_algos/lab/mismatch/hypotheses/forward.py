@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from nemo_algos.lab.mismatch.network import Change, Network
+from nemo_algos.lab.mismatch.responses import Responses
 
 HELPS = 0.95  # of the level before: a search goes on near a value that comes below
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is at hand. weights: of each earlier checkpoint, adapter: of the LoRA, by name.
+    """What is at hand. previous: of each earlier checkpoint, adapter: of the LoRA, by name.
 
-    pad: the id; longest: prompt's tokens; micro_batches: sizes in which prompts would be padded.
+    pad: the id; longest: prompt's tokens; micro_batches: sizes in which prompts would be padded;
+    responses: that candidates are tried on; apart, scale [N]: of their tokens, how far the record
+    is from what is predicted, in standard deviations, and one of these, nats.
     """
 
     network: Network
@@ -29,6 +31,9 @@ class Case:
     pad: int = 0
     longest: int = 0
     micro_batches: Sequence[int] = ()
+    responses: Responses = field(default_factory=lambda: Responses(()))
+    apart: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    scale: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 Trial = tuple[dict[str, Any], Change]
@@ -38,10 +43,22 @@ Candidates = Generator[Trial, float, None]
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """name: of the cause; candidates: of a case; none where it lacks what they need."""
+    """name: of the cause; candidates: of a case; none where it lacks what they need.
+
+    far: it has so many that near rounding one of them fits by chance.
+    """
 
     name: str
     candidates: Callable[[Case], Candidates]
+    far: bool = False
+
+
+def next_of(candidates: Candidates, level: float | None) -> Trial | None:
+    """The next candidate, after the level of the one before; None of no more."""
+    try:
+        return candidates.send(level)  # pyright: ignore[reportArgumentType], None starts it
+    except StopIteration:
+        return None
 
 
 def each(trials: Sequence[Trial]) -> Candidates:
@@ -90,17 +107,3 @@ def of_model(edit: Callable[..., Any]) -> Change:
             yield shown
 
     return change
-
-
-def weights(folder: Path) -> dict[str, Tensor]:
-    """Of a folder's safetensors, by name. Raises ValueError where there are none."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{folder} has no .safetensors file. Name the folder of a checkpoint.")
-    try:
-        return {k: v for file in files for k, v in load_file(file).items()}
-    except (SafetensorError, OSError, torch.OutOfMemoryError) as error:
-        raise ValueError(f"{folder}: {error}") from None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nemo_algos.config import first_line
 from nemo_algos.lab.mismatch.hypotheses.forward import (
@@ -19,9 +19,16 @@ from nemo_algos.lab.mismatch.hypotheses.forward import (
     Hypothesis,
     of_model,
     search_grid,
-    weights,
 )
-from nemo_algos.lab.mismatch.network import Change, Lines, Network, edit_parameters, hidden_states
+from nemo_algos.lab.mismatch.network import (
+    Change,
+    Lines,
+    Network,
+    edit_outputs,
+    edit_parameters,
+    hidden_states,
+    modules,
+)
 from nemo_algos.lab.mismatch.responses import Response
 
 Weights = dict[str, Tensor]
@@ -92,23 +99,16 @@ def stale_prefix(case: Case) -> Candidates:
 def _cached(old: Weights, block: int) -> Change:
     @contextmanager
     def change(network: Network, shown: Lines, some: Sequence[Response]) -> Iterator[Lines]:
-        modules = [m for k, m in network.model.named_modules() if k.endswith(("k_proj", "v_proj"))]
-        kept: dict[nn.Module, Tensor] = {}
-        with ExitStack() as stack:
-            for m in modules:
-                hook = m.register_forward_hook(lambda m, _, out: kept.__setitem__(m, out))
-                stack.callback(hook.remove)
-            with replaced(old)(network, shown, some):
-                hidden_states(network, shown)
-        prompt = torch.zeros(shown.ids.shape, dtype=torch.bool)
+        of, kept = modules(network, "k_proj", "v_proj"), dict[int, Tensor]()
+        with (
+            edit_outputs(of, lambda i, out: kept.setdefault(i, out)),
+            replaced(old)(network, shown, some),
+        ):
+            hidden_states(network, shown)
+        prompt = torch.zeros(*shown.ids.shape, 1, dtype=torch.bool)
         for line, at in shown.at:
             prompt[line, : int(at[0]) // block * block] = True  # the last token is computed anew
-        with ExitStack() as stack:
-            for m in modules:
-                hook = m.register_forward_hook(
-                    lambda m, _, out: torch.where(prompt[..., None], kept[m].to(out.dtype), out)
-                )
-                stack.callback(hook.remove)
+        with edit_outputs(of, lambda i, out: torch.where(prompt, kept[i].to(out.dtype), out)):
             yield shown
 
     return change
@@ -143,9 +143,23 @@ def adapter_merged(case: Case) -> Candidates:
         yield {"dtype": "bfloat16"}, adapted(case.adapter, 0.0, torch.bfloat16)
 
 
+def safetensors(folder: Path) -> Weights:
+    """Of a folder's files, by name. Raises ValueError where there are none."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"{folder} has no .safetensors file. Name the folder of a checkpoint.")
+    try:
+        return {k: v for file in files for k, v in load_file(file).items()}
+    except (SafetensorError, OSError, torch.OutOfMemoryError) as error:
+        raise ValueError(f"{folder}: {error}") from None
+
+
 def lora(folder: Path, network: Network) -> dict[str, Tensor]:
     """What an adapter of PEFT's adds to each parameter. Raises ValueError where it does not fit."""
-    found = weights(folder)
+    found = safetensors(folder)
     try:
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         rank, alpha = int(config["r"]), float(config["lora_alpha"])

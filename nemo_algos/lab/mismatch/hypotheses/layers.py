@@ -1,0 +1,119 @@
+"""One damaged module of one layer: ranked by gradients, and the likeliest ones tried."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nemo_algos.lab.mismatch.hypotheses.forward import (
+    Candidates,
+    Case,
+    Hypothesis,
+    next_of,
+    of_model,
+    search_grid,
+)
+from nemo_algos.lab.mismatch.network import (
+    Change,
+    Network,
+    edit_outputs,
+    hidden_states,
+    lines,
+    output_head,
+)
+
+PROJECTION = re.compile(r"\.layers\.(\d+)\.(.*_proj)$")
+AGAIN = ("k_proj", "v_proj", "up_proj")  # whose scale is that of another one
+ALIKE = {
+    "q_proj": "q_proj or k_proj",
+    "o_proj": "v_proj or o_proj",
+    "down_proj": "up_proj or down_proj",
+}
+SCALES = (-1.0, 0.0, 0.5, 0.8, 1.25, 1.5, 2.0)
+KINDS, ENDS = ("scale", "halves"), ("o_proj", "down_proj")
+FOUND = 0.1  # of the level: this is it
+SIGNS, TRIED = 8, 4  # draws that a gradient's size is estimated by; modules that are tried
+
+
+def _exchanged(y: Tensor) -> Tensor:
+    """The halves of the outputs, as of two tensor-parallel ranks."""
+    return y.roll(y.shape[-1] // 2, -1)
+
+
+def _projections(network: Network) -> dict[str, nn.Module]:
+    return {k: m for k, m in network.model.named_modules() if PROJECTION.search(k)}
+
+
+def gains(case: Case) -> dict[tuple[str, str], float]:
+    """By module and edit: the share of the squared difference that its gradient alone explains."""
+    named = _projections(case.network)
+    by = torch.tensor([[1.0, 0.0]] * len(named), requires_grad=True)
+
+    def slope(weights: Tensor) -> Tensor:
+        return torch.autograd.grad(logprobs @ weights, by, retain_graph=True)[0]
+
+    def edit(i: int, y: Tensor) -> Tensor:
+        return y * by[i, 0] + by[i, 1] * (_exchanged(y) - y)
+
+    with torch.enable_grad(), edit_outputs([*named.values()], edit):
+        logprobs = _logprobs(case) / torch.as_tensor(case.scale)
+    apart, draws = torch.as_tensor(case.apart), torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, (SIGNS, len(apart)), generator=draws).double() * 2 - 1
+    size = torch.stack([slope(s) ** 2 for s in signs]).mean(0)
+    gain = slope(apart) ** 2 / (size * (apart**2).sum()).clamp(min=1e-30)
+    found = {(m, e): float(gain[i, j]) for i, m in enumerate(named) for j, e in enumerate(KINDS)}
+    return {k: v for k, v in found.items() if k[1] != "scale" or not k[0].endswith(AGAIN)}
+
+
+def _logprobs(case: Case) -> Tensor:
+    """Of the tokens [N], with a gradient."""
+    some, shown = case.responses.each, lines(case.responses.each)
+    hidden, parts = hidden_states(case.network, shown), []
+    for (line, place), r in zip(shown.at, some, strict=True):
+        z = output_head(case.network, hidden[line, place]).log_softmax(-1)
+        parts.append(z.gather(1, torch.as_tensor(r.tokens)[:, None])[:, 0])
+    return torch.cat(parts).double()
+
+
+def bad_layer(case: Case) -> Candidates:
+    """A module's outputs are scaled, exchanged by halves, or lost."""
+    found = gains(case) if _projections(case.network) else {}
+    ranked = sorted(found, key=lambda key: -found[key])[:TRIED]
+    lost = [(name, "lost") for name, _ in found if name.endswith(ENDS)]  # no gradient sees so far
+    for name, kind in dict.fromkeys([*ranked, *lost]):
+        trials, sent, best = _trials(name, kind), None, 1.0
+        while trial := next_of(trials, sent):
+            sent = yield _about(name, trial[0]), trial[1]
+            best = min(best, sent)
+        if best < FOUND:
+            return
+
+
+def _trials(name: str, kind: str) -> Candidates:
+    scaled = lambda by: _damaged(name, lambda y: y * by)  # noqa: E731
+    if kind == "scale":
+        yield from search_grid("scale", SCALES, scaled, whole=False)
+    elif kind == "halves":
+        yield {"halves": "exchanged"}, _damaged(name, _exchanged)
+    else:
+        yield {"scale": 0.0}, scaled(0.0)
+
+
+def _about(name: str, more: dict[str, Any]) -> dict[str, Any]:
+    found: Any = PROJECTION.search(name)
+    module = found[2].rpartition(".")[2]
+    return {
+        "layer": int(found[1]),
+        "module": ALIKE.get(module, module) if "scale" in more else module,
+    } | more
+
+
+def _damaged(name: str, edit: Callable[[Tensor], Tensor]) -> Change:
+    return of_model(lambda n: edit_outputs([n.model.get_submodule(name)], lambda _, y: edit(y)))
+
+
+HYPOTHESES = [Hypothesis("bad_layer", bad_layer, far=True)]

@@ -1,0 +1,48 @@
+"""A damaged module of one layer is named with its layer; two are not one."""
+
+import peaked_llama as small
+import pytest
+import torch
+
+from nemo_algos.engines.mismatch.dump import from_arrays
+from nemo_algos.lab.mismatch.examination import examine
+
+MODEL = small.model()
+ROLLOUTS = small.sampled(MODEL)
+
+
+def logprobs(made, rollouts):
+    return small.logprobs(small.logits(made, rollouts), rollouts)
+
+
+def causes(tmp_path, made, rollouts, other, side):
+    """Of a dump in which this side is another one."""
+    right = logprobs(made, rollouts)
+    pair = (other, right) if side == "sampler" else (right, other)
+    found = examine([from_arrays(rollouts.arrays(*pair))], small.saved(made, tmp_path / "now"))
+    return [(c.side, c.name, c.parameter) for c in found.causes]
+
+
+@pytest.mark.parametrize(
+    "layer, module, change, more",
+    [
+        (1, "self_attn.o_proj", lambda w: w * 1.5, {"scale": 1.5}),
+        (1, "mlp.gate_proj", lambda w: w.roll(len(w) // 2, 0), {"halves": "exchanged"}),
+    ],
+)
+def test_a_damaged_module_is_named_with_its_layer(tmp_path, layer, module, change, more):
+    other = small.model()
+    with torch.no_grad():
+        weight = other.model.layers[layer].get_parameter(f"{module}.weight")
+        weight.copy_(change(weight))
+    found = causes(tmp_path, MODEL, ROLLOUTS, logprobs(other, ROLLOUTS), "sampler")
+    ((side, name, parameter),) = found
+    assert (side, name, parameter["layer"]) == ("sampler", "bad_layer", layer)
+    assert module.rpartition(".")[2] in parameter["module"]
+    if "scale" in more:
+        assert parameter["scale"] == pytest.approx(more["scale"], abs=0.05)
+
+
+def test_two_damaged_layers_are_not_one(tmp_path):
+    other = small.moved(MODEL, 0.3)
+    assert causes(tmp_path, MODEL, ROLLOUTS, logprobs(other, ROLLOUTS), "sampler") == []
