@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -180,8 +180,9 @@ def edit_outputs(of: Sequence[nn.Module], edit: Callable[[int, Tensor], Tensor])
     """What these modules give is edit(number, output) meanwhile."""
     with ExitStack() as stack:
         for i, module in enumerate(of):
-            hook = module.register_forward_hook(lambda _, __, out, i=i: edit(i, out))
-            stack.callback(hook.remove)
+            # torch hands a hook the output as it is; its types say a dictionary of keywords
+            give = lambda _, __, out, i=i: edit(i, cast(Tensor, out))  # noqa: E731
+            stack.callback(module.register_forward_hook(give).remove)
         yield
 
 
