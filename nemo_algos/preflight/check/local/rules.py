@@ -110,7 +110,8 @@ def puzzle(run: LocalRun) -> Iterator[Finding]:
         what = f"{numbers} is not possible with `data.task={run['data.task']}`"
         yield error("data.numbers", f"{what}. Use {family.numbers[0]} to {family.numbers[-1]}.")
     elif run[key] < (needed := family.longest(run["data"].rules)):
-        reason = f"right responses to `data.numbers={numbers}` take up to {needed} tokens"
+        sized = f" with `data.numbers={numbers}`" if len(family.numbers) > 1 else ""
+        reason = f"right responses to {run['data.task']}{sized} take up to {needed} tokens"
         yield error(key, f"{reason}, so they would be cut. Set it to {needed} or more.")
 
 
