@@ -82,5 +82,5 @@ def test_what_trl_leaves_out_is_named(dumped, lacking, given):
     path = dumped(**given, num_iterations=2 - len(given))
     with pytest.raises(ValueError) as error:
         read(path)
-    assert f"{path}: lacks {lacking}; has mask, " in str(error.value)
+    assert f"{path}: lacks {lacking}; it has mask, " in str(error.value)
     assert str(error.value).endswith(f". {formats.RECORDING['completion_ids']}")
