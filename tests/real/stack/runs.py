@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 import whole_run
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from nemo_algos.preflight.rehearsal.training import Attempt
 
@@ -52,10 +53,13 @@ class Run:
         return list(values.values())
 
     def weights(self, step: int) -> dict[str, torch.Tensor]:
-        files = sorted(
-            (self.results / f"step_{step}" / "policy" / "weights").rglob("*.safetensors")
-        )
-        return {name: tensor for file in files for name, tensor in load_file(file).items()}
+        folder = self.results / f"step_{step}" / "policy" / "weights"
+        if files := sorted(folder.rglob("*.safetensors")):  # adapters
+            return {name: tensor for file in files for name, tensor in load_file(file).items()}
+        (metadata,) = folder.rglob(".metadata")
+        dcp_to_torch_save(metadata.parent, self.folder / "weights.pt")
+        saved = torch.load(self.folder / "weights.pt", weights_only=True)
+        return saved.get("model", saved)
 
 
 def is_sound(run: Run, steps: int = STEPS) -> None:
