@@ -69,6 +69,7 @@ def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
         "data.validation.data_path": rows(tmp_path / "test.jsonl", {"question": "q"}),
         "data.verifier": f"{__name__}:three",
         "policy.optimizer.name": "torch.optim.Adamw",
+        "policy.taught.seed": 1,
         "policy.scheduler": "[{name: torch.optim.lr_scheduler.No}]",
         "policy.device": "cuda" if not torch.cuda.is_available() else "mps",
         "policy.generation.support_replay": True,
@@ -93,6 +94,7 @@ def test_every_mistake_in_one_report_and_no_folder(tmp_path, llama):
         "grpo.num_generations_per_prompt": "advantage",
         "logger.log_dir": "directory",
         "policy.tokenizer.chat_template": "'nothing'",
+        "policy.taught": "support",
     }
     assert sorted(found) == sorted(messages)
     assert found == {key: Says(words) for key, words in messages.items()}

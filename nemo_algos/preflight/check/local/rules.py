@@ -66,8 +66,8 @@ def unread(run: LocalRun) -> Iterator[Finding]:
     """What the countdown models, and the two tasks of ours, would not read."""
     task, tiny = run["data"].task, run.model in SHAPES
     reasons = dict.fromkeys(UNREAD.get(task, ()), f"`data.task={task}` does not use it")
-    if tiny:
-        reasons |= dict.fromkeys(OF_TRANSFORMERS, f"{run.model} does not support it")
+    others = OF_TRANSFORMERS if tiny else ("policy.taught",)
+    reasons |= dict.fromkeys(others, f"{run.model} does not support it")
     if tiny and run["policy.precision"] == "bfloat16":
         yield error("policy.precision", f"{run.model} only computes in float32. Remove it.")
     yield from (error(k, f"{why}. Remove it.") for k, why in reasons.items() if run.changed(k))
