@@ -15,7 +15,7 @@ import numpy as np
 from nemo_algos.style import canvas, plain_ticks, svg
 
 SIZE = (3.9, 2.75)  # inches at 100 pixels: three in a row of a laptop's page
-MARGINS = {"left": 0.13, "right": 0.985, "bottom": 0.17, "top": 0.9}  # axes line up in a row
+MARGINS = {"left": 0.155, "right": 0.985, "bottom": 0.17, "top": 0.9}  # axes line up in a row
 POINTS = 1000  # of a line, that the page knows
 
 

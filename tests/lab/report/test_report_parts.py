@@ -294,7 +294,7 @@ def test_the_page_is_told_the_values_and_where_they_lie(tmp_path):
     written = re.match(r'<svg data-plot="([^"<>]*)"', svg)
     plot = json.loads(html.unescape(written[1]))
     assert (plot["name"], plot["x"][4], plot["ticks"]) == ("f", False, [])
-    assert plot["x"][2:4] == pytest.approx([0.13 * 280.8, 0.985 * 280.8])  # 3.9 inches of 72
+    assert plot["x"][2:4] == pytest.approx([0.155 * 280.8, 0.985 * 280.8])  # 3.9 inches of 72
     long, short = plot["lines"]
     assert (long["label"], long["smooth"], short["smooth"]) == ('<b>"', True, False)
     assert len(long["x"]) == len(long["y"]) == 834 and long["x"][:3] == [0, 3, 6]
