@@ -30,7 +30,7 @@ from nemo_algos import config
 from nemo_algos.config import ConfigError, Finding
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.local.hardware import device_of, threads_of
-from nemo_algos.engines.local.schema import LocalConfig, Section
+from nemo_algos.engines.local.schema import SHAPES, LocalConfig, Section
 from nemo_algos.preflight.check.local.judge import parse
 
 Settings = dict[str, Any]  # key.path: value
@@ -207,6 +207,9 @@ def _configs(study: Study) -> dict[tuple[str, str], LocalConfig]:
         for arm, own in regime.arms.items():
             try:
                 configs[name, arm] = _config(study.settings | regime.settings, arm, own, read)
+                if regime.bases and configs[name, arm].policy.model_name not in SHAPES:
+                    reason = "only countdown models are taught. Remove it."
+                    raise ConfigError([Finding(f"regimes.{name}.bases", reason)])
             except ConfigError as error:
                 where = f"regimes.{name}.arms.{arm}"
                 findings += [Finding(where, str(p)) for p in error.findings]

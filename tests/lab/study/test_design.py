@@ -176,6 +176,16 @@ def test_a_younger_key_makes_no_other_run_by_its_default(tmp_path, monkeypatch):
             {"eight": {**WRITTEN["regimes"]["eight"], "arms": {"grpo": {}, "ert": {}}}},
             "etr.yaml",
         ),
+        (
+            {
+                "eight": {
+                    **WRITTEN["regimes"]["eight"],
+                    "bases": 2,
+                    "arms": {"grpo": {}, "etr": {"config": "smollm2.yaml"}},
+                }
+            },
+            "regimes.eight.arms.etr: regimes.eight.bases",
+        ),
     ],
 )
 def test_mistakes_are_said_before_anything_runs(tmp_path, regimes, said):
