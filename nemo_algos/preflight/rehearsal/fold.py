@@ -258,8 +258,10 @@ def places(run: Run, folder: Path) -> Iterator[Change]:
         "policy.model_name", str(folder / "model"), "scaled", "a miniature, random weights"
     )
     yield Change("logger.tensorboard_enabled", True, "scaled", "the rehearsal reads it")
-    if run.controlled:  # which logs no responses otherwise
+    replayed = run["data_plane.enabled"] and run["policy.router_replay.enabled"]
+    if run.controlled or not replayed:  # a trace asks without the replayed experts
         yield Change(TRACE, 1, "scaled", "the rehearsal reads it")
+    if run.controlled:  # which logs no responses otherwise
         yield Change(TRACED, ALL, "scaled", "the rehearsal reads it")
     yield Change("checkpointing.save_period", 1, "scaled", "each step is saved")
     yield Change("checkpointing.checkpoint_must_save_by", None, "scaled", "tried apart")

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ def write(path: Path, config: str, found: Sequence[Verdict], folder: Path) -> No
         "verdicts": [v._asdict() for v in found],
         "prompt": read.get("first_prompt", ""),
         "lengths": bars(read.get("prompt_tokens", {}).get("histogram", [])),
+        "traces": heat(details.get("traces", [])),
         "samples": [*map(sample, details.get("samples", []))],
         "changes": details.get("changes", []),
         "metrics": metric_rows(details.get("metrics", {})),
@@ -46,6 +47,29 @@ def bars(histogram: Sequence[Sequence[Any]]) -> list[tuple[str, int, float]]:
 def sample(logged: Mapping[str, Any]) -> dict[str, Any]:
     """The text and the reward of a response that NeMo-RL logged, each in lists of one."""
     return {"text": _inner(logged.get("content")), "reward": _inner(logged.get("rewards"))}
+
+
+def heat(traces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rewards and tokens of responses: text, whether it is cut, numbers, colour and its percent.
+
+    The colour is the advantage's sign, the percent its size, at most 55: text stays readable.
+    """
+    finite = [abs(a) for row in traces for a in row["advantage"] if math.isfinite(a)]
+    largest = max(finite, default=0.0) or 1.0
+    return [{"reward": row["reward"], "tokens": [*_tokens(row, 55 / largest)]} for row in traces]
+
+
+def _tokens(row: Mapping[str, Any], scale: float) -> Iterator[dict[str, Any]]:
+    for text, cut, advantage, ratio in zip(
+        row["tokens"], row["cut"], row["advantage"], row["ratio"], strict=True
+    ):
+        yield {
+            "text": text.replace("\n", "⏎") or "∅",
+            "cut": cut,
+            "numbers": f"advantage {advantage:.3g}, ratio {ratio:.4g}",
+            "color": "--high" if advantage > 0 else "--low",
+            "percent": round(abs(advantage) * scale) if math.isfinite(advantage) else 0,
+        }
 
 
 def _inner(value: Any) -> Any:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from nemo_algos.preflight.check.layout import Run
-from nemo_algos.preflight.rehearsal.training import Attempt, curves, samples
+from nemo_algos.preflight.rehearsal.training import Attempt, curves, samples, traces
 from nemo_algos.preflight.rehearsal.verdict import Verdict
 
 SOON = "checkpointing.checkpoint_must_save_by=00:00:00:01"
+TRACED = 8  # responses of which the page shows the tokens
 FLOOR = {"float32": 1e-3, "bfloat16": 0.3}  # nats a token, at most, between sampler and trainer
 Say = Callable[[Verdict], object]
 Batch = Mapping[str, list[Any]]
@@ -143,7 +144,8 @@ def judge_steps(stack: Stack, steps: range) -> Iterator[Verdict]:
     yield stack.verdict("rollouts", *rollouts(batches), samples=sample_rows(batches[0]))
     yield from unjudged_responses(stack, found)
     learned = advantages(batches, stack.run["grpo.num_generations_per_prompt"])
-    yield stack.verdict("advantages", *learned)
+    traced = traces(stack.folder, steps[0])[:TRACED]
+    yield stack.verdict("advantages", *learned, traces=traced)
     equal = learned[0] == "unchecked"
     yield stack.verdict("step", *updates(found, steps, equal), metrics=last(found))
     yield stack.verdict("refit", *refit(found, steps, stack.run["policy.precision"]))

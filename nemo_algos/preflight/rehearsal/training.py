@@ -114,10 +114,7 @@ def samples(folder: Path, step: int) -> dict[str, list[Any]]:
 
 def _traced(folder: Path, step: int) -> dict[str, list[Any]]:
     """The same of token traces: NeMo-RL's single controller logs no responses."""
-    every = (_rows(file) for file in reversed(_by_time(folder, trace.FILE)))
-    found = ([row for row in rows if row["step"] == step] for rows in every)
-    rows = next(filter(None, found), [])
-    if not rows:
+    if not (rows := traces(folder, step)):
         return {}
     return {
         "content": [row["prompt"] + "".join(row["tokens"]) for row in rows],
@@ -125,6 +122,13 @@ def _traced(folder: Path, step: int) -> dict[str, list[Any]]:
         "advantages": [row["advantage"] for row in rows],
         "prompt": [row["prompt"] for row in rows],
     }
+
+
+def traces(folder: Path, step: int) -> list[dict[str, Any]]:
+    """The token traces of a step's last attempt."""
+    every = (_rows(file) for file in reversed(_by_time(folder, trace.FILE)))
+    found = ([row for row in rows if row["step"] == step] for rows in every)
+    return next(filter(None, found), [])
 
 
 def _by_time(folder: Path, name: str) -> list[Path]:

@@ -39,6 +39,21 @@ def test_the_page_has_everything_and_runs_nothing_of_it(tmp_path):
     assert "<script" not in html
 
 
+def test_tokens_have_their_advantage_as_a_colour_and_a_frame_where_they_are_cut(tmp_path):
+    row = {"reward": 1.0, "tokens": ["<b>", "\n"], "cut": [False, True], "ratio": [1.0, 1.5]}
+    traces = [row | {"advantage": [2.0, -1.0]}]
+    (shown,) = page.heat(traces)
+    assert [(t["text"], t["color"], t["percent"]) for t in shown["tokens"]] == [
+        ("<b>", "--high", 55),
+        ("⏎", "--low", 28),
+    ]
+    found = [Verdict("advantages", "passed", "finite", details={"traces": traces})]
+    page.write(tmp_path / "page.html", "etr.yaml", found, tmp_path)
+    html = (tmp_path / "page.html").read_text()
+    assert '<span class="token" title="advantage 2, ratio 1"' in html and "&lt;b&gt;</span>" in html
+    assert '<span class="token cut" title="advantage -1, ratio 1.5"' in html
+
+
 def test_lengths_are_bars():
     assert page.bars([["0-99", 5], ["50", 0], ["100-199", 10]]) == [
         ("0-99", 5, 50.0),
