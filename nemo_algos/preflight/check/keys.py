@@ -62,7 +62,8 @@ def knows(written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str
 def _unknown(written: Mapping[Any, Any], base: Mapping[Any, Any], known: Set[str]) -> list[str]:
     closed = _closed(written, _vlm(written, base), _sampler(base, written))
     paths = dict.fromkeys(_paths(closed))
-    return [path for path in paths if path not in known and not _open(path, known)]
+    found = {path for path in paths if path not in known and not _open(path, known)}
+    return [path for path in paths if path in found and path.rpartition(".")[0] not in found]
 
 
 def _known(written: Mapping[Any, Any], base: Mapping[Any, Any], declared: Set[str]) -> set[str]:

@@ -13,6 +13,12 @@ note = partial(Finding, severity="note")
 T = TypeVar("T")
 
 
+def set_divisor(most: int, *numbers: int) -> str:
+    """A cure: the largest whole number up to `most` that divides them all."""
+    found = next(d for d in range(max(most, 1), 0, -1) if not any(n % d for n in numbers))
+    return f"Set {found}, or another divisor."
+
+
 class AnyRun(Protocol):
     """A run of either engine: `run["grpo.max_num_steps"]`; algorithm: None where it is unknown."""
 

@@ -87,7 +87,7 @@ def _base(name: str, release: Release) -> tuple[Mapping[str, Any], DictConfig]:
     """NeMo-RL's config of that name. Raises ConfigError where it has none for GRPO."""
     if name not in release.configs:
         near = did_you_mean(name, sorted(release.configs))
-        reason = f"config {name} not found in examples/configs of NeMo-RL {release.version}{near}"
+        reason = f"{name} is not below examples/configs of NeMo-RL {release.version}{near}"
         raise ConfigError([Finding("nemo_rl.config", reason)])
     base = release.configs[name]
     if not is_grpo(base):

@@ -117,8 +117,8 @@ def ranking(
     if not found:
         yield f"{on}: no layout. {reason[0].upper()}{reason[1:]}"
         return
-    paid = ("price",) if price else ()
-    table = Table(on, "GB", "step s", "GPU-hours", *paid, box=None)
+    paid = ("price a step",) if price else ()
+    table = Table(on, "GB", "step s", "GPU-hours a step", *paid, box=None)
     for p in found:
         hours = p.step_seconds * p.run.layout.gpus / 3600
         table.add_row(

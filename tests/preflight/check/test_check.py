@@ -146,7 +146,7 @@ def test_all_mistakes_come_at_once():
     overrides = ["polcy.x=1", "cluster.gpus_per_node=x", "policy.train_global_batch_size=100"]
     findings = check(ONE, [*overrides, "method.name=etrr", "loss_fn.use_cispo=true"], "main")
     paths = {f.path for f in findings if f.severity == "error"}
-    assert {"polcy.x", "cluster.gpus_per_node", "method.name"} <= paths
+    assert {"polcy", "cluster.gpus_per_node", "method.name"} <= paths
     assert "policy.train_global_batch_size" in paths
 
 

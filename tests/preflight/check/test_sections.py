@@ -49,3 +49,9 @@ def test_null_where_other_keys_take_their_values_names_the_section():
     recipe = "recipes/erpo-qwen2.5-7b-1n1g-lora.yaml"
     found = [f for f in check(recipe, ["logger.wandb=null"], "main") if f.severity == "error"]
     assert [f.path for f in found] == ["logger.wandb"]
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name != "engine"])
+def test_a_key_that_nobody_knows_is_refused_in_every_section_of_ours(name):
+    found = errors(f"{name}.zzz=1", "main")
+    assert any(f"{f.path}.".startswith(f"{name}.") for f in found), found

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from nemo_algos.config import Finding
 from nemo_algos.engines.nemo.decided import EPOCHS
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import error, warning
+from nemo_algos.preflight.check.rule import error, set_divisor, warning
 
 GLOBAL = "policy.train_global_batch_size"
 
@@ -14,7 +14,8 @@ def updates(run: Preflight) -> Iterator[Finding]:
     """The rollouts of a step are whole global batches."""
     if run.rollouts % run[GLOBAL]:
         what = f"{run[GLOBAL]} does not divide the {run.rollouts} rollouts of a step"
-        yield error(GLOBAL, f"{what} (prompts x generations). Choose a divisor.")
+        cure = set_divisor(run[GLOBAL], run.rollouts)
+        yield error(GLOBAL, f"{what} (prompts x generations). {cure}")
 
 
 def update_epochs(run: Preflight) -> Iterator[Finding]:
@@ -40,7 +41,7 @@ def data_parallel(run: Preflight) -> Iterator[Finding]:
     ranks = run.layout.data
     if ranks and run[GLOBAL] % ranks:
         what = f"{run[GLOBAL]} is not a multiple of the {ranks} data-parallel ranks"
-        yield error(GLOBAL, f"{what}. Change it or the layout.")
+        yield error(GLOBAL, f"{what}. Set a multiple of {ranks}, or change the number of GPUs.")
 
 
 def micro_batches(run: Preflight) -> Iterator[Finding]:
@@ -54,16 +55,19 @@ def micro_batches(run: Preflight) -> Iterator[Finding]:
     keys = ("train_micro_batch_size", "logprob_batch_size")
     for key, batch in zip(keys, batches, strict=True):
         if not run.packing and batch % (max(run.layout.data, 1) * run[f"policy.{key}"]):
-            size, share = run[f"policy.{key}"], f"{batch // max(run.layout.data, 1)} sequences"
+            size, rows = run[f"policy.{key}"], batch // max(run.layout.data, 1)
+            share = f"{rows} sequences"
             of = f"{share} of one group, and groups may arrive one at a time" if streams else share
-            yield error(f"policy.{key}", f"{size} does not divide a rank's {of}. Set a divisor.")
+            what = f"{size} does not divide a rank's {of}"
+            yield error(f"policy.{key}", f"{what}. {set_divisor(size, rows)}")
 
 
 def exclusive_packing(run: Preflight) -> Iterator[Finding]:
     """Dynamic batching is an alternative to packing, without pipelines."""
     path = "policy.dynamic_batching.enabled"
     if run[path] and run["policy.sequence_packing.enabled"]:
-        yield error(path, "it excludes `policy.sequence_packing`. Disable one of them.")
+        cure = "Set one of them to false."
+        yield error(path, f"it excludes `policy.sequence_packing.enabled`. {cure}")
     if run[path] and run.layout.pipeline > 1:
         yield error(path, "it does not work with pipeline parallelism. Set it to false.")
 
@@ -127,4 +131,5 @@ def dataloaders(run: Preflight) -> Iterator[Finding]:
     """Several dataloaders take turns in whole batches."""
     path, prompts = "data.num_prompts_per_dataloader", run["grpo.num_prompts_per_step"]
     if run["data.use_multiple_dataloader"] and prompts % (run[path] or prompts + 1):
-        yield error(path, f"it does not divide the {prompts} prompts of a step. Choose a divisor.")
+        cure = set_divisor(run[path] or prompts, prompts)
+        yield error(path, f"it does not divide the {prompts} prompts of a step. {cure}")

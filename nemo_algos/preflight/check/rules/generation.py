@@ -6,7 +6,7 @@ from nemo_algos.config import Finding
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.precision import CORRECTION
-from nemo_algos.preflight.check.rule import error, note, warning
+from nemo_algos.preflight.check.rule import error, note, set_divisor, warning
 
 GENERATION = "policy.generation"
 
@@ -17,7 +17,8 @@ def engines(run: Preflight) -> Iterator[Finding]:
     if run.vllm and a.generation_gpus % (a.generation_tensor * a.generation_pipeline):
         sizes = f"TP {a.generation_tensor} x PP {a.generation_pipeline}"
         what = f"{sizes} does not divide the number of generation GPUs ({a.generation_gpus})"
-        yield error(f"{VLLM}.tensor_parallel_size", f"{what}. Choose a divisor.")
+        cure = set_divisor(a.generation_tensor, a.generation_gpus // a.generation_pipeline)
+        yield error(f"{VLLM}.tensor_parallel_size", f"{what}. {cure}")
 
 
 def engine_heads(run: Preflight) -> Iterator[Finding]:
@@ -27,7 +28,8 @@ def engine_heads(run: Preflight) -> Iterator[Finding]:
     if run.vllm and m and (m.num_attention_heads % tensor or copied):
         what = f"{m.num_attention_heads} attention heads and {m.kv_heads} key-value heads"
         reason = f"the model's {what} do not divide over {tensor} ranks"
-        yield error(f"{VLLM}.tensor_parallel_size", f"{reason}. Choose a divisor.")
+        cure = set_divisor(tensor, m.num_attention_heads, m.kv_heads)
+        yield error(f"{VLLM}.tensor_parallel_size", f"{reason}. {cure}")
 
 
 def engine_pipeline(run: Preflight) -> Iterator[Finding]:

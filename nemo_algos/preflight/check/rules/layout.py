@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from nemo_algos.config import Finding
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import error, warning
+from nemo_algos.preflight.check.rule import error, set_divisor, warning
 
 RESOURCES = "policy.generation.colocated.resources"
 
@@ -58,7 +58,7 @@ def heads(run: Preflight) -> Iterator[Finding]:
     m, tensor = run.model, run.layout.tensor
     if m and m.num_attention_heads % tensor:
         what = f"the model's {m.num_attention_heads} attention heads do not divide over {tensor}"
-        cure = f"Choose a divisor of {m.num_attention_heads}."
+        cure = set_divisor(tensor, m.num_attention_heads)
         yield error(run.size_key("tensor"), f"{what} tensor-parallel ranks. {cure}")
 
 
@@ -77,8 +77,9 @@ def vocabulary(run: Preflight) -> Iterator[Finding]:
     m, tensor = run.model, run.layout.tensor
     if m and m.vocab_size % tensor:
         what = f"the model's vocabulary of {m.vocab_size} does not divide over {tensor} ranks"
-        wrong = error(run.size_key("tensor"), f"{what}, so all log-probs are wrong. Set a divisor.")
-        stops = f"{what}, and Megatron stops unless it is padded. Set a divisor."
+        cure = set_divisor(tensor, m.vocab_size)
+        wrong = error(run.size_key("tensor"), f"{what}, so all log-probs are wrong. {cure}")
+        stops = f"{what}, and Megatron stops unless it is padded. {cure}"
         yield warning(wrong.path, stops) if run.megatron else wrong
 
 
@@ -101,7 +102,8 @@ def experts(run: Preflight) -> Iterator[Finding]:
     m, parts = run.model, run.layout.expert
     if m and parts > 1 and (not m.experts or m.experts % parts):
         what = f"the model's {m.experts} experts do not divide over {parts} expert-parallel ranks"
-        said = f"{what}. Choose a divisor." if m.experts else "the model has no experts. Set 1."
+        cure = set_divisor(parts, m.experts) if m.experts else ""
+        said = f"{what}. {cure}" if m.experts else "the model has no experts. Set 1."
         yield error(run.size_key("expert"), said)
 
 
@@ -152,7 +154,8 @@ def replicas(run: Preflight) -> Iterator[Finding]:
     copies = run[f"{DTENSOR}.dp_replicate_size"] or 1
     if not run.megatron and run.layout.data % copies:
         what = f"{copies} does not divide the {run.layout.data} data-parallel ranks"
-        yield error(f"{DTENSOR}.dp_replicate_size", f"{what}. Choose a divisor.")
+        cure = set_divisor(copies, run.layout.data)
+        yield error(f"{DTENSOR}.dp_replicate_size", f"{what}. {cure}")
 
 
 def offload_alone(run: Preflight) -> Iterator[Finding]:

@@ -55,7 +55,7 @@ def penalty(run: Preflight) -> Iterator[Finding]:
         what = f"{found:g} holds the policy close to the reference"
         yield warning(KL, f"{what}. The papers use 0.001. Lower it.")
     elif found >= 0.01 and at(run.written, KL) is None:
-        yield note(KL, f"NeMo-RL's default of {found:g} applies. The four papers use 0.001.")
+        yield note(KL, f"NeMo-RL's default of {found:g} applies. Set 0.001, as the four papers do.")
 
 
 def steep_gradient(run: Preflight) -> Iterator[Finding]:

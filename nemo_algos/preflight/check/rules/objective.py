@@ -74,7 +74,7 @@ def router_replay(run: Preflight) -> Iterator[Finding]:
         yield error(REPLAY, f"{reason}. Set it to false.")
     if run["grpo.async_grpo.enabled"] and run["data_plane.enabled"]:
         reason = "it does not work with asynchronous GRPO over the data plane"
-        yield error(REPLAY, f"{reason}. Disable one of them.")
+        yield error(REPLAY, f"{reason}. Set it or `data_plane.enabled` to false.")
     if run[MTP]:
         reason = "with router replay, the MTP routers would replay routes of decoder layers"
         yield error(MTP, f"{reason}. Set it to 0.")
@@ -130,7 +130,7 @@ def reward_parts(run: Preflight) -> Iterator[Finding]:
         name = environment(run, data)
         if path == "data.train" and name in ONE_REWARD:
             what = f"{name} gives one reward, but {a.name} needs several"
-            cure = "Use math_multi_reward, or your own environment."
+            cure = "Set it to math_multi_reward, or to an environment of your own."
             yield error(f"{path}.env_name", f"{what}. {cure}")
 
 

@@ -23,7 +23,8 @@ def own_rewards(run: Preflight) -> Iterator[Finding]:
             continue
         if is_vlm(run["data"]):
             reason = "for prompts with images NeMo-RL only supports its built-in reward functions"
-            yield error(f"{path}.verifier", f"{reason}. Set reward_functions instead.")
+            cure = "Remove it, and set `reward_functions` beside it."
+            yield error(f"{path}.verifier", f"{reason}. {cure}")
             continue
         try:
             settings = validate(VerifierConfig, dict(section), path)

@@ -54,7 +54,7 @@ def validation_environment(run: Preflight) -> Iterator[Finding]:
         name = silent and section.get("dataset_name")
         if name and usual and usual not in ENVIRONMENTS and name not in trained:
             what = f"{name} would be graded by {usual}, the training environment of `data.default`"
-            cure = f"Name its environment, or set {usual} if that is meant."
+            cure = f"Set the one that you mean, {usual} or another."
             yield warning("data.validation.env_name", f"{what}. {cure}")
 
 
