@@ -111,7 +111,9 @@ def read(path: Path) -> Dump:
     }
     if path.suffix not in kinds:
         names = ", ".join(kinds)
-        raise ValueError(f"{path} is not a dump ({names}){formats.remedy({}, path.suffix)}")
+        raise ValueError(
+            f"{path} is not a dump ({names}){formats.remedy({}, path.suffix) or WRITE}"
+        )
     if not path.is_file():
         raise ValueError(f"{path} does not exist. Name a dump file.")
     try:

@@ -14,7 +14,15 @@ from nemo_algos.engines.nemo.kinds import is_vlm
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.snapshot import load
-from nemo_algos.preflight.rehearsal import config, fold, miniature, ray_head, readers, verdict
+from nemo_algos.preflight.rehearsal import (
+    config,
+    datasets,
+    fold,
+    miniature,
+    ray_head,
+    readers,
+    verdict,
+)
 from nemo_algos.preflight.rehearsal.fold import Change, changes
 from nemo_algos.preflight.rehearsal.request import Request
 from nemo_algos.preflight.rehearsal.stack import Stack, started
@@ -98,7 +106,7 @@ def shrink(
     beside = Change("policy.tokenizer.name", str(folder / "model"), "scaled", "beside the model")
     changed = changes(run, request.ranks, longest, folder)
     listed = [*changed, *config.stand_in(rows, run), beside]
-    mini = config.write(run, request.written(), listed, folder)
+    mini = config.write(run, request.written(), listed, folder, datasets.home())
     message = f"A miniature of {values.get('model_type')} with {parameters:,} parameters."
     details = {"changes": [change._asdict() for change in listed]}
     verdict.add(folder, Verdict("model", "passed", message, details=details))

@@ -57,11 +57,8 @@ def main(folder: Path, only: Sequence[str] = STAGES) -> None:
 
 def _read(folder: Path) -> dict[str, Any]:
     """The config, its files found as a run in this folder finds them."""
-    import nemo_rl
-
-    home = Path(str(nemo_rl.__file__)).parents[1]
     config = json.loads((folder / "config.json").read_text())
-    config["data"] = datasets.here(config["data"], home)
+    config["data"] = datasets.here(config["data"], datasets.home())
     return config
 
 

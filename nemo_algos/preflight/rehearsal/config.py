@@ -22,14 +22,16 @@ ABSENT = "their data sets are not at hand: docs/rehearse.md"
 
 
 def write(
-    run: Preflight, written: DictConfig, changes: Iterable[Change], folder: Path
+    run: Preflight, written: DictConfig, changes: Iterable[Change], folder: Path, nemo_rl: Path
 ) -> Preflight:
     """Write miniature.yaml, and judge it. Raises ConfigError where a change made it wrong.
 
-    Its policy replaces NeMo-RL's base section: what is given up must not come back by a merge.
+    Its policy and data replace NeMo-RL's base sections: what is given up must not come back by a
+    merge, and a prompt file of NeMo-RL's own is found from any folder.
     """
     plain: Any = OmegaConf.to_container(written)
     plain["policy"] = {**deepcopy(run.plain["policy"]), "_override_": True}
+    plain["data"] = {**datasets.here(run.plain["data"], nemo_rl), "_override_": True}
     for change in changes:
         set_at(plain, change.path, change.value)
     small = OmegaConf.create(plain)

@@ -58,6 +58,13 @@ def stand_in(folder: Path, rows: str = "") -> Path:
     return path
 
 
+def home() -> Path:
+    """NeMo-RL's checkout."""
+    import nemo_rl
+
+    return Path(str(nemo_rl.__file__)).parents[1]
+
+
 def here(data: Any, nemo_rl: Path) -> Any:
     """The section `data` with paths that exist: from this folder, else from NeMo-RL's root."""
     if isinstance(data, list):

@@ -85,7 +85,9 @@ class Stack:
         yield self.verdict(
             "start", "passed", "Ray, the workers, the engine and the first refit started."
         )
-        yield from judge_steps(self, range(1, last + 1))
+        for found in judge_steps(self, range(1, last + 1)):
+            ended = not whole and found.outcome == "failed"  # the log knows more
+            yield self.failure(found.stage, attempt, f"{found.message} ") if ended else found
         if not whole:
             yield self.failure("step", attempt)
             return
@@ -98,10 +100,10 @@ class Stack:
         key = "checkpointing.enabled"
         return "unchecked", f"`{key}` is false: nothing is saved, no resume was tried.", key
 
-    def failure(self, stage: str, attempt: Attempt) -> Verdict:
+    def failure(self, stage: str, attempt: Attempt, said: str = "") -> Verdict:
         """With the last lines of the log, which is named."""
         status = attempt.process.returncode
-        message = f"The run ended with status {status}. Its log is {attempt.log}."
+        message = f"{said}The run ended with status {status}. Its log is {attempt.log}."
         return self.verdict(stage, "failed", message, lines=attempt.last_lines())
 
     def second(self) -> Iterator[Verdict]:
@@ -204,8 +206,10 @@ def updates(
         values = found.get(name, {})
         bad = [s for s in steps if s in values and not math.isfinite(values[s])]
         if bad or not values:
-            what = f"is not finite in step {bad[0]}" if bad else "was not logged"
-            return "failed", f"{name} {what}. Look at the method and its parameters.", "method"
+            if not bad:
+                return "failed", f"{name} was not logged.", ""
+            wrong = f"{name} is not finite in step {bad[0]}"
+            return "failed", f"{wrong}. Look at the method and its parameters.", "method"
     norms = found["train/grad_norm"]
     if not any(norms.get(s, 0) for s in steps):
         if equal:
@@ -268,6 +272,9 @@ def compare_resume(run: Run, first: Batch, lost: Batch, again: Batch) -> tuple[s
             f"After a resume {len(twice)} prompts of step 1 are trained on again.",
             "data",
         )
+    if run["grpo.use_dynamic_sampling"]:
+        said = "Dynamic sampling keeps prompts by their rewards, so another sample trains on others"
+        return "unchecked", f"{said}. None of step 1 came again after the resume.", "data"
     ahead = run.controlled or run["grpo.async_grpo.enabled"]
     message = "After a resume prompts are skipped: those that were being sampled at the save"
     if ahead:

@@ -33,7 +33,8 @@ BASES = {  # of NeMo-RL main -> a word of the refusal, or nothing
 
 
 def given(name: str, base: str = ""):
-    overrides = [f"nemo_rl.config={base}"] if base else []
+    """base: NeMo-RL's config, and other overrides behind it."""
+    overrides = f"nemo_rl.config={base}".split() if base else []
     return configs.apply_overrides(configs.read(configs.find(name)), overrides)
 
 
@@ -45,7 +46,16 @@ def folded(name: str, folder: Path, base: str = "", ranks: int = 4, longest: int
     row = json.dumps({"problem": "1 + 1", "answer": "2"})
     rows.write_text(f"{row}\n" * 64)
     changes = [*fold.changes(run, ranks, longest, folder), *config.stand_in(rows, run)]
-    return run, config.write(run, written, changes, folder)
+    return run, config.write(run, written, changes, folder, folder)
+
+
+def test_a_prompt_file_of_nemo_rls_is_found_from_any_folder(tmp_path):
+    """data.default of the base config names it, and it goes below rows that stand in, too."""
+    asked = tmp_path / "examples" / "prompts" / "gsm8k.txt"
+    asked.parent.mkdir(parents=True)
+    asked.touch()
+    _, small = folded("nemo_rl.yaml", tmp_path, "gdpo_math_1B.yaml method.name=gdpo")
+    assert small["data.default.system_prompt_file"] == str(asked)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -68,6 +68,9 @@ def test_refit():
 class Run(dict):
     controlled = False
 
+    def __missing__(self, key):
+        return None
+
 
 @pytest.mark.parametrize(
     ("again", "outcome", "word"),
@@ -82,6 +85,13 @@ def test_prompts_after_a_resume(again, outcome, word):
     run = Run({"grpo.async_grpo.enabled": False})
     found, message, _ = stack.compare_resume(run, first, lost, batch([], (), again))
     assert found == outcome and word in message
+
+
+def test_dynamic_sampling_trains_on_other_prompts_but_never_again_on_those_of_step_1():
+    first, lost = batch([], (), ((1, 1),)), batch([], (), ((3, 3),))
+    run = Run({"grpo.use_dynamic_sampling": True})
+    after = [stack.compare_resume(run, first, lost, batch([], (), ((n, n),))) for n in (5, 1)]
+    assert [outcome for outcome, *_ in after] == ["unchecked", "failed"]
 
 
 def test_an_asynchronous_run_may_skip():
@@ -119,6 +129,18 @@ def test_a_run_without_checkpoints_is_not_resumed(tmp_path, monkeypatch, saves, 
     made.rehearse(said.append)
     assert (said[-1].stage, said[-1].outcome) == want
     assert made.length.endswith("4" if saves else "2")
+
+
+def test_what_fails_in_a_run_that_ended_comes_with_the_end_of_its_log(tmp_path, monkeypatch):
+    made = stack.Stack(Run({"checkpointing.enabled": True}), tmp_path, {}, 2)
+    monkeypatch.setattr(stack, "Attempt", Ended)
+    monkeypatch.setattr(stack, "samples", lambda *_: {"rewards": [1]})
+    unlogged = made.verdict("step", *stack.updates({}, range(1, 3), False))
+    monkeypatch.setattr(stack, "judge_steps", lambda *_: [unlogged])
+    said = []
+    made.rehearse(said.append)
+    assert said[-1].message.startswith(unlogged.message) and "log" in said[-1].message
+    assert said[-1].outcome == "failed" and "lines" in said[-1].details
 
 
 def test_responses_of_a_controller_are_those_of_its_newest_trace(tmp_path):
