@@ -29,16 +29,14 @@ from torch import Tensor
 from nemo_algos import config
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.build import build
-from nemo_algos.algorithms.core.ratios import log1p
-from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.core.surrogate import Counts, log1p
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import STUDIED
 from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.local.build import build_trainer
 from nemo_algos.engines.local.experience import Experience
-from nemo_algos.engines.local.fp8 import e4m3
-from nemo_algos.engines.local.low_precision import Recipe, emulate
+from nemo_algos.engines.local.low_precision import Recipe, e4m3, emulate
 from nemo_algos.engines.local.tiny import Tiny
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
 from nemo_algos.engines.local.trainer import Trainer

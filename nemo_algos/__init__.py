@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nemo_algos.algorithms.algorithm import Algorithm
     from nemo_algos.algorithms.build import build
-    from nemo_algos.algorithms.core.ratios import sequence_mean
-    from nemo_algos.algorithms.core.surrogate import Counts
+    from nemo_algos.algorithms.core.surrogate import Counts, sequence_mean
     from nemo_algos.algorithms.kernel import (
         Method,
         Signal,
@@ -21,11 +20,10 @@ if TYPE_CHECKING:
     )
     from nemo_algos.algorithms.loss import batch_loss, policy_loss
     from nemo_algos.algorithms.methods import METHODS
-    from nemo_algos.algorithms.params import ClipParams, Params
+    from nemo_algos.algorithms.record import ClipParams, Params
     from nemo_algos.algorithms.riders.loss_config import LossConfig
     from nemo_algos.algorithms.riders.terms import LossTerm, TermInputs, TermParams
-    from nemo_algos.algorithms.rollout_fields import prompt_key
-    from nemo_algos.algorithms.rollouts import Rollouts
+    from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
     from nemo_algos.config import ConfigError, Finding, validate
 
 __version__ = "0.1.0"
@@ -37,21 +35,19 @@ __all__ = [
 ]  # fmt: skip
 _HOMES = {
     "config": ("ConfigError", "Finding", "validate"),
-    "algorithms.core.ratios": ("sequence_mean",),
-    "algorithms.core.surrogate": ("Counts",),
+    "algorithms.core.surrogate": ("Counts", "sequence_mean"),
     "algorithms.methods": ("METHODS",),
     "algorithms.algorithm": ("Algorithm",),
     "algorithms.build": ("build",),
     "algorithms.loss": ("batch_loss", "policy_loss"),
-    "algorithms.params": ("ClipParams", "Params"),
+    "algorithms.record": ("ClipParams", "Params"),
     "algorithms.kernel": (
         *("Method", "Signal", "Signals"),
         *("group_advantages", "no_bounds", "token_log_ratio"),
     ),
     "algorithms.riders.loss_config": ("LossConfig",),
     "algorithms.riders.terms": ("LossTerm", "TermInputs", "TermParams"),
-    "algorithms.rollout_fields": ("prompt_key",),
-    "algorithms.rollouts": ("Rollouts",),
+    "algorithms.rollouts": ("Rollouts", "prompt_key"),
 }
 
 

@@ -18,10 +18,57 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from nemo_algos.environment import as_written
-from nemo_algos.naming import method_name
+SECRET = 8  # characters of what an environment variable holds, from which on it is not shown
+_FROM_ENVIRONMENT: dict[str, str] = {}  # a value -> the ${oc.env:NAME} that gave it
+
+
+def _of_environment(name: str, *default: str | None) -> str | None:
+    """OmegaConf's own resolver, whose values are remembered."""
+    value = oc.env(name, *default)
+    if isinstance(value, str) and len(value) >= SECRET:
+        _FROM_ENVIRONMENT[value] = f"${{oc.env:{','.join(map(str, (name, *default)))}}}"
+    return value
+
+
+with warnings.catch_warnings(action="ignore"):  # of names that are OmegaConf's own
+    OmegaConf.register_new_resolver("oc.env", _of_environment, replace=True)
+
+
+def as_written(value: Any) -> Any:
+    """`value` with ${oc.env:NAME} again where that gave a text: it may be a secret.
+
+    To be printed, stored or sent; below SECRET characters a text stays.
+    """
+    if isinstance(value, dict):
+        return {k: as_written(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [as_written(v) for v in value]
+    if isinstance(value, str):
+        for secret in sorted(_FROM_ENVIRONMENT, key=len, reverse=True):
+            value = value.replace(secret, _FROM_ENVIRONMENT[secret])
+    return value
+
+
+UNSAFE = re.compile(r"[^\w.+=@-]+", re.ASCII)  # a colon parts the halves of a mount
+
+
+def method_name(block: Any) -> str:
+    """etr, mine-MINE for mine:MINE, erpo+etr for a combination; block: of a config's `method`."""
+    if isinstance(block, Mapping):
+        parts = [block.get(key) for key in ("advantages", "name", "bounds")]
+        return "+".join(dict.fromkeys(method_name(part) for part in parts if part)) or "run"
+    return UNSAFE.sub("-", str(block)).strip("-.") or "run"
+
+
+def run_name(config: str, before: Any, after: Any) -> str:
+    """The config's, unless its `method` (before) names others with the overrides (after)."""
+    stem = UNSAFE.sub("-", config.rpartition("/")[2].removesuffix(".yaml")).strip("-.")
+    name = method_name(after)
+    return stem if stem and name == method_name(before) else name
+
 
 Schema = TypeVar("Schema", bound=BaseModel)
 

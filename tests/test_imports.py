@@ -13,23 +13,19 @@ import nemo_algos
 PACKAGE = Path(__file__).parents[1] / "nemo_algos"
 FILES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("torch", "transformers", "ray", "nemo_rl", "megatron", "matplotlib", "sympy")
-GROUND = {"config", "environment", "jsonl", "naming", "page", "processes", "style"}
-GROUND |= {"terminal", "untrusted"}
+GROUND = {"config", "jsonl", "page", "processes", "style", "terminal", "untrusted"}
 CORE = {"algorithms.core", "algorithms.rollouts"}
 # what a room may import of ours; a room is a module of the ground floor, or what lies in a wing
 ALLOWED = {
-    "environment": set(),
-    "naming": set(),
     "page": set(),
     "processes": set(),
     "style": set(),
     "untrusted": set(),
     "terminal": {"untrusted"},
-    "config": {"environment", "naming"},
+    "config": set(),
     "jsonl": {"config", "untrusted"},
     "algorithms.core": CORE,
-    "algorithms.rollouts": {"algorithms.core", "algorithms.rollout_fields"},
-    "algorithms.rollout_fields": set(),
+    "algorithms.rollouts": {"algorithms.core"},
     "engines.rewards": {"engines.rewards", "config"},
     "engines.data": {"engines.data", "engines.rewards", "config", "jsonl", "untrusted"},
     "engines.adapters": {"engines.adapters", *nemo_algos.__all__},

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nemo_algos.algorithms import core, record
-from nemo_algos.algorithms.params import ClipParams, Params, Slot
+from nemo_algos.algorithms.record import ClipParams, Params, Slot
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nemo_algos.cli.arguments import COLORS, Config, NemoRL, Overrides, load_config, show
-from nemo_algos.environment import as_written
+from nemo_algos.config import as_written
 from nemo_algos.preflight.check.judge import check as checked
 from nemo_algos.preflight.check.judge import versions
 from nemo_algos.preflight.slurm.batch import seconds

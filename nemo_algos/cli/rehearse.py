@@ -10,8 +10,7 @@ import typer
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos.cli.arguments import Config, Overrides, load_config
-from nemo_algos.config import ConfigError
-from nemo_algos.environment import as_written
+from nemo_algos.config import ConfigError, as_written
 from nemo_algos.preflight.check.judge import judge
 from nemo_algos.preflight.check.snapshot import load
 from nemo_algos.preflight.rehearsal import machine, run

@@ -9,9 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_algos import config as configs
 from nemo_algos.cli.arguments import SHAPE, complete_config, load_config, once, show
-from nemo_algos.config import ConfigError, Finding
+from nemo_algos.config import ConfigError, Finding, run_name
 from nemo_algos.engines.local import manifest
-from nemo_algos.naming import run_name
 from nemo_algos.preflight.check.local.judge import judge
 from nemo_algos.terminal import Console
 

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from nemo_algos import config
 from nemo_algos.cli import COMMANDS, app, load_command
 from nemo_algos.cli.train import _with_run_name
-from nemo_algos.config import SHIPPED
-from nemo_algos.naming import method_name, run_name
+from nemo_algos.config import SHIPPED, method_name, run_name
 
 CONFIGURED = ("train", "export", "study", "eval", "check", "plan", "slurm")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from nemo_algos.config import method_name
 from nemo_algos.lab.atlas import cards, measure, run
 from nemo_algos.lab.atlas.design import ARMS, UPDATES, Cell, cells
 from nemo_algos.lab.atlas.measure import algorithm_of
 from nemo_algos.lab.atlas.world import WORLDS
-from nemo_algos.naming import method_name
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "atlas.md").read_text()

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.core import logprob_gap as logprob_gap
     from nemo_algos.algorithms.core import metrics as metrics
     from nemo_algos.algorithms.core import power_mean as power_mean
-    from nemo_algos.algorithms.core import ratios as ratios
     from nemo_algos.algorithms.core import surrogate as surrogate
     from nemo_algos.algorithms.core import tokens as tokens
 

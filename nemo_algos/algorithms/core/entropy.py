@@ -81,7 +81,7 @@ def token_logprobs_and_entropy(
     vocabulary; group: the tensor-parallel process group (None: not sharded); vocabulary: its real
     size (rows beyond it are padding and take no part) -> two float32 [...], the same on every
     rank, differentiable (float64 where the logits are).
-    kept [..., V/TP] bool, of what the token was sampled from (core.support): the log-prob is then
+    kept [..., V/TP] bool, of what the token was sampled from: the log-prob is then
     log p(token) - log sum_kept p, -inf for a token outside; the entropy stays the whole one.
     Extra memory: O(N) and one chunk; in the backward also the gradient, in the logits' own dtype.
     Raises ValueError for a vocabulary larger than the logits.

@@ -13,8 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nemo_algos.algorithms.core.ratios import sequence_mean
-from nemo_algos.algorithms.core.surrogate import token_counts, working_dtype
+from nemo_algos.algorithms.core.surrogate import sequence_mean, token_counts, working_dtype
 
 Level = Literal["token", "geometric", "sequence"]
 Cut = Literal["tis", "icepop", "seq-mask-tis"]

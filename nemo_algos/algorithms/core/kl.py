@@ -6,8 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from nemo_algos.algorithms.core.ratios import expm1
-from nemo_algos.algorithms.core.surrogate import difference
+from nemo_algos.algorithms.core.surrogate import difference, expm1
 
 KLType = Literal["k1", "k2", "k3", "unbiased"]
 MAX_KL_INPUT = 20.0

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nemo_algos.algorithms.core.ratios import log1p
+from nemo_algos.algorithms.core.surrogate import log1p
 
 BINS = 8000  # over +-20: a bin is 0.5 % of the ratio
 REACH = 20.0

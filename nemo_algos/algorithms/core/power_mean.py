@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from nemo_algos.algorithms.core.ratios import expm1
-from nemo_algos.algorithms.core.surrogate import as_number, token_counts
+from nemo_algos.algorithms.core.surrogate import as_number, expm1, token_counts
 
 
 def log_power_mean(

@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, Signals
-from nemo_algos.algorithms.params import (
+from nemo_algos.algorithms.record import (
     OfAdvantages,
     OfBounds,
     OfLoss,
@@ -114,7 +114,7 @@ def exponent(rollouts: Rollouts, params: APMPOParams) -> Signal:
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: APMPOParams) -> Tensor:
     """A'_it = A_i w_it with w_t = (M_p(u) / u_t)^(1-p), in log space, [B,S]."""
     A, p = signals.advantages, signals.extras["exponent"]
-    log_u = core.ratios.one_sided_clip(log_ratio, A, signals.low, signals.high)
+    log_u = core.surrogate.one_sided_clip(log_ratio, A, signals.low, signals.high)
     exponential = params.exponent == "exponential"
     least = math.exp(-params.gamma) if exponential else 1 - params.gamma  # a mean reward of 1
     log_mean = core.power_mean.log_power_mean(log_u, mask, p, least)

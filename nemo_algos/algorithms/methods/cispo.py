@@ -11,7 +11,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signals
-from nemo_algos.algorithms.params import ClipParams, OfBounds, Usual
+from nemo_algos.algorithms.record import ClipParams, OfBounds, Usual
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ class CISPOParams(ClipParams):
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: CISPOParams) -> Tensor:
     """A'_it = clip(r_it, 1 - clip_low, 1 + clip_high) A_i, [B,S]."""
-    clipped = core.ratios.clamp(log_ratio.exp(), 1 - signals.low, 1 + signals.high)
+    clipped = core.surrogate.clamp(log_ratio.exp(), 1 - signals.low, 1 + signals.high)
     return clipped * signals.advantages
 
 

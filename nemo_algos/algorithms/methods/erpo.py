@@ -21,7 +21,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal
-from nemo_algos.algorithms.params import ClipParams, OfAdvantages, Usual
+from nemo_algos.algorithms.record import ClipParams, OfAdvantages, Usual
 
 if TYPE_CHECKING:
     from torch import Tensor

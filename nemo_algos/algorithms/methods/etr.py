@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal
-from nemo_algos.algorithms.params import OfAdvantages, OfBounds, Params, Std, TokenClip, Usual
+from nemo_algos.algorithms.record import OfAdvantages, OfBounds, Params, Std, TokenClip, Usual
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signals
-from nemo_algos.algorithms.params import OfBounds, Params, Usual
+from nemo_algos.algorithms.record import OfBounds, Params, Usual
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,8 +37,8 @@ def bounds(params: GMPOParams) -> tuple[float, float]:
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: GMPOParams) -> Tensor:
     """mean_t of the one-sidedly clipped l_it, [B,1]."""
     A, low, high = signals.advantages, signals.low, signals.high
-    clipped = core.ratios.one_sided_clip(log_ratio, A, low, high)
-    return core.ratios.sequence_mean(clipped, mask)
+    clipped = core.surrogate.one_sided_clip(log_ratio, A, low, high)
+    return core.surrogate.sequence_mean(clipped, mask)
 
 
 GMPO = Method(

@@ -1,7 +1,7 @@
 """GPG: the plain policy gradient, J = token mean of A_i log pi, with A_i = R_i - mean(R)."""
 
 from nemo_algos.algorithms.kernel import Method, no_bounds
-from nemo_algos.algorithms.params import OfAdvantages, Params, Std
+from nemo_algos.algorithms.record import OfAdvantages, Params, Std
 
 
 class GPGParams(Params):

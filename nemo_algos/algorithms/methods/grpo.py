@@ -6,7 +6,7 @@ clip_high = 0.28 is Clip-High (sequence mean) and, with aggregation: token, DAPO
 from typing import Literal
 
 from nemo_algos.algorithms.kernel import Method
-from nemo_algos.algorithms.params import ClipParams
+from nemo_algos.algorithms.record import ClipParams
 
 
 class GRPOParams(ClipParams):

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signals
-from nemo_algos.algorithms.params import ClipParams, OfBounds, SequenceClip
+from nemo_algos.algorithms.record import ClipParams, OfBounds, SequenceClip
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,7 @@ class GSPOParams(ClipParams):
 
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: GSPOParams) -> Tensor:
     """log s_i = mean_t l_it, [B,1]."""
-    return core.ratios.sequence_mean(log_ratio, mask)
+    return core.surrogate.sequence_mean(log_ratio, mask)
 
 
 GSPO = Method(

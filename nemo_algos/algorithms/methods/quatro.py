@@ -18,7 +18,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, Signals, no_bounds
-from nemo_algos.algorithms.params import OfAdvantages, Params, Undivided, Usual
+from nemo_algos.algorithms.record import OfAdvantages, Params, Undivided, Usual
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,8 +58,8 @@ def advantages(rollouts: Rollouts, params: QUATROParams) -> Signal:
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QUATROParams) -> Tensor:
     """log s_i, [B,1]: the sum or the mean of the response's token log-ratios."""
     if params.ratio == "sequence":
-        return core.ratios.sequence_sum(log_ratio, params.max_log_ratio)
-    return core.ratios.sequence_mean(log_ratio, mask)
+        return core.surrogate.sequence_sum(log_ratio, params.max_log_ratio)
+    return core.surrogate.sequence_mean(log_ratio, mask)
 
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: QUATROParams) -> Tensor:

@@ -13,7 +13,7 @@ from nemo_algos.algorithms.kernel import (
     no_bounds,
     token_log_ratio,
 )
-from nemo_algos.algorithms.params import Params, Slot
+from nemo_algos.algorithms.record import Params, Slot
 from nemo_algos.algorithms.riders.correction import CorrectionConfig
 from nemo_algos.config import Finding
 

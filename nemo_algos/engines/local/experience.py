@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from nemo_algos.algorithms.rollout_fields import prompt_key
+from nemo_algos.algorithms.rollouts import prompt_key
 from nemo_algos.engines.data.prompts import Asked
 
 
@@ -23,7 +23,7 @@ class Experience:
     entropy [B,S]: of the sampling policy at the sampling temperature as the training forward
     computes them (with old := sampler, as the sampler did), nats, 0 off the mask; gen_logprobs
     [B,S]: as the sampler computed them;
-    support [B,S,V/8]: the packed sets (core.support) that the sampler's filters kept, where they
+    support [B,S,V/8]: the packed sets (`sampling.pack`) that the sampler's filters kept, where they
     are replayed: log-probs of all kinds are then renormalised over them;
     shown [B,S] bool, where an environment spoke within: the mask and its tokens;
     routed_experts [B,L+S-1,layers,K]: where the sampler sent each token but the last, of a model

@@ -1,16 +1,140 @@
-"""A run's records: metrics.jsonl, trace.jsonl, what trackers are told, the curves as PNG."""
+"""A run's folder and its records: metrics.jsonl, trace.jsonl, what trackers are told, curves."""
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, NamedTuple, Self
 
-from nemo_algos.engines.local.folder import RECORD
 from nemo_algos.engines.local.schema import LoggerSection
-from nemo_algos.engines.local.trackers import TRACKERS, Send, Told, enabled_names
-from nemo_algos.jsonl import Metrics, Step, append_lines, read_lines, replace
+from nemo_algos.jsonl import (
+    Metrics,
+    Step,
+    append_lines,
+    lock_folder,
+    read_lines,
+    refuse_links_out,
+    replace,
+)
 from nemo_algos.style import save
+
+RECORD = "metrics.jsonl"  # is there from the first finished step on
+HELD = "training in"
+
+
+@contextmanager
+def open_folder(folder: Path | None, log_dir: Path) -> Iterator[Path]:
+    """This folder, else a new one below log_dir; a new one without a step is removed at the end.
+
+    Raises ValueError where another process trains there, or a link leads out of it.
+    """
+    new = folder is None or not folder.exists()
+    if folder is None:
+        folder, lock = _create_numbered(log_dir)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        refuse_links_out(folder)
+        lock = lock_folder(folder, HELD)
+    try:
+        with lock:
+            yield folder
+    finally:
+        if new and not (folder / RECORD).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _create_numbered(log_dir: Path) -> tuple[Path, IO[str]]:
+    """The first free one of log_dir/exp_001, exp_002, ..., as NeMo-RL numbers them.
+
+    The last is free where its process was killed before a step.
+    """
+    taken = [int(p.name[4:]) for p in log_dir.glob("exp_*") if p.name[4:].isdigit()]
+    for number in count(max(taken, default=1)):
+        folder = log_dir / f"exp_{number:03d}"
+        ended = (folder / "lock").is_file() and not (folder / RECORD).exists()
+        try:
+            folder.mkdir(parents=True, exist_ok=ended)
+            lock = lock_folder(folder, HELD)
+        except (FileExistsError, ValueError):  # another process's, or a run's
+            continue
+        if not (folder / RECORD).exists():
+            return folder, lock
+        lock.close()
+    raise AssertionError
+
+
+Send = Callable[[dict[str, float], int], object]
+
+
+class Told(NamedTuple):
+    """A run: the steps that it has done, and an id that no other run has."""
+
+    folder: Path
+    config: dict[str, Any]
+    id: str
+    done: int
+
+
+@contextmanager
+def tensorboard(run: Told, settings: LoggerSection) -> Iterator[Send]:
+    """Files in the run's folder; what a kill has left of later steps is hidden."""
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+    with SummaryWriter(str(run.folder / "tensorboard"), purge_step=run.done + 1) as writer:
+        yield lambda metrics, step: [writer.add_scalar(k, v, step) for k, v in metrics.items()]
+
+
+@contextmanager
+def wandb(run: Told, settings: LoggerSection) -> Iterator[Send]:
+    """A resumed run goes on in its own. Its files, which link elsewhere, are beside the folder."""
+    import wandb  # pyright: ignore[reportMissingImports]
+
+    named = {"name": run.folder.name, **settings.wandb.model_dump(exclude_none=True)}
+    options = {"dir": run.folder.parent, "id": run.id, "resume": "allow", "config": run.config}
+    with wandb.init(**options, **named) as made:
+        yield lambda metrics, step: made.log(metrics, step=step)
+
+
+@contextmanager
+def trackio(run: Told, settings: LoggerSection) -> Iterator[Send]:
+    """As W&B. Its runs are told apart by their names alone, so the id is a part of the name."""
+    import trackio  # pyright: ignore[reportMissingImports]
+
+    section = settings.trackio
+    name = f"{section.name} {run.id}" if section.name else run.id
+    made = trackio.init(project=section.project, name=name, resume="allow", config=run.config)
+    yield lambda metrics, step: made.log(metrics, step=step)
+    made.finish()
+
+
+@contextmanager
+def mlflow(run: Told, settings: LoggerSection) -> Iterator[Send]:
+    """A resumed run goes on in its own, which a tag tells. MLflow's names have no @."""
+    import mlflow  # pyright: ignore[reportMissingImports]
+
+    section, tag = settings.mlflow, "nemo_algos"
+    if section.tracking_uri:
+        mlflow.set_tracking_uri(section.tracking_uri)
+    mlflow.set_experiment(section.experiment_name)
+    there = mlflow.search_runs(filter_string=f"tags.{tag} = '{run.id}'", output_format="list")
+    new = {"run_name": section.run_name or run.folder.name, "tags": {tag: run.id}}
+    with mlflow.start_run(**({"run_id": there[0].info.run_id} if there else new)):
+        mlflow.log_dict(run.config, "config.json")
+        yield lambda metrics, step: mlflow.log_metrics(
+            {name.replace("@", "_at_"): value for name, value in metrics.items()}, step
+        )
+
+
+TRACKERS: dict[str, Callable[[Told, LoggerSection], AbstractContextManager[Send]]] = {
+    tracker.__name__: tracker for tracker in (tensorboard, wandb, mlflow, trackio)
+}
+
+
+def enabled_names(settings: LoggerSection) -> list[str]:
+    """Their names."""
+    return [name for name in TRACKERS if getattr(settings, f"{name}_enabled")]
 
 
 class StepMetrics(Metrics, Step):

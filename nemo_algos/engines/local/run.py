@@ -16,14 +16,12 @@ from nemo_algos.config import ConfigError, first_line
 from nemo_algos.engines.local import checkpoint, manifest, summary
 from nemo_algos.engines.local.build import build_trainer
 from nemo_algos.engines.local.evaluation import SEED, measure, sample
-from nemo_algos.engines.local.folder import RECORD, open_folder
 from nemo_algos.engines.local.hardware import describe, threads_of
-from nemo_algos.engines.local.logs import Log
+from nemo_algos.engines.local.logs import RECORD, Log, Told, open_folder
 from nemo_algos.engines.local.optimizer import rehearse
 from nemo_algos.engines.local.schema import LocalConfig, TorchClass
 from nemo_algos.engines.local.screen import Screen, say
 from nemo_algos.engines.local.summary import HELD_OUT, Record
-from nemo_algos.engines.local.trackers import Told
 from nemo_algos.engines.local.trainer import Trainer
 from nemo_algos.terminal import echo
 

@@ -92,7 +92,7 @@ class GenerationSection(Section):
 
     @property
     def filters(self) -> dict[str, Any]:
-        """What `core.support.support` takes; empty where every token is kept."""
+        """What `sampling.support` takes; empty where every token is kept."""
         return self.model_dump(include={"top_p", "top_k", "min_p"}, exclude_defaults=True)
 
 

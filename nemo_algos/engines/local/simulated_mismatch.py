@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nemo_algos.engines.local.experience import Experience, Policy
-from nemo_algos.engines.local.experts import EXPERTS_PER_TOKEN, TopExperts
-from nemo_algos.engines.local.fp8 import e4m3
-from nemo_algos.engines.local.low_precision import exact
+from nemo_algos.engines.local.low_precision import e4m3, exact
 from nemo_algos.engines.local.schema import LocalConfig, PlantedSection
+from nemo_algos.engines.local.tiny import EXPERTS_PER_TOKEN, TopExperts
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
 
 BLOCK = 128  # of e4m3

@@ -13,9 +13,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nemo_algos.engines.data.countdown import VOCABULARY
-from nemo_algos.engines.local.experts import Router
+from nemo_algos.engines.data.countdown import EOS, PAD, VOCABULARY
 from nemo_algos.engines.local.schema import Shape
+
+EXPERTS_PER_TOKEN = 2
+
+
+class TopExperts(nn.Module):
+    """The experts that a router says; a module, so that a hook can say others."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """logits [...,experts] -> [...,K], the likeliest first."""
+        return logits.topk(EXPERTS_PER_TOKEN).indices
+
+
+class Router(nn.Module):
+    """Which experts a token is sent to, and their weights: a softmax over those."""
+
+    def __init__(self, c: Shape) -> None:
+        super().__init__()
+        self.gate, self.top = nn.Linear(c.width, c.experts, bias=False), TopExperts()
+
+    def forward(self, x: Tensor, replayed: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x [...,D] -> weights [...,experts], 0 off the chosen, and the router's own [...,K].
+
+        replayed [...,K]: chosen in their place.
+        """
+        logits = self.gate(x)
+        own: Tensor = self.top(logits)
+        chosen = own if replayed is None else replayed
+        among = logits.gather(-1, chosen).softmax(-1)
+        return torch.zeros_like(logits).scatter(-1, chosen, among), own
+
 
 ROPE_THETA = 10_000.0
 # keys and values of each layer, [N,H,T,E], and the experts of its tokens, [N,T,K]
@@ -161,3 +190,59 @@ class Tiny(nn.Module):
     def _by_layer(self, experts: Tensor | None) -> Sequence[Tensor | None]:
         """[N,T,K] of each layer, of [N,T,layers,K]."""
         return [None] * len(self.layers) if experts is None else experts.unbind(2)
+
+
+def hf_state(model: Tiny) -> dict[str, Tensor]:
+    """The weights under transformers' names (tied embeddings)."""
+    embed, norm = model.embed.weight, model.norm.weight
+    state = {"model.embed_tokens.weight": embed, "model.norm.weight": norm}
+    for i, layer in enumerate(model._layers()):
+        q, k, v = layer.qkv.weight.chunk(3)
+        names = {
+            "self_attn.q_proj": q,
+            "self_attn.k_proj": k,
+            "self_attn.v_proj": v,
+            "self_attn.o_proj": layer.out.weight,
+            "input_layernorm": layer.attention_norm.weight,
+            "post_attention_layernorm": layer.mlp_norm.weight,
+            **_mlp(layer, model.shape.experts),
+        }
+        state |= {f"model.layers.{i}.{name}.weight": weight for name, weight in names.items()}
+    return {name: weight.detach().clone().contiguous() for name, weight in state.items()}
+
+
+def _mlp(layer: Layer, experts: int) -> dict[str, Tensor]:
+    """The MLP, or the router and w1 (gate), w2 (down), w3 (up) of every expert."""
+    gate, up = layer.gate_up.weight.chunk(2)
+    if layer.router is None:
+        return {"mlp.gate_proj": gate, "mlp.up_proj": up, "mlp.down_proj": layer.down.weight}
+    weights = {"w1": gate.chunk(experts), "w3": up.chunk(experts)}
+    weights["w2"] = layer.down.weight.chunk(experts, 1)
+    every = {f"experts.{j}.{w}": of[j] for w, of in weights.items() for j in range(experts)}
+    block = {"gate": layer.router.gate.weight, **every}
+    return {f"block_sparse_moe.{name}": weight for name, weight in block.items()}
+
+
+def hf_config(shape: Shape) -> dict[str, object]:
+    """config.json for transformers."""
+    routed = shape.experts > 1
+    experts = {"num_local_experts": shape.experts, "num_experts_per_tok": EXPERTS_PER_TOKEN}
+    return {
+        "architectures": ["MixtralForCausalLM" if routed else "LlamaForCausalLM"],
+        "model_type": "mixtral" if routed else "llama",
+        **(experts if routed else {}),
+        "vocab_size": len(VOCABULARY),
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "intermediate_size": shape.hidden,
+        "rope_theta": ROPE_THETA,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
+    }

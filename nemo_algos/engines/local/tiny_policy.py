@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
-from nemo_algos.algorithms.core.support import unpack
-from nemo_algos.engines.data import countdown, puzzles, walks
+from nemo_algos.engines.data import countdown, puzzles
 from nemo_algos.engines.data.prompts import Asked
-from nemo_algos.engines.local import experts, tiny, tiny_hf
+from nemo_algos.engines.local import tiny
 from nemo_algos.engines.local.experience import Experience
-from nemo_algos.engines.local.sampling import decode
+from nemo_algos.engines.local.sampling import decode, unpack
 from nemo_algos.engines.local.schema import GenerationSection, Shape
 
 WARM_STEPS, WARM_BATCH, WARM_LR = 700, 64, 4e-3
@@ -133,10 +132,8 @@ class TinyPolicy:
 
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        save_file(
-            tiny_hf.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"}
-        )
-        config = json.dumps(tiny_hf.hf_config(self.model.shape), indent=2)
+        save_file(tiny.hf_state(self.model), path / "model.safetensors", metadata={"format": "pt"})
+        config = json.dumps(tiny.hf_config(self.model.shape), indent=2)
         (path / "config.json").write_text(config)
         _tokenizer().save_pretrained(path)
 
@@ -176,9 +173,7 @@ def warm_start(
     cache directory; progress(share) is called as it goes.
     """
     steps = steps or WARM_STEPS
-    sources = (
-        inspect.getsource(code) for code in (countdown, puzzles, walks, experts, tiny, _teach)
-    )
+    sources = (inspect.getsource(code) for code in (countdown, puzzles, tiny, _teach))
     numbers = (shape, rules, seed, steps, WARM_BATCH, WARM_LR, torch.__version__)
     recipe = "\n".join(map(str, (*sources, *numbers)))
     name = hashlib.sha256(recipe.encode()).hexdigest()[:16]

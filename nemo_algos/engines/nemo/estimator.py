@@ -14,8 +14,7 @@ from torch import Tensor
 
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.algorithms.kernel import Memory, Signals
-from nemo_algos.algorithms.rollout_fields import prompt_key
-from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
 from nemo_algos.engines.nemo import columns, versions
 
 EXACT = "entropy/exact"  # as the embedded engine logs it: the mean over response tokens

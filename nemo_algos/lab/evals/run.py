@@ -14,10 +14,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
-from nemo_algos.config import ConfigError, Finding
+from nemo_algos.config import ConfigError, Finding, as_written
 from nemo_algos.engines.rewards import Verdict, VerifierPool
 from nemo_algos.engines.rewards.function import PAIR
-from nemo_algos.environment import as_written
 from nemo_algos.jsonl import replace
 from nemo_algos.lab.evals.benchmarks import Loaded, load
 from nemo_algos.lab.evals.benchmarks.registry import BENCHMARKS, EXTRACTORS

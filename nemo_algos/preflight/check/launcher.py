@@ -7,14 +7,13 @@ from nemo_rl.algorithms.grpo import MasterConfig  # pyright: ignore
 from omegaconf import DictConfig
 
 from nemo_algos.algorithms.riders.loss_config import MismatchConfig
-from nemo_algos.config import ConfigError, Finding, validate
+from nemo_algos.config import ConfigError, Finding, as_written, validate
 from nemo_algos.engines.nemo import versions
 from nemo_algos.engines.nemo.decided import EPOCHS, OURS, TRACE, TRACED
 from nemo_algos.engines.nemo.installed import find_release
 from nemo_algos.engines.nemo.launch import Launch
 from nemo_algos.engines.nemo.trace import Traced
 from nemo_algos.engines.nemo.trainers import estimator_name
-from nemo_algos.environment import as_written
 from nemo_algos.preflight.check.controller_schema import SECTION
 from nemo_algos.preflight.check.judge import judge, refuse
 

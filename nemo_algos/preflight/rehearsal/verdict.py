@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from nemo_algos.environment import as_written
+from nemo_algos.config import as_written
 
 FILE = "verdicts.jsonl"
 Outcome = Literal["passed", "warning", "failed", "unchecked"]

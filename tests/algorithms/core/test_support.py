@@ -8,7 +8,7 @@ import torch
 
 from nemo_algos.algorithms.core import entropy
 from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
-from nemo_algos.algorithms.core.support import pack, support, unpack
+from nemo_algos.engines.local.sampling import pack, support, unpack
 
 P = torch.tensor([0.1, 0.5, 0.15, 0.05, 0.2])  # by rank: 1, 4, 2, 0, 3
 

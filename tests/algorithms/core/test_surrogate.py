@@ -7,8 +7,15 @@ import torch
 from batches import close
 
 from nemo_algos.algorithms.core import kl
-from nemo_algos.algorithms.core.ratios import one_sided_clip, sequence_mean, sequence_sum
-from nemo_algos.algorithms.core.surrogate import Counts, clipped_surrogate, difference, reduce
+from nemo_algos.algorithms.core.surrogate import (
+    Counts,
+    clipped_surrogate,
+    difference,
+    one_sided_clip,
+    reduce,
+    sequence_mean,
+    sequence_sum,
+)
 
 NAN, INF = float("nan"), float("inf")
 ON = torch.ones(1, 4, dtype=torch.bool)

@@ -8,7 +8,7 @@ import pytest
 
 from nemo_algos.algorithms.golden.verify import compute, errors_of, read
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.algorithms.params import ClipParams
+from nemo_algos.algorithms.record import ClipParams
 
 GOLDEN = read(Path(__file__).parents[2] / "golden" / "public.json.gz")
 

@@ -188,7 +188,7 @@ def test_all_findings_of_all_components_at_once():
 # ---- third parties
 
 HALF = """
-    from nemo_algos.algorithms.params import (ClipParams)
+    from nemo_algos.algorithms.record import (ClipParams)
     from nemo_algos.algorithms.kernel import (Method)
 
     class HalfParams(ClipParams):

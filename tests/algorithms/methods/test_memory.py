@@ -11,9 +11,8 @@ from says import Says
 
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.kernel import Method, Signal
-from nemo_algos.algorithms.params import ClipParams
-from nemo_algos.algorithms.rollout_fields import prompt_key
-from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.algorithms.record import ClipParams
+from nemo_algos.algorithms.rollouts import Rollouts, prompt_key
 
 REMEMBERING = [{"name": "spo"}, {"name": "ema_baseline"}, {"name": "etr", "advantages": "spo"}]
 

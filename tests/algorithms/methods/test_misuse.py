@@ -8,7 +8,7 @@ from batches import every_method, make
 
 from nemo_algos import Counts, LossConfig, Rollouts, batch_loss, build, policy_loss
 from nemo_algos.algorithms.kernel import Signals
-from nemo_algos.algorithms.rollout_fields import TENSORS
+from nemo_algos.algorithms.rollouts import TENSORS
 
 TOKENS = [name for name, per_row in TENSORS.items() if not per_row and name != "mask"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from nemo_algos.algorithms import methods
 from nemo_algos.algorithms.methods import FAMILIES, METHODS
-from nemo_algos.algorithms.params import ClipParams
+from nemo_algos.algorithms.record import ClipParams
 
 FOLDER = Path(methods.__file__).parent
 

@@ -9,7 +9,7 @@ import pytest
 
 from nemo_algos.engines.data import countdown, puzzles
 from nemo_algos.engines.data.countdown import EOS, Puzzle, Rules
-from nemo_algos.engines.data.walks import Walk, grid_moves, solution, stair_moves
+from nemo_algos.engines.data.puzzles import Walk, grid_moves, solution, stair_moves
 
 # around a wall at 1 from 0 to 2: down, right twice, up
 GRID, AROUND = Walk(0, 2, (1, 33, 44, 55), grid_moves), [10, 11, 12, 2, EOS]

@@ -12,7 +12,7 @@ from trainers import GROUP, PROMPTS, ROWS, MadeUp, trainer, update, weights
 from nemo_algos import config
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.loss import policy_loss
-from nemo_algos.algorithms.rollout_fields import prompt_key
+from nemo_algos.algorithms.rollouts import prompt_key
 from nemo_algos.config import ConfigError
 from nemo_algos.engines.local import checkpoint
 from nemo_algos.engines.local.experience import Experience

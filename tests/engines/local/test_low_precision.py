@@ -2,6 +2,7 @@
 
 import json
 import math
+from bisect import bisect_left
 from fractions import Fraction
 
 import pytest
@@ -24,8 +25,10 @@ GENERATOR = torch.Generator().manual_seed(0)
 
 
 def nearest(value, table):
-    """Round to nearest, ties to the even code."""
-    best = min(range(len(table)), key=lambda i: (abs(table[i] - abs(value)), i % 2))
+    """Round to nearest, ties to the even code, of the two that lie around it in a sorted table."""
+    above = min(bisect_left(table, abs(value)), len(table) - 1)
+    around = range(max(above - 1, 0), above + 1)
+    best = min(around, key=lambda i: (abs(table[i] - abs(value)), i % 2))
     return math.copysign(float(table[best]), value)
 
 

@@ -5,8 +5,7 @@ import torch
 import trainers
 
 from nemo_algos.engines.local.schema import SHAPES, TINY_MOE, GenerationSection, Shape
-from nemo_algos.engines.local.tiny import Tiny
-from nemo_algos.engines.local.tiny_hf import hf_config
+from nemo_algos.engines.local.tiny import Tiny, hf_config
 from nemo_algos.engines.local.tiny_policy import TinyPolicy, token_logprobs
 
 P, L, G, S, V, K, EXPERTS = 3, 6, 4, 12, 110, 2, 8

@@ -87,7 +87,7 @@ def test_noise_errs_alike_in_every_step():
 
 
 def test_fp8_rounds_weights_and_inputs_of_linear_layers_but_the_routers():
-    from nemo_algos.engines.local.fp8 import e4m3
+    from nemo_algos.engines.local.low_precision import e4m3
 
     made = planted("fp8=true", of="moe")
     (gap,) = gaps(made, 1)

@@ -9,7 +9,7 @@ from commands import invoke
 from says import Says
 
 from nemo_algos.engines.local import manifest
-from nemo_algos.engines.local.notices import Remarks
+from nemo_algos.engines.local.screen import Remarks
 from nemo_algos.preflight.check.judge import check
 
 ROWS = [{"problem": f"{i} + 1 ?", "answer": str(i + 1), "level": i} for i in range(8)]

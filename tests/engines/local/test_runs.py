@@ -19,12 +19,11 @@ from short_runs import assert_same_run, metrics, short_warm_start, train, weight
 
 from nemo_algos import config
 from nemo_algos.config import ConfigError
-from nemo_algos.engines.local import checkpoint, logs, manifest, trackers
+from nemo_algos.engines.local import checkpoint, logs, manifest
 from nemo_algos.engines.local import run as running
-from nemo_algos.engines.local.folder import open_folder
+from nemo_algos.engines.local.logs import Told, open_folder
 from nemo_algos.engines.local.schema import LoggerSection, Project
 from nemo_algos.engines.local.summary import Record, _say
-from nemo_algos.engines.local.trackers import Told
 from nemo_algos.jsonl import lock_folder
 from nemo_algos.preflight.check.local.judge import judge, parse
 
@@ -103,9 +102,7 @@ def test_what_a_kill_has_left_in_tensorboard_is_hidden(tmp_path, monkeypatch):
     counter = type(event_file_writer._global_uid)(0)
     monkeypatch.setattr(event_file_writer, "_global_uid", counter)  # a process of its own: no 9, 10
     for done, steps in ((0, (1, 2, 3, 4)), (2, (3,))):
-        with trackers.tensorboard(
-            Told(tmp_path, {}, "id", done), LoggerSection(log_dir="-")
-        ) as send:
+        with logs.tensorboard(Told(tmp_path, {}, "id", done), LoggerSection(log_dir="-")) as send:
             for step in steps:
                 send({"x": float(step + done)}, step)
     assert read_events(tmp_path)["x"] == ([1, 2, 3], [1, 2, 5])
@@ -119,7 +116,7 @@ def test_mlflow_tells_the_server_that_is_named_and_no_other(tmp_path, monkeypatc
     fake |= {"log_dict": lambda *_: None, "log_metrics": lambda *sent: metrics.append(sent)}
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(**fake))
     settings = LoggerSection.model_validate({"log_dir": "-", "mlflow": {"tracking_uri": uri}})
-    with trackers.mlflow(Told(tmp_path, {}, "id", 0), settings) as send:
+    with logs.mlflow(Told(tmp_path, {}, "id", 0), settings) as send:
         send({"pass@1": 0.5}, 3)
     assert told == [*filter(None, [uri]), "nemo-algos"] and metrics == [({"pass_at_1": 0.5}, 3)]
 
@@ -479,7 +476,7 @@ def test_a_new_run_of_a_name_is_another_one_to_trackio(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "trackio", Trackio("trackio"))
     settings = LoggerSection(log_dir="runs", trackio=Project(project="p", name="etr"))
     for run_id, done in (("exp_001-a", 0), ("exp_002-b", 0), ("exp_001-a", 3)):
-        with trackers.TRACKERS["trackio"](Told(tmp_path, {}, run_id, done), settings):
+        with logs.TRACKERS["trackio"](Told(tmp_path, {}, run_id, done), settings):
             pass
     names = [options["name"] for options in asked]
     assert names == ["etr exp_001-a", "etr exp_002-b", "etr exp_001-a"]

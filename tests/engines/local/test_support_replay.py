@@ -7,7 +7,7 @@ from rounding import rounding
 from says import Says
 from trainers import ROWS, update
 
-from nemo_algos.algorithms.core.support import unpack
+from nemo_algos.engines.local.sampling import unpack
 from nemo_algos.engines.local.schema import GenerationSection
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
 from nemo_algos.preflight.check.judge import check

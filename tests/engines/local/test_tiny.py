@@ -8,8 +8,7 @@ import torch
 from nemo_algos.engines.data import countdown, puzzles
 from nemo_algos.engines.local import tiny_policy
 from nemo_algos.engines.local.schema import GenerationSection, Shape
-from nemo_algos.engines.local.tiny import Tiny
-from nemo_algos.engines.local.tiny_hf import hf_config
+from nemo_algos.engines.local.tiny import Tiny, hf_config
 from nemo_algos.engines.local.tiny_policy import TinyPolicy, token_logprobs, warm_start
 
 P, L, G, S, V = 3, 6, 4, 12, 110

@@ -8,10 +8,10 @@ import torch
 import transformers
 from small_llama import WORDS
 
-from nemo_algos.algorithms.core.support import pack, unpack
 from nemo_algos.engines.local.experience import Experience
 from nemo_algos.engines.local.hf import HFPolicy
 from nemo_algos.engines.local.prompt_sharing import budget, forest, micro_batches, trees
+from nemo_algos.engines.local.sampling import pack, unpack
 
 TEMPERATURE = 0.7
 COMMON = {

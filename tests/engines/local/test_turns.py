@@ -6,11 +6,11 @@ import torch
 from says import Says
 
 from nemo_algos import config
-from nemo_algos.algorithms.core.support import unpack
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.engines.data.tasks import Task
 from nemo_algos.engines.local.evaluation import attempts
 from nemo_algos.engines.local.hf import HFPolicy
+from nemo_algos.engines.local.sampling import unpack
 from nemo_algos.engines.local.trainer import Trainer
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.preflight.check.judge import check

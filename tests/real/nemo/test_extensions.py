@@ -19,7 +19,7 @@ from rounding import rounding
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core.surrogate import Counts
 from nemo_algos.algorithms.loss import policy_loss
-from nemo_algos.algorithms.rollout_fields import prompt_key
+from nemo_algos.algorithms.rollouts import prompt_key
 from nemo_algos.engines.nemo import launch, loss_metrics, memory
 from nemo_algos.engines.nemo.estimator import Estimator, prompt_keys, tensor_of
 from nemo_algos.engines.nemo.loss import AlgorithmLoss

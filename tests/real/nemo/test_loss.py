@@ -22,7 +22,7 @@ from nemo_algos.algorithms.golden import verify
 from nemo_algos.algorithms.kernel import Method, Signal
 from nemo_algos.algorithms.loss import policy_loss
 from nemo_algos.algorithms.methods import STUDIED
-from nemo_algos.algorithms.params import ClipParams
+from nemo_algos.algorithms.record import ClipParams
 from nemo_algos.algorithms.riders.loss_config import LossConfig
 from nemo_algos.algorithms.rollouts import Rollouts
 from nemo_algos.engines.nemo import columns, loss_metrics

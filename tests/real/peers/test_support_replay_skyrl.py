@@ -7,7 +7,7 @@ import torch
 from sources import NEWER, take
 
 from nemo_algos.algorithms.core.entropy import token_logprobs_and_entropy
-from nemo_algos.algorithms.core.support import support
+from nemo_algos.engines.local.sampling import support
 
 FILE = "skyrl/backends/skyrl_train/utils/sample_support_replay.py"
 CASES = {

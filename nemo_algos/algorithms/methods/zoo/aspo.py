@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms.kernel import Method, Signals
-from nemo_algos.algorithms.params import ClipParams
+from nemo_algos.algorithms.record import ClipParams
 
 if TYPE_CHECKING:
     from torch import Tensor

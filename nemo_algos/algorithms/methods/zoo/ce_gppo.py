@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms.kernel import Method, Signals
-from nemo_algos.algorithms.params import ClipParams, OfBounds
+from nemo_algos.algorithms.record import ClipParams, OfBounds
 
 if TYPE_CHECKING:
     from torch import Tensor

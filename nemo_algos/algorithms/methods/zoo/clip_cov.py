@@ -20,7 +20,7 @@ from pydantic import Field
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, group_advantages
 from nemo_algos.algorithms.methods.zoo.high_entropy import on_tokens
-from nemo_algos.algorithms.params import ClipParams, OfAdvantages, Params
+from nemo_algos.algorithms.record import ClipParams, OfAdvantages, Params
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms.kernel import Method, Signal, Signals, no_bounds
-from nemo_algos.algorithms.params import Params
+from nemo_algos.algorithms.record import Params
 
 if TYPE_CHECKING:
     from torch import Tensor

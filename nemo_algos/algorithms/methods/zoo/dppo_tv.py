@@ -21,7 +21,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, Signals
-from nemo_algos.algorithms.params import OfBounds, Params
+from nemo_algos.algorithms.record import OfBounds, Params
 
 if TYPE_CHECKING:
     from torch import Tensor

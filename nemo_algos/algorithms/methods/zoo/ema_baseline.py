@@ -17,7 +17,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Memory, Method, Signal
-from nemo_algos.algorithms.params import ClipParams, OfAdvantages, Std
+from nemo_algos.algorithms.record import ClipParams, OfAdvantages, Std
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts

@@ -20,7 +20,7 @@ from pydantic import Field, FiniteFloat
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal
-from nemo_algos.algorithms.params import ClipParams, OfAdvantages
+from nemo_algos.algorithms.record import ClipParams, OfAdvantages
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, Signals
-from nemo_algos.algorithms.params import ClipParams
+from nemo_algos.algorithms.record import ClipParams
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 def offset(rollouts: Rollouts, params: ClipParams) -> Signal:
     """log q_i - log E, E = sum q^2 / sum q over the group, [B]."""
     old = rollouts.old_logprobs.double().where(rollouts.mask, 0.0)
-    q = core.ratios.sequence_mean(old, rollouts.mask)[:, 0].exp()
+    q = core.surrogate.sequence_mean(old, rollouts.mask)[:, 0].exp()
     groups = rollouts.groups
     return Signal(q.log() - (groups.sum(q.square()) / groups.sum(q)).log()[groups.index])
 
 
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:
     """log p_i - log E = mean_t l_t + log q_i - log E, [B,1]."""
-    return core.ratios.sequence_mean(log_ratio, mask) + signals.extras["offset"]
+    return core.surrogate.sequence_mean(log_ratio, mask) + signals.extras["offset"]
 
 
 GEPO = Method(

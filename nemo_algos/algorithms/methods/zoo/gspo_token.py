@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signals
-from nemo_algos.algorithms.params import ClipParams
+from nemo_algos.algorithms.record import ClipParams
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: ClipParams) -> Tensor:
     """log s_i as the value, l_t's gradient, [B,S]."""
     own = log_ratio.detach()
-    return (core.ratios.sequence_mean(own, mask) + (log_ratio - own)).where(mask, 0.0)
+    return (core.surrogate.sequence_mean(own, mask) + (log_ratio - own)).where(mask, 0.0)
 
 
 GSPO_TOKEN = Method(

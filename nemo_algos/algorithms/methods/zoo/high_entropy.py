@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nemo_algos.algorithms.kernel import Method, Signal, group_advantages
-from nemo_algos.algorithms.params import ClipParams, OfAdvantages, OfBounds, Params
+from nemo_algos.algorithms.record import ClipParams, OfAdvantages, OfBounds, Params
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, Signals
-from nemo_algos.algorithms.params import OfAdvantages, OfBounds, Params, Std
+from nemo_algos.algorithms.record import OfAdvantages, OfBounds, Params, Std
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,7 @@ from pydantic import Field
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, Signals, no_bounds
 from nemo_algos.algorithms.methods.zoo.clip_cov import covariance
-from nemo_algos.algorithms.params import OfAdvantages, OfLoss, Params, Std
+from nemo_algos.algorithms.record import OfAdvantages, OfLoss, Params, Std
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms.kernel import Method, Signal, group_advantages
 from nemo_algos.algorithms.methods.gspo import log_ratio
-from nemo_algos.algorithms.params import ClipParams, OfBounds
+from nemo_algos.algorithms.record import ClipParams, OfBounds
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts

@@ -19,7 +19,7 @@ from pydantic import Field
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, no_bounds
 from nemo_algos.algorithms.methods.zoo.high_entropy import on_tokens
-from nemo_algos.algorithms.params import OfAdvantages, Params
+from nemo_algos.algorithms.record import OfAdvantages, Params
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts

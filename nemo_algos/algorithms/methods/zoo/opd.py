@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, no_bounds
-from nemo_algos.algorithms.params import OfAdvantages, Params, Undivided
+from nemo_algos.algorithms.record import OfAdvantages, Params, Undivided
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, Signals
-from nemo_algos.algorithms.params import ClipParams
+from nemo_algos.algorithms.record import ClipParams
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,12 +37,12 @@ def gap(rollouts: Rollouts, params: OPSMParams) -> Signal:
     assert rollouts.gen_logprobs is not None
     mask = rollouts.mask
     gap = core.surrogate.difference(rollouts.gen_logprobs, rollouts.old_logprobs, mask, 20.0)
-    return Signal(core.ratios.sequence_mean(gap, mask)[:, 0])
+    return Signal(core.surrogate.sequence_mean(gap, mask)[:, 0])
 
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: OPSMParams) -> Tensor:
     """A'_i = 0 where A < 0 and mean_t (log pi_gen - log pi_theta) > delta, else A_i."""
-    drift = signals.extras["gap"] - core.ratios.sequence_mean(log_ratio, mask)
+    drift = signals.extras["gap"] - core.surrogate.sequence_mean(log_ratio, mask)
     return signals.advantages.masked_fill((signals.advantages < 0) & (drift > params.delta), 0.0)
 
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms.kernel import Method, Signals
 from nemo_algos.algorithms.methods.zoo import dppo_tv
-from nemo_algos.algorithms.params import OfAdvantages, Std
+from nemo_algos.algorithms.record import OfAdvantages, Std
 
 if TYPE_CHECKING:
     from torch import Tensor

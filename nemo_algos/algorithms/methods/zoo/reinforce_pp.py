@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal
 from nemo_algos.algorithms.methods.zoo.rloo import BaselineParams
-from nemo_algos.algorithms.params import Undivided
+from nemo_algos.algorithms.record import Undivided
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from nemo_algos.algorithms.kernel import Method, Signal, group_advantages
-from nemo_algos.algorithms.params import ClipParams, OfAdvantages, Std
+from nemo_algos.algorithms.record import ClipParams, OfAdvantages, Std
 
 if TYPE_CHECKING:
     from nemo_algos.algorithms.rollouts import Rollouts

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signals, no_bounds
-from nemo_algos.algorithms.params import Params
+from nemo_algos.algorithms.record import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ def log_ratio(log_ratio: Tensor, mask: Tensor, signals: Signals, params: SAPOPar
     """log f(r_t), [B,S]."""
     A = signals.advantages
     tau = A.new_full(A.shape, params.tau_negative).masked_fill(A > 0, params.tau_positive)
-    gate = (tau * core.ratios.expm1(log_ratio)).neg().exp().log1p().neg()
+    gate = (tau * core.surrogate.expm1(log_ratio)).neg().exp().log1p().neg()
     return (gate + (4 / tau).log()).where(mask, 0.0)
 
 

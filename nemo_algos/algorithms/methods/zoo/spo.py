@@ -21,8 +21,7 @@ from pydantic import Field, model_validator
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Memory, Method, Signal
-from nemo_algos.algorithms.params import ClipParams, OfAdvantages
-from nemo_algos.algorithms.record import Need
+from nemo_algos.algorithms.record import ClipParams, Need, OfAdvantages
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signal, Signals, no_bounds
-from nemo_algos.algorithms.params import Params
+from nemo_algos.algorithms.record import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,7 @@ def won(rollouts: Rollouts, params: Params) -> Signal:
 
 def log_product(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:
     """log W_i = sum_t l_t, [B,1]."""
-    return core.ratios.sequence_sum(log_ratio, params.max_log_ratio)
+    return core.surrogate.sequence_sum(log_ratio, params.max_log_ratio)
 
 
 def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: Params) -> Tensor:

@@ -20,7 +20,7 @@ from pydantic import Field
 from nemo_algos.algorithms import core
 from nemo_algos.algorithms.kernel import Method, Signals, no_bounds
 from nemo_algos.algorithms.methods.zoo.topr import log_product
-from nemo_algos.algorithms.params import Params
+from nemo_algos.algorithms.record import Params
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +44,7 @@ def reweight(log_ratio: Tensor, mask: Tensor, signals: Signals, params: VESPOPar
     A = signals.advantages
     k = A.new_full(A.shape, params.k_negative).masked_fill(A >= 0, params.k_positive)
     decay = A.new_full(A.shape, params.lambda_negative).masked_fill(A >= 0, params.lambda_positive)
-    return (k * log_ratio - decay * core.ratios.expm1(log_ratio)).exp() * A
+    return (k * log_ratio - decay * core.surrogate.expm1(log_ratio)).exp() * A
 
 
 VESPO = Method(

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from nemo_algos.engines.local.fp8 import E4M3_MAX, e4m3
+from nemo_algos.engines.local.low_precision import E4M3_MAX, e4m3
 from nemo_algos.lab.mismatch.hypotheses.forward import (
     Candidates,
     Case,

@@ -10,8 +10,8 @@ from typing import Any
 from nemo_algos.config import EXTRAS, ConfigError, Finding, did_you_mean, install, install_of
 from nemo_algos.engines.data.schema import VERIFIER
 from nemo_algos.engines.data.tasks import OURS, Task
+from nemo_algos.engines.local.logs import enabled_names
 from nemo_algos.engines.local.schema import SHAPES, PolicySection
-from nemo_algos.engines.local.trackers import enabled_names
 from nemo_algos.engines.rewards.function import GIVEN, NAMED, PAIR, RewardFunction, path_of
 from nemo_algos.preflight.check.local.run import LocalRun
 from nemo_algos.preflight.check.local.torch_classes import known_to_work

@@ -14,10 +14,10 @@ from nemo_algos.engines.local.schema import (
     PlantedSection,
     TorchClass,
 )
+from nemo_algos.preflight.check import both_engines
+from nemo_algos.preflight.check.both_engines import group_of_one, vanishing_weights
 from nemo_algos.preflight.check.local.run import LocalRun
 from nemo_algos.preflight.check.rule import Rule, error, note, warning
-from nemo_algos.preflight.check.rules import both_engines
-from nemo_algos.preflight.check.rules.both_engines import group_of_one, vanishing_weights
 
 # keys of which a task of ours, or a countdown model, makes nothing
 TEXTS = ("data.prompt", "data.answer_prefix", "data.system_prompt")

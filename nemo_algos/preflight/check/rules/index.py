@@ -1,10 +1,10 @@
 """All rules of a NeMo-RL run, in the order of their findings; docs/check.md has each."""
 
+from nemo_algos.preflight.check import both_engines
 from nemo_algos.preflight.check.rule import Rule
 from nemo_algos.preflight.check.rules import (
     async_rl,
     batch,
-    both_engines,
     data,
     generation,
     layout,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 from nemo_algos.algorithms.kernel import Method
-from nemo_algos.algorithms.params import Params, SequenceClip, TokenClip, Usual
+from nemo_algos.algorithms.record import Params, SequenceClip, TokenClip, Usual
 from nemo_algos.config import Finding, at
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import note, warning
