@@ -104,7 +104,8 @@ def result(run: dict[str, Any], found: list[Verdict]) -> str:
         if reason := verdict.details.get("refused"):
             return f"refused: {reason}"
         if verdict.outcome == "failed":
-            return f"{verdict.stage} fails: {cut(verdict.message)}"
+            said, *_ = verdict.message.partition(" Its log is ")
+            return f"{verdict.stage} fails: {cut(said)}"
     if run["status"] != 0:
         last = found[-1].stage if found else "nothing"
         how = f"{LIMIT} minutes" if run["status"] is None else f"status {run['status']}"

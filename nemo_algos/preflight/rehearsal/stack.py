@@ -103,7 +103,8 @@ class Stack:
     def failure(self, stage: str, attempt: Attempt, said: str = "") -> Verdict:
         """With the last lines of the log, which is named."""
         status = attempt.process.returncode
-        message = f"{said}The run ended with status {status}. Its log is {attempt.log}."
+        ended = f"The run ended with status {status}: {attempt.reason()}"
+        message = f"{said}{ended}. Its log is {attempt.log}."
         return self.verdict(stage, "failed", message, lines=attempt.last_lines())
 
     def second(self) -> Iterator[Verdict]:

@@ -17,9 +17,11 @@ import psutil
 from nemo_algos.engines import trace
 from nemo_algos.preflight.rehearsal import machine
 from nemo_algos.preflight.rehearsal.ray_head import end
+from nemo_algos.preflight.rehearsal.stage import cut
 
 LIMIT = 1200  # seconds of an attempt, on a machine that does other things
 WORKERS = re.compile(r"(\x1b\[\d+m)?\(\S+.* pid=\d+.*\)")  # the prefix of their lines
+EXCEPTION = re.compile(r"[\w.]*(Error|Exception): ")
 LAST = 40  # lines of a log that are shown of a failure
 
 
@@ -79,9 +81,16 @@ class Attempt:
 
     def last_lines(self) -> str:
         """The end of its log, without what Ray copies of its workers there, or what is repeated."""
+        return "\n".join(self._own_lines()[-LAST:])
+
+    def reason(self) -> str:
+        """The last exception of its log, else its last line."""
+        lines = [line for line in self._own_lines() if line.strip()]
+        return cut(next(filter(EXCEPTION.match, reversed(lines)), lines[-1] if lines else ""))
+
+    def _own_lines(self) -> list[str]:
         lines = self.log.read_text(errors="replace").splitlines()
-        own = [line for line, _ in groupby(line for line in lines if not WORKERS.match(line))]
-        return "\n".join(own[-LAST:])
+        return [line for line, _ in groupby(line for line in lines if not WORKERS.match(line))]
 
 
 def belongs_to(process: psutil.Process, folder: Path) -> bool:

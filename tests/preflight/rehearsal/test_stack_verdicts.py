@@ -114,6 +114,7 @@ class Ended:
         self.reaches, self.ended = (lambda path: False), (lambda: 0)
         self.lose_workers, self.tell = (lambda: None), (lambda *_: None)
         self.process, self.log, self.last_lines = type("P", (), {"returncode": 0}), "log", str
+        self.reason = lambda: "ValueError: x"
 
 
 @pytest.mark.parametrize(

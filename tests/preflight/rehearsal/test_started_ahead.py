@@ -46,3 +46,8 @@ def test_the_end_of_a_log_is_the_programs_own_and_not_one_line_over_and_over(tmp
     attempt = Attempt(tmp_path / "log", {machine.MARK: str(tmp_path)}, ["-c", program])
     attempt.ended(60)
     assert attempt.last_lines().splitlines() == ["why", "gone"]
+    assert attempt.reason() == "gone"
+    attempt.log.write_text(
+        "pkg.mod.Error: first\nValueError: x\n  y\n(Worker pid=1) KeyError: z\nbye\n"
+    )
+    assert attempt.reason() == "ValueError: x"
