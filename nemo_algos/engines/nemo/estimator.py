@@ -94,7 +94,7 @@ class Estimator:
             reward_parts=reward_parts(repeated_batch) if "reward_parts" in self.needs else None,
             prompt=prompt_keys(prompt_ids, self.pad) if "prompt" in self.needs else None,
         )
-        check_complete(_came(group, valid_mask), self.group_size)
+        check_complete(_checked(group, valid_mask, rollouts.sample_mask), self.group_size)
         known = {} if entropy is None else {EXACT: masked_mean(entropy, rollouts.mask)}
         rollouts, corrected = self.algorithm.correct(rollouts)
         self.last_rollouts = rollouts
@@ -213,11 +213,18 @@ def check_complete(group: Tensor, size: int) -> None:
         )
 
 
-def _came(group: Tensor, valid_mask: Tensor | None) -> Tensor:
-    """The rows of groups [B] all of whose responses came."""
-    if valid_mask is None:
-        return group
-    return group[~torch.isin(group, group[~valid_mask.bool()])]
+def _checked(group: Tensor, came: Tensor | None, kept: Tensor | None) -> Tensor:
+    """The rows of groups [B] all of whose responses came, and of which one trains.
+
+    NeMo-RL cuts a prompt above `data.max_input_seq_length` to a few tokens, masks its rows, and
+    takes the responses for a part of it, by its old length: none is in a group with another.
+    """
+    checked = torch.ones_like(group, dtype=torch.bool)
+    if came is not None:
+        checked &= ~torch.isin(group, group[~came.bool()])
+    if kept is not None:
+        checked &= torch.isin(group, group[kept])
+    return group[checked]
 
 
 def row_hash(rows: Tensor) -> Tensor:

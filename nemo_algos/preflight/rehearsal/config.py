@@ -53,6 +53,7 @@ def stand_in(rows: Path | None, run: Preflight) -> Iterator[Change]:
         **datasets.of_rows(rows, is_vlm(run["data"])),
         "env_name": environment,
         "prompt_file": str(prompt),
+        "system_prompt_file": None,  # it may be longer than the rows
         "split_validation_size": 0,
     }
     validated = run["data.validation"]

@@ -169,6 +169,9 @@ def on_a_cpu(run: Run) -> Iterator[Change]:
     if run[f"{VLLM}.precision"] not in ("float32", "bfloat16", None):
         precision = run["policy.precision"]
         yield Change(f"{VLLM}.precision", precision, "given up", "FP8 needs a GPU")
+    if run["policy.router_replay.enabled"]:
+        reason = "vLLM on a CPU records no tokens' experts"
+        yield Change("policy.router_replay.enabled", False, "given up", reason)
     if run["policy.generation.vllm_kwargs"]:
         reason = "the engine's own options are for a GPU"
         yield Change("policy.generation.vllm_kwargs", {}, "given up", reason)
@@ -258,9 +261,7 @@ def places(run: Run, folder: Path) -> Iterator[Change]:
         "policy.model_name", str(folder / "model"), "scaled", "a miniature, random weights"
     )
     yield Change("logger.tensorboard_enabled", True, "scaled", "the rehearsal reads it")
-    replayed = run["data_plane.enabled"] and run["policy.router_replay.enabled"]
-    if run.controlled or not replayed:  # a trace asks without the replayed experts
-        yield Change(TRACE, 1, "scaled", "the rehearsal reads it")
+    yield Change(TRACE, 1, "scaled", "the rehearsal reads it")
     if run.controlled:  # which logs no responses otherwise
         yield Change(TRACED, ALL, "scaled", "the rehearsal reads it")
     yield Change("checkpointing.save_period", 1, "scaled", "each step is saved")

@@ -160,3 +160,11 @@ def test_the_policy_is_whole_in_the_small_file(tmp_path):
     written = OmegaConf.load(tmp_path / config.NAME)
     assert written.policy._override_ is True
     assert written.policy.optimizer.kwargs.lr == 1e-6
+
+
+def test_replayed_routes_are_given_up_because_a_cpu_records_none(tmp_path):
+    base = "recipes/llm/grpo-qwen3-30ba3b-10n8g-megatron-cp2-r3-async.yaml"
+    run, small = folded("nemo_rl.yaml", tmp_path, base)
+    assert run["policy.router_replay.enabled"] and not small["policy.router_replay.enabled"]
+    kinds = {c.path: c.kind for c in fold.changes(run, 4, 200, tmp_path)}
+    assert kinds["policy.router_replay.enabled"] == "given up"

@@ -31,6 +31,7 @@ def on_cuda(device: Any) -> bool:
     (V2, "torch.randn(1).cuda()"),
     EMPTY,
     (MEGATRON, 'device="cuda"'),
+    (CORE + "tensor_parallel/mappings.py", "device=torch.cuda.current_device()"),
     (CORE + "optimizer/clip_grads.py", "param.grad.type() == 'torch.cuda.FloatTensor'"),
 )
 def device_argument(torch: Any) -> None:
@@ -56,7 +57,13 @@ def device_argument(torch: Any) -> None:
         if torch.overrides._get_current_function_mode() is None:
             OnCPU().__enter__()
 
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        """torch.autograd.backward leaves the mode, and a backward product may make tensors."""
+        with OnCPU():
+            return run(*args, **kwargs)
+
     enter()
+    run = replace(torch.autograd, "_engine_run_backward", run_backward)
     replace(torch, "on_this_thread", enter)
 
 
