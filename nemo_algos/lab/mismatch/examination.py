@@ -13,7 +13,7 @@ from torch import Tensor
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch.causes import Cause
 from nemo_algos.lab.mismatch.drawn import drawn
-from nemo_algos.lab.mismatch.hypotheses.fit import CAP, ROUNDING, Record
+from nemo_algos.lab.mismatch.hypotheses.fit import CAP, ROUNDING
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
 from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora
 from nemo_algos.lab.mismatch.logits import Logits
@@ -77,7 +77,7 @@ def examine(
     for name in SIDES:
         told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
         search = Search(
-            case, coarse, responses, base, _record(responses, name, scale), rounding, told
+            case, coarse, responses, base, responses.record(name, scale), rounding, told
         )
         sides[name] = search.outcome(sides.get("trainer"))
     explained = any(side.explained for side in sides.values())
@@ -101,12 +101,6 @@ def _case(
     if case.adapter:
         _adopt(case, responses)
     return case
-
-
-def _record(responses: Responses, side: str, scale: Array) -> Record:
-    place = np.concatenate([np.arange(len(r.at)) for r in responses.each])
-    value, token = responses.column(side), responses.column("tokens")
-    return Record(value, scale, responses.row, place, token)
 
 
 def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
@@ -185,8 +179,7 @@ def _named(name: str, side: Outcome) -> list[Cause]:
     padding = {"vocabulary_padding"} == set(side.parameters) and share > VAGUE
     if not side.explained and not padding:
         return []
-    parameters = dict(_called(k, v) for k, v in side.parameters.items() if not _ordinary(k, v))
-    return [Cause(k, name, v, share) for k, v in parameters.items()]
+    return [Cause(k, name, v, share) for k, v in side.parameters.items() if not _ordinary(k, v)]
 
 
 def _ordinary(name: str, parameter: dict[str, Any]) -> bool:
@@ -194,20 +187,9 @@ def _ordinary(name: str, parameter: dict[str, Any]) -> bool:
     return name == "precision" and parameter.get("dtype") in ("bfloat16", "float16")
 
 
-def _called(name: str, parameter: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """An adapter's scale, which is tried relative to the model that has it once."""
-    if name != "adapter_scale":
-        return name, parameter
-    scale = 1 + parameter["scale"]
-    for special, value in (("adapter_missing", 0.0), ("adapter_twice", 2.0)):
-        if abs(scale - value) < 0.05:
-            return special, {"scale": scale}
-    return name, {"scale": scale}
-
-
 def _same(cause: Cause, side: str, outcome: Outcome) -> bool:
     """Whether the other side has it alike: then it is how the run is, not a difference."""
-    other = dict(_called(k, v) for k, v in outcome.parameters.items()).get(cause.name)
+    other = outcome.parameters.get(cause.name)
     if side == cause.side or other is None or other.keys() != cause.parameter.keys():
         return False
     pairs = [(v, other[k]) for k, v in cause.parameter.items() if k != "error"]
