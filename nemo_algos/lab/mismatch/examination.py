@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from torch import Tensor
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch.causes import Cause
 from nemo_algos.lab.mismatch.drawn import drawn
+from nemo_algos.lab.mismatch.hypotheses.dropout import dropout
 from nemo_algos.lab.mismatch.hypotheses.fit import CAP, ROUNDING
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
+from nemo_algos.lab.mismatch.hypotheses.routes import routers
 from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora
 from nemo_algos.lab.mismatch.logits import Logits
 from nemo_algos.lab.mismatch.network import Network, in_bfloat16, load, recompute
@@ -35,7 +37,8 @@ OTHER_WEIGHTS = (
 class Examination:
     """What the experiment found. causes: the largest first; sides: what became of each.
 
-    rounding: mean |d| of a bf16 forward, nats; tokens, responses: how many were recomputed.
+    rounding: mean |d| of a bf16 forward, nats; tokens, responses: how many were recomputed;
+    routed: the model is a mixture of experts.
     """
 
     causes: list[Cause]
@@ -43,6 +46,7 @@ class Examination:
     rounding: float
     tokens: int
     responses: int
+    routed: bool = False
 
     def near(self, side: str) -> list[tuple[str, float]]:
         """What explains the most of a side that is not explained, and its share."""
@@ -80,11 +84,14 @@ def examine(
             case, coarse, responses, base, responses.record(name, scale), rounding, told
         )
         sides[name] = search.outcome(sides.get("trainer"))
+        if name == "trainer" and not sides[name].explained:
+            sides[name] = _with_dropout(sides[name], search)
     explained = any(side.explained for side in sides.values())
     if not explained and _alike(responses, rounding, scale):
         raise ValueError(OTHER_WEIGHTS)
     level, counts = float(np.mean(scale)) * rounding, (len(responses.row), len(responses.each))
-    return Examination(_causes(sides, responses), sides, level, *counts)
+    routed = bool(routers(case.network))
+    return Examination(_causes(sides, responses), sides, level, *counts, routed)
 
 
 def _case(
@@ -171,6 +178,16 @@ def _alike(responses: Responses, rounding: float, scale: Array) -> bool:
     """Whether the two sides agree with each other."""
     d = responses.column("trainer") - responses.column("sampler")
     return float(np.minimum(np.abs(d) / scale, CAP).mean()) <= SLACK * rounding
+
+
+def _with_dropout(side: Outcome, search: Search) -> Outcome:
+    """The side, explained where the model's own dropout moves a forward as far."""
+    found = dropout(search.case.network, search.responses, search.record.value)
+    if found is None:
+        return side
+    own = replace(search.record, value=found.draws[0]).level(search.base.logprobs)
+    left = max(0.0, side.level - own / search.rounding)
+    return replace(side, parameters={"dropout": found.rates}, left=left, explained=True)
 
 
 def _named(name: str, side: Outcome) -> list[Cause]:

@@ -13,6 +13,7 @@ from nemo_algos.lab.mismatch.hypotheses import (
     computed,
     formats,
     layers,
+    routes,
     sampling,
     shown,
     weights,
@@ -27,7 +28,7 @@ from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses
 Array = np.ndarray
 WEIGHTS = [*weights.HYPOTHESES, *formats.HYPOTHESES]
 FORWARD = [*WEIGHTS, *computed.HYPOTHESES, *shown.HYPOTHESES]
-FORWARD += layers.HYPOTHESES
+FORWARD += [*routes.HYPOTHESES, *layers.HYPOTHESES]
 SHOWN = {hypothesis.name for hypothesis in shown.HYPOTHESES}  # of two of them only one can hold
 ADAPTER = {"adapter_missing", "adapter_twice", "adapter_scale"}
 MIXED = {"old_weights", "stale_prefix"} | ADAPTER  # may hold of some responses alone

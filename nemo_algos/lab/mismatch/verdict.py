@@ -26,6 +26,10 @@ NOISE, GAIN = 1.3, 0.8  # median |d|: what is left is as noise; of the level bef
 AGED = 0.5  # rank correlation of a response's level with the age of its weights
 BF16 = 0.1  # nats, mean |d|: bfloat16's rounding stays below in models that have been measured
 TITLES = {"clean": "no mismatch", "few": "not enough tokens", "unknown": "unknown"}
+ROUTES = (
+    "The file holds no routes, so experts that differ between the sides are not tried: replay the "
+    "sampler's routes in the trainer once to compare"
+)
 WITH_MODEL = "run the command with --model FOLDER, the trainer's weights of that step"
 
 
@@ -193,6 +197,8 @@ def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
         best = ", ".join(f"{name} explains {share:.0%}" for name, share in near.items())
         sides = " and ".join(examination.unexplained)
         text = f"no known cause explains the {sides} side down to rounding, in {count}"
+        if examination.routed:  # a dump has no routes, so flips between the sides are not tried
+            text += f". {ROUTES}"
         candidates = list(near)
         if causes:
             return Diagnosis(causes[0].name, text, tokens, causes, candidates)
