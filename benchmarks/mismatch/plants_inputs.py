@@ -91,17 +91,24 @@ def _weights(gate: Any, chances: Tensor, picked: Tensor, logits: Tensor) -> Tens
 
 
 def shifted_routes(model: Any, world: World) -> None:
-    """Replayed routes lie a token late."""
+    """Replayed routes lie a token late: those of an undisturbed forward of the same row."""
+    routes: dict[Any, Tensor] = {}
+    model.recording = False
+
+    def record(model: Any, given: Any, named: Any) -> None:
+        if not model.recording:
+            model.recording = True
+            model(*given, **named)
+            model.recording = False
 
     def late(gate: Any, given: Any, out: Any) -> Any:
-        picked = out[2].reshape(model.rows, -1, gate.top_k)
-        picked = torch.cat([picked[:, :1], picked[:, :-1]], 1).reshape(out[2].shape)
+        if model.recording:
+            routes[gate] = out[2]
+            return None
+        picked = torch.cat([routes[gate][:1], routes[gate][:-1]])
         return out[0], _weights(gate, out[0].float().softmax(-1), picked, out[0]), picked
 
-    def rows(model: Any, given: Any, named: Any) -> None:
-        model.rows = len(named["input_ids"])
-
-    model.register_forward_pre_hook(rows, with_kwargs=True)
+    model.register_forward_pre_hook(record, with_kwargs=True)
     for name, module in model.named_modules():
         if name.endswith("mlp.gate"):
             module.register_forward_hook(late)
@@ -170,6 +177,7 @@ KINDS = [
          trainer=Side(dtype=torch.bfloat16)),
     _trainer("precision-rope-bf16", side=Side(rounded_frequencies)),
     _trainer("precision-head-bf16", "clean", side=Side(hooked(("lm_head",), _bf16))),
-    _trainer("routes-offset-1", side=Side(shifted_routes), offset=[1, 0], worlds=moe),
+    _trainer("routes-offset-1", side=Side(shifted_routes), score=packed(1), offset=[1, 0],
+             worlds=moe),
     _trainer("routes-noise", side=Side(noisy_routes(0.3)), worlds=moe),
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from torch import Tensor
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch.causes import Cause
 from nemo_algos.lab.mismatch.drawn import drawn
-from nemo_algos.lab.mismatch.hypotheses.fit import CAP, ROUNDING, Record
+from nemo_algos.lab.mismatch.hypotheses.dropout import dropout
+from nemo_algos.lab.mismatch.hypotheses.fit import CAP, ROUNDING
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
+from nemo_algos.lab.mismatch.hypotheses.routes import routers
 from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora
 from nemo_algos.lab.mismatch.logits import Logits
 from nemo_algos.lab.mismatch.network import Network, in_bfloat16, load, recompute
@@ -35,7 +37,8 @@ OTHER_WEIGHTS = (
 class Examination:
     """What the experiment found. causes: the largest first; sides: what became of each.
 
-    rounding: mean |d| of a bf16 forward, nats; tokens, responses: how many were recomputed.
+    rounding: mean |d| of a bf16 forward, nats; tokens, responses: how many were recomputed;
+    routed: the model is a mixture of experts.
     """
 
     causes: list[Cause]
@@ -43,6 +46,7 @@ class Examination:
     rounding: float
     tokens: int
     responses: int
+    routed: bool = False
 
     def near(self, side: str) -> list[tuple[str, float]]:
         """What explains the most of a side that is not explained, and its share."""
@@ -77,14 +81,17 @@ def examine(
     for name in SIDES:
         told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
         search = Search(
-            case, coarse, responses, base, _record(responses, name, scale), rounding, told
+            case, coarse, responses, base, responses.record(name, scale), rounding, told
         )
         sides[name] = search.outcome(sides.get("trainer"))
+        if name == "trainer" and not sides[name].explained:
+            sides[name] = _with_dropout(sides[name], search)
     explained = any(side.explained for side in sides.values())
     if not explained and _alike(responses, rounding, scale):
         raise ValueError(OTHER_WEIGHTS)
     level, counts = float(np.mean(scale)) * rounding, (len(responses.row), len(responses.each))
-    return Examination(_causes(sides, responses), sides, level, *counts)
+    routed = bool(routers(case.network))
+    return Examination(_causes(sides, responses), sides, level, *counts, routed)
 
 
 def _case(
@@ -101,12 +108,6 @@ def _case(
     if case.adapter:
         _adopt(case, responses)
     return case
-
-
-def _record(responses: Responses, side: str, scale: Array) -> Record:
-    place = np.concatenate([np.arange(len(r.at)) for r in responses.each])
-    value, token = responses.column(side), responses.column("tokens")
-    return Record(value, scale, responses.row, place, token)
 
 
 def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
@@ -179,14 +180,23 @@ def _alike(responses: Responses, rounding: float, scale: Array) -> bool:
     return float(np.minimum(np.abs(d) / scale, CAP).mean()) <= SLACK * rounding
 
 
+def _with_dropout(side: Outcome, search: Search) -> Outcome:
+    """The side, explained where the model's own dropout moves a forward as far."""
+    found = dropout(search.case.network, search.responses, search.record.value)
+    if found is None:
+        return side
+    own = replace(search.record, value=found.draws[0]).level(search.base.logprobs)
+    left = max(0.0, side.level - own / search.rounding)
+    return replace(side, parameters={"dropout": found.rates}, left=left, explained=True)
+
+
 def _named(name: str, side: Outcome) -> list[Cause]:
     """Of a side that is explained; of padding with logits of its own, where nearly all is."""
     share = (side.level - side.left) / max(side.level, 1e-9)
     padding = {"vocabulary_padding"} == set(side.parameters) and share > VAGUE
     if not side.explained and not padding:
         return []
-    parameters = dict(_called(k, v) for k, v in side.parameters.items() if not _ordinary(k, v))
-    return [Cause(k, name, v, share) for k, v in parameters.items()]
+    return [Cause(k, name, v, share) for k, v in side.parameters.items() if not _ordinary(k, v)]
 
 
 def _ordinary(name: str, parameter: dict[str, Any]) -> bool:
@@ -194,20 +204,9 @@ def _ordinary(name: str, parameter: dict[str, Any]) -> bool:
     return name == "precision" and parameter.get("dtype") in ("bfloat16", "float16")
 
 
-def _called(name: str, parameter: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """An adapter's scale, which is tried relative to the model that has it once."""
-    if name != "adapter_scale":
-        return name, parameter
-    scale = 1 + parameter["scale"]
-    for special, value in (("adapter_missing", 0.0), ("adapter_twice", 2.0)):
-        if abs(scale - value) < 0.05:
-            return special, {"scale": scale}
-    return name, {"scale": scale}
-
-
 def _same(cause: Cause, side: str, outcome: Outcome) -> bool:
     """Whether the other side has it alike: then it is how the run is, not a difference."""
-    other = dict(_called(k, v) for k, v in outcome.parameters.items()).get(cause.name)
+    other = outcome.parameters.get(cause.name)
     if side == cause.side or other is None or other.keys() != cause.parameter.keys():
         return False
     pairs = [(v, other[k]) for k, v in cause.parameter.items() if k != "error"]

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from nemo_algos import page
 from nemo_algos.lab.mismatch.causes import CAUSES
-from nemo_algos.lab.mismatch.tokens import Tokens
+from nemo_algos.lab.mismatch.responses import Responses
 from nemo_algos.lab.mismatch.verdict import Diagnosis
 from nemo_algos.style import COLORS, canvas, plain_ticks, svg
 
@@ -27,24 +27,24 @@ def write(path: Path, verdict: Diagnosis, files: Sequence[str]) -> None:
     page.write(path, "mismatch.html", {**values, "figures": figures, "files": files})
 
 
-def _svg(draw: Any, tokens: Tokens) -> Markup:
+def _svg(draw: Any, tokens: Responses) -> Markup:
     with canvas(SIZE, salt=draw.__name__, constrained_layout=True) as (figure, axes):
         draw(axes, tokens)
         plain_ticks(figure)
         return Markup(svg(figure))
 
 
-def by_place(axes: Any, t: Tokens) -> None:
+def by_place(axes: Any, t: Responses) -> None:
     """A template or BOS fades from the first token on, positions grow, a boundary is a step."""
-    _bands(axes, t.place.astype(float), np.abs(t.d))
+    _bands(axes, t.column("place").astype(float), np.abs(t.d))
     axes.set(title="By place in the response", xlabel="place, tokens", ylabel="|d|, nats")
 
 
-def by_probability(axes: Any, t: Tokens) -> None:
+def by_probability(axes: Any, t: Responses) -> None:
     """A temperature is a line that crosses 0, top-p stays below it, noise is a cloud around it."""
     from matplotlib.ticker import SymmetricalLogLocator
 
-    p = np.exp(np.clip(t.trainer, -30, 0))
+    p = np.exp(np.clip(t.column("trainer"), -30, 0))
     some = np.linspace(0, len(p) - 1, min(len(p), SHOWN)).astype(int)
     points = {"s": 5, "color": POINT, "alpha": 0.35, "linewidths": 0, "rasterized": True}
     axes.axhline(0, color="#888888", linewidth=0.8)
@@ -56,15 +56,15 @@ def by_probability(axes: Any, t: Tokens) -> None:
     axes.set(title="By probability of the token", xlabel="probability, trainer", ylabel="d, nats")
 
 
-def by_response(axes: Any, t: Tokens) -> None:
+def by_response(axes: Any, t: Responses) -> None:
     """Blocks of exact responses between others: a stale cache, old weights, a pack's first ones."""
-    level = t.per_row(np.abs(t.d))
+    level = t.means(np.abs(t.d))
     axes.plot(np.arange(len(level)), np.maximum(level, 1e-8), ".", color=POINT, markersize=4)
     axes.set_yscale("log")
     axes.set(title="By response, in the files' order", xlabel="response", ylabel="mean |d|, nats")
 
 
-def by_age(axes: Any, t: Tokens) -> None:
+def by_age(axes: Any, t: Responses) -> None:
     """Old weights grow with their age; what is the same at every age is no matter of refits."""
     if t.age is None or np.ptp(t.age) == 0:
         axes.set_axis_off()

@@ -13,12 +13,13 @@ from nemo_algos.lab.mismatch.hypotheses import (
     computed,
     formats,
     layers,
+    routes,
     sampling,
     shown,
     weights,
 )
 from nemo_algos.lab.mismatch.hypotheses.fit import CAP, Fit, Record
-from nemo_algos.lab.mismatch.hypotheses.forward import Case, Hypothesis, next_of
+from nemo_algos.lab.mismatch.hypotheses.forward import Case, Hypothesis
 from nemo_algos.lab.mismatch.hypotheses.sampling import Sampling
 from nemo_algos.lab.mismatch.logits import Logits
 from nemo_algos.lab.mismatch.network import Change, Network, recompute
@@ -27,9 +28,10 @@ from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses
 Array = np.ndarray
 WEIGHTS = [*weights.HYPOTHESES, *formats.HYPOTHESES]
 FORWARD = [*WEIGHTS, *computed.HYPOTHESES, *shown.HYPOTHESES]
-FORWARD += layers.HYPOTHESES
+FORWARD += [*routes.HYPOTHESES, *layers.HYPOTHESES]
 SHOWN = {hypothesis.name for hypothesis in shown.HYPOTHESES}  # of two of them only one can hold
-MIXED = {"old_weights", "stale_prefix", "adapter_scale"}  # may hold of some responses alone
+ADAPTER = {"adapter_missing", "adapter_twice", "adapter_scale"}
+MIXED = {"old_weights", "stale_prefix"} | ADAPTER  # may hold of some responses alone
 SLACK = 1.5  # of the level of a bf16 forward's rounding: other kernels round otherwise
 EXACT = 0.05  # of that level: float32
 SAME, SOME = 0.01, 0.1  # standard deviations, share of the tokens: then the side is in float32
@@ -223,18 +225,20 @@ class Search:
         case = replace(self.case, responses=some, apart=apart, scale=record.scale)
         enough = self.most * (1 if before > FAR * self.most else EXACT)
         tried: list[tuple[float, str, State]] = []
+
+        def attempt(parameter: dict[str, Any], change: Change) -> float:
+            under = _under(state, hypothesis.name, parameter, change)
+            moved = recompute(network, some, under.changes)
+            value, option = self._better(under, record, moved, base)
+            tried.append((value, hypothesis.name, option))
+            return value / max(before, 1e-9)
+
         for hypothesis in hypotheses:
-            alike = SHOWN if hypothesis.name in SHOWN else {hypothesis.name}
+            alike = next((s for s in (SHOWN, ADAPTER) if hypothesis.name in s), {hypothesis.name})
             if alike & state.named.keys() or (hypothesis.far and before < FAR * self.most):
                 continue
             self.progress(hypothesis.name)
-            candidates, sent = hypothesis.candidates(case), None
-            while trial := next_of(candidates, sent):
-                under = _under(state, hypothesis.name, *trial)
-                moved = recompute(network, some, under.changes)
-                value, option = self._better(under, record, moved, base)
-                tried.append((value, hypothesis.name, option))
-                sent = value / max(before, 1e-9)
+            hypothesis.attempt(case, attempt)
             if any(value <= enough for value, *_ in tried):
                 break
         return sorted(tried, key=lambda t: t[0]), before

@@ -13,8 +13,7 @@ from nemo_algos.engines.mismatch.arrival import compared
 from nemo_algos.engines.mismatch.dump import Dump
 from nemo_algos.lab.mismatch.causes import CAUSES, Cause
 from nemo_algos.lab.mismatch.hypotheses import bookkeeping
-from nemo_algos.lab.mismatch.hypotheses.fit import Record
-from nemo_algos.lab.mismatch.tokens import Tokens, gather
+from nemo_algos.lab.mismatch.responses import Responses, everything
 
 if TYPE_CHECKING:
     from nemo_algos.lab.mismatch.examination import Examination
@@ -27,6 +26,10 @@ NOISE, GAIN = 1.3, 0.8  # median |d|: what is left is as noise; of the level bef
 AGED = 0.5  # rank correlation of a response's level with the age of its weights
 BF16 = 0.1  # nats, mean |d|: bfloat16's rounding stays below in models that have been measured
 TITLES = {"clean": "no mismatch", "few": "not enough tokens", "unknown": "unknown"}
+ROUTES = (
+    "The file holds no routes, so experts that differ between the sides are not tried: replay the "
+    "sampler's routes in the trainer once to compare"
+)
 WITH_MODEL = "run the command with --model FOLDER, the trainer's weights of that step"
 
 
@@ -39,7 +42,7 @@ class Diagnosis:
 
     verdict: str
     found: str
-    tokens: Tokens
+    tokens: Responses
     causes: list[Cause] = field(default_factory=list)
     candidates: list[str] = field(default_factory=list)
 
@@ -69,7 +72,7 @@ class Diagnosis:
             "causes": [vars(cause) for cause in self.causes],
             "candidates": self.candidates,
             "tokens": len(size),
-            "responses": len(self.tokens.lengths),
+            "responses": len(self.tokens.each),
             "not_finite": self.tokens.lost,
             "mean": float(size.mean()),
             "max": float(size.max()),
@@ -78,7 +81,7 @@ class Diagnosis:
 
 def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
     """What one number for each token decides for certain; else unknown, with candidates."""
-    tokens = gather(dumps)
+    tokens = everything(dumps)
     size = np.abs(tokens.d)
     if tokens.lost:
         share = tokens.lost / (tokens.lost + len(size))
@@ -87,8 +90,8 @@ def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
         return Diagnosis("not_finite", found, tokens, [cause])
     if arrived := _arrived(dumps, tokens, "none"):
         return arrived
-    if len(size) < TOKENS or len(tokens.lengths) < RESPONSES:
-        count = f"{len(size)} tokens of {len(tokens.lengths)} responses are too few"
+    if len(size) < TOKENS or len(tokens.each) < RESPONSES:
+        count = f"{len(size)} tokens of {len(tokens.each)} responses are too few"
         return Diagnosis("few", count, tokens)
     if size.mean() < CLEAN and size.max() < 20 * CLEAN:
         return _surprising(tokens) or _clean(tokens)
@@ -96,7 +99,7 @@ def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
     return found or _unknown(tokens)
 
 
-def _arrived(dumps: Sequence[Dump], tokens: Tokens, state: str) -> Diagnosis | None:
+def _arrived(dumps: Sequence[Dump], tokens: Responses, state: str) -> Diagnosis | None:
     """What the first and the last file say of the same tokens after the same ids."""
     arrival = compared(dumps[0], dumps[-1])
     if arrival.state != state:
@@ -109,17 +112,17 @@ def _arrived(dumps: Sequence[Dump], tokens: Tokens, state: str) -> Diagnosis | N
     return Diagnosis("old_weights", arrival.sentence, tokens, [cause])
 
 
-def _clean(tokens: Tokens) -> Diagnosis:
+def _clean(tokens: Responses) -> Diagnosis:
     same = "both sides have the same numbers: one may be a copy of the other"
     found = "the difference is float32 rounding" if tokens.d.any() else same
     return Diagnosis("clean", found, tokens)
 
 
-def _surprising(tokens: Tokens) -> Diagnosis | None:
+def _surprising(tokens: Responses) -> Diagnosis | None:
     """Both sides agree, and the tokens are not as likely as their entropy says."""
-    if tokens.entropy is None:
+    if any(r.entropy is None for r in tokens.each):
         return None
-    rows = tokens.per_row(-tokens.sampler - tokens.entropy)
+    rows = tokens.means(-tokens.column("sampler") - tokens.column("entropy"))
     found: Any = stats.ttest_1samp(rows, 0.0)
     if not found.pvalue < SURPRISE:
         return None
@@ -136,19 +139,16 @@ def _broken(dumps: Sequence[Dump]) -> str:
     return "sampler" if sampler else "trainer"
 
 
-def _bookkeeping(tokens: Tokens) -> Diagnosis | None:
+def _bookkeeping(tokens: Responses) -> Diagnosis | None:
     """Bookkeeping, of which both sides are tried in the light of the other."""
     spread = np.full(len(tokens.d), max(1.25 * float(np.median(np.abs(tokens.d))), 1e-5))
     spread = np.minimum(spread, 0.1)  # where most tokens are off, rounding is not what is typical
-    for side, value, other in (
-        ("sampler", tokens.sampler, tokens.trainer),
-        ("trainer", tokens.trainer, tokens.sampler),
-    ):
-        record = Record(value, spread, tokens.row, tokens.place, tokens.token)
+    for side, other in (("sampler", "trainer"), ("trainer", "sampler")):
+        record, expected = tokens.record(side, spread), tokens.column(other)
         for hypothesis in bookkeeping.HYPOTHESES:
-            for fit in hypothesis(record, other):
-                left = float(np.abs(value - fit.predicted).mean() / np.abs(tokens.d).mean())
-                before, after = record.level(other), record.level(fit.predicted)
+            for fit in hypothesis(record, expected):
+                left = float(np.abs(record.value - fit.predicted).mean() / np.abs(tokens.d).mean())
+                before, after = record.level(expected), record.level(fit.predicted)
                 if left < CERTAIN or (after < NOISE and GAIN * before > after):
                     ((name, parameter),) = fit.parameters.items()
                     cause = Cause(name, side, parameter, 1 - left)
@@ -157,11 +157,11 @@ def _bookkeeping(tokens: Tokens) -> Diagnosis | None:
     return None
 
 
-def _age(tokens: Tokens) -> Diagnosis | None:
+def _age(tokens: Responses) -> Diagnosis | None:
     """Responses differ the more, the older the weights that sampled them."""
     if tokens.age is None or np.ptp(tokens.age) == 0:
         return None
-    level = tokens.per_row(np.abs(tokens.d))
+    level = tokens.means(np.abs(tokens.d))
     by_age: Any = stats.spearmanr(level, tokens.age)
     if not by_age.statistic >= AGED or by_age.pvalue > 1e-4:
         return None
@@ -171,7 +171,7 @@ def _age(tokens: Tokens) -> Diagnosis | None:
     return Diagnosis("old_weights", found, tokens, [Cause("old_weights", "sampler", age, 1.0)])
 
 
-def _unknown(tokens: Tokens) -> Diagnosis:
+def _unknown(tokens: Responses) -> Diagnosis:
     """The level, and what it cannot be told apart from."""
     d, mean = tokens.d, float(np.abs(tokens.d).mean())
     if (d < 1e-5).mean() > 0.97:
@@ -188,7 +188,7 @@ def _unknown(tokens: Tokens) -> Diagnosis:
 
 def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
     """The verdict of an experiment."""
-    tokens, causes = gather(dumps), list(examination.causes)
+    tokens, causes = everything(dumps), list(examination.causes)
     if tokens.lost:
         causes = diagnose(dumps).causes + causes
     count = f"{examination.tokens} tokens of {examination.responses} responses"
@@ -197,6 +197,8 @@ def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
         best = ", ".join(f"{name} explains {share:.0%}" for name, share in near.items())
         sides = " and ".join(examination.unexplained)
         text = f"no known cause explains the {sides} side down to rounding, in {count}"
+        if examination.routed:  # a dump has no routes, so flips between the sides are not tried
+            text += f". {ROUTES}"
         candidates = list(near)
         if causes:
             return Diagnosis(causes[0].name, text, tokens, causes, candidates)

@@ -7,7 +7,7 @@ import pytest
 
 from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch import page
-from nemo_algos.lab.mismatch.tokens import gather
+from nemo_algos.lab.mismatch.responses import everything
 
 
 @pytest.mark.parametrize("draw", page.FIGURES, ids=lambda f: f.__name__)
@@ -17,7 +17,7 @@ def test_every_axis_has_numbers(draw, apart):
     values = -1.5 - rng.random(shape)
     sides = {"sampler_logprobs": values, "trainer_logprobs": values + apart * rng.random(shape)}
     ages = {"weights_version": np.arange(30) % 4, "step": 5}
-    tokens = gather([from_arrays({"tokens": rng.integers(0, 50, shape), **sides, **ages})])
+    tokens = everything([from_arrays({"tokens": rng.integers(0, 50, shape), **sides, **ages})])
     drawn = str(page._svg(draw, tokens))
     for anchor in ("middle", "end"):  # below the x axis, beside the y axis
         numbers = re.findall(rf"text-anchor: {anchor}[^>]*>[-\u2212]?[\d.e-]+</text>", drawn)

@@ -29,15 +29,10 @@ def case():
 
 
 def changes(hypothesis):
-    """By its parameter; each candidate is said not to help."""
-    candidates, sent = hypothesis(case()), None
-    while True:
-        try:
-            parameter, change = candidates.send(sent)
-        except StopIteration:
-            return
-        yield parameter, change
-        sent = 1.0
+    """By its parameter; each attempt is said not to help."""
+    found = []
+    hypothesis(case(), lambda parameter, change: found.append((parameter, change)) or 1.0)
+    return found
 
 
 def change_of(hypothesis, **wanted):
@@ -180,7 +175,7 @@ def test_the_model_is_as_it_was_afterwards():
     before = {k: v.clone() for k, v in MODEL.state_dict().items()}
     for module in (weights, computed, formats, layers, shown):
         for hypothesis in module.HYPOTHESES:
-            for _, change in changes(hypothesis.candidates):
+            for _, change in changes(hypothesis.attempt):
                 with change(case().network, _lines(), RESPONSES.each[:2]):
                     pass
     for name, value in MODEL.state_dict().items():

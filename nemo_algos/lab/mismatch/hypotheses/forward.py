@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,45 +36,33 @@ class Case:
     scale: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
-Trial = tuple[dict[str, Any], Change]
-# yields a candidate, is sent the level that is left of 1
-Candidates = Generator[Trial, float, None]
+# a parameter and its change are tried: the level that they leave, of 1
+Attempt = Callable[[dict[str, Any], Change], float]
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """name: of the cause; candidates: of a case; none where it lacks what they need.
+    """name: of the cause; attempt: tries its candidates; none where the case lacks what they need.
 
     far: it has so many that near rounding one of them fits by chance.
     """
 
     name: str
-    candidates: Callable[[Case], Candidates]
+    attempt: Callable[[Case, Attempt], object]
     far: bool = False
 
 
-def next_of(candidates: Candidates, level: float | None) -> Trial | None:
-    """The next candidate, after the level of the one before; None of no more."""
-    try:
-        return candidates.send(level)  # pyright: ignore[reportArgumentType], None starts it
-    except StopIteration:
-        return None
-
-
-def each(trials: Sequence[Trial]) -> Candidates:
-    """All of them."""
-    for trial in trials:  # noqa: UP028, a list takes no level
-        yield trial
-
-
 def search_grid(
-    name: str, grid: Sequence[float], change: Callable[[Any], Change], whole: bool, steps: int = 5
-) -> Candidates:
-    """A grid, then between the neighbours of its best value, if that helps at all."""
-    levels: dict[float, float] = {}
-    for value in grid:
-        levels[value] = yield {name: value}, change(value)
-    for _ in range(steps if levels else 0):
+    attempt: Attempt,
+    name: str,
+    grid: Sequence[float],
+    change: Callable[[Any], Change],
+    steps: int = 5,
+) -> None:
+    """A grid, then between the neighbours of its best value, if it helps; integers stay so."""
+    levels = {value: attempt({name: value}, change(value)) for value in grid}
+    whole = all(isinstance(value, int) for value in grid)
+    for _ in range(steps if len(levels) > 1 else 0):
         best = min(levels, key=levels.__getitem__)
         if levels[best] > HELPS:
             return
@@ -85,7 +73,7 @@ def search_grid(
         value = (low + high) // 2 if whole else (low + high) / 2
         if value in levels:
             return
-        levels[value] = yield {name: value}, change(value)
+        levels[value] = attempt({name: value}, change(value))
 
 
 def of_lines(edit: Callable[..., Any]) -> Change:

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from nemo_algos.lab.mismatch.hypotheses.forward import (
-    Candidates,
+    Attempt,
     Case,
     Hypothesis,
-    next_of,
     of_model,
     search_grid,
 )
@@ -79,28 +78,35 @@ def _logprobs(case: Case) -> Tensor:
     return torch.cat(parts).double()
 
 
-def bad_layer(case: Case) -> Candidates:
+def bad_layer(case: Case, attempt: Attempt) -> None:
     """A module's outputs are scaled, exchanged by halves, or lost."""
     found = gains(case) if _projections(case.network) else {}
     ranked = sorted(found, key=lambda key: -found[key])[:TRIED]
     lost = [(name, "lost") for name, _ in found if name.endswith(ENDS)]  # no gradient sees so far
     for name, kind in dict.fromkeys([*ranked, *lost]):
-        trials, sent, best = _trials(name, kind), None, 1.0
-        while trial := next_of(trials, sent):
-            sent = yield _about(name, trial[0]), trial[1]
-            best = min(best, sent)
-        if best < FOUND:
+        if min(_tried(name, kind, attempt)) < FOUND:
             return
 
 
-def _trials(name: str, kind: str) -> Candidates:
-    scaled = lambda by: _damaged(name, lambda y: y * by)  # noqa: E731
+def _tried(name: str, kind: str, attempt: Attempt) -> list[float]:
+    """The levels that this module's damages leave."""
+    levels: list[float] = []
+
+    def noted(more: dict[str, Any], change: Change) -> float:
+        levels.append(attempt(_about(name, more), change))
+        return levels[-1]
+
+    def damaged(edit: Callable[[Tensor], Tensor]) -> Change:
+        module = lambda n: n.model.get_submodule(name)  # noqa: E731
+        return of_model(lambda n: edit_outputs([module(n)], lambda _, y: edit(y)))
+
     if kind == "scale":
-        yield from search_grid("scale", SCALES, scaled, whole=False)
+        search_grid(noted, "scale", SCALES, lambda by: damaged(lambda y: y * by))
     elif kind == "halves":
-        yield {"halves": "exchanged"}, _damaged(name, _exchanged)
+        noted({"halves": "exchanged"}, damaged(_exchanged))
     else:
-        yield {"scale": 0.0}, scaled(0.0)
+        noted({"scale": 0.0}, damaged(torch.zeros_like))
+    return levels
 
 
 def _about(name: str, more: dict[str, Any]) -> dict[str, Any]:
@@ -110,10 +116,6 @@ def _about(name: str, more: dict[str, Any]) -> dict[str, Any]:
         "layer": int(found[1]),
         "module": ALIKE.get(module, module) if "scale" in more else module,
     } | more
-
-
-def _damaged(name: str, edit: Callable[[Tensor], Tensor]) -> Change:
-    return of_model(lambda n: edit_outputs([n.model.get_submodule(name)], lambda _, y: edit(y)))
 
 
 HYPOTHESES = [Hypothesis("bad_layer", bad_layer, far=True)]

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 
 from nemo_algos.lab.mismatch.hypotheses.forward import (
-    Candidates,
+    Attempt,
     Case,
     Hypothesis,
-    Trial,
-    each,
     of_lines,
     search_grid,
 )
@@ -29,13 +27,10 @@ def _prompts(edit: Any) -> Change:
     return of_lines(lambda _, shown, some: lines(some, [edit(r.ids[: r.begin]) for r in some]))
 
 
-def template(case: Case) -> Candidates:
+def template(case: Case, attempt: Attempt) -> None:
     """A part of the template is missing, or stands twice; the prompt is cut on the left."""
-    tokenizer, trials = case.network.tokenizer, []
-
-    def add(variant: str, edit: Any) -> None:
-        trials.append(({"variant": variant}, _prompts(edit)))
-
+    tokenizer = case.network.tokenizer
+    add = lambda variant, edit: attempt({"variant": variant}, _prompts(edit))  # noqa: E731
     bos = getattr(tokenizer, "bos_token_id", None)
     bos = case.network.model.config.bos_token_id if bos is None else bos
     if bos is not None:
@@ -47,17 +42,15 @@ def template(case: Case) -> Candidates:
         system = _system(tokenizer)
         add("default system prompt", lambda p: np.r_[system, p])
     add("last token missing", lambda p: p[:-1])
-    yield from each(trials)
 
 
-def truncated(case: Case) -> Candidates:
+def truncated(case: Case, attempt: Attempt) -> None:
     """The prompt is cut on its left, by so many tokens or to so many."""
     grid = [n for n in (1, 2, 4, 8, 16, 24, 32, 64, 128) if n < case.longest]
-    cut = lambda n: _prompts(lambda p: p[min(int(n), len(p) - 1) :])  # noqa: E731
-    yield from search_grid("cut", grid, cut, whole=True, steps=6)
+    cut = lambda n: _prompts(lambda p: p[min(n, len(p) - 1) :])  # noqa: E731
+    search_grid(attempt, "cut", grid, cut, steps=6)
     grid = [n for n in (16, 32, 64, 128, 256, 512, 1024) if n < case.longest]
-    kept = lambda n: _prompts(lambda p: p[-int(n) :])  # noqa: E731
-    yield from search_grid("kept", grid, kept, whole=True)
+    search_grid(attempt, "kept", grid, lambda n: _prompts(lambda p: p[-n:]))
 
 
 def _turns(prompt: Array) -> Array:
@@ -79,25 +72,20 @@ def _system(tokenizer: Any) -> Array:
     return ids[: starts[1]] if len(starts) > 2 else ids[:0]
 
 
-def pads_attended(case: Case) -> Candidates:
+def pads_attended(case: Case, attempt: Attempt) -> None:
     """Prompts are padded on the left, and no mask hides the pads."""
     pads = {case.pad, 0, getattr(case.network.model.config, "eos_token_id", None) or 0}
-    trials: list[Trial] = []
+
+    def padded(pad: int, size: int) -> Change:
+        head = lambda r: np.r_[np.full(r.pads(size), pad), r.ids[: r.begin]]  # noqa: E731
+        return of_lines(lambda _, __, some: lines(some, [head(r) for r in some]))
+
     for pad in sorted(p for p in pads if isinstance(p, int)):
         for size in case.micro_batches:
-            edit = of_lines(_padded(pad, size))
-            trials.append(({"pad": pad, "micro_batch": size}, edit))
-    yield from each(trials)
+            attempt({"pad": pad, "micro_batch": size}, padded(pad, size))
 
 
-def _padded(pad: int, size: int) -> Any:
-    def edit(network: Network, shown: Lines, some: Sequence[Response]) -> Lines:
-        return lines(some, [np.r_[np.full(r.pads(size), pad), r.ids[: r.begin]] for r in some])
-
-    return edit
-
-
-def positions(case: Case) -> Candidates:
+def positions(case: Case, attempt: Attempt) -> None:
     """Positions of a response do not go on where its prompt's end."""
 
     def moved(offset: Callable[[Response, int], int]) -> Change:
@@ -110,23 +98,21 @@ def positions(case: Case) -> Candidates:
 
         return of_lines(edit)
 
-    near = [k * sign for k in (1, 2, 3, 4, 8, 16, 32, 64, 128) for sign in (1, -1)]
-    trials: list[Trial] = [({"offset": k}, moved(lambda r, _, k=k: k)) for k in near]
+    for k in (1, 2, 3, 4, 8, 16, 32, 64, 128):
+        for offset in (k, -k):
+            attempt({"offset": offset}, moved(lambda *_, offset=offset: offset))
     for size in case.micro_batches:
         pads = moved(lambda r, _, size=size: r.pads(size))
-        trials.append(({"offset": "pads", "micro_batch": size}, pads))
-    from_zero = moved(lambda _, first: -first)
-    yield from each([*trials, ({"offset": "from 0"}, from_zero)])
+        attempt({"offset": "pads", "micro_batch": size}, pads)
+    attempt({"offset": "from 0"}, moved(lambda _, first: -first))
 
 
-def packing(case: Case) -> Candidates:
+def packing(case: Case, attempt: Attempt) -> None:
     """Sequences of a pack see each other, with positions of their own or of the pack."""
-    trials = []
     for size in (2, 4, 8):
         for reset in (True, False):
             parameter = {"responses": size, "positions": "own" if reset else "of the pack"}
-            trials.append((parameter, of_lines(_packed(size, reset))))
-    yield from each(trials)
+            attempt(parameter, of_lines(_packed(size, reset)))
 
 
 def _packed(size: int, reset: bool) -> Any:
@@ -150,14 +136,14 @@ def _packed(size: int, reset: bool) -> Any:
     return edit
 
 
-def sliding_window(case: Case) -> Candidates:
+def sliding_window(case: Case, attempt: Attempt) -> None:
     """A query sees the last keys alone."""
     grid = [2**k for k in range(3, 13) if 2**k < case.longest + 256]
 
-    def windowed(size: float) -> Change:
-        return of_lines(lambda _, shown, __: replace(shown, attend=within(shown, int(size))))
+    def windowed(size: int) -> Change:
+        return of_lines(lambda _, shown, __: replace(shown, attend=within(shown, size)))
 
-    yield from search_grid("window", grid, windowed, whole=True)
+    search_grid(attempt, "window", grid, windowed)
 
 
 HYPOTHESES = [

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nemo_algos.config import first_line
 from nemo_algos.lab.mismatch.hypotheses.forward import (
-    Candidates,
+    Attempt,
     Case,
     Hypothesis,
     of_model,
@@ -33,7 +33,15 @@ from nemo_algos.lab.mismatch.responses import Response
 
 Weights = dict[str, Tensor]
 BLOCKS = (16, 1, 32, 64)  # tokens that a cache keeps together; vLLM: 16
-HALVES = 8  # steps of a bisection
+KINDS = {
+    "embed_tokens": r"embed",
+    "lm_head": r"lm_head",
+    "self_attn": r"self_attn",
+    "mlp": r"\.mlp\.",
+    "norm": r"norm",
+    "all but norm": r"^(?!.*norm)",
+    "layers": r"\.layers\.",
+}
 
 
 def replaced(old: Weights, which: Callable[[str], bool] = lambda _: True) -> Change:
@@ -45,55 +53,39 @@ def replaced(old: Weights, which: Callable[[str], bool] = lambda _: True) -> Cha
     return of_model(lambda n: edit_parameters(n, which, edit))
 
 
-def old_weights(case: Case) -> Candidates:
+def old_weights(case: Case, attempt: Attempt) -> None:
     """All are of an earlier checkpoint."""
     for name, old in case.previous.items():
-        yield {"folder": name}, replaced(old)
+        attempt({"folder": name}, replaced(old))
 
 
-def partial_weights(case: Case) -> Candidates:
+def partial_weights(case: Case, attempt: Attempt) -> None:
     """Some modules are of an earlier checkpoint: kinds of modules, then a bisection of layers."""
-    count = len(case.network.layers)
-    kinds = {
-        "embed_tokens": r"embed",
-        "lm_head": r"lm_head",
-        "self_attn": r"self_attn",
-        "mlp": r"\.mlp\.",
-        "norm": r"norm",
-        "all but norm": r"^(?!.*norm)",
-        "layers": r"\.layers\.",
-    }
     for name, old in case.previous.items():
-        for kind, pattern in kinds.items():
-            matches = re.compile(pattern).search
-            parameter = {"folder": name, "modules": kind}
-            yield parameter, replaced(old, lambda k, m=matches: bool(m(k)))
-        yield from _bisected(name, old, count)
+
+        def some(modules: str, pattern: str, name: str = name, old: Weights = old) -> float:
+            found = re.compile(pattern).search
+            change = replaced(old, lambda k: bool(found(k)))
+            return attempt({"folder": name, "modules": modules}, change)
+
+        def layers(low: int, high: int, some: Any = some) -> float:
+            text = f"layer {low}" if high - low == 1 else f"layers {low} to {high - 1}"
+            return some(text, rf"\.layers\.({'|'.join(map(str, range(low, high)))})\.")
+
+        for kind, pattern in KINDS.items():
+            some(kind, pattern)
+        low, high = 0, len(case.network.layers)
+        while high - low > 1:
+            middle = (low + high) // 2
+            first = layers(low, middle) < layers(middle, high)
+            low, high = (low, middle) if first else (middle, high)
 
 
-def _bisected(name: str, old: Weights, count: int) -> Candidates:
-    low, high = 0, count
-    for _ in range(HALVES):
-        if high - low < 2:
-            return
-        middle = (low + high) // 2
-        left = yield _layers(name, old, low, middle)
-        right = yield _layers(name, old, middle, high)
-        low, high = (low, middle) if left < right else (middle, high)
-
-
-def _layers(name: str, old: Weights, low: int, high: int) -> tuple[dict[str, Any], Change]:
-    inside = {f".layers.{i}." for i in range(low, high)}
-    text = f"layer {low}" if high - low == 1 else f"layers {low} to {high - 1}"
-    change = replaced(old, lambda k: any(part in k for part in inside))
-    return {"folder": name, "modules": text}, change
-
-
-def stale_prefix(case: Case) -> Candidates:
+def stale_prefix(case: Case, attempt: Attempt) -> None:
     """Keys and values of prompts are of an earlier checkpoint: a cache outlived a refit."""
     for name, old in case.previous.items():
         for block in BLOCKS:
-            yield {"folder": name, "block": block}, _cached(old, block)
+            attempt({"folder": name, "block": block}, _cached(old, block))
 
 
 def _cached(old: Weights, block: int) -> Change:
@@ -126,21 +118,20 @@ def adapted(adapter: Weights, scale: float, dtype: torch.dtype | None = None) ->
     return of_model(lambda n: edit_parameters(n, lambda k: k in adapter, edit))
 
 
-def adapter_scale(case: Case) -> Candidates:
-    """The adapter is missing, stands twice, or has another scale."""
-    if not case.adapter:
-        return
-    names = {-1.0: "adapter_missing", 1.0: "adapter_twice"}
-    # relative to the model, which has the adapter once
-    yield from search_grid(
-        "scale", [*names, -0.5, 3.0], lambda s: adapted(case.adapter, s), whole=False
-    )
+def _scaled(*scales: float) -> Callable[[Case, Attempt], None]:
+    """The adapter has another scale, where 1 is the trainer's; between several it is searched."""
+
+    def attempted(case: Case, attempt: Attempt) -> None:
+        if case.adapter:  # which the model has once
+            search_grid(attempt, "scale", scales, lambda s: adapted(case.adapter, s - 1))
+
+    return attempted
 
 
-def adapter_merged(case: Case) -> Candidates:
+def adapter_merged(case: Case, attempt: Attempt) -> None:
     """Merged into weights in bfloat16, where what is below their grid is lost."""
     if case.adapter:
-        yield {"dtype": "bfloat16"}, adapted(case.adapter, 0.0, torch.bfloat16)
+        attempt({"dtype": "bfloat16"}, adapted(case.adapter, 0.0, torch.bfloat16))
 
 
 def safetensors(folder: Path) -> Weights:
@@ -182,7 +173,9 @@ def lora(folder: Path, network: Network) -> dict[str, Tensor]:
 
 HYPOTHESES = [
     Hypothesis("old_weights", old_weights),
-    Hypothesis("adapter_scale", adapter_scale),
+    Hypothesis("adapter_missing", _scaled(0.0)),
+    Hypothesis("adapter_twice", _scaled(2.0)),
+    Hypothesis("adapter_scale", _scaled(0.0, 0.5, 2.0, 4.0)),
     Hypothesis("adapter_merged_bf16", adapter_merged),
     Hypothesis("stale_prefix", stale_prefix),
     Hypothesis("partial_weights", partial_weights),
