@@ -48,10 +48,7 @@ REFUSED = [
         ["checkpointing.checkpoint_must_save_by: 3600"],
     ),
     ("engine=local", ["engine: nemo_rl"]),
-    (
-        "policy.generation.planted.fp8=true",
-        [f"policy.generation.planted{key}: NeMo-RL" for key in ("", ".fp8")],
-    ),
+    ("policy.generation.planted.fp8=true", ["policy.generation.planted: NeMo-RL"]),
     ("grpo.max_steps=3", ["grpo.max_steps: NeMo-RL"]),
     ("method.name=ert", ["method.name: 'ert'"]),
     ("loss_fn.use_cispo=true", ["loss_fn.use_cispo: false"]),
@@ -121,7 +118,7 @@ REFUSED = [
         'data.train=[{{"data_path":x}}]',
         ["data.train: grpo_math_1B.yaml"],
     ),
-    ("nemo_rl.config=null", ["nemo_rl.config: None"]),
+    ("nemo_rl.config=null", ["nemo_rl.config: missing"]),
     ("checkpointing.checkpoint_dir=null", ["checkpointing.checkpoint_dir: "]),
     (
         "policy.model_name={0}/bin",
