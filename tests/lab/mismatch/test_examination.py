@@ -87,6 +87,18 @@ def test_a_change_of_both_sides_is_the_runs_own(folders):
     assert names(examine([from_arrays(rollouts.arrays(values, values))], folders[0])) == []
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_raw_log_probs_beside_a_trainer_with_temperature_are_one_cause(folders, seed):
+    """A sampler in bfloat16: a temperature of 1.00 that is solved for it is no second cause."""
+    rollouts = small.sampled(MODEL, seed, lambda z: z / 0.7)
+    coarse = small.moved(MODEL, 0).bfloat16()
+    raw = small.logprobs([z.float() for z in small.logits(coarse, rollouts)], rollouts)
+    trainer = small.logprobs([z / 0.7 for z in small.logits(MODEL, rollouts)], rollouts)
+    found = examine([from_arrays(rollouts.arrays(raw, trainer))], folders[0])
+    assert names(found) == [("sampler", "recorded_before")]
+    assert found.causes[0].parameter["temperature"] == pytest.approx(0.7, abs=0.08)
+
+
 def test_what_no_hypothesis_explains_has_no_name(folders):
     arrays = dump(MODEL).arrays()
     noise = 0.3 * np.random.default_rng(0).normal(size=arrays["tokens"].shape)
