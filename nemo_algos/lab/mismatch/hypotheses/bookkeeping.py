@@ -15,6 +15,7 @@ Array = np.ndarray
 CLOSE = 4.0  # standard deviations, in the mean of a response: it is the same
 LEAST = 5  # tokens that a response is recognized by
 NEARLY = 0.95  # of the tokens
+TIES = 2.2  # nats: of less than nine tokens alike
 REPEATED = 3  # tokens of one and the same value: no chance
 BASES = {2: 1 / np.log(2), 10: 1 / np.log(10)}
 
@@ -74,10 +75,11 @@ def padded(record: Record, expected: Array) -> Iterator[Fit]:
 
 
 def greedy(record: Record, expected: Array) -> Iterator[Fit]:
-    """All are 0: each token was certain to the sampler."""
-    zero = record.value == 0
-    if zero.mean() > NEARLY and (expected < -0.1).mean() > 1 - NEARLY:
-        yield Fit(np.where(zero, 0.0, expected), {"greedy": {}})
+    """All are 0: each token was certain to the sampler, but for ties, which are -log 2 or so."""
+    alike = np.exp(np.minimum(-record.value, TIES))
+    certain = np.abs(alike - alike.round()) < 1e-3
+    if (record.value == 0).mean() > NEARLY and (expected < -0.1).mean() > 1 - NEARLY:
+        yield Fit(np.where(certain, record.value, expected), {"greedy": {}})
 
 
 def rounded(record: Record, expected: Array) -> Iterator[Fit]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -47,30 +46,36 @@ INPUTS = {name: FORMATS[name] for name in ("fp8 per tensor", "fp8 per channel")}
 INPUTS["fp8 blocks of 128"] = partial(rounded, rows=1, columns=128)
 
 
-def _in_layers(name: str) -> bool:
-    return ".layers." in name and "norm" not in name and name.endswith("weight")
+def _experts(network: Network) -> set[str]:
+    """Names of the weights [E,M,N] of all experts of a layer."""
+    return {k for k, p in network.model.named_parameters() if p.ndim == 3}
 
 
 @contextmanager
-def _quantized(network: Network, weights: Any, inputs: Any = None) -> Iterator[None]:
-    """The layers' weights, and the inputs that meet them."""
+def _quantized(network: Network, experts: set[str], weights: Any, inputs: Any = None) -> Any:
+    """The layers' weights but the routers', those of experts too, and the inputs that meet them."""
     named = network.model.named_modules()
-    linear = [m for k, m in named if isinstance(m, nn.Linear) and _in_layers(k + ".weight")]
+    linear = {k: m for k, m in named if isinstance(m, nn.Linear) and ".layers." in k}
+    names = {f"{k}.weight" for k in linear} | experts
+    one = lambda w: torch.stack([*map(weights, w)]) if w.ndim == 3 else weights(w)  # noqa: E731
     with ExitStack() as stack:
-        edit = lambda _, w: weights(w) if w.ndim == 2 else w  # noqa: E731
-        stack.enter_context(edit_parameters(network, _in_layers, edit))
-        for module in linear if inputs else []:
+        stack.enter_context(edit_parameters(network, names.__contains__, lambda _, w: one(w)))
+        for module in linear.values() if inputs else []:
             before = module.register_forward_pre_hook(lambda _, args: inputs(args[0]))
             stack.callback(before.remove)
         yield
 
 
 def quantized_weights(case: Case, attempt: Attempt) -> None:
-    """The layers' weights, or weights and inputs, in a coarser format."""
+    """The layers' weights, or weights and inputs, in a coarser format; with and without experts."""
     tried = [(name, (weights,)) for name, weights in FORMATS.items()]
     tried += [(f"{name}, inputs too", (FORMATS[name], f)) for name, f in INPUTS.items()]
+    some = _experts(case.network)
     for name, formats in tried:
-        attempt({"format": name}, of_model(lambda n, formats=formats: _quantized(n, *formats)))
+        for experts in (some, set[str]()) if some else (some,):
+            edit = lambda n, e=experts, f=formats: _quantized(n, e, *f)  # noqa: E731
+            left = {"experts": "left out"} if some and not experts else {}
+            attempt({"format": name, **left}, of_model(edit))
 
 
 def quantized_head(case: Case, attempt: Attempt) -> None:

@@ -1,4 +1,4 @@
-"""Replayed routes that lie elsewhere, and dropout in the trainer, against transformers' own."""
+"""Experts (their routes, INT8) and dropout in the trainer, against transformers' own forward."""
 
 import peaked_llama as small
 import pytest
@@ -87,6 +87,22 @@ def test_routes_that_differ_have_no_name_but_a_sentence(tmp_path):
     causes, verdict = found_of(tmp_path, made, rollouts, replayed(made, rollouts, near))
     assert causes == [] and verdict.verdict == "unknown"
     assert "holds no routes" in verdict.found
+
+
+@pytest.mark.parametrize("left", [{}, {"experts": "left out"}])
+def test_int8_of_a_mixture_of_experts_keeps_the_router(tmp_path, left):
+    made, coarse = experts(), experts()
+    rollouts = small.sampled(made)
+    with torch.no_grad():
+        for name, weight in coarse.named_parameters():
+            if ("experts" in name and not left) or name.endswith("_proj.weight"):
+                scale = weight.abs().amax(-1, keepdim=True) / 127
+                weight.copy_((weight / scale).round() * scale)
+    trainer, sampler = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (made, coarse))
+    found = examine([from_arrays(rollouts.arrays(sampler, trainer))], small.saved(made, tmp_path))
+    (cause,) = found.causes
+    assert (cause.side, cause.name) == ("sampler", "quantized_weights")
+    assert cause.parameter == {"format": "int8 per channel", **left}
 
 
 def in_train_mode(made, rollouts):
