@@ -346,6 +346,8 @@ def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Findi
     if error["type"] == "missing" or error["input"] is None:
         return Finding(path, "it is missing. Set it.")
     message = error["msg"][0].lower() + error["msg"][1:]
+    if error["type"] == "model_type":  # pydantic names our class
+        message = "must be a section of key: value pairs"
     return Finding(path, f"{message}, got {error['input']!r}")
 
 

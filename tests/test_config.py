@@ -165,7 +165,7 @@ def test_all_errors_at_once_with_path_and_nearest_name():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("grpo=3", "grpo: dictionary GRPOSection 3"),
+        ("grpo=3", "grpo: section 3"),
         ("policy.scheduler=x", "policy.scheduler: list 'x'"),
         ("policy.max_grad_norm=.inf", "policy.max_grad_norm: finite"),
         ("policy.device=tpu", "policy.device: 'cpu' 'cuda' 'mps' 'auto'"),

@@ -27,7 +27,8 @@ from nemo_algos.engines.local.optimizer import optimizer_of, scheduler_of
 from nemo_algos.engines.local.prompt_sharing import micro_batches
 from nemo_algos.engines.local.schema import LocalConfig
 from nemo_algos.engines.local.screen import Remarks
-from nemo_algos.engines.mismatch.watch import Watch, checksums
+from nemo_algos.engines.mismatch.checksums import checksums
+from nemo_algos.engines.mismatch.watch import Watch
 from nemo_algos.engines.rewards import Verdict
 from nemo_algos.engines.rewards.weighted import parts
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nemo_algos.algorithms.algorithm import Algorithm
-from nemo_algos.config import ConfigError, Finding, Section, validate
+from nemo_algos.config import Section, validate
 
 SHARED = ("mismatch", "old_policy", "rollout_correction")  # that both engines read alike
 OURS = ("engine", "method", "nemo_rl", *SHARED)
@@ -14,7 +14,6 @@ AMONG = (EPOCHS, TRACE, TRACED)
 DEFAULT = "grpo_math_1B.yaml"  # of NeMo-RL's own, below its examples/configs
 # a class path; a NeMo-RL that takes none refuses it as a name, so that no path can run its GRPO
 ESTIMATOR = "nemo_algos.engines.nemo.trainers.given"
-WRITE = "Write `config: FILE` below it."
 TINY_KL = 1e-8  # of a penalty that only makes NeMo-RL load the reference
 
 
@@ -73,7 +72,4 @@ class Base(Section):
 
 def base_name(written: Mapping[Any, Any]) -> str:
     """The config of NeMo-RL that ours goes over. Raises ConfigError where the section is wrong."""
-    section = written.get("nemo_rl") or {}
-    if not isinstance(section, Mapping):
-        raise ConfigError([Finding("nemo_rl", f"must be a section, not {section!r}. {WRITE}")])
-    return validate(Base, dict(section), "nemo_rl").config
+    return validate(Base, written.get("nemo_rl") or {}, "nemo_rl").config
