@@ -128,7 +128,7 @@ class Search:
         level = start = self.record.level(logits.logprobs)
         if other and other.explained and other.parameters:
             shared = other.state.predicted(self.record, other.logits, self.base)
-            if self.record.level(shared.predicted) < GAIN * level:
+            if self.record.level(shared.predicted) < level:
                 state, logits = other.state, other.logits
                 level = self.record.level(shared.predicted)
         for _ in range(CAUSES):

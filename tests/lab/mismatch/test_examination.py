@@ -87,18 +87,6 @@ def test_a_change_of_both_sides_is_the_runs_own(folders):
     assert names(examine([from_arrays(rollouts.arrays(values, values))], folders[0])) == []
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_raw_log_probs_beside_a_trainer_with_temperature_are_one_cause(folders, seed):
-    """A sampler in bfloat16: a temperature of 1.00 that is solved for it is no second cause."""
-    rollouts = small.sampled(MODEL, seed, lambda z: z / 0.7)
-    coarse = small.moved(MODEL, 0).bfloat16()
-    raw = small.logprobs([z.float() for z in small.logits(coarse, rollouts)], rollouts)
-    trainer = small.logprobs([z / 0.7 for z in small.logits(MODEL, rollouts)], rollouts)
-    found = examine([from_arrays(rollouts.arrays(raw, trainer))], folders[0])
-    assert names(found) == [("sampler", "recorded_before")]
-    assert found.causes[0].parameter["temperature"] == pytest.approx(0.7, abs=0.08)
-
-
 def test_greedy_tokens_of_which_some_are_ties_have_no_temperature(folders):
     rollouts = small.sampled(MODEL, 0, lambda z: z * 1e4)
     trainer = small.logprobs(small.logits(MODEL, rollouts), rollouts)
