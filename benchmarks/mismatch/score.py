@@ -1,6 +1,6 @@
 """Ask `nemo-algos mismatch` about the planted dumps, with the trainer's weights and without.
 
-uv run benchmarks/mismatch/score.py FOLDER [--only PREFIX] [--json ANSWERS.json]
+uv run benchmarks/mismatch/score.py FOLDER [--only PREFIX] [--out ANSWERS.json]
 """
 
 from __future__ import annotations
