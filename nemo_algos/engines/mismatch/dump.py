@@ -111,9 +111,8 @@ def read(path: Path) -> Dump:
     }
     if path.suffix not in kinds:
         names = ", ".join(kinds)
-        raise ValueError(
-            f"{path} is not a dump ({names}){formats.remedy({}, path.suffix) or WRITE}"
-        )
+        cure = formats.remedy({}, path.suffix) or ". A run with `mismatch.dump: N` writes some."
+        raise ValueError(f"{path} is not a dump ({names}){cure}")
     if not path.is_file():
         raise ValueError(f"{path} does not exist. Name a dump file.")
     try:
