@@ -344,7 +344,8 @@ def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Findi
     if error["type"] == "value_error":
         return Finding(path, str(error["ctx"]["error"]))
     if error["type"] == "missing" or error["input"] is None:
-        return Finding(path, "it is missing. Set it.")
+        absent = "missing" if error["type"] == "missing" else "null"
+        return Finding(path, f"it is {absent}. Set it.")
     message = error["msg"][0].lower() + error["msg"][1:]
     if error["type"] == "model_type":  # pydantic names our class
         message = "must be a section of key: value pairs"

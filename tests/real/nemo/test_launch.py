@@ -186,7 +186,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
         (["env=3"], "env", "section"),
         (["policy.generation=[1]"], "policy.generation", "section"),
         (["nemo_rl=x"], "nemo_rl", "section"),
-        (["nemo_rl.config=null"], "nemo_rl.config", "name"),
+        (["nemo_rl.config=null"], "nemo_rl.config", "null"),
         (["grpo.num_prompts_per_stepp=3"], "grpo.num_prompts_per_stepp", "num_prompts_per_step"),
         (["polic.model_name=x"], "polic", "policy"),
         (["method.mikro=1"], "method.mikro", "micro"),
