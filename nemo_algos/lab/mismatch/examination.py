@@ -76,13 +76,14 @@ def examine(
     progress("the model as it is")
     responses, base = _worst_first(responses, recompute(case.network, responses))
     coarse = in_bfloat16(case.network)
-    scale, rounding = _rounding(coarse, responses, base)
+    rounded = recompute(coarse, responses)
+    scale, rounding = _rounding(base, rounded)
+    forwards = [(case.network, base), (coarse, rounded)]
     sides: dict[str, Outcome] = {}
     for name in SIDES:
         told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
-        search = Search(
-            case, coarse, responses, base, responses.record(name, scale), rounding, told
-        )
+        record = responses.record(name, scale)
+        search = Search(replace(case, side=name), forwards, responses, record, rounding, told)
         sides[name] = search.outcome(sides.get("trainer"))
         if name == "trainer" and not sides[name].explained:
             sides[name] = _with_dropout(sides[name], search)
@@ -163,15 +164,12 @@ def _worst_first(responses: Responses, base: Logits) -> tuple[Responses, Logits]
     return Responses(tuple(responses.each[i] for i in order)), base.only(tokens)
 
 
-def _rounding(coarse: Network, responses: Responses, base: Logits) -> tuple[Array, float]:
+def _rounding(base: Logits, rounded: Logits) -> tuple[Array, float]:
     """One standard deviation of bf16's rounding for each token [N], and the level of a forward."""
-    some = responses.first(2 * NEIGHBOURS)
-    rounded = recompute(coarse, some)
-    n = len(rounded.chosen)
-    d = rounded.logprobs - base.logprobs[:n]
-    size = float(np.sqrt(np.mean((d / base.unsure[:n]) ** 2)))
+    d = rounded.logprobs - base.logprobs
+    size = float(np.sqrt(np.mean((d / base.unsure) ** 2)))
     scale = np.maximum(size * base.unsure, ROUNDING)
-    return scale, float(np.mean(np.abs(d) / scale[:n]))
+    return scale, float(np.mean(np.abs(d) / scale))
 
 
 def _alike(responses: Responses, rounding: float, scale: Array) -> bool:

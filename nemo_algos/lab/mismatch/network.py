@@ -23,13 +23,15 @@ BATCH = 8  # lines of a forward
 class Lines:
     """What a model is shown: ids, positions [L,T]; attend [L,T,T] bool, of a query to a key.
 
-    at: of each response its line, and the places there of the tokens it was drawn after [n].
+    at: of each response its line, and the places there of the tokens it was drawn after [n];
+    known: of each response the logits [m,V] of its first tokens, where another model gives them.
     """
 
     ids: Tensor
     positions: Tensor
     attend: Tensor
     at: list[tuple[int, Tensor]]
+    known: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,20 @@ def recompute(network: Network, responses: Responses, changes: Sequence[Change] 
 
 
 def _logits(network: Network, shown: Lines, some: Sequence[Response]) -> list[Logits]:
-    hidden = hidden_states(network, shown)
     found = []
-    for (line, at), r in zip(shown.at, some, strict=True):
-        z = output_head(network, hidden[line, at])
+    for z, r in zip(logits(network, shown), some, strict=True):
         tokens, ids = torch.as_tensor(r.tokens), torch.as_tensor(r.ids)
         found.append(kept(z, tokens, ids, torch.as_tensor(r.at), r.begin))
     return found
+
+
+def logits(network: Network, shown: Lines) -> Iterator[Tensor]:
+    """Of each response [n,V]."""
+    hidden = hidden_states(network, shown)
+    for i, (line, at) in enumerate(shown.at):
+        first = list(shown.known[i : i + 1])
+        rest = at[len(first[0]) :] if first else at
+        yield torch.cat([*first, output_head(network, hidden[line, rest])])
 
 
 def hidden_states(network: Network, shown: Lines) -> Tensor:

@@ -36,6 +36,7 @@ SLACK = 1.5  # of the level of a bf16 forward's rounding: other kernels round ot
 EXACT = 0.05  # of that level: float32
 SAME, SOME = 0.01, 0.1  # standard deviations, share of the tokens: then the side is in float32
 GAIN, CERTAIN = 0.92, 5.0  # of the level before; standard errors: less is no improvement
+BETTER = 0.75  # of the other's level: it is nearer
 HALF, CLEAR = 0.5, 0.3  # of what is beyond rounding; of the level, where that is near rounding
 CAUSES, FEW = 3, 2  # responses: exact agreement takes no more
 FAR = 4.0  # of rounding's level: what brings such a record to rounding is its cause
@@ -103,20 +104,24 @@ class Outcome:
 class Search:
     """One side's record against one model. rounding: the level of a bf16 forward's rounding.
 
-    coarse: the model in bf16; progress: is told each hypothesis of the forward.
+    forwards: the model in float32 and in bf16, and the logits of each; progress: is told each
+    hypothesis of the forward.
     """
 
     case: Case
-    coarse: Network
+    forwards: Sequence[tuple[Network, Logits]]
     responses: Responses
-    base: Logits
     record: Record
     rounding: float
     progress: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        exact = float((self.record.off(self.base.logprobs) < SAME).mean()) > SOME
-        self.network = self.case.network if exact else self.coarse
+        exact = float((self.record.off(self.forwards[0][1].logprobs) < SAME).mean()) > SOME
+        self.forwards = self.forwards[:1] if exact else self.forwards
+        self.network = self.forwards[-1][0]
+        # a sampler of the same kernels rounds as the model in bf16
+        levels = [self.record.level(logits.logprobs) for _, logits in self.forwards]
+        self.nearest, self.base = self.forwards[levels[-1] < BETTER * levels[0]]
         self.most = self.rounding * (EXACT if exact else SLACK)
 
     def outcome(self, other: Outcome | None = None) -> Outcome:
@@ -137,26 +142,35 @@ class Search:
             found, near = self._next(state, logits, level)
             if found is None:
                 break
-            moved = logits
-            if found.changes != state.changes:
-                moved = recompute(self.case.network, self.responses, found.changes)
-            found, after = self._whole(found, moved)
-            if after >= level:
+            after, found, moved = self._whole(found, state, logits)
+            changed = found.changes != state.changes
+            if after >= (HALF * level if level <= self.most and changed else level):
                 break
             state, logits, level = found, moved, after
-        fit = state.predicted(self.record, logits, self.base)
-        left = level / self.rounding
-        explained = level <= self.most
-        return Outcome(fit.parameters, start / self.rounding, left, explained, near, state, logits)
+        named = state.predicted(self.record, logits, self.base).parameters
+        share = 1 - self._beyond(level) / max(self._beyond(start), 1e-9)
+        near = dict.fromkeys(named, share) | {k: v for k, v in near.items() if k not in named}
+        levels = start / self.rounding, level / self.rounding
+        return Outcome(named, *levels, level <= self.most, near, state, logits)
 
-    def _whole(self, found: State, logits: Logits) -> tuple[State, float]:
-        """On all responses, of which some alone may have the cause; the level."""
+    def _whole(self, found: State, state: State, logits: Logits) -> tuple[float, State, Logits]:
+        """The level on all responses, by the forward that comes nearer; state: the one before."""
+        if not found.changes:
+            made = [own for _, own in self.forwards]
+        elif found.changes == state.changes:
+            made = [logits]
+        else:
+            made = [recompute(net, self.responses, found.changes) for net, _ in self.forwards]
+        return min(((*self._where(found, one), one) for one in made), key=lambda t: t[0])
+
+    def _where(self, found: State, logits: Logits) -> tuple[float, State]:
+        """The level, and whether some of the responses alone have the cause."""
         options = [found, replace(found, mixed=True)] if MIXED & found.named.keys() else [found]
         fits = [option.predicted(self.record, logits, self.base) for option in options]
         levels = [self.record.level(fit.predicted) for fit in fits]
         # where each response has a choice, it fits better anyhow
         mixed = len(levels) > 1 and levels[1] < HALF * levels[0]
-        return options[mixed], levels[mixed]
+        return levels[mixed], options[mixed]
 
     def _next(
         self, state: State, logits: Logits, level: float
@@ -165,11 +179,11 @@ class Search:
         if cheap and left <= self.most:
             return cheap, {}
         if level <= self.most:
-            tried, before = self._try(state, logits, WEIGHTS, self.case.network, FEW)
+            tried, before = self._try(state, WEIGHTS, self.nearest, FEW)
             return (tried[0][2] if tried[0][0] < CLEAR * before else cheap), {}
         if cheap and self._beyond(left) < HALF * self._beyond(level):
             return cheap, {}
-        tried, before = self._try(state, logits, FORWARD, self.network, NEIGHBOURS // 2)
+        tried, before = self._try(state, FORWARD, self.network, NEIGHBOURS // 2)
         near: dict[str, float] = {}
         for value, name, _ in tried:
             near.setdefault(name, 1 - self._beyond(value) / max(self._beyond(before), 1e-9))
@@ -184,33 +198,44 @@ class Search:
 
     def _cheap(self, state: State, logits: Logits, level: float) -> tuple[State | None, float]:
         """The best of bookkeeping and sampling that gains beyond chance, and its level."""
-        before = state.predicted(self.record, logits, self.base).predicted
-        rows = self.record.levels(before)
         found, least = None, level
-        for trials in self._stages(state):
-            for trial in trials:
-                after = trial.predicted(self.record, logits, self.base).predicted
-                gained = rows - self.record.levels(after)
-                sure = gained.mean() > CERTAIN * gained.std() / np.sqrt(len(rows))
-                now = self.record.level(after)
-                booked = trial.bookkeeping is not state.bookkeeping  # is of few tokens, and strict
-                if (sure or booked) and now < GAIN * least:
-                    found, least = trial, now
-            if found and least <= self.most:
+        for trials in self._stages(state, level):
+            trial, now = self._gaining(trials, state, logits, level)
+            # where fewer parameters leave rounding, more must explain a part of that
+            enough = BETTER if found and least <= self.most else GAIN
+            if trial and now < enough * least:
+                found, least = trial, now
+            if found and least <= HALF * self.most:
                 break
         return found, least
 
-    def _stages(self, state: State) -> Iterator[list[State]]:
+    def _gaining(
+        self, trials: list[State], state: State, logits: Logits, level: float
+    ) -> tuple[State | None, float]:
+        before = state.predicted(self.record, logits, self.base).predicted
+        rows = self.record.levels(before)
+        found, least = None, level
+        for trial in trials:
+            after = trial.predicted(self.record, logits, self.base).predicted
+            gained = rows - self.record.levels(after)
+            sure = gained.mean() > CERTAIN * gained.std() / np.sqrt(len(rows))
+            now = self.record.level(after)
+            booked = trial.bookkeeping is not state.bookkeeping  # is of few tokens, and strict
+            if (sure or booked) and now < GAIN * least:
+                found, least = trial, now
+        return found, least
+
+    def _stages(self, state: State, level: float) -> Iterator[list[State]]:
         if state.bookkeeping is None:
             yield [replace(state, bookkeeping=f) for f in bookkeeping.HYPOTHESES]
         if state.sampling is None:
-            yield [replace(state, sampling=s) for s in sampling.SINGLE]
-            yield [replace(state, sampling=s) for s in sampling.DOUBLE]
+            far = [sampling.DOUBLE, sampling.TRIPLE] if level > self.most else []
+            for stage in (sampling.SINGLE, *far):
+                yield [replace(state, sampling=s) for s in stage]
 
     def _try(
         self,
         state: State,
-        logits: Logits,
         hypotheses: Sequence[Hypothesis],
         network: Network,
         count: int,
@@ -219,7 +244,8 @@ class Search:
         some = self.responses.first(count)
         tokens = np.arange(len(some.row))
         record, base = self.record.only(tokens), self.base.only(tokens)
-        predicted = state.predicted(record, logits.only(tokens), base).predicted
+        # the same batch without a change: another batch rounds otherwise
+        predicted = state.predicted(record, recompute(network, some, state.changes), base).predicted
         before, apart = record.level(predicted), (record.value - predicted) / record.scale
         apart = np.nan_to_num(apart).clip(-CAP, CAP)
         case = replace(self.case, responses=some, apart=apart, scale=record.scale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -200,6 +200,8 @@ def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
         if examination.routed:  # a dump has no routes, so flips between the sides are not tried
             text += f". {ROUTES}"
         candidates = list(near)
+        if not causes and (certain := diagnose(dumps)).causes:
+            return replace(certain, candidates=candidates)
         if causes:
             return Diagnosis(causes[0].name, text, tokens, causes, candidates)
         return Diagnosis("unknown", f"{text}. {best}" if best else text, tokens, [], candidates)

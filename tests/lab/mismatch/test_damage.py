@@ -28,6 +28,7 @@ def causes(tmp_path, made, rollouts, other, side):
     [
         (1, "self_attn.o_proj", lambda w: w * 1.5, {"scale": 1.5}),
         (1, "mlp.gate_proj", lambda w: w.roll(len(w) // 2, 0), {"halves": "exchanged"}),
+        (0, "self_attn.o_proj", lambda w: w.roll(len(w) // 2, 0), {"halves": "exchanged"}),
     ],
 )
 def test_a_damaged_module_is_named_with_its_layer(tmp_path, layer, module, change, more):

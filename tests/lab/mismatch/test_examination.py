@@ -107,6 +107,28 @@ def test_what_no_hypothesis_explains_has_no_name(folders):
     assert with_model([from_arrays(arrays)], found).verdict == "unknown"
 
 
+def test_what_explains_a_part_is_a_candidate(folders):
+    arrays = dump(MODEL, change=lambda z: z / 0.6).arrays()
+    noise = 0.1 * np.random.default_rng(0).normal(size=arrays["tokens"].shape)
+    arrays["sampler_logprobs"] = np.minimum(arrays["sampler_logprobs"] + noise, 0)
+    found = examine([from_arrays(arrays)], folders[0])
+    assert names(found) == [] and found.near("sampler")[0][0] == "temperature"
+
+
+def test_what_the_numbers_alone_prove_stands_where_the_model_explains_nothing(folders):
+    """Of exchanged responses those of four tokens are not recognized one by one."""
+    rollouts = small.sampled(MODEL)
+    for i in range(0, 32, 5):
+        rollouts.responses[i] = rollouts.responses[i][:4]
+    sampler = small.logprobs(small.logits(MODEL, rollouts), rollouts)
+    arrays = rollouts.arrays(sampler, sampler)
+    order = np.roll(np.arange(32), 5)
+    arrays["trainer_logprobs"] = arrays["trainer_logprobs"][order] * arrays["mask"]
+    found = examine([from_arrays(arrays)], folders[0])
+    verdict = with_model([from_arrays(arrays)], found)
+    assert found.unexplained == ["trainer"] and verdict.verdict == "rows"
+
+
 def test_other_weights_than_the_trainers_are_refused(folders):
     with pytest.raises(ValueError, match="--model"):
         examine([dump(OTHER, trainer=OTHER)], folders[0])

@@ -89,20 +89,35 @@ def test_routes_that_differ_have_no_name_but_a_sentence(tmp_path):
     assert "holds no routes" in verdict.found
 
 
-@pytest.mark.parametrize("left", [{}, {"experts": "left out"}])
-def test_int8_of_a_mixture_of_experts_keeps_the_router(tmp_path, left):
+@pytest.mark.parametrize("about", [{}, {"experts": "left out"}, {"router": "too"}])
+def test_int8_of_a_mixture_of_experts_keeps_the_router_or_not(tmp_path, about):
     made, coarse = experts(), experts()
     rollouts = small.sampled(made)
     with torch.no_grad():
         for name, weight in coarse.named_parameters():
-            if ("experts" in name and not left) or name.endswith("_proj.weight"):
+            expert = "experts" in name and "experts" not in about
+            router = name.endswith("gate.weight") and "router" in about
+            if expert or router or name.endswith("_proj.weight"):
                 scale = weight.abs().amax(-1, keepdim=True) / 127
                 weight.copy_((weight / scale).round() * scale)
     trainer, sampler = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (made, coarse))
     found = examine([from_arrays(rollouts.arrays(sampler, trainer))], small.saved(made, tmp_path))
     (cause,) = found.causes
     assert (cause.side, cause.name) == ("sampler", "quantized_weights")
-    assert cause.parameter == {"format": "int8 per channel", **left}
+    assert cause.parameter == {"format": "int8 per channel", **about}
+
+
+def test_damage_is_named_where_bfloat16_takes_other_experts(tmp_path):
+    """The sampler rounds as the model in bf16 does; float32 takes other experts at some tokens."""
+    made, other = experts(), experts()
+    rollouts = small.sampled(made)
+    with torch.no_grad():
+        other.model.layers[0].self_attn.v_proj.weight.zero_()
+    trainer = small.logprobs(small.logits(made, rollouts), rollouts)
+    z = [row.float() for row in small.logits(other.bfloat16(), rollouts)]
+    dump = from_arrays(rollouts.arrays(small.logprobs(z, rollouts), trainer))
+    (cause,) = examine([dump], small.saved(made, tmp_path)).causes
+    assert (cause.side, cause.name, cause.parameter["layer"]) == ("sampler", "bad_layer", 0)
 
 
 def in_train_mode(made, rollouts):

@@ -109,8 +109,26 @@ def cached():
     return found
 
 
+@torch.no_grad()
+def in_flight(places=6):
+    """The first tokens by the old weights, whose cache the new ones go on with."""
+    found = []
+    for p, r in zip(ROLLOUTS.prompts, ROLLOUTS.responses, strict=True):
+        read = OTHER(input_ids=torch.cat([p, r[: places - 1]])[None], use_cache=True)
+        now = MODEL(input_ids=r[None, places - 1 :], past_key_values=read.past_key_values)
+        found.append(torch.cat([read.logits[0, len(p) - 1 :], now.logits[0, :-1]]))
+    return found
+
+
 def pads(prompt):
     return torch.cat([torch.zeros(LONGEST - len(prompt), dtype=torch.long), prompt])
+
+
+def rotary_in_bfloat16():
+    other = small.model()
+    other.load_state_dict(MODEL.state_dict())
+    other.model.rotary_emb.inv_freq = other.model.rotary_emb.inv_freq.bfloat16().float()
+    return small.logits(other, ROLLOUTS)
 
 
 def int8(name, weight):
@@ -146,6 +164,10 @@ CASES = {
         ),
     ),
     "norms": (change_of(computed.norm_eps, eps=1e-2), lambda: with_config(rms_norm_eps=1e-2)),
+    "rotary in bfloat16": (
+        change_of(formats.precision, dtype="bfloat16 rotary frequencies"),
+        rotary_in_bfloat16,
+    ),
     "int8": (
         change_of(formats.quantized_weights, format="int8 per channel"),
         lambda: with_weights(int8),
@@ -169,6 +191,14 @@ def test_a_change_gives_what_transformers_gives(name):
     np.testing.assert_allclose(found.logprobs, want, atol=2e-4)
     if change:  # and it is another number than without
         assert np.abs(want - plain).mean() > 1e-3
+
+
+def test_weights_that_change_in_flight_give_what_a_kept_cache_gives():
+    """The place is found in what the sampler recorded."""
+    want = small.logprobs(in_flight(), ROLLOUTS)
+    some = gather([from_arrays(ROLLOUTS.arrays(want, ZEROS))], 64)
+    found = recompute(case().network, some, [change_of(weights.in_flight, folder="old")])
+    np.testing.assert_allclose(found.logprobs, torch.cat(want).numpy(), atol=2e-4)
 
 
 def test_the_model_is_as_it_was_afterwards():

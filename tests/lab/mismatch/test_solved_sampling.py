@@ -46,9 +46,18 @@ CASES = {
         lambda z: top_p(0.9)(z / 0.7),
         {"temperature": {"temperature": 0.7}, "top_p": {"top_p": 0.9}},
     ),
+    "top_k and top_p": (
+        lambda z: top_p(0.9)(top_k(6)(z)),
+        {"top_k": {"top_k": 6}, "top_p": {"top_p": 0.9}},
+    ),
+    "three": (  # as Qwen's generation_config has them
+        lambda z: top_p(0.95)(top_k(6)(z / 0.6)),
+        {"temperature": {"temperature": 0.6}, "top_k": {"top_k": 6}, "top_p": {"top_p": 0.95}},
+    ),
 }
 SOLVERS = dict(zip(["temperature", "top_p", "top_k", "min_p"], sampling.SINGLE, strict=False))
 SOLVERS |= {"softcap": sampling.SINGLE[8], "both": sampling.DOUBLE[0]}
+SOLVERS |= {"top_k and top_p": sampling.DOUBLE[3], "three": sampling.TRIPLE[0]}
 
 
 def recorded(change, seed=0):

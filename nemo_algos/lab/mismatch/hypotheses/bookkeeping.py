@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from nemo_algos.lab.mismatch.hypotheses.fit import Fit, Record
+from nemo_algos.lab.mismatch.hypotheses.fit import Fit, Record, crossing
 
 Array = np.ndarray
 CLOSE = 4.0  # standard deviations, in the mean of a response: it is the same
@@ -138,14 +138,7 @@ def _from_a_place_on(own: Record, expected: Array, lag: int) -> Array:
     n = len(expected)
     source = np.arange(n) + lag
     away = np.where((source >= 0) & (source < n), expected[source.clip(0, n - 1)], own.value)
-    return np.where(np.arange(n) < _cut(own, expected, away), expected, away)
-
-
-def _cut(own: Record, first: Array, then: Array) -> int:
-    """The place from which on the second fits better."""
-    before = np.cumsum(np.r_[0.0, own.off(first)])
-    after = np.cumsum(np.r_[0.0, own.off(then)[::-1]])[::-1]
-    return int(np.argmin(before + after))
+    return np.where(np.arange(n) < crossing(own.off(expected), own.off(away)), expected, away)
 
 
 def spliced(record: Record, first: Array, then: Array) -> tuple[Array, dict[str, int]]:
@@ -157,7 +150,8 @@ def spliced(record: Record, first: Array, then: Array) -> tuple[Array, dict[str,
     rows = np.unique(record.row)
     for i in rows:
         there = np.flatnonzero(record.row == i)
-        cut = _cut(record.only(there), first[there], then[there])
+        own = record.only(there)
+        cut = crossing(own.off(first[there]), own.off(then[there]))
         predicted[there[:cut]] = first[there[:cut]]
         inside += [cut] if 0 < cut < len(there) else []
     most = len(inside) > len(rows) / 2

@@ -53,8 +53,17 @@ class Record:
         return replace(self, **{name: getattr(self, name)[where] for name in columns})
 
 
+def crossing(first: Array, then: Array) -> int:
+    """The place from which on the second is less off than the first [n]."""
+    before = np.cumsum(np.r_[0.0, first])
+    after = np.cumsum(np.r_[0.0, then[::-1]])[::-1]
+    return int(np.argmin(before + after))
+
+
 def minimize(loss: Callable[[float], float], grid: Sequence[float]) -> float:
     """Where the loss is least: the best of the grid, then between its neighbours."""
+    if len(grid) == 1:
+        return grid[0]
     values = [loss(x) for x in grid]
     i = int(np.argmin(values))
     bounds = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])

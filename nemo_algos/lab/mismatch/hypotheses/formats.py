@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from nemo_algos.engines.local.low_precision import E4M3_MAX, SMALLEST_AMAX, in_blocks
 from nemo_algos.lab.mismatch.hypotheses.forward import Attempt, Case, Hypothesis, of_model
+from nemo_algos.lab.mismatch.hypotheses.routes import routers
 from nemo_algos.lab.mismatch.network import (
     Network,
     edit_attributes,
@@ -46,17 +48,23 @@ INPUTS = {name: FORMATS[name] for name in ("fp8 per tensor", "fp8 per channel")}
 INPUTS["fp8 blocks of 128"] = partial(rounded, rows=1, columns=128)
 
 
-def _experts(network: Network) -> set[str]:
-    """Names of the weights [E,M,N] of all experts of a layer."""
-    return {k for k, p in network.model.named_parameters() if p.ndim == 3}
+def _parts(network: Network) -> list[tuple[dict[str, str], set[str]]]:
+    """With and without what else is quantized: names of weights [E,M,N] of experts, of routers."""
+    named = network.model.named_parameters()
+    experts = {k for k, p in named if p.ndim == 3}
+    gates = {id(p) for router in routers(network) for p in router.parameters()}
+    too = {k for k, p in network.model.named_parameters() if id(p) in gates}
+    plain: list[tuple[dict[str, str], set[str]]] = [({}, experts)]
+    left = [({"experts": "left out"}, set[str]()), ({"router": "too"}, experts | too)]
+    return plain + left if experts else plain
 
 
 @contextmanager
-def _quantized(network: Network, experts: set[str], weights: Any, inputs: Any = None) -> Any:
-    """The layers' weights but the routers', those of experts too, and the inputs that meet them."""
+def _quantized(network: Network, others: set[str], weights: Any, inputs: Any = None) -> Any:
+    """The layers' linear weights, others by name, and the inputs that meet the linear ones."""
     named = network.model.named_modules()
     linear = {k: m for k, m in named if isinstance(m, nn.Linear) and ".layers." in k}
-    names = {f"{k}.weight" for k in linear} | experts
+    names = {f"{k}.weight" for k in linear} | others
     one = lambda w: torch.stack([*map(weights, w)]) if w.ndim == 3 else weights(w)  # noqa: E731
     with ExitStack() as stack:
         stack.enter_context(edit_parameters(network, names.__contains__, lambda _, w: one(w)))
@@ -67,15 +75,12 @@ def _quantized(network: Network, experts: set[str], weights: Any, inputs: Any = 
 
 
 def quantized_weights(case: Case, attempt: Attempt) -> None:
-    """The layers' weights, or weights and inputs, in a coarser format; with and without experts."""
+    """The layers' weights, or weights and inputs, in a coarser format; of experts and routers."""
     tried = [(name, (weights,)) for name, weights in FORMATS.items()]
     tried += [(f"{name}, inputs too", (FORMATS[name], f)) for name, f in INPUTS.items()]
-    some = _experts(case.network)
-    for name, formats in tried:
-        for experts in (some, set[str]()) if some else (some,):
-            edit = lambda n, e=experts, f=formats: _quantized(n, e, *f)  # noqa: E731
-            left = {"experts": "left out"} if some and not experts else {}
-            attempt({"format": name, **left}, of_model(edit))
+    for (name, formats), (about, others) in product(tried, _parts(case.network)):
+        edit = lambda n, o=others, f=formats: _quantized(n, o, *f)  # noqa: E731
+        attempt({"format": name, **about}, of_model(edit))
 
 
 def quantized_head(case: Case, attempt: Attempt) -> None:
@@ -101,11 +106,13 @@ def quantized_cache(case: Case, attempt: Attempt) -> None:
 
 
 def precision(case: Case, attempt: Attempt) -> None:
-    """Everything in bfloat16, or the logits alone."""
-    whole = lambda n: edit_parameters(n, lambda _: True, lambda _, p: p.bfloat16())  # noqa: E731
-    logits = lambda n: edit_outputs([n.model.lm_head], lambda _, y: y.bfloat16().to(y.dtype))  # noqa: E731
-    attempt({"dtype": "bfloat16"}, of_model(whole))
+    """The logits alone in bfloat16, or the rotary embedding's frequencies."""
+    coarse = lambda x: x.bfloat16().to(x.dtype)  # noqa: E731
+    logits = lambda n: edit_outputs([n.model.lm_head], lambda _, y: coarse(y))  # noqa: E731
     attempt({"dtype": "bfloat16 logits"}, of_model(logits))
+    rotary = lambda n: [m for m in n.model.modules() if hasattr(m, "inv_freq")]  # noqa: E731
+    frequencies = lambda n: edit_attributes(rotary(n), "inv_freq", coarse)  # noqa: E731
+    attempt({"dtype": "bfloat16 rotary frequencies"}, of_model(frequencies))
 
 
 HYPOTHESES = [

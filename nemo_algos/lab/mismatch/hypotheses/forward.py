@@ -20,14 +20,16 @@ HELPS = 0.95  # of the level before: a search goes on near a value that comes be
 class Case:
     """What is at hand. previous: of each earlier checkpoint, adapter: of the LoRA, by name.
 
-    pad: the id; longest: prompt's tokens; micro_batches: sizes in which prompts would be padded;
-    responses: that candidates are tried on; apart, scale [N]: of their tokens, how far the record
-    is from what is predicted, in standard deviations, and one of these, nats.
+    side: sampler or trainer, which is tried; pad: the id; longest: prompt's tokens; micro_batches:
+    sizes in which prompts would be padded; responses: that candidates are tried on; apart, scale
+    [N]: of their tokens, how far the record is from what is predicted, in standard deviations, and
+    one of these, nats.
     """
 
     network: Network
     previous: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     adapter: dict[str, Tensor] = field(default_factory=dict)
+    side: str = "sampler"
     pad: int = 0
     longest: int = 0
     micro_batches: Sequence[int] = ()

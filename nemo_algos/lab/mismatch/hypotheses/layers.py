@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nemo_algos.lab.mismatch.hypotheses.forward import (
+    HELPS,
     Attempt,
     Case,
     Hypothesis,
@@ -81,11 +82,23 @@ def _logprobs(case: Case) -> Tensor:
 def bad_layer(case: Case, attempt: Attempt) -> None:
     """A module's outputs are scaled, exchanged by halves, or lost."""
     found = gains(case) if _projections(case.network) else {}
-    ranked = sorted(found, key=lambda key: -found[key])[:TRIED]
+    likely = sorted(found, key=lambda key: -found[key])[:TRIED]
     lost = [(name, "lost") for name, _ in found if name.endswith(ENDS)]  # no gradient sees so far
-    for name, kind in dict.fromkeys([*ranked, *lost]):
-        if min(_tried(name, kind, attempt)) < FOUND:
-            return
+    levels = _first_found([*likely, *dict.fromkeys(lost)], attempt)
+    least = min(lost, key=lambda key: levels.get(key, HELPS), default=("", ""))
+    if FOUND < levels.get(least, HELPS) < HELPS:  # the block is damaged in another way
+        block = least[0].rpartition(".")[0]
+        _first_found([k for k in found if k[0].startswith(block) and k not in likely], attempt)
+
+
+def _first_found(keys: Sequence[tuple[str, str]], attempt: Attempt) -> dict[tuple[str, str], float]:
+    """The levels that these modules' damages leave, up to the first that is it."""
+    levels = {}
+    for key in keys:
+        levels[key] = min(_tried(*key, attempt))
+        if levels[key] < FOUND:
+            break
+    return levels
 
 
 def _tried(name: str, kind: str, attempt: Attempt) -> list[float]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy.optimize import least_squares
+from scipy.special import logsumexp
 
 from nemo_algos.lab.mismatch.hypotheses.fit import CAP, Record, error, minimize
 from nemo_algos.lab.mismatch.logits import Logits
@@ -55,24 +56,25 @@ def _temperature(record: Record, logits: Logits) -> Parameters:
 
 
 class Kept:
-    """The mass of the likeliest tokens, at one temperature."""
+    """The mass of the likeliest tokens, at one temperature; of the first k alone, where not 0."""
 
-    def __init__(self, logits: Logits, temperature: float) -> None:
-        total = logits.total(lambda z: z / temperature)
-        self.logits, self.temperature = logits, temperature
+    def __init__(self, logits: Logits, temperature: float, k: int = 0) -> None:
+        self.top, self.temperature = logits.top[:, : k or None], temperature
+        z = self.top / temperature
+        total = logsumexp(z, axis=1) if k else logits.total(lambda z: z / temperature)
         self.logprobs = logits.chosen / temperature - total
-        self.mass = np.cumsum(np.exp(logits.top / temperature - total[:, None]), 1)
+        self.mass = np.cumsum(np.exp(z - total[:, None]), 1)
 
     def last(self, name: str, value: float) -> Array:
         """The index of the last token that a filter keeps [N]."""
-        top = self.logits.top
         if name == "top_p":
             kept = (self.mass < value).sum(1)
         elif name == "top_k":
-            kept = np.full(len(top), int(value) - 1)
+            kept = np.full(len(self.top), int(value) - 1)
         else:
-            kept = (top >= top[:, :1] + self.temperature * np.log(value)).sum(1) - 1
-        return kept.clip(0, top.shape[1] - 1)
+            least = self.top[:, :1] + self.temperature * np.log(value)
+            kept = (self.top >= least).sum(1) - 1
+        return kept.clip(0, self.top.shape[1] - 1)
 
     def after(self, name: str, value: float) -> Array:
         """Log-probs of what the filter keeps."""
@@ -89,22 +91,29 @@ class Kept:
         return loss(value), value
 
 
-def _cut(name: str) -> Sampling:
+def _filtered(name: str, tempered: bool = False, top_k: bool = False) -> Sampling:
+    """A filter, behind a temperature and behind top-k where these are solved for too."""
+    temperatures = list(TEMPERATURES[3:-3:2]) if tempered else [1.0]
+
     def solve(record: Record, logits: Logits) -> Parameters:
-        return {name: {name: Kept(logits, 1.0).solve(record, name)[1]}}
+        def level(temperature: float, k: float) -> float:
+            return Kept(logits, temperature, int(k)).solve(record, name, coarse=4)[0]
 
-    return Sampling(solve, lambda z, found: Kept(z, 1.0).after(name, found[name][name]))
+        def count(temperature: float) -> int:
+            of = lambda k: level(temperature, k)  # noqa: E731
+            k = int(minimize(of, list(CUTS["top_k"][::6]))) if top_k else 0
+            return min(range(max(1, k - 3), k + 4), key=of) if top_k else 0
 
-
-def _tempered_and_cut(name: str) -> Sampling:
-    def solve(record: Record, logits: Logits) -> Parameters:
-        loss = lambda t: Kept(logits, t).solve(record, name, coarse=4)[0]  # noqa: E731
-        temperature = minimize(loss, list(TEMPERATURES[3:-3:2]))
-        value = Kept(logits, temperature).solve(record, name)[1]
-        return {"temperature": {"temperature": temperature}, name: {name: value}}
+        heat = minimize(lambda t: level(t, count(t)), temperatures)
+        found: Parameters = {"temperature": {"temperature": heat}} if tempered else {}
+        k = count(heat)
+        found |= {"top_k": {"top_k": k}} if k else {}
+        return found | {name: {name: Kept(logits, heat, k).solve(record, name)[1]}}
 
     def logprobs(logits: Logits, found: Parameters) -> Array:
-        return Kept(logits, found["temperature"]["temperature"]).after(name, found[name][name])
+        heat = found["temperature"]["temperature"] if tempered else 1.0
+        k = found["top_k"]["top_k"] if top_k else 0
+        return Kept(logits, heat, k).after(name, found[name][name])
 
     return Sampling(solve, logprobs)
 
@@ -243,10 +252,11 @@ def _padding(record: Record, logits: Logits) -> Parameters:
 
 SINGLE = [
     Sampling(_temperature, lambda z, f: tempered(z, f["temperature"]["temperature"])),
-    *map(_cut, CUTS),
+    *map(_filtered, CUTS),
     *map(_penalty, PENALTIES),
     Sampling(_bias, _biased),
     Sampling(_cap, lambda z, f: capped(z, f["softcap"]["cap"])),
     Sampling(_padding, lambda z, f: widened(z, f["vocabulary_padding"]["log_mass"])),
 ]
-DOUBLE = list(map(_tempered_and_cut, CUTS))
+DOUBLE = [_filtered(name, tempered=True) for name in CUTS] + [_filtered("top_p", top_k=True)]
+TRIPLE = [_filtered("top_p", tempered=True, top_k=True)]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nemo_algos.config import first_line
+from nemo_algos.lab.mismatch.hypotheses.fit import crossing
 from nemo_algos.lab.mismatch.hypotheses.forward import (
     Attempt,
     Case,
@@ -26,13 +29,14 @@ from nemo_algos.lab.mismatch.network import (
     Network,
     edit_outputs,
     edit_parameters,
-    hidden_states,
+    logits,
     modules,
 )
 from nemo_algos.lab.mismatch.responses import Response
 
 Weights = dict[str, Tensor]
 BLOCKS = (16, 1, 32, 64)  # tokens that a cache keeps together; vLLM: 16
+ROUNDS = 2  # the place where weights change is found with the cache as it would be there
 KINDS = {
     "embed_tokens": r"embed",
     "lm_head": r"lm_head",
@@ -85,25 +89,74 @@ def stale_prefix(case: Case, attempt: Attempt) -> None:
     """Keys and values of prompts are of an earlier checkpoint: a cache outlived a refit."""
     for name, old in case.previous.items():
         for block in BLOCKS:
-            attempt({"folder": name, "block": block}, _cached(old, block))
+            attempt({"folder": name, "block": block}, _stale(old, block))
 
 
-def _cached(old: Weights, block: int) -> Change:
+def _stale(old: Weights, block: int) -> Change:
     @contextmanager
     def change(network: Network, shown: Lines, some: Sequence[Response]) -> Iterator[Lines]:
-        of, kept = modules(network, "k_proj", "v_proj"), dict[int, Tensor]()
-        with (
-            edit_outputs(of, lambda i, out: kept.setdefault(i, out)),
-            replaced(old)(network, shown, some),
-        ):
-            hidden_states(network, shown)
-        prompt = torch.zeros(*shown.ids.shape, 1, dtype=torch.bool)
-        for line, at in shown.at:
-            prompt[line, : int(at[0]) // block * block] = True  # the last token is computed anew
-        with edit_outputs(of, lambda i, out: torch.where(prompt, kept[i].to(out.dtype), out)):
+        _, cached = _before(network, shown, some, old)
+        # the last token is computed anew
+        with cached([int(at[0]) // block * block for _, at in shown.at]):
             yield shown
 
     return change
+
+
+def _before(network: Network, shown: Lines, some: Sequence[Response], old: Weights) -> Any:
+    """Old weights' logits of each response, and the model with their keys and values.
+
+    These stand for the first places of each response's line, as many as are given.
+    """
+    of, kept = modules(network, "k_proj", "v_proj"), dict[int, Tensor]()
+    with edit_outputs(of, lambda i, y: kept.setdefault(i, y)), replaced(old)(network, shown, some):
+        first = list(logits(network, shown))
+
+    def cached(lengths: Sequence[int]) -> AbstractContextManager[None]:
+        stale = torch.zeros(*shown.ids.shape, 1, dtype=torch.bool)
+        for (line, _), length in zip(shown.at, lengths, strict=True):
+            stale[line, :length] = True
+        return edit_outputs(of, lambda i, y: torch.where(stale, kept[i].to(y.dtype), y))
+
+    return first, cached
+
+
+def in_flight(case: Case, attempt: Attempt) -> None:
+    """Weights change within responses, and keys and values of the old ones stay in the cache."""
+    for name, old in case.previous.items():
+        attempt({"folder": name, "cache": "kept"}, _carried(old, case.side))
+
+
+def _carried(old: Weights, side: str) -> Change:
+    """The place in each response is where both parts come nearest to what this side recorded."""
+
+    @contextmanager
+    def change(network: Network, shown: Lines, some: Sequence[Response]) -> Iterator[Lines]:
+        first, cached = _before(network, shown, some, old)
+        places = [0] * len(some)
+        for _ in range(ROUNDS):
+            with cached(_lengths(shown, places)):
+                then = list(logits(network, shown))
+            off = [
+                [_off(z, r, side) for z, r in zip(part, some, strict=True)]
+                for part in (first, then)
+            ]
+            places = list(map(crossing, *off))
+        with cached(_lengths(shown, places)):
+            yield replace(shown, known=[z[:n] for z, n in zip(first, places, strict=True)])
+
+    return change
+
+
+def _lengths(shown: Lines, places: Sequence[int]) -> list[int]:
+    """Of what the old weights had computed when these tokens were drawn."""
+    return [int(at[0]) + n if n else 0 for (_, at), n in zip(shown.at, places, strict=True)]
+
+
+def _off(z: Tensor, r: Response, side: str) -> np.ndarray:
+    """|log-prob - record| [n], nats, at most 1."""
+    own = z.float().log_softmax(-1).gather(1, torch.as_tensor(r.tokens)[:, None])[:, 0]
+    return np.minimum(np.abs(own.numpy() - getattr(r, side)), 1.0)
 
 
 def adapted(adapter: Weights, scale: float, dtype: torch.dtype | None = None) -> Change:
@@ -178,5 +231,6 @@ HYPOTHESES = [
     Hypothesis("adapter_scale", _scaled(0.0, 0.5, 2.0, 4.0)),
     Hypothesis("adapter_merged_bf16", adapter_merged),
     Hypothesis("stale_prefix", stale_prefix),
+    Hypothesis("old_weights", in_flight, far=True),
     Hypothesis("partial_weights", partial_weights),
 ]
