@@ -24,3 +24,21 @@ def raises_later(response: str, answer: str) -> float:
     if not response.isascii():
         raise RuntimeError("planted")
     return float(answer in response)
+
+
+def forgets(dataloader, state):
+    """A resume that begins with the first prompts again."""
+
+
+def skips(dataloader, state):
+    """A resume that leaves out a batch."""
+    counts = state["_sampler_iter_state"]
+    dataloader.load_state_dict(
+        state
+        | {
+            "_num_yielded": state["_num_yielded"] + 1,
+            "_sampler_iter_yielded": state["_sampler_iter_yielded"] + 1,
+            "_sampler_iter_state": counts
+            | {"samples_yielded": counts["samples_yielded"] + dataloader.batch_size},
+        }
+    )
