@@ -21,11 +21,10 @@ REACHED, STEPS = "reached equal reward", "steps to equal reward"
 
 
 def read_paths(folder: Path, runs: Sequence[str]) -> dict[str, list[Row]]:
-    """The path of each run, from raw/; kept in paths.csv, which is read where raw/ is not there."""
+    """The path of each run, from raw/, or without its files there from paths.csv, which is kept."""
     file = folder / "paths.csv"
-    if not (folder / "raw").is_dir():
-        return _kept(file)
-    paths = {run: read_path(folder, run) for run in runs}
+    paths = _kept(file) if file.exists() else {}
+    paths |= {run: path for run in runs if (path := read_path(folder, run))}
     names = ("step", "pass@1", *KEPT)
     points = [(run, point) for run, path in paths.items() for point in path]
     write_table(file, [{"run": run, **{n: point[n] for n in names}} for run, point in points])
@@ -37,7 +36,7 @@ def _kept(file: Path) -> dict[str, list[Row]]:
     with open(file, newline="") as lines:
         for row in csv.DictReader(lines):
             paths[row.pop("run")].append({name: float(value) for name, value in row.items()})
-    return paths
+    return dict(paths)
 
 
 def read_path(folder: Path, run: str) -> list[Row]:

@@ -32,13 +32,5 @@ def forgets(dataloader, state):
 
 def skips(dataloader, state):
     """A resume that leaves out a batch."""
-    counts = state["_sampler_iter_state"]
-    dataloader.load_state_dict(
-        state
-        | {
-            "_num_yielded": state["_num_yielded"] + 1,
-            "_sampler_iter_yielded": state["_sampler_iter_yielded"] + 1,
-            "_sampler_iter_state": counts
-            | {"samples_yielded": counts["samples_yielded"] + dataloader.batch_size},
-        }
-    )
+    further = state["_steps_since_snapshot"] + 1
+    dataloader.load_state_dict(state | {"_steps_since_snapshot": further})
