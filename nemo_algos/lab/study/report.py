@@ -7,7 +7,7 @@ import torch
 
 from nemo_algos.algorithms.core import dual
 from nemo_algos.algorithms.core.groups import Groups
-from nemo_algos.lab.study import board, summary, survival
+from nemo_algos.lab.study import board, differences, summary, survival
 from nemo_algos.lab.study.design import Regime, Study, StudyCell
 from nemo_algos.lab.study.equal_reward import equal_reward, read_paths
 from nemo_algos.lab.study.figures import draw, draw_draws, draw_steps, draw_tradeoffs
@@ -37,6 +37,7 @@ def show(study: Study, cells: Sequence[StudyCell], name: str, folder: Path) -> l
     if study.path:
         board.write(study, cells, found, paths, folder)
     draw(study, found, folder)
+    differences.draw(study, found, folder)
     draw_draws(study, found, folder)
     draw_tradeoffs(study, found, folder)
     draw_steps(study, cells, folder)
