@@ -5,13 +5,12 @@
 tests/docs/test_paper_pages.py holds the pages to it.
 """
 
-import json
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from textwrap import fill
 
 from nemo_algos.lab.replicate.manifest import Paper, names, paper
+from nemo_algos.lab.replicate.plan import ASSUMED, Costs, total, trained_runs
 from nemo_algos.lab.replicate.toy import toy
 
 PAGES = Path(__file__).parents[1] / "docs" / "papers"
@@ -44,13 +43,27 @@ def page(name: str) -> str:
 
 
 def _items(known: Paper) -> Iterator[str]:
-    yield "| item | title | printed numbers | here |"
-    yield "|---|---|---|---|"
+    costs, small = Costs(known, None), toy(known).items
+    yield "| item | title | printed numbers | GPU-hours | disk, GB | here |"
+    yield "|---|---|---|---|---|---|"
     for name, item in known.items.items():
         printed = sum(cell.printed is not None for cell in item.cells())
         note = f" ({item.note})" if item.note and item.kind != "text" else ""
-        yield f"| {name} | {item.title} | {printed or ''} | {known.state(item)}{note} |"
-    small = toy(known).items
+        hours, disk = total(known, costs, item)
+        spent = f"{hours:,.0f} | {disk / 1e9:,.0f}" if disk else f"{hours:,.0f} | "
+        needs = f"{spent if hours else ' | '} | {known.state(item)}{note}"
+        yield f"| {name} | {item.title} | {printed or ''} | {needs} |"
+    yield ""
+    runs = [run for item in known.items.values() for run in trained_runs(known, item)]
+    paid = [costs.of(run) for run in runs]
+    said = f"GPU-hours ({known.gpu}) are those of [plan](../plan.md); items share runs."
+    if not all(cost.stated for cost in paid):
+        said += f" The paper states no length: they are of {ASSUMED} steps."
+    if any(method.program for method in known.methods.values()):
+        said += " Runs of `run_sft.py` are not in them."
+    kept = "Disk is for the checkpoints that a run keeps and one more."
+    adapters = "The checkpoints are small: LoRA adapters."
+    yield _wrapped(f"{said} {kept if all(cost.disk for cost in paid) else adapters}")
     without = [n for n, item in known.items.items() if n not in small and item.kind != "text"]
     if without:
         yield f"\n{', '.join(without)}: no toy form."
@@ -86,29 +99,21 @@ def _open(known: Paper) -> Iterator[str]:
         yield from (_listed(f"**{one.item}**: {one.says}") for one in known.misprints)
 
 
+def _wrapped(text: str) -> str:
+    return fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
 def _listed(text: str) -> str:
     return fill(f"- {text}", 100, subsequent_indent="  ", break_long_words=False)
 
 
 def _toy(name: str) -> Iterator[str]:
-    """The stored numbers of scripts/toy_results.py, a line for each run of an item."""
-    stored = json.loads((PAGES / "toy.json").read_text()).get(name, [])
     yield "\n## The toy\n"
-    yield f"`nemo-algos replicate --toy {name}` writes"
-    yield f"`runs/replicate/toy-report/{name}/index.html`."
-    if stored:
-        yield "One seed of a tiny model shows that the chain runs, and says nothing about a method."
-        yield "[toy.json](toy.json) has the intervals; curves are given at their last step.\n"
-        yield "| item | run | numbers |\n|---|---|---|"
-        for (item, run), lines in groupby(sorted(stored, key=_place), _place):
-            numbers = [f"{what.split(',')[0]} {n.split(' (')[0]}" for *_, what, n in lines]
-            short = run.removeprefix("countdown").lstrip("-/")
-            yield f"| {item} | {short} | {', '.join(numbers)} |"
-
-
-def _place(line: list[str]) -> tuple[str, str]:
-    item, run, *_ = line
-    return item, run
+    folder = f"`runs/replicate/toy-report/{name}/index.html`"
+    yield _wrapped(
+        f"`nemo-algos replicate --toy {name}` writes {folder}. One seed of a tiny model shows that "
+        "the chain runs, and says nothing about a method. [toy.json](toy.json) has our numbers."
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from nemo_algos.engines.rewards import Unjudged
 from nemo_algos.terminal import echo
 
 STOPPED = "Stopped. Finished work is saved: run the same command again to continue."
-USAGE = typer.BadParameter.__mro__[1]  # UsageError, which typer does not export
+USAGE: Any = typer.BadParameter.__mro__[1]  # UsageError, which typer does not export
 WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 COMMANDS = {
     "train": "Train a policy with one of the methods.",

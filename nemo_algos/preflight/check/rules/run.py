@@ -138,14 +138,22 @@ def save_period(run: Preflight) -> Iterator[Finding]:
         yield warning(path, f"the run has {steps} steps, so only its end is saved. Lower it.")
 
 
+def checkpoint_bytes(run: Preflight) -> float | None:
+    """Of one checkpoint; None for adapters and for a model of unknown size."""
+    adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
+    if run.model is None or adapters:
+        return None
+    without = run["checkpointing.save_optimizer"] is False
+    return run.model.parameters * (WEIGHTS + (0 if without else OPTIMIZER))
+
+
 def checkpoint_space(run: Preflight) -> Iterator[Finding]:
     """keep_top_k checkpoints and the one being written fit the disk."""
     folder, keep = Path(str(run[FOLDER])), run["checkpointing.keep_top_k"] or 1
-    adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
-    if run.model is None or adapters or not run["checkpointing.enabled"]:
+    each = checkpoint_bytes(run)
+    if each is None or not run["checkpointing.enabled"]:
         return
-    each = WEIGHTS + (0 if run["checkpointing.save_optimizer"] is False else OPTIMIZER)
-    needed = run.model.parameters * each * (keep + 1)
+    needed = each * (keep + 1)
     there = next(p for p in (folder, *folder.absolute().parents) if os.path.exists(p))
     free = shutil.disk_usage(there).free
     if needed > free:
