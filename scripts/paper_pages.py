@@ -46,13 +46,16 @@ def _items(known: Paper) -> Iterator[str]:
     costs, small = Costs(known, None), toy(known).items
     yield "| item | title | printed numbers | GPU-hours | disk, GB | here |"
     yield "|---|---|---|---|---|---|"
-    for name, item in known.items.items():
+    texts = {name: item for name, item in known.items.items() if item.kind == "text"}
+    for name, item in ((n, i) for n, i in known.items.items() if n not in texts):
         printed = sum(cell.printed is not None for cell in item.cells())
-        note = f" ({item.note})" if item.note and item.kind != "text" else ""
+        note = f" ({item.note})" if item.note else ""
         hours, disk = total(known, costs, item)
         spent = f"{hours:,.0f} | {disk / 1e9:,.0f}" if disk else f"{hours:,.0f} | "
         needs = f"{spent if hours else ' | '} | {known.state(item)}{note}"
         yield f"| {name} | {item.title} | {printed or ''} | {needs} |"
+    nothing = ", ".join(f"{name} ({item.note})" for name, item in texts.items())
+    yield "\n" + _wrapped(f"Nothing to run: {nothing}.\n")
     yield ""
     runs = [run for item in known.items.values() for run in trained_runs(known, item)]
     paid = [costs.of(run) for run in runs]
