@@ -116,7 +116,7 @@ class EvalConfig(Section, Generic[Model]):
 
     model: Model
     benchmarks: dict[str, BenchmarkSection | None]
-    """Benchmarks by name; null drops an inherited one."""
+    """Benchmarks by name, such as {math500: {}}; null drops an inherited one."""
     sampling: SamplingSection = SamplingSection()
     metrics: Measure = Measure()
     workers: int = Field(default=1, gt=0)

@@ -66,7 +66,7 @@ def sampler_keys(run: Preflight) -> Iterator[Finding]:
         if target and ":" not in target:
             yield error(f"{path}.target", f"names no class: write module:Class, not {target}")
         if inherited := [key for key in run[path] if key not in (*read, *section)]:
-            reason = f"{target} is also given the base config's {', '.join(inherited)}"
+            reason = f"{target or 'your class'} is also given the base config's {', '.join(inherited)}"
             hint = "its constructor must take it, or async_rl must have _override_: true"
             yield note(path, f"{reason}: {hint}")
         return

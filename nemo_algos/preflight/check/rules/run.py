@@ -108,7 +108,10 @@ def save_time(run: Preflight) -> Iterator[Finding]:
     elif len(parts) != 4 or not all(p.isdecimal() for p in parts):
         yield error(MUST_SAVE, f"must be DD:HH:MM:SS, such as 00:03:45:00, got {found!r}")
     elif limit is not None and sum(map(mul, map(int, parts), SECONDS)) >= limit:
-        yield error(MUST_SAVE, f"{found} is not before the job's end after {limit} s. Lower it.")
+        yield error(
+            MUST_SAVE,
+            f"{found} is not before the job's end after {limit} s. Set it to less, as DD:HH:MM:SS.",
+        )
 
 
 def best_metric(run: Preflight) -> Iterator[Finding]:
@@ -135,7 +138,9 @@ def save_period(run: Preflight) -> Iterator[Finding]:
     """Something is saved before the end."""
     path, steps = "checkpointing.save_period", run["grpo.max_num_steps"]
     if run["checkpointing.enabled"] and (run[path] or 0) > steps:
-        yield warning(path, f"the run has {steps} steps, so only its end is saved. Lower it.")
+        yield warning(
+            path, f"the run has {steps} steps, so only its end is saved. Set it below {steps}."
+        )
 
 
 def checkpoint_bytes(run: Preflight) -> float | None:
@@ -188,7 +193,7 @@ def validation_goal(run: Preflight) -> Iterator[Finding]:
     metric, path = run["grpo.stop_at_validation_metric"], "grpo.stop_at_validation_threshold"
     if metric and run[path] is None:
         what = f"the run stops when {metric} reaches this threshold, which is not set"
-        yield error(path, f"{what}. Set it.")
+        yield error(path, f"{what}. Set it, such as to 0.5.")
     many = "grpo.val_num_generations_per_prompt"
     if metric == "pass_k" and (run[many] or 1) <= 1:
         yield error(many, "pass_k needs several responses per prompt. Set it to 2 or more.")
