@@ -36,9 +36,8 @@ the others. Every config of NeMo-RL with a `grpo` section can be `nemo_rl.config
 uv run nemo-algos check nemo_rl.yaml method.name=quatro nemo_rl.config=vlm_grpo_3B.yaml
 ```
 
-Each config was checked with the four methods' defaults and nothing else. The lists name those that
-are refused, without folder and `.yaml`, by the numbers of their keys. A number without methods
-holds for all four.
+Each config was checked with the four methods' defaults. The lists name those that are refused,
+without folder and `.yaml`, by the numbers of their keys (for all four methods, unless named).
 
 A config that is not listed has no error. That does not mean that it [has run](nemo_rl.md). NeMo-RL
 itself stops at `grpo.batch_multiplier`, `policy.megatron_cfg.defer_fp32_logits` and

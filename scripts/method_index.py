@@ -66,10 +66,13 @@ def section(method: Method, figures: list[dict[str, str]]) -> str:
     shape = {"form": (form, "ratio"), "mean": (mean, "sequence")}
     rows = {key: value for key, (value, usual) in shape.items() if value != usual}
     rows["needs"] = ", ".join(f"`{need}`" for need in fact["needs"])
+    first = "; ".join(f"{key}: {text}" for key, text in rows.items() if text)
+    rows = {}
     rows["defaults"] = ", ".join(f"`{k}={v}`" for k, v in defaults(method, fact).items())
     rows["equal to"] = ", ".join(f"{row['against']} ({largest(row)})" for row in figures)
     lines = [f"\n### {method.name}\n", wrapped(f"{paper(method.paper)}. {why(method.name)}"), ""]
     lines += [f"```text\n{formula(method.name)}\n```\n"]
+    lines += [wrapped(f"- {first}", "  ")] if first else []
     lines += [wrapped(f"- {key}: {text}", "  ") for key, text in rows.items() if text]
     return "\n".join(lines) + "\n"
 

@@ -113,10 +113,8 @@ def _listed(text: str) -> str:
 def _toy(name: str) -> Iterator[str]:
     yield "\n## The toy\n"
     folder = f"`runs/replicate/toy-report/{name}/index.html`"
-    yield _wrapped(
-        f"`nemo-algos replicate --toy {name}` writes {folder}. One seed of a tiny model shows that "
-        "the chain runs, and says nothing about a method. [toy.json](toy.json) has our numbers."
-    )
+    said = "Its numbers ([ours](toy.json)) are of a tiny model, and say nothing about a method."
+    yield _wrapped(f"`nemo-algos replicate --toy {name}` writes {folder}. {said}")
 
 
 if __name__ == "__main__":
