@@ -42,7 +42,7 @@ class LocalModel(Section):
         path = Path(self.run or "") / "manifest.json"
         if not path.is_file():
             what = f"{self.run} is not a training run: it has no manifest.json"
-            raise ValueError(f"model.run: {what}")
+            raise ValueError(f"model.run: {what}. Name one, such as runs/etr/exp_001.")
         return validate(LocalConfig, manifest.read(path), "model.run: its config")
 
     @property
