@@ -22,7 +22,7 @@ HEAD = """# {name}
 
 ```bash
 uv run nemo-algos replicate {paper}                # its tables and figures
-uv run nemo-algos replicate {paper} table1         # runs, GPUs, hours, disk, data, commands
+uv run nemo-algos replicate {paper} table1         # runs, GPUs, hours, disk, commands
 uv run nemo-algos replicate --toy {paper} {quick}  # the chain on a tiny model, here
 ```
 
