@@ -78,6 +78,24 @@ def test_an_unknown_command_names_the_near_one():
     assert status == 2 and "No such command 'chek'. Did you mean 'check'?" in " ".join(said)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("study", "study/full.yaml", "--verify", "x"), "--verify must be a number."),
+        (("study", "study/full.yaml", "--verify", "2"), "--verify must be less than or equal to 1"),
+        (("rehearse", "nemo_rl.yaml", "--steps", "x"), "--steps must be a whole number."),
+        (("replicate", "etr", "--price", "-1"), "--price must be greater than or equal to 0."),
+        (("slurm", "nemo_rl.yaml", "--nodes", "x"), "--nodes must be a whole number."),
+        (("plan", "nemo_rl.yaml", "--gpu"), "Option '--gpu' requires an argument."),
+        (("train", "etr.yaml", "--threads", "2"), "No such option: --threads."),
+        (("check",), "Missing argument 'config'."),
+    ],
+)
+def test_a_wrong_option_is_one_line(words, said):
+    status, (line,) = ended(*words)
+    assert status == 2 and said in line and "-h` lists the options" in line
+
+
 def completed(line, monkeypatch):
     monkeypatch.setenv("_NEMO_ALGOS_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
