@@ -40,5 +40,6 @@ def _panel(axis: Any, results: Sequence[ArmResult | None]) -> None:
             gap, mark = result.difference, "s" if result.adjusted < 0.05 else "o"
             axis.plot([gap.low, gap.high], [y, y], color=COLOR, linewidth=1.4)
             axis.plot(gap.mean, y, mark, color=COLOR, mfc=COLOR if gap.resolved else "white")
+    axis.locator_params(axis="x", nbins=5)
     axis.axvline(0, color=BASELINE, linewidth=0.9, linestyle=":")
     axis.grid(visible=False, axis="y")

@@ -168,6 +168,16 @@ def checkpoint_space(run: Preflight) -> Iterator[Finding]:
         yield say(FOLDER, f"{what} {free / 1e9:.0f} GB are free on this machine. {cure}")
 
 
+def save_format(run: Preflight) -> Iterator[Finding]:
+    """The converter to Hugging Face's format reads what torch_save writes."""
+    path, fsdp = "checkpointing.model_save_format", "policy.dtensor_cfg"
+    second = run[f"{fsdp}.enabled"] and run[f"{fsdp}._v2"] and not run[f"{fsdp}.lora_cfg.enabled"]
+    whole = run["checkpointing.save_consolidated"]
+    if run["checkpointing.enabled"] and second and not whole and run[path] == "safetensors":
+        reason = "NeMo-RL's convert_dcp_to_hf.py cannot read it"
+        yield note(path, f"{reason}. Set it to torch_save if you want to evaluate checkpoints.")
+
+
 def resumes(run: Preflight) -> Iterator[Finding]:
     """NeMo-RL continues from whatever the folder holds."""
     folder = Path(str(run[FOLDER]))
