@@ -359,7 +359,8 @@ def _to_what(schema: Any, loc: list[str]) -> str:
         schema = schema and schema.annotation
     field = getattr(schema, "model_fields", {}).get(loc[-1])
     said = " ".join(((field and field.description) or "").split()).split(". ")[0].rstrip(".")
-    start = said[:1] if said[1:2].isupper() else said[:1].lower()
+    first = said.partition(" ")[0]
+    start = said[:1] if first != first.capitalize() else said[:1].lower()  # NeMo-RL's, AMP
     return f": {start}{said[1:]}" if said else ""
 
 

@@ -81,19 +81,19 @@ def test_an_unknown_command_names_the_near_one():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("study", "study/full.yaml", "--verify", "x"), "--verify must be a number."),
-        (("study", "study/full.yaml", "--verify", "2"), "--verify must be less than or equal to 1"),
-        (("rehearse", "nemo_rl.yaml", "--steps", "x"), "--steps must be a whole number."),
-        (("replicate", "etr", "--price", "-1"), "--price must be greater than or equal to 0."),
-        (("slurm", "nemo_rl.yaml", "--nodes", "x"), "--nodes must be a whole number."),
-        (("plan", "nemo_rl.yaml", "--gpu"), "Option '--gpu' requires an argument."),
-        (("train", "etr.yaml", "--threads", "2"), "No such option: --threads."),
-        (("check",), "Missing argument 'config'."),
+        (("study", "study/full.yaml", "--verify", "x"), "--verify number"),
+        (("study", "study/full.yaml", "--verify", "2"), "--verify 1"),
+        (("rehearse", "nemo_rl.yaml", "--steps", "x"), "--steps whole"),
+        (("replicate", "etr", "--price", "-1"), "--price 0"),
+        (("slurm", "nemo_rl.yaml", "--nodes", "x"), "--nodes whole"),
+        (("plan", "nemo_rl.yaml", "--gpu"), "--gpu"),
+        (("train", "etr.yaml", "--threads", "2"), "--threads"),
+        (("check",), "Missing config"),
     ],
 )
 def test_a_wrong_option_is_one_line(words, said):
     status, (line,) = ended(*words)
-    assert status == 2 and said in line and "-h` lists the options" in line
+    assert status == 2 and line == Says(f"{said} -h")
 
 
 def completed(line, monkeypatch):
