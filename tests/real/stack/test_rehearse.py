@@ -157,7 +157,7 @@ def test_slurm_writes_a_job_only_behind_a_rehearsal_that_passes(
     words += (
         f"--program {program} --mounts {home}:{home},/proc:/proc --account a --image b:c".split()
     )
-    words += ["--checkout", str(nemo_rl), "--nemo-rl", ref]
+    words += ["--checkout", str(nemo_rl), "--nemo-rl", ref, "--out", str(home / "runs")]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == fails, done.stderr
     assert (home / "runs" / "run" / "job.sh").exists() is not fails
