@@ -10,7 +10,7 @@ out=$(mkdir -p "$1" && cd "$1" && pwd)
 shift
 pieces=${*:-kernels fp8_gemm fsdp megatron engine}
 cd "$(dirname "$0")/.." || exit
-export PYTHONPATH="${NEMO_RL_HOME:+$NEMO_RL_HOME:}$PWD:$PWD/benchmarks"
+export PYTHONPATH="${NEMO_RL_HOME:+$NEMO_RL_HOME:}$PWD:$PWD/benchmarks${PYTHONPATH:+:$PYTHONPATH}"
 status=0
 
 piece() { # NAME COMMAND...
@@ -34,6 +34,6 @@ sized() { # SMALL_OPTIONS; else the sizes of a GPU
 	piece fsdp python benchmarks/gpu_figures.py run countdown-1n1g-fsdp "$out/fsdp.json"
 	piece megatron python benchmarks/gpu_figures.py run countdown-1n1g-megatron "$out/megatron.json"
 	piece engine python benchmarks/gpu_figures.py study "$out/engine.json" \
-		$(sized "policy.device=cpu policy.shape=null policy.taught.steps=20 grpo.max_num_steps=1" " ")
+		$(sized "policy.device=cpu policy.shape=null policy.taught.steps=20 policy.taught.device=cpu grpo.max_num_steps=1" " ")
 }
 exit $status
