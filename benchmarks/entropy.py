@@ -13,6 +13,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated
 
 import timing
@@ -77,11 +78,12 @@ def cuda_extra(function: Callable[[], object]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def on_cuda(calls: dict[str, Callable[[], object]], logits: Tensor) -> None:
-    """With the share of a copy's bandwidth: a copy reads and writes what the forward only reads."""
+def on_cuda(calls: dict[str, Callable[[], object]], logits: Tensor) -> dict[str, float]:
+    """Shares of a copy's bandwidth: a copy reads and writes what the forward only reads."""
     size = logits.numel() * logits.element_size()
     copy = 2 * size / cuda_seconds(logits.clone)
     print(f"{torch.cuda.get_device_name()}, a plain copy: {copy / 1e12:.2f} TB/s")
+    figures = {"a plain copy, TB/s": copy / 1e12}
     for name, call in calls.items():
         seconds = cuda_seconds(call)
         moved = size * (1 if "forward" in name else 3)  # backward: read again, and written
@@ -89,9 +91,11 @@ def on_cuda(calls: dict[str, Callable[[], object]], logits: Tensor) -> None:
             f"{name:28} {1e3 * seconds:8.3f} ms   {moved / seconds / 1e12:5.2f} TB/s "
             f"({moved / seconds / copy:.0%} of a copy)   {cuda_extra(call) / 2**20:8.1f} MiB"
         )
+        figures |= {f"{name}, ms": 1e3 * seconds, f"{name}, of a copy": moved / seconds / copy}
+    return figures
 
 
-def on_cpu(calls: dict[str, Callable[[], object]], rounds: int) -> None:
+def on_cpu(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     extra = {name: timing.peak_memory(call) for name, call in calls.items()}
     times = timing.interleaved(calls, rounds)
     print(timing.machine())
@@ -102,6 +106,7 @@ def on_cpu(calls: dict[str, Callable[[], object]], rounds: int) -> None:
             f"{name:28} {timing.milliseconds(times, name):8.0f} ms   {middle:5.2f} x ours "
             f"[{low:.2f}, {high:.2f}]   {extra[name] / 2**20:8.1f} MiB extra"
         )
+    return {f"{name}, ms": timing.milliseconds(times, name) for name in calls}
 
 
 def main(
@@ -109,8 +114,9 @@ def main(
     positions: int = 0,
     vocabulary: int = 151_936,
     rounds: Annotated[int, typer.Option(help="CPU")] = 5,
+    json: Path | None = None,
 ) -> None:
-    """Prints one line a route and pass."""
+    """Prints one line a route and pass; a file gets their figures."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     positions = positions or (2048 if device == "cpu" else 8192)
@@ -123,7 +129,7 @@ def main(
     for name, route in routes.items():
         calls[f"{name}, forward"] = lambda r=route: r(logits, tokens)
         calls[f"{name}, with backward"] = lambda r=route: backward(r, logits, tokens)
-    on_cuda(calls, logits) if device == "cuda" else on_cpu(calls, rounds)
+    timing.save(json, on_cuda(calls, logits) if device == "cuda" else on_cpu(calls, rounds))
 
 
 if __name__ == "__main__":

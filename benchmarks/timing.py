@@ -5,6 +5,7 @@ Every round runs each of them once, so that load on the machine cancels."""
 from __future__ import annotations
 
 import ctypes
+import json
 import platform
 import statistics
 import time
@@ -63,6 +64,14 @@ def peak_memory(function: Callable[[], object]) -> int:
 def _status(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(x for x in lines if x.startswith(field)).split()[1])
+
+
+def save(file: Path | None, figures: dict[str, float]) -> None:
+    """Figures as JSON, with what they were taken on: a row each of benchmarks/gpu_figures.py."""
+    if file:
+        card = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+        taken = {"date": time.strftime("%Y-%m-%d"), "device": card, "torch": torch.__version__}
+        file.write_text(json.dumps(taken | {"figures": figures}, indent=1) + "\n")
 
 
 def machine() -> str:

@@ -345,11 +345,23 @@ def _finding(error: dict[str, Any], schema: type[BaseModel], root: str) -> Findi
         return Finding(path, str(error["ctx"]["error"]))
     if error["type"] == "missing" or error["input"] is None:
         absent = "missing" if error["type"] == "missing" else "null"
-        return Finding(path, f"it is {absent}. Set it.")
+        return Finding(path, f"it is {absent}. Set it{_to_what(schema, loc)}.")
     message = error["msg"][0].lower() + error["msg"][1:]
     if error["type"] == "model_type":  # pydantic names our class
         message = "must be a section of key: value pairs"
     return Finding(path, f"{message}, got {error['input']!r}")
+
+
+def _to_what(schema: Any, loc: list[str]) -> str:
+    """`: ` and the first sentence of the key's docstring, where its section is a plain one."""
+    for name in loc[:-1]:
+        schema = getattr(schema, "model_fields", {}).get(name)
+        schema = schema and schema.annotation
+    field = getattr(schema, "model_fields", {}).get(loc[-1])
+    said = " ".join(((field and field.description) or "").split()).split(". ")[0].rstrip(".")
+    first = said.partition(" ")[0]
+    start = said[:1] if first != first.capitalize() else said[:1].lower()  # NeMo-RL's, AMP
+    return f": {start}{said[1:]}" if said else ""
 
 
 def _fields(annotation: Any, loc: Sequence[str]) -> list[str]:

@@ -75,7 +75,7 @@ def _object(text: bytes, shape: type[BaseModel], where: str, cure: str) -> dict[
     try:
         shape.model_validate(row)
     except ValidationError as error:
-        wrong = str(problems_of(error, shape)[0]).removesuffix(". Set it.")[:LONGEST]
+        wrong = str(problems_of(error, shape)[0]).partition(". Set it")[0][:LONGEST]
         raise ValueError(f"{where}: {wrong}. Correct it, or {cure}.") from None
     return row
 

@@ -23,6 +23,7 @@ from nemo_algos.preflight.check.judge import judge_composed
 from nemo_algos.preflight.check.snapshot import VERSIONS, Composed, compose, load
 
 PAGE = Path(__file__).parents[1] / "docs" / "base_configs.md"
+NUMBER = re.compile(r"\d+")
 METHODS = ("etr", "quatro", "erpo", "apmpo")
 # what their launch scripts set, and nothing that this machine happens to have
 SET = {"HF_HOME": "/hub", "NRL_IGNORE_TP_ACCURACY_CHECK": "1", "WANDB_MODE": "offline"}
@@ -35,9 +36,8 @@ the others. Every config of NeMo-RL with a `grpo` section can be `nemo_rl.config
 uv run nemo-algos check nemo_rl.yaml method.name=quatro nemo_rl.config=vlm_grpo_3B.yaml
 ```
 
-Each config was checked with the four methods' defaults and nothing else. The lists name those that
-are refused, without folder and `.yaml`, by the numbers of their keys. A number without methods
-holds for all four.
+Each config was checked with the four methods' defaults. The lists name those that are refused,
+without folder and `.yaml`, by the numbers of their keys (for all four methods, unless named).
 
 A config that is not listed has no error. That does not mean that it [has run](nemo_rl.md). NeMo-RL
 itself stops at `grpo.batch_multiplier`, `policy.megatron_cfg.defer_fp32_logits` and
@@ -49,15 +49,20 @@ SECTION = """
 ## NeMo-RL {version}
 
 {counts}
-
+"""
+KEYS = """
 ### Refused keys of {version}
 
 {keys}
-
+"""
+GROUPS = """
 ### Refused configs of {version}
 
 {groups}
 """
+ALIKE = (
+    "Keys have the numbers above. Configs that {newest} lists with the same numbers are left out."
+)
 
 
 Verdicts = dict[str, dict[str, str]]  # by method, by key: why it is refused
@@ -72,29 +77,46 @@ def composed(release: Release) -> dict[str, Composed]:
 
 
 def page(made: Mapping[str, Mapping[str, Composed]]) -> str:
-    """made: `composed`, by version; the newest comes first."""
-    return HEAD + "".join(section(made[v], v) for v in reversed(VERSIONS))
+    """made: `composed`, by version; the newest comes first, and whole."""
+    newest, *others = reversed(VERSIONS)
+    first = section(made[newest], newest)
+    return HEAD + first + "".join(section(made[v], v, first) for v in others)
 
 
-def section(made: Mapping[str, Composed], version: str) -> str:
-    """A version's part of the page."""
+def section(made: Mapping[str, Composed], version: str, above: str = "") -> str:
+    """A version's part of the page. above: the newest version's; then only what differs from it."""
     with nowhere():
         found = {name: _verdicts(one, version) for name, one in made.items()}
+    known = dict(re.findall(r"^\d+\. `(.+?)`: (.+(?:\n .+)*)", above, re.MULTILINE))
     reasons = _reasons(found)
-    number = {key: str(i) for i, key in enumerate(reasons, start=1)}
+    new = [key for key in reasons if not known or not _alike(reasons[key], known.get(key, ""))]
+    order = [*known, *(key for key in new if key not in known)] if known else [*reasons]
+    number = {key: str(i) for i, key in enumerate(order, start=1)}
     clean = Counter(method for of in found.values() for method in METHODS if not of[method])
+    listed = {
+        name: numbers
+        for numbers, names in re.findall(r"^- \*\*(.*?)\*\*:\s+(.+(?:\n .+)*)", above, re.MULTILINE)
+        for name in re.split(r",\s+", names)
+    }
     refused = dict[str, list[str]]()
     for name, of in found.items():
         refused.setdefault(_numbers(of, number), []).append(Path(name).stem)
-    ordered = sorted(refused, key=lambda k: [int(n) for n in re.findall(r"\d+", k)])[1:]
     count = f"{len(refused[''])} of {len(found)} configs are clean for all four methods"
     each = ", ".join(f"{clean[m]} for `{m}`" for m in METHODS)
-    return SECTION.format(
-        version=version,
-        counts=_filled(f"{count}: {each}."),
-        keys="\n".join(_filled(f"{number[k]}. `{k}`: {why}") for k, why in reasons.items()),
-        groups="\n".join(_filled(f"- **{k}**: {', '.join(refused[k])}") for k in ordered),
-    )
+    groups = {k: [n for n in names if listed.get(n, "") != k] for k, names in refused.items()}
+    ordered = sorted((k for k in groups if groups[k]), key=lambda k: [*map(int, NUMBER.findall(k))])
+    keys = "\n".join(_filled(f"{number[k]}. `{k}`: {reasons[k]}") for k in new)
+    said = "\n".join(_filled(f"- **{k or 'no error'}**: {', '.join(groups[k])}") for k in ordered)
+    alike = "\n\n" + _filled(ALIKE.format(newest=VERSIONS[-1])) if above else ""
+    parts = [SECTION.format(version=version, counts=_filled(f"{count}: {each}.") + alike)]
+    parts += [KEYS.format(version=version, keys=keys)] if keys else []
+    parts += [GROUPS.format(version=version, groups=said)] if said else []
+    return "".join(parts)
+
+
+def _alike(reason: str, other: str) -> bool:
+    """Whether two reasons differ in a value alone."""
+    return re.sub(r"\s+|-?\d[\d.]*", "", reason) == re.sub(r"\s+|-?\d[\d.]*", "", other)
 
 
 def _filled(text: str) -> str:

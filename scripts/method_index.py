@@ -23,6 +23,7 @@ HEAD = """# Paper index
 
 Use any of {total} methods by name (`method: {{name: rloo}}`), or
 [combine](../configuration.md#method) the advantages of one with the bounds or the ratio of another.
+Nine have [pages of their own](index.md); these are the others.
 
 ```bash
 uv run nemo-algos train grpo.yaml method.name=rloo grpo.max_num_steps=2
@@ -33,9 +34,8 @@ An entry shows what a method changes in GRPO: J is the mean of min(r A, clip(r) 
 [source](../api/methods.md) says where others depart from the paper.
 
 *Equal to* names the code that ours was compared with and the largest difference of loss and
-gradient in float64, over batches with unequal groups, holes, an empty row and a
-[flat group](../glossary.md#flat-group). Only gradients count where the paper's loss has another
-value.
+gradient in float64 (of the gradient alone where the paper's loss has another value), over batches
+with unequal groups, holes, an empty row and a [flat group](../glossary.md#flat-group).
 """
 SETTINGS = """
 ## Corrections for the sampler
@@ -52,25 +52,27 @@ def page() -> str:
     figures = parity(FOLDER / "parity.csv")
     parts = [HEAD.format(total=len(METHODS))]
     for family, names in FAMILIES.items():
-        parts.append(f"\n## {family.capitalize()}\n" + "\n" * (names[0] in STUDIED))
-        parts += [section(METHODS[name], figures.get(name, [])) for name in names]
+        if names[0] not in STUDIED:
+            parts.append(f"\n## {family.capitalize()}\n")
+            parts += [section(METHODS[name], figures.get(name, [])) for name in names]
     return "".join(parts) + SETTINGS + "".join(settings())
 
 
 def section(method: Method, figures: list[dict[str, str]]) -> str:
-    """A method: its paper, why it works, its formula, settings and parity; or its page."""
-    if method.name in STUDIED:
-        return f"- [{method.name}]({method.name}.md): {paper(method.paper)}.\n"
+    """A method: its paper, why it works, its formula, settings and parity."""
     fact = facts(method)
     form = "ratio" if method.form == "ratio" else "score"
     mean = "" if "aggregation" in fact["defaults"] else fact["mean"]  # said by the default
     shape = {"form": (form, "ratio"), "mean": (mean, "sequence")}
     rows = {key: value for key, (value, usual) in shape.items() if value != usual}
     rows["needs"] = ", ".join(f"`{need}`" for need in fact["needs"])
+    first = "; ".join(f"{key}: {text}" for key, text in rows.items() if text)
+    rows = {}
     rows["defaults"] = ", ".join(f"`{k}={v}`" for k, v in defaults(method, fact).items())
     rows["equal to"] = ", ".join(f"{row['against']} ({largest(row)})" for row in figures)
     lines = [f"\n### {method.name}\n", wrapped(f"{paper(method.paper)}. {why(method.name)}"), ""]
     lines += [f"```text\n{formula(method.name)}\n```\n"]
+    lines += [wrapped(f"- {first}", "  ")] if first else []
     lines += [wrapped(f"- {key}: {text}", "  ") for key, text in rows.items() if text]
     return "\n".join(lines) + "\n"
 

@@ -5,13 +5,12 @@
 tests/docs/test_paper_pages.py holds the pages to it.
 """
 
-import json
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from textwrap import fill
 
 from nemo_algos.lab.replicate.manifest import Paper, names, paper
+from nemo_algos.lab.replicate.plan import ASSUMED, Costs, total, trained_runs
 from nemo_algos.lab.replicate.toy import toy
 
 PAGES = Path(__file__).parents[1] / "docs" / "papers"
@@ -23,7 +22,7 @@ HEAD = """# {name}
 
 ```bash
 uv run nemo-algos replicate {paper}                # its tables and figures
-uv run nemo-algos replicate {paper} table1         # runs, GPUs, hours, data, evaluations, commands
+uv run nemo-algos replicate {paper} table1         # runs, GPUs, hours, disk, commands
 uv run nemo-algos replicate --toy {paper} {quick}  # the chain on a tiny model, here
 ```
 
@@ -44,13 +43,30 @@ def page(name: str) -> str:
 
 
 def _items(known: Paper) -> Iterator[str]:
-    yield "| item | title | printed numbers | here |"
-    yield "|---|---|---|---|"
-    for name, item in known.items.items():
+    costs, small = Costs(known, None), toy(known).items
+    yield "| item | title | printed numbers | GPU-hours | disk, GB | here |"
+    yield "|---|---|---|---|---|---|"
+    texts = {name: item for name, item in known.items.items() if item.kind == "text"}
+    for name, item in ((n, i) for n, i in known.items.items() if n not in texts):
         printed = sum(cell.printed is not None for cell in item.cells())
-        note = f" ({item.note})" if item.note and item.kind != "text" else ""
-        yield f"| {name} | {item.title} | {printed or ''} | {known.state(item)}{note} |"
-    small = toy(known).items
+        note = f" ({item.note})" if item.note else ""
+        hours, disk = total(known, costs, item)
+        spent = f"{hours:,.0f} | {disk / 1e9:,.0f}" if disk else f"{hours:,.0f} | "
+        needs = f"{spent if hours else ' | '} | {known.state(item)}{note}"
+        yield f"| {name} | {item.title} | {printed or ''} | {needs} |"
+    nothing = ", ".join(f"{name} ({item.note})" for name, item in texts.items())
+    yield "\n" + _wrapped(f"Nothing to run: {nothing}.\n")
+    yield ""
+    runs = [run for item in known.items.values() for run in trained_runs(known, item)]
+    paid = [costs.of(run) for run in runs]
+    said = f"GPU-hours ({known.gpu}) are those of [plan](../plan.md); items share runs."
+    if not all(cost.stated for cost in paid):
+        said += f" The paper states no length: they are of {ASSUMED} steps."
+    if any(method.program for method in known.methods.values()):
+        said += " Runs of `run_sft.py` are not in them."
+    kept = "Disk is for the checkpoints that a run keeps and one more."
+    adapters = "The checkpoints are small: LoRA adapters."
+    yield _wrapped(f"{said} {kept if all(cost.disk for cost in paid) else adapters}")
     without = [n for n, item in known.items.items() if n not in small and item.kind != "text"]
     if without:
         yield f"\n{', '.join(without)}: no toy form."
@@ -86,29 +102,19 @@ def _open(known: Paper) -> Iterator[str]:
         yield from (_listed(f"**{one.item}**: {one.says}") for one in known.misprints)
 
 
+def _wrapped(text: str) -> str:
+    return fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
 def _listed(text: str) -> str:
     return fill(f"- {text}", 100, subsequent_indent="  ", break_long_words=False)
 
 
 def _toy(name: str) -> Iterator[str]:
-    """The stored numbers of scripts/toy_results.py, a line for each run of an item."""
-    stored = json.loads((PAGES / "toy.json").read_text()).get(name, [])
     yield "\n## The toy\n"
-    yield f"`nemo-algos replicate --toy {name}` writes"
-    yield f"`runs/replicate/toy-report/{name}/index.html`."
-    if stored:
-        yield "One seed of a tiny model shows that the chain runs, and says nothing about a method."
-        yield "[toy.json](toy.json) has the intervals; curves are given at their last step.\n"
-        yield "| item | run | numbers |\n|---|---|---|"
-        for (item, run), lines in groupby(sorted(stored, key=_place), _place):
-            numbers = [f"{what.split(',')[0]} {n.split(' (')[0]}" for *_, what, n in lines]
-            short = run.removeprefix("countdown").lstrip("-/")
-            yield f"| {item} | {short} | {', '.join(numbers)} |"
-
-
-def _place(line: list[str]) -> tuple[str, str]:
-    item, run, *_ = line
-    return item, run
+    folder = f"`runs/replicate/toy-report/{name}/index.html`"
+    said = "Its numbers ([ours](toy.json)) are of a tiny model, and say nothing about a method."
+    yield _wrapped(f"`nemo-algos replicate --toy {name}` writes {folder}. {said}")
 
 
 if __name__ == "__main__":

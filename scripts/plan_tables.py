@@ -72,10 +72,14 @@ def papers() -> Iterator[str]:
     """The recipes of one method each."""
     yield "| file | GPU | GB in training | seconds of a step |"
     yield "|---|---|---|---|"
+    alike = dict[str, list[str]]()
     for name in (n for n in names() if n.split("-")[0] in PAPERS):
         p = of_recipe(name)
         memory = f"{sum(p.training.values()) / 1e9:.0f} of {p.run.gpu.memory / 1e9:.0f}"
-        yield f"| `{name}` | {p.run.gpu.name} | {memory} | {p.step_seconds:,.0f} |"
+        row = f"{p.run.gpu.name} | {memory} | {p.step_seconds:,.0f}"
+        alike.setdefault(row, []).append(f"`{name}`")
+    for row, files in alike.items():
+        yield f"| {', '.join(files)} | {row} |"
 
 
 PAPERS = ("etr", "quatro", "erpo", "apmpo")

@@ -1,5 +1,6 @@
 """The `nemo-algos` command: a module here for each of its commands, loaded when that one is run."""
 
+import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
@@ -16,6 +17,7 @@ from nemo_algos.engines.rewards import Unjudged
 from nemo_algos.terminal import echo
 
 STOPPED = "Stopped. Finished work is saved: run the same command again to continue."
+USAGE: Any = typer.BadParameter.__mro__[1]  # UsageError, which typer does not export
 WRONG_PATHS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 COMMANDS = {
     "train": "Train a policy with one of the methods.",
@@ -66,6 +68,10 @@ def exit_on_error() -> Iterator[None]:
         yield
     except ValueError as error:
         raise _exit(2, error) from None
+    except USAGE as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help itself
+            raise
+        raise _exit(2, _wrong_words(error)) from None
     except (*WRONG_PATHS, PermissionError) as error:
         named = f"{error.filename} cannot be used: {error.strerror}. Name another path."
         raise _exit(2, named if error.filename else error) from None
@@ -82,6 +88,20 @@ def exit_on_error() -> Iterator[None]:
         raise _exit(1, error) from None
     except KeyboardInterrupt:
         raise _exit(130, STOPPED) from None
+
+
+def _wrong_words(error: Any) -> str:
+    """What is wrong with an option or argument, in a line, and where the right ones are."""
+    said = error.format_message().replace("a valid integer", "a whole number")
+    said = re.sub(
+        r"Invalid value for '([^']+)'(?: / '[^']+')*: Input should be (.*?)(?:, unable to .*)?$",
+        r"\1 must be \2",
+        said.replace("a valid number", "a number"),
+        flags=re.DOTALL,
+    )
+    end = "" if said.endswith((".", "?")) else "."
+    command = error.ctx.command_path + " " if error.ctx else ""
+    return f"{said}{end} `{command}-h` lists the options."
 
 
 def _exit(status: int, reason: object) -> typer.Exit:

@@ -66,7 +66,8 @@ def _function(name: str) -> Any:
     try:
         function = pkgutil.resolve_name(name)
     except (Exception, SystemExit) as error:  # whatever the module's own code raises
-        raise ValueError(f"cannot import {name!r}: {type(error).__name__}: {error}") from error
+        reason = f"cannot import {name!r}: {type(error).__name__}: {error}"
+        raise ValueError(f"{reason}. Name it as module:function, on PYTHONPATH.") from error
     if not callable(function):
         kind = type(function).__name__
         raise ValueError(f"{name} is a {kind}. Name a function as module:function.")

@@ -89,7 +89,12 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
     if about.note and about.kind != "text":
         echo(f"note: {about.note}")
     if runs := plan.trained_runs(known, about):
-        _costs(known, runs, plan.Costs(known, price))
+        costs = plan.Costs(known, price)
+        _costs(known, runs, costs)
+        hours, disk = plan.total(known, costs, about)
+        paid = f", which cost {hours * price:,.0f}" if price is not None else ""
+        space = f"{disk / 1e9:,.0f} GB of checkpoints" if disk else "checkpoints of adapters"
+        echo(f"total: {hours:,.0f} GPU-hours{paid}; {space}; ranges: nemo-algos plan RECIPE")
         for data, where in known.training_data(about).items():
             facts = [f"{where.rows:,} rows" if where.rows else "", where.source]
             facts += [f"sha256 {where.sha256}" if where.sha256 else ""]
@@ -110,7 +115,7 @@ def _costs(known: Paper, runs: list[str], costs: "Costs") -> None:
     """A line for each recipe with its keys: methods cost the same."""
     paid = ("price",) if costs.price is not None else ()
     headings = ("recipe", "runs", "GPUs of a run", "steps", "hours", "GPU-hours of all", *paid)
-    table, total, alike = Table(*headings), 0.0, dict[str, list[str]]()
+    table, alike = Table(*headings), dict[str, list[str]]()
     for run in runs:
         alike.setdefault(costs.same(run), []).append(run)
     for recipe, same in alike.items():
@@ -120,10 +125,7 @@ def _costs(known: Paper, runs: list[str], costs: "Costs") -> None:
         money = [f"{cost.price * count:,.0f}"] if cost.price is not None else []
         spent = f"{cost.hours:,.0f}", f"{cost.gpu_hours * count:,.0f}"
         table.add_row(recipe, str(count), gpus, steps, *spent, *money)
-        total += cost.gpu_hours * count
     Console(highlight=False).print(table)
-    price = f", which cost {total * costs.price:,.0f}" if costs.price is not None else ""
-    echo(f"total: {total:,.0f} GPU-hours{price}; ranges: nemo-algos plan RECIPE")
 
 
 def _toy(name: str, known: Paper, item: str, out: Path, steps: int | None, workers: int) -> None:

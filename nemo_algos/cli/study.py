@@ -29,7 +29,9 @@ def study(
     overrides: Overrides = None,
     verify: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="make this share of the runs again, and compare"),
+        typer.Option(
+            min=0, max=1, metavar="SHARE", help="make this share of the runs again, and compare"
+        ),
     ] = None,
 ) -> None:
     """Run methods x seeds x regimes on the embedded engine, and say what they show."""

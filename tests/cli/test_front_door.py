@@ -78,6 +78,24 @@ def test_an_unknown_command_names_the_near_one():
     assert status == 2 and "No such command 'chek'. Did you mean 'check'?" in " ".join(said)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("study", "study/full.yaml", "--verify", "x"), "--verify number"),
+        (("study", "study/full.yaml", "--verify", "2"), "--verify 1"),
+        (("rehearse", "nemo_rl.yaml", "--steps", "x"), "--steps whole"),
+        (("replicate", "etr", "--price", "-1"), "--price 0"),
+        (("slurm", "nemo_rl.yaml", "--nodes", "x"), "--nodes whole"),
+        (("plan", "nemo_rl.yaml", "--gpu"), "--gpu"),
+        (("train", "etr.yaml", "--threads", "2"), "--threads"),
+        (("check",), "Missing config"),
+    ],
+)
+def test_a_wrong_option_is_one_line(words, said):
+    status, (line,) = ended(*words)
+    assert status == 2 and line == Says(f"{said} -h")
+
+
 def completed(line, monkeypatch):
     monkeypatch.setenv("_NEMO_ALGOS_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)

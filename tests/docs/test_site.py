@@ -20,13 +20,13 @@ from markdown.extensions.toc import slugify
 
 import nemo_algos
 from nemo_algos.algorithms.methods import METHODS
-from nemo_algos.lab.study import figures, report, survival
+from nemo_algos.lab.study import differences, figures, report, survival
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 STUDY = DOCS / "study"
-RESULTS = [Path("results.csv"), Path("mismatch/results.csv")]
+RESULTS = [Path("results.csv"), Path("mismatch/results.csv"), Path("board/results.csv")]
 MADE = [STUDY / path.with_name("report.md") for path in RESULTS]  # by make docs, as figures are
 PAGES = [ROOT / "README.md", *sorted({*DOCS.rglob("*.md")} - {*MADE})]
 LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
@@ -111,15 +111,16 @@ def left_undrawn(path, _, columns=1, **options):
 
 def test_what_the_study_shows_is_made_of_its_results(tmp_path, monkeypatch):
     """Every link into docs/study: by make docs, though here without the drawing."""
-    for module in (figures, report):
+    for module in (differences, figures, report):
         monkeypatch.setattr(module, "save", left_undrawn)
     monkeypatch.setattr(survival, "draw", lambda _, path: path.touch())
-    (tmp_path / "mismatch").mkdir()
     for results in RESULTS:
+        (tmp_path / results).parent.mkdir(exist_ok=True)
         shutil.copy(STUDY / results, tmp_path / results)
+    shutil.copy(STUDY / "board" / "paths.csv", tmp_path / "board")
     loaded(ROOT / "scripts" / "study_page.py").main(tmp_path)
     there = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
-    texts = (DOCS / "study.md", DOCS / "mismatch_map.md", tmp_path / "report.md")
+    texts = (DOCS / "study.md", DOCS / "mismatch_map.md", DOCS / "board.md", tmp_path / "report.md")
     shown = LINK.findall("".join(path.read_text() for path in texts))
     links = {Path(link.removeprefix("study/")) for link in shown if link.startswith("study/")}
     assert len(links) > 8 and links <= there

@@ -117,12 +117,16 @@ class Made(Protocol):
 
 
 class Family(NamedTuple):
-    """solution: what is equal for right responses that are the same, None for wrong ones."""
+    """solution: what is equal for right responses that are the same, None for wrong ones.
+
+    name: what is equal for puzzles that are asked once; of one key, all are held out or none.
+    """
 
     draw: Callable[[random.Random, Rules], tuple[Made, list[int]]]
     solution: Callable[[Any, Sequence[int]], Hashable]
     longest: Callable[[Rules], int]  # tokens of a response, <eos> included
     numbers: range  # that data.numbers may be
+    name: Callable[[Made], str] = lambda puzzle: puzzle.key
 
 
 def draw_countdown(rng: random.Random, rules: Rules) -> tuple[Puzzle, list[int]]:
@@ -149,7 +153,7 @@ def _worked(rules: Rules) -> int:
 
 FAMILIES = {
     "countdown": Family(draw_countdown, countdown.solution, _worked, range(2, 7)),
-    "sums": Family(draw_sum, countdown.solution, _worked, range(2, 27)),
+    "sums": Family(draw_sum, countdown.solution, _worked, range(2, 27), str),
     "grid": Family(draw_grid, solution, lambda _: LONGEST + 1, range(3, 4)),
     "stairs": Family(draw_stairs, solution, lambda _: LONGEST + 1, range(3, 4)),
 }
@@ -173,7 +177,7 @@ def held_out(number: int, rules: Rules, seed: int = 0) -> list[Made]:
     rng, puzzles = random.Random(seed), dict[str, Made]()
     for _ in range(100 * number):
         puzzle, _ = sample(rng, rules, held_out=True)
-        puzzles.setdefault(puzzle.key, puzzle)
+        puzzles.setdefault(FAMILIES[rules.family].name(puzzle), puzzle)
         if len(puzzles) == number:
             break
     return list(puzzles.values())

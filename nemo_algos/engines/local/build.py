@@ -89,7 +89,7 @@ def policy_of(
                 told[0] = share + 0.25
 
         shape, taught = policy.shape or SHAPES[policy.model_name], policy.taught
-        model = warm_start(rules, taught.seed, tell, shape, taught.steps)
+        model = warm_start(rules, taught.seed, tell, shape, taught.steps, taught.device)
     if policy.precision in EMULATED:
         emulate(model, RECIPES[policy.precision])
     return TinyPolicy(model.to(device), policy.generation, policy.router_replay.enabled)

@@ -13,9 +13,9 @@ def device_of(policy: PolicySection) -> torch.device:
     if name == "auto":
         found = [] if policy.model_name in SHAPES else [d for d, has in there.items() if has]
         name = next(iter(found), "cpu")
-    if not there.get(name, True):
-        reason = f"{name} is not available on this machine. Set it to cpu or auto."
-        raise ConfigError([Finding("policy.device", reason)])
+    for key, asked in {"policy.device": name, "policy.taught.device": policy.taught.device}.items():
+        if not there.get(asked, True):
+            raise ConfigError([Finding(key, f"{asked} is not available here. Set it to cpu.")])
     return torch.device(name)
 
 

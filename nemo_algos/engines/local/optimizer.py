@@ -48,6 +48,10 @@ def scheduler_of(entries: Sequence[TorchClass | Milestones], optimizer: Optimize
 
 def _make(component: TorchClass, key: str, base: type, argument: Any) -> Any:
     module, _, name = component.name.rpartition(".")
+    if not module:
+        example = "torch.optim.AdamW" if base is Optimizer else "torch.optim.lr_scheduler.LinearLR"
+        reason = f"{component.name} has no module. Name the class in full, such as {example}."
+        raise ConfigError([Finding(key, reason)])
     try:
         kind = resolve_name(f"{module}:{name}")
         if not (isinstance(kind, type) and issubclass(kind, base)):

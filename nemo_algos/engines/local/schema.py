@@ -169,6 +169,8 @@ class TaughtSection(Section):
     """Seed of its first weights and lessons. Each seed gives another starting model."""
     steps: int | None = Field(default=None, gt=0)
     """Teaching steps of 64 right responses each; null: 700."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where it is taught. cpu: so that runs on a CPU and on a GPU start from the same model."""
 
 
 class PolicySection(Section):

@@ -166,15 +166,16 @@ def warm_start(
     progress: Callable[[float], None],
     shape: Shape = Shape(),
     steps: int | None = None,
+    device: str = "cpu",
 ) -> tiny.Tiny:
-    """A model taught by so many steps on fresh right responses (WARM_STEPS where unsaid).
+    """A model on the CPU, taught by so many steps on right responses (WARM_STEPS where unsaid).
 
     Cached by a hash of all that made it, in $NEMO_ALGOS_CACHE, else in nemo_algos below the user's
     cache directory; progress(share) is called as it goes.
     """
     steps = steps or WARM_STEPS
     sources = (inspect.getsource(code) for code in (countdown, puzzles, tiny, _teach))
-    numbers = (shape, rules, seed, steps, WARM_BATCH, WARM_LR, torch.__version__)
+    numbers = (shape, rules, seed, steps, WARM_BATCH, WARM_LR, torch.__version__, device)
     recipe = "\n".join(map(str, (*sources, *numbers)))
     name = hashlib.sha256(recipe.encode()).hexdigest()[:16]
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -186,8 +187,9 @@ def warm_start(
         return model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = tiny.Tiny(shape)
+        model = tiny.Tiny(shape).to(device)
         _teach(model, rules, random.Random(seed), steps, progress)
+    model.to("cpu")
     folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.tmp")
     torch.save(model.state_dict(), partial)
@@ -202,19 +204,23 @@ def _teach(
     steps: int,
     progress: Callable[[float], None],
 ) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), WARM_LR, betas=(0.9, 0.98), weight_decay=0.01)
-    group = torch.arange(WARM_BATCH)
+    # Adam's rate for a width follows from another's by 1 / width (muP, arXiv 2203.03466)
+    rate = WARM_LR * min(1.0, Shape().width / model.shape.width)
+    optimizer = torch.optim.AdamW(model.parameters(), rate, betas=(0.9, 0.98), weight_decay=0.01)
+    device = model.embed.weight.device
+    group = torch.arange(WARM_BATCH, device=device)
     for step in range(steps):
         batch = [puzzles.sample(rng, rules) for _ in range(WARM_BATCH)]
         prompts = torch.tensor([countdown.tokens_of(f"{puzzle} :")[:-1] for puzzle, _ in batch])
         responses = [torch.tensor(response) for _, response in batch]
-        tokens = pad_sequence(responses, batch_first=True, padding_value=countdown.PAD)
-        logprobs = token_logprobs(model.response_logits(prompts, group, tokens), tokens)
+        tokens = pad_sequence(responses, batch_first=True, padding_value=countdown.PAD).to(device)
+        logits = model.response_logits(prompts.to(device), group, tokens)
+        logprobs = token_logprobs(logits, tokens)
         loss = -logprobs[tokens != countdown.PAD].mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         decay = min(1.0, (steps - step) / (0.7 * steps))  # constant 30 %, then to 0
-        optimizer.param_groups[0]["lr"] = WARM_LR * min(1.0, (step + 1) / 50) * decay
+        optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / 50) * decay
         optimizer.step()
         progress((step + 1) / steps)

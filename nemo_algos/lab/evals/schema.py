@@ -42,7 +42,7 @@ class LocalModel(Section):
         path = Path(self.run or "") / "manifest.json"
         if not path.is_file():
             what = f"{self.run} is not a training run: it has no manifest.json"
-            raise ValueError(f"model.run: {what}")
+            raise ValueError(f"model.run: {what}. Name one, such as runs/etr/exp_001.")
         return validate(LocalConfig, manifest.read(path), "model.run: its config")
 
     @property
@@ -116,7 +116,7 @@ class EvalConfig(Section, Generic[Model]):
 
     model: Model
     benchmarks: dict[str, BenchmarkSection | None]
-    """Benchmarks by name; null drops an inherited one."""
+    """Benchmarks by name, such as {math500: {}}; null drops an inherited one."""
     sampling: SamplingSection = SamplingSection()
     metrics: Measure = Measure()
     workers: int = Field(default=1, gt=0)

@@ -35,6 +35,7 @@ class EndpointModel(Section):
     url: str = "http://localhost:8000/v1"
     """It ends in /v1."""
     name: str
+    """The model, as the server names it."""
     system: str = ""
     """A message before the problem."""
     completions: str = ""

@@ -1,11 +1,14 @@
 """What an item needs: its runs with GPUs, hours and price."""
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
 from nemo_algos.config import apply_overrides, at, find, read
 from nemo_algos.lab.replicate.manifest import Item, Paper
 from nemo_algos.preflight.check.judge import judge, refuse, versions
+from nemo_algos.preflight.check.nemo_run import Preflight
+from nemo_algos.preflight.check.rules.run import checkpoint_bytes
 from nemo_algos.preflight.check.snapshot import load as release
 from nemo_algos.preflight.plan import report
 from nemo_algos.preflight.plan.gpus import GPUS
@@ -15,7 +18,11 @@ ASSUMED = 100  # steps, where the paper says no length
 
 
 class Cost(NamedTuple):
-    """Of one seed of a run. stated: whether its length is; fits: whether the GPUs hold it."""
+    """Of one seed of a run. stated: whether its length is; fits: whether the GPUs hold it.
+
+    disk: bytes of the checkpoints that it keeps, and of one more while it is written; None where
+    they are adapters.
+    """
 
     gpus: int
     steps: int
@@ -24,6 +31,7 @@ class Cost(NamedTuple):
     gpu_hours: float
     price: float | None
     fits: bool
+    disk: float | None
 
 
 class Costs:
@@ -59,7 +67,22 @@ class Costs:
         sums = report.totals(p, stated or ASSUMED, self.price)
         spent = sums["seconds"] / 3600, sums["gpu_hours"], sums.get("price")
         fits = p.trains and p.generates
-        return Cost(p.run.layout.gpus, stated or ASSUMED, bool(stated), *spent, fits)
+        disk = _kept_bytes(judged, stated or ASSUMED)
+        return Cost(p.run.layout.gpus, stated or ASSUMED, bool(stated), *spent, fits, disk)
+
+
+def _kept_bytes(run: Preflight, steps: int) -> float | None:
+    each = checkpoint_bytes(run)
+    saved = math.ceil(steps / run["checkpointing.save_period"])
+    keep = run["checkpointing.keep_top_k"] or saved
+    return None if each is None else each * min(keep + 1, saved)
+
+
+def total(manifest: Paper, costs: Costs, item: Item) -> tuple[float, float]:
+    """GPU-hours of the item's runs, and bytes of their checkpoints without adapters."""
+    paid = [costs.of(run) for run in trained_runs(manifest, item)]
+    hours, disk = sum(c.gpu_hours for c in paid), sum(c.disk or 0 for c in paid)
+    return hours * manifest.seeds, disk * manifest.seeds
 
 
 def trained_runs(manifest: Paper, item: Item) -> list[str]:

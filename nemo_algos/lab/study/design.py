@@ -42,6 +42,7 @@ DECIDE_NOTHING = {"logger": True, "checkpointing": True, "grpo": EVALUATIONS}  #
 YOUNGER: dict[str, Any] = {
     "policy.shape.experts": 1,
     "policy.shape": None,
+    "policy.taught.device": "cpu",
     "policy.taught": {"seed": 0, "steps": None},
     "policy.router_replay": {"enabled": False},
     "policy.generation.planted": None,

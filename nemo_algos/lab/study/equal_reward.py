@@ -5,6 +5,7 @@ The level of a taught model lies midway between its pass@1 and what the baseline
 average over its runs from that model. Between two evaluations the path is a straight line.
 """
 
+import csv
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +13,30 @@ from statistics import fmean
 
 from nemo_algos.jsonl import read_lines
 from nemo_algos.lab.study.design import Study, StudyCell
-from nemo_algos.lab.study.runner import Row
+from nemo_algos.lab.study.runner import Row, write_table
 
 KEPT = ("pass@16", "UCC@16", "entropy")
 AT = "{} at equal reward"
 REACHED, STEPS = "reached equal reward", "steps to equal reward"
+
+
+def read_paths(folder: Path, runs: Sequence[str]) -> dict[str, list[Row]]:
+    """The path of each run, from raw/, or without its files there from paths.csv, which is kept."""
+    file = folder / "paths.csv"
+    paths = _kept(file) if file.exists() else {}
+    paths |= {run: path for run in runs if (path := read_path(folder, run))}
+    names = ("step", "pass@1", *KEPT)
+    points = [(run, point) for run, path in paths.items() for point in path]
+    write_table(file, [{"run": run, **{n: point[n] for n in names}} for run, point in points])
+    return paths
+
+
+def _kept(file: Path) -> dict[str, list[Row]]:
+    paths = defaultdict[str, list[Row]](list)
+    with open(file, newline="") as lines:
+        for row in csv.DictReader(lines):
+            paths[row.pop("run")].append({name: float(value) for name, value in row.items()})
+    return dict(paths)
 
 
 def read_path(folder: Path, run: str) -> list[Row]:

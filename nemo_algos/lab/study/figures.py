@@ -58,8 +58,9 @@ def _panel(axis: Any, found: dict[str, ArmResult], arms: Sequence[str], baseline
 
 
 def draw_steps(study: Study, cells: Sequence[StudyCell], folder: Path) -> None:
-    """figures/REGIME/ARM.png: metrics of each step, mean and 95 % interval over the seeds."""
-    for name, regime in study.regimes.items():
+    """figures/REGIME/ARM.png: metrics of each step, mean and 95 % interval; none of a tuning."""
+    regimes = {n: r for n, r in study.regimes.items() if tuning_of("") not in n}
+    for name, regime in regimes.items():
         arms: dict[str, list[list[Any]]] = {arm: [] for arm in regime.arms}
         for cell in (cell for cell in cells if cell.regime == name):
             if (raw := folder / "raw" / f"{cell.run}.jsonl").exists():

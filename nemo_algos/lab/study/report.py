@@ -7,9 +7,9 @@ import torch
 
 from nemo_algos.algorithms.core import dual
 from nemo_algos.algorithms.core.groups import Groups
-from nemo_algos.lab.study import board, summary, survival
+from nemo_algos.lab.study import board, differences, summary, survival
 from nemo_algos.lab.study.design import Regime, Study, StudyCell
-from nemo_algos.lab.study.equal_reward import equal_reward, read_path
+from nemo_algos.lab.study.equal_reward import equal_reward, read_paths
 from nemo_algos.lab.study.figures import draw, draw_draws, draw_steps, draw_tradeoffs
 from nemo_algos.lab.study.runner import results, write_table
 from nemo_algos.lab.study.summary import ArmResult, Estimate, summarise
@@ -31,12 +31,13 @@ run changes are left out; summary.csv has all, and pass@k and UCC@k for each k.
 def show(study: Study, cells: Sequence[StudyCell], name: str, folder: Path) -> list[ArmResult]:
     """Write what follows from the folder's results.csv, and from raw/ where it is there."""
     rows = results(folder / "results.csv")
-    paths = {c.run: read_path(folder, c.run) for c in cells} if study.path else {}
+    paths = read_paths(folder, [c.run for c in cells]) if study.path else {}
     found = summarise(study, cells, rows, equal_reward(study, cells, paths))
     write_table(folder / "summary.csv", summary.table(found))
     if study.path:
         board.write(study, cells, found, paths, folder)
     draw(study, found, folder)
+    differences.draw(study, found, folder)
     draw_draws(study, found, folder)
     draw_tradeoffs(study, found, folder)
     draw_steps(study, cells, folder)

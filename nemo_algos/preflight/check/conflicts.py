@@ -133,7 +133,9 @@ def _async(plain: dict[str, Any], corrected: bool) -> Iterator[Finding]:
         return
     if not corrected:
         reason = "asynchronous GRPO needs it because rollouts come from old weights"
-        yield Finding(CORRECTION, f"{reason}. Set it to true, or a `rollout_correction.preset`.")
+        yield Finding(
+            CORRECTION, f"{reason}. Set it to true, or set a `rollout_correction.preset`."
+        )
     for path in NOT_ASYNC:
         if at(plain, path):
             yield Finding(path, "asynchronous GRPO does not support it. Set it to false.")
@@ -211,14 +213,16 @@ def _reference(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Ite
         yield Finding(SKIP, f"{algorithm.name} needs the reference log-probs. Remove it.")
     top_p, top_k = (at(plain, f"policy.generation.{key}") for key in ("top_p", "top_k"))
     of_one = {
-        "policy.generation.top_p": top_p not in (None, 1),
-        "policy.generation.top_k": top_k not in (None, -1, 0),
-        "policy.router_replay.enabled": at(plain, "policy.router_replay.enabled"),
+        "policy.generation.top_p": (top_p not in (None, 1), "1.0"),
+        "policy.generation.top_k": (top_k not in (None, -1, 0), "null"),
+        "policy.router_replay.enabled": (at(plain, "policy.router_replay.enabled"), "false"),
     }
-    for path, applied in of_one.items():
+    for path, (applied, off) in of_one.items():
         if compared and applied:
             reason = "NeMo-RL applies it to the policy's log-probs but not to the reference's"
-            yield Finding(path, f"{reason}, and {algorithm.name} compares the two. Turn it off.")
+            yield Finding(
+                path, f"{reason}, and {algorithm.name} compares the two. Set it to {off}."
+            )
 
 
 def _entropy(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:

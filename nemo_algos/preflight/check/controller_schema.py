@@ -17,7 +17,7 @@ SECTION = "async_rl"  # which NeMo-RL v0.7.0 does not have
 class Keys(BaseModel):
     """Other keys are found by `keys.unknown_keys`; a text is no number, unlike in NeMo-RL."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Native(Keys):
@@ -107,6 +107,7 @@ class Custom(Keys):
     """Of a class of one's own, whose constructor is given all other keys."""
 
     target: str
+    """Your class, as module:Class."""
 
 
 # the keys that a sampler reads beside its name

@@ -68,7 +68,7 @@ def judge(
     seconds: the job's time limit. Raises ConfigError where there is nothing to judge.
     """
     if OmegaConf.select(written, "engine") != "nemo_rl":
-        reason = "must be nemo_rl: this config is for the embedded engine, which `train` runs here"
+        reason = "must be nemo_rl, and this config is for the embedded engine: `train` runs it here"
         raise ConfigError([Finding("engine", reason)])
     return judge_composed(compose(written, release), release.version, seconds)
 

@@ -67,7 +67,9 @@ def _rollouts(plain: Mapping[str, Any], corrected: bool) -> Iterator[Finding]:
     fp8, mx = at(plain, f"{VLLM}.precision") == "fp8", at(plain, f"{VLLM}.is_mx")
     if fp8 and not corrected:
         reason = "FP8 rollouts are not sampled from the policy that is trained"
-        yield Finding(CORRECTION, f"{reason}. Set it to true, or a `rollout_correction.preset`.")
+        yield Finding(
+            CORRECTION, f"{reason}. Set it to true, or set a `rollout_correction.preset`."
+        )
     if mx and not fp8:
         reason = "it only applies to FP8 rollouts"
         yield Finding(f"{VLLM}.is_mx", f"{reason}. Set `{VLLM}.precision: fp8`.")

@@ -60,7 +60,7 @@ def problems(plain: Mapping[str, Any], job: Job, folder: Path, sizes: Sizes) -> 
     if counts := {node.gpus for node in nodes if node.gpus}:
         what = f"it is {gpus}, but nodes here have {' or '.join(map(str, sorted(counts)))} GPUs"
         if gpus not in counts:
-            cure = "ray.sub takes all GPUs of a node. Change it."
+            cure = "ray.sub takes all GPUs of a node: set that number."
             yield Finding("cluster.gpus_per_node", f"{what}. {cure}")
     longest = max((node.limit for node in nodes), default=inf)
     if batch.seconds(job.time) > longest:

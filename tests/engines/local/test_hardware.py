@@ -50,6 +50,8 @@ def test_auto_takes_what_is_fast(machine, has, device, precision):
 def test_a_device_that_is_not_there(machine):
     with pytest.raises(ValueError, match=r"cuda .*cpu"):
         device_of(small_llama.section("any", device="cuda"))
+    with pytest.raises(ValueError, match=r"policy\.taught\.device: cuda .*cpu"):
+        device_of(small_llama.section(TINY, device="cpu", taught={"device": "cuda"}))
 
 
 def test_threads_and_the_line_that_names_it_all(machine, monkeypatch):

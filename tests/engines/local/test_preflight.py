@@ -211,7 +211,7 @@ def test_nothing_is_wrong_with_what_the_shipped_configs_name():
 
 def test_own_problems_need_a_model_and_rows():
     assert findings(name="math.yaml") == {
-        "policy.model_name": Says("missing"),
+        "policy.model_name": Says("null"),
         "data.train": Says("math data.train.data_path"),
     }
 

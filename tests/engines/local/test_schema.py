@@ -199,7 +199,7 @@ def test_what_must_not_be_negative(path):
         ("grpo.max_num_steps", 1.5, "1.5"),
         ("policy.max_grad_norm", float("nan"), "nan"),
         ("policy.generation.temperature", float("inf"), "inf"),
-        ("policy.generation", None, "missing"),
+        ("policy.generation", None, "null"),
         ("policy.generaton", {}, "generation"),
         ("policy.generation.val_top_k", 1, "NeMo-RL"),
         ("policy.generation.top_k", 0, "0"),

@@ -180,6 +180,19 @@ def test_each_shape_has_a_warm_start_of_its_own(monkeypatch, tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.parametrize(("width", "want"), [(32, 8e-5), (64, 8e-5), (256, 2e-5)])
+def test_a_wider_model_is_taught_at_a_rate_lower_by_its_width(monkeypatch, tmp_path, width, want):
+    """Adam's first step moves a parameter by the rate, of which the first is a fiftieth."""
+    monkeypatch.setenv("NEMO_ALGOS_CACHE", str(tmp_path))
+    shape = Shape(width=width, heads=2, layers=1)
+    torch.manual_seed(0)
+    before = Tiny(shape)
+    taught = warm_start(countdown.Rules(), 0, lambda share: None, shape, 1)
+    pairs = zip(before.parameters(), taught.parameters(), strict=True)
+    moved = max(float((a - b).detach().abs().max()) for a, b in pairs)
+    assert moved == pytest.approx(want, rel=0.05)
+
+
 def test_a_saved_model_speaks_through_transformers(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -86,7 +86,7 @@ def test_papers_settings():
             ["model.url: localhost:8000/v1 http://localhost:8000/v1"],
         ),
         (plain({}), ["model: model.run model.policy"]),
-        (plain({"step": 3, "policy": {}}), ["model.policy.model_name: missing"]),
+        (plain({"step": 3, "policy": {}}), ["model.policy.model_name: null"]),
         (
             plain(sampling={"sample": 4, "top_p": 1.5}),
             [

@@ -4,7 +4,7 @@ import pytest
 from lab.replicate.folders import run
 
 from nemo_algos.lab.replicate import manifest as manifests
-from nemo_algos.lab.replicate.plan import Costs, place, seeded_overrides, trained_runs
+from nemo_algos.lab.replicate.plan import Costs, place, seeded_overrides, total, trained_runs
 from tests.commands import invoke
 
 
@@ -100,6 +100,10 @@ def test_costs_are_those_of_plan():
     assert (cost.gpus, cost.steps, cost.stated) == (4, 400, True)
     assert cost.gpu_hours == pytest.approx(4 * cost.hours)
     assert cost.price == pytest.approx(2 * cost.gpu_hours)
+    assert cost.disk == pytest.approx(4 * 14 * 1.54e9, rel=0.01)  # three kept, one being written
+    hours, disk = total(known, Costs(known, None), known.items["figure1a"])
+    assert f"total: {hours:,.0f} GPU-hours; {disk / 1e9:,.0f} GB" in said("apmpo", "figure1a")
+    assert "; checkpoints of adapters; " in said("erpo", "table1")
 
 
 def test_seeds_have_folders_of_their_own_and_models_do_not():

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -58,11 +59,14 @@ def test_the_level_is_the_baselines_of_each_taught_model():
 def test_a_path_has_the_entropy_of_its_steps(tmp_path):
     (tmp_path / "raw").mkdir()
     steps = [{"entropy/exact": 0.5}, {"entropy/exact": 0.25}]
-    for name, rows in {"a": steps, "a.path": [{"step": 0}, {"step": 1}, {"step": 2}]}.items():
+    evaluated = [{"step": i, "pass@1": i / 4, "pass@16": 0.5, "UCC@16": 2.0} for i in range(3)]
+    for name, rows in {"a": steps, "a.path": evaluated}.items():
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / "raw" / f"{name}.jsonl").write_text(text)
-    found = [p["entropy"] for p in equal_reward.read_path(tmp_path, "a")]
-    assert found == [0.5, 0.25, 0.25] and equal_reward.read_path(tmp_path, "b") == []
+    found = equal_reward.read_paths(tmp_path, ["a", "b"])
+    assert [p["entropy"] for p in found["a"]] == [0.5, 0.25, 0.25] and [*found] == ["a"]
+    shutil.rmtree(tmp_path / "raw")
+    assert equal_reward.read_paths(tmp_path, ["a"]) == found
 
 
 def test_a_pair_is_a_taught_model():

@@ -118,7 +118,7 @@ REFUSED = [
         'data.train=[{{"data_path":x}}]',
         ["data.train: grpo_math_1B.yaml"],
     ),
-    ("nemo_rl.config=null", ["nemo_rl.config: missing"]),
+    ("nemo_rl.config=null", ["nemo_rl.config: null"]),
     ("checkpointing.checkpoint_dir=null", ["checkpointing.checkpoint_dir: "]),
     (
         "policy.model_name={0}/bin",

@@ -30,7 +30,9 @@ def batch(name):
     old, ones = -torch.rand(B, S), torch.ones(B, S)
     ref, rewards = old + 0.1 * torch.randn(B, S), (torch.arange(B) % 3 == 0).float()
     prompts = torch.arange(2).repeat_interleave(B // 2)[:, None]
-    advantages = estimator.compute_advantage(prompts, rewards, ones, {}, old, ref)
+    advantages = estimator.compute_advantage(
+        prompts, rewards, ones, {}, old, ref, generation_logprobs=old
+    )
     data = {
         "advantages": advantages,
         "prev_logprobs": old,
@@ -67,6 +69,7 @@ def test_the_loss_is_the_cpus_and_waits_no_oftener_than_nemo_rls(name):
     theirs = call(stock, data, logprobs, "cuda")[2]
     value, grad, waits = call(ours, data, logprobs, "cuda")
     want = call(ours, data, logprobs, "cpu")
-    torch.testing.assert_close(value, want[0], rtol=1e-5, atol=1e-6)
+    terms = float(want[1].abs().sum())  # of LUSPO some hundreds, which cancel
+    torch.testing.assert_close(value, want[0], rtol=1e-5, atol=1e-6 + 1e-7 * terms)
     torch.testing.assert_close(grad, want[1], rtol=1e-4, atol=1e-7)
     assert theirs > 0 and waits <= theirs

@@ -94,7 +94,7 @@ def said(framework: str, row: dict[str, Any]) -> str:
 
 
 def table(framework: str, rows: list[dict[str, Any]]) -> Iterator[str]:
-    """The traps in which a method departs, and the names of the others."""
+    """The traps in which a method departs, alike ones as one row, and the names of the others."""
     name, what = TESTED[framework]
     methods, cells = list(dict.fromkeys(r["method"] for r in rows)), {}
     for row in rows:
@@ -103,9 +103,12 @@ def table(framework: str, rows: list[dict[str, Any]]) -> Iterator[str]:
     yield f"### {name} {WHEELS.get(name.lower()) or version(name.lower())}\n"
     yield f"{what}.\n"
     yield f"| | {' | '.join(methods)} |\n|---|{'---|' * len(methods)}"
+    alike = dict[str, list[str]]()
     for trap, values in cells.items():
-        if {*values} != {"pass"}:
-            yield f"| `{trap}` | {' | '.join(values)} |"
+        alike.setdefault(" | ".join(values), []).append(f"`{trap}`")
+    for values, traps in alike.items():
+        if {*values.split(" | ")} != {"pass"}:
+            yield f"| {', '.join(traps)} | {values} |"
     yield "\n" + fill(f"All pass: {', '.join(passed)}.", 100) + "\n" if passed else ""
 
 

@@ -24,3 +24,13 @@ def raises_later(response: str, answer: str) -> float:
     if not response.isascii():
         raise RuntimeError("planted")
     return float(answer in response)
+
+
+def forgets(dataloader, state):
+    """A resume that begins with the first prompts again."""
+
+
+def skips(dataloader, state):
+    """A resume that leaves out a batch."""
+    further = state["_steps_since_snapshot"] + 1
+    dataloader.load_state_dict(state | {"_steps_since_snapshot": further})

@@ -126,24 +126,41 @@ def test_a_planted_mistake_is_named(name: str, home: Path, nemo_rl: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_resume_that_begins_anew_is_named(home: Path, nemo_rl: Path) -> None:
-    """In a NeMo-RL that forgets where its data were."""
-    forgetful = home / "nemo-rl"
-    forgetful.mkdir()
+@pytest.mark.parametrize(("planted", "word"), [("forgets", "again"), ("skips", "skip")])
+def test_a_resume_with_other_prompts_is_named(
+    planted: str, word: str, home: Path, nemo_rl: Path
+) -> None:
+    """In a NeMo-RL that takes up its data elsewhere."""
+    wrong = home / "nemo-rl"
+    wrong.mkdir()
     for one in nemo_rl.iterdir():
-        (forgetful / one.name).symlink_to(one) if one.name != "nemo_rl" else None
-    subprocess.run(["cp", "-r", nemo_rl / "nemo_rl", forgetful / "nemo_rl"], check=True)
-    plant(forgetful / "nemo_rl" / "algorithms" / "grpo.py")
-    plant(forgetful / "nemo_rl" / "data" / "utils.py")
-    status, found = rehearsed(config(home), forgetful)
+        (wrong / one.name).symlink_to(one) if one.name != "nemo_rl" else None
+    subprocess.run(["cp", "-r", nemo_rl / "nemo_rl", wrong / "nemo_rl"], check=True)
+    for name in ("algorithms/grpo.py", "data/utils.py"):
+        file = wrong / "nemo_rl" / name
+        resumes = f"__import__('plants').{planted}(dataloader, "
+        file.write_text(file.read_text().replace("dataloader.load_state_dict(", resumes))
+    status, found = rehearsed(config(home), wrong)
     assert status == 1
-    assert [(v.stage, v.outcome) for v in found if v.outcome == "failed"] == [("resume", "failed")]
-    assert "again" in found[-2].message
+    (named,) = [v for v in found if v.outcome == "failed"]
+    assert named.stage == "resume" and word in named.message
 
 
-def plant(file: Path) -> None:
-    text = file.read_text()
-    file.write_text(text.replace("dataloader.load_state_dict(", "(lambda state: None)("))
+@pytest.mark.slow
+@pytest.mark.parametrize("fails", [False, True], ids=["passes", "fails"])
+def test_slurm_writes_a_job_only_behind_a_rehearsal_that_passes(
+    fails: bool, home: Path, nemo_rl: Path, ref: str
+) -> None:
+    file = config(home, *(["checkpointing.checkpoint_dir=/proc/x"] if fails else []))
+    words = [sys.executable, "-m", "nemo_algos", "slurm", str(file), "--rehearse"]
+    program = HERE.parents[2] / "examples" / "run_grpo_math.py"  # this suite's copy has none
+    words += (
+        f"--program {program} --mounts {home}:{home},/proc:/proc --account a --image b:c".split()
+    )
+    words += ["--checkout", str(nemo_rl), "--nemo-rl", ref, "--out", str(home / "runs")]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == fails, done.stderr
+    assert (home / "runs" / "run" / "job.sh").exists() is not fails
 
 
 @pytest.fixture

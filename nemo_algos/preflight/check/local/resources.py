@@ -127,7 +127,7 @@ def response_length(run: LocalRun) -> Iterator[Finding]:
     if longer := sum(length > limit for length in lengths):
         what = f"{limit} tokens are too few for the answers of {longer} of {len(lengths)} rows"
         also = ", and the prompt asks for reasoning first" if "eason" in data.prompt else ""
-        reason = f"{what}, which need up to {max(lengths)}{also}. Raise it."
+        reason = f"{what}, which need up to {max(lengths)}{also}. Set it to {max(lengths)} or more."
         yield warning("policy.generation.max_new_tokens", reason)
 
 

@@ -17,7 +17,7 @@ from nemo_algos.engines.local.schema import (
 from nemo_algos.preflight.check import both_engines
 from nemo_algos.preflight.check.both_engines import group_of_one, vanishing_weights
 from nemo_algos.preflight.check.local.run import LocalRun
-from nemo_algos.preflight.check.rule import Rule, error, note, warning
+from nemo_algos.preflight.check.rule import Rule, error, note, set_divisor, warning
 
 # keys of which a task of ours, or a countdown model, makes nothing
 TEXTS = ("data.prompt", "data.answer_prefix", "data.system_prompt")
@@ -83,7 +83,9 @@ def planted(run: LocalRun) -> Iterator[Finding]:
         return
     elif run["policy.precision"] in EMULATED:
         reason = f"noise sets the whole mismatch, but {run['policy.precision']} adds to it"
-        yield error(f"{PLANTED}.noise", f"{reason}. Remove one of them.")
+        yield error(
+            f"{PLANTED}.noise", f"{reason}. Remove this key, or set `policy.precision: float32`."
+        )
     elif section != PlantedSection(noise=section.noise):
         reason = "noise sets the whole mismatch in nats"
         yield error(f"{PLANTED}.noise", f"{reason}. Remove the other keys of this section.")
@@ -136,7 +138,8 @@ def batches_divide(run: LocalRun) -> Iterator[Finding]:
     rollouts = run["grpo.num_prompts_per_step"] * run["grpo.num_generations_per_prompt"]
     if rollouts % run[key]:
         batch = f"num_prompts_per_step * num_generations_per_prompt = {rollouts}"
-        yield error(key, f"{run[key]} must divide the rollout batch of {batch}")
+        cure = set_divisor(run[key], rollouts)
+        yield error(key, f"{run[key]} does not divide the rollout batch of {batch}. {cure}")
 
 
 def one_update(run: LocalRun) -> Iterator[Finding]:
@@ -168,7 +171,10 @@ def evaluations(run: LocalRun) -> Iterator[Finding]:
         if wanted and wanted not in known:
             yield error(key, f"unknown metric {wanted}{did_you_mean(wanted, known)}")
         elif wanted and not grpo.val_period:
-            yield error(key, f"{wanted} is only measured in evaluations. Set `grpo.val_period`.")
+            yield error(
+                key,
+                f"{wanted} is only measured in evaluations. Set `grpo.val_period`, such as to 10.",
+            )
 
 
 def schedule_lasts(run: LocalRun) -> Iterator[Finding]:
@@ -179,7 +185,7 @@ def schedule_lasts(run: LocalRun) -> Iterator[Finding]:
         if isinstance(total, int) and total < steps:
             reason = f"total_steps={total} is below `grpo.max_num_steps={steps}`"
             effect = f"The run would fail at step {total}"
-            yield error("policy.scheduler", f"{reason}. {effect}. Raise total_steps.")
+            yield error("policy.scheduler", f"{reason}. {effect}. Set it to {steps} or more.")
 
 
 def reward_parts(run: LocalRun) -> Iterator[Finding]:

@@ -66,9 +66,9 @@ def sampler_keys(run: Preflight) -> Iterator[Finding]:
         if target and ":" not in target:
             yield error(f"{path}.target", f"names no class: write module:Class, not {target}")
         if inherited := [key for key in run[path] if key not in (*read, *section)]:
-            reason = f"{target} is also given the base config's {', '.join(inherited)}"
+            given = f"is also given the base config's {', '.join(inherited)}"
             hint = "its constructor must take it, or async_rl must have _override_: true"
-            yield note(path, f"{reason}: {hint}")
+            yield note(path, f"{target or 'your class'} {given}: {hint}")
         return
     for key in [k for k, value in section.items() if k not in read and value is not None]:
         reason = f"the sampler {run.sampler} does not read it{did_you_mean(key, read[1:])}"

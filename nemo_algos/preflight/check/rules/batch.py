@@ -96,7 +96,7 @@ def engine_length(run: Preflight) -> Iterator[Finding]:
     new = "policy.generation.max_new_tokens"
     if (run[new] or 0) > longest:
         what = f"{run[new]} exceeds `policy.max_total_sequence_length: {longest}`"
-        yield warning(new, f"{what}. Lower it.")
+        yield warning(new, f"{what}. Set it to less.")
 
 
 def positions(run: Preflight) -> Iterator[Finding]:
@@ -106,7 +106,10 @@ def positions(run: Preflight) -> Iterator[Finding]:
     if run.model and not scaled and run[path] > run.model.max_position_embeddings:
         limit = run.model.max_position_embeddings
         what = f"the model has {limit} positions, and vLLM refuses longer sequences"
-        yield error(path, f"{what}. Lower it, or set `policy.hf_config_overrides.rope_scaling`.")
+        yield error(
+            path,
+            f"{what}. Set it to {limit} or less, or set `policy.hf_config_overrides.rope_scaling`.",
+        )
 
 
 def prompt_length(run: Preflight) -> Iterator[Finding]:
@@ -117,7 +120,7 @@ def prompt_length(run: Preflight) -> Iterator[Finding]:
         yield warning(path, f"{reason}. Set it to {longest}.")
     if (run[path] or 0) > longest:
         reason = "such prompts leave no room for a response"
-        yield warning(path, f"{reason} in sequences of {longest} tokens. Lower it.")
+        yield warning(path, f"{reason} in sequences of {longest} tokens. Set it below {longest}.")
 
 
 def batch_multiplier(run: Preflight) -> Iterator[Finding]:

@@ -106,10 +106,10 @@ def prompt_and_verifier(run: Preflight) -> Iterator[Finding]:
             what = f"the verifier reads `{wanted}`, but the prompts of {path} ask for {form}"
             say = error if wanted == "Answer:" else warning
             fitting = next((name for name, form in VERIFIERS.items() if form in asked), None)
-            cure = f"Set math_verify_impl: {fitting}" if fitting and not choice else "Change it"
+            cure = f"Set it to {fitting}" if fitting and not choice else "Change it"
             cure = "Change" if wanted == "<answer>" else f"{cure}, or change"
             scored = "Responses in that format score 0"
-            yield say(f"{env}.{key}", f"{what}. {scored}. {cure} the prompt_file.")
+            yield say(f"{env}.{key}", f"{what}. {scored}. {cure} `data.default.prompt_file`.")
 
 
 def _asked(data: Mapping[str, Any]) -> list[str] | None:
@@ -145,7 +145,10 @@ def validation_data(run: Preflight) -> Iterator[Finding]:
     shares = [data.get("split_validation_size") for _, data in datasets(run)]
     if validates and not run["data.validation"] and not any(shares):
         reason = "grpo is set to validate, but there is no validation data"
-        yield error("data.validation", f"{reason}. Set it, or set `grpo.val_period: 0`.")
+        yield error(
+            "data.validation",
+            f"{reason}. Give it a data set as in `data.train`, or set `grpo.val_period: 0`.",
+        )
 
 
 def validation_batches(run: Preflight) -> Iterator[Finding]:
@@ -154,4 +157,4 @@ def validation_batches(run: Preflight) -> Iterator[Finding]:
     if samples is not None and 0 < samples < (batch or 0):
         what = f"{batch} exceeds `grpo.max_val_samples: {samples}`"
         reason = "No batch would be validated, and the score would be 0"
-        yield error("grpo.val_batch_size", f"{what}. {reason}. Lower it.")
+        yield error("grpo.val_batch_size", f"{what}. {reason}. Set it to {samples} or less.")

@@ -55,5 +55,5 @@ RULES: tuple[Rule, ...] = (
     rewards.own_rewards,
     run.model_there, run.converted_model, run.model_known, run.save_time, run.best_metric,
     run.save_period, run.checkpoint_space, run.resumes, run.wandb, run.validation_goal,
-    run.traces, run.probes,
+    run.traces, run.probes, run.save_format,
 )  # fmt: skip

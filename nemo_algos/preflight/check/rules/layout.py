@@ -27,8 +27,10 @@ def generation_share(run: Preflight) -> Iterator[Finding]:
         return
     if a.generation_gpus < 1 or a.train_gpus < 1:
         unit = "gpus_per_node" if a.nodes == 1 else "num_nodes"
+        most = (a.gpus_per_node if a.nodes == 1 else a.nodes) - 1
+        few = "use more GPUs" if most < 1 else f"set this to 1{f' to {most}' if most > 1 else ''}"
         what = f"of {a.gpus} GPUs, {a.train_gpus} would train and {a.generation_gpus} generate"
-        yield error(f"{RESOURCES}.{unit}", f"{what}. Give each at least one.")
+        yield error(f"{RESOURCES}.{unit}", f"{what}. Give each at least one: {few}.")
     if a.nodes > 1 and run[f"{RESOURCES}.gpus_per_node"] != a.gpus_per_node:
         reason = "non-colocated generation takes whole nodes"
         yield error(f"{RESOURCES}.gpus_per_node", f"{reason}. Set it to {a.gpus_per_node}.")

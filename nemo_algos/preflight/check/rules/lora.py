@@ -34,7 +34,7 @@ def adapted_modules(run: Preflight) -> Iterator[Finding]:
         key for key in ("match_all_linear", "target_modules", "exclude_modules") if _of(run, key)
     ]
     if path and len(ways) > 1:
-        cure = f"Set this to {_off(ways[0])}, or remove that."
+        cure = f"Set this to {_off(ways[0])}, or remove `{ways[1]}`."
         yield error(f"{path}.{ways[0]}", f"it excludes {ways[1]}. {cure}")
 
 
@@ -90,8 +90,8 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
             f"refit merges the adapters into {run['policy.precision']} weights, and rounding loses"
             f" small changes. After {steps} updates, {noise:.0%} of the weights are still sent"
             f" unchanged ({straight:.0%} if no update undoes another; Adam at {rate:g}, {source})."
-            " The rollouts then do not follow the trainer. Raise alpha or the learning rate, or"
-            " set `policy.precision`: float32.",
+            " The rollouts then do not follow the trainer. Raise `alpha` or the learning rate, or"
+            " set `policy.precision: float32`.",
         )
 
 

@@ -53,7 +53,7 @@ def penalty(run: Preflight) -> Iterator[Finding]:
     found = run[KL] or 0
     if found > 0.1:
         what = f"{found:g} holds the policy close to the reference"
-        yield warning(KL, f"{what}. The papers use 0.001. Lower it.")
+        yield warning(KL, f"{what}. Set it to 0.001, as the papers do.")
     elif found >= 0.01 and at(run.written, KL) is None:
         yield note(KL, f"NeMo-RL's default of {found:g} applies. Set 0.001, as the four papers do.")
 

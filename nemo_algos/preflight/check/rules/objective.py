@@ -91,7 +91,9 @@ def nucleus(run: Preflight) -> Iterator[Finding]:
         if run[path] not in off:
             what = "NeMo-RL's trainer filters its own logits, so its set of kept tokens can differ"
             reason = "A sampled token outside that set trains with probability 1"
-            cure = "Turn it off, or look for '-inf' in the log."
+            cure = (
+                f"Set it to {'1.0' if key == 'top_p' else 'null'}, or look for '-inf' in the log."
+            )
             yield warning(path, f"{what} from vLLM's. {reason}. {cure}")
 
 

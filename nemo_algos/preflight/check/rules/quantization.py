@@ -22,7 +22,7 @@ def keywords(run: Preflight) -> Iterator[Finding]:
         whole = _reached(run, keyword)
         if cut := sorted(whole & _cut(run)):
             reason = f"{keyword} matches only some of the parts that vLLM fuses into"
-            cure = "vLLM would stop. Name all parts, or none."
+            cure = "vLLM would stop. Name all of its parts (as q_proj, k_proj, v_proj), or none."
             yield error(KEYWORDS, f"{reason} {' and '.join(cut)}. {cure}")
         elif ROUTER in whole and len(whole) > 1:
             others = " and ".join(sorted(whole - {ROUTER}))

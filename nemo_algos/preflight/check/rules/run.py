@@ -108,7 +108,10 @@ def save_time(run: Preflight) -> Iterator[Finding]:
     elif len(parts) != 4 or not all(p.isdecimal() for p in parts):
         yield error(MUST_SAVE, f"must be DD:HH:MM:SS, such as 00:03:45:00, got {found!r}")
     elif limit is not None and sum(map(mul, map(int, parts), SECONDS)) >= limit:
-        yield error(MUST_SAVE, f"{found} is not before the job's end after {limit} s. Lower it.")
+        yield error(
+            MUST_SAVE,
+            f"{found} is not before the job's end after {limit} s. Set it to less, as DD:HH:MM:SS.",
+        )
 
 
 def best_metric(run: Preflight) -> Iterator[Finding]:
@@ -135,17 +138,27 @@ def save_period(run: Preflight) -> Iterator[Finding]:
     """Something is saved before the end."""
     path, steps = "checkpointing.save_period", run["grpo.max_num_steps"]
     if run["checkpointing.enabled"] and (run[path] or 0) > steps:
-        yield warning(path, f"the run has {steps} steps, so only its end is saved. Lower it.")
+        yield warning(
+            path, f"the run has {steps} steps, so only its end is saved. Set it below {steps}."
+        )
+
+
+def checkpoint_bytes(run: Preflight) -> float | None:
+    """Of one checkpoint; None for adapters and for a model of unknown size."""
+    adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
+    if run.model is None or adapters:
+        return None
+    without = run["checkpointing.save_optimizer"] is False
+    return run.model.parameters * (WEIGHTS + (0 if without else OPTIMIZER))
 
 
 def checkpoint_space(run: Preflight) -> Iterator[Finding]:
     """keep_top_k checkpoints and the one being written fit the disk."""
     folder, keep = Path(str(run[FOLDER])), run["checkpointing.keep_top_k"] or 1
-    adapters = run["policy.dtensor_cfg.lora_cfg.enabled"] or run["policy.megatron_cfg.peft.enabled"]
-    if run.model is None or adapters or not run["checkpointing.enabled"]:
+    each = checkpoint_bytes(run)
+    if each is None or not run["checkpointing.enabled"]:
         return
-    each = WEIGHTS + (0 if run["checkpointing.save_optimizer"] is False else OPTIMIZER)
-    needed = run.model.parameters * each * (keep + 1)
+    needed = each * (keep + 1)
     there = next(p for p in (folder, *folder.absolute().parents) if os.path.exists(p))
     free = shutil.disk_usage(there).free
     if needed > free:
@@ -153,6 +166,16 @@ def checkpoint_space(run: Preflight) -> Iterator[Finding]:
         what = f"{keep} checkpoints and a new one need about {needed / 1e9:.0f} GB, but"
         cure = "Choose another disk, or lower `checkpointing.keep_top_k`."
         yield say(FOLDER, f"{what} {free / 1e9:.0f} GB are free on this machine. {cure}")
+
+
+def save_format(run: Preflight) -> Iterator[Finding]:
+    """The converter to Hugging Face's format reads what torch_save writes."""
+    path, fsdp = "checkpointing.model_save_format", "policy.dtensor_cfg"
+    second = run[f"{fsdp}.enabled"] and run[f"{fsdp}._v2"] and not run[f"{fsdp}.lora_cfg.enabled"]
+    whole = run["checkpointing.save_consolidated"]
+    if run["checkpointing.enabled"] and second and not whole and run[path] == "safetensors":
+        reason = "NeMo-RL's convert_dcp_to_hf.py cannot read it"
+        yield note(path, f"{reason}. Set it to torch_save if you want to evaluate checkpoints.")
 
 
 def resumes(run: Preflight) -> Iterator[Finding]:
@@ -180,7 +203,7 @@ def validation_goal(run: Preflight) -> Iterator[Finding]:
     metric, path = run["grpo.stop_at_validation_metric"], "grpo.stop_at_validation_threshold"
     if metric and run[path] is None:
         what = f"the run stops when {metric} reaches this threshold, which is not set"
-        yield error(path, f"{what}. Set it.")
+        yield error(path, f"{what}. Set it, such as to 0.5.")
     many = "grpo.val_num_generations_per_prompt"
     if metric == "pass_k" and (run[many] or 1) <= 1:
         yield error(many, "pass_k needs several responses per prompt. Set it to 2 or more.")

@@ -14,6 +14,8 @@ from nemo_algos.preflight.check.rule import error, warning
 from nemo_algos.preflight.check.rules.batch import GLOBAL
 from nemo_algos.preflight.check.rules.generation import GENERATION
 
+OTHER = "Set `nemo_rl.config` to a base config without async_rl, such as grpo_math_1B.yaml."
+
 CHUNK = f"{SECTION}.min_groups_for_streaming_train"
 BUFFER = f"{SECTION}.max_buffered_rollouts"
 UNGATED = ("windowed", "custom")  # samplers that dispatch until the buffer is full
@@ -49,7 +51,7 @@ def surroundings(run: Preflight) -> Iterator[Finding]:
         yield error(f"{GENERATION}.colocated.enabled", f"{reason}. {cure}")
     if is_vlm(run["data"]):
         reason = "the single controller only supports text prompts"
-        yield error(SECTION, f"{reason}. Use a VLM base config of another trainer.")
+        yield error(SECTION, f"{reason}. Set `nemo_rl.config: vlm_grpo_3B.yaml`.")
     if not run.megatron:
         reason = "only Megatron workers support the single controller's chunked updates"
         yield error(f"{MEGATRON}.enabled", f"{reason}. Set it to true.")
@@ -141,4 +143,4 @@ def reward_sum(run: Preflight) -> Iterator[Finding]:
     a = run.algorithm
     if a and run.controlled and "reward_parts" in a.needs:
         reason = f"{a.name} needs each reward, but the single controller keeps only their sum"
-        yield error(SECTION, f"{reason}. Use a base config of another trainer.")
+        yield error(SECTION, f"{reason}. {OTHER}")

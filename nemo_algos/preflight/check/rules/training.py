@@ -33,7 +33,7 @@ def fused_logprobs(run: Preflight) -> Iterator[Finding]:
         "policy.generation.top_p": run["policy.generation.top_p"] not in (None, 1),
     }
     for path in [path for path, found in wrong.items() if found]:
-        yield error(path, "use_fused_linear_logprobs excludes it. Turn one of them off.")
+        yield error(path, "use_fused_linear_logprobs excludes it. Turn off one of the two.")
     if run.layout.tensor > 1 and not run.layout.sequence_parallel:
         reason = "use_fused_linear_logprobs needs it with tensor parallelism, or every update fails"
         yield error(f"{MEGATRON}.sequence_parallel", f"{reason}. Set it to true.")
@@ -78,7 +78,7 @@ def learning_rates(run: Preflight) -> Iterator[Finding]:
     for path in (f"{OPTIMIZER}.min_lr", f"{SCHEDULER}.lr_warmup_init"):
         if run.megatron and peak is not None and (run[path] or 0) > peak:
             what = f"{run[path]:g} exceeds the learning rate (`{OPTIMIZER}.lr: {peak:g}`)"
-            yield error(path, f"{what}. Lower it as well.")
+            yield error(path, f"{what}. Set it to at most {peak:g}.")
 
 
 def warmup(run: Preflight) -> Iterator[Finding]:
@@ -88,7 +88,8 @@ def warmup(run: Preflight) -> Iterator[Finding]:
     if run.megatron and decay is not None and steps >= decay:
         yield error(path, f"{steps} must be below lr_decay_iters: {decay}. Change one of them.")
     elif run.megatron and steps >= run["grpo.max_num_steps"]:
-        yield warning(path, f"the run ends before its warm-up of {steps} steps does. Lower it.")
+        what = f"the run ends before its warm-up of {steps} steps does"
+        yield warning(path, f"{what}. Set it below {run['grpo.max_num_steps']}.")
 
 
 def learning_rate(run: Preflight) -> Iterator[Finding]:
