@@ -27,6 +27,7 @@ Array = np.ndarray
 SIDES = ("trainer", "sampler")
 ALIKE = 0.02  # of a parameter of both sides
 VAGUE = 0.8  # of the difference: padding of a vocabulary whose logits differ from place to place
+LIKELIER = 2.0  # nats, all tokens: this happens by chance in 1 of 40 cases at most
 OTHER_WEIGHTS = (
     "sampler and trainer agree with each other, but not with --model. Name the folder of the "
     "weights that the trainer had at this step"
@@ -92,7 +93,7 @@ def examine(
         raise ValueError(OTHER_WEIGHTS)
     level, counts = float(np.mean(scale)) * rounding, (len(responses.row), len(responses.each))
     routed = bool(routers(case.network))
-    return Examination(_causes(sides, responses), sides, level, *counts, routed)
+    return Examination(_causes(sides, responses, base), sides, level, *counts, routed)
 
 
 def _case(
@@ -111,13 +112,18 @@ def _case(
     return case
 
 
-def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
-    """Of both sides, without what they share."""
+def _causes(sides: dict[str, Outcome], responses: Responses, base: Logits) -> list[Cause]:
+    """Of both sides, without what they share; base: of the model as it is."""
     causes = [c for name in SIDES[::-1] for c in _named(name, sides[name])]
     causes = [c for c in causes if not any(_same(c, *side) for side in sides.items())]
     sampler = sides["sampler"]
     if sampler.explained and not (sampler.state.sampling or sampler.state.bookkeeping):
         causes = _with_draws(causes, drawn(sampler.logits, responses))
+        if sampler.state.changes and not sampler.state.mixed:
+            gained = (sampler.logits.logprobs - base.logprobs).sum()
+            if gained < -LIKELIER:  # the model as it is drew them: the record is a draft's
+                own = sampler.state.named
+                causes = [c for c in causes if c.side == "trainer" or c.name not in own]
     return causes
 
 

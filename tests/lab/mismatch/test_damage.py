@@ -36,7 +36,8 @@ def test_a_damaged_module_is_named_with_its_layer(tmp_path, layer, module, chang
     with torch.no_grad():
         weight = other.model.layers[layer].get_parameter(f"{module}.weight")
         weight.copy_(change(weight))
-    found = causes(tmp_path, MODEL, ROLLOUTS, logprobs(other, ROLLOUTS), "sampler")
+    rollouts = small.sampled(other)
+    found = causes(tmp_path, MODEL, rollouts, logprobs(other, rollouts), "sampler")
     ((side, name, parameter),) = found
     assert (side, name, parameter["layer"]) == ("sampler", "bad_layer", layer)
     assert module.rpartition(".")[2] in parameter["module"]

@@ -1,5 +1,6 @@
 """Experts (their routes, INT8) and dropout in the trainer, against transformers' own forward."""
 
+import numpy as np
 import peaked_llama as small
 import pytest
 import torch
@@ -7,6 +8,10 @@ import transformers as hf
 
 from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.examination import examine
+from nemo_algos.lab.mismatch.hypotheses import formats
+from nemo_algos.lab.mismatch.hypotheses.forward import Case
+from nemo_algos.lab.mismatch.network import Network, recompute
+from nemo_algos.lab.mismatch.responses import gather
 from nemo_algos.lab.mismatch.verdict import with_model
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 8}
@@ -89,30 +94,49 @@ def test_routes_that_differ_have_no_name_but_a_sentence(tmp_path):
     assert "holds no routes" in verdict.found
 
 
-@pytest.mark.parametrize("about", [{}, {"experts": "left out"}, {"router": "too"}])
-def test_int8_of_a_mixture_of_experts_keeps_the_router_or_not(tmp_path, about):
+@pytest.mark.parametrize("left", [{}, {"experts": "left out"}])
+@pytest.mark.parametrize("drawn", [True, False], ids=["drawn by it", "a draft's record"])
+def test_int8_of_a_mixture_of_experts_keeps_the_router(tmp_path, left, drawn):
+    """Where the model as it is drew the tokens, the record is not the sampler's own."""
+    made, coarse = experts(), experts()
+    with torch.no_grad():
+        for name, weight in coarse.named_parameters():
+            if ("experts" in name and not left) or name.endswith("_proj.weight"):
+                scale = weight.abs().amax(-1, keepdim=True) / 127
+                weight.copy_((weight / scale).round() * scale)
+    rollouts = small.sampled(coarse if drawn else made)
+    trainer, sampler = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (made, coarse))
+    found = examine([from_arrays(rollouts.arrays(sampler, trainer))], small.saved(made, tmp_path))
+    names = [(c.side, c.name, c.parameter) for c in found.causes]
+    format = {"format": "int8 per channel", **left}
+    assert names == [("sampler", "quantized_weights", format)] * drawn
+
+
+def test_int8_of_the_routers_too():
     made, coarse = experts(), experts()
     rollouts = small.sampled(made)
     with torch.no_grad():
         for name, weight in coarse.named_parameters():
-            expert = "experts" in name and "experts" not in about
-            router = name.endswith("gate.weight") and "router" in about
-            if expert or router or name.endswith("_proj.weight"):
+            if "experts" in name or name.endswith(("gate.weight", "_proj.weight")):
                 scale = weight.abs().amax(-1, keepdim=True) / 127
                 weight.copy_((weight / scale).round() * scale)
-    trainer, sampler = (small.logprobs(small.logits(m, rollouts), rollouts) for m in (made, coarse))
-    found = examine([from_arrays(rollouts.arrays(sampler, trainer))], small.saved(made, tmp_path))
-    (cause,) = found.causes
-    assert (cause.side, cause.name) == ("sampler", "quantized_weights")
-    assert cause.parameter == {"format": "int8 per channel", **about}
+    want = small.logprobs(small.logits(coarse, rollouts), rollouts)
+    wanted, found = {"format": "int8 per channel", "router": "too"}, []
+    attempt = lambda parameter, change: found.append((parameter, change)) or 1.0  # noqa: E731
+    formats.quantized_weights(Case(Network(made, None)), attempt)
+    (change,) = (change for parameter, change in found if parameter == wanted)
+    zeros = [torch.zeros(len(r)) for r in rollouts.responses]
+    responses = gather([from_arrays(rollouts.arrays(zeros, zeros))], 64)
+    got = recompute(Network(made, None), responses, [change]).logprobs
+    np.testing.assert_allclose(got, torch.cat(want).numpy(), atol=2e-4)
 
 
 def test_damage_is_named_where_bfloat16_takes_other_experts(tmp_path):
     """The sampler rounds as the model in bf16 does; float32 takes other experts at some tokens."""
     made, other = experts(), experts()
-    rollouts = small.sampled(made)
     with torch.no_grad():
         other.model.layers[0].self_attn.v_proj.weight.zero_()
+    rollouts = small.sampled(other)
     trainer = small.logprobs(small.logits(made, rollouts), rollouts)
     z = [row.float() for row in small.logits(other.bfloat16(), rollouts)]
     dump = from_arrays(rollouts.arrays(small.logprobs(z, rollouts), trainer))

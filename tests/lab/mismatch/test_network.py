@@ -124,6 +124,10 @@ def pads(prompt):
     return torch.cat([torch.zeros(LONGEST - len(prompt), dtype=torch.long), prompt])
 
 
+def pads(prompt):
+    return torch.cat([torch.zeros(LONGEST - len(prompt), dtype=torch.long), prompt])
+
+
 def rotary_in_bfloat16():
     other = small.model()
     other.load_state_dict(MODEL.state_dict())
@@ -164,10 +168,6 @@ CASES = {
         ),
     ),
     "norms": (change_of(computed.norm_eps, eps=1e-2), lambda: with_config(rms_norm_eps=1e-2)),
-    "rotary in bfloat16": (
-        change_of(formats.precision, dtype="bfloat16 rotary frequencies"),
-        rotary_in_bfloat16,
-    ),
     "int8": (
         change_of(formats.quantized_weights, format="int8 per channel"),
         lambda: with_weights(int8),
@@ -199,6 +199,14 @@ def test_weights_that_change_in_flight_give_what_a_kept_cache_gives():
     some = gather([from_arrays(ROLLOUTS.arrays(want, ZEROS))], 64)
     found = recompute(case().network, some, [change_of(weights.in_flight, folder="old")])
     np.testing.assert_allclose(found.logprobs, torch.cat(want).numpy(), atol=2e-4)
+
+
+def test_rotary_frequencies_in_bfloat16():
+    change = change_of(formats.precision, dtype="bfloat16 rotary frequencies")
+    frequencies = MODEL.model.rotary_emb.inv_freq.clone()
+    with change(case().network, _lines(), RESPONSES.each[:2]):
+        assert torch.equal(MODEL.model.rotary_emb.inv_freq, frequencies.bfloat16().float())
+    assert not torch.equal(frequencies, frequencies.bfloat16().float())
 
 
 def test_the_model_is_as_it_was_afterwards():

@@ -36,7 +36,7 @@ from nemo_algos.lab.mismatch.responses import Response
 
 Weights = dict[str, Tensor]
 BLOCKS = (16, 1, 32, 64)  # tokens that a cache keeps together; vLLM: 16
-ROUNDS = 2  # the place where weights change is found with the cache as it would be there
+STEPS = (-2, -1, 1)  # to places beside the one where weights seem to change
 KINDS = {
     "embed_tokens": r"embed",
     "lm_head": r"lm_head",
@@ -133,15 +133,21 @@ def _carried(old: Weights, side: str) -> Change:
     @contextmanager
     def change(network: Network, shown: Lines, some: Sequence[Response]) -> Iterator[Lines]:
         first, cached = _before(network, shown, some, old)
-        places = [0] * len(some)
-        for _ in range(ROUNDS):
+        off = lambda part: [_off(z, r, side) for z, r in zip(part, some, strict=True)]  # noqa: E731
+        before = off(first)
+
+        def after(places: Sequence[int]) -> list[np.ndarray]:
             with cached(_lengths(shown, places)):
-                then = list(logits(network, shown))
-            off = [
-                [_off(z, r, side) for z, r in zip(part, some, strict=True)]
-                for part in (first, then)
-            ]
-            places = list(map(crossing, *off))
+                return off(logits(network, shown))
+
+        places = [crossing(x, np.full_like(x, x.mean() / 4)) for x in before]  # rather too early
+        near = [list(map(crossing, before, after(places)))]
+        near += [[max(n + step, 0) for n in near[0]] for step in STEPS]
+        sums = [
+            [x[:n].sum() + y[n:].sum() for x, n, y in zip(before, option, after(option), strict=True)]
+            for option in near
+        ]
+        places = [near[int(i)][j] for j, i in enumerate(np.argmin(sums, 0))]
         with cached(_lengths(shown, places)):
             yield replace(shown, known=[z[:n] for z, n in zip(first, places, strict=True)])
 
@@ -156,7 +162,7 @@ def _lengths(shown: Lines, places: Sequence[int]) -> list[int]:
 def _off(z: Tensor, r: Response, side: str) -> np.ndarray:
     """|log-prob - record| [n], nats, at most 1."""
     own = z.float().log_softmax(-1).gather(1, torch.as_tensor(r.tokens)[:, None])[:, 0]
-    return np.minimum(np.abs(own.numpy() - getattr(r, side)), 1.0)
+    return np.minimum(np.abs(own.detach().numpy() - getattr(r, side)), 1.0)
 
 
 def adapted(adapter: Weights, scale: float, dtype: torch.dtype | None = None) -> Change:
