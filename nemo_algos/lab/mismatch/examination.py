@@ -88,12 +88,14 @@ def examine(
         sides[name] = search.outcome(sides.get("trainer"))
         if name == "trainer" and not sides[name].explained:
             sides[name] = _with_dropout(sides[name], search)
+    if _of_a_draft(sides["sampler"], base):
+        sides["sampler"] = replace(sides["sampler"], explained=False)
     explained = any(side.explained for side in sides.values())
     if not explained and _alike(responses, rounding, scale):
         raise ValueError(OTHER_WEIGHTS)
     level, counts = float(np.mean(scale)) * rounding, (len(responses.row), len(responses.each))
     routed = bool(routers(case.network))
-    return Examination(_causes(sides, responses, base), sides, level, *counts, routed)
+    return Examination(_causes(sides, responses), sides, level, *counts, routed)
 
 
 def _case(
@@ -112,19 +114,22 @@ def _case(
     return case
 
 
-def _causes(sides: dict[str, Outcome], responses: Responses, base: Logits) -> list[Cause]:
-    """Of both sides, without what they share; base: of the model as it is."""
+def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
+    """Of both sides, without what they share."""
     causes = [c for name in SIDES[::-1] for c in _named(name, sides[name])]
     causes = [c for c in causes if not any(_same(c, *side) for side in sides.items())]
     sampler = sides["sampler"]
     if sampler.explained and not (sampler.state.sampling or sampler.state.bookkeeping):
         causes = _with_draws(causes, drawn(sampler.logits, responses))
-        if sampler.state.changes and not sampler.state.mixed:
-            gained = (sampler.logits.logprobs - base.logprobs).sum()
-            if gained < -LIKELIER:  # the model as it is drew them: the record is a draft's
-                own = sampler.state.named
-                causes = [c for c in causes if c.side == "trainer" or c.name not in own]
     return causes
+
+
+def _of_a_draft(sampler: Outcome, base: Logits) -> bool:
+    """Whether the model as it is would rather have drawn the tokens than the one of the record."""
+    state = sampler.state
+    if not state.changes or state.mixed or state.sampling or state.bookkeeping:
+        return False
+    return float((base.logprobs - sampler.logits.logprobs).sum()) > LIKELIER
 
 
 def _name(folder: Path, all_of_them: Sequence[Path]) -> str:
