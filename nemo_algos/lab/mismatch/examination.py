@@ -27,7 +27,7 @@ Array = np.ndarray
 SIDES = ("trainer", "sampler")
 ALIKE = 0.02  # of a parameter of both sides
 VAGUE = 0.8  # of the difference: padding of a vocabulary whose logits differ from place to place
-LIKELIER = 2.0  # nats, all tokens: this happens by chance in 1 of 40 cases at most
+LIKELIER = 2.0  # nats, all tokens together; by chance in a case of 40, were the sum normal
 OTHER_WEIGHTS = (
     "sampler and trainer agree with each other, but not with --model. Name the folder of the "
     "weights that the trainer had at this step"
@@ -88,8 +88,7 @@ def examine(
         sides[name] = search.outcome(sides.get("trainer"))
         if name == "trainer" and not sides[name].explained:
             sides[name] = _with_dropout(sides[name], search)
-    if _of_a_draft(sides["sampler"], base):
-        sides["sampler"] = replace(sides["sampler"], explained=False)
+    sides["sampler"] = _drawn_by_the_model(sides["sampler"], responses, base)
     explained = any(side.explained for side in sides.values())
     if not explained and _alike(responses, rounding, scale):
         raise ValueError(OTHER_WEIGHTS)
@@ -124,12 +123,16 @@ def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
     return causes
 
 
-def _of_a_draft(sampler: Outcome, base: Logits) -> bool:
-    """Whether the model as it is would rather have drawn the tokens than the one of the record."""
+def _drawn_by_the_model(sampler: Outcome, responses: Responses, base: Logits) -> Outcome:
+    """Not explained where the model as it is would rather have drawn the tokens: as of a draft."""
     state = sampler.state
     if not state.changes or state.mixed or state.sampling or state.bookkeeping:
-        return False
-    return float((base.logprobs - sampler.logits.logprobs).sum()) > LIKELIER
+        return sampler
+    gained = float((base.logprobs - responses.column("sampler")).sum())
+    if gained < LIKELIER or drawn(sampler.logits, responses):
+        return sampler
+    share = max(sampler.near.values(), default=0.0)
+    return replace(sampler, explained=False, near={"speculative": share} | sampler.near)
 
 
 def _name(folder: Path, all_of_them: Sequence[Path]) -> str:
@@ -205,12 +208,7 @@ def _named(name: str, side: Outcome) -> list[Cause]:
     padding = {"vocabulary_padding"} == set(side.parameters) and share > VAGUE
     if not side.explained and not padding:
         return []
-    return [Cause(k, name, v, share) for k, v in side.parameters.items() if not _ordinary(k, v)]
-
-
-def _ordinary(name: str, parameter: dict[str, Any]) -> bool:
-    """A sampler in bfloat16 or float16 is no cause, but what its rounding is measured by."""
-    return name == "precision" and parameter.get("dtype") in ("bfloat16", "float16")
+    return [Cause(k, name, v, share) for k, v in side.parameters.items()]
 
 
 def _same(cause: Cause, side: str, outcome: Outcome) -> bool:

@@ -121,8 +121,8 @@ def logits(network: Network, shown: Lines) -> Iterator[Tensor]:
     hidden = hidden_states(network, shown)
     for i, (line, at) in enumerate(shown.at):
         first = list(shown.known[i : i + 1])
-        rest = at[len(first[0]) :] if first else at
-        yield torch.cat([*first, output_head(network, hidden[line, rest])])
+        z = output_head(network, hidden[line, at[len(first[0]) :] if first else at])
+        yield torch.cat([*first, z]) if first else z
 
 
 def hidden_states(network: Network, shown: Lines) -> Tensor:

@@ -35,8 +35,9 @@ MIXED = {"old_weights", "stale_prefix"} | ADAPTER  # may hold of some responses 
 SLACK = 1.5  # of the level of a bf16 forward's rounding: other kernels round otherwise
 EXACT = 0.05  # of that level: float32
 SAME, SOME = 0.01, 0.1  # standard deviations, share of the tokens: then the side is in float32
+SURE = -1e-3  # nats: a likelier token is the same in any format
 GAIN, CERTAIN = 0.92, 5.0  # of the level before; standard errors: less is no improvement
-BETTER = 0.75  # of the other's level: it is nearer
+BETTER = 0.75  # of the other forward's level, or of what fewer parameters leave: it is nearer
 HALF, CLEAR = 0.5, 0.3  # of what is beyond rounding; of the level, where that is near rounding
 CAUSES, FEW = 3, 2  # responses: exact agreement takes no more
 FAR = 4.0  # of rounding's level: what brings such a record to rounding is its cause
@@ -116,7 +117,9 @@ class Search:
     progress: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        exact = float((self.record.off(self.forwards[0][1].logprobs) < SAME).mean()) > SOME
+        plain = self.forwards[0][1].logprobs
+        off = self.record.off(plain)[plain < SURE]
+        exact = len(off) > 0 and float((off < SAME).mean()) > SOME
         self.forwards = self.forwards[:1] if exact else self.forwards
         self.network = self.forwards[-1][0]
         # a sampler of the same kernels rounds as the model in bf16

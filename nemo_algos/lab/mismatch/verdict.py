@@ -31,6 +31,7 @@ ROUTES = (
     "sampler's routes in the trainer once to compare"
 )
 WITH_MODEL = "run the command with --model FOLDER, the trainer's weights of that step"
+SIDES = ("sampler", "trainer")
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,12 @@ def _broken(dumps: Sequence[Dump]) -> str:
     return "sampler" if sampler else "trainer"
 
 
-def _bookkeeping(tokens: Responses) -> Diagnosis | None:
-    """Bookkeeping, of which both sides are tried in the light of the other."""
+def _bookkeeping(tokens: Responses, sides: Sequence[str] = SIDES) -> Diagnosis | None:
+    """Bookkeeping, of which these sides are tried in the light of the other."""
     spread = np.full(len(tokens.d), max(1.25 * float(np.median(np.abs(tokens.d))), 1e-5))
     spread = np.minimum(spread, 0.1)  # where most tokens are off, rounding is not what is typical
-    for side, other in (("sampler", "trainer"), ("trainer", "sampler")):
+    for side in sides:
+        (other,) = {*SIDES} - {side}
         record, expected = tokens.record(side, spread), tokens.column(other)
         for hypothesis in bookkeeping.HYPOTHESES:
             for fit in hypothesis(record, expected):
@@ -200,7 +202,7 @@ def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
         if examination.routed:  # a dump has no routes, so flips between the sides are not tried
             text += f". {ROUTES}"
         candidates = list(near)
-        if not causes and (certain := diagnose(dumps)).causes:
+        if not causes and (certain := _bookkeeping(tokens, examination.unexplained)):
             return replace(certain, candidates=candidates)
         if causes:
             return Diagnosis(causes[0].name, text, tokens, causes, candidates)

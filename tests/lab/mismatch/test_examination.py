@@ -127,6 +127,7 @@ def test_what_the_numbers_alone_prove_stands_where_the_model_explains_nothing(fo
     found = examine([from_arrays(arrays)], folders[0])
     verdict = with_model([from_arrays(arrays)], found)
     assert found.unexplained == ["trainer"] and verdict.verdict == "rows"
+    assert verdict.causes[0].side == "trainer"
 
 
 def test_other_weights_than_the_trainers_are_refused(folders):

@@ -7,9 +7,10 @@ import torch
 from peaked_llama import Rollouts
 
 from nemo_algos.engines.mismatch.dump import from_arrays
+from nemo_algos.lab.mismatch.examination import examine
 from nemo_algos.lab.mismatch.hypotheses import computed, formats, layers, shown, weights
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
-from nemo_algos.lab.mismatch.network import Network, recompute
+from nemo_algos.lab.mismatch.network import Lines, Network, recompute
 from nemo_algos.lab.mismatch.responses import gather
 
 MODEL = small.model()
@@ -110,10 +111,24 @@ def cached():
 
 
 @torch.no_grad()
-def in_flight(places=6):
+def drawn_in_flight(prompt, places=6, length=18):
+    """Drawn as `in_flight` scores; the prompt is the seed."""
+    draws, ids, past = torch.Generator().manual_seed(int(prompt.sum())), prompt, None
+    drawn = []
+    while len(drawn) < length:
+        model = OTHER if len(drawn) < places else MODEL
+        read = model(input_ids=ids[None], past_key_values=past, use_cache=True)
+        past = read.past_key_values
+        ids = torch.multinomial(read.logits[0, -1].softmax(-1), 1, generator=draws)
+        drawn.append(ids)
+    return torch.cat(drawn)
+
+
+@torch.no_grad()
+def in_flight(rollouts=ROLLOUTS, places=6):
     """The first tokens by the old weights, whose cache the new ones go on with."""
     found = []
-    for p, r in zip(ROLLOUTS.prompts, ROLLOUTS.responses, strict=True):
+    for p, r in zip(rollouts.prompts, rollouts.responses, strict=True):
         read = OTHER(input_ids=torch.cat([p, r[: places - 1]])[None], use_cache=True)
         now = MODEL(input_ids=r[None, places - 1 :], past_key_values=read.past_key_values)
         found.append(torch.cat([read.logits[0, len(p) - 1 :], now.logits[0, :-1]]))
@@ -122,17 +137,6 @@ def in_flight(places=6):
 
 def pads(prompt):
     return torch.cat([torch.zeros(LONGEST - len(prompt), dtype=torch.long), prompt])
-
-
-def pads(prompt):
-    return torch.cat([torch.zeros(LONGEST - len(prompt), dtype=torch.long), prompt])
-
-
-def rotary_in_bfloat16():
-    other = small.model()
-    other.load_state_dict(MODEL.state_dict())
-    other.model.rotary_emb.inv_freq = other.model.rotary_emb.inv_freq.bfloat16().float()
-    return small.logits(other, ROLLOUTS)
 
 
 def int8(name, weight):
@@ -201,12 +205,29 @@ def test_weights_that_change_in_flight_give_what_a_kept_cache_gives():
     np.testing.assert_allclose(found.logprobs, torch.cat(want).numpy(), atol=2e-4)
 
 
+def test_a_cache_that_is_kept_has_a_name_of_its_own(tmp_path):
+    """Of a sampler whose weights change after six tokens of each response."""
+    rollouts = Rollouts(ROLLOUTS.prompts, [*map(drawn_in_flight, ROLLOUTS.prompts)])
+    trainer = small.logprobs(small.logits(MODEL, rollouts), rollouts)
+    dump = from_arrays(rollouts.arrays(small.logprobs(in_flight(rollouts), rollouts), trainer))
+    now, old = small.saved(MODEL, tmp_path / "now"), small.saved(OTHER, tmp_path / "old")
+    (cause,) = examine([dump], now, [old]).causes
+    assert (cause.side, cause.name) == ("sampler", "old_weights")
+    assert cause.parameter == {"folder": "old", "cache": "kept"}
+
+
+def test_the_cache_ends_at_a_tokens_own_place():
+    """Of a response with a token left out: the place before it and the places after."""
+    lines = Lines(ROLLOUTS.prompts[0][None], None, None, [(0, torch.tensor([4, 5, 8, 9]))])
+    assert [weights._lengths(lines, [n])[0] for n in range(6)] == [0, 5, 6, 9, 10, 10]
+
+
 def test_rotary_frequencies_in_bfloat16():
     change = change_of(formats.precision, dtype="bfloat16 rotary frequencies")
     frequencies = MODEL.model.rotary_emb.inv_freq.clone()
     with change(case().network, _lines(), RESPONSES.each[:2]):
         assert torch.equal(MODEL.model.rotary_emb.inv_freq, frequencies.bfloat16().float())
-    assert not torch.equal(frequencies, frequencies.bfloat16().float())
+    assert torch.equal(MODEL.model.rotary_emb.inv_freq, frequencies)
 
 
 def test_the_model_is_as_it_was_afterwards():

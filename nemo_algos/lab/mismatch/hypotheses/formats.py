@@ -53,10 +53,10 @@ def _parts(network: Network) -> list[tuple[dict[str, str], set[str]]]:
     named = network.model.named_parameters()
     experts = {k for k, p in named if p.ndim == 3}
     gates = {id(p) for router in routers(network) for p in router.parameters()}
-    too = {k for k, p in network.model.named_parameters() if id(p) in gates}
-    plain: list[tuple[dict[str, str], set[str]]] = [({}, experts)]
-    left = [({"experts": "left out"}, set[str]()), ({"router": "too"}, experts | too)]
-    return plain + left if experts else plain
+    too = {k for k, p in network.model.named_parameters() if id(p) in gates and p.ndim > 1}
+    parts: list[tuple[dict[str, str], set[str]]] = [({}, experts)]
+    parts += [({"experts": "left out"}, set[str]())] if experts else []
+    return parts + ([({"router": "too"}, experts | too)] if too else [])
 
 
 @contextmanager

@@ -31,6 +31,7 @@ PENALTIES = {
 SOFTCAPS = np.geomspace(5, 300, 30)
 COMMON, NOTICED = 64, 0.25  # ids whose bias is asked for; nats of one
 MOST, ENOUGH, HALF = 24, 0.98, 0.5  # ids; of the level: one that gains less is none, as all are
+TURNS = 3  # in which temperature and top-k are solved for, each at the other's value
 BANNED, LEAST = 0.05, 1e-4  # exp(bias): below, a token is banned; of one that is
 
 
@@ -101,12 +102,14 @@ def _filtered(name: str, tempered: bool = False, top_k: bool = False) -> Samplin
 
         def count(temperature: float) -> int:
             of = lambda k: level(temperature, k)  # noqa: E731
-            k = int(minimize(of, list(CUTS["top_k"][::6]))) if top_k else 0
-            return min(range(max(1, k - 3), k + 4), key=of) if top_k else 0
+            k = int(minimize(of, list(CUTS["top_k"][::6])))
+            return min(range(max(1, k - 3), k + 4), key=of)
 
-        heat = minimize(lambda t: level(t, count(t)), temperatures)
+        heat, k = minimize(lambda t: level(t, 0), temperatures), 0
+        for _ in range(TURNS * top_k):
+            k = count(heat)
+            heat = minimize(lambda t, k=k: level(t, k), temperatures)
         found: Parameters = {"temperature": {"temperature": heat}} if tempered else {}
-        k = count(heat)
         found |= {"top_k": {"top_k": k}} if k else {}
         return found | {name: {name: Kept(logits, heat, k).solve(record, name)[1]}}
 

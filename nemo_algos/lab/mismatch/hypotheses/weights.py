@@ -29,6 +29,7 @@ from nemo_algos.lab.mismatch.network import (
     Network,
     edit_outputs,
     edit_parameters,
+    hidden_states,
     logits,
     modules,
 )
@@ -87,15 +88,16 @@ def partial_weights(case: Case, attempt: Attempt) -> None:
 
 def stale_prefix(case: Case, attempt: Attempt) -> None:
     """Keys and values of prompts are of an earlier checkpoint: a cache outlived a refit."""
-    for name, old in case.previous.items():
-        for block in BLOCKS:
-            attempt({"folder": name, "block": block}, _stale(old, block))
+    if _cached(case.network):
+        for name, old in case.previous.items():
+            for block in BLOCKS:
+                attempt({"folder": name, "block": block}, _stale(old, block))
 
 
 def _stale(old: Weights, block: int) -> Change:
     @contextmanager
     def change(network: Network, shown: Lines, some: Sequence[Response]) -> Iterator[Lines]:
-        _, cached = _before(network, shown, some, old)
+        _, cached = _before(network, shown, some, old, hidden_states)
         # the last token is computed anew
         with cached([int(at[0]) // block * block for _, at in shown.at]):
             yield shown
@@ -103,14 +105,21 @@ def _stale(old: Weights, block: int) -> Change:
     return change
 
 
-def _before(network: Network, shown: Lines, some: Sequence[Response], old: Weights) -> Any:
-    """Old weights' logits of each response, and the model with their keys and values.
+def _cached(network: Network) -> list[Any]:
+    """What gives the keys and values."""
+    return modules(network, "k_proj", "v_proj")
 
-    These stand for the first places of each response's line, as many as are given.
+
+def _before(
+    network: Network, shown: Lines, some: Sequence[Response], old: Weights, forward: Callable
+) -> Any:
+    """What forward(network, shown) gives with the old weights; and cached(lengths), a context.
+
+    In it their keys and values stand for so many first places of each response's line.
     """
-    of, kept = modules(network, "k_proj", "v_proj"), dict[int, Tensor]()
+    of, kept = _cached(network), dict[int, Tensor]()
     with edit_outputs(of, lambda i, y: kept.setdefault(i, y)), replaced(old)(network, shown, some):
-        first = list(logits(network, shown))
+        first = forward(network, shown)
 
     def cached(lengths: Sequence[int]) -> AbstractContextManager[None]:
         stale = torch.zeros(*shown.ids.shape, 1, dtype=torch.bool)
@@ -123,46 +132,55 @@ def _before(network: Network, shown: Lines, some: Sequence[Response], old: Weigh
 
 def in_flight(case: Case, attempt: Attempt) -> None:
     """Weights change within responses, and keys and values of the old ones stay in the cache."""
-    for name, old in case.previous.items():
-        attempt({"folder": name, "cache": "kept"}, _carried(old, case.side))
+    if case.side == "sampler" and _cached(case.network):
+        for name, old in case.previous.items():
+            attempt({"folder": name, "cache": "kept"}, _carried(old))
 
 
-def _carried(old: Weights, side: str) -> Change:
-    """The place in each response is where both parts come nearest to what this side recorded."""
+def _carried(old: Weights) -> Change:
+    """The place in each response is where both parts come nearest to what the sampler recorded."""
+    found: dict[int, int] = {}  # by id of the response
 
     @contextmanager
     def change(network: Network, shown: Lines, some: Sequence[Response]) -> Iterator[Lines]:
-        first, cached = _before(network, shown, some, old)
-        off = lambda part: [_off(z, r, side) for z, r in zip(part, some, strict=True)]  # noqa: E731
-        before = off(first)
+        first, cached = _before(network, shown, some, old, lambda *of: list(logits(*of)))
+        off = lambda part: [_off(z, r) for z, r in zip(part, some, strict=True)]  # noqa: E731
 
         def after(places: Sequence[int]) -> list[np.ndarray]:
             with cached(_lengths(shown, places)):
                 return off(logits(network, shown))
 
-        places = [crossing(x, np.full_like(x, x.mean() / 4)) for x in before]  # rather too early
-        near = [list(map(crossing, before, after(places)))]
-        near += [[max(n + step, 0) for n in near[0]] for step in STEPS]
-        sums = [
-            [x[:n].sum() + y[n:].sum() for x, n, y in zip(before, option, after(option), strict=True)]
-            for option in near
-        ]
-        places = [near[int(i)][j] for j, i in enumerate(np.argmin(sums, 0))]
+        if any(id(r) not in found for r in some):
+            found.update(zip(map(id, some), _places(off(first), after), strict=True))
+        places = [found[id(r)] for r in some]
         with cached(_lengths(shown, places)):
             yield replace(shown, known=[z[:n] for z, n in zip(first, places, strict=True)])
 
     return change
 
 
+def _places(before: Sequence[np.ndarray], after: Callable) -> list[int]:
+    """Of each response, where after(places) [n] becomes less off than before [n]."""
+    places = [crossing(x, np.full_like(x, x.mean() / 4)) for x in before]  # rather too early
+    near = [list(map(crossing, before, after(places)))]
+    near += [[max(n + step, 0) for n in near[0]] for step in STEPS]
+    sums = [
+        [x[:n].sum() + y[n:].sum() for x, n, y in zip(before, option, after(option), strict=True)]
+        for option in near
+    ]
+    return [near[int(i)][j] for j, i in enumerate(np.argmin(sums, 0))]
+
+
 def _lengths(shown: Lines, places: Sequence[int]) -> list[int]:
-    """Of what the old weights had computed when these tokens were drawn."""
-    return [int(at[0]) + n if n else 0 for (_, at), n in zip(shown.at, places, strict=True)]
+    """How many places the old weights had computed when so many tokens were drawn."""
+    ends = [at[min(n, len(at)) - 1] for (_, at), n in zip(shown.at, places, strict=True)]
+    return [int(end) + 1 if n else 0 for end, n in zip(ends, places, strict=True)]
 
 
-def _off(z: Tensor, r: Response, side: str) -> np.ndarray:
-    """|log-prob - record| [n], nats, at most 1."""
+def _off(z: Tensor, r: Response) -> np.ndarray:
+    """|log-prob - the sampler's| [n], nats, at most 1."""
     own = z.float().log_softmax(-1).gather(1, torch.as_tensor(r.tokens)[:, None])[:, 0]
-    return np.minimum(np.abs(own.detach().numpy() - getattr(r, side)), 1.0)
+    return np.minimum(np.abs(own.detach().numpy() - r.sampler), 1.0)
 
 
 def adapted(adapter: Weights, scale: float, dtype: torch.dtype | None = None) -> Change:
