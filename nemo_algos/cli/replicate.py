@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from nemo_algos.cli.arguments import show
 from nemo_algos.config import require
@@ -100,7 +100,7 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
             facts += [f"sha256 {where.sha256}" if where.sha256 else ""]
             echo(f"data {data}: {'; '.join(fact for fact in facts if fact)}")
     for topic, theirs, ours in known.settings:
-        echo(f"differs: {topic}: the paper has {theirs}, we have {ours}")
+        echo(f"differs: {topic} (the paper: {theirs}; here: {ours})")
     for line in commands.commands(known, name, about, out):
         echo(f"$ {line}")
     if known.seeds > 1 and any(map(known.trains, about.needed_runs())):
@@ -114,8 +114,9 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
 def _costs(known: Paper, runs: list[str], costs: "Costs") -> None:
     """A line for each recipe with its keys: methods cost the same."""
     paid = ("price",) if costs.price is not None else ()
-    headings = ("recipe", "runs", "GPUs of a run", "steps", "hours", "GPU-hours of all", *paid)
-    table, alike = Table(*headings), dict[str, list[str]]()
+    headings = ("runs", "GPUs of a run", "steps", "hours", "GPU-hours of all", *paid)
+    recipes = Column("recipe", overflow="fold")  # names that differ only at their ends
+    table, alike = Table(recipes, *headings), dict[str, list[str]]()
     for run in runs:
         alike.setdefault(costs.same(run), []).append(run)
     for recipe, same in alike.items():

@@ -114,7 +114,9 @@ def _load(config: EvalConfig) -> list[Loaded]:
         try:
             loaded.append(load(name, **options, limit=section.problems, trained=asked))
         except ValueError as error:
-            findings.append(Finding(f"benchmarks.{name}.data", str(error)))
+            unset = section.data == "hub" and not BENCHMARKS[name].hub  # perhaps inherited
+            cure = f" Or leave it out: `benchmarks.{name}=null`." if unset else ""
+            findings.append(Finding(f"benchmarks.{name}.data", f"{error}{cure}"))
     if isinstance(config.model, LocalModel) and config.model.policy:
         policy = config.model.policy
         wrong = resources.device(policy) + resources.model(policy)

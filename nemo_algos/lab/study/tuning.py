@@ -27,8 +27,9 @@ def candidates(tune: Tuning, arm: str) -> list[Settings]:
 
 
 def label(arm: str, candidate: Settings) -> str:
-    """The sweep's arm of an arm with these values."""
-    return " ".join(map(str, (arm, *candidate.values())))
+    """The sweep's arm of an arm with these values, each behind its key's last word."""
+    values = (f"{key.rpartition('.')[2]}={value}" for key, value in candidate.items())
+    return " ".join((arm, *values))
 
 
 def tune(study: Study, go: Callable[[Study], dict[str, Row]]) -> Study:
@@ -77,7 +78,7 @@ def _sweep(name: str, regime: Regime, index: int, kept: Kept) -> Regime:
     steps = {"grpo.max_num_steps": turn.steps} if turn.steps else {}
     return Regime(
         title=f"{regime.title}, tuning{f' {index + 1}' if index else ''}".lstrip(", "),
-        claim=f"none; it chooses {', '.join(regime.tune.grid)} for each arm",
+        claim=f"none; it chooses {_keys(regime.tune)} for each arm, by training reward",
         baseline=next(iter(arms)),
         arms=arms,
         settings=regime.settings | steps,
@@ -85,6 +86,12 @@ def _sweep(name: str, regime: Regime, index: int, kept: Kept) -> Regime:
         bases=min(regime.bases, turn.seeds),
         exploratory=True,
     )
+
+
+def _keys(tuning: Tuning) -> str:
+    """What is tuned, in words."""
+    keys = ", ".join(f"`{key}`" for key in tuning.grid)
+    return f"{keys} and its own knobs" if tuning.knobs else keys
 
 
 def _with(regime: Regime, arm: str, candidate: Settings) -> Settings:

@@ -104,6 +104,20 @@ def test_a_reward_is_given_prompt_and_length_as_in_training(trained, tmp_path):
     )
 
 
+def test_an_inherited_benchmark_without_a_file_can_be_left_out(trained, tmp_path):
+    given = [f"model.run={trained[0] / 'runs' / 'exp_001'}", f"out={tmp_path}"]
+    refused = invoke("eval", "eval/own.yaml", *given, "benchmarks.gsm8k.data=nowhere.jsonl")
+    assert refused.exit_code == 2
+    said = "benchmarks.math.data: math benchmarks.math=null"
+    assert refused.stderr.splitlines()[0] == Says(said)
+    assert "gsm8k=null" not in refused.stderr  # its file is named
+    named = "benchmarks.gsm8k.data=" + str(trained[0] / "gsm8k.jsonl")
+    (trained[0] / "gsm8k.jsonl").write_text('{"question": "1 + 1", "answer": "#### 2"}\n')
+    done = invoke("eval", "eval/own.yaml", *given, named, "benchmarks.math=null")
+    assert done.exit_code == 0 and (tmp_path / "gsm8k").is_dir()
+    assert not (tmp_path / "math").exists()
+
+
 def test_what_lies_beside_the_model(trained, tmp_path):
     path = trained[0] / "runs" / "exp_001" / "model"
     found = TrainedPrompt.read(path)

@@ -34,6 +34,20 @@ def test_a_plan_has_the_data_and_the_length_of_its_own_models():
     assert "data MATH train" in said("quatro", "table1")
 
 
+def test_recipes_are_told_apart_in_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = said("quatro", "figure1", "--price", 3)
+    rows = [line.split("│") for line in text.splitlines() if line.startswith("│")]
+    names = "".join("\n" * bool(row[2].strip()) + row[1].strip() for row in rows).split()
+    stem = "quatro-qwen2.5-math-1.5b-1n2g-fsdp"
+    assert names == [stem, f"{stem}-lr1e-5", f"{stem}-stale8", f"{stem}-stale20"]
+
+
+def test_what_differs_is_said_for_both_sides():
+    text = said("quatro", "figure1")
+    assert "differs: delta of Figures 4 a, b (the paper: not stated; here: 0.01)" in text
+
+
 def test_dynamic_sampling_costs_what_it_samples():
     known = manifests.paper("quatro")
     costs = Costs(known, None)

@@ -103,7 +103,9 @@ def test_a_line_of_values_per_arm(tmp_path, monkeypatch):
     tune = {"grid": {"grpo.max_num_steps": [1, 2]}, "rounds": [{"seeds": 2}]}
     regime = {"claim": "-", "baseline": "grpo", "arms": {"grpo": {}, "etr": {}}}
     study = Study.model_validate({"regimes": {"r": {**regime, "tune": tune, "first_seed": 2}}})
-    numbers = enumerate(["grpo 1", "grpo 2", "etr 1"])  # etr 2 is not there yet
+    numbers = enumerate(
+        f"{arm} max_num_steps={n}" for arm, n in (("grpo", 1), ("grpo", 2), ("etr", 1))
+    )  # etr 2 is not there yet
     results = [
         ArmResult("r_tuning", arm, metric, Estimate(3, i + shift, 0, 0, 0), SAME)
         for i, arm in numbers

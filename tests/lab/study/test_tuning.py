@@ -43,18 +43,18 @@ def test_the_sweeps_have_every_arm_value_and_seed():
 def test_the_best_by_late_training_reward_and_a_broken_run_is_worth_nothing():
     _, cells = design.runs(tuning.sweeps(STUDY))
     rewards = {
-        "grpo 0.0001": (0.5, 0.5),
-        "grpo 0.0002": (0.2, 0.9),
-        "grpo 0.0004": (0.9, 0.95),  # the second one broke off
-        "mine 0.0001": (0.25, 0.25),
-        "mine 0.0002": (0.125, 0.375),  # equal: the first value stays
-        "mine 0.0004": (0.1, 0.1),
+        "grpo lr=0.0001": (0.5, 0.5),
+        "grpo lr=0.0002": (0.2, 0.9),
+        "grpo lr=0.0004": (0.9, 0.95),  # the second one broke off
+        "mine lr=0.0001": (0.25, 0.25),
+        "mine lr=0.0002": (0.125, 0.375),  # equal: the first value stays
+        "mine lr=0.0004": (0.1, 0.1),
     }
     rows = {c.run: {"reward/mean": rewards[c.arm][c.seed], "pass@1": 0.0} for c in cells}
     for cell in cells:
-        if cell.arm == "mine 0.0004":
+        if cell.arm == "mine lr=0.0004":
             rows[cell.run]["pass@1"] = 1.0  # a test prompt never chooses
-        if (cell.arm, cell.seed) == ("grpo 0.0004", 1):
+        if (cell.arm, cell.seed) == ("grpo lr=0.0004", 1):
             rows[cell.run] = {"failed": "no number"}
     plan = tuning.tune(STUDY, lambda part: rows)
     assert list(plan.regimes) == ["head_tuning", "head", "plain"]
@@ -108,6 +108,9 @@ def test_successive_halving_with_knobs():
 
     plan = tuning.tune(study, go)
     assert list(plan.regimes) == ["head_tuning", "head_tuning_2", "head", "other"]
+    sweep = plan.regimes["head_tuning"]
+    assert sweep.baseline == "grpo lr=0.0001" and "mine lr=0.0002 macro=0.2" in sweep.arms
+    assert f"`{KEY}` and its own knobs" in sweep.claim
     assert len([s for s in seen if s[0]]) == 3 + 6
     later = {s[1:4] for s in seen if not s[0]}
     assert later == {("grpo", 1e-4, None), ("grpo", 2e-4, None), ("etr", 1e-4, 0.1)} | {
