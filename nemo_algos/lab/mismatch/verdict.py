@@ -24,6 +24,7 @@ CERTAIN = 0.3  # of the difference may be left where bookkeeping explains it
 SURPRISE = 1e-6  # p of tokens as likely as they should be
 NOISE, GAIN = 1.3, 0.8  # median |d|: what is left is as noise; of the level before
 AGED = 0.5  # rank correlation of a response's level with the age of its weights
+HEALTHY = 0.05  # nats, mean |d|: docs/mismatch.md says to stop above
 BF16 = 0.1  # nats, mean |d|: bfloat16's rounding stays below in models that have been measured
 TITLES = {"clean": "no mismatch", "few": "not enough tokens", "unknown": "unknown"}
 ROUTES = (
@@ -182,6 +183,7 @@ def _unknown(tokens: Responses) -> Diagnosis:
     elif mean < BF16:
         candidates = ["bfloat16 rounding", "quantized_weights", "old_weights"]
         found = f"mean |d| of {mean:.2g} nats may be only bfloat16 rounding"
+        found += f", but healthy runs stay below {HEALTHY}" * (mean > HEALTHY)
     else:
         candidates = ["old_weights", "temperature", "template"]
         found = f"mean |d| of {mean:.2g} nats is more than rounding"
