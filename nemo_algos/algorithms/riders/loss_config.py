@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from nemo_algos.algorithms.core.importance import Cut
 
 DERIVED = {
-    "ratio_clip_min": "the method sets the clip range. Remove it (some methods have `method.clip_low`)",
-    "ratio_clip_max": "the method sets the clip range. Remove it (some methods have `method.clip_high`)",
+    "ratio_clip_min": "the method clips. Remove it (some methods have `method.clip_low`)",
+    "ratio_clip_max": "the method clips. Remove it (some methods have `method.clip_high`)",
     "ratio_clip_c": "the method sets the dual clip. Set `method.dual_clip` instead",
-    "token_level_loss": "the method sets the mean. Remove it (some methods have `method.aggregation`)",
+    "token_level_loss": "the method averages. Remove it (some have `method.aggregation`)",
     "sequence_level_importance_ratios": "the method sets it. Set `method.name: gspo` instead",
     "kl_coef": "the key has NeMo-RL's name. Set `loss_fn.reference_policy_kl_penalty` instead",
 }

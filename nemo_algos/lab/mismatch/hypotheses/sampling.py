@@ -62,7 +62,7 @@ class Kept:
     def __init__(self, logits: Logits, temperature: float, k: int = 0) -> None:
         self.top, self.temperature = logits.top[:, : k or None], temperature
         z = self.top / temperature
-        total = logsumexp(z, axis=1) if k else logits.total(lambda z: z / temperature)
+        total: Any = logsumexp(z, axis=1) if k else logits.total(lambda z: z / temperature)
         self.logprobs = logits.chosen / temperature - total
         self.mass = np.cumsum(np.exp(z - total[:, None]), 1)
 
