@@ -115,7 +115,7 @@ def _load(config: EvalConfig) -> list[Loaded]:
             loaded.append(load(name, **options, limit=section.problems, trained=asked))
         except ValueError as error:
             unset = section.data == "hub" and not BENCHMARKS[name].hub  # perhaps inherited
-            cure = f" Or leave it out: `benchmarks.{name}=null`." if unset else ""
+            cure = f" Or remove it: `benchmarks.{name}=null`." if unset else ""
             findings.append(Finding(f"benchmarks.{name}.data", f"{error}{cure}"))
     if isinstance(config.model, LocalModel) and config.model.policy:
         policy = config.model.policy

@@ -140,7 +140,9 @@ NEUTRAL = {
     **dict.fromkeys(
         ("policy.dynamic_batching.enabled", "policy.dynamic_batching.train_mb_tokens"), "memory"
     ),
-    **dict.fromkeys(("policy.device", "policy.threads"), "where it is computed"),
+    **dict.fromkeys(
+        ("policy.device", "policy.taught.device", "policy.threads"), "where it is computed"
+    ),
     "loss_fn.on_nonfinite": "test_step_metrics.py",
     **{
         f"{DTENSOR}.lora_cfg.{key}": OFF
