@@ -67,7 +67,7 @@ def test_a_refused_key_is_refused_by_the_launcher_and_by_check(key: str, ref: st
 
 @pytest.mark.parametrize("key", DECIDED)
 def test_a_key_that_the_method_decides_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"{key}: the method sets"):
+    with pytest.raises(ConfigError, match=f"{key}: the method"):
         compose(f"{key}={str(DECIDED[key]).lower()}")
 
 
