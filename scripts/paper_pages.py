@@ -61,7 +61,7 @@ def _items(known: Paper) -> Iterator[str]:
     paid = [costs.of(run) for run in runs]
     said = f"GPU-hours ({known.gpu}) are those of [plan](../plan.md); items share runs."
     if not all(cost.stated for cost in paid):
-        said += f" The paper states no length: they are of {ASSUMED} steps."
+        said += f" The paper states no length, so they count {ASSUMED} steps."
     if any(method.program for method in known.methods.values()):
         said += " Runs of `run_sft.py` are not in them."
     kept = "Disk is for the checkpoints that a run keeps and one more."
@@ -96,7 +96,7 @@ def _data(known: Paper) -> Iterator[str]:
 def _open(known: Paper) -> Iterator[str]:
     yield "\n## What differs, or the paper does not state\n"
     yield "| | paper | here |\n|---|---|---|"
-    yield from (f"| {topic} | {theirs} | {ours} |" for topic, theirs, ours in known.settings)
+    yield from (f"| {topic} | {theirs} | {ours} |" for topic, theirs, ours, *_ in known.settings)
     if known.misprints:
         yield "\n## Misprints\n"
         yield from (_listed(f"**{one.item}**: {one.says}") for one in known.misprints)
