@@ -103,8 +103,9 @@ def packed_length(run: Preflight) -> Iterator[Finding]:
     for key in ("train_mb_tokens", "logprob_mb_tokens") if run.packing else ():
         path = f"policy.{run.packing}.{key}"
         if run[path] is not None and run[path] < longest:
-            reason = f"a sequence of {longest} tokens would not fit, and the run would stop"
-            yield warning(path, f"{reason}. Set it to at least `policy.max_total_sequence_length`.")
+            what = f"a micro-batch holds {run[path]} tokens, but one sequence may have {longest}"
+            cure = f"Set it to {longest} (`policy.max_total_sequence_length`) or more."
+            yield warning(path, f"{what}, and would stop the run. {cure}")
 
 
 def engine_length(run: Preflight) -> Iterator[Finding]:

@@ -187,5 +187,8 @@ def other_backend(run: Preflight) -> Iterator[Finding]:
         keys = [k for k in section if k != "enabled"] if isinstance(section, dict) else section
         if keys:
             trains = "Megatron" if run.megatron else "DTensor"
-            what = f"{trains} trains, so these keys are ignored"
-            yield warning(f"policy.{name}", f"{what}. Move them to {run.section}, or remove them.")
+            own = "policy.optimizer, policy.scheduler and policy.dtensor_cfg"
+            if run.megatron:
+                own = run.section if name == "dtensor_cfg" else f"{run.section}.{name}"
+            what = f"{trains} trains and ignores this section: its settings are in {own}"
+            yield warning(f"policy.{name}", f"{what}. Move your keys there, or remove them.")
