@@ -103,7 +103,7 @@ def packed_length(run: Preflight) -> Iterator[Finding]:
     for key in ("train_mb_tokens", "logprob_mb_tokens") if run.packing else ():
         path = f"policy.{run.packing}.{key}"
         if run[path] is not None and run[path] < longest:
-            what = f"a micro-batch holds {run[path]} tokens, but one sequence may have {longest}"
+            what = f"a micro-batch takes {run[path]} tokens, but one sequence may have {longest}"
             cure = f"Set it to {longest} (`policy.max_total_sequence_length`) or more."
             yield warning(path, f"{what}, and would stop the run. {cure}")
 

@@ -187,8 +187,8 @@ def other_backend(run: Preflight) -> Iterator[Finding]:
         keys = [k for k in section if k != "enabled"] if isinstance(section, dict) else section
         if keys:
             trains = "Megatron" if run.megatron else "DTensor"
-            own = "policy.optimizer, policy.scheduler and policy.dtensor_cfg"
+            own = "`policy.optimizer`, `policy.scheduler` and `policy.dtensor_cfg`"
             if run.megatron:
-                own = run.section if name == "dtensor_cfg" else f"{run.section}.{name}"
+                own = f"`{run.section}{'' if name == 'dtensor_cfg' else f'.{name}'}`"
             what = f"{trains} trains and ignores this section: its settings are in {own}"
             yield warning(f"policy.{name}", f"{what}. Move your keys there, or remove them.")
