@@ -25,9 +25,9 @@ LOCAL = ("checkpoint_space", "converted_model", "enough_rows", "row_keys", "tens
 LOCAL += ("wandb",)
 HEAD = """# Messages of check
 
-What [`nemo-algos check`](check.md) says of a wrong config, one mistake for each rule. Each block
-begins with the mistake: keys after `-`, set over the config of the heading. nemo_rl.yaml and
-fp8_hopper.yaml are shipped; the others are in `tests/preflight/check/`.
+What [`nemo-algos check`](check.md) says of a mistake for each rule: keys over the config of the
+heading, then the finding. nemo_rl.yaml and fp8_hopper.yaml are shipped, the others are in
+`tests/preflight/check/`.
 
 `scripts/messages.py` writes this page.
 """
@@ -72,7 +72,7 @@ def _sections() -> Iterator[str]:
             yield f"## {heading}\n\n```text"
             for mistake in (m for m in chosen if m.config == config):
                 f = finding(mistake)
-                yield from (f"- {override}" for override in mistake.overrides or ["nothing"])
+                yield from mistake.overrides
                 yield f"{f.severity} {f}\n"
             yield "```\n"
 

@@ -26,7 +26,7 @@ uv run nemo-algos replicate {paper} table1         # runs, GPUs, hours, disk, co
 uv run nemo-algos replicate --toy {paper} {quick}  # the chain on a tiny model, here
 ```
 
-Real runs start as on [The four papers](index.md). We have run none on GPUs.
+[The four papers](index.md) says how real runs start, and what the toy is.
 
 ## Tables and figures
 """
@@ -38,7 +38,7 @@ def page(name: str) -> str:
     title = f"[{known.title}]({known.link})" if known.link else known.title
     summary = fill(f"{title}. {known.claim}", 100, break_on_hyphens=False)
     head = HEAD.format(name=name.upper(), paper=name, summary=summary, quick=QUICK[name])
-    parts = _items(known), _runs(known), _data(known), _open(known), _toy(name)
+    parts = _items(known), _runs(known), _data(known), _open(known)
     return "\n".join([head, *(line for part in parts for line in part), END]) + "\n"
 
 
@@ -73,7 +73,7 @@ def _items(known: Paper) -> Iterator[str]:
 
 
 def _runs(known: Paper) -> Iterator[str]:
-    yield "\n## Runs\n\nA run is a model's recipe with a method's keys.\n"
+    yield "\n## Runs\n"
     yield "| model | starts from | recipe and its keys |\n|---|---|---|"
     for name, model in known.models.items():
         keys = " ".join([model.recipe, *model.overrides])
@@ -108,13 +108,6 @@ def _wrapped(text: str) -> str:
 
 def _listed(text: str) -> str:
     return fill(f"- {text}", 100, subsequent_indent="  ", break_long_words=False)
-
-
-def _toy(name: str) -> Iterator[str]:
-    yield "\n## The toy\n"
-    folder = f"`runs/replicate/toy-report/{name}/index.html`"
-    said = "Its numbers ([ours](toy.json)) are of a tiny model, and say nothing about a method."
-    yield _wrapped(f"`nemo-algos replicate --toy {name}` writes {folder}. {said}")
 
 
 if __name__ == "__main__":
