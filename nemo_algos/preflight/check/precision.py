@@ -51,7 +51,8 @@ def _training(plain: Mapping[str, Any]) -> Iterator[Finding]:
     if not at(plain, "policy.sequence_packing.enabled") and found % needed:
         reason = "NeMo-RL pads sequences to FP8's tiles only when it packs them"
         more = -(-found // needed) * needed
-        cure = f"Set it to {more}, or set `policy.sequence_packing.enabled: true`."
+        cure = f"Set it to a multiple of {needed}, such as {more}, or set"
+        cure = f"{cure} `policy.sequence_packing.enabled: true`."
         yield Finding(DIVISOR, f"{reason}. {cure}")
 
 
