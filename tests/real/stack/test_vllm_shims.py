@@ -68,6 +68,15 @@ def test_what_a_call_needs(name: str) -> None:
     call()
 
 
+def test_engines_outside_ray_have_sockets_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core of an asynchronous engine is a process of its own, with its GPU's number."""
+    names = []
+    for visible, index in (("3", 0), ("2,5", 1), ("", 1)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        names.append(nvml.get_device_uuid(index).rpartition("-")[2])
+    assert names == ["3", "5", "1"]
+
+
 def test_sleep_mode(model: Path) -> None:
     with without("sleep_mode"), pytest.raises(ValueError, match="Sleep mode is not supported"):
         Engine(model)

@@ -21,12 +21,20 @@ GROUP = "nemo_rl/distributed/stateless_process_group.py"
     (BACKEND, "return get_device_uuid(self.device.index)"),
 )
 def device_uuid(module: Any) -> None:
-    """NVML's name of a device, which names the refit's socket: this run's own, by Ray's number."""
+    """NVML's name of a device, which names the refit's socket: this run's own, by Ray's number.
+
+    An asynchronous engine's core is no actor of Ray's, but has the number in its environment.
+    """
     import ray
 
+    def number(index: int) -> int:
+        if ray.is_initialized() and (own := ray.get_gpu_ids()):
+            return int(own[0])
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        return int(visible.split(",")[index]) if visible else index
+
     def get_device_uuid(index: int | None) -> str:
-        numbers = ray.get_gpu_ids() if ray.is_initialized() else []
-        return f"CPU-{os.environ['NEMO_CPU_SOCKET']}-{int(numbers[0]) if numbers else index or 0}"
+        return f"CPU-{os.environ['NEMO_CPU_SOCKET']}-{number(index or 0)}"
 
     replace(module, "get_device_uuid", get_device_uuid)
 
