@@ -11,16 +11,18 @@ import numpy as np
 from torch import Tensor
 
 from nemo_algos.engines.mismatch.dump import Dump
+from nemo_algos.lab.mismatch.adapter import lora
 from nemo_algos.lab.mismatch.causes import Cause
 from nemo_algos.lab.mismatch.drawn import drawn
 from nemo_algos.lab.mismatch.hypotheses.dropout import dropout
 from nemo_algos.lab.mismatch.hypotheses.fit import CAP, ROUNDING
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
 from nemo_algos.lab.mismatch.hypotheses.routes import routers
-from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora
+from nemo_algos.lab.mismatch.hypotheses.weights import adapted
 from nemo_algos.lab.mismatch.logits import Logits
 from nemo_algos.lab.mismatch.network import Network, in_bfloat16, load, recompute
 from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses, gather
+from nemo_algos.lab.mismatch.state import Side
 from nemo_algos.lab.mismatch.trial import SLACK, Outcome, Search
 
 Array = np.ndarray
@@ -83,8 +85,8 @@ def examine(
     sides: dict[str, Outcome] = {}
     for name in SIDES:
         told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
-        record = responses.record(name, scale)
-        search = Search(replace(case, side=name), forwards, responses, record, rounding, told)
+        side = Side(responses.record(name, scale), base)
+        search = Search(replace(case, side=name), forwards, responses, side, rounding, told)
         sides[name] = search.outcome(sides.get("trainer"))
         if name == "trainer" and not sides[name].explained:
             sides[name] = _with_dropout(sides[name], search)
@@ -194,10 +196,11 @@ def _alike(responses: Responses, rounding: float, scale: Array) -> bool:
 
 def _with_dropout(side: Outcome, search: Search) -> Outcome:
     """The side, explained where the model's own dropout moves a forward as far."""
-    found = dropout(search.case.network, search.responses, search.record.value)
+    found = dropout(search.case.network, search.responses, search.side.record.value)
     if found is None:
         return side
-    own = replace(search.record, value=found.draws[0]).level(search.base.logprobs)
+    record, base = search.side
+    own = replace(record, value=found.draws[0]).level(base.logprobs)
     left = max(0.0, side.level - own / search.rounding)
     return replace(side, parameters={"dropout": found.rates}, left=left, explained=True)
 

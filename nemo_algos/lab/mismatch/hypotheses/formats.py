@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from nemo_algos.engines.local.low_precision import E4M3_MAX, SMALLEST_AMAX, in_blocks
-from nemo_algos.lab.mismatch.hypotheses.forward import Attempt, Case, Hypothesis, of_model
-from nemo_algos.lab.mismatch.hypotheses.routes import routers
-from nemo_algos.lab.mismatch.network import (
-    Network,
-    edit_attributes,
-    edit_outputs,
-    edit_parameters,
-    modules,
+from nemo_algos.lab.mismatch.hypotheses.forward import (
+    Attempt,
+    Case,
+    Hypothesis,
+    of_attribute,
+    of_model,
 )
+from nemo_algos.lab.mismatch.hypotheses.routes import routers
+from nemo_algos.lab.mismatch.network import Network, edit_attributes, edit_outputs, modules
 
 
 def rounded(x: Tensor, rows: int, columns: int, bits: int = 0) -> Tensor:
@@ -65,9 +65,10 @@ def _quantized(network: Network, others: set[str], weights: Any, inputs: Any = N
     named = network.model.named_modules()
     linear = {k: m for k, m in named if isinstance(m, nn.Linear) and ".layers." in k}
     names = {f"{k}.weight" for k in linear} | others
-    one = lambda w: torch.stack([*map(weights, w)]) if w.ndim == 3 else weights(w)  # noqa: E731
+    of = {k: p for k, p in network.model.named_parameters() if k in names}
+    one = lambda _, w: torch.stack([*map(weights, w)]) if w.ndim == 3 else weights(w)  # noqa: E731
     with ExitStack() as stack:
-        stack.enter_context(edit_parameters(network, names.__contains__, lambda _, w: one(w)))
+        stack.enter_context(edit_attributes(of, "data", one))
         for module in linear.values() if inputs else []:
             before = module.register_forward_pre_hook(lambda _, args: inputs(args[0]))
             stack.callback(before.remove)
@@ -86,8 +87,8 @@ def quantized_weights(case: Case, attempt: Attempt) -> None:
 def quantized_head(case: Case, attempt: Attempt) -> None:
     """The output head, which recipes leave out, is quantized."""
     for name, change in FORMATS.items():
-        made = lambda w, change=change: nn.Parameter(change(w), requires_grad=False)  # noqa: E731
-        head = lambda n, made=made: edit_attributes([n.model.lm_head], "weight", made)  # noqa: E731
+        made = lambda _, w, change=change: nn.Parameter(change(w), requires_grad=False)  # noqa: E731
+        head = lambda n, f=made: edit_attributes({"": n.model.lm_head}, "weight", f)  # noqa: E731
         attempt({"format": name}, of_model(head))
 
 
@@ -110,9 +111,7 @@ def precision(case: Case, attempt: Attempt) -> None:
     coarse = lambda x: x.bfloat16().to(x.dtype)  # noqa: E731
     logits = lambda n: edit_outputs([n.model.lm_head], lambda _, y: coarse(y))  # noqa: E731
     attempt({"dtype": "bfloat16 logits"}, of_model(logits))
-    rotary = lambda n: [m for m in n.model.modules() if hasattr(m, "inv_freq")]  # noqa: E731
-    frequencies = lambda n: edit_attributes(rotary(n), "inv_freq", coarse)  # noqa: E731
-    attempt({"dtype": "bfloat16 rotary frequencies"}, of_model(frequencies))
+    attempt({"dtype": "bfloat16 rotary frequencies"}, of_attribute("inv_freq", coarse))
 
 
 HYPOTHESES = [

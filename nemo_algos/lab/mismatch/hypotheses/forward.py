@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from nemo_algos.lab.mismatch.network import Change, Network
+from nemo_algos.lab.mismatch.network import Change, Network, edit_attributes
 from nemo_algos.lab.mismatch.responses import Responses
 
 HELPS = 0.95  # of the level before: a search goes on near a value that comes below
@@ -23,7 +23,7 @@ class Case:
     side: sampler or trainer, which is tried; pad: the id; longest: prompt's tokens; micro_batches:
     sizes in which prompts would be padded; responses: that candidates are tried on; apart, scale
     [N]: of their tokens, how far the record is from what is predicted, in standard deviations, and
-    one of these, nats.
+    one of these, nats; temperature: that the tokens are drawn at.
     """
 
     network: Network
@@ -36,6 +36,7 @@ class Case:
     responses: Responses = field(default_factory=lambda: Responses(()))
     apart: np.ndarray = field(default_factory=lambda: np.zeros(0))
     scale: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    temperature: float = 1.0
 
 
 # a parameter and its change are tried: the level that they leave, of 1
@@ -97,3 +98,13 @@ def of_model(edit: Callable[..., Any]) -> Change:
             yield shown
 
     return change
+
+
+def of_attribute(name: str, edit: Callable[[Any], Any]) -> Change:
+    """Each module that has an attribute of this name has edit(attribute)."""
+
+    def edited(network: Network) -> Any:
+        of = {k: m for k, m in network.model.named_modules() if hasattr(m, name)}
+        return edit_attributes(of, name, lambda _, value: edit(value))
+
+    return of_model(edited)
