@@ -24,7 +24,7 @@ def drawn(logits: Logits, responses: Responses) -> dict[str, dict[str, Any]]:
     rows = [r.ids.tobytes() for r in responses.each]
     first = np.unique(rows, return_index=True)[1]
     logits = logits.only(np.isin(responses.row, first))  # copies say nothing more
-    above = _above(logits)
+    above = _mass(logits, logits.probs)
     lower = float((logits.rank > 0).mean())
     expected = float((1 - logits.probs[:, 0]).mean())
     if lower < GREEDY * expected and expected * len(above) > MISSING:
@@ -43,12 +43,8 @@ def drawn(logits: Logits, responses: Responses) -> dict[str, dict[str, Any]]:
     return edge or {"speculative": {}}
 
 
-def _above(logits: Logits) -> Array:
-    """The mass of the tokens that are likelier than the drawn one [N]."""
-    return _mass(logits, logits.probs)
-
-
 def _mass(logits: Logits, probs: Array) -> Array:
+    """Of the tokens that are likelier than the drawn one [N]; probs: of the likeliest [N,K]."""
     mass = np.concatenate([np.zeros((len(probs), 1)), np.cumsum(probs, 1)], 1)
     index = np.minimum(logits.rank, probs.shape[1])
     above = np.take_along_axis(mass, index[:, None], 1)[:, 0]

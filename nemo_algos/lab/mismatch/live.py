@@ -137,8 +137,8 @@ def probed(server: Server, responses: Responses) -> list[Seen]:
     seen = [
         recorded(some, together),
         _apart("batch", "alone and in a batch", alone, together),
-        _cache(server, [r.ids[: r.begin].tolist() for r in some.each]),
-        *_sampling(server, rows[0][: some.each[0].begin]),
+        _cache(server, [r.prompt.tolist() for r in some.each]),
+        *_sampling(server, some.each[0].prompt.tolist()),
     ]
     return seen + [_adapter(server, rows, together, name) for name in server.models[1:]]
 

@@ -11,7 +11,7 @@ import torch
 from scipy.special import logsumexp
 from torch import Tensor
 
-from nemo_algos.lab.mismatch.responses import Response
+from nemo_algos.engines.mismatch.responses import Response
 
 Array = np.ndarray
 TOP = 256  # logits that are kept as they are

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.engines.local.hf import from_pretrained
+from nemo_algos.engines.mismatch.responses import Response
 from nemo_algos.lab.mismatch.logits import Logits, joined, kept
-from nemo_algos.lab.mismatch.responses import Response, Responses
+from nemo_algos.lab.mismatch.responses import Responses
 
 BATCH = 8  # lines of a forward
 
@@ -42,11 +43,6 @@ class Network:
 
     model: Any
     tokenizer: Any
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        """Its blocks."""
-        return list(next(m for m in self.model.modules() if isinstance(m, nn.ModuleList)))
 
 
 def in_bfloat16(network: Network) -> Network:
@@ -80,7 +76,7 @@ def load(folder: Path) -> Network:
 
 def lines(responses: Sequence[Response], prompts: Sequence[Any] | None = None) -> Lines:
     """A response a line, padded behind its end; prompts: others in place of their own."""
-    heads = prompts or [r.ids[: r.begin] for r in responses]
+    heads = prompts or [r.prompt for r in responses]
     pairs = list(zip(heads, responses, strict=True))
     rows = [torch.as_tensor(np.r_[head, r.ids[r.begin :]]) for head, r in pairs]
     ids = pad_sequence(rows, batch_first=True)

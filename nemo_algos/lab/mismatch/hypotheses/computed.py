@@ -8,7 +8,7 @@ from typing import Any
 from nemo_algos.lab.mismatch.hypotheses.forward import (
     Attempt,
     Case,
-    Hypothesis,
+    named,
     of_attribute,
     search_grid,
 )
@@ -59,9 +59,4 @@ def norm_eps(case: Case, attempt: Attempt) -> None:
         attempt({"eps": eps}, change)
 
 
-HYPOTHESES = [
-    Hypothesis("rope_base", rope_base),
-    Hypothesis("rope_scaling", rope_scaling),
-    Hypothesis("attention_scale", attention_scale),
-    Hypothesis("norm_eps", norm_eps),
-]
+HYPOTHESES = named(rope_base, rope_scaling, attention_scale, norm_eps)

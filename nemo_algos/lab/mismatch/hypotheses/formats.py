@@ -14,12 +14,13 @@ from nemo_algos.engines.local.low_precision import E4M3_MAX, SMALLEST_AMAX, in_b
 from nemo_algos.lab.mismatch.hypotheses.forward import (
     Attempt,
     Case,
-    Hypothesis,
+    named,
     of_attribute,
     of_model,
+    of_outputs,
 )
 from nemo_algos.lab.mismatch.hypotheses.routes import routers
-from nemo_algos.lab.mismatch.network import Network, edit_attributes, edit_outputs, modules
+from nemo_algos.lab.mismatch.network import Network, edit_attributes
 
 
 def rounded(x: Tensor, rows: int, columns: int, bits: int = 0) -> Tensor:
@@ -95,28 +96,18 @@ def quantized_head(case: Case, attempt: Attempt) -> None:
 def quantized_cache(case: Case, attempt: Attempt) -> None:
     """Keys and values in FP8, as they are or scaled to their largest."""
 
-    def cached(change: Any) -> Any:
-        after = lambda _, y: change(y)  # noqa: E731
-        return of_model(lambda n: edit_outputs(modules(n, "k_proj", "v_proj"), after))
-
     def unscaled(x: Tensor) -> Tensor:
         return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).to(x.dtype)
 
-    attempt({"format": "fp8"}, cached(unscaled))
-    attempt({"format": "fp8", "scale": "per tensor"}, cached(FORMATS["fp8 per tensor"]))
+    for about, change in (({}, unscaled), ({"scale": "per tensor"}, FORMATS["fp8 per tensor"])):
+        attempt({"format": "fp8", **about}, of_outputs(change, "k_proj", "v_proj"))
 
 
 def precision(case: Case, attempt: Attempt) -> None:
     """The logits alone in bfloat16, or the rotary embedding's frequencies."""
     coarse = lambda x: x.bfloat16().to(x.dtype)  # noqa: E731
-    logits = lambda n: edit_outputs([n.model.lm_head], lambda _, y: coarse(y))  # noqa: E731
-    attempt({"dtype": "bfloat16 logits"}, of_model(logits))
+    attempt({"dtype": "bfloat16 logits"}, of_outputs(coarse, "lm_head"))
     attempt({"dtype": "bfloat16 rotary frequencies"}, of_attribute("inv_freq", coarse))
 
 
-HYPOTHESES = [
-    Hypothesis("precision", precision),
-    Hypothesis("quantized_weights", quantized_weights),
-    Hypothesis("quantized_cache", quantized_cache),
-    Hypothesis("quantized_head", quantized_head),
-]
+HYPOTHESES = named(precision, quantized_weights, quantized_cache, quantized_head)

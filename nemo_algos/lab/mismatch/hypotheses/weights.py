@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nemo_algos.engines.mismatch.responses import Response
 from nemo_algos.lab.mismatch.hypotheses.fit import crossing
 from nemo_algos.lab.mismatch.hypotheses.forward import (
     Attempt,
@@ -31,7 +32,6 @@ from nemo_algos.lab.mismatch.network import (
     logprobs,
     modules,
 )
-from nemo_algos.lab.mismatch.responses import Response
 
 Weights = dict[str, Tensor]
 BLOCKS = (16, 1, 32, 64)  # tokens that a cache keeps together; vLLM: 16
@@ -79,7 +79,7 @@ def partial_weights(case: Case, attempt: Attempt) -> None:
 
         for kind, pattern in KINDS.items():
             some(kind, pattern)
-        low, high = 0, len(case.network.layers)
+        low, high = 0, case.network.model.config.num_hidden_layers
         while high - low > 1:
             middle = (low + high) // 2
             first = layers(low, middle) < layers(middle, high)
