@@ -1,7 +1,5 @@
 """Whether new weights arrive: what both sides say of the same tokens after the same ids, twice."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

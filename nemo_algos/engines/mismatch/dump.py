@@ -3,8 +3,6 @@
 A file may come from anyone: it is data, never code, and what it lacks is said in a sentence.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """The responses of a dump, one by one: prompt, tokens and what both sides recorded of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

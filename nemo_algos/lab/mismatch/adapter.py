@@ -1,7 +1,5 @@
 """A LoRA adapter, from the folder that PEFT writes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

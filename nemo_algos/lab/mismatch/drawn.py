@@ -1,7 +1,5 @@
 """Whether the tokens were drawn from the distribution that is recorded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -32,7 +30,7 @@ def drawn(logits: Logits, responses: Responses) -> dict[str, dict[str, Any]]:
     edge, gain = _edge(logits, above)
     if _chance(above, np.exp(logits.logprobs)) > CHANCE:
         return edge
-    temperature = minimize(lambda t: -float(tempered(logits, t).mean()), list(TEMPERATURES))
+    temperature = minimize(lambda t: -float(tempered(logits, t).mean()), TEMPERATURES)
     warmer = tempered(logits, temperature)
     if edge and gain > float((warmer - logits.logprobs).sum()):
         return edge

@@ -1,7 +1,5 @@
 """The cause by experiment: both sides' log-probs are recomputed from the trainer's weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The trainer's model, and what it gives the tokens of some responses under a change."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """The search of one side: which hypothesis leaves no more than rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter

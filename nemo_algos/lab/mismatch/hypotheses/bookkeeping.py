@@ -3,8 +3,6 @@
 Each takes a record and what it should have been [N], and returns what it then would be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """How the network computes: its rotary embedding, attention's scale, norms."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

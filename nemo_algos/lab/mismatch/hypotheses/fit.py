@@ -63,10 +63,10 @@ def crossing(first: Array, then: Array) -> int:
     return int(np.argmin(before + after))
 
 
-def minimize(loss: Callable[[float], float], grid: Sequence[float]) -> float:
+def minimize(loss: Callable[[float], float], grid: Array) -> float:
     """Where the loss is least: the best of the grid, then between its neighbours."""
     if len(grid) == 1:
-        return grid[0]
+        return float(grid[0])
     values = [loss(x) for x in grid]
     i = int(np.argmin(values))
     bounds = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])

@@ -1,7 +1,5 @@
 """Number formats: of weights, of their inputs, of the cache, of the output head."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import product

@@ -1,7 +1,5 @@
 """What every hypothesis about the forward has: candidates that are tried one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """One damaged module of one layer: ranked by gradients, and the likeliest ones tried."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Which experts compute a token: replayed routes of a mixture of experts that lie elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

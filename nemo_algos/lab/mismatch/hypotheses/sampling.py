@@ -4,8 +4,6 @@ A hypothesis is solved for a record and the model's logits of the same N tokens,
 log-probs of any logits: log p_b(a) = b z_a - log sum exp(b z), less the log of the mass kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -35,7 +33,6 @@ MOST, ENOUGH, HALF = 24, 0.98, 0.5  # ids; of the level: one that gains less is 
 TURNS = 3  # in which temperature and top-k are solved for, each at the other's value
 BANNED, LEAST = 0.05, 1e-4  # exp(bias): below, a token is banned; of one that is
 
-
 Parameters = dict[str, dict[str, Any]]  # by the cause's name
 
 
@@ -58,7 +55,7 @@ def _of_a_number(
 
     def solve(record: Record, logits: Logits) -> Parameters:
         at = lambda value: logprobs(logits, value)  # noqa: E731
-        value = minimize(lambda x: record.level(at(x)), list(grid(logits)))
+        value = minimize(lambda x: record.level(at(x)), grid(logits))
         more = {"error": error(record, at, value)} if name == "temperature" else {}
         return {name: {key: value, **more}}
 
@@ -67,7 +64,7 @@ def _of_a_number(
 
 def _count(loss: Callable[[float], float], grid: Array, reach: int) -> int:
     """The whole number of the least loss, so near to where the grid leads."""
-    middle = int(minimize(loss, list(grid)))
+    middle = int(minimize(loss, grid))
     return min(range(max(1, middle - reach), middle + reach + 1), key=loss)
 
 
@@ -101,13 +98,13 @@ class Kept:
         """The level, and the value that gives it."""
         loss = lambda value: record.level(self.after(name, value))  # noqa: E731
         grid = np.sort(CUTS[name][::coarse])
-        value = _count(loss, grid, 12) if name == "top_k" else minimize(loss, list(grid))
+        value = _count(loss, grid, 12) if name == "top_k" else minimize(loss, grid)
         return loss(value), value
 
 
 def _filtered(name: str, tempered: bool = False, top_k: bool = False) -> Sampling:
     """A filter, behind a temperature and behind top-k where these are solved for too."""
-    temperatures = list(TEMPERATURES[3:-3:2]) if tempered else [1.0]
+    temperatures = TEMPERATURES[3:-3:2] if tempered else np.ones(1)
 
     def solve(record: Record, logits: Logits) -> Parameters:
         def level(heat: float, k: float) -> float:

@@ -1,7 +1,5 @@
 """What the model is shown: another prompt, other positions, other keys to attend to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Which weights: of an earlier checkpoint, in whole or in part; with another adapter."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
