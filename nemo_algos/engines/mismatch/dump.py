@@ -47,9 +47,14 @@ class Dump:
         shape = self.tokens.shape
         if len(shape) != 2:
             raise ValueError(f"tokens has shape {list(shape)}. It needs [responses, positions].")
+        others = {
+            "step": [()],
+            "prompt_length": [shape[:1]],
+            "weights_version": [shape[:1], shape],
+            "top_logprobs": [(*shape, *np.shape(self.top_logprobs)[2:3])],
+        }
         for name, array in self.arrays().items():
-            sizes = _sizes(name, shape)
-            if array.shape not in sizes and not (name == "top_logprobs" and array.ndim == 3):
+            if array.shape not in (sizes := others.get(name, [shape])):
                 wanted = " or ".join(str(list(size)) for size in sizes)
                 raise ValueError(f"{name} has shape {list(array.shape)}. It needs {wanted}.")
             if array.dtype.kind not in "biuf":
@@ -66,12 +71,6 @@ class Dump:
         """By name, those that are there."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
-
-
-def _sizes(name: str, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    if name == "step":
-        return [()]
-    return {"weights_version": [shape[:1], shape], "prompt_length": [shape[:1]]}.get(name, [shape])
 
 
 def from_arrays(arrays: dict[str, Any]) -> Dump:

@@ -150,27 +150,27 @@ class Search:
     def _cheap(self, now: Reached) -> Reached | None:
         """The best of bookkeeping and sampling that gains beyond chance."""
         found = None
-        for trials in self._stages(now):
-            trial, least = self._gaining(trials, now), found or now
+        for states in self._stages(now):
+            best = now
+            for state in states:
+                trial = self.side.reached(state, now.logits)
+                if trial.level < GAIN * best.level and self._sure(trial, now):
+                    best = trial
             # where fewer parameters leave rounding, more must explain a part of that
             enough = BETTER if found and found.level <= self.most else GAIN
-            if trial.level < enough * least.level:
-                found = trial
+            if best.level < enough * (found or now).level:
+                found = best
             if found and found.level <= HALF * self.most:
                 break
         return found
 
-    def _gaining(self, trials: list[State], now: Reached) -> Reached:
-        record, best = self.side.record, now
-        rows = record.levels(now.fit.predicted)
-        for trial in trials:
-            after = self.side.reached(trial, now.logits)
-            gained = rows - record.levels(after.fit.predicted)
-            sure = gained.mean() > CERTAIN * gained.std() / np.sqrt(len(rows))
-            booked = trial.bookkeeping is not now.state.bookkeeping  # is of few tokens, and strict
-            if (sure or booked) and after.level < GAIN * best.level:
-                best = after
-        return best
+    def _sure(self, trial: Reached, now: Reached) -> bool:
+        """Beyond chance. Bookkeeping may be of few tokens, and is strict."""
+        if trial.state.bookkeeping is not now.state.bookkeeping:
+            return True
+        before, after = (self.side.record.levels(r.fit.predicted) for r in (now, trial))
+        gained = before - after
+        return bool(gained.mean() > CERTAIN * gained.std() / np.sqrt(len(gained)))
 
     def _stages(self, now: Reached) -> Iterator[list[State]]:
         state = now.state
