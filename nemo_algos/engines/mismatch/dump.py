@@ -47,11 +47,12 @@ class Dump:
         shape = self.tokens.shape
         if len(shape) != 2:
             raise ValueError(f"tokens has shape {list(shape)}. It needs [responses, positions].")
+        top = self.top_logprobs
         others = {
             "step": [()],
             "prompt_length": [shape[:1]],
             "weights_version": [shape[:1], shape],
-            "top_logprobs": [(*shape, *np.shape(self.top_logprobs)[2:3])],
+            "top_logprobs": [() if top is None else (*shape, *top.shape[2:3])],
         }
         for name, array in self.arrays().items():
             if array.shape not in (sizes := others.get(name, [shape])):
