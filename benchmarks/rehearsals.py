@@ -84,7 +84,7 @@ def row(run: dict[str, Any]) -> str:
     """A row of docs/rehearse.md's table."""
     first = f"| `{name(run['config'])}` |"
     if "status" not in run:
-        return f"{first} | not run | | |"
+        return f"{first} | not run | |"
     found = [Verdict(**v) for v in run["verdicts"]]
     changed = [change for v in found for change in v.details.get("changes", ())]
     sizes = [
@@ -94,8 +94,8 @@ def row(run: dict[str, Any]) -> str:
         if change["path"].endswith(key) and change["kind"] != "given up"
     ]
     folded = ", ".join(sizes) or "-"
-    load = f"{run['load']:.0f}" if "load" in run else "-"
-    return f"{first} {folded} | {result(run, found)} | {run['minutes']:.1f} | {load} |"
+    load = f" ({run['load']:.0f})" if "load" in run else ""
+    return f"{first} {folded} | {result(run, found)} | {run['minutes']:.1f}{load} |"
 
 
 def result(run: dict[str, Any], found: list[Verdict]) -> str:
@@ -127,7 +127,7 @@ def main(
     """Rehearse what OUT does not have yet, or print OUT as a table."""
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     if table:
-        echo("| config | folded to | result | minutes | load |\n|---|---|---|---|---|")
+        echo("| config | folded to | result | minutes (load) |\n|---|---|---|---|")
         run = {" ".join(one["config"]): one for one in done}
         echo("\n".join(row(run.get(" ".join(words), {"config": words})) for words in every()))
         return

@@ -29,19 +29,18 @@ METHODS = ("etr", "quatro", "erpo", "apmpo")
 SET = {"HF_HOME": "/hub", "NRL_IGNORE_TP_ACCURACY_CHECK": "1", "WANDB_MODE": "offline"}
 HEAD = """# NeMo-RL's configs, and what fits them
 
-See which of NeMo-RL's configs a method can train from, and which keys `nemo-algos check` refuses in
-the others. Every config of NeMo-RL with a `grpo` section can be `nemo_rl.config`.
+See which of NeMo-RL's configs a method can train from, as `nemo_rl.config`, and which keys
+`nemo-algos check` refuses in others that have a `grpo` section.
 
 ```bash
 uv run nemo-algos check nemo_rl.yaml method.name=quatro nemo_rl.config=vlm_grpo_3B.yaml
 ```
 
-Each config was checked with the four methods' defaults. The lists name those that are refused,
-without folder and `.yaml`, by the numbers of their keys (for all four methods, unless named).
-
-A config that is not listed has no error. That does not mean that it [has run](nemo_rl.md). NeMo-RL
-itself stops at `grpo.batch_multiplier`, `policy.megatron_cfg.defer_fp32_logits` and
-`policy.dtensor_cfg.cpu_offload` in these files, and `policy.model_name` is left to the user.
+Each was checked with the four methods' defaults. The lists name refused ones, without folder and
+`.yaml`, by the numbers of their keys (for all four methods, unless named). Others have no error,
+but may not [have run](nemo_rl.md). NeMo-RL itself stops at `grpo.batch_multiplier`,
+`policy.megatron_cfg.defer_fp32_logits` and `policy.dtensor_cfg.cpu_offload` in these files, and
+`policy.model_name` is left to the user.
 
 `scripts/base_configs.py` writes this page.
 """

@@ -26,7 +26,7 @@ uv run nemo-algos replicate {paper} table1         # runs, GPUs, hours, disk, co
 uv run nemo-algos replicate --toy {paper} {quick}  # the chain on a tiny model, here
 ```
 
-Real runs start as on [The four papers](index.md). We have run none on GPUs.
+[The four papers](index.md) says how real runs start, and what the toy is.
 
 ## Tables and figures
 """
@@ -38,7 +38,7 @@ def page(name: str) -> str:
     title = f"[{known.title}]({known.link})" if known.link else known.title
     summary = fill(f"{title}. {known.claim}", 100, break_on_hyphens=False)
     head = HEAD.format(name=name.upper(), paper=name, summary=summary, quick=QUICK[name])
-    parts = _items(known), _runs(known), _data(known), _open(known), _toy(name)
+    parts = _items(known), _runs(known), _data(known), _open(known)
     return "\n".join([head, *(line for part in parts for line in part), END]) + "\n"
 
 
@@ -61,7 +61,7 @@ def _items(known: Paper) -> Iterator[str]:
     paid = [costs.of(run) for run in runs]
     said = f"GPU-hours ({known.gpu}) are those of [plan](../plan.md); items share runs."
     if not all(cost.stated for cost in paid):
-        said += f" The paper states no length: they are of {ASSUMED} steps."
+        said += f" The paper states no length, so they count {ASSUMED} steps."
     if any(method.program for method in known.methods.values()):
         said += " Runs of `run_sft.py` are not in them."
     kept = "Disk is for the checkpoints that a run keeps and one more."
@@ -73,7 +73,7 @@ def _items(known: Paper) -> Iterator[str]:
 
 
 def _runs(known: Paper) -> Iterator[str]:
-    yield "\n## Runs\n\nA run is a model's recipe with a method's keys.\n"
+    yield "\n## Runs\n"
     yield "| model | starts from | recipe and its keys |\n|---|---|---|"
     for name, model in known.models.items():
         keys = " ".join([model.recipe, *model.overrides])
@@ -96,7 +96,7 @@ def _data(known: Paper) -> Iterator[str]:
 def _open(known: Paper) -> Iterator[str]:
     yield "\n## What differs, or the paper does not state\n"
     yield "| | paper | here |\n|---|---|---|"
-    yield from (f"| {topic} | {theirs} | {ours} |" for topic, theirs, ours in known.settings)
+    yield from (f"| {topic} | {theirs} | {ours} |" for topic, theirs, ours, *_ in known.settings)
     if known.misprints:
         yield "\n## Misprints\n"
         yield from (_listed(f"**{one.item}**: {one.says}") for one in known.misprints)
@@ -108,13 +108,6 @@ def _wrapped(text: str) -> str:
 
 def _listed(text: str) -> str:
     return fill(f"- {text}", 100, subsequent_indent="  ", break_long_words=False)
-
-
-def _toy(name: str) -> Iterator[str]:
-    yield "\n## The toy\n"
-    folder = f"`runs/replicate/toy-report/{name}/index.html`"
-    said = "Its numbers ([ours](toy.json)) are of a tiny model, and say nothing about a method."
-    yield _wrapped(f"`nemo-algos replicate --toy {name}` writes {folder}. {said}")
 
 
 if __name__ == "__main__":

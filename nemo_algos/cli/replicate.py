@@ -99,7 +99,7 @@ def _plan(name: str, known: Paper, item: str, out: Path, price: float | None) ->
             facts = [f"{where.rows:,} rows" if where.rows else "", where.source]
             facts += [f"sha256 {where.sha256}" if where.sha256 else ""]
             echo(f"data {data}: {'; '.join(fact for fact in facts if fact)}")
-    for topic, theirs, ours in known.settings:
+    for topic, theirs, ours in known.settings_of(item):
         echo(f"differs: {topic} (the paper: {theirs}; here: {ours})")
     for line in commands.commands(known, name, about, out):
         echo(f"$ {line}")

@@ -21,6 +21,7 @@ from batches import close, make, run
 from nemo_algos.algorithms.build import build
 from nemo_algos.algorithms.core import groups
 from nemo_algos.algorithms.riders.loss_config import LossConfig
+from nemo_algos.config import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -94,6 +95,12 @@ def test_the_method_of_the_page_is_the_one_it_describes(folder):
     counted = won & (lengths > 0) & (lengths < 6)
     assert torch.equal(weights > 0, counted) and counted.any()
     assert float((weights * lengths).sum()) == pytest.approx(0.1)
+
+
+def test_the_single_controllers_config_is_the_shipped_one():
+    page = (ROOT / "docs" / "nemo_rl.md").read_text()
+    (block,) = [b for b in blocks(page, "yaml") if "single_controller.yaml}" in b]
+    assert yaml.safe_load(block) == yaml.safe_load((SHIPPED / "single_controller.yaml").read_text())
 
 
 def test_a_block_that_fails_is_seen(folder):

@@ -13,7 +13,6 @@ from nemo_algos.engines.data.tasks import OURS
 from nemo_algos.engines.local.experience import Policy, Score
 from nemo_algos.engines.local.hardware import device_of
 from nemo_algos.engines.local.lora import without_adapters
-from nemo_algos.engines.local.low_precision import RECIPES, emulate
 from nemo_algos.engines.local.schema import (
     EMULATED,
     SHAPES,
@@ -91,5 +90,7 @@ def policy_of(
         shape, taught = policy.shape or SHAPES[policy.model_name], policy.taught
         model = warm_start(rules, taught.seed, tell, shape, taught.steps, taught.device)
     if policy.precision in EMULATED:
+        from nemo_algos.engines.local.low_precision import RECIPES, emulate  # few runs are
+
         emulate(model, RECIPES[policy.precision])
     return TinyPolicy(model.to(device), policy.generation, policy.router_replay.enabled)

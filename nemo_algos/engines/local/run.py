@@ -106,7 +106,7 @@ class TrainingRun:
 
     def __init__(self, trainer: Trainer, folder: Path, console: Console, stop: Stop) -> None:
         self.trainer, self.folder, self.console, self.stop = trainer, folder, console, stop
-        trainer.watch.folder = folder
+        trainer.observer.watch.folder = folder
         self.config, self.checkpoints = trainer.config, folder / "checkpoints"
         self.last = self.config.grpo.max_num_steps
 

@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.special import logsumexp
 from torch import Tensor
 
 from nemo_algos.engines.mismatch.responses import Response
@@ -40,10 +39,16 @@ class Logits:
 
     def total(self, change: Callable[[Array], Array]) -> Array:
         """log sum over the vocabulary of exp(change(logit)) [N]."""
-        centers = self.top[:, :1] - WIDTH * (np.arange(BINS) + 0.5)
+        bins, log_count = self._others
+        tail = change(self.top[:, :1] - WIDTH * (bins + 0.5)) + log_count
+        return torch.from_numpy(np.concatenate([change(self.top), tail], 1)).logsumexp(1).numpy()
+
+    @cached_property
+    def _others(self) -> tuple[Array, Array]:
+        """The bins [M] in which a place has logits, and the log of how many [N,M]."""
+        bins = np.flatnonzero(self.tail.any(0))
         with np.errstate(divide="ignore"):
-            tail = change(centers) + np.log(self.tail)
-        return np.asarray(logsumexp(np.concatenate([change(self.top), tail], 1), axis=1))
+            return bins, np.log(self.tail[:, bins])
 
     @cached_property
     def logprobs(self) -> Array:

@@ -14,6 +14,7 @@ is. A row names its run and the columns benchmarks, or the row its benchmark and
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -206,7 +207,10 @@ class Misprint(Section):
 
 
 class Paper(Section):
-    """A paper. unit: of printed rates; settings: what it leaves open: topic, paper, here."""
+    """A paper. unit: of printed rates; settings: what it leaves open: topic, paper, here.
+
+    After these three a setting names the items, models, methods or data that it is of, else all.
+    """
 
     title: str
     link: str = ""
@@ -243,6 +247,9 @@ class Paper(Section):
                 raise ValueError(f"`models.{name}` needs both `recipe` and `data`, or neither")
             for data in model.data:
                 _check_known(f"models.{name}.data:", data, self.data)
+        parts = [*self.items, *self.models, *self.methods, *self.data]
+        for part in chain(*(setting[3:] for setting in self.settings)):
+            _check_known("settings: part", part, parts)
         for misprint in self.misprints:
             _check_known("misprints: item", misprint.item, self.items)
         return self
@@ -269,6 +276,12 @@ class Paper(Section):
         """What the run sets over its recipe."""
         model, method = self.of(run)
         return [*model.overrides, *method.keys]
+
+    def settings_of(self, name: str) -> list[list[str]]:
+        """Topic, paper and here of what the paper leaves open for this item."""
+        runs = [self.of(run)[0].data + run.split("/") for run in self.items[name].needed_runs()]
+        parts = {name, *chain(*runs)}
+        return [known[:3] for known in self.settings if not known[3:] or parts & {*known[3:]}]
 
     def training_data(self, item: Item) -> dict[str, Data]:
         """The data of the item's runs."""

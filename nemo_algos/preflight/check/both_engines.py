@@ -11,13 +11,23 @@ from nemo_algos.algorithms.riders.old_policy import (
 from nemo_algos.config import Finding
 from nemo_algos.preflight.check.rule import AnyRun, error, note, warning
 
+GLOBAL = "policy.train_global_batch_size"
+PROMPTS, GROUP = "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt"
+
 
 def group_of_one(run: AnyRun) -> Iterator[Finding]:
     """Advantages compare the responses of a prompt, unless they remember earlier ones."""
-    a, key = run.algorithm, "grpo.num_generations_per_prompt"
+    a, key = run.algorithm, GROUP
     if run[key] == 1 and not (a and "memory" in a.advantage_needs):
         reason = "a group of 1 response has no advantage, so nothing would be learned"
-        yield error(key, f"{reason}. Set it to 8 or more.")
+        yield error(key, f"{reason}. {set_group(run, 8)}")
+
+
+def set_group(run: AnyRun, least: int) -> str:
+    """A cure: larger groups, and the global batch with them where it is the whole step."""
+    whole = {GROUP: least, GLOBAL: run[PROMPTS] * least}
+    choices = [*({GROUP: n} for n in range(least, 4 * least)), whole]
+    return run.cure(GROUP, choices, f"Set it to {least} or more.")
 
 
 def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
@@ -25,8 +35,7 @@ def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
 
     apart: whether the sampler's log-probs are others, so that a ratio to them is not 1.
     """
-    a, key = run.algorithm, "policy.train_global_batch_size"
-    responses = run["grpo.num_prompts_per_step"] * run["grpo.num_generations_per_prompt"]
+    a, key, responses = run.algorithm, GLOBAL, run[PROMPTS] * run[GROUP]
     one = responses == run[key] and run["grpo.num_update_epochs"] in (1, None)
     if a is None or not one or (a.correction.bypass_mode and apart):
         return

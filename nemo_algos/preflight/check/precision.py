@@ -47,9 +47,12 @@ def _training(plain: Mapping[str, Any]) -> Iterator[Finding]:
         reason = "Megatron's local layers ignore FP8. Set it to transformer_engine."
         yield Finding(f"{MEGATRON}.transformer_impl", reason)
     needed = _alignment(plain)
-    if not at(plain, "policy.sequence_packing.enabled") and at(plain, DIVISOR) % needed:
+    found = at(plain, DIVISOR)
+    if not at(plain, "policy.sequence_packing.enabled") and found % needed:
         reason = "NeMo-RL pads sequences to FP8's tiles only when it packs them"
-        cure = f"Set `policy.sequence_packing.enabled: true`, or a multiple of {needed} here."
+        more = -(-found // needed) * needed
+        cure = f"Set it to a multiple of {needed}, such as {more}, or set"
+        cure = f"{cure} `policy.sequence_packing.enabled: true`."
         yield Finding(DIVISOR, f"{reason}. {cure}")
 
 

@@ -1,7 +1,8 @@
 """What a rule sees of a run, and what it says; tests/preflight/check/sources.txt: why."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from math import isqrt
 from typing import Any, Protocol, TypeVar
 
 from nemo_algos.algorithms.algorithm import Algorithm
@@ -13,10 +14,15 @@ note = partial(Finding, severity="note")
 T = TypeVar("T")
 
 
-def set_divisor(most: int, *numbers: int) -> str:
-    """A cure: the largest whole number up to `most` that divides them all."""
-    found = next(d for d in range(max(most, 1), 0, -1) if not any(n % d for n in numbers))
-    return f"Set {found}, or another divisor."
+def nearest(size: int, numbers: Iterable[int]) -> list[int]:
+    """The numbers, those up to `size` first, and the nearest to it first."""
+    return sorted(numbers, key=lambda n: (n > size, abs(n - size)))
+
+
+def divisors(number: int) -> set[int]:
+    """Of a whole number, but for those whose partner is a divisor above 10000 too."""
+    low = [d for d in range(1, min(isqrt(max(number, 0)), 10_000) + 1) if number % d == 0]
+    return {*low, *(number // d for d in low)}
 
 
 class AnyRun(Protocol):
@@ -25,6 +31,7 @@ class AnyRun(Protocol):
     @property
     def algorithm(self) -> Algorithm | None: ...
     def __getitem__(self, path: str) -> Any: ...
+    def cure(self, path: str, choices: Iterable[Mapping[str, Any]], otherwise: str = "") -> str: ...
 
 
 Rule = Callable[[Any], Iterator[Finding]]

@@ -80,7 +80,7 @@ def test_an_update_with_terms_is_the_direct_gradient():
     counts = Counts.of(rollouts.mask)
     bare = policy_loss(other.algorithm, chosen, rollouts, signals, counts).value
     (bare - 0.5 * entropy - 0.5 * chosen[won].mean()).backward()
-    other._optimizer_step()
+    other.update._step()
     torch.testing.assert_close(step, weights(other) - before, rtol=1e-4, atol=1e-7)
 
 
@@ -257,9 +257,9 @@ def test_prompts_have_their_numbers_and_a_batch_its_move():
     assert not rollouts.drift.any()
     signals = made.algorithm.signals(rollouts, {}, 16)
     made.update(experience, rollouts, signals)
-    after = made._logprobs(made.policy.logprobs, experience, torch.arange(ROWS))
+    after = made.update.logprobs(made.policy.logprobs, experience, torch.arange(ROWS))
     gap = (after - experience.logprobs)[experience.mask].abs().double().mean()
-    assert made._update_drift(experience) == {"drift": float(gap)} and gap > 1e-4
+    assert made._drift(experience) == {"drift": float(gap)} and gap > 1e-4
     made.memory = {"drift": float(gap)}
     assert torch.equal(made.collect()[1].drift, gap.expand(ROWS))
 

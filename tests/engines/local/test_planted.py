@@ -107,7 +107,7 @@ def test_stale_is_the_weights_of_so_many_updates_ago(updates):
     """Four updates a step: 4 is the weights that the last batch was sampled with."""
     made = planted(f"stale_updates={updates}", "fp8=false")
     past = deque([trainers.weights(made)])
-    made.optimizer.register_step_post_hook(lambda *_: past.append(trainers.weights(made)))
+    made.update.optimizer.register_step_post_hook(lambda *_: past.append(trainers.weights(made)))
     config = made.config
     rollouts = config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
     per_step = rollouts // config.policy.train_global_batch_size

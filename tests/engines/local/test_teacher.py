@@ -35,7 +35,7 @@ def distance(made):
     examples = made.task.examples(0, 32)
     prompts = [made.policy.encode(made.task.prompt(example)) for example in examples]
     drawn = made.policy.generate(prompts, 16, torch.Generator().manual_seed(0))
-    reference = made._logprobs(made.reference, drawn, torch.arange(len(drawn.group)))
+    reference = made.update.logprobs(made.reference, drawn, torch.arange(len(drawn.group)))
     return float((drawn.logprobs - reference).where(drawn.mask, 0.0).sum(1).mean())
 
 

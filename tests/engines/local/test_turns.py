@@ -104,7 +104,8 @@ def test_loss_and_gradient_are_the_direct_formulas(llama, method):
         for parameter in trainer.policy.model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
     every = torch.arange(16)
-    stats = trainer._accumulate(every, experience, rollouts, signals, Counts.of(rollouts.mask))
+    counts = Counts.of(rollouts.mask)
+    stats = trainer.update.accumulate(every, experience, rollouts, signals, counts)
     got = [p.grad.clone() for p in trainer.policy.model.parameters()]
     trainer.policy.model.zero_grad()
     terms, clipped = [], 0

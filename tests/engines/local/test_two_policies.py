@@ -8,7 +8,7 @@ from says import Says
 from trainers import ROWS, update
 
 from nemo_algos.config import ConfigError
-from nemo_algos.engines.local.trainer import Trainer
+from nemo_algos.engines.local.updates import Updates
 
 ONE_UPDATE = "policy.train_global_batch_size=32"
 PREFIX = "rollout_correction."
@@ -58,14 +58,14 @@ def test_old_as_the_sampler_makes_every_first_ratio_the_mismatch():
 
 def scored(made, monkeypatch):
     """The rows that are scored without gradient by pi_old."""
-    rows, stock = [], Trainer._logprobs
+    rows, stock = [], Updates.logprobs
 
     def spy(self, score, experience, of):
         if score == made.policy.logprobs:
             rows.extend(of.tolist())
         return stock(self, score, experience, of)
 
-    monkeypatch.setattr(Trainer, "_logprobs", spy)
+    monkeypatch.setattr(Updates, "logprobs", spy)
     return rows
 
 

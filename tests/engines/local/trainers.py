@@ -95,7 +95,7 @@ def counted(trainer):
         return logprobs(experience, micro)
 
     trainer.policy.logprobs = spy
-    trainer.optimizer.register_step_post_hook(
+    trainer.update.optimizer.register_step_post_hook(
         lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"])
     )
     return rows, rates

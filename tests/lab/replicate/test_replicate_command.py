@@ -44,8 +44,14 @@ def test_recipes_are_told_apart_in_a_narrow_terminal(monkeypatch):
 
 
 def test_what_differs_is_said_for_both_sides():
-    text = said("quatro", "figure1")
+    text = said("quatro", "figure4a")
     assert "differs: delta of Figures 4 a, b (the paper: not stated; here: 0.01)" in text
+
+
+def test_only_what_differs_in_an_item_is_said():
+    """Of QUATRO's 11 differences 4 are of all items; figure 4a has later passes, table 2 DAPO."""
+    counts = {"figure2": 4, "table2": 5, "figure4a": 6}
+    assert {i: said("quatro", i).count("differs: ") for i in counts} == counts
 
 
 def test_dynamic_sampling_costs_what_it_samples():

@@ -1,21 +1,42 @@
 """Batches, micro batches and sequence lengths."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from nemo_algos.config import Finding
 from nemo_algos.engines.nemo.decided import EPOCHS
+from nemo_algos.preflight.check.both_engines import GLOBAL, GROUP, PROMPTS
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import error, set_divisor, warning
+from nemo_algos.preflight.check.rule import divisors, error, nearest, warning
 
-GLOBAL = "policy.train_global_batch_size"
+CHUNK = "async_rl.min_groups_for_streaming_train"
+MOST = 10_000
 
 
 def updates(run: Preflight) -> Iterator[Finding]:
     """The rollouts of a step are whole global batches."""
     if run.rollouts % run[GLOBAL]:
         what = f"{run[GLOBAL]} does not divide the {run.rollouts} rollouts of a step"
-        cure = set_divisor(run[GLOBAL], run.rollouts)
-        yield error(GLOBAL, f"{what} (prompts x generations). {cure}")
+        yield error(GLOBAL, f"{what} (prompts x generations). {set_batch(run)}")
+
+
+def set_batch(run: Preflight) -> str:
+    """A cure: another global batch, else other numbers of prompts and of updates with it."""
+    return run.cure(
+        GLOBAL, _batches(run), f"Use a number of GPUs whose ranks divide {run.rollouts}."
+    )
+
+
+def _batches(run: Preflight) -> Iterator[dict[str, Any]]:
+    size, prompts, group = run[GLOBAL], run[PROMPTS], run[GROUP]
+    yield from ({GLOBAL: d} for d in nearest(size, divisors(run.rollouts)))
+    whole = run.controlled or run["loss_fn.force_on_policy_ratio"]
+    updates = 1 if whole else max(1, round(run.rollouts / size))
+    most = min(prompts * 2, prompts + MOST)
+    for count in sorted(range(max(1, prompts // 2), most), key=lambda n: abs(n - prompts)):
+        if count * group % (updates * max(run.layout.data, 1)) == 0:
+            chunk = {CHUNK: count} if run.controlled and run.chunk > count else {}
+            yield {GLOBAL: count * group // updates, PROMPTS: count, **chunk}
 
 
 def update_epochs(run: Preflight) -> Iterator[Finding]:
@@ -41,7 +62,7 @@ def data_parallel(run: Preflight) -> Iterator[Finding]:
     ranks = run.layout.data
     if ranks and run[GLOBAL] % ranks:
         what = f"{run[GLOBAL]} is not a multiple of the {ranks} data-parallel ranks"
-        yield error(GLOBAL, f"{what}. Set a multiple of {ranks}, or change the number of GPUs.")
+        yield error(GLOBAL, f"{what}. {set_batch(run)}")
 
 
 def micro_batches(run: Preflight) -> Iterator[Finding]:
@@ -49,17 +70,21 @@ def micro_batches(run: Preflight) -> Iterator[Finding]:
 
     A chunk of the single controller is of any number of groups: of those that were ready.
     """
-    group = run["grpo.num_generations_per_prompt"]
-    streams = run.controlled and run.chunk < run["grpo.num_prompts_per_step"]
+    group = run[GROUP]
+    streams, ranks = run.controlled and run.chunk < run[PROMPTS], max(run.layout.data, 1)
     batches = (group, group) if streams else (run[GLOBAL], run.rollouts)
     keys = ("train_micro_batch_size", "logprob_batch_size")
     for key, batch in zip(keys, batches, strict=True):
-        if not run.packing and batch % (max(run.layout.data, 1) * run[f"policy.{key}"]):
-            size, rows = run[f"policy.{key}"], batch // max(run.layout.data, 1)
-            share = f"{rows} sequences"
-            of = f"{share} of one group, and groups may arrive one at a time" if streams else share
-            what = f"{size} does not divide a rank's {of}"
-            yield error(f"policy.{key}", f"{what}. {set_divisor(size, rows)}")
+        path, size = f"policy.{key}", run[f"policy.{key}"]
+        if not run.packing and batch % (ranks * size) and (streams or batch % ranks == 0):
+            share = f"{batch}/{ranks}" if batch % ranks else batch // ranks
+            of = " of one group, and groups may arrive one at a time" if streams else ""
+            what = f"{size} does not divide a rank's {share} sequences{of}"
+            fitting = nearest(size, divisors(batch // ranks) if batch >= ranks else ())
+            choices = [{path: d} for d in fitting]
+            choices += [{f"policy.{k}": d for k in keys} for d in fitting]
+            whole = f"Set `{CHUNK}: {run[PROMPTS]}`."
+            yield error(path, f"{what}. {run.cure(path, choices, whole if streams else '')}")
 
 
 def exclusive_packing(run: Preflight) -> Iterator[Finding]:
@@ -78,8 +103,9 @@ def packed_length(run: Preflight) -> Iterator[Finding]:
     for key in ("train_mb_tokens", "logprob_mb_tokens") if run.packing else ():
         path = f"policy.{run.packing}.{key}"
         if run[path] is not None and run[path] < longest:
-            reason = f"a sequence of {longest} tokens would not fit, and the run would stop"
-            yield warning(path, f"{reason}. Set it to at least `policy.max_total_sequence_length`.")
+            what = f"a micro-batch takes {run[path]} tokens, but one sequence may have {longest}"
+            cure = f"Set it to {longest} (`policy.max_total_sequence_length`) or more."
+            yield warning(path, f"{what}, and would stop the run. {cure}")
 
 
 def engine_length(run: Preflight) -> Iterator[Finding]:
@@ -132,7 +158,7 @@ def batch_multiplier(run: Preflight) -> Iterator[Finding]:
 
 def dataloaders(run: Preflight) -> Iterator[Finding]:
     """Several dataloaders take turns in whole batches."""
-    path, prompts = "data.num_prompts_per_dataloader", run["grpo.num_prompts_per_step"]
+    path, prompts = "data.num_prompts_per_dataloader", run[PROMPTS]
     if run["data.use_multiple_dataloader"] and prompts % (run[path] or prompts + 1):
-        cure = set_divisor(run[path] or prompts, prompts)
-        yield error(path, f"it does not divide the {prompts} prompts of a step. {cure}")
+        found = nearest(run[path] or prompts, divisors(prompts))[0]
+        yield error(path, f"it does not divide the {prompts} prompts of a step. Set it to {found}.")

@@ -6,9 +6,10 @@ from nemo_algos.config import Finding
 from nemo_algos.preflight.check.layout import VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.precision import CORRECTION
-from nemo_algos.preflight.check.rule import error, note, set_divisor, warning
+from nemo_algos.preflight.check.rule import divisors, error, nearest, note, warning
 
 GENERATION = "policy.generation"
+TENSOR = f"{VLLM}.tensor_parallel_size"
 
 
 def engines(run: Preflight) -> Iterator[Finding]:
@@ -17,8 +18,14 @@ def engines(run: Preflight) -> Iterator[Finding]:
     if run.vllm and a.generation_gpus % (a.generation_tensor * a.generation_pipeline):
         sizes = f"TP {a.generation_tensor} x PP {a.generation_pipeline}"
         what = f"{sizes} does not divide the number of generation GPUs ({a.generation_gpus})"
-        cure = set_divisor(a.generation_tensor, a.generation_gpus // a.generation_pipeline)
-        yield error(f"{VLLM}.tensor_parallel_size", f"{what}. {cure}")
+        yield error(TENSOR, f"{what}. {_set_tensor(run)}")
+
+
+def _set_tensor(run: Preflight) -> str:
+    a, sizes = run.layout, divisors(run.layout.generation_gpus)
+    tensors, pipelines = nearest(a.generation_tensor, sizes), nearest(a.generation_pipeline, sizes)
+    both = [{TENSOR: t, f"{VLLM}.pipeline_parallel_size": p} for p in pipelines for t in tensors]
+    return run.cure(TENSOR, [*({TENSOR: t} for t in tensors), *both], "Choose a divisor.")
 
 
 def engine_heads(run: Preflight) -> Iterator[Finding]:
@@ -28,8 +35,7 @@ def engine_heads(run: Preflight) -> Iterator[Finding]:
     if run.vllm and m and (m.num_attention_heads % tensor or copied):
         what = f"{m.num_attention_heads} attention heads and {m.kv_heads} key-value heads"
         reason = f"the model's {what} do not divide over {tensor} ranks"
-        cure = set_divisor(tensor, m.num_attention_heads, m.kv_heads)
-        yield error(f"{VLLM}.tensor_parallel_size", f"{reason}. {cure}")
+        yield error(TENSOR, f"{reason}. {_set_tensor(run)}")
 
 
 def engine_pipeline(run: Preflight) -> Iterator[Finding]:
@@ -44,10 +50,10 @@ def engine_experts(run: Preflight) -> Iterator[Finding]:
     parts = run[path] or 1
     if run.vllm and parts > 1 and parts % tensor:
         what = f"{parts} is not a multiple of vLLM's tensor_parallel_size: {tensor}"
-        yield error(path, f"{what}. Set 1 or {tensor}.")
+        yield error(path, f"{what}. Set it to {tensor}, or to 1.")
     elif run.vllm and 1 < parts != tensor and run[f"{VLLM}.async_engine"]:
         reason = "the asynchronous engine only supports its tensor_parallel_size here"
-        yield error(path, f"{reason}. Set {tensor}.")
+        yield error(path, f"{reason}. Set it to {tensor}.")
 
 
 def engine_memory(run: Preflight) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from nemo_algos.config import Finding
 from nemo_algos.preflight.check.layout import DTENSOR, MEGATRON
 from nemo_algos.preflight.check.nemo_run import Preflight
-from nemo_algos.preflight.check.rule import error, set_divisor, warning
+from nemo_algos.preflight.check.rule import divisors, error, nearest, warning
 
 RESOURCES = "policy.generation.colocated.resources"
 
@@ -26,11 +26,12 @@ def generation_share(run: Preflight) -> Iterator[Finding]:
     if a.colocated:
         return
     if a.generation_gpus < 1 or a.train_gpus < 1:
-        unit = "gpus_per_node" if a.nodes == 1 else "num_nodes"
-        most = (a.gpus_per_node if a.nodes == 1 else a.nodes) - 1
-        few = "use more GPUs" if most < 1 else f"set this to 1{f' to {most}' if most > 1 else ''}"
+        path = f"{RESOURCES}.{'gpus_per_node' if a.nodes == 1 else 'num_nodes'}"
+        units = a.gpus_per_node if a.nodes == 1 else a.nodes
+        choices = [{path: n} for n in sorted(range(1, units), key=lambda n: abs(2 * n - units))]
         what = f"of {a.gpus} GPUs, {a.train_gpus} would train and {a.generation_gpus} generate"
-        yield error(f"{RESOURCES}.{unit}", f"{what}. Give each at least one: {few}.")
+        cure = run.cure(path, choices, "Use more GPUs, or smaller parallel sizes.")
+        yield error(path, f"{what}. Each needs at least one. {cure}")
     if a.nodes > 1 and run[f"{RESOURCES}.gpus_per_node"] != a.gpus_per_node:
         reason = "non-colocated generation takes whole nodes"
         yield error(f"{RESOURCES}.gpus_per_node", f"{reason}. Set it to {a.gpus_per_node}.")
@@ -43,7 +44,16 @@ def train_ranks(run: Preflight) -> Iterator[Finding]:
         group = next((g for g in groups if a.train_gpus % getattr(a, g)), "tensor")
         sizes = f"TP {a.tensor} x PP {a.pipeline} x CP {a.context}"
         what = f"{sizes} does not divide the {a.train_gpus} training GPUs"
-        yield error(run.size_key(group), f"{what}. Change a size or `cluster.num_nodes`.")
+        cure = set_size(run, group, "Change a size or `cluster.num_nodes`.")
+        yield error(run.size_key(group), f"{what}. {cure}")
+
+
+def set_size(run: Preflight, group: str, otherwise: str = "Choose a divisor.") -> str:
+    """A cure: another size of a parallel group of training."""
+    size, path = getattr(run.layout, group), run.size_key(group)
+    sizes = [{path: d} for d in nearest(size, divisors(run.layout.train_gpus))]
+    alone = {path: 1, f"{run.section}.sequence_parallel": False}
+    return run.cure(path, [*sizes, alone] if group == "tensor" else sizes, otherwise)
 
 
 def expert_ranks(run: Preflight) -> Iterator[Finding]:
@@ -52,7 +62,8 @@ def expert_ranks(run: Preflight) -> Iterator[Finding]:
     if run.megatron and a.train_gpus % a.expert_ranks:
         sizes = f"EP {a.expert} x ETP {a.expert_tensor} x PP {a.pipeline}"
         what = f"{sizes} does not divide the {a.train_gpus} training GPUs"
-        yield error(run.size_key("expert"), f"{what}. Change a size or `cluster.num_nodes`.")
+        cure = set_size(run, "expert", "Change a size or `cluster.num_nodes`.")
+        yield error(run.size_key("expert"), f"{what}. {cure}")
 
 
 def heads(run: Preflight) -> Iterator[Finding]:
@@ -60,8 +71,9 @@ def heads(run: Preflight) -> Iterator[Finding]:
     m, tensor = run.model, run.layout.tensor
     if m and m.num_attention_heads % tensor:
         what = f"the model's {m.num_attention_heads} attention heads do not divide over {tensor}"
-        cure = set_divisor(tensor, m.num_attention_heads)
-        yield error(run.size_key("tensor"), f"{what} tensor-parallel ranks. {cure}")
+        yield error(
+            run.size_key("tensor"), f"{what} tensor-parallel ranks. {set_size(run, 'tensor')}"
+        )
 
 
 def kv_heads(run: Preflight) -> Iterator[Finding]:
@@ -69,8 +81,8 @@ def kv_heads(run: Preflight) -> Iterator[Finding]:
     m, tensor = run.model, run.layout.tensor
     if m and m.kv_heads % tensor and not (run.megatron and tensor % m.kv_heads == 0):
         what = f"the model's {m.kv_heads} key-value heads do not divide over {tensor}"
-        also = " or a multiple" if run.megatron else ", or train with Megatron, which copies them"
-        cure = f"Choose a divisor of {m.kv_heads}{also}."
+        also = "" if run.megatron else " Or train with Megatron, which copies them."
+        cure = f"{set_size(run, 'tensor')}{also}"
         yield error(run.size_key("tensor"), f"{what} tensor-parallel ranks. {cure}")
 
 
@@ -79,7 +91,7 @@ def vocabulary(run: Preflight) -> Iterator[Finding]:
     m, tensor = run.model, run.layout.tensor
     if m and m.vocab_size % tensor:
         what = f"the model's vocabulary of {m.vocab_size} does not divide over {tensor} ranks"
-        cure = set_divisor(tensor, m.vocab_size)
+        cure = set_size(run, "tensor")
         wrong = error(run.size_key("tensor"), f"{what}, so all log-probs are wrong. {cure}")
         stops = f"{what}, and Megatron stops unless it is padded. {cure}"
         yield warning(wrong.path, stops) if run.megatron else wrong
@@ -104,8 +116,8 @@ def experts(run: Preflight) -> Iterator[Finding]:
     m, parts = run.model, run.layout.expert
     if m and parts > 1 and (not m.experts or m.experts % parts):
         what = f"the model's {m.experts} experts do not divide over {parts} expert-parallel ranks"
-        cure = set_divisor(parts, m.experts) if m.experts else ""
-        said = f"{what}. {cure}" if m.experts else "the model has no experts. Set 1."
+        cure = set_size(run, "expert") if m.experts else "Set it to 1."
+        said = f"{what}. {cure}" if m.experts else f"the model has no experts. {cure}"
         yield error(run.size_key("expert"), said)
 
 
@@ -137,8 +149,9 @@ def divisor(run: Preflight) -> Iterator[Finding]:
     split = a.tensor if a.sequence_parallel else 1
     needed = (2 * a.context if a.context > 1 else 1) * split
     if run.megatron and run["policy.sequence_packing.enabled"] and run[path] % needed:
+        more = -(-run[path] // needed) * needed
         rule = "2 x CP with context parallelism, times TP with sequence parallelism"
-        yield error(path, f"{run[path]} is not a multiple of {needed} ({rule}). Set a multiple.")
+        yield error(path, f"{run[path]} is not a multiple of {needed} ({rule}). Set it to {more}.")
 
 
 def tensor_accuracy(run: Preflight) -> Iterator[Finding]:
@@ -156,8 +169,8 @@ def replicas(run: Preflight) -> Iterator[Finding]:
     copies = run[f"{DTENSOR}.dp_replicate_size"] or 1
     if not run.megatron and run.layout.data % copies:
         what = f"{copies} does not divide the {run.layout.data} data-parallel ranks"
-        cure = set_divisor(copies, run.layout.data)
-        yield error(f"{DTENSOR}.dp_replicate_size", f"{what}. {cure}")
+        found = nearest(copies, divisors(run.layout.data))[0]
+        yield error(f"{DTENSOR}.dp_replicate_size", f"{what}. Set it to {found}.")
 
 
 def offload_alone(run: Preflight) -> Iterator[Finding]:
@@ -174,5 +187,8 @@ def other_backend(run: Preflight) -> Iterator[Finding]:
         keys = [k for k in section if k != "enabled"] if isinstance(section, dict) else section
         if keys:
             trains = "Megatron" if run.megatron else "DTensor"
-            what = f"{trains} trains, so these keys are ignored"
-            yield warning(f"policy.{name}", f"{what}. Move them to {run.section}, or remove them.")
+            own = "`policy.optimizer`, `policy.scheduler` and `policy.dtensor_cfg`"
+            if run.megatron:
+                own = f"`{run.section}{'' if name == 'dtensor_cfg' else f'.{name}'}`"
+            what = f"{trains} trains and ignores this section: its settings are in {own}"
+            yield warning(f"policy.{name}", f"{what}. Move your keys there, or remove them.")

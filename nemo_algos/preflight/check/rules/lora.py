@@ -87,11 +87,11 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
         source = "the model's weights" if measured else "weights of standard deviation 0.02"
         yield warning(
             f"{path}.alpha",
-            f"refit merges the adapters into {run['policy.precision']} weights, and rounding loses"
-            f" small changes. After {steps} updates, {noise:.0%} of the weights are still sent"
-            f" unchanged ({straight:.0%} if no update undoes another; Adam at {rate:g}, {source})."
-            " The rollouts then do not follow the trainer. Raise `alpha` or the learning rate, or"
-            " set `policy.precision: float32`.",
+            f"refit merges the adapters into {run['policy.precision']} weights, whose rounding"
+            f" drops small changes. After {steps} updates vLLM would get {noise:.0%} of the weights"
+            f" as they were before training ({straight:.0%} if all updates point one way; Adam at"
+            f" {rate:g}, {source}). Its rollouts would not follow the trainer. Raise `alpha` or the"
+            " learning rate, or set `policy.precision: float32`.",
         )
 
 

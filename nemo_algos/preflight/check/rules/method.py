@@ -6,6 +6,7 @@ from typing import get_args
 from nemo_algos.algorithms.kernel import Method
 from nemo_algos.algorithms.record import Params, SequenceClip, TokenClip, Usual
 from nemo_algos.config import Finding, at
+from nemo_algos.preflight.check.both_engines import set_group
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.rule import note, warning
 
@@ -45,7 +46,9 @@ def token_sized_clip(run: Preflight) -> Iterator[Finding]:
     ranges = usual(type(a.bounds.params)) if a else {}
     if ranges.get("clip_high") == SEQUENCE and a and a.bounds.params.clip_high >= TOKEN.low:
         reason = "a sequence-level ratio hardly ever reaches this clip range"
-        yield note("method.clip_high", f"{reason}. The GSPO paper uses 3e-4 and 4e-4.")
+        yield note(
+            "method.clip_high", f"{reason}. The GSPO paper has clip_low 3e-4, clip_high 4e-4."
+        )
 
 
 def penalty(run: Preflight) -> Iterator[Finding]:
@@ -71,4 +74,4 @@ def paper_group(run: Preflight) -> Iterator[Finding]:
     a, path = run.algorithm, "grpo.num_generations_per_prompt"
     if a and 1 < run[path] < max(a.base.method.usual_group, a.bounds.method.usual_group):
         reason = f"{a.name} estimates statistics from each group, and {run[path]} responses are few"
-        yield warning(path, f"{reason}. Set 8, as the papers do.")
+        yield warning(path, f"{reason} (the papers have 8). {set_group(run, 8)}")

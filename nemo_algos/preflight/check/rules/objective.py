@@ -91,9 +91,9 @@ def nucleus(run: Preflight) -> Iterator[Finding]:
         if run[path] not in off:
             what = "NeMo-RL's trainer filters its own logits, so its set of kept tokens can differ"
             reason = "A sampled token outside that set trains with probability 1"
-            cure = (
-                f"Set it to {'1.0' if key == 'top_p' else 'null'}, or look for '-inf' in the log."
-            )
+            both = "" if run[f"{GENERATION}.val_{key}"] is None else f" and `val_{key}`"
+            value = "1.0" if key == "top_p" else "null"
+            cure = f"Set it{both} to {value}, or look for '-inf' in the log."
             yield warning(path, f"{what} from vLLM's. {reason}. {cure}")
 
 

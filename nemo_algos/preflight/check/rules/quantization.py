@@ -86,8 +86,11 @@ def diverging_experts(run: Preflight) -> Iterator[Finding]:
     """Reported of NVIDIA's hybrid mixture under expert parallelism, cause unknown."""
     named = "nemotron-3-nano-30b-a3b" in str(run["policy.model_name"]).lower()
     if named and run.megatron and run.layout.expert > 1:
-        reason = "with it, trainer and sampler of this model diverged within 8 updates in tests"
-        yield warning(run.size_key("expert"), f"{reason}. Set 1, or set `mismatch.stop_above`.")
+        what = "with expert parallelism, trainer and sampler of this model diverged"
+        reason = f"{what} within 8 updates in tests"
+        yield warning(
+            run.size_key("expert"), f"{reason}. Set it to 1, or set `mismatch.stop_above`."
+        )
 
 
 def routes(run: Preflight) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ METRIC = "checkpointing.metric_name"
 MEASURED = ("accuracy", "avg_length")  # by NeMo-RL's validation; NeMo-Gym adds its own
 # bytes of a parameter in a checkpoint: BF16 weights; FP32 weights and two moments of Adam
 WEIGHTS, OPTIMIZER = 2, 12
+LONG = 100  # steps that one would miss
 SECONDS = (86400, 3600, 60, 1)  # of DD:HH:MM:SS
 
 
@@ -137,10 +138,12 @@ def best_metric(run: Preflight) -> Iterator[Finding]:
 def save_period(run: Preflight) -> Iterator[Finding]:
     """Something is saved before the end."""
     path, steps = "checkpointing.save_period", run["grpo.max_num_steps"]
-    if run["checkpointing.enabled"] and (run[path] or 0) > steps:
-        yield warning(
-            path, f"the run has {steps} steps, so only its end is saved. Set it below {steps}."
-        )
+    saves, what = run["checkpointing.enabled"], f"the run has {steps} steps"
+    if saves and (run[path] or 0) > steps:
+        yield warning(path, f"{what}, so only its end is saved. Set it below {steps}.")
+    if not saves and steps > LONG:
+        reason = "and saves no checkpoint: it cannot resume, and the model is lost at its end"
+        yield note("checkpointing.enabled", f"{what} {reason}. Set it to true.")
 
 
 def checkpoint_bytes(run: Preflight) -> float | None:

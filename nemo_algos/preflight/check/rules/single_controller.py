@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from nemo_algos.algorithms.algorithm import Algorithm
 from nemo_algos.config import Finding, did_you_mean
 from nemo_algos.engines.nemo.kinds import is_vlm
+from nemo_algos.preflight.check.both_engines import GLOBAL, PROMPTS
 from nemo_algos.preflight.check.controller_schema import SAMPLERS, SECTION
 from nemo_algos.preflight.check.layout import MEGATRON, VLLM
 from nemo_algos.preflight.check.nemo_run import Preflight
 from nemo_algos.preflight.check.precision import CORRECTION
 from nemo_algos.preflight.check.rule import error, warning
-from nemo_algos.preflight.check.rules.batch import GLOBAL
+from nemo_algos.preflight.check.rules.batch import CHUNK, set_batch
 from nemo_algos.preflight.check.rules.generation import GENERATION
 
 OTHER = "Set `nemo_rl.config` to a base config without async_rl, such as grpo_math_1B.yaml."
 
-CHUNK = f"{SECTION}.min_groups_for_streaming_train"
 BUFFER = f"{SECTION}.max_buffered_rollouts"
 UNGATED = ("windowed", "custom")  # samplers that dispatch until the buffer is full
 # keys of other trainers that it does not read, and the value that asks for nothing
@@ -61,7 +61,7 @@ def whole_step(run: Preflight) -> Iterator[Finding]:
     """A step is one optimizer update."""
     if run.controlled and run.rollouts != run[GLOBAL]:
         reason = "the single controller makes one update from all rollouts of a step"
-        yield error(GLOBAL, f"{reason}. Set it to {run.rollouts} (prompts x generations).")
+        yield error(GLOBAL, f"{reason}. {set_batch(run)}")
 
 
 def unread(run: Preflight) -> Iterator[Finding]:
@@ -92,10 +92,10 @@ def buffer(run: Preflight) -> Iterator[Finding]:
     """Groups that are waited for fit the buffer and the step."""
     if not run.controlled:
         return
-    prompts = run["grpo.num_prompts_per_step"]
+    prompts = run[PROMPTS]
     if not 1 <= run.chunk <= prompts:
         reason = f"{run.chunk} is out of range: a step has {prompts} groups"
-        yield error(CHUNK, f"{reason}. Set 1 to {prompts}.")
+        yield error(CHUNK, f"{reason}. Set it to {prompts}.")
     needed = prompts * (run.staleness + 1)
     room = 64 if run[BUFFER] is None else run[BUFFER]
     if run.sampler not in UNGATED and room < needed:
@@ -121,7 +121,7 @@ def stale_rollouts(run: Preflight) -> Iterator[Finding]:
 
 def chunks(run: Preflight) -> Iterator[Finding]:
     """A chunk of groups has no statistic of the whole step, nor the counts of a term."""
-    a, prompts = run.algorithm, run["grpo.num_prompts_per_step"]
+    a, prompts = run.algorithm, run[PROMPTS]
     if a and run.controlled and run.chunk < prompts:
         for reader in whole_batch_readers(a):
             reason = f"{reader} needs the whole step at once, but groups arrive in chunks of"

@@ -1,0 +1,110 @@
+"""What is seen of a step besides its metrics: how far the sampler is, probes, token traces."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nemo_algos.algorithms.kernel import Signals
+from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.engines import trace
+from nemo_algos.engines.local.experience import Experience
+from nemo_algos.engines.local.updates import Updates
+from nemo_algos.engines.mismatch.checksums import checksums
+from nemo_algos.engines.mismatch.watch import Watch
+
+if TYPE_CHECKING:
+    from nemo_algos.engines.local.simulated_mismatch import PlantedSampler
+
+PROBED = 16  # responses
+
+
+class Observer:
+    """Of a run; steps count from 1. planted: a sampler that is not the trainer."""
+
+    def __init__(self, updates: Updates, planted: "PlantedSampler | None") -> None:
+        self.updates, self.planted = updates, planted
+        self.policy, self.config = updates.policy, updates.config
+        self.watch = Watch(self.config.mismatch)
+        self.probe: Experience | None = None  # the first batch, of which some is asked again
+
+    def mismatch(self, step: int, experience: Experience) -> tuple[dict[str, float], str]:
+        """As the watch's, where the trainer has log-probs of its own."""
+        if self.updates.algorithm.correction.bypass_mode:
+            return {}, ""
+        ask = partial(self._ask, step, experience)
+        return self.watch.of(step, columns(step, experience), ask)
+
+    def probed(self, step: int, experience: Experience) -> tuple[dict[str, float], str]:
+        """As the watch's."""
+        if not self.watch.due(step):
+            return {}, ""
+        return self.watch.probed(step, *self._ask(step, experience))
+
+    @torch.no_grad()
+    def _ask(self, step: int, experience: Experience) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """A probe: some of the first responses, each twice, which shows rounding; checksums."""
+        self.probe = self.probe or experience
+        rows = torch.arange(min(PROBED, len(self.probe.group))).repeat(2)
+        asked = {k: x[rows] if x.dim() else x for k, x in columns(step, self.probe).items()}
+        sampler = self.planted or self.policy
+        for name, policy in (("sampler_logprobs", sampler), ("trainer_logprobs", self.policy)):
+            found = policy.logprobs(self.probe, rows).where(self.probe.mask[rows], 0.0).cpu()
+            asked[name] = F.pad(found, (self.probe.prompts.shape[1], 0))
+        return asked, checksums(self.planted.model) if self.planted else {}
+
+    def traces(
+        self, step: int, experience: Experience, rollouts: Rollouts, signals: Signals
+    ) -> list[dict[str, Any]]:
+        """Lines of trace.jsonl, [] where the step has none."""
+        settings = self.config.logger
+        if not trace.due(step, settings.trace_period, self.config.grpo.max_num_steps):
+            return []
+        rows = trace.traced_rows(experience.group, settings.traced_prompts)
+        after = self.updates.logprobs(self.policy.logprobs, experience, rows)[rows]
+        part = rollouts[rows]
+        given = part.mask, part.old_logprobs, signals[rows], after
+        tokens = trace.tokens_of(self.updates.algorithm, *given)
+        return [
+            trace.line(
+                self._about(step, row, experience, rollouts),
+                experience.mask[row],
+                experience.entropy[row],
+                {name: x[i] for name, x in tokens.items()},
+            )
+            for i, row in enumerate(rows.tolist())
+        ]
+
+    def _about(
+        self, step: int, row: int, experience: Experience, rollouts: Rollouts
+    ) -> dict[str, Any]:
+        text, group = self.policy.decode, int(experience.group[row])
+        prompt = experience.prompts[group][experience.prompt_mask[group]]
+        return {
+            "step": step,
+            "group": group,
+            "prompt": text(prompt.tolist()),
+            "tokens": [text([t]) for t in experience.tokens[row][experience.mask[row]].tolist()],
+            "reward": float(rollouts.rewards[row]),
+        }
+
+
+def columns(step: int, experience: Experience) -> dict[str, Tensor]:
+    """As a `Dump` has them, behind their prompts; the sampler has the trainer's weights."""
+    version = torch.tensor(step - 1)
+    prompts = experience.prompts[experience.group]
+    of_tokens = {
+        "mask": experience.mask,
+        "sampler_logprobs": experience.gen_logprobs,
+        "trainer_logprobs": experience.logprobs,
+        "entropy": experience.entropy,
+    }
+    return {
+        **{name: F.pad(values, (prompts.shape[1], 0)) for name, values in of_tokens.items()},
+        "tokens": torch.cat((prompts, experience.tokens), 1),
+        "prompt_length": experience.prompt_mask.sum(1)[experience.group],
+        "weights_version": version,
+        "step": version,
+    }

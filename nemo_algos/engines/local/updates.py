@@ -1,0 +1,124 @@
+"""The optimizer steps on a rollout batch, micro-batch by micro-batch."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nemo_algos.algorithms.algorithm import Algorithm
+from nemo_algos.algorithms.core.metrics import Stats
+from nemo_algos.algorithms.core.surrogate import Counts
+from nemo_algos.algorithms.kernel import Signals
+from nemo_algos.algorithms.loss import policy_loss
+from nemo_algos.algorithms.rollouts import Rollouts
+from nemo_algos.engines.local.experience import Experience, Policy, Score
+from nemo_algos.engines.local.optimizer import optimizer_of, scheduler_of
+from nemo_algos.engines.local.prompt_sharing import micro_batches
+from nemo_algos.engines.local.schema import LocalConfig
+
+
+class Updates:
+    """A policy's optimizer and its schedule."""
+
+    def __init__(self, config: LocalConfig, algorithm: Algorithm, policy: Policy) -> None:
+        self.config, self.algorithm, self.policy = config, algorithm, policy
+        self.parameters = [p for p in policy.model.parameters() if p.requires_grad]
+        self.optimizer = optimizer_of(config.policy.optimizer, self.parameters)
+        self.scheduler = scheduler_of(config.policy.scheduler, self.optimizer)
+
+    def __call__(
+        self, experience: Experience, rollouts: Rollouts, signals: Signals
+    ) -> tuple[Stats, float]:
+        """All optimizer steps on this batch; statistics added up, and the last gradient norm.
+
+        Inert sequences are skipped, but count in every mean and in the number of optimizer steps.
+        Raises FloatingPointError where a gradient is not finite.
+        """
+        every = torch.arange(len(rollouts))
+        penalty = self.config.loss_fn.reference_policy_kl_penalty
+        live = ~self.algorithm.inert_rows(signals) | (penalty > 0)
+        total, norm = Stats.empty(), 0.0
+        for _ in range(self.config.grpo.num_update_epochs):
+            for rows in every.split(self.config.policy.train_global_batch_size):
+                counts, rows = Counts.of(rollouts.mask[rows]), rows[live[rows]]
+                total += self.accumulate(rows, experience, rollouts, signals, counts)
+                norm = self._step()
+        return total, norm
+
+    def accumulate(
+        self,
+        rows: Tensor,
+        experience: Experience,
+        rollouts: Rollouts,
+        signals: Signals,
+        counts: Counts,
+    ) -> Stats:
+        """Gradients of these rows [N], micro-batch by micro-batch; zero where there are none."""
+        total = Stats.empty()
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        for micro in self._micro_batches(experience, rows):
+            logprobs, entropy = self._score(experience, micro)
+            batch = rollouts[micro], signals[micro], counts, self.config.loss_fn, entropy
+            loss = policy_loss(self.algorithm, logprobs, *batch)
+            loss.value.backward()
+            total += loss.stats
+        return total
+
+    def _score(self, experience: Experience, micro: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Log-probs with gradient, and entropies where their gradient is asked for."""
+        if "entropy_gradient" in self.algorithm.needs:
+            return self.policy.logprobs_and_entropy(experience, micro)
+        return self.policy.logprobs(experience, micro), None
+
+    def _step(self) -> float:
+        limit = self.config.policy.max_grad_norm
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        step = self.scheduler.last_epoch + 1  # it takes one per batch
+        if not norm.isfinite():
+            raise FloatingPointError(
+                f"the gradient norm is {float(norm)} at step {step}, so this "
+                "minibatch was not applied. Lower the learning rate."
+            )
+        self.optimizer.step()
+        return float(norm)
+
+    @torch.no_grad()
+    def logprobs(self, score: Score, experience: Experience, rows: Tensor) -> Tensor:
+        """Of the responses `rows` [N], in micro-batches; [B,S], 0 elsewhere."""
+        out = torch.zeros_like(experience.logprobs)
+        for micro in self._micro_batches(experience, rows):
+            out[micro] = score(experience, micro)
+        return out.where(experience.mask, 0.0)
+
+    def _micro_batches(self, experience: Experience, rows: Tensor) -> list[Tensor]:
+        width = self.policy.tree_width(experience)
+        return micro_batches(experience, rows, self.config.policy, width)
+
+    def state(self) -> dict[str, Any]:
+        """Of the optimizer and its schedule."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "rates": self._rates(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a state.
+
+        Another learning rate or schedule counts from here on, as if it had been there all the time.
+        """
+        optimizer = state["optimizer"]
+        if state["rates"] == self._rates():
+            self.scheduler.load_state_dict(state["scheduler"])
+        else:
+            with warnings.catch_warnings(action="ignore"):  # no step of the optimizer goes before
+                for _ in range(state["step"]):
+                    self.scheduler.step()
+            groups = self.optimizer.state_dict()["param_groups"]
+            optimizer = {**optimizer, "param_groups": groups}
+        self.optimizer.load_state_dict(optimizer)
+
+    def _rates(self) -> dict[str, Any]:
+        return self.config.policy.model_dump(mode="json", include={"optimizer", "scheduler"})
