@@ -1,15 +1,12 @@
 """Whether new weights arrive: what both sides say of the same tokens after the same ids, twice."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from nemo_algos.engines.mismatch.dump import Dump
+from nemo_algos.engines.mismatch.responses import responses
 
-Array = np.ndarray
 READ = 64  # tokens of a response: later ones are rarely met again
 LEAST = 8  # contexts
 MOVED = 10.0  # of what a side's own repetitions differ by: then the weights did it
@@ -84,20 +81,10 @@ def compared(before: Dump, after: Dump) -> Arrival:
     )
 
 
-def _contexts(dump: Dump) -> dict[bytes, list[tuple[float, float]]]:
-    """(sampler, trainer) of each token, by the ids up to it; as often as these are there."""
-    found: dict[bytes, list[tuple[float, float]]] = {}
-    for ids, sides in _tokens(dump):
-        found.setdefault(ids.tobytes(), []).append(sides)
+def _contexts(dump: Dump) -> dict[bytes, list[list[float]]]:
+    """[sampler, trainer] of each token, by the ids up to it; as often as these are there."""
+    found: dict[bytes, list[list[float]]] = {}
+    for r in responses(dump, READ):
+        for at, *sides in zip(r.at, r.sampler, r.trainer, strict=True):
+            found.setdefault(r.ids[: at + 1].tobytes(), []).append(sides)
     return found
-
-
-def _tokens(dump: Dump) -> Iterator[tuple[Array, tuple[float, float]]]:
-    finite = np.isfinite(dump.sampler_logprobs) & np.isfinite(dump.trainer_logprobs)
-    for i, there in enumerate(dump.mask & finite):
-        places = np.flatnonzero(there)[:READ]
-        prompt = 0 if dump.prompt_length is None else int(dump.prompt_length[i])
-        start = int(dump.mask[i].argmax()) - prompt if prompt else 0
-        for at in places:
-            sides = float(dump.sampler_logprobs[i, at]), float(dump.trainer_logprobs[i, at])
-            yield dump.tokens[i, start : at + 1], sides

@@ -3,8 +3,6 @@
 A file may come from anyone: it is data, never code, and what it lacks is said in a sentence.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -49,9 +47,15 @@ class Dump:
         shape = self.tokens.shape
         if len(shape) != 2:
             raise ValueError(f"tokens has shape {list(shape)}. It needs [responses, positions].")
+        top = self.top_logprobs
+        others = {
+            "step": [()],
+            "prompt_length": [shape[:1]],
+            "weights_version": [shape[:1], shape],
+            "top_logprobs": [() if top is None else (*shape, *top.shape[2:3])],
+        }
         for name, array in self.arrays().items():
-            sizes = _sizes(name, shape)
-            if array.shape not in sizes and not (name == "top_logprobs" and array.ndim == 3):
+            if array.shape not in (sizes := others.get(name, [shape])):
                 wanted = " or ".join(str(list(size)) for size in sizes)
                 raise ValueError(f"{name} has shape {list(array.shape)}. It needs {wanted}.")
             if array.dtype.kind not in "biuf":
@@ -68,12 +72,6 @@ class Dump:
         """By name, those that are there."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
-
-
-def _sizes(name: str, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    if name == "step":
-        return [()]
-    return {"weights_version": [shape[:1], shape], "prompt_length": [shape[:1]]}.get(name, [shape])
 
 
 def from_arrays(arrays: dict[str, Any]) -> Dump:

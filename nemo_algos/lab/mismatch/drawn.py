@@ -1,7 +1,5 @@
 """Whether the tokens were drawn from the distribution that is recorded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ def drawn(logits: Logits, responses: Responses) -> dict[str, dict[str, Any]]:
     rows = [r.ids.tobytes() for r in responses.each]
     first = np.unique(rows, return_index=True)[1]
     logits = logits.only(np.isin(responses.row, first))  # copies say nothing more
-    above = _above(logits)
+    above = _mass(logits, logits.probs)
     lower = float((logits.rank > 0).mean())
     expected = float((1 - logits.probs[:, 0]).mean())
     if lower < GREEDY * expected and expected * len(above) > MISSING:
@@ -32,7 +30,7 @@ def drawn(logits: Logits, responses: Responses) -> dict[str, dict[str, Any]]:
     edge, gain = _edge(logits, above)
     if _chance(above, np.exp(logits.logprobs)) > CHANCE:
         return edge
-    temperature = minimize(lambda t: -float(tempered(logits, t).mean()), list(TEMPERATURES))
+    temperature = minimize(lambda t: -float(tempered(logits, t).mean()), TEMPERATURES)
     warmer = tempered(logits, temperature)
     if edge and gain > float((warmer - logits.logprobs).sum()):
         return edge
@@ -43,12 +41,8 @@ def drawn(logits: Logits, responses: Responses) -> dict[str, dict[str, Any]]:
     return edge or {"speculative": {}}
 
 
-def _above(logits: Logits) -> Array:
-    """The mass of the tokens that are likelier than the drawn one [N]."""
-    return _mass(logits, logits.probs)
-
-
 def _mass(logits: Logits, probs: Array) -> Array:
+    """Of the tokens that are likelier than the drawn one [N]; probs: of the likeliest [N,K]."""
     mass = np.concatenate([np.zeros((len(probs), 1)), np.cumsum(probs, 1)], 1)
     index = np.minimum(logits.rank, probs.shape[1])
     above = np.take_along_axis(mass, index[:, None], 1)[:, 0]

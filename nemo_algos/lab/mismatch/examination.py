@@ -1,26 +1,25 @@
 """The cause by experiment: both sides' log-probs are recomputed from the trainer's weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from nemo_algos.engines.mismatch.dump import Dump
+from nemo_algos.lab.mismatch.adapter import lora
 from nemo_algos.lab.mismatch.causes import Cause
 from nemo_algos.lab.mismatch.drawn import drawn
 from nemo_algos.lab.mismatch.hypotheses.dropout import dropout
-from nemo_algos.lab.mismatch.hypotheses.fit import CAP, ROUNDING
+from nemo_algos.lab.mismatch.hypotheses.fit import ROUNDING
 from nemo_algos.lab.mismatch.hypotheses.forward import Case
 from nemo_algos.lab.mismatch.hypotheses.routes import routers
-from nemo_algos.lab.mismatch.hypotheses.weights import adapted, lora
+from nemo_algos.lab.mismatch.hypotheses.weights import adapted
 from nemo_algos.lab.mismatch.logits import Logits
 from nemo_algos.lab.mismatch.network import Network, in_bfloat16, load, recompute
 from nemo_algos.lab.mismatch.responses import NEIGHBOURS, Responses, gather
+from nemo_algos.lab.mismatch.state import Side
 from nemo_algos.lab.mismatch.trial import SLACK, Outcome, Search
 
 Array = np.ndarray
@@ -83,14 +82,14 @@ def examine(
     sides: dict[str, Outcome] = {}
     for name in SIDES:
         told = lambda text, name=name: progress(f"{name}: {text}")  # noqa: E731
-        record = responses.record(name, scale)
-        search = Search(replace(case, side=name), forwards, responses, record, rounding, told)
+        side = Side(responses.record(name, scale), base)
+        search = Search(replace(case, side=name), forwards, responses, side, rounding, told)
         sides[name] = search.outcome(sides.get("trainer"))
         if name == "trainer" and not sides[name].explained:
             sides[name] = _with_dropout(sides[name], search)
     sides["sampler"] = _drawn_by_the_model(sides["sampler"], responses, base)
-    explained = any(side.explained for side in sides.values())
-    if not explained and _alike(responses, rounding, scale):
+    apart = responses.record("trainer", scale).level(responses.column("sampler"))
+    if apart <= SLACK * rounding and not any(side.explained for side in sides.values()):
         raise ValueError(OTHER_WEIGHTS)
     level, counts = float(np.mean(scale)) * rounding, (len(responses.row), len(responses.each))
     routed = bool(routers(case.network))
@@ -100,17 +99,13 @@ def examine(
 def _case(
     network: Network, responses: Responses, previous: Sequence[Path], adapter: Path | None
 ) -> Case:
-    case = Case(
-        network,
-        {_name(path, previous): _earlier(path, network) for path in previous},
-        lora(adapter, network) if adapter else {},
-        pad=getattr(network.tokenizer, "pad_token_id", None) or 0,
-        longest=max(r.begin for r in responses.each),
-        micro_batches=responses.micro_batches(),
-    )
-    if case.adapter:
-        _adopt(case, responses)
-    return case
+    added = lora(adapter, network) if adapter else {}
+    earlier = {_name(path, previous): _earlier(path, network) for path in previous}
+    if added:
+        _adopt(network, added, responses)
+    pad = getattr(network.tokenizer, "pad_token_id", None) or 0
+    longest, sizes = max(r.begin for r in responses.each), responses.micro_batches()
+    return Case(network, earlier, added, pad=pad, longest=longest, micro_batches=sizes)
 
 
 def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
@@ -118,9 +113,12 @@ def _causes(sides: dict[str, Outcome], responses: Responses) -> list[Cause]:
     causes = [c for name in SIDES[::-1] for c in _named(name, sides[name])]
     causes = [c for c in causes if not any(_same(c, *side) for side in sides.items())]
     sampler = sides["sampler"]
-    if sampler.explained and not (sampler.state.sampling or sampler.state.bookkeeping):
-        causes = _with_draws(causes, drawn(sampler.logits, responses))
-    return causes
+    if not sampler.explained or sampler.state.sampling or sampler.state.bookkeeping:
+        return causes
+    found = drawn(sampler.logits, responses)
+    if found:  # a trainer's temperature that the tokens have too is the run's
+        causes = [c for c in causes if (c.name, c.side) != ("temperature", "trainer")]
+    return [Cause(name, "sampler", value, 1.0) for name, value in found.items()] + causes
 
 
 def _drawn_by_the_model(sampler: Outcome, responses: Responses, base: Logits) -> Outcome:
@@ -152,18 +150,17 @@ def _earlier(folder: Path, network: Network) -> dict[str, Tensor]:
     return old
 
 
-def _adopt(case: Case, responses: Responses) -> None:
+def _adopt(network: Network, adapter: dict[str, Tensor], responses: Responses) -> None:
     """Merge the adapter for good, where the trainer's log-probs are of the merged model."""
-    some = responses.first(NEIGHBOURS)
-    record = some.column("trainer")
-    apart = [
-        float(np.abs(recompute(case.network, some, changes).logprobs - record).mean())
-        for changes in ((), (adapted(case.adapter, 1.0),))
-    ]
-    if apart[1] < apart[0]:
-        for name, parameter in case.network.model.named_parameters():
-            if name in case.adapter:
-                parameter.data += case.adapter[name].to(parameter.dtype)
+    some, merged = responses.first(NEIGHBOURS), adapted(adapter, 1.0)
+    without, within = (
+        np.abs(recompute(network, some, changes).logprobs - some.column("trainer")).mean()
+        for changes in ((), (merged,))
+    )
+    if within < without:
+        for name, added in adapter.items():
+            parameter = network.model.get_parameter(name)
+            parameter.data += added.to(parameter.dtype)
 
 
 def _worst_first(responses: Responses, base: Logits) -> tuple[Responses, Logits]:
@@ -186,18 +183,13 @@ def _rounding(base: Logits, rounded: Logits) -> tuple[Array, float]:
     return scale, float(np.mean(np.abs(d) / scale))
 
 
-def _alike(responses: Responses, rounding: float, scale: Array) -> bool:
-    """Whether the two sides agree with each other."""
-    d = responses.column("trainer") - responses.column("sampler")
-    return float(np.minimum(np.abs(d) / scale, CAP).mean()) <= SLACK * rounding
-
-
 def _with_dropout(side: Outcome, search: Search) -> Outcome:
     """The side, explained where the model's own dropout moves a forward as far."""
-    found = dropout(search.case.network, search.responses, search.record.value)
+    found = dropout(search.case.network, search.responses, search.side.record.value)
     if found is None:
         return side
-    own = replace(search.record, value=found.draws[0]).level(search.base.logprobs)
+    record, base = search.side
+    own = replace(record, value=found.draws[0]).level(base.logprobs)
     left = max(0.0, side.level - own / search.rounding)
     return replace(side, parameters={"dropout": found.rates}, left=left, explained=True)
 
@@ -218,11 +210,3 @@ def _same(cause: Cause, side: str, outcome: Outcome) -> bool:
         return False
     pairs = [(v, other[k]) for k, v in cause.parameter.items() if k != "error"]
     return all(np.isclose(a, b, rtol=ALIKE) if isinstance(a, float) else a == b for a, b in pairs)
-
-
-def _with_draws(causes: list[Cause], found: dict[str, dict[str, Any]]) -> list[Cause]:
-    """A trainer's temperature that the tokens have too is the run's: the record is another."""
-    own = [Cause(name, "sampler", parameter, 1.0) for name, parameter in found.items()]
-    if found:
-        causes = [c for c in causes if c.name != "temperature" or c.side != "trainer"]
-    return own + causes

@@ -1,11 +1,10 @@
 """Probes of a live sampler: an OpenAI-compatible server that takes token ids, such as vLLM's."""
 
-from __future__ import annotations
-
 import json
 import math
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import httpx
@@ -45,19 +44,15 @@ class Server:
             )
         self.url, self.key = url.rstrip("/"), key
         self.http = httpx.Client(timeout=SECONDS, headers=key.headers)
-        listed = self._asked("GET", "models").get("data")
-        named = listed if isinstance(listed, list) else []
-        self.models = [
-            m["id"] for m in named if isinstance(m, dict) and isinstance(m.get("id"), str)
-        ]
+        listed = self._asked("GET", "models", "data")
+        self.models = [m["id"] for m in listed if isinstance(m.get("id"), str)]
         if not self.models:
             raise ValueError(f"{url}/models lists no model. Name an OpenAI-compatible server.")
 
     def choices(self, prompts: Sequence[list[int]], model: str = "", **params: Any) -> list[Any]:
         """A completion of each prompt of token ids, all in one request."""
         body = {"model": model or self.models[0], "prompt": prompts, "max_tokens": 1, **params}
-        found = self._asked("POST", "completions", json=body).get("choices")
-        found = [c for c in found if isinstance(c, dict)] if isinstance(found, list) else []
+        found = self._asked("POST", "completions", "choices", json=body)
         if len(found) != len(prompts):
             raise ValueError(f"{self.url} does not complete lists of token ids. Use vLLM's server.")
         return sorted(found, key=lambda choice: str(choice.get("index")).zfill(9))
@@ -65,42 +60,45 @@ class Server:
     def prompt_logprobs(self, rows: Sequence[list[int]], model: str = "") -> list[Array]:
         """Of each id but the first, nats, before any sampling parameter."""
         choices = self.choices(rows, model, prompt_logprobs=0, **PLAIN)
-        return [self._of_prompt(c, row) for c, row in zip(choices, rows, strict=True)]
+        with self._told("prompt_logprobs for token ids"):
+            pairs = [
+                zip(choice["prompt_logprobs"][1:], row[1:], strict=True)
+                for choice, row in zip(choices, rows, strict=True)
+            ]
+            return [np.array([float(at[str(t)]["logprob"]) for at, t in pair]) for pair in pairs]
 
     def likeliest(self, prompt: list[int], **params: Any) -> dict[str, float]:
         """Of the first token after it, the log-probs that the server says, by token."""
         (choice,) = self.choices([prompt], logprobs=TOP, return_tokens_as_token_ids=True, **params)
-        return self._generated(choice)[0]
+        with self._told("logprobs"):
+            top = choice["logprobs"]["top_logprobs"][0]
+            return {str(token): float(value) for token, value in top.items()}
 
     def greedy(self, prompt: list[int], salt: str) -> Array:
         """Log-probs of the first tokens. salt: prompts of another are not taken from the cache."""
         given = {**PLAIN, "temperature": 0.0, "logprobs": 1, "max_tokens": TOKENS}
         (choice,) = self.choices([prompt], cache_salt=salt, **given)
-        return self._generated(choice)[1]
+        with self._told("logprobs"):
+            return np.array([float(value) for value in choice["logprobs"]["token_logprobs"]])
 
-    def _generated(self, choice: Any) -> tuple[dict[str, float], Array]:
-        """The first token's likeliest, and the log-probs of all that were generated."""
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
         try:
-            found = choice["logprobs"]
-            top = {str(token): float(value) for token, value in found["top_logprobs"][0].items()}
-            return top, np.array([float(value) for value in found["token_logprobs"]])
+            yield
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            raise ValueError(f"{self.url} returns no logprobs. Use vLLM's server.") from None
+            raise ValueError(f"{self.url} returns no {what}. Use vLLM's server.") from None
 
-    def _of_prompt(self, choice: Any, row: list[int]) -> Array:
-        try:
-            pairs = zip(choice["prompt_logprobs"][1:], row[1:], strict=True)
-            return np.array([float(at[str(token)]["logprob"]) for at, token in pairs])
-        except (KeyError, TypeError, ValueError):
-            raise ValueError(
-                f"{self.url} returns no prompt_logprobs for token ids. Use vLLM's server."
-            ) from None
-
-    def _asked(self, method: str, path: str, **given: Any) -> dict[str, Any]:
-        where = f"{self.url}/{path}"
+    def _asked(self, method: str, path: str, key: str, **given: Any) -> list[dict[str, Any]]:
+        """The objects of a list in an answer."""
+        where, content = f"{self.url}/{path}", bytearray()
         try:
             with self.http.stream(method, where, **given) as response:
-                content = b"".join(_limited(response.iter_bytes(), where))
+                for part in response.iter_bytes():
+                    content += part
+                    if len(content) > LARGEST:
+                        raise ValueError(
+                            f"{where} returned more than {LARGEST >> 20} MiB. Send fewer responses."
+                        )
         except httpx.HTTPError as error:
             raise ValueError(
                 f"{where} does not answer: {self.key.shown(str(error))}. Check that it runs."
@@ -109,23 +107,12 @@ class Server:
             text = self.key.shown(content[:300].decode(errors="replace"))
             raise ValueError(f"{where} returned status {response.status_code}: {text}")
         try:
-            answer = json.loads(content)
-        except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict):
-            raise ValueError(f"{where} does not return a JSON object. Name the URL with its /v1.")
-        return answer
-
-
-def _limited(parts: Iterator[bytes], where: str) -> Iterator[bytes]:
-    size = 0
-    for part in parts:
-        size += len(part)
-        if size > LARGEST:
+            found = json.loads(content)[key]
+        except (ValueError, RecursionError, LookupError, TypeError):
             raise ValueError(
-                f"{where} returned more than {LARGEST >> 20} MiB. Send fewer responses."
-            )
-        yield part
+                f"{where} does not return JSON with {key!r}. Name the URL with its /v1."
+            ) from None
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def probed(server: Server, responses: Responses) -> list[Seen]:
@@ -137,8 +124,8 @@ def probed(server: Server, responses: Responses) -> list[Seen]:
     seen = [
         recorded(some, together),
         _apart("batch", "alone and in a batch", alone, together),
-        _cache(server, [r.ids[: r.begin].tolist() for r in some.each]),
-        *_sampling(server, rows[0][: some.each[0].begin]),
+        _cache(server, [r.prompt.tolist() for r in some.each]),
+        *_sampling(server, some.each[0].prompt.tolist()),
     ]
     return seen + [_adapter(server, rows, together, name) for name in server.models[1:]]
 

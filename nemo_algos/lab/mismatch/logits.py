@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nemo_algos.engines.mismatch.responses import Response
+
 Array = np.ndarray
 TOP = 256  # logits that are kept as they are
 WIDTH, BINS = 0.125, 240  # nats: the others are counted in bins so wide below the largest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Logits:
     """Of N places. token, chosen [N]: what was drawn, and its logit; rank [N]: how many are above.
 
@@ -78,37 +80,32 @@ class Logits:
 COLUMNS = [field.name for field in fields(Logits)]
 
 
-def kept(z: Tensor, chosen: Tensor, ids: Tensor, at: Tensor, begin: int) -> Logits:
-    """Of one response: z [n,V], chosen [n], ids [T] of prompt and response, at [n] places in it."""
+def kept(z: Tensor, response: Response) -> Logits:
+    """Of one response's n tokens; z [n,V]."""
     z = z.float()
-    n, k = len(z), min(TOP, z.shape[-1])
-    top = z.topk(k, -1)
-    own = z.gather(-1, chosen[:, None])
+    ids, chosen = torch.as_tensor(response.ids), torch.as_tensor(response.tokens)
+    top, own = z.topk(min(TOP, z.shape[-1]), -1), z.gather(-1, chosen[:, None])
     bins = ((top.values[:, :1] - z) / WIDTH).long().clamp_(0, BINS - 1)
-    tail = torch.zeros(n, BINS).scatter_add_(1, bins, torch.ones(()).expand_as(z))
+    tail = torch.zeros(len(z), BINS).scatter_add_(1, bins, torch.ones(()).expand_as(z))
     best = bins.gather(1, top.indices)
     tail.scatter_add_(1, best, -torch.ones(()).expand_as(best))
     unique, which = ids.unique(return_inverse=True)
-    earlier = torch.arange(len(ids)) < at[:, None]  # [n,T]
-    count = torch.zeros(n, len(unique))
-    index = which.expand(n, -1)
-    before = count.scatter_add(1, index, earlier.float())
-    answered = (earlier & (torch.arange(len(ids)) >= begin)).float()
-    written = count.scatter_add(1, index, answered)
+    stands = torch.nn.functional.one_hot(which).float()  # [T,U]
+    place = torch.arange(len(ids))
+    earlier = (place < torch.as_tensor(response.at)[:, None]).float()  # [n,T]
     arrays = {
         "token": chosen,
-        "chosen": own[:, 0],
+        "chosen": own[:, 0].double(),
         "ids": top.indices,
-        "top": top.values,
+        "top": top.values.double(),
         "tail": tail,
-        "seen": z[:, unique],
-        "before": before,
-        "written": written,
+        "seen": z[:, unique].double(),
+        "before": earlier @ stands,
+        "written": (earlier * (place >= response.begin)) @ stands,
         "own": unique == chosen[:, None],
         "rank": (z > own).sum(-1),
     }
-    wide = {"chosen", "top", "seen"}
-    return Logits(**{k: v.double().numpy() if k in wide else v.numpy() for k, v in arrays.items()})
+    return Logits(**{name: array.numpy() for name, array in arrays.items()})
 
 
 def joined(parts: list[Logits]) -> Logits:

@@ -1,20 +1,21 @@
 """The trainer's model, and what it gives the tokens of some responses under a change."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from nemo_algos.engines.local.hf import from_pretrained
+from nemo_algos.engines.mismatch.responses import Response
 from nemo_algos.lab.mismatch.logits import Logits, joined, kept
-from nemo_algos.lab.mismatch.responses import Response, Responses
+from nemo_algos.lab.mismatch.responses import Responses
 
 BATCH = 8  # lines of a forward
 
@@ -40,11 +41,6 @@ class Network:
 
     model: Any
     tokenizer: Any
-
-    @property
-    def layers(self) -> list[nn.Module]:
-        """Its blocks."""
-        return list(next(m for m in self.model.modules() if isinstance(m, nn.ModuleList)))
 
 
 def in_bfloat16(network: Network) -> Network:
@@ -78,20 +74,16 @@ def load(folder: Path) -> Network:
 
 def lines(responses: Sequence[Response], prompts: Sequence[Any] | None = None) -> Lines:
     """A response a line, padded behind its end; prompts: others in place of their own."""
-    heads = prompts or [r.ids[: r.begin] for r in responses]
-    rows = [
-        torch.cat([torch.as_tensor(h), torch.as_tensor(r.ids[r.begin :])])
-        for h, r in zip(heads, responses, strict=True)
-    ]
-    width = max(map(len, rows))
-    ids = torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows])
-    length = torch.tensor([len(row) for row in rows])
-    there = torch.arange(width) < length[:, None]
-    attend = torch.ones(width, width).tril().bool() & there[:, None]
-    attend = attend | torch.eye(width).bool()  # a pad attends to itself: no row is empty
-    moved = [len(h) - r.begin for h, r in zip(heads, responses, strict=True)]
-    at = [(i, torch.as_tensor(r.at) + moved[i] - 1) for i, r in enumerate(responses)]
-    return Lines(ids, torch.arange(width).expand_as(ids), attend, at)
+    heads = prompts or [r.prompt for r in responses]
+    pairs = list(zip(heads, responses, strict=True))
+    rows = [torch.as_tensor(np.r_[head, r.ids[r.begin :]]) for head, r in pairs]
+    ids = pad_sequence(rows, batch_first=True)
+    place = torch.arange(ids.shape[1])
+    there = place < torch.tensor([[len(row)] for row in rows])
+    # a pad attends to itself: no row is empty
+    attend = (place <= place[:, None]) & there[:, None] | torch.eye(len(place)).bool()
+    at = [(i, torch.as_tensor(r.at) + len(h) - r.begin - 1) for i, (h, r) in enumerate(pairs)]
+    return Lines(ids, place.expand_as(ids), attend, at)
 
 
 @torch.no_grad()
@@ -104,16 +96,9 @@ def recompute(network: Network, responses: Responses, changes: Sequence[Change] 
             shown = lines(some)
             for change in changes:
                 shown = stack.enter_context(change(network, shown, some))
-            parts += _logits(network, shown, some)
+            found = logits(network, shown)
+            parts += [kept(z, r) for z, r in zip(found, some, strict=True)]
     return joined(parts)
-
-
-def _logits(network: Network, shown: Lines, some: Sequence[Response]) -> list[Logits]:
-    found = []
-    for z, r in zip(logits(network, shown), some, strict=True):
-        tokens, ids = torch.as_tensor(r.tokens), torch.as_tensor(r.ids)
-        found.append(kept(z, tokens, ids, torch.as_tensor(r.at), r.begin))
-    return found
 
 
 def logits(network: Network, shown: Lines) -> Iterator[Tensor]:
@@ -127,17 +112,15 @@ def logits(network: Network, shown: Lines) -> Iterator[Tensor]:
 
 def hidden_states(network: Network, shown: Lines) -> Tensor:
     """[L,T,D] after the last norm."""
-    model = network.model
+    model, config = network.model, network.model.config
+    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", 0)
     dtype = next(model.parameters()).dtype
-    masks = {"full_attention": shown.attend}
-    window = getattr(model.config, "sliding_window", None)
-    kinds = getattr(model.config, "layer_types", None)
-    if window and kinds is None and getattr(model.config, "use_sliding_window", True):
-        masks["full_attention"] = within(shown, window)
-    elif window:
-        masks["sliding_attention"] = within(shown, window)
-    added = {k: _added(attend, dtype) for k, attend in masks.items()}
-    mask: Any = added if kinds and "sliding_attention" in kinds else added["full_attention"]
+    mask: Any = _added(shown.attend, dtype)
+    if kinds and "sliding_attention" in kinds:
+        sliding = _added(within(shown, window), dtype)
+        mask = {"full_attention": mask, "sliding_attention": sliding}
+    elif window and kinds is None and getattr(config, "use_sliding_window", True):
+        mask = _added(within(shown, window), dtype)
     output = model.model(
         input_ids=shown.ids, attention_mask=mask, position_ids=shown.positions, use_cache=False
     )
@@ -164,19 +147,9 @@ def output_head(network: Network, hidden: Tensor) -> Tensor:
     return cap * torch.tanh(z / cap) if cap else z
 
 
-@contextmanager
-def edit_parameters(network: Network, names: Callable[[str], bool], edit: Any) -> Iterator[None]:
-    """The parameters of these names are edit(name, parameter) meanwhile."""
-    before = {k: p.data for k, p in network.model.named_parameters() if names(k)}
-    try:
-        for name, parameter in network.model.named_parameters():
-            if name in before:
-                parameter.data = edit(name, parameter.data)
-        yield
-    finally:
-        for name, parameter in network.model.named_parameters():
-            if name in before:
-                parameter.data = before[name]
+def logprobs(z: Tensor, response: Response) -> Tensor:
+    """Of the response's tokens [n]; z [n,V]."""
+    return z.log_softmax(-1).gather(1, torch.as_tensor(response.tokens)[:, None])[:, 0]
 
 
 def modules(network: Network, *endings: str) -> list[nn.Module]:
@@ -196,15 +169,13 @@ def edit_outputs(of: Sequence[nn.Module], edit: Callable[[int, Tensor], Tensor])
 
 
 @contextmanager
-def edit_attributes(
-    of: Sequence[nn.Module], name: str, edit: Callable[[Any], Any]
-) -> Iterator[None]:
-    """This attribute of each module is edit(value) meanwhile."""
-    before = [getattr(m, name) for m in of]
+def edit_attributes(of: Mapping[Any, Any], name: str, edit: Callable[..., Any]) -> Iterator[None]:
+    """This attribute of each value is edit(key, attribute) meanwhile."""
+    before = {key: getattr(one, name) for key, one in of.items()}
     try:
-        for module, value in zip(of, before, strict=True):
-            setattr(module, name, edit(value))
+        for key, one in of.items():
+            setattr(one, name, edit(key, before[key]))
         yield
     finally:
-        for module, value in zip(of, before, strict=True):
-            setattr(module, name, value)
+        for key, one in of.items():
+            setattr(one, name, before[key])

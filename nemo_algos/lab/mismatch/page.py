@@ -1,7 +1,5 @@
 """The verdict as a page: by place, by probability, by response, by age of the weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

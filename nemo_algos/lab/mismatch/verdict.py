@@ -87,18 +87,24 @@ def diagnose(dumps: Sequence[Dump]) -> Diagnosis:
     size = np.abs(tokens.d)
     if tokens.lost:
         share = tokens.lost / (tokens.lost + len(size))
-        cause = Cause("not_finite", _broken(dumps), {"share": share}, 1.0)
-        found = f"{tokens.lost} log-probs are not finite, {share:.1%}"
-        return Diagnosis("not_finite", found, tokens, [cause])
+        sampler = any((~np.isfinite(d.sampler_logprobs[d.mask])).any() for d in dumps)
+        cause = Cause("not_finite", SIDES[not sampler], {"share": share}, 1.0)
+        return _certain(tokens, f"{tokens.lost} log-probs are not finite, {share:.1%}", cause)
     if arrived := _arrived(dumps, tokens, "none"):
         return arrived
     if len(size) < TOKENS or len(tokens.each) < RESPONSES:
         count = f"{len(size)} tokens of {len(tokens.each)} responses are too few"
         return Diagnosis("few", count, tokens)
     if size.mean() < CLEAN and size.max() < 20 * CLEAN:
-        return _surprising(tokens) or _clean(tokens)
+        same = "both sides have the same numbers: one may be a copy of the other"
+        found = "the difference is float32 rounding" if size.any() else same
+        return _surprising(tokens) or Diagnosis("clean", found, tokens)
     found = _bookkeeping(tokens) or _age(tokens) or _arrived(dumps, tokens, "part")
     return found or _unknown(tokens)
+
+
+def _certain(tokens: Responses, found: str, cause: Cause) -> Diagnosis:
+    return Diagnosis(cause.name, found, tokens, [cause])
 
 
 def _arrived(dumps: Sequence[Dump], tokens: Responses, state: str) -> Diagnosis | None:
@@ -111,13 +117,7 @@ def _arrived(dumps: Sequence[Dump], tokens: Responses, state: str) -> Diagnosis 
         return Diagnosis("unknown", arrival.sentence, tokens, [], candidates)
     share = max(0.0, 1 - arrival.rounding / arrival.apart)
     cause = Cause("old_weights", "sampler", {"contexts": arrival.contexts}, share)
-    return Diagnosis("old_weights", arrival.sentence, tokens, [cause])
-
-
-def _clean(tokens: Responses) -> Diagnosis:
-    same = "both sides have the same numbers: one may be a copy of the other"
-    found = "the difference is float32 rounding" if tokens.d.any() else same
-    return Diagnosis("clean", found, tokens)
+    return _certain(tokens, arrival.sentence, cause)
 
 
 def _surprising(tokens: Responses) -> Diagnosis | None:
@@ -129,16 +129,9 @@ def _surprising(tokens: Responses) -> Diagnosis | None:
     if not found.pvalue < SURPRISE:
         return None
     more = "more" if rows.mean() > 0 else "less"
-    text = (
-        f"both sides agree, but the tokens are {abs(rows.mean()):.2g} nats {more} surprising than"
-    )
-    text += f" the entropy says: {WITH_MODEL}"
+    text = f"both sides agree, but the tokens are {abs(rows.mean()):.2g} nats {more} surprising "
+    text += f"than the entropy says: {WITH_MODEL}"
     return Diagnosis("unknown", text, tokens, [], ["recorded_before", "greedy", "speculative"])
-
-
-def _broken(dumps: Sequence[Dump]) -> str:
-    sampler = sum(int((~np.isfinite(d.sampler_logprobs[d.mask])).sum()) for d in dumps)
-    return "sampler" if sampler else "trainer"
 
 
 def _bookkeeping(tokens: Responses, sides: Sequence[str] = SIDES) -> Diagnosis | None:
@@ -154,9 +147,8 @@ def _bookkeeping(tokens: Responses, sides: Sequence[str] = SIDES) -> Diagnosis |
                 before, after = record.level(expected), record.level(fit.predicted)
                 if left < CERTAIN or (after < NOISE and GAIN * before > after):
                     ((name, parameter),) = fit.parameters.items()
-                    cause = Cause(name, side, parameter, 1 - left)
                     found = f"it explains {1 - left:.0%} of the difference"
-                    return Diagnosis(name, found, tokens, [cause])
+                    return _certain(tokens, found, Cause(name, side, parameter, 1 - left))
     return None
 
 
@@ -168,10 +160,9 @@ def _age(tokens: Responses) -> Diagnosis | None:
     by_age: Any = stats.spearmanr(level, tokens.age)
     if not by_age.statistic >= AGED or by_age.pvalue > 1e-4:
         return None
-    shown = f"rank correlation {by_age.statistic:.2f}"
-    found = f"responses of older weights differ more ({shown})"
-    age = {"oldest": int(tokens.age.max())}
-    return Diagnosis("old_weights", found, tokens, [Cause("old_weights", "sampler", age, 1.0)])
+    found = f"responses of older weights differ more (rank correlation {by_age.statistic:.2f})"
+    oldest = {"oldest": int(tokens.age.max())}
+    return _certain(tokens, found, Cause("old_weights", "sampler", oldest, 1.0))
 
 
 def _unknown(tokens: Responses) -> Diagnosis:
@@ -196,21 +187,18 @@ def with_model(dumps: Sequence[Dump], examination: Examination) -> Diagnosis:
     if tokens.lost:
         causes = diagnose(dumps).causes + causes
     count = f"{examination.tokens} tokens of {examination.responses} responses"
-    if examination.unexplained:
-        near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
-        best = ", ".join(f"{name} explains {share:.0%}" for name, share in near.items())
-        sides = " and ".join(examination.unexplained)
-        text = f"no known cause explains the {sides} side down to rounding, in {count}"
-        if examination.routed:  # a dump has no routes, so flips between the sides are not tried
-            text += f". {ROUTES}"
-        candidates = list(near)
-        if not causes and (certain := _bookkeeping(tokens, examination.unexplained)):
-            return replace(certain, candidates=candidates)
-        if causes:
-            return Diagnosis(causes[0].name, text, tokens, causes, candidates)
-        return Diagnosis("unknown", f"{text}. {best}" if best else text, tokens, [], candidates)
-    rest = f"the rest is rounding, in {count}"
-    rest += f" (bfloat16 rounds by {examination.rounding:.2g} nats here)"
+    if not examination.unexplained:
+        rest = f"the rest is rounding, in {count}"
+        rest += f" (bfloat16 rounds by {examination.rounding:.2g} nats here)"
+        return Diagnosis(causes[0].name if causes else "clean", rest, tokens, causes)
+    near = {k: v for side in examination.unexplained for k, v in examination.near(side)}
+    sides = " and ".join(examination.unexplained)
+    text = f"no known cause explains the {sides} side down to rounding, in {count}"
+    if examination.routed:  # a dump has no routes, so flips between the sides are not tried
+        text += f". {ROUTES}"
     if causes:
-        return Diagnosis(causes[0].name, rest, tokens, causes)
-    return Diagnosis("clean", rest, tokens)
+        return Diagnosis(causes[0].name, text, tokens, causes, list(near))
+    if certain := _bookkeeping(tokens, examination.unexplained):
+        return replace(certain, candidates=list(near))
+    best = ", ".join(f"{name} explains {share:.0%}" for name, share in near.items())
+    return Diagnosis("unknown", f"{text}. {best}" if best else text, tokens, [], list(near))

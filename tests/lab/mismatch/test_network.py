@@ -1,5 +1,7 @@
 """What the model gives under each change, against transformers row by row."""
 
+from dataclasses import replace
+
 import numpy as np
 import peaked_llama as small
 import pytest
@@ -203,6 +205,19 @@ def test_weights_that_change_in_flight_give_what_a_kept_cache_gives():
     some = gather([from_arrays(ROLLOUTS.arrays(want, ZEROS))], 64)
     found = recompute(case().network, some, [change_of(weights.in_flight, folder="old")])
     np.testing.assert_allclose(found.logprobs, torch.cat(want).numpy(), atol=2e-4)
+
+
+@pytest.mark.parametrize("temperature, near", [(0.7, True), (1.0, False)])
+def test_the_place_is_found_at_the_temperature_that_the_tokens_are_drawn_at(temperature, near):
+    """Of a sampler at 0.7: at 1 another place fits better."""
+    z, found = in_flight(), []
+    recorded = small.logprobs([row / 0.7 for row in z], ROLLOUTS)
+    some = gather([from_arrays(ROLLOUTS.arrays(recorded, ZEROS))], 64)
+    at = replace(case(), temperature=temperature)
+    weights.in_flight(at, lambda _, change: found.append(change) or 1.0)
+    want = torch.cat(small.logprobs(z, ROLLOUTS)).numpy()
+    got = recompute(at.network, some, found).logprobs
+    assert bool((np.abs(got - want) < 2e-4).all()) == near
 
 
 def test_a_cache_that_is_kept_has_a_name_of_its_own(tmp_path):

@@ -7,10 +7,11 @@ import torch
 
 from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.drawn import drawn
-from nemo_algos.lab.mismatch.hypotheses import sampling
+from nemo_algos.lab.mismatch.hypotheses import bookkeeping, sampling
 from nemo_algos.lab.mismatch.hypotheses.fit import Record
 from nemo_algos.lab.mismatch.network import Network, recompute
 from nemo_algos.lab.mismatch.responses import gather
+from nemo_algos.lab.mismatch.state import Side, State
 
 MODEL = small.model()
 
@@ -143,3 +144,13 @@ def test_the_likeliest_tokens_alone_are_greedy():
 def test_tokens_drawn_as_recorded(seed):
     responses, logits, _ = recorded(lambda z: z, seed)
     assert drawn(logits, responses) == {}
+
+
+def test_bookkeeping_behind_a_parameter_does_not_solve_for_it_again():
+    _, logits, record = recorded(lambda z: z / 0.8)
+    (solve, logprobs), calls = sampling.SINGLE[0], []
+    counted = sampling.Sampling(lambda *of: calls.append(of) or solve(*of), logprobs)
+    side = Side(record, logits)
+    for tried in (None, *bookkeeping.HYPOTHESES):
+        side.reached(State(sampling=counted, bookkeeping=tried), logits)
+    assert len(calls) == 1

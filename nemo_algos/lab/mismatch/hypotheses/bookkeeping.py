@@ -3,9 +3,8 @@
 Each takes a record and what it should have been [N], and returns what it then would be.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -17,12 +16,13 @@ LEAST = 5  # tokens that a response is recognized by
 NEARLY = 0.95  # of the tokens
 TIES = 2.2  # nats: of less than nine tokens alike
 REPEATED = 3  # tokens of one and the same value: no chance
+LAGS = (1, -1, 2, -2)  # tokens
 BASES = {2: 1 / np.log(2), 10: 1 / np.log(10)}
 
 
 def shifted(record: Record, expected: Array) -> Iterator[Fit]:
     """Each place holds the number of the next one, or of the one before."""
-    for places in (1, -1, 2, -2):
+    for places in LAGS:
         away = np.roll(expected, -places)
         same = np.roll(record.row, -places) == record.row
         # a place that has no neighbour is not judged
@@ -95,21 +95,17 @@ def rounded(record: Record, expected: Array) -> Iterator[Fit]:
 
 def exchanged(record: Record, expected: Array) -> Iterator[Fit]:
     """Some responses hold the numbers of others."""
-    rows = int(record.row.max()) + 1
-    parts = [expected[record.row == i] for i in range(rows)]
+    parts = np.split(expected, np.flatnonzero(np.diff(record.row)) + 1)
     predicted, moved = expected.copy(), 0
     for i in np.flatnonzero(record.levels(expected) > CLOSE):
         own = record.only(record.row == i)
-        fits = [(_of_another(own, other), j) for j, other in enumerate(parts) if j != i]
-        best, j = min(fits, default=(np.inf, 0))
-        if best < min(CLOSE, own.level(parts[i]) / 3):
-            n = min(len(own.row), len(parts[j]))
-            there = np.flatnonzero(record.row == i)
-            predicted[there] = record.value[there]
-            predicted[there[:n]] = parts[j][:n]
+        best = min(parts, key=partial(_of_another, own))
+        if _of_another(own, best) < min(CLOSE, own.level(parts[i]) / 3):
+            behind = own.value[len(best) :]
+            predicted[record.row == i] = np.r_[best[: len(own.row)], behind]
             moved += 1
     if moved:
-        yield Fit(predicted, {"rows": {"responses": moved, "of": rows}})
+        yield Fit(predicted, {"rows": {"responses": moved, "of": len(parts)}})
 
 
 def _of_another(own: Record, other: Array) -> float:
@@ -123,14 +119,13 @@ def retokenized(record: Record, expected: Array) -> Iterator[Fit]:
     for i in np.flatnonzero(record.levels(expected) > CLOSE / 2):
         there = np.flatnonzero(record.row == i)
         own = record.only(there)
-        fits = [_from_a_place_on(own, expected[there], lag) for lag in (1, -1, 2, -2)]
-        best = min(fits, key=own.level)
+        best = min((_from_a_place_on(own, expected[there], k) for k in LAGS), key=own.level)
         if own.level(best) < own.level(expected[there]) / 3:
             predicted[there] = best
             moved += 1
     if moved:
-        rows = int(record.row.max()) + 1
-        yield Fit(predicted, {"retokenized": {"responses": moved, "of": rows}})
+        counts = {"responses": moved, "of": int(record.row.max()) + 1}
+        yield Fit(predicted, {"retokenized": counts})
 
 
 def _from_a_place_on(own: Record, expected: Array, lag: int) -> Array:
@@ -158,14 +153,4 @@ def spliced(record: Record, first: Array, then: Array) -> tuple[Array, dict[str,
     return predicted, {"until_token": int(np.median(inside))} if most else {}
 
 
-HYPOTHESES: list[Callable[[Record, Array], Iterator[Fit]]] = [
-    shifted,
-    other_base,
-    greedy,
-    clamped,
-    ended,
-    padded,
-    rounded,
-    exchanged,
-    retokenized,
-]
+HYPOTHESES = (shifted, other_base, greedy, clamped, ended, padded, rounded, exchanged, retokenized)

@@ -1,7 +1,5 @@
 """Dropout that is left on in the trainer: no forward predicts it, but how far it moves is known."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

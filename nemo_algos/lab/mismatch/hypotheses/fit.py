@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +15,13 @@ ROUNDING = 2e-6  # nats, of float32
 
 
 class Fit(NamedTuple):
-    """predicted [N], nats; NaN where nothing is predicted. parameters: by the cause's name."""
+    """predicted [N], nats; parameters: by the cause's name."""
 
     predicted: Array
     parameters: dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Record:
     """One side's log-probs of N tokens. value [N]: nats; row, place, token [N].
 
@@ -35,22 +35,25 @@ class Record:
     token: Array
 
     def off(self, predicted: Array) -> Array:
-        """|record - prediction| [N], standard deviations."""
-        return np.minimum(np.abs(self.value - predicted) / self.scale, CAP)
+        """|record - prediction| [N], standard deviations; what is no number is far off."""
+        off = np.abs(self.value - predicted) / self.scale
+        return np.minimum(np.nan_to_num(off, nan=CAP), CAP)
 
     def level(self, predicted: Array) -> float:
-        """The mean of `off`; what is not predicted counts as far off."""
-        return float(np.nan_to_num(self.off(predicted), nan=CAP).mean())
+        """The mean of `off`."""
+        return float(self.off(predicted).mean())
 
     def levels(self, predicted: Array) -> Array:
         """The same of each response [R]."""
-        off = np.nan_to_num(self.off(predicted), nan=CAP)
-        return np.bincount(self.row, off) / np.bincount(self.row)
+        return np.bincount(self.row, self.off(predicted)) / np.bincount(self.row)
+
+    def best(self, fits: Sequence[Fit]) -> Fit:
+        """The one of the least level; of two alike the first."""
+        return min(fits, key=lambda fit: self.level(fit.predicted))
 
     def only(self, where: Array) -> Record:
         """Those tokens; `where` [N] bool or indices."""
-        columns = ("value", "scale", "row", "place", "token")
-        return replace(self, **{name: getattr(self, name)[where] for name in columns})
+        return Record(**{name: column[where] for name, column in vars(self).items()})
 
 
 def crossing(first: Array, then: Array) -> int:
@@ -60,10 +63,10 @@ def crossing(first: Array, then: Array) -> int:
     return int(np.argmin(before + after))
 
 
-def minimize(loss: Callable[[float], float], grid: Sequence[float]) -> float:
+def minimize(loss: Callable[[float], float], grid: Array) -> float:
     """Where the loss is least: the best of the grid, then between its neighbours."""
     if len(grid) == 1:
-        return grid[0]
+        return float(grid[0])
     values = [loss(x) for x in grid]
     i = int(np.argmin(values))
     bounds = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])
@@ -75,6 +78,5 @@ def error(record: Record, at: Callable[[float], Array], x: float) -> float:
     """The standard error of a parameter, from the residual and the prediction's slope."""
     step = 1e-3 * max(abs(x), 1e-3)
     slope = (at(x + step) - at(x - step)) / (2 * step) / record.scale
-    residual = record.off(at(x))
-    information = np.nansum(slope**2)
-    return float(np.sqrt(np.nanmean(residual**2) / max(information, 1e-30)))
+    residual = (record.off(at(x)) ** 2).mean()
+    return float(np.sqrt(residual / max(np.nansum(slope**2), 1e-30)))

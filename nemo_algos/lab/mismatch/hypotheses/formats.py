@@ -1,7 +1,5 @@
 """Number formats: of weights, of their inputs, of the cache, of the output head."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import product
@@ -11,15 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from nemo_algos.engines.local.low_precision import E4M3_MAX, SMALLEST_AMAX, in_blocks
-from nemo_algos.lab.mismatch.hypotheses.forward import Attempt, Case, Hypothesis, of_model
-from nemo_algos.lab.mismatch.hypotheses.routes import routers
-from nemo_algos.lab.mismatch.network import (
-    Network,
-    edit_attributes,
-    edit_outputs,
-    edit_parameters,
-    modules,
+from nemo_algos.lab.mismatch.hypotheses.forward import (
+    Attempt,
+    Case,
+    named,
+    of_attribute,
+    of_model,
+    of_outputs,
 )
+from nemo_algos.lab.mismatch.hypotheses.routes import routers
+from nemo_algos.lab.mismatch.network import Network, edit_attributes
 
 
 def rounded(x: Tensor, rows: int, columns: int, bits: int = 0) -> Tensor:
@@ -65,9 +64,10 @@ def _quantized(network: Network, others: set[str], weights: Any, inputs: Any = N
     named = network.model.named_modules()
     linear = {k: m for k, m in named if isinstance(m, nn.Linear) and ".layers." in k}
     names = {f"{k}.weight" for k in linear} | others
-    one = lambda w: torch.stack([*map(weights, w)]) if w.ndim == 3 else weights(w)  # noqa: E731
+    of = {k: p for k, p in network.model.named_parameters() if k in names}
+    one = lambda _, w: torch.stack([*map(weights, w)]) if w.ndim == 3 else weights(w)  # noqa: E731
     with ExitStack() as stack:
-        stack.enter_context(edit_parameters(network, names.__contains__, lambda _, w: one(w)))
+        stack.enter_context(edit_attributes(of, "data", one))
         for module in linear.values() if inputs else []:
             before = module.register_forward_pre_hook(lambda _, args: inputs(args[0]))
             stack.callback(before.remove)
@@ -86,38 +86,26 @@ def quantized_weights(case: Case, attempt: Attempt) -> None:
 def quantized_head(case: Case, attempt: Attempt) -> None:
     """The output head, which recipes leave out, is quantized."""
     for name, change in FORMATS.items():
-        made = lambda w, change=change: nn.Parameter(change(w), requires_grad=False)  # noqa: E731
-        head = lambda n, made=made: edit_attributes([n.model.lm_head], "weight", made)  # noqa: E731
+        made = lambda _, w, change=change: nn.Parameter(change(w), requires_grad=False)  # noqa: E731
+        head = lambda n, f=made: edit_attributes({"": n.model.lm_head}, "weight", f)  # noqa: E731
         attempt({"format": name}, of_model(head))
 
 
 def quantized_cache(case: Case, attempt: Attempt) -> None:
     """Keys and values in FP8, as they are or scaled to their largest."""
 
-    def cached(change: Any) -> Any:
-        after = lambda _, y: change(y)  # noqa: E731
-        return of_model(lambda n: edit_outputs(modules(n, "k_proj", "v_proj"), after))
-
     def unscaled(x: Tensor) -> Tensor:
         return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).to(x.dtype)
 
-    attempt({"format": "fp8"}, cached(unscaled))
-    attempt({"format": "fp8", "scale": "per tensor"}, cached(FORMATS["fp8 per tensor"]))
+    for about, change in (({}, unscaled), ({"scale": "per tensor"}, FORMATS["fp8 per tensor"])):
+        attempt({"format": "fp8", **about}, of_outputs(change, "k_proj", "v_proj"))
 
 
 def precision(case: Case, attempt: Attempt) -> None:
     """The logits alone in bfloat16, or the rotary embedding's frequencies."""
     coarse = lambda x: x.bfloat16().to(x.dtype)  # noqa: E731
-    logits = lambda n: edit_outputs([n.model.lm_head], lambda _, y: coarse(y))  # noqa: E731
-    attempt({"dtype": "bfloat16 logits"}, of_model(logits))
-    rotary = lambda n: [m for m in n.model.modules() if hasattr(m, "inv_freq")]  # noqa: E731
-    frequencies = lambda n: edit_attributes(rotary(n), "inv_freq", coarse)  # noqa: E731
-    attempt({"dtype": "bfloat16 rotary frequencies"}, of_model(frequencies))
+    attempt({"dtype": "bfloat16 logits"}, of_outputs(coarse, "lm_head"))
+    attempt({"dtype": "bfloat16 rotary frequencies"}, of_attribute("inv_freq", coarse))
 
 
-HYPOTHESES = [
-    Hypothesis("precision", precision),
-    Hypothesis("quantized_weights", quantized_weights),
-    Hypothesis("quantized_cache", quantized_cache),
-    Hypothesis("quantized_head", quantized_head),
-]
+HYPOTHESES = named(precision, quantized_weights, quantized_cache, quantized_head)

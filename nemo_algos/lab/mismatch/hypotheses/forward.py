@@ -1,16 +1,21 @@
 """What every hypothesis about the forward has: candidates that are tried one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from nemo_algos.lab.mismatch.network import Change, Network
+from nemo_algos.lab.mismatch.network import (
+    Change,
+    Network,
+    edit_attributes,
+    edit_outputs,
+    modules,
+)
 from nemo_algos.lab.mismatch.responses import Responses
 
 HELPS = 0.95  # of the level before: a search goes on near a value that comes below
@@ -23,7 +28,7 @@ class Case:
     side: sampler or trainer, which is tried; pad: the id; longest: prompt's tokens; micro_batches:
     sizes in which prompts would be padded; responses: that candidates are tried on; apart, scale
     [N]: of their tokens, how far the record is from what is predicted, in standard deviations, and
-    one of these, nats.
+    one of these, nats; temperature: that the tokens are drawn at.
     """
 
     network: Network
@@ -36,6 +41,7 @@ class Case:
     responses: Responses = field(default_factory=lambda: Responses(()))
     apart: np.ndarray = field(default_factory=lambda: np.zeros(0))
     scale: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    temperature: float = 1.0
 
 
 # a parameter and its change are tried: the level that they leave, of 1
@@ -54,28 +60,35 @@ class Hypothesis:
     far: bool = False
 
 
+def named(*attempts: Callable[[Case, Attempt], object]) -> list[Hypothesis]:
+    """Hypotheses whose causes are called as these functions are."""
+    return [Hypothesis(attempt.__name__, attempt) for attempt in attempts]
+
+
 def search_grid(
     attempt: Attempt,
     name: str,
     grid: Sequence[float],
     change: Callable[[Any], Change],
     steps: int = 5,
-) -> None:
-    """A grid, then between the neighbours of its best value, if it helps; integers stay so."""
+) -> float:
+    """A grid, then between the neighbours of its best value, if it helps; integers stay so.
+
+    The least level of all, 1 without any.
+    """
     levels = {value: attempt({name: value}, change(value)) for value in grid}
     whole = all(isinstance(value, int) for value in grid)
     for _ in range(steps if len(levels) > 1 else 0):
-        best = min(levels, key=levels.__getitem__)
+        known, best = sorted(levels), min(levels, key=levels.__getitem__)
         if levels[best] > HELPS:
-            return
-        known = sorted(levels)
-        i = known.index(best)
-        gaps = [(known[j], known[j + 1]) for j in (i - 1, i) if 0 <= j < len(known) - 1]
+            break
+        gaps = [gap for gap in pairwise(known) if best in gap]
         low, high = max(gaps, key=lambda gap: gap[1] - gap[0])
         value = (low + high) // 2 if whole else (low + high) / 2
         if value in levels:
-            return
+            break
         levels[value] = attempt({name: value}, change(value))
+    return min(levels.values(), default=1.0)
 
 
 def of_lines(edit: Callable[..., Any]) -> Change:
@@ -97,3 +110,18 @@ def of_model(edit: Callable[..., Any]) -> Change:
             yield shown
 
     return change
+
+
+def of_attribute(name: str, edit: Callable[[Any], Any]) -> Change:
+    """Each module that has an attribute of this name has edit(attribute)."""
+
+    def edited(network: Network) -> Any:
+        of = {k: m for k, m in network.model.named_modules() if hasattr(m, name)}
+        return edit_attributes(of, name, lambda _, value: edit(value))
+
+    return of_model(edited)
+
+
+def of_outputs(edit: Callable[[Any], Any], *endings: str) -> Change:
+    """The modules whose names end so give edit(output)."""
+    return of_model(lambda n: edit_outputs(modules(n, *endings), lambda _, y: edit(y)))

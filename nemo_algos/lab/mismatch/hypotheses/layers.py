@@ -1,9 +1,7 @@
 """One damaged module of one layer: ranked by gradients, and the likeliest ones tried."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,16 +12,15 @@ from nemo_algos.lab.mismatch.hypotheses.forward import (
     Attempt,
     Case,
     Hypothesis,
-    of_model,
+    of_outputs,
     search_grid,
 )
 from nemo_algos.lab.mismatch.network import (
-    Change,
     Network,
     edit_outputs,
-    hidden_states,
     lines,
-    output_head,
+    logits,
+    logprobs,
 )
 
 PROJECTION = re.compile(r"\.layers\.(\d+)\.(.*_proj)$")
@@ -71,12 +68,9 @@ def gains(case: Case) -> dict[tuple[str, str], float]:
 
 def _logprobs(case: Case) -> Tensor:
     """Of the tokens [N], with a gradient."""
-    some, shown = case.responses.each, lines(case.responses.each)
-    hidden, parts = hidden_states(case.network, shown), []
-    for (line, place), r in zip(shown.at, some, strict=True):
-        z = output_head(case.network, hidden[line, place]).log_softmax(-1)
-        parts.append(z.gather(1, torch.as_tensor(r.tokens)[:, None])[:, 0])
-    return torch.cat(parts).double()
+    some = case.responses.each
+    found = logits(case.network, lines(some))
+    return torch.cat([logprobs(z, r) for z, r in zip(found, some, strict=True)]).double()
 
 
 def bad_layer(case: Case, attempt: Attempt) -> None:
@@ -95,40 +89,27 @@ def _first_found(keys: Sequence[tuple[str, str]], attempt: Attempt) -> dict[tupl
     """The levels that these modules' damages leave, up to the first that is it."""
     levels = {}
     for key in keys:
-        levels[key] = min(_tried(*key, attempt))
+        levels[key] = _tried(*key, attempt)
         if levels[key] < FOUND:
             break
     return levels
 
 
-def _tried(name: str, kind: str, attempt: Attempt) -> list[float]:
-    """The levels that this module's damages leave."""
-    levels: list[float] = []
-
-    def noted(more: dict[str, Any], change: Change) -> float:
-        levels.append(attempt(_about(name, more), change))
-        return levels[-1]
-
-    def damaged(edit: Callable[[Tensor], Tensor]) -> Change:
-        module = lambda n: n.model.get_submodule(name)  # noqa: E731
-        return of_model(lambda n: edit_outputs([module(n)], lambda _, y: edit(y)))
-
+def _tried(name: str, kind: str, attempt: Attempt) -> float:
+    """The least level that this module's damage leaves."""
+    noted = lambda more, change: attempt(_about(name, more), change)  # noqa: E731
     if kind == "scale":
-        search_grid(noted, "scale", SCALES, lambda by: damaged(lambda y: y * by))
-    elif kind == "halves":
-        noted({"halves": "exchanged"}, damaged(_exchanged))
-    else:
-        noted({"scale": 0.0}, damaged(torch.zeros_like))
-    return levels
+        return search_grid(noted, "scale", SCALES, lambda by: of_outputs(lambda y: y * by, name))
+    if kind == "halves":
+        return noted({"halves": "exchanged"}, of_outputs(_exchanged, name))
+    return noted({"scale": 0.0}, of_outputs(torch.zeros_like, name))
 
 
 def _about(name: str, more: dict[str, Any]) -> dict[str, Any]:
     found: Any = PROJECTION.search(name)
     module = found[2].rpartition(".")[2]
-    return {
-        "layer": int(found[1]),
-        "module": ALIKE.get(module, module) if "scale" in more else module,
-    } | more
+    alike = ALIKE.get(module, module) if "scale" in more else module
+    return {"layer": int(found[1]), "module": alike, **more}
 
 
 HYPOTHESES = [Hypothesis("bad_layer", bad_layer, far=True)]

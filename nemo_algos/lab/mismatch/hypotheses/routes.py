@@ -1,7 +1,5 @@
 """Which experts compute a token: replayed routes of a mixture of experts that lie elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nemo_algos.lab.mismatch.hypotheses.forward import Attempt, Case, Hypothesis
+from nemo_algos.engines.mismatch.responses import Response
+from nemo_algos.lab.mismatch.hypotheses.forward import Attempt, Case, named
 from nemo_algos.lab.mismatch.network import Change, Lines, Network, edit_outputs, hidden_states
-from nemo_algos.lab.mismatch.responses import Response
 
 
 def routers(network: Network) -> list[nn.Module]:
@@ -55,4 +53,4 @@ def _weights(out: Any, picked: Tensor) -> Tensor:
     return (taken / taken.sum(-1, keepdim=True) if normalized else taken).to(own.dtype)
 
 
-HYPOTHESES = [Hypothesis("routes", routes)]
+HYPOTHESES = named(routes)

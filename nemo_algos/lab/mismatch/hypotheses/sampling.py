@@ -4,9 +4,8 @@ A hypothesis is solved for a record and the model's logits of the same N tokens,
 log-probs of any logits: log p_b(a) = b z_a - log sum exp(b z), less the log of the mass kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -34,7 +33,6 @@ MOST, ENOUGH, HALF = 24, 0.98, 0.5  # ids; of the level: one that gains less is 
 TURNS = 3  # in which temperature and top-k are solved for, each at the other's value
 BANNED, LEAST = 0.05, 1e-4  # exp(bias): below, a token is banned; of one that is
 
-
 Parameters = dict[str, dict[str, Any]]  # by the cause's name
 
 
@@ -50,10 +48,24 @@ def tempered(logits: Logits, temperature: float) -> Array:
     return logits.chosen / temperature - logits.total(lambda z: z / temperature)
 
 
-def _temperature(record: Record, logits: Logits) -> Parameters:
-    at = lambda value: tempered(logits, value)  # noqa: E731
-    value = minimize(lambda x: record.level(at(x)), list(TEMPERATURES))
-    return {"temperature": {"temperature": value, "error": error(record, at, value)}}
+def _of_a_number(
+    name: str, key: str, logprobs: Callable[[Logits, float], Array], grid: Callable[[Logits], Array]
+) -> Sampling:
+    """A cause with one number, which a grid brackets; logprobs(logits, number)."""
+
+    def solve(record: Record, logits: Logits) -> Parameters:
+        at = lambda value: logprobs(logits, value)  # noqa: E731
+        value = minimize(lambda x: record.level(at(x)), grid(logits))
+        more = {"error": error(record, at, value)} if name == "temperature" else {}
+        return {name: {key: value, **more}}
+
+    return Sampling(solve, lambda logits, found: logprobs(logits, found[name][key]))
+
+
+def _count(loss: Callable[[float], float], grid: Array, reach: int) -> int:
+    """The whole number of the least loss, so near to where the grid leads."""
+    middle = int(minimize(loss, grid))
+    return min(range(max(1, middle - reach), middle + reach + 1), key=loss)
 
 
 class Kept:
@@ -85,30 +97,23 @@ class Kept:
     def solve(self, record: Record, name: str, coarse: int = 1) -> tuple[float, float]:
         """The level, and the value that gives it."""
         loss = lambda value: record.level(self.after(name, value))  # noqa: E731
-        value = minimize(loss, sorted(CUTS[name][::coarse]))
-        if name == "top_k":  # a whole number
-            near = range(max(1, int(value) - 12), int(value) + 13)
-            value = min(near, key=loss)
+        grid = np.sort(CUTS[name][::coarse])
+        value = _count(loss, grid, 12) if name == "top_k" else minimize(loss, grid)
         return loss(value), value
 
 
 def _filtered(name: str, tempered: bool = False, top_k: bool = False) -> Sampling:
     """A filter, behind a temperature and behind top-k where these are solved for too."""
-    temperatures = list(TEMPERATURES[3:-3:2]) if tempered else [1.0]
+    temperatures = TEMPERATURES[3:-3:2] if tempered else np.ones(1)
 
     def solve(record: Record, logits: Logits) -> Parameters:
-        def level(temperature: float, k: float) -> float:
-            return Kept(logits, temperature, int(k)).solve(record, name, coarse=4)[0]
-
-        def count(temperature: float) -> int:
-            of = lambda k: level(temperature, k)  # noqa: E731
-            k = int(minimize(of, list(CUTS["top_k"][::6])))
-            return min(range(max(1, k - 3), k + 4), key=of)
+        def level(heat: float, k: float) -> float:
+            return Kept(logits, heat, int(k)).solve(record, name, coarse=4)[0]
 
         heat, k = minimize(lambda t: level(t, 0), temperatures), 0
         for _ in range(TURNS * top_k):
-            k = count(heat)
-            heat = minimize(lambda t, k=k: level(t, k), temperatures)
+            k = _count(partial(level, heat), CUTS["top_k"][::6], 3)
+            heat = minimize(partial(level, k=k), temperatures)
         found: Parameters = {"temperature": {"temperature": heat}} if tempered else {}
         found |= {"top_k": {"top_k": k}} if k else {}
         return found | {name: {name: Kept(logits, heat, k).solve(record, name)[1]}}
@@ -121,7 +126,7 @@ def _filtered(name: str, tempered: bool = False, top_k: bool = False) -> Samplin
     return Sampling(solve, logprobs)
 
 
-def penalized(logits: Logits, name: str, value: float) -> Array:
+def penalized(name: str, logits: Logits, value: float) -> Array:
     """Of logits that are lower for tokens that stood before."""
     z = logits.seen
     if name == "repetition_penalty":
@@ -134,14 +139,6 @@ def penalized(logits: Logits, name: str, value: float) -> Array:
     total = np.exp(logits.normalizer - highest[:, 0]) + np.where(changed != z, gain, 0).sum(1)
     chosen = logits.chosen + np.where(logits.own, changed - z, 0).sum(1)
     return chosen - highest[:, 0] - np.log(np.maximum(total, 1e-300))
-
-
-def _penalty(name: str) -> Sampling:
-    def solve(record: Record, logits: Logits) -> Parameters:
-        loss = lambda value: record.level(penalized(logits, name, value))  # noqa: E731
-        return {name: {"penalty": minimize(loss, list(PENALTIES[name]))}}
-
-    return Sampling(solve, lambda z, found: penalized(z, name, found[name]["penalty"]))
 
 
 class Biased:
@@ -167,19 +164,18 @@ class Biased:
 
     def solved(self, record: Record, start: Array, active: list[int]) -> Array:
         """x [I] where those of `active` alone are free."""
+        scale = record.scale[:, None]
 
         def whole(part: Array) -> Array:
             x = start.copy()
             x[active] = part
             return x
 
-        jacobian = cast("Any", lambda part: self.slope(whole(part))[:, active] / scale)
-        scale, bounds = record.scale[:, None], (LEAST, 1 / LEAST)
         found = least_squares(
             lambda part: (self.logprobs(whole(part)) - record.value) / record.scale,
             start[active],
-            jacobian,
-            bounds,
+            cast("Any", lambda part: self.slope(whole(part))[:, active] / scale),
+            (LEAST, 1 / LEAST),
             loss="soft_l1",
             max_nfev=30,
         )
@@ -236,30 +232,25 @@ def capped(logits: Logits, cap: float) -> Array:
     return cap * np.tanh(logits.chosen / cap) - logits.total(lambda z: cap * np.tanh(z / cap))
 
 
-def _cap(record: Record, logits: Logits) -> Parameters:
-    value = minimize(lambda x: record.level(capped(logits, x)), list(SOFTCAPS))
-    return {"softcap": {"cap": value}}
-
-
 def widened(logits: Logits, log_mass: float) -> Array:
     """Of a softmax in which further entries share: padding of the vocabulary."""
     return logits.chosen - np.logaddexp(logits.normalizer, log_mass)
 
 
-def _padding(record: Record, logits: Logits) -> Parameters:
-    middle = float(np.median(logits.normalizer))
-    grid = list(np.linspace(middle - 12, middle + 6, 37))
-    found = minimize(lambda x: record.level(widened(logits, x)), grid)
-    return {"vocabulary_padding": {"log_mass": found}}
+def _paddings(logits: Logits) -> Array:
+    return float(np.median(logits.normalizer)) + np.linspace(-12, 6, 37)
 
 
 SINGLE = [
-    Sampling(_temperature, lambda z, f: tempered(z, f["temperature"]["temperature"])),
+    _of_a_number("temperature", "temperature", tempered, lambda _: TEMPERATURES),
     *map(_filtered, CUTS),
-    *map(_penalty, PENALTIES),
+    *(
+        _of_a_number(name, "penalty", partial(penalized, name), lambda _, grid=grid: grid)
+        for name, grid in PENALTIES.items()
+    ),
     Sampling(_bias, _biased),
-    Sampling(_cap, lambda z, f: capped(z, f["softcap"]["cap"])),
-    Sampling(_padding, lambda z, f: widened(z, f["vocabulary_padding"]["log_mass"])),
+    _of_a_number("softcap", "cap", capped, lambda _: SOFTCAPS),
+    _of_a_number("vocabulary_padding", "log_mass", widened, _paddings),
 ]
 DOUBLE = [_filtered(name, tempered=True) for name in CUTS] + [_filtered("top_p", top_k=True)]
 TRIPLE = [_filtered("top_p", tempered=True, top_k=True)]

@@ -1,36 +1,41 @@
 """What the model is shown: another prompt, other positions, other keys to attend to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
+from nemo_algos.engines.mismatch.responses import Response
 from nemo_algos.lab.mismatch.hypotheses.forward import (
     Attempt,
     Case,
     Hypothesis,
+    named,
     of_lines,
     search_grid,
 )
 from nemo_algos.lab.mismatch.network import Change, Lines, Network, lines, within
-from nemo_algos.lab.mismatch.responses import Response
 
 Array = np.ndarray
 
 
-def _prompts(edit: Any) -> Change:
-    """edit(prompt) is the prompt that is shown."""
-    return of_lines(lambda _, shown, some: lines(some, [edit(r.ids[: r.begin]) for r in some]))
+def _behind(prompt: Callable[[Response], Array]) -> Change:
+    """Responses stand behind another prompt."""
+    return of_lines(lambda _, __, some: lines(some, list(map(prompt, some))))
 
 
 def template(case: Case, attempt: Attempt) -> None:
     """A part of the template is missing, or stands twice; the prompt is cut on the left."""
+
+    def add(variant: str, edit: Callable[[Array], Array]) -> None:
+        attempt({"variant": variant}, _behind(lambda r: edit(r.prompt)))
+
     tokenizer = case.network.tokenizer
-    add = lambda variant, edit: attempt({"variant": variant}, _prompts(edit))  # noqa: E731
     bos = getattr(tokenizer, "bos_token_id", None)
     bos = case.network.model.config.bos_token_id if bos is None else bos
     if bos is not None:
@@ -47,10 +52,10 @@ def template(case: Case, attempt: Attempt) -> None:
 def truncated(case: Case, attempt: Attempt) -> None:
     """The prompt is cut on its left, by so many tokens or to so many."""
     grid = [n for n in (1, 2, 4, 8, 16, 24, 32, 64, 128) if n < case.longest]
-    cut = lambda n: _prompts(lambda p: p[min(n, len(p) - 1) :])  # noqa: E731
+    cut = lambda n: _behind(lambda r: r.prompt[min(n, r.begin - 1) :])  # noqa: E731
     search_grid(attempt, "cut", grid, cut, steps=6)
     grid = [n for n in (16, 32, 64, 128, 256, 512, 1024) if n < case.longest]
-    search_grid(attempt, "kept", grid, lambda n: _prompts(lambda p: p[-n:]))
+    search_grid(attempt, "kept", grid, lambda n: _behind(lambda r: r.prompt[-n:]))
 
 
 def _turns(prompt: Array) -> Array:
@@ -75,14 +80,11 @@ def _system(tokenizer: Any) -> Array:
 def pads_attended(case: Case, attempt: Attempt) -> None:
     """Prompts are padded on the left, and no mask hides the pads."""
     pads = {case.pad, 0, getattr(case.network.model.config, "eos_token_id", None) or 0}
-
-    def padded(pad: int, size: int) -> Change:
-        head = lambda r: np.r_[np.full(r.pads(size), pad), r.ids[: r.begin]]  # noqa: E731
-        return of_lines(lambda _, __, some: lines(some, [head(r) for r in some]))
-
-    for pad in sorted(p for p in pads if isinstance(p, int)):
-        for size in case.micro_batches:
-            attempt({"pad": pad, "micro_batch": size}, padded(pad, size))
+    for pad, size in product(sorted(p for p in pads if isinstance(p, int)), case.micro_batches):
+        padded = lambda r, pad=pad, size=size: np.pad(  # noqa: E731
+            r.prompt, (r.pads(size), 0), constant_values=pad
+        )
+        attempt({"pad": pad, "micro_batch": size}, _behind(padded))
 
 
 def positions(case: Case, attempt: Attempt) -> None:
@@ -110,30 +112,24 @@ def positions(case: Case, attempt: Attempt) -> None:
 def packing(case: Case, attempt: Attempt) -> None:
     """Sequences of a pack see each other, with positions of their own or of the pack."""
     for size in (2, 4, 8):
-        for reset in (True, False):
-            parameter = {"responses": size, "positions": "own" if reset else "of the pack"}
-            attempt(parameter, of_lines(_packed(size, reset)))
+        attempt({"responses": size, "positions": "own"}, of_lines(partial(_packed, size, True)))
+        of_the_pack = of_lines(partial(_packed, size, False))
+        attempt({"responses": size, "positions": "of the pack"}, of_the_pack)
 
 
-def _packed(size: int, reset: bool) -> Any:
-    def edit(network: Network, shown: Lines, some: Sequence[Response]) -> Lines:
-        packs = [some[i : i + size] for i in range(0, len(some), size)]
-        rows = [torch.cat([torch.as_tensor(r.ids) for r in pack]) for pack in packs]
-        own = [torch.cat([torch.arange(len(r.ids)) for r in pack]) for pack in packs]
-        width = max(map(len, rows))
-        pad = lambda x: torch.nn.functional.pad(x, (0, width - len(x)))  # noqa: E731
-        ids, place = torch.stack([pad(r) for r in rows]), torch.stack([pad(p) for p in own])
-        attend = torch.ones(width, width).tril().bool().expand(len(rows), -1, -1)
-        at = []
-        for line, pack in enumerate(packs):
-            start = 0
-            for r in pack:
-                at.append((line, torch.as_tensor(r.at) + start - 1))
-                start += len(r.ids)
-        place = place if reset else torch.arange(width).expand_as(ids)
-        return Lines(ids, place, attend, at)
-
-    return edit
+def _packed(size: int, own: bool, _: Network, __: Lines, some: Sequence[Response]) -> Lines:
+    packs = [some[i : i + size] for i in range(0, len(some), size)]
+    rows = [torch.as_tensor(np.concatenate([r.ids for r in pack])) for pack in packs]
+    places = [torch.cat([torch.arange(len(r.ids)) for r in pack]) for pack in packs]
+    ids, place = pad_sequence(rows, batch_first=True), pad_sequence(places, batch_first=True)
+    along = torch.arange(ids.shape[1])
+    attend = (along <= along[:, None]).expand(len(ids), -1, -1)
+    at = []
+    for line, pack in enumerate(packs):
+        ends = np.cumsum([len(r.ids) for r in pack])
+        starts = [0, *ends[:-1]]
+        at += [(line, torch.as_tensor(r.at + s - 1)) for r, s in zip(pack, starts, strict=True)]
+    return Lines(ids, place if own else along.expand_as(ids), attend, at)
 
 
 def sliding_window(case: Case, attempt: Attempt) -> None:
@@ -146,11 +142,5 @@ def sliding_window(case: Case, attempt: Attempt) -> None:
     search_grid(attempt, "window", grid, windowed)
 
 
-HYPOTHESES = [
-    Hypothesis("template", template),
-    Hypothesis("pads_attended", pads_attended),
-    Hypothesis("positions", positions),
-    Hypothesis("packing", packing),
-    Hypothesis("sliding_window", sliding_window),
-    Hypothesis("template", truncated),
-]
+HYPOTHESES = named(template, pads_attended, positions, packing, sliding_window)
+HYPOTHESES.append(Hypothesis("template", truncated))

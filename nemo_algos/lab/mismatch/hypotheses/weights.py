@@ -1,20 +1,16 @@
 """Which weights: of an earlier checkpoint, in whole or in part; with another adapter."""
 
-from __future__ import annotations
-
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_algos.config import first_line
+from nemo_algos.engines.mismatch.responses import Response
 from nemo_algos.lab.mismatch.hypotheses.fit import crossing
 from nemo_algos.lab.mismatch.hypotheses.forward import (
     Attempt,
@@ -27,13 +23,13 @@ from nemo_algos.lab.mismatch.network import (
     Change,
     Lines,
     Network,
+    edit_attributes,
     edit_outputs,
-    edit_parameters,
     hidden_states,
     logits,
+    logprobs,
     modules,
 )
-from nemo_algos.lab.mismatch.responses import Response
 
 Weights = dict[str, Tensor]
 BLOCKS = (16, 1, 32, 64)  # tokens that a cache keeps together; vLLM: 16
@@ -49,13 +45,15 @@ KINDS = {
 }
 
 
+def _edited(which: Callable[[str], bool], edit: Callable[[str, Tensor], Tensor]) -> Change:
+    """The parameters of these names are edit(name, parameter)."""
+    named = lambda n: {k: p for k, p in n.model.named_parameters() if which(k)}  # noqa: E731
+    return of_model(lambda n: edit_attributes(named(n), "data", edit))
+
+
 def replaced(old: Weights, which: Callable[[str], bool] = lambda _: True) -> Change:
-    """The parameters of these names are the old ones; a head that is tied in the old ones too."""
-
-    def edit(name: str, now: Tensor) -> Tensor:
-        return old[name].to(now.dtype) if name in old else now
-
-    return of_model(lambda n: edit_parameters(n, which, edit))
+    """The parameters of these names are the old ones."""
+    return _edited(which, lambda name, now: old[name].to(now.dtype))
 
 
 def old_weights(case: Case, attempt: Attempt) -> None:
@@ -79,7 +77,7 @@ def partial_weights(case: Case, attempt: Attempt) -> None:
 
         for kind, pattern in KINDS.items():
             some(kind, pattern)
-        low, high = 0, len(case.network.layers)
+        low, high = 0, case.network.model.config.num_hidden_layers
         while high - low > 1:
             middle = (low + high) // 2
             first = layers(low, middle) < layers(middle, high)
@@ -88,10 +86,9 @@ def partial_weights(case: Case, attempt: Attempt) -> None:
 
 def stale_prefix(case: Case, attempt: Attempt) -> None:
     """Keys and values of prompts are of an earlier checkpoint: a cache outlived a refit."""
-    if _cached(case.network):
-        for name, old in case.previous.items():
-            for block in BLOCKS:
-                attempt({"folder": name, "block": block}, _stale(old, block))
+    for name, old in case.previous.items() if _cached(case.network) else ():
+        for block in BLOCKS:
+            attempt({"folder": name, "block": block}, _stale(old, block))
 
 
 def _stale(old: Weights, block: int) -> Change:
@@ -134,24 +131,28 @@ def in_flight(case: Case, attempt: Attempt) -> None:
     """Weights change within responses, and keys and values of the old ones stay in the cache."""
     if case.side == "sampler" and _cached(case.network):
         for name, old in case.previous.items():
-            attempt({"folder": name, "cache": "kept"}, _carried(old))
+            attempt({"folder": name, "cache": "kept"}, _carried(old, case.temperature))
 
 
-def _carried(old: Weights) -> Change:
+def _carried(old: Weights, temperature: float) -> Change:
     """The place in each response is where both parts come nearest to what the sampler recorded."""
     found: dict[int, int] = {}  # by id of the response
+
+    def off(z: Tensor, r: Response) -> np.ndarray:
+        own = logprobs(z.float() / temperature, r).detach().numpy()
+        return np.minimum(np.abs(own - r.sampler), 1.0)  # nats
 
     @contextmanager
     def change(network: Network, shown: Lines, some: Sequence[Response]) -> Iterator[Lines]:
         first, cached = _before(network, shown, some, old, lambda *of: list(logits(*of)))
-        off = lambda part: [_off(z, r) for z, r in zip(part, some, strict=True)]  # noqa: E731
 
         def after(places: Sequence[int]) -> list[np.ndarray]:
             with cached(_lengths(shown, places)):
-                return off(logits(network, shown))
+                return list(map(off, logits(network, shown), some))
 
         if any(id(r) not in found for r in some):
-            found.update(zip(map(id, some), _places(off(first), after), strict=True))
+            places = _places(list(map(off, first, some)), after)
+            found.update(zip(map(id, some), places, strict=True))
         places = [found[id(r)] for r in some]
         with cached(_lengths(shown, places)):
             yield replace(shown, known=[z[:n] for z, n in zip(first, places, strict=True)])
@@ -177,22 +178,14 @@ def _lengths(shown: Lines, places: Sequence[int]) -> list[int]:
     return [int(end) + 1 if n else 0 for end, n in zip(ends, places, strict=True)]
 
 
-def _off(z: Tensor, r: Response) -> np.ndarray:
-    """|log-prob - the sampler's| [n], nats, at most 1."""
-    own = z.float().log_softmax(-1).gather(1, torch.as_tensor(r.tokens)[:, None])[:, 0]
-    return np.minimum(np.abs(own.detach().numpy() - r.sampler), 1.0)
-
-
 def adapted(adapter: Weights, scale: float, dtype: torch.dtype | None = None) -> Change:
     """W + scale BA; rounded to a dtype after the merge."""
 
     def edit(name: str, now: Tensor) -> Tensor:
-        if name not in adapter:
-            return now
         merged = now.float() + scale * adapter[name]
         return merged.to(dtype or now.dtype).to(now.dtype)
 
-    return of_model(lambda n: edit_parameters(n, lambda k: k in adapter, edit))
+    return _edited(adapter.__contains__, edit)
 
 
 def _scaled(*scales: float) -> Callable[[Case, Attempt], None]:
@@ -209,43 +202,6 @@ def adapter_merged(case: Case, attempt: Attempt) -> None:
     """Merged into weights in bfloat16, where what is below their grid is lost."""
     if case.adapter:
         attempt({"dtype": "bfloat16"}, adapted(case.adapter, 0.0, torch.bfloat16))
-
-
-def safetensors(folder: Path) -> Weights:
-    """Of a folder's files, by name. Raises ValueError where there are none."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ValueError(f"{folder} has no .safetensors file. Name the folder of a checkpoint.")
-    try:
-        return {k: v for file in files for k, v in load_file(file).items()}
-    except (SafetensorError, OSError, torch.OutOfMemoryError) as error:
-        raise ValueError(f"{folder}: {error}") from None
-
-
-def lora(folder: Path, network: Network) -> dict[str, Tensor]:
-    """What an adapter of PEFT's adds to each parameter. Raises ValueError where it does not fit."""
-    found = safetensors(folder)
-    try:
-        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-        rank, alpha = int(config["r"]), float(config["lora_alpha"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder} is not a PEFT adapter: {first_line(error)}") from None
-    scale = alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
-    parameters = dict(network.model.named_parameters())
-    added = {}
-    for name, a in found.items():
-        if ".lora_A" in name:
-            own = name.split(".lora_A")[0].removeprefix("base_model.model.") + ".weight"
-            b = found[name.replace("lora_A", "lora_B")]
-            if own not in parameters or parameters[own].shape != (len(b), a.shape[1]):
-                raise ValueError(
-                    f"{folder} does not fit --model: {own} is missing there or has a different size"
-                )
-            added[own] = scale * b.float() @ a.float()
-    return added
 
 
 HYPOTHESES = [
