@@ -25,7 +25,7 @@ uv run nemo-algos replicate {paper} table1         # runs, costs, commands
 uv run nemo-algos replicate --toy {paper} {quick}  # a tiny model, here
 ```
 
-[How real runs start](index.md), and what the toy is.
+[How real runs start; the toy](index.md).
 
 ## Tables and figures
 """
