@@ -1,7 +1,7 @@
 """Any method in TRL's GRPOTrainer, on the countdown model and a CPU: a minute or two.
 
 uv run --extra trl nemo-algos export etr.yaml countdown
-uv run --extra trl examples/trl_countdown.py countdown '{name: etr, micro: 0.05}'
+uv run --extra trl examples/trl_countdown.py countdown etr
 """
 
 import json

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ETR on GSM8K in verl's own trainer (verl 0.9, one node of 8 GPUs). The data by verl's script:
 #   python3 examples/data_preprocess/gsm8k.py --local_save_dir ~/data/gsm8k
-# Further settings follow the script's name: examples/verl_gsm8k.sh method.micro=0.1 trainer.total_epochs=1
+# Further settings follow the script's name: examples/verl_gsm8k.sh method.micro=0.05 trainer.total_epochs=1
 set -euo pipefail
 
 export VERL_USE_EXTERNAL_MODULES=nemo_algos.engines.adapters.verl  # installed on every node
@@ -10,7 +10,7 @@ python3 -m verl.trainer.main_ppo \
     trainer.v1.trainer_mode=nemo_algos \
     critic.enable=False \
     +method.name=etr \
-    +method.micro=0.05 \
+    +method.micro=0.1 \
     data.train_files="$HOME/data/gsm8k/train.parquet" \
     data.val_files="$HOME/data/gsm8k/test.parquet" \
     data.train_batch_size=256 \

@@ -41,8 +41,6 @@ Each was checked with the four methods' defaults. The lists name refused ones, w
 but may not [have run](nemo_rl.md). NeMo-RL itself stops at `grpo.batch_multiplier`,
 `policy.megatron_cfg.defer_fp32_logits` and `policy.dtensor_cfg.cpu_offload` in these files, and
 `policy.model_name` is left to the user.
-
-`scripts/base_configs.py` writes this page.
 """
 SECTION = """
 ## NeMo-RL {version}

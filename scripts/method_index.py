@@ -19,6 +19,7 @@ from nemo_algos.cli.methods import facts
 
 FOLDER = Path(__file__).parents[1] / "docs" / "methods"
 SHARED = ("advantage_std", "max_log_ratio", "aggregation")
+VERSION = re.compile(r"(verl|TRL|ms-swift) [\d.]+")  # said once, at the head
 HEAD = """# Paper index
 
 Use any of {total} methods by name (`method: {{name: rloo}}`), or
@@ -33,9 +34,10 @@ An entry shows what a method changes in GRPO: J is the mean of min(r A, clip(r) 
 `score` of A log pi. The mean is `sequence` and l is log r unless said. The
 [source](../api/methods.md) says where others depart from the paper.
 
-*Equal to* names the code that ours was compared with and the largest difference of loss and
-gradient in float64 (of the gradient alone where the paper's loss has another value), over batches
-with unequal groups, holes, an empty row and a [flat group](../glossary.md#flat-group).
+*Equals* names the code that ours was compared with (of verl 0.9.1, TRL 1.16 or ms-swift 4.6) and
+the largest difference of loss and gradient in float64 (of the gradient alone where the paper's loss
+has another value), over batches with unequal groups, holes, an empty row and a
+[flat group](../glossary.md#flat-group).
 """
 SETTINGS = """
 ## Corrections for the sampler
@@ -69,7 +71,8 @@ def section(method: Method, figures: list[dict[str, str]]) -> str:
     first = "; ".join(f"{key}: {text}" for key, text in rows.items() if text)
     rows = {}
     rows["defaults"] = ", ".join(f"`{k}={v}`" for k, v in defaults(method, fact).items())
-    rows["equal to"] = ", ".join(f"{row['against']} ({largest(row)})" for row in figures)
+    peers = ((VERSION.sub(r"\1", row["against"]), largest(row)) for row in figures)
+    rows["equals"] = ", ".join(f"{peer} ({difference})" for peer, difference in peers)
     lines = [f"\n### {method.name}\n", wrapped(f"{paper(method.paper)}. {why(method.name)}"), ""]
     lines += [f"```text\n{formula(method.name)}\n```\n"]
     lines += [wrapped(f"- {first}", "  ")] if first else []
@@ -139,7 +142,7 @@ def length(function: object) -> int:
 
 def paper(text: str) -> str:
     """With links to arXiv."""
-    return re.sub(r"(?:arXiv )?(\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
+    return re.sub(r"(?:arXiv )?(\d{4}\.\d{5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
 
 
 def settings() -> list[str]:

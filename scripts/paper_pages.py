@@ -15,18 +15,17 @@ from nemo_algos.lab.replicate.toy import toy
 
 PAGES = Path(__file__).parents[1] / "docs" / "papers"
 QUICK = {"etr": "figure5", "quatro": "table2", "erpo": "figure4", "apmpo": "table8"}  # in the docs
-END = "\n`scripts/paper_pages.py` writes this page from `examples/configs/papers/`."
 HEAD = """# {name}
 
 {summary}
 
 ```bash
 uv run nemo-algos replicate {paper}                # its tables and figures
-uv run nemo-algos replicate {paper} table1         # runs, GPUs, hours, disk, commands
-uv run nemo-algos replicate --toy {paper} {quick}  # the chain on a tiny model, here
+uv run nemo-algos replicate {paper} table1         # runs, costs, commands
+uv run nemo-algos replicate --toy {paper} {quick}  # a tiny model, here
 ```
 
-[The four papers](index.md) says how real runs start, and what the toy is.
+[How real runs start; the toy](index.md).
 
 ## Tables and figures
 """
@@ -39,7 +38,7 @@ def page(name: str) -> str:
     summary = fill(f"{title}. {known.claim}", 100, break_on_hyphens=False)
     head = HEAD.format(name=name.upper(), paper=name, summary=summary, quick=QUICK[name])
     parts = _items(known), _runs(known), _data(known), _open(known)
-    return "\n".join([head, *(line for part in parts for line in part), END]) + "\n"
+    return "\n".join([head, *(line for part in parts for line in part)]) + "\n"
 
 
 def _items(known: Paper) -> Iterator[str]:
@@ -57,16 +56,17 @@ def _items(known: Paper) -> Iterator[str]:
     nothing = ", ".join(f"{name} ({item.note})" for name, item in texts.items())
     yield "\n" + _wrapped(f"Nothing to run: {nothing}.\n")
     yield ""
-    runs = [run for item in known.items.values() for run in trained_runs(known, item)]
-    paid = [costs.of(run) for run in runs]
-    said = f"GPU-hours ({known.gpu}) are those of [plan](../plan.md); items share runs."
+    runs = {run for item in known.items.values() for run in trained_runs(known, item)}
+    paid = [costs.of(run) for run in sorted(runs)]
+    hours = known.seeds * sum(cost.gpu_hours for cost in paid)
+    said = f"GPU-hours ({known.gpu}) are those of [plan](../plan.md), {hours:,.0f} for all runs: "
+    said += "items share them."
     if not all(cost.stated for cost in paid):
         said += f" The paper states no length, so they count {ASSUMED} steps."
     if any(method.program for method in known.methods.values()):
         said += " Runs of `run_sft.py` are not in them."
-    kept = "Disk is for the checkpoints that a run keeps and one more."
     adapters = "The checkpoints are small: LoRA adapters."
-    yield _wrapped(f"{said} {kept if all(cost.disk for cost in paid) else adapters}")
+    yield _wrapped(said if all(cost.disk for cost in paid) else f"{said} {adapters}")
     without = [n for n, item in known.items.items() if n not in small and item.kind != "text"]
     if without:
         yield f"\n{', '.join(without)}: no toy form."

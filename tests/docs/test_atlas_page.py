@@ -17,7 +17,7 @@ PAGE = (DOCS / "atlas.md").read_text()
 TABLE = run.read(DOCS / "atlas" / "atlas.csv")
 FOUND = ("Which method when", "What four papers claim")
 # `kl: etr, pass_rate 0.03, update 10`
-REFERENCE = re.compile(r"`(\w+): ([\w+.]+)((?:, [a-z_]+ [^,`]+)*)`")
+REFERENCE = re.compile(r"`(?!old_policy)(\w+): ([\w+.]+)((?:, [a-z_]+ [^,`]+)*)`")
 BOLD = re.compile(r"\*\*(-?[\d.]+)\*\*")
 KINDS = {k: type(v) for k, v in Cell._field_defaults.items()}
 

@@ -25,7 +25,7 @@ CONFIGS = ROOT / "examples" / "configs"
 HEADINGS = (
     "Use it",
     "See it",
-    "The code of the difference",
+    "In code",
     "Formula",
     "Metrics",
     "Open points",
@@ -87,7 +87,7 @@ def test_pages_have_one_structure(name):
 
 @every_page
 def test_the_code_that_a_page_names_exists(name):
-    rows = table(section(page(name), "The code of the difference"))
+    rows = table(section(page(name), "In code"))
     named = [match for row in rows for match in CODE.findall(row[-1])]
     assert len(named) >= len(rows) >= 1  # each row names a place
     for path, functions in named:
@@ -102,7 +102,7 @@ def test_the_functions_of_a_method_are_on_its_page(name):
     module = importlib.import_module(f"nemo_algos.algorithms.methods.{name}")
     record = vars(METHODS[name]).values()
     own = {f.__name__ for f in record if inspect.isfunction(f) and f.__module__ == module.__name__}
-    cells = [row[-1] for row in table(section(page(name), "The code of the difference"))]
+    cells = [row[-1] for row in table(section(page(name), "In code"))]
     found = CODE.findall(" ".join(cells))
     named = {f for path, fs in found if path.endswith(f"/{name}.py") for f in fs.split(", ")}
     assert own <= named, own - named

@@ -144,7 +144,7 @@ def _alike(slot: str, component: Component, base: Component) -> bool:
 
 
 def two_policies(a: Algorithm) -> Iterator[str]:
-    """Why old := sampler has no meaning for the method, or the method's loss none for it."""
+    """Why old_policy: sampler has no meaning for the method, or the method's loss none for it."""
     correction, plain = a.correction, has_no_ratio(a)
     if not correction.bypass_mode:
         return

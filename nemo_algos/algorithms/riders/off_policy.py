@@ -1,10 +1,10 @@
 """Of what another policy sampled: what the loss takes, and with which weight.
 
-    l = log pi_old - log pi_sampler of each token;  with old := sampler, log pi - log pi_sampler
+    l = log pi_old - log pi_sampler of each token; with old_policy: sampler, log pi - log pi_sampler
     J = mean, over the tokens kept, of  w min(r' A', clip(r') A')   or   w A' log pi
 
-The driver half is `correct`, the worker half, with old := sampler, `of_two_policies`; the formulas
-are algorithms/core/importance.py's.
+The driver half is `correct`, the worker half, with old_policy: sampler, `of_two_policies`; the
+formulas are algorithms/core/importance.py's.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def correct(config: CorrectionConfig, rollouts: Rollouts) -> tuple[Rollouts, dic
     """The rollouts as signals and loss take them, and metrics; the driver half.
 
     What is rejected leaves the mask: no mean counts it, nor do the KL penalty and the terms.
-    With old := sampler nothing is rejected yet. Raises ValueError where the sampler's log-probs
-    are missing, or any is not finite.
+    With old_policy: sampler nothing is rejected yet. Raises ValueError where the sampler's
+    log-probs are missing, or any is not finite.
     """
     if not config.active:
         return rollouts, {}
@@ -59,7 +59,7 @@ def check(config: CorrectionConfig, rollouts: Rollouts) -> None:
 def of_two_policies(
     config: CorrectionConfig, logprobs: Tensor, sampled: Tensor, mask: Tensor, mean: Mean
 ) -> Tensor | None:
-    """What each token's term is multiplied by, [B,S], with old := sampler; None: by 1.
+    """What each token's term is multiplied by, [B,S], with old_policy: sampler; None: by 1.
 
     The worker half: of the policy as it is now, so that what has drifted away is rejected too. A
     rejected token's factor is 0; it still counts in a token mean, and not in its sequence's.

@@ -21,7 +21,7 @@ class Experience:
     prompts [P,L] ids, left-padded where lengths differ (prompt_mask [P,L]); group [B]: each one's
     prompt; tokens [B,S] ids; mask [B,S] bool, the response with its end token; logprobs,
     entropy [B,S]: of the sampling policy at the sampling temperature as the training forward
-    computes them (with old := sampler, as the sampler did), nats, 0 off the mask; gen_logprobs
+    computes them (with old_policy: sampler, as the sampler did), nats, 0 off the mask; gen_logprobs
     [B,S]: as the sampler computed them;
     support [B,S,V/8]: the packed sets (`sampling.pack`) that the sampler's filters kept, where they
     are replayed: log-probs of all kinds are then renormalised over them;

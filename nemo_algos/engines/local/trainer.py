@@ -151,7 +151,7 @@ class Trainer:
         """Both log-probs by one forward: ERPO's z-scores of their gap would amplify rounding.
 
         So those of responses with turns, which the sampler has seen in parts. None with
-        old := sampler.
+        old_policy: sampler.
         """
         every = torch.arange(len(experience.group))
         bypass = self.algorithm.correction.bypass_mode

@@ -40,8 +40,8 @@ TRL_TEXTS = "TRL's completions have only texts. Save the inputs: " + SAVED % "in
 RECORDING = {  # by a column that is always there: what makes a framework record both sides
     "token_loss_mask": "Did NeMo-RL's vLLM return log-probs?",
     "responses": "verl: set actor_rollout_ref.rollout.calculate_log_probs=true",
-    "completion_ids": "TRL records both with use_vllm. Without it, return the sampler's from a "
-    "rollout_func, and set num_iterations to 2 or more for the trainer's",
+    "completion_ids": "TRL records the sampler's with use_vllm, or if a rollout_func returns them; "
+    "the trainer's if num_iterations is 2 or more, or with vllm_importance_sampling_correction",
 }
 
 

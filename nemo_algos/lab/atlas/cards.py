@@ -66,7 +66,7 @@ def draw(arm: str, table: Table, folder: Path) -> None:
     for i, kind in enumerate(PANELS):
         parts += panel(table, arm, kind, 52 + i * 180, 46, kind[2])
     parts += _samplers(table, arm, 990, 46)
-    replace(folder / f"{method_name(arm)}.svg", svg.document(1240, 180, parts))
+    replace(folder / f"{method_name(arm)}.svg", svg.document(1260, 180, parts))
 
 
 def _samplers(table: Table, arm: str, x: float, y: float) -> list[str]:

@@ -11,7 +11,7 @@ CORRECTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "token IS": {"rollout_is": "token"},
     "sequence IS": {"rollout_is": "sequence"},
-    "old := sampler": {"bypass_mode": True},
+    "old_policy: sampler": {"bypass_mode": True},
 }
 # what is no method of its own: variants, ablations, combinations
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -138,7 +138,7 @@ def test_bfloat16_keeps_float32_weights_and_rescores_the_draw(folder):
     assert [len(rows) for rows in every] == [4] * 6
     for rows in every:  # the ratio is exactly 1 before the first update
         assert torch.equal(policy.logprobs(drawn, rows), drawn.logprobs[rows])
-    policy.rescores = False  # with old := sampler
+    policy.rescores = False  # with old_policy: sampler
     drawn = drawn_by(policy)
     assert torch.equal(drawn.logprobs, drawn.gen_logprobs)
     entropy = torch.cat([direct(policy, drawn, row)[1] for row in range(24)])

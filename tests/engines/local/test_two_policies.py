@@ -1,4 +1,4 @@
-"""Rollout correction and old := sampler in embedded runs: what is weighed, rejected, left out."""
+"""Correction and old_policy: sampler in embedded runs: what is weighed, rejected, left out."""
 
 import pytest
 import torch

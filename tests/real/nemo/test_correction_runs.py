@@ -1,4 +1,4 @@
-"""Rollout correction and old := sampler in NeMo-RL's own trainers, against the embedded engine.
+"""Correction and old_policy: sampler in NeMo-RL's own trainers, against the embedded engine.
 
 The sampler says e^-o times the probability that it draws with, o by the row, off_sampler.OFFSETS.
 """

@@ -4,7 +4,9 @@ Without vLLM TRL has the sampler's log-probs from a `rollout_func`, and the trai
 batch is trained on more than once.
 """
 
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -72,6 +74,25 @@ def test_what_trl_returns_of_its_rollouts_tells_the_cause(dumped, temperature, v
     dump = read(dumped(partial(generated, temperature=temperature)))
     assert len(dump.tokens) == 64 and set(dump.prompt_length) == {5}
     assert diagnose([dump]).verdict == verdict
+
+
+@pytest.mark.parametrize("method", [None, "etr"])
+def test_the_recorder_of_the_page_writes_a_file_per_batch_and_process(
+    model, tmp_path, monkeypatch, method
+):
+    """On TRL's trainer and on ours."""
+    page = (Path(__file__).parents[3] / "docs/mismatch.md").read_text()
+    code = re.search(r"```python\n# recorded.py\n(.*?)```", page, re.DOTALL)[1]
+    base = trl_runs.MethodTrainer if method else trl_runs.GRPOTrainer
+    scope = {"base": base}
+    exec(code.replace("(GRPOTrainer)", "(base)"), scope)
+    monkeypatch.setattr(trl_runs, base.__name__, scope["Recorded"])
+    monkeypatch.chdir(tmp_path)
+    args = settings(model, max_steps=4, num_iterations=2, temperature=1.0)
+    trainer(model, args, method, rollout_func=partial(generated, temperature=1.0)).train()
+    files = sorted(tmp_path.glob("*.pt"))
+    assert [file.name for file in files] == ["step_0_rank_0.pt", "step_2_rank_0.pt"]
+    assert all(len(read(file).tokens) == 64 for file in files)
 
 
 @pytest.mark.parametrize(
