@@ -77,7 +77,7 @@ def _sections() -> Iterator[str]:
             yield f"## {heading}\n\n```text"
             for mistake in (m for m in chosen if m.config == config):
                 f = finding(mistake)
-                yield from effective(mistake.overrides) or ["(the config as it is)"]
+                yield from effective(mistake.overrides) or ["(unchanged)"]
                 yield f"{f.severity} {f}\n"
             yield "```\n"
 
