@@ -60,6 +60,11 @@ def finding(mistake: Mistake) -> Finding:
     )
 
 
+def effective(overrides: list[str]) -> list[str]:
+    """Of several values of a key the last."""
+    return [*{one.partition("=")[0]: one for one in overrides}.values()]
+
+
 def page() -> str:
     """The page as it should be."""
     return "\n".join([HEAD, *_sections()])
@@ -72,7 +77,7 @@ def _sections() -> Iterator[str]:
             yield f"## {heading}\n\n```text"
             for mistake in (m for m in chosen if m.config == config):
                 f = finding(mistake)
-                yield from mistake.overrides
+                yield from effective(mistake.overrides) or ["(unchanged)"]
                 yield f"{f.severity} {f}\n"
             yield "```\n"
 

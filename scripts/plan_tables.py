@@ -68,6 +68,16 @@ def scale() -> Iterator[str]:
         yield f"| `{name}` | {memory} | {p.step_seconds:,.0f} | {hours:,.0f} |"
 
 
+def large() -> Iterator[str]:
+    """What `plan` says of a 70B recipe, in a line."""
+    name = "llama3.3-70b-8n8g-tp4pp4"
+    p = of_recipe(name)
+    fits = f"{sum(p.training.values()) / 1e9:.0f} of {p.run.gpu.memory / 1e9:.0f} GB of a GPU"
+    hours = f"{p.gpu_hours / p.steps * 100:,.0f} GPU-hours for 100 steps"
+    yield f"`recipes/{name}.yaml`: {fits}, {p.step_seconds:,.0f} s a step, {hours}"
+    yield "([all recipes](recipes/scale.md))."
+
+
 def papers() -> Iterator[str]:
     """The recipes of one method each."""
     yield "| file | GPU | GB in training | seconds of a step |"
@@ -84,7 +94,7 @@ def papers() -> Iterator[str]:
 
 PAPERS = ("etr", "quatro", "erpo", "apmpo")
 TABLES: dict[str, dict[str, Callable[[], Iterator[str]]]] = {
-    "docs/plan.md": {"published": published},
+    "docs/plan.md": {"70b": large, "published": published},
     "docs/recipes/scale.md": {"scale": scale},
     "docs/papers/index.md": {"papers": papers},
 }

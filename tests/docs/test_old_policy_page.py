@@ -12,7 +12,7 @@ ROWS = {
     "REINFORCE with a group baseline": "REINFORCE with a group baseline",
     "REINFORCE with the advantages of {}": "REINFORCE with its own advantages",
     "{} without clipping": "itself, without clipping",
-    "": "itself: it has no ratio, none that it clips, or another denominator",
+    "": "unchanged: it has no ratio, does not clip it, or divides by another policy",
 }
 
 

@@ -50,7 +50,7 @@ def conflicts(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> list
     return [
         *_fixed(plain),
         *_on_policy(plain, algorithm),
-        *_loss(plain, written),
+        *_loss(plain, written, algorithm),
         *_correction(plain, algorithm),
         *precision.conflicts(plain, corrected),
         *_async(plain, corrected),
@@ -103,11 +103,12 @@ def is_ratioless(algorithm: Algorithm) -> bool:
     return plain and not algorithm.correction.active and not algorithm.needs & TOKEN_INPUTS
 
 
-def _loss(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
+def _loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator[Finding]:
     """What both engines have means the same, so the embedded engine's schema judges it."""
     for key, reason in DERIVED.items():
         if key in (written.get("loss_fn") or {}):
-            yield Finding(f"loss_fn.{key}", reason)
+            clips = key in ("ratio_clip_min", "ratio_clip_max")
+            yield Finding(f"loss_fn.{key}", _clipped(algorithm) if clips else reason)
     path = "loss_fn.reference_policy_kl_type"
     if at(plain, path) == "unbiased":
         reason = "only the embedded engine supports unbiased here; NeMo-RL has a separate key"
@@ -118,6 +119,15 @@ def _loss(plain: dict[str, Any], written: Any) -> Iterator[Finding]:
         validate(LossConfig, shared, "loss_fn")
     except ConfigError as error:
         yield from error.findings
+
+
+def _clipped(algorithm: Algorithm) -> str:
+    """That the method clips, and by which keys of its own."""
+    method, params = algorithm.bounds
+    own = [f"`method.{key}`" for key in type(params).model_fields if "clip" in key]
+    own = [key for key in own if key != "`method.dual_clip`"]
+    also = f" {method.name} has {', '.join(own)}." if own else ""
+    return f"the method clips. Remove it.{also}"
 
 
 def _correction(plain: dict[str, Any], algorithm: Algorithm) -> Iterator[Finding]:

@@ -70,7 +70,7 @@ def test_erpo_gets_a_reference_without_a_penalty():
 @pytest.mark.parametrize(
     ("overrides", "path", "message"),
     [
-        (["loss_fn.ratio_clip_min=0.1"], "loss_fn.ratio_clip_min", "method.clip_low"),
+        (["loss_fn.ratio_clip_min=0.1"], "loss_fn.ratio_clip_min", "method.clip_base"),
         (["loss_fn.token_level_loss=true"], "loss_fn.token_level_loss", "method.aggregation"),
         (["loss_fn.use_cispo=true"], "loss_fn.use_cispo", "method.name: cispo"),
         (["loss_fn.force_on_policy_ratio=true"], "loss_fn.force_on_policy_ratio", "ratio"),

@@ -105,7 +105,7 @@ def packed_length(run: Preflight) -> Iterator[Finding]:
         if run[path] is not None and run[path] < longest:
             what = f"a micro-batch takes {run[path]} tokens, but one sequence may have {longest}"
             cure = f"Set it to {longest} (`policy.max_total_sequence_length`) or more."
-            yield warning(path, f"{what}, and would stop the run. {cure}")
+            yield warning(path, f"{what}, which would stop the run. {cure}")
 
 
 def engine_length(run: Preflight) -> Iterator[Finding]:

@@ -113,4 +113,4 @@ def tempered(run: Preflight) -> Iterator[Finding]:
     path = f"{GENERATION}.temperature"
     if run[path] not in (None, 0, 1):
         reason = "the papers train at 1.0, where samples come from the policy itself"
-        yield note(path, f"it is {run[path]:g}; {reason}")
+        yield note(path, f"it is {run[path]:g}, but {reason}. Set it to 1.0 to do the same.")

@@ -22,8 +22,8 @@ from nemo_algos.preflight.check.rules import (
 # what a number must satisfy that one of them proposes
 SIZES: tuple[Rule, ...] = (
     layout.generation_share, layout.train_ranks, layout.expert_ranks, layout.heads,
-    layout.kv_heads, layout.vocabulary, layout.experts, layout.sequence_parallel, layout.divisor,
-    layout.tensor_accuracy, layout.replicas,
+    layout.kv_heads, layout.vocabulary, layout.layers, layout.experts, layout.sequence_parallel,
+    layout.divisor, layout.tensor_accuracy, layout.replicas,
     batch.updates, batch.data_parallel, batch.micro_batches, batch.dataloaders,
     generation.engines, generation.engine_heads, generation.engine_experts,
     single_controller.whole_step, single_controller.buffer, single_controller.chunks,

@@ -107,8 +107,9 @@ def layers(run: Preflight) -> Iterator[Finding]:
     rest, middle = run.model.num_hidden_layers - sum(ends), stages - len(ends)
     if rest < 0 or (rest % middle if middle > 0 else rest):
         what = f"{rest} layers do not divide evenly over {middle} pipeline stages"
-        path = run.size_key("pipeline")
-        yield error(path, f"{what}. Change it, or num_layers_in_first/last_pipeline_stage.")
+        cure = set_size(run, "pipeline", "Choose a divisor of the layers.")
+        also = "Or change num_layers_in_first/last_pipeline_stage."
+        yield error(run.size_key("pipeline"), f"{what}. {cure} {also}")
 
 
 def experts(run: Preflight) -> Iterator[Finding]:

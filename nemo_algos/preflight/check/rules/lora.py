@@ -89,9 +89,10 @@ def merged_update(run: Preflight) -> Iterator[Finding]:
             f"{path}.alpha",
             f"refit merges the adapters into {run['policy.precision']} weights, whose rounding"
             f" drops small changes. After {steps} updates vLLM would get {noise:.0%} of the weights"
-            f" as they were before training ({straight:.0%} if all updates point one way; Adam at"
-            f" {rate:g}, {source}). Its rollouts would not follow the trainer. Raise `alpha` or the"
-            " learning rate, or set `policy.precision: float32`.",
+            f" as they were before training, or {straight:.0%} if all updates point one way."
+            f" Its rollouts would not follow the trainer. (Estimated for Adam at {rate:g} and"
+            f" {source}.) Raise `alpha` or the learning rate, or set `policy.precision` and"
+            f" `{VLLM}.precision` to float32.",
         )
 
 

@@ -46,9 +46,8 @@ def token_sized_clip(run: Preflight) -> Iterator[Finding]:
     ranges = usual(type(a.bounds.params)) if a else {}
     if ranges.get("clip_high") == SEQUENCE and a and a.bounds.params.clip_high >= TOKEN.low:
         reason = "a sequence-level ratio hardly ever reaches this clip range"
-        yield note(
-            "method.clip_high", f"{reason}. The GSPO paper has clip_low 3e-4, clip_high 4e-4."
-        )
+        cure = "Set it to 4e-4, and `method.clip_low: 3e-4`, as the GSPO paper does."
+        yield note("method.clip_high", f"{reason}. {cure}")
 
 
 def penalty(run: Preflight) -> Iterator[Finding]:

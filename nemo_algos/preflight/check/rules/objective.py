@@ -93,7 +93,7 @@ def nucleus(run: Preflight) -> Iterator[Finding]:
             reason = "A sampled token outside that set trains with probability 1"
             both = "" if run[f"{GENERATION}.val_{key}"] is None else f" and `val_{key}`"
             value = "1.0" if key == "top_p" else "null"
-            cure = f"Set it{both} to {value}, or look for '-inf' in the log."
+            cure = f"Set it{both} to {value}, at the latest if '-inf' appears in the log."
             yield warning(path, f"{what} from vLLM's. {reason}. {cure}")
 
 
@@ -109,7 +109,7 @@ def graded_rewards(run: Preflight) -> Iterator[Finding]:
         graded = name in GRADED and not _right_or_wrong(run, data)
         if readers and path == "data.train" and graded:
             what = f"{name} gives graded rewards, but {' and '.join(readers)} reads"
-            cure = "Change the environment or the method."
+            cure = "Set it to an environment whose rewards are 0 or 1, or choose another method."
             yield warning(f"{path}.env_name", f"{what} them as right or wrong. {cure}")
 
 
@@ -144,4 +144,5 @@ def failed_generations(run: Preflight) -> Iterator[Finding]:
     path = asked.get(str(run[f"{GENERATION}.backend"]), f"{GENERATION}.backend")
     if run[path] and not run["env.should_use_nemo_gym"]:
         what = "a failed generation stays in its group as an empty response with reward 0"
-        yield note(path, f"{what}. Look for 'Error generating response' in the log.")
+        cure = "Correct the error that the log names after 'Error generating response'."
+        yield note(path, f"{what}. {cure}")

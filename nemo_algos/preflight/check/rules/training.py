@@ -51,7 +51,8 @@ def optimizer_precision(run: Preflight) -> Iterator[Finding]:
     path, precision = f"{OPTIMIZER}.bf16", run["policy.precision"]
     aware = run[f"{OPTIMIZER}.use_precision_aware_optimizer"]
     if run.megatron and precision == "bfloat16" and aware and not run[path]:
-        yield error(path, "the precision-aware optimizer needs it with bfloat16. Set it to true.")
+        reason = "with `policy.precision: bfloat16`, the precision-aware optimizer needs it"
+        yield error(path, f"{reason}. Set it to true.")
     if run.megatron and precision == "float32" and run[path]:
         yield error(path, "it contradicts `policy.precision: float32`. Set it to false.")
 
