@@ -27,7 +27,7 @@ def set_group(run: AnyRun, least: int) -> str:
     """A cure: larger groups, and the global batch with them where it is the whole step."""
     whole = {GROUP: least, GLOBAL: run[PROMPTS] * least}
     choices = [*({GROUP: n} for n in range(least, 4 * least)), whole]
-    return run.cure(GROUP, choices, f"Set it to {least} or more.")
+    return run.cure(GROUP, choices, f"Set it to {least}.")
 
 
 def one_update(run: AnyRun, apart: bool = True) -> Iterator[Finding]:
