@@ -124,9 +124,9 @@ def _loss(plain: dict[str, Any], written: Any, algorithm: Algorithm) -> Iterator
 def _clipped(algorithm: Algorithm) -> str:
     """That the method clips, and by which keys of its own."""
     method, params = algorithm.bounds
-    own = [f"`method.{key}`" for key in type(params).model_fields if "clip" in key]
-    own = [key for key in own if key != "`method.dual_clip`"]
-    also = f" {method.name} has {', '.join(own)}." if own else ""
+    keys = [key for key in type(params).model_fields if "clip" in key and key != "dual_clip"]
+    own = ", ".join(f"`method.{key}`" for key in keys)
+    also = f" {method.name} has {own}." if own else ""
     return f"the method clips. Remove it.{also}"
 
 
