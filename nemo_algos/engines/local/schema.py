@@ -69,7 +69,7 @@ class PlantedSection(Section):
     stale_updates: int = Field(default=0, ge=0)
     """Sample with the weights of N optimizer updates ago."""
     route_flips: float = Field(default=0.0, ge=0, le=1)
-    """Share of tokens per layer that get their third expert in place of one of the two."""
+    """Share of tokens per layer that get another expert, where two are nearly tied."""
 
 
 class GenerationSection(Section):

@@ -9,6 +9,7 @@ those of the distribution that was drawn from.
 from collections import deque
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.optim import Optimizer
 from nemo_algos.engines.local.experience import Experience, Policy
 from nemo_algos.engines.local.low_precision import e4m3, exact
 from nemo_algos.engines.local.schema import LocalConfig, PlantedSection
-from nemo_algos.engines.local.tiny import EXPERTS_PER_TOKEN, TopExperts
+from nemo_algos.engines.local.tiny import TopExperts
 from nemo_algos.engines.local.tiny_policy import TinyPolicy
 
 BLOCK = 128  # of e4m3
@@ -28,8 +29,9 @@ Weights = dict[str, Tensor]
 class PlantedSampler(TinyPolicy):
     """A copy of the policy that is refitted before each batch, and damaged then.
 
-    Noise errs alike in all steps, as other kernels or roundings do; only its size follows what is
-    measured. Embedding, output head and norms are spared, by fp8 routers too.
+    Noise, of weights or of router logits, errs alike in all steps and for equal inputs, as other
+    kernels or roundings do; only its size follows what is measured. So routes flip at near ties.
+    Embedding, output head and norms are spared, by fp8 routers too.
     """
 
     def __init__(
@@ -39,18 +41,22 @@ class PlantedSampler(TinyPolicy):
         exact(self.model)
         self.trained, self.planted = trained, planted
         device = trained.model.embed.weight.device
-        self.generator = torch.Generator(device).manual_seed(seed)
+        draw = partial(
+            torch.randn, device=device, generator=torch.Generator(device).manual_seed(seed)
+        )
         self.noise = {
-            name: torch.randn(module.weight.shape, device=device, generator=self.generator)
+            name: draw(module.weight.shape)
             for name, module in self.model.named_modules()
             if isinstance(module, nn.Linear)
         }
         self.past = deque([_copy(trained.model)], planted.stale_updates + 1)
-        self.scale = planted.noise**0.75  # of the noise to the weights; then as is measured
+        self.asked = planted.noise or planted.route_flips  # one of them, says preflight
+        self.scale = planted.noise**0.75 or planted.route_flips / 2  # of noise; then as measured
         optimizer.register_step_post_hook(lambda *_: self.past.append(_copy(trained.model)))
+        experts = trained.model.shape.experts
         for name, module in self.model.named_modules():
             if isinstance(module, TopExperts) and planted.route_flips:
-                module.register_forward_hook(self._flip)
+                module.register_forward_hook(partial(self._flip, draw((experts, experts))))
             if planted.fp8 and isinstance(module, nn.Linear) and "router" not in name:
                 module.register_forward_pre_hook(_rounded_input)
 
@@ -63,40 +69,41 @@ class PlantedSampler(TinyPolicy):
         with torch.no_grad():
             *scored, experts = self.trained.score(drawn, torch.arange(len(drawn.group)))
         logprobs, entropy = (x.where(drawn.mask, 0.0) for x in scored)
-        if self.planted.noise:
-            measured = float((logprobs - drawn.gen_logprobs)[drawn.mask].abs().mean())
-            # damped, since a batch is a sample
-            self.scale *= min(2.0, max(0.5, self.planted.noise / measured)) ** 0.5
         moved = {"mismatch/routes": _rerouted_share(drawn, experts)} if experts.shape[-1] else {}
+        distance = float((logprobs - drawn.gen_logprobs)[drawn.mask].abs().mean())
+        self._follow(distance if self.planted.noise else moved.get("mismatch/routes", 0.0))
         return replace(drawn, logprobs=logprobs, entropy=entropy, distances=moved)
+
+    def _follow(self, measured: float) -> None:
+        """Half of the way, since a batch is a sample."""
+        if self.asked:
+            self.scale *= max(0.5, self.asked / max(measured, self.asked / 2)) ** 0.5
 
     @torch.no_grad()
     def _refit(self) -> None:
         self.model.load_state_dict(self.past[0])
         for name, noise in self.noise.items():
             weight = self.model.get_parameter(f"{name}.weight")
-            weight += self.scale * weight.std() * noise  # a scale of 0 where none is asked for
+            if self.planted.noise:
+                weight += self.scale * weight.std() * noise
             if self.planted.fp8 and "router" not in name:
                 weight.copy_(e4m3(BLOCK, weight, True))
 
-    def _flip(self, module: nn.Module, args: tuple[Tensor], chosen: Tensor) -> Tensor:
-        """chosen [...,K], where at random tokens the next in rank has the place of any one."""
-        following = args[0].topk(EXPERTS_PER_TOKEN + 1).indices[..., -1:]
-        at, place = torch.rand(2, *following.shape, device=chosen.device, generator=self.generator)
-        flipped = chosen.scatter(-1, (place * EXPERTS_PER_TOKEN).long(), following)
-        return flipped.where(at < self.planted.route_flips, chosen)
+    def _flip(
+        self, noise: Tensor, module: TopExperts, args: tuple[Tensor], chosen: Tensor
+    ) -> Tensor:
+        """The experts of logits [...,experts] that are a little off; their weights stay."""
+        return module.forward(args[0] + self.scale * args[0] @ noise)
 
     def state(self) -> dict[str, Any]:
         """What the next batch depends on."""
-        generator = self.generator.get_state()
-        return {"past": [*self.past], "scale": self.scale, "generator": generator}
+        return {"past": [*self.past], "scale": self.scale}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a state, on the same kind of device."""
         self.past.clear()
         self.past.extend(state["past"])
         self.scale = state["scale"]
-        self.generator.set_state(state["generator"])
 
 
 def build_sampler(policy: Policy, config: LocalConfig, optimizer: Optimizer) -> PlantedSampler:

@@ -16,6 +16,7 @@ import numpy as np
 
 from nemo_algos.algorithms.core.pass_at_k import pass_at_k, ucc_at_k
 from nemo_algos.jsonl import refuse_links_out, replace
+from nemo_algos.lab.study.collapse import collapse_step, collapsed
 from nemo_algos.lab.study.design import Trial
 from nemo_algos.terminal import Console
 
@@ -110,7 +111,8 @@ def train(run: Trial, folder: Path, path: int = 0) -> Row:
     names = dict.fromkeys(name for step in last for name in step)
     late = {n: fmean(s[n] for s in last if n in s) for n in names}
     row = {"id": run.id, "method": algorithm.name, "seed": grpo.seed, "steps": len(steps)}
-    return {**row, "failed": failed, "CPU seconds": seconds, **found, **late}
+    row = {**row, "failed": failed, "CPU seconds": seconds, **found, **late}
+    return row | ({"collapse step": collapse_step(steps)} if collapsed(row) else {})
 
 
 def measures(sampled: "Sampled") -> dict[str, float]:

@@ -6,31 +6,33 @@ A regime with a `column` is one of the map's; its arms are named METHOD, or METH
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nemo_algos.lab.study.collapse import ENTROPY, PASS, collapsed
 from nemo_algos.lab.study.design import Study, StudyCell
 from nemo_algos.lab.study.runner import Row
 from nemo_algos.lab.study.summary import Estimate, estimate
 from nemo_algos.style import save
 
-# below either a run has collapsed, and so it has where its loss was not finite; before training
-# the countdown models have pass@1 .35 and, with experts, .27, and entropies of .28 and .30
-PASS, ENTROPY = 0.15, 0.02
 MEANS = {"entropy": "entropy/exact", "reward": "reward/mean", "mismatch": "mismatch/mean"}
-HEADINGS = ("column", "method", "correction", "runs", "collapsed", "pass@1", "low", "high", *MEANS)
+STEP = "collapse step"
+HEADINGS = ("column", "method", "correction", "runs", "collapsed", STEP, "pass@1", "low", "high")
 NONE = "none"  # the correction of an arm without one
 SCALE = (0.0, 0.45)  # of pass@1
 
 
 class Square(NamedTuple):
-    """The runs of a method with a correction in a column; means: by the names of MEANS."""
+    """The runs of a method with a correction in a column.
+
+    collapse_steps: of those that collapsed; means: by the names of MEANS.
+    """
 
     runs: int
-    collapsed: int
+    collapse_steps: list[float]
     passed: Estimate
     means: dict[str, float]
 
@@ -54,27 +56,22 @@ def squares(study: Study, cells: Sequence[StudyCell], rows: dict[str, Row]) -> S
                 means = {k: [float(r[c]) for r in found if c in r] for k, c in MEANS.items()}
                 out[regime.column, method, correction or NONE] = Square(
                     len(found),
-                    sum(map(collapsed, found)),
+                    [float(row[STEP]) for row in found if collapsed(row)],
                     estimate([float(row["pass@1"]) for row in found]),
                     {name: fmean(values) for name, values in means.items() if values},
                 )
     return out
 
 
-def collapsed(row: Row) -> bool:
-    """Whether the run broke off, or has hardly any right answer, or hardly any choice left."""
-    late = float(row.get("entropy/exact", 0.0))
-    return bool(row.get("failed")) or float(row["pass@1"]) < PASS or late < ENTROPY
-
-
 def table(found: Squares) -> list[dict[str, object]]:
-    """A row per square; a mean that no run has is empty."""
+    """A row per square; its median collapse step. A number that no run has is empty."""
     rows = []
     for key, square in found.items():
-        numbers = (*square.passed[1:4], *(square.means.get(name) for name in MEANS))
+        step = median(square.collapse_steps) if square.collapse_steps else None
+        numbers = (step, *square.passed[1:4], *(square.means.get(name) for name in MEANS))
         written = ["" if x is None else f"{x:.4g}" for x in numbers]
-        values = (*key, square.runs, square.collapsed, *written)
-        rows.append(dict(zip(HEADINGS, values, strict=True)))
+        values = (*key, square.runs, len(square.collapse_steps), *written)
+        rows.append(dict(zip((*HEADINGS, *MEANS), values, strict=True)))
     return rows
 
 
@@ -82,7 +79,7 @@ def draw(found: Squares, path: Path) -> None:
     """Above, methods by columns without a correction; below, by corrections, where they have some.
 
     A square is pass@1 of the trained weights and half of its 95 % interval, then how many runs
-    there are, or how many of them collapsed.
+    there are, or how many of them collapsed, and when.
     """
     columns, methods, corrections = (list(dict.fromkeys(k[i] for k in found)) for i in range(3))
     several = [c for c in columns if len({m for d, m, x in found if d == c and x != NONE}) > 1]
@@ -99,7 +96,7 @@ def draw(found: Squares, path: Path) -> None:
         for axis, column, own in zip(axes[-1] if several else (), several, there, strict=True):
             below = {(m, x): s for (c, m, x), s in found.items() if c == column}
             _panel(axis, below, methods, own, f"Corrections of {column}")
-        lost = f"x: collapsed (pass@1 below {PASS}, entropy below {ENTROPY}, or loss not finite)"
+        lost = f"x: collapsed (pass@1 below {PASS}, entropy below {ENTROPY}), and at which step"
         figure.suptitle(f"pass@1 after training: mean ± half of the 95 % CI; {lost}")
 
 
@@ -132,8 +129,9 @@ def _label(column: str, found: Panel) -> str:
 
 
 def caption(square: Square) -> str:
-    """Such as `0.38 ±0.02` over `n 5`, or over `x 2 of 5`."""
+    """Such as `0.38 ±0.02` over `n 5`, or over `x 2 of 5: 17`, the median step."""
     value, half = square.passed.mean, (square.passed.high - square.passed.low) / 2
     interval = f" ±{half:.2f}" if square.runs > 1 else ""
-    lost = f"x {square.collapsed} of {square.runs}" if square.collapsed else f"n {square.runs}"
-    return f"{value:.2f}{interval}\n{lost}"
+    lost = square.collapse_steps
+    below = f"x {len(lost)} of {square.runs}: {median(lost):.0f}" if lost else f"n {square.runs}"
+    return f"{value:.2f}{interval}\n{below}"

@@ -5,6 +5,7 @@ import csv
 import pytest
 
 from nemo_algos.lab.study import report, survival
+from nemo_algos.lab.study.collapse import collapse_step
 from nemo_algos.lab.study.design import Regime, Study, StudyCell
 from nemo_algos.lab.study.summary import estimate
 
@@ -31,7 +32,8 @@ CELLS = [
 
 
 def row(passed, entropy=0.2, **more):
-    return {"pass@1": passed, "entropy/exact": entropy, "reward/mean": 0.5, **more}
+    usual = {"pass@1": passed, "entropy/exact": entropy, "reward/mean": 0.5, "collapse step": 7}
+    return usual | more
 
 
 ROWS = {
@@ -39,7 +41,7 @@ ROWS = {
     "a1": row(0.2, **{"mismatch/mean": 0.0}),
     "a2": row(0.3, **{"mismatch/mean": 0.0}),
     "b0": row(0.14),
-    "b1": row(0.4, 0.01),
+    "b1": row(0.4, 0.01, **{"collapse step": 9}),
     "c0": row(0.4, failed="no number"),
     "d0": row(0.3),
     "d1": row(0.3),
@@ -53,7 +55,10 @@ def found():
 
 def test_equal_configs_are_one_square_with_all_their_seeds(found):
     clean = found["clean", "GRPO", "none"]
-    assert clean.passed == estimate([0.4, 0.2, 0.3]) and (clean.runs, clean.collapsed) == (3, 0)
+    assert clean.passed == estimate([0.4, 0.2, 0.3]) and (clean.runs, clean.collapse_steps) == (
+        3,
+        [],
+    )
     assert clean.means == {"entropy": pytest.approx(0.2), "reward": 0.5, "mismatch": 0.0}
     assert set(found) == {
         ("clean", "GRPO", "none"),
@@ -64,14 +69,29 @@ def test_equal_configs_are_one_square_with_all_their_seeds(found):
 
 
 def test_a_run_collapses_in_reward_in_entropy_or_with_an_error(found):
-    assert found["clean", "ETR", "none"].collapsed == 2
-    assert found["noise .3", "GRPO", "token IS"].collapsed == 1
-    assert found["noise .3", "ETR", "token IS"].collapsed == 0
+    assert found["clean", "ETR", "none"].collapse_steps == [7, 9]
+    assert found["noise .3", "GRPO", "token IS"].collapse_steps == [7]
+    assert found["noise .3", "ETR", "token IS"].collapse_steps == []
+
+
+@pytest.mark.parametrize(
+    ("rewards", "entropies", "step"),
+    [
+        ([0.3, 0.1, 0.3, 0.1, 0.1], [0.2] * 5, 3),  # it recovers once
+        ([0.3] * 4, [0.2, 0.019, 0.019, 0.0], 1),
+        ([0.1, 0.1], [0.2, 0.2], 0),
+        ([0.3, 0.3], [0.2, 0.2], 2),  # the trained weights alone collapsed, or the loss broke off
+    ],
+)
+def test_a_collapse_begins_where_it_lasts(rewards, entropies, step):
+    pairs = zip(rewards, entropies, strict=True)
+    steps = [{"reward/mean": reward, "entropy/exact": entropy} for reward, entropy in pairs]
+    assert collapse_step(steps) == step
 
 
 def test_a_square_says_its_mean_interval_and_runs(found):
     assert survival.caption(found["clean", "GRPO", "none"]) == "0.30 ±0.25\nn 3"
-    assert survival.caption(found["noise .3", "GRPO", "token IS"]) == "0.40\nx 1 of 1"
+    assert survival.caption(found["noise .3", "GRPO", "token IS"]) == "0.40\nx 1 of 1: 7"
     assert survival.caption(found["noise .3", "ETR", "token IS"]) == "0.30 ±0.00\nn 2"
 
 
@@ -103,4 +123,5 @@ def test_a_study_with_columns_has_a_map(found, tmp_path, monkeypatch):
     assert len(rows) == len(found)
     assert "![The survival map](figures/map.png)" in (tmp_path / "report.md").read_text()
     assert rows[0]["pass@1"] == "0.3" and rows[0]["runs"] == "3" and rows[0]["mismatch"] == "0"
-    assert rows[1]["collapsed"] == "2" and rows[1]["mismatch"] == ""
+    assert rows[1]["collapsed"] == "2" and rows[1]["collapse step"] == "8"
+    assert rows[1]["mismatch"] == ""
