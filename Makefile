@@ -1,4 +1,4 @@
-.PHONY: check test test-peers test-trl conformance test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu docs nightly
+.PHONY: check test test-long test-peers test-trl conformance test-nemo test-megatron test-isa test-isa-smoke test-report test-slurm test-stack stack-demo test-container test-docs test-gpu docs nightly
 
 check:  ## lint, format, types
 	uv run ruff check
@@ -7,6 +7,9 @@ check:  ## lint, format, types
 
 test:
 	uv run pytest
+
+test-long:  ## the rest of the matrices of which `make test` takes some
+	uv run pytest -m long
 
 PEERS = uv run --no-project --isolated --python 3.11 --with-requirements tests/real/peers/requirements.txt \
 	--with-editable '.[lab]'

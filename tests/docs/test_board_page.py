@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import math
 import re
 from pathlib import Path
 
@@ -67,18 +68,24 @@ def test_the_learning_rates_are_as_the_page_says():
     lowest = [key for key, value in rate.items() if key[0] == "stale" and value == "0.0004"]
     assert len(lowest) == 11
     done = {regime for regime, _ in ROWS}
-    assert len(done) == 5 and "Five of seven regimes are done" in PAGE
+    assert len(done) == 6 and "Six of seven regimes are done" in PAGE
 
 
-@pytest.mark.parametrize("regime", ["updates_4", "fp8", "grid", "stairs"])
+@pytest.mark.parametrize("regime", ["updates_4", "fp8", "grid", "stairs", "tokens_48"])
 def test_a_lower_rate_keeps_more_at_equal_reward(regime):
-    """As the page says: every method at half of GRPO's rate lies above every one at its rate."""
+    """As the page says: every method at half of GRPO's rate lies above every one at its rate.
+
+    With 48 tokens GSPO never reaches it.
+    """
     gaps = {"0.0002": [], "0.0004": []}
     for (of, arm), row in ROWS.items():
         if of == regime and arm != "GRPO":
             rate = row["settings"].split("lr=")[1].split(",")[0]
             gaps[rate].append(float(row["pass@16 at equal reward, difference"]))
-    assert min(gaps["0.0002"]) > max(gaps["0.0004"]) and list(map(len, gaps.values())) == [11, 4]
+    missing = [gap for gap in gaps["0.0004"] if math.isnan(gap)]
+    assert len(missing) == (regime == "tokens_48")
+    reached = [gap for gap in gaps["0.0004"] if gap not in missing]
+    assert min(gaps["0.0002"]) > max(reached) and list(map(len, gaps.values())) == [11, 4]
 
 
 def resolved(regime, arm):
