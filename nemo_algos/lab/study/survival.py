@@ -28,10 +28,11 @@ SCALE = (0.0, 0.45)  # of pass@1
 class Square(NamedTuple):
     """The runs of a method with a correction in a column.
 
-    collapse_steps: of those that collapsed; means: by the names of MEANS.
+    collapse_steps: where they are known; means: by the names of MEANS.
     """
 
     runs: int
+    collapsed: int
     collapse_steps: list[float]
     passed: Estimate
     means: dict[str, float]
@@ -56,7 +57,8 @@ def squares(study: Study, cells: Sequence[StudyCell], rows: dict[str, Row]) -> S
                 means = {k: [float(r[c]) for r in found if c in r] for k, c in MEANS.items()}
                 out[regime.column, method, correction or NONE] = Square(
                     len(found),
-                    [float(row[STEP]) for row in found if collapsed(row)],
+                    sum(map(collapsed, found)),
+                    [float(row[STEP]) for row in found if STEP in row],
                     estimate([float(row["pass@1"]) for row in found]),
                     {name: fmean(values) for name, values in means.items() if values},
                 )
@@ -70,7 +72,7 @@ def table(found: Squares) -> list[dict[str, object]]:
         step = median(square.collapse_steps) if square.collapse_steps else None
         numbers = (step, *square.passed[1:4], *(square.means.get(name) for name in MEANS))
         written = ["" if x is None else f"{x:.4g}" for x in numbers]
-        values = (*key, square.runs, len(square.collapse_steps), *written)
+        values = (*key, square.runs, square.collapsed, *written)
         rows.append(dict(zip((*HEADINGS, *MEANS), values, strict=True)))
     return rows
 
@@ -132,6 +134,6 @@ def caption(square: Square) -> str:
     """Such as `0.38 ±0.02` over `n 5`, or over `x 2 of 5: 17`, the median step."""
     value, half = square.passed.mean, (square.passed.high - square.passed.low) / 2
     interval = f" ±{half:.2f}" if square.runs > 1 else ""
-    lost = square.collapse_steps
-    below = f"x {len(lost)} of {square.runs}: {median(lost):.0f}" if lost else f"n {square.runs}"
-    return f"{value:.2f}{interval}\n{below}"
+    at = f": {median(square.collapse_steps):.0f}" if square.collapse_steps else ""
+    lost = f"x {square.collapsed} of {square.runs}{at}"
+    return f"{value:.2f}{interval}\n{lost if square.collapsed else f'n {square.runs}'}"

@@ -32,15 +32,14 @@ CELLS = [
 
 
 def row(passed, entropy=0.2, **more):
-    usual = {"pass@1": passed, "entropy/exact": entropy, "reward/mean": 0.5, "collapse step": 7}
-    return usual | more
+    return {"pass@1": passed, "entropy/exact": entropy, "reward/mean": 0.5, **more}
 
 
 ROWS = {
     "a0": row(0.4, **{"mismatch/mean": 0.0}),
     "a1": row(0.2, **{"mismatch/mean": 0.0}),
     "a2": row(0.3, **{"mismatch/mean": 0.0}),
-    "b0": row(0.14),
+    "b0": row(0.14, **{"collapse step": 7}),
     "b1": row(0.4, 0.01, **{"collapse step": 9}),
     "c0": row(0.4, failed="no number"),
     "d0": row(0.3),
@@ -69,9 +68,9 @@ def test_equal_configs_are_one_square_with_all_their_seeds(found):
 
 
 def test_a_run_collapses_in_reward_in_entropy_or_with_an_error(found):
-    assert found["clean", "ETR", "none"].collapse_steps == [7, 9]
-    assert found["noise .3", "GRPO", "token IS"].collapse_steps == [7]
-    assert found["noise .3", "ETR", "token IS"].collapse_steps == []
+    assert found["clean", "ETR", "none"][1:3] == (2, [7, 9])
+    assert found["noise .3", "GRPO", "token IS"][1:3] == (1, [])  # nobody kept its steps
+    assert found["noise .3", "ETR", "token IS"][1:3] == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +90,8 @@ def test_a_collapse_begins_where_it_lasts(rewards, entropies, step):
 
 def test_a_square_says_its_mean_interval_and_runs(found):
     assert survival.caption(found["clean", "GRPO", "none"]) == "0.30 ±0.25\nn 3"
-    assert survival.caption(found["noise .3", "GRPO", "token IS"]) == "0.40\nx 1 of 1: 7"
+    assert survival.caption(found["noise .3", "GRPO", "token IS"]) == "0.40\nx 1 of 1"
+    assert survival.caption(found["clean", "ETR", "none"]).endswith("\nx 2 of 2: 8")
     assert survival.caption(found["noise .3", "ETR", "token IS"]) == "0.30 ±0.00\nn 2"
 
 
