@@ -203,7 +203,7 @@ def test_seeds_from_the_first_one_on(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "every", "tuning"),
-    [("quick", 24, 8), ("full", 640, 96), ("mismatch", 1400, 0), ("board", 910, 288)],
+    [("quick", 24, 8), ("full", 640, 96), ("mismatch", 1310, 0), ("board", 910, 288)],
 )
 def test_shipped_studies_are_valid(name, every, tuning):
     plan = design.load(f"study/{name}.yaml", [])
