@@ -85,12 +85,14 @@ def verify(
 ) -> Iterator[Verified]:
     """Make a random share of the finished runs again, at least one. again: a folder for them."""
     rows = results(folder / "results.csv")
+    columns = {name for row in rows.values() for name in row}  # a column may be younger
     finished = [trial for trial in trials if trial.id in rows]
     chosen = random.SystemRandom().sample(finished, ceil(share * len(finished)))
     (again / "raw").mkdir(parents=True, exist_ok=True)
     for future in as_completed([processes.submit(train, trial, again) for trial in chosen]):
         row = future.result()
-        yield Verified(str(row["id"]), _differing(rows[str(row["id"])], row))
+        found = {n: x for n, x in row.items() if n in columns}
+        yield Verified(str(row["id"]), _differing(rows[str(row["id"])], found))
 
 
 def _differing(written: Row, found: Row) -> dict[str, tuple[object, object]]:

@@ -114,7 +114,7 @@ def test_a_run_that_diverges_is_a_result(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", diverges)
         (row,) = go(tmp_path, runs[:1])
-    assert (row["steps"], row["failed"]) == (2, "no number")
+    assert (row["steps"], row["failed"], row["collapse step"]) == (2, "no number", 2)
     assert 0 <= row["pass@1"] <= 1
     go(tmp_path, runs[:2])
     with open(tmp_path / "results.csv", newline="") as file:
