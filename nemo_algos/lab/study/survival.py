@@ -86,25 +86,27 @@ def draw(found: Squares, path: Path) -> None:
     columns, methods, corrections = (list(dict.fromkeys(k[i] for k in found)) for i in range(3))
     several = [c for c in columns if len({m for d, m, x in found if d == c and x != NONE}) > 1]
     there = [[x for x in corrections if any((c, m, x) in found for m in methods)] for c in several]
-    size = (1.5 + 0.9 * len(columns), 1.6 + 0.42 * len(methods) * (2 if several else 1))
+    upper = {m for c, m, x in found if x == NONE and c not in several}
+    heights = [len(upper), len(methods)][: 1 + bool(several)]
+    size = (1.5 + 0.9 * len(columns), 1.6 + 0.42 * sum(heights))
     widths = [max(3, len(own)) for own in there] or [1]  # a title needs three
-    rows = {"nrows": 1 + bool(several), "squeeze": False, "gridspec_kw": {"width_ratios": widths}}
+    ratios = {"width_ratios": widths, "height_ratios": heights}
+    rows = {"nrows": len(heights), "squeeze": False, "gridspec_kw": ratios}
     with save(path, size, len(widths), **rows) as (figure, axes):
         grid = axes[0, 0].get_gridspec()
         for axis in axes[0]:
             axis.remove()
-        above = {(m, c): s for (c, m, x), s in found.items() if x == NONE}
-        _panel(figure.add_subplot(grid[0, :]), above, methods, columns, "No correction")
+        above = {(m, c): s for (c, m, x), s in found.items() if x == NONE and m in upper}
+        _panel(figure.add_subplot(grid[0, :]), above, columns, "No correction")
         for axis, column, own in zip(axes[-1] if several else (), several, there, strict=True):
             below = {(m, x): s for (c, m, x), s in found.items() if c == column}
-            _panel(axis, below, methods, own, f"Corrections of {column}")
+            _panel(axis, below, own, fill(f"Corrections of {column}", 9 * max(3, len(own))))
         lost = f"x: collapsed (pass@1 below {PASS}, entropy below {ENTROPY}), and at which step"
         figure.suptitle(f"pass@1 after training: mean ± half of the 95 % CI; {lost}")
 
 
-def _panel(
-    axis: Any, found: Panel, methods: Sequence[str], columns: Sequence[str], title: str
-) -> None:
+def _panel(axis: Any, found: Panel, columns: Sequence[str], title: str) -> None:
+    methods = list(dict.fromkeys(method for method, _ in found))
     means = np.full((len(methods), len(columns)), np.nan)
     for (method, column), square in found.items():
         means[methods.index(method), columns.index(column)] = square.passed.mean

@@ -4,6 +4,7 @@ import hashlib
 import typing
 
 import pytest
+from matrix import some_of
 from pydantic import BaseModel
 from short_runs import metrics, short_warm_start, train  # noqa: F401
 
@@ -207,7 +208,7 @@ def seen(folder, *overrides):
 KEPT = ("model.safetensors", "trace.jsonl")
 
 
-@pytest.mark.parametrize("key", HONOURED)
+@pytest.mark.parametrize("key", some_of(HONOURED, 8))
 def test_it_changes_what_is_seen(key, tmp_path):
     given = HONOURED[key]
     context, value = given if isinstance(given, tuple) else ([], given)

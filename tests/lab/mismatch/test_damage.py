@@ -3,6 +3,7 @@
 import peaked_llama as small
 import pytest
 import torch
+from matrix import some_of
 
 from nemo_algos.engines.mismatch.dump import from_arrays
 from nemo_algos.lab.mismatch.examination import examine
@@ -25,11 +26,14 @@ def causes(tmp_path, made, rollouts, other, side):
 
 @pytest.mark.parametrize(
     "layer, module, change, more",
-    [
-        (1, "self_attn.o_proj", lambda w: w * 1.5, {"scale": 1.5}),
-        (1, "mlp.gate_proj", lambda w: w.roll(len(w) // 2, 0), {"halves": "exchanged"}),
-        (0, "self_attn.o_proj", lambda w: w.roll(len(w) // 2, 0), {"halves": "exchanged"}),
-    ],
+    some_of(
+        [
+            (1, "self_attn.o_proj", lambda w: w * 1.5, {"scale": 1.5}),
+            (1, "mlp.gate_proj", lambda w: w.roll(len(w) // 2, 0), {"halves": "exchanged"}),
+            (0, "self_attn.o_proj", lambda w: w.roll(len(w) // 2, 0), {"halves": "exchanged"}),
+        ],
+        1,
+    ),
 )
 def test_a_damaged_module_is_named_with_its_layer(tmp_path, layer, module, change, more):
     other = small.model()
@@ -45,6 +49,7 @@ def test_a_damaged_module_is_named_with_its_layer(tmp_path, layer, module, chang
         assert parameter["scale"] == pytest.approx(more["scale"], abs=0.05)
 
 
+@pytest.mark.long
 def test_two_damaged_layers_are_not_one(tmp_path):
     other = small.moved(MODEL, 0.3)
     assert causes(tmp_path, MODEL, ROLLOUTS, logprobs(other, ROLLOUTS), "sampler") == []

@@ -73,6 +73,7 @@ def test_old_weights_of_some_responses_have_none(folders):
     assert (cause.name, cause.parameter) == ("old_weights", {"folder": "v1"})
 
 
+@pytest.mark.long
 def test_checkpoints_whose_folders_end_alike_are_both_tried(folders, tmp_path):
     other = small.saved(small.moved(MODEL, 0.2), tmp_path / "step_1" / "hf")
     right = small.saved(OTHER, tmp_path / "step_2" / "hf")
@@ -98,6 +99,7 @@ def test_greedy_tokens_of_which_some_are_ties_have_no_temperature(folders):
     ]
 
 
+@pytest.mark.long
 def test_what_no_hypothesis_explains_has_no_name(folders):
     arrays = dump(MODEL).arrays()
     noise = 0.3 * np.random.default_rng(0).normal(size=arrays["tokens"].shape)
@@ -107,6 +109,7 @@ def test_what_no_hypothesis_explains_has_no_name(folders):
     assert with_model([from_arrays(arrays)], found).verdict == "unknown"
 
 
+@pytest.mark.long
 def test_what_explains_a_part_is_a_candidate(folders):
     arrays = dump(MODEL, change=lambda z: z / 0.6).arrays()
     noise = 0.1 * np.random.default_rng(0).normal(size=arrays["tokens"].shape)
@@ -115,6 +118,7 @@ def test_what_explains_a_part_is_a_candidate(folders):
     assert names(found) == [] and found.near("sampler")[0][0] == "temperature"
 
 
+@pytest.mark.long
 def test_what_the_numbers_alone_prove_stands_where_the_model_explains_nothing(folders):
     """Of exchanged responses those of four tokens are not recognized one by one."""
     rollouts = small.sampled(MODEL)
@@ -130,6 +134,7 @@ def test_what_the_numbers_alone_prove_stands_where_the_model_explains_nothing(fo
     assert verdict.causes[0].side == "trainer"
 
 
+@pytest.mark.long
 def test_other_weights_than_the_trainers_are_refused(folders):
     with pytest.raises(ValueError, match="--model"):
         examine([dump(OTHER, trainer=OTHER)], folders[0])

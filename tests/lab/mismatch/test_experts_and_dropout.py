@@ -84,6 +84,7 @@ def test_routes_of_the_token_or_layer_before_are_named(tmp_path, of, place):
     assert causes == [("trainer", "routes", {"offset": 1, "of": of})]
 
 
+@pytest.mark.long
 def test_routes_that_differ_have_no_name_but_a_sentence(tmp_path):
     made = experts()
     rollouts = small.sampled(made)
@@ -94,6 +95,7 @@ def test_routes_that_differ_have_no_name_but_a_sentence(tmp_path):
     assert "holds no routes" in verdict.found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("left", [{}, {"experts": "left out"}])
 @pytest.mark.parametrize("drawn", [True, False], ids=["drawn by it", "a draft's record"])
 def test_int8_of_a_mixture_of_experts_keeps_the_router(tmp_path, left, drawn):
@@ -133,6 +135,7 @@ def test_int8_of_the_routers_too():
     np.testing.assert_allclose(got, torch.cat(want).numpy(), atol=2e-4)
 
 
+@pytest.mark.long
 def test_damage_is_named_where_bfloat16_takes_other_experts(tmp_path):
     """The sampler rounds as the model in bf16 does; float32 takes other experts at some tokens."""
     made, other = experts(), experts()
@@ -162,6 +165,7 @@ def test_dropout_of_the_config_is_named_with_its_rate(tmp_path):
     assert verdict.verdict == "dropout" and verdict.causes[0].explains > 0.7
 
 
+@pytest.mark.long
 def test_other_noise_is_no_dropout(tmp_path):
     made = small.model(attention_dropout=0.1)
     rollouts = small.sampled(made)

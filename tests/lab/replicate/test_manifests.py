@@ -105,6 +105,7 @@ def test_a_curve_over_k_that_falls_is_a_misprint():
     assert any("11.32" in m.says for m in PAPERS["quatro"].misprints)
 
 
+@pytest.mark.long
 def test_every_run_resolves_on_both_releases():
     wrong, done = [], 0
     for paper, known in PAPERS.items():

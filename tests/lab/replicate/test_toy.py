@@ -100,6 +100,7 @@ class Here(Executor):
         return done
 
 
+@pytest.mark.long
 def test_an_item_is_made_end_to_end_and_not_again(tmp_path, monkeypatch):
     monkeypatch.setattr("nemo_algos.lab.replicate.toy.fresh", lambda workers: Here())
     monkeypatch.setattr("nemo_algos.engines.local.tiny_policy.WARM_STEPS", 2)
