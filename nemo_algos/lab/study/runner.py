@@ -110,9 +110,11 @@ def train(run: Trial, folder: Path, path: int = 0) -> Row:
     seconds, last = time.process_time() - start, steps[-LATE:]
     names = dict.fromkeys(name for step in last for name in step)
     late = {n: fmean(s[n] for s in last if n in s) for n in names}
-    row = {"id": run.id, "method": algorithm.name, "seed": grpo.seed, "steps": len(steps)}
-    row = {**row, "failed": failed, "CPU seconds": seconds, **found, **late}
-    return row | ({"collapse step": collapse_step(steps)} if collapsed(row) else {})
+    first = {"id": run.id, "method": algorithm.name, "seed": grpo.seed, "steps": len(steps)}
+    row: Row = {**first, "failed": failed, "CPU seconds": seconds, **found, **late}
+    if collapsed(row):
+        row["collapse step"] = collapse_step(steps)
+    return row
 
 
 def measures(sampled: "Sampled") -> dict[str, float]:
