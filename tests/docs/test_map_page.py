@@ -73,6 +73,18 @@ def test_one_update_makes_methods_one():
     assert "GRPO by {} ({}, {})".format(*gap(*pairs["GRPO, bypass"])) in PAGE
 
 
+def test_what_fp8_training_and_flips_change():
+    rollouts, *_ = gap(passed("fp8_both", "GRPO"), passed("fp8_training", "GRPO"))
+    assert f"FP8 rollouts on top change GRPO by {rollouts};" in PAGE
+    assert gap(passed("fp8_both", "GSPO"), passed("fp8_both", "GRPO"))[2][0] == "-"
+    for correction in ("token IS", "bypass"):
+        assert (
+            gap(passed("fp8_both", f"GRPO, {correction}"), passed("fp8_both", "GRPO"))[0][0] == "-"
+        )
+    lost, *_ = gap(passed("flips_10", "QUATRO, bypass"), passed("flips_10", "QUATRO"))
+    assert f"With flips QUATRO loses {-float(lost):.2f}." in PAGE
+
+
 def test_the_steps_of_collapses():
     steps = {run: float(row["collapse step"]) for run, row in ROWS.items() if row["collapse step"]}
     of = {run: (regime, arm) for (regime, arm, _), run in RUNS.items()}
@@ -93,6 +105,9 @@ def test_the_steps_of_collapses():
 
 
 def test_the_runs_and_their_time():
+    regimes = design.load("study/mismatch.yaml", []).regimes.values()
+    intervals = sum(len(r.arms) - 1 for r in regimes if r.exploratory)
+    assert f"about {round(intervals / 20)} of {intervals} intervals" in PAGE
     assert f"by {len(ROWS):,} runs" in PAGE and {*RUNS.values()} == {*ROWS}
     minutes = sum(float(row["CPU seconds"]) for row in ROWS.values()) / 60
     assert int(re.search(r"# (\d+) minutes of CPU", PAGE)[1]) == pytest.approx(minutes, abs=1)
