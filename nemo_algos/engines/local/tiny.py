@@ -47,7 +47,8 @@ class Router(nn.Module):
 
 
 ROPE_THETA = 10_000.0
-# keys and values of each layer, [N,H,T,E], and the experts of its tokens, [N,T,K]
+ROOM = 32  # tokens that a cache grows by: copied for each of them it would cost a third of a run
+# keys and values of each layer, [N,H,T and room,E], and the experts of its tokens, [N,T,K]
 Cache = list[tuple[Tensor, Tensor, Tensor]]
 
 
@@ -171,17 +172,20 @@ class Tiny(nn.Module):
     def step(self, tokens: Tensor, parents: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
         """Last hidden state [N,D] and cache of the prefixes `parents` [N], each with a token more.
 
-        parents ascend and leave none of the cache out.
+        parents ascend and leave none of the cache out; a cache goes on once, in place.
         """
-        x, rotation = self.embed(tokens)[:, None], self._rotation(cache[0][0].shape[2], 1)
+        length = cache[0][2].shape[1]
+        x, rotation = self.embed(tokens)[:, None], self._rotation(length, 1)
         grown: Cache = []
         for layer, (keys, values, earlier) in zip(self._layers(), cache, strict=True):
             q, k, v = layer.project(x, rotation)
             if len(parents) > len(keys):  # else each prefix goes on once
                 keys, values, earlier = keys[parents], values[parents], earlier[parents]
-            k, v = torch.cat((keys, k), 2), torch.cat((values, v), 2)
-            x, experts = layer.finish(x, F.scaled_dot_product_attention(q, k, v))
-            grown.append((k, v, torch.cat((earlier, experts), 1)))
+            keys, values = _put(keys, length, k), _put(values, length, v)
+            until = slice(length + 1)
+            attended = F.scaled_dot_product_attention(q, keys[:, :, until], values[:, :, until])
+            x, experts = layer.finish(x, attended)
+            grown.append((keys, values, torch.cat((earlier, experts), 1)))
         return x[:, 0], grown
 
     def _layers(self) -> list[Layer]:
@@ -190,6 +194,14 @@ class Tiny(nn.Module):
     def _by_layer(self, experts: Tensor | None) -> Sequence[Tensor | None]:
         """[N,T,K] of each layer, of [N,T,layers,K]."""
         return [None] * len(self.layers) if experts is None else experts.unbind(2)
+
+
+def _put(cached: Tensor, length: int, new: Tensor) -> Tensor:
+    """cached [N,H,T,E] with new [N,H,1,E] behind its first tokens."""
+    if cached.shape[2] == length:
+        cached = F.pad(cached, (0, 0, 0, ROOM))
+    cached[:, :, length] = new[:, :, 0]
+    return cached
 
 
 def hf_state(model: Tiny) -> dict[str, Tensor]:
